@@ -1,0 +1,1 @@
+//! Traces, workloads, reference models and experiments for Highwater.

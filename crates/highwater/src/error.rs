@@ -1,0 +1,15 @@
+//! Errors shared by every layer: small enums, one for each kind of operation, that carry the
+//! numbers. A message is lower-case, names the value, the allowed range and what to do, and costs
+//! nothing to build on the paths that return it often.
+
+use thiserror::Error;
+
+/// A text that is not an amount of bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "`{text}` is not an amount of memory: write a whole number and a unit (B, KiB, MiB, GiB, TiB), as in 64MiB"
+)]
+pub struct ParseBytesError {
+    /// The text as given.
+    pub text: String,
+}

@@ -1,0 +1,6 @@
+//! Highwater: a memory manager that a many-core, multi-tenant program links in.
+
+// Layer order, lowest first: a module may use only modules above it in this list.
+pub mod units;
+pub mod error;
+pub mod sync;

@@ -1,0 +1,501 @@
+//! Locks that park, count their contention, and know their place in the lock order.
+//!
+//! [`Rank`] is the lock-order table: a thread may take a lock only if its rank is above that of
+//! every lock it holds. Debug builds keep the held ranks of each thread and panic on a violation,
+//! so that a deadlock is found by the first test that could have deadlocked, not by the first that
+//! does. A `try_` acquisition may be out of order: it does not wait.
+//!
+//! Costs: an uncontended acquisition adds nothing in release builds. A contended one reads the
+//! clock twice and adds to two statistics of the class.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use super::stat::StatCell;
+
+/// The lock order of the whole library, outermost first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    /// Contents of one frame. A thread may hold several; ordering those is its own business.
+    Latch,
+    /// Open files, mounted on the manager.
+    Files,
+    /// Shape of the group tree.
+    Groups,
+    /// The embedder's callback and the bookkeeping of victims.
+    Victim,
+    /// One shard of the page index.
+    PageIndex,
+    /// Table of lruvecs.
+    Lruvecs,
+    /// LRU lists of one group. Two are held only by reparenting, child first.
+    Lruvec,
+    /// Shadows of evicted pages.
+    Shadows,
+    /// One CPU's list of free frames.
+    Pcp,
+    /// One zone's buddy allocator.
+    Zone,
+    /// Leaf locks under which nothing else is taken: wake-ups, registries of seats.
+    Leaf,
+}
+
+impl Rank {
+    /// Whether a thread may hold several locks of this rank at once.
+    #[cfg(debug_assertions)]
+    const fn is_nestable(self) -> bool {
+        matches!(self, Self::Latch | Self::Lruvec)
+    }
+}
+
+/// A kind of lock: its name in reports, its rank, and how contended it has been.
+pub struct LockClass {
+    name: &'static str,
+    #[cfg_attr(
+        not(debug_assertions),
+        expect(dead_code, reason = "ranks are checked in debug builds")
+    )]
+    rank: Rank,
+    contended: StatCell,
+    wait_ns: StatCell,
+}
+
+/// What the locks of one class cost so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct LockEvents {
+    /// Name of the class.
+    pub class: &'static str,
+    /// Acquisitions that had to wait.
+    pub contended: u64,
+    /// Time those waited in all, in nanoseconds.
+    pub wait_ns: u64,
+}
+
+impl LockClass {
+    /// A class of locks named `name` at `rank`.
+    #[must_use]
+    pub const fn new(name: &'static str, rank: Rank) -> Self {
+        Self {
+            name,
+            rank,
+            contended: StatCell::new(),
+            wait_ns: StatCell::new(),
+        }
+    }
+
+    /// Contention so far, over every lock of the class in this process.
+    #[must_use]
+    pub fn events(&self) -> LockEvents {
+        LockEvents {
+            class: self.name,
+            contended: self.contended.get(),
+            wait_ns: self.wait_ns.get(),
+        }
+    }
+
+    #[cfg(not(loom))]
+    fn waited(&self, since: std::time::Instant) {
+        self.contended.add(1);
+        self.wait_ns
+            .add(u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX));
+    }
+}
+
+impl fmt::Debug for LockClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.events().fmt(f)
+    }
+}
+
+/// Ranks held by the current thread; a token's drop gives its rank back.
+#[cfg(debug_assertions)]
+mod held {
+    use std::cell::RefCell;
+
+    use super::{LockClass, Rank};
+
+    thread_local! {
+        static HELD: RefCell<Vec<(Rank, &'static str)>> = const { RefCell::new(Vec::new()) };
+    }
+
+    #[derive(Debug)]
+    pub(super) struct Held(Rank, &'static str);
+
+    impl Held {
+        pub(super) fn in_order(class: &'static LockClass) -> Self {
+            HELD.with_borrow(|held| {
+                if let Some(&(top, name)) = held.iter().max_by_key(|(rank, _)| *rank) {
+                    let allowed = top < class.rank || (top == class.rank && top.is_nestable());
+                    assert!(
+                        allowed,
+                        "lock order: `{}` ({:?}) taken while `{name}` ({top:?}) is held",
+                        class.name, class.rank
+                    );
+                }
+            });
+            Self::any_order(class)
+        }
+
+        pub(super) fn any_order(class: &'static LockClass) -> Self {
+            HELD.with_borrow_mut(|held| held.push((class.rank, class.name)));
+            Self(class.rank, class.name)
+        }
+    }
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            // A guard may be dropped while its thread's locals are torn down; nothing to do then.
+            let _ = HELD.try_with(|held| {
+                let mut held = held.borrow_mut();
+                if let Some(at) = held.iter().rposition(|entry| *entry == (self.0, self.1)) {
+                    held.swap_remove(at);
+                }
+            });
+        }
+    }
+}
+
+/// Release builds check nothing and carry nothing.
+#[cfg(not(debug_assertions))]
+mod held {
+    use super::LockClass;
+
+    #[derive(Debug)]
+    pub(super) struct Held;
+
+    impl Held {
+        pub(super) fn in_order(_: &'static LockClass) -> Self {
+            Self
+        }
+        pub(super) fn any_order(_: &'static LockClass) -> Self {
+            Self
+        }
+    }
+}
+
+use held::Held;
+
+#[cfg(loom)]
+use loom_raw as raw;
+#[cfg(not(loom))]
+use parking_lot as raw;
+
+/// The model checker's locks behind `parking_lot`'s signatures.
+#[cfg(loom)]
+mod loom_raw {
+    pub(super) use loom::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+
+    #[derive(Debug)]
+    pub(super) struct Mutex<T>(loom::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(super) fn new(value: T) -> Self {
+            Self(loom::sync::Mutex::new(value))
+        }
+        pub(super) fn lock(&self) -> MutexGuard<'_, T> {
+            self.0.lock().expect("a model's thread panicked")
+        }
+        pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            self.0.try_lock().ok()
+        }
+    }
+
+    #[derive(Debug)]
+    pub(super) struct RwLock<T>(loom::sync::RwLock<T>);
+
+    impl<T> RwLock<T> {
+        pub(super) fn new(value: T) -> Self {
+            Self(loom::sync::RwLock::new(value))
+        }
+        pub(super) fn read(&self) -> RwLockReadGuard<'_, T> {
+            self.0.read().expect("a model's thread panicked")
+        }
+        pub(super) fn write(&self) -> RwLockWriteGuard<'_, T> {
+            self.0.write().expect("a model's thread panicked")
+        }
+        pub(super) fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+            self.0.try_read().ok()
+        }
+        pub(super) fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+            self.0.try_write().ok()
+        }
+    }
+}
+
+/// Takes a lock in order: first without waiting, then waiting on the clock.
+macro_rules! acquire {
+    ($class:expr, $try_lock:expr, $lock:expr) => {{
+        let held = Held::in_order($class);
+        #[cfg(loom)]
+        let raw = $lock;
+        #[cfg(not(loom))]
+        let raw = match $try_lock {
+            Some(raw) => raw,
+            None => {
+                let since = std::time::Instant::now();
+                let raw = $lock;
+                $class.waited(since);
+                raw
+            }
+        };
+        (raw, held)
+    }};
+}
+
+/// A mutual exclusion lock of a [`LockClass`].
+pub struct Mutex<T> {
+    class: &'static LockClass,
+    raw: raw::Mutex<T>,
+}
+
+/// Holds a [`Mutex`]; dropping it unlocks.
+#[derive(Debug)]
+pub struct MutexGuard<'a, T> {
+    // Declared before `_held`: the lock is given back before its rank is.
+    raw: raw::MutexGuard<'a, T>,
+    _held: Held,
+}
+
+impl<T> Mutex<T> {
+    /// An unlocked lock of `class` around `value`.
+    pub fn new(class: &'static LockClass, value: T) -> Self {
+        Self {
+            class,
+            raw: raw::Mutex::new(value),
+        }
+    }
+
+    /// Takes the lock, parking while another thread holds it.
+    ///
+    /// # Panics
+    ///
+    /// In debug builds, when a lock of the same or a higher rank is held.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        let (raw, held) = acquire!(self.class, self.raw.try_lock(), self.raw.lock());
+        MutexGuard { raw, _held: held }
+    }
+
+    /// Takes the lock if that needs no waiting. May be out of order.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let raw = self.raw.try_lock()?;
+        Some(MutexGuard {
+            raw,
+            _held: Held::any_order(self.class),
+        })
+    }
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.raw
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.raw
+    }
+}
+
+impl<T> fmt::Debug for Mutex<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mutex")
+            .field("class", self.class)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A reader-writer lock of a [`LockClass`].
+pub struct RwLock<T> {
+    class: &'static LockClass,
+    raw: raw::RwLock<T>,
+}
+
+/// Holds a [`RwLock`] for reading.
+#[derive(Debug)]
+pub struct RwLockReadGuard<'a, T> {
+    raw: raw::RwLockReadGuard<'a, T>,
+    _held: Held,
+}
+
+/// Holds a [`RwLock`] for writing.
+#[derive(Debug)]
+pub struct RwLockWriteGuard<'a, T> {
+    raw: raw::RwLockWriteGuard<'a, T>,
+    _held: Held,
+}
+
+impl<T> RwLock<T> {
+    /// An unlocked lock of `class` around `value`.
+    pub fn new(class: &'static LockClass, value: T) -> Self {
+        Self {
+            class,
+            raw: raw::RwLock::new(value),
+        }
+    }
+
+    /// Takes the lock for reading, parking while a writer holds it.
+    ///
+    /// # Panics
+    ///
+    /// In debug builds, when a lock of the same or a higher rank is held.
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        let (raw, held) = acquire!(self.class, self.raw.try_read(), self.raw.read());
+        RwLockReadGuard { raw, _held: held }
+    }
+
+    /// Takes the lock for writing, parking while anyone holds it.
+    ///
+    /// # Panics
+    ///
+    /// In debug builds, when a lock of the same or a higher rank is held.
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        let (raw, held) = acquire!(self.class, self.raw.try_write(), self.raw.write());
+        RwLockWriteGuard { raw, _held: held }
+    }
+
+    /// Takes the lock for reading if that needs no waiting. May be out of order.
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        let raw = self.raw.try_read()?;
+        Some(RwLockReadGuard {
+            raw,
+            _held: Held::any_order(self.class),
+        })
+    }
+
+    /// Takes the lock for writing if that needs no waiting. May be out of order.
+    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+        let raw = self.raw.try_write()?;
+        Some(RwLockWriteGuard {
+            raw,
+            _held: Held::any_order(self.class),
+        })
+    }
+}
+
+impl<T> Deref for RwLockReadGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.raw
+    }
+}
+
+impl<T> Deref for RwLockWriteGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.raw
+    }
+}
+
+impl<T> DerefMut for RwLockWriteGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.raw
+    }
+}
+
+impl<T> fmt::Debug for RwLock<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RwLock")
+            .field("class", self.class)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A condition to wait for under a [`Mutex`].
+#[derive(Debug)]
+pub struct Condvar {
+    #[cfg(loom)]
+    raw: loom::sync::Condvar,
+    #[cfg(not(loom))]
+    raw: parking_lot::Condvar,
+}
+
+impl Default for Condvar {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Condvar {
+    /// A condition that nobody waits for.
+    #[must_use]
+    pub fn new() -> Self {
+        #[cfg(loom)]
+        let raw = loom::sync::Condvar::new();
+        #[cfg(not(loom))]
+        let raw = parking_lot::Condvar::new();
+        Self { raw }
+    }
+
+    /// Gives the lock back, waits for a notification, and takes the lock again. May wake early.
+    #[cfg(not(loom))]
+    pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+        self.raw.wait(&mut guard.raw);
+    }
+
+    /// As [`Condvar::wait`], for at most `timeout`; true when the time ran out.
+    #[cfg(not(loom))]
+    pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, timeout: Duration) -> bool {
+        self.raw.wait_for(&mut guard.raw, timeout).timed_out()
+    }
+
+    /// Wakes one waiter.
+    pub fn notify_one(&self) {
+        self.raw.notify_one();
+    }
+
+    /// Wakes every waiter.
+    pub fn notify_all(&self) {
+        self.raw.notify_all();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    static OUTER: LockClass = LockClass::new("outer", Rank::Pcp);
+    static INNER: LockClass = LockClass::new("inner", Rank::Zone);
+
+    #[test]
+    fn locks_nest_in_rank_order() {
+        let (outer, inner) = (Mutex::new(&OUTER, 1), RwLock::new(&INNER, 2));
+        let a = outer.lock();
+        let b = inner.read();
+        assert_eq!(*a + *b, 3);
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "lock order: `outer` (Pcp) taken while `inner` (Zone) is held")]
+    fn taking_an_outer_lock_under_an_inner_one_panics() {
+        let (outer, inner) = (Mutex::new(&OUTER, ()), Mutex::new(&INNER, ()));
+        let _inner = inner.lock();
+        let _outer = outer.lock();
+    }
+
+    #[test]
+    fn trying_may_be_out_of_order_and_contention_is_counted() {
+        let (outer, inner) = (Mutex::new(&OUTER, ()), Mutex::new(&INNER, ()));
+        let inner_held = inner.lock();
+        assert!(outer.try_lock().is_some());
+        drop(inner_held);
+        // The waiter has to be waiting before the holder lets go; a loaded machine may need tries.
+        let before = INNER.events().contended;
+        for _ in 0..200 {
+            let held = inner.lock();
+            std::thread::scope(|scope| {
+                scope.spawn(|| drop(inner.lock()));
+                std::thread::sleep(Duration::from_millis(5));
+                drop(held);
+            });
+            if INNER.events().contended > before {
+                return;
+            }
+        }
+        panic!("a waiting thread was never counted");
+    }
+}

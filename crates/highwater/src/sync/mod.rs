@@ -1,0 +1,40 @@
+//! The only door to atomics, locks and threads: the standard library and `parking_lot` in a normal
+//! build, the model checker's own under `cfg(loom)`.
+//!
+//! - [`StatCell`] is a statistic: relaxed, never used to decide anything else.
+//! - [`atomic`] is everything that orders something. A field's documentation says who writes it,
+//!   who reads it and what it publishes; each acquire or release names its partner.
+//! - [`Mutex`] and [`RwLock`] park and know their [`LockClass`]: its rank in the one lock-order
+//!   table ([`Rank`]), which debug builds check, and its contention, which is always counted.
+
+mod lock;
+mod stat;
+
+pub use lock::{
+    Condvar, LockClass, LockEvents, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard,
+    RwLockWriteGuard,
+};
+pub use stat::StatCell;
+
+/// Atomic types and orderings.
+pub mod atomic {
+    #[cfg(loom)]
+    pub use loom::sync::atomic::{
+        AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
+    #[cfg(not(loom))]
+    pub use std::sync::atomic::{
+        AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+        compiler_fence, fence,
+    };
+}
+
+/// Threads: spawning, yielding, parking.
+pub mod thread {
+    #[cfg(loom)]
+    pub use loom::thread::{JoinHandle, spawn, yield_now};
+    #[cfg(not(loom))]
+    pub use std::thread::{Builder, JoinHandle, scope, sleep, spawn, yield_now};
+}
+
+pub use std::sync::{Arc, OnceLock, Weak};

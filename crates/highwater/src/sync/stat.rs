@@ -1,0 +1,41 @@
+//! Statistics: counts that many threads add to and nothing is decided by.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A count that only ever describes. Relaxed on every access, hence no `Ordering` argument; not
+/// seen by the model checker, because nothing may depend on it.
+#[derive(Default)]
+pub struct StatCell(AtomicU64);
+
+impl StatCell {
+    /// A count of zero.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Adds `count`; wraps.
+    pub fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Raises the count to `value` if it is lower: for peaks.
+    pub fn raise(&self, value: u64) {
+        if self.get() < value {
+            self.0.fetch_max(value, Ordering::Relaxed);
+        }
+    }
+
+    /// The count as last seen by this thread.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for StatCell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.get().fmt(f)
+    }
+}

@@ -1,0 +1,395 @@
+//! Units and identifiers that every layer shares: a number never travels without its unit.
+//!
+//! [`Pages`] and [`Bytes`] convert only by name, so that a page count is never mistaken for a byte
+//! count. [`Pfn`], [`CpuId`] and [`GroupId`] are indices into dense arrays. [`Estimate`] is what a
+//! read of a distributed value returns: the value and the interval that holds the truth.
+
+use std::fmt;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Sub, SubAssign};
+use std::str::FromStr;
+
+use crate::error::ParseBytesError;
+
+/// Bytes in one page frame: 4,096, whatever the system's own page size is.
+pub const PAGE_SIZE: usize = 4096;
+
+/// [`PAGE_SIZE`] as the type that byte totals are counted in.
+pub const PAGE_BYTES: u64 = 4096;
+
+const _: () = assert!(PAGE_SIZE as u64 == PAGE_BYTES && PAGE_SIZE.is_power_of_two());
+
+/// A number of pages of 4,096 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(transparent))]
+pub struct Pages(pub u64);
+
+impl Pages {
+    /// No pages.
+    pub const ZERO: Self = Self(0);
+    /// More pages than any machine has: "no limit".
+    pub const MAX: Self = Self(u64::MAX / PAGE_BYTES);
+
+    /// The same amount in bytes; saturates at `u64::MAX`.
+    #[must_use]
+    pub const fn bytes(self) -> Bytes {
+        Bytes(self.0.saturating_mul(PAGE_BYTES))
+    }
+
+    /// `self - other`, or zero when `other` is larger.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// `self + other`, or `u64::MAX` pages when that does not fit.
+    #[must_use]
+    pub const fn saturating_add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// `self - other`, or `None` when `other` is larger.
+    #[must_use]
+    pub const fn checked_sub(self, other: Self) -> Option<Self> {
+        match self.0.checked_sub(other.0) {
+            Some(pages) => Some(Self(pages)),
+            None => None,
+        }
+    }
+}
+
+/// A number of bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(transparent))]
+pub struct Bytes(pub u64);
+
+impl Bytes {
+    /// `n` times 1,024 bytes; saturates.
+    #[must_use]
+    pub const fn kib(n: u64) -> Self {
+        Self(n.saturating_mul(1 << 10))
+    }
+
+    /// `n` times 1,048,576 bytes; saturates.
+    #[must_use]
+    pub const fn mib(n: u64) -> Self {
+        Self(n.saturating_mul(1 << 20))
+    }
+
+    /// `n` times 1,073,741,824 bytes; saturates.
+    #[must_use]
+    pub const fn gib(n: u64) -> Self {
+        Self(n.saturating_mul(1 << 30))
+    }
+
+    /// The whole pages that fit into this many bytes.
+    #[must_use]
+    pub const fn pages_floor(self) -> Pages {
+        Pages(self.0 / PAGE_BYTES)
+    }
+
+    /// The pages that hold this many bytes.
+    #[must_use]
+    pub const fn pages_ceil(self) -> Pages {
+        Pages(self.0.div_ceil(PAGE_BYTES))
+    }
+}
+
+macro_rules! amount {
+    ($name:ident) => {
+        impl Add for $name {
+            type Output = Self;
+            fn add(self, other: Self) -> Self {
+                Self(self.0 + other.0)
+            }
+        }
+        impl AddAssign for $name {
+            fn add_assign(&mut self, other: Self) {
+                self.0 += other.0;
+            }
+        }
+        impl Sub for $name {
+            type Output = Self;
+            fn sub(self, other: Self) -> Self {
+                Self(self.0 - other.0)
+            }
+        }
+        impl SubAssign for $name {
+            fn sub_assign(&mut self, other: Self) {
+                self.0 -= other.0;
+            }
+        }
+        impl Sum for $name {
+            fn sum<I: Iterator<Item = Self>>(items: I) -> Self {
+                Self(items.map(|item| item.0).sum())
+            }
+        }
+    };
+}
+amount!(Pages);
+amount!(Bytes);
+
+impl fmt::Display for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} {}",
+            self.0,
+            if self.0 == 1 { "page" } else { "pages" }
+        )
+    }
+}
+
+impl fmt::Display for Bytes {
+    /// Writes the largest unit that divides the amount: `64 MiB`, `1536 KiB`, `1000 B`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (shift, unit) = match self.0 {
+            0 => (0, "B"),
+            n if n.trailing_zeros() >= 30 => (30, "GiB"),
+            n if n.trailing_zeros() >= 20 => (20, "MiB"),
+            n if n.trailing_zeros() >= 10 => (10, "KiB"),
+            _ => (0, "B"),
+        };
+        write!(f, "{} {unit}", self.0 >> shift)
+    }
+}
+
+impl FromStr for Bytes {
+    type Err = ParseBytesError;
+
+    /// Reads a whole number with an optional unit: `B` (or none), `KiB`, `MiB`, `GiB`, `TiB`, or
+    /// their first letters; letter case and spaces before the unit do not matter.
+    ///
+    /// # Errors
+    ///
+    /// Names the text when it is not of that form or does not fit 64 bits.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::units::Bytes;
+    /// assert_eq!("64MiB".parse(), Ok(Bytes::mib(64)));
+    /// assert_eq!("3 g".parse(), Ok(Bytes::gib(3)));
+    /// assert!("64 parsecs".parse::<Bytes>().is_err());
+    /// ```
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let refuse = || ParseBytesError {
+            text: text.to_owned(),
+        };
+        let trimmed = text.trim();
+        let digits_end = trimmed
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(trimmed.len());
+        let (digits, unit) = trimmed.split_at(digits_end);
+        let shift = match unit.trim().to_ascii_lowercase().as_str() {
+            "" | "b" => 0,
+            "k" | "kb" | "kib" => 10,
+            "m" | "mb" | "mib" => 20,
+            "g" | "gb" | "gib" => 30,
+            "t" | "tb" | "tib" => 40,
+            _ => return Err(refuse()),
+        };
+        let count: u64 = digits.parse().map_err(|_| refuse())?;
+        count.checked_mul(1 << shift).map(Self).ok_or_else(refuse)
+    }
+}
+
+/// Logarithm of a block's size: a block of order `n` is 2^n frames, aligned to 2^n.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Order(u8);
+
+impl Order {
+    /// One frame.
+    pub const ZERO: Self = Self(0);
+    /// 2^10 frames, 4 MiB: the largest block that the buddy allocator keeps.
+    pub const MAX: Self = Self(10);
+    /// 2^9 frames, 2 MiB: one huge page on x86-64.
+    pub const HUGE: Self = Self(9);
+
+    /// An order of at most [`Order::MAX`], else `None`.
+    #[must_use]
+    pub const fn new(order: u8) -> Option<Self> {
+        if order <= Self::MAX.0 {
+            Some(Self(order))
+        } else {
+            None
+        }
+    }
+
+    /// The raw exponent.
+    #[must_use]
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+
+    /// Frames in a block of this order.
+    #[must_use]
+    pub const fn pages(self) -> Pages {
+        Pages(1 << self.0)
+    }
+}
+
+macro_rules! index {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(transparent))]
+        pub struct $name(pub u32);
+
+        impl $name {
+            /// The identifier as an index into an array.
+            #[must_use]
+            pub const fn index(self) -> usize {
+                self.0 as usize
+            }
+
+            /// The identifier of the array element `index`.
+            ///
+            /// # Panics
+            ///
+            /// When `index` does not fit 32 bits: the arrays behind it are never that long.
+            #[must_use]
+            pub fn from_index(index: usize) -> Self {
+                Self(u32::try_from(index).expect("identifiers are 32 bits wide"))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($prefix, "{}"), self.0)
+            }
+        }
+    };
+}
+index!(
+    /// Page frame number: index of a frame in the manager's reserved range. Shown as `F17`.
+    Pfn, "F"
+);
+index!(
+    /// A CPU of the machine or of a synthetic topology. Shown as `C3`.
+    CpuId, "C"
+);
+index!(
+    /// A group in its tree; 0 is the root. Shown as `G5`.
+    GroupId, "G"
+);
+
+/// What a read of a distributed value returns: a value, and the closed interval `low ..= high`
+/// that holds the exact one.
+///
+/// Comparing says what is certain and admits what is not; an exact read settles the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct Estimate<T> {
+    /// The value as read, inside the interval.
+    pub value: T,
+    /// The exact value is not below this.
+    pub low: T,
+    /// The exact value is not above this.
+    pub high: T,
+}
+
+/// The answer of a comparison between values that are known within intervals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Comparison {
+    /// The left value is certainly below the right one.
+    Less,
+    /// The left value is certainly above the right one.
+    Greater,
+    /// The intervals touch: only an exact read can tell.
+    WithinAccuracy,
+}
+
+impl<T: Ord + Copy> Estimate<T> {
+    /// A value that is known exactly.
+    #[must_use]
+    pub const fn exact(value: T) -> Self {
+        Self {
+            value,
+            low: value,
+            high: value,
+        }
+    }
+
+    /// Compares the exact value with a known one.
+    #[must_use]
+    pub fn compare_value(&self, other: T) -> Comparison {
+        self.compare(&Self::exact(other))
+    }
+
+    /// Compares two exact values by their intervals.
+    #[must_use]
+    pub fn compare(&self, other: &Self) -> Comparison {
+        if self.high < other.low {
+            Comparison::Less
+        } else if self.low > other.high {
+            Comparison::Greater
+        } else {
+            Comparison::WithinAccuracy
+        }
+    }
+
+    /// Whether `exact` can be the exact value.
+    #[must_use]
+    pub fn contains(&self, exact: T) -> bool {
+        self.low <= exact && exact <= self.high
+    }
+}
+
+impl<T: fmt::Display> fmt::Display for Estimate<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} to {})", self.value, self.low, self.high)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_read_back_what_they_show() {
+        for bytes in [
+            Bytes(0),
+            Bytes(1),
+            Bytes(1000),
+            Bytes::kib(1536),
+            Bytes::mib(64),
+            Bytes::gib(3),
+        ] {
+            assert_eq!(bytes.to_string().parse(), Ok(bytes));
+        }
+    }
+
+    #[test]
+    fn bytes_refuse_what_is_not_an_amount() {
+        for text in [
+            "",
+            "MiB",
+            "-1",
+            "1.5GiB",
+            "64 parsecs",
+            "99999999999999999999",
+            "17179869184TiB",
+        ] {
+            assert_eq!(
+                text.parse::<Bytes>(),
+                Err(ParseBytesError {
+                    text: text.to_owned()
+                })
+            );
+        }
+    }
+
+    #[test]
+    fn estimates_compare_only_what_is_certain() {
+        let estimate = Estimate {
+            value: 10,
+            low: 8,
+            high: 13,
+        };
+        assert_eq!(estimate.compare_value(14), Comparison::Less);
+        assert_eq!(estimate.compare_value(13), Comparison::WithinAccuracy);
+        assert_eq!(estimate.compare_value(8), Comparison::WithinAccuracy);
+        assert_eq!(estimate.compare_value(7), Comparison::Greater);
+    }
+}
