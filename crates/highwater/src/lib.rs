@@ -4,3 +4,5 @@
 pub mod units;
 pub mod error;
 pub mod sync;
+#[expect(unsafe_code, reason = "maps memory and hands out the bytes of frames")]
+pub mod memmap;

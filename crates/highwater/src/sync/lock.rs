@@ -185,20 +185,76 @@ use parking_lot as raw;
 /// The model checker's locks behind `parking_lot`'s signatures.
 #[cfg(loom)]
 mod loom_raw {
-    pub(super) use loom::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+    use std::ops::{Deref, DerefMut};
+    use std::time::Duration;
+
+    pub(super) use loom::sync::{RwLockReadGuard, RwLockWriteGuard};
 
     #[derive(Debug)]
     pub(super) struct Mutex<T>(loom::sync::Mutex<T>);
+
+    /// The model's guard, which a condition variable takes out while it waits.
+    #[derive(Debug)]
+    pub(super) struct MutexGuard<'a, T>(Option<loom::sync::MutexGuard<'a, T>>);
 
     impl<T> Mutex<T> {
         pub(super) fn new(value: T) -> Self {
             Self(loom::sync::Mutex::new(value))
         }
         pub(super) fn lock(&self) -> MutexGuard<'_, T> {
-            self.0.lock().expect("a model's thread panicked")
+            MutexGuard(Some(self.0.lock().expect("a model's thread panicked")))
         }
         pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-            self.0.try_lock().ok()
+            self.0.try_lock().ok().map(|guard| MutexGuard(Some(guard)))
+        }
+    }
+
+    impl<T> Deref for MutexGuard<'_, T> {
+        type Target = T;
+        fn deref(&self) -> &T {
+            self.0.as_ref().expect("held except while waiting")
+        }
+    }
+
+    impl<T> DerefMut for MutexGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            self.0.as_mut().expect("held except while waiting")
+        }
+    }
+
+    #[derive(Debug)]
+    pub(super) struct Condvar(loom::sync::Condvar);
+
+    /// Only whether the time ran out, which in a model it never does.
+    pub(super) struct WaitTimeoutResult;
+
+    impl WaitTimeoutResult {
+        pub(super) fn timed_out(&self) -> bool {
+            false
+        }
+    }
+
+    impl Condvar {
+        pub(super) fn new() -> Self {
+            Self(loom::sync::Condvar::new())
+        }
+        pub(super) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+            let held = guard.0.take().expect("held except while waiting");
+            guard.0 = Some(self.0.wait(held).expect("a model's thread panicked"));
+        }
+        pub(super) fn wait_for<T>(
+            &self,
+            guard: &mut MutexGuard<'_, T>,
+            _: Duration,
+        ) -> WaitTimeoutResult {
+            self.wait(guard);
+            WaitTimeoutResult
+        }
+        pub(super) fn notify_one(&self) {
+            self.0.notify_one();
+        }
+        pub(super) fn notify_all(&self) {
+            self.0.notify_all();
         }
     }
 
@@ -407,10 +463,7 @@ impl<T> fmt::Debug for RwLock<T> {
 /// A condition to wait for under a [`Mutex`].
 #[derive(Debug)]
 pub struct Condvar {
-    #[cfg(loom)]
-    raw: loom::sync::Condvar,
-    #[cfg(not(loom))]
-    raw: parking_lot::Condvar,
+    raw: raw::Condvar,
 }
 
 impl Default for Condvar {
@@ -423,21 +476,17 @@ impl Condvar {
     /// A condition that nobody waits for.
     #[must_use]
     pub fn new() -> Self {
-        #[cfg(loom)]
-        let raw = loom::sync::Condvar::new();
-        #[cfg(not(loom))]
-        let raw = parking_lot::Condvar::new();
-        Self { raw }
+        Self {
+            raw: raw::Condvar::new(),
+        }
     }
 
     /// Gives the lock back, waits for a notification, and takes the lock again. May wake early.
-    #[cfg(not(loom))]
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         self.raw.wait(&mut guard.raw);
     }
 
     /// As [`Condvar::wait`], for at most `timeout`; true when the time ran out.
-    #[cfg(not(loom))]
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, timeout: Duration) -> bool {
         self.raw.wait_for(&mut guard.raw, timeout).timed_out()
     }

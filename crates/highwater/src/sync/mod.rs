@@ -14,7 +14,7 @@ pub use lock::{
     Condvar, LockClass, LockEvents, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard,
     RwLockWriteGuard,
 };
-pub use stat::StatCell;
+pub use stat::{Sequence, StatCell};
 
 /// Atomic types and orderings.
 pub mod atomic {

@@ -1,4 +1,5 @@
-//! Statistics: counts that many threads add to and nothing is decided by.
+//! Statistics: counts that many threads add to and nothing is decided by. And sequences of
+//! distinct numbers, which need no order either.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,5 +38,22 @@ impl StatCell {
 impl fmt::Debug for StatCell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.get().fmt(f)
+    }
+}
+
+/// Hands out 0, 1, 2, ...: distinct numbers for the life of the process.
+#[derive(Debug, Default)]
+pub struct Sequence(AtomicU64);
+
+impl Sequence {
+    /// Begins at 0.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// The next number.
+    pub fn next(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
     }
 }

@@ -1,0 +1,298 @@
+//! Borrowing published frames without a store to shared memory.
+//!
+//! A [`Seat`] is [`SLOTS`] announcement slots in lines of its own, written by its holder only. A
+//! [`Reader`] sits on a seat and borrows: it writes the frame's number into a free slot, passes the
+//! light barrier, and borrows if the frame's tag is still what it should be. The protocol's other
+//! half and its argument are in `frames.rs`.
+//!
+//! All borrows of a reader end together, when the reader is done: the borrow checker ties every
+//! slice to the reader, so slots are cleared only when no slice is left. A borrow of a frame that a
+//! slot already announces needs no new slot. When the slots are full, or there was no seat, the
+//! borrow is counted in the frame (`pin`), which is correct and costs an atomic add on a shared
+//! line.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+
+use crossbeam_utils::CachePadded;
+
+use super::barrier;
+use super::frames::FrameMemory;
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::sync::{Arc, OnceLock};
+use crate::units::{PAGE_SIZE, Pfn};
+
+/// Announcements per seat. Chosen: fifteen numbers and the mark of occupation fill 64 bytes.
+const SLOTS: usize = if cfg!(loom) { 2 } else { 15 };
+/// Seats are made in chunks of this many, when they are first needed.
+const CHUNK: usize = if cfg!(loom) { 2 } else { 64 };
+const CHUNKS: usize = if cfg!(loom) { 1 } else { 256 };
+
+/// A slot that announces nothing. Frame numbers are stored plus one.
+const EMPTY: u32 = 0;
+
+/// Every seat of one memory.
+pub(super) struct Seats {
+    chunks: [OnceLock<Box<[CachePadded<SeatLine>]>>; CHUNKS],
+}
+
+struct SeatLine {
+    /// Written by: the seat's holder (announce: relaxed before a light barrier; clear: release).
+    /// Read by: `retract` (acquire, after its heavy barrier). Publishes: that reading is over.
+    slots: [AtomicU32; SLOTS],
+    /// Written by: whoever takes or leaves the seat. Read by: those looking for a seat.
+    /// Publishes: that the slots are empty.
+    is_taken: AtomicBool,
+}
+
+impl SeatLine {
+    fn new() -> Self {
+        Self {
+            slots: std::array::from_fn(|_| AtomicU32::new(EMPTY)),
+            is_taken: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Seats {
+    /// The most seats that one memory has; readers beyond them pin.
+    pub(super) const MAX: usize = CHUNK * CHUNKS;
+
+    pub(super) fn new() -> Self {
+        Self {
+            chunks: std::array::from_fn(|_| OnceLock::new()),
+        }
+    }
+
+    /// Takes the first free seat; makes a chunk of seats if all made so far are taken.
+    pub(super) fn take(seats: &Arc<Self>) -> Option<Seat> {
+        (0..Self::MAX).find_map(|index| {
+            let line = seats.line(index);
+            // Acquire. Pairs with: the release store of a seat's drop. Failure learns nothing.
+            line.is_taken
+                .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+                .then(|| Seat {
+                    seats: Arc::clone(seats),
+                    index,
+                })
+        })
+    }
+
+    fn line(&self, index: usize) -> &SeatLine {
+        let chunk = self.chunks[index / CHUNK].get_or_init(|| {
+            (0..CHUNK)
+                .map(|_| CachePadded::new(SeatLine::new()))
+                .collect()
+        });
+        &chunk[index % CHUNK]
+    }
+
+    /// Collects every announced frame. Called after the heavy barrier, which is why a seat that
+    /// looks free, or a chunk that looks unmade, announces nothing of the past.
+    pub(super) fn collect_announced(&self, announced: &mut Vec<Pfn>) {
+        announced.clear();
+        for line in self
+            .chunks
+            .iter()
+            .map_while(OnceLock::get)
+            .flat_map(|chunk| chunk.iter())
+        {
+            // Relaxed: the heavy barrier orders it.
+            if !line.is_taken.load(Ordering::Relaxed) {
+                continue;
+            }
+            for slot in &line.slots {
+                // Acquire. Pairs with: the release store that clears a slot, so that the reader's
+                // last look at the bytes lies before whatever the new owner writes.
+                let pfn = slot.load(Ordering::Acquire);
+                if pfn != EMPTY {
+                    announced.push(Pfn(pfn - 1));
+                }
+            }
+        }
+    }
+}
+
+/// The right to one seat. Taking one may allocate; keep it for the next reader.
+pub struct Seat {
+    seats: Arc<Seats>,
+    index: usize,
+}
+
+impl Seat {
+    pub(super) fn is_of(&self, seats: &Arc<Seats>) -> bool {
+        Arc::ptr_eq(&self.seats, seats)
+    }
+
+    fn slots(&self) -> &[AtomicU32; SLOTS] {
+        &self.seats.line(self.index).slots
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        // Release. Pairs with: the acquire of `Seats::take`: the next holder finds empty slots.
+        self.seats
+            .line(self.index)
+            .is_taken
+            .store(false, Ordering::Release);
+    }
+}
+
+impl fmt::Debug for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Seat({})", self.index)
+    }
+}
+
+/// Borrows the bytes of published frames; every borrow ends when the reader does.
+pub struct Reader<'m> {
+    memory: &'m FrameMemory,
+    seat: Option<Seat>,
+    /// Slots in use, filled from the front.
+    used: Cell<usize>,
+    /// Frames borrowed by pin because the slots were full.
+    pinned: RefCell<Vec<Pfn>>,
+}
+
+impl<'m> Reader<'m> {
+    pub(super) fn new(memory: &'m FrameMemory, seat: Option<Seat>) -> Self {
+        Self {
+            memory,
+            seat,
+            used: Cell::new(0),
+            pinned: RefCell::new(Vec::new()),
+        }
+    }
+
+    /// The bytes of a frame, if it is published under `tag`.
+    ///
+    /// # Cost
+    ///
+    /// Two loads of the frame's word and a store to this reader's own line. Once 15 frames are
+    /// borrowed, an atomic add on the frame's word instead.
+    #[inline]
+    pub fn borrow(&self, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
+        if !self.memory.has_tag(pfn, tag) {
+            return None;
+        }
+        if !self.announce(pfn, tag) {
+            return None;
+        }
+        // SAFETY: the frame is announced in this reader's seat, or pinned, and its tag was seen
+        // afterwards; both last until the reader's drop or `into_seat`, which need the slices gone.
+        Some(unsafe { self.memory.published_bytes(pfn) })
+    }
+
+    /// Makes sure that the frame stays published while this reader lives; false if its tag is not
+    /// `tag` any more.
+    #[inline]
+    fn announce(&self, pfn: Pfn, tag: u64) -> bool {
+        let Some(seat) = &self.seat else {
+            return self.announce_by_pin(pfn, tag);
+        };
+        let slots = seat.slots();
+        let used = self.used.get();
+        // Relaxed: only this reader writes its slots.
+        if slots[..used]
+            .iter()
+            .any(|slot| slot.load(Ordering::Relaxed) == pfn.0 + 1)
+        {
+            return self.memory.has_tag(pfn, tag);
+        }
+        let Some(slot) = slots.get(used) else {
+            return self.announce_by_pin(pfn, tag);
+        };
+        // Relaxed: the light barrier orders it before the second look at the tag.
+        slot.store(pfn.0 + 1, Ordering::Relaxed);
+        barrier::light();
+        if self.memory.has_tag(pfn, tag) {
+            self.used.set(used + 1);
+            return true;
+        }
+        // Release. Pairs with: the acquire load of `collect_announced`; nothing was read.
+        slot.store(EMPTY, Ordering::Release);
+        false
+    }
+
+    #[cold]
+    fn announce_by_pin(&self, pfn: Pfn, tag: u64) -> bool {
+        let is_pinned = self.memory.pin(pfn, tag);
+        if is_pinned {
+            self.pinned.borrow_mut().push(pfn);
+        }
+        is_pinned
+    }
+
+    /// Ends every borrow and gives the seat back, for the next reader of this thread.
+    #[must_use]
+    pub fn into_seat(mut self) -> Option<Seat> {
+        self.end_borrows();
+        self.seat.take()
+    }
+
+    #[inline]
+    fn end_borrows(&mut self) {
+        if let Some(seat) = &self.seat {
+            for slot in &seat.slots()[..self.used.replace(0)] {
+                // Release. Pairs with: the acquire load of `collect_announced`.
+                slot.store(EMPTY, Ordering::Release);
+            }
+        }
+        for pfn in self.pinned.get_mut().drain(..) {
+            self.memory.unpin(pfn);
+        }
+    }
+}
+
+impl Drop for Reader<'_> {
+    fn drop(&mut self) {
+        self.end_borrows();
+    }
+}
+
+impl fmt::Debug for Reader<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader")
+            .field("seat", &self.seat)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A borrow counted in the frame itself: it may outlive readers and move between threads.
+pub struct Pinned {
+    memory: Arc<FrameMemory>,
+    pfn: Pfn,
+}
+
+impl Pinned {
+    /// Pins a frame, if it is published under `tag`.
+    ///
+    /// # Cost
+    ///
+    /// One atomic add on the frame's word, another on drop.
+    #[must_use]
+    pub fn new(memory: Arc<FrameMemory>, pfn: Pfn, tag: u64) -> Option<Self> {
+        memory.pin(pfn, tag).then(|| Self { memory, pfn })
+    }
+
+    /// The frame's bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8; PAGE_SIZE] {
+        // SAFETY: the pin was taken and the tag seen afterwards by `new`; it lasts until drop.
+        unsafe { self.memory.published_bytes(self.pfn) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.memory.unpin(self.pfn);
+    }
+}
+
+impl fmt::Debug for Pinned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pinned({})", self.pfn)
+    }
+}

@@ -1,0 +1,388 @@
+//! Frames of real memory and the right to touch them.
+//!
+//! One word per frame, its *tag*, says who may touch its bytes:
+//!
+//! | tag | state | who may touch the bytes |
+//! |---|---|---|
+//! | [`TAG_FREE`] | free | nobody |
+//! | [`TAG_OWNED`] | owned | the holder of the frame's [`Frame`] token, to read and write |
+//! | anything else | published under that tag | anybody who borrows it, to read |
+//!
+//! ```text
+//! free --claim--> owned --publish(tag)--> published --retract(tag)--> owned --surrender--> free
+//! ```
+//!
+//! `claim` and `retract` move the word by compare-exchange, so that a token is made once whatever
+//! the callers do; the allocator above works with bare numbers and cannot forge a right.
+//!
+//! Borrowing and retracting are a Dekker pair. A [`Reader`] announces the frame in a slot of its
+//! own, passes a light barrier, and looks at the tag again; `retract` takes the tag away, passes a
+//! heavy barrier, and looks at every slot. If the reader still saw the tag, its announcement lies
+//! before the heavy barrier and the frame is reported as borrowed; otherwise it backs off. A
+//! [`Pinned`](super::Pinned) borrow announces itself by a count in the frame, in the same protocol, and
+//! is for what outlives a reader.
+//!
+//! Source: hazard pointers (M. Michael, 2004), with the asymmetric fence of membarrier(2).
+//! Deviation: hazards name frames, not pointers; a retracted frame that is borrowed goes back to
+//! its published state at once instead of waiting on a list, so that a stalled reader withholds at
+//! most the frames in its slots and nothing has to be freed later.
+
+use std::fmt;
+
+use super::barrier;
+use super::borrow::{Reader, Seat, Seats};
+use super::reservation::{MapError, Reservation};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Arc, Sequence};
+use crate::units::{PAGE_SIZE, Pages, Pfn};
+
+/// Tag of a free frame.
+const TAG_FREE: u64 = u64::MAX;
+/// Tag of a frame whose token is held by somebody.
+const TAG_OWNED: u64 = 0;
+
+/// Frames cut from one [`Reservation`], with the right to each frame's bytes.
+pub struct FrameMemory {
+    /// Tells the tokens of one memory from those of another.
+    id: u32,
+    reservation: Reservation,
+    words: Box<[FrameWord]>,
+    seats: Arc<Seats>,
+}
+
+/// Who may touch one frame.
+struct FrameWord {
+    /// Written by: whoever claims, publishes, retracts or surrenders (see the module's table).
+    /// Read by: borrowers and `retract`. Publishes: the frame's bytes.
+    tag: AtomicU64,
+    /// Written by: pinners. Read by: `retract`. Publishes: nothing; keeps the tag from changing.
+    pins: AtomicU32,
+}
+
+/// The exclusive right to one frame's bytes. Must be surrendered or published, never dropped.
+#[must_use = "a frame that is dropped is lost"]
+pub struct Frame {
+    pfn: Pfn,
+    memory: u32,
+}
+
+/// What became of the frames handed to [`FrameMemory::retract`].
+#[derive(Debug, Default)]
+pub struct Retracted {
+    /// Frames that nobody borrows, now owned.
+    pub frames: Vec<Frame>,
+    /// Frames that somebody still borrows: published as before.
+    pub borrowed: Vec<Pfn>,
+    /// Scratch: every frame that some seat announces.
+    announced: Vec<Pfn>,
+}
+
+impl FrameMemory {
+    /// Reserves memory for `pages` frames, all free.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Reservation::new`].
+    ///
+    /// # Panics
+    ///
+    /// After 2^32 memories have been made in one process.
+    pub fn new(pages: Pages) -> Result<Self, MapError> {
+        static IDS: Sequence = Sequence::new();
+
+        let reservation = Reservation::new(pages)?;
+        let id = u32::try_from(IDS.next()).expect("fewer than 2^32 memories in one process");
+        let word = || FrameWord {
+            tag: AtomicU64::new(TAG_FREE),
+            pins: AtomicU32::new(0),
+        };
+        let words = (0..pages.0).map(|_| word()).collect();
+        Ok(Self {
+            id,
+            reservation,
+            words,
+            seats: Arc::new(Seats::new()),
+        })
+    }
+
+    /// Frames in the memory.
+    #[must_use]
+    pub fn pages(&self) -> Pages {
+        self.reservation.pages()
+    }
+
+    /// Makes a free frame owned.
+    ///
+    /// # Cost
+    ///
+    /// One compare-exchange on the frame's own word.
+    ///
+    /// # Panics
+    ///
+    /// When the frame is not free: its allocator handed it out twice.
+    pub fn claim(&self, pfn: Pfn) -> Frame {
+        let word = &self.words[pfn.index()];
+        // Acquire. Pairs with: the release store of `surrender`, so that the last owner's writes
+        // are over. The failure value is only shown.
+        let claimed =
+            word.tag
+                .compare_exchange(TAG_FREE, TAG_OWNED, Ordering::Acquire, Ordering::Relaxed);
+        assert!(
+            claimed.is_ok(),
+            "{pfn} claimed while its tag is {claimed:?}"
+        );
+        Frame {
+            pfn,
+            memory: self.id,
+        }
+    }
+
+    /// Makes an owned frame free, for its allocator to hand out again.
+    ///
+    /// # Panics
+    ///
+    /// When the frame is of another memory.
+    pub fn surrender(&self, frame: Frame) -> Pfn {
+        let pfn = self.redeem(frame);
+        // Release. Pairs with: the acquire of `claim`.
+        self.words[pfn.index()]
+            .tag
+            .store(TAG_FREE, Ordering::Release);
+        pfn
+    }
+
+    /// Lets anybody read the frame's bytes who names `tag`.
+    ///
+    /// # Panics
+    ///
+    /// When `tag` is 0 or `u64::MAX`, which mark owned and free frames, or when the frame is of
+    /// another memory.
+    pub fn publish(&self, frame: Frame, tag: u64) -> Pfn {
+        assert!(tag != TAG_FREE && tag != TAG_OWNED, "{tag} cannot be a tag");
+        let pfn = self.redeem(frame);
+        // Release. Pairs with: the acquire loads of `Reader::borrow` and `pin`, so that a borrower
+        // sees the bytes that the owner wrote.
+        self.words[pfn.index()].tag.store(tag, Ordering::Release);
+        pfn
+    }
+
+    /// Takes published frames back: each of `batch` that is still published under its tag becomes
+    /// owned if nobody borrows it, and stays published otherwise. Frames published under another
+    /// tag by now are passed over.
+    ///
+    /// # Cost
+    ///
+    /// One heavy barrier (up to about 6 us) and one walk over the seats for the whole batch. No
+    /// allocation while `out` has capacity for the batch. Waits for nobody.
+    pub fn retract(&self, batch: &[(Pfn, u64)], out: &mut Retracted) {
+        out.frames.clear();
+        out.borrowed.clear();
+        for &(pfn, tag) in batch {
+            debug_assert!(tag != TAG_FREE && tag != TAG_OWNED, "{tag} cannot be a tag");
+            let word = &self.words[pfn.index()].tag;
+            // Relaxed: the heavy barrier orders it before the looks at slots and pins.
+            let taken = word.compare_exchange(tag, TAG_OWNED, Ordering::Relaxed, Ordering::Relaxed);
+            if taken.is_ok() {
+                out.frames.push(Frame {
+                    pfn,
+                    memory: self.id,
+                });
+            }
+        }
+        barrier::heavy();
+        self.seats.collect_announced(&mut out.announced);
+        let mut kept = 0;
+        while let Some(frame) = out.frames.get(kept) {
+            if !out.announced.contains(&frame.pfn) && !self.is_pinned(frame.pfn) {
+                kept += 1;
+                continue;
+            }
+            let frame = out.frames.swap_remove(kept);
+            let tag = batch
+                .iter()
+                .find(|(pfn, _)| *pfn == frame.pfn)
+                .map_or(0, |(_, tag)| *tag);
+            out.borrowed.push(self.publish(frame, tag));
+        }
+    }
+
+    /// Whether anybody pins a frame whose tag was just taken away.
+    fn is_pinned(&self, pfn: Pfn) -> bool {
+        // Acquire. Pairs with: the release decrement of `unpin`.
+        self.words[pfn.index()].pins.load(Ordering::Acquire) > 0
+    }
+
+    /// Counts a borrow in the frame itself, if it is published under `tag`.
+    pub(super) fn pin(&self, pfn: Pfn, tag: u64) -> bool {
+        let word = &self.words[pfn.index()];
+        // Relaxed: the light barrier orders it before the look at the tag.
+        word.pins.fetch_add(1, Ordering::Relaxed);
+        barrier::light();
+        if self.has_tag(pfn, tag) {
+            return true;
+        }
+        self.unpin(pfn);
+        false
+    }
+
+    pub(super) fn unpin(&self, pfn: Pfn) {
+        // Release. Pairs with: the load of `is_pinned`, so that the bytes are read before they
+        // can be written again.
+        let before = self.words[pfn.index()].pins.fetch_sub(1, Ordering::Release);
+        debug_assert!(before > 0, "{pfn} unpinned more often than pinned");
+    }
+
+    /// Whether a frame is published under `tag` as seen now, whatever it is an instant later.
+    pub(super) fn has_tag(&self, pfn: Pfn, tag: u64) -> bool {
+        // Acquire. Pairs with: the release store of `publish`.
+        self.words
+            .get(pfn.index())
+            .is_some_and(|word| word.tag.load(Ordering::Acquire) == tag)
+    }
+
+    /// Bytes of a frame that stays published for as long as the caller says.
+    ///
+    /// # Safety
+    ///
+    /// For as long as the bytes are borrowed, the frame is published: announced in a seat or pinned, and its tag seen
+    /// afterwards.
+    pub(super) unsafe fn published_bytes(&self, pfn: Pfn) -> &[u8; PAGE_SIZE] {
+        let bytes = self.reservation.frame_ptr(pfn).cast::<[u8; PAGE_SIZE]>();
+        // SAFETY: the frame lies in the reservation, which `self` keeps mapped; the caller keeps it
+        // published, and nobody writes a published frame.
+        unsafe { bytes.as_ref() }
+    }
+
+    /// The bytes of an owned frame.
+    ///
+    /// # Panics
+    ///
+    /// When the frame is of another memory.
+    #[must_use]
+    pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8; PAGE_SIZE] {
+        assert_eq!(frame.memory, self.id, "{} is of another memory", frame.pfn);
+        let bytes = self
+            .reservation
+            .frame_ptr(frame.pfn)
+            .cast::<[u8; PAGE_SIZE]>();
+        // SAFETY: the frame lies in the reservation, which `self` keeps mapped; its only token is
+        // borrowed for as long as the bytes are, so nobody can write them.
+        unsafe { bytes.as_ref() }
+    }
+
+    /// The bytes of an owned frame, to write.
+    ///
+    /// # Panics
+    ///
+    /// When the frame is of another memory.
+    #[must_use]
+    pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8; PAGE_SIZE] {
+        assert_eq!(frame.memory, self.id, "{} is of another memory", frame.pfn);
+        let mut bytes = self
+            .reservation
+            .frame_ptr(frame.pfn)
+            .cast::<[u8; PAGE_SIZE]>();
+        // SAFETY: the frame lies in the reservation, which `self` keeps mapped; its only token is
+        // borrowed exclusively for as long as the bytes are.
+        unsafe { bytes.as_mut() }
+    }
+
+    /// Gives an owned frame's memory back to the system; the frame reads as zeros afterwards.
+    ///
+    /// # Cost
+    ///
+    /// One system call.
+    ///
+    /// # Panics
+    ///
+    /// When the frame is of another memory.
+    pub fn decommit(&self, frame: &mut Frame) {
+        assert_eq!(frame.memory, self.id, "{} is of another memory", frame.pfn);
+        // SAFETY: the frame's only token is borrowed exclusively.
+        unsafe { self.reservation.release(frame.pfn, Pages(1)) }
+    }
+
+    /// Takes a seat, from which one reader at a time borrows. `None` when all are taken
+    /// ([`Seats::MAX`](super::borrow::Seats::MAX)).
+    #[must_use]
+    pub fn seat(&self) -> Option<Seat> {
+        Seats::take(&self.seats)
+    }
+
+    /// Begins to borrow from a seat of this memory, or without one (each borrow then pins).
+    ///
+    /// # Panics
+    ///
+    /// When the seat is of another memory.
+    pub fn reader(&self, seat: Option<Seat>) -> Reader<'_> {
+        if let Some(seat) = &seat {
+            assert!(seat.is_of(&self.seats), "the seat is of another memory");
+        }
+        Reader::new(self, seat)
+    }
+
+    /// Whether a seat was taken from this memory.
+    #[must_use]
+    pub fn owns_seat(&self, seat: &Seat) -> bool {
+        seat.is_of(&self.seats)
+    }
+
+    /// Frames that are free at this moment; exact when nothing runs.
+    ///
+    /// # Cost
+    ///
+    /// One load per frame.
+    #[must_use]
+    pub fn count_free(&self) -> Pages {
+        // Relaxed: a count for checks in quiescence.
+        let is_free = |word: &&FrameWord| word.tag.load(Ordering::Relaxed) == TAG_FREE;
+        Pages(self.words.iter().filter(is_free).count() as u64)
+    }
+
+    /// Ends a token's life: its right passes into the frame's word.
+    fn redeem(&self, frame: Frame) -> Pfn {
+        assert_eq!(frame.memory, self.id, "{} is of another memory", frame.pfn);
+        // Relaxed: the token's holder is the only one who may change the word now.
+        debug_assert_eq!(
+            self.words[frame.pfn.index()].tag.load(Ordering::Relaxed),
+            TAG_OWNED
+        );
+        let pfn = frame.pfn;
+        std::mem::forget(frame);
+        pfn
+    }
+}
+
+impl fmt::Debug for FrameMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FrameMemory")
+            .field("pages", &self.pages())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Frame {
+    /// The frame's number.
+    #[must_use]
+    pub const fn pfn(&self) -> Pfn {
+        self.pfn
+    }
+}
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Frame({})", self.pfn)
+    }
+}
+
+impl Drop for Frame {
+    fn drop(&mut self) {
+        // Nothing unsound happens: the frame stays owned by nobody, for ever. It is a leak all the
+        // same, and conservation checks would find it far from here.
+        debug_assert!(
+            std::thread::panicking(),
+            "{} dropped: surrender or publish it",
+            self.pfn
+        );
+    }
+}

@@ -1,0 +1,75 @@
+//! All interleavings of borrowing against retracting: a frame that a reader holds is never owned
+//! by anybody else, whether it is held by slot or by pin.
+
+use ::loom::{model, thread};
+
+use super::{FrameMemory, Pinned, Retracted};
+use crate::sync::Arc;
+use crate::units::{Pages, Pfn};
+
+const TAG: u64 = 5;
+
+fn one_published_frame() -> Arc<FrameMemory> {
+    let memory = FrameMemory::new(Pages(1)).unwrap();
+    let mut frame = memory.claim(Pfn(0));
+    memory.bytes_mut(&mut frame)[0] = 1;
+    memory.publish(frame, TAG);
+    Arc::new(memory)
+}
+
+/// Takes the frame if it can, and then writes it as an owner may.
+fn retract_and_write(memory: &FrameMemory) -> bool {
+    let mut out = Retracted::default();
+    memory.retract(&[(Pfn(0), TAG)], &mut out);
+    let Some(mut frame) = out.frames.pop() else {
+        return false;
+    };
+    memory.bytes_mut(&mut frame)[0] = 2;
+    memory.surrender(frame);
+    true
+}
+
+#[test]
+fn a_slot_borrow_excludes_the_owner() {
+    model(|| {
+        let memory = one_published_frame();
+        // Taken first: the model does not see that making the first chunk is synchronised.
+        let seat = memory.seat();
+        let owner = Arc::clone(&memory);
+        let owner = thread::spawn(move || retract_and_write(&owner));
+        {
+            let reader = memory.reader(seat);
+            if let Some(bytes) = reader.borrow(Pfn(0), TAG) {
+                thread::yield_now();
+                assert_eq!(bytes[0], 1);
+            }
+        }
+        let taken = owner.join().unwrap();
+        assert_eq!(taken, memory.count_free() == Pages(1));
+    });
+}
+
+#[test]
+fn a_pin_excludes_the_owner() {
+    model(|| {
+        let memory = one_published_frame();
+        let owner = Arc::clone(&memory);
+        let owner = thread::spawn(move || retract_and_write(&owner));
+        if let Some(pinned) = Pinned::new(Arc::clone(&memory), Pfn(0), TAG) {
+            thread::yield_now();
+            assert_eq!(pinned.bytes()[0], 1);
+        }
+        owner.join().unwrap();
+    });
+}
+
+#[test]
+fn one_of_two_retractors_wins() {
+    model(|| {
+        let memory = one_published_frame();
+        let other = Arc::clone(&memory);
+        let other = thread::spawn(move || retract_and_write(&other));
+        let mine = retract_and_write(&memory);
+        assert!(mine ^ other.join().unwrap());
+    });
+}

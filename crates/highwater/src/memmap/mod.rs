@@ -1,0 +1,26 @@
+//! Address ranges, and who may touch the bytes in them.
+//!
+//! - [`Reservation`] is a range of real memory: reserved at once, committed by the system page by
+//!   page (or by 2 MiB, where it gives huge pages), released on request.
+//! - [`FrameMemory`] cuts a reservation into frames and keeps one rule about their bytes: at any
+//!   moment a frame is *free* (nobody may look), *owned* (the holder of its [`Frame`] token alone
+//!   reads and writes), or *published* under a tag (anybody may read, nobody may write).
+//! - [`Reader`] borrows the bytes of published frames without a store to shared memory; before a
+//!   published frame is owned again, [`FrameMemory::retract`] waits for nobody: it tells which
+//!   frames are still borrowed.
+//!
+//! The layers above move tokens and numbers only; this module and `percpu` hold all `unsafe` code.
+
+mod barrier;
+mod borrow;
+mod frames;
+mod reservation;
+
+#[cfg(all(test, loom))]
+mod loom;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use borrow::{Pinned, Reader, Seat};
+pub use frames::{Frame, FrameMemory, Retracted};
+pub use reservation::{MapError, Reservation};

@@ -1,0 +1,178 @@
+//! One reserved range of real memory.
+//!
+//! The whole range is mapped when it is made, without swap reservation; the system commits memory
+//! as it is first touched, in huge pages where it can ([`HUGE_BYTES`] alignment, `MADV_HUGEPAGE`).
+
+use std::io;
+use std::ptr::NonNull;
+
+use thiserror::Error;
+
+use crate::units::{Bytes, PAGE_BYTES, PAGE_SIZE, Pages, Pfn};
+
+/// Size and alignment of a huge page on x86-64 and most ARM systems.
+const HUGE_BYTES: usize = 2 << 20;
+
+/// Reserving or releasing memory failed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum MapError {
+    /// The size is outside what one reservation can be.
+    #[error("cannot reserve {requested}: the size must be 4 KiB to {max}, in whole pages")]
+    Size {
+        /// What was asked for.
+        requested: Bytes,
+        /// The most that can be.
+        max: Bytes,
+    },
+    /// The system refused.
+    #[error("the system refused to reserve {requested} of address space: {source}")]
+    System {
+        /// What was asked for.
+        requested: Bytes,
+        /// Its reason.
+        source: io::Error,
+    },
+}
+
+/// A page-aligned range of memory, unmapped when dropped.
+#[derive(Debug)]
+pub struct Reservation {
+    /// First byte handed out; aligned to [`HUGE_BYTES`].
+    base: NonNull<u8>,
+    pages: u32,
+    /// What was mapped in all, with the slack that aligning needed.
+    mapping: NonNull<libc::c_void>,
+    mapping_len: usize,
+}
+
+// SAFETY: a reservation is a range of addresses that it alone unmaps; nothing in it is tied to the
+// thread that made it, and its methods that touch bytes state who may call them.
+unsafe impl Send for Reservation {}
+// SAFETY: as above: shared use is governed by the contracts of the unsafe methods.
+unsafe impl Sync for Reservation {}
+
+impl Reservation {
+    /// The largest reservation: frame numbers are 32 bits wide and two of them are marks.
+    pub const MAX: Pages = Pages(u32::MAX as u64 - 2);
+
+    /// Reserves `pages` pages of zeroed memory and asks for huge pages.
+    ///
+    /// # Cost
+    ///
+    /// Two system calls; memory is committed when it is touched.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Size`] for no pages or more than [`Reservation::MAX`]; [`MapError::System`] when
+    /// the system has no such range.
+    ///
+    /// # Panics
+    ///
+    /// Never: a page-aligned address has a huge-aligned one within 2 MiB.
+    pub fn new(pages: Pages) -> Result<Self, MapError> {
+        let requested = pages.bytes();
+        let refused = || MapError::Size {
+            requested,
+            max: Self::MAX.bytes(),
+        };
+        if pages == Pages::ZERO || pages > Self::MAX {
+            return Err(refused());
+        }
+        let nr_pages = u32::try_from(pages.0).map_err(|_| refused())?;
+        let len = usize::try_from(requested.0).map_err(|_| refused())?;
+        let mapping_len = len.checked_add(HUGE_BYTES).ok_or_else(refused)?;
+
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that
+        // exists.
+        let mapping = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                mapping_len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        let system = || MapError::System {
+            requested,
+            source: io::Error::last_os_error(),
+        };
+        if mapping == libc::MAP_FAILED {
+            return Err(system());
+        }
+        let mapping = NonNull::new(mapping).ok_or_else(system)?;
+        let slack = mapping.cast::<u8>().align_offset(HUGE_BYTES);
+        assert!(
+            slack < HUGE_BYTES,
+            "a page-aligned address has a huge-aligned one within 2 MiB"
+        );
+        // SAFETY: `slack < HUGE_BYTES` and the mapping is `HUGE_BYTES` longer than `len`, so base
+        // and all `len` bytes behind it lie inside.
+        let base = unsafe { mapping.cast::<u8>().add(slack) };
+        let reservation = Self {
+            base,
+            pages: nr_pages,
+            mapping,
+            mapping_len,
+        };
+        reservation.advise(0, len, libc::MADV_HUGEPAGE); // a wish: small pages serve as well
+        Ok(reservation)
+    }
+
+    /// Pages in the range.
+    #[must_use]
+    pub fn pages(&self) -> Pages {
+        Pages(u64::from(self.pages))
+    }
+
+    /// Gives the memory of `count` frames from `first` back to the system; they read as zeros
+    /// afterwards.
+    ///
+    /// # Safety
+    ///
+    /// The caller has exclusive use of these frames for the length of the call.
+    ///
+    /// # Panics
+    ///
+    /// When the frames are not all inside the range.
+    pub unsafe fn release(&self, first: Pfn, count: Pages) {
+        let end = u64::from(first.0) + count.0;
+        assert!(
+            end <= u64::from(self.pages),
+            "release of frames up to {end} of {}",
+            self.pages
+        );
+        let bytes = usize::try_from(count.0 * PAGE_BYTES).expect("within the range");
+        self.advise(first.index() * PAGE_SIZE, bytes, libc::MADV_DONTNEED);
+    }
+
+    /// First byte of a frame.
+    ///
+    /// # Panics
+    ///
+    /// When the frame is not in the range.
+    pub(super) fn frame_ptr(&self, pfn: Pfn) -> NonNull<u8> {
+        assert!(pfn.0 < self.pages, "{pfn} of {} frames", self.pages);
+        // SAFETY: checked above: the offset lies inside the range, which is one allocation.
+        unsafe { self.base.add(pfn.index() * PAGE_SIZE) }
+    }
+
+    /// Advice about part of the range; the system may ignore it.
+    fn advise(&self, offset: usize, len: usize, advice: libc::c_int) {
+        // SAFETY: callers pass offsets inside the range.
+        let start = unsafe { self.base.add(offset) };
+        // SAFETY: the bytes belong to this mapping; `MADV_HUGEPAGE` changes no contents, and
+        // `MADV_DONTNEED` is only passed by `release`, whose caller has exclusive use.
+        let _ = unsafe { libc::madvise(start.as_ptr().cast(), len, advice) };
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        // SAFETY: exactly what `new` mapped, unmapped once; borrowers of the bytes borrow `self`.
+        let result = unsafe { libc::munmap(self.mapping.as_ptr(), self.mapping_len) };
+        debug_assert_eq!(result, 0, "unmapping what was mapped");
+    }
+}

@@ -1,0 +1,186 @@
+//! Who may touch a frame's bytes, tried from one thread and from several.
+
+use super::*;
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::units::{PAGE_SIZE, Pages, Pfn};
+
+const TAG: u64 = 77;
+
+fn published(memory: &FrameMemory, pfn: u32, byte: u8) -> Pfn {
+    let mut frame = memory.claim(Pfn(pfn));
+    memory.bytes_mut(&mut frame).fill(byte);
+    memory.publish(frame, TAG)
+}
+
+fn retract(memory: &FrameMemory, pfns: &[Pfn]) -> Retracted {
+    let batch: Vec<_> = pfns.iter().map(|&pfn| (pfn, TAG)).collect();
+    let mut out = Retracted::default();
+    memory.retract(&batch, &mut out);
+    out
+}
+
+/// Surrenders every frame, so that no token is dropped.
+fn surrender_all(memory: &FrameMemory, retracted: Retracted) -> usize {
+    let count = retracted.frames.len();
+    for frame in retracted.frames {
+        memory.surrender(frame);
+    }
+    count
+}
+
+#[test]
+fn a_frame_goes_through_its_states_and_back() {
+    let memory = FrameMemory::new(Pages(4)).unwrap();
+    assert_eq!(memory.count_free(), Pages(4));
+    let pfn = published(&memory, 2, 9);
+    assert_eq!(memory.count_free(), Pages(3));
+    {
+        let reader = memory.reader(memory.seat());
+        assert_eq!(reader.borrow(pfn, TAG).unwrap(), &[9; PAGE_SIZE]);
+        assert!(reader.borrow(pfn, TAG + 1).is_none(), "another tag");
+        assert!(reader.borrow(Pfn(0), TAG).is_none(), "a free frame");
+        assert!(reader.borrow(Pfn(1 << 30), TAG).is_none(), "no such frame");
+    }
+    assert_eq!(surrender_all(&memory, retract(&memory, &[pfn])), 1);
+    assert_eq!(memory.count_free(), Pages(4));
+}
+
+#[test]
+fn a_borrowed_frame_is_not_retracted_until_its_reader_is_done() {
+    // Method: every way to borrow (slot, slot again, pin by overflow, pin by `Pinned`).
+    let memory = Arc::new(FrameMemory::new(Pages(40)).unwrap());
+    let pfns: Vec<Pfn> = (0..40).map(|pfn| published(&memory, pfn, 1)).collect();
+    let reader = memory.reader(memory.seat());
+    for &pfn in pfns[..30].iter().chain(&pfns[..30]) {
+        assert!(reader.borrow(pfn, TAG).is_some());
+    }
+    let pinned = Pinned::new(Arc::clone(&memory), pfns[30], TAG).unwrap();
+    let out = retract(&memory, &pfns);
+    let mut borrowed = out.borrowed.clone();
+    borrowed.sort();
+    assert_eq!(borrowed, pfns[..31]);
+    assert_eq!(surrender_all(&memory, out), 9);
+    assert!(reader.borrow(pfns[0], TAG).is_some(), "published as before");
+
+    drop(reader);
+    let out = retract(&memory, &pfns);
+    assert_eq!(out.borrowed, [pfns[30]]);
+    assert_eq!(surrender_all(&memory, out), 30);
+    assert_eq!(pinned.bytes(), &[1; PAGE_SIZE]);
+    drop(pinned);
+    assert_eq!(surrender_all(&memory, retract(&memory, &pfns)), 1);
+    assert!(Pinned::new(Arc::clone(&memory), pfns[30], TAG).is_none());
+    assert_eq!(memory.count_free(), Pages(40));
+}
+
+#[test]
+fn readers_without_a_seat_pin() {
+    let memory = FrameMemory::new(Pages(2)).unwrap();
+    let pfn = published(&memory, 0, 3);
+    let reader = memory.reader(None);
+    assert!(reader.borrow(pfn, TAG).is_some());
+    assert_eq!(retract(&memory, &[pfn]).borrowed, [pfn]);
+    assert!(reader.into_seat().is_none());
+    assert_eq!(surrender_all(&memory, retract(&memory, &[pfn])), 1);
+}
+
+#[test]
+fn seats_are_used_again() {
+    let memory = FrameMemory::new(Pages(1)).unwrap();
+    let seats: Vec<_> = (0..200).map(|_| memory.seat().unwrap()).collect();
+    let shown: std::collections::BTreeSet<_> = seats.iter().map(|s| format!("{s:?}")).collect();
+    assert_eq!(shown.len(), 200, "no two readers share a seat");
+    drop(seats);
+    assert_eq!(format!("{:?}", memory.seat().unwrap()), "Seat(0)");
+}
+
+#[test]
+#[should_panic(expected = "claimed while its tag is")]
+fn claiming_twice_panics() {
+    let memory = FrameMemory::new(Pages(1)).unwrap();
+    let _frame = memory.claim(Pfn(0));
+    let _again = memory.claim(Pfn(0));
+}
+
+#[test]
+#[should_panic(expected = "is of another memory")]
+fn a_token_is_good_for_its_own_memory_only() {
+    let (a, b) = (
+        FrameMemory::new(Pages(1)).unwrap(),
+        FrameMemory::new(Pages(1)).unwrap(),
+    );
+    let frame = a.claim(Pfn(0));
+    let _ = b.bytes(&frame);
+}
+
+#[test]
+fn decommitted_frames_read_as_zeros() {
+    let memory = FrameMemory::new(Pages(3)).unwrap();
+    let mut frame = memory.claim(Pfn(1));
+    memory.bytes_mut(&mut frame).fill(5);
+    memory.decommit(&mut frame);
+    assert_eq!(memory.bytes(&frame), &[0; PAGE_SIZE]);
+    memory.surrender(frame);
+}
+
+#[test]
+fn impossible_sizes_are_refused_with_numbers() {
+    for pages in [Pages(0), Pages(u64::from(u32::MAX)), Pages::MAX] {
+        let error = FrameMemory::new(pages).unwrap_err();
+        assert!(matches!(error, MapError::Size { requested, .. } if requested == pages.bytes()));
+    }
+}
+
+#[test]
+fn readers_never_see_a_frame_that_is_being_rewritten() {
+    // Method: readers borrow and look twice at both ends of the page; a writer retracts, rewrites
+    // with another byte and publishes under another tag, without a pause.
+    let memory = FrameMemory::new(Pages(2)).unwrap();
+    let stop = AtomicBool::new(false);
+    let tag = |round: u64| 1 + round % 3;
+    let mut frame = memory.claim(Pfn(1));
+    memory.bytes_mut(&mut frame).fill(1);
+    memory.publish(frame, tag(0));
+    let borrowed: u64 = std::thread::scope(|scope| {
+        let read = || {
+            let mut borrowed = 0_u64;
+            let mut seat = memory.seat();
+            while !stop.load(Ordering::Relaxed) {
+                let reader = memory.reader(seat);
+                for want in 1..=3_u8 {
+                    if let Some(bytes) = reader.borrow(Pfn(1), u64::from(want)) {
+                        let ends = || [bytes[0], bytes[2048], bytes[PAGE_SIZE - 1]];
+                        assert_eq!(ends(), [want; 3]);
+                        std::hint::spin_loop();
+                        assert_eq!(ends(), [want; 3]);
+                        borrowed += 1;
+                    }
+                }
+                seat = reader.into_seat();
+            }
+            borrowed
+        };
+        let readers: Vec<_> = (0..3).map(|_| scope.spawn(read)).collect();
+        let mut out = Retracted::default();
+        let mut round = 0;
+        while round < 20_000 {
+            memory.retract(&[(Pfn(1), tag(round))], &mut out);
+            let Some(mut frame) = out.frames.pop() else {
+                std::thread::yield_now();
+                continue;
+            };
+            round += 1;
+            memory
+                .bytes_mut(&mut frame)
+                .fill(u8::try_from(tag(round)).unwrap());
+            memory.publish(frame, tag(round));
+        }
+        stop.store(true, Ordering::Relaxed);
+        readers
+            .into_iter()
+            .map(|reader| reader.join().unwrap())
+            .sum()
+    });
+    assert!(borrowed > 0, "the readers read something");
+}
