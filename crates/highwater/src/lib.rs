@@ -6,3 +6,4 @@ pub mod error;
 pub mod sync;
 #[expect(unsafe_code, reason = "maps memory and hands out the bytes of frames")]
 pub mod memmap;
+pub mod frame;

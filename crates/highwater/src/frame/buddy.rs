@@ -1,0 +1,235 @@
+//! The buddy allocator of one range of frames, without locks.
+//!
+//! A block of order `n` is 2^n frames aligned to 2^n; its *buddy* is the block whose number differs
+//! in bit `n`. Allocation takes the smallest block that is large enough and splits it, keeping the
+//! lower half, so that frames of one bulk come out in ascending order. Freeing merges a block with
+//! its buddy for as long as that is free and of equal order.
+//!
+//! Invariants: a free block is on the list of its order and marked at its head frame only; no two
+//! free buddies of equal order below the largest exist; `nr_free` is the sum of all free blocks.
+//!
+//! Links and marks are arrays indexed by frame, so there is nothing to be unsafe about.
+
+use std::ops::Range;
+
+use crate::units::{Order, Pages, Pfn};
+
+const NR_ORDERS: usize = Order::MAX.get() as usize + 1;
+/// End of a list.
+const NIL: u32 = u32::MAX;
+/// Mark of a frame that is not the head of a free block.
+const NOT_HEAD: u8 = u8::MAX;
+
+/// Free blocks of one range.
+#[derive(Debug)]
+pub(super) struct Buddy {
+    frames: Range<u32>,
+    free_area: [FreeArea; NR_ORDERS],
+    /// By frame, counted from the range's start.
+    links: Box<[Link]>,
+    nr_free: u64,
+}
+
+/// List of the free blocks of one order.
+#[derive(Clone, Copy, Debug)]
+struct FreeArea {
+    head: u32,
+    blocks: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    next: u32,
+    prev: u32,
+    /// Order of the free block whose head this frame is, or [`NOT_HEAD`].
+    order: u8,
+}
+
+impl Buddy {
+    /// All frames of the range free, in the largest blocks that alignment allows.
+    pub(super) fn new(frames: Range<u32>) -> Self {
+        let link = Link {
+            next: NIL,
+            prev: NIL,
+            order: NOT_HEAD,
+        };
+        let mut buddy = Self {
+            free_area: [FreeArea {
+                head: NIL,
+                blocks: 0,
+            }; NR_ORDERS],
+            links: vec![link; frames.len()].into(),
+            nr_free: 0,
+            frames,
+        };
+        // From the top down: the lists end up with the lowest block first.
+        let mut end = buddy.frames.end;
+        while end > buddy.frames.start {
+            let order = (0..=Order::MAX.get()).rev().find(|&order| {
+                let size = 1 << order;
+                end.is_multiple_of(size) && end - buddy.frames.start >= size
+            });
+            let order = order.expect("one frame always fits");
+            end -= 1 << order;
+            buddy.insert(end, order);
+        }
+        buddy
+    }
+
+    /// Takes a block.
+    pub(super) fn alloc(&mut self, order: Order) -> Option<Pfn> {
+        let orders = order.get()..=Order::MAX.get();
+        let mut have = orders.into_iter().find(|&o| self.area(o).blocks > 0)?;
+        let block = self.area(have).head;
+        self.remove(block, have);
+        while have > order.get() {
+            have -= 1;
+            self.insert(block + (1 << have), have);
+        }
+        Some(Pfn(block))
+    }
+
+    /// Gives a block back.
+    pub(super) fn free(&mut self, pfn: Pfn, order: Order) {
+        let (mut block, mut order) = (pfn.0, order.get());
+        assert!(
+            self.frames.contains(&block) && block.is_multiple_of(1 << order),
+            "{pfn} freed as order {order} to {:?}",
+            self.frames
+        );
+        assert_eq!(self.link(block).order, NOT_HEAD, "{pfn} freed twice");
+        while order < Order::MAX.get() {
+            let buddy = block ^ (1 << order);
+            if !self.frames.contains(&buddy) || self.link(buddy).order != order {
+                break;
+            }
+            self.remove(buddy, order);
+            block = block.min(buddy);
+            order += 1;
+        }
+        self.insert(block, order);
+    }
+
+    pub(super) fn nr_free(&self) -> Pages {
+        Pages(self.nr_free)
+    }
+
+    /// Puts a block at the head of its order's list.
+    fn insert(&mut self, block: u32, order: u8) {
+        let next = self.area(order).head;
+        *self.link_mut(block) = Link {
+            next,
+            prev: NIL,
+            order,
+        };
+        if next != NIL {
+            self.link_mut(next).prev = block;
+        }
+        let area = &mut self.free_area[usize::from(order)];
+        *area = FreeArea {
+            head: block,
+            blocks: area.blocks + 1,
+        };
+        self.nr_free += 1 << order;
+    }
+
+    fn remove(&mut self, block: u32, order: u8) {
+        let Link {
+            next,
+            prev,
+            order: marked,
+        } = *self.link(block);
+        debug_assert_eq!(
+            marked, order,
+            "frame {block} is not a free block of that order"
+        );
+        if prev == NIL {
+            self.free_area[usize::from(order)].head = next;
+        } else {
+            self.link_mut(prev).next = next;
+        }
+        if next != NIL {
+            self.link_mut(next).prev = prev;
+        }
+        self.link_mut(block).order = NOT_HEAD;
+        self.free_area[usize::from(order)].blocks -= 1;
+        self.nr_free -= 1 << order;
+    }
+
+    fn area(&self, order: u8) -> FreeArea {
+        self.free_area[usize::from(order)]
+    }
+
+    fn link(&self, block: u32) -> &Link {
+        &self.links[(block - self.frames.start) as usize]
+    }
+
+    fn link_mut(&mut self, block: u32) -> &mut Link {
+        &mut self.links[(block - self.frames.start) as usize]
+    }
+
+    /// The free blocks, found by walking the lists: `(head, order)` in ascending order.
+    ///
+    /// # Panics
+    ///
+    /// When a list and its marks, counts or alignment disagree.
+    pub(super) fn free_blocks(&self) -> Vec<(u32, u8)> {
+        let mut blocks = Vec::new();
+        for order in 0..=Order::MAX.get() {
+            let (mut at, mut prev) = (self.area(order).head, NIL);
+            let before = blocks.len();
+            while at != NIL {
+                let link = *self.link(at);
+                assert_eq!(
+                    (link.order, link.prev),
+                    (order, prev),
+                    "links of frame {at}"
+                );
+                assert!(
+                    at.is_multiple_of(1 << order),
+                    "frame {at} heads a block of order {order}"
+                );
+                blocks.push((at, order));
+                (prev, at) = (at, link.next);
+            }
+            assert_eq!(
+                blocks.len() - before,
+                self.area(order).blocks as usize,
+                "order {order}"
+            );
+        }
+        blocks.sort_unstable();
+        blocks
+    }
+
+    /// # Panics
+    ///
+    /// When an invariant of the module does not hold.
+    pub(super) fn check_invariants(&self) {
+        let blocks = self.free_blocks();
+        let frames: u64 = blocks.iter().map(|(_, order)| 1_u64 << order).sum();
+        assert_eq!(frames, self.nr_free, "free blocks and the free total");
+        for pair in blocks.windows(2) {
+            let ((a, a_order), (b, b_order)) = (pair[0], pair[1]);
+            assert!(
+                a + (1 << a_order) <= b,
+                "free blocks at {a} and {b} overlap"
+            );
+            let are_buddies = a_order == b_order && a ^ b == 1 << a_order;
+            assert!(
+                !are_buddies || a_order == Order::MAX.get(),
+                "free buddies {a} and {b} of order {a_order} were not merged"
+            );
+        }
+        let heads = self
+            .links
+            .iter()
+            .filter(|link| link.order != NOT_HEAD)
+            .count();
+        assert_eq!(
+            heads,
+            blocks.len(),
+            "marked frames are heads of listed blocks"
+        );
+    }
+}

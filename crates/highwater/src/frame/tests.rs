@@ -1,0 +1,209 @@
+//! The buddy against a bitmap, and the pool's conservation under random use.
+
+use std::collections::BTreeSet;
+
+use super::buddy::Buddy;
+use super::*;
+use crate::units::Order;
+
+/// The seed of a test: from `SEED`, else `default`.
+fn seed(default: u64) -> u64 {
+    let seed = std::env::var("SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or(default);
+    println!("SEED={seed}");
+    seed
+}
+
+fn pool(pages: u64, nr_cpus: usize, nr_zones: u32) -> FramePool {
+    FramePool::new(
+        Arc::new(FrameMemory::new(Pages(pages)).expect("a small range")),
+        nr_cpus,
+        nr_zones,
+    )
+}
+
+#[test]
+fn buddy_agrees_with_a_bitmap() {
+    // Goal: no frame is handed out twice or lost, whatever is split and merged. Method: random
+    // blocks of random orders on a range that starts and ends off alignment, against a bitmap.
+    let mut rng = fastrand::Rng::with_seed(seed(1));
+    let range = 5..3000_u32;
+    let mut buddy = Buddy::new(range.clone());
+    let all_free = buddy.free_blocks();
+    let mut taken = BTreeSet::new();
+    let mut blocks = Vec::new();
+    for step in 0..20_000 {
+        if rng.u8(..) < 130 {
+            let order = Order::new(rng.u8(0..=3) * rng.u8(0..=3)).unwrap();
+            let fits = (range.start..range.end)
+                .filter(|pfn| pfn.is_multiple_of(1 << order.get()))
+                .any(|pfn| {
+                    (pfn..pfn + (1 << order.get()))
+                        .all(|f| range.contains(&f) && !taken.contains(&f))
+                });
+            match buddy.alloc(order) {
+                Some(pfn) => {
+                    for frame in pfn.0..pfn.0 + (1 << order.get()) {
+                        assert!(range.contains(&frame) && taken.insert(frame), "step {step}");
+                    }
+                    blocks.push((pfn, order));
+                }
+                None => assert!(!fits, "step {step}: a block of {order:?} was there"),
+            }
+        } else if !blocks.is_empty() {
+            let (pfn, order) = blocks.swap_remove(rng.usize(..blocks.len()));
+            (pfn.0..pfn.0 + (1 << order.get())).for_each(|frame| assert!(taken.remove(&frame)));
+            buddy.free(pfn, order);
+        }
+        assert_eq!(buddy.nr_free(), Pages((range.len() - taken.len()) as u64));
+        if step % 64 == 0 {
+            buddy.check_invariants();
+        }
+    }
+    for (pfn, order) in blocks {
+        buddy.free(pfn, order);
+    }
+    assert_eq!(
+        buddy.free_blocks(),
+        all_free,
+        "splitting and merging cancel"
+    );
+}
+
+#[test]
+#[should_panic(expected = "freed twice")]
+fn freeing_a_free_block_panics() {
+    let mut buddy = Buddy::new(0..8);
+    buddy.free(Pfn(0), Order::new(3).unwrap());
+}
+
+#[test]
+fn frames_are_conserved_under_random_use() {
+    // Goal: managed = free + cached + allocated, always. Method: random allocations and frees on
+    // random CPUs of pools of odd shapes, recounted as it goes.
+    let mut rng = fastrand::Rng::with_seed(seed(2));
+    for (pages, nr_cpus, nr_zones) in [
+        (1, 1, 1),
+        (7, 2, 1),
+        (1000, 2, 1),
+        (4096, 8, 3),
+        (30_000, 384, 1),
+    ] {
+        let pool = pool(pages, nr_cpus, nr_zones);
+        let mut held = Vec::new();
+        for step in 0..10_000 {
+            let cpu = CpuId::from_index(rng.usize(..nr_cpus));
+            let reserve = if rng.u8(..) < 20 {
+                Reserve::Use
+            } else {
+                Reserve::Keep
+            };
+            if rng.u8(..) < 150 {
+                match pool.try_alloc(cpu, reserve) {
+                    Ok((frame, _)) => held.push(frame),
+                    Err(error) => assert!(
+                        reserve == Reserve::Use || error.free <= error.min + Pages(3),
+                        "{error}"
+                    ),
+                }
+            } else if !held.is_empty() {
+                pool.free(cpu, held.swap_remove(rng.usize(..held.len())));
+            }
+            if step % 2500 == 0 {
+                assert_eq!(pool.counts().allocated, Pages(held.len() as u64));
+                pool.check_invariants();
+            }
+        }
+        for frame in held {
+            pool.free(CpuId(0), frame);
+        }
+        pool.drain_all();
+        assert_eq!(pool.nr_free(), Pages(pages));
+        pool.check_invariants();
+    }
+}
+
+#[test]
+fn ordinary_requests_leave_the_reserve_and_say_when_it_is_near() {
+    let pool = pool(1024, 1, 1);
+    let mut frames = Vec::new();
+    let mut first_below_low = None;
+    let error = loop {
+        match pool.try_alloc(CpuId(0), Reserve::Keep) {
+            Ok((frame, pressure)) => {
+                frames.push(frame);
+                if pressure == Pressure::BelowLow {
+                    first_below_low.get_or_insert(pool.nr_free());
+                }
+            }
+            Err(error) => break error,
+        }
+    };
+    let Watermarks { min, low, .. } = pool.watermarks();
+    assert_eq!(
+        error,
+        Exhausted {
+            free: min,
+            min,
+            managed: Pages(1024)
+        }
+    );
+    assert!(min > Pages(0) && first_below_low.is_some_and(|free| free <= low && free > min));
+    for _ in 0..min.0 {
+        frames.push(pool.try_alloc(CpuId(0), Reserve::Use).unwrap().0);
+    }
+    assert!(pool.try_alloc(CpuId(0), Reserve::Use).is_err());
+    assert_eq!(pool.counts().peak, Pages(1024));
+    frames
+        .into_iter()
+        .for_each(|frame| pool.free(CpuId(0), frame));
+    pool.check_invariants();
+}
+
+#[test]
+fn frames_cached_by_one_cpu_are_found_by_draining() {
+    let pool = pool(6400, 2, 1);
+    let frame = pool.try_alloc(CpuId(1), Reserve::Keep).unwrap().0;
+    pool.free(CpuId(1), frame);
+    let cached = pool.counts().cached;
+    assert!(cached > Pages::ZERO);
+    assert_eq!(pool.drain_all(), cached);
+    assert_eq!(pool.counts().cached, Pages::ZERO);
+}
+
+#[test]
+fn threads_share_a_pool_without_losing_frames() {
+    // Method: 4 threads on the same two lists and two zones, with a drain running beside them.
+    let pool = pool(2000, 2, 2);
+    std::thread::scope(|scope| {
+        for thread in 0..4_u32 {
+            let pool = &pool;
+            scope.spawn(move || {
+                let mut rng = fastrand::Rng::with_seed(u64::from(thread));
+                let mut held = Vec::new();
+                for _ in 0..20_000 {
+                    let cpu = CpuId(rng.u32(..2));
+                    if held.len() < 400 && rng.bool() {
+                        held.extend(
+                            pool.try_alloc(cpu, Reserve::Keep)
+                                .ok()
+                                .map(|(frame, _)| frame),
+                        );
+                    } else if !held.is_empty() {
+                        pool.free(cpu, held.swap_remove(rng.usize(..held.len())));
+                    }
+                }
+                held.into_iter()
+                    .for_each(|frame| pool.free(CpuId(0), frame));
+            });
+        }
+        for _ in 0..200 {
+            pool.drain_all();
+            std::thread::yield_now();
+        }
+    });
+    assert_eq!(pool.counts().allocated, Pages::ZERO);
+    pool.check_invariants();
+}
