@@ -1,0 +1,113 @@
+//! Promise: the workspace keeps its own rules: layers, fences, the one door to locks, documented
+//! orderings, and documentation that says what is there. Text rules over every file, one pass.
+//!
+//! A rule is a function from a [`Tree`] to findings. Each one is shown to fire on a planted
+//! violation, and to stay silent beside it, in `tidy/planted.rs`.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a file that cannot be read fails the test"
+)]
+
+use std::path::Path;
+
+mod tidy {
+    pub(crate) mod code_rules;
+    pub(crate) mod lexer;
+    pub(crate) mod planted;
+    pub(crate) mod text_rules;
+    pub(crate) mod tree;
+}
+
+use tidy::planted::PLANTED;
+use tidy::tree::{Finding, Tree};
+use tidy::{code_rules, text_rules};
+
+type Rule = fn(&Tree) -> Vec<Finding>;
+
+/// Every rule, by name.
+const RULES: &[(&str, Rule)] = &[
+    ("layers", code_rules::layers),
+    ("unsafe fence", code_rules::unsafe_fence),
+    ("one door", code_rules::one_door),
+    ("pairs with", code_rules::pairs_with),
+    ("safety section", code_rules::safety_section),
+    ("banned words", code_rules::banned_words),
+    ("header", text_rules::header),
+    ("length", text_rules::length),
+    ("named tests", text_rules::named_tests),
+    ("leftovers", text_rules::leftovers),
+    ("machine names", text_rules::machine_names),
+    ("readme example", text_rules::readme_example),
+    ("statistics", text_rules::statistics),
+    ("links", text_rules::links),
+];
+
+// Goal: the workspace has no violation. Method: every rule over every text file of it.
+#[test]
+fn workspace_is_tidy() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let tree = Tree::load(&root);
+    assert!(
+        tree.rust().count() > 5 && tree.get("Cargo.toml").is_some(),
+        "the workspace was not found at {}",
+        root.display()
+    );
+    let findings: Vec<String> = RULES
+        .iter()
+        .flat_map(|(name, rule)| {
+            rule(&tree)
+                .into_iter()
+                .map(move |finding| format!("{finding} [{name}]"))
+        })
+        .collect();
+    assert!(
+        findings.is_empty(),
+        "{} findings:\n{}",
+        findings.len(),
+        findings.join("\n")
+    );
+}
+
+// Goal: no rule is one that cannot fail. Method: plant violations, and neighbours that are none.
+#[test]
+fn each_rule_fires_where_it_must_and_only_there() {
+    for planted in PLANTED {
+        let (_, rule) = RULES
+            .iter()
+            .find(|(name, _)| *name == planted.rule)
+            .unwrap();
+        let findings = rule(&Tree::of(planted.files));
+        let places: Vec<(&str, usize)> = findings
+            .iter()
+            .map(|finding| (finding.path.as_str(), finding.line))
+            .collect();
+        assert_eq!(places, planted.expected, "{planted:#?}\n{findings:#?}");
+    }
+}
+
+// Goal: a rule that is added later is planted too. Method: compare the two lists.
+#[test]
+fn each_rule_is_planted_both_ways() {
+    for (name, _) in RULES {
+        let cases = || PLANTED.iter().filter(|planted| planted.rule == *name);
+        assert!(
+            cases().any(|planted| !planted.expected.is_empty()),
+            "no violation of `{name}` is planted"
+        );
+        assert!(
+            cases().any(|planted| planted.expected.is_empty()),
+            "no neighbour of `{name}` is planted"
+        );
+    }
+}
+
+// Goal: a message can be clicked. Method: its text begins with file and line.
+#[test]
+fn findings_name_file_and_line() {
+    let tree = Tree::of(&[("crates/highwater/src/units.rs", "// no header\n")]);
+    let finding = text_rules::header(&tree).remove(0).to_string();
+    assert!(
+        finding.starts_with("crates/highwater/src/units.rs:1: "),
+        "{finding}"
+    );
+}

@@ -1,0 +1,329 @@
+//! Rules about code: layer order, the fence around `unsafe`, the one door to atomics, locks and
+//! threads, the partners of memory orderings, and names.
+
+use super::lexer::{Lexed, Token};
+use super::tree::{CORE, File, Finding, Tree};
+
+/// The layers of the core, lowest first. A module may use modules of lower rows and of its own.
+const LAYERS: &[&[&str]] = &[
+    &["units", "error", "sync"],
+    &["topology", "memmap"],
+    &["percpu"],
+    &["counter"],
+    &["group"],
+    &["frame"],
+    &["cache"],
+    &["reclaim"],
+    &["victim"],
+    &["manager"],
+];
+
+/// The modules of the core that may hold `unsafe`.
+const UNSAFE_MODULES: &[&str] = &["memmap", "percpu"];
+
+fn layer_of(module: &str) -> Option<usize> {
+    LAYERS.iter().position(|row| row.contains(&module))
+}
+
+/// `crate::` and `super::` paths of a module name lower layers only, and name them by module.
+pub(crate) fn layers(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (file, lexed) in tree.rust() {
+        let Some(module) = file.core_module() else {
+            continue;
+        };
+        if module == "lib" {
+            continue;
+        }
+        let Some(layer) = layer_of(module) else {
+            let message = format!("module `{module}` has no layer: give it one in LAYERS of tidy");
+            findings.push(file.finding(1, message));
+            continue;
+        };
+        for (offset, path) in lexed.paths() {
+            let Some(named) = from_root(file, &path) else {
+                continue;
+            };
+            let line = lexed.line_of(offset);
+            match layer_of(named) {
+                Some(other) if other > layer => findings.push(file.finding(
+                    line,
+                    format!("`{module}` (layer {layer}) must not know `{named}` (layer {other})"),
+                )),
+                Some(_) => {}
+                None if path[0] == "crate" => findings.push(file.finding(
+                    line,
+                    format!("`crate::{named}` hides its layer: name the module it comes from"),
+                )),
+                None => {}
+            }
+        }
+    }
+    findings
+}
+
+/// What `path` names directly under the root of the core.
+fn from_root<'a>(file: &File, path: &[&'a str]) -> Option<&'a str> {
+    if path[0] == "crate" {
+        return path.get(1).copied();
+    }
+    let below = file.in_core_src()?;
+    let is_module_root = below.ends_with("/mod.rs");
+    let depth = below.matches('/').count() + usize::from(!is_module_root);
+    let supers = path
+        .iter()
+        .take_while(|&&segment| segment == "super")
+        .count();
+    if supers < depth {
+        return None;
+    }
+    path.get(supers).copied()
+}
+
+/// `unsafe` stands in the two fenced modules only, or in a test or bench of the core that says so;
+/// the lint is lifted for those only.
+pub(crate) fn unsafe_fence(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (file, lexed) in tree.rust() {
+        let in_fence = file
+            .core_module()
+            .is_some_and(|module| UNSAFE_MODULES.contains(&module));
+        let may_expect = ["tests/", "benches/"]
+            .iter()
+            .any(|part| file.path.starts_with(&format!("{CORE}{part}")));
+        let compact: String = lexed.code.split_whitespace().collect();
+        let expects = may_expect && compact.contains("#![expect(unsafe_code");
+        let tokens = lexed.tokens();
+        for (index, &(offset, token)) in tokens.iter().enumerate() {
+            let line = lexed.line_of(offset);
+            if token == Token::Word("unsafe") && !in_fence && !expects {
+                let message = "`unsafe` outside memmap and percpu of the core";
+                findings.push(file.finding(line, message));
+            }
+            if token == Token::Word("unsafe_code")
+                && !expects
+                && !lifts_for_fence(file, &tokens[..], index)
+            {
+                let message =
+                    "`unsafe_code` is lifted only in the core's lib.rs, for memmap and percpu";
+                findings.push(file.finding(line, message));
+            }
+        }
+    }
+    findings
+}
+
+/// Whether the lint named at `index` is made stricter, or lifted in `lib.rs` for a fenced module.
+fn lifts_for_fence(file: &File, tokens: &[(usize, Token<'_>)], index: usize) -> bool {
+    let level = tokens[..index]
+        .iter()
+        .rev()
+        .find_map(|&(_, token)| match token {
+            Token::Word(word) => Some(word),
+            _ => None,
+        });
+    if matches!(level, Some("deny" | "forbid")) {
+        return true;
+    }
+    let mut later = tokens[index..].iter().map(|&(_, token)| token);
+    let module = later
+        .find(|&token| token == Token::Word("mod"))
+        .and_then(|_| later.next());
+    file.in_core_src() == Some("lib.rs")
+        && matches!(module, Some(Token::Word(name)) if UNSAFE_MODULES.contains(&name))
+}
+
+/// Atomics, locks and threads of the core come through `crate::sync`.
+pub(crate) fn one_door(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (file, lexed) in tree.rust() {
+        if file.in_core_src().is_none() || file.core_module() == Some("sync") {
+            continue;
+        }
+        let test_lines = lexed.test_lines();
+        for (offset, path) in lexed.paths() {
+            let line = lexed.line_of(offset);
+            let in_test = file.is_test_file() || test_lines[line];
+            if is_lock_or_atomic(&path) || (is_thread_or_model(&path) && !in_test) {
+                let message = format!("`{}` goes through `crate::sync`", path.join("::"));
+                findings.push(file.finding(line, message));
+            }
+        }
+    }
+    findings
+}
+
+/// Whether only `sync` may name `path`.
+fn is_lock_or_atomic(path: &[&str]) -> bool {
+    match path {
+        ["std" | "core", "sync"] | ["parking_lot", ..] => true,
+        ["std" | "core", "sync", name, ..] => {
+            matches!(*name, "*" | "atomic" | "Mutex" | "RwLock" | "Condvar")
+        }
+        _ => false,
+    }
+}
+
+/// Whether only `sync` and tests may name `path`: tests start threads and models by themselves.
+fn is_thread_or_model(path: &[&str]) -> bool {
+    matches!(path, ["loom", ..] | ["std", "thread", ..])
+}
+
+/// Each ordering stronger than relaxed has a comment that names its partner: up to three lines
+/// above it, or within its statement.
+pub(crate) fn pairs_with(tree: &Tree) -> Vec<Finding> {
+    const ORDERINGS: &[&str] = &["Acquire", "Release", "AcqRel", "SeqCst"];
+    let mut findings = Vec::new();
+    for (file, lexed) in tree.rust() {
+        if file.in_core_src().is_none() || file.is_test_file() {
+            continue;
+        }
+        let test_lines = lexed.test_lines();
+        let comments: Vec<&str> = lexed.comments.lines().collect();
+        for (offset, word) in lexed.words() {
+            let line = lexed.line_of(offset);
+            if !ORDERINGS.contains(&word) || test_lines[line] {
+                continue;
+            }
+            let (start, end) = statement(&lexed.code, offset);
+            if lexed.code[start..end]
+                .split_whitespace()
+                .any(|word| word == "use")
+            {
+                continue;
+            }
+            let first = lexed.line_of(start).min(line.saturating_sub(3).max(1));
+            let last = lexed.line_of(end);
+            if !comments[first - 1..last]
+                .iter()
+                .any(|text| text.contains("Pairs with"))
+            {
+                let message = format!("`{word}` without a comment `Pairs with ...`");
+                findings.push(file.finding(line, message));
+            }
+        }
+    }
+    findings
+}
+
+/// Where the statement around `offset` begins (its first character that is no blank) and ends.
+fn statement(code: &str, offset: usize) -> (usize, usize) {
+    let is_edge = |c: char| matches!(c, ';' | '{' | '}');
+    let start = code[..offset].rfind(is_edge).map_or(0, |at| at + 1);
+    // An import's braces are no block.
+    let start = match code[..start].trim_end_matches('{').trim_end() {
+        before if before.ends_with("::") => before.rfind([';', '}']).map_or(0, |at| at + 1),
+        _ => start,
+    };
+    let start = start + code[start..].len() - code[start..].trim_start().len();
+    let end = code[offset..]
+        .find(is_edge)
+        .map_or(code.len() - 1, |at| offset + at);
+    (start, end)
+}
+
+/// Every `unsafe fn` says in `# Safety` what its caller guarantees.
+pub(crate) fn safety_section(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (file, lexed) in tree.rust() {
+        let tokens = lexed.tokens();
+        for (index, &(offset, token)) in tokens.iter().enumerate() {
+            if token != Token::Word("unsafe") || !declares_function(&tokens[index + 1..]) {
+                continue;
+            }
+            let line = lexed.line_of(offset);
+            if !has_safety_section(lexed, line) {
+                let message = "`unsafe fn` without `# Safety` in its documentation";
+                findings.push(file.finding(line, message));
+            }
+        }
+    }
+    findings
+}
+
+/// Whether what follows `unsafe` is the head of a function, and not a type of functions.
+fn declares_function(after: &[(usize, Token<'_>)]) -> bool {
+    let mut words = after
+        .iter()
+        .map(|&(_, token)| token)
+        .skip_while(|&token| matches!(token, Token::Word("extern") | Token::Other(b'"')));
+    words.next() == Some(Token::Word("fn")) && matches!(words.next(), Some(Token::Word(_)))
+}
+
+/// Walks up over the comments and attributes directly above `line`.
+fn has_safety_section(lexed: &Lexed, line: usize) -> bool {
+    let lines = lexed
+        .code
+        .lines()
+        .zip(lexed.comments.lines())
+        .take(line - 1);
+    let above: Vec<(&str, &str)> = lines.collect();
+    above
+        .iter()
+        .rev()
+        .take_while(|(code, comment)| {
+            let is_blank = code.trim().is_empty() && comment.trim().is_empty();
+            !is_blank && !code.contains([';', '{', '}'])
+        })
+        .any(|(_, comment)| comment.contains("# Safety"))
+}
+
+/// Words that the field has a better word for are no part of an identifier (style annex A).
+pub(crate) fn banned_words(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (file, lexed) in tree.rust() {
+        for (offset, identifier) in lexed.words() {
+            if let Some((word, better)) = banned_word(identifier, file) {
+                let line = lexed.line_of(offset);
+                let message = format!("`{identifier}`: not `{word}` but {better}");
+                findings.push(file.finding(line, message));
+            }
+        }
+    }
+    findings
+}
+
+fn banned_word(identifier: &str, file: &File) -> Option<(String, &'static str)> {
+    // Names of the standard library.
+    const FOREIGN: &[&str] = &[
+        "UnwindSafe",
+        "RefUnwindSafe",
+        "AssertUnwindSafe",
+        "GlobalAlloc",
+        "global_allocator",
+    ];
+    if FOREIGN.contains(&identifier) || identifier == "FramePool" {
+        return None;
+    }
+    let in_core_src = file.in_core_src().is_some();
+    words_of(identifier).into_iter().find_map(|word| {
+        let better = match word.as_str() {
+            "quota" => "the limit",
+            "evictor" | "gc" => "reclaim",
+            "global" => "the object it belongs to",
+            "safe" | "fast" | "smart" => "what it is",
+            "util" | "utils" | "common" => "what it does",
+            // The program's users say tenant; the library's noun is group.
+            "tenant" | "tenants" if in_core_src => "group",
+            "pool" if in_core_src && identifier != "pool" => "zone",
+            _ => return None,
+        };
+        Some((word, better))
+    })
+}
+
+/// The words of a `snake_case`, `CamelCase` or `UPPER_CASE` identifier, in lower case.
+fn words_of(identifier: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut was_lower = false;
+    for c in identifier.chars() {
+        if c == '_' || (c.is_uppercase() && was_lower) {
+            words.push(String::new());
+        }
+        if let (Some(word), true) = (words.last_mut(), c != '_') {
+            word.extend(c.to_lowercase());
+        }
+        was_lower = c.is_lowercase();
+    }
+    words
+}

@@ -1,0 +1,328 @@
+//! Rules about text: shape of files, promises that documentation makes about tests, examples and
+//! statistics, leftovers, and names that mean something on one machine only.
+
+use super::lexer::{Lexed, Token, is_word_byte, line_of};
+use super::tree::{CORE, File, Finding, Tree};
+
+/// Lines of a Rust file at most.
+const LINES_MAX: usize = 600;
+
+/// A Rust file opens with `//!`, or with inner attributes and then `//!`.
+pub(crate) fn header(tree: &Tree) -> Vec<Finding> {
+    tree.rust()
+        .filter(|(_, lexed)| !opens_with_documentation(lexed))
+        .map(|(file, _)| file.finding(1, "a file opens with `//!`: what it is and what it keeps"))
+        .collect()
+}
+
+fn opens_with_documentation(lexed: &Lexed) -> bool {
+    let mut brackets = 0_i32;
+    for (code, comment) in lexed.code.lines().zip(lexed.comments.lines()) {
+        let code = code.trim();
+        if code.is_empty() && brackets == 0 {
+            if comment.trim().is_empty() {
+                continue;
+            }
+            return comment.starts_with("//!");
+        }
+        if brackets == 0 && !code.starts_with("#![") {
+            return false;
+        }
+        for byte in code.bytes() {
+            brackets += i32::from(byte == b'[') - i32::from(byte == b']');
+        }
+    }
+    false
+}
+
+/// A Rust file has at most [`LINES_MAX`] lines.
+pub(crate) fn length(tree: &Tree) -> Vec<Finding> {
+    tree.rust()
+        .map(|(file, _)| (file, file.text.lines().count()))
+        .filter(|&(_, lines)| lines > LINES_MAX)
+        .map(|(file, lines)| {
+            file.finding(
+                LINES_MAX + 1,
+                format!("{lines} lines: split the file (limit {LINES_MAX})"),
+            )
+        })
+        .collect()
+}
+
+/// A test that prose names as `tests/<file>.rs::<function>` exists in one of the
+/// crates.
+pub(crate) fn named_tests(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in tree
+        .files
+        .iter()
+        .filter(|file| has_extension(file, &["rs", "md"]))
+    {
+        let text = file.prose();
+        for (at, _) in text.match_indices("tests/") {
+            let mention = mention_at(&text[at..]);
+            let Some((name, function)) = mention.split_once(".rs") else {
+                continue;
+            };
+            let function = function.rsplit_once("::").map(|(_, function)| function);
+            if !test_exists(tree, &format!("{name}.rs"), function) {
+                let message = format!("`{mention}` does not exist");
+                findings.push(file.finding(line_of(text, at), message));
+            }
+        }
+    }
+    findings
+}
+
+/// The `tests/<file>.rs` or `tests/<file>.rs::<function>` that `text` begins with.
+fn mention_at(text: &str) -> &str {
+    let is_part = |byte: u8| is_word_byte(byte) || matches!(byte, b'/' | b'.' | b':');
+    let end = text
+        .bytes()
+        .position(|byte| !is_part(byte))
+        .unwrap_or(text.len());
+    text[..end].trim_end_matches(['.', ':'])
+}
+
+fn test_exists(tree: &Tree, name: &str, function: Option<&str>) -> bool {
+    let suffix = format!("/{name}");
+    let mut files = tree.rust().filter(|(file, _)| file.path.ends_with(&suffix));
+    files.any(|(_, lexed)| {
+        let tokens = lexed.tokens();
+        function.is_none_or(|function| {
+            let head = [Token::Word("fn"), Token::Word(function)];
+            tokens.windows(2).any(|pair| [pair[0].1, pair[1].1] == head)
+        })
+    })
+}
+
+/// No leftovers: what is not done is an issue, not a comment.
+pub(crate) fn leftovers(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let notes = [
+        concat!("TO", "DO"),
+        concat!("FIX", "ME"),
+        concat!("X", "XX"),
+    ];
+    for file in &tree.files {
+        let text = file.prose();
+        for note in notes {
+            for at in words_at(text, note) {
+                findings.push(file.finding(line_of(text, at), format!("leftover `{note}`")));
+            }
+        }
+    }
+    for (file, lexed) in tree.rust() {
+        for pair in lexed.tokens().windows(2) {
+            if let [
+                (at, Token::Word(name @ ("todo" | "unimplemented"))),
+                (_, Token::Other(b'!')),
+            ] = *pair
+            {
+                findings.push(file.finding(lexed.line_of(at), format!("leftover `{name}!`")));
+            }
+        }
+    }
+    findings
+}
+
+/// Offsets at which `word` stands in `text` as a whole word.
+fn words_at<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> {
+    let bytes = text.as_bytes();
+    text.match_indices(word)
+        .map(|(at, _)| at)
+        .filter(move |&at| {
+            let follows_word = at > 0 && is_word_byte(bytes[at - 1]);
+            let goes_on = bytes
+                .get(at + word.len())
+                .is_some_and(|&byte| is_word_byte(byte));
+            !follows_word && !goes_on
+        })
+}
+
+/// Nothing names a path of one machine or the host of a package registry.
+pub(crate) fn machine_names(tree: &Tree) -> Vec<Finding> {
+    // Put together here, so that this file does not hold what it looks for.
+    let paths = [
+        concat!("/wo", "rk/"),
+        concat!("/ro", "ot/"),
+        concat!("/tm", "p/hw"),
+    ];
+    let hosts = [
+        concat!("index.crates", ".io"),
+        concat!("static.crates", ".io"),
+        concat!("py", "pi.org"),
+        concat!("python", "hosted.org"),
+        concat!("registry.", "npmjs.org"),
+        concat!("proxy.", "golang.org"),
+        concat!("deb.", "debian.org"),
+    ];
+    let mut findings = Vec::new();
+    for file in &tree.files {
+        for path in paths {
+            for (at, _) in file.text.match_indices(path) {
+                let is_inner = at > 0 && is_path_byte(file.text.as_bytes()[at - 1]);
+                if !is_inner {
+                    let message = format!("`{path}` is a path of one machine");
+                    findings.push(file.finding(line_of(&file.text, at), message));
+                }
+            }
+        }
+        for host in hosts {
+            for (at, _) in file.text.match_indices(host) {
+                let message = format!("`{host}` is the host of a registry");
+                findings.push(file.finding(line_of(&file.text, at), message));
+            }
+        }
+    }
+    findings
+}
+
+const fn is_path_byte(byte: u8) -> bool {
+    is_word_byte(byte) || matches!(byte, b'.' | b'-' | b'}' | b'*')
+}
+
+/// The example of the README is `examples/hello.rs`, without that file's header.
+pub(crate) fn readme_example(tree: &Tree) -> Vec<Finding> {
+    let example = tree.get(&format!("{CORE}examples/hello.rs"));
+    let (Some(readme), Some(example)) = (tree.get("README.md"), example) else {
+        return Vec::new();
+    };
+    let Some((line, shown)) = first_rust_block(&readme.text) else {
+        return vec![readme.finding(1, "no fenced `rust` block that shows examples/hello.rs")];
+    };
+    let is_header = |line: &&str| line.starts_with("//!") || line.trim().is_empty();
+    let wanted: Vec<&str> = example.text.lines().skip_while(is_header).collect();
+    let shown: Vec<&str> = shown.lines().collect();
+    let same = shown
+        .iter()
+        .zip(&wanted)
+        .take_while(|(a, b)| a == b)
+        .count();
+    if same == wanted.len() && same == shown.len() {
+        return Vec::new();
+    }
+    let message = format!(
+        "differs from {} in line {} of the block",
+        example.path,
+        same + 1
+    );
+    vec![readme.finding(line + same, message)]
+}
+
+/// The content of the first fenced `rust` block of `markdown`, and its first line.
+fn first_rust_block(markdown: &str) -> Option<(usize, &str)> {
+    let opening = markdown.find("```rust")?;
+    let start = opening + markdown[opening..].find('\n')? + 1;
+    let end = start + markdown[start..].find("```")?;
+    Some((line_of(markdown, start), &markdown[start..end]))
+}
+
+/// Each statistic of the snapshot has a heading in `docs/stats.md`.
+pub(crate) fn statistics(tree: &Tree) -> Vec<Finding> {
+    let table = format!("{CORE}src/manager/vmstat.rs");
+    let Some((file, lexed)) = tree.rust().find(|(file, _)| file.path == table) else {
+        return Vec::new();
+    };
+    let names = statistic_names(file, lexed);
+    if names.is_empty() {
+        return vec![file.finding(1, "no statistic found: has the shape of the table changed?")];
+    }
+    let documented: Vec<String> = tree
+        .get(&format!("{CORE}docs/stats.md"))
+        .map(|file| headings(&file.text))
+        .unwrap_or_default();
+    names
+        .into_iter()
+        .filter(|(_, name)| !documented.iter().any(|heading| heading == name))
+        .map(|(line, name)| file.finding(line, format!("`{name}` has no heading in docs/stats.md")))
+        .collect()
+}
+
+/// The names in a table of lines `... => "name"`, with their lines.
+fn statistic_names<'a>(file: &'a File, lexed: &Lexed) -> Vec<(usize, &'a str)> {
+    let lines = file.text.lines().zip(lexed.code.lines()).enumerate();
+    lines
+        .filter_map(|(index, (line, code))| {
+            let opening = code.find("=> \"")? + "=> \"".len();
+            let closing = opening + code[opening..].find('"')?;
+            Some((index + 1, &line[opening..closing]))
+        })
+        .collect()
+}
+
+/// Every word of the headings of `markdown`.
+fn headings(markdown: &str) -> Vec<String> {
+    markdown
+        .lines()
+        .filter(|line| line.starts_with('#'))
+        .flat_map(|line| line.split(|c: char| !(c.is_alphanumeric() || c == '_')))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The relative links of the project's documents resolve.
+pub(crate) fn links(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    // The documents under `docs/` are part of rustdoc, which checks their links itself.
+    let is_checked = |file: &&File| has_extension(file, &["md"]) && !file.path.contains("/docs/");
+    for file in tree.files.iter().filter(is_checked) {
+        let directory = file
+            .path
+            .rsplit_once('/')
+            .map_or("", |(directory, _)| directory);
+        for (at, target) in link_targets(&file.text) {
+            let path = target.split('#').next().unwrap_or_default();
+            if path.is_empty() || target.contains("://") || target.starts_with("mailto:") {
+                continue;
+            }
+            if !resolve(directory, path).is_some_and(|path| tree.exists(&path)) {
+                let message = format!("link to `{target}`, which does not exist");
+                findings.push(file.finding(line_of(&file.text, at), message));
+            }
+        }
+    }
+    findings
+}
+
+/// Targets of `[text](target)` outside fenced blocks, with their offsets.
+fn link_targets(markdown: &str) -> Vec<(usize, &str)> {
+    let (mut targets, mut offset, mut is_fenced) = (Vec::new(), 0, false);
+    for line in markdown.split_inclusive('\n') {
+        if line.trim_start().starts_with("```") {
+            is_fenced = !is_fenced;
+        }
+        for (at, opening) in line.match_indices("](").filter(|_| !is_fenced) {
+            let start = at + opening.len();
+            if let Some(length) = line[start..].find([')', ' ']) {
+                targets.push((offset + start, &line[start..start + length]));
+            }
+        }
+        offset += line.len();
+    }
+    targets
+}
+
+/// `path`, relative to `directory`, as a path relative to the workspace; none if it leaves that.
+fn resolve(directory: &str, path: &str) -> Option<String> {
+    let mut parts: Vec<&str> = directory
+        .split('/')
+        .filter(|part| !part.is_empty())
+        .collect();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop()?;
+            }
+            _ => parts.push(part),
+        }
+    }
+    Some(parts.join("/"))
+}
+
+fn has_extension(file: &File, extensions: &[&str]) -> bool {
+    file.path
+        .rsplit_once('.')
+        .is_some_and(|(_, extension)| extensions.contains(&extension))
+}
