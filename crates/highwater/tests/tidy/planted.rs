@@ -180,7 +180,7 @@ pub(crate) const PLANTED: &[Planted] = &[
         &[
             (
                 FRAME,
-                "//! As std::sync::Mutex.\nuse std::sync::{Arc, OnceLock};\nuse crate::sync::Mutex;\n",
+                "//! As std::sync::Mutex.\nuse std::sync::{Arc, OnceLock};\nuse crate::sync::Mutex;\nuse std::thread::available_parallelism;\n",
             ),
             (
                 "crates/highwater/src/frame/loom.rs",
