@@ -369,6 +369,32 @@ pub(crate) const PLANTED: &[Planted] = &[
         ],
         &[],
     ),
+    plant("readme example", &[("README.md", "# H\n")], &[(HELLO, 0)]),
+    plant(
+        "readme example",
+        &[(HELLO, "//! H.\n")],
+        &[("README.md", 0)],
+    ),
+    plant("statistics", &[(STATS, "# pgscan\n")], &[(VMSTAT, 0)]),
+    plant(
+        "cited ids",
+        &[
+            (UNITS, "//! U.\n// So that [N-NONE] holds.\n"),
+            ("CONTRIBUTING.md", "# C\n| N-UNIT | u |\n"),
+        ],
+        &[(UNITS, 2)],
+    ),
+    plant(
+        "cited ids",
+        &[
+            (
+                UNITS,
+                "//! [N-UNIT], [x](y), [A-b], [Pages].\nconst S: &str = \"[N-NONE]\";\n",
+            ),
+            ("CONTRIBUTING.md", "# C\n| N-UNIT | u |\n"),
+        ],
+        &[],
+    ),
     // Leftovers, names of one machine, words, links.
     plant(
         "leftovers",

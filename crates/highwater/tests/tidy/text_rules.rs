@@ -96,6 +96,42 @@ fn test_exists(tree: &Tree, name: &str, function: Option<&str>) -> bool {
     })
 }
 
+/// A rule that a comment or document cites as `[X-ID]` is one of the table in CONTRIBUTING.md.
+pub(crate) fn cited_ids(tree: &Tree) -> Vec<Finding> {
+    let table = tree
+        .get("CONTRIBUTING.md")
+        .map_or("", |file| file.text.as_str());
+    let mut findings = Vec::new();
+    for file in tree
+        .files
+        .iter()
+        .filter(|file| has_extension(file, &["rs", "md"]))
+    {
+        let text = file.prose();
+        for (at, _) in text.match_indices('[') {
+            let Some((id, _)) = text[at + 1..].split_once(']') else {
+                continue;
+            };
+            if is_style_id(id) && !table.contains(&format!("\n| {id} |")) {
+                let message = format!("`[{id}]` is no rule of CONTRIBUTING.md");
+                findings.push(file.finding(line_of(text, at), message));
+            }
+        }
+    }
+    findings
+}
+
+/// Whether `text` looks like `N-FIELD`: one letter, a dash, capitals.
+fn is_style_id(text: &str) -> bool {
+    let Some((kind, name)) = text.split_once('-') else {
+        return false;
+    };
+    kind.len() == 1
+        && "NDUAETC".contains(kind)
+        && name.len() > 1
+        && name.bytes().all(|byte| byte.is_ascii_uppercase())
+}
+
 /// No leftovers: what is not done is an issue, not a comment.
 pub(crate) fn leftovers(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -182,11 +218,16 @@ const fn is_path_byte(byte: u8) -> bool {
     is_word_byte(byte) || matches!(byte, b'.' | b'-' | b'}' | b'*')
 }
 
+/// The README and the example that it shows.
+pub(crate) const README: &str = "README.md";
+pub(crate) const EXAMPLE: &str = "crates/highwater/examples/hello.rs";
+
 /// The example of the README is `examples/hello.rs`, without that file's header.
 pub(crate) fn readme_example(tree: &Tree) -> Vec<Finding> {
-    let example = tree.get(&format!("{CORE}examples/hello.rs"));
-    let (Some(readme), Some(example)) = (tree.get("README.md"), example) else {
-        return Vec::new();
+    let (readme, example) = match (tree.get(README), tree.get(EXAMPLE)) {
+        (Some(readme), Some(example)) => (readme, example),
+        (None, _) => return vec![missing(README)],
+        (_, None) => return vec![missing(EXAMPLE)],
     };
     let Some((line, shown)) = first_rust_block(&readme.text) else {
         return vec![readme.finding(1, "no fenced `rust` block that shows examples/hello.rs")];
@@ -218,11 +259,13 @@ fn first_rust_block(markdown: &str) -> Option<(usize, &str)> {
     Some((line_of(markdown, start), &markdown[start..end]))
 }
 
+/// The table of the snapshot's statistics.
+pub(crate) const STATISTICS: &str = "crates/highwater/src/manager/vmstat.rs";
+
 /// Each statistic of the snapshot has a heading in `docs/stats.md`.
 pub(crate) fn statistics(tree: &Tree) -> Vec<Finding> {
-    let table = format!("{CORE}src/manager/vmstat.rs");
-    let Some((file, lexed)) = tree.rust().find(|(file, _)| file.path == table) else {
-        return Vec::new();
+    let Some((file, lexed)) = tree.rust().find(|(file, _)| file.path == STATISTICS) else {
+        return vec![missing(STATISTICS)];
     };
     let names = statistic_names(file, lexed);
     if names.is_empty() {
@@ -319,6 +362,10 @@ fn resolve(directory: &str, path: &str) -> Option<String> {
         }
     }
     Some(parts.join("/"))
+}
+
+fn missing(path: &str) -> Finding {
+    File::new(path, "").finding(0, "is missing")
 }
 
 fn has_extension(file: &File, extensions: &[&str]) -> bool {
