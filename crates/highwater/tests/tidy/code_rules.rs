@@ -165,14 +165,17 @@ fn is_lock_or_atomic(path: &[&str]) -> bool {
 }
 
 /// Whether only `sync` and tests may name `path`: tests start threads and models by themselves.
-/// To ask how many CPUs there are starts no thread.
+/// Asking how many CPUs there are, or whether this thread panics, starts and orders nothing.
 fn is_thread_or_model(path: &[&str]) -> bool {
     matches!(path, ["loom", ..] | ["std", "thread", ..])
-        && *path != ["std", "thread", "available_parallelism"]
+        && !matches!(
+            path,
+            ["std", "thread", "available_parallelism" | "panicking"]
+        )
 }
 
-/// Each ordering stronger than relaxed has a comment that names its partner: up to three lines
-/// above it, or within its statement.
+/// Each ordering stronger than relaxed has a comment that names its partner: within its statement,
+/// or up to three lines above that.
 pub(crate) fn pairs_with(tree: &Tree) -> Vec<Finding> {
     const ORDERINGS: &[&str] = &["Acquire", "Release", "AcqRel", "SeqCst"];
     let mut findings = Vec::new();
@@ -194,7 +197,7 @@ pub(crate) fn pairs_with(tree: &Tree) -> Vec<Finding> {
             {
                 continue;
             }
-            let first = lexed.line_of(start).min(line.saturating_sub(3).max(1));
+            let first = lexed.line_of(start).saturating_sub(3).max(1);
             let last = lexed.line_of(end);
             if !comments[first - 1..last]
                 .iter()
@@ -286,18 +289,21 @@ pub(crate) fn banned_words(tree: &Tree) -> Vec<Finding> {
 }
 
 fn banned_word(identifier: &str, file: &File) -> Option<(String, &'static str)> {
-    // Names of the standard library.
+    // Names that others gave.
     const FOREIGN: &[&str] = &[
         "UnwindSafe",
         "RefUnwindSafe",
         "AssertUnwindSafe",
         "GlobalAlloc",
         "global_allocator",
+        "QuotaExceeded",
+        "crossbeam_utils",
     ];
-    if FOREIGN.contains(&identifier) || identifier == "FramePool" {
+    if FOREIGN.contains(&identifier) {
         return None;
     }
     let in_core_src = file.in_core_src().is_some();
+    let is_type = identifier.starts_with(|c: char| c.is_uppercase());
     words_of(identifier).into_iter().find_map(|word| {
         let better = match word.as_str() {
             "quota" => "the limit",
@@ -307,7 +313,8 @@ fn banned_word(identifier: &str, file: &File) -> Option<(String, &'static str)> 
             "util" | "utils" | "common" => "what it does",
             // The program's users say tenant; the library's noun is group.
             "tenant" | "tenants" if in_core_src => "group",
-            "pool" if in_core_src && identifier != "pool" => "zone",
+            // The pool of frames is the zones together; a type for one of them is a zone.
+            "pool" if in_core_src && is_type && identifier != "FramePool" => "zone",
             _ => return None,
         };
         Some((word, better))
