@@ -4,6 +4,7 @@
 pub mod units;
 pub mod error;
 pub mod sync;
+pub mod topology;
 #[expect(unsafe_code, reason = "maps memory and hands out the bytes of frames")]
 pub mod memmap;
 pub mod frame;

@@ -1,0 +1,295 @@
+//! CPUs and the caches they share: detected from the system, or synthetic.
+//!
+//! What the layers above need is an order of the CPUs in which neighbours share caches, so that a
+//! structure that groups neighbours keeps its lines inside one cache. That order is the *position*:
+//! the rank of a CPU when all are sorted by socket, last-level cache (LLC), core and thread. CPU
+//! numbers are no such order: Linux commonly numbers the second threads of all cores after the
+//! first ones, so that two threads of one core lie `n / 2` apart.
+//!
+//! Invariant: positions are a permutation of `0..nr_cpus`, `nr_cpus` is one more than the highest
+//! CPU number that can ever appear, and neither changes after construction.
+//!
+//! - [`Topology::detect`] reads `/sys/devices/system/cpu`. It never fails: what cannot be read
+//!   costs locality, not correctness, so it degrades to a flat topology and says so in an event.
+//! - [`Topology::from_str`] makes a synthetic one from `SOCKETSxLLCSxCORESxTHREADS`, to run the
+//!   production code as if on a machine that is not at hand.
+//!
+//! Source: Linux `Documentation/ABI/stable/sysfs-devices-system-cpu` for the files and their
+//! formats.
+
+mod sysfs;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use crate::sync::Arc;
+use crate::units::CpuId;
+
+/// Most CPUs that a topology can have. Chosen: eight times what Linux can be built for on x86-64
+/// (8,192), and small enough that a per-CPU array can never exhaust memory by a typing mistake.
+pub const CPUS_MAX: usize = 1 << 16;
+
+/// Where Linux describes the CPUs.
+const SYSTEM_CPUS: &str = "/sys/devices/system/cpu";
+
+/// The CPUs of a machine, and in which order they share caches. Cloning shares one description.
+///
+/// # Examples
+///
+/// ```
+/// use highwater::topology::Topology;
+/// use highwater::units::CpuId;
+///
+/// let server: Topology = "2x12x8x2".parse()?;
+/// assert_eq!(server.nr_cpus(), 384);
+/// assert_eq!(server.position(CpuId(17)), 17);
+/// # Ok::<(), highwater::topology::ParseTopologyError>(())
+/// ```
+#[derive(Clone)]
+pub struct Topology {
+    description: Arc<Description>,
+}
+
+struct Description {
+    kind: TopologyKind,
+    nr_sockets: usize,
+    nr_llcs: usize,
+    nr_cores: usize,
+    /// Indexed by CPU number.
+    positions: Box<[usize]>,
+}
+
+/// Where a topology comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TopologyKind {
+    /// From the system: its CPU numbers are those that the scheduler uses.
+    Detected,
+    /// From a description: its CPU numbers are virtual and must be given explicitly.
+    Synthetic,
+}
+
+/// The text is not a topology.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ParseTopologyError {
+    /// The text is not four numbers of at least 1 with an `x` between them.
+    #[error(
+        "`{text}` is not a topology: write SOCKETSxLLCSxCORESxTHREADS, each at least 1, \
+         as in 2x12x8x2 (2 sockets of 12 last-level caches of 8 cores of 2 threads)"
+    )]
+    Malformed {
+        /// The text as given.
+        text: String,
+    },
+    /// The product of the four numbers is above [`CPUS_MAX`].
+    #[error(
+        "`{text}` has more than {CPUS_MAX} CPUs: SOCKETSxLLCSxCORESxTHREADS multiply to the \
+         number of CPUs, as in 2x12x8x2 for 384"
+    )]
+    TooManyCpus {
+        /// The text as given.
+        text: String,
+    },
+}
+
+/// Which socket, cache and core a CPU belongs to. The numbers only tell groups apart and order
+/// them; the derived order compares the widest group first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    socket: i64,
+    llc: usize,
+    core: usize,
+}
+
+impl Topology {
+    /// The CPUs of this machine.
+    ///
+    /// Never fails. Where the place of an online CPU cannot be read, the topology is flat over the
+    /// known CPU numbers; where not even the numbers can be read, it is flat over
+    /// [`std::thread::available_parallelism`] CPUs. Either way a `tracing` event names the file.
+    ///
+    /// # Cost
+    ///
+    /// Reads about a dozen small files for each CPU: milliseconds to tens of them. Do it once.
+    #[must_use]
+    pub fn detect() -> Self {
+        Self::detect_under(Path::new(SYSTEM_CPUS))
+    }
+
+    /// As [`detect`](Self::detect), from a directory laid out like `/sys/devices/system/cpu`.
+    fn detect_under(root: &Path) -> Self {
+        let nr_cpus = match sysfs::nr_possible(root) {
+            Ok(nr_cpus) => nr_cpus,
+            Err(unreadable) => {
+                let nr_cpus = std::thread::available_parallelism()
+                    .map_or(1, usize::from)
+                    .min(CPUS_MAX);
+                tracing::warn!(%unreadable, nr_cpus, "CPU numbers unknown, assuming a flat range");
+                return Self::ranked(TopologyKind::Detected, &flat_places(nr_cpus));
+            }
+        };
+        let places = sysfs::places(root, nr_cpus).unwrap_or_else(|unreadable| {
+            tracing::warn!(%unreadable, nr_cpus, "CPU places unknown, assuming a flat topology");
+            flat_places(nr_cpus)
+        });
+        Self::ranked(TopologyKind::Detected, &places)
+    }
+
+    /// A synthetic machine of one socket with one last-level cache and `nr_cpus` cores.
+    ///
+    /// # Panics
+    ///
+    /// When `nr_cpus` is 0 or above [`CPUS_MAX`].
+    #[must_use]
+    pub fn flat(nr_cpus: usize) -> Self {
+        assert!(
+            (1..=CPUS_MAX).contains(&nr_cpus),
+            "a topology has 1 to {CPUS_MAX} CPUs, not {nr_cpus}"
+        );
+        Self::ranked(TopologyKind::Synthetic, &flat_places(nr_cpus))
+    }
+
+    /// Sorts the CPUs by place; those without one (holes in the numbering, CPUs that are offline)
+    /// come last, in the order of their numbers.
+    fn ranked(kind: TopologyKind, places: &[Option<Place>]) -> Self {
+        let mut order: Vec<usize> = (0..places.len()).collect();
+        order.sort_by_key(|&cpu| (places[cpu].is_none(), places[cpu], cpu));
+        let mut positions = vec![0; places.len()].into_boxed_slice();
+        for (position, &cpu) in order.iter().enumerate() {
+            positions[cpu] = position;
+        }
+        let known = || places.iter().flatten();
+        let description = Description {
+            kind,
+            nr_sockets: distinct(known().map(|place| place.socket)),
+            nr_llcs: distinct(known().map(|place| (place.socket, place.llc))),
+            nr_cores: distinct(known()),
+            positions,
+        };
+        Self {
+            description: Arc::new(description),
+        }
+    }
+
+    /// One more than the highest CPU number: the length of an array indexed by CPU.
+    #[must_use]
+    pub fn nr_cpus(&self) -> usize {
+        self.description.positions.len()
+    }
+
+    /// Whether the CPU numbers are the system's own.
+    #[must_use]
+    pub fn kind(&self) -> TopologyKind {
+        self.description.kind
+    }
+
+    /// Rank of `cpu` in the order of sockets, last-level caches, cores and threads.
+    ///
+    /// # Panics
+    ///
+    /// When `cpu` is not below [`nr_cpus`](Self::nr_cpus).
+    #[must_use]
+    pub fn position(&self, cpu: CpuId) -> usize {
+        self.description.positions[cpu.index()]
+    }
+}
+
+/// Every CPU a core of its own behind one cache.
+fn flat_places(nr_cpus: usize) -> Vec<Option<Place>> {
+    let place = |core| {
+        Some(Place {
+            socket: 0,
+            llc: 0,
+            core,
+        })
+    };
+    (0..nr_cpus).map(place).collect()
+}
+
+fn distinct<T: Ord>(items: impl Iterator<Item = T>) -> usize {
+    items.collect::<BTreeSet<_>>().len()
+}
+
+impl FromStr for Topology {
+    type Err = ParseTopologyError;
+
+    /// Reads `SOCKETSxLLCSxCORESxTHREADS`: sockets, last-level caches per socket, cores per cache,
+    /// threads per core. CPUs are numbered in that order, so that position and number agree.
+    ///
+    /// # Errors
+    ///
+    /// Names the text when it is not of exactly that form (no spaces, no signs), when a factor is
+    /// 0, or when the factors multiply to more than [`CPUS_MAX`].
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let malformed = || ParseTopologyError::Malformed {
+            text: text.to_owned(),
+        };
+        let factors: Vec<&str> = text.split('x').collect();
+        let is_factor = |factor: &&str| {
+            factor.bytes().all(|byte| byte.is_ascii_digit())
+                && factor.bytes().any(|byte| byte != b'0')
+        };
+        if factors.len() != 4 || !factors.iter().all(is_factor) {
+            return Err(malformed());
+        }
+        // All digits and not zero: what still fails to parse is too large for the type.
+        let counts: Option<Vec<usize>> = factors.iter().map(|factor| factor.parse().ok()).collect();
+        let nr_cpus = counts.as_deref().and_then(|counts| {
+            counts
+                .iter()
+                .try_fold(1_usize, |product, &count| product.checked_mul(count))
+        });
+        let (Some(counts), Some(nr_cpus @ ..=CPUS_MAX)) = (counts, nr_cpus) else {
+            return Err(ParseTopologyError::TooManyCpus {
+                text: text.to_owned(),
+            });
+        };
+        let [_, llcs, cores, threads] = counts[..] else {
+            return Err(malformed());
+        };
+        let place = |cpu: usize| {
+            let core = cpu / threads;
+            let llc = core / cores;
+            let socket = i64::try_from(llc / llcs).ok()?;
+            Some(Place { socket, llc, core })
+        };
+        let places: Vec<Option<Place>> = (0..nr_cpus).map(place).collect();
+        Ok(Self::ranked(TopologyKind::Synthetic, &places))
+    }
+}
+
+impl fmt::Display for Topology {
+    /// Writes the counts of CPUs, sockets, last-level caches and cores, and where they come from:
+    /// `384 CPUs: 2 sockets, 24 LLCs, 192 cores (synthetic)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counted = |count: usize, noun: &str| {
+            let plural = if count == 1 { "" } else { "s" };
+            format!("{count} {noun}{plural}")
+        };
+        let description = &*self.description;
+        write!(
+            f,
+            "{}: {}, {}, {} ({})",
+            counted(self.nr_cpus(), "CPU"),
+            counted(description.nr_sockets, "socket"),
+            counted(description.nr_llcs, "LLC"),
+            counted(description.nr_cores, "core"),
+            match description.kind {
+                TopologyKind::Detected => "detected",
+                TopologyKind::Synthetic => "synthetic",
+            }
+        )
+    }
+}
+
+impl fmt::Debug for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Topology({self})")
+    }
+}

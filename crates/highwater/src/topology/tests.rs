@@ -1,0 +1,281 @@
+//! Topologies from text, and from fake `/sys` trees: numbering, holes, missing and broken files.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests: a fake tree that cannot be written fails the test"
+)]
+
+use std::fs;
+
+use tempfile::TempDir;
+
+use super::*;
+
+/// A machine to lay out: sockets of LLCs of cores of threads, numbered like Linux does on x86: the
+/// first threads of all cores, then the second ones.
+#[derive(Clone, Copy)]
+struct Machine {
+    sockets: usize,
+    llcs: usize,
+    cores: usize,
+    threads: usize,
+}
+
+impl Machine {
+    fn nr_cores(self) -> usize {
+        self.sockets * self.llcs * self.cores
+    }
+
+    fn nr_cpus(self) -> usize {
+        self.nr_cores() * self.threads
+    }
+
+    /// CPU numbers of the threads of the cores in `cores`.
+    fn cpus_of(self, cores: std::ops::Range<usize>) -> String {
+        let mut cpus: Vec<usize> = (0..self.threads)
+            .flat_map(|thread| {
+                cores
+                    .clone()
+                    .map(move |core| thread * self.nr_cores() + core)
+            })
+            .collect();
+        cpus.sort_unstable();
+        let cpus: Vec<String> = cpus.iter().map(ToString::to_string).collect();
+        cpus.join(",")
+    }
+
+    fn lay_out(self) -> TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let all = format!("0-{}\n", self.nr_cpus() - 1);
+        write(&root, "possible", &all);
+        write(&root, "online", &all);
+        for cpu in 0..self.nr_cpus() {
+            let core = cpu % self.nr_cores();
+            let llc = core / self.cores;
+            let siblings = self.cpus_of(core..core + 1);
+            let sharers = self.cpus_of(llc * self.cores..(llc + 1) * self.cores);
+            let file = |name: &str, text: &str| write(&root, &format!("cpu{cpu}/{name}"), text);
+            file(
+                "topology/physical_package_id",
+                &(llc / self.llcs).to_string(),
+            );
+            file("topology/thread_siblings_list", &siblings);
+            for (index, (level, shared)) in [
+                ("1", &siblings),
+                ("1", &siblings),
+                ("2", &siblings),
+                ("3", &sharers),
+            ]
+            .iter()
+            .enumerate()
+            {
+                file(&format!("cache/index{index}/level"), level);
+                file(&format!("cache/index{index}/shared_cpu_list"), shared);
+            }
+        }
+        root
+    }
+}
+
+const SERVER: Machine = Machine {
+    sockets: 2,
+    llcs: 3,
+    cores: 4,
+    threads: 2,
+};
+
+fn write(root: &TempDir, name: &str, text: &str) {
+    let path = root.path().join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, format!("{text}\n")).unwrap();
+}
+
+fn detect(root: &TempDir) -> Topology {
+    let topology = Topology::detect_under(root.path());
+    assert_eq!(topology.kind(), TopologyKind::Detected);
+    assert_positions_are_a_permutation(&topology);
+    topology
+}
+
+fn assert_positions_are_a_permutation(topology: &Topology) {
+    let mut positions: Vec<usize> = (0..topology.nr_cpus())
+        .map(|cpu| topology.position(CpuId::from_index(cpu)))
+        .collect();
+    positions.sort_unstable();
+    assert!(positions.into_iter().eq(0..topology.nr_cpus()));
+}
+
+/// Whether CPU numbers are positions, as in a topology about which nothing is known.
+fn is_flat(topology: &Topology) -> bool {
+    (0..topology.nr_cpus()).all(|cpu| topology.position(CpuId::from_index(cpu)) == cpu)
+        && topology.to_string().contains("1 socket, 1 LLC,")
+}
+
+// Goal: neighbours in position share caches although Linux numbers siblings n/2 apart.
+// Method: a fake machine with known places; sibling, cache and socket must be rank divisions.
+#[test]
+fn siblings_numbered_far_apart_are_neighbours_in_position() {
+    let topology = detect(&SERVER.lay_out());
+    assert_eq!(topology.nr_cpus(), 48);
+    let cores = SERVER.nr_cores();
+    for cpu in 0..SERVER.nr_cpus() {
+        let position = topology.position(CpuId::from_index(cpu));
+        assert_eq!(position, cpu % cores * 2 + cpu / cores, "CPU {cpu}");
+    }
+    assert_eq!(
+        topology.to_string(),
+        "48 CPUs: 2 sockets, 6 LLCs, 24 cores (detected)"
+    );
+}
+
+// Goal: each file that detection reads may be missing or broken, and detection still answers.
+// Method: break one file at a time in every way, including being a directory.
+#[test]
+fn a_broken_file_degrades_to_a_flat_topology_over_the_known_cpus() {
+    let root = SERVER.lay_out();
+    for name in [
+        "online",
+        "cpu7/topology/physical_package_id",
+        "cpu7/topology/thread_siblings_list",
+        "cpu7/cache/index0/level",
+        "cpu7/cache/index3/level",
+        "cpu7/cache/index3/shared_cpu_list",
+    ] {
+        let path = root.path().join(name);
+        let intact = fs::read(&path).unwrap();
+        for garbage in ["", "zero", "0-", "3-1", "1,1", "0-99999999999", "47-48"] {
+            fs::write(&path, garbage).unwrap();
+            let topology = detect(&root);
+            assert_eq!(topology.nr_cpus(), 48, "{name} = `{garbage}`");
+            assert!(is_flat(&topology), "{name} = `{garbage}`");
+        }
+        fs::remove_file(&path).unwrap();
+        assert!(is_flat(&detect(&root)), "{name} missing");
+        fs::create_dir(&path).unwrap();
+        assert!(is_flat(&detect(&root)), "{name} is a directory");
+        fs::remove_dir(&path).unwrap();
+        fs::write(&path, intact).unwrap();
+        assert!(!is_flat(&detect(&root)), "{name} is intact again");
+    }
+    fs::remove_dir_all(root.path().join("cpu7/cache")).unwrap();
+    assert!(is_flat(&detect(&root)), "no caches described");
+}
+
+// Goal: not even the CPU numbers are needed.
+// Method: remove or break the list of possible CPUs; the process's own parallelism is what is left.
+#[test]
+fn without_cpu_numbers_the_available_parallelism_counts() {
+    let parallelism = std::thread::available_parallelism().unwrap().get();
+    let root = SERVER.lay_out();
+    for garbage in ["", "all", "0-65536", "1-0", "0,0", "4294967296"] {
+        write(&root, "possible", garbage);
+        let topology = detect(&root);
+        assert!(is_flat(&topology), "`{garbage}`");
+        assert_eq!(topology.nr_cpus(), parallelism, "`{garbage}`");
+    }
+    let nowhere = Topology::detect_under(Path::new("/nonexistent"));
+    assert!(is_flat(&nowhere));
+    assert_eq!(nowhere.nr_cpus(), parallelism);
+}
+
+// Goal: CPUs that are offline, and numbers that no CPU has, cost nothing but their array element.
+// Method: take CPUs offline the way Linux shows it (their description vanishes), add holes.
+#[test]
+fn offline_cpus_and_holes_rank_last() {
+    let root = SERVER.lay_out();
+    write(&root, "possible", "0-47,60");
+    write(&root, "online", "0-6,8-47");
+    fs::remove_dir_all(root.path().join("cpu7")).unwrap();
+    let topology = detect(&root);
+    assert_eq!(topology.nr_cpus(), 61);
+    assert_eq!(topology.position(CpuId(7)), 47);
+    for hole in 48..61 {
+        assert_eq!(topology.position(CpuId(hole)), hole as usize);
+    }
+    // The other thread of the offline one's core still sits in that core's place.
+    assert_eq!(topology.position(CpuId(31)), 14);
+}
+
+// Goal: the machine that runs the test can be detected at all.
+// Method: the scheduler's own number of this CPU must be inside.
+#[test]
+fn this_machine_is_detected() {
+    let topology = Topology::detect();
+    assert_positions_are_a_permutation(&topology);
+    let parallelism = std::thread::available_parallelism().unwrap().get();
+    assert!(topology.nr_cpus() >= parallelism, "{topology}");
+}
+
+// Goal: the grammar is accepted exactly, and refusals teach it.
+// Method: good texts with their counts, bad ones with their message.
+#[test]
+fn text_describes_a_synthetic_machine() {
+    for (text, nr_cpus, shown) in [
+        ("1x1x1x1", 1, "1 CPU: 1 socket, 1 LLC, 1 core (synthetic)"),
+        (
+            "2x12x8x2",
+            384,
+            "384 CPUs: 2 sockets, 24 LLCs, 192 cores (synthetic)",
+        ),
+        (
+            "65536x1x1x1",
+            65536,
+            "65536 CPUs: 65536 sockets, 65536 LLCs, 65536 cores (synthetic)",
+        ),
+        ("1x1x2x2", 4, "4 CPUs: 1 socket, 1 LLC, 2 cores (synthetic)"),
+    ] {
+        let topology: Topology = text.parse().unwrap();
+        assert_eq!(topology.nr_cpus(), nr_cpus);
+        assert_eq!(topology.kind(), TopologyKind::Synthetic);
+        assert_eq!(topology.to_string(), shown);
+        assert!((0..nr_cpus).all(|cpu| topology.position(CpuId::from_index(cpu)) == cpu));
+    }
+}
+
+#[test]
+fn other_text_is_refused_with_the_grammar() {
+    for text in [
+        "",
+        "8",
+        "x",
+        "xxx",
+        "2x12x8",
+        "2x12x8x2x1",
+        "2x12x8x0",
+        "2X12X8X2",
+        " 2x12x8x2",
+        "2x12x8x2 ",
+        "2x12x8x-2",
+        "+2x12x8x2",
+        "2x12x8x2.0",
+        "2*12*8*2",
+        "axbxcxd",
+        "2x12xx2",
+        "२x1x1x1",
+    ] {
+        let error = text.parse::<Topology>().unwrap_err();
+        assert!(matches!(error, ParseTopologyError::Malformed { .. }));
+        let message = error.to_string();
+        assert!(message.starts_with(&format!("`{text}` ")), "{message}");
+        assert!(message.contains("SOCKETSxLLCSxCORESxTHREADS"), "{message}");
+        assert!(message.contains("2x12x8x2"), "{message}");
+    }
+    for text in [
+        "65537x1x1x1",
+        "256x256x1x2",
+        "99999999999999999999x1x1x1",
+        "4294967296x4294967296x1x1",
+    ] {
+        let error = text.parse::<Topology>().unwrap_err();
+        assert!(matches!(error, ParseTopologyError::TooManyCpus { .. }));
+        let message = error.to_string();
+        assert!(message.starts_with(&format!("`{text}` ")), "{message}");
+        assert!(message.contains("65536"), "{message}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "a topology has 1 to 65536 CPUs, not 0")]
+fn a_flat_topology_of_no_cpus_is_a_mistake() {
+    let _ = Topology::flat(0);
+}
