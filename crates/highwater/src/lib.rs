@@ -7,4 +7,9 @@ pub mod sync;
 pub mod topology;
 #[expect(unsafe_code, reason = "maps memory and hands out the bytes of frames")]
 pub mod memmap;
+#[expect(
+    unsafe_code,
+    reason = "restartable sequences are assembly that writes raw cells"
+)]
+pub mod percpu;
 pub mod frame;

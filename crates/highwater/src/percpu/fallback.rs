@@ -1,0 +1,56 @@
+//! Portable counterparts: what every system can do, and the absence of restartable sequences.
+//!
+//! On a system without an implementation of the sequence, [`Area`] has no values. The code that
+//! would use one still compiles there, and provably never runs. Under the model checker this is
+//! what is checked, since it cannot see assembly.
+
+use crate::sync::atomic::{AtomicI64, Ordering};
+use crate::units::CpuId;
+
+/// Adds `delta` to `cell` and returns the new value; wraps. Any thread may do so at any time.
+#[inline]
+pub(super) fn add(cell: &AtomicI64, delta: i64) -> i64 {
+    // Relaxed: the word is a count, nothing else is published by adding to it.
+    cell.fetch_add(delta, Ordering::Relaxed).wrapping_add(delta)
+}
+
+/// The CPU as the C library tells it, or CPU 0.
+#[cfg(all(target_os = "linux", not(loom), not(miri)))]
+pub(super) fn current_cpu() -> CpuId {
+    // SAFETY: takes nothing, touches nothing of ours; -1 when the kernel cannot tell.
+    let cpu = unsafe { libc::sched_getcpu() };
+    CpuId(u32::try_from(cpu).unwrap_or(0))
+}
+
+/// No way to ask: always CPU 0. A hint needs not be right.
+#[cfg(not(all(target_os = "linux", not(loom), not(miri))))]
+pub(super) fn current_cpu() -> CpuId {
+    CpuId(0)
+}
+
+/// An rseq area on a system where there is none.
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri))))]
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Area {}
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri))))]
+impl Area {
+    pub(super) fn find() -> Option<Self> {
+        None
+    }
+
+    pub(super) fn cpu(self) -> Option<CpuId> {
+        match self {}
+    }
+
+    /// # Safety
+    ///
+    /// As for the real one; cannot be called.
+    pub(super) unsafe fn attempt_add<const DELAY: u32>(
+        self,
+        _: super::cells::Column,
+        _: i64,
+    ) -> super::cells::Attempt {
+        match self {}
+    }
+}

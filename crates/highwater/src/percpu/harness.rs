@@ -1,0 +1,107 @@
+//! What tests of per-CPU code need from the system: placing threads, and taking rseq away.
+
+use std::mem;
+
+use super::{area, has_restartable_sequences};
+use crate::sync::thread;
+use crate::units::CpuId;
+
+/// Says on the test's output why a part of it did not run.
+#[expect(clippy::print_stderr, reason = "a test that skips something says so")]
+pub(crate) fn skipped(reason: &str) {
+    eprintln!("skipped: {reason}");
+}
+
+/// The CPUs that the calling thread may run on.
+pub(crate) fn allowed_cpus() -> Vec<CpuId> {
+    // SAFETY: all zeroes is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
+    // SAFETY: writes at most the given size to `set`.
+    let rc = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
+    assert_eq!(rc, 0, "the thread's own affinity is readable");
+    let holds = |cpu: &usize| {
+        // SAFETY: only reads `set`; the number is below the set's size.
+        unsafe { libc::CPU_ISSET(*cpu, &set) }
+    };
+    (0..8 * size_of_val(&set))
+        .filter(holds)
+        .map(CpuId::from_index)
+        .collect()
+}
+
+/// A thread that others can move.
+#[derive(Clone, Copy)]
+pub(crate) struct ThreadId(libc::pid_t);
+
+pub(crate) fn this_thread() -> ThreadId {
+    // SAFETY: takes nothing and cannot fail.
+    ThreadId(unsafe { libc::gettid() })
+}
+
+/// Moves a thread to `cpu`; a thread that has ended stays where it is.
+pub(crate) fn pin(thread: ThreadId, cpu: CpuId) {
+    // SAFETY: all zeroes is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
+    // SAFETY: only writes `set`; the number is below the set's size.
+    unsafe { libc::CPU_SET(cpu.index(), &mut set) };
+    // SAFETY: reads at most the given size from `set`. Numbers of ended threads are refused.
+    unsafe { libc::sched_setaffinity(thread.0, size_of_val(&set), &raw const set) };
+}
+
+/// Runs `work` on a thread of its own that is pinned to `cpu`.
+pub(crate) fn run_on<T: Send>(cpu: CpuId, work: impl FnOnce() -> T + Send) -> T {
+    on_a_thread(|| {
+        pin(this_thread(), cpu);
+        work()
+    })
+}
+
+/// Runs `work` on a thread that is not registered for rseq; `None` where there is no way to
+/// unregister one.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn run_unregistered<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
+    on_a_thread(|| {
+        if has_restartable_sequences() && !unregister() {
+            skipped("the kernel refused to unregister a thread's rseq area");
+            return None;
+        }
+        assert!(!has_restartable_sequences());
+        Some(work())
+    })
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn run_unregistered<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
+    Some(on_a_thread(work))
+}
+
+/// Takes the calling thread's registration back with the area, length and signature that the C
+/// library gave. The length is not exported as such: it was 32 before the area had extensions, and
+/// is the kernel's feature size rounded up to its alignment since.
+#[cfg(target_arch = "x86_64")]
+fn unregister() -> bool {
+    const UNREGISTER: libc::c_long = 1;
+    let Some(area) = area() else {
+        return false;
+    };
+    [32_u32, 64, 96, 28, 20].into_iter().any(|length| {
+        // SAFETY: the call only tells the kernel to stop writing the thread's area, and is refused
+        // unless area, length and signature are those of the registration. Every user of the area
+        // checks the CPU number, which the kernel sets to "not registered".
+        let rc = unsafe {
+            libc::syscall(
+                libc::SYS_rseq,
+                area.address(),
+                libc::c_long::from(length),
+                UNREGISTER,
+                libc::c_long::from(super::rseq::SIGNATURE),
+            )
+        };
+        rc == 0
+    })
+}
+
+fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| scope.spawn(work).join())
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}

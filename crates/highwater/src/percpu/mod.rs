@@ -1,0 +1,116 @@
+//! Per-CPU words that are added to without a lock prefix: restartable sequences where the system
+//! has them, atomic instructions elsewhere.
+//!
+//! An atomic read-modify-write costs about 5 ns even on a cache line that no other CPU touches; a
+//! plain add costs a tenth of that. It is correct only if nothing else writes the word in between,
+//! that is, if the thread stays on its CPU and no other thread runs there. A *restartable sequence*
+//! gets this promise from the kernel after the fact: a thread that is preempted, migrated or
+//! interrupted by a signal inside a registered range of instructions resumes at an abort handler,
+//! before the one store that would have made its work visible.
+//!
+//! **Invariant (single writer).** A [`Cells`] object lives in one [`Regime`], fixed when it is
+//! built, and the two ways of writing never meet on one word:
+//!
+//! | regime | slot | who adds to it | how |
+//! |---|---|---|---|
+//! | [`Restartable`](Regime::Restartable) | `0..nr_cpus` | threads running on that CPU | plain add in a restartable sequence |
+//! | | `nr_cpus`, the *extra slot* | threads without rseq, CPUs numbered `nr_cpus` or above, adds aborted too often | atomic add |
+//! | [`Atomic`](Regime::Atomic) | `0..nr_cpus` | anybody, as any CPU | atomic add |
+//!
+//! **Protocol.** Writer: [`Cells::add`]. Reader: [`Cells::load`] and [`Cells::precise_sum`], from
+//! any thread, over every slot including the extra one; a reader never writes.
+//!
+//! **Orderings.** All relaxed: a word is a count and publishes nothing else. A reader that must see
+//! an addition has to be ordered after it by other means, such as joining the thread that added.
+//!
+//! **The CPU number is a hint** outside the sequence: [`current_cpu`] may be stale when it returns.
+//! It decides which line is written, never whether the result is right.
+//!
+//! **Failure modes.** None: a thread, kernel or C library without rseq uses the extra slot, which
+//! costs it an atomic add on a line that such threads share. Code that is unloaded (`dlclose`)
+//! while a thread that used it lives on must not be unmapped before that thread entered another
+//! sequence: the kernel may still look at the last one (rseq(2), "reclaim").
+//!
+//! Source: Linux `include/uapi/linux/rseq.h`; the C library's manual, section "Restartable
+//! Sequences"; librseq (MIT), for the division into one pseudo-code and one file per architecture.
+//! Deviation: the sequence counts in a slot of its own when it cannot run, where librseq leaves the
+//! fallback to the caller; it gives up after a fixed number of aborts, where librseq's users loop.
+
+mod cells;
+mod fallback;
+#[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri)))]
+mod rseq;
+#[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri)))]
+mod rseq_x86_64;
+#[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
+pub(crate) mod harness;
+#[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
+mod tests;
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri))))]
+use fallback::Area;
+#[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri)))]
+use rseq_x86_64::Area;
+
+pub use cells::{Added, Cells};
+
+use crate::sync::OnceLock;
+use crate::topology::{Topology, TopologyKind};
+use crate::units::CpuId;
+
+/// How the words of one object are written. Fixed when the object is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Regime {
+    /// Each CPU's words are written by threads that run on it, with plain adds in restartable
+    /// sequences. Where the system has none, every add takes the extra slot: correct, but all
+    /// threads then write one line. [`Regime::preferred`] avoids that.
+    Restartable,
+    /// Words are written with atomic adds, so that any thread may act as any CPU: for synthetic
+    /// topologies, and for systems without restartable sequences.
+    Atomic,
+}
+
+impl Regime {
+    /// The cheapest regime that `topology` allows: restartable sequences if its CPU numbers are the
+    /// system's own and the calling thread is registered for them, else atomics.
+    ///
+    /// To force atomics, use [`Regime::Atomic`] itself.
+    #[must_use]
+    pub fn preferred(topology: &Topology) -> Self {
+        match topology.kind() {
+            TopologyKind::Detected if has_restartable_sequences() => Self::Restartable,
+            TopologyKind::Detected | TopologyKind::Synthetic => Self::Atomic,
+        }
+    }
+}
+
+/// Whether the calling thread can run restartable sequences.
+#[must_use]
+pub fn has_restartable_sequences() -> bool {
+    area().and_then(Area::cpu).is_some()
+}
+
+/// The CPU that the calling thread runs on, or ran on a moment ago: a hint.
+///
+/// The number is the system's and may be above what a topology knows; callers clamp it. Where the
+/// system cannot tell, it is CPU 0.
+///
+/// # Cost
+///
+/// Two loads of lines private to the thread or never written; without rseq, a call of
+/// `sched_getcpu` (about 2 ns, no system call).
+#[inline]
+#[must_use]
+pub fn current_cpu() -> CpuId {
+    area()
+        .and_then(Area::cpu)
+        .unwrap_or_else(fallback::current_cpu)
+}
+
+/// Where threads of this process keep their rseq area, if the C library registers any. Looked up
+/// once; whether a given thread is registered is read from its own area each time.
+#[inline]
+fn area() -> Option<Area> {
+    static AREA: OnceLock<Option<Area>> = OnceLock::new();
+    *AREA.get_or_init(Area::find)
+}

@@ -1,0 +1,100 @@
+//! The restartable sequence in pseudo-code, the kernel's structures, and how to find them.
+//!
+//! ```text
+//! attempt_add(column, delta) -> Committed { cpu, new } | Aborted | Elsewhere
+//!
+//!         area.rseq_cs = &descriptor          arm: from here on the kernel checks the range
+//! start:  cpu  = area.cpu_id                  stays true until `post`, or we do not get there
+//!         if cpu >= column.nr_cpus            unsigned: also when not registered (-1, -2)
+//!             return Elsewhere
+//!         cell = column.first + cpu * column.stride
+//!         new  = *cell + delta
+//!         *cell = new                         COMMIT: the only store, the last instruction
+//! post:   return Committed { cpu, new }
+//!
+//! abort:  return Aborted                      the kernel comes here and has disarmed
+//!
+//! descriptor = { version 0, flags 0, start, post - start, abort }
+//! ```
+//!
+//! A thread that is preempted, migrated or delivers a signal between `start` and `post` continues
+//! at `abort`. Since the commit is one instruction and the last one of the range, an aborted
+//! attempt has stored nothing and a committed one cannot abort. A retry reads everything again: the
+//! CPU number, and the cell of that CPU.
+//!
+//! `rseq_cs` is not cleared after the commit: the kernel clears it when it next looks and finds the
+//! thread outside the range.
+//!
+//! The kernel jumps to `abort` only if the four bytes before it are the [`SIGNATURE`] that the C
+//! library registered with, so that a corrupted descriptor cannot be used to jump anywhere.
+//!
+//! **Finding the area.** The C library (glibc 2.35 and later) registers each thread that it starts
+//! and exports where the areas lie: `__rseq_offset` from the thread pointer, and `__rseq_size`, 0
+//! when registration is off or failed. Both are looked up by name at run time, so that the program
+//! starts with a library that lacks them. A thread that was unregistered later, or never was, has a
+//! negative `cpu_id`.
+
+use std::ffi::CStr;
+use std::mem::offset_of;
+
+/// What precedes each abort handler; x86-64 value of the C library's `RSEQ_SIG`.
+pub(super) const SIGNATURE: u32 = 0x5305_3053;
+
+/// A thread's area, shared with the kernel: `struct rseq` of `linux/rseq.h`.
+#[repr(C, align(32))]
+pub(super) struct RseqArea {
+    cpu_id_start: u32,
+    pub(super) cpu_id: u32,
+    pub(super) rseq_cs: u64,
+    flags: u32,
+    node_id: u32,
+    mm_cid: u32,
+}
+
+/// A sequence's descriptor: `struct rseq_cs` of `linux/rseq.h`, written out in the assembly.
+#[repr(C, align(32))]
+pub(super) struct RseqCs {
+    version: u32,
+    flags: u32,
+    start_ip: u64,
+    post_commit_offset: u64,
+    abort_ip: u64,
+}
+
+const _: () = {
+    assert!(size_of::<RseqArea>() == 32 && align_of::<RseqArea>() == 32);
+    assert!(offset_of!(RseqArea, cpu_id_start) == 0);
+    assert!(offset_of!(RseqArea, cpu_id) == 4);
+    assert!(offset_of!(RseqArea, rseq_cs) == 8);
+    assert!(offset_of!(RseqArea, flags) == 16);
+    assert!(offset_of!(RseqArea, node_id) == 20);
+    assert!(offset_of!(RseqArea, mm_cid) == 24);
+    assert!(size_of::<RseqCs>() == 32 && align_of::<RseqCs>() == 32);
+    assert!(offset_of!(RseqCs, start_ip) == 8);
+    assert!(offset_of!(RseqCs, post_commit_offset) == 16);
+    assert!(offset_of!(RseqCs, abort_ip) == 24);
+};
+
+/// Bytes of the area that every kernel with rseq fills: everything before `node_id`.
+const SIZE_MIN: usize = offset_of!(RseqArea, node_id);
+
+/// Offset of each thread's area from its thread pointer, if the C library registers its threads.
+pub(super) fn area_offset() -> Option<isize> {
+    let offset = symbol(c"__rseq_offset")?.cast::<isize>();
+    let size = symbol(c"__rseq_size")?.cast::<u32>();
+    // SAFETY: the C library exports `extern const unsigned int __rseq_size`, initialised before
+    // any Rust code runs and never written afterwards.
+    let size = unsafe { size.read() };
+    if (size as usize) < SIZE_MIN {
+        return None;
+    }
+    // SAFETY: the C library exports `extern const ptrdiff_t __rseq_offset`, as above.
+    Some(unsafe { offset.read() })
+}
+
+/// Address of a variable of the C library, or `None` where it has no such variable.
+fn symbol(name: &CStr) -> Option<*const u8> {
+    // SAFETY: `dlsym` takes a terminated string, which a `CStr` is, and is thread-safe.
+    let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    (!address.is_null()).then_some(address.cast_const().cast())
+}

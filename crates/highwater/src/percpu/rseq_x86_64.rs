@@ -1,0 +1,162 @@
+//! The sequence of `rseq.rs` in x86-64 instructions.
+//!
+//! The thread pointer is `fs`, so that the area's fields are `fs:[offset + field]`. Aligned plain
+//! loads and stores of 8 bytes are single accesses here, which is what lets other threads read the
+//! cell as a relaxed atomic while its CPU writes it.
+
+use std::arch::asm;
+use std::mem::offset_of;
+
+use super::cells::{Attempt, Column};
+use super::rseq::{RseqArea, SIGNATURE, area_offset};
+use crate::units::CpuId;
+
+/// Proof that the C library gives every thread an rseq area, and where it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Area {
+    /// Bytes from the thread pointer to the area.
+    offset: isize,
+}
+
+/// CPU number that an aborted attempt reports: above every real one, and none that the kernel uses
+/// for a thread that is not registered.
+const ABORTED: u32 = 1 << 31;
+
+impl Area {
+    /// The area of this process's threads, if the C library registers them.
+    pub(super) fn find() -> Option<Self> {
+        area_offset().map(|offset| Self { offset })
+    }
+
+    /// The CPU that the thread runs on, or `None` if the thread is not registered.
+    #[inline]
+    pub(super) fn cpu(self) -> Option<CpuId> {
+        let cpu: u32;
+        // SAFETY: `offset` comes from the C library, which allots the area in the static TLS block
+        // of every thread it starts, registered or not. Only reads it; no flags, no stack.
+        unsafe {
+            asm!(
+                "mov {cpu:e}, dword ptr fs:[{area} + {cpu_id}]",
+                cpu = out(reg) cpu,
+                area = in(reg) self.offset,
+                cpu_id = const offset_of!(RseqArea, cpu_id),
+                options(nostack, preserves_flags, readonly),
+            );
+        }
+        // Negative numbers are the kernel's and the C library's ways to say "not registered".
+        (cpu.cast_signed() >= 0).then_some(CpuId(cpu))
+    }
+
+    /// Adds `delta` to the cell of the CPU that the thread runs on, or does nothing.
+    ///
+    /// `DELAY` is 0 outside tests. There it is a number of turns to spend at each of the two points
+    /// where an interruption would do harm if the sequence were not restarted: with the CPU number
+    /// read but not used, and with the sum computed but not stored.
+    ///
+    /// Clobbers: the registers named, the flags, and the memory of the cell and of the area. The
+    /// kernel restores all registers but the instruction pointer when it aborts.
+    ///
+    /// # Safety
+    ///
+    /// For each `cpu < column.nr_cpus`, `column.first + cpu * column.stride` is an aligned
+    /// `AtomicI64` that lives for the whole call, and that is written by this function only.
+    #[inline]
+    pub(super) unsafe fn attempt_add<const DELAY: u32>(
+        self,
+        column: Column,
+        delta: i64,
+    ) -> Attempt {
+        let cpu: u32;
+        let new: i64;
+        // SAFETY: the caller vouches for the cells, and the bounds check inside the sequence keeps
+        // the store to them. `offset` is as in `cpu`. The range, its descriptor and the abort
+        // handler follow the kernel's rules, as the module `rseq` states them.
+        unsafe {
+            asm!(
+                // The descriptor, and a pointer to it by which debuggers find all of them.
+                ".pushsection __rseq_cs, \"aw\"",
+                ".balign 32",
+                "7:",
+                ".long 0, 0",
+                ".quad 2f, 3f - 2f, 5f",
+                ".popsection",
+                ".pushsection __rseq_cs_ptr_array, \"aw\"",
+                ".quad 7b",
+                ".popsection",
+                // Arm.
+                "lea {scratch}, [rip + 7b]",
+                "mov qword ptr fs:[{area} + {rseq_cs}], {scratch}",
+                // start
+                "2:",
+                "mov {cpu:e}, dword ptr fs:[{area} + {cpu_id}]",
+                "cmp {cpu:e}, {nr_cpus:e}",
+                "jae 3f",
+                ".if {delay}",
+                "mov {scratch:e}, {delay}",
+                "8:",
+                "dec {scratch:e}",
+                "jnz 8b",
+                ".endif",
+                "mov {cell:e}, {cpu:e}",
+                "imul {cell}, {stride}",
+                "add {cell}, {first}",
+                "add {new}, qword ptr [{cell}]",
+                ".if {delay}",
+                "mov {scratch:e}, {delay}",
+                "9:",
+                "dec {scratch:e}",
+                "jnz 9b",
+                ".endif",
+                // COMMIT
+                "mov qword ptr [{cell}], {new}",
+                // post
+                "3:",
+                // abort, out of line. The bytes before the signature make it a valid instruction
+                // (`ud1`) for disassemblers; it is never executed.
+                ".pushsection __rseq_failure, \"ax\"",
+                ".byte 0x0f, 0xb9, 0x3d",
+                ".long {signature}",
+                "5:",
+                "mov {cpu:e}, {aborted}",
+                "jmp 3b",
+                ".popsection",
+                area = in(reg) self.offset,
+                first = in(reg) column.first,
+                stride = in(reg) column.stride,
+                nr_cpus = in(reg) column.nr_cpus,
+                new = inout(reg) delta => new,
+                cpu = out(reg) cpu,
+                cell = out(reg) _,
+                scratch = out(reg) _,
+                rseq_cs = const offset_of!(RseqArea, rseq_cs),
+                cpu_id = const offset_of!(RseqArea, cpu_id),
+                signature = const SIGNATURE,
+                aborted = const ABORTED,
+                delay = const DELAY,
+                options(nostack),
+            );
+        }
+        if cpu < column.nr_cpus {
+            Attempt::Committed { cpu, new }
+        } else if cpu == ABORTED {
+            Attempt::Aborted
+        } else {
+            Attempt::Elsewhere
+        }
+    }
+
+    /// Address of the calling thread's area.
+    #[cfg(test)]
+    pub(super) fn address(self) -> *mut libc::c_void {
+        let thread_pointer: usize;
+        // SAFETY: the x86-64 ABI stores the thread pointer at its own address. Only reads it.
+        unsafe {
+            asm!(
+                "mov {pointer}, qword ptr fs:[0]",
+                pointer = out(reg) thread_pointer,
+                options(nostack, preserves_flags, readonly),
+            );
+        }
+        std::ptr::with_exposed_provenance_mut(thread_pointer.wrapping_add_signed(self.offset))
+    }
+}
