@@ -7,9 +7,7 @@ pub mod sync;
 pub mod topology;
 #[expect(unsafe_code, reason = "maps memory and hands out the bytes of frames")]
 pub mod memmap;
-#[expect(
-    unsafe_code,
-    reason = "restartable sequences are assembly that writes raw cells"
-)]
+#[expect(unsafe_code, reason = "asks the C library for the current CPU")]
 pub mod percpu;
+pub mod group;
 pub mod frame;

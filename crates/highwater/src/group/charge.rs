@@ -1,0 +1,162 @@
+//! Pages that are paid for: a guard that uncharges when it is dropped.
+
+use std::fmt;
+
+use crate::sync::Arc;
+use crate::units::{CpuId, GroupId, Pages};
+
+use super::error::ChargeError;
+use super::tree::{Core, Keeper, Key};
+
+/// Pages charged to a group and to all its ancestors. Dropping it uncharges them.
+///
+/// A charge may be sent to another thread and may outlive every handle to its group and its tree.
+/// It works on after its group is removed, except that it cannot grow.
+///
+/// A charge that is not kept is uncharged at once, hence:
+///
+/// ```compile_fail
+/// #![deny(unused_must_use)]
+/// use highwater::group::GroupTree;
+/// use highwater::units::Pages;
+///
+/// let root = GroupTree::new(1).root();
+/// root.try_charge(Pages(1)).unwrap(); // error: unused `Charge` that must be used
+/// ```
+///
+/// # Examples
+///
+/// ```
+/// #![deny(unused_must_use)]
+/// use highwater::group::GroupTree;
+/// use highwater::units::Pages;
+///
+/// let root = GroupTree::new(1).root();
+/// let mut charge = root.try_charge(Pages(5))?;
+/// let half = charge.split(Pages(2));
+/// charge.shrink(Pages(1));
+/// assert_eq!((charge.pages(), half.pages()), (Pages(2), Pages(2)));
+/// drop(charge);
+/// assert_eq!(root.usage_precise(), Pages(2));
+/// # drop(half);
+/// # Ok::<(), highwater::group::ChargeError>(())
+/// ```
+#[must_use = "dropping a charge uncharges its pages: keep it for as long as the memory is used"]
+pub struct Charge {
+    keeper: Arc<Keeper>,
+    key: Key,
+    pages: Pages,
+}
+
+impl Charge {
+    /// A guard over pages that are charged already.
+    pub(super) fn over(keeper: Arc<Keeper>, key: Key, pages: Pages) -> Self {
+        Self { keeper, key, pages }
+    }
+
+    /// Pages charged.
+    #[must_use]
+    pub fn pages(&self) -> Pages {
+        self.pages
+    }
+
+    /// The group that they are charged to.
+    #[must_use]
+    pub fn group(&self) -> GroupId {
+        self.key.id
+    }
+
+    /// Charges `pages` more.
+    ///
+    /// # Cost
+    ///
+    /// As [`GroupNode::try_charge`](super::GroupNode::try_charge).
+    ///
+    /// # Errors
+    ///
+    /// As [`GroupNode::try_charge`](super::GroupNode::try_charge); the charge stays as it is.
+    pub fn try_grow(&mut self, pages: Pages) -> Result<(), ChargeError> {
+        self.try_grow_on(self.core().cpu_hint(), pages)
+    }
+
+    /// As [`Charge::try_grow`], acting as `cpu`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Charge::try_grow`].
+    ///
+    /// # Panics
+    ///
+    /// When the tree has no such CPU.
+    pub fn try_grow_on(&mut self, cpu: CpuId, pages: Pages) -> Result<(), ChargeError> {
+        self.core().charge(self.key, cpu, pages.0)?;
+        self.pages += pages;
+        Ok(())
+    }
+
+    /// Uncharges `pages` of it.
+    ///
+    /// # Panics
+    ///
+    /// When it holds fewer.
+    pub fn shrink(&mut self, pages: Pages) {
+        self.shrink_on(self.core().cpu_hint(), pages);
+    }
+
+    /// As [`Charge::shrink`], acting as `cpu`.
+    ///
+    /// # Panics
+    ///
+    /// When it holds fewer pages, or the tree has no such CPU.
+    pub fn shrink_on(&mut self, cpu: CpuId, pages: Pages) {
+        self.pages = self.less(pages);
+        self.core().uncharge(self.key.id, cpu, pages.0);
+    }
+
+    /// Moves `pages` of it into a charge of their own. Charges and uncharges nothing.
+    ///
+    /// # Panics
+    ///
+    /// When it holds fewer.
+    pub fn split(&mut self, pages: Pages) -> Self {
+        self.pages = self.less(pages);
+        Self::over(Arc::clone(&self.keeper), self.key, pages)
+    }
+
+    /// Gives up the guard and keeps the pages charged: for whoever remembers them elsewhere, and
+    /// uncharges them by [`GroupTree::uncharge`](super::GroupTree::uncharge) or
+    /// [`GroupNode::uncharge`](super::GroupNode::uncharge).
+    #[must_use = "these pages stay charged until they are uncharged by hand"]
+    pub fn disown(mut self) -> Pages {
+        std::mem::take(&mut self.pages)
+    }
+
+    fn less(&self, pages: Pages) -> Pages {
+        match self.pages.checked_sub(pages) {
+            Some(rest) => rest,
+            None => panic!("a charge of {} does not hold {pages}", self.pages),
+        }
+    }
+
+    fn core(&self) -> &Core {
+        &self.keeper.core
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        if self.pages > Pages::ZERO {
+            let core = self.core();
+            core.uncharge(self.key.id, core.cpu_hint(), self.pages.0);
+        }
+    }
+}
+
+impl fmt::Debug for Charge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Charge")
+            .field("group", &self.key.id)
+            .field("pages", &self.pages)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,138 @@
+//! What an operation on groups may refuse, with the numbers that explain it. No message allocates
+//! before it is shown.
+
+use thiserror::Error;
+
+use crate::units::{GroupId, Pages};
+
+/// Why pages were not charged. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ChargeError {
+    /// The group `group`, which is the charged one or one of its ancestors, has no room.
+    #[error(
+        "no room in group {group} for {requested} more: {usage} used, {escrowed} in escrow, maximum {max}; reclaim from it or raise its maximum"
+    )]
+    OverMax {
+        /// The group whose maximum refused: the lowest one on the way to the root.
+        group: GroupId,
+        /// What was asked for.
+        requested: Pages,
+        /// The maximum of `group` at that moment.
+        max: Pages,
+        /// What its subtree used at that moment.
+        usage: Pages,
+        /// What its subtree held in escrow: zero unless `requested` alone exceeds `max`, because
+        /// tokens are taken back before a charge is refused.
+        escrowed: Pages,
+    },
+    /// The group is removed; charge its parent instead.
+    #[error("group {group} is removed: charge its parent instead")]
+    Removed {
+        /// The removed group.
+        group: GroupId,
+    },
+    /// Other threads changed the subtree of `group` during every attempt, so that there was neither
+    /// room nor a moment at which there provably was none. Try again.
+    #[error(
+        "group {group} changed during each of {attempts} attempts to charge {requested}: try again"
+    )]
+    Contended {
+        /// The group whose maximum stood in the way last.
+        group: GroupId,
+        /// What was asked for.
+        requested: Pages,
+        /// Attempts made.
+        attempts: u32,
+    },
+}
+
+/// Why a maximum is below the usage. The maximum **is** installed all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum MaxError {
+    /// The subtree uses more than the new maximum: it cannot grow, and has to shrink.
+    #[error("group {group} uses {usage}, {over} above its new maximum of {max}: reclaim from it")]
+    BelowUsage {
+        /// The group.
+        group: GroupId,
+        /// The maximum, as installed.
+        max: Pages,
+        /// What the subtree used just after.
+        usage: Pages,
+        /// How far that is above the maximum.
+        over: Pages,
+    },
+    /// The group is removed; nothing was installed.
+    #[error("group {group} is removed: it has no maximum to set")]
+    Removed {
+        /// The removed group.
+        group: GroupId,
+    },
+}
+
+/// Why a group was not created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ChildError {
+    /// The parent has a child of that name.
+    #[error("group {parent} already has a child of that name")]
+    DuplicateName {
+        /// The parent.
+        parent: GroupId,
+    },
+    /// The name is empty, longer than 255 bytes, `.` or `..`, or holds `/` or a control character.
+    #[error(
+        "invalid name for a group: use 1 to 255 bytes without `/` and control characters, other than `.` and `..`"
+    )]
+    InvalidName,
+    /// The parent is as deep as groups may be.
+    #[error("group {parent} is at depth {depth}, the deepest allowed")]
+    TooDeep {
+        /// The parent.
+        parent: GroupId,
+        /// Its depth; the root's is 0.
+        depth: u32,
+    },
+    /// The parent is removed.
+    #[error("group {parent} is removed: it takes no children")]
+    Removed {
+        /// The parent.
+        parent: GroupId,
+    },
+    /// Every identifier is in use.
+    #[error("the tree holds {count} groups, as many as it can: remove some")]
+    TooMany {
+        /// Groups in the tree.
+        count: u64,
+    },
+}
+
+/// Why a group was not removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RemoveError {
+    /// It has children, which must go first.
+    #[error("group {group} has {children} children: remove them first")]
+    HasChildren {
+        /// The group.
+        group: GroupId,
+        /// How many children it has.
+        children: usize,
+    },
+    /// It is the root.
+    #[error("the root group stays for as long as its tree")]
+    IsRoot,
+    /// It was removed before.
+    #[error("group {group} is removed already")]
+    Removed {
+        /// The group.
+        group: GroupId,
+    },
+    /// It belongs to another tree.
+    #[error("group {group} belongs to another tree")]
+    OtherTree {
+        /// The group.
+        group: GroupId,
+    },
+}

@@ -1,0 +1,480 @@
+//! Charging with escrow: tokens near, reservations far, and the proof that a refusal is right.
+//!
+//! A charge takes tokens from its CPU's word if they suffice: one swap on a line of its own.
+//! Otherwise it *refills*: reserves what it needs, and a grant of tokens besides, on the group and
+//! each ancestor, leaf first. When a group has no room, tokens are *stolen* back from every word in
+//! its subtree, and the charge starts over. An uncharge *parks* its pages as tokens, and above the
+//! cap gives all but [`GRANT_MAX`] back to the ancestors.
+//!
+//! # Invariant
+//!
+//! At every group and every moment, over its subtree:
+//!
+//! ```text
+//! used + tokens + in flight == reserved <= max
+//! ```
+//!
+//! where *in flight* are pages in the hands of an operation that has not returned. A reservation
+//! exists before the tokens and charges it backs, and goes after them. Only [`Ledger::reserve`]
+//! makes reservations grow, and it compares with the maximum in the same atomic step.
+//!
+//! [`Ledger::reserve`]: super::ledger::Ledger::reserve
+//!
+//! # Why a refusal is right
+//!
+//! A charge of `k` is refused at a group A only if at some moment within the call no page below A
+//! was in escrow or in flight and A had less than `k` room, so that `used + k > max` at that moment.
+//! `Core::judge` finds such a moment by looking twice: a first pass over all words below A sees
+//! no tokens and nothing in flight; then A's balance has no room; then a second pass sees the same
+//! with equal sequences. A sequence grows when tokens appear or an operation begins, so at the
+//! moment of the balance every word was as both passes saw it, minus tokens taken: zero. The lock of
+//! the tree keeps the set of groups the same meanwhile. If `k` alone exceeds A's maximum, nothing has
+//! to be stolen to know.
+//!
+//! Parking never makes another charge fail: what is parked is found and stolen first. Nor does a
+//! charge that reserves at A and is then refused higher up: it is in flight until it has undone
+//! that, and the other waits for it, without a lock.
+//!
+//! # Progress
+//!
+//! Every attempt that is neither granted nor refused was overtaken: another thread took the room
+//! that stealing had made, deposited tokens, or was in flight. The last is the only one that may be
+//! asleep; after a few free attempts the charge yields and then sleeps ([`Patience`]). After
+//! [`Patience::LIMIT`] attempts it gives up and says so: [`ChargeError::Contended`].
+//!
+//! # Above the maximum
+//!
+//! When a maximum is set below the reservations, all words in the subtree are retired first: charges
+//! then reserve page by page, which fails, and uncharges go straight to the ancestors, so that usage
+//! can only fall. A word becomes live again when no ancestor is above its maximum.
+//!
+//! Source: accounting spec 8.2, 8.3 (the kernel's counter and stock) and 11.10 (escrow).
+//! Deviation: the kernel adds first and subtracts on failure, so a large failing charge makes a small
+//! one fail; here a compare-and-swap never overshoots, and a pre-check without stores avoids most
+//! reservations that would be undone. Deviation: tokens are shared out by the live words below
+//! the tightest ancestor, not by all CPUs: with many groups below one limit the words outnumber the
+//! CPUs, with few active CPUs the grants need not be small.
+
+use std::ops::ControlFlow;
+
+use crate::sync::thread;
+use crate::units::{CpuId, Estimate, GroupId, Pages};
+
+use super::DEPTH_MAX;
+use super::cell::{CELL_MAX, Cell, GRANT_MAX, Word};
+use super::error::ChargeError;
+use super::ledger::Balance;
+use super::slot::Slot;
+use super::tree::{Core, Key, Shape};
+
+/// Why a refill did not happen.
+enum Stop {
+    /// No room at that group, as it looked.
+    Full(GroupId),
+    /// The group to charge is removed.
+    Removed,
+    /// Half a million operations are in flight in one word.
+    Crowded,
+}
+
+/// What is known about the room at a group.
+enum Verdict {
+    /// There was enough a moment ago.
+    Room,
+    /// There was a moment at which there was not, with this balance and these tokens.
+    Full(Balance, u64),
+    /// Neither: other threads were at work.
+    Unsure,
+}
+
+/// What a pass over the words of a subtree saw.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Pass {
+    tokens: u64,
+    in_flight: u64,
+    /// Sum of the sequences: equal sums over equal words mean equal sequences, as none goes back.
+    sequences: u64,
+}
+
+impl Pass {
+    fn saw(&mut self, word: Word) {
+        self.tokens += word.tokens();
+        self.in_flight += word.in_flight();
+        self.sequences += word.sequence();
+    }
+
+    /// Whether every page was in a reservation, in a word or used, as far as this pass saw.
+    fn is_still(self) -> bool {
+        self.in_flight == 0
+    }
+}
+
+/// How often a charge that is overtaken tries again, and how it waits.
+struct Patience {
+    attempts: u32,
+}
+
+impl Patience {
+    /// Chosen: the first attempts are free, because who overtakes is running; then the thread yields,
+    /// because somebody in flight may not be; then it sleeps, in all for about ten milliseconds,
+    /// which is several time slices.
+    #[cfg(not(loom))]
+    const LIMIT: u32 = 256;
+    #[cfg(loom)]
+    const LIMIT: u32 = 8;
+
+    /// Waits before the next attempt; `false` when there is none.
+    fn wait(&mut self) -> bool {
+        self.attempts += 1;
+        #[cfg(loom)]
+        thread::yield_now();
+        #[cfg(not(loom))]
+        match self.attempts {
+            0..16 => {}
+            16..64 => thread::yield_now(),
+            _ => thread::sleep(std::time::Duration::from_micros(50)),
+        }
+        self.attempts < Self::LIMIT
+    }
+}
+
+impl Core {
+    /// Charges `pages` to the group and its ancestors, acting as `cpu`.
+    pub(super) fn charge(&self, key: Key, cpu: CpuId, pages: u64) -> Result<(), ChargeError> {
+        let slot = self.slot(key.id);
+        if take(slot, key, slot.cell(cpu), pages) {
+            return Ok(());
+        }
+        self.charge_slow(key, cpu, pages)
+    }
+
+    #[cold]
+    fn charge_slow(&self, key: Key, cpu: CpuId, pages: u64) -> Result<(), ChargeError> {
+        let slot = self.slot(key.id);
+        let mut patience = Patience { attempts: 0 };
+        loop {
+            let group = match self.refill(key, cpu, pages) {
+                Ok(()) => return Ok(()),
+                Err(Stop::Removed) => return Err(ChargeError::Removed { group: key.id }),
+                Err(Stop::Crowded) => key.id,
+                Err(Stop::Full(group)) => group,
+            };
+            if let Verdict::Full(balance, escrowed) = self.make_room(group, pages) {
+                if let Some(meta) = &*self.slot(group).meta.read() {
+                    meta.events_max.add(1);
+                }
+                return Err(ChargeError::OverMax {
+                    group,
+                    requested: Pages(pages),
+                    max: balance.max,
+                    usage: Pages(balance.reserved.saturating_sub(escrowed)),
+                    escrowed: Pages(escrowed),
+                });
+            }
+            if !patience.wait() {
+                return Err(ChargeError::Contended {
+                    group,
+                    requested: Pages(pages),
+                    attempts: Patience::LIMIT,
+                });
+            }
+            if take(slot, key, slot.cell(cpu), pages) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Uncharges `pages` of the group, acting as `cpu`. Takes no lock that it would have to wait for.
+    pub(super) fn uncharge(&self, id: GroupId, cpu: CpuId, pages: u64) {
+        if pages == 0 {
+            return;
+        }
+        let slot = self.slot(id);
+        let cell = slot.cell(cpu);
+        if !cell.load().is_live() {
+            self.try_enlist(id, slot, cpu);
+        }
+        match cell.update(|word| word.parked(pages)) {
+            Ok(before) => {
+                let spilled = before.spilled(pages);
+                if spilled > 0 {
+                    self.give_back(id, spilled);
+                    cell.end();
+                }
+            }
+            Err(_) => self.give_back(id, pages),
+        }
+    }
+
+    /// Reserves `pages` and a grant of tokens on the whole chain.
+    fn refill(&self, key: Key, cpu: CpuId, pages: u64) -> Result<(), Stop> {
+        let slot = self.slot(key.id);
+        let cell = slot.cell(cpu);
+        // Looking before anything is in flight: charges to a full group do not make one another wait.
+        let plan = self.plan(key.id, pages);
+        if slot.incarnation() != key.incarnation {
+            return Err(Stop::Removed);
+        }
+        let grant = plan.map_err(Stop::Full)?;
+        self.enlist(key, slot, cpu);
+        slot.touch(cpu);
+        cell.update(Word::begun).map_err(|_| Stop::Crowded)?;
+        // In flight: from here to the end no slot on the chain is reused.
+        if slot.incarnation() != key.incarnation {
+            cell.end();
+            return Err(Stop::Removed);
+        }
+        let grant = cell.load().fit(grant);
+        let climbed = match self.climb(key.id, pages + grant) {
+            Ok(()) => Ok(grant),
+            Err(_) if grant > 0 => self.climb(key.id, pages).map(|()| 0),
+            Err(group) => Err(group),
+        };
+        match climbed {
+            Ok(grant) => {
+                self.settle(key.id, cell, grant);
+                Ok(())
+            }
+            Err(group) => {
+                cell.end();
+                Err(Stop::Full(group))
+            }
+        }
+    }
+
+    /// Looks for room on the whole chain, without a store, and sizes the grant: at most
+    /// [`GRANT_MAX`], and at most a fair share of half of what would be left at the tightest group.
+    fn plan(&self, id: GroupId, pages: u64) -> Result<u64, GroupId> {
+        let mut grant = GRANT_MAX;
+        for (at, slot) in self.chain(id) {
+            let left = slot.ledger.balance().room().checked_sub(pages).ok_or(at)?;
+            grant = grant.min(left / (2 * slot.holders().max(1)));
+        }
+        Ok(grant)
+    }
+
+    /// Reserves `pages` on the whole chain, or on none of it and names the group without room.
+    fn climb(&self, id: GroupId, pages: u64) -> Result<(), GroupId> {
+        let mut seen = [0; DEPTH_MAX as usize + 1];
+        for (nth, (at, slot)) in self.chain(id).enumerate() {
+            match slot.ledger.reserve(pages) {
+                Ok(reserved) => seen[nth] = reserved,
+                Err(_) => {
+                    for (_, slot) in self.chain(id).take(nth) {
+                        slot.ledger.release(pages);
+                    }
+                    return Err(at);
+                }
+            }
+        }
+        for ((_, slot), reserved) in self.chain(id).zip(seen) {
+            slot.ledger.raise_peak(reserved);
+        }
+        Ok(())
+    }
+
+    /// Ends a refill: leaves its grant in the word, or gives back what the word may not hold.
+    fn settle(&self, id: GroupId, cell: &Cell, grant: u64) {
+        let granted = cell.update(|word| Some(word.granted(grant)));
+        let rest = granted.map_or(grant, |before| grant - before.fit(grant));
+        if rest > 0 {
+            self.give_back(id, rest);
+            cell.end();
+        }
+    }
+
+    /// Gives reservations back on the whole chain, leaf first.
+    fn give_back(&self, id: GroupId, pages: u64) {
+        for (_, slot) in self.chain(id) {
+            slot.ledger.release(pages);
+        }
+    }
+
+    /// Lets the word of `cpu` hold tokens, unless the group is removed or above a maximum. Waits for
+    /// the tree's lock, once for each CPU of a group.
+    fn enlist(&self, key: Key, slot: &Slot, cpu: CpuId) {
+        if slot.cell(cpu).load().is_live() {
+            return;
+        }
+        let shape = self.shape.read();
+        if slot.incarnation() == key.incarnation {
+            self.make_live(&shape, key.id, slot, cpu);
+        }
+    }
+
+    /// As [`Core::enlist`] for a group to which the caller has pages charged, if the lock is free.
+    fn try_enlist(&self, id: GroupId, slot: &Slot, cpu: CpuId) {
+        if let Some(shape) = self.shape.try_read()
+            && slot.is_alive()
+        {
+            self.make_live(&shape, id, slot, cpu);
+        }
+    }
+
+    /// Counts the word on the chain, then makes it live. The lock is proof that nothing is retired
+    /// and no maximum lowered meanwhile.
+    fn make_live(&self, _shape: &Shape, id: GroupId, slot: &Slot, cpu: CpuId) {
+        let is_over = |(_, slot): (GroupId, &Slot)| {
+            let balance = slot.ledger.balance();
+            balance.reserved > balance.max.0
+        };
+        if self.chain(id).any(is_over) {
+            return;
+        }
+        slot.touch(cpu);
+        for (_, slot) in self.chain(id) {
+            slot.add_holder();
+        }
+        if slot.cell(cpu).update(Word::enlisted).is_err() {
+            // Another thread acting as the same CPU was first.
+            for (_, slot) in self.chain(id) {
+                slot.remove_holders(1);
+            }
+        }
+    }
+
+    /// Takes the tokens of one group away and lets none come back. The caller holds the tree's lock
+    /// for writing.
+    pub(super) fn retire(&self, id: GroupId) {
+        let mut retired = 0;
+        for cell in self.slot(id).touched_cells() {
+            if let Ok(before) = cell.update(Word::retired) {
+                retired += 1;
+                if before.tokens() > 0 {
+                    self.give_back(id, before.tokens());
+                }
+            }
+        }
+        for (_, slot) in self.chain(id) {
+            slot.remove_holders(retired);
+        }
+    }
+
+    /// Takes tokens back below `group` until it has room for `pages`, or proves that it has none.
+    fn make_room(&self, group: GroupId, pages: u64) -> Verdict {
+        let ledger = &self.slot(group).ledger;
+        let balance = ledger.balance();
+        let shape = self.shape.read();
+        if pages > balance.max.0 {
+            return Verdict::Full(balance, self.look(&shape, group).tokens);
+        }
+        self.judge(&shape, group, pages)
+    }
+
+    /// See "Why a refusal is right" above.
+    fn judge(&self, shape: &Shape, group: GroupId, pages: u64) -> Verdict {
+        /// One to steal, two that agree, one to spare.
+        const PASSES: usize = 4;
+        let ledger = &self.slot(group).ledger;
+        let mut balance = ledger.balance();
+        let mut before = None;
+        for _ in 0..PASSES {
+            if balance.room() >= pages {
+                return Verdict::Room;
+            }
+            let Some(pass) = self.steal(shape, group, pages) else {
+                return Verdict::Room;
+            };
+            let bare = (pass.is_still() && pass.tokens == 0).then_some(pass);
+            if bare.is_some() && bare == before {
+                return Verdict::Full(balance, 0);
+            }
+            before = bare;
+            balance = ledger.balance();
+        }
+        Verdict::Unsure
+    }
+
+    /// One pass that takes tokens back until `group` has room for `pages`: `None`. Otherwise what it
+    /// saw; tokens are those that it took.
+    fn steal(&self, shape: &Shape, group: GroupId, pages: u64) -> Option<Pass> {
+        let ledger = &self.slot(group).ledger;
+        let mut pass = Pass::default();
+        let flow = self.walk(shape, group, &mut |id, slot| {
+            for cell in slot.touched_cells() {
+                match cell.update(Word::stolen) {
+                    Ok(word) => {
+                        pass.saw(word);
+                        self.give_back(id, word.tokens());
+                        cell.end();
+                        if ledger.balance().room() >= pages {
+                            return ControlFlow::Break(());
+                        }
+                    }
+                    Err(word) => pass.saw(word),
+                }
+            }
+            ControlFlow::Continue(())
+        });
+        flow.is_continue().then_some(pass)
+    }
+
+    /// One pass that changes nothing.
+    fn look(&self, shape: &Shape, group: GroupId) -> Pass {
+        let mut pass = Pass::default();
+        let _: ControlFlow<()> = self.walk(shape, group, &mut |_, slot| {
+            for cell in slot.touched_cells() {
+                pass.saw(cell.load());
+            }
+            ControlFlow::Continue(())
+        });
+        pass
+    }
+
+    /// Pages in escrow below `group`: exact when nothing is in flight.
+    pub(super) fn escrowed(&self, group: GroupId) -> Pages {
+        Pages(self.look(&self.shape.read(), group).tokens)
+    }
+
+    /// See [`GroupNode::usage`](super::GroupNode::usage).
+    pub(super) fn usage(&self, group: GroupId) -> Estimate<Pages> {
+        let slot = self.slot(group);
+        below(slot.ledger.balance().reserved, slot.holders())
+    }
+
+    /// See [`GroupNode::peak`](super::GroupNode::peak).
+    pub(super) fn peak(&self, group: GroupId) -> Estimate<Pages> {
+        let slot = self.slot(group);
+        below(slot.ledger.peak(), slot.holders_peak())
+    }
+
+    /// See [`GroupNode::usage_precise`](super::GroupNode::usage_precise).
+    pub(super) fn usage_precise(&self, group: GroupId) -> Pages {
+        /// Chosen: each costs one pass; whoever overtakes this many is busy, not unlucky.
+        const PASSES: usize = 16;
+        let ledger = &self.slot(group).ledger;
+        let shape = self.shape.read();
+        let mut before = self.look(&shape, group);
+        let mut used = 0;
+        for _ in 0..PASSES {
+            let reserved = ledger.balance().reserved;
+            let pass = self.look(&shape, group);
+            used = reserved.saturating_sub(pass.tokens);
+            if pass.is_still() && pass == before {
+                break;
+            }
+            before = pass;
+        }
+        Pages(used)
+    }
+}
+
+/// Takes tokens from the word if the handle is still good and they suffice.
+fn take(slot: &Slot, key: Key, cell: &Cell, pages: u64) -> bool {
+    // The incarnation is read between the load of the word and its swap; see `slot.rs`.
+    cell.update(|word| {
+        word.taken(pages)
+            .filter(|_| slot.incarnation() == key.incarnation)
+    })
+    .is_ok()
+}
+
+/// What is used of `reserved` pages when `holders` words may hold tokens.
+fn below(reserved: u64, holders: u64) -> Estimate<Pages> {
+    let tokens_max = holders.saturating_mul(CELL_MAX);
+    Estimate {
+        value: Pages(reserved),
+        low: Pages(reserved.saturating_sub(tokens_max)),
+        high: Pages(reserved),
+    }
+}

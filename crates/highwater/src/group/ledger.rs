@@ -1,0 +1,200 @@
+//! One group's account: how many pages are reserved in its subtree, and the most that may be.
+//!
+//! Invariant: a reservation is made by a compare-and-swap that succeeds only while
+//! `reserved + pages <= max`, **with the maximum of that very moment**: never above it, not even for
+//! the time of one instruction.
+//!
+//! That needs the maximum and the reservations in one atomic step, and they do not fit one word.
+//! The word therefore holds the reservations (44 bits: 2^56 bytes, all that five levels of page
+//! tables map for a program) and the *version* of the maximum (20 bits); the low bit of the version
+//! says which of two slots holds it. Changing the maximum writes the slot not in use and then steps
+//! the version, so that every compare-and-swap prepared with the old maximum fails. A slot is
+//! written again only two versions later, hence a value read between two equal versions is the
+//! maximum of that version. (2^20 changes between the load and the swap of one thread could fool
+//! it; each is a call under the tree's lock.)
+
+use crossbeam_utils::CachePadded;
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::units::Pages;
+
+const RESERVED_BITS: u32 = 44;
+/// Most pages that an account can hold, whatever its maximum says.
+pub(super) const RESERVED_MAX: u64 = (1 << RESERVED_BITS) - 1;
+const ONE_VERSION: u64 = 1 << RESERVED_BITS;
+
+/// An account at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Balance {
+    pub(super) reserved: u64,
+    pub(super) max: Pages,
+}
+
+impl Balance {
+    /// Pages that may be reserved in addition.
+    pub(super) fn room(self) -> u64 {
+        self.max.0.min(RESERVED_MAX).saturating_sub(self.reserved)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Ledger {
+    /// Written by: charges, uncharges, thieves (reservations), `set_max` (version). Read by: all of
+    /// them and readers of usage. Publishes: the slot of `max` that its version selects.
+    word: CachePadded<AtomicU64>,
+    /// Written by: `set_max`, the slot not in use, one writer at a time under the tree's lock.
+    /// Read by: anyone who has read the version.
+    max: [AtomicU64; 2],
+    /// Highest `reserved` that a successful charge has seen. Written by: charges before they
+    /// succeed. Read by: readers of the peak. Publishes: nothing.
+    peak: AtomicU64,
+}
+
+impl Ledger {
+    pub(super) fn new() -> Self {
+        let unlimited = || AtomicU64::new(Pages::MAX.0);
+        Self {
+            word: CachePadded::new(AtomicU64::new(0)),
+            max: [unlimited(), unlimited()],
+            peak: AtomicU64::new(0),
+        }
+    }
+
+    /// Reservations and maximum of one moment: that of the last load.
+    ///
+    /// Progress: repeats only after somebody changed the maximum in between.
+    pub(super) fn balance(&self) -> Balance {
+        let mut word = self.load();
+        loop {
+            let max = self.max_of(word);
+            let again = self.load();
+            if version(again) == version(word) {
+                return Balance {
+                    reserved: reserved(again),
+                    max,
+                };
+            }
+            word = again;
+        }
+    }
+
+    /// Reserves `pages` if that stays within the maximum; returns the reservations after.
+    ///
+    /// Progress: a compare-and-swap fails only because another one succeeded, or spuriously.
+    pub(super) fn reserve(&self, pages: u64) -> Result<u64, Balance> {
+        let mut word = self.load();
+        loop {
+            let balance = Balance {
+                reserved: reserved(word),
+                max: self.max_of(word),
+            };
+            if pages > balance.room() {
+                return Err(balance);
+            }
+            match self.swap(word, word + pages) {
+                Ok(()) => return Ok(balance.reserved + pages),
+                Err(seen) => word = seen,
+            }
+        }
+    }
+
+    /// Gives `pages` of the reservations back.
+    ///
+    /// # Panics
+    ///
+    /// When fewer are reserved: somebody uncharged what was never charged.
+    pub(super) fn release(&self, pages: u64) {
+        // Pairs with `load` and `swap`. SeqCst: returned tokens leave "in flight" only afterwards,
+        // and a refusal that reads the two in that order must see one of them.
+        let old = self.word.fetch_sub(pages, Ordering::SeqCst);
+        assert!(
+            reserved(old) >= pages,
+            "{pages} pages uncharged where {} were charged",
+            reserved(old)
+        );
+    }
+
+    /// Installs `max` if no more than that is reserved; else returns what is reserved.
+    /// The caller holds the tree's lock for writing.
+    pub(super) fn set_max(&self, max: Pages) -> Result<(), u64> {
+        self.install(max, |reserved| reserved <= max.0)
+    }
+
+    /// Installs `max` whatever is reserved. The caller holds the tree's lock for writing.
+    pub(super) fn force_max(&self, max: Pages) {
+        let forced = self.install(max, |_| true);
+        debug_assert!(forced.is_ok(), "nothing refuses a forced maximum");
+    }
+
+    fn install(&self, max: Pages, allows: impl Fn(u64) -> bool) -> Result<(), u64> {
+        let mut word = self.load();
+        // Pairs with the load in `max_of`. SeqCst: as for the word, which publishes it; release
+        // would do for this store alone.
+        self.slot(version(word) + 1).store(max.0, Ordering::SeqCst);
+        loop {
+            if !allows(reserved(word)) {
+                return Err(reserved(word));
+            }
+            match self.swap(word, word.wrapping_add(ONE_VERSION)) {
+                Ok(()) => return Ok(()),
+                Err(seen) => word = seen,
+            }
+        }
+    }
+
+    /// Highest reservation that a successful charge has seen.
+    pub(super) fn peak(&self) -> u64 {
+        // Relaxed: a maximum of values, ordered with nothing.
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn raise_peak(&self, reserved: u64) {
+        if self.peak() < reserved {
+            // Relaxed: a maximum of values; whoever is told that the charge succeeded sees it.
+            self.peak.fetch_max(reserved, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets the peak of a group that is gone. Nothing is reserved, nobody holds the account.
+    pub(super) fn reset_peak(&self) {
+        debug_assert_eq!(self.balance().reserved, 0, "an account in use was reset");
+        // Relaxed: the tree's lock orders it before the next group's first charge.
+        self.peak.store(0, Ordering::Relaxed);
+    }
+
+    fn load(&self) -> u64 {
+        // Pairs with `swap` and `release`. SeqCst: the moment at which a refusal finds no room has
+        // a place in the one order of all token words (`cell.rs`); acquire alone has no such place.
+        self.word.load(Ordering::SeqCst)
+    }
+
+    fn swap(&self, old: u64, new: u64) -> Result<(), u64> {
+        self.word
+            .compare_exchange_weak(
+                old,
+                new,
+                // Pairs with `load`; why SeqCst is said there.
+                Ordering::SeqCst,
+                // Pairs with `swap` of another thread; as above.
+                Ordering::SeqCst,
+            )
+            .map(drop)
+    }
+
+    fn max_of(&self, word: u64) -> Pages {
+        // Pairs with the store in `install`; SeqCst as there.
+        Pages(self.slot(version(word)).load(Ordering::SeqCst))
+    }
+
+    fn slot(&self, version: u64) -> &AtomicU64 {
+        &self.max[usize::from(version & 1 != 0)]
+    }
+}
+
+const fn reserved(word: u64) -> u64 {
+    word & RESERVED_MAX
+}
+
+const fn version(word: u64) -> u64 {
+    word >> RESERVED_BITS
+}

@@ -1,0 +1,100 @@
+//! A tree of groups with hierarchical hard limits that are never exceeded, and usage that is known
+//! as an interval at once and exactly on demand.
+//!
+//! A [`GroupNode`] is charged before memory is used and uncharged after; its ancestors are charged
+//! with it, and each has a maximum. Counting every page on every ancestor would have all CPUs write
+//! the same few cache lines. So each CPU of a group holds a few pages in *escrow*: tokens that are
+//! reserved on the group and all its ancestors and used by nobody. Most charges take from there and
+//! write one line of their own. What sets this apart from a plain per-CPU stock: near a limit the
+//! tokens shrink to nothing, a charge that finds no room takes them back from any CPU at once, and
+//! so a group with a maximum of 20 pages takes exactly 20, on 384 CPUs too.
+//!
+//! # Invariant
+//!
+//! At every group and every moment, over its subtree:
+//! `used + tokens + in flight == reserved <= max`. (After a maximum is set below the usage, reserved
+//! can only fall until it is below.) Proofs are in `escrow.rs`.
+//!
+//! # Parts
+//!
+//! | file | mechanism |
+//! |---|---|
+//! | `cell` | the token word of one CPU of one group: tokens, operations in flight, sequence |
+//! | `ledger` | reservations and maximum of one group, changed in one atomic step |
+//! | `slot` | memory of groups, reused by later ones, found by id without a lock |
+//! | `escrow` | charge, uncharge, refill, steal; when a refusal is proven |
+//! | `tree` | creating, removing, walking; the invariants as a check |
+//! | `node`, `charge` | handles: a group, and pages charged to it |
+//!
+//! # Orderings
+//!
+//! Every access that decides something is `SeqCst`, in `cell`, `ledger` and `slot`: a refusal is a
+//! statement about many words at one moment, which needs one order of them all. On x86-64 and arm64
+//! the swaps cost the same as with acquire and release.
+//!
+//! Source: accounting spec 8 and 11.10; see `escrow.rs` for what deviates.
+
+mod cell;
+mod ledger;
+mod slot;
+mod error;
+mod escrow;
+mod tree;
+mod charge;
+mod node;
+#[cfg(all(test, loom))]
+mod loom;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use charge::Charge;
+pub use error::{ChargeError, ChildError, MaxError, RemoveError};
+pub use node::GroupNode;
+pub use tree::GroupTree;
+
+use crate::units::{Bytes, Pages};
+
+/// Deepest level of a group; the root's is 0. Chosen: above any tenant, session, query and operator
+/// nesting in use, and small enough for a charge to keep one number for each level on its stack.
+pub const DEPTH_MAX: u32 = 64;
+
+/// What a group may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Limits {
+    /// Hard limit of the group and its descendants together; [`Pages::MAX`] for none.
+    pub max: Pages,
+}
+
+impl Limits {
+    /// A hard limit of the whole pages in `bytes`, and no other limit.
+    #[must_use]
+    pub const fn max(bytes: Bytes) -> Self {
+        Self::max_pages(bytes.pages_floor())
+    }
+
+    /// A hard limit of `pages`, and no other limit.
+    #[must_use]
+    pub const fn max_pages(pages: Pages) -> Self {
+        Self { max: pages }
+    }
+}
+
+impl Default for Limits {
+    /// No limit.
+    fn default() -> Self {
+        Self::max_pages(Pages::MAX)
+    }
+}
+
+/// How often a group ran into its limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct GroupEvents {
+    /// Charges, to the group or a descendant, that were refused because of this group's maximum.
+    pub max: u64,
+    /// Times that memory was out in the group, as recorded by whoever noticed.
+    pub oom: u64,
+}

@@ -1,0 +1,388 @@
+//! Handles to groups: what a user of the tree calls.
+
+use std::fmt;
+
+use crate::sync::{Arc, StatCell};
+use crate::units::{CpuId, Estimate, GroupId, Pages};
+
+use super::charge::Charge;
+use super::error::{ChargeError, ChildError, MaxError};
+use super::slot::Slot;
+use super::tree::{Core, GroupTree, Key, Shared};
+use super::{GroupEvents, Limits};
+
+/// What never changes in the life of a group.
+#[derive(Debug)]
+pub(super) struct Meta {
+    pub(super) key: Key,
+    pub(super) name: Box<str>,
+    pub(super) parent: Option<Arc<Self>>,
+    pub(super) depth: u32,
+    pub(super) events_max: StatCell,
+    events_oom: StatCell,
+}
+
+impl Meta {
+    pub(super) fn root(incarnation: u64) -> Self {
+        let id = GroupId(0);
+        Self {
+            key: Key { id, incarnation },
+            name: "".into(),
+            parent: None,
+            depth: 0,
+            events_max: StatCell::new(),
+            events_oom: StatCell::new(),
+        }
+    }
+
+    /// For a group that is about to move into `slot`.
+    pub(super) fn child(parent: &Arc<Self>, name: &str, id: GroupId, slot: &Slot) -> Self {
+        let incarnation = slot.incarnation() + 1;
+        Self {
+            key: Key { id, incarnation },
+            name: name.into(),
+            parent: Some(Arc::clone(parent)),
+            depth: parent.depth + 1,
+            events_max: StatCell::new(),
+            events_oom: StatCell::new(),
+        }
+    }
+}
+
+/// A group of a [`GroupTree`]. Cloning it gives another handle to the same group.
+///
+/// A handle stays valid when its group is removed: charging, limits and children then fail, reads
+/// describe what is still charged, and once that is nothing they read zero.
+#[derive(Clone)]
+pub struct GroupNode {
+    shared: Arc<Shared>,
+    meta: Arc<Meta>,
+}
+
+impl GroupNode {
+    pub(super) fn new(shared: &Arc<Shared>, meta: Arc<Meta>) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            meta,
+        }
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(super) fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    /// The group's identifier in its tree; reused some time after the group is removed.
+    #[must_use]
+    pub fn id(&self) -> GroupId {
+        self.meta.key.id
+    }
+
+    /// The group's name among its siblings; empty for the root.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.meta.name
+    }
+
+    /// The names from the root: `/` for the root, else such as `/tenant-a/query-42`.
+    #[must_use]
+    pub fn path(&self) -> String {
+        let mut names = Vec::new();
+        let mut at = &self.meta;
+        while let Some(parent) = &at.parent {
+            names.push(&*at.name);
+            at = parent;
+        }
+        names.reverse();
+        format!("/{}", names.join("/"))
+    }
+
+    /// Groups between this one and the root, the root included; 0 for the root.
+    #[must_use]
+    pub fn depth(&self) -> u32 {
+        self.meta.depth
+    }
+
+    /// The group above; `None` for the root.
+    #[must_use]
+    pub fn parent(&self) -> Option<Self> {
+        let meta = self.meta.parent.as_ref()?;
+        Some(Self::new(&self.shared, Arc::clone(meta)))
+    }
+
+    /// The tree that the group belongs to.
+    #[must_use]
+    pub fn tree(&self) -> GroupTree {
+        GroupTree::of(&self.shared)
+    }
+
+    /// Whether the group was removed.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.slot().incarnation() != self.meta.key.incarnation
+    }
+
+    /// Whether `other` is this group or one of its ancestors.
+    #[must_use]
+    pub fn is_descendant_of(&self, other: &Self) -> bool {
+        if !Arc::ptr_eq(&self.shared, &other.shared) {
+            return false;
+        }
+        std::iter::successors(Some(&self.meta), |meta| meta.parent.as_ref())
+            .any(|meta| meta.key == other.meta.key)
+    }
+
+    /// Creates a group below this one.
+    ///
+    /// # Errors
+    ///
+    /// When the name is taken or invalid, this group is removed or at depth 64, or there are as
+    /// many groups as identifiers.
+    ///
+    /// # Cost
+    ///
+    /// The tree's lock for writing. Allocates two cache lines for each CPU when more groups exist
+    /// than ever before, else reuses a slot.
+    pub fn child(&self, name: &str, limits: Limits) -> Result<Self, ChildError> {
+        let meta = self.core().create(&self.meta, name, limits)?;
+        Ok(Self::new(&self.shared, meta))
+    }
+
+    /// The groups directly below, by name; none when this one is removed.
+    ///
+    /// # Cost
+    ///
+    /// The tree's lock for reading; O(children).
+    #[must_use]
+    pub fn children(&self) -> Vec<Self> {
+        let metas = self.core().children(self.meta.key);
+        metas
+            .into_iter()
+            .map(|meta| Self::new(&self.shared, meta))
+            .collect()
+    }
+
+    /// Charges `pages` to this group and all its ancestors, never above any maximum.
+    ///
+    /// # Cost
+    ///
+    /// When the CPU holds enough tokens: two atomic operations on lines that only this CPU writes.
+    /// Otherwise, at most once in 32 pages while there is room: one on a line of each ancestor, and
+    /// for the first charge of a CPU the tree's lock for reading. Without room: passes over the
+    /// words, in the subtree of the group without room, of all CPUs that have charged there, under the
+    /// tree's lock for reading (rank [`Groups`](crate::sync::Rank::Groups)). No allocation.
+    ///
+    /// # Errors
+    ///
+    /// [`ChargeError::OverMax`] only if at some moment of the call the named group had less than
+    /// `pages` left, counting everything in escrow as left;
+    /// [`ChargeError::Contended`] when other threads prevented both outcomes too often;
+    /// [`ChargeError::Removed`] when this group is removed. Nothing is charged then.
+    /// Adversaries: `tests/limits.rs::tiny_limits_are_exact_on_every_cpu`,
+    /// `tests/limits.rs::no_charge_is_refused_while_pages_are_free_or_parked`.
+    pub fn try_charge(&self, pages: Pages) -> Result<Charge, ChargeError> {
+        self.try_charge_on(self.core().cpu_hint(), pages)
+    }
+
+    /// As [`GroupNode::try_charge`], acting as `cpu`. Any thread may act as any CPU at any time.
+    ///
+    /// # Errors
+    ///
+    /// As [`GroupNode::try_charge`].
+    ///
+    /// # Panics
+    ///
+    /// When the tree has no such CPU.
+    pub fn try_charge_on(&self, cpu: CpuId, pages: Pages) -> Result<Charge, ChargeError> {
+        self.core().charge(self.meta.key, cpu, pages.0)?;
+        let keeper = self.shared.keeper(cpu);
+        Ok(Charge::over(keeper, self.meta.key, pages))
+    }
+
+    /// Uncharges pages whose guard was [disowned](Charge::disown). Works on removed groups.
+    ///
+    /// # Cost
+    ///
+    /// While the CPU's word has room: one atomic operation on a line that only this CPU writes.
+    /// Otherwise, at most once in 32 pages, one on a line of each ancestor. Never waits for a lock.
+    ///
+    /// # Panics
+    ///
+    /// When more pages go back to the ancestors than they hold: somebody uncharged what was never
+    /// charged. Debug builds also notice a handle whose pages are all uncharged already.
+    pub fn uncharge(&self, pages: Pages) {
+        self.uncharge_on(self.core().cpu_hint(), pages);
+    }
+
+    /// As [`GroupNode::uncharge`], acting as `cpu`.
+    ///
+    /// # Panics
+    ///
+    /// As [`GroupNode::uncharge`], and when the tree has no such CPU.
+    pub fn uncharge_on(&self, cpu: CpuId, pages: Pages) {
+        debug_assert!(self.is_here(), "nothing is charged to a group that is gone");
+        self.core().uncharge(self.id(), cpu, pages.0);
+    }
+
+    /// Moves `pages` that are charged to this group, and whose guard was disowned, to its parent:
+    /// for emptying a group that is going away. The ancestors' reservations stay as they are.
+    ///
+    /// # Cost
+    ///
+    /// One atomic operation on a line of this group.
+    ///
+    /// # Panics
+    ///
+    /// When this is the root, or fewer pages are charged to this group.
+    pub fn uncharge_to_parent(&self, pages: Pages) {
+        debug_assert!(self.is_here(), "nothing is charged to a group that is gone");
+        assert!(self.meta.parent.is_some(), "the root has no parent");
+        self.slot().ledger.release(pages.0);
+    }
+
+    /// Pages that this group and its descendants use, without visiting any CPU.
+    ///
+    /// # Accuracy
+    ///
+    /// `high` (and `value`) is what is reserved in the subtree; it never exceeds the maximum, and is
+    /// at every moment at least the usage. `low` is 64 pages lower for each CPU of each group in the
+    /// subtree that may hold tokens, and is at most the usage when nothing is in flight; operations
+    /// in flight may raise it by the pages that they are about to give back.
+    /// Adversary: `tests/limits.rs::the_interval_holds_the_usage_however_tokens_lie`.
+    ///
+    /// # Cost
+    ///
+    /// Four loads. O(1).
+    #[must_use]
+    pub fn usage(&self) -> Estimate<Pages> {
+        self.unless_gone(self.core().usage(self.id()), Estimate::exact(Pages::ZERO))
+    }
+
+    /// Pages that this group and its descendants use.
+    ///
+    /// # Accuracy
+    ///
+    /// Exact at a moment within the call if among 17 passes two in a row saw no change, which is
+    /// certain when nothing is in flight. Otherwise off by at most the pages that others charged and
+    /// uncharged during the last pass.
+    /// Adversary: `tests/limits.rs::precise_usage_is_exact_beside_other_groups`.
+    ///
+    /// # Cost
+    ///
+    /// The tree's lock for reading; one load for each CPU that has charged to a group of the subtree,
+    /// at least twice.
+    #[must_use]
+    pub fn usage_precise(&self) -> Pages {
+        self.unless_gone(self.core().usage_precise(self.id()), Pages::ZERO)
+    }
+
+    /// Pages reserved in the subtree that nobody uses, and that any charge which needs them takes.
+    ///
+    /// # Accuracy
+    ///
+    /// Exact when nothing is in flight.
+    ///
+    /// # Cost
+    ///
+    /// The tree's lock for reading; one load for each CPU that has charged to a group of the subtree.
+    #[must_use]
+    pub fn escrowed(&self) -> Pages {
+        self.unless_gone(self.core().escrowed(self.id()), Pages::ZERO)
+    }
+
+    /// The highest usage since the group was created. Never decreases.
+    ///
+    /// # Accuracy
+    ///
+    /// `high` (and `value`) is the highest reservation that a successful charge has seen: at least
+    /// the highest usage. `low` is 64 pages lower for each CPU of each group in the subtree that
+    /// held tokens at a time, and is at most the highest usage unless reservations that were undone
+    /// later were in flight just then, which raises it by those.
+    /// Adversary: `tests/limits.rs::the_interval_holds_the_usage_however_tokens_lie`.
+    ///
+    /// # Cost
+    ///
+    /// Two loads. O(1).
+    #[must_use]
+    pub fn peak(&self) -> Estimate<Pages> {
+        self.unless_gone(self.core().peak(self.id()), Estimate::exact(Pages::ZERO))
+    }
+
+    /// The limits as they are now.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        let max = self.slot().ledger.balance().max;
+        Limits::max_pages(self.unless_gone(max, Pages::ZERO))
+    }
+
+    /// Sets the maximum. From the moment it is installed no charge brings the subtree above it.
+    ///
+    /// # Errors
+    ///
+    /// [`MaxError::BelowUsage`] when the subtree uses more: the maximum **is** installed, nothing in
+    /// the subtree can be charged until enough is uncharged, and that is what remains to be done.
+    /// [`MaxError::Removed`] when the group is removed; nothing is installed.
+    ///
+    /// # Cost
+    ///
+    /// The tree's lock for writing; below the reservations also a swap for each CPU that has charged
+    /// to a group of the subtree. Loads as [`GroupNode::usage_precise`].
+    pub fn set_max(&self, max: Pages) -> Result<(), MaxError> {
+        self.core().set_max(self.meta.key, max)
+    }
+
+    /// What has happened to the group since it was created.
+    #[must_use]
+    pub fn events(&self) -> GroupEvents {
+        GroupEvents {
+            max: self.meta.events_max.get(),
+            oom: self.meta.events_oom.get(),
+        }
+    }
+
+    /// Counts that memory was out in this group, for [`GroupNode::events`].
+    pub fn record_oom(&self) {
+        self.meta.events_oom.add(1);
+    }
+
+    /// What was just read from the slot, or `gone` when that may describe a later group.
+    fn unless_gone<T>(&self, read: T, gone: T) -> T {
+        if self.is_here() { read } else { gone }
+    }
+
+    /// Whether the slot is still this group's: it lives, or pages may still be charged to it.
+    fn is_here(&self) -> bool {
+        let incarnation = self.slot().incarnation();
+        incarnation == self.meta.key.incarnation || incarnation == self.meta.key.incarnation + 1
+    }
+
+    fn slot(&self) -> &Slot {
+        self.core().slot(self.id())
+    }
+
+    fn core(&self) -> &Core {
+        &self.shared.core
+    }
+}
+
+impl PartialEq for GroupNode {
+    /// The same group of the same tree.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared) && self.meta.key == other.meta.key
+    }
+}
+
+impl Eq for GroupNode {}
+
+impl fmt::Debug for GroupNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GroupNode")
+            .field("id", &self.id())
+            .field("path", &self.path())
+            .field("usage", &self.usage())
+            .finish_non_exhaustive()
+    }
+}

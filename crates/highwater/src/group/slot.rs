@@ -1,0 +1,245 @@
+//! Where groups live: one slot for each id, in memory that stays for as long as the tree does.
+//!
+//! A slot is used by one group after another (an *incarnation*), so that creating a short-lived
+//! group allocates no token words and a charge needs no reference count that other CPUs write. Ids
+//! are looked up without a lock: two loads.
+//!
+//! What makes reuse safe:
+//! - `incarnation` is odd while a group lives, even otherwise, and never repeats. A handle carries
+//!   the number it was made for.
+//! - An operation that takes tokens checks it between loading a word and swapping it; a word that
+//!   belongs to a later group differs in its sequence. An operation that reserves marks itself in
+//!   flight first and checks afterwards; a slot is reused only when nothing is reserved and nothing
+//!   is in flight. One of the two notices.
+//! - An operation that gives pages back is protected by those pages: they are reserved until it has
+//!   released them, on this group first and on its parent after that.
+
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Arc, LockClass, OnceLock, Rank, RwLock};
+use crate::units::{CpuId, GroupId};
+
+use super::cell::Cell;
+use super::ledger::Ledger;
+use super::node::Meta;
+
+static META: LockClass = LockClass::new("group seat", Rank::Leaf);
+
+/// Stands for "no parent" in [`Slot::parent`]; the table never grows to that id.
+const NO_PARENT: u32 = u32::MAX;
+
+/// One group, or the place for one.
+#[derive(Debug)]
+pub(super) struct Slot {
+    /// Written by: creation and removal, under the tree's lock. Read by: charges. Publishes: the
+    /// slot as initialised for this incarnation.
+    incarnation: AtomicU64,
+    /// Written by: creation, while nothing is reserved or in flight here. Read by: whoever has
+    /// something reserved or in flight here, so it cannot change under them.
+    parent: AtomicU32,
+    pub(super) ledger: Ledger,
+    /// Live words in the subtree. Written by: enlisting and retiring, under the tree's lock.
+    /// Read by: refills and reads of usage. Never below the number of words that hold tokens.
+    holders: AtomicU64,
+    /// Most live words that the subtree had. Written and read as `holders`.
+    holders_peak: AtomicU64,
+    /// CPUs whose word may be other than idle, one bit each. Written by: the first operation of a
+    /// CPU; cleared before reuse. Read by: passes over the subtree. A set bit says nothing; a clear
+    /// bit that no operation has begun there.
+    touched: Box<[AtomicU64]>,
+    cells: Box<[Cell]>,
+    /// Name and place of the group that lives here or whose charges are still here.
+    pub(super) meta: RwLock<Option<Arc<Meta>>>,
+}
+
+impl Slot {
+    fn new(nr_cpus: usize) -> Self {
+        Self {
+            incarnation: AtomicU64::new(0),
+            parent: AtomicU32::new(NO_PARENT),
+            ledger: Ledger::new(),
+            holders: AtomicU64::new(0),
+            holders_peak: AtomicU64::new(0),
+            touched: (0..nr_cpus.div_ceil(64))
+                .map(|_| AtomicU64::new(0))
+                .collect(),
+            cells: (0..nr_cpus).map(|_| Cell::new()).collect(),
+            meta: RwLock::new(&META, None),
+        }
+    }
+
+    pub(super) fn incarnation(&self) -> u64 {
+        // Pairs with `step_incarnation`. SeqCst: a charge marks itself in flight and then reads
+        // this, reuse writes this and then reads the marks; acquire and release let both miss.
+        self.incarnation.load(Ordering::SeqCst)
+    }
+
+    /// From free to alive, or from alive to removed. The caller holds the tree's lock for writing.
+    pub(super) fn step_incarnation(&self) -> u64 {
+        // Pairs with the load in `incarnation`; SeqCst as there.
+        self.incarnation.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        self.incarnation() % 2 == 1
+    }
+
+    pub(super) fn parent(&self) -> Option<GroupId> {
+        // Relaxed: it was written before the incarnation that the caller has checked, and cannot
+        // change while the caller has anything reserved or in flight here.
+        match self.parent.load(Ordering::Relaxed) {
+            NO_PARENT => None,
+            id => Some(GroupId(id)),
+        }
+    }
+
+    /// Prepares a free slot for a group under `parent`. The caller holds the tree's lock for
+    /// writing.
+    pub(super) fn prepare(&self, parent: Option<GroupId>) {
+        debug_assert!(self.is_idle(), "a slot in use was given away");
+        // Relaxed: published by the step of the incarnation that follows.
+        self.parent
+            .store(parent.map_or(NO_PARENT, |id| id.0), Ordering::Relaxed);
+        self.ledger.reset_peak();
+        // Relaxed: a maximum that only describes; published as above.
+        self.holders_peak.store(0, Ordering::Relaxed);
+        for word in &self.touched {
+            // Pairs with `touch`; SeqCst as there.
+            word.store(0, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether nothing is reserved and no operation is in flight.
+    pub(super) fn is_idle(&self) -> bool {
+        self.ledger.balance().reserved == 0
+            && self
+                .touched_cells()
+                .all(|cell| cell.load().in_flight() == 0)
+    }
+
+    pub(super) fn cell(&self, cpu: CpuId) -> &Cell {
+        &self.cells[cpu.index()]
+    }
+
+    /// Makes passes over the subtree look at `cpu`.
+    pub(super) fn touch(&self, cpu: CpuId) {
+        let (word, bit) = (&self.touched[cpu.index() / 64], 1 << (cpu.index() % 64));
+        // Pairs with `touched_cells`. SeqCst: the bit is set before anything begins in the word,
+        // and a pass that misses the bit must come before that in the one order of all words.
+        if word.load(Ordering::SeqCst) & bit == 0 {
+            // Pairs with `touched_cells`; SeqCst as above.
+            word.fetch_or(bit, Ordering::SeqCst);
+        }
+    }
+
+    /// The words in which an operation may have begun.
+    pub(super) fn touched_cells(&self) -> impl Iterator<Item = &Cell> {
+        self.touched
+            .iter()
+            .enumerate()
+            .flat_map(move |(nth, word)| {
+                // Pairs with `touch`; SeqCst as there.
+                let mut bits = word.load(Ordering::SeqCst);
+                std::iter::from_fn(move || {
+                    let bit = bits.trailing_zeros();
+                    bits &= bits.wrapping_sub(1);
+                    (bit < u64::BITS).then(|| &self.cells[nth * 64 + bit as usize])
+                })
+            })
+    }
+
+    pub(super) fn all_cells(&self) -> &[Cell] {
+        &self.cells
+    }
+
+    pub(super) fn holders(&self) -> u64 {
+        // Pairs with `add_holder`: who sees tokens in a word sees the word counted. SeqCst: a read
+        // of usage takes this after the reservations, in the order of the token words.
+        self.holders.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn holders_peak(&self) -> u64 {
+        // Relaxed: a maximum that only describes.
+        self.holders_peak.load(Ordering::Relaxed)
+    }
+
+    /// Counts a word of the subtree before it becomes live.
+    pub(super) fn add_holder(&self) {
+        // Pairs with `holders`; SeqCst as there.
+        let holders = self.holders.fetch_add(1, Ordering::SeqCst) + 1;
+        // Relaxed: a maximum that only describes.
+        self.holders_peak.fetch_max(holders, Ordering::Relaxed);
+    }
+
+    /// Forgets words of the subtree that hold no tokens any more.
+    pub(super) fn remove_holders(&self, count: u64) {
+        // Pairs with `holders`; SeqCst as there.
+        let before = self.holders.fetch_sub(count, Ordering::SeqCst);
+        assert!(before >= count, "{count} of {before} live words retired");
+    }
+}
+
+/// Chunk `i` holds `64 << i` slots, so that 26 chunks hold every id that [`NO_PARENT`] leaves.
+const FIRST_CHUNK: usize = 64;
+const NR_CHUNKS: usize = 26;
+
+type Chunk = Box<[OnceLock<Box<Slot>>]>;
+
+/// All slots, by id: grows, never moves, never shrinks.
+#[derive(Debug)]
+pub(super) struct Table {
+    chunks: [OnceLock<Chunk>; NR_CHUNKS],
+}
+
+impl Table {
+    pub(super) fn new() -> Self {
+        Self {
+            chunks: [const { OnceLock::new() }; NR_CHUNKS],
+        }
+    }
+
+    pub(super) fn get(&self, id: GroupId) -> Option<&Slot> {
+        let (chunk, offset) = place(id.index());
+        self.chunks
+            .get(chunk)?
+            .get()?
+            .get(offset)?
+            .get()
+            .map(|slot| &**slot)
+    }
+
+    /// The slot of `id`, made if it is the first use. `None` when the table is full.
+    pub(super) fn make(&self, id: GroupId, nr_cpus: usize) -> Option<&Slot> {
+        let (chunk, offset) = place(id.index());
+        let slots = self
+            .chunks
+            .get(chunk)?
+            .get_or_init(|| (0..FIRST_CHUNK << chunk).map(|_| OnceLock::new()).collect());
+        Some(slots[offset].get_or_init(|| Box::new(Slot::new(nr_cpus))))
+    }
+}
+
+/// Chunk and offset of the slot number `index`.
+fn place(index: usize) -> (usize, usize) {
+    let chunk = (index / FIRST_CHUNK + 1).ilog2() as usize;
+    (chunk, index - FIRST_CHUNK * ((1 << chunk) - 1))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    // Goal: every id has a place of its own. Method: walk the ids in order; places must follow one
+    // another, chunk by chunk.
+    #[test]
+    fn places_follow_one_another() {
+        let (mut chunk, mut offset) = (0, 0);
+        for index in 0..100_000 {
+            assert_eq!(place(index), (chunk, offset));
+            offset += 1;
+            if offset == FIRST_CHUNK << chunk {
+                (chunk, offset) = (chunk + 1, 0);
+            }
+        }
+        assert!(place(u32::MAX as usize - 64).0 <= NR_CHUNKS);
+    }
+}

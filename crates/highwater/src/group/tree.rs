@@ -1,0 +1,496 @@
+//! The shape of the tree: creating, removing and finding groups, walking subtrees, and the check of
+//! every invariant.
+//!
+//! One lock ([`Rank::Groups`]) guards the shape. Creating, removing and setting a maximum hold it
+//! for writing; taking tokens back and making a word live hold it for reading. Charges that find
+//! tokens, all uncharges, and looking up an id never wait for it.
+//!
+//! A removed group whose pages are still charged stays in its parent's family (*zombie*), so that a
+//! pass over a subtree still sees operations in flight in it. Its id is reused when nothing is
+//! reserved and nothing is in flight there; creating a group looks at a few zombies, so nothing has
+//! to be done when the last page goes.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::ControlFlow;
+
+use crossbeam_utils::CachePadded;
+
+use crate::sync::{Arc, LockClass, Rank, RwLock};
+use crate::units::{CpuId, GroupId, Pages};
+
+use super::cell::CELL_MAX;
+use super::error::{ChildError, MaxError, RemoveError};
+use super::node::{GroupNode, Meta};
+use super::slot::{Slot, Table};
+use super::{DEPTH_MAX, Limits};
+
+static SHAPE: LockClass = LockClass::new("group tree", Rank::Groups);
+
+/// Zombies that one creation looks at: enough to reuse ids faster than removals use them up.
+const REAP_BATCH: usize = 8;
+
+/// A group in one life of its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    pub(super) id: GroupId,
+    pub(super) incarnation: u64,
+}
+
+/// The children of one group.
+#[derive(Debug, Default)]
+struct Family {
+    children: BTreeMap<Box<str>, GroupId>,
+    zombies: BTreeSet<GroupId>,
+}
+
+/// What the tree's lock guards.
+#[derive(Debug)]
+pub(super) struct Shape {
+    /// By id.
+    families: Vec<Family>,
+    free: Vec<GroupId>,
+    /// Every zombie, in the order in which they are looked at.
+    zombies: VecDeque<GroupId>,
+}
+
+/// The tree itself. Stays while a handle or a charge does.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) nr_cpus: usize,
+    pub(super) table: Table,
+    pub(super) shape: RwLock<Shape>,
+}
+
+/// Keeps the tree in memory on behalf of the charges made on one CPU: cloning it writes a count
+/// that other CPUs rarely write.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    pub(super) core: CachePadded<Arc<Core>>,
+}
+
+/// What the handles of one tree share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) core: Arc<Core>,
+    keepers: Box<[Arc<Keeper>]>,
+}
+
+impl Shared {
+    pub(super) fn keeper(&self, cpu: CpuId) -> Arc<Keeper> {
+        Arc::clone(&self.keepers[cpu.index()])
+    }
+}
+
+/// A tree of groups with hierarchical limits. Cloning it gives another handle to the same tree.
+///
+/// # Cost
+///
+/// For each group, two cache lines for each CPU, allocated when its slot is first used and reused by
+/// later groups: 48 KiB on 384 CPUs.
+///
+/// # Examples
+///
+/// ```
+/// use highwater::group::{GroupTree, Limits};
+/// use highwater::units::{Bytes, Pages};
+///
+/// let tree = GroupTree::new(2);
+/// let tenant = tree.root().child("tenant-a", Limits::max(Bytes::kib(80)))?;
+/// let query = tenant.child("query-42", Limits::default())?;
+/// let work = query.try_charge(Pages(20))?;
+/// let refused = query.try_charge(Pages(1)).unwrap_err();
+/// assert_eq!(
+///     refused.to_string(),
+///     "no room in group G1 for 1 page more: 20 pages used, 0 pages in escrow, maximum 20 pages; \
+///      reclaim from it or raise its maximum",
+/// );
+/// drop(work);
+/// assert_eq!(tenant.usage_precise(), Pages(0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct GroupTree {
+    shared: Arc<Shared>,
+}
+
+impl GroupTree {
+    /// A tree of one group, the root, which has no limit. CPU ids are below `nr_cpus`.
+    ///
+    /// # Panics
+    ///
+    /// When `nr_cpus` is zero.
+    #[must_use]
+    pub fn new(nr_cpus: usize) -> Self {
+        assert!(nr_cpus > 0, "a tree of groups needs a CPU");
+        let core = Arc::new(Core {
+            nr_cpus,
+            table: Table::new(),
+            shape: RwLock::new(
+                &SHAPE,
+                Shape {
+                    families: vec![Family::default()],
+                    free: Vec::new(),
+                    zombies: VecDeque::new(),
+                },
+            ),
+        });
+        let root = core
+            .table
+            .make(GroupId(0), nr_cpus)
+            .expect("the table holds the first id");
+        root.prepare(None);
+        let incarnation = root.step_incarnation();
+        *root.meta.write() = Some(Arc::new(Meta::root(incarnation)));
+        let keepers = (0..nr_cpus)
+            .map(|_| {
+                Arc::new(Keeper {
+                    core: CachePadded::new(Arc::clone(&core)),
+                })
+            })
+            .collect();
+        Self {
+            shared: Arc::new(Shared { core, keepers }),
+        }
+    }
+
+    pub(super) fn of(shared: &Arc<Shared>) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+        }
+    }
+
+    /// CPUs that the tree keeps tokens for.
+    #[must_use]
+    pub fn nr_cpus(&self) -> usize {
+        self.shared.core.nr_cpus
+    }
+
+    /// The group that holds all others.
+    ///
+    /// # Panics
+    ///
+    /// Never: the root stays.
+    #[must_use]
+    pub fn root(&self) -> GroupNode {
+        self.get(GroupId(0)).expect("the root is never removed")
+    }
+
+    /// The group of that id, also a removed one while pages are charged to it.
+    ///
+    /// # Cost
+    ///
+    /// Two loads, an uncontended lock of that group alone, two reference counts. Never waits for the
+    /// tree's lock. [`GroupTree::uncharge`] does without any of it.
+    #[must_use]
+    pub fn get(&self, id: GroupId) -> Option<GroupNode> {
+        let meta = self.shared.core.table.get(id)?.meta.read().clone()?;
+        Some(GroupNode::new(&self.shared, meta))
+    }
+
+    /// Removes a group that has no children.
+    ///
+    /// New charges to it fail from now on; its tokens go back to its ancestors. Pages still charged
+    /// to it stay charged to its ancestors until they are uncharged, and until then its id is not
+    /// reused and [`GroupTree::get`] finds it.
+    ///
+    /// # Errors
+    ///
+    /// When it has children, is the root, is removed already, or belongs to another tree.
+    ///
+    /// # Cost
+    ///
+    /// The tree's lock for writing; one swap for each CPU that has charged to it.
+    pub fn remove(&self, group: &GroupNode) -> Result<(), RemoveError> {
+        if !Arc::ptr_eq(&self.shared, group.shared()) {
+            return Err(RemoveError::OtherTree { group: group.id() });
+        }
+        self.shared.core.remove(group.meta())
+    }
+
+    /// Uncharges pages whose guard was [disowned](super::Charge::disown), by the id of their group:
+    /// for whoever keeps ids, such as the owner of a page frame.
+    ///
+    /// # Cost
+    ///
+    /// As [`GroupNode::uncharge`]; no reference count, no lock.
+    ///
+    /// # Panics
+    ///
+    /// When the group does not exist, or more pages go back to the ancestors than they hold.
+    pub fn uncharge(&self, id: GroupId, pages: Pages) {
+        let core = &self.shared.core;
+        core.uncharge(id, core.cpu_hint(), pages.0);
+    }
+
+    /// `top` and its descendants, parents before children and children by name;
+    /// nothing when `top` is removed.
+    ///
+    /// # Cost
+    ///
+    /// The tree's lock for reading; O(groups in the subtree).
+    #[must_use]
+    pub fn subtree(&self, top: &GroupNode) -> Vec<GroupNode> {
+        let core = &self.shared.core;
+        let mut found = Vec::new();
+        let shape = core.shape.read();
+        if top.is_removed() {
+            return found;
+        }
+        let _: ControlFlow<()> = core.walk(&shape, top.id(), &mut |_, slot| {
+            if slot.is_alive()
+                && let Some(meta) = slot.meta.read().clone()
+            {
+                found.push(GroupNode::new(&self.shared, meta));
+            }
+            ControlFlow::Continue(())
+        });
+        found
+    }
+
+    /// Checks, at a moment when no operation is in flight, that at every group
+    /// `tokens + sum of the children's reservations <= reserved <= max` (reservations above a maximum
+    /// that was set below the usage excepted), that only live words hold tokens and never more than
+    /// their cap, that live words are counted on every ancestor, and that nothing is in flight.
+    ///
+    /// # Panics
+    ///
+    /// When one of these does not hold.
+    pub fn check_invariants(&self) {
+        let core = &self.shared.core;
+        let shape = core.shape.read();
+        core.check(&shape, GroupId(0));
+        for zombie in &shape.zombies {
+            assert!(
+                !core.slot(*zombie).is_alive(),
+                "{zombie} is a living zombie"
+            );
+        }
+    }
+}
+
+impl Core {
+    /// The slot of an id that is in use.
+    pub(super) fn slot(&self, id: GroupId) -> &Slot {
+        match self.table.get(id) {
+            Some(slot) => slot,
+            None => panic!("{id} is not a group of this tree"),
+        }
+    }
+
+    /// The slots of `id` and its ancestors, leaf first. A slot's parent is read before the slot is
+    /// handed out: releasing the last page of a removed group may let its slot be reused.
+    pub(super) fn chain(&self, id: GroupId) -> impl Iterator<Item = (GroupId, &Slot)> {
+        let mut next = Some((id, self.slot(id)));
+        std::iter::from_fn(move || {
+            let (at, slot) = next?;
+            next = slot.parent().map(|parent| (parent, self.slot(parent)));
+            Some((at, slot))
+        })
+    }
+
+    /// The CPU to act as when the caller names none.
+    pub(super) fn cpu_hint(&self) -> CpuId {
+        let hint = crate::percpu::current_cpu();
+        if hint.index() < self.nr_cpus {
+            hint
+        } else {
+            CpuId::from_index(hint.index() % self.nr_cpus)
+        }
+    }
+
+    /// Visits `top` and everything below it, zombies included, parents first.
+    pub(super) fn walk<B>(
+        &self,
+        shape: &Shape,
+        top: GroupId,
+        visit: &mut dyn FnMut(GroupId, &Slot) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        visit(top, self.slot(top))?;
+        let family = &shape.families[top.index()];
+        for id in family.children.values().chain(&family.zombies) {
+            self.walk(shape, *id, visit)?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    pub(super) fn create(
+        &self,
+        parent: &Arc<Meta>,
+        name: &str,
+        limits: Limits,
+    ) -> Result<Arc<Meta>, ChildError> {
+        if !is_valid_name(name) {
+            return Err(ChildError::InvalidName);
+        }
+        let Key { id: above, .. } = parent.key;
+        if parent.depth >= DEPTH_MAX {
+            return Err(ChildError::TooDeep {
+                parent: above,
+                depth: parent.depth,
+            });
+        }
+        let mut shape = self.shape.write();
+        if self.slot(above).incarnation() != parent.key.incarnation {
+            return Err(ChildError::Removed { parent: above });
+        }
+        if shape.families[above.index()].children.contains_key(name) {
+            return Err(ChildError::DuplicateName { parent: above });
+        }
+        self.reap_some(&mut shape);
+        let id = shape.free.pop().unwrap_or_else(|| {
+            shape.families.push(Family::default());
+            GroupId::from_index(shape.families.len() - 1)
+        });
+        let Some(slot) = self.table.make(id, self.nr_cpus) else {
+            shape.families.pop();
+            return Err(ChildError::TooMany {
+                count: shape.families.len() as u64,
+            });
+        };
+        slot.prepare(Some(above));
+        slot.ledger.force_max(limits.max);
+        let meta = Arc::new(Meta::child(parent, name, id, slot));
+        *slot.meta.write() = Some(Arc::clone(&meta));
+        let incarnation = slot.step_incarnation();
+        debug_assert_eq!(incarnation, meta.key.incarnation, "one group for each life");
+        shape.families[above.index()]
+            .children
+            .insert(name.into(), id);
+        Ok(meta)
+    }
+
+    /// The groups directly below, by name.
+    pub(super) fn children(&self, key: Key) -> Vec<Arc<Meta>> {
+        let shape = self.shape.read();
+        if self.slot(key.id).incarnation() != key.incarnation {
+            return Vec::new();
+        }
+        let ids = shape.families[key.id.index()].children.values();
+        ids.filter_map(|id| self.slot(*id).meta.read().clone())
+            .collect()
+    }
+
+    fn remove(&self, group: &Meta) -> Result<(), RemoveError> {
+        let id = group.key.id;
+        let Some(parent) = &group.parent else {
+            return Err(RemoveError::IsRoot);
+        };
+        let above = parent.key.id;
+        let mut shape = self.shape.write();
+        let slot = self.slot(id);
+        if slot.incarnation() != group.key.incarnation {
+            return Err(RemoveError::Removed { group: id });
+        }
+        let children = shape.families[id.index()].children.len();
+        if children > 0 {
+            return Err(RemoveError::HasChildren {
+                group: id,
+                children,
+            });
+        }
+        slot.step_incarnation();
+        self.retire(id);
+        let family = &mut shape.families[above.index()];
+        family.children.remove(&*group.name);
+        family.zombies.insert(id);
+        if !self.reap(&mut shape, id) {
+            shape.zombies.push_back(id);
+        }
+        Ok(())
+    }
+
+    /// Installs a maximum. One that is below the reservations first takes every token of the
+    /// subtree away and lets none come back: `escrow.rs`, "above the maximum".
+    pub(super) fn set_max(&self, key: Key, max: Pages) -> Result<(), MaxError> {
+        let group = key.id;
+        let slot = self.slot(group);
+        let shape = self.shape.write();
+        if slot.incarnation() != key.incarnation {
+            return Err(MaxError::Removed { group });
+        }
+        if slot.ledger.set_max(max).is_err() {
+            let _: ControlFlow<()> = self.walk(&shape, group, &mut |id, _| {
+                self.retire(id);
+                ControlFlow::Continue(())
+            });
+            slot.ledger.force_max(max);
+        }
+        drop(shape);
+        let usage = self.usage_precise(group);
+        if usage <= max {
+            return Ok(());
+        }
+        Err(MaxError::BelowUsage {
+            group,
+            max,
+            usage,
+            over: usage - max,
+        })
+    }
+
+    /// Frees the slots of a few zombies that nothing is charged to any more.
+    fn reap_some(&self, shape: &mut Shape) {
+        for _ in 0..shape.zombies.len().min(REAP_BATCH) {
+            if let Some(id) = shape.zombies.pop_front()
+                && !self.reap(shape, id)
+            {
+                shape.zombies.push_back(id);
+            }
+        }
+    }
+
+    /// Frees the slot of a removed group if nothing is charged to it, in flight in it, or removed
+    /// below it and still in use.
+    fn reap(&self, shape: &mut Shape, id: GroupId) -> bool {
+        let slot = self.slot(id);
+        if !shape.families[id.index()].zombies.is_empty() || !slot.is_idle() {
+            return false;
+        }
+        let parent = slot.parent().expect("the root is never removed");
+        shape.families[parent.index()].zombies.remove(&id);
+        *slot.meta.write() = None;
+        shape.free.push(id);
+        true
+    }
+
+    /// Checks the subtree of `id`; returns its reservations and its live words.
+    fn check(&self, shape: &Shape, id: GroupId) -> (u64, u64) {
+        let slot = self.slot(id);
+        let (mut below, mut holders) = (0, 0);
+        let family = &shape.families[id.index()];
+        for child in family.children.values().chain(&family.zombies) {
+            assert_eq!(self.slot(*child).parent(), Some(id), "{child} is elsewhere");
+            let (reserved, live) = self.check(shape, *child);
+            below += reserved;
+            holders += live;
+        }
+        for cell in slot.all_cells() {
+            let word = cell.load();
+            assert!(word.tokens() <= CELL_MAX, "{id} holds too many tokens");
+            assert!(word.is_live() || word.tokens() == 0, "{id} hides tokens");
+            assert_eq!(word.in_flight(), 0, "an operation is in flight in {id}");
+            below += word.tokens();
+            holders += u64::from(word.is_live());
+        }
+        let balance = slot.ledger.balance();
+        assert!(
+            below <= balance.reserved,
+            "{id} reserves {} pages for {below} below it",
+            balance.reserved
+        );
+        assert_eq!(slot.holders(), holders, "{id} miscounts its live words");
+        assert!(
+            balance.reserved <= balance.max.0 || holders == 0,
+            "{id} reserves {} pages of {} and may hold tokens",
+            balance.reserved,
+            balance.max
+        );
+        (balance.reserved, holders)
+    }
+}
+
+fn is_valid_name(name: &str) -> bool {
+    !matches!(name, "" | "." | "..")
+        && name.len() <= 255
+        && !name.chars().any(|c| c == '/' || c.is_control())
+}
