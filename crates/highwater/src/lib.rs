@@ -9,5 +9,6 @@ pub mod topology;
 pub mod memmap;
 #[expect(unsafe_code, reason = "asks the C library for the current CPU")]
 pub mod percpu;
+pub mod counter;
 pub mod group;
 pub mod frame;

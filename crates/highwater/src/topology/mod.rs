@@ -155,6 +155,14 @@ impl Topology {
         Self::ranked(TopologyKind::Synthetic, &flat_places(nr_cpus))
     }
 
+    /// A synthetic machine of `nr_cores` cores of two threads, of which the second ones are numbered
+    /// after all first ones: numbers and positions differ.
+    #[cfg(test)]
+    pub(crate) fn siblings_apart(nr_cores: usize) -> Self {
+        let threads = [flat_places(nr_cores), flat_places(nr_cores)].concat();
+        Self::ranked(TopologyKind::Synthetic, &threads)
+    }
+
     /// Sorts the CPUs by place; those without one (holes in the numbering, CPUs that are offline)
     /// come last, in the order of their numbers.
     fn ranked(kind: TopologyKind, places: &[Option<Place>]) -> Self {

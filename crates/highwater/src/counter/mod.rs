@@ -1,0 +1,558 @@
+//! Hierarchical per-CPU counters: one add to a per-CPU word, one load to read a sum, and an
+//! interval that holds the exact value.
+//!
+//! A counter that many CPUs write is either one shared word, which they fight over, or a word for
+//! each CPU, whose sum takes a walk over all of them. This one keeps a word for each CPU and lets
+//! what matters of it climb: when a word passes the middle between two multiples of its level's
+//! *modulus*, the difference is *carried* to a node that a few neighbours share, and from there on
+//! in larger and rarer steps to the root. The root alone is the approximate sum.
+//!
+//! ```text
+//! 2x12x8x2 = 384 CPUs, batch 32                               words   modulus   who shares one
+//!
+//!  root                 [ approximate sum ]                       1         -   everybody
+//!                     /         |           \
+//!  level 2    [ 0..63 ]    [ 64..127 ] .. [ 320..383 ]            6      2048   64 neighbours
+//!             /   |   \
+//!  level 1  [0..7]  .. [56..63]                                  48       256   8 neighbours
+//!           / | \
+//!  level 0  0 1 .. 7                                            384        32   nobody: per CPU
+//! ```
+//!
+//! Positions, not CPU numbers, are grouped: neighbours share caches ([`Topology::position`]).
+//! A tree over one position has no nodes: its word is the root, and every read is exact. In the
+//! restartable regime the extra slot of threads without rseq is one more position, after all CPUs.
+//!
+//! # Rounding and carrying
+//!
+//! For a word `v` of a level with modulus `M`:
+//!
+//! ```text
+//! R(v) = M * floor((v + M/2) / M)     the nearest multiple of M, halves up: what the level above knows
+//! r(v) = v - R(v)                     the residual, in -M/2 ..= M/2 - 1:    what it does not know
+//! ```
+//!
+//! A word that goes from `old` to `new` carries `R(new) - R(old)`. Everything is taken modulo 2^64,
+//! which `M` divides, so that words may wrap around.
+//!
+//! A carry, worked, on CPU 3 of the machine above:
+//!
+//! | word | before | add | after | `(v + M/2) >> log2 M` | carry |
+//! |---|---|---|---|---|---|
+//! | CPU 3, M = 32 | 14 | 1 | 15 | 0, still 0 | none: done |
+//! | CPU 3, M = 32 | 15 | 1 | 16 | 0, now 1 | 32 |
+//! | node 0..7, M = 256 | 96 | 32 | 128 | 0, now 1 | 256 |
+//! | node 0..63, M = 2048 | 512 | 256 | 768 | 0, still 0 | none: done |
+//!
+//! The word's residual went from 15 to -16, and the next 31 adds of one carry nothing. A word that
+//! moves within 15 of zero never carries: a counter that is filled and emptied costs nothing shared.
+//! (Rounding down carries through every level each time it crosses zero.) The price is moved, not
+//! abolished: a word that is moved to and fro across exactly 16, or 48, carries each time.
+//!
+//! If a carry is a multiple of a level's modulus, it cannot change residuals there and skips the
+//! level: a huge page (512) on 384 CPUs writes the word, skips level 1 and writes level 2.
+//! Nodes therefore are no subtotals; only their residuals mean something.
+//!
+//! # The bound
+//!
+//! **Conservation**: with no update in flight,
+//!
+//! ```text
+//! precise sum = root + sum of r(w) over per-CPU words + sum of r(x) over nodes
+//! ```
+//!
+//! because each update adds its delta to the left side, and on the right side each level splits
+//! what arrives into a change of residual and a carry, which arrives above. It does not matter how
+//! concurrent updates interleave: a carry is computed from the before and after values of its own
+//! atomic addition, so that the carries out of a word telescope to `R(current value)`.
+//!
+//! So the error is the sum of the residuals, and is bounded by the sum of their ranges. Residuals
+//! of level `l` are multiples of the modulus below it, `q`: they range over `-M/2 ..= M/2 - q`.
+//!
+//! | level of 384 CPUs | words | M | q | `over`: words x M/2 | `under`: words x (M/2 - q) |
+//! |---|---|---|---|---|---|
+//! | 0 | 384 | 32 | 1 | 6144 | 5760 |
+//! | 1 | 48 | 256 | 32 | 6144 | 4608 |
+//! | 2 | 6 | 2048 | 256 | 6144 | 4608 |
+//! | all | | | | 18432 pages = 72 MiB | 14976 pages = 58.5 MiB |
+//!
+//! **What it does not cover.** The bound is for a counter at rest. An update that has added to its
+//! word but not finished climbing holds a carry in hand that neither side of the equation sees. A
+//! carry out of a level with modulus `M` caused by a delta `d` is at most `|d|` rounded up to a
+//! multiple of `M`: residuals change by less than `M` in all up to there, and carries are multiples
+//! of `M`. So `k` updates in flight widen both ends by `k` times `|d|` rounded up to a multiple of
+//! the top modulus (2048 above): [`CounterTree::accuracy_in_flight`]. A thread can be preempted in
+//! mid-climb, and `k` is then at most the number of threads.
+//!
+//! # Orderings
+//!
+//! All relaxed. No word publishes anything but itself, and the argument above needs each addition
+//! to be atomic, not ordered. A reader that must see an update has to be ordered after it by other
+//! means.
+//!
+//! Source: the percpu counter tree proposed for Linux by M. Desnoyers (v1 to v17, 2025 and 2026),
+//! for the tree, its arities, the carry computed from an operation's own values, and the skip.
+//! Deviation: rounding to nearest instead of down, which centres the error, halves the worst case
+//! and ends the ping-pong of carries around empty; grouping by position instead of number modulo
+//! width, which lets sharers be neighbours and needs fewer nodes where the number of CPUs is no
+//! power of two; bounds from the nodes that exist; 64-bit words.
+
+#[cfg(all(test, loom))]
+mod loom;
+mod shape;
+#[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
+mod tests;
+
+use std::cmp;
+use std::fmt;
+use std::iter;
+
+use thiserror::Error;
+
+use self::shape::{Modulus, Shape};
+use crate::percpu::{Cells, Regime};
+use crate::sync::atomic::{AtomicI64, Ordering};
+use crate::topology::Topology;
+use crate::units::{Comparison, CpuId, Estimate};
+
+/// Batch of a tree that is given none: of events that all go one way, every 32nd carries.
+///
+/// Chosen: what the kernel's proposal counts resident pages with.
+pub const BATCH_DEFAULT: u32 = 32;
+
+/// How far the approximate sum of a counter at rest can be from the precise one:
+/// `precise - under <= approximate <= precise + over`. Both are reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accuracy {
+    /// Most by which the approximate sum is too low.
+    pub under: i64,
+    /// Most by which the approximate sum is too high.
+    pub over: i64,
+}
+
+impl Accuracy {
+    /// What is known of the precise sum when the approximate one is `value`.
+    fn around(self, value: i64) -> Estimate<i64> {
+        Estimate {
+            value,
+            low: value.saturating_sub(self.over),
+            high: value.saturating_add(self.under),
+        }
+    }
+
+    fn width(self) -> i64 {
+        self.under.saturating_add(self.over)
+    }
+}
+
+/// The batch is not usable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum BatchError {
+    /// Rounding is by shifts, and a batch of one would leave nothing to round.
+    #[error("a batch of {batch} is not possible: use a power of two from 2 to 2147483648")]
+    NotAPowerOfTwo {
+        /// The batch as given.
+        batch: u32,
+    },
+}
+
+/// What an update cost beyond the word of its own CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Climb {
+    /// Shared nodes written, the root included.
+    pub written: u32,
+    /// Levels skipped because the carry could not change their residuals.
+    pub skipped: u32,
+}
+
+/// A node that several CPUs add to, on a cache line of its own.
+///
+/// Written by: any CPU below it (relaxed add). Read by: the same addition, and for the root any
+/// reader. Publishes: nothing but itself.
+#[repr(align(64))]
+struct Node(AtomicI64);
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Node>() == 64);
+
+/// A counter over the CPUs of a topology.
+///
+/// Values wrap around at 64 bits. Estimates and comparisons are right while the precise sum stays
+/// within [`i64`] by more than the [`accuracy`](Self::accuracy).
+///
+/// # Examples
+///
+/// ```
+/// use highwater::counter::CounterTree;
+/// use highwater::percpu::Regime;
+/// use highwater::topology::Topology;
+///
+/// let machine = Topology::detect();
+/// let pages = CounterTree::new(&machine, Regime::preferred(&machine));
+/// pages.add(512);
+/// pages.add(-12);
+/// assert_eq!(pages.precise_sum(), 500);
+/// assert!(pages.approximate_sum().contains(500));
+/// ```
+pub struct CounterTree {
+    /// One word for each position's slot: level 0.
+    cells: Cells,
+    topology: Topology,
+    shape: Shape,
+    /// Level 1 first, the root last. Empty when there is a single slot.
+    nodes: Box<[Node]>,
+}
+
+impl CounterTree {
+    /// A counter at zero with a batch of [`BATCH_DEFAULT`].
+    ///
+    /// # Cost
+    ///
+    /// 64 bytes for each CPU and each node, allocated here and never later: about 27.5 KiB for 384
+    /// CPUs.
+    #[must_use]
+    pub fn new(topology: &Topology, regime: Regime) -> Self {
+        Self::with_modulus(
+            topology,
+            regime,
+            const { Modulus::from_shift(BATCH_DEFAULT.ilog2()) },
+        )
+    }
+
+    /// A counter at zero. A smaller batch is more accurate and carries more often: the bounds and
+    /// the carries per event are proportional to it and to its inverse.
+    ///
+    /// # Errors
+    ///
+    /// When `batch` is not a power of two above 1.
+    pub fn with_batch(topology: &Topology, regime: Regime, batch: u32) -> Result<Self, BatchError> {
+        if batch < 2 || !batch.is_power_of_two() {
+            return Err(BatchError::NotAPowerOfTwo { batch });
+        }
+        let modulus = Modulus::from_shift(batch.ilog2());
+        Ok(Self::with_modulus(topology, regime, modulus))
+    }
+
+    fn with_modulus(topology: &Topology, regime: Regime, leaf: Modulus) -> Self {
+        let cells = Cells::new(regime, topology.nr_cpus(), 1);
+        let shape = Shape::new(cells.slots(), leaf);
+        let nodes = iter::repeat_with(|| Node(AtomicI64::new(0)))
+            .take(shape.nr_nodes)
+            .collect();
+        Self {
+            cells,
+            topology: topology.clone(),
+            shape,
+            nodes,
+        }
+    }
+
+    /// Adds `delta`, counted on the CPU that the calling thread runs on.
+    ///
+    /// # Cost
+    ///
+    /// One add to this CPU's word ([`Cells::add`]). One update by one in 32 at most (one in `batch`)
+    /// also adds to a shared node, and ever fewer to each level above; the result says how many.
+    /// No locks, no system calls, no allocation.
+    #[inline]
+    pub fn add(&self, delta: i64) -> Climb {
+        let added = self.cells.add(0, delta);
+        self.carry(added.slot, added.new, delta)
+    }
+
+    /// Adds `delta` as if running on `cpu`.
+    ///
+    /// # Cost
+    ///
+    /// As [`add`](Self::add), with an atomic add to the CPU's word.
+    ///
+    /// # Panics
+    ///
+    /// In the restartable regime, and when the topology has no such CPU.
+    #[inline]
+    pub fn add_on(&self, cpu: CpuId, delta: i64) -> Climb {
+        let added = self.cells.add_on(cpu, 0, delta);
+        self.carry(added.slot, added.new, delta)
+    }
+
+    #[inline]
+    fn carry(&self, slot: usize, new: i64, delta: i64) -> Climb {
+        let carry = self.shape.leaf.carry(new.wrapping_sub(delta), new);
+        if carry == 0 {
+            return Climb::default();
+        }
+        self.climb(slot, carry)
+    }
+
+    /// Adds a word's carry to the nodes above it, until nothing more is carried.
+    #[inline(never)]
+    fn climb(&self, slot: usize, mut carry: i64) -> Climb {
+        let mut climb = Climb::default();
+        let Some(root) = self.nodes.last() else {
+            return climb;
+        };
+        let position = self.position(slot);
+        for level in &self.shape.levels {
+            debug_assert!(
+                carry % level.quantum == 0,
+                "carries are multiples of the modulus below"
+            );
+            if level.modulus.divides(carry) {
+                climb.skipped += 1;
+                continue;
+            }
+            // Relaxed: the carry out depends on this addition's own before and after values only.
+            let old = self.nodes[level.node(position)]
+                .0
+                .fetch_add(carry, Ordering::Relaxed);
+            climb.written += 1;
+            carry = level.modulus.carry(old, old.wrapping_add(carry));
+            if carry == 0 {
+                return climb;
+            }
+        }
+        // Relaxed: readers of the root want this word and nothing that was written before it.
+        root.0.fetch_add(carry, Ordering::Relaxed);
+        climb.written += 1;
+        climb
+    }
+
+    /// Position of a slot: that of its CPU, and behind all of them for the extra slot.
+    fn position(&self, slot: usize) -> usize {
+        if slot < self.topology.nr_cpus() {
+            self.topology.position(CpuId::from_index(slot))
+        } else {
+            slot
+        }
+    }
+
+    /// The sum as last carried to the root, and the interval that holds the precise one.
+    ///
+    /// # Accuracy
+    ///
+    /// At rest, `precise - under <= value <= precise + over`, with both from
+    /// [`accuracy`](Self::accuracy), and `low..=high` holds the precise sum. Updates in flight
+    /// widen it as [`accuracy_in_flight`](Self::accuracy_in_flight) says.
+    /// Adversary: `tests/accuracy.rs::worst_case_carries`.
+    ///
+    /// # Cost
+    ///
+    /// One load of one line, which is written once in a thousand events or so. O(1).
+    #[must_use]
+    pub fn approximate_sum(&self) -> Estimate<i64> {
+        let value = match self.nodes.last() {
+            // Relaxed: see `Node`.
+            Some(root) => root.0.load(Ordering::Relaxed),
+            None => self.cells.precise_sum(0),
+        };
+        self.shape.accuracy.around(value)
+    }
+
+    /// As [`approximate_sum`](Self::approximate_sum), for a count that is known not to be negative:
+    /// value and interval without what lies below zero.
+    #[must_use]
+    pub fn approximate_sum_positive(&self) -> Estimate<u64> {
+        let signed = self.approximate_sum();
+        Estimate {
+            value: positive(signed.value),
+            low: positive(signed.low),
+            high: positive(signed.high),
+        }
+    }
+
+    /// The sum over the words of all CPUs.
+    ///
+    /// # Accuracy
+    ///
+    /// Exact at rest. Otherwise it holds every update ordered before the call, whole and once, and
+    /// some of those that run meanwhile: it is not a snapshot. With +1 on one CPU followed by -1 on
+    /// another, it can miss the first and hold the second, and so be below every value that the sum
+    /// ever had.
+    ///
+    /// # Cost
+    ///
+    /// Loads one line for each CPU. O(CPUs).
+    #[must_use]
+    pub fn precise_sum(&self) -> i64 {
+        self.cells.precise_sum(0)
+    }
+
+    /// As [`precise_sum`](Self::precise_sum), for a count that is known not to be negative: what a
+    /// walk among updates finds below zero is zero.
+    #[must_use]
+    pub fn precise_sum_positive(&self) -> u64 {
+        positive(self.precise_sum())
+    }
+
+    /// How far the approximate sum can be off at rest. Fixed by topology, regime and batch.
+    #[must_use]
+    pub fn accuracy(&self) -> Accuracy {
+        self.shape.accuracy
+    }
+
+    /// How far the approximate sum can be off while up to `updates` updates, each of a delta of at
+    /// most `delta_max` either way, have added to their word but not finished climbing.
+    ///
+    /// # Accuracy
+    ///
+    /// Reached exactly; saturates. Adversary: `counter::tests::in_flight_carries_reach_their_bound`.
+    #[must_use]
+    pub fn accuracy_in_flight(&self, updates: u64, delta_max: u64) -> Accuracy {
+        let at_rest = self.shape.accuracy;
+        if self.nodes.is_empty() {
+            return at_rest;
+        }
+        let top = self.shape.top().get().unsigned_abs();
+        let in_hand = delta_max
+            .checked_next_multiple_of(top)
+            .and_then(|carry| carry.checked_mul(updates))
+            .and_then(|carries| i64::try_from(carries).ok())
+            .unwrap_or(i64::MAX);
+        Accuracy {
+            under: at_rest.under.saturating_add(in_hand),
+            over: at_rest.over.saturating_add(in_hand),
+        }
+    }
+
+    /// Compares the sum with `value`, as far as the approximate sum can tell.
+    ///
+    /// # Cost
+    ///
+    /// One load. O(1).
+    #[must_use]
+    pub fn approximate_cmp_value(&self, value: i64) -> Comparison {
+        self.approximate_sum().compare_value(value)
+    }
+
+    /// Compares two sums, as far as the approximate ones can tell.
+    ///
+    /// # Cost
+    ///
+    /// Two loads. O(1).
+    #[must_use]
+    pub fn approximate_cmp(&self, other: &Self) -> Comparison {
+        self.approximate_sum().compare(&other.approximate_sum())
+    }
+
+    /// Compares the sum with `value`, and walks the CPUs only if the approximate sum cannot tell.
+    ///
+    /// # Accuracy
+    ///
+    /// Exact at rest; otherwise as the read that decided it.
+    ///
+    /// # Cost
+    ///
+    /// One load if the values lie further apart than the accuracy, else O(CPUs).
+    #[must_use]
+    pub fn precise_cmp_value(&self, value: i64) -> cmp::Ordering {
+        decided(self.approximate_cmp_value(value)).unwrap_or_else(|| self.precise_sum().cmp(&value))
+    }
+
+    /// Compares two sums, and walks the CPUs only as far as the approximate sums cannot tell: first
+    /// those of the counter whose interval is wider, then if need be those of the other.
+    ///
+    /// # Accuracy
+    ///
+    /// Exact at rest; otherwise as the reads that decided it.
+    ///
+    /// # Cost
+    ///
+    /// Two loads if the sums lie further apart than both accuracies, else O(CPUs).
+    #[must_use]
+    pub fn precise_cmp(&self, other: &Self) -> cmp::Ordering {
+        if other.accuracy().width() > self.accuracy().width() {
+            return other.precise_cmp(self).reverse();
+        }
+        decided(self.approximate_cmp(other))
+            .unwrap_or_else(|| other.precise_cmp_value(self.precise_sum()).reverse())
+    }
+
+    /// How the per-CPU words are written.
+    #[must_use]
+    pub fn regime(&self) -> Regime {
+        self.cells.regime()
+    }
+
+    /// Events from one carry of a CPU's word to the next, when all go one way.
+    #[must_use]
+    pub fn batch(&self) -> u64 {
+        self.shape.leaf.get().unsigned_abs()
+    }
+
+    /// Checks conservation: root, residuals and precise sum agree. For a counter at rest.
+    ///
+    /// # Cost
+    ///
+    /// Loads one line for each CPU and each node. O(CPUs).
+    ///
+    /// # Panics
+    ///
+    /// When they do not agree, or a node holds what cannot have been carried into it.
+    pub fn check_invariants(&self) {
+        let precise = self.precise_sum();
+        let Some((root, _)) = self.nodes.split_last() else {
+            return;
+        };
+        // Relaxed: the counter is at rest, by contract.
+        let mut accounted = root.0.load(Ordering::Relaxed);
+        for slot in 0..self.cells.slots() {
+            let residual = self.shape.leaf.residual(self.cells.load(slot, 0));
+            accounted = accounted.wrapping_add(residual);
+        }
+        for (level, nodes) in self.nodes_by_level() {
+            for node in nodes {
+                // Relaxed: as above.
+                let value = node.0.load(Ordering::Relaxed);
+                assert!(
+                    value % level.quantum == 0,
+                    "a node of {level:?} holds {value}, which is no sum of carries"
+                );
+                accounted = accounted.wrapping_add(level.modulus.residual(value));
+            }
+        }
+        assert!(
+            accounted == precise,
+            "root and residuals make {accounted}, but the words of all CPUs make {precise}"
+        );
+    }
+
+    /// The levels between words and root, each with its nodes.
+    fn nodes_by_level(&self) -> impl Iterator<Item = (&shape::Level, &[Node])> {
+        let levels = &self.shape.levels;
+        let ends = levels
+            .iter()
+            .skip(1)
+            .map(|next| next.first)
+            .chain([self.nodes.len().saturating_sub(1)]);
+        levels
+            .iter()
+            .zip(ends)
+            .map(|(level, end)| (level, &self.nodes[level.first..end]))
+    }
+}
+
+/// The ordering, if the comparison found one.
+fn decided(comparison: Comparison) -> Option<cmp::Ordering> {
+    match comparison {
+        Comparison::Less => Some(cmp::Ordering::Less),
+        Comparison::Greater => Some(cmp::Ordering::Greater),
+        Comparison::WithinAccuracy => None,
+    }
+}
+
+/// `value`, or zero where it is negative.
+fn positive(value: i64) -> u64 {
+    u64::try_from(value).unwrap_or(0)
+}
+
+impl fmt::Debug for CounterTree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CounterTree")
+            .field("sum", &self.approximate_sum())
+            .field("topology", &self.topology)
+            .field("regime", &self.regime())
+            .field("batch", &self.batch())
+            .finish_non_exhaustive()
+    }
+}

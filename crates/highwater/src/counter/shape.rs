@@ -1,0 +1,186 @@
+//! The shape of a counter tree: how many levels and nodes, and the arithmetic of rounding.
+
+use super::Accuracy;
+
+/// Number of CPUs that share a parent, as a power of two, for each level from the CPUs up, by the
+/// order of the tree: the logarithm of the number of positions, rounded up.
+///
+/// Three levels up to 512 CPUs, four up to 4,096, five beyond; the larger fan-ins are at the CPU
+/// end, where sharers are neighbours.
+///
+/// Source: the table of the percpu counter tree proposed for Linux (v17, `lib/percpu_counter_tree`).
+const ARITIES: [&[u32]; 21] = [
+    &[],
+    &[1],
+    &[1, 1],
+    &[1, 1, 1],
+    &[2, 1, 1],
+    &[2, 2, 1],
+    &[2, 2, 2],
+    &[3, 2, 2],
+    &[3, 3, 2],
+    &[3, 3, 3],
+    &[3, 3, 2, 2],
+    &[3, 3, 3, 2],
+    &[3, 3, 3, 3],
+    &[3, 3, 3, 2, 2],
+    &[3, 3, 3, 3, 2],
+    &[3, 3, 3, 3, 3],
+    &[4, 3, 3, 3, 3],
+    &[4, 4, 3, 3, 3],
+    &[4, 4, 4, 3, 3],
+    &[4, 4, 4, 4, 3],
+    &[4, 4, 4, 4, 4],
+];
+
+// Each row reaches exactly as many CPUs as its order says.
+const _: () = {
+    let mut order = 0;
+    while order < ARITIES.len() {
+        let (mut level, mut reach) = (0, 0);
+        while level < ARITIES[order].len() {
+            reach += ARITIES[order][level];
+            level += 1;
+        }
+        assert!(reach as usize == order);
+        order += 1;
+    }
+};
+
+/// Most positions that a tree can have.
+const POSITIONS_MAX: usize = 1 << (ARITIES.len() - 1);
+
+/// The power of two to whose multiples the words of one level are rounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Modulus {
+    shift: u32,
+}
+
+impl Modulus {
+    pub(super) const fn from_shift(shift: u32) -> Self {
+        assert!(0 < shift && shift < 63);
+        Self { shift }
+    }
+
+    pub(super) const fn get(self) -> i64 {
+        1 << self.shift
+    }
+
+    /// The constant offset of every word of the level. It is added when a word is rounded instead
+    /// of being stored in it, so that words hold true contributions and sums need no correction.
+    pub(super) const fn half(self) -> i64 {
+        self.get() / 2
+    }
+
+    /// Which multiple of the modulus is nearest to `value`; halves round up.
+    const fn quotient(self, value: i64) -> i64 {
+        value.wrapping_add(self.half()) >> self.shift
+    }
+
+    /// The nearest multiple of the modulus: the part of `value` that the level above knows of.
+    pub(super) const fn rounded(self, value: i64) -> i64 {
+        self.quotient(value) << self.shift
+    }
+
+    /// What rounding leaves, from `-half()` to `half() - 1`: the part that the level above misses.
+    pub(super) const fn residual(self, value: i64) -> i64 {
+        value.wrapping_sub(self.rounded(value))
+    }
+
+    /// What an update of a word from `old` to `new` adds to the level above:
+    /// `rounded(new) - rounded(old)`, also when the word wraps around.
+    #[inline]
+    pub(super) const fn carry(self, old: i64, new: i64) -> i64 {
+        self.quotient(new).wrapping_sub(self.quotient(old)) << self.shift
+    }
+
+    /// Whether adding `amount` leaves every residual as it is.
+    pub(super) const fn divides(self, amount: i64) -> bool {
+        amount & (self.get() - 1) == 0
+    }
+}
+
+/// A level of shared nodes between the per-CPU words and the root.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Level {
+    pub(super) modulus: Modulus,
+    /// Modulus of the level below, of which every carry into this one is a multiple.
+    pub(super) quantum: i64,
+    /// Index of this level's first node among all nodes.
+    pub(super) first: usize,
+    /// Logarithm of the number of positions below each node.
+    pub(super) span_shift: u32,
+}
+
+impl Level {
+    /// Index of the node above `position`.
+    pub(super) const fn node(&self, position: usize) -> usize {
+        self.first + (position >> self.span_shift)
+    }
+}
+
+/// Levels, nodes and accuracy of a tree over some number of positions.
+#[derive(Clone, Debug)]
+pub(super) struct Shape {
+    /// Of the per-CPU words: the batch.
+    pub(super) leaf: Modulus,
+    /// From the CPUs up, without the root.
+    pub(super) levels: Box<[Level]>,
+    /// All shared nodes, the root included. None for a single position, whose word is the root.
+    pub(super) nr_nodes: usize,
+    pub(super) accuracy: Accuracy,
+}
+
+impl Shape {
+    pub(super) fn new(positions: usize, leaf: Modulus) -> Self {
+        assert!(
+            (1..=POSITIONS_MAX).contains(&positions),
+            "a counter tree has 1 to {POSITIONS_MAX} positions, not {positions}"
+        );
+        let order = positions.next_power_of_two().ilog2();
+        let arities = ARITIES[order as usize];
+        let mut shape = Self {
+            leaf,
+            levels: Box::default(),
+            nr_nodes: 0,
+            accuracy: Accuracy { under: 0, over: 0 },
+        };
+        if arities.is_empty() {
+            return shape;
+        }
+        shape.widen(positions, leaf, 1);
+        let mut levels = Vec::new();
+        let (mut span_shift, mut below) = (0, leaf);
+        // The last fan-in is the root's; the root rounds nothing.
+        for arity in &arities[..arities.len() - 1] {
+            span_shift += arity;
+            let level = Level {
+                modulus: Modulus::from_shift(leaf.shift + span_shift),
+                quantum: below.get(),
+                first: shape.nr_nodes,
+                span_shift,
+            };
+            let width = positions.div_ceil(1 << span_shift);
+            shape.widen(width, level.modulus, level.quantum);
+            shape.nr_nodes += width;
+            below = level.modulus;
+            levels.push(level);
+        }
+        shape.nr_nodes += 1;
+        shape.levels = levels.into_boxed_slice();
+        shape
+    }
+
+    /// Adds what `width` words of one level can hide: residuals are the multiples of `quantum` from
+    /// `-half` to `half - quantum`.
+    fn widen(&mut self, width: usize, modulus: Modulus, quantum: i64) {
+        let width = i64::try_from(width).expect("at most 2^20 positions");
+        self.accuracy.under += width * (modulus.half() - quantum);
+        self.accuracy.over += width * modulus.half();
+    }
+
+    /// Modulus of the level right below the root: the largest step that the root makes at once.
+    pub(super) fn top(&self) -> Modulus {
+        self.levels.last().map_or(self.leaf, |level| level.modulus)
+    }
+}

@@ -1,0 +1,454 @@
+//! The arithmetic exhaustively, the shape against its source's figures, the tree against a model.
+
+use super::*;
+use crate::percpu::harness::{allowed_cpus, run_on, run_unregistered, skipped};
+use crate::percpu::has_restartable_sequences;
+use crate::sync::thread;
+
+const REGIMES: [Regime; 2] = [Regime::Restartable, Regime::Atomic];
+
+/// Seed of a test's traffic: `SEED` in the environment, or its own.
+fn seed(own: u64) -> u64 {
+    std::env::var("SEED").map_or(own, |text| text.parse().expect("SEED is a number"))
+}
+
+fn atomic_tree(nr_cpus: usize) -> CounterTree {
+    CounterTree::new(&Topology::flat(nr_cpus), Regime::Atomic)
+}
+
+fn assert_at_rest(tree: &CounterTree, sum: i64) {
+    assert_eq!(tree.precise_sum(), sum, "{tree:?}");
+    assert!(tree.approximate_sum().contains(sum), "{sum}: {tree:?}");
+    tree.check_invariants();
+}
+
+/// Nearest multiple, halves up, by division in wider numbers.
+fn rounded_by_division(value: i128, modulus: i128) -> i128 {
+    (value + modulus / 2).div_euclid(modulus) * modulus
+}
+
+/// The low 64 bits.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "wrap-around is what is tested"
+)]
+fn wrapped(value: i128) -> i64 {
+    value as i64
+}
+
+// Goal: the shift form of a carry is the difference of rounded values, also where a word wraps.
+// Method: every old value and increment within four moduli of zero and of the ends of the word,
+// against division in 128 bits.
+#[test]
+fn carries_are_differences_of_rounded_values() {
+    for shift in 1..=6 {
+        let modulus = Modulus::from_shift(shift);
+        let wide = i128::from(modulus.get());
+        for centre in [0, i64::MAX, i64::MIN, i64::MAX - modulus.half()] {
+            for offset in -4 * modulus.get()..=4 * modulus.get() {
+                let old = centre.wrapping_add(offset);
+                let rounded = rounded_by_division(i128::from(old), wide);
+                assert_eq!(modulus.rounded(old), wrapped(rounded));
+                let residual = modulus.residual(old);
+                assert!(-modulus.half() <= residual && residual < modulus.half());
+                for increment in -4 * modulus.get()..=4 * modulus.get() {
+                    let new = i128::from(old) + i128::from(increment);
+                    let expected = rounded_by_division(new, wide) - rounded;
+                    let carry = modulus.carry(old, wrapped(new));
+                    assert_eq!(carry, wrapped(expected), "{old} + {increment}, {modulus:?}");
+                }
+            }
+        }
+    }
+}
+
+// Goal: skipping a level is right: a multiple of its modulus changes no residual there.
+#[test]
+fn multiples_of_the_modulus_leave_residuals_alone() {
+    for shift in 1..=6 {
+        let modulus = Modulus::from_shift(shift);
+        for value in -300..=300 {
+            for amount in -300..=300_i64 {
+                let same = modulus.residual(value + amount) == modulus.residual(value);
+                assert_eq!(
+                    modulus.divides(amount),
+                    same,
+                    "{value} + {amount}, {modulus:?}"
+                );
+            }
+        }
+    }
+}
+
+// Goal: shapes are those of the published table.
+// Method: the node counts of full trees as published, for each order.
+#[test]
+fn full_trees_have_the_published_number_of_nodes() {
+    let published = [
+        0, 1, 3, 7, 7, 11, 21, 21, 37, 73, 149, 293, 585, 1173, 2341, 4681, 4681, 8777, 17481,
+        34953, 69905,
+    ];
+    for (order, nodes) in published.into_iter().enumerate() {
+        assert_eq!(
+            Shape::new(1 << order, Modulus::from_shift(5)).nr_nodes,
+            nodes
+        );
+    }
+    // Contiguous grouping needs 54 nodes and a root where grouping by modulo needs 72.
+    assert_eq!(Shape::new(384, Modulus::from_shift(5)).nr_nodes, 55);
+}
+
+// Goal: every position has a node on every level, inside that level.
+#[test]
+fn every_position_is_below_a_node_of_each_level() {
+    for positions in (1..600).chain([1023, 1024, 1025, 8192, 65537]) {
+        let shape = Shape::new(positions, Modulus::from_shift(5));
+        let mut ends = shape.levels.iter().skip(1).map(|level| level.first);
+        for level in &shape.levels {
+            let end = ends.next().unwrap_or(shape.nr_nodes - 1);
+            assert_eq!(level.node(0), level.first);
+            assert_eq!(level.node(positions - 1) + 1, end, "{positions}");
+        }
+    }
+}
+
+// Goal: the tree counts what a plain number counts, through wrap-around too.
+// Method: random CPUs and deltas of every size against a wrapping model.
+#[test]
+fn random_updates_match_a_model() {
+    let seed = seed(11);
+    for nr_cpus in [1, 2, 3, 5, 8, 17, 64, 250, 384] {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (tree, mut sum) = (atomic_tree(nr_cpus), 0_i64);
+        for step in 0..20_000 {
+            let magnitude = random.u32(..64);
+            let delta = random.i64(..) >> magnitude;
+            tree.add_on(CpuId::from_index(random.usize(..nr_cpus)), delta);
+            sum = sum.wrapping_add(delta);
+            if step % 1_000 == 0 {
+                tree.check_invariants();
+            }
+        }
+        assert_eq!(tree.precise_sum(), sum, "SEED={seed}, {nr_cpus} CPUs");
+        tree.check_invariants();
+    }
+}
+
+// Goal: the corners of the word, and updates of nothing.
+#[test]
+fn extreme_updates_cancel() {
+    for nr_cpus in [1, 2, 384] {
+        let tree = atomic_tree(nr_cpus);
+        let last = CpuId::from_index(nr_cpus - 1);
+        for delta in [
+            0,
+            i64::MAX,
+            i64::MIN,
+            1,
+            i64::from(i32::MIN),
+            i64::from(i32::MAX),
+            1,
+        ] {
+            tree.add_on(last, delta);
+            tree.check_invariants();
+        }
+        assert_at_rest(&tree, 0);
+        assert_eq!(tree.add_on(last, 0), Climb::default());
+    }
+}
+
+// Goal: updates from many threads are exact in both regimes, with moving and unregistered threads.
+#[test]
+fn concurrent_updates_are_exact() {
+    let seed = seed(12);
+    let machine = Topology::detect();
+    for regime in REGIMES {
+        let tree = CounterTree::new(&machine, regime);
+        let adds = |mut random: fastrand::Rng| {
+            (0..30_000).fold(0, |sum, _| {
+                let delta = random.i64(-40..=40) + random.i64(0..=1) * 512;
+                tree.add(delta);
+                sum + delta
+            })
+        };
+        let sum: i64 = thread::scope(|scope| {
+            let workers: Vec<_> = (0..6)
+                .map(|index| {
+                    let adds = &adds;
+                    let random = fastrand::Rng::with_seed(seed + index);
+                    scope.spawn(move || {
+                        let without = random.clone();
+                        adds(random) + run_unregistered(|| adds(without)).unwrap_or(0)
+                    })
+                })
+                .collect();
+            let joined = workers.into_iter().map(|worker| worker.join());
+            joined.map(|sum| sum.expect("a worker panicked")).sum()
+        });
+        assert_at_rest(&tree, sum);
+    }
+}
+
+// Goal: the bound of the restartable regime is reached too, the extra slot included.
+// Method: fill every residual from a thread on each CPU, and from one without rseq.
+#[test]
+fn restartable_words_reach_their_bound() {
+    let machine = Topology::detect();
+    let cpus = allowed_cpus();
+    if !has_restartable_sequences() || cpus.len() != machine.nr_cpus() {
+        skipped("needs restartable sequences on every CPU");
+        return;
+    }
+    for sign in [1, -1] {
+        let tree = CounterTree::new(&machine, Regime::Restartable);
+        for position in 0..tree.cells.slots() {
+            let delta = filling(&tree, position, sign);
+            let cpu = cpus.iter().find(|cpu| machine.position(**cpu) == position);
+            let add = || tree.add(delta);
+            match cpu {
+                Some(&cpu) => Some(run_on(cpu, add)),
+                None => run_unregistered(add),
+            }
+            .expect("a thread can be unregistered");
+        }
+        assert_worst_case(&tree, sign);
+    }
+}
+
+/// What to add at `position` so that its word, and every node that begins there, is at the extreme
+/// of its residual: the upper one for a positive sign.
+fn filling(tree: &CounterTree, position: usize, sign: i64) -> i64 {
+    let extreme = |modulus: Modulus, quantum: i64| {
+        if sign > 0 {
+            modulus.half() - quantum
+        } else {
+            -modulus.half()
+        }
+    };
+    let nodes = tree.shape.levels.iter();
+    let begun = nodes.filter(|level| position.is_multiple_of(1 << level.span_shift));
+    extreme(tree.shape.leaf, 1)
+        + begun
+            .map(|level| extreme(level.modulus, level.quantum))
+            .sum::<i64>()
+}
+
+fn assert_worst_case(tree: &CounterTree, sign: i64) {
+    let error = tree.precise_sum() - tree.approximate_sum().value;
+    let Accuracy { under, over } = tree.accuracy();
+    assert_eq!(error, if sign > 0 { under } else { -over }, "{tree:?}");
+    tree.check_invariants();
+}
+
+// Goal: the in-flight term is reached exactly, and not exceeded in that state.
+// Method: fill every residual; let one update of `delta` carry up to the root but not into it, as
+// if preempted there; fill the residuals on its path again. All that it carries is missing.
+#[test]
+fn in_flight_carries_reach_their_bound() {
+    for nr_cpus in [2, 3, 8, 64, 384, 1024] {
+        for delta in [1, 2, 31, 32, 500, 2048, 5000] {
+            let tree = atomic_tree(nr_cpus);
+            for cpu in 0..nr_cpus {
+                tree.add_on(CpuId::from_index(cpu), filling(&tree, cpu, 1));
+            }
+            let before = tree.precise_sum();
+            let root = tree.approximate_sum().value;
+            tree.add_on(CpuId(0), delta);
+            let in_hand = tree.approximate_sum().value - root;
+            // Back to the state in which the carry has left the last level and not reached the root.
+            tree.nodes[tree.nodes.len() - 1]
+                .0
+                .fetch_sub(in_hand, Ordering::Relaxed);
+            // The path's residuals sit as far below their extreme as the carry exceeds the delta.
+            tree.add_on(CpuId(0), in_hand - delta);
+            assert_eq!(tree.precise_sum(), before + in_hand);
+            let error = tree.precise_sum() - tree.approximate_sum().value;
+            let bound = tree.accuracy_in_flight(1, delta.unsigned_abs());
+            assert_eq!(error, bound.under, "{nr_cpus} CPUs, {delta}");
+        }
+    }
+    assert_eq!(
+        atomic_tree(1).accuracy_in_flight(9, 9),
+        Accuracy { under: 0, over: 0 }
+    );
+    let saturated = atomic_tree(8).accuracy_in_flight(u64::MAX, u64::MAX);
+    assert_eq!(saturated.under, i64::MAX);
+}
+
+// Goal: one thread that hops over 384 CPUs, mapping and unmapping, is seen almost truly: the
+// kernel's counters are off by hundreds of MiB there, and rounding down by 80 MiB on average.
+// Method: random CPUs and sizes around one GiB; the error's root mean square is what counts.
+#[test]
+fn hopping_over_384_cpus_keeps_the_error_small() {
+    let seed = seed(13);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let machine: Topology = "2x12x8x2".parse().expect("a topology");
+    let tree = CounterTree::new(&machine, Regime::Atomic);
+    let (mut sum, mut squares) = (0_i64, 0_i64);
+    for _ in 0..200_000 {
+        let pages = random.i64(1..=64);
+        let delta = if sum > random.i64(..524_288) {
+            -pages.min(sum)
+        } else {
+            pages
+        };
+        tree.add_on(CpuId(random.u32(..384)), delta);
+        sum += delta;
+        let estimate = tree.approximate_sum();
+        assert!(estimate.contains(sum), "SEED={seed}: {sum} {estimate}");
+        squares += (sum - estimate.value).pow(2);
+    }
+    assert_at_rest(&tree, sum);
+    // Derived for uniform residuals: a mean of 6.75 MiB and a deviation of 6 make 9 MiB; 1.5 times
+    // that is allowed.
+    let mean_square = squares / 200_000;
+    assert!(
+        mean_square < (9 * 256 * 3 / 2_i64).pow(2),
+        "SEED={seed}: {mean_square}"
+    );
+}
+
+// Goal: a counter that moves around empty costs no shared write, on any CPU.
+// Method: the traffic that makes rounding down carry three times for every single update.
+#[test]
+fn moving_around_empty_writes_nothing_shared() {
+    let tree = atomic_tree(384);
+    for cpu in (0..384).map(CpuId) {
+        for swing in [1, -1, 15, -15] {
+            for _ in 0..10 {
+                assert_eq!(tree.add_on(cpu, -swing), Climb::default());
+                assert_eq!(tree.add_on(cpu, swing), Climb::default());
+            }
+        }
+    }
+    assert_at_rest(&tree, 0);
+}
+
+// Goal: carries are as rare as the batch promises, and multiples of a level skip it.
+#[test]
+fn carries_are_rare_and_skip_levels() {
+    let tree = atomic_tree(384);
+    let written: u32 = (0..65_536).map(|_| tree.add_on(CpuId(7), 1).written).sum();
+    assert_eq!(written, 65_536 / 32 + 65_536 / 256 + 65_536 / 2048);
+    let huge_page = tree.add_on(CpuId(300), 512);
+    assert_eq!(
+        huge_page,
+        Climb {
+            written: 1,
+            skipped: 1
+        }
+    );
+    let four = tree.add_on(CpuId(301), 2048);
+    assert_eq!(
+        four,
+        Climb {
+            written: 1,
+            skipped: 2
+        }
+    );
+    assert_at_rest(&tree, 65_536 + 512 + 2048);
+}
+
+// Goal: neighbours in position share nodes, whatever their numbers.
+// Method: a machine whose second threads are numbered 32 above the first ones; the four threads of
+// two cores must fill one node of level 1, and what it carries the one of level 2 above it.
+#[test]
+fn updates_climb_through_the_node_of_their_position() {
+    let tree = CounterTree::new(&Topology::siblings_apart(32), Regime::Atomic);
+    for cpu in [8, 40, 9, 41] {
+        tree.add_on(CpuId(cpu), 32);
+    }
+    let held = |index: usize| tree.nodes[index].0.load(Ordering::Relaxed);
+    let filled: Vec<usize> = (0..tree.nodes.len())
+        .filter(|&index| held(index) != 0)
+        .collect();
+    // Positions 16 to 19: node 4 of the 16 on level 1, node 1 of the 4 on level 2.
+    assert_eq!(filled, [4, 16 + 1]);
+    assert_eq!((held(4), held(17)), (128, 128));
+    assert_at_rest(&tree, 128);
+}
+
+// Goal: comparisons say what is certain, exactly up to the edge of the interval.
+// Method: values on both sides of both edges; then precise ones around the sum itself.
+#[test]
+fn comparisons_are_sharp_at_the_edges() {
+    for nr_cpus in [1, 2, 8, 384] {
+        let tree = atomic_tree(nr_cpus);
+        tree.add_on(CpuId(0), 1_000_003);
+        let Estimate { low, high, .. } = tree.approximate_sum();
+        assert_eq!(tree.approximate_cmp_value(low - 1), Comparison::Greater);
+        assert_eq!(tree.approximate_cmp_value(low), Comparison::WithinAccuracy);
+        assert_eq!(tree.approximate_cmp_value(high), Comparison::WithinAccuracy);
+        assert_eq!(tree.approximate_cmp_value(high + 1), Comparison::Less);
+        for value in [
+            low - 1,
+            low,
+            1_000_002,
+            1_000_003,
+            1_000_004,
+            high,
+            high + 1,
+        ] {
+            assert_eq!(tree.precise_cmp_value(value), 1_000_003.cmp(&value));
+        }
+    }
+}
+
+#[test]
+fn counters_of_different_accuracy_compare_exactly() {
+    let (wide, narrow) = (atomic_tree(384), atomic_tree(3));
+    wide.add_on(CpuId(5), 40_000);
+    for (distance, expected) in [
+        (100_000, Comparison::Less),
+        (1, Comparison::WithinAccuracy),
+        (0, Comparison::WithinAccuracy),
+        (-1, Comparison::WithinAccuracy),
+        (-40_000, Comparison::Greater),
+    ] {
+        narrow.add_on(CpuId(1), 40_000 + distance - narrow.precise_sum());
+        assert_eq!(wide.approximate_cmp(&narrow), expected, "{distance}");
+        assert_eq!(wide.precise_cmp(&narrow), 0.cmp(&distance));
+        assert_eq!(narrow.precise_cmp(&wide), distance.cmp(&0));
+    }
+}
+
+// Goal: what lies below zero is cut off where a count cannot be negative.
+#[test]
+fn positive_reads_stop_at_zero() {
+    let tree = atomic_tree(8);
+    assert_eq!(tree.approximate_sum_positive().low, 0);
+    tree.add_on(CpuId(0), -1_000);
+    assert_eq!(tree.approximate_sum_positive(), Estimate::exact(0));
+    assert_eq!(tree.precise_sum_positive(), 0);
+    tree.add_on(CpuId(0), 3_000);
+    assert_eq!(tree.precise_sum_positive(), 2_000);
+    assert!(tree.approximate_sum_positive().contains(2_000));
+}
+
+// Goal: a smaller batch is proportionally more accurate, and impossible ones are refused.
+#[test]
+fn batches_are_powers_of_two() {
+    let machine = Topology::flat(384);
+    for batch in [0, 1, 3, 33, u32::MAX] {
+        let refused = CounterTree::with_batch(&machine, Regime::Atomic, batch);
+        let error = refused.expect_err("not a power of two above 1");
+        assert_eq!(error, BatchError::NotAPowerOfTwo { batch });
+        assert!(error.to_string().contains(&batch.to_string()));
+    }
+    for shift in [1, 4, 5, 31] {
+        let tree = CounterTree::with_batch(&machine, Regime::Atomic, 1 << shift)
+            .expect("a power of two above 1");
+        assert_eq!(tree.batch(), 1 << shift);
+        assert_eq!(tree.accuracy().over, (18_432 << shift) >> 5);
+    }
+}
+
+// Goal: the check can fail.
+#[test]
+#[should_panic(expected = "but the words of all CPUs make 40")]
+fn a_lost_carry_breaks_conservation() {
+    let tree = atomic_tree(8);
+    tree.add_on(CpuId(0), 40);
+    tree.nodes[0].0.fetch_sub(32, Ordering::Relaxed);
+    tree.check_invariants();
+}
