@@ -188,6 +188,11 @@ impl FramePool {
         drained.sum()
     }
 
+    /// Moves every frame of one CPU's list into its zone.
+    pub fn drain(&self, cpu: CpuId) -> Pages {
+        self.list(cpu).drain(|pfn| self.zone_of(pfn).free(pfn))
+    }
+
     /// Frames in the zones at this moment.
     #[must_use]
     pub fn nr_free(&self) -> Pages {

@@ -6,16 +6,6 @@ use super::buddy::Buddy;
 use super::*;
 use crate::units::Order;
 
-/// The seed of a test: from `SEED`, else `default`.
-fn seed(default: u64) -> u64 {
-    let seed = std::env::var("SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or(default);
-    println!("SEED={seed}");
-    seed
-}
-
 fn pool(pages: u64, nr_cpus: usize, nr_zones: u32) -> FramePool {
     FramePool::new(
         Arc::new(FrameMemory::new(Pages(pages)).expect("a small range")),
@@ -28,7 +18,7 @@ fn pool(pages: u64, nr_cpus: usize, nr_zones: u32) -> FramePool {
 fn buddy_agrees_with_a_bitmap() {
     // Goal: no frame is handed out twice or lost, whatever is split and merged. Method: random
     // blocks of random orders on a range that starts and ends off alignment, against a bitmap.
-    let mut rng = fastrand::Rng::with_seed(seed(1));
+    let mut rng = crate::seed::rng(1);
     let range = 5..3000_u32;
     let mut buddy = Buddy::new(range.clone());
     let all_free = buddy.free_blocks();
@@ -83,7 +73,7 @@ fn freeing_a_free_block_panics() {
 fn frames_are_conserved_under_random_use() {
     // Goal: managed = free + cached + allocated, always. Method: random allocations and frees on
     // random CPUs of pools of odd shapes, recounted as it goes.
-    let mut rng = fastrand::Rng::with_seed(seed(2));
+    let mut rng = crate::seed::rng(2);
     for (pages, nr_cpus, nr_zones) in [
         (1, 1, 1),
         (7, 2, 1),

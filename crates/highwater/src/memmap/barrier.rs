@@ -19,6 +19,7 @@ use crate::sync::atomic::{Ordering, fence};
 pub(super) fn light() {
     #[cfg(all(target_os = "linux", not(loom)))]
     if membarrier::is_registered() {
+        // Pairs with: `heavy`, which runs the CPU's part of the barrier in this thread's place.
         crate::sync::atomic::compiler_fence(Ordering::SeqCst);
         return;
     }

@@ -27,9 +27,11 @@ pub enum Rank {
     Victim,
     /// One shard of the page index.
     PageIndex,
+    /// Where the reclaimers of one target go on.
+    ReclaimCursor,
     /// Table of lruvecs.
     Lruvecs,
-    /// LRU lists of one group. Two are held only by reparenting, child first.
+    /// LRU lists of one group.
     Lruvec,
     /// Shadows of evicted pages.
     Shadows,
@@ -45,7 +47,7 @@ impl Rank {
     /// Whether a thread may hold several locks of this rank at once.
     #[cfg(debug_assertions)]
     const fn is_nestable(self) -> bool {
-        matches!(self, Self::Latch | Self::Lruvec)
+        matches!(self, Self::Latch)
     }
 }
 

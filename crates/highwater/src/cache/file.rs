@@ -1,0 +1,189 @@
+//! Open files: what their pages are read from and written to.
+
+use std::fmt;
+
+use thiserror::Error;
+
+use super::Evicted;
+use super::backing::Backing;
+use crate::counter::CounterTree;
+use crate::percpu::Regime;
+use crate::sync::{Arc, LockClass, Rank, RwLock};
+use crate::topology::Topology;
+use crate::units::Estimate;
+
+static FILES_LOCK: LockClass = LockClass::new("files", Rank::Files);
+
+/// How a file may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Its contents do not change while it is open.
+    ReadOnly,
+    /// Its pages may be written through the cache.
+    ReadWrite,
+}
+
+/// Number of an open file; its lowest bit says whether it is writable.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId(u32);
+
+/// Bits of a file number.
+const FILE_BITS: u32 = 19;
+
+impl FileId {
+    /// Files that can be open at once.
+    pub const MAX: usize = (1 << (FILE_BITS - 1)) - 2;
+
+    fn new(slot: usize, access: Access) -> Self {
+        debug_assert!(slot < Self::MAX);
+        let slot = u32::try_from(slot + 1).expect("at most `MAX` files are open");
+        Self(slot << 1 | u32::from(access == Access::ReadWrite))
+    }
+
+    fn slot(self) -> usize {
+        (self.0 >> 1) as usize - 1
+    }
+
+    pub(super) const fn get(self) -> u32 {
+        self.0
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the upper bits of a key are a file number"
+    )]
+    pub(super) const fn from_bits(bits: u64) -> Self {
+        Self(bits as u32)
+    }
+
+    /// Whether pages of the file have latches and may be dirty.
+    #[must_use]
+    pub const fn is_writable(self) -> bool {
+        self.0 & 1 == 1
+    }
+}
+
+impl fmt::Debug for FileId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "file {}{}",
+            self.0 >> 1,
+            if self.is_writable() { "w" } else { "" }
+        )
+    }
+}
+
+/// No number is left for another file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{max} files are open, which is the most: close some")]
+pub struct TooManyFiles {
+    /// The most files that can be open.
+    pub max: usize,
+}
+
+/// An open file.
+#[derive(Debug)]
+pub struct FileEntry {
+    id: FileId,
+    backing: Arc<dyn Backing>,
+    resident: CounterTree,
+}
+
+impl FileEntry {
+    /// The file's number.
+    #[must_use]
+    pub fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// Where its pages are read from and written to.
+    #[must_use]
+    pub fn backing(&self) -> &dyn Backing {
+        &*self.backing
+    }
+
+    /// Counts a page that has become resident.
+    pub fn note_filled(&self) {
+        self.resident.add(1);
+    }
+
+    /// Pages of the file in the cache, within the counter's accuracy.
+    #[must_use]
+    pub fn resident(&self) -> Estimate<i64> {
+        self.resident.approximate_sum()
+    }
+
+    /// Pages of the file in the cache, by visiting every CPU; exact when nothing moves.
+    #[must_use]
+    pub fn resident_precise(&self) -> i64 {
+        self.resident.precise_sum()
+    }
+}
+
+/// Every open file, by number.
+#[derive(Debug)]
+pub(super) struct Files {
+    open: RwLock<Vec<Option<Arc<FileEntry>>>>,
+    topology: Topology,
+    regime: Regime,
+}
+
+impl Files {
+    pub(super) fn new(topology: Topology, regime: Regime) -> Self {
+        Self {
+            open: RwLock::new(&FILES_LOCK, Vec::new()),
+            topology,
+            regime,
+        }
+    }
+
+    pub(super) fn open(
+        &self,
+        backing: Arc<dyn Backing>,
+        access: Access,
+    ) -> Result<Arc<FileEntry>, TooManyFiles> {
+        let resident = CounterTree::new(&self.topology, self.regime);
+        let mut open = self.open.write();
+        let slot = open.iter().position(Option::is_none).unwrap_or(open.len());
+        if slot >= FileId::MAX {
+            return Err(TooManyFiles { max: FileId::MAX });
+        }
+        let entry = Arc::new(FileEntry {
+            id: FileId::new(slot, access),
+            backing,
+            resident,
+        });
+        if slot == open.len() {
+            open.push(None);
+        }
+        open[slot] = Some(Arc::clone(&entry));
+        Ok(entry)
+    }
+
+    /// Forgets a file none of whose pages is in the cache any more.
+    pub(super) fn close(&self, id: FileId) {
+        let mut open = self.open.write();
+        let entry = open[id.slot()].take();
+        debug_assert!(
+            entry.is_some_and(|entry| entry.id == id),
+            "{id:?} closed twice"
+        );
+    }
+
+    /// Counts pages that have left the cache, a run of one file's pages at a time.
+    pub(super) fn note_evicted(&self, evicted: &[Evicted]) {
+        for run in evicted.chunk_by(|a, b| a.key.file() == b.key.file()) {
+            let count = i64::try_from(run.len()).expect("a cluster of pages");
+            if let Some(entry) = self.get(run[0].key.file()) {
+                entry.resident.add(-count);
+            }
+        }
+    }
+
+    /// The open file of a number, which a page of it is in the cache for.
+    pub(super) fn get(&self, id: FileId) -> Option<Arc<FileEntry>> {
+        let open = self.open.read();
+        open.get(id.slot())?.clone().filter(|entry| entry.id == id)
+    }
+}

@@ -1,0 +1,312 @@
+//! The page index: one hash table from page names to frames, sized by the pool.
+//!
+//! Buckets hold the first frame of a chain; the chain runs through an array of entries indexed by
+//! frame. The table costs 24 bytes a frame, allocated once, however large the files are.
+//!
+//! *Lookup* ([`Index::find`]) takes no lock. It walks the chain of the key's bucket and asks the
+//! caller about each frame; the caller decides by something that is never wrong (the tag that a
+//! frame is published under, or the key seen under the page's latch). A walk that races with an
+//! insertion or removal may be led into another chain; it can then miss a page that is there, never
+//! find one that is not. It ends after [`WALK_MAX`] steps. Who misses goes on to
+//! [`Index::lookup`], which holds the shard's lock and is exact.
+//!
+//! *Changes* hold the lock of the key's shard (a run of buckets). States: see the module `cache`.
+//!
+//! Deviation from Linux, which keeps one tree per file: a table's memory is bounded by the pool,
+//! whatever is mapped, and a lookup is two loads. Ranges are found by walking frames instead.
+
+use std::fmt;
+
+use crossbeam_utils::CachePadded;
+
+use super::key::PageKey;
+use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Condvar, LockClass, Mutex, MutexGuard, Rank};
+use crate::units::{Pages, Pfn};
+
+/// Class of every index shard's lock.
+pub(super) static INDEX_LOCK: LockClass = LockClass::new("page_index", Rank::PageIndex);
+
+/// Chosen: at a load of at most 2/3, a longer chain than this does not happen by chance.
+const WALK_MAX: usize = 32;
+/// Shards: enough that two threads seldom meet, few enough to cost nothing.
+const SHARDS_MAX: usize = 256;
+/// End of a chain, empty bucket. Frame numbers are stored plus one.
+const NIL: u32 = 0;
+
+/// State of a frame's entry. Moved under the shard's lock.
+mod state {
+    pub(super) const ABSENT: u8 = 0;
+    pub(super) const FILLING: u8 = 1;
+    pub(super) const RESIDENT: u8 = 2;
+    pub(super) const EVICTING: u8 = 3;
+}
+
+/// What [`Index::lookup`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// The page is not in the cache.
+    Absent,
+    /// The page was resident in this frame when the lock was held.
+    Resident(Pfn),
+}
+
+pub(super) struct Index {
+    /// Written by: holders of the bucket's shard lock. Read by: anybody. Publishes: nothing; the
+    /// caller of `find` decides by the frame's own word.
+    buckets: Box<[AtomicU32]>,
+    /// By frame.
+    entries: Box<[Entry]>,
+    shards: Box<[CachePadded<Shard>]>,
+    /// The hash's upper bits are the bucket's number.
+    bucket_shift: u32,
+    /// The bucket number's upper bits are the shard's.
+    shard_shift: u32,
+}
+
+struct Entry {
+    /// Name of the page, 0 when there is none.
+    /// Written by: holders of the shard's lock. Read by: anybody (see `find`). Publishes: nothing.
+    key: AtomicU64,
+    /// Next frame of the chain plus one. Written and read as `key`.
+    next: AtomicU32,
+    /// Written and read under the shard's lock.
+    state: AtomicU8,
+}
+
+struct Shard {
+    /// Threads that wait for a fill or an eviction of this shard to end.
+    waiting: Mutex<usize>,
+    ended: Condvar,
+}
+
+impl Index {
+    pub(super) fn new(frames: Pages) -> Self {
+        let nr_frames = usize::try_from(frames.0).expect("frames fit memory");
+        let nr_buckets = (nr_frames + nr_frames / 2).next_power_of_two().max(2);
+        let nr_shards = SHARDS_MAX.min(nr_buckets / 2);
+        let entry = || Entry {
+            key: AtomicU64::new(0),
+            next: AtomicU32::new(NIL),
+            state: AtomicU8::new(state::ABSENT),
+        };
+        let shard = || Shard {
+            waiting: Mutex::new(&INDEX_LOCK, 0),
+            ended: Condvar::new(),
+        };
+        Self {
+            buckets: (0..nr_buckets).map(|_| AtomicU32::new(NIL)).collect(),
+            entries: (0..nr_frames).map(|_| entry()).collect(),
+            shards: (0..nr_shards).map(|_| CachePadded::new(shard())).collect(),
+            bucket_shift: u64::BITS - nr_buckets.ilog2(),
+            shard_shift: (nr_buckets / nr_shards).ilog2(),
+        }
+    }
+
+    /// Walks the frames that may hold a page until `visit` accepts one.
+    #[inline]
+    pub(super) fn find<R>(
+        &self,
+        key: PageKey,
+        mut visit: impl FnMut(Pfn) -> Option<R>,
+    ) -> Option<R> {
+        // Relaxed, both loads: a stale link leads to a frame that `visit` refuses.
+        let mut at = self.buckets[self.bucket(key)].load(Ordering::Relaxed);
+        for _ in 0..WALK_MAX {
+            if at == NIL {
+                return None;
+            }
+            let pfn = Pfn(at - 1);
+            if let Some(found) = visit(pfn) {
+                return Some(found);
+            }
+            at = self.entries[pfn.index()].next.load(Ordering::Relaxed);
+        }
+        None
+    }
+
+    /// What a frame holds, as seen now.
+    pub(super) fn key_of(&self, pfn: Pfn) -> Option<PageKey> {
+        // Relaxed: exact only for those who keep the page from changing (latch, isolation).
+        PageKey::from_word(self.entries[pfn.index()].key.load(Ordering::Relaxed))
+    }
+
+    /// Whether a page is there, once nobody fills or evicts it.
+    pub(super) fn lookup(&self, key: PageKey) -> Presence {
+        let shard = self.shard(self.bucket(key));
+        let mut waiting = shard.waiting.lock();
+        loop {
+            let Some(pfn) = self.find_locked(key) else {
+                return Presence::Absent;
+            };
+            if self.state(pfn) == state::RESIDENT {
+                return Presence::Resident(pfn);
+            }
+            // Ends: every fill is finished or aborted, every eviction ends in a few microseconds.
+            *waiting += 1;
+            shard.ended.wait(&mut waiting);
+            *waiting -= 1;
+        }
+    }
+
+    /// Enters a page as being filled; false when it is in the index already.
+    pub(super) fn insert_filling(&self, key: PageKey, pfn: Pfn) -> bool {
+        let bucket = self.bucket(key);
+        let _locked = self.shard(bucket).waiting.lock();
+        if self.find_locked(key).is_some() {
+            return false;
+        }
+        let (head, entry) = (&self.buckets[bucket], &self.entries[pfn.index()]);
+        assert_eq!(
+            self.state(pfn),
+            state::ABSENT,
+            "{pfn} entered while it holds a page"
+        );
+        // Relaxed, all: written under the shard's lock; lock-free walkers decide by other words.
+        entry.key.store(key.get(), Ordering::Relaxed);
+        entry
+            .next
+            .store(head.load(Ordering::Relaxed), Ordering::Relaxed);
+        entry.state.store(state::FILLING, Ordering::Relaxed);
+        head.store(pfn.0 + 1, Ordering::Relaxed);
+        true
+    }
+
+    /// Ends a fill, or an eviction that did not happen.
+    pub(super) fn set_resident(&self, pfn: Pfn) {
+        let (shard, waiting, _) = self.lock_page(pfn);
+        debug_assert!(matches!(self.state(pfn), state::FILLING | state::EVICTING));
+        // Relaxed: under the shard's lock.
+        self.entries[pfn.index()]
+            .state
+            .store(state::RESIDENT, Ordering::Relaxed);
+        wake(shard, &waiting);
+    }
+
+    /// Claims a resident page for eviction: nobody else fills or evicts it until it is made
+    /// resident again or removed.
+    pub(super) fn begin_evict(&self, pfn: Pfn) -> Option<PageKey> {
+        let key = self.key_of(pfn)?;
+        let _locked = self.shard(self.bucket(key)).waiting.lock();
+        if self.key_of(pfn) != Some(key) || self.state(pfn) != state::RESIDENT {
+            return None;
+        }
+        // Relaxed: under the shard's lock.
+        self.entries[pfn.index()]
+            .state
+            .store(state::EVICTING, Ordering::Relaxed);
+        Some(key)
+    }
+
+    /// Takes a page that is being filled or evicted out of the index.
+    pub(super) fn remove(&self, pfn: Pfn) {
+        let (shard, waiting, key) = self.lock_page(pfn);
+        debug_assert!(matches!(self.state(pfn), state::FILLING | state::EVICTING));
+        let entry = &self.entries[pfn.index()];
+        // Relaxed, all: under the shard's lock; lock-free walkers decide by other words.
+        let next = entry.next.load(Ordering::Relaxed);
+        let mut link = &self.buckets[self.bucket(key)];
+        while link.load(Ordering::Relaxed) != pfn.0 + 1 {
+            let at = link.load(Ordering::Relaxed);
+            assert_ne!(at, NIL, "{pfn} is not on the chain of {key:?}");
+            link = &self.entries[at as usize - 1].next;
+        }
+        link.store(next, Ordering::Relaxed);
+        entry.key.store(0, Ordering::Relaxed);
+        entry.state.store(state::ABSENT, Ordering::Relaxed);
+        wake(shard, &waiting);
+    }
+
+    /// Locks the shard of a page whose state this thread may move.
+    fn lock_page(&self, pfn: Pfn) -> (&Shard, MutexGuard<'_, usize>, PageKey) {
+        let key = self
+            .key_of(pfn)
+            .expect("its own fill or eviction keeps a page in the index");
+        let shard = self.shard(self.bucket(key));
+        (shard, shard.waiting.lock(), key)
+    }
+
+    /// The frame of a page in whatever state. The shard's lock is held.
+    fn find_locked(&self, key: PageKey) -> Option<Pfn> {
+        let mut at = self.buckets[self.bucket(key)].load(Ordering::Relaxed);
+        while at != NIL {
+            let entry = &self.entries[at as usize - 1];
+            // Relaxed: under the shard's lock.
+            if entry.key.load(Ordering::Relaxed) == key.get() {
+                return Some(Pfn(at - 1));
+            }
+            at = entry.next.load(Ordering::Relaxed);
+        }
+        None
+    }
+
+    fn state(&self, pfn: Pfn) -> u8 {
+        // Relaxed: under the shard's lock.
+        self.entries[pfn.index()].state.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a bucket number fits the table's length"
+    )]
+    fn bucket(&self, key: PageKey) -> usize {
+        // Fibonacci hashing: the odd multiplier spreads neighbouring pages over all buckets.
+        (key.get().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> self.bucket_shift) as usize
+    }
+
+    fn shard(&self, bucket: usize) -> &Shard {
+        &self.shards[bucket >> self.shard_shift]
+    }
+
+    /// Checks chains and states; returns how many pages the index holds.
+    ///
+    /// # Panics
+    ///
+    /// When a page is on the wrong chain, on two, or in the middle of something.
+    pub(super) fn check_invariants(&self) -> u64 {
+        let mut on_chains = 0;
+        for bucket in 0..self.buckets.len() {
+            let _locked = self.shard(bucket).waiting.lock();
+            let mut at = self.buckets[bucket].load(Ordering::Relaxed);
+            while at != NIL {
+                let pfn = Pfn(at - 1);
+                let key = self.key_of(pfn).expect("a frame on a chain has a key");
+                assert_eq!(self.bucket(key), bucket, "{pfn} is on another page's chain");
+                assert_eq!(
+                    self.state(pfn),
+                    state::RESIDENT,
+                    "{pfn} ({key:?}) is in transition"
+                );
+                on_chains += 1;
+                assert!(on_chains <= self.entries.len(), "a chain has a cycle");
+                at = self.entries[pfn.index()].next.load(Ordering::Relaxed);
+            }
+        }
+        let keyed = (0..)
+            .map(Pfn)
+            .take(self.entries.len())
+            .filter(|&pfn| self.key_of(pfn).is_some());
+        assert_eq!(
+            keyed.count(),
+            on_chains,
+            "frames with a key and frames on chains"
+        );
+        on_chains as u64
+    }
+}
+
+/// Lets those who wait for an end look again.
+fn wake(shard: &Shard, waiting: &MutexGuard<'_, usize>) {
+    if **waiting > 0 {
+        shard.ended.notify_all();
+    }
+}
+
+impl fmt::Debug for Index {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Index")
+            .field("buckets", &self.buckets.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,58 @@
+//! The name of a page: one word.
+
+use std::fmt;
+
+use super::file::FileId;
+
+/// Bits of a page number: files of up to 2^44 pages (64 PiB).
+const PAGE_BITS: u32 = 44;
+
+/// File and page number, packed into one word that is neither 0 nor `u64::MAX`, so that it can be
+/// the tag that a frame is published under.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PageKey(u64);
+
+impl PageKey {
+    /// One more than the largest page number.
+    pub const PAGES_MAX: u64 = 1 << PAGE_BITS;
+
+    /// The name of page `page` of a file.
+    ///
+    /// # Panics
+    ///
+    /// When `page` is [`PAGES_MAX`](Self::PAGES_MAX) or more: opening refuses such files.
+    #[must_use]
+    pub fn new(file: FileId, page: u64) -> Self {
+        assert!(page < Self::PAGES_MAX, "page {page} of a file");
+        Self(u64::from(file.get()) << PAGE_BITS | page)
+    }
+
+    /// The key of which [`get`](Self::get) is `word`, which is 0 for none.
+    pub(crate) const fn from_word(word: u64) -> Option<Self> {
+        if word == 0 { None } else { Some(Self(word)) }
+    }
+
+    /// The key as one word.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The page's number in its file.
+    #[must_use]
+    pub const fn page(self) -> u64 {
+        self.0 & (Self::PAGES_MAX - 1)
+    }
+
+    /// The page's file.
+    #[must_use]
+    pub const fn file(self) -> FileId {
+        FileId::from_bits(self.0 >> PAGE_BITS)
+    }
+}
+
+impl fmt::Debug for PageKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "page {} of {:?}", self.page(), self.file())
+    }
+}

@@ -1,0 +1,116 @@
+//! Latched pages: reading and writing pages of writable files.
+//!
+//! A resident page's frame lies in its latch. Whoever finds the frame by the index takes the latch
+//! and then makes sure that it still holds the page that was looked for: eviction takes the frame
+//! out under the exclusive latch, so a page seen under the latch stays for as long as it is held.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use super::{PageCache, PageKey};
+use crate::memmap::Frame;
+use crate::sync::{LockClass, Rank, RwLockReadGuard, RwLockWriteGuard};
+use crate::units::{PAGE_SIZE, Pfn};
+
+/// Class of every page's latch.
+pub(super) static LATCH_LOCK: LockClass = LockClass::new("latch", Rank::Latch);
+
+/// A page of a writable file, held for reading. Writers and write-back wait.
+pub struct PageRead<'c> {
+    cache: &'c PageCache,
+    latch: RwLockReadGuard<'c, Option<Frame>>,
+}
+
+/// A page of a writable file, held for writing, and dirty from the moment it was taken.
+pub struct PageWrite<'c> {
+    cache: &'c PageCache,
+    latch: RwLockWriteGuard<'c, Option<Frame>>,
+}
+
+impl PageCache {
+    /// Holds a resident page of a writable file for reading.
+    ///
+    /// # Cost
+    ///
+    /// The page's latch: an atomic on the page's line. Waits while a writer or write-back holds it.
+    pub fn try_read_latched(&self, key: PageKey) -> Option<PageRead<'_>> {
+        self.try_read_latched_at(key, self.find_latched(key)?)
+    }
+
+    /// As [`try_read_latched`](Self::try_read_latched), for a page found in a frame.
+    pub fn try_read_latched_at(&self, key: PageKey, pfn: Pfn) -> Option<PageRead<'_>> {
+        let latch = self.pages[pfn.index()].latch.read();
+        if latch.is_none() || self.index.key_of(pfn) != Some(key) {
+            return None;
+        }
+        self.mark_young(pfn);
+        Some(PageRead { cache: self, latch })
+    }
+
+    /// Holds a resident page of a writable file for writing.
+    ///
+    /// # Cost
+    ///
+    /// The page's latch. Waits while anybody else holds it.
+    pub fn try_write(&self, key: PageKey) -> Option<PageWrite<'_>> {
+        self.try_write_at(key, self.find_latched(key)?)
+    }
+
+    /// As [`try_write`](Self::try_write), for a page found in a frame.
+    pub fn try_write_at(&self, key: PageKey, pfn: Pfn) -> Option<PageWrite<'_>> {
+        let latch = self.pages[pfn.index()].latch.write();
+        if latch.is_none() || self.index.key_of(pfn) != Some(key) {
+            return None;
+        }
+        self.mark_young(pfn);
+        self.mark_dirty(pfn);
+        Some(PageWrite { cache: self, latch })
+    }
+
+    fn find_latched(&self, key: PageKey) -> Option<Pfn> {
+        debug_assert!(
+            key.file().is_writable(),
+            "pages of read-only files have no latch"
+        );
+        self.index.find(key, |pfn| {
+            (self.index.key_of(pfn) == Some(key)).then_some(pfn)
+        })
+    }
+}
+
+fn expect_frame(latch: &Option<Frame>) -> &Frame {
+    latch.as_ref().expect("seen when the latch was taken")
+}
+
+impl Deref for PageRead<'_> {
+    type Target = [u8; PAGE_SIZE];
+    fn deref(&self) -> &Self::Target {
+        self.cache.memory.bytes(expect_frame(&self.latch))
+    }
+}
+
+impl Deref for PageWrite<'_> {
+    type Target = [u8; PAGE_SIZE];
+    fn deref(&self) -> &Self::Target {
+        self.cache.memory.bytes(expect_frame(&self.latch))
+    }
+}
+
+impl DerefMut for PageWrite<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        let frame = self.latch.as_mut().expect("seen when the latch was taken");
+        self.cache.memory.bytes_mut(frame)
+    }
+}
+
+impl fmt::Debug for PageRead<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PageRead({:?})", *self.latch)
+    }
+}
+
+impl fmt::Debug for PageWrite<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PageWrite({:?})", *self.latch)
+    }
+}

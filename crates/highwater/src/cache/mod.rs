@@ -1,0 +1,438 @@
+//! The page cache: pages of real files in frames.
+//!
+//! A page is named by its [`PageKey`] (file and page number). The [index](index) finds the frame
+//! that holds it; how its bytes are reached depends on the file's [`Access`]:
+//!
+//! - **read-only files** never change while they are open. A resident page's frame is *published*
+//!   under its key, and a read borrows it ([`PageCache::try_read`]): no lock, no store to shared
+//!   memory.
+//! - **writable files** keep each resident page's frame behind a *latch*: [`PageRead`] and
+//!   [`PageWrite`] hold it shared or exclusive. A page that was written is *dirty* until
+//!   [write-back](writeback) has put it into the file.
+//!
+//! A page goes through these states, each moved under the lock of its index shard:
+//!
+//! ```text
+//! absent --begin_fill--> filling --finish--> resident --evict--> evicting --> absent
+//!            (read the file)  \--abort--> absent     ^---- kept (borrowed, dirty) ---/
+//! ```
+//!
+//! Filling and evicting exclude each other and themselves: one thread reads a page in, the others
+//! wait for it and are told to look again, whatever came of it.
+//!
+//! The cache does not choose what to evict, count who pays, or find free frames: reclaim, groups
+//! and the manager do.
+
+mod backing;
+mod file;
+mod index;
+mod key;
+mod latch;
+mod writeback;
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use std::fmt;
+
+pub use backing::{Backing, FileBacking};
+pub use file::{Access, FileEntry, FileId, TooManyFiles};
+pub use index::Presence;
+pub use key::PageKey;
+pub use latch::{PageRead, PageWrite};
+pub use writeback::{SyncError, WriteBackError, WrittenBack};
+
+use crate::memmap::{Frame, FrameMemory, Pinned, Reader, Retracted};
+use crate::percpu::Regime;
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::sync::{Arc, LockEvents, RwLock, StatCell};
+use crate::topology::Topology;
+use crate::units::{GroupId, PAGE_SIZE, Pages, Pfn};
+use file::Files;
+use index::Index;
+
+/// Pages of files in the frames of one memory.
+pub struct PageCache {
+    memory: Arc<FrameMemory>,
+    index: Index,
+    /// By frame.
+    pages: Box<[Page]>,
+    /// By frame: read since reclaim last looked. Dense, so that a hit touches few lines.
+    /// Written by: readers (set, only when clear), reclaim (clear). Read by: reclaim.
+    /// Publishes: nothing; a lost mark costs a page its second chance.
+    young: Box<[AtomicBool]>,
+    /// By frame: written since it was last written back.
+    /// Written by: latch holders. Read by: reclaim, write-back. Publishes: nothing; whoever acts on
+    /// it holds the latch.
+    dirty: Box<[AtomicBool]>,
+    files: Files,
+    nr_dirty: StatCell,
+    nr_cleaned: StatCell,
+}
+
+/// What the cache keeps for each frame beside the index.
+#[derive(Debug)]
+struct Page {
+    /// The frame of a resident page of a writable file; `None` in every other state.
+    latch: RwLock<Option<Frame>>,
+    /// The group that pays for the page.
+    /// Written by: the filler, and reparenting under the lruvec's lock. Read by: whoever has
+    /// isolated the page. Publishes: nothing; isolation orders it.
+    group: AtomicU32,
+}
+
+/// A page that is being read in: its frame is this thread's own.
+#[derive(Debug)]
+#[must_use = "finish or abort a fill: others wait for it"]
+pub struct Filling {
+    key: PageKey,
+    frame: Frame,
+}
+
+/// A page that has left the cache.
+#[derive(Debug)]
+#[must_use = "the frame has to be freed and the page uncharged"]
+pub struct Evicted {
+    /// What it was.
+    pub key: PageKey,
+    /// Where it was.
+    pub frame: Frame,
+    /// Who paid for it.
+    pub group: GroupId,
+}
+
+/// Why a page could not be evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// Somebody reads it, or holds its latch.
+    Borrowed,
+    /// It has to be written back first.
+    Dirty,
+    /// It is being filled or evicted by another thread, or holds no page any more.
+    Busy,
+}
+
+/// Results of [`PageCache::evict`], reused from batch to batch.
+#[derive(Debug, Default)]
+pub struct EvictBatch {
+    /// Pages that have left the cache.
+    pub evicted: Vec<Evicted>,
+    /// Pages that stay, and why.
+    pub kept: Vec<(Pfn, Kept)>,
+    retract: Vec<(Pfn, u64)>,
+    retracted: Retracted,
+}
+
+impl PageCache {
+    /// An empty cache over the frames of `memory`.
+    ///
+    /// Files count their resident pages on the CPUs of `topology`, in `regime`.
+    #[must_use]
+    pub fn new(memory: Arc<FrameMemory>, topology: Topology, regime: Regime) -> Self {
+        let frames = 0..memory.pages().0;
+        let marks = || frames.clone().map(|_| AtomicBool::new(false)).collect();
+        let page = || Page {
+            latch: RwLock::new(&latch::LATCH_LOCK, None),
+            group: AtomicU32::new(0),
+        };
+        Self {
+            index: Index::new(memory.pages()),
+            young: marks(),
+            dirty: marks(),
+            pages: frames.clone().map(|_| page()).collect(),
+            files: Files::new(topology, regime),
+            nr_dirty: StatCell::new(),
+            nr_cleaned: StatCell::new(),
+            memory,
+        }
+    }
+
+    /// The bytes of a resident page of a read-only file.
+    ///
+    /// # Cost
+    ///
+    /// One load each of the index, the frame's word and the page's young mark; stores only to the
+    /// reader's own line once the page is young.
+    #[inline]
+    pub fn try_read<'r>(
+        &self,
+        reader: &'r Reader<'_>,
+        key: PageKey,
+    ) -> Option<&'r [u8; PAGE_SIZE]> {
+        debug_assert!(
+            !key.file().is_writable(),
+            "pages of writable files have latches"
+        );
+        self.index
+            .find(key, |pfn| self.try_read_at(reader, key, pfn))
+    }
+
+    /// As [`try_read`](Self::try_read), for a page that [`lookup`](Self::lookup) found in a frame.
+    #[inline]
+    pub fn try_read_at<'r>(
+        &self,
+        reader: &'r Reader<'_>,
+        key: PageKey,
+        pfn: Pfn,
+    ) -> Option<&'r [u8; PAGE_SIZE]> {
+        let bytes = reader.borrow(pfn, key.get())?;
+        self.mark_young(pfn);
+        Some(bytes)
+    }
+
+    /// Pins a resident page of a read-only file: the borrow may outlive readers and threads.
+    #[must_use]
+    pub fn try_pin(&self, key: PageKey) -> Option<Pinned> {
+        debug_assert!(
+            !key.file().is_writable(),
+            "pages of writable files have latches"
+        );
+        self.index.find(key, |pfn| self.try_pin_at(key, pfn))
+    }
+
+    /// As [`try_pin`](Self::try_pin), for a page that [`lookup`](Self::lookup) found in a frame.
+    #[must_use]
+    pub fn try_pin_at(&self, key: PageKey, pfn: Pfn) -> Option<Pinned> {
+        let pinned = Pinned::new(Arc::clone(&self.memory), pfn, key.get())?;
+        self.mark_young(pfn);
+        Some(pinned)
+    }
+
+    /// Whether a page is there, after waiting for whoever fills or evicts it.
+    ///
+    /// # Cost
+    ///
+    /// The lock of one index shard, and the file's I/O if another thread is at it.
+    pub fn lookup(&self, key: PageKey) -> Presence {
+        self.index.lookup(key)
+    }
+
+    /// Begins to read a page in. Gives the frame back if the page is there by now.
+    ///
+    /// # Errors
+    ///
+    /// The frame, unused, when another thread was first.
+    pub fn begin_fill(&self, key: PageKey, frame: Frame, group: GroupId) -> Result<Filling, Frame> {
+        let pfn = frame.pfn();
+        // Relaxed, all: the frame is this thread's own, and finishing the fill publishes it.
+        self.pages[pfn.index()]
+            .group
+            .store(group.0, Ordering::Relaxed);
+        self.young[pfn.index()].store(false, Ordering::Relaxed);
+        debug_assert!(
+            !self.dirty[pfn.index()].load(Ordering::Relaxed),
+            "{pfn} reused dirty"
+        );
+        if self.index.insert_filling(key, pfn) {
+            Ok(Filling { key, frame })
+        } else {
+            Err(frame)
+        }
+    }
+
+    /// The bytes to fill.
+    pub fn filling_bytes<'a>(&'a self, filling: &'a mut Filling) -> &'a mut [u8; PAGE_SIZE] {
+        self.memory.bytes_mut(&mut filling.frame)
+    }
+
+    /// Makes a filled page resident and wakes who waits for it.
+    ///
+    /// # Panics
+    ///
+    /// Never: a frame that is being filled holds no other page.
+    pub fn finish_fill(&self, filling: Filling) -> Pfn {
+        let Filling { key, frame } = filling;
+        let pfn = frame.pfn();
+        if key.file().is_writable() {
+            let before = self.pages[pfn.index()].latch.write().replace(frame);
+            assert!(before.is_none(), "{pfn} was filled while it held a page");
+        } else {
+            self.memory.publish(frame, key.get());
+        }
+        self.index.set_resident(pfn);
+        pfn
+    }
+
+    /// Gives a fill up, wakes who waits for it, and hands the frame back.
+    #[must_use = "the frame has to be freed"]
+    pub fn abort_fill(&self, filling: Filling) -> Frame {
+        self.index.remove(filling.frame.pfn());
+        filling.frame
+    }
+
+    /// Tries to evict each of `candidates`, which the caller has isolated from their lists.
+    ///
+    /// # Cost
+    ///
+    /// Two index locks a page and one heavy barrier for all. Waits for nobody, does no I/O.
+    ///
+    /// # Panics
+    ///
+    /// Never: a page under eviction keeps its name.
+    pub fn evict(&self, candidates: &[Pfn], batch: &mut EvictBatch) {
+        batch.evicted.clear();
+        batch.kept.clear();
+        batch.retract.clear();
+        for &pfn in candidates {
+            let Some(key) = self.index.begin_evict(pfn) else {
+                batch.kept.push((pfn, Kept::Busy));
+                continue;
+            };
+            if !key.file().is_writable() {
+                batch.retract.push((pfn, key.get()));
+                continue;
+            }
+            match self.take_from_latch(pfn) {
+                Ok(frame) => batch.evicted.push(self.evicted(key, frame)),
+                Err(kept) => {
+                    self.index.set_resident(pfn);
+                    batch.kept.push((pfn, kept));
+                }
+            }
+        }
+        if !batch.retract.is_empty() {
+            self.memory.retract(&batch.retract, &mut batch.retracted);
+            for pfn in batch.retracted.borrowed.drain(..) {
+                self.index.set_resident(pfn);
+                batch.kept.push((pfn, Kept::Borrowed));
+            }
+            for frame in batch.retracted.frames.drain(..) {
+                let key = self
+                    .index
+                    .key_of(frame.pfn())
+                    .expect("retracted under its key");
+                batch.evicted.push(self.evicted(key, frame));
+            }
+        }
+        for evicted in &batch.evicted {
+            self.index.remove(evicted.frame.pfn());
+        }
+        self.files.note_evicted(&batch.evicted);
+    }
+
+    /// The frame of a clean page of a writable file, if nobody holds its latch.
+    fn take_from_latch(&self, pfn: Pfn) -> Result<Frame, Kept> {
+        let mut latch = self.pages[pfn.index()]
+            .latch
+            .try_write()
+            .ok_or(Kept::Borrowed)?;
+        if self.is_dirty(pfn) {
+            return Err(Kept::Dirty);
+        }
+        Ok(latch
+            .take()
+            .expect("a resident page of a writable file is in its latch"))
+    }
+
+    fn evicted(&self, key: PageKey, frame: Frame) -> Evicted {
+        let group = self.group_of(frame.pfn());
+        Evicted { key, frame, group }
+    }
+
+    /// Whether a page was read since this was last asked; clears the mark.
+    pub fn test_and_clear_young(&self, pfn: Pfn) -> bool {
+        let young = &self.young[pfn.index()];
+        // Relaxed, both: a mark orders nothing, and losing one to a racing reader costs a second
+        // chance only.
+        let was_young = young.load(Ordering::Relaxed);
+        if was_young {
+            young.store(false, Ordering::Relaxed);
+        }
+        was_young
+    }
+
+    #[inline]
+    fn mark_young(&self, pfn: Pfn) {
+        let young = &self.young[pfn.index()];
+        // Relaxed, both: as above. Stored only when clear, so that hits of a hot page share its
+        // cache line instead of fighting for it.
+        if !young.load(Ordering::Relaxed) {
+            young.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a page has to be written back before it can be evicted.
+    #[must_use]
+    pub fn is_dirty(&self, pfn: Pfn) -> bool {
+        // Relaxed: whoever acts on it holds the page's latch.
+        self.dirty[pfn.index()].load(Ordering::Relaxed)
+    }
+
+    /// The group that pays for a page.
+    #[must_use]
+    pub fn group_of(&self, pfn: Pfn) -> GroupId {
+        // Relaxed: the caller has isolated the page or holds its list's lock.
+        GroupId(self.pages[pfn.index()].group.load(Ordering::Relaxed))
+    }
+
+    /// Makes another group pay for a page. The caller holds the lock of the page's list.
+    pub fn set_group(&self, pfn: Pfn, group: GroupId) {
+        // Relaxed: as in `group_of`.
+        self.pages[pfn.index()]
+            .group
+            .store(group.0, Ordering::Relaxed);
+    }
+
+    /// What a frame holds, if it is in the index at this moment.
+    #[must_use]
+    pub fn key_of(&self, pfn: Pfn) -> Option<PageKey> {
+        self.index.key_of(pfn)
+    }
+
+    /// Dirty pages at this moment.
+    #[must_use]
+    pub fn nr_dirty(&self) -> Pages {
+        Pages(self.nr_dirty.get().saturating_sub(self.nr_cleaned.get()))
+    }
+
+    /// Contention of the cache's lock classes so far.
+    #[must_use]
+    pub fn lock_events() -> [LockEvents; 2] {
+        [index::INDEX_LOCK.events(), latch::LATCH_LOCK.events()]
+    }
+
+    /// Checks that index, frames and latches agree. For quiescent moments.
+    ///
+    /// # Panics
+    ///
+    /// When they do not.
+    pub fn check_invariants(&self) {
+        let indexed = self.index.check_invariants();
+        let dirty = self
+            .dirty
+            .iter()
+            .filter(|mark| mark.load(Ordering::Relaxed))
+            .count();
+        assert_eq!(
+            self.nr_dirty(),
+            Pages(dirty as u64),
+            "dirty marks and their count"
+        );
+        for (pfn, page) in (0..).map(Pfn).zip(&self.pages) {
+            let key = self.index.key_of(pfn);
+            let is_latched = key.is_some_and(|key| key.file().is_writable());
+            assert_eq!(
+                page.latch.read().is_some(),
+                is_latched,
+                "{pfn} holds {key:?}"
+            );
+            assert!(
+                is_latched || !self.is_dirty(pfn),
+                "{pfn} is dirty and holds {key:?}"
+            );
+        }
+        let in_use = self.memory.pages() - self.memory.count_free();
+        assert!(
+            Pages(indexed) <= in_use,
+            "{indexed} pages in {in_use} frames"
+        );
+    }
+}
+
+impl fmt::Debug for PageCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PageCache")
+            .field("nr_dirty", &self.nr_dirty())
+            .finish_non_exhaustive()
+    }
+}

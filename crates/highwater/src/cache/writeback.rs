@@ -1,0 +1,204 @@
+//! Write-back: dirty pages reach their file, or stay dirty.
+//!
+//! Invariant: a page that was written is either dirty, or its bytes were taken whole by the file
+//! after the last write. The mark is cleared under the exclusive latch, before the write to the
+//! file, and set again if that fails or falls short; nobody can write or evict the page meanwhile.
+
+use std::io;
+
+use thiserror::Error;
+
+use super::{Access, Backing, FileEntry, FileId, PageCache, PageKey, TooManyFiles};
+use crate::memmap::Frame;
+use crate::sync::Arc;
+use crate::sync::atomic::Ordering;
+use crate::units::Pfn;
+
+/// What became of a page that was to be written back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WrittenBack {
+    /// It was dirty and is in the file now.
+    Written,
+    /// There was nothing to write: clean, or not a page of that file any more.
+    Clean,
+    /// Its latch is held by somebody else.
+    Latched,
+}
+
+/// A page could not be written back. It stays dirty.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum WriteBackError {
+    /// The file refused.
+    #[error("writing page {page} back failed, it stays dirty: {source}")]
+    Io {
+        /// The page's number in its file.
+        page: u64,
+        /// The file's reason.
+        source: io::Error,
+    },
+    /// The file took only part of the page.
+    #[error(
+        "writing page {page} back fell short, it stays dirty: {got} of {want} bytes were taken"
+    )]
+    Short {
+        /// The page's number in its file.
+        page: u64,
+        /// Bytes taken.
+        got: usize,
+        /// Bytes given.
+        want: usize,
+    },
+}
+
+/// Not everything of a file is on its storage.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SyncError {
+    /// Pages could not be written; they stay dirty and the next sync tries again.
+    #[error("{failed} pages could not be written back and stay dirty; first: {first}")]
+    WriteBack {
+        /// How many.
+        failed: u64,
+        /// What happened to the first.
+        first: WriteBackError,
+    },
+    /// Every page was written, but the file could not make that durable.
+    #[error("all pages were written, but making them durable failed: {0}")]
+    Durability(#[source] io::Error),
+}
+
+impl PageCache {
+    /// Opens a file over `backing`.
+    ///
+    /// # Errors
+    ///
+    /// When [`FileId::MAX`] files are open.
+    pub fn open(
+        &self,
+        backing: Arc<dyn Backing>,
+        access: Access,
+    ) -> Result<Arc<FileEntry>, TooManyFiles> {
+        self.files.open(backing, access)
+    }
+
+    /// Forgets a file. The caller has evicted all its pages.
+    pub fn close(&self, id: FileId) {
+        debug_assert!(
+            self.pages_of(id).next().is_none(),
+            "{id:?} closed with pages in the cache"
+        );
+        self.files.close(id);
+    }
+
+    /// Writes a page back if it is dirty, waiting for its latch.
+    ///
+    /// # Errors
+    ///
+    /// When the file refuses or falls short; the page stays dirty.
+    pub fn write_back(&self, pfn: Pfn, file: &FileEntry) -> Result<WrittenBack, WriteBackError> {
+        let mut latch = self.pages[pfn.index()].latch.write();
+        self.write_back_latched(pfn, file, &mut latch)
+    }
+
+    /// Writes a page back if it is dirty and nobody holds its latch.
+    ///
+    /// # Errors
+    ///
+    /// As [`write_back`](Self::write_back).
+    pub fn try_write_back(&self, pfn: Pfn) -> Result<WrittenBack, WriteBackError> {
+        let file = self.key_of(pfn).and_then(|key| self.files.get(key.file()));
+        let Some(file) = file else {
+            return Ok(WrittenBack::Clean);
+        };
+        let Some(mut latch) = self.pages[pfn.index()].latch.try_write() else {
+            return Ok(WrittenBack::Latched);
+        };
+        self.write_back_latched(pfn, &file, &mut latch)
+    }
+
+    /// Writes every dirty page of a file back and makes the file durable.
+    ///
+    /// # Cost
+    ///
+    /// One load per frame of the pool, plus the I/O.
+    ///
+    /// # Errors
+    ///
+    /// When any page could not be written (all are tried), or the file could not be made durable.
+    pub fn sync(&self, file: &FileEntry) -> Result<(), SyncError> {
+        let mut failed = 0;
+        let mut first = None;
+        for pfn in self.pages_of(file.id()).filter(|&pfn| self.is_dirty(pfn)) {
+            if let Err(error) = self.write_back(pfn, file) {
+                failed += 1;
+                first.get_or_insert(error);
+            }
+        }
+        match first {
+            Some(first) => Err(SyncError::WriteBack { failed, first }),
+            None => file.backing().sync().map_err(SyncError::Durability),
+        }
+    }
+
+    /// Frames that hold pages of a file at this moment.
+    pub fn pages_of(&self, id: FileId) -> impl Iterator<Item = Pfn> + '_ {
+        let frames = (0..).map(Pfn).take(self.pages.len());
+        frames.filter(move |&pfn| self.key_of(pfn).is_some_and(|key| key.file() == id))
+    }
+
+    fn write_back_latched(
+        &self,
+        pfn: Pfn,
+        file: &FileEntry,
+        latch: &mut Option<Frame>,
+    ) -> Result<WrittenBack, WriteBackError> {
+        let key = self.key_of(pfn).filter(|key| key.file() == file.id());
+        let (Some(key), Some(frame)) = (key, latch.as_ref()) else {
+            return Ok(WrittenBack::Clean);
+        };
+        if !self.clear_dirty(pfn) {
+            return Ok(WrittenBack::Clean);
+        }
+        let written = self.write_page(key, frame, file.backing());
+        if written.is_err() {
+            self.mark_dirty(pfn);
+        }
+        written.map(|()| WrittenBack::Written)
+    }
+
+    fn write_page(
+        &self,
+        key: PageKey,
+        frame: &Frame,
+        backing: &dyn Backing,
+    ) -> Result<(), WriteBackError> {
+        let page = key.page();
+        let want = backing.page_len(page);
+        match backing.write_page(page, &self.memory.bytes(frame)[..want]) {
+            Ok(got) if got == want => Ok(()),
+            Ok(got) => Err(WriteBackError::Short { page, got, want }),
+            Err(source) => Err(WriteBackError::Io { page, source }),
+        }
+    }
+
+    /// Marks a page dirty. The exclusive latch is held.
+    pub(super) fn mark_dirty(&self, pfn: Pfn) {
+        // Relaxed, both: ordered by the latch.
+        if !self.dirty[pfn.index()].load(Ordering::Relaxed) {
+            self.dirty[pfn.index()].store(true, Ordering::Relaxed);
+            self.nr_dirty.add(1);
+        }
+    }
+
+    /// Clears the mark and tells whether it was set. The exclusive latch is held.
+    fn clear_dirty(&self, pfn: Pfn) -> bool {
+        // Relaxed, both: ordered by the latch.
+        let was_dirty = self.dirty[pfn.index()].load(Ordering::Relaxed);
+        if was_dirty {
+            self.dirty[pfn.index()].store(false, Ordering::Relaxed);
+            self.nr_cleaned.add(1);
+        }
+        was_dirty
+    }
+}

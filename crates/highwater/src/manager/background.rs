@@ -1,0 +1,160 @@
+//! The background reclaim thread (kswapd): frees frames before anybody has to wait for them.
+//!
+//! Asleep until an allocation leaves no more than the low watermark; then it reclaims until the high
+//! watermark is reached, or [`FRUITLESS_MAX`] passes freed nothing, in which case it waits to be
+//! woken again: those who need memory go through the slow path meanwhile.
+
+use std::io;
+use std::time::Duration;
+
+use super::Core;
+use crate::reclaim::{Actor, ScanControl};
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank};
+use crate::units::Pages;
+
+static WAKEUP_LOCK: LockClass = LockClass::new("wakeup", Rank::Leaf);
+
+/// Passes that free nothing before the thread gives up for now. Chosen: as the kernel's.
+const FRUITLESS_MAX: u32 = 16;
+/// Pause after such a pass: somebody holds the pages and needs the CPU to let go of them.
+const FRUITLESS_PAUSE: Duration = Duration::from_micros(100);
+
+/// Whether a thread reclaims ahead of need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Background {
+    /// No thread: whoever needs memory reclaims it.
+    Off,
+    /// One thread for the pool.
+    Thread,
+}
+
+/// How the thread is woken and ended.
+#[derive(Debug)]
+pub(super) struct Wakeup {
+    state: Mutex<State>,
+    woken: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_started: bool,
+    is_wanted: bool,
+    is_ending: bool,
+}
+
+impl Wakeup {
+    pub(super) fn new() -> Self {
+        Self {
+            state: Mutex::new(&WAKEUP_LOCK, State::default()),
+            woken: Condvar::new(),
+        }
+    }
+
+    /// Asks for reclaim. Does nothing when there is no thread, or when it is at it.
+    pub(super) fn notify(&self) {
+        let mut state = self.state.lock();
+        if state.is_started && !state.is_wanted {
+            state.is_wanted = true;
+            self.woken.notify_one();
+        }
+    }
+
+    fn end(&self) {
+        self.state.lock().is_ending = true;
+        self.woken.notify_one();
+    }
+
+    /// Waits until reclaim is asked for; false when the manager ends.
+    fn wait(&self) -> bool {
+        let mut state = self.state.lock();
+        while !state.is_wanted && !state.is_ending {
+            self.woken.wait(&mut state);
+        }
+        !state.is_ending
+    }
+
+    /// Says that the thread has done what it could.
+    fn done(&self) {
+        self.state.lock().is_wanted = false;
+    }
+
+    fn is_ending(&self) -> bool {
+        self.state.lock().is_ending
+    }
+}
+
+/// The thread, ended and joined when dropped.
+#[derive(Debug)]
+pub(super) struct Reclaimer {
+    wakeup: Arc<Wakeup>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reclaimer {
+    pub(super) fn start(background: Background, core: &Arc<Core>) -> io::Result<Self> {
+        let wakeup = Arc::clone(&core.wakeup);
+        let thread = match background {
+            Background::Off => None,
+            Background::Thread => {
+                let core = Arc::clone(core);
+                let builder = thread::Builder::new().name("highwater-kswapd".into());
+                Some(builder.spawn(move || core.kswapd())?)
+            }
+        };
+        wakeup.state.lock().is_started = thread.is_some();
+        Ok(Self { wakeup, thread })
+    }
+}
+
+impl Drop for Reclaimer {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            self.wakeup.end();
+            // It panicked if this fails, and said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Core {
+    /// The thread's life.
+    fn kswapd(&self) {
+        while self.wakeup.wait() {
+            self.stats.pageoutrun.add(1);
+            self.balance();
+            self.wakeup.done();
+        }
+    }
+
+    /// Reclaims until the high watermark is reached, or nothing helps.
+    fn balance(&self) {
+        let root = self.groups.root();
+        let mut fruitless = 0;
+        while fruitless < FRUITLESS_MAX && !self.wakeup.is_ending() {
+            let missing = self
+                .pool
+                .watermarks()
+                .high
+                .saturating_sub(self.pool.nr_free());
+            if missing == Pages::ZERO {
+                return;
+            }
+            let control = ScanControl {
+                nr_to_reclaim: missing,
+                target: &root,
+                actor: Actor::Background,
+                cpu: self.cpu(),
+                first_priority: None,
+            };
+            if self.reclaim.shrink(&control).nr_reclaimed == 0 {
+                fruitless += 1;
+                thread::sleep(FRUITLESS_PAUSE);
+            } else {
+                fruitless = 0;
+                // What was freed lies in this CPU's list, where the watermark does not count it.
+                self.pool.drain(self.cpu());
+            }
+        }
+    }
+}

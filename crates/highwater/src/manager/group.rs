@@ -1,0 +1,195 @@
+//! Groups as the embedder sees them: charging goes through the slow path.
+
+use std::fmt;
+
+use super::Shared;
+use super::slow::ChargeFailed;
+use crate::group::{self, ChildError, GroupEvents, GroupNode, Limits, MaxError, RemoveError};
+use crate::reclaim::{Actor, ListSizes, ScanControl};
+use crate::sync::Arc;
+use crate::units::{Bytes, Estimate, GroupId, Pages};
+
+/// A group of a manager: a tenant, a query, whatever is accounted and limited together. Cheap to
+/// clone. A group stays until it is [removed](Self::remove), whoever drops its handles.
+#[derive(Clone)]
+pub struct Group {
+    shared: Arc<Shared>,
+    node: GroupNode,
+}
+
+/// Pages charged to a group and its ancestors, until dropped. For memory that the embedder has
+/// elsewhere; pages of files are charged by reading them.
+#[derive(Debug)]
+#[must_use = "dropping a charge gives it back"]
+pub struct Charge {
+    shared: Arc<Shared>,
+    charge: group::Charge,
+}
+
+impl Group {
+    pub(super) fn new(shared: &Arc<Shared>, node: GroupNode) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            node,
+        }
+    }
+
+    /// Makes a group below this one.
+    ///
+    /// # Errors
+    ///
+    /// A name that is taken or not allowed, or a tree that is too deep.
+    pub fn child(&self, name: &str, limits: Limits) -> Result<Self, ChildError> {
+        let node = self.node.child(name, limits)?;
+        self.shared.core.reclaim.add_group(&node);
+        Ok(Self::new(&self.shared, node))
+    }
+
+    /// Removes the group, which must have no children. Its pages become its parent's; what else is
+    /// charged to it stays charged to its ancestors until it is given back.
+    ///
+    /// # Errors
+    ///
+    /// When it has children, is the root, or is removed already.
+    pub fn remove(&self) -> Result<(), RemoveError> {
+        self.node.tree().remove(&self.node)?;
+        self.shared.core.reclaim.reparent_group(&self.node);
+        Ok(())
+    }
+
+    /// Charges memory to the group and all its ancestors; reclaims if a maximum is reached.
+    ///
+    /// # Cost
+    ///
+    /// One atomic on a line of this CPU, in the common case.
+    ///
+    /// # Errors
+    ///
+    /// When a group would exceed its maximum and reclaim and victims did not make room: which one,
+    /// with its numbers. Nothing is charged then.
+    pub fn charge(&self, bytes: Bytes) -> Result<Charge, ChargeFailed> {
+        let charge = self.shared.core.charge(&self.node, bytes.pages_ceil())?;
+        Ok(Charge {
+            shared: Arc::clone(&self.shared),
+            charge,
+        })
+    }
+
+    /// What the group and its descendants use, as an interval, at once.
+    #[must_use]
+    pub fn usage(&self) -> Estimate<Pages> {
+        self.node.usage()
+    }
+
+    /// What the group and its descendants use, exactly. Visits the CPUs that have charged to them.
+    #[must_use]
+    pub fn usage_precise(&self) -> Pages {
+        self.node.usage_precise()
+    }
+
+    /// The most that the group has used, as an interval.
+    #[must_use]
+    pub fn peak(&self) -> Estimate<Pages> {
+        self.node.peak()
+    }
+
+    /// The group's limits.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.node.limits()
+    }
+
+    /// Changes the group's maximum. If it uses more, it stops growing at once, and its pages are
+    /// reclaimed until it fits.
+    ///
+    /// # Errors
+    ///
+    /// When it still uses more after everything reclaimable is gone. The maximum is installed.
+    pub fn set_max(&self, max: Bytes) -> Result<(), MaxError> {
+        let (core, max) = (&self.shared.core, max.pages_floor());
+        let mut result = self.node.set_max(max);
+        while let Err(MaxError::BelowUsage { over, .. }) = result {
+            let control = ScanControl {
+                nr_to_reclaim: over,
+                target: &self.node,
+                actor: Actor::Direct,
+                cpu: core.cpu(),
+                first_priority: None,
+            };
+            // Progress: every round frees pages of a group that cannot grow.
+            if core.reclaim.shrink(&control).nr_reclaimed == 0 {
+                break;
+            }
+            result = self.node.set_max(max);
+        }
+        result
+    }
+
+    /// How often limits were met.
+    #[must_use]
+    pub fn events(&self) -> GroupEvents {
+        self.node.events()
+    }
+
+    /// Pages of files on the group's own lists.
+    #[must_use]
+    pub fn list_sizes(&self) -> ListSizes {
+        self.shared.core.reclaim.list_sizes(self.node.id())
+    }
+
+    /// The group's number.
+    #[must_use]
+    pub fn id(&self) -> GroupId {
+        self.node.id()
+    }
+
+    /// The group's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.node.name()
+    }
+
+    /// The group as the lower layer knows it.
+    #[must_use]
+    pub fn node(&self) -> &GroupNode {
+        &self.node
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.node.fmt(f)
+    }
+}
+
+impl Charge {
+    /// What is charged.
+    #[must_use]
+    pub fn pages(&self) -> Pages {
+        self.charge.pages()
+    }
+
+    /// Charges more; reclaims if a maximum is reached.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::charge`]; what was charged before stays.
+    pub fn grow(&mut self, bytes: Bytes) -> Result<(), ChargeFailed> {
+        let pages = bytes.pages_ceil();
+        let Self { shared, charge } = self;
+        shared.core.charging(pages, || charge.try_grow(pages))
+    }
+
+    /// Gives part of the charge back.
+    ///
+    /// # Panics
+    ///
+    /// When that is more than is charged.
+    pub fn shrink(&mut self, bytes: Bytes) {
+        self.charge.shrink(bytes.pages_floor());
+    }
+}

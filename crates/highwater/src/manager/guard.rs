@@ -1,0 +1,73 @@
+//! Guards: the right to read resident pages without locks.
+//!
+//! A guard is a reader on a seat. Each thread keeps the seats that it has used, so that entering
+//! again takes nothing from anybody.
+
+use std::cell::RefCell;
+
+use super::Core;
+use crate::memmap::{Reader, Seat};
+
+/// Seats that a thread keeps, of all managers together. Chosen: more guards at once in one thread
+/// are rare; they take a seat each time.
+const KEPT_MAX: usize = 16;
+
+thread_local! {
+    static SEATS: RefCell<Vec<Seat>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Keeps the pages that are read under it where they are. Cheap; for short use: hold it for one
+/// operation, not across waiting. Up to 15 pages are held without a store to shared memory.
+#[derive(Debug)]
+pub struct Guard<'m> {
+    core: &'m Core,
+    reader: Option<Reader<'m>>,
+}
+
+impl<'m> Guard<'m> {
+    pub(super) fn new(core: &'m Core) -> Self {
+        let kept = SEATS.try_with(|seats| {
+            let mut seats = seats.borrow_mut();
+            let at = seats.iter().rposition(|seat| core.memory.owns_seat(seat))?;
+            Some(seats.swap_remove(at))
+        });
+        // Without thread locals (the thread is ending) or free seats, the reader pins.
+        let seat = kept.ok().flatten().or_else(|| core.memory.seat());
+        Self {
+            core,
+            reader: Some(core.memory.reader(seat)),
+        }
+    }
+
+    #[inline]
+    pub(super) fn reader(&self) -> &Reader<'m> {
+        self.reader.as_ref().expect("present until drop")
+    }
+
+    /// # Panics
+    ///
+    /// When the guard is of another manager.
+    #[inline]
+    pub(super) fn assert_of(&self, core: &Core) {
+        assert!(
+            std::ptr::eq(self.core, core),
+            "the guard is of another manager"
+        );
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        let Some(seat) = self.reader.take().and_then(Reader::into_seat) else {
+            return;
+        };
+        // A failure drops the seat: it is free for another thread.
+        let _ = SEATS.try_with(|seats| {
+            let mut seats = seats.borrow_mut();
+            if seats.len() >= KEPT_MAX {
+                seats.remove(0);
+            }
+            seats.push(seat);
+        });
+    }
+}

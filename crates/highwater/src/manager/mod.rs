@@ -1,0 +1,252 @@
+//! The manager: one pool of memory, the groups that share it, and the slow path that keeps it alive.
+//!
+//! [`Manager`] puts the layers together. What they report (no frame, a maximum reached, few frames
+//! free) is answered in one place, the slow path. Handles ([`Group`], [`File`], [`Mapping`],
+//! [`Charge`]) keep the manager alive; [`Guard`] borrows it.
+//!
+//! | file | what |
+//! |---|---|
+//! | `slow` | when memory is short: reclaim, drain, victim, error |
+//! | `fault` | bringing a page in |
+//! | `background` | the reclaim thread |
+//! | `builder`, `group`, `file`, `guard` | making a manager, and its handles |
+//! | `snapshot`, `vmstat` | what is going on, by the field's names |
+
+mod background;
+mod builder;
+mod fault;
+mod file;
+mod group;
+mod guard;
+mod slow;
+mod snapshot;
+mod vmstat;
+
+pub use background::Background;
+pub use builder::{BuildError, Builder};
+pub use fault::ReadError;
+pub use file::{File, Mapping, OpenError, PinnedPage, RangeError, Space};
+pub use group::{Charge, Group};
+pub use guard::Guard;
+pub use slow::{AllocError, ChargeFailed};
+pub use snapshot::{GroupSnapshot, Snapshot};
+
+use std::fmt;
+
+use crate::cache::{FileEntry, PageCache};
+use crate::frame::FramePool;
+use crate::group::GroupTree;
+use crate::memmap::{FrameMemory, MapError};
+use crate::percpu::{self, Regime};
+use crate::reclaim::{Actor, Reclaim, ScanControl};
+use crate::sync::{Arc, LockClass, Mutex, Rank, RwLock};
+use crate::topology::Topology;
+use crate::units::{Bytes, CpuId, Pages};
+use crate::victim::Victim;
+use background::{Reclaimer, Wakeup};
+use vmstat::ManagerStats;
+
+static HANDLER_LOCK: LockClass = LockClass::new("on_exhausted", Rank::Victim);
+static CLOSING_LOCK: LockClass = LockClass::new("closing_files", Rank::Leaf);
+
+/// A pool of memory and everything that is done with it. Cheap to clone; all clones are the same
+/// manager, which ends with its last handle.
+///
+/// # Examples
+///
+/// ```
+/// use highwater::{Bytes, Limits, Manager, Pages};
+///
+/// let hw = Manager::builder().capacity(Bytes::mib(16)).build()?;
+/// let tenant = hw.root().child("tenant-a", Limits::max(Bytes::mib(4)))?;
+/// let work = tenant.charge(Bytes::mib(3))?;
+/// assert_eq!(tenant.usage_precise(), Pages(768));
+/// assert!(tenant.charge(Bytes::mib(2)).is_err());
+/// drop(work);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Manager {
+    shared: Arc<Shared>,
+}
+
+/// What handles hold: the manager proper, and the thread that works for it. The thread itself holds
+/// the core alone, so that the last handle's drop ends it.
+pub(crate) struct Shared {
+    // Declared first: the thread ends before what it works on.
+    _reclaimer: Reclaimer,
+    core: Arc<Core>,
+}
+
+/// The layers of one manager.
+pub(crate) struct Core {
+    topology: Topology,
+    memory: Arc<FrameMemory>,
+    pool: Arc<FramePool>,
+    cache: Arc<PageCache>,
+    groups: GroupTree,
+    reclaim: Reclaim,
+    stats: ManagerStats,
+    wakeup: Arc<Wakeup>,
+    on_exhausted: RwLock<Option<Arc<ExhaustedHandler>>>,
+    /// Files that were closed while some of their pages could not leave the cache.
+    closing: Mutex<Vec<Arc<FileEntry>>>,
+}
+
+type ExhaustedHandler = dyn Fn(&Victim) + Send + Sync;
+
+impl Manager {
+    /// Begins to describe a manager.
+    pub fn builder() -> Builder {
+        Builder::new()
+    }
+
+    /// The group that holds all others. Its maximum is the capacity.
+    #[must_use]
+    pub fn root(&self) -> Group {
+        Group::new(&self.shared, self.core().groups.root())
+    }
+
+    /// Begins to read resident pages.
+    ///
+    /// # Cost
+    ///
+    /// No store to shared memory. The first guard of a thread takes a seat (an atomic, once).
+    #[must_use]
+    pub fn enter(&self) -> Guard<'_> {
+        Guard::new(&self.shared.core)
+    }
+
+    /// Says what to do with a victim when memory is exhausted. Called on the thread that needs
+    /// memory, with no lock held; it should make the victim give memory back, now or soon.
+    pub fn on_exhausted(&self, handler: impl Fn(&Victim) + Send + Sync + 'static) {
+        *self.core().on_exhausted.write() = Some(Arc::new(handler));
+    }
+
+    /// Evicts every page that nobody holds, writing dirty ones back first. Returns how many went.
+    ///
+    /// # Cost
+    ///
+    /// Looks at every page twice; the I/O of the dirty ones.
+    pub fn drop_caches(&self) -> Pages {
+        self.core().drop_caches()
+    }
+
+    /// What is going on, by the field's names.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::take(self.core())
+    }
+
+    /// Memory in all.
+    #[must_use]
+    pub fn capacity(&self) -> Bytes {
+        self.core().pool.managed().bytes()
+    }
+
+    /// The CPUs that memory is managed for.
+    #[must_use]
+    pub fn topology(&self) -> &Topology {
+        &self.core().topology
+    }
+
+    /// Checks the books of every layer, and that what groups pay for pages is what the pages are.
+    /// For quiescent moments.
+    ///
+    /// # Panics
+    ///
+    /// When they disagree: a bug in this library.
+    pub fn check_invariants(&self) {
+        let core = self.core();
+        core.pool.check_invariants();
+        core.cache.check_invariants();
+        core.reclaim.check_invariants();
+        core.groups.check_invariants();
+        let (on_lists, allocated) = (
+            core.reclaim.total_sizes().total(),
+            core.pool.counts().allocated,
+        );
+        assert_eq!(on_lists, allocated, "pages on lists and frames handed out");
+        let charged = core.groups.root().usage_precise();
+        assert!(
+            charged >= on_lists,
+            "{on_lists} on lists, {charged} charged"
+        );
+    }
+
+    fn core(&self) -> &Core {
+        &self.shared.core
+    }
+}
+
+impl Core {
+    fn new(pages: Pages, topology: Topology, regime: Regime, zones: u32) -> Result<Self, MapError> {
+        let nr_cpus = topology.nr_cpus();
+        let memory = Arc::new(FrameMemory::new(pages)?);
+        let pool = Arc::new(FramePool::new(Arc::clone(&memory), nr_cpus, zones));
+        let cache = Arc::new(PageCache::new(
+            Arc::clone(&memory),
+            topology.clone(),
+            regime,
+        ));
+        let groups = GroupTree::new(nr_cpus);
+        let root = groups.root();
+        root.set_max(pages).expect("nothing is charged yet");
+        let reclaim = Reclaim::new(Arc::clone(&cache), Arc::clone(&pool), groups.clone());
+        reclaim.add_group(&root);
+        Ok(Self {
+            topology,
+            memory,
+            pool,
+            cache,
+            groups,
+            reclaim,
+            stats: ManagerStats::default(),
+            wakeup: Arc::new(Wakeup::new()),
+            on_exhausted: RwLock::new(&HANDLER_LOCK, None),
+            closing: Mutex::new(&CLOSING_LOCK, Vec::new()),
+        })
+    }
+
+    /// The CPU whose lists and tokens this thread uses: a hint.
+    fn cpu(&self) -> CpuId {
+        CpuId::from_index(percpu::current_cpu().index() % self.topology.nr_cpus())
+    }
+
+    fn drop_caches(&self) -> Pages {
+        let root = self.groups.root();
+        let control = ScanControl {
+            nr_to_reclaim: Pages::MAX,
+            target: &root,
+            actor: Actor::Direct,
+            cpu: self.cpu(),
+            first_priority: Some(0),
+        };
+        let freed = Pages(self.reclaim.shrink(&control).nr_reclaimed);
+        self.pool.drain_all();
+        self.reap_closing();
+        freed
+    }
+}
+
+impl fmt::Debug for Manager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Manager")
+            .field("pool", &self.core().pool)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.core.fmt(f)
+    }
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core")
+            .field("pool", &self.pool)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,253 @@
+//! The slow path: what happens when memory is short.
+//!
+//! Two things can be short, and each is tried again until it is had or nothing helps any more:
+//!
+//! | short of | first | then | then | at last |
+//! |---|---|---|---|---|
+//! | frames | direct reclaim from the whole pool | drain every per-CPU list | victim | [`AllocError::Exhausted`] |
+//! | room below a maximum | direct reclaim from the group that is full | | victim below it | [`ChargeFailed`] |
+//!
+//! Bounds: a step that frees something is followed by another attempt. [`FRUITLESS_MAX`] steps
+//! without progress lead to a victim, of which there are at most [`VICTIMS_MAX`] for one request,
+//! and no request makes more than [`ATTEMPTS_MAX`] attempts. Between fruitless steps the thread
+//! sleeps for up to a millisecond: what keeps pages from being freed then is somebody reading them.
+//!
+//! No lock is held in here; the embedder's handler may call anything.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::Core;
+use crate::frame::{Exhausted, Pressure, Reserve};
+use crate::group::{self, ChargeError, GroupNode};
+use crate::memmap::Frame;
+use crate::reclaim::{Actor, Outcome, ScanControl};
+use crate::sync::{Arc, thread};
+use crate::units::{GroupId, Pages};
+use crate::victim;
+
+/// Steps without progress before somebody is stopped. Chosen: as the kernel's reclaim retries.
+const FRUITLESS_MAX: u32 = 16;
+/// Victims for one request. Chosen: who is still short after four of the largest groups were told
+/// to stop is better served with an error.
+const VICTIMS_MAX: usize = 4;
+/// Attempts for one request, whatever progress they make: others may take what was freed.
+const ATTEMPTS_MAX: u32 = 4096;
+/// Pages that direct reclaim frees at once. Chosen: as the kernel's cluster.
+const DIRECT_GOAL: Pages = Pages(32);
+
+/// A group refused a charge, and reclaim and victims did not help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "{refusal} (after {attempts} attempts: {reclaimed} reclaimed, {borrowed} in use, {write_failed} not written back, {victims} victims told to stop)"
+)]
+pub struct ChargeFailed {
+    /// Who refused, with its numbers.
+    #[source]
+    pub refusal: ChargeError,
+    /// Attempts made.
+    pub attempts: u32,
+    /// What reclaim freed meanwhile.
+    pub reclaimed: Pages,
+    /// Pages that the last pass found borrowed or latched.
+    pub borrowed: u64,
+    /// Pages that the last pass could not write back.
+    pub write_failed: u64,
+    /// Victims that were told to stop.
+    pub victims: usize,
+}
+
+/// No memory for a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AllocError {
+    /// A group would have exceeded its maximum.
+    #[error(transparent)]
+    Charge(#[from] ChargeFailed),
+    /// No frame could be freed.
+    #[error("{source}; {borrowed} pages were in use and {write_failed} could not be written back")]
+    Exhausted {
+        /// The state of the pool.
+        source: Exhausted,
+        /// Pages that the last pass found borrowed or latched.
+        borrowed: u64,
+        /// Pages that the last pass could not write back.
+        write_failed: u64,
+    },
+}
+
+/// What one request has tried so far.
+#[derive(Default)]
+struct Effort {
+    attempts: u32,
+    fruitless: u32,
+    reclaimed: u64,
+    told: Vec<GroupId>,
+    last: Outcome,
+}
+
+impl Core {
+    /// Charges a group, making room if its maximum or an ancestor's is reached.
+    pub(super) fn charge(
+        &self,
+        group: &GroupNode,
+        pages: Pages,
+    ) -> Result<group::Charge, ChargeFailed> {
+        self.charging(pages, || group.try_charge(pages))
+    }
+
+    /// Repeats a charge of `pages` until it succeeds or nothing helps.
+    pub(super) fn charging<T>(
+        &self,
+        pages: Pages,
+        mut charge: impl FnMut() -> Result<T, ChargeError>,
+    ) -> Result<T, ChargeFailed> {
+        let mut effort = Effort::default();
+        loop {
+            let refusal = match charge() {
+                Ok(charged) => return Ok(charged),
+                Err(refusal) => refusal,
+            };
+            effort.attempts += 1;
+            let goes_on = match refusal {
+                ChargeError::OverMax {
+                    group,
+                    requested,
+                    max,
+                    ..
+                } if requested <= max => self.make_room(group, pages, &mut effort),
+                ChargeError::Contended { .. } => effort.may_retry(),
+                _ => false,
+            };
+            if !goes_on {
+                return Err(ChargeFailed {
+                    refusal,
+                    attempts: effort.attempts,
+                    reclaimed: Pages(effort.reclaimed),
+                    borrowed: effort.last.nr_borrowed,
+                    write_failed: effort.last.nr_write_failed,
+                    victims: effort.told.len(),
+                });
+            }
+        }
+    }
+
+    /// Frees pages of a full group and its descendants; false when nothing helps.
+    fn make_room(&self, full: GroupId, pages: Pages, effort: &mut Effort) -> bool {
+        let Some(target) = self.groups.get(full) else {
+            return false;
+        };
+        let goal = pages.max(self.direct_goal(target.limits().max));
+        if self.reclaim_directly(&target, goal, effort) {
+            return effort.may_retry();
+        }
+        // Where nobody holds anything that could be reclaimed, waiting is of no use.
+        if effort.last.nr_borrowed > 0 && effort.pause() {
+            return true;
+        }
+        self.tell_victim(&target, effort)
+    }
+
+    /// Takes a frame, freeing some if there are none.
+    pub(super) fn alloc_frame(&self) -> Result<Frame, AllocError> {
+        let mut effort = Effort::default();
+        loop {
+            let exhausted = match self.pool.try_alloc(self.cpu(), Reserve::Keep) {
+                Ok((frame, pressure)) => {
+                    if pressure == Pressure::BelowLow {
+                        self.wakeup.notify();
+                    }
+                    return Ok(frame);
+                }
+                Err(exhausted) => exhausted,
+            };
+            effort.attempts += 1;
+            self.wakeup.notify();
+            if !self.make_frames(&mut effort) {
+                return Err(AllocError::Exhausted {
+                    source: exhausted,
+                    borrowed: effort.last.nr_borrowed,
+                    write_failed: effort.last.nr_write_failed,
+                });
+            }
+        }
+    }
+
+    /// Frees frames from the whole pool; false when nothing helps.
+    fn make_frames(&self, effort: &mut Effort) -> bool {
+        let root = self.groups.root();
+        self.stats.allocstall.add(1);
+        let goal = self.direct_goal(self.pool.managed());
+        if self.reclaim_directly(&root, goal, effort) {
+            return effort.may_retry();
+        }
+        if self.pool.drain_all() > Pages::ZERO {
+            self.stats.drain_all.add(1);
+            return effort.may_retry();
+        }
+        effort.pause() || self.tell_victim(&root, effort)
+    }
+
+    /// Pages to free at once: a cluster, or less where that would be a large part of what there is.
+    fn direct_goal(&self, available: Pages) -> Pages {
+        let available = available.min(self.pool.managed());
+        DIRECT_GOAL.min(Pages((available.0 / 256).max(1)))
+    }
+
+    /// One pass of direct reclaim; whether it freed anything.
+    fn reclaim_directly(&self, target: &GroupNode, goal: Pages, effort: &mut Effort) -> bool {
+        let control = ScanControl {
+            nr_to_reclaim: goal,
+            target,
+            actor: Actor::Direct,
+            cpu: self.cpu(),
+            first_priority: None,
+        };
+        effort.last = self.reclaim.shrink(&control);
+        let freed = effort.last.nr_reclaimed;
+        effort.reclaimed += freed;
+        if freed > 0 {
+            effort.fruitless = 0;
+        }
+        freed > 0
+    }
+
+    /// Chooses a victim below `target` and tells the embedder; false when there is nobody to tell.
+    fn tell_victim(&self, target: &GroupNode, effort: &mut Effort) -> bool {
+        let handler = self.on_exhausted.read().as_ref().map(Arc::clone);
+        let Some(handler) = handler.filter(|_| effort.told.len() < VICTIMS_MAX) else {
+            return false;
+        };
+        let Some(victim) = victim::select(&self.groups, target, &effort.told) else {
+            return false;
+        };
+        tracing::warn!(group = %victim.group(), badness = %victim.badness(), "memory is exhausted");
+        effort.told.push(victim.group());
+        effort.fruitless = 0;
+        self.stats.oom_kill.add(1);
+        victim.node().record_oom();
+        handler(&victim);
+        effort.may_retry()
+    }
+}
+
+impl Effort {
+    fn may_retry(&self) -> bool {
+        self.attempts < ATTEMPTS_MAX
+    }
+
+    /// Waits a little for others to let go of pages; false when that was done often enough.
+    fn pause(&mut self) -> bool {
+        self.fruitless += 1;
+        if self.fruitless > FRUITLESS_MAX {
+            return false;
+        }
+        if self.fruitless <= 2 {
+            thread::yield_now();
+        } else {
+            thread::sleep(Duration::from_micros(1 << self.fruitless.min(10)));
+        }
+        self.may_retry()
+    }
+}

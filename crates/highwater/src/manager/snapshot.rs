@@ -1,0 +1,157 @@
+//! What is going on in a manager, as a value: shown as text, or serialized with the feature `serde`.
+
+use std::fmt;
+
+use super::{Core, vmstat};
+use crate::cache::PageCache;
+use crate::frame::{FrameCounts, FramePool, Watermarks};
+use crate::group::GroupNode;
+use crate::reclaim::{ListSizes, Reclaim};
+use crate::sync::LockEvents;
+use crate::units::{Estimate, GroupId, Pages};
+
+/// The counters, frames, locks and groups of a manager. Each number is of its own moment; together
+/// they are exact when nothing runs.
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct Snapshot {
+    /// Where every frame is.
+    pub frames: FrameCounts,
+    /// When reclaim begins and ends.
+    pub watermarks: Watermarks,
+    /// Counters by name, named as in `/proc/vmstat` where it has one.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "as_map"))]
+    pub vmstat: Vec<(&'static str, u64)>,
+    /// Contention of every lock class, over all managers of the process.
+    pub locks: Vec<LockEvents>,
+    /// Every group, parents before children.
+    pub groups: Vec<GroupSnapshot>,
+}
+
+/// One group in a [`Snapshot`].
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct GroupSnapshot {
+    /// The group's number.
+    pub id: GroupId,
+    /// Its path in the tree.
+    pub path: String,
+    /// What it and its descendants use.
+    pub usage: Estimate<Pages>,
+    /// The most they have used.
+    pub peak: Estimate<Pages>,
+    /// Its maximum; none if it has no limit of its own.
+    pub max: Option<Pages>,
+    /// Pages of files on its own lists.
+    pub lists: ListSizes,
+    /// Charges that met its maximum.
+    pub max_events: u64,
+    /// Times that it was told to stop.
+    pub oom_events: u64,
+}
+
+impl Snapshot {
+    pub(super) fn take(core: &Core) -> Self {
+        let groups = core.groups.subtree(&core.groups.root());
+        let locks = [
+            FramePool::lock_events(),
+            PageCache::lock_events(),
+            Reclaim::lock_events(),
+        ]
+        .concat();
+        Self {
+            frames: core.pool.counts(),
+            watermarks: core.pool.watermarks(),
+            vmstat: vmstat::read(core),
+            locks,
+            groups: groups
+                .iter()
+                .map(|group| GroupSnapshot::take(core, group))
+                .collect(),
+        }
+    }
+
+    /// The value of a counter.
+    ///
+    /// # Panics
+    ///
+    /// When there is no counter of that name; `docs/stats.md` lists them.
+    #[must_use]
+    pub fn counter(&self, name: &str) -> u64 {
+        let found = self.vmstat.iter().find(|(counter, _)| *counter == name);
+        found
+            .unwrap_or_else(|| panic!("no counter is named `{name}`"))
+            .1
+    }
+}
+
+impl GroupSnapshot {
+    fn take(core: &Core, group: &GroupNode) -> Self {
+        let (max, events) = (group.limits().max, group.events());
+        Self {
+            id: group.id(),
+            path: group.path(),
+            usage: group.usage(),
+            peak: group.peak(),
+            max: (max < Pages::MAX).then_some(max),
+            lists: core.reclaim.list_sizes(group.id()),
+            max_events: events.max,
+            oom_events: events.oom,
+        }
+    }
+}
+
+#[cfg(feature = "serde")]
+fn as_map<S: serde::Serializer>(
+    counters: &[(&'static str, u64)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(counters.iter().copied())
+}
+
+impl fmt::Display for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FrameCounts {
+            managed,
+            free,
+            cached,
+            allocated,
+            peak,
+        } = self.frames;
+        let Watermarks { min, low, high } = self.watermarks;
+        writeln!(
+            f,
+            "frames: {} managed, {} free, {} cached, {} allocated, {} at peak",
+            managed.0, free.0, cached.0, allocated.0, peak.0
+        )?;
+        writeln!(
+            f,
+            "watermarks: min {}, low {}, high {}",
+            min.0, low.0, high.0
+        )?;
+        for (name, value) in &self.vmstat {
+            writeln!(f, "{name} {value}")?;
+        }
+        for LockEvents {
+            class,
+            contended,
+            wait_ns,
+        } in &self.locks
+        {
+            writeln!(
+                f,
+                "lock {class}: contended {contended}, waited {wait_ns} ns"
+            )?;
+        }
+        for group in &self.groups {
+            let ListSizes { inactive, active } = group.lists;
+            write!(f, "group {}: usage {}", group.path, group.usage)?;
+            match group.max {
+                Some(max) => write!(f, ", max {max}")?,
+                None => write!(f, ", no max")?,
+            }
+            writeln!(f, ", inactive {}, active {}", inactive.0, active.0)?;
+        }
+        Ok(())
+    }
+}

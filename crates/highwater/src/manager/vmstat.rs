@@ -1,0 +1,60 @@
+//! The counters of a manager, by the names that `/proc/vmstat` uses where it has one.
+//!
+//! `docs/stats.md` says what each means, its unit and what moves it.
+
+use super::Core;
+use crate::sync::StatCell;
+
+/// Events that the manager itself counts.
+#[derive(Debug, Default)]
+pub(super) struct ManagerStats {
+    pub(super) pgfault: StatCell,
+    pub(super) pgmajfault: StatCell,
+    pub(super) allocstall: StatCell,
+    pub(super) drain_all: StatCell,
+    pub(super) pageoutrun: StatCell,
+    pub(super) oom_kill: StatCell,
+}
+
+/// How a counter is read.
+type Read = fn(&Core) -> u64;
+
+/// Pairs every counter with its name.
+macro_rules! counters {
+    ($($read:expr => $name:literal),* $(,)?) => {
+        const COUNTERS: &[(&str, Read)] = &[$(($name, $read)),*];
+    };
+}
+
+counters! {
+    |core| core.pool.nr_free().0 => "nr_free_pages",
+    |core| core.reclaim.total_sizes().inactive.0 => "nr_inactive_file",
+    |core| core.reclaim.total_sizes().active.0 => "nr_active_file",
+    |core| core.cache.nr_dirty().0 => "nr_dirty",
+    |core| core.stats.pgfault.get() => "pgfault",
+    |core| core.stats.pgmajfault.get() => "pgmajfault",
+    |core| core.reclaim.stats().pgrefill.get() => "pgrefill",
+    |core| core.reclaim.stats().pgactivate.get() => "pgactivate",
+    |core| core.reclaim.stats().pgdeactivate.get() => "pgdeactivate",
+    |core| core.reclaim.stats().pgrotated.get() => "pgrotated",
+    |core| core.reclaim.stats().pgscan[0].get() => "pgscan_kswapd",
+    |core| core.reclaim.stats().pgscan[1].get() => "pgscan_direct",
+    |core| core.reclaim.stats().pgsteal[0].get() => "pgsteal_kswapd",
+    |core| core.reclaim.stats().pgsteal[1].get() => "pgsteal_direct",
+    |core| core.stats.allocstall.get() => "allocstall_movable",
+    |core| core.stats.pageoutrun.get() => "pageoutrun",
+    |core| core.stats.drain_all.get() => "pcp_drain_all",
+    |core| core.reclaim.stats().nr_vmscan_write.get() => "nr_vmscan_write",
+    |core| core.reclaim.stats().nr_vmscan_write_failed.get() => "nr_vmscan_write_failed",
+    |core| core.reclaim.stats().workingset_refault_file.get() => "workingset_refault_file",
+    |core| core.reclaim.stats().workingset_activate_file.get() => "workingset_activate_file",
+    |core| core.stats.oom_kill.get() => "oom_kill",
+}
+
+/// Every counter and its value now, in the table's order.
+pub(super) fn read(core: &Core) -> Vec<(&'static str, u64)> {
+    COUNTERS
+        .iter()
+        .map(|(name, read)| (*name, read(core)))
+        .collect()
+}

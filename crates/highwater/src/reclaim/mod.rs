@@ -1,0 +1,208 @@
+//! Taking pages back: which ones, how many, and at whose cost.
+//!
+//! Every group has an [`Lruvec`](lruvec): an inactive and an active list of the pages it pays for.
+//! A page comes in at the head of the inactive list. When reclaim reaches it at the tail, a page
+//! that was read since (its *young* mark) is activated, the others are evicted: one access is not a
+//! reason to stay, two are. The active list is aged when it outgrows the inactive one: pages that
+//! were read since go round once more, the others get their second chance on the inactive list.
+//!
+//! An evicted page leaves a [shadow]: when it comes back within a distance that a larger active
+//! list would have bridged, it is taken straight into the active list (a *workingset activation*),
+//! so that a working set that changes, or loops over a little more than fits, is noticed.
+//!
+//! One pass ([`Reclaim::shrink`]) works for a *target* group and its descendants. It scans at
+//! growing *priority* (a list's length shifted right by it), in clusters, with a cursor that the
+//! target's reclaimers share, so that pressure is proportional to size and nobody walks every group
+//! for a few pages. Within a cluster: isolate under the lruvec's lock; then, without it, look at
+//! the marks, write dirty pages back, evict; then put back what stays, and free what does not.
+//!
+//! Invariant: a page is on exactly one list of the group that pays for it, or isolated by one
+//! thread; it is in the page index all the while, and leaves both together.
+//!
+//! Source: the LRU, scan and workingset mechanisms of Linux as the frames-and-reclaim specification
+//! describes them (sections 9, 11, 12). Deviations: active pages that were read since are rotated,
+//! whatever they hold; scan priorities start where 1/2^p of the pool is about 700 pages (9.7);
+//! direct reclaim writes back as well.
+
+mod lruvec;
+mod scan;
+mod shadow;
+mod stats;
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use lruvec::{ListSizes, Placement};
+pub use scan::{Actor, Outcome, ScanControl};
+pub use shadow::Refault;
+pub use stats::ReclaimStats;
+
+use std::fmt;
+
+use crate::cache::{EvictBatch, FileId, PageCache, PageKey};
+use crate::frame::FramePool;
+use crate::group::{GroupNode, GroupTree};
+use crate::sync::{Arc, LockEvents};
+use crate::units::{CpuId, GroupId, Pages, Pfn};
+use lruvec::{Lruvec, Lruvecs};
+use shadow::Shadows;
+
+/// Pages examined and evicted together. Chosen: as in Linux; it also spreads the cost of one heavy
+/// barrier over that many pages.
+const CLUSTER_MAX: u64 = 32;
+const CLUSTER_MAX_LEN: usize = 32;
+
+/// The reclaim state of one pool.
+pub struct Reclaim {
+    cache: Arc<PageCache>,
+    pool: Arc<FramePool>,
+    groups: GroupTree,
+    lruvecs: Lruvecs,
+    shadows: Shadows,
+    stats: ReclaimStats,
+}
+
+impl Reclaim {
+    /// Empty lists for the pages of `cache`, which live in frames of `pool` and are charged to
+    /// groups of `groups`.
+    #[must_use]
+    pub fn new(cache: Arc<PageCache>, pool: Arc<FramePool>, groups: GroupTree) -> Self {
+        let managed = pool.managed();
+        Self {
+            cache,
+            pool,
+            groups,
+            lruvecs: Lruvecs::new(managed),
+            shadows: Shadows::new(managed),
+            stats: ReclaimStats::default(),
+        }
+    }
+
+    /// Makes the lists of a new group.
+    pub fn add_group(&self, group: &GroupNode) {
+        self.lruvecs.insert(group);
+    }
+
+    /// Moves a group's pages to its parent's lists, charges included, and forgets its lists.
+    /// Pages that some thread has isolated follow when they are put back.
+    pub fn reparent_group(&self, group: &GroupNode) {
+        if let Some(child) = self.lruvecs.remove(group.id()) {
+            self.lruvecs.reparent(&self.cache, &child);
+        }
+    }
+
+    /// Puts a page that has just become resident on its group's lists; says whether it is one that
+    /// was evicted before.
+    pub fn add_page(&self, pfn: Pfn, key: PageKey) -> Option<Refault> {
+        let lruvec = self.lruvecs.of_isolated(&self.cache, &self.groups, pfn);
+        let refault = self.shadows.take(key).map(|shadow| {
+            // The distance is counted by the clock of the group that the page was evicted from.
+            let clock = match self.lruvecs.get(shadow.group) {
+                Some(evicted_from) => evicted_from.workingset_clock(),
+                None => lruvec.workingset_clock(),
+            };
+            clock.judge(shadow.age)
+        });
+        let placement = match refault {
+            Some(Refault::WithinWorkingset) => Placement::Active,
+            _ => Placement::Inactive,
+        };
+        self.stats.count_refault(refault);
+        self.lruvecs.add(&self.cache, lruvec, pfn, placement);
+        refault
+    }
+
+    /// Evicts every page of a file that nobody holds and that is clean; leaves no shadows. True
+    /// when no page is left.
+    pub fn evict_file(&self, file: FileId, cpu: CpuId) -> bool {
+        let mut batch = EvictBatch::default();
+        let mut is_empty = true;
+        let pages: Vec<Pfn> = self.cache.pages_of(file).collect();
+        for cluster in pages.chunks(CLUSTER_MAX_LEN) {
+            let isolate = |pfn: &Pfn| self.lruvecs.isolate_page(&self.cache, *pfn);
+            let isolated: Vec<Pfn> = cluster.iter().copied().filter(isolate).collect();
+            is_empty &= isolated.len() == cluster.len();
+            self.cache.evict(&isolated, &mut batch);
+            for (pfn, _) in batch.kept.drain(..) {
+                is_empty = false;
+                let lruvec = self.lruvecs.of_isolated(&self.cache, &self.groups, pfn);
+                self.lruvecs
+                    .add(&self.cache, lruvec, pfn, Placement::Inactive);
+            }
+            for evicted in batch.evicted.drain(..) {
+                self.groups.uncharge(evicted.group, Pages(1));
+                self.pool.free(cpu, evicted.frame);
+            }
+        }
+        is_empty
+    }
+
+    /// Pages on the lists of a group itself.
+    #[must_use]
+    pub fn list_sizes(&self, group: GroupId) -> ListSizes {
+        self.lruvecs
+            .get(group)
+            .map_or_else(ListSizes::default, |lruvec| lruvec.sizes())
+    }
+
+    /// Pages on all lists.
+    #[must_use]
+    pub fn total_sizes(&self) -> ListSizes {
+        self.lruvecs
+            .live()
+            .iter()
+            .map(|lruvec| lruvec.sizes())
+            .sum()
+    }
+
+    /// What reclaim has done so far.
+    #[must_use]
+    pub fn stats(&self) -> &ReclaimStats {
+        &self.stats
+    }
+
+    /// Contention of the lists' lock classes so far.
+    #[must_use]
+    pub fn lock_events() -> [LockEvents; 2] {
+        [lruvec::LRUVEC_LOCK.events(), shadow::SHADOW_LOCK.events()]
+    }
+
+    /// Pages of a cluster: 32, or less where that would be a large part of the pool.
+    fn cluster(&self) -> u64 {
+        (self.pool.managed().0 / 256).clamp(1, CLUSTER_MAX)
+    }
+
+    /// Checks lists against their links and the index. For quiescent moments.
+    ///
+    /// # Panics
+    ///
+    /// When a page is on no list, on two, or on one of a group that does not pay for it.
+    pub fn check_invariants(&self) {
+        let listed: Pages = self
+            .lruvecs
+            .live()
+            .iter()
+            .map(|lruvec| self.lruvecs.check_invariants(&self.cache, lruvec))
+            .sum();
+        let frames = (0..).map(Pfn).take(self.lruvecs.nr_frames());
+        let cached = frames
+            .filter(|&pfn| self.cache.key_of(pfn).is_some())
+            .count();
+        assert_eq!(
+            listed,
+            Pages(cached as u64),
+            "pages on lists and pages in the index"
+        );
+    }
+}
+
+impl fmt::Debug for Reclaim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reclaim")
+            .field("stats", &self.stats)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The lists of the group that pays for a page.
+type LruvecRef = Arc<Lruvec>;

@@ -1,0 +1,264 @@
+//! One reclaim pass: scan a target's lists until enough pages are free.
+
+use super::lruvec::{ListSizes, Lruvec, Placement};
+use super::shadow::Shadow;
+use super::{LruvecRef, Reclaim};
+use crate::cache::{EvictBatch, Kept, WriteBackError, WrittenBack};
+use crate::group::GroupNode;
+use crate::units::{CpuId, Pages, Pfn};
+
+/// Who reclaims.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Actor {
+    /// The background thread (kswapd).
+    Background = 0,
+    /// The thread that needs the memory.
+    Direct = 1,
+}
+
+impl Actor {
+    pub(super) const COUNT: usize = 2;
+}
+
+/// What a pass is to achieve.
+#[derive(Clone, Debug)]
+pub struct ScanControl<'a> {
+    /// Pages to free.
+    pub nr_to_reclaim: Pages,
+    /// The group that is short: it and its descendants pay.
+    pub target: &'a GroupNode,
+    /// Who reclaims.
+    pub actor: Actor,
+    /// The CPU whose per-CPU list takes the freed frames: a hint.
+    pub cpu: CpuId,
+    /// Lists are scanned from this fraction on: the shift at the first priority. `None` scales it
+    /// to the pool; 0 looks at everything and ignores young marks.
+    pub first_priority: Option<u32>,
+}
+
+/// What a pass achieved.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Pages examined on inactive lists.
+    pub nr_scanned: u64,
+    /// Pages freed.
+    pub nr_reclaimed: u64,
+    /// Pages that stayed because somebody read them or held their latch.
+    pub nr_borrowed: u64,
+    /// Pages that could not be written back, and why the last one could not.
+    pub nr_write_failed: u64,
+    /// The last write-back error.
+    pub write_error: Option<WriteBackError>,
+}
+
+/// The work of one step: a cluster of one group's pages.
+struct Chunk<'a> {
+    lruvec: &'a LruvecRef,
+    count: u64,
+    priority: u32,
+    control: &'a ScanControl<'a>,
+}
+
+/// Buffers of one pass.
+#[derive(Default)]
+struct Scratch {
+    isolated: Vec<Pfn>,
+    candidates: Vec<Pfn>,
+    putback: Vec<(Pfn, Placement)>,
+    evict: EvictBatch,
+}
+
+impl Reclaim {
+    /// Scans the lists of a target and its descendants, at growing priority, until `nr_to_reclaim`
+    /// pages are free or everything was looked at.
+    ///
+    /// # Cost
+    ///
+    /// Bounded: at priority `p` it scans at most 1/2^p of the target's pages, down to `p` = 0. Writes
+    /// dirty pages back (I/O). Allocates its buffers, a few hundred bytes, outside all locks.
+    pub fn shrink(&self, control: &ScanControl<'_>) -> Outcome {
+        let mut outcome = Outcome::default();
+        let mut scratch = Scratch::default();
+        let first = control
+            .first_priority
+            .unwrap_or_else(|| self.first_priority());
+        for priority in (0..=first).rev() {
+            // At the last priority twice: the first round may only take marks away.
+            let rounds = if priority == 0 { 2 } else { 1 };
+            let mut budget = (self.target_sizes(control.target).total().0 >> priority) * rounds;
+            budget = budget.max(self.cluster());
+            while budget > 0 && outcome.nr_reclaimed < control.nr_to_reclaim.0 {
+                let Some((lruvec, count)) = self.next_chunk(control.target, priority) else {
+                    return outcome;
+                };
+                let chunk = Chunk {
+                    lruvec: &lruvec,
+                    count,
+                    priority,
+                    control,
+                };
+                let looked = self.shrink_chunk(&chunk, &mut scratch, &mut outcome);
+                budget = budget.saturating_sub(looked.max(1));
+            }
+        }
+        outcome
+    }
+
+    /// Where scanning starts: 1/2^p of the pool is about 700 pages, but at least a quarter of a
+    /// small one is looked at at once.
+    fn first_priority(&self) -> u32 {
+        self.pool
+            .managed()
+            .0
+            .max(1)
+            .ilog2()
+            .saturating_sub(9)
+            .max(2)
+    }
+
+    /// Pages of a target and its descendants.
+    fn target_sizes(&self, target: &GroupNode) -> ListSizes {
+        let lruvecs = self.lruvecs.live();
+        let of_target = lruvecs
+            .iter()
+            .filter(|lruvec| lruvec.is_in_subtree_of(target));
+        of_target.map(|lruvec| lruvec.sizes()).sum()
+    }
+
+    /// The lists that are scanned next for a target, and how many of their pages.
+    fn next_chunk(&self, target: &GroupNode, priority: u32) -> Option<(LruvecRef, u64)> {
+        let home = self.lruvecs.get(target.id())?;
+        let mut cursor = home.cursor.lock();
+        let has_pages = |lruvec: &Lruvec| {
+            lruvec.is_in_subtree_of(target) && lruvec.sizes().total() > Pages::ZERO
+        };
+        let stay = cursor.remaining > 0;
+        let from = if stay { cursor.at } else { cursor.at + 1 };
+        let (at, lruvec) = self.lruvecs.next_from(from, has_pages)?;
+        if !stay || at != cursor.at {
+            cursor.at = at;
+            cursor.remaining = (lruvec.sizes().total().0 >> priority).max(1);
+        }
+        let count = cursor.remaining.min(self.cluster());
+        cursor.remaining -= count;
+        Some((lruvec, count))
+    }
+
+    /// Scans one cluster of one group's lists; returns how many pages it looked at.
+    fn shrink_chunk(&self, chunk: &Chunk<'_>, scratch: &mut Scratch, outcome: &mut Outcome) -> u64 {
+        let &Chunk {
+            lruvec,
+            count,
+            priority,
+            control,
+        } = chunk;
+        let mut looked = 0;
+        if lruvec.sizes().inactive_is_low(self.pool.managed()) {
+            looked += self.age_active(lruvec, count, priority);
+        }
+        scratch.isolated.clear();
+        self.lruvecs
+            .isolate_tail(lruvec, count, &mut scratch.isolated);
+        let scanned = scratch.isolated.len() as u64;
+        outcome.nr_scanned += scanned;
+        self.stats.pgscan[control.actor as usize].add(scanned);
+
+        self.sort_isolated(priority, scratch, outcome);
+        self.cache.evict(&scratch.candidates, &mut scratch.evict);
+        let activated = scratch
+            .putback
+            .iter()
+            .filter(|(_, to)| *to == Placement::Active)
+            .count() as u64;
+        self.stats.pgactivate.add(activated);
+        lruvec.age(activated);
+        for &(pfn, kept) in &scratch.evict.kept {
+            debug_assert!(
+                kept != Kept::Busy,
+                "{pfn}: an isolated page is nobody else's"
+            );
+            outcome.nr_borrowed += 1;
+            self.stats.pgrotated.add(1);
+            scratch.putback.push((pfn, Placement::Inactive));
+        }
+        if !scratch.putback.is_empty() {
+            let lruvec = LruvecRef::clone(lruvec);
+            self.lruvecs
+                .add_all(&self.cache, lruvec, scratch.putback.drain(..));
+        }
+        let freed = self.free_evicted(lruvec, control.cpu, &mut scratch.evict);
+        outcome.nr_reclaimed += freed;
+        self.stats.pgsteal[control.actor as usize].add(freed);
+        looked + scanned
+    }
+
+    /// Moves pages from the active to the inactive list. Those that were read since go round once
+    /// more, except at the last priority.
+    fn age_active(&self, lruvec: &Lruvec, count: u64, priority: u32) -> u64 {
+        let stays = |pfn| self.cache.test_and_clear_young(pfn) && priority > 0;
+        let (rotated, deactivated) = self.lruvecs.age_active(lruvec, count, stays);
+        self.stats.pgrefill.add(rotated + deactivated);
+        self.stats.pgdeactivate.add(deactivated);
+        rotated + deactivated
+    }
+
+    /// Decides about each isolated page: to be evicted, or where it goes back to.
+    fn sort_isolated(&self, priority: u32, scratch: &mut Scratch, outcome: &mut Outcome) {
+        scratch.candidates.clear();
+        for &pfn in &scratch.isolated {
+            let is_young = self.cache.test_and_clear_young(pfn);
+            if is_young && priority > 0 {
+                scratch.putback.push((pfn, Placement::Active));
+                continue;
+            }
+            match self.clean(pfn, outcome) {
+                Ok(()) => scratch.candidates.push(pfn),
+                Err(place) => scratch.putback.push((pfn, place)),
+            }
+        }
+    }
+
+    /// Writes a page back if it is dirty; else says where it goes back to.
+    fn clean(&self, pfn: Pfn, outcome: &mut Outcome) -> Result<(), Placement> {
+        if !self.cache.is_dirty(pfn) {
+            return Ok(());
+        }
+        match self.cache.try_write_back(pfn) {
+            Ok(WrittenBack::Written) => {
+                self.stats.nr_vmscan_write.add(1);
+                Ok(())
+            }
+            Ok(WrittenBack::Clean) => Ok(()),
+            Ok(WrittenBack::Latched) => {
+                outcome.nr_borrowed += 1;
+                Err(Placement::Inactive)
+            }
+            Err(error) => {
+                tracing::warn!(%pfn, %error, "write-back failed in reclaim");
+                self.stats.nr_vmscan_write_failed.add(1);
+                outcome.nr_write_failed += 1;
+                outcome.write_error = Some(error);
+                // Out of the way: trying it again at once would most likely fail again.
+                Err(Placement::Active)
+            }
+        }
+    }
+
+    /// Leaves shadows, uncharges and frees. No lock is held.
+    fn free_evicted(&self, lruvec: &Lruvec, cpu: CpuId, batch: &mut EvictBatch) -> u64 {
+        let freed = batch.evicted.len() as u64;
+        let ages = lruvec.age(freed) + 1..;
+        for (age, evicted) in ages.zip(batch.evicted.drain(..)) {
+            self.shadows.insert(
+                evicted.key,
+                Shadow {
+                    group: evicted.group,
+                    age,
+                },
+            );
+            self.groups.uncharge(evicted.group, Pages(1));
+            self.pool.free(cpu, evicted.frame);
+        }
+        freed
+    }
+}

@@ -1,0 +1,421 @@
+//! The manager end to end, over files in memory that can be told to fail: what is read is right,
+//! nothing is lost, nothing leaks, limits hold, and running out of memory is an error with numbers.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use highwater::cache::{Access, Backing, SyncError};
+use highwater::manager::AllocError;
+use highwater::percpu::Regime;
+use highwater::units::{PAGE_BYTES, PAGE_SIZE};
+use highwater::{
+    Background, BuildError, Bytes, Group, Limits, Manager, Pages, ReadError, Topology,
+};
+
+/// A file in memory whose pages begin with their number, and which can be told to misbehave.
+#[derive(Debug)]
+struct TestFile {
+    pages: Mutex<Vec<[u8; PAGE_SIZE]>>,
+    len: u64,
+    fails_reads: AtomicBool,
+    fails_writes: AtomicBool,
+    falls_short: AtomicBool,
+    reads: AtomicU64,
+}
+
+impl TestFile {
+    fn new(pages: u64) -> Arc<Self> {
+        let content = |page: u64| {
+            let mut bytes = [0x5a; PAGE_SIZE];
+            bytes[..8].copy_from_slice(&page.to_le_bytes());
+            bytes
+        };
+        Arc::new(Self {
+            pages: Mutex::new((0..pages).map(content).collect()),
+            len: pages * PAGE_BYTES,
+            fails_reads: AtomicBool::new(false),
+            fails_writes: AtomicBool::new(false),
+            falls_short: AtomicBool::new(false),
+            reads: AtomicU64::new(0),
+        })
+    }
+
+    fn misbehaviour(&self, fails: &AtomicBool, len: usize) -> io::Result<usize> {
+        if fails.load(Ordering::Relaxed) {
+            return Err(io::Error::from_raw_os_error(5 /* EIO */));
+        }
+        Ok(if self.falls_short.load(Ordering::Relaxed) {
+            len / 2
+        } else {
+            len
+        })
+    }
+}
+
+impl Backing for TestFile {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let len = self.misbehaviour(&self.fails_reads, buf.len())?;
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        let pages = self.pages.lock().expect("no panic under the lock");
+        buf[..len].copy_from_slice(&pages[usize::try_from(page).expect("small")][..len]);
+        Ok(len)
+    }
+
+    fn write_page(&self, page: u64, buf: &[u8]) -> io::Result<usize> {
+        let len = self.misbehaviour(&self.fails_writes, buf.len())?;
+        let mut pages = self.pages.lock().expect("no panic under the lock");
+        pages[usize::try_from(page).expect("small")][..len].copy_from_slice(&buf[..len]);
+        Ok(len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn manager(pages: u64) -> Manager {
+    Manager::builder()
+        .capacity(Pages(pages).bytes())
+        .build()
+        .expect("a small manager")
+}
+
+fn first_word(bytes: &[u8; PAGE_SIZE]) -> u64 {
+    u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"))
+}
+
+/// Everything is back where it was: nothing allocated, nothing charged.
+fn assert_empty(hw: &Manager) {
+    hw.drop_caches();
+    hw.check_invariants();
+    let snapshot = hw.snapshot();
+    assert_eq!(snapshot.frames.allocated, Pages::ZERO);
+    assert_eq!(hw.root().usage_precise(), Pages::ZERO);
+}
+
+#[test]
+fn a_file_larger_than_the_pool_is_read_through_it() {
+    // Goal: reclaim works for its living and every byte is right. Method: three passes over a file
+    // of twice the pool, verified; then everything is given back.
+    let hw = manager(256);
+    let storage = TestFile::new(512);
+    let file = hw
+        .open_backing(Arc::clone(&storage) as Arc<dyn Backing>, Access::ReadOnly)
+        .unwrap();
+    let map = hw.space(&hw.root()).map_file(&file, 0..512).unwrap();
+    for _ in 0..3 {
+        for page in 0..512 {
+            let guard = hw.enter();
+            assert_eq!(first_word(map.read(&guard, page).unwrap()), page);
+            assert!(
+                map.try_read(&guard, page).is_some(),
+                "resident while the guard is held"
+            );
+        }
+    }
+    let snapshot = hw.snapshot();
+    assert_eq!(
+        snapshot.counter("pgmajfault"),
+        storage.reads.load(Ordering::Relaxed)
+    );
+    assert!(snapshot.counter("workingset_refault_file") > 0);
+    assert!(file.resident().contains(file.resident_precise()));
+    assert!(file.resident_precise() > 240, "{}", file.resident_precise());
+    hw.check_invariants();
+    assert_empty(&hw);
+}
+
+#[test]
+fn a_group_at_its_maximum_reclaims_from_itself_only() {
+    // Goal: isolation. Method: a tenant fills its part of the pool; another streams through its own.
+    let hw = manager(1024);
+    let storage = TestFile::new(2048);
+    let file = hw.open_backing(storage, Access::ReadOnly).unwrap();
+    let quiet = hw
+        .root()
+        .child("quiet", Limits::max(Pages(400).bytes()))
+        .unwrap();
+    let noisy = hw
+        .root()
+        .child("noisy", Limits::max(Pages(100).bytes()))
+        .unwrap();
+    let read = |group: &Group, pages: Range<u64>| {
+        let map = hw.space(group).map_file(&file, 0..2048).unwrap();
+        for page in pages {
+            let guard = hw.enter();
+            assert_eq!(first_word(map.read(&guard, page).unwrap()), page);
+        }
+    };
+    read(&quiet, 0..300);
+    read(&noisy, 300..2048);
+    assert_eq!(
+        quiet.usage_precise(),
+        Pages(300),
+        "nothing was taken from the quiet tenant"
+    );
+    assert!(noisy.usage_precise() <= Pages(100) && noisy.usage_precise() > Pages(80));
+    assert!(noisy.usage().contains(noisy.usage_precise()));
+    assert!(noisy.events().max > 0);
+    assert_eq!(noisy.list_sizes().total(), noisy.usage_precise());
+    hw.check_invariants();
+
+    // Removing a group leaves its ancestors right, and its pages to its parent.
+    let before = hw.root().usage_precise();
+    noisy.remove().unwrap();
+    assert_eq!(hw.root().usage_precise(), before);
+    hw.check_invariants();
+    assert_empty(&hw);
+}
+
+#[test]
+fn a_failed_read_caches_nothing_and_leaks_nothing() {
+    // Method: EIO, then a short read, then success, on the same page.
+    let hw = manager(64);
+    let storage = TestFile::new(8);
+    let file = hw
+        .open_backing(Arc::clone(&storage) as Arc<dyn Backing>, Access::ReadOnly)
+        .unwrap();
+    let map = hw.space(&hw.root()).map_file(&file, 0..8).unwrap();
+    storage.fails_reads.store(true, Ordering::Relaxed);
+    let error = map.read(&hw.enter(), 3).unwrap_err();
+    assert!(matches!(error, ReadError::Io { page: 3, .. }), "{error}");
+    storage.fails_reads.store(false, Ordering::Relaxed);
+    storage.falls_short.store(true, Ordering::Relaxed);
+    let error = map.read(&hw.enter(), 3).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            ReadError::Short {
+                page: 3,
+                got: 2048,
+                want: 4096
+            }
+        ),
+        "{error}"
+    );
+    assert!(map.try_read(&hw.enter(), 3).is_none());
+    assert_eq!(hw.snapshot().frames.allocated, Pages::ZERO);
+    assert_eq!(hw.root().usage_precise(), Pages::ZERO);
+    storage.falls_short.store(false, Ordering::Relaxed);
+    assert_eq!(first_word(map.read(&hw.enter(), 3).unwrap()), 3);
+    let error = map.read(&hw.enter(), 8).unwrap_err();
+    assert!(
+        matches!(error, ReadError::OutOfRange { page: 8, pages: 8 }),
+        "{error}"
+    );
+    assert_empty(&hw);
+}
+
+#[test]
+fn written_pages_reach_the_file_or_stay_dirty() {
+    // Goal: nothing is lost. Method: write more pages than fit while the file refuses: the pool must
+    // not lose a page to make room; then the file recovers and everything is there.
+    let hw = manager(64);
+    let storage = TestFile::new(256);
+    let file = hw
+        .open_backing(Arc::clone(&storage) as Arc<dyn Backing>, Access::ReadWrite)
+        .unwrap();
+    let map = hw.space(&hw.root()).map_file(&file, 0..256).unwrap();
+    for page in 0..32 {
+        map.write(page).unwrap()[8] = 77;
+    }
+    storage.fails_writes.store(true, Ordering::Relaxed);
+    let error = file.sync().unwrap_err();
+    assert!(
+        matches!(error, SyncError::WriteBack { failed: 32, .. }),
+        "{error}"
+    );
+    assert_eq!(hw.snapshot().counter("nr_dirty"), 32);
+    storage.fails_writes.store(false, Ordering::Relaxed);
+    storage.falls_short.store(true, Ordering::Relaxed);
+    assert!(file.sync().is_err(), "a short write is no write");
+    storage.falls_short.store(false, Ordering::Relaxed);
+    for page in 32..256 {
+        map.write(page).unwrap()[8] = 77;
+    }
+    file.sync().unwrap();
+    assert_eq!(hw.snapshot().counter("nr_dirty"), 0);
+    let on_storage = storage.pages.lock().unwrap();
+    assert!(on_storage.iter().all(|page| page[8] == 77));
+    drop(on_storage);
+    hw.check_invariants();
+    assert_empty(&hw);
+}
+
+#[test]
+fn when_dirty_pages_cannot_be_written_memory_is_exhausted_with_numbers() {
+    // Goal: an error, not a loss and not a hang. Method: every page dirty, the file refuses.
+    let hw = manager(64);
+    let storage = TestFile::new(256);
+    let file = hw
+        .open_backing(Arc::clone(&storage) as Arc<dyn Backing>, Access::ReadWrite)
+        .unwrap();
+    let map = hw.space(&hw.root()).map_file(&file, 0..256).unwrap();
+    storage.fails_writes.store(true, Ordering::Relaxed);
+    let mut written = 0;
+    let error = loop {
+        match map.write(written) {
+            Ok(mut page) => page[8] = 1,
+            Err(error) => break error,
+        }
+        written += 1;
+    };
+    let exhausted = |source: &AllocError| match source {
+        AllocError::Exhausted { write_failed, .. } => *write_failed > 0,
+        AllocError::Charge(failed) => failed.write_failed > 0,
+        _ => false,
+    };
+    assert!(
+        matches!(&error, ReadError::NoMemory { source, .. } if exhausted(source)),
+        "{error}"
+    );
+    assert!(written >= 60, "{written}");
+    assert_eq!(hw.snapshot().counter("nr_dirty"), written);
+    storage.fails_writes.store(false, Ordering::Relaxed);
+    file.sync().unwrap();
+    let on_storage = storage.pages.lock().unwrap().clone();
+    assert_eq!(
+        on_storage.iter().filter(|page| page[8] == 1).count() as u64,
+        written
+    );
+    assert_empty(&hw);
+}
+
+#[test]
+fn charges_make_the_cache_give_way_and_victims_are_told() {
+    // Goal: one budget for pages and for what the engine has elsewhere. Method: fill the cache, then
+    // charge; then charge more than there is, with a victim that gives back.
+    let hw = manager(512);
+    let file = hw
+        .open_backing(TestFile::new(1024), Access::ReadOnly)
+        .unwrap();
+    let map = hw.space(&hw.root()).map_file(&file, 0..1024).unwrap();
+    for page in 0..1024 {
+        map.read(&hw.enter(), page).unwrap();
+    }
+    let (small, large) = (
+        hw.root().child("small", Limits::default()).unwrap(),
+        hw.root().child("large", Limits::default()).unwrap(),
+    );
+    let _kept = small.charge(Pages(100).bytes()).unwrap();
+    let held = Arc::new(Mutex::new(vec![large.charge(Pages(350).bytes()).unwrap()]));
+    assert!(hw.root().usage_precise() <= Pages(512));
+
+    let refused = small.charge(Pages(200).bytes()).unwrap_err();
+    assert!(
+        refused.to_string().contains("no room in group G0"),
+        "{refused}"
+    );
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let (handler_held, handler_told) = (Arc::clone(&held), Arc::clone(&told));
+    hw.on_exhausted(move |victim| {
+        handler_told
+            .lock()
+            .unwrap()
+            .push((victim.path(), victim.badness()));
+        handler_held.lock().unwrap().clear();
+    });
+    let work = small.charge(Pages(200).bytes()).unwrap();
+    assert_eq!(*told.lock().unwrap(), [(large.node().path(), Pages(350))]);
+    assert_eq!(hw.snapshot().counter("oom_kill"), 1);
+    assert_eq!(large.events().oom, 1);
+    drop(work);
+    drop(_kept);
+    assert_empty(&hw);
+}
+
+#[test]
+fn threads_share_a_small_pool_with_the_reclaim_thread() {
+    // Goal: no deadlock, no wrong byte, no leak. Method: 4 threads over a file of 8 times the pool,
+    // half of it writable, with the background thread.
+    let hw = Manager::builder()
+        .capacity(Pages(128).bytes())
+        .background(Background::Thread)
+        .build()
+        .unwrap();
+    let fixed = hw
+        .open_backing(TestFile::new(512), Access::ReadOnly)
+        .unwrap();
+    let changing = hw
+        .open_backing(TestFile::new(512), Access::ReadWrite)
+        .unwrap();
+    let seed = std::env::var("SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or(5);
+    println!("SEED={seed}");
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (hw, fixed, changing) = (&hw, &fixed, &changing);
+            scope.spawn(move || {
+                let mut rng = fastrand::Rng::with_seed(seed ^ thread);
+                let space = hw.space(&hw.root());
+                let fixed = space.map_file(fixed, 0..512).unwrap();
+                let changing = space.map_file(changing, 0..512).unwrap();
+                for _ in 0..20_000 {
+                    let page = rng.u64(..512);
+                    match rng.u8(..4) {
+                        0 => {
+                            let mut bytes = changing.write(page).unwrap();
+                            assert_eq!(first_word(&bytes), page);
+                            bytes[8] = bytes[8].wrapping_add(1);
+                        }
+                        1 => assert_eq!(first_word(&changing.read_latched(page).unwrap()), page),
+                        _ => assert_eq!(first_word(fixed.read(&hw.enter(), page).unwrap()), page),
+                    }
+                }
+            });
+        }
+    });
+    changing.sync().unwrap();
+    hw.check_invariants();
+    assert_empty(&hw);
+}
+
+#[test]
+fn pinned_pages_and_closed_files_do_not_lose_memory() {
+    let hw = manager(64);
+    let file = hw.open_backing(TestFile::new(8), Access::ReadOnly).unwrap();
+    let map = hw.space(&hw.root()).map_file(&file, 2..6).unwrap();
+    let pinned = map.pin(1).unwrap();
+    assert_eq!(first_word(pinned.bytes()), 3);
+    hw.drop_caches();
+    assert_eq!(first_word(pinned.bytes()), 3, "pinned across reclaim");
+
+    // A slice may outlive its file: the frame stays until the guard is done.
+    let guard = hw.enter();
+    let bytes = map.read(&guard, 0).unwrap();
+    drop((pinned, map, file));
+    assert_eq!(first_word(bytes), 2);
+    assert_eq!(hw.snapshot().frames.allocated, Pages(1));
+    drop(guard);
+    assert_empty(&hw);
+}
+
+#[test]
+fn settings_outside_their_range_are_refused_with_the_range() {
+    let error = Manager::builder()
+        .capacity(Bytes(0))
+        .build()
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("0 B") && error.contains("64 KiB"), "{error}");
+    let error = Manager::builder().zones(0).build().unwrap_err().to_string();
+    assert!(
+        error.contains("0 zones") && error.contains("1 to 1024"),
+        "{error}"
+    );
+    let topology: Topology = "1x2x2x2".parse().unwrap();
+    let builder = Manager::builder()
+        .topology(topology)
+        .regime(Regime::Restartable);
+    assert!(matches!(builder.build(), Err(BuildError::Regime)));
+}
