@@ -1,1 +1,4 @@
 //! Traces, workloads, reference models and experiments for Highwater.
+
+pub mod models;
+pub mod trace;

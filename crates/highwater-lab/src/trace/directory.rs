@@ -1,0 +1,607 @@
+//! Where the pages of each key lie: a map from 64-bit keys to ranges of pages that are laid out one
+//! after the other in a backing file, with memory that does not grow with the number of keys.
+//!
+//! Mechanism: linear hashing. Buckets of 4 KiB lie in a temporary file and hold 255 entries of 16
+//! bytes; a bucket that is full continues in an overflow bucket, of a second file. When the buckets
+//! are [`FILL_PERCENT`] full on average, *one* is split, in turn, so that growth never stops to
+//! rehash. In front stands a direct-mapped table of 1 MiB for the keys in use.
+//!
+//! Invariants, with `n` buckets and `2^l <= n < 2^(l+1)`:
+//! - A key's bucket is `h mod 2^(l+1)` if that is below `n`, else `h mod 2^l`.
+//! - A key is in its bucket's chain exactly once, and the front table never contradicts the chain.
+//! - Extents do not overlap: each begins where the one given out before ended.
+//!
+//! Failure: a store that fails can leave a chain half written, so the directory refuses all work
+//! after the first error rather than give a wrong answer.
+//!
+//! Source: W. Litwin, "Linear Hashing: A New Tool for File and Table Addressing", VLDB 1980.
+//! Deviation: splits are triggered by the average fill, not by the first overflow, so that chains
+//! stay short and buckets well used.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use thiserror::Error;
+
+use super::request::{COUNT_LIMIT, PAGE_LIMIT};
+
+/// Bytes of a bucket: the unit of reading and writing.
+const BUCKET: usize = 4096;
+
+/// A bucket's header: u32 number of entries, u32 unused, u64 next bucket of the chain plus one.
+const HEADER: usize = 16;
+
+/// Bytes of an entry: u64 key, u64 packed [`Extent`].
+const ENTRY: usize = 16;
+
+/// Entries of a bucket.
+const ENTRIES: usize = (BUCKET - HEADER) / ENTRY;
+
+/// Average fill at which a bucket is split. Chosen: with linear hashing the fullest buckets hold
+/// twice what the just split ones do, so 75 % keeps most chains at one bucket.
+const FILL_PERCENT: u64 = 75;
+
+/// Entries of the front table, 16 bytes each. Chosen: 1 MiB, about a level-2 cache.
+const FRONT: usize = 1 << 16;
+
+const _: () = assert!(HEADER + ENTRIES * ENTRY == BUCKET && ENTRIES == 255);
+
+/// A store of bytes at offsets, as a file is: where the buckets lie.
+pub trait BucketStore {
+    /// Fills `target` with the bytes from `offset`.
+    ///
+    /// # Errors
+    ///
+    /// When not all of them can be read.
+    fn read_at(&self, target: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Writes all of `bytes` from `offset`; the store grows as needed.
+    ///
+    /// # Errors
+    ///
+    /// When not all of them can be written.
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()>;
+}
+
+impl BucketStore for File {
+    fn read_at(&self, target: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_exact_at(target, offset)
+    }
+
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
+    }
+}
+
+/// Why a key has no place.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum DirectoryError {
+    /// The bucket files could not be created, read or written.
+    #[error("the key directory's file failed: {0}")]
+    Io(#[from] io::Error),
+    /// An earlier failure left the buckets unusable.
+    #[error("the key directory is unusable: its file failed before")]
+    Broken,
+    /// A bucket does not hold what was written to it.
+    #[error(
+        "bucket {bucket} of the key directory is corrupt: it claims {entries} of {ENTRIES} entries"
+    )]
+    Corrupt {
+        /// The bucket's number.
+        bucket: u64,
+        /// The entries that it claims.
+        entries: u32,
+    },
+    /// A key of more pages than a request may have.
+    #[error("key {key} asks for {pages} pages: expected at most 2^32")]
+    TooLarge {
+        /// The key.
+        key: u64,
+        /// The pages asked for.
+        pages: u64,
+    },
+    /// All page numbers are given out.
+    #[error("key {key} asks for {pages} pages, but {allocated} of 2^44 are given out")]
+    Full {
+        /// The key.
+        key: u64,
+        /// The pages asked for.
+        pages: u64,
+        /// The pages given out before.
+        allocated: u64,
+    },
+}
+
+/// First page and length of a key's pages in 64 bits: 44 bits of page number, 15 of mantissa, 5 of
+/// exponent. A length that needs more than 15 bits is rounded up, by less than 1/16,384 of itself.
+/// Zero is no extent, because a length is at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Extent(u64);
+
+impl Extent {
+    const NONE: Self = Self(0);
+    const PAGE_BITS: u32 = PAGE_LIMIT.trailing_zeros();
+    const MANTISSA_BITS: u32 = 15;
+
+    /// The extent from `first` for at least `pages`, both within the limits.
+    const fn new(first: u64, pages: u64) -> Self {
+        let bits = u64::BITS - pages.leading_zeros();
+        let mut exponent = bits.saturating_sub(Self::MANTISSA_BITS);
+        if pages.div_ceil(1 << exponent) >> Self::MANTISSA_BITS != 0 {
+            exponent += 1;
+        }
+        let length = (exponent as u64) << Self::MANTISSA_BITS | pages.div_ceil(1 << exponent);
+        Self(length << Self::PAGE_BITS | first)
+    }
+
+    const fn first(self) -> u64 {
+        self.0 & (PAGE_LIMIT - 1)
+    }
+
+    const fn pages(self) -> u64 {
+        let length = self.0 >> Self::PAGE_BITS;
+        (length & ((1 << Self::MANTISSA_BITS) - 1)) << (length >> Self::MANTISSA_BITS)
+    }
+}
+
+/// A bucket in memory.
+struct Bucket {
+    bytes: Box<[u8; BUCKET]>,
+}
+
+impl Bucket {
+    fn new() -> Self {
+        let bytes = Box::new([0; BUCKET]);
+        Self { bytes }
+    }
+
+    fn clear(&mut self) {
+        self.bytes[..HEADER].fill(0);
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        let word = self.bytes[at..].first_chunk();
+        u64::from_le_bytes(*word.expect("words lie inside the bucket"))
+    }
+
+    fn set_word(&mut self, at: usize, value: u64) {
+        self.bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+    }
+
+    /// Number of entries as stored: checked when a bucket is read.
+    fn claimed_len(&self) -> u32 {
+        let [b0, b1, b2, b3, ..] = *self.bytes;
+        u32::from_le_bytes([b0, b1, b2, b3])
+    }
+
+    fn len(&self) -> usize {
+        self.claimed_len() as usize
+    }
+
+    fn set_len(&mut self, len: usize) {
+        self.set_word(0, len as u64);
+    }
+
+    /// The overflow bucket that continues this one.
+    fn next(&self) -> Option<u64> {
+        self.word(8).checked_sub(1)
+    }
+
+    fn set_next(&mut self, next: Option<u64>) {
+        self.set_word(8, next.map_or(0, |next| next + 1));
+    }
+
+    fn entry(&self, index: usize) -> (u64, Extent) {
+        let at = HEADER + index * ENTRY;
+        (self.word(at), Extent(self.word(at + 8)))
+    }
+
+    fn set_entry(&mut self, index: usize, key: u64, extent: Extent) {
+        let at = HEADER + index * ENTRY;
+        self.set_word(at, key);
+        self.set_word(at + 8, extent.0);
+    }
+
+    /// Appends an entry; `false` when the bucket is full.
+    fn push(&mut self, key: u64, extent: Extent) -> bool {
+        let len = self.len();
+        if len == ENTRIES {
+            return false;
+        }
+        self.set_entry(len, key, extent);
+        self.set_len(len + 1);
+        true
+    }
+
+    fn find(&self, key: u64) -> Option<usize> {
+        let (entries, _) = self.bytes[HEADER..].as_chunks::<ENTRY>();
+        let wanted = key.to_le_bytes();
+        let mut keys = entries[..self.len()].iter();
+        keys.position(|entry| entry.first_chunk() == Some(&wanted))
+    }
+}
+
+/// The place of a bucket: by number among those that keys hash to, or among the overflow buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Primary(u64),
+    Overflow(u64),
+}
+
+/// The bucket files and the list of overflow buckets that are free.
+struct Buckets<S> {
+    primary: S,
+    overflow: S,
+    nr_overflow: u64,
+    /// First of the free overflow buckets, chained by their next field.
+    free_overflow: Option<u64>,
+}
+
+impl<S: BucketStore> Buckets<S> {
+    fn read(&self, place: Place, bucket: &mut Bucket) -> Result<(), DirectoryError> {
+        let (store, number) = match place {
+            Place::Primary(number) => (&self.primary, number),
+            Place::Overflow(number) => (&self.overflow, number),
+        };
+        store.read_at(&mut bucket.bytes[..], number * BUCKET as u64)?;
+        let entries = bucket.claimed_len();
+        if entries as usize > ENTRIES {
+            let bucket = number;
+            return Err(DirectoryError::Corrupt { bucket, entries });
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, place: Place, bucket: &Bucket) -> Result<(), DirectoryError> {
+        let (store, number) = match place {
+            Place::Primary(number) => (&mut self.primary, number),
+            Place::Overflow(number) => (&mut self.overflow, number),
+        };
+        store.write_at(&bucket.bytes[..], number * BUCKET as u64)?;
+        Ok(())
+    }
+
+    /// Takes a free overflow bucket or the next new one; `scratch` is overwritten.
+    fn alloc_overflow(&mut self, scratch: &mut Bucket) -> Result<u64, DirectoryError> {
+        let Some(number) = self.free_overflow else {
+            self.nr_overflow += 1;
+            return Ok(self.nr_overflow - 1);
+        };
+        self.read(Place::Overflow(number), scratch)?;
+        self.free_overflow = scratch.next();
+        Ok(number)
+    }
+
+    /// Gives an overflow bucket back; `scratch` is overwritten.
+    fn free_overflow(&mut self, number: u64, scratch: &mut Bucket) -> Result<(), DirectoryError> {
+        scratch.clear();
+        scratch.set_next(self.free_overflow);
+        self.write(Place::Overflow(number), scratch)?;
+        self.free_overflow = Some(number);
+        Ok(())
+    }
+}
+
+/// Maps keys to ranges of pages, in bounded memory.
+///
+/// # Cost
+///
+/// Memory: 1 MiB and a few buckets, whatever the number of keys; disk: about 22 bytes a key. A key
+/// of the front table costs one cache line. Another known key costs one read of 4 KiB (rarely two)
+/// that the system's page cache serves while it can; a new key a read and a write, and one in 191
+/// keys a split: two reads and two writes more.
+///
+/// # Examples
+///
+/// ```
+/// use highwater_lab::trace::KeyDirectory;
+///
+/// let mut directory = KeyDirectory::new_in(&std::env::temp_dir())?;
+/// assert_eq!(directory.locate(900, 2)?, 0..2);
+/// assert_eq!(directory.locate(7, 1)?, 2..3);
+/// assert_eq!(directory.locate(900, 1)?, 0..1, "fewer pages: the head of its extent");
+/// assert_eq!(directory.locate(900, 3)?, 3..6, "more pages: a new extent");
+/// assert_eq!(directory.pages_allocated(), 6);
+/// # Ok::<(), highwater_lab::trace::DirectoryError>(())
+/// ```
+pub struct KeyDirectory<S = File> {
+    buckets: Buckets<S>,
+    front: Box<[(u64, Extent)]>,
+    nr_buckets: u64,
+    nr_keys: u64,
+    pages_allocated: u64,
+    is_broken: bool,
+    bucket: Bucket,
+    scratch: Bucket,
+    /// Entries of the chain that is being split.
+    chain: Vec<(u64, Extent)>,
+}
+
+impl<S> fmt::Debug for KeyDirectory<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyDirectory")
+            .field("nr_keys", &self.nr_keys)
+            .field("nr_buckets", &self.nr_buckets)
+            .field("nr_overflow", &self.buckets.nr_overflow)
+            .field("pages_allocated", &self.pages_allocated)
+            .field("is_broken", &self.is_broken)
+            .finish_non_exhaustive()
+    }
+}
+
+impl KeyDirectory<File> {
+    /// An empty directory in nameless temporary files of the folder `folder`, which vanish with it.
+    ///
+    /// # Errors
+    ///
+    /// When the files cannot be created or written.
+    pub fn new_in(folder: &Path) -> Result<Self, DirectoryError> {
+        Self::with_stores(
+            tempfile::tempfile_in(folder)?,
+            tempfile::tempfile_in(folder)?,
+        )
+    }
+}
+
+impl<S: BucketStore> KeyDirectory<S> {
+    /// An empty directory over two empty stores: for the buckets and for their overflow.
+    ///
+    /// # Errors
+    ///
+    /// When the first bucket cannot be written.
+    pub fn with_stores(primary: S, overflow: S) -> Result<Self, DirectoryError> {
+        let mut buckets = Buckets {
+            primary,
+            overflow,
+            nr_overflow: 0,
+            free_overflow: None,
+        };
+        let bucket = Bucket::new();
+        buckets.write(Place::Primary(0), &bucket)?;
+        Ok(Self {
+            buckets,
+            front: vec![(0, Extent::NONE); FRONT].into_boxed_slice(),
+            nr_buckets: 1,
+            nr_keys: 0,
+            pages_allocated: 0,
+            is_broken: false,
+            bucket,
+            scratch: Bucket::new(),
+            chain: Vec::new(),
+        })
+    }
+
+    /// Keys that have pages.
+    #[must_use]
+    pub const fn nr_keys(&self) -> u64 {
+        self.nr_keys
+    }
+
+    /// Pages given out, abandoned ones included: all ranges lie below this.
+    #[must_use]
+    pub const fn pages_allocated(&self) -> u64 {
+        self.pages_allocated
+    }
+
+    /// The first `pages` pages of a key (0 counts as 1). A key that comes again has the same pages,
+    /// unless it asks for more than it has: then it moves to a new extent, and the old is abandoned.
+    ///
+    /// # Errors
+    ///
+    /// When the pages are out of range, which changes nothing; or when a store fails, after which
+    /// the directory refuses all work.
+    pub fn locate(&mut self, key: u64, pages: u64) -> Result<Range<u64>, DirectoryError> {
+        let pages = pages.max(1);
+        let hash = hash(key);
+        let slot = &self.front[front_index(hash)];
+        if slot.0 == key && slot.1.pages() >= pages && !self.is_broken {
+            let first = slot.1.first();
+            return Ok(first..first + pages);
+        }
+        let first = self.locate_slowly(key, hash, pages)?.first();
+        Ok(first..first + pages)
+    }
+
+    fn locate_slowly(&mut self, key: u64, hash: u64, pages: u64) -> Result<Extent, DirectoryError> {
+        if self.is_broken {
+            return Err(DirectoryError::Broken);
+        }
+        let (extent, allocated) = self.plan(key, pages)?;
+        self.is_broken = true;
+        let extent = self.find_or_insert(key, hash, pages, extent, allocated)?;
+        self.is_broken = false;
+        self.front[front_index(hash)] = (key, extent);
+        Ok(extent)
+    }
+
+    /// The extent that the key gets if it needs a new one, and the pages given out then.
+    fn plan(&self, key: u64, pages: u64) -> Result<(Extent, u64), DirectoryError> {
+        if pages > COUNT_LIMIT {
+            return Err(DirectoryError::TooLarge { key, pages });
+        }
+        let extent = Extent::new(self.pages_allocated & (PAGE_LIMIT - 1), pages);
+        let allocated = self.pages_allocated + extent.pages();
+        if allocated > PAGE_LIMIT {
+            let allocated = self.pages_allocated;
+            return Err(DirectoryError::Full {
+                key,
+                pages,
+                allocated,
+            });
+        }
+        Ok((extent, allocated))
+    }
+
+    /// Walks the key's chain: the extent it has, if that is long enough, else `fresh`, written.
+    fn find_or_insert(
+        &mut self,
+        key: u64,
+        hash: u64,
+        pages: u64,
+        fresh: Extent,
+        allocated: u64,
+    ) -> Result<Extent, DirectoryError> {
+        let mut place = Place::Primary(bucket_of(hash, self.nr_buckets));
+        loop {
+            self.buckets.read(place, &mut self.bucket)?;
+            if let Some(index) = self.bucket.find(key) {
+                let (_, known) = self.bucket.entry(index);
+                if known.pages() >= pages {
+                    return Ok(known);
+                }
+                self.bucket.set_entry(index, key, fresh);
+                self.buckets.write(place, &self.bucket)?;
+                self.pages_allocated = allocated;
+                return Ok(fresh);
+            }
+            match self.bucket.next() {
+                Some(next) => place = Place::Overflow(next),
+                None => break,
+            }
+        }
+        self.append(place, key, fresh)?;
+        self.pages_allocated = allocated;
+        self.nr_keys += 1;
+        if self.nr_keys * 100 > self.nr_buckets * ENTRIES as u64 * FILL_PERCENT {
+            self.split()?;
+        }
+        Ok(fresh)
+    }
+
+    /// Adds an entry to the last bucket of a chain, which is in `bucket`, or to a new one after it.
+    fn append(&mut self, place: Place, key: u64, extent: Extent) -> Result<(), DirectoryError> {
+        if self.bucket.push(key, extent) {
+            return self.buckets.write(place, &self.bucket);
+        }
+        let added = self.buckets.alloc_overflow(&mut self.scratch)?;
+        self.scratch.clear();
+        assert!(self.scratch.push(key, extent), "an empty bucket has room");
+        self.buckets.write(Place::Overflow(added), &self.scratch)?;
+        self.bucket.set_next(Some(added));
+        self.buckets.write(place, &self.bucket)
+    }
+
+    /// Splits the next bucket in turn: its keys are divided between it and one new bucket.
+    fn split(&mut self) -> Result<(), DirectoryError> {
+        let new = self.nr_buckets;
+        let old = new - (1 << new.ilog2());
+        self.take_chain(old)?;
+        let chain = std::mem::take(&mut self.chain);
+        let moves = |entry: &(u64, Extent)| bucket_of(hash(entry.0), new + 1) == new;
+        self.write_chain(new, chain.iter().copied().filter(moves))?;
+        self.write_chain(old, chain.iter().copied().filter(|entry| !moves(entry)))?;
+        self.chain = chain;
+        self.nr_buckets += 1;
+        Ok(())
+    }
+
+    /// Moves the entries of a whole chain to `chain` and frees its overflow buckets.
+    fn take_chain(&mut self, number: u64) -> Result<(), DirectoryError> {
+        self.chain.clear();
+        let mut place = Place::Primary(number);
+        loop {
+            self.buckets.read(place, &mut self.bucket)?;
+            let entries = (0..self.bucket.len()).map(|index| self.bucket.entry(index));
+            self.chain.extend(entries);
+            let next = self.bucket.next();
+            if let Place::Overflow(number) = place {
+                self.buckets.free_overflow(number, &mut self.scratch)?;
+            }
+            match next {
+                Some(next) => place = Place::Overflow(next),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Writes entries as the chain of a bucket, last overflow bucket first, so that each one's
+    /// successor is known.
+    fn write_chain(
+        &mut self,
+        number: u64,
+        entries: impl Iterator<Item = (u64, Extent)>,
+    ) -> Result<(), DirectoryError> {
+        self.bucket.clear();
+        for (key, extent) in entries {
+            if self.bucket.push(key, extent) {
+                continue;
+            }
+            let full = self.buckets.alloc_overflow(&mut self.scratch)?;
+            self.buckets.write(Place::Overflow(full), &self.bucket)?;
+            self.bucket.clear();
+            self.bucket.set_next(Some(full));
+            assert!(self.bucket.push(key, extent), "an empty bucket has room");
+        }
+        self.buckets.write(Place::Primary(number), &self.bucket)
+    }
+}
+
+/// The bucket of a hash among `nr_buckets`.
+const fn bucket_of(hash: u64, nr_buckets: u64) -> u64 {
+    let low = (1 << nr_buckets.ilog2()) - 1;
+    let wide = hash & (low << 1 | 1);
+    if wide < nr_buckets { wide } else { hash & low }
+}
+
+/// The front table's slot of a hash: by its top bits, as buckets go by the low ones.
+const fn front_index(hash: u64) -> usize {
+    const SHIFT: u32 = u64::BITS - FRONT.trailing_zeros();
+    let [b0, b1, ..] = (hash >> SHIFT).to_le_bytes();
+    u16::from_le_bytes([b0, b1]) as usize
+}
+
+/// Mixes a key so that every bit of the result depends on every bit of the key; one to one.
+/// Source: the finalizer of `SplitMix64`: G. Steele, D. Lea and C. Flood, OOPSLA 2014.
+const fn hash(key: u64) -> u64 {
+    let mixed = (key ^ key >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Goal: an extent keeps its first page and never loses a page. Method: lengths around every
+    // power of two, at the smallest and the largest page.
+    #[test]
+    fn extents_hold_what_they_promise() {
+        for shift in 0..=32 {
+            for pages in [(1_u64 << shift) - 1, 1 << shift, (1 << shift) + 1] {
+                let pages = pages.clamp(1, COUNT_LIMIT);
+                for first in [0, 1, PAGE_LIMIT - 1] {
+                    let extent = Extent::new(first, pages);
+                    assert_eq!(extent.first(), first);
+                    let excess = extent.pages() - pages;
+                    assert!(
+                        excess * 16_384 <= pages,
+                        "{excess} of {pages} pages too many"
+                    );
+                    assert_ne!(extent, Extent::NONE);
+                }
+            }
+        }
+    }
+
+    // Goal: splitting moves keys between exactly two buckets. Method: compare a hash's bucket
+    // before and after each of the first splits.
+    #[test]
+    fn a_split_moves_keys_from_one_bucket_to_the_new_one() {
+        for buckets in 1..200_u64 {
+            let old = buckets - (1 << buckets.ilog2());
+            for key in 0..1000 {
+                let (before, after) = (
+                    bucket_of(hash(key), buckets),
+                    bucket_of(hash(key), buckets + 1),
+                );
+                assert!(before < buckets);
+                assert!(before == after || (before == old && after == buckets));
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What can go wrong with a trace, said with the place where it went wrong.
+//!
+//! A place is the file, the record (the line, in text formats), counted from 1, and the byte
+//! offset in the *decompressed* stream, counted from 0: what `zstd -dc trace | head -c OFFSET`
+//! shows up to. Parsers return a [`Fault`], which allocates nothing, so that skipping bad records
+//! stays cheap; only the reader turns one into a [`TraceError`].
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use super::format::{Compression, FORMAT_NAMES};
+
+/// Why a trace could not be opened or read.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TraceError {
+    /// The file could not be opened.
+    #[error("{}: cannot open the trace: {source}", .file.display())]
+    Open {
+        /// The file as named.
+        file: Arc<Path>,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The content does not tell which format it is in.
+    #[error(
+        "{}: cannot tell the trace format from the content: found {found}; name it with `--format`, one of {FORMAT_NAMES}",
+        .file.display()
+    )]
+    UnknownFormat {
+        /// The file as named.
+        file: Arc<Path>,
+        /// What the content looks like.
+        found: Box<str>,
+    },
+    /// The options ask for blocks of no bytes.
+    #[error("{}: a block size of 0 bytes: expected 1 byte to 4 GiB, usually 512 or 4096", .file.display())]
+    BlockSize {
+        /// The file as named.
+        file: Arc<Path>,
+    },
+    /// A record that is not what the format allows.
+    #[error("{}: record {record} at byte {offset}: found {found}, expected {expected}", .file.display())]
+    BadRecord {
+        /// The file as named.
+        file: Arc<Path>,
+        /// Number of the record, or of the line in text formats, from 1.
+        record: u64,
+        /// Where it begins in the decompressed stream.
+        offset: u64,
+        /// What stands there.
+        found: Box<str>,
+        /// What should.
+        expected: &'static str,
+    },
+    /// The stream broke: the disk failed, or the compressed data is truncated or corrupt.
+    #[error("{}: reading the {compression} stream failed in record {record}, after {offset} decompressed bytes: {source}", .file.display())]
+    Stream {
+        /// The file as named.
+        file: Arc<Path>,
+        /// How the trace is stored.
+        compression: Compression,
+        /// Number of the record that could not be completed, from 1.
+        record: u64,
+        /// Decompressed bytes that arrived.
+        offset: u64,
+        /// What the system or the decoder said.
+        source: io::Error,
+    },
+}
+
+/// Why one record is bad, as a parser says it: without the place, without allocating.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    /// What stands there.
+    pub(super) found: Found,
+    /// What should.
+    pub(super) expected: &'static str,
+}
+
+/// What a parser found in place of what it expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// The record itself, which the reader still holds.
+    Record,
+    /// A field outside its range.
+    Value {
+        /// The field's name.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+    },
+}
+
+/// Longest piece of a record that a message shows, in bytes. Chosen: a terminal's line.
+const EXCERPT: usize = 60;
+
+/// Quotes the beginning of a line of text.
+pub(super) fn quote_text(bytes: &[u8]) -> String {
+    let shown = &bytes[..bytes.len().min(EXCERPT)];
+    let more = if shown.len() < bytes.len() { "..." } else { "" };
+    let text = String::from_utf8_lossy(shown);
+    format!("`{}{more}`", text.escape_debug())
+}
+
+/// Shows the beginning of a binary record in hexadecimal.
+pub(super) fn quote_bytes(bytes: &[u8]) -> String {
+    let shown = &bytes[..bytes.len().min(EXCERPT / 3)];
+    let digits: Vec<String> = shown.iter().map(|byte| format!("{byte:02x}")).collect();
+    let more = if shown.len() < bytes.len() {
+        " ..."
+    } else {
+        ""
+    };
+    format!("the bytes {}{more}", digits.join(" "))
+}

@@ -1,0 +1,50 @@
+//! Traces: reading recorded accesses of real systems, whatever their format and compression, as a
+//! stream of page requests.
+//!
+//! A trace is opened by path ([`TraceReader::open`]) or read from any stream
+//! ([`TraceReader::from_reader`]). Compression is told by magic bytes (zstd, gzip, xz, or none),
+//! the [`Format`] by content where content tells it. Nothing is held but a window of the stream,
+//! so the length of a trace does not matter.
+//!
+//! | format | kind | record | target |
+//! |---|---|---|---|
+//! | `arc` | text | `start count ignored seq`, blocks of 512 bytes | pages |
+//! | `lirs` | text | one page number; `*` is a break mark | pages |
+//! | `address` | text | `l\|s 0xADDRESS n` | pages |
+//! | `vscsi` | binary | 32 bytes: SCSI commands | pages |
+//! | `highwater` | binary | two variable-length numbers | pages |
+//! | `adaptsize` | text | `time id size` | key |
+//! | `csv` | text | `time,key,size,op` | key |
+//! | `mooncake` | text | JSON with `hash_ids` | keys |
+//! | `oracle-general` | binary | 24 bytes: time, object, size, next access | key |
+//! | `u32be` `u64be` `u32le` | binary | one key | key |
+//!
+//! Rules that hold in every format:
+//!
+//! - A request touches every page of 4,096 bytes that its bytes lie in. A key has pages of its own:
+//!   `ceil(size / 4096)`, one when it has no size or the size is 0.
+//! - A block request of no bytes touches nothing: it is counted as empty and passed over.
+//! - Pages from 2^44 on and requests of more than 2^32 pages are bad records.
+//! - In text, blank lines are no records, fields may be separated by several blanks, a line may end
+//!   in CR LF, and the last one may lack its end. Record numbers are line numbers.
+//! - No content makes a reader panic; `tests/traces.rs::mutations_never_panic_and_always_end`.
+
+mod blocks;
+mod compact;
+mod decompress;
+mod detect;
+mod directory;
+mod error;
+mod format;
+mod keys;
+mod reader;
+mod request;
+mod source;
+mod text;
+
+pub use compact::{CompactWriter, WriteError};
+pub use directory::{BucketStore, DirectoryError, KeyDirectory};
+pub use error::TraceError;
+pub use format::{Compression, Format, ParseFormatError};
+pub use reader::{Lenient, Progress, ReaderOptions, TraceReader};
+pub use request::{COUNT_LIMIT, Op, PAGE_LIMIT, Request, Target};

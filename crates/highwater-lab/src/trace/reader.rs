@@ -1,0 +1,475 @@
+//! The reader: opens a trace, finds out how it is stored and what format it is in, and hands out
+//! its requests one by one.
+//!
+//! Invariants: `record` is the number of the record that the last answer came from; after an error
+//! or the end, there is only `None`. Memory is the window of [`Source`] and the decoder's, whatever
+//! the length of the trace; the requests of one `mooncake` line are held until they are handed out.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::blocks::{SECTOR_BYTES, parse_address, parse_arc, parse_lirs, parse_vscsi};
+use super::compact::{Cursor, HEADER, RECORD_MAX};
+use super::decompress::Decoder;
+use super::detect::{PREFIX, Sample, detect};
+use super::error::{Fault, Found, TraceError, quote_bytes, quote_text};
+use super::format::{Compression, Format};
+use super::keys::{parse_adaptsize, parse_csv, parse_key, parse_mooncake, parse_oracle};
+use super::request::{Op, Parsed, Request, Target};
+use super::source::{Line, Source};
+
+/// What to do with a record that is not what the format allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Lenient {
+    /// End with an error that says where.
+    #[default]
+    StopAtBad,
+    /// Pass over it, count it, and go on with the next line or record. Where the next one cannot be
+    /// found (`highwater`, a broken compressed stream), count one and end.
+    SkipBad,
+}
+
+/// How to read a trace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReaderOptions {
+    /// The format; `None` finds it out from the content.
+    pub format: Option<Format>,
+    /// Bytes of a block of `arc`, 512 when `None`; other formats know their units.
+    pub block_size: Option<u32>,
+    /// What to do with bad records.
+    pub lenient: Lenient,
+}
+
+/// How far a reader is in its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of the file, as stored, that the decoder has taken; it runs ahead of the requests by
+    /// what is buffered.
+    pub compressed_bytes_read: u64,
+    /// Bytes of the file; `None` for what is not a file.
+    pub compressed_bytes_total: Option<u64>,
+}
+
+/// An iterator over the requests of a trace.
+///
+/// # Cost
+///
+/// No allocation per request, except one per line of `mooncake`. Memory: 0.4 MiB, and the decoder's
+/// window, at most 129 MiB, when the trace is compressed.
+///
+/// # Examples
+///
+/// ```
+/// use highwater_lab::trace::{Op, ReaderOptions, Request, Target, TraceReader};
+///
+/// let text: &[u8] = b"16 9 0 0\n";
+/// let trace = TraceReader::from_reader("example", text, &ReaderOptions::default())?;
+/// assert_eq!(trace.format().name(), "arc");
+/// let requests = trace.collect::<Result<Vec<_>, _>>()?;
+/// // Blocks 16 to 24 of 512 bytes lie in pages 2 and 3.
+/// let target = Target::Pages { first: 2, count: 2 };
+/// assert_eq!(requests, [Request { op: Op::Read, target }]);
+/// # Ok::<(), highwater_lab::trace::TraceError>(())
+/// ```
+pub struct TraceReader {
+    source: Source,
+    format: Format,
+    block_size: u32,
+    lenient: Lenient,
+    record: u64,
+    is_done: bool,
+    /// The rest of a `mooncake` line.
+    keys: std::vec::IntoIter<u64>,
+    /// Where a `highwater` trace stands; `None` before its header.
+    cursor: Option<Cursor>,
+    bad_records: u64,
+    empty_records: u64,
+    file: Arc<Path>,
+    file_bytes: Option<u64>,
+}
+
+impl fmt::Debug for TraceReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TraceReader")
+            .field("file", &self.file)
+            .field("format", &self.format)
+            .field("record", &self.record)
+            .field("bad_records", &self.bad_records)
+            .finish_non_exhaustive()
+    }
+}
+
+impl TraceReader {
+    /// Opens a trace file.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be opened or its beginning cannot be read, or when the options name no
+    /// format and the content does not tell it.
+    pub fn open(path: &Path, options: &ReaderOptions) -> Result<Self, TraceError> {
+        let refuse = |source| TraceError::Open {
+            file: path.into(),
+            source,
+        };
+        let file = File::open(path).map_err(refuse)?;
+        let metadata = file.metadata().map_err(refuse)?;
+        let file_bytes = metadata.is_file().then_some(metadata.len());
+        Self::with_stream(path, Box::new(file), file_bytes, options)
+    }
+
+    /// Reads a trace from any stream, under a name for messages.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open`](Self::open).
+    pub fn from_reader(
+        name: impl AsRef<Path>,
+        stream: impl Read + Send + 'static,
+        options: &ReaderOptions,
+    ) -> Result<Self, TraceError> {
+        Self::with_stream(name.as_ref(), Box::new(stream), None, options)
+    }
+
+    fn with_stream(
+        file: &Path,
+        stream: Box<dyn Read + Send>,
+        file_bytes: Option<u64>,
+        options: &ReaderOptions,
+    ) -> Result<Self, TraceError> {
+        let block_size = options.block_size.unwrap_or(SECTOR_BYTES);
+        if block_size == 0 {
+            return Err(TraceError::BlockSize { file: file.into() });
+        }
+        let decoder = Decoder::new(stream).map_err(|source| TraceError::Open {
+            file: file.into(),
+            source,
+        })?;
+        let mut reader = Self {
+            source: Source::new(decoder),
+            format: options.format.unwrap_or(Format::Highwater),
+            block_size,
+            lenient: options.lenient,
+            record: 0,
+            is_done: false,
+            keys: Vec::new().into_iter(),
+            cursor: None,
+            bad_records: 0,
+            empty_records: 0,
+            file: file.into(),
+            file_bytes,
+        };
+        if options.format.is_none() {
+            reader.format = reader.detect()?;
+        }
+        Ok(reader)
+    }
+
+    fn detect(&mut self) -> Result<Format, TraceError> {
+        let sample = if self.source.ensure(PREFIX) {
+            Sample::Beginning(&self.source.bytes()[..PREFIX])
+        } else {
+            Sample::Whole(self.source.bytes())
+        };
+        detect(sample).map_err(|found| match self.source.take_failure() {
+            // What arrived before the stream broke was too little to tell.
+            Some(source) => {
+                self.record = 1;
+                self.stream_error(source)
+            }
+            None => TraceError::UnknownFormat {
+                file: Arc::clone(&self.file),
+                found: found.into(),
+            },
+        })
+    }
+
+    /// The trace's format, as named or found out.
+    #[must_use]
+    pub const fn format(&self) -> Format {
+        self.format
+    }
+
+    /// How the trace is stored.
+    #[must_use]
+    pub fn compression(&self) -> Compression {
+        self.source.compression()
+    }
+
+    /// Whether the trace's format can hold writes.
+    #[must_use]
+    pub const fn may_write(&self) -> bool {
+        self.format.may_write()
+    }
+
+    /// How much of the file is read.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        Progress {
+            compressed_bytes_read: self.source.compressed_bytes_read(),
+            compressed_bytes_total: self.file_bytes,
+        }
+    }
+
+    /// Records passed over because they were bad; always 0 under [`Lenient::StopAtBad`].
+    #[must_use]
+    pub const fn bad_records(&self) -> u64 {
+        self.bad_records
+    }
+
+    /// Records passed over because they touch no page: a count or a length of zero.
+    #[must_use]
+    pub const fn empty_records(&self) -> u64 {
+        self.empty_records
+    }
+
+    /// The next request of a text format.
+    #[inline]
+    fn next_line(
+        &mut self,
+        parse: impl Fn(&[u8], u64) -> Result<Parsed, Fault>,
+    ) -> Option<Result<Request, TraceError>> {
+        loop {
+            let (length, ending) = match self.source.line() {
+                Line::Whole { length, ending } => (length, ending),
+                Line::End => return self.finish(),
+                Line::TooLong => match self.skip_long_line() {
+                    None => continue,
+                    error => return error,
+                },
+            };
+            self.record += 1;
+            let answer = match parse(&self.source.bytes()[..length], self.record) {
+                Ok(Parsed::Request(request)) => Some(Ok(request)),
+                other => self.settle(other, length),
+            };
+            self.source.consume(length + ending);
+            if answer.is_some() {
+                return answer;
+            }
+        }
+    }
+
+    /// The next request of a format with records of `N` bytes.
+    #[inline]
+    fn next_chunk<const N: usize>(
+        &mut self,
+        parse: impl Fn(&[u8; N]) -> Result<Parsed, Fault>,
+    ) -> Option<Result<Request, TraceError>> {
+        while let Some(chunk) = self.source.first::<N>() {
+            let parsed = parse(chunk);
+            self.record += 1;
+            let answer = match parsed {
+                Ok(Parsed::Request(request)) => Some(Ok(request)),
+                other => self.settle(other, N),
+            };
+            self.source.consume(N);
+            if answer.is_some() {
+                return answer;
+            }
+        }
+        self.finish()
+    }
+
+    /// The next request of a `mooncake` trace: from the line at hand, or the next one.
+    fn next_key(&mut self) -> Option<Result<Request, TraceError>> {
+        match self.keys.next() {
+            Some(key) => Some(Ok(Request {
+                op: Op::Read,
+                target: Target::Key { key, pages: 1 },
+            })),
+            None => self.next_line(|line, _| parse_mooncake(line)),
+        }
+    }
+
+    /// The next request of a `highwater` trace.
+    fn next_compact(&mut self) -> Option<Result<Request, TraceError>> {
+        let mut cursor = match self.cursor {
+            Some(cursor) => cursor,
+            None => match self.compact_header() {
+                Ok(cursor) => cursor,
+                Err(fault) => return self.lose_rest(fault, HEADER),
+            },
+        };
+        if !cursor.has_more() {
+            if self.source.ensure(1) {
+                return self.lose_rest(Fault::shape("the end, after the last record"), RECORD_MAX);
+            }
+            return self.finish();
+        }
+        self.source.ensure(RECORD_MAX);
+        let bytes = self.source.bytes();
+        match cursor.parse(&bytes[..bytes.len().min(RECORD_MAX)]) {
+            Ok((Parsed::Request(request), length)) => {
+                self.cursor = Some(cursor);
+                self.record += 1;
+                self.source.consume(length);
+                Some(Ok(request))
+            }
+            Ok(_) => unreachable!("a record of this format has one request of at least one page"),
+            Err(fault) => self.lose_rest(fault, RECORD_MAX),
+        }
+    }
+
+    fn compact_header(&mut self) -> Result<Cursor, Fault> {
+        let Some(header) = self.source.first::<HEADER>() else {
+            return Err(Fault::shape("a header of 24 bytes"));
+        };
+        let cursor = Cursor::new(header)?;
+        self.source.consume(HEADER);
+        self.cursor = Some(cursor);
+        Ok(cursor)
+    }
+
+    /// Deals with what is not a plain request; the record is still the next `length` bytes.
+    #[cold]
+    fn settle(
+        &mut self,
+        parsed: Result<Parsed, Fault>,
+        length: usize,
+    ) -> Option<Result<Request, TraceError>> {
+        match parsed {
+            Ok(Parsed::Request(request)) => Some(Ok(request)),
+            Ok(Parsed::Blank) => None,
+            Ok(Parsed::Empty) => {
+                self.empty_records += 1;
+                None
+            }
+            Ok(Parsed::Keys(keys)) => {
+                self.keys = keys.into_iter();
+                let key = self.keys.next()?;
+                let target = Target::Key { key, pages: 1 };
+                Some(Ok(Request {
+                    op: Op::Read,
+                    target,
+                }))
+            }
+            Err(fault) => self.reject(fault, length),
+        }
+    }
+
+    /// Counts a bad record, or makes it the last answer. It is the next `length` bytes.
+    #[cold]
+    fn reject(&mut self, fault: Fault, length: usize) -> Option<Result<Request, TraceError>> {
+        if self.lenient == Lenient::SkipBad {
+            self.bad_records += 1;
+            return None;
+        }
+        self.is_done = true;
+        let bytes = self.source.bytes();
+        let record = &bytes[..bytes.len().min(length)];
+        let found = match fault.found {
+            Found::Value { field, value } => format!("{field} {value}"),
+            Found::Record if record.is_empty() => "the end of the stream".to_owned(),
+            Found::Record if self.format.is_text() => quote_text(record),
+            Found::Record => quote_bytes(record),
+        };
+        Some(Err(TraceError::BadRecord {
+            file: Arc::clone(&self.file),
+            record: self.record,
+            offset: self.source.offset(),
+            found: found.into(),
+            expected: fault.expected,
+        }))
+    }
+
+    /// Rejects a line that does not fit the window, and passes over it.
+    #[cold]
+    fn skip_long_line(&mut self) -> Option<Result<Request, TraceError>> {
+        self.record += 1;
+        let answer = self.reject(Fault::shape("a line of at most 256 KiB"), usize::MAX);
+        self.source.skip_line();
+        answer
+    }
+
+    /// Rejects a record after which no other can be found. A failure of the stream is the cause of
+    /// a record that breaks off, so it is told first.
+    #[cold]
+    fn lose_rest(&mut self, fault: Fault, length: usize) -> Option<Result<Request, TraceError>> {
+        let answer = match self.source.take_failure() {
+            Some(source) => self.break_off(source),
+            None => {
+                self.record += 1;
+                self.reject(fault, length)
+            }
+        };
+        self.is_done = true;
+        answer
+    }
+
+    /// The end of the stream: complete, inside a record, or a failure.
+    #[cold]
+    fn finish(&mut self) -> Option<Result<Request, TraceError>> {
+        self.is_done = true;
+        if let Some(source) = self.source.take_failure() {
+            return self.break_off(source);
+        }
+        if self.source.bytes().is_empty() {
+            return None;
+        }
+        self.record += 1;
+        self.reject(
+            Fault::shape("a whole record: the trace is truncated"),
+            usize::MAX,
+        )
+    }
+
+    /// A failed stream. Corrupt content counts as one bad record; a failing disk is never passed
+    /// over.
+    #[cold]
+    fn break_off(&mut self, source: io::Error) -> Option<Result<Request, TraceError>> {
+        self.is_done = true;
+        self.record += 1;
+        if self.lenient == Lenient::SkipBad && !self.source.is_input_broken() {
+            self.bad_records += 1;
+            return None;
+        }
+        Some(Err(self.stream_error(source)))
+    }
+
+    fn stream_error(&self, source: io::Error) -> TraceError {
+        TraceError::Stream {
+            file: Arc::clone(&self.file),
+            compression: self.source.compression(),
+            record: self.record,
+            offset: self.source.offset() + self.source.bytes().len() as u64,
+            source,
+        }
+    }
+}
+
+impl Iterator for TraceReader {
+    type Item = Result<Request, TraceError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.is_done {
+            return None;
+        }
+        match self.format {
+            Format::Arc => {
+                let block_size = self.block_size;
+                self.next_line(|line, _| parse_arc(line, block_size))
+            }
+            Format::Lirs => self.next_line(|line, _| parse_lirs(line)),
+            Format::Address => self.next_line(|line, _| parse_address(line)),
+            Format::AdaptSize => self.next_line(|line, _| parse_adaptsize(line)),
+            Format::Csv => self.next_line(parse_csv),
+            Format::Mooncake => self.next_key(),
+            Format::U32Be => {
+                self.next_chunk(|chunk| parse_key(u64::from(u32::from_be_bytes(*chunk))))
+            }
+            Format::U64Be => self.next_chunk(|chunk| parse_key(u64::from_be_bytes(*chunk))),
+            Format::U32Le => {
+                self.next_chunk(|chunk| parse_key(u64::from(u32::from_le_bytes(*chunk))))
+            }
+            Format::Vscsi => self.next_chunk(parse_vscsi),
+            Format::OracleGeneral => self.next_chunk(parse_oracle),
+            Format::Highwater => self.next_compact(),
+        }
+    }
+}
+
+impl std::iter::FusedIterator for TraceReader {}

@@ -1,0 +1,120 @@
+//! Fields of a line of text, read in place: no strings are made.
+
+/// The fields of one line, separated by spaces or tabs.
+pub(super) struct Fields<'line> {
+    rest: &'line [u8],
+}
+
+impl<'line> Fields<'line> {
+    pub(super) const fn new(line: &'line [u8]) -> Self {
+        Self { rest: line }
+    }
+
+    #[inline]
+    fn skip_blanks(&mut self) {
+        while let [b' ' | b'\t' | b'\r', rest @ ..] = self.rest {
+            self.rest = rest;
+        }
+    }
+
+    /// The next field, when it is a whole decimal number of at most 64 bits.
+    #[inline]
+    pub(super) fn number(&mut self) -> Option<u64> {
+        self.skip_blanks();
+        let (value, rest) = leading_number(self.rest)?;
+        self.rest = rest;
+        self.is_at_boundary().then_some(value)
+    }
+
+    /// The next field, when it is a hexadecimal number that begins with `0x`.
+    #[inline]
+    pub(super) fn hexadecimal(&mut self) -> Option<u64> {
+        self.skip_blanks();
+        let [b'0', b'x' | b'X', rest @ ..] = self.rest else {
+            return None;
+        };
+        let mut value = 0_u64;
+        let mut digits = 0;
+        for &byte in rest {
+            let digit = match byte {
+                b'0'..=b'9' => byte - b'0',
+                b'a'..=b'f' => byte - b'a' + 10,
+                b'A'..=b'F' => byte - b'A' + 10,
+                _ => break,
+            };
+            if value >> 60 != 0 {
+                return None;
+            }
+            value = value << 4 | u64::from(digit);
+            digits += 1;
+        }
+        self.rest = &rest[digits..];
+        (digits > 0 && self.is_at_boundary()).then_some(value)
+    }
+
+    /// The next field, when it is one byte long.
+    #[inline]
+    pub(super) fn letter(&mut self) -> Option<u8> {
+        self.skip_blanks();
+        let (&letter, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        self.is_at_boundary().then_some(letter)
+    }
+
+    /// Whether nothing but blanks is left.
+    #[inline]
+    pub(super) fn is_at_end(&mut self) -> bool {
+        self.skip_blanks();
+        self.rest.is_empty()
+    }
+
+    #[inline]
+    fn is_at_boundary(&self) -> bool {
+        matches!(self.rest, [] | [b' ' | b'\t' | b'\r', ..])
+    }
+}
+
+/// The decimal number that `bytes` begin with and what follows it.
+#[inline]
+pub(super) fn leading_number(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let mut value = 0_u64;
+    let mut digits = 0;
+    for &byte in bytes {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            break;
+        }
+        value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
+        digits += 1;
+    }
+    (digits > 0).then(|| (value, &bytes[digits..]))
+}
+
+/// Whether a line holds nothing but blanks.
+#[inline]
+pub(super) fn is_blank(line: &[u8]) -> bool {
+    Fields::new(line).is_at_end()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_end_at_a_blank_and_fit_64_bits() {
+        let mut fields = Fields::new(b"  7\t18446744073709551615 0xfF 18446744073709551616");
+        assert_eq!(fields.number(), Some(7));
+        assert_eq!(fields.number(), Some(u64::MAX));
+        assert_eq!(fields.hexadecimal(), Some(255));
+        assert_eq!(fields.number(), None);
+        assert_eq!(Fields::new(b"12x").number(), None);
+        assert_eq!(Fields::new(b"").number(), None);
+        assert_eq!(Fields::new(b"0x").hexadecimal(), None);
+        assert_eq!(
+            Fields::new(b"0xffffffffffffffff").hexadecimal(),
+            Some(u64::MAX)
+        );
+        assert_eq!(Fields::new(b"0x10000000000000000").hexadecimal(), None);
+        assert!(is_blank(b" \t\r") && is_blank(b"") && !is_blank(b"*"));
+    }
+}
