@@ -22,60 +22,19 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use thiserror::Error;
 
+use super::bucket::{Bucket, BucketStore, Buckets, ENTRIES, Extent, Place};
 use super::request::{COUNT_LIMIT, PAGE_LIMIT};
 
-/// Bytes of a bucket: the unit of reading and writing.
-const BUCKET: usize = 4096;
-
-/// A bucket's header: u32 number of entries, u32 unused, u64 next bucket of the chain plus one.
-const HEADER: usize = 16;
-
-/// Bytes of an entry: u64 key, u64 packed [`Extent`].
-const ENTRY: usize = 16;
-
-/// Entries of a bucket.
-const ENTRIES: usize = (BUCKET - HEADER) / ENTRY;
-
-/// Average fill at which a bucket is split. Chosen: with linear hashing the fullest buckets hold
-/// twice what the just split ones do, so 75 % keeps most chains at one bucket.
-const FILL_PERCENT: u64 = 75;
+/// Average fill at which a bucket is split. Chosen: buckets that wait for their split hold up to
+/// twice the average, so at 60 % they need an overflow bucket only late in a round.
+const FILL_PERCENT: u64 = 60;
 
 /// Entries of the front table, 16 bytes each. Chosen: 1 MiB, about a level-2 cache.
 const FRONT: usize = 1 << 16;
-
-const _: () = assert!(HEADER + ENTRIES * ENTRY == BUCKET && ENTRIES == 255);
-
-/// A store of bytes at offsets, as a file is: where the buckets lie.
-pub trait BucketStore {
-    /// Fills `target` with the bytes from `offset`.
-    ///
-    /// # Errors
-    ///
-    /// When not all of them can be read.
-    fn read_at(&self, target: &mut [u8], offset: u64) -> io::Result<()>;
-
-    /// Writes all of `bytes` from `offset`; the store grows as needed.
-    ///
-    /// # Errors
-    ///
-    /// When not all of them can be written.
-    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()>;
-}
-
-impl BucketStore for File {
-    fn read_at(&self, target: &mut [u8], offset: u64) -> io::Result<()> {
-        self.read_exact_at(target, offset)
-    }
-
-    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.write_all_at(bytes, offset)
-    }
-}
 
 /// Why a key has no place.
 #[derive(Debug, Error)]
@@ -117,184 +76,14 @@ pub enum DirectoryError {
     },
 }
 
-/// First page and length of a key's pages in 64 bits: 44 bits of page number, 15 of mantissa, 5 of
-/// exponent. A length that needs more than 15 bits is rounded up, by less than 1/16,384 of itself.
-/// Zero is no extent, because a length is at least one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Extent(u64);
-
-impl Extent {
-    const NONE: Self = Self(0);
-    const PAGE_BITS: u32 = PAGE_LIMIT.trailing_zeros();
-    const MANTISSA_BITS: u32 = 15;
-
-    /// The extent from `first` for at least `pages`, both within the limits.
-    const fn new(first: u64, pages: u64) -> Self {
-        let bits = u64::BITS - pages.leading_zeros();
-        let mut exponent = bits.saturating_sub(Self::MANTISSA_BITS);
-        if pages.div_ceil(1 << exponent) >> Self::MANTISSA_BITS != 0 {
-            exponent += 1;
-        }
-        let length = (exponent as u64) << Self::MANTISSA_BITS | pages.div_ceil(1 << exponent);
-        Self(length << Self::PAGE_BITS | first)
-    }
-
-    const fn first(self) -> u64 {
-        self.0 & (PAGE_LIMIT - 1)
-    }
-
-    const fn pages(self) -> u64 {
-        let length = self.0 >> Self::PAGE_BITS;
-        (length & ((1 << Self::MANTISSA_BITS) - 1)) << (length >> Self::MANTISSA_BITS)
-    }
-}
-
-/// A bucket in memory.
-struct Bucket {
-    bytes: Box<[u8; BUCKET]>,
-}
-
-impl Bucket {
-    fn new() -> Self {
-        let bytes = Box::new([0; BUCKET]);
-        Self { bytes }
-    }
-
-    fn clear(&mut self) {
-        self.bytes[..HEADER].fill(0);
-    }
-
-    fn word(&self, at: usize) -> u64 {
-        let word = self.bytes[at..].first_chunk();
-        u64::from_le_bytes(*word.expect("words lie inside the bucket"))
-    }
-
-    fn set_word(&mut self, at: usize, value: u64) {
-        self.bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
-    }
-
-    /// Number of entries as stored: checked when a bucket is read.
-    fn claimed_len(&self) -> u32 {
-        let [b0, b1, b2, b3, ..] = *self.bytes;
-        u32::from_le_bytes([b0, b1, b2, b3])
-    }
-
-    fn len(&self) -> usize {
-        self.claimed_len() as usize
-    }
-
-    fn set_len(&mut self, len: usize) {
-        self.set_word(0, len as u64);
-    }
-
-    /// The overflow bucket that continues this one.
-    fn next(&self) -> Option<u64> {
-        self.word(8).checked_sub(1)
-    }
-
-    fn set_next(&mut self, next: Option<u64>) {
-        self.set_word(8, next.map_or(0, |next| next + 1));
-    }
-
-    fn entry(&self, index: usize) -> (u64, Extent) {
-        let at = HEADER + index * ENTRY;
-        (self.word(at), Extent(self.word(at + 8)))
-    }
-
-    fn set_entry(&mut self, index: usize, key: u64, extent: Extent) {
-        let at = HEADER + index * ENTRY;
-        self.set_word(at, key);
-        self.set_word(at + 8, extent.0);
-    }
-
-    /// Appends an entry; `false` when the bucket is full.
-    fn push(&mut self, key: u64, extent: Extent) -> bool {
-        let len = self.len();
-        if len == ENTRIES {
-            return false;
-        }
-        self.set_entry(len, key, extent);
-        self.set_len(len + 1);
-        true
-    }
-
-    fn find(&self, key: u64) -> Option<usize> {
-        let (entries, _) = self.bytes[HEADER..].as_chunks::<ENTRY>();
-        let wanted = key.to_le_bytes();
-        let mut keys = entries[..self.len()].iter();
-        keys.position(|entry| entry.first_chunk() == Some(&wanted))
-    }
-}
-
-/// The place of a bucket: by number among those that keys hash to, or among the overflow buckets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    Primary(u64),
-    Overflow(u64),
-}
-
-/// The bucket files and the list of overflow buckets that are free.
-struct Buckets<S> {
-    primary: S,
-    overflow: S,
-    nr_overflow: u64,
-    /// First of the free overflow buckets, chained by their next field.
-    free_overflow: Option<u64>,
-}
-
-impl<S: BucketStore> Buckets<S> {
-    fn read(&self, place: Place, bucket: &mut Bucket) -> Result<(), DirectoryError> {
-        let (store, number) = match place {
-            Place::Primary(number) => (&self.primary, number),
-            Place::Overflow(number) => (&self.overflow, number),
-        };
-        store.read_at(&mut bucket.bytes[..], number * BUCKET as u64)?;
-        let entries = bucket.claimed_len();
-        if entries as usize > ENTRIES {
-            let bucket = number;
-            return Err(DirectoryError::Corrupt { bucket, entries });
-        }
-        Ok(())
-    }
-
-    fn write(&mut self, place: Place, bucket: &Bucket) -> Result<(), DirectoryError> {
-        let (store, number) = match place {
-            Place::Primary(number) => (&mut self.primary, number),
-            Place::Overflow(number) => (&mut self.overflow, number),
-        };
-        store.write_at(&bucket.bytes[..], number * BUCKET as u64)?;
-        Ok(())
-    }
-
-    /// Takes a free overflow bucket or the next new one; `scratch` is overwritten.
-    fn alloc_overflow(&mut self, scratch: &mut Bucket) -> Result<u64, DirectoryError> {
-        let Some(number) = self.free_overflow else {
-            self.nr_overflow += 1;
-            return Ok(self.nr_overflow - 1);
-        };
-        self.read(Place::Overflow(number), scratch)?;
-        self.free_overflow = scratch.next();
-        Ok(number)
-    }
-
-    /// Gives an overflow bucket back; `scratch` is overwritten.
-    fn free_overflow(&mut self, number: u64, scratch: &mut Bucket) -> Result<(), DirectoryError> {
-        scratch.clear();
-        scratch.set_next(self.free_overflow);
-        self.write(Place::Overflow(number), scratch)?;
-        self.free_overflow = Some(number);
-        Ok(())
-    }
-}
-
 /// Maps keys to ranges of pages, in bounded memory.
 ///
 /// # Cost
 ///
-/// Memory: 1 MiB and a few buckets, whatever the number of keys; disk: about 22 bytes a key. A key
-/// of the front table costs one cache line. Another known key costs one read of 4 KiB (rarely two)
-/// that the system's page cache serves while it can; a new key a read and a write, and one in 191
-/// keys a split: two reads and two writes more.
+/// Memory: 1 MiB and a few buckets, whatever the number of keys; disk: about 30 bytes a key. A key
+/// of the front table costs one cache line. Another known key costs one read of 4 KiB (two in a
+/// chain), which the system's page cache serves while it can; a new key a read and a write, and one
+/// new key in 153 a split, of a few reads and writes.
 ///
 /// # Examples
 ///
@@ -355,12 +144,7 @@ impl<S: BucketStore> KeyDirectory<S> {
     ///
     /// When the first bucket cannot be written.
     pub fn with_stores(primary: S, overflow: S) -> Result<Self, DirectoryError> {
-        let mut buckets = Buckets {
-            primary,
-            overflow,
-            nr_overflow: 0,
-            free_overflow: None,
-        };
+        let mut buckets = Buckets::new(primary, overflow);
         let bucket = Bucket::new();
         buckets.write(Place::Primary(0), &bucket)?;
         Ok(Self {
@@ -566,27 +350,6 @@ const fn hash(key: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    // Goal: an extent keeps its first page and never loses a page. Method: lengths around every
-    // power of two, at the smallest and the largest page.
-    #[test]
-    fn extents_hold_what_they_promise() {
-        for shift in 0..=32 {
-            for pages in [(1_u64 << shift) - 1, 1 << shift, (1 << shift) + 1] {
-                let pages = pages.clamp(1, COUNT_LIMIT);
-                for first in [0, 1, PAGE_LIMIT - 1] {
-                    let extent = Extent::new(first, pages);
-                    assert_eq!(extent.first(), first);
-                    let excess = extent.pages() - pages;
-                    assert!(
-                        excess * 16_384 <= pages,
-                        "{excess} of {pages} pages too many"
-                    );
-                    assert_ne!(extent, Extent::NONE);
-                }
-            }
-        }
-    }
 
     // Goal: splitting moves keys between exactly two buckets. Method: compare a hash's bucket
     // before and after each of the first splits.

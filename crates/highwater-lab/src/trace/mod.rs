@@ -27,9 +27,10 @@
 //! - Pages from 2^44 on and requests of more than 2^32 pages are bad records.
 //! - In text, blank lines are no records, fields may be separated by several blanks, a line may end
 //!   in CR LF, and the last one may lack its end. Record numbers are line numbers.
-//! - No content makes a reader panic; `tests/traces.rs::mutations_never_panic_and_always_end`.
+//! - No content makes a reader panic; `tests/trace_formats.rs::mutations_never_panic_and_always_end`.
 
 mod blocks;
+mod bucket;
 mod compact;
 mod decompress;
 mod detect;
@@ -42,8 +43,9 @@ mod request;
 mod source;
 mod text;
 
+pub use bucket::BucketStore;
 pub use compact::{CompactWriter, WriteError};
-pub use directory::{BucketStore, DirectoryError, KeyDirectory};
+pub use directory::{DirectoryError, KeyDirectory};
 pub use error::TraceError;
 pub use format::{Compression, Format, ParseFormatError};
 pub use reader::{Lenient, Progress, ReaderOptions, TraceReader};
