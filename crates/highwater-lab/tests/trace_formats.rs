@@ -252,6 +252,66 @@ fn every_format_reads_its_sample() {
     }
 }
 
+// Goal: no array of keys is taken for a format. Method: arrays of every width and order whose keys
+// are constant, sequential, small or random, beginnings of `oracle-general` look-alikes among them.
+#[test]
+fn arrays_of_keys_are_never_detected() {
+    let mut random = fastrand::Rng::with_seed(seed());
+    let mut arrays: Vec<Vec<u64>> = vec![vec![0; 3_000], vec![1; 3_000], vec![u64::MAX; 3_000]];
+    arrays.push((0..3_000).collect());
+    arrays.push((1_000_000..1_003_000).collect());
+    for bits in [1, 4, 16, 32, 64] {
+        for _ in 0..50 {
+            arrays.push((0..3_000).map(|_| random.u64(..) >> (64 - bits)).collect());
+        }
+    }
+    for keys in arrays {
+        let narrow = |key: &u64| u32::try_from(key & u64::from(u32::MAX)).unwrap();
+        let layouts: [Vec<u8>; 4] = [
+            keys.iter().flat_map(|key| key.to_be_bytes()).collect(),
+            keys.iter().flat_map(|key| key.to_le_bytes()).collect(),
+            keys.iter()
+                .flat_map(|key| narrow(key).to_be_bytes())
+                .collect(),
+            keys.iter()
+                .flat_map(|key| narrow(key).to_le_bytes())
+                .collect(),
+        ];
+        for bytes in layouts {
+            let error = read(&bytes, &ReaderOptions::default()).unwrap_err();
+            assert!(
+                matches!(error, TraceError::UnknownFormat { .. }),
+                "the keys {:?}: {error}",
+                &keys[..8]
+            );
+        }
+    }
+}
+
+// Goal: a request touches the pages that its bytes lie in, whatever the block. Method: blocks that
+// divide a page, are one, cross one, and hold several.
+#[test]
+fn arc_blocks_have_the_size_that_is_given() {
+    let cases = [
+        (None, pages(Op::Read, 0, 1)),
+        (Some(512), pages(Op::Read, 0, 1)),
+        (Some(4096), pages(Op::Read, 4, 2)),
+        (Some(1000), pages(Op::Read, 0, 2)),
+        (Some(65_536), pages(Op::Read, 64, 32)),
+    ];
+    for (block_size, expected) in cases {
+        let options = ReaderOptions {
+            block_size,
+            ..ReaderOptions::default()
+        };
+        assert_eq!(
+            read(b"4 2 0 0", &options).unwrap(),
+            [expected],
+            "{block_size:?}"
+        );
+    }
+}
+
 // Goal: an error names file, record, offset, what was found and what was expected. Method: one bad
 // record per format in a place that is known.
 #[test]

@@ -189,7 +189,12 @@ fn shared_traces_match_their_table() {
         return;
     };
     for row in &TABLE {
-        let pages = accesses(open(&folder.join(row.file), row.format, row.block_size));
+        let path = folder.join(row.file);
+        if row.format.is_some() {
+            let unnamed = TraceReader::open(&path, &ReaderOptions::default());
+            assert!(matches!(unnamed, Err(TraceError::UnknownFormat { .. })));
+        }
+        let pages = accesses(open(&path, row.format, row.block_size));
         assert_eq!(pages.len() as u64, row.accesses, "{}: accesses", row.file);
         let unique = pages.iter().collect::<HashSet<_>>().len();
         assert_eq!(unique, row.unique, "{}: unique pages", row.file);

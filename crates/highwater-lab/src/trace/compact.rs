@@ -55,8 +55,9 @@ impl Cursor {
         }
         let (words, _) = counts.as_chunks::<8>();
         let [records_left, accesses_left] = [0, 1].map(|index| u64::from_le_bytes(words[index]));
-        if accesses_left < records_left {
-            let expected = "at least as many page accesses as records";
+        let is_possible = accesses_left >= records_left && (records_left > 0 || accesses_left == 0);
+        if !is_possible {
+            let expected = "at least one page access for each record, and none without records";
             return Err(Fault::value("number of accesses", accesses_left, expected));
         }
         Ok(Self {

@@ -27,7 +27,8 @@
 //! - Pages from 2^44 on and requests of more than 2^32 pages are bad records.
 //! - In text, blank lines are no records, fields may be separated by several blanks, a line may end
 //!   in CR LF, and the last one may lack its end. Record numbers are line numbers.
-//! - No content makes a reader panic; `tests/trace_formats.rs::mutations_never_panic_and_always_end`.
+//! - No content makes a reader panic or run on: `tests/trace_formats.rs::mutations_never_panic_and_always_end`,
+//!   `tests/traces.rs::damaged_streams_never_panic_and_always_end`.
 
 mod blocks;
 mod bucket;
