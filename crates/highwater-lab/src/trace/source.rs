@@ -68,11 +68,13 @@ impl Source {
     }
 
     /// The bytes at hand.
+    #[inline]
     pub(super) fn bytes(&self) -> &[u8] {
         &self.window[self.start..self.end]
     }
 
     /// Passes over `length` bytes that are at hand.
+    #[inline]
     pub(super) fn consume(&mut self, length: usize) {
         assert!(
             length <= self.end - self.start,

@@ -36,12 +36,10 @@ impl<'line> Fields<'line> {
         let mut value = 0_u64;
         let mut digits = 0;
         for &byte in rest {
-            let digit = match byte {
-                b'0'..=b'9' => byte - b'0',
-                b'a'..=b'f' => byte - b'a' + 10,
-                b'A'..=b'F' => byte - b'A' + 10,
-                _ => break,
-            };
+            let digit = HEX_DIGITS[usize::from(byte)];
+            if digit == NO_DIGIT {
+                break;
+            }
             if value >> 60 != 0 {
                 return None;
             }
@@ -74,20 +72,54 @@ impl<'line> Fields<'line> {
     }
 }
 
+/// The value of a byte that is no hexadecimal digit.
+const NO_DIGIT: u8 = 0xff;
+
+/// Values of the hexadecimal digits. A table, because a processor cannot guess whether the next
+/// digit of an address is a letter, and a wrong guess costs more than the whole field.
+const HEX_DIGITS: [u8; 256] = {
+    let mut values = [NO_DIGIT; 256];
+    let digits = b"0123456789abcdef";
+    let mut value = 0_u8;
+    while value < 16 {
+        let digit = digits[value as usize];
+        values[digit as usize] = value;
+        values[digit.to_ascii_uppercase() as usize] = value;
+        value += 1;
+    }
+    values
+};
+
+/// Decimal digits that always fit 64 bits.
+const DIGITS_SURE: usize = 19;
+
 /// The decimal number that `bytes` begin with and what follows it.
 #[inline]
 pub(super) fn leading_number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut value = 0_u64;
-    let mut digits = 0;
-    for &byte in bytes {
+    for (index, &byte) in bytes.iter().enumerate() {
         let digit = byte.wrapping_sub(b'0');
         if digit > 9 {
-            break;
+            return (index > 0).then(|| (value, &bytes[index..]));
         }
-        value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
+        if index == DIGITS_SURE {
+            return leading_long_number(value, &bytes[index..]);
+        }
+        value = value * 10 + u64::from(digit);
+    }
+    (!bytes.is_empty()).then_some((value, &[]))
+}
+
+/// The rest of a number of which `value` is read, with a look at every digit that may not fit.
+#[cold]
+fn leading_long_number(mut value: u64, bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let mut digits = 0;
+    for byte in bytes.iter().take_while(|byte| byte.is_ascii_digit()) {
+        let digit = u64::from(byte - b'0');
+        value = value.checked_mul(10)?.checked_add(digit)?;
         digits += 1;
     }
-    (digits > 0).then(|| (value, &bytes[digits..]))
+    Some((value, &bytes[digits..]))
 }
 
 /// Whether a line holds nothing but blanks.
@@ -107,6 +139,7 @@ mod tests {
         assert_eq!(fields.number(), Some(u64::MAX));
         assert_eq!(fields.hexadecimal(), Some(255));
         assert_eq!(fields.number(), None);
+        assert_eq!(Fields::new(b"00000000000000000000012 ").number(), Some(12));
         assert_eq!(Fields::new(b"12x").number(), None);
         assert_eq!(Fields::new(b"").number(), None);
         assert_eq!(Fields::new(b"0x").hexadecimal(), None);
