@@ -375,12 +375,14 @@ impl TraceReader {
         }))
     }
 
-    /// Rejects a line that does not fit the window, and passes over it.
+    /// Rejects a line that does not fit the window, or passes over it.
     #[cold]
     fn skip_long_line(&mut self) -> Option<Result<Request, TraceError>> {
         self.record += 1;
         let answer = self.reject(Fault::shape("a line of at most 256 KiB"), usize::MAX);
-        self.source.skip_line();
+        if answer.is_none() {
+            self.source.skip_line();
+        }
         answer
     }
 
