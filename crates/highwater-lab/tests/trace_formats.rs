@@ -8,7 +8,6 @@ mod trace_support;
 
 use std::io::{self, Cursor, Read};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
 
 use highwater_lab::trace::{
     CompactWriter, Format, Lenient, Op, ReaderOptions, Request, Target, TraceError, TraceReader,
@@ -311,62 +310,6 @@ fn arc_blocks_have_the_size_that_is_given() {
             "{block_size:?}"
         );
     }
-}
-
-/// A stream without end that counts what is taken from it.
-struct Endless {
-    pattern: &'static [u8],
-    taken: Arc<Mutex<usize>>,
-}
-
-impl Read for Endless {
-    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
-        let mut taken = self.taken.lock().unwrap();
-        for byte in target.iter_mut() {
-            *byte = self.pattern[*taken % self.pattern.len()];
-            *taken += 1;
-        }
-        Ok(target.len())
-    }
-}
-
-// Goal: a trace is streamed: what is read ahead is bounded, whatever its length. Method: endless
-// traces, of records and of one line, and a count of the bytes that the reader has taken.
-#[test]
-fn endless_traces_are_read_as_they_come() {
-    let window = 512 << 10;
-    let cases = [
-        (Format::Arc, &b"8 8 0 0\n"[..]),
-        (Format::U64Be, b"01234567"),
-        (Format::Mooncake, b"{\"hash_ids\": [1, 2, 3]}\n"),
-    ];
-    for (format, pattern) in cases {
-        let taken = Arc::new(Mutex::new(0));
-        let stream = Endless {
-            pattern,
-            taken: Arc::clone(&taken),
-        };
-        let named = options(Some(format), Lenient::StopAtBad);
-        let mut trace = TraceReader::from_reader("endless", stream, &named).unwrap();
-        for nr_read in 1..=500_000 {
-            assert!(trace.next().unwrap().is_ok());
-            let ahead = *taken.lock().unwrap();
-            assert!(ahead <= nr_read * pattern.len() + window, "{format}");
-        }
-    }
-    let taken = Arc::new(Mutex::new(0));
-    let stream = Endless {
-        pattern: b"9",
-        taken: Arc::clone(&taken),
-    };
-    let named = options(Some(Format::Lirs), Lenient::StopAtBad);
-    let mut trace = TraceReader::from_reader("endless", stream, &named).unwrap();
-    let error = trace.next().unwrap().unwrap_err().to_string();
-    assert!(
-        error.contains("expected a line of at most 256 KiB"),
-        "{error}"
-    );
-    assert!(trace.next().is_none());
 }
 
 // Goal: an error names file, record, offset, what was found and what was expected. Method: one bad

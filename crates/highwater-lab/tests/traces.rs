@@ -1,5 +1,5 @@
 //! Promise: traces are read as they were recorded, however they are stored, and a stream that is
-//! damaged or fails is never taken for a short trace.
+//! damaged or fails is never taken for a short trace; their length does not matter.
 //!
 //! The recorded traces are not part of the project. They are looked for in the folder that
 //! `HIGHWATER_TRACES` names, then in `shared/traces` beside the workspace; without them the tests
@@ -17,6 +17,7 @@ use std::collections::HashSet;
 use std::io::{self, Cursor, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
 
 use highwater_lab::models::Lru;
 use highwater_lab::trace::{
@@ -403,4 +404,60 @@ fn damaged_streams_never_panic_and_always_end() {
             }
         }
     }
+}
+
+/// A stream without end that counts what is taken from it.
+struct Endless {
+    pattern: &'static [u8],
+    taken: Arc<Mutex<usize>>,
+}
+
+impl Read for Endless {
+    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        let mut taken = self.taken.lock().unwrap();
+        for byte in target.iter_mut() {
+            *byte = self.pattern[*taken % self.pattern.len()];
+            *taken += 1;
+        }
+        Ok(target.len())
+    }
+}
+
+// Goal: a trace is streamed: what is read ahead is bounded, whatever its length. Method: endless
+// traces, of records and of one line, and a count of the bytes that the reader has taken.
+#[test]
+fn endless_traces_are_read_as_they_come() {
+    let window = 512 << 10;
+    let cases = [
+        (Format::Arc, &b"8 8 0 0\n"[..]),
+        (Format::U64Be, b"01234567"),
+        (Format::Mooncake, b"{\"hash_ids\": [1, 2, 3]}\n"),
+    ];
+    for (format, pattern) in cases {
+        let taken = Arc::new(Mutex::new(0));
+        let stream = Endless {
+            pattern,
+            taken: Arc::clone(&taken),
+        };
+        let named = options(Some(format), Lenient::StopAtBad);
+        let mut trace = TraceReader::from_reader("endless", stream, &named).unwrap();
+        for nr_read in 1..=500_000 {
+            assert!(trace.next().unwrap().is_ok());
+            let ahead = *taken.lock().unwrap();
+            assert!(ahead <= nr_read * pattern.len() + window, "{format}");
+        }
+    }
+    let taken = Arc::new(Mutex::new(0));
+    let stream = Endless {
+        pattern: b"9",
+        taken: Arc::clone(&taken),
+    };
+    let named = options(Some(Format::Lirs), Lenient::StopAtBad);
+    let mut trace = TraceReader::from_reader("endless", stream, &named).unwrap();
+    let error = trace.next().unwrap().unwrap_err().to_string();
+    assert!(
+        error.contains("expected a line of at most 256 KiB"),
+        "{error}"
+    );
+    assert!(trace.next().is_none());
 }
