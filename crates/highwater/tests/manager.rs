@@ -1,8 +1,6 @@
 //! The manager end to end, over files in memory that can be told to fail: what is read is right,
 //! nothing is lost, nothing leaks, limits hold, and running out of memory is an error with numbers.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
