@@ -1,1 +1,216 @@
-//! x
+//! Every interleaving of two threads, with at most two preemptions, over words that hold two tokens
+//! and grants of one: `RUSTFLAGS="--cfg loom" cargo test --release -p highwater --lib loom`.
+//!
+//! The model checker treats `SeqCst` accesses as acquire and release, so that what holds here does not
+//! rest on the one order of all words; what does rest on it needs three threads (`escrow.rs`).
+
+use super::{Charge, ChargeError, GroupNode, GroupTree, Limits, MaxError};
+use crate::sync::thread;
+use crate::units::{CpuId, Pages};
+
+const ONE: Pages = Pages(1);
+const A: CpuId = CpuId(0);
+const B: CpuId = CpuId(1);
+
+fn model(test: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.max_branches = 20_000;
+    builder.check(test);
+}
+
+/// A root with a maximum, whose words are live on both CPUs, so that the models need not explore
+/// that. With a maximum of 2 or more the word of `A` holds one token, else none does.
+fn root(max: u64) -> GroupNode {
+    let root = GroupTree::new(2).root();
+    root.set_max(Pages(max)).unwrap();
+    enlist(&root);
+    root
+}
+
+/// Makes the words of both CPUs live.
+fn enlist(group: &GroupNode) {
+    for cpu in [A, B] {
+        drop(group.try_charge_on(cpu, Pages::ZERO).unwrap());
+    }
+}
+
+/// Runs `other` in a thread beside `this`; returns both outcomes, `this` first.
+fn beside<T, U: 'static>(this: impl FnOnce() -> T, other: impl FnOnce() -> U + 'static) -> (T, U) {
+    let other = thread::spawn(other);
+    let this = this();
+    (this, other.join().unwrap())
+}
+
+/// Uncharges the guards and checks that nothing is left.
+fn finish(group: &GroupNode, guards: impl IntoIterator<Item = Charge>) {
+    drop(guards.into_iter().collect::<Vec<_>>());
+    group.tree().check_invariants();
+    assert_eq!(group.usage_precise(), Pages::ZERO);
+}
+
+fn is_full<T: std::fmt::Debug>(outcome: &Result<T, ChargeError>) -> bool {
+    match outcome {
+        Ok(_) => false,
+        Err(ChargeError::OverMax { .. }) => true,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+// Goal: of two charges that race for the last page exactly one gets it, and the other is refused.
+#[test]
+fn one_of_two_charges_gets_the_last_page() {
+    model(|| {
+        let root = root(1);
+        let other = root.clone();
+        let (this, other) = beside(
+            || root.try_charge_on(A, ONE),
+            move || other.try_charge_on(B, ONE),
+        );
+        assert!(is_full(&this) != is_full(&other));
+        assert_eq!(root.usage_precise(), ONE);
+        finish(&root, this.into_iter().chain(other));
+    });
+}
+
+// Goal: as above when that page is a token in the word of one of them: local take against steal.
+#[test]
+fn one_of_take_and_steal_gets_the_token() {
+    model(|| {
+        let root = root(2);
+        assert_eq!(root.escrowed(), ONE);
+        let other = root.clone();
+        let (this, other) = beside(
+            || root.try_charge_on(A, ONE),
+            move || other.try_charge_on(B, Pages(2)),
+        );
+        assert!(is_full(&this) != is_full(&other));
+        finish(&root, this.into_iter().chain(other));
+    });
+}
+
+// Goal: pages that an uncharge parks are not lost to a charge on another CPU: whatever the charge
+// met, the next one finds them.
+#[test]
+fn parked_pages_are_found() {
+    model(|| {
+        let root = root(1);
+        let pages = root.try_charge_on(A, ONE).unwrap().disown();
+        let other = root.clone();
+        let ((), other) = beside(
+            || root.uncharge_on(A, pages),
+            move || other.try_charge_on(B, ONE),
+        );
+        let next = root.try_charge_on(B, ONE);
+        assert!(is_full(&other) != is_full(&next));
+        finish(&root, other.into_iter().chain(next));
+    });
+}
+
+// Goal: as above when the uncharge overflows its word and gives tokens back.
+#[test]
+fn spilled_pages_are_found() {
+    model(|| {
+        let root = root(4);
+        let guard = root.try_charge_on(B, Pages(4)).unwrap();
+        let other = root.clone();
+        let ((), other) = beside(
+            || {
+                root.uncharge_on(A, guard.disown());
+            },
+            move || other.try_charge_on(B, Pages(4)),
+        );
+        let next = root.try_charge_on(B, Pages(4));
+        assert!(is_full(&other) != is_full(&next));
+        finish(&root, other.into_iter().chain(next));
+    });
+}
+
+// Goal: a charge that is lowered under is either before, and reported, or after, and refused.
+#[test]
+fn lowering_the_maximum_never_misses_a_charge() {
+    model(|| {
+        let root = root(2);
+        let other = root.clone();
+        let (lowered, charged) = beside(
+            || root.set_max(ONE),
+            move || other.try_charge_on(B, Pages(2)),
+        );
+        if is_full(&charged) {
+            assert_eq!(lowered, Ok(()));
+        } else {
+            let Err(MaxError::BelowUsage { usage, over, .. }) = lowered else {
+                panic!("2 pages of 1, and {lowered:?}");
+            };
+            assert_eq!((usage, over), (Pages(2), ONE));
+        }
+        finish(&root, charged);
+    });
+}
+
+// Goal: as above for a charge from tokens, which are there before the maximum is lowered.
+#[test]
+fn lowering_the_maximum_takes_tokens_away() {
+    model(|| {
+        let root = root(2);
+        let other = root.clone();
+        let (lowered, charged) = beside(
+            || root.set_max(Pages::ZERO),
+            move || other.try_charge_on(A, ONE),
+        );
+        assert_eq!(is_full(&charged), lowered.is_ok());
+        assert_eq!(root.usage().high, root.usage_precise(), "tokens were left");
+        finish(&root, charged);
+    });
+}
+
+// Goal: a reservation that is undone because a higher group has no room makes no other charge fail.
+// Method: the child and the root hold one page each. One thread charges the child; the other holds
+// the root's page, lets it go, and charges the child: it may be refused only for a real charge.
+#[test]
+fn an_undone_reservation_refuses_nobody() {
+    model(|| {
+        let root = root(1);
+        let child = root.child("child", Limits::max_pages(ONE)).unwrap();
+        enlist(&child);
+        let held = root.try_charge_on(B, ONE).unwrap();
+        let (other, tree) = (child.clone(), root.tree());
+        let (this, other) = beside(
+            || child.try_charge_on(A, ONE),
+            move || {
+                // Parked in the word of the root, or given back: both are found.
+                tree.root().uncharge_on(B, held.disown());
+                other.try_charge_on(B, ONE)
+            },
+        );
+        assert!(is_full(&this) != is_full(&other));
+        finish(&root, this.into_iter().chain(other));
+    });
+}
+
+// Goal: a charge that races with the removal of its group is made, and then stays until it is
+// dropped, or refused; no token stays behind.
+#[test]
+fn removal_leaves_no_token_behind() {
+    model(|| {
+        let root = root(4);
+        let child = root.child("child", Limits::default()).unwrap();
+        let other = child.clone();
+        let (removed, charged) = beside(
+            || root.tree().remove(&child),
+            move || other.try_charge_on(A, ONE),
+        );
+        assert_eq!(removed, Ok(()));
+        match &charged {
+            Ok(_) => assert_eq!(child.usage_precise(), ONE),
+            Err(error) => assert_eq!(*error, ChargeError::Removed { group: child.id() }),
+        }
+        let used = charged.as_ref().map_or(Pages::ZERO, Charge::pages);
+        assert_eq!(
+            child.usage().high,
+            used,
+            "a token was left in a removed group"
+        );
+        finish(&root, charged);
+    });
+}
