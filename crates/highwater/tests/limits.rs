@@ -1,0 +1,470 @@
+//! The promise: no group ever uses more than its maximum, and no charge is refused while pages are
+//! free or parked, on any number of CPUs. Usage is known as an interval that holds the truth.
+
+#![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use highwater::group::{Charge, ChargeError, GroupNode, GroupTree, Limits, MaxError};
+use highwater::units::{CpuId, GroupId, Pages};
+
+/// Most tokens that a word holds, as documented at `GroupNode::usage`.
+const TOKENS_MAX: Pages = Pages(64);
+
+/// Says which seed a failing test ran with.
+struct Seeded(u64);
+
+impl Seeded {
+    fn new() -> Self {
+        Self(std::env::var("SEED").map_or(1, |seed| seed.parse().unwrap()))
+    }
+
+    /// A generator for the `nth` thread.
+    fn rng(&self, nth: u64) -> fastrand::Rng {
+        fastrand::Rng::with_seed(self.0 * 1000 + nth)
+    }
+}
+
+impl Drop for Seeded {
+    #[expect(clippy::print_stderr, reason = "a failing test names its seed")]
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("replay with SEED={}", self.0);
+        }
+    }
+}
+
+fn cpu(rng: &mut fastrand::Rng, nr_cpus: usize) -> CpuId {
+    CpuId::from_index(rng.usize(..nr_cpus))
+}
+
+fn cpus(nr_cpus: usize) -> impl Iterator<Item = CpuId> {
+    (0..nr_cpus).map(CpuId::from_index)
+}
+
+fn child(parent: &GroupNode, name: &str, max: u64) -> GroupNode {
+    parent.child(name, Limits::max_pages(Pages(max))).unwrap()
+}
+
+/// The charge if it went through; only a full group may have refused it.
+fn charged(outcome: Result<Charge, ChargeError>) -> Option<Charge> {
+    match outcome {
+        Ok(charge) => Some(charge),
+        Err(ChargeError::OverMax { .. }) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+// Goal: a maximum of N pages takes exactly N, for small N, whatever CPUs are used. Method: charge and
+// uncharge single pages of three groups on random CPUs, which leaves tokens all over; then fill up:
+// exactly N must fit, and the refusal must say that N are used and none is in escrow.
+#[test]
+fn tiny_limits_are_exact_on_every_cpu() {
+    let seeded = Seeded::new();
+    let mut rng = seeded.rng(0);
+    for nr_cpus in [1, 2, 8, 384] {
+        for max in (0..=40).chain([64, 65, 100, 1000]) {
+            let tree = GroupTree::new(nr_cpus);
+            let middle = child(&tree.root(), "middle", max);
+            let leaves = ["a", "b", "c"].map(|name| child(&middle, name, Pages::MAX.0));
+            let mut held = Vec::new();
+            for _ in 0..300 {
+                let on = cpu(&mut rng, nr_cpus);
+                if rng.bool() {
+                    let leaf = &leaves[rng.usize(..leaves.len())];
+                    held.extend(charged(leaf.try_charge_on(on, Pages(1))));
+                } else if !held.is_empty() {
+                    let charge = held.swap_remove(rng.usize(..held.len()));
+                    let leaf = tree.get(charge.group()).unwrap();
+                    leaf.uncharge_on(on, charge.disown());
+                }
+                assert_eq!(middle.usage_precise(), Pages(held.len() as u64));
+            }
+            let mut fill = || charged(leaves[0].try_charge_on(cpu(&mut rng, nr_cpus), Pages(1)));
+            while let Some(charge) = fill() {
+                held.push(charge);
+            }
+            assert_eq!(held.len() as u64, max, "pages of {max} on {nr_cpus} CPUs");
+            let refused = ChargeError::OverMax {
+                group: middle.id(),
+                requested: Pages(1),
+                max: Pages(max),
+                usage: Pages(max),
+                escrowed: Pages(if max == 0 { middle.escrowed().0 } else { 0 }),
+            };
+            let outcome = leaves[1].try_charge_on(cpu(&mut rng, nr_cpus), Pages(1));
+            assert_eq!(outcome.unwrap_err(), refused);
+        }
+    }
+}
+
+// Goal: one charge of everything succeeds however the pages lie in escrow. Method: leave tokens in the
+// words of 384 CPUs of four groups, then charge the whole maximum at once.
+#[test]
+fn no_charge_is_refused_while_pages_are_free_or_parked() {
+    let (nr_cpus, max) = (384, Pages(100_000));
+    let tree = GroupTree::new(nr_cpus);
+    let top = child(&tree.root(), "top", max.0);
+    let groups = ["a", "b", "c", "d"].map(|name| child(&top, name, Pages::MAX.0));
+    for nth in [0, 100, 383] {
+        for group in &groups {
+            let mut charge = group.try_charge_on(CpuId(1), Pages(64 * 384)).unwrap();
+            cpus(nr_cpus).for_each(|on| charge.shrink_on(on, TOKENS_MAX));
+        }
+        assert_eq!(top.usage_precise(), Pages::ZERO);
+        let parked = top.escrowed();
+        assert!(parked > Pages(45_000), "the adversary parked {parked}");
+        let all = groups[0].try_charge_on(CpuId(nth), max).unwrap();
+        assert_eq!((top.usage_precise(), top.escrowed()), (max, Pages::ZERO));
+        assert!(charged(groups[1].try_charge_on(CpuId(7), Pages(1))).is_none());
+        drop(all);
+    }
+    tree.check_invariants();
+}
+
+// Goal: `low..=high` of usage and peak hold the exact values, and the promised width is reached, not
+// exceeded. Method: fill every word to its cap, so that usage is at `low`; then take every token, so
+// that usage is at `high`.
+#[test]
+fn the_interval_holds_the_usage_however_tokens_lie() {
+    for nr_cpus in [1, 2, 8, 384] {
+        let tree = GroupTree::new(nr_cpus);
+        let top = child(&tree.root(), "top", Pages::MAX.0);
+        let groups = ["a", "b"].map(|name| child(&top, name, Pages::MAX.0));
+        let everywhere = || {
+            groups
+                .iter()
+                .flat_map(|group| cpus(nr_cpus).map(move |on| (group, on)))
+        };
+        for (group, on) in everywhere() {
+            // The first half is granted as much again, which is the second half.
+            let half = Pages(TOKENS_MAX.0 / 2);
+            let mut charge = group.try_charge_on(on, half).unwrap();
+            charge.try_grow_on(on, half).unwrap();
+            charge.shrink_on(on, TOKENS_MAX);
+        }
+        let width = Pages(TOKENS_MAX.0 * 2 * nr_cpus as u64);
+        let full = top.usage();
+        assert_eq!((full.low, full.high), (Pages::ZERO, width));
+        assert_eq!((top.usage_precise(), top.escrowed()), (full.low, width));
+        let take = |(group, on): (&GroupNode, _)| group.try_charge_on(on, TOKENS_MAX).unwrap();
+        let held: Vec<_> = everywhere().map(take).collect();
+        assert_eq!((top.usage(), top.escrowed()), (full, Pages::ZERO));
+        assert_eq!((top.usage_precise(), top.peak()), (full.high, full));
+        drop(held);
+        assert_eq!((top.usage_precise(), top.peak()), (Pages::ZERO, full));
+    }
+}
+
+// Goal: an exact read is exact while other groups work, and so is the interval around it. Method: one
+// thread resizes a charge of its own group and compares; three others churn sibling groups.
+#[test]
+fn precise_usage_is_exact_beside_other_groups() {
+    let seeded = Seeded::new();
+    let tree = GroupTree::new(8);
+    let own = child(&tree.root(), "own", Pages::MAX.0);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for nth in 0..3 {
+            let group = child(&tree.root(), &format!("n{nth}"), Pages::MAX.0);
+            let (mut rng, stop) = (seeded.rng(nth), &stop);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let pages = Pages(rng.u64(1..100));
+                    drop(group.try_charge_on(cpu(&mut rng, 8), pages).unwrap());
+                }
+            });
+        }
+        let mut rng = seeded.rng(9);
+        let mut charge = own.try_charge(Pages(0)).unwrap();
+        for _ in 0..10_000 {
+            let on = cpu(&mut rng, 8);
+            if rng.bool() {
+                charge.try_grow_on(on, Pages(rng.u64(..80))).unwrap();
+            } else {
+                charge.shrink_on(on, Pages(rng.u64(..=charge.pages().0)));
+            }
+            assert_eq!(own.usage_precise(), charge.pages());
+            assert!(own.usage().contains(charge.pages()));
+            assert!(own.peak().high >= charge.pages());
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    tree.check_invariants();
+}
+
+/// What the threads of a torture share.
+struct Arena {
+    tree: GroupTree,
+    groups: Vec<GroupNode>,
+    nr_cpus: usize,
+    granted: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Arena {
+    /// A random tree with random limits, on some number of CPUs.
+    fn new(rng: &mut fastrand::Rng) -> Self {
+        let nr_cpus = [1, 2, 8, 384][rng.usize(..4)];
+        let tree = GroupTree::new(nr_cpus);
+        let mut groups = vec![tree.root()];
+        for nth in 0..12 {
+            let max = [5, 20, 60, 300, 2000][rng.usize(..5)];
+            let parent = groups[rng.usize(..groups.len())].clone();
+            groups.push(child(&parent, &format!("g{nth}"), max));
+        }
+        Self {
+            tree,
+            groups,
+            nr_cpus,
+            granted: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        }
+    }
+
+    /// Charges, grows, splits, shrinks and uncharges at random; ends with nothing held.
+    fn churn(&self, mut rng: fastrand::Rng, nr_ops: usize) {
+        let mut held: Vec<Charge> = Vec::new();
+        for _ in 0..nr_ops {
+            let on = cpu(&mut rng, self.nr_cpus);
+            let is_large = rng.u8(..8) == 0;
+            let pages = Pages(rng.u64(1..if is_large { 100 } else { 4 }));
+            if held.is_empty() || (held.len() < 64 && rng.bool()) {
+                let group = &self.groups[rng.usize(..self.groups.len())];
+                let outcome = group.try_charge_on(on, pages);
+                self.count(outcome.as_ref().err());
+                held.extend(outcome);
+                continue;
+            }
+            let nth = rng.usize(..held.len());
+            match rng.u8(..4) {
+                0 => self.count(held[nth].try_grow_on(on, pages).err().as_ref()),
+                1 => {
+                    let part = Pages(rng.u64(..=held[nth].pages().0));
+                    let half = held[nth].split(part);
+                    let group = self.tree.get(half.group()).unwrap();
+                    group.uncharge_on(on, half.disown());
+                }
+                _ => drop(held.swap_remove(nth)),
+            }
+        }
+    }
+
+    fn count(&self, error: Option<&ChargeError>) {
+        let outcomes = match error {
+            None => &self.granted,
+            Some(ChargeError::OverMax {
+                usage,
+                requested,
+                max,
+                ..
+            }) => {
+                assert!(*usage + *requested > *max, "refused with room");
+                assert!(*usage <= *max, "{usage} used of {max}");
+                &self.refused
+            }
+            Some(error) => panic!("{error}"),
+        };
+        outcomes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Checks that no group is above its maximum, until told to stop; says how often it looked.
+    fn observe(&self, stop: &AtomicBool) -> u64 {
+        let mut looks = 0;
+        while !stop.load(Ordering::Relaxed) {
+            for group in &self.groups {
+                let (usage, max) = (group.usage(), group.limits().max);
+                assert!(
+                    usage.high <= max,
+                    "{} reserves {usage} of {max}",
+                    group.path()
+                );
+                assert!(group.usage_precise() <= max);
+            }
+            looks += 1;
+            thread::yield_now();
+        }
+        looks
+    }
+}
+
+// Goal: under eight threads no maximum is ever exceeded at any group, no refusal lies, and nothing is
+// lost. Method: random trees, limits and operations; an observer reads every group all the time; at
+// the end every group must be at zero and able to take its whole maximum.
+#[test]
+fn torture_never_exceeds_a_maximum_and_loses_nothing() {
+    let seeded = Seeded::new();
+    for round in 0..8 {
+        let mut rng = seeded.rng(100 * round);
+        let arena = Arena::new(&mut rng);
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let observer = scope.spawn(|| arena.observe(&stop));
+            let spawn = |nth| {
+                let (arena, rng) = (&arena, seeded.rng(100 * round + nth));
+                scope.spawn(move || arena.churn(rng, 8000))
+            };
+            let workers: Vec<_> = (1..=8).map(spawn).collect();
+            // All are joined before any failure is passed on, so that the observer stops.
+            let joined = workers.into_iter().map(thread::ScopedJoinHandle::join);
+            let outcomes: Vec<_> = joined.collect();
+            stop.store(true, Ordering::Relaxed);
+            assert!(outcomes.iter().all(Result::is_ok), "a worker failed");
+            assert!(observer.join().unwrap() > 0);
+        });
+        let (granted, refused) = (arena.granted.into_inner(), arena.refused.into_inner());
+        assert!(
+            granted > 1000 && refused > 100,
+            "{granted} granted, {refused} refused"
+        );
+        arena.tree.check_invariants();
+        for group in &arena.groups {
+            assert_eq!(group.usage_precise(), Pages::ZERO, "{}", group.path());
+        }
+        for group in &arena.groups[1..] {
+            let chain = std::iter::successors(Some(group.clone()), GroupNode::parent);
+            let tightest = chain.map(|group| group.limits().max).min().unwrap();
+            drop(group.try_charge_on(CpuId(0), tightest).unwrap());
+        }
+    }
+}
+
+// Goal: a charge for which there is room at every moment is never refused, while pages move between
+// CPUs and groups. Method: eight threads in eight groups below one maximum of 8 x 20 pages, each
+// holding at most 20 at a time, so that most free pages lie in escrow elsewhere.
+#[test]
+fn concurrent_charges_within_the_maximum_are_never_refused() {
+    let seeded = Seeded::new();
+    for nr_cpus in [2, 64] {
+        let tree = GroupTree::new(nr_cpus);
+        let top = child(&tree.root(), "top", 160);
+        thread::scope(|scope| {
+            for nth in 0..8 {
+                let group = child(&top, &format!("g{nth}"), 20);
+                let mut rng = seeded.rng(nth);
+                scope.spawn(move || {
+                    for _ in 0..5000 {
+                        let mut on = || cpu(&mut rng, nr_cpus);
+                        let mut charge = group.try_charge_on(on(), Pages(7)).unwrap();
+                        charge.try_grow_on(on(), Pages(13)).unwrap();
+                        charge.shrink_on(on(), Pages(9));
+                        group.uncharge_on(on(), charge.disown());
+                    }
+                });
+            }
+        });
+        tree.check_invariants();
+        assert_eq!((top.usage_precise(), top.events().max), (Pages::ZERO, 0));
+    }
+}
+
+// Goal: from the moment `set_max` returns, the reservations never grow above the new maximum, and it
+// never says Ok while usage is above. Method: six threads churn; one lowers and raises the maximum,
+// and reads the reservations after each call: while they are above, they may only fall.
+#[test]
+fn a_lowered_maximum_holds_from_then_on() {
+    let seeded = Seeded::new();
+    let nr_cpus = 16;
+    let tree = GroupTree::new(nr_cpus);
+    let top = child(&tree.root(), "top", 500);
+    let stop = AtomicBool::new(false);
+    let churn = |group: GroupNode, mut rng: fastrand::Rng| {
+        let mut held = Vec::new();
+        while !stop.load(Ordering::Relaxed) {
+            let (on, pages) = (cpu(&mut rng, nr_cpus), Pages(rng.u64(1..6)));
+            if rng.bool() && held.len() < 100 {
+                held.extend(charged(group.try_charge_on(on, pages)));
+            } else if !held.is_empty() {
+                drop(held.swap_remove(rng.usize(..held.len())));
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for nth in 0..6 {
+            let (group, rng) = (
+                child(&top, &format!("g{nth}"), Pages::MAX.0),
+                seeded.rng(nth),
+            );
+            let churn = &churn;
+            scope.spawn(move || churn(group, rng));
+        }
+        let mut rng = seeded.rng(9);
+        let (mut nr_over, mut nr_within) = (0, 0);
+        for _ in 0..1000 {
+            let max = Pages(rng.u64(..500));
+            let mut bound = match top.set_max(max) {
+                Ok(()) => max,
+                Err(MaxError::BelowUsage { usage, over, .. }) => {
+                    assert_eq!(usage, max + over);
+                    nr_over += 1;
+                    top.usage().high
+                }
+                Err(error) => panic!("{error}"),
+            };
+            for _ in 0..20 {
+                let reserved = top.usage().high;
+                assert!(
+                    reserved <= bound.max(max),
+                    "{reserved} after {bound}, maximum {max}"
+                );
+                bound = reserved;
+            }
+            nr_within += u64::from(bound <= max);
+            thread::yield_now();
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(
+            nr_over > 0 && nr_within > 0,
+            "{nr_over} over, {nr_within} within"
+        );
+    });
+    tree.check_invariants();
+    assert_eq!(tree.root().usage_precise(), Pages::ZERO);
+}
+
+// Goal: groups come and go under load, ids are reused, and the ancestors are right in the end. Method:
+// four threads create, charge, remove, and uncharge after the removal, by guard and by id.
+#[test]
+fn groups_come_and_go_under_load() {
+    let seeded = Seeded::new();
+    let tree = GroupTree::new(4);
+    let top = child(&tree.root(), "top", 400);
+    let id_max = AtomicU64::new(0);
+    let live = |name: &str, rng: &mut fastrand::Rng| {
+        let group = child(&top, name, Pages::MAX.0);
+        id_max.fetch_max(u64::from(group.id().0), Ordering::Relaxed);
+        let guard = charged(group.try_charge_on(cpu(rng, 4), Pages(rng.u64(..100))));
+        let page = charged(group.try_charge_on(cpu(rng, 4), Pages(1)));
+        tree.remove(&group).unwrap();
+        let refused = group.try_charge_on(cpu(rng, 4), Pages(1)).unwrap_err();
+        assert_eq!(refused, ChargeError::Removed { group: group.id() });
+        if let Some(page) = page {
+            assert_eq!(tree.get(group.id()).as_ref(), Some(&group));
+            tree.uncharge(group.id(), page.disown());
+        }
+        drop(guard);
+    };
+    thread::scope(|scope| {
+        for nth in 0..4 {
+            let (live, mut rng) = (&live, seeded.rng(nth));
+            scope.spawn(move || {
+                for round in 0..2000 {
+                    live(&format!("t{nth}-{round}"), &mut rng);
+                }
+            });
+        }
+    });
+    tree.check_invariants();
+    assert_eq!(tree.root().usage_precise(), Pages::ZERO);
+    assert!(id_max.into_inner() < 100, "ids are not reused");
+    assert!(tree.get(GroupId(5000)).is_none());
+    drop(top.try_charge(Pages(400)).unwrap());
+}
+
+// Goal: a charge moves between threads and outlives its tree.
+#[test]
+fn a_charge_outlives_its_tree_on_another_thread() {
+    let charge = GroupTree::new(2).root().try_charge(Pages(3)).unwrap();
+    thread::spawn(move || drop(charge)).join().unwrap();
+}
