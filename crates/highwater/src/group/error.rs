@@ -32,13 +32,13 @@ pub enum ChargeError {
         /// The removed group.
         group: GroupId,
     },
-    /// Other threads changed the subtree of `group` during every attempt, so that there was neither
-    /// room nor a moment at which there provably was none. Try again.
+    /// A thread that was charging or uncharging at the same time did not run again for a quarter of
+    /// a second, and what it had in its hands decides whether there is room. Try again.
     #[error(
-        "group {group} changed during each of {attempts} attempts to charge {requested}: try again"
+        "charging {requested} to group {group} was overtaken in each of {attempts} attempts: try again"
     )]
     Contended {
-        /// The group whose maximum stood in the way last.
+        /// The group to charge.
         group: GroupId,
         /// What was asked for.
         requested: Pages,

@@ -38,9 +38,16 @@
 //! # Progress
 //!
 //! Every attempt that is neither granted nor refused was overtaken: another thread took the room
-//! that stealing had made, deposited tokens, or was in flight. The last is the only one that may be
-//! asleep; after a few free attempts the charge yields and then sleeps ([`Patience`]). After
-//! [`Patience::LIMIT`] attempts it gives up and says so: [`ChargeError::Contended`].
+//! that stealing had made, deposited tokens, or was in flight. A busy subtree at its limit can do that
+//! for ever, so after [`Patience::FREE`] attempts the charge decides *alone*: with the tree's lock
+//! for writing it closes the tree to new reservations, retires the words below the group
+//! without room, and sees in one pass whether an operation that began earlier is still in flight. If
+//! not, used equals reserved and stays so: the charge is made on the spot, or refused. (An
+//! operation that begins later finds the tree closed, because it marks itself in flight first and
+//! looks afterwards; it ends with nothing in its hands, and parks on the lock.) If one is, its
+//! thread was preempted in the middle: lock and tree are opened, the charge yields and then sleeps.
+//! Operations in flight never wait for anything, so this ends when that thread runs; should it
+//! not for [`Patience::LIMIT`] attempts, the charge says so: [`ChargeError::Contended`].
 //!
 //! # Above the maximum
 //!
@@ -57,6 +64,7 @@
 
 use std::ops::ControlFlow;
 
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread;
 use crate::units::{CpuId, Estimate, GroupId, Pages};
 
@@ -70,19 +78,28 @@ use super::tree::{Core, Key, Shape};
 /// Why a refill did not happen.
 enum Stop {
     /// No room at that group, as it looked.
-    Full(GroupId),
+    NoRoom(GroupId),
+    /// No room at that group, proven.
+    Full(Full),
     /// The group to charge is removed.
     Removed,
-    /// Half a million operations are in flight in one word.
-    Crowded,
+    /// Another charge decides alone, or half a million operations are in flight in one word.
+    Overtaken,
+}
+
+/// A moment at which a group had no room.
+struct Full {
+    group: GroupId,
+    balance: Balance,
+    escrowed: u64,
 }
 
 /// What is known about the room at a group.
 enum Verdict {
     /// There was enough a moment ago.
     Room,
-    /// There was a moment at which there was not, with this balance and these tokens.
-    Full(Balance, u64),
+    /// There was a moment at which there was not.
+    Full(Full),
     /// Neither: other threads were at work.
     Unsure,
 }
@@ -115,13 +132,23 @@ struct Patience {
 }
 
 impl Patience {
-    /// Chosen: the first attempts are free, because who overtakes is running; then the thread yields,
-    /// because somebody in flight may not be; then it sleeps, in all for about ten milliseconds,
-    /// which is several time slices.
+    /// Attempts beside others, before the charge decides alone. Chosen: who overtakes is usually gone
+    /// by the next attempt, and deciding alone stops all other refills.
     #[cfg(not(loom))]
-    const LIMIT: u32 = 256;
+    const FREE: u32 = 8;
+    /// All attempts. Chosen: with the waits below about a quarter of a second, many time slices of a
+    /// thread that was preempted in flight.
+    #[cfg(not(loom))]
+    const LIMIT: u32 = 300;
     #[cfg(loom)]
-    const LIMIT: u32 = 8;
+    const FREE: u32 = 1;
+    #[cfg(loom)]
+    const LIMIT: u32 = 6;
+
+    /// Whether the next attempt is made alone.
+    fn is_over(&self) -> bool {
+        self.attempts >= Self::FREE
+    }
 
     /// Waits before the next attempt; `false` when there is none.
     fn wait(&mut self) -> bool {
@@ -130,9 +157,9 @@ impl Patience {
         thread::yield_now();
         #[cfg(not(loom))]
         match self.attempts {
-            0..16 => {}
-            16..64 => thread::yield_now(),
-            _ => thread::sleep(std::time::Duration::from_micros(50)),
+            0..9 => {}
+            9..40 => thread::yield_now(),
+            _ => thread::sleep(std::time::Duration::from_millis(1)),
         }
         self.attempts < Self::LIMIT
     }
@@ -153,27 +180,24 @@ impl Core {
         let slot = self.slot(key.id);
         let mut patience = Patience { attempts: 0 };
         loop {
-            let group = match self.refill(key, cpu, pages) {
+            let attempt = if patience.is_over() {
+                self.charge_alone(key, pages)
+            } else {
+                self.refill(key, cpu, pages)
+            };
+            let verdict = match attempt {
                 Ok(()) => return Ok(()),
                 Err(Stop::Removed) => return Err(ChargeError::Removed { group: key.id }),
-                Err(Stop::Crowded) => key.id,
-                Err(Stop::Full(group)) => group,
+                Err(Stop::Overtaken) => Verdict::Unsure,
+                Err(Stop::NoRoom(group)) => self.make_room(group, pages),
+                Err(Stop::Full(full)) => Verdict::Full(full),
             };
-            if let Verdict::Full(balance, escrowed) = self.make_room(group, pages) {
-                if let Some(meta) = &*self.slot(group).meta.read() {
-                    meta.events_max.add(1);
-                }
-                return Err(ChargeError::OverMax {
-                    group,
-                    requested: Pages(pages),
-                    max: balance.max,
-                    usage: Pages(balance.reserved.saturating_sub(escrowed)),
-                    escrowed: Pages(escrowed),
-                });
+            if let Verdict::Full(full) = verdict {
+                return Err(self.refuse(&full, pages));
             }
             if !patience.wait() {
                 return Err(ChargeError::Contended {
-                    group,
+                    group: key.id,
                     requested: Pages(pages),
                     attempts: Patience::LIMIT,
                 });
@@ -181,6 +205,20 @@ impl Core {
             if take(slot, key, slot.cell(cpu), pages) {
                 return Ok(());
             }
+        }
+    }
+
+    /// Counts a refusal and says why.
+    fn refuse(&self, full: &Full, pages: u64) -> ChargeError {
+        if let Some(meta) = &*self.slot(full.group).meta.read() {
+            meta.events_max.add(1);
+        }
+        ChargeError::OverMax {
+            group: full.group,
+            requested: Pages(pages),
+            max: full.balance.max,
+            usage: Pages(full.balance.reserved.saturating_sub(full.escrowed)),
+            escrowed: Pages(full.escrowed),
         }
     }
 
@@ -215,14 +253,20 @@ impl Core {
         if slot.incarnation() != key.incarnation {
             return Err(Stop::Removed);
         }
-        let grant = plan.map_err(Stop::Full)?;
+        let grant = plan.map_err(Stop::NoRoom)?;
         self.enlist(key, slot, cpu);
         slot.touch(cpu);
-        cell.update(Word::begun).map_err(|_| Stop::Crowded)?;
+        cell.update(Word::begun).map_err(|_| Stop::Overtaken)?;
         // In flight: from here to the end no slot on the chain is reused.
         if slot.incarnation() != key.incarnation {
             cell.end();
             return Err(Stop::Removed);
+        }
+        if self.gate.is_closed() {
+            cell.end();
+            // Parks until the one who decides alone is done.
+            drop(self.shape.read());
+            return Err(Stop::Overtaken);
         }
         let grant = cell.load().fit(grant);
         let climbed = match self.climb(key.id, pages + grant) {
@@ -237,7 +281,7 @@ impl Core {
             }
             Err(group) => {
                 cell.end();
-                Err(Stop::Full(group))
+                Err(Stop::NoRoom(group))
             }
         }
     }
@@ -350,13 +394,24 @@ impl Core {
         }
     }
 
+    /// As [`Core::retire`] for a group and everything below it.
+    pub(super) fn retire_subtree(&self, shape: &Shape, top: GroupId) {
+        let _: ControlFlow<()> = self.walk(shape, top, &mut |id, _| {
+            self.retire(id);
+            ControlFlow::Continue(())
+        });
+    }
+
     /// Takes tokens back below `group` until it has room for `pages`, or proves that it has none.
     fn make_room(&self, group: GroupId, pages: u64) -> Verdict {
-        let ledger = &self.slot(group).ledger;
-        let balance = ledger.balance();
+        let balance = self.slot(group).ledger.balance();
         let shape = self.shape.read();
         if pages > balance.max.0 {
-            return Verdict::Full(balance, self.look(&shape, group).tokens);
+            return Verdict::Full(Full {
+                group,
+                balance,
+                escrowed: self.look(&shape, group).tokens,
+            });
         }
         self.judge(&shape, group, pages)
     }
@@ -377,12 +432,44 @@ impl Core {
             };
             let bare = (pass.is_still() && pass.tokens == 0).then_some(pass);
             if bare.is_some() && bare == before {
-                return Verdict::Full(balance, 0);
+                return Verdict::Full(Full {
+                    group,
+                    balance,
+                    escrowed: 0,
+                });
             }
             before = bare;
             balance = ledger.balance();
         }
         Verdict::Unsure
+    }
+
+    /// Charges or refuses with the tree closed to others; see "Progress" above.
+    fn charge_alone(&self, key: Key, pages: u64) -> Result<(), Stop> {
+        let shape = self.shape.write();
+        if self.slot(key.id).incarnation() != key.incarnation {
+            return Err(Stop::Removed);
+        }
+        let _closed = self.gate.close();
+        for (group, slot) in self.chain(key.id) {
+            if slot.ledger.balance().room() >= pages {
+                continue;
+            }
+            self.retire_subtree(&shape, group);
+            if !self.look(&shape, group).is_still() {
+                return Err(Stop::Overtaken);
+            }
+            let balance = slot.ledger.balance();
+            if balance.room() < pages {
+                return Err(Stop::Full(Full {
+                    group,
+                    balance,
+                    escrowed: 0,
+                }));
+            }
+        }
+        // Only a refill that was in flight before the tree was closed can be faster.
+        self.climb(key.id, pages).map_err(|_| Stop::Overtaken)
     }
 
     /// One pass that takes tokens back until `group` has room for `pages`: `None`. Otherwise what it
@@ -456,6 +543,43 @@ impl Core {
             before = pass;
         }
         Pages(used)
+    }
+}
+
+/// Whether the tree is open to new reservations.
+#[derive(Debug)]
+pub(super) struct Gate(
+    /// Written by: who decides alone, under the tree's lock for writing. Read by: refills, after they
+    /// have marked themselves in flight. Publishes: nothing.
+    AtomicBool,
+);
+
+impl Gate {
+    pub(super) fn open() -> Self {
+        Self(AtomicBool::new(false))
+    }
+
+    fn is_closed(&self) -> bool {
+        // Pairs with `close`. SeqCst: a refill marks itself and then reads this, the one who decides
+        // writes this and then reads the marks; acquire and release let both miss.
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// Closes the tree until the result is dropped.
+    fn close(&self) -> Closed<'_> {
+        // Pairs with `is_closed`; SeqCst as there.
+        self.0.store(true, Ordering::SeqCst);
+        Closed(self)
+    }
+}
+
+/// The tree is closed while this lives.
+struct Closed<'a>(&'a Gate);
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        // Pairs with `is_closed`; SeqCst for uniformity: nothing is decided by seeing it late.
+        self.0.0.store(false, Ordering::SeqCst);
     }
 }
 

@@ -179,7 +179,8 @@ impl GroupNode {
     ///
     /// [`ChargeError::OverMax`] only if at some moment of the call the named group had less than
     /// `pages` left, counting everything in escrow as left;
-    /// [`ChargeError::Contended`] when other threads prevented both outcomes too often;
+    /// [`ChargeError::Contended`] when a thread was preempted for too long in the middle of a charge
+    /// that decides;
     /// [`ChargeError::Removed`] when this group is removed. Nothing is charged then.
     /// Adversaries: `tests/limits.rs::tiny_limits_are_exact_on_every_cpu`,
     /// `tests/limits.rs::no_charge_is_refused_while_pages_are_free_or_parked`.

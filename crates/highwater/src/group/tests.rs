@@ -539,7 +539,7 @@ fn steps_of_the_token_word_keep_its_fields_apart() {
 impl Word {
     /// Tokens and operations in flight after a refill that brings `grant`.
     fn granted_after_begin(self, grant: u64) -> (u64, u64) {
-        let word = self.begun().unwrap().granted(grant);
+        let word = self.begun().expect("nothing is in flight").granted(grant);
         (word.tokens(), word.in_flight())
     }
 }

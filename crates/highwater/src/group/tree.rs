@@ -2,7 +2,8 @@
 //! every invariant.
 //!
 //! One lock ([`Rank::Groups`]) guards the shape. Creating, removing and setting a maximum hold it
-//! for writing; taking tokens back and making a word live hold it for reading. Charges that find
+//! for writing, and so does a charge that is overtaken too often; taking tokens back and making a word
+//! live hold it for reading. Charges that find
 //! tokens, all uncharges, and looking up an id never wait for it.
 //!
 //! A removed group whose pages are still charged stays in its parent's family (*zombie*), so that a
@@ -20,6 +21,7 @@ use crate::units::{CpuId, GroupId, Pages};
 
 use super::cell::CELL_MAX;
 use super::error::{ChildError, MaxError, RemoveError};
+use super::escrow::Gate;
 use super::node::{GroupNode, Meta};
 use super::slot::{Slot, Table};
 use super::{DEPTH_MAX, Limits};
@@ -59,6 +61,7 @@ pub(super) struct Core {
     pub(super) nr_cpus: usize,
     pub(super) table: Table,
     pub(super) shape: RwLock<Shape>,
+    pub(super) gate: Gate,
 }
 
 /// Keeps the tree in memory on behalf of the charges made on one CPU: cloning it writes a count
@@ -133,6 +136,7 @@ impl GroupTree {
                     zombies: VecDeque::new(),
                 },
             ),
+            gate: Gate::open(),
         });
         let root = core
             .table
@@ -409,10 +413,7 @@ impl Core {
             return Err(MaxError::Removed { group });
         }
         if slot.ledger.set_max(max).is_err() {
-            let _: ControlFlow<()> = self.walk(&shape, group, &mut |id, _| {
-                self.retire(id);
-                ControlFlow::Continue(())
-            });
+            self.retire_subtree(&shape, group);
             slot.ledger.force_max(max);
         }
         drop(shape);
