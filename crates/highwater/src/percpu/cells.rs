@@ -44,10 +44,10 @@ impl Line {
 /// thread is not registered, which the bounds check of the sequence relies on.
 const CPUS_MAX: u32 = 1 << 20;
 
-/// Attempts before an add gives up on its CPU's word. Each abort takes a preemption, a migration or
+/// Times that an aborted add is tried again before it gives up on its CPU's word. Each abort takes a preemption, a migration or
 /// a signal within a dozen instructions, so even the second attempt is almost never needed; the
 /// limit is for single-stepping debuggers and storms of signals. Chosen, not measured.
-const ATTEMPTS_MAX: usize = 16;
+const RETRIES_MAX: usize = 15;
 
 /// The cells of one word: one for each CPU, `stride` bytes apart.
 #[derive(Clone, Copy)]
@@ -274,29 +274,57 @@ impl Cells {
 
     #[inline]
     fn add_restartable<const DELAY: u32>(&self, area: Area, word: usize, delta: i64) -> Added {
+        match self.attempt::<DELAY>(area, word, delta) {
+            Attempt::Committed { cpu, new } => Added {
+                slot: cpu as usize,
+                new,
+            },
+            failed => self.add_again::<DELAY>(failed, area, word, delta),
+        }
+    }
+
+    /// What follows a first attempt that `failed`: others, then the extra slot.
+    #[cold]
+    #[inline(never)]
+    fn add_again<const DELAY: u32>(
+        &self,
+        failed: Attempt,
+        area: Area,
+        word: usize,
+        delta: i64,
+    ) -> Added {
+        let mut attempt = failed;
+        for _ in 0..RETRIES_MAX {
+            if matches!(attempt, Attempt::Elsewhere) {
+                break;
+            }
+            self.aborts.add(1);
+            attempt = self.attempt::<DELAY>(area, word, delta);
+            if let Attempt::Committed { cpu, new } = attempt {
+                return Added {
+                    slot: cpu as usize,
+                    new,
+                };
+            }
+        }
+        self.add_atomically(self.nr_cpus(), word, delta)
+    }
+
+    /// Runs the sequence once over the cells of `word`.
+    #[inline]
+    fn attempt<const DELAY: u32>(&self, area: Area, word: usize, delta: i64) -> Attempt {
+        debug_assert!(word < self.words && self.slots() > self.nr_cpus());
         let column = Column {
             first: self.lines.as_ptr().cast::<AtomicI64>().wrapping_add(word),
             stride: self.lines_per_slot * size_of::<Line>(),
             nr_cpus: self.nr_cpus,
         };
-        for _ in 0..ATTEMPTS_MAX {
-            // SAFETY: `lines` has `slots() > nr_cpus` runs of `lines_per_slot` lines, each an array
-            // of words, and `word < words <= lines_per_slot * LINE_WORDS`: every cell of the column
-            // is one of them, and `&self` keeps it alive. In this regime nothing else writes the
-            // slots below `nr_cpus`: `add_on` refuses, and `add_atomically` gets the extra slot.
-            let attempt = unsafe { area.attempt_add::<DELAY>(column, delta) };
-            match attempt {
-                Attempt::Committed { cpu, new } => {
-                    return Added {
-                        slot: cpu as usize,
-                        new,
-                    };
-                }
-                Attempt::Aborted => self.aborts.add(1),
-                Attempt::Elsewhere => break,
-            }
-        }
-        self.add_atomically(self.nr_cpus(), word, delta)
+        // SAFETY: `lines` has `slots() > nr_cpus` runs of `lines_per_slot` lines, each an array of
+        // words, and callers have checked `word < words <= lines_per_slot * LINE_WORDS`: every cell
+        // of the column is one of them, and `&self` keeps it alive. Callers are in the restartable
+        // regime, in which nothing else writes the slots below `nr_cpus`: `add_on` refuses, and
+        // `add_atomically` is given the extra slot.
+        unsafe { area.attempt_add::<DELAY>(column, delta) }
     }
 
     #[inline]

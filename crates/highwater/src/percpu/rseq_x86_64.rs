@@ -99,8 +99,7 @@ impl Area {
                 ".endif",
                 "mov {cell:e}, {cpu:e}",
                 "imul {cell}, {stride}",
-                "add {cell}, {first}",
-                "add {new}, qword ptr [{cell}]",
+                "add {new}, qword ptr [{first} + {cell}]",
                 ".if {delay}",
                 "mov {scratch:e}, {delay}",
                 "9:",
@@ -108,7 +107,7 @@ impl Area {
                 "jnz 9b",
                 ".endif",
                 // COMMIT
-                "mov qword ptr [{cell}], {new}",
+                "mov qword ptr [{first} + {cell}], {new}",
                 // post
                 "3:",
                 // abort, out of line. The bytes before the signature make it a valid instruction

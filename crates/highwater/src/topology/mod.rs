@@ -157,7 +157,7 @@ impl Topology {
 
     /// A synthetic machine of `nr_cores` cores of two threads, of which the second ones are numbered
     /// after all first ones: numbers and positions differ.
-    #[cfg(test)]
+    #[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
     pub(crate) fn siblings_apart(nr_cores: usize) -> Self {
         let threads = [flat_places(nr_cores), flat_places(nr_cores)].concat();
         Self::ranked(TopologyKind::Synthetic, &threads)
