@@ -5,6 +5,9 @@
 //! over to other machines, single times do not. Without `--bench` (as under `cargo test --benches`) it runs
 //! a thousandth of the adds, to show that it works.
 //!
+//! Adds to one word in a tight loop wait for each other: a plain one for the last store to reach
+//! the next load. Eight words in turn show what an add costs when it does not follow another.
+//!
 //! What would change our mind: if the restartable add were not at least three times cheaper than
 //! an atomic one on a line of its own, the assembly would not be worth its keep; if two threads on
 //! one shared atomic cost less than twice what one does, neither would be per-CPU words.
@@ -35,6 +38,19 @@ impl Variant {
         let run = move |adds| {
             for _ in 0..adds {
                 add(black_box(1));
+            }
+        };
+        Self {
+            name,
+            run: Box::new(run),
+        }
+    }
+
+    /// As `new`, but each add is to another of eight words, so that none waits for the one before.
+    fn in_turn(name: &'static str, add: impl Fn(usize) + Sync + 'static) -> Self {
+        let run = move |adds| {
+            for word in (0..8).cycle().take(adds as usize) {
+                add(black_box(word));
             }
         };
         Self {
@@ -75,8 +91,10 @@ fn cpu_time() -> Option<Duration> {
 }
 
 fn variants(machine: &Topology) -> Vec<Variant> {
-    let cells = |regime| Cells::new(regime, machine.nr_cpus(), 1);
-    let (restartable, atomic) = (cells(Regime::Restartable), cells(Regime::Atomic));
+    let cells = |regime, words| Cells::new(regime, machine.nr_cpus(), words);
+    let (restartable, atomic) = (cells(Regime::Restartable, 1), cells(Regime::Atomic, 1));
+    let (eight_restartable, eight_atomic) =
+        (cells(Regime::Restartable, 8), cells(Regime::Atomic, 8));
     let tree = |regime| CounterTree::new(machine, regime);
     let (tree_restartable, tree_atomic) = (tree(Regime::Restartable), tree(Regime::Atomic));
     let shared = AtomicI64::new(0);
@@ -87,6 +105,12 @@ fn variants(machine: &Topology) -> Vec<Variant> {
         }),
         Variant::new("per-CPU word, atomic add", move |delta| {
             black_box(atomic.add(0, delta).new);
+        }),
+        Variant::in_turn("eight words in turn, restartable", move |word| {
+            black_box(eight_restartable.add(word, 1).new);
+        }),
+        Variant::in_turn("eight words in turn, atomic", move |word| {
+            black_box(eight_atomic.add(word, 1).new);
         }),
         Variant::new("counter tree, restartable", move |delta| {
             tree_restartable.add(delta);
@@ -100,6 +124,7 @@ fn variants(machine: &Topology) -> Vec<Variant> {
         Variant::new("one mutex", move |delta| {
             *mutex.lock().expect("no adder panics") += delta;
         }),
+        Variant::new("nothing: the loop alone", |_| {}),
     ]
 }
 

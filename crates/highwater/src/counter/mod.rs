@@ -123,6 +123,7 @@ pub const BATCH_DEFAULT: u32 = 32;
 /// How far the approximate sum of a counter at rest can be from the precise one:
 /// `precise - under <= approximate <= precise + over`. Both are reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Accuracy {
     /// Most by which the approximate sum is too low.
     pub under: i64,
@@ -159,6 +160,7 @@ pub enum BatchError {
 
 /// What an update cost beyond the word of its own CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Climb {
     /// Shared nodes written, the root included.
     pub written: u32,

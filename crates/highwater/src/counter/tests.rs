@@ -62,7 +62,9 @@ fn carries_are_differences_of_rounded_values() {
     }
 }
 
-// Goal: skipping a level is right: a multiple of its modulus changes no residual there.
+// Goal: skipping a level is right: a multiple of its modulus changes no residual there, and nothing
+// else leaves them all alone.
+// Method: every small value and amount.
 #[test]
 fn multiples_of_the_modulus_leave_residuals_alone() {
     for shift in 1..=6 {
@@ -99,6 +101,7 @@ fn full_trees_have_the_published_number_of_nodes() {
 }
 
 // Goal: every position has a node on every level, inside that level.
+// Method: the first and last position of trees of all sizes, full or not.
 #[test]
 fn every_position_is_below_a_node_of_each_level() {
     for positions in (1..600).chain([1023, 1024, 1025, 8192, 65537]) {
@@ -135,6 +138,7 @@ fn random_updates_match_a_model() {
 }
 
 // Goal: the corners of the word, and updates of nothing.
+// Method: the extremes of 32 and 64 bits in a row that cancels, checked after each.
 #[test]
 fn extreme_updates_cancel() {
     for nr_cpus in [1, 2, 384] {
@@ -157,7 +161,8 @@ fn extreme_updates_cancel() {
     }
 }
 
-// Goal: updates from many threads are exact in both regimes, with moving and unregistered threads.
+// Goal: updates from many threads are exact in both regimes, with and without rseq.
+// Method: more threads than CPUs, each adding once as it is and once from an unregistered thread.
 #[test]
 fn concurrent_updates_are_exact() {
     let seed = seed(12);
@@ -185,6 +190,7 @@ fn concurrent_updates_are_exact() {
             let joined = workers.into_iter().map(|worker| worker.join());
             joined.map(|sum| sum.expect("a worker panicked")).sum()
         });
+        assert_eq!(tree.precise_sum(), sum, "SEED={seed} {regime:?}");
         assert_at_rest(&tree, sum);
     }
 }
@@ -325,6 +331,7 @@ fn moving_around_empty_writes_nothing_shared() {
 }
 
 // Goal: carries are as rare as the batch promises, and multiples of a level skip it.
+// Method: count shared writes of single steps, and of steps as large as a level's modulus.
 #[test]
 fn carries_are_rare_and_skip_levels() {
     let tree = atomic_tree(384);
@@ -394,6 +401,8 @@ fn comparisons_are_sharp_at_the_edges() {
     }
 }
 
+// Goal: two counters compare exactly, whichever is the less accurate one.
+// Method: distances that both, one or no approximation can tell, from either side.
 #[test]
 fn counters_of_different_accuracy_compare_exactly() {
     let (wide, narrow) = (atomic_tree(384), atomic_tree(3));
@@ -413,6 +422,7 @@ fn counters_of_different_accuracy_compare_exactly() {
 }
 
 // Goal: what lies below zero is cut off where a count cannot be negative.
+// Method: a counter below, around and above zero.
 #[test]
 fn positive_reads_stop_at_zero() {
     let tree = atomic_tree(8);
@@ -426,6 +436,7 @@ fn positive_reads_stop_at_zero() {
 }
 
 // Goal: a smaller batch is proportionally more accurate, and impossible ones are refused.
+// Method: the bound of 384 CPUs scaled from the smallest batch to the largest.
 #[test]
 fn batches_are_powers_of_two() {
     let machine = Topology::flat(384);
@@ -443,7 +454,8 @@ fn batches_are_powers_of_two() {
     }
 }
 
-// Goal: the check can fail.
+// Goal: the check of conservation can fail.
+// Method: take a carry away from a node.
 #[test]
 #[should_panic(expected = "but the words of all CPUs make 40")]
 fn a_lost_carry_breaks_conservation() {

@@ -174,7 +174,7 @@ impl Cells {
         match self.writer {
             Writer::Restartable(Some(area)) => self.add_restartable::<DELAY>(area, word, delta),
             Writer::Restartable(None) => self.add_atomically(self.nr_cpus(), word, delta),
-            Writer::Atomic => self.add_atomically(self.hinted_slot(), word, delta),
+            Writer::Atomic => self.add_hinted(word, delta),
         }
     }
 
@@ -279,32 +279,26 @@ impl Cells {
                 slot: cpu as usize,
                 new,
             },
-            failed => self.add_again::<DELAY>(failed, area, word, delta),
+            Attempt::Aborted => self.add_after_abort::<DELAY>(area, word, delta),
+            Attempt::Elsewhere => self.add_atomically(self.nr_cpus(), word, delta),
         }
     }
 
-    /// What follows a first attempt that `failed`: others, then the extra slot.
+    /// What follows an aborted attempt: others, then the extra slot.
     #[cold]
     #[inline(never)]
-    fn add_again<const DELAY: u32>(
-        &self,
-        failed: Attempt,
-        area: Area,
-        word: usize,
-        delta: i64,
-    ) -> Added {
-        let mut attempt = failed;
+    fn add_after_abort<const DELAY: u32>(&self, area: Area, word: usize, delta: i64) -> Added {
         for _ in 0..RETRIES_MAX {
-            if matches!(attempt, Attempt::Elsewhere) {
-                break;
-            }
             self.aborts.add(1);
-            attempt = self.attempt::<DELAY>(area, word, delta);
-            if let Attempt::Committed { cpu, new } = attempt {
-                return Added {
-                    slot: cpu as usize,
-                    new,
-                };
+            match self.attempt::<DELAY>(area, word, delta) {
+                Attempt::Committed { cpu, new } => {
+                    return Added {
+                        slot: cpu as usize,
+                        new,
+                    };
+                }
+                Attempt::Aborted => {}
+                Attempt::Elsewhere => break,
             }
         }
         self.add_atomically(self.nr_cpus(), word, delta)
@@ -327,21 +321,23 @@ impl Cells {
         unsafe { area.attempt_add::<DELAY>(column, delta) }
     }
 
-    #[inline]
+    #[inline(never)]
     fn add_atomically(&self, slot: usize, word: usize, delta: i64) -> Added {
         let new = fallback::add(self.cell(slot, word), delta);
         Added { slot, new }
     }
 
-    /// The slot of the CPU that the thread seems to run on; any slot would be right.
-    #[inline]
-    fn hinted_slot(&self) -> usize {
+    /// Adds in the slot of the CPU that the thread seems to run on; any slot would be right. Not
+    /// inlined: the atomic add outweighs the call, and the other regime's path stays small.
+    #[inline(never)]
+    fn add_hinted(&self, word: usize, delta: i64) -> Added {
         let cpu = current_cpu().index();
-        if cpu < self.nr_cpus() {
+        let slot = if cpu < self.nr_cpus() {
             cpu
         } else {
             cpu % self.nr_cpus()
-        }
+        };
+        self.add_atomically(slot, word, delta)
     }
 
     #[inline]
@@ -352,11 +348,16 @@ impl Cells {
 
     #[inline]
     fn check_word(&self, word: usize) {
-        assert!(
-            word < self.words,
-            "there is no word {word}: each slot has {}",
-            self.words
-        );
+        if word >= self.words {
+            self.refuse_word(word);
+        }
+    }
+
+    /// Keeps the message's formatting out of every add.
+    #[cold]
+    #[inline(never)]
+    fn refuse_word(&self, word: usize) -> ! {
+        panic!("there is no word {word}: each slot has {}", self.words);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Portable counterparts: what every system can do, and the absence of restartable sequences.
 //!
-//! On a system without an implementation of the sequence, [`Area`] has no values. The code that
+//! On a system without an implementation of the sequence, `Area` has no values. The code that
 //! would use one still compiles there, and provably never runs. Under the model checker this is
 //! what is checked, since it cannot see assembly.
 

@@ -232,6 +232,8 @@ fn text_describes_a_synthetic_machine() {
     }
 }
 
+// Goal: anything else is refused, and the refusal names the text and shows the grammar.
+// Method: near misses, and products that are too large or overflow.
 #[test]
 fn other_text_is_refused_with_the_grammar() {
     for text in [
