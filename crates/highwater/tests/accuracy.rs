@@ -115,7 +115,7 @@ fn random_traffic_stays_inside() {
     let seed = std::env::var("SEED").map_or(21, |text| text.parse().unwrap());
     for nr_cpus in CPU_COUNTS {
         let mut random = fastrand::Rng::with_seed(seed);
-        let (tree, mut sum) = (tree(nr_cpus), 0);
+        let (tree, mut sum, mut worst) = (tree(nr_cpus), 0, 0);
         for _ in 0..40 {
             let used = random.usize(1..=nr_cpus);
             let sizes = [1, 16, 512, 1 << random.u32(0..24)];
@@ -130,6 +130,7 @@ fn random_traffic_stays_inside() {
                 tree.add_on(CpuId::from_index(random.usize(..used)), delta);
                 sum += delta;
                 let estimate = tree.approximate_sum();
+                worst = worst.max((sum - estimate.value).abs());
                 assert!(
                     estimate.contains(sum),
                     "SEED={seed}, {nr_cpus} CPUs: {sum} is not in {estimate}"
@@ -137,6 +138,9 @@ fn random_traffic_stays_inside() {
             }
         }
         assert_eq!(tree.precise_sum(), sum, "SEED={seed}, {nr_cpus} CPUs");
+        // The traffic is worth something only if it makes errors of the bound's order.
+        let over = tree.accuracy().over;
+        assert!(worst * 16 >= over, "SEED={seed}: {worst} of {over}");
         tree.check_invariants();
     }
 }
