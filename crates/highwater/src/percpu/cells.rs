@@ -127,7 +127,7 @@ impl Cells {
     ///
     /// # Panics
     ///
-    /// When there are no CPUs, more than 2^20 of them, or no words.
+    /// When there are no CPUs, more than 2^20 of them, no words, or more than memory can hold.
     #[must_use]
     pub fn new(regime: Regime, nr_cpus: usize, words: usize) -> Self {
         let Ok(cpus @ 1..=CPUS_MAX) = u32::try_from(nr_cpus) else {
@@ -139,14 +139,16 @@ impl Cells {
             Regime::Atomic => (Writer::Atomic, nr_cpus),
         };
         let lines_per_slot = words.div_ceil(LINE_WORDS);
+        // A product that wrapped around would be an array shorter than the sequence believes.
+        let lines = slots
+            .checked_mul(lines_per_slot)
+            .expect("the cells fit the address space");
         Self {
             writer,
             nr_cpus: cpus,
             words,
             lines_per_slot,
-            lines: iter::repeat_with(Line::zeroed)
-                .take(slots * lines_per_slot)
-                .collect(),
+            lines: iter::repeat_with(Line::zeroed).take(lines).collect(),
             aborts: StatCell::new(),
         }
     }

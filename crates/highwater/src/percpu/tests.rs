@@ -352,3 +352,9 @@ fn a_word_that_does_not_exist_is_refused() {
 fn cells_for_no_cpus_are_refused() {
     let _ = Cells::new(Regime::Restartable, 0, 1);
 }
+
+#[test]
+#[should_panic(expected = "the cells fit the address space")]
+fn cells_whose_size_wraps_around_are_refused() {
+    let _ = Cells::new(Regime::Restartable, 15, usize::MAX);
+}
