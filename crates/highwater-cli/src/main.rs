@@ -1,3 +1,84 @@
 //! The `highwater` program.
+//!
+//! One file per subcommand. Results go to standard output, everything else to standard error.
+//!
+//! | exit status | means |
+//! |---|---|
+//! | 0 | everything that was asked for holds |
+//! | 1 | it ran, and something did not verify or leaked |
+//! | 2 | bad input or an I/O error: nothing can be said |
+//! | 128 + n | ended by signal n, 130 for Ctrl-C |
 
-fn main() {}
+mod output;
+mod replay;
+mod signals;
+mod tenant_arg;
+
+use std::panic;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use output::complain;
+
+/// How the program ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Exit {
+    /// Everything that was asked for holds.
+    Fine,
+    /// It ran, and something did not verify or leaked.
+    Failed,
+    /// Bad input or an I/O error.
+    Unusable,
+    /// Ended by this signal.
+    Signal(u8),
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(match exit {
+            Exit::Fine => 0,
+            Exit::Failed => 1,
+            Exit::Unusable => 2,
+            Exit::Signal(signal) => 128 + signal,
+        })
+    }
+}
+
+/// Highwater: a memory manager for many-core, multi-tenant programs, driven by real traces.
+#[derive(Debug, Parser)]
+#[command(name = "highwater", version, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Replay access traces through the whole manager, under limits, and verify every page.
+    Replay(replay::ReplayArguments),
+}
+
+fn main() -> ExitCode {
+    report_panics_briefly();
+    // Prints help, or what is wrong with the arguments, and exits: 0 or 2.
+    let arguments = Arguments::parse();
+    let run = || match &arguments.command {
+        Command::Replay(arguments) => replay::run(arguments),
+    };
+    // The hook has told the user.
+    panic::catch_unwind(run).unwrap_or(Exit::Unusable).into()
+}
+
+/// A panic is a bug in Highwater: say so in a line, with the place, instead of a stack trace.
+fn report_panics_briefly() {
+    panic::set_hook(Box::new(|panic| {
+        let place = panic
+            .location()
+            .map_or_else(String::new, |place| format!(" at {place}"));
+        let message = panic.payload_as_str().unwrap_or("no message");
+        complain(format_args!(
+            "internal error{place}: {message}; this is a bug, please report it"
+        ));
+    }));
+}

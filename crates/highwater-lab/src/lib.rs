@@ -1,4 +1,5 @@
 //! Traces, workloads, reference models and experiments for Highwater.
 
 pub mod models;
+pub mod replay;
 pub mod trace;

@@ -1,0 +1,335 @@
+//! `highwater replay`: arguments, progress, and the report.
+
+use std::io::{self, IsTerminal};
+use std::panic::resume_unwind;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use highwater::units::Bytes;
+use highwater_lab::replay::{
+    Control, Failure, Outcome, Replay, ReplayConfig, ReplayError, RunProgress, THREADS_MAX, Table,
+    TenantConfig, TraceInput,
+};
+use highwater_lab::trace::{Format, Lenient, ReaderOptions};
+use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::Exit;
+use crate::output::{complain, print, with_causes};
+use crate::signals::Signals;
+use crate::tenant_arg::TenantArgument;
+
+/// The trace that ships with the program.
+const PGBENCH: &[u8] = include_bytes!("../../../traces/pgbench.hwt.zst");
+
+/// How often signals are looked at and the progress bar is drawn.
+const TICK: Duration = Duration::from_millis(50);
+
+/// A run that is shorter shows no progress bar.
+const SILENT: Duration = Duration::from_secs(1);
+
+const EXAMPLES: &str = "\
+Examples:
+  highwater replay
+      the trace that ships with the program: PostgreSQL under pgbench
+  highwater replay P3.lis.zst --capacity 16MiB --json
+      one trace, the report as JSON
+  highwater replay --threads 4 --tenant web=web07.trace.xz,format=u32be,max=8MiB \\
+                   --tenant db=OLTP.lis.zst
+      two tenants on four threads, one of them limited
+
+Exit status: 0 when every page verified and nothing leaked, 1 when not, 2 for bad input or an I/O
+error, 130 after Ctrl-C.";
+
+/// Arguments of `highwater replay`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ReplayArguments {
+    /// Traces to replay, each as a tenant named after its file [default: the shipped pgbench trace]
+    ///
+    /// Plain or compressed with zstd, gzip or xz.
+    #[arg(value_name = "TRACE")]
+    traces: Vec<PathBuf>,
+
+    /// Format of the traces [default: told by their content]
+    #[arg(long, value_parser = format_parser())]
+    format: Option<Format>,
+
+    /// Bytes of a block in `arc` traces [default: 512]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..))]
+    block_size: Option<u32>,
+
+    /// Skip and count bad records instead of stopping at the first
+    #[arg(long)]
+    lenient: bool,
+
+    /// Memory for page frames, as in 64MiB or 2GiB
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_bytes)]
+    capacity: Bytes,
+
+    /// Threads that access pages; with 1 a run can be repeated exactly
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_threads)]
+    threads: usize,
+
+    /// A tenant with a name, a trace and perhaps a limit; repeatable
+    #[arg(long = "tenant", value_name = "NAME=TRACE[,max=SIZE][,format=FORMAT]")]
+    tenants: Vec<TenantArgument>,
+
+    /// Where the sparse data files go, as large as the traces' footprint [default: the system's
+    /// directory for temporary files]
+    #[arg(long)]
+    dir: Option<PathBuf>,
+
+    /// Decides page contents and which tenant comes next
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+
+    /// Print the report as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_bytes(text: &str) -> Result<Bytes, String> {
+    text.parse().map_err(|e| format!("{e}"))
+}
+
+fn format_parser() -> impl TypedValueParser<Value = Format> {
+    let names = Format::ALL.map(|format| format.name());
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<Format>())
+}
+
+fn parse_threads(text: &str) -> Result<usize, String> {
+    let threads = text.parse().ok();
+    threads
+        .filter(|threads| (1..=THREADS_MAX).contains(threads))
+        .ok_or_else(|| format!("expected 1 to {THREADS_MAX} threads"))
+}
+
+/// Replays, reports, and says how the program is to end.
+pub(crate) fn run(arguments: &ReplayArguments) -> Exit {
+    let signals = match Signals::install() {
+        Ok(signals) => signals,
+        Err(e) => return unusable(format_args!("cannot handle signals: {e}")),
+    };
+    let replay = match Replay::prepare(&arguments.config()) {
+        Ok(replay) => replay,
+        Err(error) => return unusable(format_args!("{}", with_causes(&error))),
+    };
+    let control = Control::default();
+    let result = watched(&control, &signals, || replay.run(&control));
+    match result {
+        Ok(outcome) => arguments.report(&outcome),
+        Err(failure) => explain(&failure, &signals),
+    }
+}
+
+fn unusable(message: std::fmt::Arguments<'_>) -> Exit {
+    complain(message);
+    Exit::Unusable
+}
+
+fn explain(failure: &Failure, signals: &Signals) -> Exit {
+    let Failure { error, leaks } = failure;
+    if let (ReplayError::Interrupted, Some(signal)) = (error, signals.received()) {
+        complain(format_args!("interrupted"));
+        return Exit::Signal(signal);
+    }
+    complain(format_args!("{}", with_causes(error)));
+    if leaks.frames > 0 || leaks.bytes > 0 {
+        complain(format_args!(
+            "{} frames and {} of charges were not given back; this is a bug, please report it",
+            leaks.frames,
+            Bytes(leaks.bytes)
+        ));
+    }
+    Exit::Unusable
+}
+
+impl ReplayArguments {
+    fn config(&self) -> ReplayConfig {
+        let named = self.tenants.iter().map(|tenant| self.named_tenant(tenant));
+        let positional = self.traces.iter().map(|path| TenantConfig {
+            name: name_of(path),
+            trace: TraceInput::File(path.clone()),
+            options: self.options(None),
+            max: None,
+        });
+        let mut tenants: Vec<TenantConfig> = positional.chain(named).collect();
+        if tenants.is_empty() {
+            tenants.push(shipped());
+        }
+        ReplayConfig {
+            tenants,
+            capacity: self.capacity,
+            threads: self.threads,
+            seed: self.seed,
+            dir: self.dir.clone().unwrap_or_else(std::env::temp_dir),
+        }
+    }
+
+    fn named_tenant(&self, tenant: &TenantArgument) -> TenantConfig {
+        TenantConfig {
+            name: tenant.name.clone(),
+            trace: TraceInput::File(tenant.trace.clone()),
+            options: self.options(tenant.format),
+            max: tenant.max,
+        }
+    }
+
+    fn options(&self, format: Option<Format>) -> ReaderOptions {
+        ReaderOptions {
+            format: format.or(self.format),
+            block_size: self.block_size,
+            lenient: if self.lenient {
+                Lenient::SkipBad
+            } else {
+                Lenient::StopAtBad
+            },
+        }
+    }
+
+    fn report(&self, outcome: &Outcome) -> Exit {
+        let printed = if self.json {
+            match serde_json::to_string(&outcome.report) {
+                Ok(json) => print(format_args!("{json}\n")),
+                Err(e) => Err(e.into()),
+            }
+        } else {
+            print(format_args!("{}", Table(outcome)))
+        };
+        if let Err(e) = printed {
+            return unusable(format_args!("cannot write the report: {e}"));
+        }
+        for mismatch in &outcome.mismatches {
+            complain(format_args!("verify failure: {mismatch}"));
+        }
+        if self.json {
+            for (tenant, count) in &outcome.bad_records {
+                complain(format_args!(
+                    "tenant `{tenant}`: {count} bad records skipped"
+                ));
+            }
+        }
+        if outcome.report.is_clean() {
+            Exit::Fine
+        } else {
+            Exit::Failed
+        }
+    }
+}
+
+/// The tenant of a run that names none.
+fn shipped() -> TenantConfig {
+    TenantConfig {
+        name: "pgbench".to_owned(),
+        trace: TraceInput::Embedded {
+            name: "pgbench.hwt.zst",
+            bytes: PGBENCH,
+        },
+        options: ReaderOptions::default(),
+        max: None,
+    }
+}
+
+/// The file's name up to its first dot: `P3` for `traces/P3.lis.zst`.
+fn name_of(path: &Path) -> String {
+    let file = path
+        .file_name()
+        .unwrap_or(path.as_os_str())
+        .to_string_lossy();
+    match file.split_once('.') {
+        Some((name, _)) if !name.is_empty() => name.to_owned(),
+        _ => file.into_owned(),
+    }
+}
+
+/// Does `work` on another thread while this one passes signals on and draws progress.
+fn watched<T: Send>(control: &Control, signals: &Signals, work: impl FnOnce() -> T + Send) -> T {
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let watcher = thread::current();
+        let worker = scope.spawn(|| {
+            let _wake = Wake {
+                is_done: &is_done,
+                watcher,
+            };
+            work()
+        });
+        let start = Instant::now();
+        let mut bar = None;
+        // Relaxed: joining the worker orders its result.
+        while !is_done.load(Ordering::Relaxed) {
+            thread::park_timeout(TICK);
+            if signals.received().is_some() {
+                control.stop();
+            }
+            if start.elapsed() >= SILENT && io::stderr().is_terminal() {
+                let progress = control.progress();
+                let bar = bar.get_or_insert_with(|| new_bar(progress, start.elapsed()));
+                bar.set_message(HumanCount(progress.page_accesses).to_string());
+                bar.set_position(progress.trace_bytes_read);
+            }
+        }
+        if let Some(bar) = bar {
+            bar.finish_and_clear();
+        }
+        match worker.join() {
+            Ok(result) => result,
+            Err(panic) => resume_unwind(panic),
+        }
+    })
+}
+
+/// Tells the watcher that the work is done, also when it panics.
+struct Wake<'a> {
+    /// Written by the worker, read by the watcher; publishes nothing.
+    is_done: &'a AtomicBool,
+    watcher: thread::Thread,
+}
+
+impl Drop for Wake<'_> {
+    fn drop(&mut self) {
+        // Relaxed: the watcher joins this thread before it looks at anything else.
+        self.is_done.store(true, Ordering::Relaxed);
+        self.watcher.unpark();
+    }
+}
+
+/// A progress bar on standard error, for a terminal only.
+fn new_bar(progress: RunProgress, elapsed: Duration) -> ProgressBar {
+    let (length, template) = match progress.trace_bytes_total {
+        0 => (None, "{elapsed_precise} {spinner} {msg} accesses"),
+        total => {
+            let template = "{elapsed_precise} [{wide_bar}] {percent} %  {msg} accesses  {eta} left";
+            (Some(total), template)
+        }
+    };
+    let bar = ProgressBar::with_draw_target(length, ProgressDrawTarget::stderr())
+        .with_elapsed(elapsed)
+        .with_position(progress.trace_bytes_read);
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style.progress_chars("=> ")),
+        // The templates are fixed and well-formed; a plain bar is no reason to stop.
+        Err(_) => bar,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tenants_are_named_after_their_files() {
+        for (path, name) in [
+            ("traces/P3.lis.zst", "P3"),
+            ("lirs-cpp.trace.gz", "lirs-cpp"),
+            ("plain", "plain"),
+            (".hidden", ".hidden"),
+        ] {
+            assert_eq!(name_of(Path::new(path)), name);
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Signals that end a run: the first one is remembered and polled, the second ends the program.
+//!
+//! SIGINT, SIGTERM and SIGHUP are remembered. SIGXFSZ, which the system sends when a file would
+//! exceed `ulimit -f`, is turned into the error that the write then returns.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::flag;
+
+/// What arrived so far.
+#[derive(Clone, Debug)]
+pub(crate) struct Signals {
+    /// The signal, or 0. Written by signal handlers, read by the thread that watches the run.
+    /// Publishes nothing but itself.
+    received: Arc<AtomicUsize>,
+}
+
+impl Signals {
+    /// Installs the handlers.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses one.
+    pub(crate) fn install() -> io::Result<Self> {
+        let received = Arc::new(AtomicUsize::new(0));
+        let again = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            let number = usize::try_from(signal).map_err(io::Error::other)?;
+            // Handlers run in the order of registration: the first to arrive finds the flag unset.
+            flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&again))?;
+            flag::register(signal, Arc::clone(&again))?;
+            flag::register_usize(signal, Arc::clone(&received), number)?;
+        }
+        flag::register(SIGXFSZ, Arc::default())?;
+        Ok(Self { received })
+    }
+
+    /// The signal that asked to end, if one did.
+    pub(crate) fn received(&self) -> Option<u8> {
+        // Relaxed: the number is all there is to see.
+        match self.received.load(Ordering::Relaxed) {
+            0 => None,
+            signal => u8::try_from(signal).ok(),
+        }
+    }
+}

@@ -1,0 +1,617 @@
+//! The promise: `highwater replay` verifies every page it reads and writes, reports exactly the
+//! documented fields, ends with the documented exit status, and leaves nothing behind, however it
+//! ends. Every test drives the built program.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot set itself up has failed"
+)]
+
+use std::fs::{self, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// How long anything may take before a test gives up: far more than it needs on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The seed of a test: `SEED` from the environment, or a fixed one.
+fn seed() -> u64 {
+    std::env::var("SEED").map_or(20, |seed| seed.parse().unwrap())
+}
+
+fn highwater(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_highwater"));
+    command.args(arguments);
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    highwater(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// A directory with traces in it and an empty one for data files.
+struct Bench {
+    root: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("data")).unwrap();
+        Self { root }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.root
+            .path()
+            .join(name)
+            .into_os_string()
+            .into_string()
+            .unwrap()
+    }
+
+    fn dir(&self) -> String {
+        self.path("data")
+    }
+
+    fn write(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+        let path = self.path(name);
+        fs::write(&path, content).unwrap();
+        path
+    }
+
+    /// A `csv` trace of reads and writes of keys, larger than the smallest capacity.
+    fn mixed_trace(&self, name: &str, seed: u64, requests: usize) -> String {
+        let mut rng = Rng::with_seed(seed);
+        let mut trace = String::from(CSV_HEADER);
+        for _ in 0..requests {
+            trace += &csv_line(&mut rng);
+        }
+        self.write(name, trace)
+    }
+
+    /// What lies where data files go.
+    fn left(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.dir()).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+const CSV_HEADER: &str = "time,key,size,op\n";
+
+/// A request for one of 6,000 keys of one page or two, the low ones more often; a third are writes.
+fn csv_line(rng: &mut Rng) -> String {
+    let key = rng.u32(..6_000).min(rng.u32(..6_000));
+    let size = if key.is_multiple_of(5) { 8_000 } else { 100 };
+    let op = if rng.u32(..3) == 0 { "write" } else { "read" };
+    format!("0,{key},{size},{op}\n")
+}
+
+/// The program replaying an endless trace of reads and writes from its standard input.
+struct Endless {
+    child: Child,
+    feeder: JoinHandle<()>,
+}
+
+impl Endless {
+    fn start(dir: &str, threads: &str) -> Self {
+        let arguments = [
+            "replay",
+            "/dev/stdin",
+            "--format",
+            "csv",
+            "--capacity",
+            CAPACITY,
+            "--threads",
+            threads,
+            "--dir",
+            dir,
+        ];
+        let mut child = highwater(&arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let feeder = thread::spawn(move || {
+            let mut rng = Rng::with_seed(3);
+            let mut chunk = String::from(CSV_HEADER);
+            // Ends when the program does: nobody reads the pipe any more.
+            while stdin.write_all(chunk.as_bytes()).is_ok() {
+                chunk = (0..100).map(|_| csv_line(&mut rng)).collect();
+            }
+        });
+        Self { child, feeder }
+    }
+
+    /// Waits until the run has laid out pages of its data file.
+    fn wait_until_running(&mut self) -> PathBuf {
+        let start = Instant::now();
+        loop {
+            assert!(start.elapsed() < PATIENCE, "no data file was laid out");
+            if let Some(file) = self.data_file().filter(|file| has_data(file)) {
+                return file;
+            }
+            assert!(self.child.try_wait().unwrap().is_none(), "ended early");
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// The unlinked data file, through the program's table of open files.
+    fn data_file(&self) -> Option<PathBuf> {
+        let table = format!("/proc/{}/fd", self.child.id());
+        let files = fs::read_dir(table).ok()?.filter_map(Result::ok);
+        let leads_to_data = |file: &PathBuf| {
+            fs::read_link(file).is_ok_and(|target| target.to_string_lossy().contains("/data-0"))
+        };
+        files.map(|file| file.path()).find(leads_to_data)
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits for the end: exit status or 128 + signal, and standard error.
+    fn finish(mut self) -> (i32, String) {
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            if start.elapsed() > PATIENCE {
+                self.child.kill().unwrap();
+                panic!("the program did not end");
+            }
+            thread::sleep(Duration::from_millis(2));
+        };
+        self.feeder.join().unwrap();
+        let mut said = String::new();
+        self.child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut said)
+            .unwrap();
+        let code = status
+            .code()
+            .or_else(|| status.signal().map(|signal| 128 + signal));
+        (code.unwrap(), said)
+    }
+}
+
+fn has_data(file: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata(file).is_ok_and(|metadata| metadata.blocks() > 64)
+}
+
+/// Smaller than the traces here, so that reclaim works.
+const CAPACITY: &str = "8MiB";
+
+/// Goal: nobody is left without a way in. Method: no arguments, and both helps.
+#[test]
+fn help_shows_how_to_start() {
+    let alone = run(&[]);
+    assert!(text(&alone.stderr).contains("Usage: highwater <COMMAND>"));
+    let help = run(&["replay", "--help"]);
+    assert_eq!(help.status.code(), Some(0));
+    for word in [
+        "Examples:",
+        "--tenant",
+        "Exit status:",
+        "oracle-general",
+        "--lenient",
+    ] {
+        assert!(text(&help.stdout).contains(word), "{word}");
+    }
+}
+
+/// The program ends with status 2 and a message that holds all of `words`, and prints nothing else.
+fn assert_refused(arguments: &[&str], words: &[&str], dir: &str) {
+    let mut command = highwater(arguments);
+    if arguments.len() > 1 && !arguments.contains(&"--dir") {
+        command.args(["--dir", dir]);
+    }
+    let output = command.output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+    assert!(output.stdout.is_empty(), "{arguments:?}");
+    for word in words {
+        assert!(said.contains(word), "{arguments:?} lacks {word:?}: {said}");
+    }
+    let is_bug = said.contains("panicked") || said.contains("internal error");
+    assert!(!is_bug, "{arguments:?}: {said}");
+}
+
+/// Goal: bad input ends with status 2, nothing on standard output, and a message that names the
+/// value and what is expected. Method: one line for each kind of mistake.
+#[test]
+fn mistakes_are_named() {
+    let bench = Bench::new();
+    let trace = bench.write("a.lis", "0 8 0 0\n");
+    let other = bench.write("a.trace", "0 8 0 0\n");
+    let bad = bench.write("bad.lis", "0 8 0 0\n8 8 0 1\neight 8 0 2\n");
+    let dir = bench.dir();
+    let (missing, bad_tenant) = (bench.path("missing"), format!("a={trace},low=1MiB"));
+    let (no_max, twice) = (format!("a={trace},max=0"), format!("a={other}"));
+    let cases: [(&[&str], &[&str]); 15] = [
+        (&["replai"], &["unrecognized subcommand", "replay"]),
+        (
+            &["replay", &missing],
+            &["tenant `missing`", "cannot open the trace"],
+        ),
+        (
+            &["replay", &bad, "--format", "arc"],
+            &["bad.lis: record 3 at byte 16", "eight"],
+        ),
+        (
+            &["replay", &trace, "--capacity", "lots"],
+            &["`lots`", "64MiB"],
+        ),
+        (
+            &["replay", &trace, "--capacity", "1KiB"],
+            &["a capacity of 1 KiB", "give 64 KiB to"],
+        ),
+        (&["replay", &trace, "--threads", "0"], &["'0'", "1 to 1024"]),
+        (
+            &["replay", &trace, "--threads", "1025"],
+            &["'1025'", "1 to 1024"],
+        ),
+        (&["replay", &trace, "--seed", "x"], &["'x'", "--seed"]),
+        (
+            &["replay", &trace, "--format", "zip"],
+            &["'zip'", "oracle-general"],
+        ),
+        (
+            &["replay", &trace, "--block-size", "0"],
+            &["0", "--block-size"],
+        ),
+        (
+            &["replay", &trace, "--tenant", &twice],
+            &["two tenants are named `a`", "--tenant"],
+        ),
+        (
+            &["replay", "--tenant", &bad_tenant],
+            &["`low=1MiB`", "max=SIZE"],
+        ),
+        (
+            &["replay", "--tenant", &no_max],
+            &["max=0", "at least 4KiB"],
+        ),
+        (&["replay", "--tenant", "a"], &["NAME=TRACE"]),
+        (
+            &["replay", &trace, "--dir", &missing],
+            &["missing", "--dir"],
+        ),
+    ];
+    for (arguments, words) in cases {
+        assert_refused(arguments, words, &dir);
+    }
+    assert!(bench.left().is_empty());
+}
+
+/// Goal: the JSON has exactly the documented fields, in order, and its figures agree with a trace
+/// whose figures are known. Method: 3 requests for 1, 2 and 2 pages, the last resident.
+#[test]
+fn json_has_exactly_the_documented_fields() {
+    const FIELDS: &str = "requests page_accesses hits misses hit_ratio refaults pgscan pgsteal \
+        elapsed_s accesses_per_s hit_latency_us miss_latency_us capacity_bytes frames_peak_bytes \
+        rss_peak_bytes verify_failures leaked_frames leaked_bytes tenants";
+    const TENANT_FIELDS: &str = "name requests page_accesses hits hit_ratio usage_bytes \
+        usage_low_bytes usage_high_bytes usage_precise_bytes peak_bytes max_bytes max_events victims";
+    let bench = Bench::new();
+    let trace = bench.write("known.lis", "0 8 0 0\n8 16 0 1\n8 16 0 2\n");
+    let tenant = format!("known={trace},max=1MiB");
+    let output = run(&[
+        "replay",
+        "--tenant",
+        &tenant,
+        "--json",
+        "--dir",
+        &bench.dir(),
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    let report: Value = serde_json::from_str(&said).unwrap();
+    let sorted = |fields: &str| {
+        let mut fields: Vec<String> = fields.split_whitespace().map(str::to_owned).collect();
+        fields.sort();
+        fields
+    };
+    let keys = |value: &Value| {
+        value
+            .as_object()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    let tenant = &report["tenants"][0];
+    assert_eq!(sorted(&keys(&report).join(" ")), sorted(FIELDS));
+    assert_eq!(sorted(&keys(tenant).join(" ")), sorted(TENANT_FIELDS));
+    for latency in ["hit_latency_us", "miss_latency_us"] {
+        assert_eq!(
+            sorted(&keys(&report[latency]).join(" ")),
+            sorted("p50 p99 p999 max")
+        );
+    }
+    // The order of the fields, which a map does not keep.
+    let mut rest = said.as_str();
+    for field in FIELDS.split_whitespace() {
+        rest = rest.split_once(&format!("\"{field}\":")).unwrap().1;
+    }
+    assert_eq!(report["requests"], 3);
+    assert_eq!(report["page_accesses"], 5);
+    assert_eq!((&report["hits"], &report["misses"]), (&2.into(), &3.into()));
+    assert_eq!(report["hit_ratio"], 0.4);
+    assert_eq!(report["capacity_bytes"], 64 << 20);
+    assert_eq!(report["leaked_frames"], 0);
+    assert_eq!(tenant["name"], "known");
+    assert_eq!(tenant["usage_precise_bytes"], 3 * 4096);
+    assert_eq!(tenant["max_bytes"], 1 << 20);
+}
+
+/// Goal: the program works without arguments, and prints a table for people.
+#[test]
+fn the_shipped_trace_is_replayed_by_default() {
+    let bench = Bench::new();
+    let output = run(&["replay", "--dir", &bench.dir()]);
+    let table = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    for word in [
+        "page accesses",
+        "hit",
+        "p99.9",
+        "pgbench",
+        "verify failures",
+    ] {
+        assert!(table.contains(word), "{word}: {table}");
+    }
+    assert!(table.lines().all(|line| line == line.trim_end()), "{table}");
+    assert!(output.stderr.is_empty() && bench.left().is_empty());
+}
+
+/// Goal: `--lenient` passes over bad records and says how many.
+#[test]
+fn lenient_counts_bad_records() {
+    let bench = Bench::new();
+    let trace = bench.write("bad.lis", "0 8 0 0\neight 8 0 1\n8 8 0 2\n");
+    let dir = bench.dir();
+    let output = run(&[
+        "replay",
+        &trace,
+        "--format",
+        "arc",
+        "--lenient",
+        "--dir",
+        &dir,
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stdout).contains("1 bad record"),
+        "{}",
+        text(&output.stdout)
+    );
+}
+
+/// Goal: threads and writes do not disturb each other. Method: two tenants, one of them limited, 4
+/// threads, several seeds; every page is verified by the program itself.
+#[test]
+fn four_threads_verify_with_every_seed() {
+    let bench = Bench::new();
+    let seed = seed();
+    let first = bench.mixed_trace("first.csv", seed, 20_000);
+    let second = bench.mixed_trace("second.csv", seed + 1, 20_000);
+    let limited = format!("limited={second},max=2MiB");
+    for seed in seed..seed + 5 {
+        let output = run(&[
+            "replay",
+            &first,
+            "--tenant",
+            &limited,
+            "--threads",
+            "4",
+            "--capacity",
+            CAPACITY,
+            "--json",
+            "--seed",
+            &seed.to_string(),
+            "--dir",
+            &bench.dir(),
+        ]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "SEED={seed}: {said}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["requests"], 40_000, "SEED={seed}");
+        let refaults = report["refaults"].as_u64().unwrap();
+        assert!(
+            refaults > 0,
+            "SEED={seed}: the traces do not fit, so pages must come again"
+        );
+        let peak = report["tenants"][1]["peak_bytes"].as_u64().unwrap();
+        assert!(peak <= 2 << 20, "SEED={seed}: a peak of {peak} bytes");
+    }
+    assert!(bench.left().is_empty());
+}
+
+/// Goal: one thread and one seed give one result.
+#[test]
+fn one_thread_repeats_itself() {
+    let bench = Bench::new();
+    let traces = [
+        bench.mixed_trace("first.csv", seed(), 10_000),
+        bench.mixed_trace("second.csv", seed() + 1, 10_000),
+    ];
+    let figures = |run_seed: &str| {
+        let output = run(&[
+            "replay",
+            &traces[0],
+            &traces[1],
+            "--capacity",
+            CAPACITY,
+            "--json",
+            "--seed",
+            run_seed,
+            "--dir",
+            &bench.dir(),
+        ]);
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        ["hits", "refaults", "pgscan", "pgsteal", "tenants"].map(|field| report[field].clone())
+    };
+    assert_eq!(figures("1"), figures("1"));
+    assert_ne!(figures("1"), figures("2"), "the seed orders the tenants");
+}
+
+/// Goal: a signal ends a run at once, with its exit status, and nothing stays behind.
+#[test]
+fn signals_end_a_run_and_leave_nothing() {
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+        let bench = Bench::new();
+        let mut endless = Endless::start(&bench.dir(), "2");
+        endless.wait_until_running();
+        endless.signal(signal);
+        let (ended, said) = endless.finish();
+        assert_eq!((ended, said.trim()), (code, "highwater: interrupted"));
+        assert!(bench.left().is_empty());
+    }
+}
+
+/// Goal: SIGKILL at any moment does not hurt the next run. Method: kill at random moments, from
+/// the very start on; then a run must succeed and leave the directory empty.
+#[test]
+fn a_killed_run_does_not_hurt_the_next() {
+    let bench = Bench::new();
+    let seed = seed();
+    let mut rng = Rng::with_seed(seed);
+    let trace = bench.mixed_trace("small.csv", seed, 500);
+    for round in 0..12 {
+        let endless = Endless::start(&bench.dir(), "2");
+        thread::sleep(Duration::from_micros(rng.u64(..60_000)));
+        endless.signal(Signal::KILL);
+        let (ended, said) = endless.finish();
+        assert_eq!(ended, 137, "SEED={seed} round {round}: {said}");
+        let output = run(&["replay", &trace, "--threads", "2", "--dir", &bench.dir()]);
+        let said = text(&output.stderr);
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "SEED={seed} round {round}: {said}"
+        );
+        assert!(
+            bench.left().is_empty(),
+            "SEED={seed} round {round}: {:?}",
+            bench.left()
+        );
+    }
+}
+
+/// Goal: damage to the data file is found and ends with status 1. Method: the trace goes round more
+/// pages than fit the capacity; while the run waits for the second round, overwrite a byte of every
+/// page of its data file.
+#[test]
+fn damaged_data_is_a_verify_failure() {
+    const PAGES: u64 = 4_096;
+    let bench = Bench::new();
+    let dir = bench.dir();
+    let arguments = [
+        "replay",
+        "/dev/stdin",
+        "--format",
+        "lirs",
+        "--capacity",
+        CAPACITY,
+        "--json",
+        "--dir",
+        &dir,
+    ];
+    let mut child = highwater(&arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let round: String = (0..PAGES).map(|page| format!("{page}\n")).collect();
+    stdin.write_all(round.as_bytes()).unwrap();
+    let mut endless = Endless {
+        child,
+        feeder: thread::spawn(|| ()),
+    };
+    let file = endless.wait_until_running();
+    let damaged = OpenOptions::new().write(true).open(file).unwrap();
+    for page in 0..PAGES {
+        damaged
+            .write_all_at(b"damage", page * 4096 + 3_000)
+            .unwrap();
+    }
+    stdin.write_all(round.as_bytes()).unwrap();
+    drop(stdin);
+    let output = endless.child.wait_with_output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("verify failure: tenant `stdin`: page"),
+        "{said}"
+    );
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["verify_failures"].as_u64().unwrap() > 0);
+}
+
+/// Goal: a reader that goes away is not an error. Method: close the pipe before the report.
+#[test]
+fn a_closed_pipe_is_quiet() {
+    let bench = Bench::new();
+    let mut child = highwater(&["replay", "--dir", &bench.dir()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(
+        (output.status.code(), text(&output.stderr).as_str()),
+        (Some(0), "")
+    );
+}
+
+/// Goal: a limit on file sizes is an error with a reason, not a crash. Method: `ulimit -f`.
+#[test]
+fn a_file_size_limit_is_an_error() {
+    let bench = Bench::new();
+    let trace = bench.write("far.trace", "1000000\n2000000\n");
+    let script = "ulimit -f 1024 && exec \"$@\"";
+    let output = Command::new("sh")
+        .args([
+            "-c",
+            script,
+            "sh",
+            env!("CARGO_BIN_EXE_highwater"),
+            "replay",
+            &trace,
+        ])
+        .args(["--format", "lirs", "--dir", &bench.dir()])
+        .output()
+        .unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("page 1000000 does not fit a file of"),
+        "{said}"
+    );
+    assert!(bench.left().is_empty());
+}

@@ -1,0 +1,273 @@
+//! The real file behind a tenant: sparse, laid out page by page when first touched.
+//!
+//! Invariant: a page of the file is a hole (its first word is zero) or holds the contents of one
+//! version of that page; which version it must be, the oracle of versions says.
+//!
+//! A read finds a hole on the first touch of a page, writes version 0 into the file, and reads it
+//! back: what the cache gets always came out of the file. The cache reads a page by one thread at a
+//! time, so laying out needs no lock of its own.
+//!
+//! Failure: an I/O error goes to the cache as it is; the first one is kept, with the page and what
+//! was being done, so that the report can say more than an error number.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
+
+use highwater::cache::Backing;
+use highwater::sync::StatCell;
+use highwater::units::PAGE_BYTES;
+
+use super::content::{PageStamp, is_hole};
+use crate::trace::PAGE_LIMIT;
+
+/// The data file of one tenant.
+#[derive(Debug)]
+pub(super) struct TenantFile {
+    file: File,
+    pages: u64,
+    seed: u64,
+    tenant: u32,
+    laid_out: StatCell,
+    first_fault: OnceLock<Fault>,
+}
+
+/// The first I/O error of a file.
+#[derive(Debug)]
+pub(super) struct Fault {
+    /// What was being done.
+    pub(super) doing: Doing,
+    /// The page.
+    pub(super) page: u64,
+    /// The error's kind.
+    pub(super) kind: io::ErrorKind,
+    /// The error's text.
+    pub(super) message: String,
+}
+
+/// What a data file was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Doing {
+    /// Reading a page.
+    Read,
+    /// Writing the first version of a page.
+    LayOut,
+    /// Writing a dirty page.
+    WriteBack,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let doing = match self.doing {
+            Doing::Read => "reading",
+            Doing::LayOut => "laying out",
+            Doing::WriteBack => "writing back",
+        };
+        write!(f, "{doing} page {}: {}", self.page, self.message)?;
+        match self.kind {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                write!(
+                    f,
+                    "; free space there or name another directory with `--dir`"
+                )
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl TenantFile {
+    /// Makes `file`, which is empty, as long as the file system allows, without using any space.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot hold a single page.
+    pub(super) fn new(file: File, seed: u64, tenant: u32) -> io::Result<Self> {
+        let pages = stretch(&file)?;
+        Ok(Self {
+            file,
+            pages,
+            seed,
+            tenant,
+            laid_out: StatCell::new(),
+            first_fault: OnceLock::new(),
+        })
+    }
+
+    /// What the page must hold at `version`.
+    #[must_use]
+    pub(super) fn stamp(&self, page: u64, version: u32) -> PageStamp {
+        PageStamp {
+            seed: self.seed,
+            tenant: self.tenant,
+            page,
+            version,
+        }
+    }
+
+    /// Pages laid out so far: the tenant's footprint.
+    #[must_use]
+    pub(super) fn laid_out(&self) -> u64 {
+        self.laid_out.get()
+    }
+
+    /// The first I/O error, if there was one.
+    #[must_use]
+    pub(super) fn first_fault(&self) -> Option<&Fault> {
+        self.first_fault.get()
+    }
+
+    /// Reads a page straight from the file, a hole as zeros.
+    ///
+    /// # Errors
+    ///
+    /// When reading fails.
+    pub(super) fn read_raw(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
+        read_fully(&self.file, buf, page * PAGE_BYTES)
+    }
+
+    fn lay_out(&self, page: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.stamp(page, 0).fill(buf);
+        self.file.write_all_at(buf, page * PAGE_BYTES)?;
+        self.laid_out.add(1);
+        Ok(())
+    }
+
+    fn keep_fault(&self, doing: Doing, page: u64, error: &io::Error) {
+        // A later fault does not displace the first, which more likely is the cause.
+        let _ = self.first_fault.set(Fault {
+            doing,
+            page,
+            kind: error.kind(),
+            message: error.to_string(),
+        });
+    }
+}
+
+impl Backing for TenantFile {
+    fn len(&self) -> u64 {
+        self.pages * PAGE_BYTES
+    }
+
+    fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let fault = |doing| move |e: &io::Error| self.keep_fault(doing, page, e);
+        let read = self.read_raw(page, buf).inspect_err(fault(Doing::Read))?;
+        if read < buf.len() || !is_hole(buf) {
+            return Ok(read);
+        }
+        self.lay_out(page, buf).inspect_err(fault(Doing::LayOut))?;
+        buf.fill(0);
+        self.read_raw(page, buf).inspect_err(fault(Doing::Read))
+    }
+
+    fn write_page(&self, page: u64, buf: &[u8]) -> io::Result<usize> {
+        self.file
+            .write_all_at(buf, page * PAGE_BYTES)
+            .inspect_err(|e| self.keep_fault(Doing::WriteBack, page, e))?;
+        Ok(buf.len())
+    }
+
+    /// Does nothing: the file has no name and cannot outlive the run, so that durability means
+    /// nothing to it, and forcing a footprint of hundreds of MiB to the disk would cost seconds. A
+    /// page is in the file, for every reader, when its write returns.
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Reads until `buf` is full or the file ends.
+fn read_fully(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buf.len() {
+        match file.read_at(&mut buf[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(filled)
+}
+
+/// Gives the file the greatest length in pages that its file system takes and a trace can ask for,
+/// by bisection: at most 46 calls, none of which uses space.
+fn stretch(file: &File) -> io::Result<u64> {
+    let set = |pages: u64| file.set_len(pages * PAGE_BYTES);
+    set(1)?;
+    if set(PAGE_LIMIT).is_ok() {
+        return Ok(PAGE_LIMIT);
+    }
+    let (mut fits, mut refused) = (1, PAGE_LIMIT);
+    while refused - fits > 1 {
+        let middle = fits + (refused - fits) / 2;
+        match set(middle) {
+            Ok(()) => fits = middle,
+            Err(_) => refused = middle,
+        }
+    }
+    set(fits)?;
+    Ok(fits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use highwater::units::PAGE_SIZE;
+
+    fn tenant_file() -> TenantFile {
+        TenantFile::new(tempfile::tempfile().unwrap(), 5, 1).unwrap()
+    }
+
+    /// Goal: what a read returns came out of the file. Method: read a page twice, change the file
+    /// in between, and read pages at both ends.
+    #[test]
+    fn pages_are_laid_out_once_and_then_read() {
+        let file = tenant_file();
+        let mut page = vec![0; PAGE_SIZE];
+        for number in [0, 17, file.pages() - 1] {
+            assert_eq!(file.read_page(number, &mut page).unwrap(), PAGE_SIZE);
+            assert_eq!(file.stamp(number, 0).verify(&page), Ok(()));
+        }
+        file.stamp(17, 4).fill(&mut page);
+        assert_eq!(file.write_page(17, &page).unwrap(), PAGE_SIZE);
+        page.fill(0);
+        file.read_page(17, &mut page).unwrap();
+        assert_eq!(file.stamp(17, 4).verify(&page), Ok(()));
+        assert_eq!(file.laid_out(), 3);
+        assert!(file.first_fault().is_none());
+    }
+
+    #[test]
+    fn the_file_is_long_and_uses_no_space() {
+        use std::os::unix::fs::MetadataExt;
+        let file = tenant_file();
+        assert!(file.pages() >= 1 << 20, "{} pages", file.pages());
+        let metadata = file.file.metadata().unwrap();
+        assert_eq!(metadata.len(), file.pages() * PAGE_BYTES);
+        assert_eq!(metadata.blocks(), 0);
+    }
+
+    #[test]
+    fn the_first_fault_is_kept_with_its_page() {
+        let file = tenant_file();
+        // Reads zeros, a hole, and refuses what is laid out.
+        let full = File::options().read(true).write(true).open("/dev/full");
+        let full = TenantFile {
+            file: full.unwrap(),
+            ..tenant_file()
+        };
+        let mut page = vec![0; PAGE_SIZE];
+        full.read_page(3, &mut page).unwrap_err();
+        full.write_page(4, &page).unwrap_err();
+        let fault = full.first_fault().unwrap();
+        assert_eq!((fault.doing, fault.page), (Doing::LayOut, 3));
+        assert!(
+            fault.to_string().starts_with("laying out page 3: ")
+                && fault.to_string().ends_with("`--dir`"),
+            "{fault}"
+        );
+        assert!(file.first_fault().is_none());
+    }
+}

@@ -1,0 +1,430 @@
+//! The access loop: threads take batches, access every page, verify every byte, count and time.
+//!
+//! Invariant: of each page access, exactly one of these is true when it has been counted: it
+//! verified, or it is a verify failure that the report counts. Verification happens while the page
+//! is held (under the guard, or under its latch), outside of the time that is measured.
+//!
+//! Hit or miss: an access first tries to get the page without faulting; only if that refuses does
+//! it make the call that may read the file. A page that another thread faults in between the two
+//! counts as a miss, which is what this access saw.
+//!
+//! A write reads the page first, as any write of part of a page does, verifies what it replaces,
+//! and fills the page with the contents of the next version, under the page's exclusive latch.
+//!
+//! Failure: the first error stops all threads and is the one returned. A panicking worker stops
+//! the others as well.
+
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, Builder, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use highwater::units::PAGE_SIZE;
+
+use super::content::{Mismatch, PageStamp};
+use super::control::Control;
+use super::error::{ManagerError, ReplayError};
+use super::latency::Latencies;
+use super::report::{Outcome, Report, TenantReport, ratio, rss_peak_bytes, to_f64};
+use super::schedule::{self, Access};
+use super::setup::{Replay, Tenant, boxed};
+use super::versions::Versions;
+use crate::trace::Op;
+
+/// Mismatches that are described; all are counted. Chosen: what fits a terminal.
+const MISMATCHES_SHOWN: usize = 8;
+
+/// What an access saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    /// The page was resident.
+    Hit,
+    /// It was not.
+    Miss,
+}
+
+/// What one thread counted for one tenant.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    requests: u64,
+    page_accesses: u64,
+    hits: u64,
+}
+
+/// Pages that did not verify.
+#[derive(Debug, Default)]
+struct Failures {
+    count: u64,
+    shown: Vec<String>,
+}
+
+impl Failures {
+    #[cold]
+    fn add(&mut self, tenant: &Tenant, mismatch: &Mismatch) {
+        self.count += 1;
+        if self.shown.len() < MISMATCHES_SHOWN {
+            self.shown
+                .push(format!("tenant `{}`: {mismatch}", tenant.name));
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.count += other.count;
+        let room = MISMATCHES_SHOWN - self.shown.len();
+        self.shown.extend(other.shown.into_iter().take(room));
+    }
+}
+
+/// Everything that the threads counted.
+#[derive(Debug, Default)]
+struct Counts {
+    tallies: Vec<Tally>,
+    hits: Latencies,
+    misses: Latencies,
+    failures: Failures,
+}
+
+impl Counts {
+    fn new(tenants: usize) -> Self {
+        Self {
+            tallies: vec![Tally::default(); tenants],
+            ..Self::default()
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        for (sum, tally) in self.tallies.iter_mut().zip(other.tallies) {
+            sum.requests += tally.requests;
+            sum.page_accesses += tally.page_accesses;
+            sum.hits += tally.hits;
+        }
+        self.hits.merge(&other.hits);
+        self.misses.merge(&other.misses);
+        self.failures.merge(other.failures);
+    }
+
+    fn total(&self, count: impl Fn(&Tally) -> u64) -> u64 {
+        self.tallies.iter().map(count).sum()
+    }
+}
+
+/// Replays all traces, writes back and verifies. Leaks are not looked for here.
+pub(super) fn replay(run: &Replay, control: &Control) -> Result<Outcome, ReplayError> {
+    let start = Instant::now();
+    let mut counts = access_all(run, control)?;
+    let elapsed = start.elapsed();
+    let tenants = run.tenants.iter().zip(&counts.tallies);
+    let tenants = tenants.map(|(tenant, tally)| tenant_report(run, tenant, *tally));
+    let tenants = tenants.collect();
+    for tenant in &run.tenants {
+        verify_written(tenant, control, &mut counts.failures)?;
+    }
+    let bad_records = run.tenants.iter().zip(&run.sources);
+    let bad_records = bad_records.map(|(t, source)| (t.name.clone(), source.bad_records()));
+    Ok(Outcome {
+        report: report(run, &counts, elapsed, tenants),
+        mismatches: counts.failures.shown,
+        bad_records: bad_records.filter(|(_, count)| *count > 0).collect(),
+        footprint_pages: run.tenants.iter().map(|t| t.data.laid_out()).sum(),
+    })
+}
+
+/// Runs the worker threads until the traces end or something fails.
+fn access_all(run: &Replay, control: &Control) -> Result<Counts, ReplayError> {
+    let first_error = Mutex::new(None);
+    let fail = |error| {
+        let mut first = first_error.lock().unwrap_or_else(PoisonError::into_inner);
+        // The first one stops the others, who then are interrupted: that is not the cause.
+        if matches!(*first, None | Some(ReplayError::Interrupted)) {
+            *first = Some(error);
+        }
+        drop(first);
+        control.stop();
+    };
+    let mut counts = Counts::new(run.tenants.len());
+    thread::scope(|scope| {
+        let mut workers: Vec<ScopedJoinHandle<'_, Counts>> = Vec::new();
+        for index in 0..run.threads {
+            let fail = &fail;
+            let worker = Builder::new().name(format!("replay-{index}"));
+            let worker = worker.spawn_scoped(scope, move || {
+                let _stop = StopOnPanic(control);
+                let mut worker = Worker::new(run, control);
+                if let Err(error) = worker.work(index) {
+                    fail(error);
+                }
+                worker.counts
+            });
+            match worker {
+                Ok(worker) => workers.push(worker),
+                Err(source) => {
+                    fail(ReplayError::Spawn { index, source });
+                    break;
+                }
+            }
+        }
+        for worker in workers {
+            match worker.join() {
+                Ok(counted) => counts.merge(counted),
+                Err(_) => fail(ReplayError::WorkerPanicked),
+            }
+        }
+    });
+    match first_error
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner)
+    {
+        None => Ok(counts),
+        Some(error) => Err(error),
+    }
+}
+
+/// Stops the run when its thread unwinds, so that nobody waits for it in vain.
+struct StopOnPanic<'a>(&'a Control);
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.stop();
+        }
+    }
+}
+
+/// One thread's view of the run.
+struct Worker<'a> {
+    run: &'a Replay,
+    control: &'a Control,
+    counts: Counts,
+}
+
+impl<'a> Worker<'a> {
+    fn new(run: &'a Replay, control: &'a Control) -> Self {
+        let counts = Counts::new(run.tenants.len());
+        Self {
+            run,
+            control,
+            counts,
+        }
+    }
+
+    fn work(&mut self, index: usize) -> Result<(), ReplayError> {
+        let mut rng = Rng::with_seed(self.run.seed.wrapping_add(index as u64));
+        let mut batch = Vec::new();
+        let (sources, control) = (&self.run.sources, self.control);
+        while let Some(tenant) = schedule::next_batch(sources, control, &mut rng, &mut batch)? {
+            let before = self.counts.tallies[tenant].page_accesses;
+            for access in &batch {
+                self.access(tenant, *access)?;
+            }
+            let accesses = self.counts.tallies[tenant].page_accesses - before;
+            control.page_accesses.add(accesses);
+        }
+        Ok(())
+    }
+
+    fn access(&mut self, index: usize, access: Access) -> Result<(), ReplayError> {
+        let run = self.run;
+        let tenant = &run.tenants[index];
+        self.counts.tallies[index].requests += 1;
+        for page in access.first..access.first + access.count {
+            if self.control.is_stopped() {
+                return Err(ReplayError::Interrupted);
+            }
+            let seen = match (&tenant.versions, access.op) {
+                (None, Op::Read) => self.read(tenant, page)?,
+                (Some(versions), Op::Read) => self.read_latched(tenant, versions, page)?,
+                (Some(versions), Op::Write) => self.write(tenant, versions, page)?,
+                (None, Op::Write) => {
+                    let read_only = "the file is open for reading only";
+                    return Err(access_failed(tenant, Op::Write, page, read_only.into()));
+                }
+            };
+            let tally = &mut self.counts.tallies[index];
+            tally.page_accesses += 1;
+            tally.hits += u64::from(seen == Seen::Hit);
+        }
+        Ok(())
+    }
+
+    /// Reads a page of an immutable file under a guard.
+    fn read(&mut self, tenant: &Tenant, page: u64) -> Result<Seen, ReplayError> {
+        let mapping = &tenant.mapping;
+        let start = Instant::now();
+        let guard = self.run.manager.enter();
+        let (bytes, seen) = match mapping.try_read(&guard, page) {
+            Some(bytes) => (bytes, Seen::Hit),
+            None => match mapping.read(&guard, page) {
+                Ok(bytes) => (bytes, Seen::Miss),
+                Err(e) => return Err(access_failed(tenant, Op::Read, page, boxed(e))),
+            },
+        };
+        self.time(start.elapsed(), seen);
+        self.verify(tenant, tenant.data.stamp(page, 0), bytes);
+        Ok(seen)
+    }
+
+    /// Reads a page of a writable file under its shared latch.
+    fn read_latched(
+        &mut self,
+        tenant: &Tenant,
+        versions: &Versions,
+        page: u64,
+    ) -> Result<Seen, ReplayError> {
+        let mapping = &tenant.mapping;
+        let start = Instant::now();
+        let (bytes, seen) = match mapping.try_read_latched(page) {
+            Some(bytes) => (bytes, Seen::Hit),
+            None => match mapping.read_latched(page) {
+                Ok(bytes) => (bytes, Seen::Miss),
+                Err(e) => return Err(access_failed(tenant, Op::Read, page, boxed(e))),
+            },
+        };
+        self.time(start.elapsed(), seen);
+        let version = versions.get(page).map_err(versions_failed(tenant))?;
+        self.verify(tenant, tenant.data.stamp(page, version), &bytes[..]);
+        Ok(seen)
+    }
+
+    /// Writes the next version of a page under its exclusive latch.
+    fn write(
+        &mut self,
+        tenant: &Tenant,
+        versions: &Versions,
+        page: u64,
+    ) -> Result<Seen, ReplayError> {
+        let mapping = &tenant.mapping;
+        let start = Instant::now();
+        let (mut bytes, seen) = match mapping.try_write(page) {
+            Some(bytes) => (bytes, Seen::Hit),
+            None => match mapping.write(page) {
+                Ok(bytes) => (bytes, Seen::Miss),
+                Err(e) => return Err(access_failed(tenant, Op::Write, page, boxed(e))),
+            },
+        };
+        self.time(start.elapsed(), seen);
+        let version = versions.get(page).map_err(versions_failed(tenant))?;
+        self.verify(tenant, tenant.data.stamp(page, version), &bytes[..]);
+        // 0 means "never written", also after 2^32 writes.
+        let next = version.wrapping_add(1).max(1);
+        tenant.data.stamp(page, next).fill(&mut bytes[..]);
+        let set = versions.set(page, next);
+        set.map_err(versions_failed(tenant))?;
+        Ok(seen)
+    }
+
+    fn time(&mut self, latency: Duration, seen: Seen) {
+        match seen {
+            Seen::Hit => self.counts.hits.record(latency),
+            Seen::Miss => self.counts.misses.record(latency),
+        }
+    }
+
+    fn verify(&mut self, tenant: &Tenant, stamp: PageStamp, bytes: &[u8]) {
+        if let Err(mismatch) = stamp.verify(bytes) {
+            self.counts.failures.add(tenant, &mismatch);
+        }
+    }
+}
+
+/// Writes the tenant's dirty pages back, then reads every page that was ever written straight from
+/// the data file and verifies it.
+fn verify_written(
+    tenant: &Tenant,
+    control: &Control,
+    failures: &mut Failures,
+) -> Result<(), ReplayError> {
+    let Some(versions) = &tenant.versions else {
+        return Ok(());
+    };
+    let synced = tenant.file.sync();
+    synced.map_err(|e| ReplayError::WriteBack {
+        tenant: tenant.name.clone(),
+        source: boxed(e),
+        fault: fault_of(tenant),
+    })?;
+    let mut page_bytes = vec![0; PAGE_SIZE];
+    let mut interrupted = false;
+    let walked = versions.walk(|page, version| {
+        if control.is_stopped() {
+            interrupted = true;
+            return Err(std::io::ErrorKind::Interrupted.into());
+        }
+        let read = tenant.data.read_raw(page, &mut page_bytes)?;
+        if let Err(mismatch) = tenant.data.stamp(page, version).verify(&page_bytes[..read]) {
+            failures.add(tenant, &mismatch);
+        }
+        Ok(())
+    });
+    if interrupted {
+        return Err(ReplayError::Interrupted);
+    }
+    walked.map_err(versions_failed(tenant))
+}
+
+fn tenant_report(run: &Replay, tenant: &Tenant, tally: Tally) -> TenantReport {
+    let usage = tenant.group.usage();
+    TenantReport {
+        name: tenant.name.clone(),
+        requests: tally.requests,
+        page_accesses: tally.page_accesses,
+        hits: tally.hits,
+        hit_ratio: ratio(tally.hits, tally.page_accesses),
+        usage_bytes: usage.value.bytes().0,
+        usage_low_bytes: usage.low.bytes().0,
+        usage_high_bytes: usage.high.bytes().0,
+        usage_precise_bytes: tenant.group.usage_precise().bytes().0,
+        peak_bytes: tenant.group.peak().value.bytes().0,
+        max_bytes: tenant.max.map(|max| max.0),
+        max_events: tenant.group.events().max,
+        victims: run.victims_of(tenant),
+    }
+}
+
+fn report(run: &Replay, counts: &Counts, elapsed: Duration, tenants: Vec<TenantReport>) -> Report {
+    let snapshot = run.manager.snapshot();
+    let stat = |name| snapshot.counter(name);
+    let page_accesses = counts.total(|tally| tally.page_accesses);
+    let hits = counts.total(|tally| tally.hits);
+    let elapsed_s = elapsed.as_secs_f64();
+    Report {
+        requests: counts.total(|tally| tally.requests),
+        page_accesses,
+        hits,
+        misses: page_accesses - hits,
+        hit_ratio: ratio(hits, page_accesses),
+        refaults: stat("workingset_refault_file"),
+        pgscan: stat("pgscan_kswapd") + stat("pgscan_direct"),
+        pgsteal: stat("pgsteal_kswapd") + stat("pgsteal_direct"),
+        elapsed_s,
+        accesses_per_s: to_f64(page_accesses) / elapsed_s.max(f64::MIN_POSITIVE),
+        hit_latency_us: counts.hits.summary(),
+        miss_latency_us: counts.misses.summary(),
+        capacity_bytes: run.capacity.0,
+        frames_peak_bytes: snapshot.frames.peak.bytes().0,
+        rss_peak_bytes: rss_peak_bytes(),
+        verify_failures: counts.failures.count,
+        leaked_frames: 0,
+        leaked_bytes: 0,
+        tenants,
+    }
+}
+
+fn fault_of(tenant: &Tenant) -> Option<String> {
+    tenant.data.first_fault().map(ToString::to_string)
+}
+
+#[cold]
+fn access_failed(tenant: &Tenant, op: Op, page: u64, source: ManagerError) -> ReplayError {
+    ReplayError::Access {
+        tenant: tenant.name.clone(),
+        op,
+        page,
+        source,
+        fault: fault_of(tenant),
+    }
+}
+
+fn versions_failed(tenant: &Tenant) -> impl FnOnce(std::io::Error) -> ReplayError {
+    let tenant = tenant.name.clone();
+    move |source| ReplayError::Versions { tenant, source }
+}

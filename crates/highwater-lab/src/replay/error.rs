@@ -1,0 +1,161 @@
+//! Why a replay could not be set up or could not go on.
+//!
+//! A page that does not verify and a leak are not errors: they are results, which the report holds.
+
+use std::error::Error;
+use std::io;
+use std::path::PathBuf;
+
+use highwater::units::Bytes;
+use thiserror::Error;
+
+use super::{TENANTS_MAX, THREADS_MAX};
+use crate::trace::{DirectoryError, Op, TraceError};
+
+/// An error of the manager, whatever the operation.
+pub type ManagerError = Box<dyn Error + Send + Sync>;
+
+/// Why a replay failed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// The configuration names no tenant.
+    #[error("no trace to replay: name at least one")]
+    NoTenants,
+    /// More tenants than a run can hold.
+    #[error("{tenants} tenants: a run holds at most {TENANTS_MAX}")]
+    TooManyTenants {
+        /// Tenants in the configuration.
+        tenants: usize,
+    },
+    /// Two tenants of one name.
+    #[error(
+        "two tenants are named `{name}`: give each a name of its own with `--tenant NAME=TRACE`"
+    )]
+    DuplicateTenant {
+        /// The name.
+        name: String,
+    },
+    /// A thread count out of range.
+    #[error("{threads} threads: expected 1 to {THREADS_MAX}")]
+    Threads {
+        /// The count.
+        threads: usize,
+    },
+    /// A limit under which no page can be resident.
+    #[error("tenant `{tenant}`: max={max} holds no page: expected at least 4 KiB, or no max")]
+    MaxTooSmall {
+        /// The tenant.
+        tenant: String,
+        /// The limit.
+        max: Bytes,
+    },
+    /// The run's files could not be made.
+    #[error("cannot make the replay's files in {}: {source}; name another directory with `--dir`", .dir.display())]
+    Directory {
+        /// The parent directory.
+        dir: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A tenant's trace could not be opened or read.
+    #[error("tenant `{tenant}`: {source}")]
+    Trace {
+        /// The tenant.
+        tenant: String,
+        /// What is wrong with it.
+        source: TraceError,
+    },
+    /// The directory of a key trace, which is on disk, failed.
+    #[error("tenant `{tenant}`: {source}")]
+    Keys {
+        /// The tenant.
+        tenant: String,
+        /// What the directory said.
+        source: DirectoryError,
+    },
+    /// A page that the tenant's file cannot hold.
+    #[error(
+        "tenant `{tenant}`: page {page} does not fit a file of {pages} pages, the longest that the file system takes; name a directory on another file system with `--dir`"
+    )]
+    PageBeyondFile {
+        /// The tenant.
+        tenant: String,
+        /// The last page of the request.
+        page: u64,
+        /// Pages in the file.
+        pages: u64,
+    },
+    /// The manager refused the configuration.
+    #[error("{0}")]
+    Build(ManagerError),
+    /// The manager refused a tenant's group, file or mapping.
+    #[error("tenant `{tenant}`: cannot set up its {what}: {source}")]
+    SetUp {
+        /// The tenant.
+        tenant: String,
+        /// What was refused.
+        what: &'static str,
+        /// Why.
+        source: ManagerError,
+    },
+    /// A page could not be had.
+    #[error("tenant `{tenant}`: {} page {page} failed: {source}{}", verb(.op), because(.fault.as_deref()))]
+    Access {
+        /// The tenant.
+        tenant: String,
+        /// Whether it was to be read or written.
+        op: Op,
+        /// The page.
+        page: u64,
+        /// What the manager said.
+        source: ManagerError,
+        /// The first I/O error of the tenant's file, which may be the cause.
+        fault: Option<String>,
+    },
+    /// Dirty pages could not be written back at the end.
+    #[error("tenant `{tenant}`: writing dirty pages back failed: {source}{}", because(.fault.as_deref()))]
+    WriteBack {
+        /// The tenant.
+        tenant: String,
+        /// What the manager said.
+        source: ManagerError,
+        /// The first I/O error of the tenant's file, which may be the cause.
+        fault: Option<String>,
+    },
+    /// The replay's own record of versions failed.
+    #[error("tenant `{tenant}`: the record of written pages failed: {source}")]
+    Versions {
+        /// The tenant.
+        tenant: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A thread could not be started.
+    #[error("cannot start worker thread {index}: {source}; use fewer with `--threads`")]
+    Spawn {
+        /// Which one, from 0.
+        index: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A worker met a broken invariant. The panic's message went to standard error.
+    #[error("a worker thread panicked: this is a bug in Highwater, please report it")]
+    WorkerPanicked,
+    /// The run was told to stop before the traces ended.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+fn verb(op: &Op) -> &'static str {
+    match op {
+        Op::Read => "reading",
+        Op::Write => "writing",
+    }
+}
+
+fn because(fault: Option<&str>) -> String {
+    fault.map_or_else(String::new, |fault| {
+        format!("; first I/O error of its data file: {fault}")
+    })
+}

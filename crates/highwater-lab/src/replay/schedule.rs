@@ -1,0 +1,216 @@
+//! Who replays what next: requests leave each trace in order, in batches, and the seed decides
+//! which tenant a thread serves next.
+//!
+//! Invariant: a tenant's batches are handed out in trace order, each to one thread. Threads that
+//! serve one tenant at the same time may interleave their accesses, as clients of a server do; with
+//! one thread the order of all accesses is a function of the traces and the seed.
+//!
+//! Protocol: a thread draws a tenant among those not finished and fills its batch under the lock of
+//! that tenant's reader; while another thread is at it, the next tenant is tried, and only when all
+//! are busy does it wait. Key traces are laid out under the same lock, so that accesses are pages
+//! once they leave here.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use fastrand::Rng;
+
+use super::control::Control;
+use super::error::ReplayError;
+use crate::trace::{DirectoryError, KeyDirectory, Op, Target, TraceReader};
+
+/// Requests in a batch. Chosen: enough to make the lock cheap, few enough that tenants take turns.
+const BATCH_REQUESTS: usize = 64;
+
+/// Pages after which a batch ends early, so that a tenant of large requests does not get more than
+/// its turn. Chosen: 4 MiB.
+const BATCH_PAGES: u64 = 1024;
+
+/// One request, as pages of the tenant's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Access {
+    pub(super) op: Op,
+    pub(super) first: u64,
+    pub(super) count: u64,
+}
+
+/// The trace of one tenant.
+#[derive(Debug)]
+pub(super) struct Source {
+    tenant: String,
+    /// Pages in the tenant's file: no access is beyond.
+    pages: u64,
+    dir: PathBuf,
+    state: Mutex<SourceState>,
+    /// Whether the trace has ended. Written under the lock by the thread that saw the end, read by
+    /// threads that choose a tenant. Publishes nothing: who misses it finds the reader at its end.
+    is_finished: AtomicBool,
+}
+
+#[derive(Debug)]
+struct SourceState {
+    reader: TraceReader,
+    /// Where the keys' pages lie; made when the first key comes.
+    keys: Option<KeyDirectory>,
+    /// Bytes of the trace, as stored, that were told to the progress bar.
+    bytes_told: u64,
+}
+
+impl Source {
+    /// The trace `reader` of a tenant whose file has `pages` pages. The keys of a key trace are kept
+    /// in nameless files in `dir`.
+    pub(super) fn new(tenant: String, pages: u64, reader: TraceReader, dir: PathBuf) -> Self {
+        let state = Mutex::new(SourceState {
+            reader,
+            keys: None,
+            bytes_told: 0,
+        });
+        Self {
+            tenant,
+            pages,
+            dir,
+            state,
+            is_finished: AtomicBool::new(false),
+        }
+    }
+
+    /// Bytes of the trace, as stored; 0 when it is not a file.
+    pub(super) fn bytes_total(&self) -> u64 {
+        let progress = self.lock().reader.progress();
+        progress.compressed_bytes_total.unwrap_or(0)
+    }
+
+    /// Records that were skipped because they are bad.
+    pub(super) fn bad_records(&self) -> u64 {
+        self.lock().reader.bad_records()
+    }
+
+    fn is_finished(&self) -> bool {
+        // Relaxed: see the field.
+        self.is_finished.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SourceState> {
+        // A reader whose thread panicked ends the run; what it still returns does not matter.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, SourceState>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Fills `batch`, leaving it empty when the trace has ended. Returns the stored bytes that the
+    /// trace was read further.
+    fn fill(&self, state: &mut SourceState, batch: &mut Vec<Access>) -> Result<u64, ReplayError> {
+        let mut pages: u64 = 0;
+        while batch.len() < BATCH_REQUESTS && pages < BATCH_PAGES {
+            let Some(request) = state.reader.next() else {
+                // Relaxed: see the field.
+                self.is_finished.store(true, Ordering::Relaxed);
+                break;
+            };
+            let request = request.map_err(|source| ReplayError::Trace {
+                tenant: self.tenant.clone(),
+                source,
+            })?;
+            let (first, count) = match request.target {
+                Target::Pages { first, count } => (first, count),
+                Target::Key { key, pages } => {
+                    let located = locate(&mut state.keys, &self.dir, key, pages);
+                    let first = located.map_err(|source| ReplayError::Keys {
+                        tenant: self.tenant.clone(),
+                        source,
+                    })?;
+                    (first, pages)
+                }
+            };
+            self.check_range(first, count)?;
+            pages = pages.saturating_add(count);
+            let op = request.op;
+            batch.push(Access { op, first, count });
+        }
+        let read = state.reader.progress().compressed_bytes_read;
+        let further = read.saturating_sub(state.bytes_told);
+        state.bytes_told += further;
+        Ok(further)
+    }
+
+    fn check_range(&self, first: u64, count: u64) -> Result<(), ReplayError> {
+        let end = first.saturating_add(count);
+        if end <= self.pages {
+            return Ok(());
+        }
+        Err(ReplayError::PageBeyondFile {
+            tenant: self.tenant.clone(),
+            page: end - 1,
+            pages: self.pages,
+        })
+    }
+}
+
+/// The first of the key's pages.
+fn locate(
+    keys: &mut Option<KeyDirectory>,
+    dir: &Path,
+    key: u64,
+    pages: u64,
+) -> Result<u64, DirectoryError> {
+    let keys = match keys {
+        Some(keys) => keys,
+        None => keys.insert(KeyDirectory::new_in(dir)?),
+    };
+    Ok(keys.locate(key, pages)?.start)
+}
+
+/// Fills `batch` from one of `sources` and returns which, or `None` when all have ended.
+pub(super) fn next_batch(
+    sources: &[Source],
+    control: &Control,
+    rng: &mut Rng,
+    batch: &mut Vec<Access>,
+) -> Result<Option<usize>, ReplayError> {
+    batch.clear();
+    loop {
+        let unfinished = sources
+            .iter()
+            .filter(|source| !source.is_finished())
+            .count();
+        if unfinished == 0 {
+            return Ok(None);
+        }
+        let drawn = rng.usize(..unfinished);
+        let Some((index, mut state)) = lock_one(sources, drawn) else {
+            continue;
+        };
+        control
+            .bytes_read
+            .add(sources[index].fill(&mut state, batch)?);
+        if !batch.is_empty() {
+            return Ok(Some(index));
+        }
+        // The trace ended exactly at the last batch. Each round here finishes a source, so there
+        // are no more rounds than sources.
+    }
+}
+
+/// Locks the `drawn`-th unfinished source, or one after it (around) that nobody is at, or waits for
+/// the drawn one.
+fn lock_one(sources: &[Source], drawn: usize) -> Option<(usize, MutexGuard<'_, SourceState>)> {
+    let unfinished = || {
+        let sources = sources.iter().enumerate();
+        sources.filter(|(_, source)| !source.is_finished())
+    };
+    let around = unfinished().skip(drawn).chain(unfinished().take(drawn));
+    for (index, source) in around {
+        if let Some(state) = source.try_lock() {
+            return Some((index, state));
+        }
+    }
+    let (index, source) = unfinished().nth(drawn)?;
+    Some((index, source.lock()))
+}

@@ -1,0 +1,332 @@
+//! Building a run and taking it down again: manager, tenants, files; and what was left over.
+//!
+//! Order of construction: run directory, traces (so that a wrong path costs nothing), manager, then
+//! for each tenant its data file, group and mapping. Once all files are open and unlinked, the
+//! directory is removed. Keys of a key trace lie in nameless files of the parent directory. Taking down goes the other way, and what is then still allocated or
+//! charged has leaked.
+
+use std::collections::{HashMap, HashSet};
+use std::error::Error;
+use std::io;
+use std::sync::{Arc, OnceLock};
+
+use highwater::cache::{Access, Backing};
+use highwater::group::Limits;
+use highwater::manager::{Background, File, Group, Manager, Mapping};
+use highwater::sync::StatCell;
+use highwater::units::{Bytes, GroupId, PAGE_BYTES};
+
+use super::backing::TenantFile;
+use super::control::Control;
+use super::engine;
+use super::error::{ManagerError, ReplayError};
+use super::report::Outcome;
+use super::run_dir::RunDir;
+use super::schedule::Source;
+use super::versions::Versions;
+use super::{ReplayConfig, TENANTS_MAX, THREADS_MAX, TenantConfig, TraceInput};
+use crate::trace::{TraceError, TraceReader};
+
+/// A run that is ready to go.
+#[derive(Debug)]
+pub struct Replay {
+    pub(super) manager: Manager,
+    pub(super) tenants: Vec<Tenant>,
+    pub(super) sources: Vec<Source>,
+    pub(super) capacity: Bytes,
+    pub(super) threads: usize,
+    pub(super) seed: u64,
+    victims: Victims,
+    /// Declared last, so that it is dropped, and with it what is left of the files, last.
+    _run_dir: RunDir,
+}
+
+/// What a tenant's accesses need.
+#[derive(Debug)]
+pub(super) struct Tenant {
+    pub(super) name: String,
+    pub(super) group: Group,
+    pub(super) max: Option<Bytes>,
+    pub(super) mapping: Mapping,
+    pub(super) file: File,
+    pub(super) data: Arc<TenantFile>,
+    /// Of a tenant that may write; the file of one that does not is immutable.
+    pub(super) versions: Option<Versions>,
+}
+
+/// How often each group was chosen as a victim, by the group's id. Filled in once, before the run.
+type Victims = Arc<OnceLock<HashMap<GroupId, StatCell>>>;
+
+/// What is still held after everything was dropped: nothing, or there is a bug.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Leaks {
+    /// Frames still allocated.
+    pub frames: u64,
+    /// Bytes still charged to any group.
+    pub bytes: u64,
+}
+
+/// A run that ended early, and what was left when it was taken down.
+#[derive(Debug)]
+pub struct Failure {
+    /// Why it ended.
+    pub error: ReplayError,
+    /// What was still held afterwards.
+    pub leaks: Leaks,
+}
+
+impl Replay {
+    /// Builds the run.
+    ///
+    /// # Errors
+    ///
+    /// When the configuration is out of range, a trace cannot be opened, the files cannot be made or
+    /// the manager refuses.
+    pub fn prepare(config: &ReplayConfig) -> Result<Self, ReplayError> {
+        Self::prepare_with(config, |_, data| data)
+    }
+
+    /// Builds the run with a layer of the caller's between the cache and each tenant's data file,
+    /// for example one that injects faults.
+    ///
+    /// # Errors
+    ///
+    /// As [`prepare`](Self::prepare).
+    pub fn prepare_with(
+        config: &ReplayConfig,
+        mut layer: impl FnMut(&str, Arc<dyn Backing>) -> Arc<dyn Backing>,
+    ) -> Result<Self, ReplayError> {
+        check(config)?;
+        let in_dir = |source| ReplayError::Directory {
+            dir: config.dir.clone(),
+            source,
+        };
+        let run_dir = RunDir::create(&config.dir).map_err(in_dir)?;
+        let manager = build_manager(config)?;
+        let victims = Victims::default();
+        count_victims(&manager, &victims);
+        let (mut tenants, mut sources) = (Vec::new(), Vec::new());
+        for (index, tenant) in config.tenants.iter().enumerate() {
+            let reader = open_trace(tenant).map_err(|source| ReplayError::Trace {
+                tenant: tenant.name.clone(),
+                source,
+            })?;
+            let files = Files::create(index, config.seed, access_of(&reader), &run_dir);
+            let files = files.map_err(in_dir)?;
+            let backing = layer(&tenant.name, files.data.clone());
+            let pages = backing.pages();
+            sources.push(Source::new(
+                tenant.name.clone(),
+                pages,
+                reader,
+                config.dir.clone(),
+            ));
+            tenants.push(Tenant::build(
+                &manager,
+                tenant,
+                backing,
+                files.data,
+                files.versions,
+            )?);
+        }
+        let counts = tenants.iter().map(|t| (t.group.id(), StatCell::new()));
+        victims.get_or_init(|| counts.collect());
+        run_dir.detach();
+        Ok(Self {
+            manager,
+            tenants,
+            sources,
+            capacity: config.capacity,
+            threads: config.threads,
+            seed: config.seed,
+            victims,
+            _run_dir: run_dir,
+        })
+    }
+
+    /// Replays every trace to its end, verifies what was written, and takes everything down.
+    ///
+    /// # Errors
+    ///
+    /// When a trace is bad, a page cannot be had, dirty pages cannot be written, or `control` said
+    /// stop. Pages that do not verify are counted in the report instead.
+    pub fn run(self, control: &Control) -> Result<Outcome, Failure> {
+        let total = self.sources.iter().map(Source::bytes_total).sum();
+        control.bytes_total.raise(total);
+        let result = engine::replay(&self, control);
+        if matches!(&result, Err(error) if !matches!(error, ReplayError::Interrupted)) {
+            for tenant in &self.tenants {
+                // The error that ended the run is the one to report.
+                let _ = tenant.file.sync();
+            }
+        }
+        let leaks = self.take_down();
+        match result {
+            Ok(mut outcome) => {
+                outcome.report.leaked_frames = leaks.frames;
+                outcome.report.leaked_bytes = leaks.bytes;
+                Ok(outcome)
+            }
+            Err(error) => Err(Failure { error, leaks }),
+        }
+    }
+
+    /// How often a tenant's group was chosen as a victim.
+    pub(super) fn victims_of(&self, tenant: &Tenant) -> u64 {
+        let count = self
+            .victims
+            .get()
+            .and_then(|all| all.get(&tenant.group.id()));
+        count.map_or(0, StatCell::get)
+    }
+
+    /// Drops mappings and files, evicts what is still cached, and looks what is left.
+    fn take_down(self) -> Leaks {
+        let groups: Vec<Group> = self.tenants.iter().map(|t| t.group.clone()).collect();
+        drop(self.tenants);
+        self.manager.drop_caches();
+        let of_tenants: u64 = groups.iter().map(|group| group.usage_precise().0).sum();
+        let of_root = self.manager.root().usage_precise().0;
+        Leaks {
+            frames: self.manager.snapshot().frames.allocated.0,
+            bytes: of_tenants.max(of_root) * PAGE_BYTES,
+        }
+    }
+}
+
+impl Tenant {
+    fn build(
+        manager: &Manager,
+        config: &TenantConfig,
+        backing: Arc<dyn Backing>,
+        data: Arc<TenantFile>,
+        versions: Option<Versions>,
+    ) -> Result<Self, ReplayError> {
+        let name = config.name.clone();
+        let limits = config.max.map_or_else(Limits::default, Limits::max);
+        let group = manager.root().child(&name, limits);
+        let group = group.map_err(refused(&name, "group"))?;
+        let access = match versions {
+            Some(_) => Access::ReadWrite,
+            None => Access::ReadOnly,
+        };
+        let pages = backing.pages();
+        let file = manager.open_backing(backing, access);
+        let file = file.map_err(refused(&name, "data file"))?;
+        let mapping = manager.space(&group).map_file(&file, 0..pages);
+        let mapping = mapping.map_err(refused(&name, "mapping"))?;
+        Ok(Self {
+            max: config.max,
+            name,
+            group,
+            mapping,
+            file,
+            data,
+            versions,
+        })
+    }
+}
+
+/// The files of one tenant, none of which has a name any more.
+struct Files {
+    data: Arc<TenantFile>,
+    versions: Option<Versions>,
+}
+
+impl Files {
+    fn create(index: usize, seed: u64, access: Access, run_dir: &RunDir) -> io::Result<Self> {
+        let open = |kind: &str| run_dir.anonymous_file(&format!("{kind}-{index}"));
+        let tenant = u32::try_from(index).map_err(io::Error::other)?;
+        let versions = match access {
+            Access::ReadWrite => Some(Versions::new(open("versions")?)),
+            Access::ReadOnly => None,
+        };
+        Ok(Self {
+            data: Arc::new(TenantFile::new(open("data")?, seed, tenant)?),
+            versions,
+        })
+    }
+}
+
+/// Refuses what no run can be built from.
+fn check(config: &ReplayConfig) -> Result<(), ReplayError> {
+    let threads = config.threads;
+    if !(1..=THREADS_MAX).contains(&threads) {
+        return Err(ReplayError::Threads { threads });
+    }
+    match config.tenants.len() {
+        0 => return Err(ReplayError::NoTenants),
+        tenants if tenants > TENANTS_MAX => return Err(ReplayError::TooManyTenants { tenants }),
+        _ => {}
+    }
+    let mut names = HashSet::new();
+    for tenant in &config.tenants {
+        if !names.insert(&tenant.name) {
+            let name = tenant.name.clone();
+            return Err(ReplayError::DuplicateTenant { name });
+        }
+        if let Some(max) = tenant.max.filter(|max| max.0 < PAGE_BYTES) {
+            let tenant = tenant.name.clone();
+            return Err(ReplayError::MaxTooSmall { tenant, max });
+        }
+    }
+    Ok(())
+}
+
+/// A manager of the configured capacity. One thread reclaims for itself, so that a run can be
+/// repeated; several have a background thread.
+fn build_manager(config: &ReplayConfig) -> Result<Manager, ReplayError> {
+    let background = if config.threads == 1 {
+        Background::Off
+    } else {
+        Background::Thread
+    };
+    let builder = Manager::builder().capacity(config.capacity);
+    let manager = builder.background(background).build();
+    manager.map_err(|e| ReplayError::Build(boxed(e)))
+}
+
+/// Has the manager count its victims. A replay never stops a tenant: it goes on with less memory.
+fn count_victims(manager: &Manager, victims: &Victims) {
+    let victims = Arc::clone(victims);
+    manager.on_exhausted(move |victim| {
+        let count = victims.get().and_then(|all| all.get(&victim.group()));
+        if let Some(count) = count {
+            count.add(1);
+        }
+    });
+}
+
+fn open_trace(tenant: &TenantConfig) -> Result<TraceReader, TraceError> {
+    match tenant.trace {
+        TraceInput::File(ref path) => TraceReader::open(path, &tenant.options),
+        TraceInput::Embedded { name, bytes } => {
+            TraceReader::from_reader(name, bytes, &tenant.options)
+        }
+    }
+}
+
+/// A file whose trace cannot write is immutable, and its resident reads need no latch.
+fn access_of(trace: &TraceReader) -> Access {
+    if trace.may_write() {
+        Access::ReadWrite
+    } else {
+        Access::ReadOnly
+    }
+}
+
+fn refused<E>(tenant: &str, what: &'static str) -> impl FnOnce(E) -> ReplayError
+where
+    E: Error + Send + Sync + 'static,
+{
+    let tenant = tenant.to_owned();
+    move |e| ReplayError::SetUp {
+        tenant,
+        what,
+        source: boxed(e),
+    }
+}
+
+pub(super) fn boxed<E: Error + Send + Sync + 'static>(error: E) -> ManagerError {
+    Box::new(error)
+}

@@ -1,0 +1,455 @@
+//! The promise: a replay drives every request through the manager, verifies every byte that comes
+//! back, notices damage and lost writes, and reports failures without losing memory.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot set itself up has failed"
+)]
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use fastrand::Rng;
+use highwater::cache::Backing;
+use highwater::units::{Bytes, PAGE_SIZE};
+use highwater_lab::models::Lru;
+use highwater_lab::replay::{
+    Control, Failure, Leaks, Outcome, Replay, ReplayConfig, ReplayError, TenantConfig, TraceInput,
+};
+use highwater_lab::trace::{Format, ReaderOptions};
+
+/// Smaller than the traces here, so that reclaim works.
+const CAPACITY: Bytes = Bytes::mib(8);
+
+/// The seed of a test: `SEED` from the environment, or a fixed one.
+fn seed() -> u64 {
+    std::env::var("SEED").map_or(30, |seed| seed.parse().unwrap())
+}
+
+/// A configuration of one thread without tenants.
+fn config(dir: &Path) -> ReplayConfig {
+    ReplayConfig {
+        tenants: Vec::new(),
+        capacity: CAPACITY,
+        threads: 1,
+        seed: seed(),
+        dir: dir.to_path_buf(),
+    }
+}
+
+/// A tenant with a trace of the given text, in `dir`.
+fn tenant(dir: &Path, name: &str, format: Format, text: &str) -> TenantConfig {
+    let path = dir.join(format!("{name}.txt"));
+    fs::write(&path, text).unwrap();
+    TenantConfig {
+        name: name.to_owned(),
+        trace: TraceInput::File(path),
+        options: ReaderOptions {
+            format: Some(format),
+            ..ReaderOptions::default()
+        },
+        max: None,
+    }
+}
+
+/// Reads of page numbers, as a `lirs` trace.
+fn reads(pages: impl IntoIterator<Item = u64>) -> String {
+    pages.into_iter().map(|page| format!("{page}\n")).collect()
+}
+
+/// Reads and writes of random keys among `keys`, as a `csv` trace. Each key has one page, and the
+/// first keys come first, so that key and page number are the same.
+fn mixed(seed: u64, keys: u64, requests: usize) -> String {
+    let mut rng = Rng::with_seed(seed);
+    let mut text = String::from("time,key,size,op\n");
+    let touch_all = (0..keys).map(|key| (key, "read"));
+    let random = (0..requests).map(|_| {
+        let op = if rng.bool() { "read" } else { "write" };
+        (rng.u64(..keys), op)
+    });
+    for (key, op) in touch_all.chain(random.collect::<Vec<_>>()) {
+        text += &format!("0,{key},4096,{op}\n");
+    }
+    text
+}
+
+/// What a layer does instead of reading or writing a page.
+enum Instead {
+    /// What was asked for.
+    Nothing,
+    /// The system's error `EIO`.
+    Fail,
+    /// Moves only so many bytes.
+    Only(usize),
+    /// Changes one byte on the way.
+    Flip(usize),
+    /// Claims success and does nothing.
+    Lose,
+}
+
+/// Decides by page number.
+type Decide = Box<dyn Fn(u64) -> Instead + Send + Sync>;
+
+/// A layer over a tenant's data file that misbehaves on request.
+struct Layer {
+    under: Arc<dyn Backing>,
+    on_read: Decide,
+    on_write: Decide,
+}
+
+impl fmt::Debug for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.under.fmt(f)
+    }
+}
+
+fn eio() -> io::Error {
+    io::Error::from_raw_os_error(5)
+}
+
+impl Backing for Layer {
+    fn len(&self) -> u64 {
+        self.under.len()
+    }
+
+    fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
+        match (self.on_read)(page) {
+            Instead::Nothing | Instead::Lose => self.under.read_page(page, buf),
+            Instead::Fail => Err(eio()),
+            Instead::Only(bytes) => Ok(self.under.read_page(page, buf)?.min(bytes)),
+            Instead::Flip(offset) => {
+                let read = self.under.read_page(page, buf)?;
+                buf[offset] ^= 1;
+                Ok(read)
+            }
+        }
+    }
+
+    fn write_page(&self, page: u64, buf: &[u8]) -> io::Result<usize> {
+        match (self.on_write)(page) {
+            Instead::Nothing => self.under.write_page(page, buf),
+            Instead::Fail => Err(eio()),
+            Instead::Only(bytes) => Ok(bytes),
+            Instead::Lose => Ok(buf.len()),
+            Instead::Flip(offset) => {
+                let mut changed = buf.to_vec();
+                changed[offset] ^= 1;
+                self.under.write_page(page, &changed)
+            }
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.under.sync()
+    }
+}
+
+fn nothing() -> Decide {
+    Box::new(|_| Instead::Nothing)
+}
+
+fn on_page(number: u64, instead: fn() -> Instead) -> Decide {
+    Box::new(move |page| {
+        if page == number {
+            instead()
+        } else {
+            Instead::Nothing
+        }
+    })
+}
+
+fn run(config: &ReplayConfig) -> Result<Outcome, Failure> {
+    Replay::prepare(config).unwrap().run(&Control::default())
+}
+
+/// Runs a single tenant's trace over a misbehaving layer.
+fn run_over(
+    tenant: TenantConfig,
+    dir: &Path,
+    on_read: Decide,
+    on_write: Decide,
+) -> Result<Outcome, Failure> {
+    let mut config = config(dir);
+    config.tenants.push(tenant);
+    let mut decide = Some((on_read, on_write));
+    let replay = Replay::prepare_with(&config, |_, under| {
+        let (on_read, on_write) = decide.take().unwrap();
+        Arc::new(Layer {
+            under,
+            on_read,
+            on_write,
+        })
+    });
+    replay.unwrap().run(&Control::default())
+}
+
+/// Goal: counts are those of the trace, and the hit ratio is at least about that of an exact LRU of
+/// the same size. Method: Zipf-like reads of more pages than the capacity holds.
+#[test]
+fn hits_come_close_to_an_exact_lru() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rng = Rng::with_seed(seed());
+    let pages: Vec<u64> = (0..60_000)
+        .map(|_| rng.u64(1..=8_000) * rng.u64(1..=8_000) / 8_000)
+        .collect();
+    let mut config = config(dir.path());
+    let trace = reads(pages.iter().copied());
+    config
+        .tenants
+        .push(tenant(dir.path(), "zipf", Format::Lirs, &trace));
+    let outcome = run(&config).unwrap();
+    let mut lru = Lru::new(usize::try_from(CAPACITY.pages_floor().0).unwrap());
+    let expected = pages.iter().filter(|page| lru.access(**page)).count();
+    let report = outcome.report;
+    assert!(report.is_clean());
+    assert_eq!((report.requests, report.page_accesses), (60_000, 60_000));
+    assert_eq!(report.hits + report.misses, 60_000);
+    let ratio = f64::from(u32::try_from(expected).unwrap()) / 60_000.0;
+    let found = report.hit_ratio;
+    assert!(
+        found >= ratio - 0.03,
+        "SEED={}: {found} against an LRU's {ratio}",
+        seed()
+    );
+    assert!(report.refaults > 0 && report.pgsteal > 0 && report.pgscan >= report.pgsteal);
+    assert!(report.frames_peak_bytes <= CAPACITY.0);
+}
+
+/// Goal: written pages survive eviction and are verified at the end. Method: random reads and
+/// writes of three times the capacity, with one thread and with four.
+#[test]
+fn written_pages_keep_their_versions() {
+    for threads in [1, 4] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = config(dir.path());
+        config.threads = threads;
+        let text = mixed(seed(), 6_000, 30_000);
+        config
+            .tenants
+            .push(tenant(dir.path(), "mixed", Format::Csv, &text));
+        let outcome = run(&config).unwrap();
+        assert!(outcome.report.is_clean(), "SEED={} {outcome:?}", seed());
+        assert_eq!(outcome.report.page_accesses, 36_000);
+        assert_eq!(outcome.footprint_pages, 6_000);
+    }
+}
+
+/// Goal: with one thread the cache sees each tenant's requests in trace order, and a batch of one
+/// tenant is not followed by that tenant's whole trace. Method: record which pages are read.
+#[test]
+fn requests_leave_in_trace_order_and_tenants_take_turns() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rng = Rng::with_seed(seed());
+    let mut pages: Vec<u64> = (0..1_000).collect();
+    rng.shuffle(&mut pages);
+    let mut config = config(dir.path());
+    for name in ["a", "b"] {
+        let trace = reads(pages.iter().copied());
+        config
+            .tenants
+            .push(tenant(dir.path(), name, Format::Lirs, &trace));
+    }
+    let seen: Arc<Mutex<Vec<(String, u64)>>> = Arc::default();
+    let replay = Replay::prepare_with(&config, |name, under| {
+        let (seen, name) = (Arc::clone(&seen), name.to_owned());
+        let on_read = Box::new(move |page| {
+            seen.lock().unwrap().push((name.clone(), page));
+            Instead::Nothing
+        });
+        Arc::new(Layer {
+            under,
+            on_read,
+            on_write: nothing(),
+        })
+    });
+    assert!(
+        replay
+            .unwrap()
+            .run(&Control::default())
+            .unwrap()
+            .report
+            .is_clean()
+    );
+    let seen = seen.lock().unwrap();
+    for name in ["a", "b"] {
+        let of_tenant = seen.iter().filter(|(tenant, _)| tenant == name);
+        assert!(
+            of_tenant.map(|(_, page)| *page).eq(pages.iter().copied()),
+            "SEED={}",
+            seed()
+        );
+    }
+    let turns = seen
+        .windows(2)
+        .filter(|pair| pair[0].0 != pair[1].0)
+        .count();
+    assert!(turns > 4, "SEED={}: {turns} turns", seed());
+}
+
+/// Goal: one wrong byte in one page is a verify failure that names the page.
+#[test]
+fn a_flipped_byte_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let tenant = tenant(dir.path(), "t", Format::Lirs, &reads(0..100));
+    let flip = on_page(42, || Instead::Flip(PAGE_SIZE - 1));
+    let outcome = run_over(tenant, dir.path(), flip, nothing()).unwrap();
+    assert_eq!(outcome.report.verify_failures, 1);
+    assert!(!outcome.report.is_clean());
+    assert!(
+        outcome.mismatches[0].contains("page 42 must be at version 0"),
+        "{outcome:?}"
+    );
+}
+
+/// Goal: a written page that does not reach the file, or reaches it damaged, is found, at the
+/// latest at the end. Method: write a page once, lose or change the write-back.
+#[test]
+fn lost_and_damaged_writes_are_found() {
+    let losses: [fn() -> Instead; 2] = [|| Instead::Lose, || Instead::Flip(2_000)];
+    for loss in losses {
+        let dir = tempfile::tempdir().unwrap();
+        let text = "time,key,size,op\n0,7,4096,read\n0,8,4096,write\n0,9,4096,write\n";
+        let tenant = tenant(dir.path(), "t", Format::Csv, text);
+        let outcome = run_over(tenant, dir.path(), nothing(), on_page(1, loss)).unwrap();
+        assert_eq!(outcome.report.verify_failures, 1, "{outcome:?}");
+        assert!(
+            outcome.mismatches[0].contains("page 1 must be at version 1"),
+            "{outcome:?}"
+        );
+    }
+}
+
+/// Goal: a page that cannot be read, or only in part, ends the run with an error that names it, and
+/// everything is given back.
+#[test]
+fn failed_and_short_reads_end_the_run() {
+    let faults: [fn() -> Instead; 2] = [|| Instead::Fail, || Instead::Only(100)];
+    for fault in faults {
+        for threads in [1, 3] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut config = config(dir.path());
+            config.threads = threads;
+            config
+                .tenants
+                .push(tenant(dir.path(), "t", Format::Lirs, &reads(0..10_000)));
+            let replay = Replay::prepare_with(&config, |_, under| {
+                let (on_read, on_write) = (on_page(5_000, fault), nothing());
+                Arc::new(Layer {
+                    under,
+                    on_read,
+                    on_write,
+                })
+            });
+            let failure = replay.unwrap().run(&Control::default()).unwrap_err();
+            assert_eq!(failure.leaks, Leaks::default());
+            let message = failure.error.to_string();
+            assert!(
+                message.contains("tenant `t`: reading page 5000 failed"),
+                "{message}"
+            );
+        }
+    }
+}
+
+/// Goal: dirty pages that cannot be written back end the run with an error, not with a verify
+/// failure.
+#[test]
+fn failed_write_back_ends_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let tenant = tenant(dir.path(), "t", Format::Csv, &mixed(seed(), 100, 1_000));
+    let fail = on_page(50, || Instead::Fail);
+    let failure = run_over(tenant, dir.path(), nothing(), fail).unwrap_err();
+    let ReplayError::WriteBack { tenant, .. } = &failure.error else {
+        panic!("SEED={}: {:?}", seed(), failure.error);
+    };
+    assert_eq!(tenant, "t");
+}
+
+/// Goal: a write-back that fails for a while loses nothing. Method: every write of the first
+/// hundred fails; the pages stay dirty, are written later, and verify.
+#[test]
+fn write_back_that_recovers_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let tenant = tenant(dir.path(), "t", Format::Csv, &mixed(seed(), 6_000, 20_000));
+    let writes = AtomicU64::new(0);
+    let fail_first = Box::new(move |_| match writes.fetch_add(1, Ordering::Relaxed) {
+        0..100 => Instead::Fail,
+        _ => Instead::Nothing,
+    });
+    let outcome = run_over(tenant, dir.path(), nothing(), fail_first).unwrap();
+    assert!(outcome.report.is_clean(), "SEED={}: {outcome:?}", seed());
+}
+
+/// Goal: a run that is told to stop ends early and gives everything back.
+#[test]
+fn a_stopped_run_is_interrupted() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(dir.path());
+    config
+        .tenants
+        .push(tenant(dir.path(), "t", Format::Lirs, &reads(0..1_000)));
+    let control = Control::default();
+    control.stop();
+    let failure = Replay::prepare(&config).unwrap().run(&control).unwrap_err();
+    assert!(matches!(failure.error, ReplayError::Interrupted));
+    assert_eq!(failure.leaks, Leaks::default());
+}
+
+/// Goal: nothing is left in the directory, whether the run ended well or not.
+#[test]
+fn nothing_is_left_in_the_directory() {
+    let (traces, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut config = config(data.path());
+    config.tenants.push(tenant(
+        traces.path(),
+        "t",
+        Format::Csv,
+        &mixed(seed(), 100, 1_000),
+    ));
+    let left = || fs::read_dir(data.path()).unwrap().count();
+    let replay = Replay::prepare(&config).unwrap();
+    assert_eq!(left(), 0, "the files have no names");
+    replay.run(&Control::default()).unwrap();
+    assert_eq!(left(), 0);
+    config.tenants.push(config.tenants[0].clone());
+    config.tenants[1].name = "u".to_owned();
+    config.tenants[1].trace = TraceInput::File("/nonexistent/trace".into());
+    Replay::prepare(&config).unwrap_err();
+    assert_eq!(left(), 0);
+}
+
+/// Goal: configurations that no run can be built from are refused by name.
+#[test]
+fn bad_configurations_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = tenant(dir.path(), "one", Format::Lirs, "1\n");
+    let refused = |change: &dyn Fn(&mut ReplayConfig)| {
+        let mut config = config(dir.path());
+        config.tenants.push(one.clone());
+        change(&mut config);
+        Replay::prepare(&config).unwrap_err().to_string()
+    };
+    type Change<'a> = &'a dyn Fn(&mut ReplayConfig);
+    let cases: [(Change<'_>, &str); 6] = [
+        (&|c| c.tenants.clear(), "no trace to replay"),
+        (&|c| c.threads = 0, "0 threads: expected 1 to 1024"),
+        (&|c| c.threads = 1025, "1025 threads"),
+        (
+            &|c| c.tenants.push(c.tenants[0].clone()),
+            "two tenants are named `one`",
+        ),
+        (
+            &|c| c.tenants[0].max = Some(Bytes(4_095)),
+            "max=4095 B holds no page",
+        ),
+        (&|c| c.capacity = Bytes(0), "capacity"),
+    ];
+    for (change, words) in cases {
+        let message = refused(change);
+        assert!(message.contains(words), "{message}");
+    }
+}
