@@ -107,7 +107,7 @@ impl Recorded {
 
     fn replay(&self, folder: &Path, capacity: Pages) -> Report {
         let tenant = TenantConfig {
-            name: self.file.to_owned(),
+            name: "recorded".to_owned(),
             trace: TraceInput::File(folder.join(self.file)),
             options: self.options(),
             max: None,

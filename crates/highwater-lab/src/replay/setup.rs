@@ -14,6 +14,7 @@ use highwater::cache::{Access, Backing};
 use highwater::group::Limits;
 use highwater::manager::{Background, File, Group, Manager, Mapping};
 use highwater::sync::StatCell;
+use highwater::topology::Topology;
 use highwater::units::{Bytes, GroupId, PAGE_BYTES};
 
 use super::backing::TenantFile;
@@ -273,17 +274,18 @@ fn check(config: &ReplayConfig) -> Result<(), ReplayError> {
     Ok(())
 }
 
-/// A manager of the configured capacity. One thread reclaims for itself, so that a run can be
-/// repeated; several have a background thread.
+/// A manager of the configured capacity.
+///
+/// Several threads have the machine's CPUs and a background thread. One thread reclaims for itself
+/// and has one CPU to itself, wherever the system runs it: else the frames and charges that it
+/// leaves behind with each move between CPUs would make every run a little different.
 fn build_manager(config: &ReplayConfig) -> Result<Manager, ReplayError> {
-    let background = if config.threads == 1 {
-        Background::Off
-    } else {
-        Background::Thread
-    };
     let builder = Manager::builder().capacity(config.capacity);
-    let manager = builder.background(background).build();
-    manager.map_err(|e| ReplayError::Build(boxed(e)))
+    let builder = match config.threads {
+        1 => builder.topology(Topology::flat(1)),
+        _ => builder.background(Background::Thread),
+    };
+    builder.build().map_err(|e| ReplayError::Build(boxed(e)))
 }
 
 /// Has the manager count its victims. A replay never stops a tenant: it goes on with less memory.
