@@ -1,0 +1,211 @@
+//! Question: what does reading a resident page cost, beside `pread` of the same file from the
+//! kernel's page cache?
+//!
+//! Command: `cargo bench -p highwater --bench resident_read`. Prints nanoseconds per read as the
+//! median over interleaved rounds of one thread, and the throughput as a ratio to `pread`. Medians
+//! and ratios carry over to other machines, single times do not. Without `--bench` (as under
+//! `cargo test --benches`) it does a hundredth of the reads, to show that it works.
+//!
+//! Pages of 4 KiB are drawn by a Zipf law of exponent 0.9 over a file of 64 MiB, which is resident in
+//! both caches. Each read looks at eight bytes of the page; the rows that say "copy" take all of it
+//! into a buffer, as `pread` does.
+//!
+//! What would change our mind: below 5 times `pread`'s throughput a cache of our own is not worth
+//! its complexity. The mapped file is the bound: it has no index, no guard and no marks.
+
+#![expect(clippy::print_stdout, reason = "a benchmark's table is its purpose")]
+#![expect(unsafe_code, reason = "maps the file, as the bound to compare with")]
+
+use std::fs::File;
+use std::hint::black_box;
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use highwater::manager::Mapping;
+use highwater::units::{PAGE_BYTES, PAGE_SIZE};
+use highwater::{Bytes, Manager};
+
+const PAGES: u32 = 16_384;
+const ROUNDS: usize = 11;
+const READS: usize = 400_000;
+const EXPONENT: f64 = 0.9;
+
+/// Pages in the order of reading: a Zipf law whose ranks are scattered over the file.
+fn zipf(reads: usize) -> Vec<u32> {
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut pages: Vec<u32> = (0..PAGES).collect();
+    rng.shuffle(&mut pages);
+    let mut cumulative = Vec::with_capacity(pages.len());
+    let mut total = 0.0;
+    for rank in 1..=PAGES {
+        total += f64::from(rank).powf(-EXPONENT);
+        cumulative.push(total);
+    }
+    let draw = |_| {
+        let at = rng.f64() * total;
+        pages[cumulative
+            .partition_point(|&sum| sum < at)
+            .min(pages.len() - 1)]
+    };
+    (0..reads).map(draw).collect()
+}
+
+/// The file mapped by the kernel.
+struct Mapped(*const u8);
+
+impl Mapped {
+    fn new(file: &File) -> io::Result<Self> {
+        let len = PAGES as usize * PAGE_SIZE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ,
+                libc::MAP_SHARED | libc::MAP_POPULATE,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(Self(start.cast()))
+        }
+    }
+
+    fn first_word(&self, page: u32) -> u64 {
+        assert!(page < PAGES, "page {page}");
+        // SAFETY: within the mapping, which lasts as long as the process.
+        let word = unsafe { self.0.add(page as usize * PAGE_SIZE) }.cast::<u64>();
+        // SAFETY: mapped, aligned to a page, and the file is not written meanwhile.
+        unsafe { word.read_volatile() }
+    }
+}
+
+fn first_word(page: &[u8; PAGE_SIZE]) -> u64 {
+    u64::from_le_bytes(page[..8].try_into().expect("eight bytes"))
+}
+
+type ReadAll<'a> = dyn Fn(&[u32]) -> u64 + 'a;
+
+/// One way to read: sums the first words of the given pages.
+struct Variant<'a> {
+    name: &'static str,
+    read: Box<ReadAll<'a>>,
+}
+
+impl<'a> Variant<'a> {
+    fn new(name: &'static str, read: impl Fn(u32) -> u64 + 'a) -> Self {
+        let sum = move |pages: &[u32]| pages.iter().map(|&page| black_box(read(page))).sum();
+        Self {
+            name,
+            read: Box::new(sum),
+        }
+    }
+}
+
+fn variants<'a>(
+    hw: &'a Manager,
+    map: &'a Mapping,
+    file: &'a File,
+    mapped: &'a Mapped,
+) -> Vec<Variant<'a>> {
+    let pread = move |page: u32| {
+        let mut buf = [0; PAGE_SIZE];
+        file.read_exact_at(&mut buf, u64::from(page) * PAGE_BYTES)
+            .expect("a resident page");
+        first_word(&buf)
+    };
+    let read = move |page: u32| {
+        let guard = hw.enter();
+        first_word(map.read(&guard, u64::from(page)).expect("a resident page"))
+    };
+    let read_copy = move |page: u32| {
+        let guard = hw.enter();
+        let copy = *map.read(&guard, u64::from(page)).expect("a resident page");
+        first_word(black_box(&copy))
+    };
+    let eight_a_guard = move |pages: &[u32]| {
+        let read_eight = |pages: &[u32]| -> u64 {
+            let guard = hw.enter();
+            let read = |page| first_word(map.read(&guard, page).expect("a resident page"));
+            pages
+                .iter()
+                .map(|&page| black_box(read(u64::from(page))))
+                .sum()
+        };
+        pages.chunks(8).map(read_eight).sum()
+    };
+    vec![
+        Variant::new("pread", pread),
+        Variant::new("highwater, a guard for each read", read),
+        Variant {
+            name: "highwater, a guard for eight reads",
+            read: Box::new(eight_a_guard),
+        },
+        Variant::new("highwater, copy", read_copy),
+        Variant::new("mapped file (bound)", |page| mapped.first_word(page)),
+    ]
+}
+
+fn median(times: &mut [Duration]) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+fn main() {
+    let is_bench = std::env::args().any(|arg| arg == "--bench");
+    let reads = if is_bench { READS } else { READS / 100 };
+    let mut file = tempfile::tempfile().expect("a temporary file");
+    for page in 0..PAGES {
+        let mut bytes = [0x5a; PAGE_SIZE];
+        bytes[..8].copy_from_slice(&u64::from(page).to_le_bytes());
+        file.write_all(&bytes).expect("64 MiB of disk");
+    }
+    let mapped = Mapped::new(&file).expect("a mapping");
+
+    let hw = Manager::builder()
+        .capacity(Bytes::mib(72))
+        .build()
+        .expect("72 MiB of memory");
+    let backing = highwater::cache::FileBacking::new(file.try_clone().expect("a descriptor"));
+    let opened = hw.open_backing(
+        std::sync::Arc::new(backing.expect("a file has a length")),
+        highwater::Access::ReadOnly,
+    );
+    let opened = opened.expect("one file");
+    let map = hw
+        .space(&hw.root())
+        .map_file(&opened, 0..u64::from(PAGES))
+        .expect("the whole file");
+    for page in 0..u64::from(PAGES) {
+        map.read(&hw.enter(), page)
+            .expect("the pool holds the file");
+    }
+    assert_eq!(opened.resident_precise(), i64::from(PAGES));
+
+    let pages = zipf(reads);
+    let want: u64 = pages.iter().map(|&page| u64::from(page)).sum();
+    let variants = variants(&hw, &map, &file, &mapped);
+    let mut times = vec![Vec::new(); variants.len()];
+    for _ in 0..ROUNDS {
+        for (variant, times) in variants.iter().zip(&mut times) {
+            let start = Instant::now();
+            assert_eq!((variant.read)(&pages), want, "{}", variant.name);
+            times.push(start.elapsed());
+        }
+    }
+    let medians: Vec<Duration> = times.iter_mut().map(|times| median(times)).collect();
+    println!(
+        "{:36} {:>9} {:>18}",
+        "variant", "ns/read", "throughput/pread"
+    );
+    for (variant, time) in variants.iter().zip(&medians) {
+        let ns = time.as_secs_f64() * 1e9 / reads as f64;
+        let ratio = medians[0].as_secs_f64() / time.as_secs_f64();
+        println!("{:36} {ns:9.1} {ratio:18.2}", variant.name);
+    }
+}
