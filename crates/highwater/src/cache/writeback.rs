@@ -127,17 +127,24 @@ impl PageCache {
     ///
     /// When any page could not be written (all are tried), or the file could not be made durable.
     pub fn sync(&self, file: &FileEntry) -> Result<(), SyncError> {
-        let mut failed = 0;
-        let mut first = None;
-        for pfn in self.pages_of(file.id()).filter(|&pfn| self.is_dirty(pfn)) {
-            if let Err(error) = self.write_back(pfn, file) {
-                failed += 1;
-                first.get_or_insert(error);
-            }
-        }
-        match first {
-            Some(first) => Err(SyncError::WriteBack { failed, first }),
-            None => file.backing().sync().map_err(SyncError::Durability),
+        self.write_back_file(file)?;
+        file.backing().sync().map_err(SyncError::Durability)
+    }
+
+    /// Writes every dirty page of a file back.
+    ///
+    /// # Errors
+    ///
+    /// When any page could not be written; all are tried.
+    pub fn write_back_file(&self, file: &FileEntry) -> Result<(), SyncError> {
+        let dirty = self.pages_of(file.id()).filter(|&pfn| self.is_dirty(pfn));
+        let mut errors = dirty.filter_map(|pfn| self.write_back(pfn, file).err());
+        match errors.next() {
+            Some(first) => Err(SyncError::WriteBack {
+                failed: 1 + errors.count() as u64,
+                first,
+            }),
+            None => Ok(()),
         }
     }
 

@@ -222,9 +222,9 @@ impl Core {
 
     fn try_close(&self, entry: &FileEntry) -> bool {
         if entry.id().is_writable()
-            && let Err(error) = self.cache.sync(entry)
+            && let Err(error) = self.cache.write_back_file(entry)
         {
-            tracing::error!(file = ?entry.id(), %error, "closing a file");
+            tracing::error!(file = ?entry.id(), %error, "dirty pages stay in the cache after their file's close");
         }
         let is_empty = self.reclaim.evict_file(entry.id(), self.cpu());
         if is_empty {

@@ -61,10 +61,10 @@ impl ListSizes {
     }
 
     /// Whether the active list should be aged: it has outgrown the inactive list, by a factor that
-    /// grows with the pool (1 below 1 GiB, 3 at 1 GiB, 10 at 10 GiB).
-    pub(super) fn inactive_is_low(self, managed: Pages) -> bool {
+    /// grows with both (1 below 1 GiB, 3 at 1 GiB, 10 at 10 GiB).
+    pub(super) fn inactive_is_low(self) -> bool {
         const GIB_PAGES: u64 = 1 << 18;
-        let gib = managed.0 / GIB_PAGES;
+        let gib = self.total().0 / GIB_PAGES;
         let ratio = if gib == 0 { 1 } else { (10 * gib).isqrt() };
         self.inactive.0 * ratio < self.active.0
     }
@@ -234,6 +234,21 @@ impl Lruvecs {
     /// Every group's lists, in order of group number.
     pub(super) fn live(&self) -> Vec<LruvecRef> {
         self.table.read().iter().flatten().cloned().collect()
+    }
+
+    /// Pages on the lists of the groups that `accept` takes.
+    ///
+    /// # Cost
+    ///
+    /// Three loads a group; no allocation.
+    pub(super) fn sizes_of(&self, accept: impl Fn(&Lruvec) -> bool) -> ListSizes {
+        let table = self.table.read();
+        table
+            .iter()
+            .flatten()
+            .filter(|lruvec| accept(lruvec))
+            .map(|lruvec| lruvec.sizes())
+            .sum()
     }
 
     /// The next lists at or after a place in the table, going round once.

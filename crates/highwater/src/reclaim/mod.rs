@@ -148,11 +148,7 @@ impl Reclaim {
     /// Pages on all lists.
     #[must_use]
     pub fn total_sizes(&self) -> ListSizes {
-        self.lruvecs
-            .live()
-            .iter()
-            .map(|lruvec| lruvec.sizes())
-            .sum()
+        self.lruvecs.sizes_of(|_| true)
     }
 
     /// What reclaim has done so far.

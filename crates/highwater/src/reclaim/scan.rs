@@ -1,6 +1,6 @@
 //! One reclaim pass: scan a target's lists until enough pages are free.
 
-use super::lruvec::{ListSizes, Lruvec, Placement};
+use super::lruvec::{Lruvec, Placement};
 use super::shadow::Shadow;
 use super::{LruvecRef, Reclaim};
 use crate::cache::{EvictBatch, Kept, WriteBackError, WrittenBack};
@@ -85,7 +85,7 @@ impl Reclaim {
         for priority in (0..=first).rev() {
             // At the last priority twice: the first round may only take marks away.
             let rounds = if priority == 0 { 2 } else { 1 };
-            let mut budget = (self.target_sizes(control.target).total().0 >> priority) * rounds;
+            let mut budget = (self.target_pages(control.target).0 >> priority) * rounds;
             budget = budget.max(self.cluster());
             while budget > 0 && outcome.nr_reclaimed < control.nr_to_reclaim.0 {
                 let Some((lruvec, count)) = self.next_chunk(control.target, priority) else {
@@ -117,12 +117,10 @@ impl Reclaim {
     }
 
     /// Pages of a target and its descendants.
-    fn target_sizes(&self, target: &GroupNode) -> ListSizes {
-        let lruvecs = self.lruvecs.live();
-        let of_target = lruvecs
-            .iter()
-            .filter(|lruvec| lruvec.is_in_subtree_of(target));
-        of_target.map(|lruvec| lruvec.sizes()).sum()
+    fn target_pages(&self, target: &GroupNode) -> Pages {
+        self.lruvecs
+            .sizes_of(|lruvec| lruvec.is_in_subtree_of(target))
+            .total()
     }
 
     /// The lists that are scanned next for a target, and how many of their pages.
@@ -153,7 +151,7 @@ impl Reclaim {
             control,
         } = chunk;
         let mut looked = 0;
-        if lruvec.sizes().inactive_is_low(self.pool.managed()) {
+        if lruvec.sizes().inactive_is_low() {
             looked += self.age_active(lruvec, count, priority);
         }
         scratch.isolated.clear();
