@@ -14,7 +14,7 @@
 //!   words; an operation that comes later finds that out in the compare-and-swap itself.
 //! - **sequence**: grows whenever tokens appear or an operation begins, never when tokens are taken.
 //!   Two equal readings therefore say that the tokens did not grow and nothing began in between,
-//!   which is what the proof of a refusal needs (`escrow.rs`). It wraps after 2^32 steps; two
+//!   which is what the proof of a refusal needs (`judge.rs`). It wraps after 2^32 steps; two
 //!   readings are microseconds apart, and that many steps take seconds.
 
 use crossbeam_utils::CachePadded;

@@ -1,4 +1,4 @@
-//! Charging with escrow: tokens near, reservations far, and the proof that a refusal is right.
+//! Charging with escrow: tokens near, reservations far. Whether there is room is `judge.rs`.
 //!
 //! A charge takes tokens from its CPU's word if they suffice: one swap on a line of its own.
 //! Otherwise it *refills*: reserves what it needs, and a grant of tokens besides, on the group and
@@ -20,35 +20,6 @@
 //!
 //! [`Ledger::reserve`]: super::ledger::Ledger::reserve
 //!
-//! # Why a refusal is right
-//!
-//! A charge of `k` is refused at a group A only if at some moment within the call no page below A
-//! was in escrow or in flight and A had less than `k` room, so that `used + k > max` at that moment.
-//! `Core::judge` finds such a moment by looking twice: a first pass over all words below A sees
-//! no tokens and nothing in flight; then A's balance has no room; then a second pass sees the same
-//! with equal sequences. A sequence grows when tokens appear or an operation begins, so at the
-//! moment of the balance every word was as both passes saw it, minus tokens taken: zero. The lock of
-//! the tree keeps the set of groups the same meanwhile. If `k` alone exceeds A's maximum, nothing has
-//! to be stolen to know.
-//!
-//! Parking never makes another charge fail: what is parked is found and stolen first. Nor does a
-//! charge that reserves at A and is then refused higher up: it is in flight until it has undone
-//! that, and the other waits for it, without a lock.
-//!
-//! # Progress
-//!
-//! Every attempt that is neither granted nor refused was overtaken: another thread took the room
-//! that stealing had made, deposited tokens, or was in flight. A busy subtree at its limit can do that
-//! for ever, so after [`Patience::FREE`] attempts the charge decides *alone*: with the tree's lock
-//! for writing it closes the tree to new reservations, retires the words below the group
-//! without room, and sees in one pass whether an operation that began earlier is still in flight. If
-//! not, used equals reserved and stays so: the charge is made on the spot, or refused. (An
-//! operation that begins later finds the tree closed, because it marks itself in flight first and
-//! looks afterwards; it ends with nothing in its hands, and parks on the lock.) If one is, its
-//! thread was preempted in the middle: lock and tree are opened, the charge yields and then sleeps.
-//! Operations in flight never wait for anything, so this ends when that thread runs; should it
-//! not for [`Patience::LIMIT`] attempts, the charge says so: [`ChargeError::Contended`].
-//!
 //! # Above the maximum
 //!
 //! When a maximum is set below the reservations, all words in the subtree are retired first: charges
@@ -64,19 +35,18 @@
 
 use std::ops::ControlFlow;
 
-use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread;
-use crate::units::{CpuId, Estimate, GroupId, Pages};
+use crate::units::{CpuId, GroupId, Pages};
 
 use super::DEPTH_MAX;
-use super::cell::{CELL_MAX, Cell, GRANT_MAX, Word};
+use super::cell::{Cell, GRANT_MAX, Word};
 use super::error::ChargeError;
-use super::ledger::Balance;
+use super::judge::{Full, Verdict};
 use super::slot::Slot;
 use super::tree::{Core, Key, Shape};
 
 /// Why a refill did not happen.
-enum Stop {
+pub(super) enum Stop {
     /// No room at that group, as it looked.
     NoRoom(GroupId),
     /// No room at that group, proven.
@@ -85,45 +55,6 @@ enum Stop {
     Removed,
     /// Another charge decides alone, or half a million operations are in flight in one word.
     Overtaken,
-}
-
-/// A moment at which a group had no room.
-struct Full {
-    group: GroupId,
-    balance: Balance,
-    escrowed: u64,
-}
-
-/// What is known about the room at a group.
-enum Verdict {
-    /// There was enough a moment ago.
-    Room,
-    /// There was a moment at which there was not.
-    Full(Full),
-    /// Neither: other threads were at work.
-    Unsure,
-}
-
-/// What a pass over the words of a subtree saw.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct Pass {
-    tokens: u64,
-    in_flight: u64,
-    /// Sum of the sequences: equal sums over equal words mean equal sequences, as none goes back.
-    sequences: u64,
-}
-
-impl Pass {
-    fn saw(&mut self, word: Word) {
-        self.tokens += word.tokens();
-        self.in_flight += word.in_flight();
-        self.sequences += word.sequence();
-    }
-
-    /// Whether every page was in a reservation, in a word or used, as far as this pass saw.
-    fn is_still(self) -> bool {
-        self.in_flight == 0
-    }
 }
 
 /// How often a charge that is overtaken tries again, and how it waits.
@@ -143,7 +74,7 @@ impl Patience {
     #[cfg(loom)]
     const FREE: u32 = 1;
     #[cfg(loom)]
-    const LIMIT: u32 = 6;
+    const LIMIT: u32 = 100;
 
     /// Whether the next attempt is made alone.
     fn is_over(&self) -> bool {
@@ -298,7 +229,7 @@ impl Core {
     }
 
     /// Reserves `pages` on the whole chain, or on none of it and names the group without room.
-    fn climb(&self, id: GroupId, pages: u64) -> Result<(), GroupId> {
+    pub(super) fn climb(&self, id: GroupId, pages: u64) -> Result<(), GroupId> {
         let mut seen = [0; DEPTH_MAX as usize + 1];
         for (nth, (at, slot)) in self.chain(id).enumerate() {
             match slot.ledger.reserve(pages) {
@@ -328,7 +259,7 @@ impl Core {
     }
 
     /// Gives reservations back on the whole chain, leaf first.
-    fn give_back(&self, id: GroupId, pages: u64) {
+    pub(super) fn give_back(&self, id: GroupId, pages: u64) {
         for (_, slot) in self.chain(id) {
             slot.ledger.release(pages);
         }
@@ -401,186 +332,6 @@ impl Core {
             ControlFlow::Continue(())
         });
     }
-
-    /// Takes tokens back below `group` until it has room for `pages`, or proves that it has none.
-    fn make_room(&self, group: GroupId, pages: u64) -> Verdict {
-        let balance = self.slot(group).ledger.balance();
-        let shape = self.shape.read();
-        if pages > balance.max.0 {
-            return Verdict::Full(Full {
-                group,
-                balance,
-                escrowed: self.look(&shape, group).tokens,
-            });
-        }
-        self.judge(&shape, group, pages)
-    }
-
-    /// See "Why a refusal is right" above.
-    fn judge(&self, shape: &Shape, group: GroupId, pages: u64) -> Verdict {
-        /// One to steal, two that agree, one to spare.
-        const PASSES: usize = 4;
-        let ledger = &self.slot(group).ledger;
-        let mut balance = ledger.balance();
-        let mut before = None;
-        for _ in 0..PASSES {
-            if balance.room() >= pages {
-                return Verdict::Room;
-            }
-            let Some(pass) = self.steal(shape, group, pages) else {
-                return Verdict::Room;
-            };
-            let bare = (pass.is_still() && pass.tokens == 0).then_some(pass);
-            if bare.is_some() && bare == before {
-                return Verdict::Full(Full {
-                    group,
-                    balance,
-                    escrowed: 0,
-                });
-            }
-            before = bare;
-            balance = ledger.balance();
-        }
-        Verdict::Unsure
-    }
-
-    /// Charges or refuses with the tree closed to others; see "Progress" above.
-    fn charge_alone(&self, key: Key, pages: u64) -> Result<(), Stop> {
-        let shape = self.shape.write();
-        if self.slot(key.id).incarnation() != key.incarnation {
-            return Err(Stop::Removed);
-        }
-        let _closed = self.gate.close();
-        for (group, slot) in self.chain(key.id) {
-            if slot.ledger.balance().room() >= pages {
-                continue;
-            }
-            self.retire_subtree(&shape, group);
-            if !self.look(&shape, group).is_still() {
-                return Err(Stop::Overtaken);
-            }
-            let balance = slot.ledger.balance();
-            if balance.room() < pages {
-                return Err(Stop::Full(Full {
-                    group,
-                    balance,
-                    escrowed: 0,
-                }));
-            }
-        }
-        // Only a refill that was in flight before the tree was closed can be faster.
-        self.climb(key.id, pages).map_err(|_| Stop::Overtaken)
-    }
-
-    /// One pass that takes tokens back until `group` has room for `pages`: `None`. Otherwise what it
-    /// saw; tokens are those that it took.
-    fn steal(&self, shape: &Shape, group: GroupId, pages: u64) -> Option<Pass> {
-        let ledger = &self.slot(group).ledger;
-        let mut pass = Pass::default();
-        let flow = self.walk(shape, group, &mut |id, slot| {
-            for cell in slot.touched_cells() {
-                match cell.update(Word::stolen) {
-                    Ok(word) => {
-                        pass.saw(word);
-                        self.give_back(id, word.tokens());
-                        cell.end();
-                        if ledger.balance().room() >= pages {
-                            return ControlFlow::Break(());
-                        }
-                    }
-                    Err(word) => pass.saw(word),
-                }
-            }
-            ControlFlow::Continue(())
-        });
-        flow.is_continue().then_some(pass)
-    }
-
-    /// One pass that changes nothing.
-    fn look(&self, shape: &Shape, group: GroupId) -> Pass {
-        let mut pass = Pass::default();
-        let _: ControlFlow<()> = self.walk(shape, group, &mut |_, slot| {
-            for cell in slot.touched_cells() {
-                pass.saw(cell.load());
-            }
-            ControlFlow::Continue(())
-        });
-        pass
-    }
-
-    /// Pages in escrow below `group`: exact when nothing is in flight.
-    pub(super) fn escrowed(&self, group: GroupId) -> Pages {
-        Pages(self.look(&self.shape.read(), group).tokens)
-    }
-
-    /// See [`GroupNode::usage`](super::GroupNode::usage).
-    pub(super) fn usage(&self, group: GroupId) -> Estimate<Pages> {
-        let slot = self.slot(group);
-        below(slot.ledger.balance().reserved, slot.holders())
-    }
-
-    /// See [`GroupNode::peak`](super::GroupNode::peak).
-    pub(super) fn peak(&self, group: GroupId) -> Estimate<Pages> {
-        let slot = self.slot(group);
-        below(slot.ledger.peak(), slot.holders_peak())
-    }
-
-    /// See [`GroupNode::usage_precise`](super::GroupNode::usage_precise).
-    pub(super) fn usage_precise(&self, group: GroupId) -> Pages {
-        /// Chosen: each costs one pass; whoever overtakes this many is busy, not unlucky.
-        const PASSES: usize = 16;
-        let ledger = &self.slot(group).ledger;
-        let shape = self.shape.read();
-        let mut before = self.look(&shape, group);
-        let mut used = 0;
-        for _ in 0..PASSES {
-            let reserved = ledger.balance().reserved;
-            let pass = self.look(&shape, group);
-            used = reserved.saturating_sub(pass.tokens);
-            if pass.is_still() && pass == before {
-                break;
-            }
-            before = pass;
-        }
-        Pages(used)
-    }
-}
-
-/// Whether the tree is open to new reservations.
-#[derive(Debug)]
-pub(super) struct Gate(
-    /// Written by: who decides alone, under the tree's lock for writing. Read by: refills, after they
-    /// have marked themselves in flight. Publishes: nothing.
-    AtomicBool,
-);
-
-impl Gate {
-    pub(super) fn open() -> Self {
-        Self(AtomicBool::new(false))
-    }
-
-    fn is_closed(&self) -> bool {
-        // Pairs with `close`. SeqCst: a refill marks itself and then reads this, the one who decides
-        // writes this and then reads the marks; acquire and release let both miss.
-        self.0.load(Ordering::SeqCst)
-    }
-
-    /// Closes the tree until the result is dropped.
-    fn close(&self) -> Closed<'_> {
-        // Pairs with `is_closed`; SeqCst as there.
-        self.0.store(true, Ordering::SeqCst);
-        Closed(self)
-    }
-}
-
-/// The tree is closed while this lives.
-struct Closed<'a>(&'a Gate);
-
-impl Drop for Closed<'_> {
-    fn drop(&mut self) {
-        // Pairs with `is_closed`; SeqCst for uniformity: nothing is decided by seeing it late.
-        self.0.0.store(false, Ordering::SeqCst);
-    }
 }
 
 /// Takes tokens from the word if the handle is still good and they suffice.
@@ -591,14 +342,4 @@ fn take(slot: &Slot, key: Key, cell: &Cell, pages: u64) -> bool {
             .filter(|_| slot.incarnation() == key.incarnation)
     })
     .is_ok()
-}
-
-/// What is used of `reserved` pages when `holders` words may hold tokens.
-fn below(reserved: u64, holders: u64) -> Estimate<Pages> {
-    let tokens_max = holders.saturating_mul(CELL_MAX);
-    Estimate {
-        value: Pages(reserved),
-        low: Pages(reserved.saturating_sub(tokens_max)),
-        high: Pages(reserved),
-    }
 }

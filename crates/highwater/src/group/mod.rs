@@ -13,7 +13,8 @@
 //!
 //! At every group and every moment, over its subtree:
 //! `used + tokens + in flight == reserved <= max`. (After a maximum is set below the usage, reserved
-//! can only fall until it is below.) Proofs are in `escrow.rs`.
+//! can only fall until it is below.) Proofs are in `escrow.rs` and
+//! `judge.rs`.
 //!
 //! # Parts
 //!
@@ -22,7 +23,8 @@
 //! | `cell` | the token word of one CPU of one group: tokens, operations in flight, sequence |
 //! | `ledger` | reservations and maximum of one group, changed in one atomic step |
 //! | `slot` | memory of groups, reused by later ones, found by id without a lock |
-//! | `escrow` | charge, uncharge, refill, steal; when a refusal is proven |
+//! | `escrow` | charge, uncharge, refill |
+//! | `judge` | steal; when a refusal is proven; reads of usage |
 //! | `tree` | creating, removing, walking; the invariants as a check |
 //! | `node`, `charge` | handles: a group, and pages charged to it |
 //!
@@ -38,6 +40,7 @@ mod cell;
 mod ledger;
 mod slot;
 mod error;
+mod judge;
 mod escrow;
 mod tree;
 mod charge;

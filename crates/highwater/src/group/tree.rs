@@ -21,7 +21,7 @@ use crate::units::{CpuId, GroupId, Pages};
 
 use super::cell::CELL_MAX;
 use super::error::{ChildError, MaxError, RemoveError};
-use super::escrow::Gate;
+use super::judge::Gate;
 use super::node::{GroupNode, Meta};
 use super::slot::{Slot, Table};
 use super::{DEPTH_MAX, Limits};
