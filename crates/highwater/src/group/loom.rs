@@ -1,8 +1,9 @@
-//! Every interleaving of two threads (one model: with at most three preemptions), over words that hold two tokens and grants of one: `RUSTFLAGS="--cfg loom" cargo test --release -p highwater --lib loom`.
+//! Every interleaving of two threads (the larger models: with at most three preemptions), over words that hold two tokens and grants of one: `RUSTFLAGS="--cfg loom" cargo test --release -p highwater --lib loom`.
 //!
 //! The model checker treats `SeqCst` accesses as acquire and release: what holds here does not rest on
 //! the one order of all words.
 
+use super::escrow::Stop;
 use super::{Charge, ChargeError, GroupNode, GroupTree, Limits, MaxError};
 use crate::sync::thread;
 use crate::units::{CpuId, Pages};
@@ -240,5 +241,69 @@ fn removal_leaves_no_token_behind() {
             "a token was left in a removed group"
         );
         finish(&root, charged);
+    });
+}
+
+// Goal: a refusal that is decided alone does not count what a racing charge has reserved for a
+// moment. Method: as for undone reservations, with the second charge to the child decided alone from
+// the start.
+#[test]
+fn deciding_alone_counts_no_undone_reservation() {
+    bounded(Some(3), || {
+        let root = root(3);
+        let child = root.child("child", Limits::max_pages(Pages(2))).unwrap();
+        enlist(&child);
+        let (other, tree) = (child.clone(), root.tree());
+        let (this, (above, is_refused)) = beside(
+            || child.try_charge_on(A, Pages(2)),
+            move || {
+                let above = tree.root().try_charge_on(B, Pages(2));
+                let core = &other.shared().core;
+                loop {
+                    match core.charge_alone(other.meta().key, 1) {
+                        Ok(()) => return (above, false),
+                        Err(Stop::Full(_)) => return (above, true),
+                        Err(_) => thread::yield_now(),
+                    }
+                }
+            },
+        );
+        assert!(is_full(&this) != is_full(&above));
+        assert_eq!(is_full(&above), is_refused);
+        if !is_refused {
+            child.uncharge_on(B, ONE);
+        }
+        finish(&root, this.into_iter().chain(above));
+    });
+}
+
+// Goal: a charge that began before its group was removed never lands in the group that gets the slot
+// next.
+#[test]
+fn a_charge_never_reaches_the_next_group_of_its_slot() {
+    bounded(Some(3), || {
+        let root = root(4);
+        let old = root.child("old", Limits::default()).unwrap();
+        let other = old.clone();
+        let (new, charged) = beside(
+            || {
+                root.tree().remove(&old).unwrap();
+                root.child("new", Limits::default()).unwrap()
+            },
+            move || other.try_charge_on(A, ONE),
+        );
+        assert_eq!(new.usage().high, Pages::ZERO);
+        match charged {
+            Ok(charge) => {
+                assert_ne!(
+                    new.id(),
+                    old.id(),
+                    "the slot was reused while pages were charged"
+                );
+                finish(&root, [charge]);
+            }
+            Err(error) => assert_eq!(error, ChargeError::Removed { group: old.id() }),
+        }
+        finish(&root, []);
     });
 }
