@@ -348,7 +348,7 @@ fn failed_and_short_reads_end_the_run() {
             assert_eq!(failure.leaks, Leaks::default());
             let message = failure.error.to_string();
             assert!(
-                message.contains("tenant `t`: reading page 5000 failed"),
+                message.contains("tenant `t`: a read failed: reading page 5000"),
                 "{message}"
             );
         }
@@ -367,6 +367,13 @@ fn failed_write_back_ends_the_run() {
         panic!("SEED={}: {:?}", seed(), failure.error);
     };
     assert_eq!(tenant, "t");
+    let message = failure.error.to_string();
+    assert!(message.contains("page 50"), "{message}");
+    assert_eq!(
+        failure.leaks,
+        Leaks::default(),
+        "a page that stays dirty is not lost"
+    );
 }
 
 /// Goal: a write-back that fails for a while loses nothing. Method: every write of the first

@@ -100,7 +100,7 @@ pub enum ReplayError {
         source: ManagerError,
     },
     /// A page could not be had.
-    #[error("tenant `{tenant}`: {} page {page} failed: {source}{}", verb(.op), because(.fault.as_deref()))]
+    #[error("tenant `{tenant}`: a {} failed: {source}{}", name(*.op), because(.fault.as_deref()))]
     Access {
         /// The tenant.
         tenant: String,
@@ -108,7 +108,7 @@ pub enum ReplayError {
         op: Op,
         /// The page.
         page: u64,
-        /// What the manager said.
+        /// What the manager said, which names the page.
         source: ManagerError,
         /// The first I/O error of the tenant's file, which may be the cause.
         fault: Option<String>,
@@ -147,10 +147,10 @@ pub enum ReplayError {
     Interrupted,
 }
 
-fn verb(op: &Op) -> &'static str {
+fn name(op: Op) -> &'static str {
     match op {
-        Op::Read => "reading",
-        Op::Write => "writing",
+        Op::Read => "read",
+        Op::Write => "write",
     }
 }
 

@@ -155,20 +155,17 @@ impl Replay {
         let total = self.sources.iter().map(Source::bytes_total).sum();
         control.bytes_total.raise(total);
         let result = engine::replay(&self, control);
-        if matches!(&result, Err(error) if !matches!(error, ReplayError::Interrupted)) {
-            for tenant in &self.tenants {
-                // The error that ended the run is the one to report.
-                let _ = tenant.file.sync();
-            }
-        }
-        let leaks = self.take_down();
+        let left = self.take_down();
         match result {
             Ok(mut outcome) => {
-                outcome.report.leaked_frames = leaks.frames;
-                outcome.report.leaked_bytes = leaks.bytes;
+                outcome.report.leaked_frames = left.held.frames;
+                outcome.report.leaked_bytes = left.held.bytes;
                 Ok(outcome)
             }
-            Err(error) => Err(Failure { error, leaks }),
+            Err(error) => Err(Failure {
+                error,
+                leaks: left.without_dirty(),
+            }),
         }
     }
 
@@ -181,16 +178,39 @@ impl Replay {
         count.map_or(0, StatCell::get)
     }
 
-    /// Drops mappings and files, evicts what is still cached, and looks what is left.
-    fn take_down(self) -> Leaks {
+    /// Drops mappings and files, which writes back and evicts their pages, and looks what is left.
+    fn take_down(self) -> Left {
         let groups: Vec<Group> = self.tenants.iter().map(|t| t.group.clone()).collect();
         drop(self.tenants);
         self.manager.drop_caches();
         let of_tenants: u64 = groups.iter().map(|group| group.usage_precise().0).sum();
         let of_root = self.manager.root().usage_precise().0;
+        let snapshot = self.manager.snapshot();
+        Left {
+            held: Leaks {
+                frames: snapshot.frames.allocated.0,
+                bytes: of_tenants.max(of_root) * PAGE_BYTES,
+            },
+            dirty: snapshot.counter("nr_dirty"),
+        }
+    }
+}
+
+/// What is left after a run was taken down.
+struct Left {
+    held: Leaks,
+    /// Pages that could not be written back.
+    dirty: u64,
+}
+
+impl Left {
+    /// After an I/O error, dirty pages that the file refuses are kept on purpose. A run that went
+    /// well has written all of them back, and none is excused.
+    fn without_dirty(&self) -> Leaks {
+        let dirty_bytes = self.dirty * PAGE_BYTES;
         Leaks {
-            frames: self.manager.snapshot().frames.allocated.0,
-            bytes: of_tenants.max(of_root) * PAGE_BYTES,
+            frames: self.held.frames.saturating_sub(self.dirty),
+            bytes: self.held.bytes.saturating_sub(dirty_bytes),
         }
     }
 }
