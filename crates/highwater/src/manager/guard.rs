@@ -21,10 +21,11 @@ thread_local! {
 #[derive(Debug)]
 pub struct Guard<'m> {
     core: &'m Core,
-    reader: Option<Reader<'m>>,
+    reader: Reader<'m>,
 }
 
 impl<'m> Guard<'m> {
+    #[inline]
     pub(super) fn new(core: &'m Core) -> Self {
         let kept = SEATS.try_with(|seats| {
             let mut seats = seats.borrow_mut();
@@ -35,13 +36,13 @@ impl<'m> Guard<'m> {
         let seat = kept.ok().flatten().or_else(|| core.memory.seat());
         Self {
             core,
-            reader: Some(core.memory.reader(seat)),
+            reader: core.memory.reader(seat),
         }
     }
 
     #[inline]
     pub(super) fn reader(&self) -> &Reader<'m> {
-        self.reader.as_ref().expect("present until drop")
+        &self.reader
     }
 
     /// # Panics
@@ -57,8 +58,9 @@ impl<'m> Guard<'m> {
 }
 
 impl Drop for Guard<'_> {
+    #[inline]
     fn drop(&mut self) {
-        let Some(seat) = self.reader.take().and_then(Reader::into_seat) else {
+        let Some(seat) = self.reader.take_seat() else {
             return;
         };
         // A failure drops the seat: it is free for another thread.

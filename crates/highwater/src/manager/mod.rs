@@ -112,6 +112,7 @@ impl Manager {
     /// # Cost
     ///
     /// No store to shared memory. The first guard of a thread takes a seat (an atomic, once).
+    #[inline]
     #[must_use]
     pub fn enter(&self) -> Guard<'_> {
         Guard::new(&self.shared.core)

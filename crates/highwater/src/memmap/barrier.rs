@@ -31,7 +31,8 @@ pub(super) fn light() {
 /// after this call.
 pub(super) fn heavy() {
     #[cfg(all(target_os = "linux", not(loom)))]
-    if membarrier::is_registered() && membarrier::run() {
+    if membarrier::is_registered() {
+        membarrier::run();
         return;
     }
     // Pairs with: the fence of `light`. Acquire and release would let the store pass the load.
@@ -43,6 +44,7 @@ mod membarrier {
     use crate::sync::OnceLock;
 
     const REGISTER_PRIVATE_EXPEDITED: libc::c_int = libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED;
+    const TRIES: u32 = 1_000_000;
     const PRIVATE_EXPEDITED: libc::c_int = libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED;
 
     /// Whether the kernel takes this process's membarrier calls; asked once.
@@ -50,14 +52,24 @@ mod membarrier {
     pub(super) fn is_registered() -> bool {
         static REGISTERED: OnceLock<bool> = OnceLock::new();
         // Registration is for the life of the process, so that `light` and `heavy` always agree.
-        *REGISTERED.get_or_init(|| call(REGISTER_PRIVATE_EXPEDITED) && run())
+        *REGISTERED.get_or_init(|| call(REGISTER_PRIVATE_EXPEDITED) && call(PRIVATE_EXPEDITED))
     }
 
     /// Runs a full barrier on every CPU that runs a thread of this process.
-    pub(super) fn run() -> bool {
-        let done = call(PRIVATE_EXPEDITED);
-        debug_assert!(done, "membarrier worked when it was registered");
-        done
+    ///
+    /// # Panics
+    ///
+    /// When a registered process is refused for as long as it takes to try [`TRIES`] times. The
+    /// kernel refuses it only while it has no memory for a CPU mask. Going on without the barrier
+    /// would hand out frames that are being read.
+    pub(super) fn run() {
+        for _ in 0..TRIES {
+            if call(PRIVATE_EXPEDITED) {
+                return;
+            }
+            crate::sync::thread::yield_now();
+        }
+        panic!("membarrier is refused, {TRIES} times in a row, to a process registered for it");
     }
 
     fn call(command: libc::c_int) -> bool {

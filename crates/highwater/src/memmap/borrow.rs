@@ -19,21 +19,24 @@ use crossbeam_utils::CachePadded;
 use super::barrier;
 use super::frames::FrameMemory;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use crate::sync::{Arc, OnceLock};
+use crate::sync::{Arc, LockClass, Rank, RwLock};
 use crate::units::{PAGE_SIZE, Pfn};
 
 /// Announcements per seat. Chosen: fifteen numbers and the mark of occupation fill 64 bytes.
 const SLOTS: usize = if cfg!(loom) { 2 } else { 15 };
-/// Seats are made in chunks of this many, when they are first needed.
-const CHUNK: usize = if cfg!(loom) { 2 } else { 64 };
-const CHUNKS: usize = if cfg!(loom) { 1 } else { 256 };
+
+/// The most seats that one memory has; readers beyond them pin. Chosen: half a megabyte of them,
+/// and a walk over all is still shorter than the I/O that reclaim is for.
+const SEATS_MAX: usize = 4096;
 
 /// A slot that announces nothing. Frame numbers are stored plus one.
 const EMPTY: u32 = 0;
 
-/// Every seat of one memory.
+static SEATS_LOCK: LockClass = LockClass::new("seats", Rank::Leaf);
+
+/// Every seat of one memory. Seats are made when they are first needed and stay.
 pub(super) struct Seats {
-    chunks: [OnceLock<Box<[CachePadded<SeatLine>]>>; CHUNKS],
+    lines: RwLock<Vec<Arc<CachePadded<SeatLine>>>>,
 }
 
 struct SeatLine {
@@ -46,58 +49,60 @@ struct SeatLine {
 }
 
 impl SeatLine {
-    fn new() -> Self {
+    fn taken() -> Self {
         Self {
             slots: std::array::from_fn(|_| AtomicU32::new(EMPTY)),
-            is_taken: AtomicBool::new(false),
+            is_taken: AtomicBool::new(true),
         }
+    }
+
+    fn try_take(&self) -> bool {
+        // Acquire. Pairs with: the release store of a seat's drop. Failure learns nothing.
+        let taken =
+            self.is_taken
+                .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok()
     }
 }
 
 impl Seats {
-    /// The most seats that one memory has; readers beyond them pin.
-    pub(super) const MAX: usize = CHUNK * CHUNKS;
-
     pub(super) fn new() -> Self {
         Self {
-            chunks: std::array::from_fn(|_| OnceLock::new()),
+            lines: RwLock::new(&SEATS_LOCK, Vec::new()),
         }
     }
 
-    /// Takes the first free seat; makes a chunk of seats if all made so far are taken.
+    /// Takes the first free seat, or makes one; `None` when there are too many.
     pub(super) fn take(seats: &Arc<Self>) -> Option<Seat> {
-        (0..Self::MAX).find_map(|index| {
-            let line = seats.line(index);
-            // Acquire. Pairs with: the release store of a seat's drop. Failure learns nothing.
-            line.is_taken
-                .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok()
-                .then(|| Seat {
-                    seats: Arc::clone(seats),
-                    index,
-                })
+        let seat = |line: &Arc<_>| Seat {
+            owner: Arc::clone(seats),
+            line: Arc::clone(line),
+        };
+        let free = seats
+            .lines
+            .read()
+            .iter()
+            .find(|line| line.try_take())
+            .map(seat);
+        free.or_else(|| {
+            let mut lines = seats.lines.write();
+            if lines.len() >= SEATS_MAX {
+                return None;
+            }
+            let line = Arc::new(CachePadded::new(SeatLine::taken()));
+            lines.push(Arc::clone(&line));
+            Some(Seat {
+                owner: Arc::clone(seats),
+                line,
+            })
         })
     }
 
-    fn line(&self, index: usize) -> &SeatLine {
-        let chunk = self.chunks[index / CHUNK].get_or_init(|| {
-            (0..CHUNK)
-                .map(|_| CachePadded::new(SeatLine::new()))
-                .collect()
-        });
-        &chunk[index % CHUNK]
-    }
-
-    /// Collects every announced frame. Called after the heavy barrier, which is why a seat that
-    /// looks free, or a chunk that looks unmade, announces nothing of the past.
+    /// Collects every announced frame. Called after the heavy barrier: a reader that saw its tag
+    /// before the barrier had its seat in the list before, and its announcement in the slot.
     pub(super) fn collect_announced(&self, announced: &mut Vec<Pfn>) {
         announced.clear();
-        for line in self
-            .chunks
-            .iter()
-            .map_while(OnceLock::get)
-            .flat_map(|chunk| chunk.iter())
-        {
+        for line in self.lines.read().iter() {
             // Relaxed: the heavy barrier orders it.
             if !line.is_taken.load(Ordering::Relaxed) {
                 continue;
@@ -116,33 +121,27 @@ impl Seats {
 
 /// The right to one seat. Taking one may allocate; keep it for the next reader.
 pub struct Seat {
-    seats: Arc<Seats>,
-    index: usize,
+    owner: Arc<Seats>,
+    line: Arc<CachePadded<SeatLine>>,
 }
 
 impl Seat {
+    #[inline]
     pub(super) fn is_of(&self, seats: &Arc<Seats>) -> bool {
-        Arc::ptr_eq(&self.seats, seats)
-    }
-
-    fn slots(&self) -> &[AtomicU32; SLOTS] {
-        &self.seats.line(self.index).slots
+        Arc::ptr_eq(&self.owner, seats)
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        // Release. Pairs with: the acquire of `Seats::take`: the next holder finds empty slots.
-        self.seats
-            .line(self.index)
-            .is_taken
-            .store(false, Ordering::Release);
+        // Release. Pairs with: the acquire of `try_take`: the next holder finds empty slots.
+        self.line.is_taken.store(false, Ordering::Release);
     }
 }
 
 impl fmt::Debug for Seat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Seat({})", self.index)
+        write!(f, "Seat({:p})", Arc::as_ptr(&self.line))
     }
 }
 
@@ -181,7 +180,7 @@ impl<'m> Reader<'m> {
             return None;
         }
         // SAFETY: the frame is announced in this reader's seat, or pinned, and its tag was seen
-        // afterwards; both last until the reader's drop or `into_seat`, which need the slices gone.
+        // afterwards; both last until the reader's drop or `take_seat`, which need the slices gone.
         Some(unsafe { self.memory.published_bytes(pfn) })
     }
 
@@ -192,7 +191,7 @@ impl<'m> Reader<'m> {
         let Some(seat) = &self.seat else {
             return self.announce_by_pin(pfn, tag);
         };
-        let slots = seat.slots();
+        let slots = &seat.line.slots;
         let used = self.used.get();
         // Relaxed: only this reader writes its slots.
         if slots[..used]
@@ -225,9 +224,11 @@ impl<'m> Reader<'m> {
         is_pinned
     }
 
-    /// Ends every borrow and gives the seat back, for the next reader of this thread.
+    /// Ends every borrow and gives the seat back, for the next reader of this thread. Later borrows
+    /// pin.
+    #[inline]
     #[must_use]
-    pub fn into_seat(mut self) -> Option<Seat> {
+    pub fn take_seat(&mut self) -> Option<Seat> {
         self.end_borrows();
         self.seat.take()
     }
@@ -235,11 +236,18 @@ impl<'m> Reader<'m> {
     #[inline]
     fn end_borrows(&mut self) {
         if let Some(seat) = &self.seat {
-            for slot in &seat.slots()[..self.used.replace(0)] {
+            for slot in &seat.line.slots[..self.used.replace(0)] {
                 // Release. Pairs with: the acquire load of `collect_announced`.
                 slot.store(EMPTY, Ordering::Release);
             }
         }
+        if !self.pinned.get_mut().is_empty() {
+            self.unpin_all();
+        }
+    }
+
+    #[cold]
+    fn unpin_all(&mut self) {
         for pfn in self.pinned.get_mut().drain(..) {
             self.memory.unpin(pfn);
         }
@@ -247,6 +255,7 @@ impl<'m> Reader<'m> {
 }
 
 impl Drop for Reader<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.end_borrows();
     }

@@ -233,6 +233,7 @@ impl FrameMemory {
     }
 
     /// Whether a frame is published under `tag` as seen now, whatever it is an instant later.
+    #[inline]
     pub(super) fn has_tag(&self, pfn: Pfn, tag: u64) -> bool {
         // Acquire. Pairs with: the release store of `publish`.
         self.words
@@ -246,6 +247,7 @@ impl FrameMemory {
     ///
     /// For as long as the bytes are borrowed, the frame is published: announced in a seat or pinned, and its tag seen
     /// afterwards.
+    #[inline]
     pub(super) unsafe fn published_bytes(&self, pfn: Pfn) -> &[u8; PAGE_SIZE] {
         let bytes = self.reservation.frame_ptr(pfn).cast::<[u8; PAGE_SIZE]>();
         // SAFETY: the frame lies in the reservation, which `self` keeps mapped; the caller keeps it
@@ -303,7 +305,7 @@ impl FrameMemory {
     }
 
     /// Takes a seat, from which one reader at a time borrows. `None` when all are taken
-    /// ([`Seats::MAX`](super::borrow::Seats::MAX)).
+    /// (4,096 of them).
     #[must_use]
     pub fn seat(&self) -> Option<Seat> {
         Seats::take(&self.seats)
@@ -314,6 +316,7 @@ impl FrameMemory {
     /// # Panics
     ///
     /// When the seat is of another memory.
+    #[inline]
     pub fn reader(&self, seat: Option<Seat>) -> Reader<'_> {
         if let Some(seat) = &seat {
             assert!(seat.is_of(&self.seats), "the seat is of another memory");
@@ -322,6 +325,7 @@ impl FrameMemory {
     }
 
     /// Whether a seat was taken from this memory.
+    #[inline]
     #[must_use]
     pub fn owns_seat(&self, seat: &Seat) -> bool {
         seat.is_of(&self.seats)

@@ -33,12 +33,10 @@ fn retract_and_write(memory: &FrameMemory) -> bool {
 fn a_slot_borrow_excludes_the_owner() {
     model(|| {
         let memory = one_published_frame();
-        // Taken first: the model does not see that making the first chunk is synchronised.
-        let seat = memory.seat();
         let owner = Arc::clone(&memory);
         let owner = thread::spawn(move || retract_and_write(&owner));
         {
-            let reader = memory.reader(seat);
+            let reader = memory.reader(memory.seat());
             if let Some(bytes) = reader.borrow(Pfn(0), TAG) {
                 thread::yield_now();
                 assert_eq!(bytes[0], 1);

@@ -153,6 +153,7 @@ impl Reservation {
     /// # Panics
     ///
     /// When the frame is not in the range.
+    #[inline]
     pub(super) fn frame_ptr(&self, pfn: Pfn) -> NonNull<u8> {
         assert!(pfn.0 < self.pages, "{pfn} of {} frames", self.pages);
         // SAFETY: checked above: the offset lies inside the range, which is one allocation.

@@ -78,10 +78,10 @@ fn a_borrowed_frame_is_not_retracted_until_its_reader_is_done() {
 fn readers_without_a_seat_pin() {
     let memory = FrameMemory::new(Pages(2)).unwrap();
     let pfn = published(&memory, 0, 3);
-    let reader = memory.reader(None);
+    let mut reader = memory.reader(None);
     assert!(reader.borrow(pfn, TAG).is_some());
     assert_eq!(retract(&memory, &[pfn]).borrowed, [pfn]);
-    assert!(reader.into_seat().is_none());
+    assert!(reader.take_seat().is_none());
     assert_eq!(surrender_all(&memory, retract(&memory, &[pfn])), 1);
 }
 
@@ -92,7 +92,10 @@ fn seats_are_used_again() {
     let shown: std::collections::BTreeSet<_> = seats.iter().map(|s| format!("{s:?}")).collect();
     assert_eq!(shown.len(), 200, "no two readers share a seat");
     drop(seats);
-    assert_eq!(format!("{:?}", memory.seat().unwrap()), "Seat(0)");
+    assert!(
+        shown.contains(&format!("{:?}", memory.seat().unwrap())),
+        "a seat is used again"
+    );
 }
 
 #[test]
@@ -147,7 +150,7 @@ fn readers_never_see_a_frame_that_is_being_rewritten() {
             let mut borrowed = 0_u64;
             let mut seat = memory.seat();
             while !stop.load(Ordering::Relaxed) {
-                let reader = memory.reader(seat);
+                let mut reader = memory.reader(seat);
                 for want in 1..=3_u8 {
                     if let Some(bytes) = reader.borrow(Pfn(1), u64::from(want)) {
                         let ends = || [bytes[0], bytes[2048], bytes[PAGE_SIZE - 1]];
@@ -157,7 +160,7 @@ fn readers_never_see_a_frame_that_is_being_rewritten() {
                         borrowed += 1;
                     }
                 }
-                seat = reader.into_seat();
+                seat = reader.take_seat();
             }
             borrowed
         };

@@ -32,9 +32,15 @@ pub mod atomic {
 /// Threads: spawning, yielding, parking.
 pub mod thread {
     #[cfg(loom)]
-    pub use loom::thread::{JoinHandle, spawn, yield_now};
+    pub use loom::thread::{Builder, JoinHandle, spawn, yield_now};
     #[cfg(not(loom))]
     pub use std::thread::{Builder, JoinHandle, scope, sleep, spawn, yield_now};
+
+    /// In a model no time passes; others may run.
+    #[cfg(loom)]
+    pub fn sleep(_: std::time::Duration) {
+        yield_now();
+    }
 }
 
 pub use std::sync::{Arc, OnceLock, Weak};
