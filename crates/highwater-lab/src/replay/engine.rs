@@ -24,7 +24,7 @@ use highwater::units::PAGE_SIZE;
 use super::content::{Mismatch, PageStamp};
 use super::control::Control;
 use super::error::{ManagerError, ReplayError};
-use super::latency::Latencies;
+use super::latency::{LatencyBook, Pair, Recorder, Seen};
 use super::report::{Outcome, Report, TenantReport, ratio, rss_peak_bytes, to_f64};
 use super::schedule::{self, Access};
 use super::setup::{Replay, Tenant, boxed};
@@ -33,15 +33,6 @@ use crate::trace::Op;
 
 /// Mismatches that are described; all are counted. Chosen: what fits a terminal.
 const MISMATCHES_SHOWN: usize = 8;
-
-/// What an access saw.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seen {
-    /// The page was resident.
-    Hit,
-    /// It was not.
-    Miss,
-}
 
 /// What one thread counted for one tenant.
 #[derive(Clone, Copy, Debug, Default)]
@@ -79,8 +70,6 @@ impl Failures {
 #[derive(Debug, Default)]
 struct Counts {
     tallies: Vec<Tally>,
-    hits: Latencies,
-    misses: Latencies,
     failures: Failures,
 }
 
@@ -98,8 +87,6 @@ impl Counts {
             sum.page_accesses += tally.page_accesses;
             sum.hits += tally.hits;
         }
-        self.hits.merge(&other.hits);
-        self.misses.merge(&other.misses);
         self.failures.merge(other.failures);
     }
 
@@ -111,7 +98,8 @@ impl Counts {
 /// Replays all traces, writes back and verifies. Leaks are not looked for here.
 pub(super) fn replay(run: &Replay, control: &Control) -> Result<Outcome, ReplayError> {
     let start = Instant::now();
-    let mut counts = access_all(run, control)?;
+    let latencies = LatencyBook::new(run.threads);
+    let mut counts = access_all(run, control, &latencies)?;
     let elapsed = start.elapsed();
     let tenants = run.tenants.iter().zip(&counts.tallies);
     let tenants = tenants.map(|(tenant, tally)| tenant_report(run, tenant, *tally));
@@ -122,7 +110,7 @@ pub(super) fn replay(run: &Replay, control: &Control) -> Result<Outcome, ReplayE
     let bad_records = run.tenants.iter().zip(&run.sources);
     let bad_records = bad_records.map(|(t, source)| (t.name.clone(), source.bad_records()));
     Ok(Outcome {
-        report: report(run, &counts, elapsed, tenants),
+        report: report(run, &counts, &latencies.total(), elapsed, tenants),
         mismatches: counts.failures.shown,
         bad_records: bad_records.filter(|(_, count)| *count > 0).collect(),
         footprint_pages: run.tenants.iter().map(|t| t.data.laid_out()).sum(),
@@ -130,7 +118,11 @@ pub(super) fn replay(run: &Replay, control: &Control) -> Result<Outcome, ReplayE
 }
 
 /// Runs the worker threads until the traces end or something fails.
-fn access_all(run: &Replay, control: &Control) -> Result<Counts, ReplayError> {
+fn access_all(
+    run: &Replay,
+    control: &Control,
+    latencies: &LatencyBook,
+) -> Result<Counts, ReplayError> {
     let first_error = Mutex::new(None);
     let fail = |error| {
         let mut first = first_error.lock().unwrap_or_else(PoisonError::into_inner);
@@ -149,7 +141,7 @@ fn access_all(run: &Replay, control: &Control) -> Result<Counts, ReplayError> {
             let worker = Builder::new().name(format!("replay-{index}"));
             let worker = worker.spawn_scoped(scope, move || {
                 let _stop = StopOnPanic(control);
-                let mut worker = Worker::new(run, control);
+                let mut worker = Worker::new(run, control, latencies.recorder(index));
                 if let Err(error) = worker.work(index) {
                     fail(error);
                 }
@@ -195,15 +187,17 @@ struct Worker<'a> {
     run: &'a Replay,
     control: &'a Control,
     counts: Counts,
+    latencies: Recorder<'a>,
 }
 
 impl<'a> Worker<'a> {
-    fn new(run: &'a Replay, control: &'a Control) -> Self {
+    fn new(run: &'a Replay, control: &'a Control, latencies: Recorder<'a>) -> Self {
         let counts = Counts::new(run.tenants.len());
         Self {
             run,
             control,
             counts,
+            latencies,
         }
     }
 
@@ -258,7 +252,7 @@ impl<'a> Worker<'a> {
                 Err(e) => return Err(access_failed(tenant, Op::Read, page, boxed(e))),
             },
         };
-        self.time(start.elapsed(), seen);
+        self.latencies.record(start.elapsed(), seen);
         self.verify(tenant, tenant.data.stamp(page, 0), bytes);
         Ok(seen)
     }
@@ -279,7 +273,7 @@ impl<'a> Worker<'a> {
                 Err(e) => return Err(access_failed(tenant, Op::Read, page, boxed(e))),
             },
         };
-        self.time(start.elapsed(), seen);
+        self.latencies.record(start.elapsed(), seen);
         let version = versions.get(page).map_err(versions_failed(tenant))?;
         self.verify(tenant, tenant.data.stamp(page, version), &bytes[..]);
         Ok(seen)
@@ -301,7 +295,7 @@ impl<'a> Worker<'a> {
                 Err(e) => return Err(access_failed(tenant, Op::Write, page, boxed(e))),
             },
         };
-        self.time(start.elapsed(), seen);
+        self.latencies.record(start.elapsed(), seen);
         let version = versions.get(page).map_err(versions_failed(tenant))?;
         self.verify(tenant, tenant.data.stamp(page, version), &bytes[..]);
         // 0 means "never written", also after 2^32 writes.
@@ -310,13 +304,6 @@ impl<'a> Worker<'a> {
         let set = versions.set(page, next);
         set.map_err(versions_failed(tenant))?;
         Ok(seen)
-    }
-
-    fn time(&mut self, latency: Duration, seen: Seen) {
-        match seen {
-            Seen::Hit => self.counts.hits.record(latency),
-            Seen::Miss => self.counts.misses.record(latency),
-        }
     }
 
     fn verify(&mut self, tenant: &Tenant, stamp: PageStamp, bytes: &[u8]) {
@@ -380,7 +367,13 @@ fn tenant_report(run: &Replay, tenant: &Tenant, tally: Tally) -> TenantReport {
     }
 }
 
-fn report(run: &Replay, counts: &Counts, elapsed: Duration, tenants: Vec<TenantReport>) -> Report {
+fn report(
+    run: &Replay,
+    counts: &Counts,
+    latencies: &Pair,
+    elapsed: Duration,
+    tenants: Vec<TenantReport>,
+) -> Report {
     let snapshot = run.manager.snapshot();
     let stat = |name| snapshot.counter(name);
     let page_accesses = counts.total(|tally| tally.page_accesses);
@@ -397,8 +390,8 @@ fn report(run: &Replay, counts: &Counts, elapsed: Duration, tenants: Vec<TenantR
         pgsteal: stat("pgsteal_kswapd") + stat("pgsteal_direct"),
         elapsed_s,
         accesses_per_s: to_f64(page_accesses) / elapsed_s.max(f64::MIN_POSITIVE),
-        hit_latency_us: counts.hits.summary(),
-        miss_latency_us: counts.misses.summary(),
+        hit_latency_us: latencies.hits.summary(),
+        miss_latency_us: latencies.misses.summary(),
         capacity_bytes: run.capacity.0,
         frames_peak_bytes: snapshot.frames.peak.bytes().0,
         rss_peak_bytes: rss_peak_bytes(),
