@@ -119,16 +119,16 @@ impl PageStamp {
         let mut expected = [0; PAGE_SIZE];
         self.fill(&mut expected);
         let differs = |(found, wanted): (&u8, &u8)| found != wanted;
-        let common = buf.iter().zip(&expected);
+        let bytes_of_both = buf.iter().zip(&expected);
         let shorter = expected.len().saturating_sub(buf.len());
         Mismatch {
             expected: self,
             found: Self::read_header(buf),
-            offset: common
+            offset: bytes_of_both
                 .clone()
                 .position(differs)
                 .unwrap_or_else(|| buf.len().min(PAGE_SIZE)),
-            bytes: common.filter(|pair| differs(*pair)).count() + shorter,
+            bytes: bytes_of_both.filter(|pair| differs(*pair)).count() + shorter,
             is_zero: buf.iter().all(|byte| *byte == 0),
         }
     }

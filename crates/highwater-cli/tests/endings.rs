@@ -1,0 +1,222 @@
+//! The promise: however a replay ends, by a signal, by SIGKILL or with damaged data, its exit status
+//! says so, nothing is left behind, and the next run is not hurt. Every test drives the built
+//! program.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot set itself up has failed"
+)]
+
+mod support;
+
+use std::fs::{self, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use support::{Bench, CAPACITY, CSV_HEADER, csv_line, highwater, run, seed, text};
+
+/// How long anything may take before a test gives up: far more than it needs on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Goal: a signal ends a run at once, with its exit status, and nothing stays behind.
+#[test]
+fn signals_end_a_run_and_leave_nothing() {
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+        let bench = Bench::new();
+        let mut endless = Endless::start(&bench.dir(), "2");
+        endless.wait_until_running();
+        endless.signal(signal);
+        let (ended, said) = endless.finish();
+        assert_eq!((ended, said.trim()), (code, "highwater: interrupted"));
+        assert!(bench.left().is_empty());
+    }
+}
+
+/// Goal: SIGKILL at any moment does not hurt the next run. Method: kill at random moments, from
+/// the very start on; then a run must succeed and leave the directory empty.
+#[test]
+fn a_killed_run_does_not_hurt_the_next() {
+    let bench = Bench::new();
+    let seed = seed();
+    let mut rng = Rng::with_seed(seed);
+    let trace = bench.mixed_trace("small.csv", seed, 500);
+    for round in 0..12 {
+        let endless = Endless::start(&bench.dir(), "2");
+        thread::sleep(Duration::from_micros(rng.u64(..60_000)));
+        endless.signal(Signal::KILL);
+        let (ended, said) = endless.finish();
+        assert_eq!(ended, 137, "SEED={seed} round {round}: {said}");
+        let output = run(&["replay", &trace, "--threads", "2", "--dir", &bench.dir()]);
+        let said = text(&output.stderr);
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "SEED={seed} round {round}: {said}"
+        );
+        assert!(
+            bench.left().is_empty(),
+            "SEED={seed} round {round}: {:?}",
+            bench.left()
+        );
+    }
+}
+
+/// Goal: damage to the data file is found and ends with status 1. Method: the trace goes round more
+/// pages than fit the capacity; while the run waits for the second round, overwrite a byte of every
+/// page of its data file.
+#[test]
+fn damaged_data_is_a_verify_failure() {
+    const PAGES: u64 = 4_096;
+    let bench = Bench::new();
+    let dir = bench.dir();
+    let arguments = [
+        "replay",
+        "/dev/stdin",
+        "--format",
+        "lirs",
+        "--capacity",
+        CAPACITY,
+        "--json",
+        "--dir",
+        &dir,
+    ];
+    let mut child = highwater(&arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let round: String = (0..PAGES).map(|page| format!("{page}\n")).collect();
+    stdin.write_all(round.as_bytes()).unwrap();
+    let mut endless = Endless {
+        child,
+        feeder: thread::spawn(|| ()),
+    };
+    let file = endless.wait_until_running();
+    let damaged = OpenOptions::new().write(true).open(file).unwrap();
+    for page in 0..PAGES {
+        damaged
+            .write_all_at(b"damage", page * 4096 + 3_000)
+            .unwrap();
+    }
+    stdin.write_all(round.as_bytes()).unwrap();
+    drop(stdin);
+    let output = endless.child.wait_with_output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("verify failure: tenant `stdin`: page"),
+        "{said}"
+    );
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["verify_failures"].as_u64().unwrap() > 0);
+}
+
+/// The program replaying an endless trace of reads and writes from its standard input.
+struct Endless {
+    child: Child,
+    feeder: JoinHandle<()>,
+}
+
+impl Endless {
+    fn start(dir: &str, threads: &str) -> Self {
+        let arguments = [
+            "replay",
+            "/dev/stdin",
+            "--format",
+            "csv",
+            "--capacity",
+            CAPACITY,
+            "--threads",
+            threads,
+            "--dir",
+            dir,
+        ];
+        let mut child = highwater(&arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let feeder = thread::spawn(move || {
+            let mut rng = Rng::with_seed(3);
+            let mut chunk = String::from(CSV_HEADER);
+            // Ends when the program does: nobody reads the pipe any more.
+            while stdin.write_all(chunk.as_bytes()).is_ok() {
+                chunk = (0..100).map(|_| csv_line(&mut rng)).collect();
+            }
+        });
+        Self { child, feeder }
+    }
+
+    /// Waits until the run has laid out pages of its data file.
+    fn wait_until_running(&mut self) -> PathBuf {
+        let start = Instant::now();
+        loop {
+            assert!(start.elapsed() < PATIENCE, "no data file was laid out");
+            if let Some(file) = self.data_file().filter(|file| has_data(file)) {
+                return file;
+            }
+            assert!(self.child.try_wait().unwrap().is_none(), "ended early");
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// The unlinked data file, through the program's table of open files.
+    fn data_file(&self) -> Option<PathBuf> {
+        let table = format!("/proc/{}/fd", self.child.id());
+        let files = fs::read_dir(table).ok()?.filter_map(Result::ok);
+        let leads_to_data = |file: &PathBuf| {
+            fs::read_link(file).is_ok_and(|target| target.to_string_lossy().contains("/data-0"))
+        };
+        files.map(|file| file.path()).find(leads_to_data)
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits for the end: exit status or 128 + signal, and standard error.
+    fn finish(mut self) -> (i32, String) {
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            if start.elapsed() > PATIENCE {
+                self.child.kill().unwrap();
+                panic!("the program did not end");
+            }
+            thread::sleep(Duration::from_millis(2));
+        };
+        self.feeder.join().unwrap();
+        let mut said = String::new();
+        self.child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut said)
+            .unwrap();
+        let code = status
+            .code()
+            .or_else(|| status.signal().map(|signal| 128 + signal));
+        (code.unwrap(), said)
+    }
+}
+
+fn has_data(file: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata(file).is_ok_and(|metadata| metadata.blocks() > 64)
+}

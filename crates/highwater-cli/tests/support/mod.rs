@@ -1,0 +1,87 @@
+//! What the tests of the built program share: running it, and traces for it.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use fastrand::Rng;
+
+/// Smaller than the traces here, so that reclaim works.
+pub(crate) const CAPACITY: &str = "8MiB";
+
+/// The seed of a test: `SEED` from the environment, or a fixed one.
+pub(crate) fn seed() -> u64 {
+    std::env::var("SEED").map_or(20, |seed| seed.parse().unwrap())
+}
+
+pub(crate) fn highwater(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_highwater"));
+    command.args(arguments);
+    command
+}
+
+pub(crate) fn run(arguments: &[&str]) -> Output {
+    highwater(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// A directory with traces in it and an empty one for data files.
+pub(crate) struct Bench {
+    root: tempfile::TempDir,
+}
+
+impl Bench {
+    pub(crate) fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("data")).unwrap();
+        Self { root }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.root
+            .path()
+            .join(name)
+            .into_os_string()
+            .into_string()
+            .unwrap()
+    }
+
+    pub(crate) fn dir(&self) -> String {
+        self.path("data")
+    }
+
+    pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+        let path = self.path(name);
+        fs::write(&path, content).unwrap();
+        path
+    }
+
+    /// A `csv` trace of reads and writes of keys, larger than the smallest capacity.
+    pub(crate) fn mixed_trace(&self, name: &str, seed: u64, requests: usize) -> String {
+        let mut rng = Rng::with_seed(seed);
+        let mut trace = String::from(CSV_HEADER);
+        for _ in 0..requests {
+            trace += &csv_line(&mut rng);
+        }
+        self.write(name, trace)
+    }
+
+    /// What lies where data files go.
+    pub(crate) fn left(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.dir()).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+pub(crate) const CSV_HEADER: &str = "time,key,size,op\n";
+
+/// A request for one of 6,000 keys of one page or two, the low ones more often; a third are writes.
+pub(crate) fn csv_line(rng: &mut Rng) -> String {
+    let key = rng.u32(..6_000).min(rng.u32(..6_000));
+    let size = if key.is_multiple_of(5) { 8_000 } else { 100 };
+    let op = if rng.u32(..3) == 0 { "write" } else { "read" };
+    format!("0,{key},{size},{op}\n")
+}
