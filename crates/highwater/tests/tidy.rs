@@ -44,22 +44,6 @@ const RULES: &[(&str, Rule)] = &[
     ("links", text_rules::links),
 ];
 
-/// Files that a rule waits for: until they are all there it is skipped, and says so.
-const AWAITED: &[(&str, &[&str])] = &[
-    ("readme example", &[text_rules::README, text_rules::EXAMPLE]),
-    ("statistics", &[text_rules::STATISTICS]),
-];
-
-/// The files of `tree` that the rule `name` still waits for.
-fn awaited<'a>(tree: &'a Tree, name: &str) -> Vec<&'a str> {
-    AWAITED
-        .iter()
-        .filter(|(rule, _)| *rule == name)
-        .flat_map(|(_, paths)| paths.iter().copied())
-        .filter(|path| tree.get(path).is_none())
-        .collect()
-}
-
 // Goal: the workspace has no violation. Method: every rule over every text file of it.
 #[test]
 fn workspace_is_tidy() {
@@ -74,16 +58,8 @@ fn workspace_is_tidy() {
     );
     let mut findings = Vec::new();
     for (name, rule) in RULES {
-        let awaited = awaited(&tree, name);
-        if awaited.is_empty() {
-            findings.extend(
-                rule(&tree)
-                    .iter()
-                    .map(|finding| format!("{finding} [{name}]")),
-            );
-        } else {
-            eprintln!("skipped [{name}]: there is no {}", awaited.join(" and no "));
-        }
+        let found = rule(&tree);
+        findings.extend(found.iter().map(|finding| format!("{finding} [{name}]")));
     }
     assert!(
         findings.is_empty(),

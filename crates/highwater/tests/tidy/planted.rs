@@ -338,7 +338,7 @@ pub(crate) const PLANTED: &[Planted] = &[
         "readme example",
         &[
             ("README.md", "# H\n\n```rust\nfn main() {}\n```\n"),
-            (HELLO, "//! H.\n\nfn main() {}\n"),
+            (HELLO, "//! H.\n\n#![expect(lint)]\n\nfn main() {}\n"),
         ],
         &[],
     ),

@@ -222,7 +222,8 @@ const fn is_path_byte(byte: u8) -> bool {
 pub(crate) const README: &str = "README.md";
 pub(crate) const EXAMPLE: &str = "crates/highwater/examples/hello.rs";
 
-/// The example of the README is `examples/hello.rs`, without that file's header.
+/// The example of the README is `examples/hello.rs`, without that file's header: its documentation
+/// and the lint expectations of the whole file, one line each.
 pub(crate) fn readme_example(tree: &Tree) -> Vec<Finding> {
     let (readme, example) = match (tree.get(README), tree.get(EXAMPLE)) {
         (Some(readme), Some(example)) => (readme, example),
@@ -232,7 +233,8 @@ pub(crate) fn readme_example(tree: &Tree) -> Vec<Finding> {
     let Some((line, shown)) = first_rust_block(&readme.text) else {
         return vec![readme.finding(1, "no fenced `rust` block that shows examples/hello.rs")];
     };
-    let is_header = |line: &&str| line.starts_with("//!") || line.trim().is_empty();
+    let is_header =
+        |line: &&str| line.starts_with("//!") || line.starts_with("#![") || line.trim().is_empty();
     let wanted: Vec<&str> = example.text.lines().skip_while(is_header).collect();
     let shown: Vec<&str> = shown.lines().collect();
     let same = shown
