@@ -429,6 +429,21 @@ impl PageCache {
     }
 }
 
+impl Drop for PageCache {
+    /// Frees the frames of pages that could not leave: those of files that refused to take them.
+    fn drop(&mut self) {
+        let nr_dirty = self.nr_dirty();
+        if nr_dirty > Pages::ZERO {
+            tracing::error!(%nr_dirty, "the cache ends with pages that their files did not take");
+        }
+        for page in &self.pages {
+            if let Some(frame) = page.latch.write().take() {
+                self.memory.surrender(frame);
+            }
+        }
+    }
+}
+
 impl fmt::Debug for PageCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PageCache")

@@ -10,7 +10,7 @@ use std::io;
 use thiserror::Error;
 
 use super::Core;
-use super::slow::AllocError;
+use super::slow::{AllocError, Patience};
 use crate::cache::{FileEntry, Filling, PageKey, Presence};
 use crate::group::{Charge, GroupNode};
 use crate::units::{Pages, Pfn};
@@ -121,7 +121,7 @@ impl Core {
             source,
         };
         let charge = self
-            .charge(group, Pages(1))
+            .charge(group, Pages(1), Patience::Fault)
             .map_err(|failed| no_memory(failed.into()))?;
         let frame = self.alloc_frame().map_err(no_memory)?;
         match self.cache.begin_fill(key, frame, group.id()) {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Shared;
-use super::slow::ChargeFailed;
+use super::slow::{ChargeFailed, Patience};
 use crate::group::{self, ChildError, GroupEvents, GroupNode, Limits, MaxError, RemoveError};
 use crate::reclaim::{Actor, ListSizes, ScanControl};
 use crate::sync::Arc;
@@ -68,7 +68,10 @@ impl Group {
     /// When a group would exceed its maximum and reclaim and victims did not make room: which one,
     /// with its numbers. Nothing is charged then.
     pub fn charge(&self, bytes: Bytes) -> Result<Charge, ChargeFailed> {
-        let charge = self.shared.core.charge(&self.node, bytes.pages_ceil())?;
+        let charge = self
+            .shared
+            .core
+            .charge(&self.node, bytes.pages_ceil(), Patience::Charge)?;
         Ok(Charge {
             shared: Arc::clone(&self.shared),
             charge,
@@ -181,7 +184,9 @@ impl Charge {
     pub fn grow(&mut self, bytes: Bytes) -> Result<(), ChargeFailed> {
         let pages = bytes.pages_ceil();
         let Self { shared, charge } = self;
-        shared.core.charging(pages, || charge.try_grow(pages))
+        shared
+            .core
+            .charging(pages, Patience::Charge, || charge.try_grow(pages))
     }
 
     /// Gives part of the charge back.

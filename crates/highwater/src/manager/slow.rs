@@ -77,6 +77,17 @@ pub enum AllocError {
     },
 }
 
+/// How long a charge that finds nothing to reclaim waits for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// A page that is being read in: what fills the group may be pages that other threads are
+    /// reading in, which are on no list yet. The I/O to come takes longer than the wait.
+    Fault,
+    /// A charge for memory elsewhere: a refusal is an answer, and is given at once unless pages are
+    /// known to come back.
+    Charge,
+}
+
 /// What one request has tried so far.
 #[derive(Default)]
 struct Effort {
@@ -93,14 +104,16 @@ impl Core {
         &self,
         group: &GroupNode,
         pages: Pages,
+        patience: Patience,
     ) -> Result<group::Charge, ChargeFailed> {
-        self.charging(pages, || group.try_charge(pages))
+        self.charging(pages, patience, || group.try_charge(pages))
     }
 
     /// Repeats a charge of `pages` until it succeeds or nothing helps.
     pub(super) fn charging<T>(
         &self,
         pages: Pages,
+        patience: Patience,
         mut charge: impl FnMut() -> Result<T, ChargeError>,
     ) -> Result<T, ChargeFailed> {
         let mut effort = Effort::default();
@@ -116,7 +129,7 @@ impl Core {
                     requested,
                     max,
                     ..
-                } if requested <= max => self.make_room(group, pages, &mut effort),
+                } if requested <= max => self.make_room(group, pages, patience, &mut effort),
                 ChargeError::Contended { .. } => effort.may_retry(),
                 _ => false,
             };
@@ -134,7 +147,13 @@ impl Core {
     }
 
     /// Frees pages of a full group and its descendants; false when nothing helps.
-    fn make_room(&self, full: GroupId, pages: Pages, effort: &mut Effort) -> bool {
+    fn make_room(
+        &self,
+        full: GroupId,
+        pages: Pages,
+        patience: Patience,
+        effort: &mut Effort,
+    ) -> bool {
         let Some(target) = self.groups.get(full) else {
             return false;
         };
@@ -142,8 +161,8 @@ impl Core {
         if self.reclaim_directly(&target, goal, effort) {
             return effort.may_retry();
         }
-        // Where nobody holds anything that could be reclaimed, waiting is of no use.
-        if effort.last.nr_borrowed > 0 && effort.pause() {
+        let may_come_back = effort.last.nr_borrowed + effort.last.nr_isolated > 0;
+        if (may_come_back || patience == Patience::Fault) && effort.pause() {
             return true;
         }
         self.tell_victim(&target, effort)

@@ -96,6 +96,9 @@ pub(super) struct Lruvec {
     /// Evictions and activations so far: the clock of refault distances.
     /// Written by: reclaimers. Read by: refaults. Publishes: nothing.
     nonresident_age: AtomicU64,
+    /// Pages that reclaimers have taken off the lists and not yet put back or freed.
+    /// Written by: reclaimers. Read by: those that found nothing to reclaim. Publishes: nothing.
+    nr_isolated: AtomicU64,
     /// Where the reclaimers of this group as a target go on.
     pub(super) cursor: Mutex<Cursor>,
 }
@@ -149,6 +152,7 @@ impl Lruvec {
             lists: Mutex::new(&LRUVEC_LOCK, Lists::default()),
             sizes: [AtomicU64::new(0), AtomicU64::new(0)],
             nonresident_age: AtomicU64::new(0),
+            nr_isolated: AtomicU64::new(0),
             cursor: Mutex::new(&CURSOR_LOCK, Cursor::default()),
         }
     }
@@ -174,6 +178,22 @@ impl Lruvec {
             now,
             nr_active: self.sizes().active.0,
         }
+    }
+
+    /// Pages that some reclaimer is about to put back or to free.
+    pub(super) fn nr_isolated(&self) -> u64 {
+        // Relaxed: who acts on it looks again.
+        self.nr_isolated.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_isolated(&self, count: u64) {
+        // Relaxed: as above.
+        self.nr_isolated.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(super) fn note_settled(&self, count: u64) {
+        // Relaxed: as above.
+        self.nr_isolated.fetch_sub(count, Ordering::Relaxed);
     }
 
     /// Advances the clock; returns its reading before.
@@ -248,6 +268,17 @@ impl Lruvecs {
             .flatten()
             .filter(|lruvec| accept(lruvec))
             .map(|lruvec| lruvec.sizes())
+            .sum()
+    }
+
+    /// Pages that reclaimers hold of the groups that `accept` takes.
+    pub(super) fn isolated_of(&self, accept: impl Fn(&Lruvec) -> bool) -> u64 {
+        let table = self.table.read();
+        table
+            .iter()
+            .flatten()
+            .filter(|lruvec| accept(lruvec))
+            .map(|lruvec| lruvec.nr_isolated())
             .sum()
     }
 

@@ -45,6 +45,8 @@ pub struct Outcome {
     pub nr_reclaimed: u64,
     /// Pages that stayed because somebody read them or held their latch.
     pub nr_borrowed: u64,
+    /// Pages that other reclaimers held when this pass ended without having freed any.
+    pub nr_isolated: u64,
     /// Pages that could not be written back, and why the last one could not.
     pub nr_write_failed: u64,
     /// The last write-back error.
@@ -89,7 +91,7 @@ impl Reclaim {
             budget = budget.max(self.cluster());
             while budget > 0 && outcome.nr_reclaimed < control.nr_to_reclaim.0 {
                 let Some((lruvec, count)) = self.next_chunk(control.target, priority) else {
-                    return outcome;
+                    break;
                 };
                 let chunk = Chunk {
                     lruvec: &lruvec,
@@ -100,6 +102,10 @@ impl Reclaim {
                 let looked = self.shrink_chunk(&chunk, &mut scratch, &mut outcome);
                 budget = budget.saturating_sub(looked.max(1));
             }
+        }
+        if outcome.nr_reclaimed == 0 {
+            let in_target = |lruvec: &Lruvec| lruvec.is_in_subtree_of(control.target);
+            outcome.nr_isolated = self.lruvecs.isolated_of(in_target);
         }
         outcome
     }
@@ -155,6 +161,8 @@ impl Reclaim {
             looked += self.age_active(lruvec, count, priority);
         }
         scratch.isolated.clear();
+        // Counted before they are taken: who finds the lists empty knows that pages may come back.
+        lruvec.note_isolated(count);
         self.lruvecs
             .isolate_tail(lruvec, count, &mut scratch.isolated);
         let scanned = scratch.isolated.len() as u64;
@@ -185,6 +193,7 @@ impl Reclaim {
                 .add_all(&self.cache, lruvec, scratch.putback.drain(..));
         }
         let freed = self.free_evicted(lruvec, control.cpu, &mut scratch.evict);
+        lruvec.note_settled(count);
         outcome.nr_reclaimed += freed;
         self.stats.pgsteal[control.actor as usize].add(freed);
         looked + scanned
