@@ -42,7 +42,7 @@ mod state {
     pub(super) const EVICTING: u8 = 3;
 }
 
-/// What [`Index::lookup`] found.
+/// What [`PageCache::lookup`](super::PageCache::lookup) found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
     /// The page is not in the cache.

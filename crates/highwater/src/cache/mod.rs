@@ -1,6 +1,6 @@
 //! The page cache: pages of real files in frames.
 //!
-//! A page is named by its [`PageKey`] (file and page number). The [index](index) finds the frame
+//! A page is named by its [`PageKey`] (file and page number). The index finds the frame
 //! that holds it; how its bytes are reached depends on the file's [`Access`]:
 //!
 //! - **read-only files** never change while they are open. A resident page's frame is *published*
@@ -8,7 +8,7 @@
 //!   memory.
 //! - **writable files** keep each resident page's frame behind a *latch*: [`PageRead`] and
 //!   [`PageWrite`] hold it shared or exclusive. A page that was written is *dirty* until
-//!   [write-back](writeback) has put it into the file.
+//!   write-back has put it into the file.
 //!
 //! A page goes through these states, each moved under the lock of its index shard:
 //!

@@ -1,8 +1,9 @@
 //! Write-back: dirty pages reach their file, or stay dirty.
 //!
-//! Invariant: a page that was written is either dirty, or its bytes were taken whole by the file
-//! after the last write. The mark is cleared under the exclusive latch, before the write to the
-//! file, and set again if that fails or falls short; nobody can write or evict the page meanwhile.
+//! Invariant: a page that was written is dirty until its bytes, as of the last write, were taken
+//! whole by the file. The mark is cleared under the exclusive latch, after the file took the page;
+//! nobody can write or evict the page meanwhile, and who finds it marked waits for the latch: a sync
+//! that runs beside reclaim does not return before the page is in the file.
 
 use std::io;
 
@@ -164,14 +165,12 @@ impl PageCache {
         let (Some(key), Some(frame)) = (key, latch.as_ref()) else {
             return Ok(WrittenBack::Clean);
         };
-        if !self.clear_dirty(pfn) {
+        if !self.is_dirty(pfn) {
             return Ok(WrittenBack::Clean);
         }
-        let written = self.write_page(key, frame, file.backing());
-        if written.is_err() {
-            self.mark_dirty(pfn);
-        }
-        written.map(|()| WrittenBack::Written)
+        self.write_page(key, frame, file.backing())?;
+        self.clear_dirty(pfn);
+        Ok(WrittenBack::Written)
     }
 
     fn write_page(
@@ -198,14 +197,10 @@ impl PageCache {
         }
     }
 
-    /// Clears the mark and tells whether it was set. The exclusive latch is held.
-    fn clear_dirty(&self, pfn: Pfn) -> bool {
-        // Relaxed, both: ordered by the latch.
-        let was_dirty = self.dirty[pfn.index()].load(Ordering::Relaxed);
-        if was_dirty {
-            self.dirty[pfn.index()].store(false, Ordering::Relaxed);
-            self.nr_cleaned.add(1);
-        }
-        was_dirty
+    /// Clears the mark of a dirty page. The exclusive latch is held.
+    fn clear_dirty(&self, pfn: Pfn) {
+        // Relaxed: ordered by the latch.
+        self.dirty[pfn.index()].store(false, Ordering::Relaxed);
+        self.nr_cleaned.add(1);
     }
 }

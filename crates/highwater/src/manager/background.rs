@@ -34,6 +34,7 @@ pub enum Background {
 pub(super) struct Wakeup {
     state: Mutex<State>,
     woken: Condvar,
+    idle: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -48,6 +49,7 @@ impl Wakeup {
         Self {
             state: Mutex::new(&WAKEUP_LOCK, State::default()),
             woken: Condvar::new(),
+            idle: Condvar::new(),
         }
     }
 
@@ -77,6 +79,16 @@ impl Wakeup {
     /// Says that the thread has done what it could.
     fn done(&self) {
         self.state.lock().is_wanted = false;
+        self.idle.notify_all();
+    }
+
+    /// Waits until the thread holds no pages: it sleeps, or there is none.
+    pub(super) fn wait_idle(&self) {
+        let mut state = self.state.lock();
+        // Ends: a run of the thread ends at its watermark or after bounded fruitless passes.
+        while state.is_wanted && !state.is_ending {
+            self.idle.wait(&mut state);
+        }
     }
 
     fn is_ending(&self) -> bool {

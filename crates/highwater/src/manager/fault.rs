@@ -105,6 +105,8 @@ impl Core {
             let pfn = fill.read(file, key)?;
             // Taken before the page is on a list: until then nobody can evict it.
             let taken = take(pfn);
+            // The read that brings a page in is not a reason to keep it; the next one is.
+            self.cache.test_and_clear_young(pfn);
             self.reclaim.add_page(pfn, key);
             return Ok(taken.expect("a page on no list stays"));
         }

@@ -152,13 +152,14 @@ impl Manager {
     }
 
     /// Checks the books of every layer, and that what groups pay for pages is what the pages are.
-    /// For quiescent moments.
+    /// For moments at which no other thread uses the manager; its own thread is waited for.
     ///
     /// # Panics
     ///
     /// When they disagree: a bug in this library.
     pub fn check_invariants(&self) {
         let core = self.core();
+        core.wakeup.wait_idle();
         core.pool.check_invariants();
         core.cache.check_invariants();
         core.reclaim.check_invariants();
@@ -215,6 +216,8 @@ impl Core {
     }
 
     fn drop_caches(&self) -> Pages {
+        // Pages that the background thread has isolated are on no list.
+        self.wakeup.wait_idle();
         let root = self.groups.root();
         let control = ScanControl {
             nr_to_reclaim: Pages::MAX,

@@ -96,6 +96,8 @@ struct Effort {
     reclaimed: u64,
     told: Vec<GroupId>,
     last: Outcome,
+    /// Evictions from the target when this request last paused.
+    evictions_seen: u64,
 }
 
 impl Core {
@@ -161,8 +163,10 @@ impl Core {
         if self.reclaim_directly(&target, goal, effort) {
             return effort.may_retry();
         }
-        let may_come_back = effort.last.nr_borrowed + effort.last.nr_isolated > 0;
-        if (may_come_back || patience == Patience::Fault) && effort.pause() {
+        let pages_may_come = effort.last.nr_borrowed + effort.last.nr_isolated > 0;
+        let victim_may_stop = !effort.told.is_empty();
+        let waits = pages_may_come || victim_may_stop || patience == Patience::Fault;
+        if waits && effort.pause(self.reclaim.evictions_of(&target)) {
             return true;
         }
         self.tell_victim(&target, effort)
@@ -205,7 +209,7 @@ impl Core {
             self.stats.drain_all.add(1);
             return effort.may_retry();
         }
-        effort.pause() || self.tell_victim(&root, effort)
+        effort.pause(self.reclaim.evictions_of(&root)) || self.tell_victim(&root, effort)
     }
 
     /// Pages to free at once: a cluster, or less where that would be a large part of what there is.
@@ -256,8 +260,13 @@ impl Effort {
         self.attempts < ATTEMPTS_MAX
     }
 
-    /// Waits a little for others to let go of pages; false when that was done often enough.
-    fn pause(&mut self) -> bool {
+    /// Waits a little for others to let go of pages; false when that was done often enough while
+    /// `evictions` stood still. Where pages come and go, it is only that others were quicker.
+    fn pause(&mut self, evictions: u64) -> bool {
+        if evictions != self.evictions_seen {
+            self.evictions_seen = evictions;
+            self.fruitless = 0;
+        }
         self.fruitless += 1;
         if self.fruitless > FRUITLESS_MAX {
             return false;

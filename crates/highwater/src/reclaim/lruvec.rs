@@ -262,23 +262,26 @@ impl Lruvecs {
     ///
     /// Three loads a group; no allocation.
     pub(super) fn sizes_of(&self, accept: impl Fn(&Lruvec) -> bool) -> ListSizes {
-        let table = self.table.read();
-        table
-            .iter()
-            .flatten()
-            .filter(|lruvec| accept(lruvec))
-            .map(|lruvec| lruvec.sizes())
-            .sum()
+        self.sum_of(accept, Lruvec::sizes)
     }
 
     /// Pages that reclaimers hold of the groups that `accept` takes.
     pub(super) fn isolated_of(&self, accept: impl Fn(&Lruvec) -> bool) -> u64 {
+        self.sum_of(accept, Lruvec::nr_isolated)
+    }
+
+    /// Clocks of the groups that `accept` takes, added up.
+    pub(super) fn ages_of(&self, accept: impl Fn(&Lruvec) -> bool) -> u64 {
+        self.sum_of(accept, |lruvec| lruvec.workingset_clock().now)
+    }
+
+    fn sum_of<T: Sum>(&self, accept: impl Fn(&Lruvec) -> bool, part: impl Fn(&Lruvec) -> T) -> T {
         let table = self.table.read();
         table
             .iter()
             .flatten()
             .filter(|lruvec| accept(lruvec))
-            .map(|lruvec| lruvec.nr_isolated())
+            .map(|lruvec| part(lruvec))
             .sum()
     }
 

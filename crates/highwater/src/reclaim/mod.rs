@@ -1,12 +1,12 @@
 //! Taking pages back: which ones, how many, and at whose cost.
 //!
-//! Every group has an [`Lruvec`](lruvec): an inactive and an active list of the pages it pays for.
+//! Every group has an lruvec: an inactive and an active list of the pages it pays for.
 //! A page comes in at the head of the inactive list. When reclaim reaches it at the tail, a page
 //! that was read since (its *young* mark) is activated, the others are evicted: one access is not a
 //! reason to stay, two are. The active list is aged when it outgrows the inactive one: pages that
 //! were read since go round once more, the others get their second chance on the inactive list.
 //!
-//! An evicted page leaves a [shadow]: when it comes back within a distance that a larger active
+//! An evicted page leaves a shadow: when it comes back within a distance that a larger active
 //! list would have bridged, it is taken straight into the active list (a *workingset activation*),
 //! so that a working set that changes, or loops over a little more than fits, is noticed.
 //!
@@ -149,6 +149,14 @@ impl Reclaim {
     #[must_use]
     pub fn total_sizes(&self) -> ListSizes {
         self.lruvecs.sizes_of(|_| true)
+    }
+
+    /// Pages evicted from the lists of a group and its descendants so far, activations included:
+    /// whether others make progress there.
+    #[must_use]
+    pub fn evictions_of(&self, target: &GroupNode) -> u64 {
+        self.lruvecs
+            .ages_of(|lruvec| lruvec.is_in_subtree_of(target))
     }
 
     /// What reclaim has done so far.
