@@ -30,6 +30,8 @@ mod key;
 mod latch;
 mod writeback;
 
+#[cfg(all(test, loom))]
+mod loom;
 #[cfg(all(test, not(loom)))]
 mod tests;
 

@@ -1,1 +1,268 @@
-//! x
+//! The index against a map, files of odd lengths, and what eviction keeps.
+
+use std::collections::HashMap;
+use std::io::Write;
+
+use super::*;
+
+/// Storage in which every page begins with its number.
+#[derive(Debug)]
+struct Numbered(u64);
+
+impl Backing for Numbered {
+    fn len(&self) -> u64 {
+        self.0
+    }
+    fn read_page(&self, page: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+        buf[..8].copy_from_slice(&page.to_le_bytes());
+        Ok(buf.len())
+    }
+    fn write_page(&self, _: u64, buf: &[u8]) -> std::io::Result<usize> {
+        Ok(buf.len())
+    }
+    fn sync(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn cache(frames: u64) -> (Arc<FrameMemory>, PageCache) {
+    let memory = Arc::new(FrameMemory::new(Pages(frames)).expect("a small range"));
+    let cache = PageCache::new(Arc::clone(&memory), Topology::flat(1), Regime::Atomic);
+    (memory, cache)
+}
+
+fn fill(memory: &FrameMemory, cache: &PageCache, pfn: u32, key: PageKey) {
+    let filling = cache
+        .begin_fill(key, memory.claim(Pfn(pfn)), GroupId(0))
+        .expect("absent");
+    cache.finish_fill(filling);
+}
+
+fn evict(memory: &FrameMemory, cache: &PageCache, pfns: &[Pfn]) -> Vec<(Pfn, Kept)> {
+    let mut batch = EvictBatch::default();
+    cache.evict(pfns, &mut batch);
+    for evicted in batch.evicted.drain(..) {
+        memory.surrender(evicted.frame);
+    }
+    batch.kept
+}
+
+#[test]
+fn the_index_agrees_with_a_map() {
+    // Goal: a page is found in its frame and nowhere else, whatever chain it is on. Method: random
+    // fills and removals in an index of few buckets, so that chains are long; a map is the oracle.
+    let mut rng = crate::seed::rng(11);
+    for frames in [1, 3, 64, 500] {
+        let index = Index::new(Pages(frames));
+        let file = FileId::from_bits(2);
+        let mut model: HashMap<u64, Pfn> = HashMap::new();
+        let mut free: Vec<Pfn> = (0..u32::try_from(frames).unwrap()).map(Pfn).collect();
+        for step in 0..5000 {
+            let page = rng.u64(..frames * 3) * 64;
+            let key = PageKey::new(file, page);
+            match model.get(&page) {
+                Some(&pfn) if rng.bool() => {
+                    assert_eq!(index.begin_evict(pfn), Some(key), "step {step}");
+                    assert_eq!(index.begin_evict(pfn), None, "claimed once");
+                    if rng.bool() {
+                        index.set_resident(pfn);
+                    } else {
+                        index.remove(pfn);
+                        model.remove(&page);
+                        free.push(pfn);
+                    }
+                }
+                Some(&pfn) => {
+                    assert_eq!(index.lookup(key), Presence::Resident(pfn));
+                    let seen = index.find(key, |at| (index.key_of(at) == Some(key)).then_some(at));
+                    assert_eq!(seen, Some(pfn));
+                }
+                None => {
+                    assert_eq!(index.lookup(key), Presence::Absent);
+                    let Some(pfn) = free.pop() else { continue };
+                    assert!(index.insert_filling(key, pfn));
+                    assert!(!index.insert_filling(key, pfn), "entered once");
+                    if rng.u8(..) < 200 {
+                        index.set_resident(pfn);
+                        model.insert(page, pfn);
+                    } else {
+                        index.remove(pfn);
+                        free.push(pfn);
+                    }
+                }
+            }
+            if step % 500 == 0 {
+                assert_eq!(index.check_invariants(), model.len() as u64);
+            }
+        }
+    }
+}
+
+#[test]
+fn keys_name_file_page_and_access() {
+    // Goal: packing loses nothing. Method: the corners of both ranges, opened for both accesses.
+    let (_, cache) = cache(1);
+    for access in [Access::ReadOnly, Access::ReadWrite] {
+        let file = cache.open(Arc::new(Numbered(1)), access).unwrap();
+        for page in [0, 1, PageKey::PAGES_MAX - 1] {
+            let key = PageKey::new(file.id(), page);
+            assert_eq!((key.file(), key.page()), (file.id(), page));
+            assert_eq!(key.file().is_writable(), access == Access::ReadWrite);
+            assert!(key.get() != 0 && key.get() != u64::MAX);
+        }
+    }
+    let many: Vec<_> = (0..100)
+        .map(|_| {
+            cache
+                .open(Arc::new(Numbered(1)), Access::ReadOnly)
+                .unwrap()
+                .id()
+        })
+        .collect();
+    let distinct: std::collections::BTreeSet<_> = many.iter().collect();
+    assert_eq!(distinct.len(), many.len());
+    let last = many[99];
+    cache.close(last);
+    let again = cache.open(Arc::new(Numbered(1)), Access::ReadOnly).unwrap();
+    assert_eq!(again.id(), last, "numbers are used again");
+}
+
+#[test]
+fn eviction_says_why_a_page_stays() {
+    // Method: one page for each reason, evicted in one batch with one that may go.
+    let (memory, cache) = cache(8);
+    let fixed = cache
+        .open(Arc::new(Numbered(8 * 4096)), Access::ReadOnly)
+        .unwrap();
+    let changing = cache
+        .open(Arc::new(Numbered(8 * 4096)), Access::ReadWrite)
+        .unwrap();
+    let key = |file: &FileEntry, page| PageKey::new(file.id(), page);
+    fill(&memory, &cache, 0, key(&fixed, 0));
+    fill(&memory, &cache, 1, key(&fixed, 1));
+    fill(&memory, &cache, 2, key(&changing, 0));
+    fill(&memory, &cache, 3, key(&changing, 1));
+    fill(&memory, &cache, 4, key(&changing, 2));
+    let reader = memory.reader(memory.seat());
+    assert!(cache.try_read(&reader, key(&fixed, 0)).is_some());
+    drop(cache.try_write(key(&changing, 0)));
+    let latched = cache.try_read_latched(key(&changing, 1)).unwrap();
+    let kept = evict(&memory, &cache, &(0..6).map(Pfn).collect::<Vec<_>>());
+    let mut kept = kept;
+    kept.sort_by_key(|(pfn, _)| *pfn);
+    let want = [
+        (Pfn(0), Kept::Borrowed),
+        (Pfn(2), Kept::Dirty),
+        (Pfn(3), Kept::Borrowed),
+        (Pfn(5), Kept::Busy),
+    ];
+    assert_eq!(kept, want);
+    drop((reader, latched));
+    assert_eq!(cache.try_write_back(Pfn(2)).unwrap(), WrittenBack::Written);
+    assert_eq!(cache.try_write_back(Pfn(2)).unwrap(), WrittenBack::Clean);
+    assert!(evict(&memory, &cache, &[Pfn(0), Pfn(2), Pfn(3)]).is_empty());
+    cache.check_invariants();
+    assert_eq!(memory.count_free(), Pages(8));
+    assert_eq!(
+        fixed.resident_precise(),
+        -2,
+        "counted by whoever fills, which here nobody did"
+    );
+}
+
+#[test]
+fn young_marks_are_set_by_reads_and_cleared_by_looking() {
+    let (memory, cache) = cache(2);
+    let file = cache
+        .open(Arc::new(Numbered(4096)), Access::ReadOnly)
+        .unwrap();
+    let key = PageKey::new(file.id(), 0);
+    fill(&memory, &cache, 1, key);
+    assert!(
+        !cache.test_and_clear_young(Pfn(1)),
+        "not young by being filled"
+    );
+    assert!(cache.try_read(&memory.reader(memory.seat()), key).is_some());
+    assert!(cache.test_and_clear_young(Pfn(1)));
+    assert!(!cache.test_and_clear_young(Pfn(1)));
+    assert!(cache.try_pin(key).is_some());
+    assert!(cache.test_and_clear_young(Pfn(1)));
+    assert!(evict(&memory, &cache, &[Pfn(1)]).is_empty());
+}
+
+#[test]
+fn two_threads_that_miss_the_same_page_read_it_once() {
+    // Method: both look the page up; the one that is told it is absent fills it slowly.
+    let (memory, cache) = cache(64);
+    let file = cache
+        .open(Arc::new(Numbered(64 * 4096)), Access::ReadOnly)
+        .unwrap();
+    for page in 0..32 {
+        let key = PageKey::new(file.id(), u64::from(page));
+        let fills = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..2_u32)
+                .map(|thread| {
+                    let (memory, cache) = (&memory, &cache);
+                    scope.spawn(move || {
+                        if cache.lookup(key) != Presence::Absent {
+                            return 0;
+                        }
+                        let frame = memory.claim(Pfn(page * 2 + thread));
+                        match cache.begin_fill(key, frame, GroupId(0)) {
+                            Ok(filling) => {
+                                std::thread::yield_now();
+                                cache.finish_fill(filling);
+                                1
+                            }
+                            Err(frame) => {
+                                memory.surrender(frame);
+                                assert!(matches!(cache.lookup(key), Presence::Resident(_)));
+                                0
+                            }
+                        }
+                    })
+                })
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .sum::<u32>()
+        });
+        assert_eq!(fills, 1, "page {page}");
+    }
+    let pfns: Vec<Pfn> = (0..64).map(Pfn).collect();
+    assert_eq!(
+        evict(&memory, &cache, &pfns).len(),
+        32,
+        "the frames that hold nothing"
+    );
+}
+
+#[test]
+fn files_of_odd_length_end_where_they_end() {
+    // Goal: the last page is partial, reads stop there, and write-back writes no byte beyond it.
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&[7; 4096 + 100]).unwrap();
+    let backing = FileBacking::new(file.try_clone().unwrap()).unwrap();
+    assert_eq!(
+        (backing.pages(), backing.page_len(0), backing.page_len(1)),
+        (2, 4096, 100)
+    );
+    assert_eq!(backing.page_len(2), 0);
+    let mut buf = [0; PAGE_SIZE];
+    assert_eq!(backing.read_page(1, &mut buf[..100]).unwrap(), 100);
+    assert_eq!(
+        backing.read_page(1, &mut buf).unwrap(),
+        100,
+        "short beyond the end"
+    );
+
+    let (memory, cache) = cache(2);
+    let entry = cache.open(Arc::new(backing), Access::ReadWrite).unwrap();
+    let key = PageKey::new(entry.id(), 1);
+    fill(&memory, &cache, 0, key);
+    cache.try_write(key).unwrap().fill(9);
+    cache.sync(&entry).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 4096 + 100);
+    assert!(evict(&memory, &cache, &[Pfn(0)]).is_empty());
+}

@@ -1,1 +1,372 @@
-//! Tests.
+//! Lists against a model, shadows against a ring, and what passes take from whom.
+
+use std::collections::VecDeque;
+
+use super::shadow::{Shadow, WorkingsetClock};
+use super::*;
+use crate::cache::{Access, Backing};
+use crate::group::Limits;
+use crate::memmap::FrameMemory;
+use crate::percpu::Regime;
+use crate::topology::Topology;
+use crate::units::PAGE_BYTES;
+
+#[derive(Debug)]
+struct Nothing(u64);
+
+impl Backing for Nothing {
+    fn len(&self) -> u64 {
+        self.0 * PAGE_BYTES
+    }
+    fn read_page(&self, _: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+        Ok(buf.len())
+    }
+    fn write_page(&self, _: u64, buf: &[u8]) -> std::io::Result<usize> {
+        Ok(buf.len())
+    }
+    fn sync(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The layers below the manager, and one file.
+struct Scene {
+    memory: Arc<FrameMemory>,
+    cache: Arc<PageCache>,
+    pool: Arc<FramePool>,
+    groups: GroupTree,
+    reclaim: Reclaim,
+    file: FileId,
+}
+
+impl Scene {
+    fn new(frames: u64) -> Self {
+        let memory = Arc::new(FrameMemory::new(Pages(frames)).expect("a small range"));
+        let cache = Arc::new(PageCache::new(
+            Arc::clone(&memory),
+            Topology::flat(1),
+            Regime::Atomic,
+        ));
+        let pool = Arc::new(FramePool::new(Arc::clone(&memory), 1, 1));
+        let groups = GroupTree::new(1);
+        let reclaim = Reclaim::new(Arc::clone(&cache), Arc::clone(&pool), groups.clone());
+        reclaim.add_group(&groups.root());
+        let file = cache
+            .open(Arc::new(Nothing(1 << 20)), Access::ReadOnly)
+            .expect("one file");
+        Self {
+            memory,
+            cache,
+            pool,
+            groups,
+            reclaim,
+            file: file.id(),
+        }
+    }
+
+    fn group(&self, name: &str) -> GroupNode {
+        let group = self
+            .groups
+            .root()
+            .child(name, Limits::default())
+            .expect("a new name");
+        self.reclaim.add_group(&group);
+        group
+    }
+
+    /// Reads a page in for a group, as the manager does.
+    fn fault(&self, group: &GroupNode, page: u64) -> Option<Refault> {
+        let key = PageKey::new(self.file, page);
+        let (frame, _) = self
+            .pool
+            .try_alloc(CpuId(0), crate::frame::Reserve::Use)
+            .expect("a frame");
+        let _paid_by_the_page = group.try_charge(Pages(1)).expect("no limit").disown();
+        let filling = self
+            .cache
+            .begin_fill(key, frame, group.id())
+            .expect("absent");
+        let pfn = self.cache.finish_fill(filling);
+        self.reclaim.add_page(pfn, key)
+    }
+
+    fn read(&self, page: u64) -> bool {
+        let reader = self.memory.reader(self.memory.seat());
+        self.cache
+            .try_read(&reader, PageKey::new(self.file, page))
+            .is_some()
+    }
+
+    fn shrink(&self, target: &GroupNode, pages: u64, first_priority: Option<u32>) -> Outcome {
+        self.reclaim.shrink(&ScanControl {
+            nr_to_reclaim: Pages(pages),
+            target,
+            actor: Actor::Direct,
+            cpu: CpuId(0),
+            first_priority,
+        })
+    }
+
+    fn assert_nothing_is_left(&self) {
+        let root = self.groups.root();
+        self.shrink(&root, u64::MAX, Some(0));
+        self.reclaim.check_invariants();
+        self.pool.check_invariants();
+        assert_eq!(self.reclaim.total_sizes().total(), Pages::ZERO);
+        assert_eq!(root.usage_precise(), Pages::ZERO);
+    }
+}
+
+#[test]
+fn lists_agree_with_queues() {
+    // Goal: order, lengths and membership, whatever is added, isolated and aged. Method: random
+    // operations on one group's lists; two queues are the model.
+    let mut rng = crate::seed::rng(21);
+    let scene = Scene::new(256);
+    let root = scene.groups.root();
+    let lruvecs = Lruvecs::new(Pages(256));
+    lruvecs.insert(&root);
+    let lruvec = lruvecs.get(root.id()).expect("inserted");
+    let (mut inactive, mut active) = (VecDeque::new(), VecDeque::new());
+    let mut off: Vec<Pfn> = (0..256).map(Pfn).collect();
+    for _ in 0..20_000 {
+        match rng.u8(..4) {
+            0 if !off.is_empty() => {
+                let pfn = off.swap_remove(rng.usize(..off.len()));
+                let place = if rng.bool() {
+                    Placement::Active
+                } else {
+                    Placement::Inactive
+                };
+                lruvecs.add(&scene.cache, Arc::clone(&lruvec), pfn, place);
+                if place == Placement::Active {
+                    &mut active
+                } else {
+                    &mut inactive
+                }
+                .push_front(pfn);
+            }
+            1 => {
+                let (count, mut out) = (rng.u64(..5), Vec::new());
+                lruvecs.isolate_tail(&lruvec, count, &mut out);
+                let want: Vec<Pfn> = (0..count).map_while(|_| inactive.pop_back()).collect();
+                assert_eq!(out, want);
+                off.extend(out);
+            }
+            2 => {
+                let (count, odd_stay) = (rng.u64(..5), |pfn: Pfn| pfn.0 % 2 == 1);
+                lruvecs.age_active(&lruvec, count, odd_stay);
+                for pfn in (0..count.min(active.len() as u64))
+                    .map_while(|_| active.pop_back())
+                    .collect::<Vec<_>>()
+                {
+                    if odd_stay(pfn) {
+                        &mut active
+                    } else {
+                        &mut inactive
+                    }
+                    .push_front(pfn);
+                }
+            }
+            _ => {
+                let pfn = Pfn(rng.u32(..256));
+                let is_listed = lruvecs.isolate_page(&scene.cache, pfn);
+                let before = inactive.len() + active.len();
+                inactive.retain(|&other| other != pfn);
+                active.retain(|&other| other != pfn);
+                assert_eq!(is_listed, inactive.len() + active.len() < before);
+                if is_listed {
+                    off.push(pfn);
+                }
+            }
+        }
+        let sizes = lruvec.sizes();
+        assert_eq!(
+            (sizes.inactive.0, sizes.active.0),
+            (inactive.len() as u64, active.len() as u64)
+        );
+    }
+    assert_eq!(
+        lruvecs.check_invariants(&scene.cache, &lruvec).0,
+        (inactive.len() + active.len()) as u64
+    );
+}
+
+#[test]
+fn shadows_are_remembered_until_the_oldest_must_go() {
+    // Goal: what is remembered is right, the promised number is remembered, memory is bounded.
+    let file = Scene::new(16).file;
+    let shadows = Shadows::new(Pages(1000));
+    for page in 0..10_000 {
+        shadows.insert(
+            PageKey::new(file, page),
+            Shadow {
+                group: GroupId(3),
+                age: page,
+            },
+        );
+    }
+    let remembered: Vec<u64> = (0..10_000)
+        .filter(|&page| shadows.take(PageKey::new(file, page)).is_some())
+        .collect();
+    let recent = remembered.iter().filter(|&&page| page >= 8000).count();
+    assert!(recent >= 1990, "{recent} of the 2,000 most recent");
+    assert!(remembered.len() < 3500, "{} remembered", remembered.len());
+    shadows.insert(
+        PageKey::new(file, 5),
+        Shadow {
+            group: GroupId(1),
+            age: 1,
+        },
+    );
+    shadows.insert(
+        PageKey::new(file, 5),
+        Shadow {
+            group: GroupId(2),
+            age: 9,
+        },
+    );
+    assert_eq!(
+        shadows.take(PageKey::new(file, 5)),
+        Some(Shadow {
+            group: GroupId(2),
+            age: 9
+        })
+    );
+    assert_eq!(shadows.take(PageKey::new(file, 5)), None, "taken once");
+}
+
+#[test]
+fn refault_distances_agree_with_the_order_of_evictions() {
+    // Goal: the clock counts evictions. Method: evict pages in a known order; those that come back
+    // within the active list's length belong to the working set, the next one does not.
+    let clock = WorkingsetClock {
+        now: 100,
+        nr_active: 10,
+    };
+    assert_eq!(clock.judge(90), Refault::WithinWorkingset);
+    assert_eq!(clock.judge(89), Refault::Beyond);
+
+    let scene = Scene::new(512);
+    let root = scene.groups.root();
+    for page in 0..20 {
+        scene.fault(&root, page);
+        assert!(scene.read(page));
+    }
+    // 20 pages become active as reclaim finds them young; then 100 that are read once come and go.
+    for page in 100..200 {
+        scene.fault(&root, page);
+    }
+    scene.shrink(&root, 100, None);
+    let active = scene.reclaim.list_sizes(root.id()).active.0;
+    assert!((1..50).contains(&active), "{active} active pages");
+    assert_eq!((100..200).filter(|&page| !scene.read(page)).count(), 100);
+    assert_eq!(
+        scene.fault(&root, 199),
+        Some(Refault::WithinWorkingset),
+        "evicted last"
+    );
+    assert_eq!(
+        scene.fault(&root, 100),
+        Some(Refault::Beyond),
+        "evicted first"
+    );
+    assert_eq!(scene.fault(&root, 5000), None, "never evicted");
+    scene.assert_nothing_is_left();
+}
+
+#[test]
+fn every_page_of_a_repeated_stream_is_a_refault() {
+    // Goal: the streaming oracle: with a file of twice the pool, read once per pass, every page of
+    // the later passes was evicted and is known: refaults = 2 x the file's pages.
+    let scene = Scene::new(256);
+    let root = scene.groups.root();
+    let mut refaults = 0;
+    for page in (0..3).flat_map(|_| 0..512) {
+        if scene.pool.nr_free() < Pages(8) {
+            assert!(scene.shrink(&root, 1, None).nr_reclaimed > 0);
+        }
+        refaults += u64::from(scene.fault(&root, page).is_some());
+    }
+    // What is taken in as active stays longer; those pages are found resident instead.
+    assert_eq!(refaults, 2 * 512);
+    assert_eq!(
+        scene.reclaim.stats().workingset_refault_file.get(),
+        refaults
+    );
+    let (scanned, stolen) = (
+        scene.reclaim.stats().scanned(),
+        scene.reclaim.stats().stolen(),
+    );
+    assert!(scanned >= stolen && stolen >= refaults);
+    scene.assert_nothing_is_left();
+}
+
+#[test]
+fn pressure_is_proportional_to_size() {
+    // Goal: of two groups of 600 and 200 pages, root pressure takes about 3 to 1. Tolerance: 15
+    // points, for where the cursor stands in its last turn.
+    let scene = Scene::new(1024);
+    let (large, small) = (scene.group("large"), scene.group("small"));
+    for page in 0..600 {
+        scene.fault(&large, page);
+    }
+    for page in 600..800 {
+        scene.fault(&small, page);
+    }
+    for _ in 0..100 {
+        scene.shrink(&scene.groups.root(), 4, None);
+    }
+    let lost = (600 - large.usage_precise().0, 200 - small.usage_precise().0);
+    let all = lost.0 + lost.1;
+    assert!(
+        (400..=600).contains(&all),
+        "lost {lost:?}: a cluster at a time"
+    );
+    let share = 100 * lost.0 / all;
+    assert!(
+        (60..=90).contains(&share),
+        "lost {lost:?}, {share} % of it by three quarters"
+    );
+    scene.assert_nothing_is_left();
+}
+
+#[test]
+fn a_target_pays_alone_and_its_children_with_it() {
+    let scene = Scene::new(512);
+    let (target, bystander) = (scene.group("target"), scene.group("bystander"));
+    let child = target.child("child", Limits::default()).unwrap();
+    scene.reclaim.add_group(&child);
+    for page in 0..50 {
+        scene.fault(&target, page);
+        scene.fault(&child, 100 + page);
+        scene.fault(&bystander, 200 + page);
+    }
+    assert_eq!(scene.shrink(&target, 1000, None).nr_reclaimed, 100);
+    assert_eq!(bystander.usage_precise(), Pages(50));
+    assert_eq!(target.usage_precise(), Pages::ZERO);
+    scene.assert_nothing_is_left();
+}
+
+#[test]
+fn a_removed_groups_pages_and_charges_become_its_parents() {
+    // Method: remove the middle group of three after the lowest; pages and numbers go up.
+    let scene = Scene::new(512);
+    let upper = scene.group("upper");
+    let lower = upper.child("lower", Limits::default()).unwrap();
+    scene.reclaim.add_group(&lower);
+    for page in 0..40 {
+        scene.fault(&lower, page);
+    }
+    for group in [&lower, &upper] {
+        scene.groups.remove(group).unwrap();
+        scene.reclaim.reparent_group(group);
+        scene.reclaim.check_invariants();
+        assert_eq!(scene.groups.root().usage_precise(), Pages(40));
+    }
+    assert_eq!(
+        scene.reclaim.list_sizes(scene.groups.root().id()).total(),
+        Pages(40)
+    );
+    scene.assert_nothing_is_left();
+}

@@ -1,0 +1,213 @@
+//! All interleavings of the page cache's protocols, two or three threads each: filling, looking up,
+//! evicting, borrowing and writing one page.
+
+use ::loom::{model, thread};
+
+use super::{Access, Backing, EvictBatch, FileEntry, Kept, PageCache, PageKey, Presence};
+use crate::memmap::FrameMemory;
+use crate::percpu::Regime;
+use crate::sync::Arc;
+use crate::topology::Topology;
+use crate::units::{GroupId, PAGE_BYTES, Pages, Pfn};
+
+/// Storage that nobody reads in a model.
+#[derive(Debug)]
+struct Nothing;
+
+impl Backing for Nothing {
+    fn len(&self) -> u64 {
+        PAGE_BYTES
+    }
+    fn read_page(&self, _: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+        Ok(buf.len())
+    }
+    fn write_page(&self, _: u64, buf: &[u8]) -> std::io::Result<usize> {
+        Ok(buf.len())
+    }
+    fn sync(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A cache of two frames, and the first page of one file.
+struct Scene {
+    memory: Arc<FrameMemory>,
+    cache: PageCache,
+    file: Arc<FileEntry>,
+    key: PageKey,
+}
+
+impl Scene {
+    fn new(access: Access) -> Arc<Self> {
+        let memory = Arc::new(FrameMemory::new(Pages(2)).unwrap());
+        let cache = PageCache::new(Arc::clone(&memory), Topology::flat(1), Regime::Atomic);
+        let file = cache.open(Arc::new(Nothing), access).unwrap();
+        let key = PageKey::new(file.id(), 0);
+        Arc::new(Self {
+            memory,
+            cache,
+            file,
+            key,
+        })
+    }
+
+    /// Reads the page into a frame, as the manager does; false when another thread was first.
+    fn fill(&self, pfn: u32, byte: u8) -> bool {
+        let frame = self.memory.claim(Pfn(pfn));
+        match self.cache.begin_fill(self.key, frame, GroupId(0)) {
+            Ok(mut filling) => {
+                self.cache.filling_bytes(&mut filling)[0] = byte;
+                self.cache.finish_fill(filling);
+                self.file.note_filled();
+                true
+            }
+            Err(frame) => {
+                self.memory.surrender(frame);
+                false
+            }
+        }
+    }
+
+    /// Evicts the page from a frame; says why not.
+    fn evict(&self, pfn: u32) -> Result<(), Kept> {
+        let mut batch = EvictBatch::default();
+        self.cache.evict(&[Pfn(pfn)], &mut batch);
+        let Some(evicted) = batch.evicted.pop() else {
+            return Err(batch.kept[0].1);
+        };
+        // The next owner of the frame writes it.
+        let mut frame = evicted.frame;
+        self.memory.bytes_mut(&mut frame)[0] = 99;
+        self.memory.surrender(frame);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_waiter_sees_the_filled_page() {
+    model(|| {
+        let scene = Scene::new(Access::ReadOnly);
+        let filler = Arc::clone(&scene);
+        let filler = thread::spawn(move || assert!(filler.fill(0, 1)));
+        if let Presence::Resident(pfn) = scene.cache.lookup(scene.key) {
+            let reader = scene.memory.reader(scene.memory.seat());
+            let bytes = scene.cache.try_read_at(&reader, scene.key, pfn).unwrap();
+            assert_eq!(bytes[0], 1);
+        }
+        filler.join().unwrap();
+        assert_eq!(scene.cache.lookup(scene.key), Presence::Resident(Pfn(0)));
+    });
+}
+
+#[test]
+fn a_waiter_is_woken_when_a_fill_is_given_up() {
+    model(|| {
+        let scene = Scene::new(Access::ReadOnly);
+        let frame = scene.memory.claim(Pfn(0));
+        let filling = scene
+            .cache
+            .begin_fill(scene.key, frame, GroupId(0))
+            .unwrap();
+        let waiter = Arc::clone(&scene);
+        let waiter = thread::spawn(move || waiter.cache.lookup(waiter.key));
+        scene.memory.surrender(scene.cache.abort_fill(filling));
+        assert_eq!(waiter.join().unwrap(), Presence::Absent);
+    });
+}
+
+#[test]
+fn one_of_two_fillers_fills() {
+    model(|| {
+        let scene = Scene::new(Access::ReadOnly);
+        let other = Arc::clone(&scene);
+        let other = thread::spawn(move || other.fill(1, 2));
+        let mine = scene.fill(0, 1);
+        assert!(mine ^ other.join().unwrap());
+        assert_eq!(scene.memory.count_free(), Pages(1));
+    });
+}
+
+#[test]
+fn a_borrowed_page_is_not_evicted() {
+    model(|| {
+        let scene = Scene::new(Access::ReadOnly);
+        assert!(scene.fill(0, 1));
+        let reclaimer = Arc::clone(&scene);
+        let reclaimer = thread::spawn(move || reclaimer.evict(0));
+        {
+            let reader = scene.memory.reader(scene.memory.seat());
+            if let Some(bytes) = scene.cache.try_read(&reader, scene.key) {
+                thread::yield_now();
+                assert_eq!(bytes[0], 1);
+            }
+        }
+        match reclaimer.join().unwrap() {
+            Ok(()) => assert_eq!(scene.cache.lookup(scene.key), Presence::Absent),
+            Err(kept) => {
+                assert_eq!(kept, Kept::Borrowed);
+                assert_eq!(scene.cache.lookup(scene.key), Presence::Resident(Pfn(0)));
+            }
+        }
+    });
+}
+
+#[test]
+fn one_of_two_reclaimers_evicts() {
+    model(|| {
+        let scene = Scene::new(Access::ReadOnly);
+        assert!(scene.fill(0, 1));
+        let other = Arc::clone(&scene);
+        let other = thread::spawn(move || other.evict(0));
+        let mine = scene.evict(0);
+        let other = other.join().unwrap();
+        assert!(mine.is_ok() ^ other.is_ok(), "{mine:?} {other:?}");
+        assert_eq!(mine.and(other), Err(Kept::Busy));
+    });
+}
+
+#[test]
+fn a_write_is_never_evicted_unwritten() {
+    model(|| {
+        let scene = Scene::new(Access::ReadWrite);
+        assert!(scene.fill(0, 1));
+        let reclaimer = Arc::clone(&scene);
+        let reclaimer = thread::spawn(move || reclaimer.evict(0));
+        let wrote = scene
+            .cache
+            .try_write(scene.key)
+            .map(|mut page| page[0] = 7)
+            .is_some();
+        let evicted = reclaimer.join().unwrap();
+        if wrote {
+            assert!(
+                matches!(evicted, Err(Kept::Dirty | Kept::Borrowed)),
+                "{evicted:?}"
+            );
+            assert_eq!(scene.cache.try_read_latched(scene.key).unwrap()[0], 7);
+            assert!(scene.cache.is_dirty(Pfn(0)));
+        }
+    });
+}
+
+#[test]
+fn a_latch_is_not_taken_for_a_page_that_has_left() {
+    // The frame is evicted and filled with another page of the file while a reader looks for it.
+    model(|| {
+        let scene = Scene::new(Access::ReadWrite);
+        assert!(scene.fill(0, 1));
+        let other = Arc::clone(&scene);
+        let other = thread::spawn(move || {
+            if other.evict(0).is_ok() {
+                let frame = other.memory.claim(Pfn(0));
+                let key = PageKey::new(other.file.id(), 1);
+                let mut filling = other.cache.begin_fill(key, frame, GroupId(0)).unwrap();
+                other.cache.filling_bytes(&mut filling)[0] = 2;
+                other.cache.finish_fill(filling);
+            }
+        });
+        if let Some(page) = scene.cache.try_read_latched(scene.key) {
+            assert_eq!(page[0], 1);
+        }
+        other.join().unwrap();
+    });
+}
