@@ -158,7 +158,7 @@ impl FrameMemory {
     /// When `tag` is 0 or `u64::MAX`, which mark owned and free frames, or when the frame is of
     /// another memory.
     pub fn publish(&self, frame: Frame, tag: u64) -> Pfn {
-        assert!(tag != TAG_FREE && tag != TAG_OWNED, "{tag} cannot be a tag");
+        assert!(is_tag(tag), "{tag} cannot be a tag");
         let pfn = self.redeem(frame);
         // Release. Pairs with: the acquire loads of `Reader::borrow` and `pin`, so that a borrower
         // sees the bytes that the owner wrote.
@@ -174,11 +174,16 @@ impl FrameMemory {
     ///
     /// One heavy barrier (up to about 6 us) and one walk over the seats for the whole batch. No
     /// allocation while `out` has capacity for the batch. Waits for nobody.
+    ///
+    /// # Panics
+    ///
+    /// When a tag is 0 or `u64::MAX`, which mark owned and free frames.
     pub fn retract(&self, batch: &[(Pfn, u64)], out: &mut Retracted) {
         out.frames.clear();
         out.borrowed.clear();
         for &(pfn, tag) in batch {
-            debug_assert!(tag != TAG_FREE && tag != TAG_OWNED, "{tag} cannot be a tag");
+            // Else a frame that is owned already would be given a second token.
+            assert!(is_tag(tag), "{tag} cannot be a tag");
             let word = &self.words[pfn.index()].tag;
             // Relaxed: the heavy barrier orders it before the looks at slots and pins.
             let taken = word.compare_exchange(tag, TAG_OWNED, Ordering::Relaxed, Ordering::Relaxed);
@@ -235,10 +240,10 @@ impl FrameMemory {
     /// Whether a frame is published under `tag` as seen now, whatever it is an instant later.
     #[inline]
     pub(super) fn has_tag(&self, pfn: Pfn, tag: u64) -> bool {
-        // Acquire. Pairs with: the release store of `publish`.
-        self.words
-            .get(pfn.index())
-            .is_some_and(|word| word.tag.load(Ordering::Acquire) == tag)
+        // Acquire. Pairs with: the release store of `publish`. The marks are refused: a frame that is
+        // free or owned is published under nothing.
+        let word = self.words.get(pfn.index()).filter(|_| is_tag(tag));
+        word.is_some_and(|word| word.tag.load(Ordering::Acquire) == tag)
     }
 
     /// Bytes of a frame that stays published for as long as the caller says.
@@ -355,6 +360,12 @@ impl FrameMemory {
         std::mem::forget(frame);
         pfn
     }
+}
+
+/// Whether a frame may be published under `tag`.
+#[inline]
+const fn is_tag(tag: u64) -> bool {
+    tag != TAG_FREE && tag != TAG_OWNED
 }
 
 impl fmt::Debug for FrameMemory {

@@ -118,6 +118,24 @@ fn a_token_is_good_for_its_own_memory_only() {
 }
 
 #[test]
+fn the_marks_of_free_and_owned_frames_are_no_tags() {
+    // Goal: no number makes a right. Method: name the marks themselves (0: owned, u64::MAX: free)
+    // for a frame in that state, in every call that takes a tag.
+    let memory = Arc::new(FrameMemory::new(Pages(2)).unwrap());
+    let owned = memory.claim(Pfn(0));
+    for (pfn, mark) in [(Pfn(0), 0), (Pfn(1), u64::MAX)] {
+        let (seated, unseated) = (memory.reader(memory.seat()), memory.reader(None));
+        assert!(seated.borrow(pfn, mark).is_none(), "{pfn} by slot");
+        assert!(unseated.borrow(pfn, mark).is_none(), "{pfn} by pin");
+        assert!(Pinned::new(Arc::clone(&memory), pfn, mark).is_none());
+        let retract = || memory.retract(&[(pfn, mark)], &mut Retracted::default());
+        let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(retract));
+        assert!(refused.is_err(), "{pfn} retracted from {mark}");
+    }
+    assert_eq!(memory.surrender(owned), Pfn(0));
+}
+
+#[test]
 fn decommitted_frames_read_as_zeros() {
     let memory = FrameMemory::new(Pages(3)).unwrap();
     let mut frame = memory.claim(Pfn(1));
