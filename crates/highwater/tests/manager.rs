@@ -1,116 +1,19 @@
 //! The manager end to end, over files in memory that can be told to fail: what is read is right,
 //! nothing is lost, nothing leaks, limits hold, and running out of memory is an error with numbers.
 
-use std::io;
+mod support;
+
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use highwater::cache::{Access, Backing, SyncError};
+use highwater::cache::{Access, SyncError};
 use highwater::manager::AllocError;
 use highwater::percpu::Regime;
-use highwater::units::{PAGE_BYTES, PAGE_SIZE};
 use highwater::{
     Background, BuildError, Bytes, Group, Limits, Manager, Pages, ReadError, Topology,
 };
-
-/// A file in memory whose pages begin with their number, and which can be told to misbehave.
-#[derive(Debug)]
-struct TestFile {
-    pages: Mutex<Vec<[u8; PAGE_SIZE]>>,
-    len: u64,
-    fails_reads: AtomicBool,
-    fails_writes: AtomicBool,
-    falls_short: AtomicBool,
-    reads: AtomicU64,
-    read_pause_us: AtomicU64,
-    write_pause_us: AtomicU64,
-}
-
-impl TestFile {
-    fn new(pages: u64) -> Arc<Self> {
-        let content = |page: u64| {
-            let mut bytes = [0x5a; PAGE_SIZE];
-            bytes[..8].copy_from_slice(&page.to_le_bytes());
-            bytes
-        };
-        Arc::new(Self {
-            pages: Mutex::new((0..pages).map(content).collect()),
-            len: pages * PAGE_BYTES,
-            fails_reads: AtomicBool::new(false),
-            fails_writes: AtomicBool::new(false),
-            falls_short: AtomicBool::new(false),
-            reads: AtomicU64::new(0),
-            read_pause_us: AtomicU64::new(0),
-            write_pause_us: AtomicU64::new(0),
-        })
-    }
-
-    fn misbehaviour(&self, fails: &AtomicBool, len: usize) -> io::Result<usize> {
-        if fails.load(Ordering::Relaxed) {
-            return Err(io::Error::from_raw_os_error(5 /* EIO */));
-        }
-        Ok(if self.falls_short.load(Ordering::Relaxed) {
-            len / 2
-        } else {
-            len
-        })
-    }
-}
-
-fn pause(us: &AtomicU64) {
-    let us = us.load(Ordering::Relaxed);
-    if us > 0 {
-        std::thread::sleep(std::time::Duration::from_micros(us));
-    }
-}
-
-impl Backing for TestFile {
-    fn len(&self) -> u64 {
-        self.len
-    }
-
-    fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
-        let len = self.misbehaviour(&self.fails_reads, buf.len())?;
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        pause(&self.read_pause_us);
-        let pages = self.pages.lock().expect("no panic under the lock");
-        buf[..len].copy_from_slice(&pages[usize::try_from(page).expect("small")][..len]);
-        Ok(len)
-    }
-
-    fn write_page(&self, page: u64, buf: &[u8]) -> io::Result<usize> {
-        pause(&self.write_pause_us);
-        let len = self.misbehaviour(&self.fails_writes, buf.len())?;
-        let mut pages = self.pages.lock().expect("no panic under the lock");
-        pages[usize::try_from(page).expect("small")][..len].copy_from_slice(&buf[..len]);
-        Ok(len)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-fn manager(pages: u64) -> Manager {
-    Manager::builder()
-        .capacity(Pages(pages).bytes())
-        .build()
-        .expect("a small manager")
-}
-
-fn first_word(bytes: &[u8; PAGE_SIZE]) -> u64 {
-    u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"))
-}
-
-/// Everything is back where it was: nothing allocated, nothing charged.
-fn assert_empty(hw: &Manager) {
-    hw.drop_caches();
-    hw.check_invariants();
-    let snapshot = hw.snapshot();
-    assert_eq!(snapshot.frames.allocated, Pages::ZERO);
-    assert_eq!(hw.root().usage_precise(), Pages::ZERO);
-}
+use support::{TestFile, assert_empty, first_word, manager, mapped};
 
 #[test]
 fn a_file_larger_than_the_pool_is_read_through_it() {
@@ -118,10 +21,7 @@ fn a_file_larger_than_the_pool_is_read_through_it() {
     // of twice the pool, verified; then everything is given back.
     let hw = manager(256);
     let storage = TestFile::new(512);
-    let file = hw
-        .open_backing(Arc::clone(&storage) as Arc<dyn Backing>, Access::ReadOnly)
-        .unwrap();
-    let map = hw.space(&hw.root()).map_file(&file, 0..512).unwrap();
+    let (file, map) = mapped(&hw, &storage, Access::ReadOnly);
     for _ in 0..3 {
         for page in 0..512 {
             let guard = hw.enter();
@@ -191,10 +91,7 @@ fn a_failed_read_caches_nothing_and_leaks_nothing() {
     // Method: EIO, then a short read, then success, on the same page.
     let hw = manager(64);
     let storage = TestFile::new(8);
-    let file = hw
-        .open_backing(Arc::clone(&storage) as Arc<dyn Backing>, Access::ReadOnly)
-        .unwrap();
-    let map = hw.space(&hw.root()).map_file(&file, 0..8).unwrap();
+    let (_file, map) = mapped(&hw, &storage, Access::ReadOnly);
     storage.fails_reads.store(true, Ordering::Relaxed);
     let error = map.read(&hw.enter(), 3).unwrap_err();
     assert!(matches!(error, ReadError::Io { page: 3, .. }), "{error}");
@@ -231,10 +128,7 @@ fn written_pages_reach_the_file_or_stay_dirty() {
     // not lose a page to make room; then the file recovers and everything is there.
     let hw = manager(64);
     let storage = TestFile::new(256);
-    let file = hw
-        .open_backing(Arc::clone(&storage) as Arc<dyn Backing>, Access::ReadWrite)
-        .unwrap();
-    let map = hw.space(&hw.root()).map_file(&file, 0..256).unwrap();
+    let (file, map) = mapped(&hw, &storage, Access::ReadWrite);
     for page in 0..32 {
         map.write(page).unwrap()[8] = 77;
     }
@@ -266,10 +160,7 @@ fn when_dirty_pages_cannot_be_written_memory_is_exhausted_with_numbers() {
     // Goal: an error, not a loss and not a hang. Method: every page dirty, the file refuses.
     let hw = manager(64);
     let storage = TestFile::new(256);
-    let file = hw
-        .open_backing(Arc::clone(&storage) as Arc<dyn Backing>, Access::ReadWrite)
-        .unwrap();
-    let map = hw.space(&hw.root()).map_file(&file, 0..256).unwrap();
+    let (file, map) = mapped(&hw, &storage, Access::ReadWrite);
     storage.fails_writes.store(true, Ordering::Relaxed);
     let mut written = 0;
     let error = loop {
@@ -305,10 +196,7 @@ fn charges_make_the_cache_give_way_and_victims_are_told() {
     // Goal: one budget for pages and for what the engine has elsewhere. Method: fill the cache, then
     // charge; then charge more than there is, with a victim that gives back.
     let hw = manager(512);
-    let file = hw
-        .open_backing(TestFile::new(1024), Access::ReadOnly)
-        .unwrap();
-    let map = hw.space(&hw.root()).map_file(&file, 0..1024).unwrap();
+    let (_file, map) = mapped(&hw, &TestFile::new(1024), Access::ReadOnly);
     for page in 0..1024 {
         map.read(&hw.enter(), page).unwrap();
     }
@@ -457,10 +345,7 @@ fn pages_that_are_read_again_survive_a_scan() {
 fn a_pass_over_data_that_is_read_once_looks_at_each_page_once() {
     // Goal: efficiency. Method: stream four pools' worth; every page scanned is a page freed.
     let hw = manager(512);
-    let file = hw
-        .open_backing(TestFile::new(2048), Access::ReadOnly)
-        .unwrap();
-    let map = hw.space(&hw.root()).map_file(&file, 0..2048).unwrap();
+    let (_file, map) = mapped(&hw, &TestFile::new(2048), Access::ReadOnly);
     for page in 0..2048 {
         map.read(&hw.enter(), page).unwrap();
     }
@@ -542,10 +427,7 @@ fn a_sync_beside_reclaim_returns_after_the_page_is_in_the_file() {
     // moment. Method: a slow file; another thread makes reclaim write, this one syncs and looks.
     let hw = manager(64);
     let storage = TestFile::new(128);
-    let file = hw
-        .open_backing(Arc::clone(&storage) as Arc<dyn Backing>, Access::ReadWrite)
-        .unwrap();
-    let map = hw.space(&hw.root()).map_file(&file, 0..128).unwrap();
+    let (file, map) = mapped(&hw, &storage, Access::ReadWrite);
     for round in 1..=20_u8 {
         for page in 0..8 {
             map.write(page).unwrap()[8] = round;
@@ -571,10 +453,7 @@ fn a_manager_ends_with_pages_that_no_file_takes() {
     // Goal: no panic and no leak of address space. Method: drop everything while writes fail.
     let hw = manager(64);
     let storage = TestFile::new(16);
-    let file = hw
-        .open_backing(Arc::clone(&storage) as Arc<dyn Backing>, Access::ReadWrite)
-        .unwrap();
-    let map = hw.space(&hw.root()).map_file(&file, 0..16).unwrap();
+    let (file, map) = mapped(&hw, &storage, Access::ReadWrite);
     map.write(3).unwrap()[8] = 1;
     storage.fails_writes.store(true, Ordering::Relaxed);
     drop((map, file, hw));
