@@ -239,12 +239,30 @@ impl Lruvecs {
         if table.len() <= index {
             table.resize_with(index + 1, || None);
         }
-        assert!(table[index].is_none(), "{} has lists already", group.id());
-        table[index] = Some(Arc::new(Lruvec::new(group.clone())));
+        let lruvec = Arc::new(Lruvec::new(group.clone()));
+        if let Some(former) = table[index].replace(lruvec) {
+            // A number is used again once nothing is charged to its former group, which may be
+            // before that group's remover comes for the lists.
+            assert!(
+                former.group.is_removed(),
+                "{} has lists already",
+                group.id()
+            );
+            let mut lists = former.lists.lock();
+            assert_eq!(
+                lists.inactive.len + lists.active.len,
+                0,
+                "nobody pays for these"
+            );
+            lists.is_dead = true;
+        }
     }
 
-    pub(super) fn remove(&self, group: GroupId) -> Option<LruvecRef> {
-        self.table.write().get_mut(group.index())?.take()
+    /// Takes a group's lists out, unless a later group of the same number has replaced them.
+    pub(super) fn remove(&self, group: &GroupNode) -> Option<LruvecRef> {
+        let mut table = self.table.write();
+        let lruvec = table.get_mut(group.id().index())?;
+        lruvec.take_if(|lruvec| lruvec.group == *group)
     }
 
     pub(super) fn get(&self, group: GroupId) -> Option<LruvecRef> {
@@ -382,8 +400,12 @@ impl Lruvecs {
             return false;
         };
         let mut lists = lruvec.lists.lock();
-        // The page may have been given to the parent since its group was read.
-        if cache.group_of(pfn) != lruvec.group.id() || self.list_of(pfn) == ListId::None {
+        // The page may have been given to the parent since its group was read, and the number to
+        // another group.
+        if lists.is_dead
+            || cache.group_of(pfn) != lruvec.group.id()
+            || self.list_of(pfn) == ListId::None
+        {
             return false;
         }
         self.unlink(&mut lists, pfn);
@@ -404,6 +426,10 @@ impl Lruvecs {
                 }
             }
             child.note_sizes(&lists);
+        }
+        // Where nothing is charged any more, the parent may be gone by now too.
+        if pages.is_empty() {
+            return;
         }
         let heir = self.hand_up(&child.group, Pages(pages.len() as u64));
         for &(pfn, _) in &pages {

@@ -86,7 +86,7 @@ impl Reclaim {
     /// Moves a group's pages to its parent's lists, charges included, and forgets its lists.
     /// Pages that some thread has isolated follow when they are put back.
     pub fn reparent_group(&self, group: &GroupNode) {
-        if let Some(child) = self.lruvecs.remove(group.id()) {
+        if let Some(child) = self.lruvecs.remove(group) {
             self.lruvecs.reparent(&self.cache, &child);
         }
     }

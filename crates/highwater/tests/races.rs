@@ -1,0 +1,96 @@
+//! Threads that come at once, storage that panics, and handles that end where nobody expects it:
+//! nothing hangs, nothing is lost, and the books are right afterwards.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use highwater::cache::{Access, Backing};
+use highwater::units::PAGE_BYTES;
+use highwater::{Limits, Manager, Pages};
+
+/// Pages of zeros that are counted as they are written, and which can be told to panic.
+#[derive(Debug, Default)]
+struct TestFile {
+    pages: u64,
+    panics: AtomicBool,
+    written: AtomicU64,
+}
+
+impl TestFile {
+    fn new(pages: u64) -> Arc<Self> {
+        Arc::new(Self {
+            pages,
+            ..Self::default()
+        })
+    }
+
+    fn panic_if_told(&self) {
+        assert!(!self.panics.load(Ordering::Relaxed), "as told");
+    }
+}
+
+impl Backing for TestFile {
+    fn len(&self) -> u64 {
+        self.pages * PAGE_BYTES
+    }
+
+    fn read_page(&self, _: u64, buf: &mut [u8]) -> io::Result<usize> {
+        self.panic_if_told();
+        buf.fill(0);
+        Ok(buf.len())
+    }
+
+    fn write_page(&self, _: u64, buf: &[u8]) -> io::Result<usize> {
+        self.panic_if_told();
+        self.written.fetch_add(1, Ordering::Relaxed);
+        Ok(buf.len())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn manager(pages: u64) -> Manager {
+    let builder = Manager::builder().capacity(Pages(pages).bytes());
+    builder.build().unwrap()
+}
+
+/// Everything is back where it was: nothing allocated, nothing charged.
+fn assert_empty(hw: &Manager) {
+    hw.drop_caches();
+    hw.check_invariants();
+    assert_eq!(hw.snapshot().frames.allocated, Pages::ZERO);
+    assert_eq!(hw.root().usage_precise(), Pages::ZERO);
+}
+
+#[test]
+fn groups_come_and_go_on_many_threads() {
+    // Goal: a group's number may be used again before its remover is done with it. Method: threads
+    // make a group, read in it and remove it, so that numbers are reused all the time.
+    let hw = manager(256);
+    let file = hw
+        .open_backing(TestFile::new(64), Access::ReadOnly)
+        .unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let (hw, file) = (&hw, &file);
+            scope.spawn(move || {
+                for round in 0..10_000 {
+                    let group = hw.root().child(&format!("g{thread}"), Limits::default());
+                    let group = group.unwrap();
+                    if round % 4 == 0 {
+                        let map = hw.space(&group).map_file(file, 0..64).unwrap();
+                        map.read(&hw.enter(), (round / 4) % 64).unwrap();
+                        assert_eq!(group.list_sizes().total(), group.usage_precise());
+                    }
+                    group.remove().unwrap();
+                }
+            });
+        }
+    });
+    hw.check_invariants();
+    assert_empty(&hw);
+}
