@@ -106,8 +106,8 @@ impl Builder {
     ///
     /// # Cost
     ///
-    /// Reserves address space; memory is committed as frames are first used. Books of about 250
-    /// bytes a frame (6 %) are allocated at once.
+    /// Reserves address space; memory is committed as frames are first used. The
+    /// books, measured at 166 bytes a frame (4 %; `docs/tuning.md`), are allocated at once.
     ///
     /// # Errors
     ///

@@ -22,7 +22,7 @@ pub struct Snapshot {
     /// Counters by name, named as in `/proc/vmstat` where it has one.
     #[cfg_attr(feature = "serde", serde(serialize_with = "as_map"))]
     pub vmstat: Vec<(&'static str, u64)>,
-    /// Contention of every lock class, over all managers of the process.
+    /// Contention of the lock classes that pages go through, over all managers of the process.
     pub locks: Vec<LockEvents>,
     /// Every group, parents before children.
     pub groups: Vec<GroupSnapshot>,
