@@ -40,11 +40,12 @@ pub(super) struct Seats {
 }
 
 struct SeatLine {
-    /// Written by: the seat's holder (announce: relaxed before a light barrier; clear: release).
-    /// Read by: `retract` (acquire, after its heavy barrier). Publishes: that reading is over.
+    /// Written by: the seat's holder (announce: before a light barrier; clear; both release).
+    /// Read by: `retract` (acquire, after its heavy barrier). Publishes: that what the slot announced
+    /// before is read no more.
     slots: [AtomicU32; SLOTS],
-    /// Written by: whoever takes or leaves the seat. Read by: those looking for a seat.
-    /// Publishes: that the slots are empty.
+    /// Written by: whoever takes or leaves the seat. Read by: those looking for a seat, `retract`.
+    /// Publishes: that the slots are empty, and what they announced is read no more.
     is_taken: AtomicBool,
 }
 
@@ -103,13 +104,15 @@ impl Seats {
     pub(super) fn collect_announced(&self, announced: &mut Vec<Pfn>) {
         announced.clear();
         for line in self.lines.read().iter() {
-            // Relaxed: the heavy barrier orders it.
-            if !line.is_taken.load(Ordering::Relaxed) {
+            // Acquire. Pairs with: the release store of a seat's drop, so that what was read from the
+            // seat lies before whatever the new owner writes.
+            if !line.is_taken.load(Ordering::Acquire) {
                 continue;
             }
             for slot in &line.slots {
-                // Acquire. Pairs with: the release store that clears a slot, so that the reader's
-                // last look at the bytes lies before whatever the new owner writes.
+                // Acquire. Pairs with: the release store that clears a slot or announces the next
+                // frame in it, so that the reader's last look at the bytes lies before whatever the
+                // new owner writes.
                 let pfn = slot.load(Ordering::Acquire);
                 if pfn != EMPTY {
                     announced.push(Pfn(pfn - 1));
@@ -203,8 +206,10 @@ impl<'m> Reader<'m> {
         let Some(slot) = slots.get(used) else {
             return self.announce_by_pin(pfn, tag);
         };
-        // Relaxed: the light barrier orders it before the second look at the tag.
-        slot.store(pfn.0 + 1, Ordering::Relaxed);
+        // The light barrier orders it before the second look at the tag. Release. Pairs with: the
+        // acquire load of `collect_announced`: an earlier reader of this seat may have read a frame
+        // by the same slot, and whoever sees this announcement no longer sees that the slot was cleared.
+        slot.store(pfn.0 + 1, Ordering::Release);
         barrier::light();
         if self.memory.has_tag(pfn, tag) {
             self.used.set(used + 1);

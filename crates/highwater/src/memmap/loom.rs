@@ -1,6 +1,7 @@
 //! All interleavings of borrowing against retracting: a frame that a reader holds is never owned
 //! by anybody else, whether it is held by slot or by pin.
 
+use ::loom::cell::UnsafeCell;
 use ::loom::{model, thread};
 
 use super::{FrameMemory, Pinned, Retracted};
@@ -70,4 +71,38 @@ fn one_of_two_retractors_wins() {
         let mine = retract_and_write(&memory);
         assert!(mine ^ other.join().unwrap());
     });
+}
+
+#[test]
+fn reading_lies_before_what_the_next_owner_writes() {
+    // Method: a cell of the model stands for the frame's bytes; it complains when a read and a write
+    // of it are not ordered. The reader leaves its seat, or announces another frame by the same slot.
+    for next in [None, Some(Pfn(1))] {
+        model(move || {
+            let memory = Arc::new(FrameMemory::new(Pages(2)).unwrap());
+            for pfn in [Pfn(0), Pfn(1)] {
+                let frame = memory.claim(pfn);
+                memory.publish(frame, TAG);
+            }
+            let bytes = Arc::new(UnsafeCell::new(0));
+            let (owner, owners_bytes) = (Arc::clone(&memory), Arc::clone(&bytes));
+            let owner = thread::spawn(move || {
+                if retract_and_write(&owner) {
+                    owners_bytes.with_mut(|_| ());
+                }
+            });
+            let mut reader = memory.reader(memory.seat());
+            if reader.borrow(Pfn(0), TAG).is_some() {
+                bytes.with(|_| ());
+            }
+            let seat = reader.take_seat();
+            let again = next.map(|pfn| {
+                let again = memory.reader(seat);
+                assert!(again.borrow(pfn, TAG).is_some());
+                again
+            });
+            owner.join().unwrap();
+            drop(again);
+        });
+    }
 }
