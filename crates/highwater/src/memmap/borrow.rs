@@ -286,6 +286,10 @@ impl Pinned {
     /// # Cost
     ///
     /// One atomic add on the frame's word, another on drop.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such frame, or 2^31 pins of it were leaked.
     #[must_use]
     pub fn new(memory: Arc<FrameMemory>, pfn: Pfn, tag: u64) -> Option<Self> {
         memory.pin(pfn, tag).then(|| Self { memory, pfn })

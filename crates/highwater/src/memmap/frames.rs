@@ -41,6 +41,10 @@ const TAG_FREE: u64 = u64::MAX;
 /// Tag of a frame whose token is held by somebody.
 const TAG_OWNED: u64 = 0;
 
+/// Pins of one frame at once. Chosen: half of what a count holds, so that threads which meet it at
+/// the same time cannot wrap the count before they have taken their pins back.
+const PINS_MAX: u32 = if cfg!(test) { 1000 } else { 1 << 31 };
+
 /// Frames cut from one [`Reservation`], with the right to each frame's bytes.
 pub struct FrameMemory {
     /// Tells the tokens of one memory from those of another.
@@ -218,10 +222,19 @@ impl FrameMemory {
     }
 
     /// Counts a borrow in the frame itself, if it is published under `tag`.
+    ///
+    /// # Panics
+    ///
+    /// When it is pinned [`PINS_MAX`] times: pins were leaked, and a count that wraps to zero would
+    /// hand out a frame that is being read.
     pub(super) fn pin(&self, pfn: Pfn, tag: u64) -> bool {
         let word = &self.words[pfn.index()];
         // Relaxed: the light barrier orders it before the look at the tag.
-        word.pins.fetch_add(1, Ordering::Relaxed);
+        let before = word.pins.fetch_add(1, Ordering::Relaxed);
+        if before >= PINS_MAX {
+            self.unpin(pfn);
+            panic!("{pfn} is pinned {before} times: pins were leaked");
+        }
         barrier::light();
         if self.has_tag(pfn, tag) {
             return true;

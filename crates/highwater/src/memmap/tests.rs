@@ -136,6 +136,23 @@ fn the_marks_of_free_and_owned_frames_are_no_tags() {
 }
 
 #[test]
+fn leaked_pins_do_not_wrap_around() {
+    // Goal: the count of pins never comes back to zero while somebody reads. Method: leak as many as
+    // it takes (fewer in tests); the next one is refused, and the frame stays where it is.
+    let memory = Arc::new(FrameMemory::new(Pages(1)).unwrap());
+    let pfn = published(&memory, 0, 7);
+    let pin = || Pinned::new(Arc::clone(&memory), pfn, TAG).unwrap();
+    for _ in 0..1000 {
+        std::mem::forget(pin());
+    }
+    for _ in 0..3 {
+        let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(pin())));
+        assert!(refused.is_err(), "one pin too many");
+    }
+    assert_eq!(retract(&memory, &[pfn]).borrowed, [pfn]);
+}
+
+#[test]
 fn decommitted_frames_read_as_zeros() {
     let memory = FrameMemory::new(Pages(3)).unwrap();
     let mut frame = memory.claim(Pfn(1));
