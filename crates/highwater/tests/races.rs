@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use highwater::cache::{Access, Backing};
 use highwater::units::PAGE_BYTES;
-use highwater::{Limits, Manager, Pages};
+use highwater::{Background, Limits, Manager, Pages};
 
 /// Pages of zeros that are counted as they are written, and which can be told to panic.
 #[derive(Debug, Default)]
@@ -93,4 +93,59 @@ fn groups_come_and_go_on_many_threads() {
     });
     hw.check_invariants();
     assert_empty(&hw);
+}
+
+#[test]
+fn storage_that_panics_while_reading_leaves_the_page_absent() {
+    // Goal: the fault's promise for panics. Method: a read that panics, then one that does not.
+    let hw = manager(64);
+    let storage = TestFile::new(8);
+    let file = hw
+        .open_backing(Arc::clone(&storage) as Arc<dyn Backing>, Access::ReadOnly)
+        .unwrap();
+    let map = hw.space(&hw.root()).map_file(&file, 0..8).unwrap();
+    storage.panics.store(true, Ordering::Relaxed);
+    let read = || map.read(&hw.enter(), 3).map(|bytes| bytes[0]);
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).is_err());
+    assert_eq!(hw.snapshot().frames.allocated, Pages::ZERO);
+    assert_eq!(hw.root().usage_precise(), Pages::ZERO);
+    storage.panics.store(false, Ordering::Relaxed);
+    assert_eq!(read().unwrap(), 0);
+    assert_empty(&hw);
+}
+
+#[test]
+fn storage_that_panics_while_writing_loses_nothing_and_stops_nobody() {
+    // Goal: a panic of one file's storage is that file's failure: the page stays dirty and listed,
+    // reclaim goes on for everybody. Method: dirty pages, storage that panics, and a reader who needs
+    // more memory than there is; with and without the background thread.
+    for background in [Background::Off, Background::Thread] {
+        let builder = Manager::builder().capacity(Pages(64).bytes());
+        let hw = builder.background(background).build().unwrap();
+        let storage = TestFile::new(16);
+        let dirty = hw
+            .open_backing(Arc::clone(&storage) as Arc<dyn Backing>, Access::ReadWrite)
+            .unwrap();
+        let clean = hw
+            .open_backing(TestFile::new(256), Access::ReadOnly)
+            .unwrap();
+        let space = hw.space(&hw.root());
+        let dirty_map = space.map_file(&dirty, 0..16).unwrap();
+        let clean_map = space.map_file(&clean, 0..256).unwrap();
+        for page in 0..16 {
+            dirty_map.write(page).unwrap()[8] = 1;
+        }
+        storage.panics.store(true, Ordering::Relaxed);
+        for page in 0..256 {
+            clean_map.read(&hw.enter(), page).unwrap();
+        }
+        assert!(dirty.sync().is_err());
+        hw.drop_caches();
+        hw.check_invariants();
+        assert_eq!(hw.snapshot().counter("nr_dirty"), 16);
+        storage.panics.store(false, Ordering::Relaxed);
+        dirty.sync().unwrap();
+        assert_eq!(storage.written.load(Ordering::Relaxed), 16);
+        assert_empty(&hw);
+    }
 }

@@ -23,14 +23,15 @@ pub trait Backing: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// Whatever the storage says; the page is then not cached.
+    /// Whatever the storage says; the page is then not cached. A panic reaches who wanted the page.
     fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize>;
 
     /// Writes a page; returns how many bytes were taken. Fewer than given is an error to the cache.
     ///
     /// # Errors
     ///
-    /// Whatever the storage says; the page then stays dirty.
+    /// Whatever the storage says; the page then stays dirty. A panic counts as an error: the write may
+    /// be on behalf of somebody who never heard of this file.
     fn write_page(&self, page: u64, buf: &[u8]) -> io::Result<usize>;
 
     /// Makes everything written durable.

@@ -6,6 +6,7 @@
 //! that runs beside reclaim does not return before the page is in the file.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use thiserror::Error;
 
@@ -181,7 +182,12 @@ impl PageCache {
     ) -> Result<(), WriteBackError> {
         let page = key.page();
         let want = backing.page_len(page);
-        match backing.write_page(page, &self.memory.bytes(frame)[..want]) {
+        // Storage that panics has refused. Reclaim writes on behalf of others, with pages isolated
+        // from their lists: it has to come back, and the page stays dirty like any other.
+        let write = || backing.write_page(page, &self.memory.bytes(frame)[..want]);
+        let written = catch_unwind(AssertUnwindSafe(write))
+            .unwrap_or_else(|_| Err(io::Error::other("the storage panicked")));
+        match written {
             Ok(got) if got == want => Ok(()),
             Ok(got) => Err(WriteBackError::Short { page, got, want }),
             Err(source) => Err(WriteBackError::Io { page, source }),
