@@ -64,8 +64,8 @@ pub struct PageCache {
     /// Publishes: nothing; a lost mark costs a page its second chance.
     young: Box<[AtomicBool]>,
     /// By frame: written since it was last written back.
-    /// Written by: latch holders. Read by: reclaim, write-back. Publishes: nothing; whoever acts on
-    /// it holds the latch.
+    /// Written by: latch holders. Read by: reclaim, write-back. Publishes: when clear, that the file
+    /// has taken the page; whoever acts on a set mark holds the latch.
     dirty: Box<[AtomicBool]>,
     files: Files,
     nr_dirty: StatCell,
@@ -356,8 +356,9 @@ impl PageCache {
     /// Whether a page has to be written back before it can be evicted.
     #[must_use]
     pub fn is_dirty(&self, pfn: Pfn) -> bool {
-        // Relaxed: whoever acts on it holds the page's latch.
-        self.dirty[pfn.index()].load(Ordering::Relaxed)
+        // Acquire. Pairs with: the release of `clear_dirty`. Who acts on a page that is dirty holds its
+        // latch; who finds it clean may rely on the file having it.
+        self.dirty[pfn.index()].load(Ordering::Acquire)
     }
 
     /// The group that pays for a page.

@@ -205,8 +205,9 @@ impl PageCache {
 
     /// Clears the mark of a dirty page. The exclusive latch is held.
     fn clear_dirty(&self, pfn: Pfn) {
-        // Relaxed: ordered by the latch.
-        self.dirty[pfn.index()].store(false, Ordering::Relaxed);
+        // Release. Pairs with: the acquire of `is_dirty`: a sync that finds the page clean without its
+        // latch makes durable what was written here.
+        self.dirty[pfn.index()].store(false, Ordering::Release);
         self.nr_cleaned.add(1);
     }
 }
