@@ -2,13 +2,14 @@
 //! nothing hangs, nothing is lost, and the books are right afterwards.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
+use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use highwater::cache::{Access, Backing};
 use highwater::units::PAGE_BYTES;
-use highwater::{Background, Limits, Manager, Pages};
+use highwater::{Background, Charge, File, Limits, Manager, Pages};
 
 /// Pages of zeros that are counted as they are written, and which can be told to panic.
 #[derive(Debug, Default)]
@@ -148,4 +149,46 @@ fn storage_that_panics_while_writing_loses_nothing_and_stops_nobody() {
         assert_eq!(storage.written.load(Ordering::Relaxed), 16);
         assert_empty(&hw);
     }
+}
+
+#[test]
+fn a_handler_is_dropped_without_a_lock() {
+    // Goal: what a handler holds may be anything, also the last handle of a file. Method: replace it.
+    let hw = manager(64);
+    let file = hw.open_backing(TestFile::new(8), Access::ReadWrite);
+    let file = file.unwrap();
+    hw.space(&hw.root())
+        .map_file(&file, 0..8)
+        .unwrap()
+        .write(1)
+        .unwrap()[0] = 1;
+    hw.on_exhausted(move |_| assert!(file.pages() > 0));
+    hw.on_exhausted(|_| ());
+    assert_empty(&hw);
+}
+
+#[test]
+fn handles_may_end_with_their_thread() {
+    // Goal: a file in a thread's locals is closed when the thread ends. Method: a local that is made
+    // before the thread's first lock, and therefore dropped after what locks keep in locals.
+    thread_local! {
+        static KEPT: RefCell<Option<(File, Charge, Manager)>> = const { RefCell::new(None) };
+    }
+    let hw = manager(64);
+    std::thread::spawn({
+        let hw = hw.clone();
+        move || {
+            KEPT.with_borrow_mut(|kept| {
+                let file = hw.open_backing(TestFile::new(8), Access::ReadOnly).unwrap();
+                let map = hw.space(&hw.root()).map_file(&file, 0..8).unwrap();
+                map.read(&hw.enter(), 1).unwrap();
+                drop(map);
+                let charge = hw.root().charge(Pages(1).bytes()).unwrap();
+                *kept = Some((file, charge, hw));
+            });
+        }
+    })
+    .join()
+    .unwrap();
+    assert_empty(&hw);
 }

@@ -121,7 +121,9 @@ impl Manager {
     /// Says what to do with a victim when memory is exhausted. Called on the thread that needs
     /// memory, with no lock held; it should make the victim give memory back, now or soon.
     pub fn on_exhausted(&self, handler: impl Fn(&Victim) + Send + Sync + 'static) {
-        *self.core().on_exhausted.write() = Some(Arc::new(handler));
+        let former = self.core().on_exhausted.write().replace(Arc::new(handler));
+        // Not under the lock: what the former handler holds may end with it, files for example.
+        drop(former);
     }
 
     /// Evicts every page that nobody holds, writing dirty ones back first. Returns how many went.
