@@ -40,7 +40,9 @@ pub(super) struct Wakeup {
 #[derive(Debug, Default)]
 struct State {
     is_started: bool,
+    /// Asked for since the thread last began a run.
     is_wanted: bool,
+    is_running: bool,
     is_ending: bool,
 }
 
@@ -53,7 +55,8 @@ impl Wakeup {
         }
     }
 
-    /// Asks for reclaim. Does nothing when there is no thread, or when it is at it.
+    /// Asks for reclaim. Does nothing when there is no thread, or when it was asked already. While it
+    /// runs, it may have looked at the watermark for the last time: it looks again afterwards.
     pub(super) fn notify(&self) {
         let mut state = self.state.lock();
         if state.is_started && !state.is_wanted {
@@ -67,18 +70,20 @@ impl Wakeup {
         self.woken.notify_one();
     }
 
-    /// Waits until reclaim is asked for; false when the manager ends.
+    /// Waits until reclaim is asked for and begins a run; false when the manager ends.
     fn wait(&self) -> bool {
         let mut state = self.state.lock();
         while !state.is_wanted && !state.is_ending {
             self.woken.wait(&mut state);
         }
-        !state.is_ending
+        state.is_wanted = false;
+        state.is_running = !state.is_ending;
+        state.is_running
     }
 
     /// Says that the thread has done what it could.
     fn done(&self) {
-        self.state.lock().is_wanted = false;
+        self.state.lock().is_running = false;
         self.idle.notify_all();
     }
 
@@ -86,7 +91,7 @@ impl Wakeup {
     pub(super) fn wait_idle(&self) {
         let mut state = self.state.lock();
         // Ends: a run of the thread ends at its watermark or after bounded fruitless passes.
-        while state.is_wanted && !state.is_ending {
+        while (state.is_wanted || state.is_running) && !state.is_ending {
             self.idle.wait(&mut state);
         }
     }
@@ -168,5 +173,29 @@ impl Core {
                 self.pool.drain(self.cpu());
             }
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_during_a_run_is_heard_after_it() {
+        // Goal: no lost wake-up. Method: ask, begin the run, ask again while it runs (it may have
+        // looked at the watermark already), end it: the thread must not wait to be asked once more.
+        let wakeup = Wakeup::new();
+        wakeup.state.lock().is_started = true;
+        wakeup.notify();
+        assert!(wakeup.wait());
+        wakeup.notify();
+        wakeup.done();
+        assert!(wakeup.state.lock().is_wanted, "asked for and not answered");
+        assert!(wakeup.wait());
+        wakeup.done();
+        assert!(!wakeup.state.lock().is_wanted);
+        wakeup.wait_idle();
+        wakeup.end();
+        assert!(!wakeup.wait());
     }
 }
