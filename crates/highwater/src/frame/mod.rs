@@ -23,6 +23,8 @@ mod pcp;
 mod watermarks;
 mod zone;
 
+#[cfg(all(test, loom))]
+mod loom;
 #[cfg(all(test, not(loom)))]
 mod tests;
 

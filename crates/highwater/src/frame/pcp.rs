@@ -27,8 +27,9 @@ pub struct PcpSizes {
 }
 
 /// Chosen: all lists together hold at most 1/64 of the pool, so that what they keep back costs a
-/// small cache at most 1.6 % of its frames.
-const SHARE: u64 = 64;
+/// small cache at most 1.6 % of its frames. Models have pools of a few frames, all of which lists may
+/// hold.
+const SHARE: u64 = if cfg!(loom) { 1 } else { 64 };
 
 impl PcpSizes {
     /// `batch` is 2^k - 1 near 3/8192 of the pool, at most 63; `high` is the CPU's share of the low
