@@ -1,5 +1,6 @@
 //! Open files: what their pages are read from and written to.
 
+use std::collections::VecDeque;
 use std::fmt;
 
 use thiserror::Error;
@@ -121,18 +122,27 @@ impl FileEntry {
     }
 }
 
-/// Every open file, by number.
+/// Every open file, by number. A closed file's number is used again as late as possible: by then
+/// the shadows of its pages are forgotten.
 #[derive(Debug)]
 pub(super) struct Files {
-    open: RwLock<Vec<Option<Arc<FileEntry>>>>,
+    open: RwLock<Open>,
     topology: Topology,
     regime: Regime,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    /// By slot.
+    entries: Vec<Option<Arc<FileEntry>>>,
+    /// Slots of closed files, in the order of closing.
+    closed: VecDeque<usize>,
 }
 
 impl Files {
     pub(super) fn new(topology: Topology, regime: Regime) -> Self {
         Self {
-            open: RwLock::new(&FILES_LOCK, Vec::new()),
+            open: RwLock::new(&FILES_LOCK, Open::default()),
             topology,
             regime,
         }
@@ -145,30 +155,32 @@ impl Files {
     ) -> Result<Arc<FileEntry>, TooManyFiles> {
         let resident = CounterTree::new(&self.topology, self.regime);
         let mut open = self.open.write();
-        let slot = open.iter().position(Option::is_none).unwrap_or(open.len());
-        if slot >= FileId::MAX {
-            return Err(TooManyFiles { max: FileId::MAX });
-        }
+        let slot = match open.entries.len() {
+            FileId::MAX => open.closed.pop_front(),
+            unused => Some(unused),
+        };
+        let slot = slot.ok_or(TooManyFiles { max: FileId::MAX })?;
         let entry = Arc::new(FileEntry {
             id: FileId::new(slot, access),
             backing,
             resident,
         });
-        if slot == open.len() {
-            open.push(None);
+        if slot == open.entries.len() {
+            open.entries.push(None);
         }
-        open[slot] = Some(Arc::clone(&entry));
+        open.entries[slot] = Some(Arc::clone(&entry));
         Ok(entry)
     }
 
     /// Forgets a file none of whose pages is in the cache any more.
     pub(super) fn close(&self, id: FileId) {
         let mut open = self.open.write();
-        let entry = open[id.slot()].take();
+        let entry = open.entries[id.slot()].take();
         debug_assert!(
             entry.is_some_and(|entry| entry.id == id),
             "{id:?} closed twice"
         );
+        open.closed.push_back(id.slot());
     }
 
     /// Counts pages that have left the cache, a run of one file's pages at a time.
@@ -184,6 +196,9 @@ impl Files {
     /// The open file of a number, which a page of it is in the cache for.
     pub(super) fn get(&self, id: FileId) -> Option<Arc<FileEntry>> {
         let open = self.open.read();
-        open.get(id.slot())?.clone().filter(|entry| entry.id == id)
+        open.entries
+            .get(id.slot())?
+            .clone()
+            .filter(|entry| entry.id == id)
     }
 }

@@ -272,6 +272,21 @@ impl PageCache {
     ///
     /// Never: a page under eviction keeps its name.
     pub fn evict(&self, candidates: &[Pfn], batch: &mut EvictBatch) {
+        self.evict_leaving(candidates, batch, |_| ());
+    }
+
+    /// As [`evict`](Self::evict). `leave` is shown the pages that go before anybody can find them
+    /// absent: what it leaves in their place is there when they are read in again.
+    ///
+    /// # Panics
+    ///
+    /// Never: a page under eviction keeps its name.
+    pub fn evict_leaving(
+        &self,
+        candidates: &[Pfn],
+        batch: &mut EvictBatch,
+        leave: impl FnOnce(&[Evicted]),
+    ) {
         batch.evicted.clear();
         batch.kept.clear();
         batch.retract.clear();
@@ -306,10 +321,13 @@ impl PageCache {
                 batch.evicted.push(self.evicted(key, frame));
             }
         }
+        // Both before the pages leave the index: until then their files cannot be closed, nor their
+        // numbers be given to others.
+        self.files.note_evicted(&batch.evicted);
+        leave(&batch.evicted);
         for evicted in &batch.evicted {
             self.index.remove(evicted.frame.pfn());
         }
-        self.files.note_evicted(&batch.evicted);
     }
 
     /// The frame of a clean page of a writable file, if nobody holds its latch.

@@ -121,10 +121,28 @@ fn keys_name_file_page_and_access() {
         .collect();
     let distinct: std::collections::BTreeSet<_> = many.iter().collect();
     assert_eq!(distinct.len(), many.len());
-    let last = many[99];
-    cache.close(last);
-    let again = cache.open(Arc::new(Numbered(1)), Access::ReadOnly).unwrap();
-    assert_eq!(again.id(), last, "numbers are used again");
+}
+
+#[test]
+fn numbers_of_closed_files_are_used_again_as_late_as_possible() {
+    // Goal: every number can be used, and one that was closed comes back after all others.
+    // Method: open and close until the numbers run out.
+    let (_, cache) = cache(1);
+    let open = || cache.open(Arc::new(Numbered(1)), Access::ReadOnly);
+    let kept = open().unwrap();
+    let first = open().unwrap().id();
+    cache.close(first);
+    for _ in 0..FileId::MAX - 2 {
+        let next = open().unwrap().id();
+        assert!(next != first && next != kept.id());
+        cache.close(next);
+    }
+    assert_eq!(open().unwrap().id(), first);
+    let all: Vec<_> = std::iter::repeat_with(open).map_while(Result::ok).collect();
+    assert_eq!(all.len(), FileId::MAX - 2);
+    assert_eq!(open().unwrap_err(), TooManyFiles { max: FileId::MAX });
+    cache.close(kept.id());
+    assert_eq!(open().unwrap().id(), kept.id());
 }
 
 #[test]
@@ -265,4 +283,25 @@ fn files_of_odd_length_end_where_they_end() {
     cache.sync(&entry).unwrap();
     assert_eq!(file.metadata().unwrap().len(), 4096 + 100);
     assert!(evict(&memory, &cache, &[Pfn(0)]).is_empty());
+}
+
+#[test]
+fn a_page_that_leaves_is_counted_before_it_is_gone() {
+    // Goal: no file can be closed, and its number used again, between a page's leaving and its being
+    // counted. Method: look at both while the page is about to leave.
+    let (memory, cache) = cache(2);
+    for access in [Access::ReadOnly, Access::ReadWrite] {
+        let file = cache.open(Arc::new(Numbered(4096)), access).unwrap();
+        fill(&memory, &cache, 1, PageKey::new(file.id(), 0));
+        file.note_filled();
+        let (mut batch, mut seen) = (EvictBatch::default(), 0);
+        cache.evict_leaving(&[Pfn(1)], &mut batch, |leaving| {
+            seen += leaving.len();
+            assert_eq!(file.resident_precise(), 0);
+            assert_eq!(cache.pages_of(file.id()).count(), 1);
+        });
+        assert_eq!(seen, 1);
+        assert_eq!(cache.pages_of(file.id()).count(), 0);
+        memory.surrender(batch.evicted.pop().unwrap().frame);
+    }
 }

@@ -3,7 +3,7 @@
 use super::lruvec::{Lruvec, Placement};
 use super::shadow::Shadow;
 use super::{LruvecRef, Reclaim};
-use crate::cache::{EvictBatch, Kept, WriteBackError, WrittenBack};
+use crate::cache::{EvictBatch, Evicted, Kept, WriteBackError, WrittenBack};
 use crate::group::GroupNode;
 use crate::units::{CpuId, Pages, Pfn};
 
@@ -170,7 +170,6 @@ impl Reclaim {
         self.stats.pgscan[control.actor as usize].add(scanned);
 
         self.sort_isolated(priority, scratch, outcome);
-        self.cache.evict(&scratch.candidates, &mut scratch.evict);
         let activated = scratch
             .putback
             .iter()
@@ -178,6 +177,9 @@ impl Reclaim {
             .count() as u64;
         self.stats.pgactivate.add(activated);
         lruvec.age(activated);
+        let leave_shadows = |evicted: &[Evicted]| self.leave_shadows(lruvec, evicted);
+        self.cache
+            .evict_leaving(&scratch.candidates, &mut scratch.evict, leave_shadows);
         for &(pfn, kept) in &scratch.evict.kept {
             debug_assert!(
                 kept != Kept::Busy,
@@ -192,7 +194,7 @@ impl Reclaim {
             self.lruvecs
                 .add_all(&self.cache, lruvec, scratch.putback.drain(..));
         }
-        let freed = self.free_evicted(lruvec, control.cpu, &mut scratch.evict);
+        let freed = self.free_evicted(control.cpu, &mut scratch.evict);
         lruvec.note_settled(count);
         outcome.nr_reclaimed += freed;
         self.stats.pgsteal[control.actor as usize].add(freed);
@@ -251,18 +253,19 @@ impl Reclaim {
         }
     }
 
-    /// Leaves shadows, uncharges and frees. No lock is held.
-    fn free_evicted(&self, lruvec: &Lruvec, cpu: CpuId, batch: &mut EvictBatch) -> u64 {
+    /// Leaves shadows in the places of pages that are about to leave the cache.
+    fn leave_shadows(&self, lruvec: &Lruvec, evicted: &[Evicted]) {
+        let ages = lruvec.age(evicted.len() as u64) + 1..;
+        for (age, evicted) in ages.zip(evicted) {
+            let group = evicted.group;
+            self.shadows.insert(evicted.key, Shadow { group, age });
+        }
+    }
+
+    /// Uncharges and frees. No lock is held.
+    fn free_evicted(&self, cpu: CpuId, batch: &mut EvictBatch) -> u64 {
         let freed = batch.evicted.len() as u64;
-        let ages = lruvec.age(freed) + 1..;
-        for (age, evicted) in ages.zip(batch.evicted.drain(..)) {
-            self.shadows.insert(
-                evicted.key,
-                Shadow {
-                    group: evicted.group,
-                    age,
-                },
-            );
+        for evicted in batch.evicted.drain(..) {
             self.groups.uncharge(evicted.group, Pages(1));
             self.pool.free(cpu, evicted.frame);
         }

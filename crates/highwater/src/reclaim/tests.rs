@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 
 use super::shadow::{Shadow, WorkingsetClock};
 use super::*;
-use crate::cache::{Access, Backing};
+use crate::cache::{Access, Backing, Presence};
 use crate::group::Limits;
 use crate::memmap::FrameMemory;
 use crate::percpu::Regime;
+use crate::sync::atomic::Ordering;
 use crate::topology::Topology;
 use crate::units::PAGE_BYTES;
 
@@ -369,4 +370,57 @@ fn a_removed_groups_pages_and_charges_become_its_parents() {
         Pages(40)
     );
     scene.assert_nothing_is_left();
+}
+
+#[test]
+fn a_page_that_comes_back_at_once_is_known() {
+    // Goal: nobody finds an evicted page absent before its shadow is there. Method: one thread reads
+    // a page in whenever it is gone, another evicts it all the time; every read but the first is a
+    // refault.
+    let scene = Scene::new(64);
+    let root = scene.groups.root();
+    let key = PageKey::new(scene.file, 7);
+    let is_done = crate::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Relaxed: a flag that ends a loop.
+            while !is_done.load(Ordering::Relaxed) {
+                scene.shrink(&root, 1, Some(0));
+            }
+        });
+        let mut known = 0;
+        let mut reads = 0;
+        while reads < 10_000 {
+            if scene.cache.lookup(key) == Presence::Absent {
+                known += u32::from(scene.fault(&root, 7).is_some());
+                reads += 1;
+            }
+        }
+        is_done.store(true, Ordering::Relaxed);
+        assert_eq!(known, reads - 1, "of {reads} reads");
+    });
+    scene.assert_nothing_is_left();
+}
+
+#[test]
+fn a_closed_file_leaves_nothing_to_the_next_one() {
+    // Goal: what is remembered of a file's pages is not taken for the next file's. Method: every
+    // page of a file is evicted and the file closed; another file is opened and read.
+    let scene = Scene::new(64);
+    let root = scene.groups.root();
+    let first = scene.cache.open(Arc::new(Nothing(32)), Access::ReadOnly);
+    let first = Scene {
+        file: first.expect("one more").id(),
+        ..scene
+    };
+    (0..32).for_each(|page| assert_eq!(first.fault(&root, page), None));
+    first.shrink(&root, u64::MAX, Some(0));
+    first.cache.close(first.file);
+    let second = first.cache.open(Arc::new(Nothing(32)), Access::ReadOnly);
+    let second = Scene {
+        file: second.expect("one more").id(),
+        ..first
+    };
+    (0..32).for_each(|page| assert_eq!(second.fault(&root, page), None, "page {page}"));
+    second.assert_nothing_is_left();
 }
