@@ -56,11 +56,13 @@ pub(super) struct WorkingsetClock {
 
 impl WorkingsetClock {
     pub(super) fn judge(self, age: u64) -> Refault {
-        let refault_distance = self.now.saturating_sub(age);
-        if refault_distance <= self.nr_active {
-            Refault::WithinWorkingset
-        } else {
-            Refault::Beyond
+        match self.now.checked_sub(age) {
+            Some(refault_distance) if refault_distance <= self.nr_active => {
+                Refault::WithinWorkingset
+            }
+            Some(_) => Refault::Beyond,
+            // Of another clock: that of a removed group, whose number this one has now.
+            None => Refault::Beyond,
         }
     }
 }

@@ -424,3 +424,27 @@ fn a_closed_file_leaves_nothing_to_the_next_one() {
     (0..32).for_each(|page| assert_eq!(second.fault(&root, page), None, "page {page}"));
     second.assert_nothing_is_left();
 }
+
+#[test]
+fn a_group_of_a_used_number_inherits_no_working_set() {
+    // Goal: distances are counted by one group's clock, not by that of the next group with its
+    // number, which starts at zero. Method: a group's pages are evicted and the group removed.
+    let scene = Scene::new(64);
+    let former = scene.group("former");
+    (0..32).for_each(|page| assert_eq!(scene.fault(&former, page), None));
+    scene.shrink(&former, u64::MAX, Some(0));
+    scene.groups.remove(&former).unwrap();
+    scene.reclaim.reparent_group(&former);
+    let number = former.id();
+    drop(former);
+    let next = scene.group("next");
+    assert_eq!(next.id(), number, "the number is used again");
+    for page in 0..32 {
+        assert_eq!(
+            scene.fault(&next, page),
+            Some(Refault::Beyond),
+            "page {page}"
+        );
+    }
+    scene.assert_nothing_is_left();
+}
