@@ -336,6 +336,19 @@ impl<T: Ord + Copy> Estimate<T> {
     }
 }
 
+impl Estimate<i64> {
+    /// The same, of a count that is known not to be negative: what lies below zero is zero.
+    #[must_use]
+    pub fn positive(self) -> Estimate<u64> {
+        let positive = |value| u64::try_from(value).unwrap_or(0);
+        Estimate {
+            value: positive(self.value),
+            low: positive(self.low),
+            high: positive(self.high),
+        }
+    }
+}
+
 impl<T: fmt::Display> fmt::Display for Estimate<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({} to {})", self.value, self.low, self.high)

@@ -9,7 +9,7 @@
     reason = "in a test, what cannot be unwrapped is the failure"
 )]
 
-use highwater::counter::{Accuracy, CounterTree};
+use highwater::counter::{Accuracy, CounterSet, CounterTree, Layout};
 use highwater::percpu::Regime;
 use highwater::topology::Topology;
 use highwater::units::CpuId;
@@ -93,7 +93,7 @@ fn worst_case_carries() {
     for nr_cpus in CPU_COUNTS {
         let bound = derived_accuracy(nr_cpus);
         let too_low = tree(nr_cpus);
-        assert_eq!(too_low.accuracy(), bound, "{nr_cpus} CPUs");
+        assert_eq!(too_low.accuracy_max(), bound, "{nr_cpus} CPUs");
         fill(&too_low, nr_cpus, |level| level.modulus / 2 - level.quantum);
         assert_eq!(error(&too_low), bound.under, "{nr_cpus} CPUs");
         let too_high = tree(nr_cpus);
@@ -139,9 +139,42 @@ fn random_traffic_stays_inside() {
         }
         assert_eq!(tree.precise_sum(), sum, "SEED={seed}, {nr_cpus} CPUs");
         // The traffic is worth something only if it makes errors of the bound's order.
-        let over = tree.accuracy().over;
+        let over = tree.accuracy_max().over;
         assert!(worst * 16 >= over, "SEED={seed}: {worst} of {over}");
         tree.check_invariants();
+    }
+}
+
+// Goal: a set is exact until a second CPU comes, and inside its own interval ever after, member by
+// member; its interval is never wider than the touched CPUs make it.
+// Method: random traffic on one CPU, then on few, then on all; exact sums are kept beside.
+#[test]
+fn sets_stay_inside_their_interval() {
+    let seed = std::env::var("SEED").map_or(22, |text| text.parse().unwrap());
+    for nr_cpus in CPU_COUNTS {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let layout = Layout::new(&Topology::flat(nr_cpus), Regime::Atomic);
+        let (set, mut sums) = (CounterSet::<4>::new(&layout), [0; 4]);
+        let few = nr_cpus.min(2);
+        for used in [1, few, few.max(nr_cpus / 8), nr_cpus] {
+            for _ in 0..5_000 {
+                // The last member stays untouched.
+                let (cpu, member) = (random.usize(..used), random.usize(..3));
+                let delta = random.i64(-600..=700);
+                set.add_on(CpuId::from_index(cpu), member, delta);
+                sums[member] += delta;
+                let estimate = set.approximate_sum(member);
+                assert!(estimate.contains(sums[member]), "SEED={seed} {set:?}");
+                assert!(used > 1 || estimate.low == estimate.high);
+            }
+            assert_eq!(set.has_cpu_words(), used > 1);
+            let together = set.approximate_sum_of(&[0, 1, 2]);
+            assert!(together.contains(sums.iter().sum()), "SEED={seed}");
+        }
+        assert_eq!([0, 1, 2, 3].map(|member| set.precise_sum(member)), sums);
+        assert_eq!(set.accuracy(3), Accuracy { under: 0, over: 0 });
+        assert_eq!(set.approximate_sum(3).value, 0);
+        set.check_invariants();
     }
 }
 
@@ -151,7 +184,7 @@ fn random_traffic_stays_inside() {
 fn a_server_of_384_cpus_is_within_72_mib() {
     let machine: Topology = "2x12x8x2".parse().unwrap();
     let tree = CounterTree::new(&machine, Regime::Atomic);
-    let Accuracy { under, over } = tree.accuracy();
+    let Accuracy { under, over } = tree.accuracy_max();
     assert_eq!((over, under), (18_432, 14_976));
     assert_eq!(
         (over * 4096, under * 4096),
@@ -186,7 +219,7 @@ fn a_counter_of_one_cpu_is_off_by_one_path() {
 fn the_documented_table_is_computed() {
     let document = include_str!("../docs/accuracy.md");
     for nr_cpus in [2, 8, 64, 250, 384, 1024, 8192] {
-        let Accuracy { under, over } = tree(nr_cpus).accuracy();
+        let Accuracy { under, over } = tree(nr_cpus).accuracy_max();
         let mib = |pages: i64| {
             let hundredths = (pages * 100 + 128) / 256;
             format!("{}.{:02}", hundredths / 100, hundredths % 100)

@@ -1,21 +1,29 @@
-//! All interleavings of two CPUs that share a node, over two levels, with a batch of 2.
+//! All interleavings of two or three CPUs on the smallest trees and sets that have every part.
 //!
-//! Three positions make the smallest tree with a level between words and root: positions 0 and 1
-//! share a node. The assembly is not compiled here; what is checked is the climb, and words that
-//! several threads act on.
+//! Three positions and a batch of 2 make a level between words and root: positions 0 and 1 share a
+//! node. The assembly is not compiled here; what is checked is the climb, words that several threads
+//! act on, the reads, and how a set gets its words.
 
 use ::loom::model;
 
 use super::*;
-use crate::sync::{Arc, thread};
+use crate::sync::thread;
+
+fn small_layout() -> Arc<Layout> {
+    let layout = Layout::with_batch(&Topology::flat(3), Regime::Atomic, 2, u64::MAX);
+    layout.expect("2 is a power of two")
+}
 
 fn small_tree() -> Arc<CounterTree> {
-    let tree = CounterTree::with_batch(&Topology::flat(3), Regime::Atomic, 2);
-    Arc::new(tree.expect("2 is a power of two"))
+    Arc::new(CounterTree::with_layout(&small_layout()))
 }
 
 /// Adds `deltas` on `cpu` from a thread of its own.
-fn adder(tree: &Arc<CounterTree>, cpu: u32, deltas: [i64; 2]) -> thread::JoinHandle<()> {
+fn adder<const N: usize>(
+    tree: &Arc<CounterTree>,
+    cpu: u32,
+    deltas: [i64; N],
+) -> thread::JoinHandle<()> {
     let tree = Arc::clone(tree);
     thread::spawn(move || {
         for delta in deltas {
@@ -45,7 +53,7 @@ fn carries_of_two_cpus_telescope() {
     });
 }
 
-// Goal: the same when both threads act as one CPU.
+// Goal: the same when both threads act as one CPU, which both may be first to touch.
 #[test]
 fn carries_of_one_cpu_telescope() {
     model(|| {
@@ -56,6 +64,21 @@ fn carries_of_one_cpu_telescope() {
         }
         other.join().expect("the model's thread ends");
         assert_at_rest(&tree, -1);
+    });
+}
+
+// Goal: an addition that has returned is in every later sum and interval, whoever marked its slot.
+// Method: two threads touch one CPU's word; one that has returned reads while the other is at it.
+#[test]
+fn a_finished_addition_is_in_the_sums_of_touched_cpus() {
+    model(|| {
+        let tree = small_tree();
+        let other = adder(&tree, 2, [4]);
+        tree.add_on(CpuId(2), 1);
+        let sum = tree.precise_sum();
+        assert!(sum == 1 || sum == 5, "{sum}");
+        other.join().expect("the model's thread ends");
+        assert_at_rest(&tree, 5);
     });
 }
 
@@ -76,5 +99,94 @@ fn reads_in_flight_stay_inside_the_widened_bound() {
             adder.join().expect("the model's thread ends");
         }
         assert_at_rest(&tree, 2);
+    });
+}
+
+// Goal: the interval of a read among updates holds a value that the sum had meanwhile, and misses
+// none if it does not count what is in flight.
+// Method: CPU 0 moves 100 up; CPU 1, below the same node, moves 100 down and back again, so that
+// what it takes to the root depends on what the other has in hand. Sums are -100..=100 at any moment.
+#[test]
+fn a_read_among_updates_holds_a_value_of_the_moment() {
+    model(|| {
+        let tree = small_tree();
+        let adders = [adder(&tree, 0, [100]), adder(&tree, 1, [-100])];
+        let seen = tree.approximate_sum_in_flight();
+        assert!(seen.low <= 100 && -100 <= seen.high, "{seen}");
+        for adder in adders {
+            adder.join().expect("the model's thread ends");
+        }
+        assert_at_rest(&tree, 0);
+    });
+}
+
+// Goal: a set that two CPUs come to at once gets one block, and loses nothing.
+// Method: the first CPU at home, two others that both bring a block; one reads what it has added.
+#[test]
+fn two_cpus_that_come_at_once_lose_nothing() {
+    model(|| {
+        let set = Arc::new(CounterSet::<1>::new(&small_layout()));
+        set.add_on(CpuId(0), 0, 1);
+        let others = [1, 2].map(|cpu| {
+            let set = Arc::clone(&set);
+            thread::spawn(move || {
+                set.add_on(CpuId(cpu), 0, 10);
+                assert!(set.precise_sum(0) >= 11);
+            })
+        });
+        for other in others {
+            other.join().expect("the model's thread ends");
+        }
+        assert_eq!(set.precise_sum(0), 21);
+        assert!(set.approximate_sum(0).contains(21));
+        assert_eq!(set.layout().nr_blocks(), 1);
+        set.check_invariants();
+    });
+}
+
+// Goal: the owner of a set's home goes on adding while another CPU brings the block.
+#[test]
+fn the_first_cpu_adds_through_an_upgrade() {
+    model(|| {
+        let set = Arc::new(CounterSet::<1>::new(&small_layout()));
+        let other = {
+            let set = Arc::clone(&set);
+            thread::spawn(move || set.add_on(CpuId(1), 0, 10))
+        };
+        set.add_on(CpuId(0), 0, 1);
+        set.add_on(CpuId(0), 0, 1);
+        let seen = set.approximate_sum(0);
+        assert!(seen.low <= 12 && 2 <= seen.high, "{seen}");
+        other.join().expect("the model's thread ends");
+        assert_eq!(set.precise_sum(0), 12);
+        set.check_invariants();
+    });
+}
+
+// Goal: a peak never falls, and never reads as a `low` above its `high`.
+// Method: two observers; a reader that looks twice.
+#[test]
+fn a_peak_only_rises() {
+    model(|| {
+        let peak = Arc::new(Peak::new());
+        let observers = [(3, 5), (4, 9)].map(|(low, high)| {
+            let peak = Arc::clone(&peak);
+            thread::spawn(move || {
+                peak.observe(Estimate {
+                    value: low,
+                    low,
+                    high,
+                })
+            })
+        });
+        let (first, second) = (peak.get(), peak.get());
+        for seen in [first, second] {
+            assert!(seen.low <= seen.high, "{seen}");
+        }
+        assert!(first.low <= second.low && first.high <= second.high);
+        for observer in observers {
+            observer.join().expect("the model's thread ends");
+        }
+        assert_eq!((peak.get().low, peak.get().high), (4, 9));
     });
 }

@@ -84,11 +84,17 @@
 //! the top modulus (2048 above): [`CounterTree::accuracy_in_flight`]. A thread can be preempted in
 //! mid-climb, and `k` is then at most the number of threads.
 //!
-//! # Orderings
+//! How the words lie in memory, what a read knows of updates in flight, and the orderings that it
+//! rests on, is told in the module `trees`.
 //!
-//! All relaxed. No word publishes anything but itself, and the argument above needs each addition
-//! to be atomic, not ordered. A reader that must see an update has to be ordered after it by other
-//! means.
+//! # What is here
+//!
+//! | type | for |
+//! |---|---|
+//! | [`CounterTree`] | one counter with words for all CPUs from the start |
+//! | [`CounterSet`] | a few counters of one object, which cost two cache lines until a second CPU comes |
+//! | [`Layout`] | what the counters of one machine share |
+//! | [`Peak`] | the highest value seen, which never falls |
 //!
 //! Source: the percpu counter tree proposed for Linux by M. Desnoyers (v1 to v17, 2025 and 2026),
 //! for the tree, its arities, the carry computed from an operation's own values, and the skip.
@@ -99,21 +105,28 @@
 
 #[cfg(all(test, loom))]
 mod loom;
+mod layout;
+mod peak;
+mod set;
 mod shape;
+mod trees;
 #[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
 mod tests;
 
 use std::cmp;
 use std::fmt;
-use std::iter;
 
 use thiserror::Error;
 
-use self::shape::{Modulus, Shape};
-use crate::percpu::{Cells, Regime};
-use crate::sync::atomic::{AtomicI64, Ordering};
+use self::trees::Trees;
+use crate::percpu::Regime;
+use crate::sync::Arc;
 use crate::topology::Topology;
 use crate::units::{Comparison, CpuId, Estimate};
+
+pub use layout::Layout;
+pub use peak::Peak;
+pub use set::{CounterSet, Residue};
 
 /// Batch of a tree that is given none: of events that all go one way, every 32nd carries.
 ///
@@ -132,6 +145,9 @@ pub struct Accuracy {
 }
 
 impl Accuracy {
+    /// No error.
+    const EXACT: Self = Self { under: 0, over: 0 };
+
     /// What is known of the precise sum when the approximate one is `value`.
     fn around(self, value: i64) -> Estimate<i64> {
         Estimate {
@@ -143,6 +159,22 @@ impl Accuracy {
 
     fn width(self) -> i64 {
         self.under.saturating_add(self.over)
+    }
+
+    /// The accuracy when another `amount` may be missing or too much.
+    fn widened(self, amount: i64) -> Self {
+        Self {
+            under: self.under.saturating_add(amount),
+            over: self.over.saturating_add(amount),
+        }
+    }
+
+    /// The accuracy of the sum of two.
+    fn plus(self, other: Self) -> Self {
+        Self {
+            under: self.under.saturating_add(other.under),
+            over: self.over.saturating_add(other.over),
+        }
     }
 }
 
@@ -168,20 +200,10 @@ pub struct Climb {
     pub skipped: u32,
 }
 
-/// A node that several CPUs add to, on a cache line of its own.
-///
-/// Written by: any CPU below it (relaxed add). Read by: the same addition, and for the root any
-/// reader. Publishes: nothing but itself.
-#[repr(align(64))]
-struct Node(AtomicI64);
-
-#[cfg(not(loom))]
-const _: () = assert!(size_of::<Node>() == 64);
-
 /// A counter over the CPUs of a topology.
 ///
-/// Values wrap around at 64 bits. Estimates and comparisons are right while the precise sum stays
-/// within [`i64`] by more than the [`accuracy`](Self::accuracy).
+/// Values wrap around at 63 bits. Estimates and comparisons are right while the precise sum stays
+/// within 63 bits by more than the [`accuracy`](Self::accuracy).
 ///
 /// # Examples
 ///
@@ -198,56 +220,43 @@ const _: () = assert!(size_of::<Node>() == 64);
 /// assert!(pages.approximate_sum().contains(500));
 /// ```
 pub struct CounterTree {
-    /// One word for each position's slot: level 0.
-    cells: Cells,
-    topology: Topology,
-    shape: Shape,
-    /// Level 1 first, the root last. Empty when there is a single slot.
-    nodes: Box<[Node]>,
+    trees: Trees,
 }
+
+/// The only member of a [`CounterTree`].
+const ONLY: usize = 0;
 
 impl CounterTree {
     /// A counter at zero with a batch of [`BATCH_DEFAULT`].
     ///
     /// # Cost
     ///
-    /// 64 bytes for each CPU and each node, allocated here and never later: about 27.5 KiB for 384
+    /// 64 bytes for each CPU and each node, allocated here and never later: about 28 KiB for 384
     /// CPUs.
     #[must_use]
     pub fn new(topology: &Topology, regime: Regime) -> Self {
-        Self::with_modulus(
-            topology,
-            regime,
-            const { Modulus::from_shift(BATCH_DEFAULT.ilog2()) },
-        )
+        Self::with_layout(&Layout::new(topology, regime))
     }
 
-    /// A counter at zero. A smaller batch is more accurate and carries more often: the bounds and
-    /// the carries per event are proportional to it and to its inverse.
+    /// A counter at zero with a batch of its own; see [`Layout::with_batch`].
     ///
     /// # Errors
     ///
     /// When `batch` is not a power of two above 1.
     pub fn with_batch(topology: &Topology, regime: Regime, batch: u32) -> Result<Self, BatchError> {
-        if batch < 2 || !batch.is_power_of_two() {
-            return Err(BatchError::NotAPowerOfTwo { batch });
-        }
-        let modulus = Modulus::from_shift(batch.ilog2());
-        Ok(Self::with_modulus(topology, regime, modulus))
+        let layout = Layout::with_batch(topology, regime, batch, u64::MAX)?;
+        Ok(Self::with_layout(&layout))
     }
 
-    fn with_modulus(topology: &Topology, regime: Regime, leaf: Modulus) -> Self {
-        let cells = Cells::new(regime, topology.nr_cpus(), 1);
-        let shape = Shape::new(cells.slots(), leaf);
-        let nodes = iter::repeat_with(|| Node(AtomicI64::new(0)))
-            .take(shape.nr_nodes)
-            .collect();
-        Self {
-            cells,
-            topology: topology.clone(),
-            shape,
-            nodes,
-        }
+    /// A counter at zero that shares its layout.
+    ///
+    /// # Panics
+    ///
+    /// When memory cannot be had.
+    #[must_use]
+    pub fn with_layout(layout: &Arc<Layout>) -> Self {
+        let trees = Trees::new(layout, 1).expect("memory for a counter's words");
+        Self { trees }
     }
 
     /// Adds `delta`, counted on the CPU that the calling thread runs on.
@@ -259,8 +268,7 @@ impl CounterTree {
     /// No locks, no system calls, no allocation.
     #[inline]
     pub fn add(&self, delta: i64) -> Climb {
-        let added = self.cells.add(0, delta);
-        self.carry(added.slot, added.new, delta)
+        self.trees.add(ONLY, delta)
     }
 
     /// Adds `delta` as if running on `cpu`.
@@ -274,59 +282,7 @@ impl CounterTree {
     /// In the restartable regime, and when the topology has no such CPU.
     #[inline]
     pub fn add_on(&self, cpu: CpuId, delta: i64) -> Climb {
-        let added = self.cells.add_on(cpu, 0, delta);
-        self.carry(added.slot, added.new, delta)
-    }
-
-    #[inline]
-    fn carry(&self, slot: usize, new: i64, delta: i64) -> Climb {
-        let carry = self.shape.leaf.carry(new.wrapping_sub(delta), new);
-        if carry == 0 {
-            return Climb::default();
-        }
-        self.climb(slot, carry)
-    }
-
-    /// Adds a word's carry to the nodes above it, until nothing more is carried.
-    #[inline(never)]
-    fn climb(&self, slot: usize, mut carry: i64) -> Climb {
-        let mut climb = Climb::default();
-        let Some(root) = self.nodes.last() else {
-            return climb;
-        };
-        let position = self.position(slot);
-        for level in &self.shape.levels {
-            debug_assert!(
-                carry % level.quantum == 0,
-                "carries are multiples of the modulus below"
-            );
-            if level.modulus.divides(carry) {
-                climb.skipped += 1;
-                continue;
-            }
-            // Relaxed: the carry out depends on this addition's own before and after values only.
-            let old = self.nodes[level.node(position)]
-                .0
-                .fetch_add(carry, Ordering::Relaxed);
-            climb.written += 1;
-            carry = level.modulus.carry(old, old.wrapping_add(carry));
-            if carry == 0 {
-                return climb;
-            }
-        }
-        // Relaxed: readers of the root want this word and nothing that was written before it.
-        root.0.fetch_add(carry, Ordering::Relaxed);
-        climb.written += 1;
-        climb
-    }
-
-    /// Position of a slot: that of its CPU, and behind all of them for the extra slot.
-    fn position(&self, slot: usize) -> usize {
-        if slot < self.topology.nr_cpus() {
-            self.topology.position(CpuId::from_index(slot))
-        } else {
-            slot
-        }
+        self.trees.add_on(cpu, ONLY, delta)
     }
 
     /// The sum as last carried to the root, and the interval that holds the precise one.
@@ -340,27 +296,44 @@ impl CounterTree {
     ///
     /// # Cost
     ///
-    /// One load of one line, which is written once in a thousand events or so. O(1).
+    /// Loads of two lines: one is written once in a thousand events or so, the other once for each
+    /// CPU. O(1).
     #[must_use]
     pub fn approximate_sum(&self) -> Estimate<i64> {
-        let value = match self.nodes.last() {
-            // Relaxed: see `Node`.
-            Some(root) => root.0.load(Ordering::Relaxed),
-            None => self.cells.precise_sum(0),
+        let root = self.trees.root(ONLY);
+        self.trees.accuracy(ONLY).around(root)
+    }
+
+    /// As [`approximate_sum`](Self::approximate_sum), with an interval that also covers the updates
+    /// that were in flight at that moment.
+    ///
+    /// # Accuracy
+    ///
+    /// `low..=high` holds a value that the sum had during the call, whatever runs meanwhile. (A
+    /// [`precise_sum`](Self::precise_sum) among updates promises no such thing.) At rest it is the
+    /// interval of `approximate_sum`; each update that is caught between its word and the root
+    /// widens both ends by its delta rounded up to a multiple of the largest modulus.
+    /// Model: `counter::loom::a_read_among_updates_holds_a_value_of_the_moment`.
+    ///
+    /// # Cost
+    ///
+    /// Loads two words of each CPU that ever carried. O(CPUs touched); updates pay two more adds to
+    /// their CPU's line for each carry, and nothing shared.
+    #[must_use]
+    pub fn approximate_sum_in_flight(&self) -> Estimate<i64> {
+        let read = || {
+            let root = self.trees.root(ONLY);
+            (root, self.trees.accuracy(ONLY))
         };
-        self.shape.accuracy.around(value)
+        let ((root, accuracy), in_hand) = self.trees.in_hand_around(read);
+        accuracy.widened(in_hand).around(root)
     }
 
     /// As [`approximate_sum`](Self::approximate_sum), for a count that is known not to be negative:
     /// value and interval without what lies below zero.
     #[must_use]
     pub fn approximate_sum_positive(&self) -> Estimate<u64> {
-        let signed = self.approximate_sum();
-        Estimate {
-            value: positive(signed.value),
-            low: positive(signed.low),
-            high: positive(signed.high),
-        }
+        self.approximate_sum().positive()
     }
 
     /// The sum over the words of all CPUs.
@@ -374,10 +347,10 @@ impl CounterTree {
     ///
     /// # Cost
     ///
-    /// Loads one line for each CPU. O(CPUs).
+    /// Loads one line of each CPU that ever added, and a word for each 64 CPUs. O(CPUs touched).
     #[must_use]
     pub fn precise_sum(&self) -> i64 {
-        self.cells.precise_sum(0)
+        self.trees.precise_sum(ONLY)
     }
 
     /// As [`precise_sum`](Self::precise_sum), for a count that is known not to be negative: what a
@@ -387,13 +360,37 @@ impl CounterTree {
         positive(self.precise_sum())
     }
 
-    /// How far the approximate sum can be off at rest. Fixed by topology, regime and batch.
+    /// How far the approximate sum can be off at rest, given which CPUs have added so far: zero at
+    /// first, and never more than [`accuracy_max`](Self::accuracy_max).
+    ///
+    /// # Cost
+    ///
+    /// Loads of one line. O(1).
     #[must_use]
     pub fn accuracy(&self) -> Accuracy {
-        self.shape.accuracy
+        // After the root: its value may come from a CPU that has only just been touched.
+        let _ = self.trees.root(ONLY);
+        self.trees.accuracy(ONLY)
     }
 
-    /// How far the approximate sum can be off while up to `updates` updates, each of a delta of at
+    /// How far the approximate sum can be off at rest once every CPU has added. Fixed by topology,
+    /// regime and batch.
+    #[must_use]
+    pub fn accuracy_max(&self) -> Accuracy {
+        self.trees.layout.accuracy_max()
+    }
+
+    /// CPUs that ever added, those of threads without rseq counted as one.
+    ///
+    /// # Cost
+    ///
+    /// Loads a word for each 64 CPUs.
+    #[must_use]
+    pub fn nr_touched(&self) -> usize {
+        self.trees.cells.touched(ONLY).count()
+    }
+
+    /// How far the approximate sum can ever be off while up to `updates` updates, each of a delta of at
     /// most `delta_max` either way, have added to their word but not finished climbing.
     ///
     /// # Accuracy
@@ -401,20 +398,13 @@ impl CounterTree {
     /// Reached exactly; saturates. Adversary: `counter::tests::in_flight_carries_reach_their_bound`.
     #[must_use]
     pub fn accuracy_in_flight(&self, updates: u64, delta_max: u64) -> Accuracy {
-        let at_rest = self.shape.accuracy;
-        if self.nodes.is_empty() {
+        let at_rest = self.accuracy_max();
+        if at_rest.width() == 0 {
             return at_rest;
         }
-        let top = self.shape.top().get().unsigned_abs();
-        let in_hand = delta_max
-            .checked_next_multiple_of(top)
-            .and_then(|carry| carry.checked_mul(updates))
-            .and_then(|carries| i64::try_from(carries).ok())
-            .unwrap_or(i64::MAX);
-        Accuracy {
-            under: at_rest.under.saturating_add(in_hand),
-            over: at_rest.over.saturating_add(in_hand),
-        }
+        let one = self.trees.layout.shape.in_hand_max(delta_max);
+        let updates = i64::try_from(updates).unwrap_or(i64::MAX);
+        at_rest.widened(one.saturating_mul(updates))
     }
 
     /// Compares the sum with `value`, as far as the approximate sum can tell.
@@ -464,8 +454,14 @@ impl CounterTree {
     #[must_use]
     pub fn precise_cmp(&self, other: &Self) -> cmp::Ordering {
         if other.accuracy().width() > self.accuracy().width() {
-            return other.precise_cmp(self).reverse();
+            other.precise_cmp_narrower(self).reverse()
+        } else {
+            self.precise_cmp_narrower(other)
         }
+    }
+
+    /// Compares with a counter whose interval is narrower, or was when somebody looked.
+    fn precise_cmp_narrower(&self, other: &Self) -> cmp::Ordering {
         decided(self.approximate_cmp(other))
             .unwrap_or_else(|| other.precise_cmp_value(self.precise_sum()).reverse())
     }
@@ -473,13 +469,13 @@ impl CounterTree {
     /// How the per-CPU words are written.
     #[must_use]
     pub fn regime(&self) -> Regime {
-        self.cells.regime()
+        self.trees.layout.regime
     }
 
     /// Events from one carry of a CPU's word to the next, when all go one way.
     #[must_use]
     pub fn batch(&self) -> u64 {
-        self.shape.leaf.get().unsigned_abs()
+        self.trees.layout.batch()
     }
 
     /// Checks conservation: root, residuals and precise sum agree. For a counter at rest.
@@ -492,45 +488,7 @@ impl CounterTree {
     ///
     /// When they do not agree, or a node holds what cannot have been carried into it.
     pub fn check_invariants(&self) {
-        let precise = self.precise_sum();
-        let Some((root, _)) = self.nodes.split_last() else {
-            return;
-        };
-        // Relaxed: the counter is at rest, by contract.
-        let mut accounted = root.0.load(Ordering::Relaxed);
-        for slot in 0..self.cells.slots() {
-            let residual = self.shape.leaf.residual(self.cells.load(slot, 0));
-            accounted = accounted.wrapping_add(residual);
-        }
-        for (level, nodes) in self.nodes_by_level() {
-            for node in nodes {
-                // Relaxed: as above.
-                let value = node.0.load(Ordering::Relaxed);
-                assert!(
-                    value % level.quantum == 0,
-                    "a node of {level:?} holds {value}, which is no sum of carries"
-                );
-                accounted = accounted.wrapping_add(level.modulus.residual(value));
-            }
-        }
-        assert!(
-            accounted == precise,
-            "root and residuals make {accounted}, but the words of all CPUs make {precise}"
-        );
-    }
-
-    /// The levels between words and root, each with its nodes.
-    fn nodes_by_level(&self) -> impl Iterator<Item = (&shape::Level, &[Node])> {
-        let levels = &self.shape.levels;
-        let ends = levels
-            .iter()
-            .skip(1)
-            .map(|next| next.first)
-            .chain([self.nodes.len().saturating_sub(1)]);
-        levels
-            .iter()
-            .zip(ends)
-            .map(|(level, end)| (level, &self.nodes[level.first..end]))
+        self.trees.check_invariants(ONLY);
     }
 }
 
@@ -552,9 +510,7 @@ impl fmt::Debug for CounterTree {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CounterTree")
             .field("sum", &self.approximate_sum())
-            .field("topology", &self.topology)
-            .field("regime", &self.regime())
-            .field("batch", &self.batch())
+            .field("layout", &self.trees.layout)
             .finish_non_exhaustive()
     }
 }

@@ -1,5 +1,7 @@
 //! The shape of a counter tree: how many levels and nodes, and the arithmetic of rounding.
 
+use std::iter;
+
 use super::Accuracy;
 
 /// Number of CPUs that share a parent, as a power of two, for each level from the CPUs up, by the
@@ -60,6 +62,10 @@ impl Modulus {
     pub(super) const fn from_shift(shift: u32) -> Self {
         assert!(0 < shift && shift < 63);
         Self { shift }
+    }
+
+    pub(super) const fn shift(self) -> u32 {
+        self.shift
     }
 
     pub(super) const fn get(self) -> i64 {
@@ -128,7 +134,8 @@ pub(super) struct Shape {
     pub(super) levels: Box<[Level]>,
     /// All shared nodes, the root included. None for a single position, whose word is the root.
     pub(super) nr_nodes: usize,
-    pub(super) accuracy: Accuracy,
+    /// Once every position was added to.
+    pub(super) accuracy_max: Accuracy,
 }
 
 impl Shape {
@@ -143,12 +150,11 @@ impl Shape {
             leaf,
             levels: Box::default(),
             nr_nodes: 0,
-            accuracy: Accuracy { under: 0, over: 0 },
+            accuracy_max: Accuracy { under: 0, over: 0 },
         };
         if arities.is_empty() {
             return shape;
         }
-        shape.widen(positions, leaf, 1);
         let mut levels = Vec::new();
         let (mut span_shift, mut below) = (0, leaf);
         // The last fan-in is the root's; the root rounds nothing.
@@ -161,22 +167,41 @@ impl Shape {
                 span_shift,
             };
             let width = positions.div_ceil(1 << span_shift);
-            shape.widen(width, level.modulus, level.quantum);
             shape.nr_nodes += width;
             below = level.modulus;
             levels.push(level);
         }
         shape.nr_nodes += 1;
         shape.levels = levels.into_boxed_slice();
+        shape.accuracy_max = shape.accuracy(|span_shift| positions.div_ceil(1 << span_shift));
         shape
     }
 
-    /// Adds what `width` words of one level can hide: residuals are the multiples of `quantum` from
-    /// `-half` to `half - quantum`.
-    fn widen(&mut self, width: usize, modulus: Modulus, quantum: i64) {
-        let width = i64::try_from(width).expect("at most 2^20 positions");
-        self.accuracy.under += width * (modulus.half() - quantum);
-        self.accuracy.over += width * modulus.half();
+    /// How far the root can be off while `touched(s)` runs of `1 << s` neighbours hold a position
+    /// that was ever added to: the residuals of all other words and nodes are zero.
+    ///
+    /// Residuals are the multiples of a level's quantum from `-half` to `half - quantum`.
+    pub(super) fn accuracy(&self, touched: impl Fn(u32) -> usize) -> Accuracy {
+        let words = (self.leaf, 1, 0);
+        let nodes = self.levels.iter();
+        let levels = nodes.map(|level| (level.modulus, level.quantum, level.span_shift));
+        let mut accuracy = Accuracy { under: 0, over: 0 };
+        for (modulus, quantum, span_shift) in iter::once(words).chain(levels) {
+            let width = i64::try_from(touched(span_shift)).expect("at most 2^20 positions");
+            accuracy.under += width * (modulus.half() - quantum);
+            accuracy.over += width * modulus.half();
+        }
+        accuracy
+    }
+
+    /// Most that an update of `delta` can have in hand between two levels: the delta, rounded up to
+    /// a multiple of the largest modulus.
+    pub(super) fn in_hand_max(&self, delta: u64) -> i64 {
+        let top = self.top().get().unsigned_abs();
+        let carry = delta.checked_next_multiple_of(top);
+        carry
+            .and_then(|carry| i64::try_from(carry).ok())
+            .unwrap_or(i64::MAX)
     }
 
     /// Modulus of the level right below the root: the largest step that the root makes at once.

@@ -11,12 +11,36 @@
 //! The counters of one object lie side by side in a slot: a thread that adds to several of them
 //! touches one line, and no two CPUs ever write the same line.
 //!
+//! # Touched slots
+//!
+//! A sum visits only the slots that were ever added to. A cell of a slot that was not is zero; the
+//! first addition marks the slot in the word's set ([`Touched`]), then gives the cell its starting
+//! value, which is odd, and only then adds:
+//!
+//! ```text
+//! cell = 0                                         not touched
+//! cell = (value + centre) << 1 | 1                 touched; values are of 63 bits
+//! ```
+//!
+//! So whoever sees an odd cell is ordered after its mark, and a reader that is ordered after an
+//! addition is ordered after the mark too. The test costs the add one instruction and no load.
+//!
+//! # Bands
+//!
+//! Cells can be given a *band*, a power of two: [`Cells::try_add`] refuses to move a value from the
+//! neighbourhood of one multiple of the band to that of the next. With `centre` half a band, stored
+//! values of one neighbourhood differ only in bits below the band, so that the test is a xor and a
+//! mask, made before the sum is stored. What a refusal means is the caller's business.
+//!
 //! Who writes a word, and how, is the invariant of the parent module.
 
+use std::collections::TryReserveError;
 use std::fmt;
 use std::iter;
 
-use super::{Area, Regime, area, current_cpu, fallback};
+use super::attempt::{Attempt, Column};
+use super::touched::Touched;
+use super::{Area, Regime, Writer, current_cpu};
 use crate::sync::StatCell;
 use crate::sync::atomic::{AtomicI64, Ordering};
 use crate::units::CpuId;
@@ -26,8 +50,8 @@ const LINE_WORDS: usize = 8;
 
 /// One cache line of words.
 ///
-/// Words are written by the slot's CPU in a restartable sequence, or by anybody atomically, and
-/// read by anybody; relaxed, for a word publishes nothing but itself.
+/// Written by: the slot's CPU in a restartable sequence, or anybody atomically. Read by: anybody.
+/// Publishes: that its slot is marked, by being odd; else nothing but itself.
 #[repr(C, align(64))]
 struct Line([AtomicI64; LINE_WORDS]);
 
@@ -44,36 +68,11 @@ impl Line {
 /// thread is not registered, which the bounds check of the sequence relies on.
 const CPUS_MAX: u32 = 1 << 20;
 
-/// Times that an aborted add is tried again before it gives up on its CPU's word. Each abort takes a preemption, a migration or
-/// a signal within a dozen instructions, so even the second attempt is almost never needed; the
-/// limit is for single-stepping debuggers and storms of signals. Chosen, not measured.
-const RETRIES_MAX: usize = 15;
-
-/// The cells of one word: one for each CPU, `stride` bytes apart.
-#[derive(Clone, Copy)]
-#[cfg_attr(
-    any(not(target_arch = "x86_64"), not(target_os = "linux"), loom, miri),
-    expect(dead_code, reason = "read by the sequence, which this system lacks")
-)]
-pub(super) struct Column {
-    pub(super) first: *const AtomicI64,
-    pub(super) stride: usize,
-    pub(super) nr_cpus: u32,
-}
-
-/// What came of one run through the sequence.
-#[cfg_attr(
-    any(not(target_arch = "x86_64"), not(target_os = "linux"), loom, miri),
-    expect(dead_code, reason = "made by the sequence, which this system lacks")
-)]
-pub(super) enum Attempt {
-    /// Added on `cpu`, whose word is now `new`.
-    Committed { cpu: u32, new: i64 },
-    /// Interrupted before the store: nothing was added, trying again is right.
-    Aborted,
-    /// The thread has no rseq, or runs on a CPU that has no slot: nothing was added.
-    Elsewhere,
-}
+/// Times that an add is tried again before it gives up on its CPU's word. Each abort takes a
+/// preemption, a migration or a signal within a dozen instructions, so even the second attempt is
+/// almost never needed; the limit is for single-stepping debuggers and storms of signals. Chosen,
+/// not measured.
+pub(super) const RETRIES_MAX: usize = 15;
 
 /// Where an addition happened, and what it made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,17 +83,9 @@ pub struct Added {
     pub new: i64,
 }
 
-/// How the words are written: the [`Regime`], with what it needs.
-#[derive(Clone, Copy)]
-enum Writer {
-    /// `None` where the system has no rseq: every add takes the extra slot.
-    Restartable(Option<Area>),
-    Atomic,
-}
-
-/// Per-CPU 64-bit words, added to by their CPU and summed by anybody.
+/// Per-CPU words of 63 bits, added to by their CPU and summed by anybody.
 ///
-/// Values wrap around at 64 bits, and so do sums: a word that went over and came back is exact.
+/// Values wrap around at 63 bits, and so do sums: a word that went over and came back is exact.
 ///
 /// # Examples
 ///
@@ -114,43 +105,83 @@ pub struct Cells {
     words: usize,
     lines_per_slot: usize,
     lines: Box<[Line]>,
+    /// What a touched cell of value zero holds.
+    zero: i64,
+    /// The bits of a cell that change when its value leaves its band; none without a band.
+    mask: i64,
+    /// For each word, the slots that were added to.
+    touched: Box<[Touched]>,
     aborts: StatCell,
 }
 
 impl Cells {
-    /// Zeroed cells of `words` words for each of `nr_cpus` CPUs.
+    /// Zeroed cells of `words` words for each of `nr_cpus` CPUs, without a band.
     ///
     /// # Cost
     ///
-    /// One allocation of [`slots`](Self::slots) times `words` rounded up to 64 bytes. Nothing is
-    /// allocated later.
+    /// One allocation of [`slots`](Self::slots) times `words` rounded up to 64 bytes, and a bit for
+    /// each slot and word. Nothing is allocated later.
     ///
     /// # Panics
     ///
     /// When there are no CPUs, more than 2^20 of them, no words, or more than memory can hold.
     #[must_use]
     pub fn new(regime: Regime, nr_cpus: usize, words: usize) -> Self {
+        Self::try_new(regime, nr_cpus, words, None).expect("the cells fit the address space")
+    }
+
+    /// As [`new`](Self::new), with a band of `1 << band_shift` for every word if one is given.
+    ///
+    /// # Errors
+    ///
+    /// When memory cannot be had.
+    ///
+    /// # Panics
+    ///
+    /// When there are no CPUs, more than 2^20 of them, or no words; and for a band of 1 or of more
+    /// than 2^60.
+    pub fn try_new(
+        regime: Regime,
+        nr_cpus: usize,
+        words: usize,
+        band_shift: Option<u32>,
+    ) -> Result<Self, TryReserveError> {
         let Ok(cpus @ 1..=CPUS_MAX) = u32::try_from(nr_cpus) else {
             panic!("per-CPU cells are for 1 to {CPUS_MAX} CPUs, not {nr_cpus}");
         };
         assert!(words > 0, "per-CPU cells have at least one word");
-        let (writer, slots) = match regime {
-            Regime::Restartable => (Writer::Restartable(area()), nr_cpus + 1),
-            Regime::Atomic => (Writer::Atomic, nr_cpus),
+        let slots = match regime {
+            Regime::Restartable => nr_cpus + 1,
+            Regime::Atomic => nr_cpus,
         };
         let lines_per_slot = words.div_ceil(LINE_WORDS);
-        // A product that wrapped around would be an array shorter than the sequence believes.
-        let lines = slots
-            .checked_mul(lines_per_slot)
-            .expect("the cells fit the address space");
-        Self {
-            writer,
+        let mut lines = Vec::new();
+        // A product that wrapped around would be an array shorter than the sequence believes; one
+        // that does not fit is refused as what it is, too much memory.
+        let nr_lines = slots.saturating_mul(lines_per_slot);
+        lines.try_reserve_exact(nr_lines)?;
+        lines.extend(iter::repeat_with(Line::zeroed).take(nr_lines));
+        let centre = band_shift.map_or(0, |shift| {
+            assert!(
+                (1..=60).contains(&shift),
+                "a band of 2^{shift} is not possible"
+            );
+            1_i64 << (shift - 1)
+        });
+        Ok(Self {
+            writer: Writer::new(regime),
             nr_cpus: cpus,
             words,
             lines_per_slot,
-            lines: iter::repeat_with(Line::zeroed).take(lines).collect(),
+            lines: lines.into_boxed_slice(),
+            zero: centre << 1 | 1,
+            // Of a band of 2^s, values of one band share all bits from s on: s + 1 in the cell.
+            mask: band_shift.map_or(0, |shift| -1 << (shift + 1)),
+            touched: iter::repeat_with(|| Touched::none_of(slots))
+                .take(words)
+                .collect(),
             aborts: StatCell::new(),
-        }
+        })
     }
 
     /// Adds `delta` to `word` of the CPU that the calling thread runs on; wraps.
@@ -158,7 +189,8 @@ impl Cells {
     /// # Cost
     ///
     /// A plain add to a line that only this CPU writes, or in the atomic regime an atomic add to
-    /// one that few others do. No locks, no system calls, no allocation.
+    /// one that few others do. The first add in a slot marks it. No locks, no system calls, no
+    /// allocation.
     ///
     /// # Panics
     ///
@@ -172,11 +204,58 @@ impl Cells {
     /// must restart the sequence.
     #[inline]
     pub(super) fn add_delayed<const DELAY: u32>(&self, word: usize, delta: i64) -> Added {
+        self.add_covered_delayed::<DELAY>(word, delta, &|_| ())
+    }
+
+    /// As [`add`](Self::add), and calls `cover` with each slot that the word is about to be added
+    /// to for the first time, before that can be seen. May call it more than once for a slot, also
+    /// from several threads at once, and for a slot that then is not added to.
+    #[inline]
+    pub(crate) fn add_covered(&self, word: usize, delta: i64, cover: &dyn Fn(usize)) -> Added {
+        self.add_covered_delayed::<0>(word, delta, cover)
+    }
+
+    #[inline]
+    fn add_covered_delayed<const DELAY: u32>(
+        &self,
+        word: usize,
+        delta: i64,
+        cover: &dyn Fn(usize),
+    ) -> Added {
         self.check_word(word);
         match self.writer {
-            Writer::Restartable(Some(area)) => self.add_restartable::<DELAY>(area, word, delta),
-            Writer::Restartable(None) => self.add_atomically(self.nr_cpus(), word, delta),
-            Writer::Atomic => self.add_hinted(word, delta),
+            Writer::Restartable(Some(area)) => match self.attempt::<DELAY>(area, word, delta, 0) {
+                Attempt::Committed { cpu, new } => self.added(cpu as usize, new),
+                trouble => self.add_after::<DELAY>(trouble, area, word, delta, cover),
+            },
+            Writer::Restartable(None) => self.add_atomically(self.nr_cpus(), word, delta, cover),
+            Writer::Atomic => self.add_atomically(self.hinted_slot(), word, delta, cover),
+        }
+    }
+
+    /// Adds `delta` as [`add`](Self::add) does, unless this CPU's word was not added to before, or
+    /// would leave its band, or the addition was interrupted: then nothing is added. Whether it was.
+    ///
+    /// # Cost
+    ///
+    /// As [`add`](Self::add).
+    ///
+    /// # Panics
+    ///
+    /// When there is no such word.
+    #[inline]
+    pub fn try_add(&self, word: usize, delta: i64) -> bool {
+        self.check_word(word);
+        match self.writer {
+            Writer::Restartable(Some(area)) => {
+                match self.attempt::<0>(area, word, delta, self.mask) {
+                    Attempt::Committed { .. } => true,
+                    Attempt::Refused | Attempt::Aborted => false,
+                    Attempt::Elsewhere => self.try_add_atomically(self.nr_cpus(), word, delta),
+                }
+            }
+            Writer::Restartable(None) => self.try_add_atomically(self.nr_cpus(), word, delta),
+            Writer::Atomic => self.try_add_atomically(self.hinted_slot(), word, delta),
         }
     }
 
@@ -192,17 +271,30 @@ impl Cells {
     /// no such CPU or word.
     #[inline]
     pub fn add_on(&self, cpu: CpuId, word: usize, delta: i64) -> Added {
-        self.check_word(word);
-        assert!(
-            self.regime() == Regime::Atomic,
-            "acting as {cpu} needs the atomic regime: these words are written by their own CPU"
-        );
-        assert!(
-            cpu.index() < self.nr_cpus(),
-            "{cpu} is not one of the {} CPUs of these cells",
-            self.nr_cpus
-        );
-        self.add_atomically(cpu.index(), word, delta)
+        self.add_covered_on(cpu, word, delta, &|_| ())
+    }
+
+    /// As [`add_on`](Self::add_on), and calls `cover` as [`add_covered`](Self::add_covered) does.
+    pub(crate) fn add_covered_on(
+        &self,
+        cpu: CpuId,
+        word: usize,
+        delta: i64,
+        cover: &dyn Fn(usize),
+    ) -> Added {
+        self.check_acting_as(cpu, word);
+        self.add_atomically(cpu.index(), word, delta, cover)
+    }
+
+    /// As [`try_add`](Self::try_add), as if running on `cpu`.
+    ///
+    /// # Panics
+    ///
+    /// As [`add_on`](Self::add_on).
+    #[inline]
+    pub fn try_add_on(&self, cpu: CpuId, word: usize, delta: i64) -> bool {
+        self.check_acting_as(cpu, word);
+        self.try_add_atomically(cpu.index(), word, delta)
     }
 
     /// Value of `word` in `slot`, as last seen by this thread.
@@ -217,11 +309,10 @@ impl Cells {
     #[must_use]
     pub fn load(&self, slot: usize, word: usize) -> i64 {
         self.check_word(word);
-        // Relaxed: see `Line`.
-        self.cell(slot, word).load(Ordering::Relaxed)
+        self.doubled(slot, word) >> 1
     }
 
-    /// Sum of `word` over every slot; wraps.
+    /// Sum of `word` over every slot that was added to; wraps.
     ///
     /// # Accuracy
     ///
@@ -230,14 +321,28 @@ impl Cells {
     ///
     /// # Cost
     ///
-    /// Loads one line of each slot: O(CPUs).
+    /// Loads one line of each slot that was ever added to, and a word for each 64 slots.
     ///
     /// # Panics
     ///
     /// When there is no such word.
     #[must_use]
     pub fn precise_sum(&self, word: usize) -> i64 {
-        (0..self.slots()).fold(0, |sum: i64, slot| sum.wrapping_add(self.load(slot, word)))
+        self.check_word(word);
+        let doubled = self.touched[word].iter();
+        doubled.fold(0, |sum: i64, slot| {
+            sum.wrapping_add(self.doubled(slot, word))
+        }) >> 1
+    }
+
+    /// The slots of `word` that were ever added to, lowest first.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such word.
+    pub fn touched(&self, word: usize) -> impl Iterator<Item = usize> {
+        self.check_word(word);
+        self.touched[word].iter()
     }
 
     /// Slots that hold a part of each sum: one for each CPU, and in the restartable regime the
@@ -262,10 +367,7 @@ impl Cells {
     /// How the words are written.
     #[must_use]
     pub fn regime(&self) -> Regime {
-        match self.writer {
-            Writer::Restartable(_) => Regime::Restartable,
-            Writer::Atomic => Regime::Atomic,
-        }
+        self.writer.regime()
     }
 
     /// Restartable sequences that were interrupted and tried again. A statistic.
@@ -274,41 +376,49 @@ impl Cells {
         self.aborts.get()
     }
 
-    #[inline]
-    fn add_restartable<const DELAY: u32>(&self, area: Area, word: usize, delta: i64) -> Added {
-        match self.attempt::<DELAY>(area, word, delta) {
-            Attempt::Committed { cpu, new } => Added {
-                slot: cpu as usize,
-                new,
-            },
-            Attempt::Aborted => self.add_after_abort::<DELAY>(area, word, delta),
-            Attempt::Elsewhere => self.add_atomically(self.nr_cpus(), word, delta),
+    /// What follows an attempt that did not add: others, then the extra slot.
+    #[cold]
+    #[inline(never)]
+    fn add_after<const DELAY: u32>(
+        &self,
+        mut trouble: Attempt,
+        area: Area,
+        word: usize,
+        delta: i64,
+        cover: &dyn Fn(usize),
+    ) -> Added {
+        for _ in 0..RETRIES_MAX {
+            match trouble {
+                Attempt::Committed { cpu, new } => return self.added(cpu as usize, new),
+                Attempt::Refused => self.touch_here(area, word, cover),
+                Attempt::Aborted => self.aborts.add(1),
+                Attempt::Elsewhere => break,
+            }
+            trouble = self.attempt::<DELAY>(area, word, delta, 0);
+        }
+        match trouble {
+            Attempt::Committed { cpu, new } => self.added(cpu as usize, new),
+            _ => self.add_atomically(self.nr_cpus(), word, delta, cover),
         }
     }
 
-    /// What follows an aborted attempt: others, then the extra slot.
-    #[cold]
-    #[inline(never)]
-    fn add_after_abort<const DELAY: u32>(&self, area: Area, word: usize, delta: i64) -> Added {
-        for _ in 0..RETRIES_MAX {
-            self.aborts.add(1);
-            match self.attempt::<DELAY>(area, word, delta) {
-                Attempt::Committed { cpu, new } => {
-                    return Added {
-                        slot: cpu as usize,
-                        new,
-                    };
-                }
-                Attempt::Aborted => {}
-                Attempt::Elsewhere => break,
-            }
-        }
-        self.add_atomically(self.nr_cpus(), word, delta)
+    /// Readies the word of the CPU that the thread runs on; the thread may be elsewhere afterwards.
+    fn touch_here(&self, area: Area, word: usize, cover: &dyn Fn(usize)) {
+        let Some(cpu) = area.cpu().filter(|cpu| cpu.index() < self.nr_cpus()) else {
+            return;
+        };
+        cover(cpu.index());
+        self.touched[word].mark(cpu.index());
+        let cell = self.cell(cpu.index(), word);
+        let cell = std::ptr::from_ref(cell).cast::<i64>();
+        // SAFETY: the cell is one of ours, of a slot below `nr_cpus`, which in this regime only the
+        // sequences write, on its own CPU. If the thread has moved, nothing is stored.
+        unsafe { area.attempt_init(cell, cpu, self.zero) };
     }
 
     /// Runs the sequence once over the cells of `word`.
     #[inline]
-    fn attempt<const DELAY: u32>(&self, area: Area, word: usize, delta: i64) -> Attempt {
+    fn attempt<const DELAY: u32>(&self, area: Area, word: usize, delta: i64, mask: i64) -> Attempt {
         debug_assert!(word < self.words && self.slots() > self.nr_cpus());
         let column = Column {
             first: self.lines.as_ptr().cast::<AtomicI64>().wrapping_add(word),
@@ -320,26 +430,61 @@ impl Cells {
         // of the column is one of them, and `&self` keeps it alive. Callers are in the restartable
         // regime, in which nothing else writes the slots below `nr_cpus`: `add_on` refuses, and
         // `add_atomically` is given the extra slot.
-        unsafe { area.attempt_add::<DELAY>(column, delta) }
+        unsafe { area.attempt_add::<DELAY>(column, delta << 1, mask) }
     }
 
-    #[inline(never)]
-    fn add_atomically(&self, slot: usize, word: usize, delta: i64) -> Added {
-        let new = fallback::add(self.cell(slot, word), delta);
-        Added { slot, new }
+    fn add_atomically(&self, slot: usize, word: usize, delta: i64, cover: &dyn Fn(usize)) -> Added {
+        let cell = self.cell(slot, word);
+        // Acquire. Pairs with the Release below: an odd cell is a marked slot.
+        if cell.load(Ordering::Acquire) & 1 == 0 {
+            cover(slot);
+            self.touched[word].mark(slot);
+            // Release. Pairs with the Acquire above and in `try_add_atomically`. Whoever fails here
+            // has marked the slot itself.
+            let _ = cell.compare_exchange(0, self.zero, Ordering::Release, Ordering::Relaxed);
+        }
+        // AcqRel. Pairs with itself: what a thread wrote before it moved the cell out of its band
+        // is seen by the thread that moves it back.
+        let old = cell.fetch_add(delta << 1, Ordering::AcqRel);
+        self.added(slot, old.wrapping_add(delta << 1))
     }
 
-    /// Adds in the slot of the CPU that the thread seems to run on; any slot would be right. Not
-    /// inlined: the atomic add outweighs the call, and the other regime's path stays small.
-    #[inline(never)]
-    fn add_hinted(&self, word: usize, delta: i64) -> Added {
+    fn try_add_atomically(&self, slot: usize, word: usize, delta: i64) -> bool {
+        let cell = self.cell(slot, word);
+        // Acquire. Pairs with the Release in `add_atomically`.
+        let old = cell.load(Ordering::Acquire);
+        let new = old.wrapping_add(delta << 1);
+        // Relaxed: an addition within the band concerns nobody else.
+        old & 1 == 1
+            && (old ^ new) & self.mask == 0
+            && cell
+                .compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+    }
+
+    /// The slot of the CPU that the thread seems to run on; any slot would be right.
+    fn hinted_slot(&self) -> usize {
         let cpu = current_cpu().index();
-        let slot = if cpu < self.nr_cpus() {
+        if cpu < self.nr_cpus() {
             cpu
         } else {
             cpu % self.nr_cpus()
-        };
-        self.add_atomically(slot, word, delta)
+        }
+    }
+
+    #[inline]
+    fn added(&self, slot: usize, cell: i64) -> Added {
+        let new = cell.wrapping_sub(self.zero) >> 1;
+        Added { slot, new }
+    }
+
+    /// Twice the value of a cell, in which values wrap where a cell's do.
+    fn doubled(&self, slot: usize, word: usize) -> i64 {
+        // Relaxed: readers that must see an addition are ordered after it by other means.
+        match self.cell(slot, word).load(Ordering::Relaxed) {
+            0 => 0,
+            cell => cell.wrapping_sub(self.zero),
+        }
     }
 
     #[inline]
@@ -353,6 +498,19 @@ impl Cells {
         if word >= self.words {
             self.refuse_word(word);
         }
+    }
+
+    fn check_acting_as(&self, cpu: CpuId, word: usize) {
+        self.check_word(word);
+        assert!(
+            self.regime() == Regime::Atomic,
+            "acting as {cpu} needs the atomic regime: these words are written by their own CPU"
+        );
+        assert!(
+            cpu.index() < self.nr_cpus(),
+            "{cpu} is not one of the {} CPUs of these cells",
+            self.nr_cpus
+        );
     }
 
     /// Keeps the message's formatting out of every add.

@@ -4,15 +4,9 @@
 //! would use one still compiles there, and provably never runs. Under the model checker this is
 //! what is checked, since it cannot see assembly.
 
-use crate::sync::atomic::{AtomicI64, Ordering};
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri))))]
+use super::attempt::{Attempt, Column};
 use crate::units::CpuId;
-
-/// Adds `delta` to `cell` and returns the new value; wraps. Any thread may do so at any time.
-#[inline]
-pub(super) fn add(cell: &AtomicI64, delta: i64) -> i64 {
-    // Relaxed: the word is a count, nothing else is published by adding to it.
-    cell.fetch_add(delta, Ordering::Relaxed).wrapping_add(delta)
-}
 
 /// The CPU as the C library tells it, or CPU 0.
 #[cfg(all(target_os = "linux", not(loom), not(miri)))]
@@ -46,11 +40,21 @@ impl Area {
     /// # Safety
     ///
     /// As for the real one; cannot be called.
-    pub(super) unsafe fn attempt_add<const DELAY: u32>(
-        self,
-        _: super::cells::Column,
-        _: i64,
-    ) -> super::cells::Attempt {
+    pub(super) unsafe fn attempt_add<const DELAY: u32>(self, _: Column, _: i64, _: i64) -> Attempt {
+        match self {}
+    }
+
+    /// # Safety
+    ///
+    /// As for the real one; cannot be called.
+    pub(super) unsafe fn attempt_init(self, _: *const i64, _: CpuId, _: i64) -> Attempt {
+        match self {}
+    }
+
+    /// # Safety
+    ///
+    /// As for the real one; cannot be called.
+    pub(super) unsafe fn attempt_add_owned(self, _: *const i64, _: CpuId, _: i64) -> Attempt {
         match self {}
     }
 }

@@ -22,8 +22,9 @@
 //! **Protocol.** Writer: [`Cells::add`]. Reader: [`Cells::load`] and [`Cells::precise_sum`], from
 //! any thread, over every slot including the extra one; a reader never writes.
 //!
-//! **Orderings.** All relaxed: a word is a count and publishes nothing else. A reader that must see
-//! an addition has to be ordered after it by other means, such as joining the thread that added.
+//! **Orderings.** A reader that must see an addition has to be ordered after it by other means, such
+//! as joining the thread that added. Inside, one thing is published: that a slot is marked as added
+//! to (module `cells`).
 //!
 //! **The CPU number is a hint** outside the sequence: [`current_cpu`] may be stale when it returns.
 //! It decides which line is written, never whether the result is right.
@@ -39,12 +40,16 @@
 //! Deviation: the sequence counts in a slot of its own when it cannot run, where librseq leaves the
 //! fallback to the caller; it gives up after a fixed number of aborts, where librseq's users loop.
 
+mod attempt;
 mod cells;
 mod fallback;
+mod home;
+mod published;
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri)))]
 mod rseq;
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri)))]
 mod rseq_x86_64;
+mod touched;
 #[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
 pub(crate) mod harness;
 #[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
@@ -56,6 +61,9 @@ use fallback::Area;
 use rseq_x86_64::Area;
 
 pub use cells::{Added, Cells};
+pub use home::Home;
+pub(crate) use published::Published;
+pub(crate) use touched::Touched;
 
 use crate::sync::OnceLock;
 use crate::topology::{Topology, TopologyKind};
@@ -116,4 +124,28 @@ pub fn current_cpu() -> CpuId {
 fn area() -> Option<Area> {
     static AREA: OnceLock<Option<Area>> = OnceLock::new();
     *AREA.get_or_init(Area::find)
+}
+
+/// How the words of an object are written: the [`Regime`], with what it needs.
+#[derive(Clone, Copy)]
+enum Writer {
+    /// `None` where the system has no rseq: every add takes a word that is added to atomically.
+    Restartable(Option<Area>),
+    Atomic,
+}
+
+impl Writer {
+    fn new(regime: Regime) -> Self {
+        match regime {
+            Regime::Restartable => Self::Restartable(area()),
+            Regime::Atomic => Self::Atomic,
+        }
+    }
+
+    fn regime(self) -> Regime {
+        match self {
+            Self::Restartable(_) => Regime::Restartable,
+            Self::Atomic => Regime::Atomic,
+        }
+    }
 }

@@ -1,20 +1,37 @@
 //! The restartable sequence in pseudo-code, the kernel's structures, and how to find them.
 //!
 //! ```text
-//! attempt_add(column, delta) -> Committed { cpu, new } | Aborted | Elsewhere
+//! attempt_add(column, delta, mask) -> Committed { cpu, new } | Refused | Aborted | Elsewhere
 //!
 //!         area.rseq_cs = &descriptor          arm: from here on the kernel checks the range
 //! start:  cpu  = area.cpu_id                  stays true until `post`, or we do not get there
 //!         if cpu >= column.nr_cpus            unsigned: also when not registered (-1, -2)
 //!             return Elsewhere
 //!         cell = column.first + cpu * column.stride
-//!         new  = *cell + delta
+//!         old  = *cell
+//!         if old is even                      not touched yet: see the module `cells`
+//!             return Refused
+//!         new  = old + delta
+//!         if (old ^ new) & mask               leaves its band: see the module `cells`
+//!             return Refused
 //!         *cell = new                         COMMIT: the only store, the last instruction
 //! post:   return Committed { cpu, new }
 //!
 //! abort:  return Aborted                      the kernel comes here and has disarmed
 //!
 //! descriptor = { version 0, flags 0, start, post - start, abort }
+//!
+//! attempt_init(cell, owner, new)              as above, but one cell for one CPU
+//!         if cpu != owner
+//!             return Elsewhere
+//!         if *cell != 0                       another thread of this CPU was first
+//!             return Refused
+//!         *cell = new                         COMMIT
+//!
+//! attempt_add_owned(cell, owner, delta)       as above
+//!         if cpu != owner
+//!             return Elsewhere
+//!         *cell = new = *cell + delta         COMMIT: the store
 //! ```
 //!
 //! A thread that is preempted, migrated or delivers a signal between `start` and `post` continues

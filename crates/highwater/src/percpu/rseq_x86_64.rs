@@ -1,13 +1,14 @@
-//! The sequence of `rseq.rs` in x86-64 instructions.
+//! The sequences of `rseq.rs` in x86-64 instructions.
 //!
 //! The thread pointer is `fs`, so that the area's fields are `fs:[offset + field]`. Aligned plain
-//! loads and stores of 8 bytes are single accesses here, which is what lets other threads read the
-//! cell as a relaxed atomic while its CPU writes it.
+//! loads and stores of 8 bytes are single accesses here, and stores become visible in program
+//! order: other threads may read a cell as an acquiring atomic while its CPU writes it.
 
 use std::arch::asm;
 use std::mem::offset_of;
+use std::ops::RangeBounds;
 
-use super::cells::{Attempt, Column};
+use super::attempt::{Attempt, Column};
 use super::rseq::{RseqArea, SIGNATURE, area_offset};
 use crate::units::CpuId;
 
@@ -21,6 +22,61 @@ pub(super) struct Area {
 /// CPU number that an aborted attempt reports: above every real one, and none that the kernel uses
 /// for a thread that is not registered.
 const ABORTED: u32 = 1 << 31;
+
+/// CPU number that an attempt reports whose condition did not hold; as [`ABORTED`].
+const REFUSED: u32 = ABORTED | 1;
+
+/// One restartable sequence: arms, reads the CPU number into `{cpu}`, runs `body`, whose last
+/// instruction is the commit. The body may jump to `3f` (leave, with what is in `{cpu}`) and to
+/// `6f` (refuse), and uses `{scratch}` freely.
+///
+/// Clobbers: the registers named, the flags, and the memory of the cell and of the area. The kernel
+/// restores all registers but the instruction pointer when it aborts.
+macro_rules! sequence {
+    ($area:expr, [$($body:literal),* $(,)?], $($operands:tt)*) => {
+        asm!(
+            // The descriptor, and a pointer to it by which debuggers find all of them.
+            ".pushsection __rseq_cs, \"aw\"",
+            ".balign 32",
+            "7:",
+            ".long 0, 0",
+            ".quad 2f, 3f - 2f, 5f",
+            ".popsection",
+            ".pushsection __rseq_cs_ptr_array, \"aw\"",
+            ".quad 7b",
+            ".popsection",
+            // Arm.
+            "lea {scratch}, [rip + 7b]",
+            "mov qword ptr fs:[{area} + {rseq_cs}], {scratch}",
+            // start
+            "2:",
+            "mov {cpu:e}, dword ptr fs:[{area} + {cpu_id}]",
+            $($body,)*
+            // post
+            "3:",
+            // abort and refusal, out of line. The bytes before the signature make it a valid
+            // instruction (`ud1`) for disassemblers; it is never executed.
+            ".pushsection __rseq_failure, \"ax\"",
+            ".byte 0x0f, 0xb9, 0x3d",
+            ".long {signature}",
+            "5:",
+            "mov {cpu:e}, {aborted}",
+            "jmp 3b",
+            "6:",
+            "mov {cpu:e}, {refused}",
+            "jmp 3b",
+            ".popsection",
+            area = in(reg) $area.offset,
+            rseq_cs = const offset_of!(RseqArea, rseq_cs),
+            cpu_id = const offset_of!(RseqArea, cpu_id),
+            signature = const SIGNATURE,
+            aborted = const ABORTED,
+            refused = const REFUSED,
+            $($operands)*
+            options(nostack),
+        )
+    };
+}
 
 impl Area {
     /// The area of this process's threads, if the C library registers them.
@@ -47,24 +103,23 @@ impl Area {
         (cpu.cast_signed() >= 0).then_some(CpuId(cpu))
     }
 
-    /// Adds `delta` to the cell of the CPU that the thread runs on, or does nothing.
+    /// Adds `delta` to the cell of the CPU that the thread runs on, if the cell is odd and the bits
+    /// of `mask` stay as they are; else does nothing.
     ///
     /// `DELAY` is 0 outside tests. There it is a number of turns to spend at each of the two points
     /// where an interruption would do harm if the sequence were not restarted: with the CPU number
     /// read but not used, and with the sum computed but not stored.
     ///
-    /// Clobbers: the registers named, the flags, and the memory of the cell and of the area. The
-    /// kernel restores all registers but the instruction pointer when it aborts.
-    ///
     /// # Safety
     ///
     /// For each `cpu < column.nr_cpus`, `column.first + cpu * column.stride` is an aligned
-    /// `AtomicI64` that lives for the whole call, and that is written by this function only.
+    /// `AtomicI64` that lives for the whole call, and that is written by these sequences only.
     #[inline]
     pub(super) unsafe fn attempt_add<const DELAY: u32>(
         self,
         column: Column,
         delta: i64,
+        mask: i64,
     ) -> Attempt {
         let cpu: u32;
         let new: i64;
@@ -72,71 +127,121 @@ impl Area {
         // the store to them. `offset` is as in `cpu`. The range, its descriptor and the abort
         // handler follow the kernel's rules, as the module `rseq` states them.
         unsafe {
-            asm!(
-                // The descriptor, and a pointer to it by which debuggers find all of them.
-                ".pushsection __rseq_cs, \"aw\"",
-                ".balign 32",
-                "7:",
-                ".long 0, 0",
-                ".quad 2f, 3f - 2f, 5f",
-                ".popsection",
-                ".pushsection __rseq_cs_ptr_array, \"aw\"",
-                ".quad 7b",
-                ".popsection",
-                // Arm.
-                "lea {scratch}, [rip + 7b]",
-                "mov qword ptr fs:[{area} + {rseq_cs}], {scratch}",
-                // start
-                "2:",
-                "mov {cpu:e}, dword ptr fs:[{area} + {cpu_id}]",
-                "cmp {cpu:e}, {nr_cpus:e}",
-                "jae 3f",
-                ".if {delay}",
-                "mov {scratch:e}, {delay}",
-                "8:",
-                "dec {scratch:e}",
-                "jnz 8b",
-                ".endif",
-                "mov {cell:e}, {cpu:e}",
-                "imul {cell}, {stride}",
-                "add {new}, qword ptr [{first} + {cell}]",
-                ".if {delay}",
-                "mov {scratch:e}, {delay}",
-                "9:",
-                "dec {scratch:e}",
-                "jnz 9b",
-                ".endif",
-                // COMMIT
-                "mov qword ptr [{first} + {cell}], {new}",
-                // post
-                "3:",
-                // abort, out of line. The bytes before the signature make it a valid instruction
-                // (`ud1`) for disassemblers; it is never executed.
-                ".pushsection __rseq_failure, \"ax\"",
-                ".byte 0x0f, 0xb9, 0x3d",
-                ".long {signature}",
-                "5:",
-                "mov {cpu:e}, {aborted}",
-                "jmp 3b",
-                ".popsection",
-                area = in(reg) self.offset,
+            sequence!(
+                self,
+                [
+                    "cmp {cpu:e}, {nr_cpus:e}",
+                    "jae 3f",
+                    ".if {delay}",
+                    "mov {scratch:e}, {delay}",
+                    "8:",
+                    "dec {scratch:e}",
+                    "jnz 8b",
+                    ".endif",
+                    "mov {cell:e}, {cpu:e}",
+                    "imul {cell}, {stride}",
+                    "mov {scratch}, qword ptr [{first} + {cell}]",
+                    "test {scratch:l}, 1",
+                    "jz 6f",
+                    "add {new}, {scratch}",
+                    "xor {scratch}, {new}",
+                    "test {scratch}, {mask}",
+                    "jnz 6f",
+                    ".if {delay}",
+                    "mov {scratch:e}, {delay}",
+                    "9:",
+                    "dec {scratch:e}",
+                    "jnz 9b",
+                    ".endif",
+                    // COMMIT
+                    "mov qword ptr [{first} + {cell}], {new}",
+                ],
                 first = in(reg) column.first,
                 stride = in(reg) column.stride,
                 nr_cpus = in(reg) column.nr_cpus,
+                mask = in(reg) mask,
                 new = inout(reg) delta => new,
                 cpu = out(reg) cpu,
                 cell = out(reg) _,
                 scratch = out(reg) _,
-                rseq_cs = const offset_of!(RseqArea, rseq_cs),
-                cpu_id = const offset_of!(RseqArea, cpu_id),
-                signature = const SIGNATURE,
-                aborted = const ABORTED,
                 delay = const DELAY,
-                options(nostack),
             );
         }
-        if cpu < column.nr_cpus {
+        Self::outcome(cpu, ..column.nr_cpus, new)
+    }
+
+    /// Stores `new` in `cell`, if it is zero and the thread runs on `owner`; else does nothing.
+    ///
+    /// # Safety
+    ///
+    /// `cell` is an aligned `AtomicI64` that lives for the whole call, and that is written by these
+    /// sequences only, always on `owner`.
+    pub(super) unsafe fn attempt_init(self, cell: *const i64, owner: CpuId, new: i64) -> Attempt {
+        let cpu: u32;
+        // SAFETY: as in `attempt_add`; only the owner's CPU gets to the store.
+        unsafe {
+            sequence!(
+                self,
+                [
+                    "cmp {cpu:e}, {owner:e}",
+                    "jne 3f",
+                    "cmp qword ptr [{cell}], 0",
+                    "jne 6f",
+                    // COMMIT
+                    "mov qword ptr [{cell}], {new}",
+                ],
+                cell = in(reg) cell,
+                owner = in(reg) owner.0,
+                new = in(reg) new,
+                cpu = out(reg) cpu,
+                scratch = out(reg) _,
+            );
+        }
+        Self::outcome(cpu, owner.0..=owner.0, new)
+    }
+
+    /// Adds `delta` to `cell`, if the thread runs on `owner`; else does nothing.
+    ///
+    /// # Safety
+    ///
+    /// As for [`attempt_init`](Self::attempt_init).
+    #[inline]
+    pub(super) unsafe fn attempt_add_owned(
+        self,
+        cell: *const i64,
+        owner: CpuId,
+        delta: i64,
+    ) -> Attempt {
+        let cpu: u32;
+        let new: i64;
+        // SAFETY: as in `attempt_add`; only the owner's CPU gets to the store.
+        unsafe {
+            sequence!(
+                self,
+                [
+                    "cmp {cpu:e}, {owner:e}",
+                    "jne 3f",
+                    "add {new}, qword ptr [{cell}]",
+                    // COMMIT
+                    "mov qword ptr [{cell}], {new}",
+                ],
+                cell = in(reg) cell,
+                owner = in(reg) owner.0,
+                new = inout(reg) delta => new,
+                cpu = out(reg) cpu,
+                scratch = out(reg) _,
+            );
+        }
+        Self::outcome(cpu, owner.0..=owner.0, new)
+    }
+
+    /// What the number means that a sequence leaves in `cpu`, for a sequence that stores on `cpus`.
+    #[inline]
+    fn outcome(cpu: u32, cpus: impl RangeBounds<u32>, new: i64) -> Attempt {
+        if cpus.contains(&cpu) {
             Attempt::Committed { cpu, new }
+        } else if cpu == REFUSED {
+            Attempt::Refused
         } else if cpu == ABORTED {
             Attempt::Aborted
         } else {

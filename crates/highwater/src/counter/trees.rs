@@ -1,0 +1,314 @@
+//! The trees of a few counters in one block: per-CPU words side by side in a slot, nodes side by
+//! side in a line.
+//!
+//! ```text
+//! slot of a CPU    [ member 0 | member 1 | .. | begun | ended ]     one line, written by that CPU
+//! node             [ member 0 | member 1 | .. ]                     one line, shared by neighbours
+//! root             [ member 0 | member 1 | .. ]                     one line, read by everybody
+//! bounds           [ over of each | under of each ]                 one line, hardly ever written
+//! ```
+//!
+//! # What a read knows
+//!
+//! *At rest*, the error of the root is the sum of the residuals, and residuals exist only where
+//! somebody added. `bounds` holds the sum of their ranges over the words and nodes that were
+//! touched: it is raised before the first addition on a CPU can be seen, never lowered, and read
+//! after the root.
+//!
+//! *With updates in flight*, each may hold a carry in hand between two levels. An update that leaves
+//! its word's neighbourhood adds the most that it can have in hand to `begun` of its CPU before it
+//! starts, and to `ended` when it is done; those that stay inside have nothing in hand. A reader
+//! sums `ended`, reads the root, then sums `begun`: the difference bounds what was in hand when the
+//! root was read. An update seen to have ended is in the root that is read afterwards; one whose
+//! carries had any influence on that root, through however many other updates, is seen to have
+//! begun.
+//!
+//! | edge | by | why |
+//! |---|---|---|
+//! | `begun` before the word | `AcqRel` of the word | who carries on from a word knows who moved it |
+//! | word before nodes, nodes before the root | `AcqRel` of each node | the same for nodes |
+//! | root before `begun` is summed | Acquire of the root | what had influence has begun |
+//! | root before `ended` | Release fence | what has ended is in the root |
+//! | `ended` is summed before the root | Acquire fence | the other half |
+//!
+//! In the restartable regime the word's edge is the processor's: stores are seen in program order.
+
+use std::collections::TryReserveError;
+use std::iter;
+
+use super::shape::Level;
+use super::{Accuracy, Climb, Layout};
+use crate::percpu::{Cells, Touched};
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicI64, Ordering, fence};
+use crate::units::CpuId;
+
+/// Most counters in one block: with `begun` and `ended` their words fill no more than a line.
+pub(super) const MEMBERS_MAX: usize = 4;
+
+/// A node that several CPUs add to, on a cache line of its own.
+///
+/// Written by: any CPU below it (`AcqRel` add). Read by: the same addition, and for the root any
+/// reader (Acquire). Publishes: which updates have begun.
+#[repr(align(64))]
+struct Node([AtomicI64; MEMBERS_MAX]);
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Node>() == 64);
+
+impl Node {
+    fn zeroed() -> Self {
+        Self(std::array::from_fn(|_| AtomicI64::new(0)))
+    }
+}
+
+/// What the touched words and nodes of each member can hide.
+///
+/// Written by: whoever is first to add on a CPU (relaxed maximum). Read by: readers of the root.
+/// Publishes: nothing; the mark of the CPU's slot does.
+#[repr(align(64))]
+struct Bounds {
+    over: [AtomicI64; MEMBERS_MAX],
+    under: [AtomicI64; MEMBERS_MAX],
+}
+
+/// A few counters over the CPUs of a layout's topology.
+pub(super) struct Trees {
+    pub(super) layout: Arc<Layout>,
+    members: usize,
+    /// Level 0: a word for each member, then `begun` and `ended`.
+    pub(super) cells: Cells,
+    /// Level 1 first, the root last. Empty when there is a single slot.
+    nodes: Box<[Node]>,
+    bounds: Bounds,
+    /// For each member, the positions that were ever added to.
+    positions: Box<[Touched]>,
+}
+
+impl Trees {
+    /// Counters at zero.
+    pub(super) fn new(layout: &Arc<Layout>, members: usize) -> Result<Self, TryReserveError> {
+        assert!(
+            (1..=MEMBERS_MAX).contains(&members),
+            "a block holds 1 to {MEMBERS_MAX} counters, not {members}"
+        );
+        let nr_cpus = layout.topology.nr_cpus();
+        let band = Some(layout.shape.leaf.shift());
+        let cells = Cells::try_new(layout.regime, nr_cpus, members + 2, band)?;
+        let nr_nodes = layout.shape.nr_nodes;
+        let mut nodes = Vec::new();
+        nodes.try_reserve_exact(nr_nodes)?;
+        nodes.extend(iter::repeat_with(Node::zeroed).take(nr_nodes));
+        let zeroes = || std::array::from_fn(|_| AtomicI64::new(0));
+        let slots = cells.slots();
+        Ok(Self {
+            layout: Arc::clone(layout),
+            members,
+            cells,
+            nodes: nodes.into_boxed_slice(),
+            bounds: Bounds {
+                over: zeroes(),
+                under: zeroes(),
+            },
+            positions: iter::repeat_with(|| Touched::none_of(slots))
+                .take(members)
+                .collect(),
+        })
+    }
+
+    /// Adds on the CPU that the calling thread runs on.
+    #[inline]
+    pub(super) fn add(&self, member: usize, delta: i64) -> Climb {
+        if self.cells.try_add(member, delta) {
+            return Climb::default();
+        }
+        self.add_and_climb(None, member, delta)
+    }
+
+    /// Adds as if running on `cpu`.
+    #[inline]
+    pub(super) fn add_on(&self, cpu: CpuId, member: usize, delta: i64) -> Climb {
+        if self.cells.try_add_on(cpu, member, delta) {
+            return Climb::default();
+        }
+        self.add_and_climb(Some(cpu), member, delta)
+    }
+
+    /// Adds what may leave its word's neighbourhood, or is the first addition on its CPU.
+    #[inline(never)]
+    fn add_and_climb(&self, cpu: Option<CpuId>, member: usize, delta: i64) -> Climb {
+        debug_assert!(member < self.members);
+        let cover = |slot| self.cover(member, slot);
+        let add = |word, delta, cover: &dyn Fn(usize)| match cpu {
+            None => self.cells.add_covered(word, delta, cover),
+            Some(cpu) => self.cells.add_covered_on(cpu, word, delta, cover),
+        };
+        // A delta beyond half the range of words is in no estimate's reach anyway.
+        let in_hand = self.layout.shape.in_hand_max(delta.unsigned_abs());
+        let in_hand = in_hand.min(1 << 60);
+        add(self.begun(), in_hand, &|_| ());
+        let added = add(member, delta, &cover);
+        let leaf = self.layout.shape.leaf;
+        let carry = leaf.carry(added.new.wrapping_sub(delta), added.new);
+        let climb = match carry {
+            0 => Climb::default(),
+            _ => self.climb(added.slot, member, carry),
+        };
+        // Release. Pairs with the Acquire fence in `in_hand_around`: the root has this update.
+        fence(Ordering::Release);
+        add(self.ended(), in_hand, &|_| ());
+        climb
+    }
+
+    /// Adds a word's carry to the nodes above it, until nothing more is carried.
+    fn climb(&self, slot: usize, member: usize, mut carry: i64) -> Climb {
+        let mut climb = Climb::default();
+        let Some(root) = self.nodes.last() else {
+            return climb;
+        };
+        let position = self.position(slot);
+        for level in &self.layout.shape.levels {
+            debug_assert!(
+                carry % level.quantum == 0,
+                "carries are multiples of the modulus below"
+            );
+            if level.modulus.divides(carry) {
+                climb.skipped += 1;
+                continue;
+            }
+            // AcqRel. Pairs with itself and the Acquire in `root`: see the module header. The carry
+            // out depends on this addition's own before and after values only.
+            let node = &self.nodes[level.node(position)].0[member];
+            let old = node.fetch_add(carry, Ordering::AcqRel);
+            climb.written += 1;
+            carry = level.modulus.carry(old, old.wrapping_add(carry));
+            if carry == 0 {
+                return climb;
+            }
+        }
+        // Release. Pairs with the Acquire in `root`.
+        root.0[member].fetch_add(carry, Ordering::Release);
+        climb.written += 1;
+        climb
+    }
+
+    /// Widens the bounds by what the slot's word, and the nodes above it, can hide. Idempotent, and
+    /// complete when it returns, whoever else covers the same slot.
+    fn cover(&self, member: usize, slot: usize) {
+        let positions = &self.positions[member];
+        positions.mark(self.position(slot));
+        let shape = &self.layout.shape;
+        let accuracy = shape.accuracy(|span_shift| positions.runs(span_shift));
+        // Relaxed: see `Bounds`. Of two that cover, each has at least its own mark in its sum.
+        self.bounds.over[member].fetch_max(accuracy.over, Ordering::Relaxed);
+        self.bounds.under[member].fetch_max(accuracy.under, Ordering::Relaxed);
+    }
+
+    /// What the root holds.
+    #[inline]
+    pub(super) fn root(&self, member: usize) -> i64 {
+        match self.nodes.last() {
+            // Acquire. Pairs with the Release in `climb`: what had influence on the root has begun
+            // and is within the bounds. Words hold 63 bits, so more means nothing.
+            Some(root) => root.0[member].load(Ordering::Acquire) << 1 >> 1,
+            None => self.cells.precise_sum(member),
+        }
+    }
+
+    /// How far the root can be off at rest, given which CPUs have added. To be read after the root.
+    #[inline]
+    pub(super) fn accuracy(&self, member: usize) -> Accuracy {
+        if self.nodes.is_empty() {
+            return Accuracy { under: 0, over: 0 };
+        }
+        // Relaxed: see `Bounds`.
+        Accuracy {
+            under: self.bounds.under[member].load(Ordering::Relaxed),
+            over: self.bounds.over[member].load(Ordering::Relaxed),
+        }
+    }
+
+    /// Calls `read`, and says how much updates may have had in hand when it read the root.
+    pub(super) fn in_hand_around<T>(&self, read: impl FnOnce() -> T) -> (T, i64) {
+        let ended = self.cells.precise_sum(self.ended());
+        // Acquire. Pairs with the Release fence in `add_and_climb`.
+        fence(Ordering::Acquire);
+        let result = read();
+        let begun = self.cells.precise_sum(self.begun());
+        let in_hand = begun.wrapping_sub(ended) << 1 >> 1;
+        debug_assert!(in_hand >= 0, "what has ended has begun");
+        (result, in_hand)
+    }
+
+    pub(super) fn precise_sum(&self, member: usize) -> i64 {
+        self.cells.precise_sum(member)
+    }
+
+    /// Checks conservation for a member at rest: root and residuals agree with the precise sum.
+    pub(super) fn check_invariants(&self, member: usize) {
+        let precise = self.precise_sum(member);
+        let shape = &self.layout.shape;
+        if self.nodes.is_empty() {
+            return;
+        }
+        let mut accounted = self.root(member);
+        for slot in self.cells.touched(member) {
+            let residual = shape.leaf.residual(self.cells.load(slot, member));
+            accounted = accounted.wrapping_add(residual);
+        }
+        for (level, nodes) in self.nodes_by_level() {
+            for node in nodes {
+                // Relaxed: the counter is at rest, by contract.
+                let value = node.0[member].load(Ordering::Relaxed);
+                assert!(
+                    value % level.quantum == 0,
+                    "a node of {level:?} holds {value}, which is no sum of carries"
+                );
+                accounted = accounted.wrapping_add(level.modulus.residual(value));
+            }
+        }
+        assert!(
+            accounted << 1 == precise << 1,
+            "root and residuals make {accounted}, but the words of all CPUs make {precise}"
+        );
+        let ((), in_hand) = self.in_hand_around(|| ());
+        assert!(in_hand == 0, "{in_hand} are in hand, of a counter at rest");
+    }
+
+    /// The levels between words and root, each with its nodes.
+    fn nodes_by_level(&self) -> impl Iterator<Item = (&Level, &[Node])> {
+        let levels = &self.layout.shape.levels;
+        let ends = levels
+            .iter()
+            .skip(1)
+            .map(|next| next.first)
+            .chain([self.nodes.len().saturating_sub(1)]);
+        levels
+            .iter()
+            .zip(ends)
+            .map(|(level, end)| (level, &self.nodes[level.first..end]))
+    }
+
+    /// Position of a slot: that of its CPU, and behind all of them for the extra slot.
+    fn position(&self, slot: usize) -> usize {
+        if slot < self.layout.topology.nr_cpus() {
+            self.layout.topology.position(CpuId::from_index(slot))
+        } else {
+            slot
+        }
+    }
+
+    fn begun(&self) -> usize {
+        self.members
+    }
+
+    fn ended(&self) -> usize {
+        self.members + 1
+    }
+
+    /// What node `index` holds.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn node(&self, index: usize, member: usize) -> &AtomicI64 {
+        &self.nodes[index].0[member]
+    }
+}

@@ -1,0 +1,31 @@
+//! What a restartable sequence works on, and what comes of it: the same on every architecture.
+
+use crate::sync::atomic::AtomicI64;
+
+/// The cells of one word: one for each CPU, `stride` bytes apart.
+#[derive(Clone, Copy)]
+#[cfg_attr(
+    any(not(target_arch = "x86_64"), not(target_os = "linux"), loom, miri),
+    expect(dead_code, reason = "read by the sequence, which this system lacks")
+)]
+pub(super) struct Column {
+    pub(super) first: *const AtomicI64,
+    pub(super) stride: usize,
+    pub(super) nr_cpus: u32,
+}
+
+/// What came of one run through a sequence.
+#[cfg_attr(
+    any(not(target_arch = "x86_64"), not(target_os = "linux"), loom, miri),
+    expect(dead_code, reason = "made by the sequence, which this system lacks")
+)]
+pub(super) enum Attempt {
+    /// Stored on `cpu`, whose cell is now `new`.
+    Committed { cpu: u32, new: i64 },
+    /// The sequence's condition does not hold: nothing was stored, trying the same again is no use.
+    Refused,
+    /// Interrupted before the store: nothing was stored, trying again is right.
+    Aborted,
+    /// The thread has no rseq, or runs on another CPU: nothing was stored.
+    Elsewhere,
+}

@@ -1,0 +1,167 @@
+//! Words of one CPU: the first that adds to them owns them.
+//!
+//! What is used by one CPU only needs no word for any other. A [`Home`] is one cache line inside the
+//! object that it belongs to; additions by other CPUs are refused, and go wherever the owner of the
+//! object keeps those. Its words are plain values, which start at zero.
+//!
+//! **Invariant.** The owner is set once, from "nobody", and the words are added to as that CPU only:
+//! in restartable sequences that check the CPU number, or atomically.
+
+use std::fmt;
+
+use super::attempt::Attempt;
+use super::cells::RETRIES_MAX;
+use super::{Area, Regime, Writer, current_cpu};
+use crate::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use crate::units::CpuId;
+
+/// No CPU has this number, and no thread that is not registered claims it: those have negative ones.
+const NOBODY: u32 = i32::MAX.cast_unsigned();
+
+/// `N` words that belong to the first CPU that adds to them.
+#[repr(align(64))]
+pub struct Home<const N: usize> {
+    /// Written by: the owner's CPU in a restartable sequence, or anybody who acts as it. Read by:
+    /// anybody (relaxed). Publishes: nothing but itself.
+    words: [AtomicI64; N],
+    writer: Writer,
+    /// Written by: the first thread that adds, once. Read by: anybody who adds (relaxed). Publishes:
+    /// nothing, for the words are zero from the start.
+    owner: AtomicU32,
+}
+
+impl<const N: usize> Home<N> {
+    /// Words that nobody owns yet.
+    #[must_use]
+    pub fn new(regime: Regime) -> Self {
+        Self {
+            words: std::array::from_fn(|_| AtomicI64::new(0)),
+            writer: Writer::new(regime),
+            owner: AtomicU32::new(NOBODY),
+        }
+    }
+
+    /// Adds `delta` to `word` if the calling thread runs on the CPU that owns the words, and makes
+    /// its CPU the owner if there is none. Whether it was added.
+    ///
+    /// # Cost
+    ///
+    /// As [`Cells::add`](super::Cells::add).
+    ///
+    /// # Panics
+    ///
+    /// When there is no such word.
+    #[inline]
+    pub fn try_add(&self, word: usize, delta: i64) -> bool {
+        match self.writer {
+            Writer::Restartable(Some(area)) => self.try_add_restartable(area, word, delta),
+            Writer::Restartable(None) => false,
+            Writer::Atomic => self.try_add_as(current_cpu(), word, delta),
+        }
+    }
+
+    /// As [`try_add`](Self::try_add), as if running on `cpu`.
+    ///
+    /// # Panics
+    ///
+    /// In the restartable regime, where only the CPU itself may write its words; and when there is
+    /// no such word.
+    #[inline]
+    pub fn try_add_on(&self, cpu: CpuId, word: usize, delta: i64) -> bool {
+        assert!(
+            matches!(self.writer, Writer::Atomic),
+            "acting as {cpu} needs the atomic regime: these words are written by their own CPU"
+        );
+        self.try_add_as(cpu, word, delta)
+    }
+
+    /// Value of `word`, as last seen by this thread.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such word.
+    #[inline]
+    #[must_use]
+    pub fn load(&self, word: usize) -> i64 {
+        // Relaxed: see the field.
+        self.words[word].load(Ordering::Relaxed)
+    }
+
+    /// The CPU that owns the words, if any has added to them.
+    #[must_use]
+    pub fn owner(&self) -> Option<CpuId> {
+        // Relaxed: see the field.
+        let owner = self.owner.load(Ordering::Relaxed);
+        (owner != NOBODY).then_some(CpuId(owner))
+    }
+
+    #[inline]
+    fn try_add_restartable(&self, area: Area, word: usize, delta: i64) -> bool {
+        // Relaxed: see the field.
+        let owner = self.owner.load(Ordering::Relaxed);
+        match self.attempt(area, word, delta, owner) {
+            Attempt::Committed { .. } => true,
+            Attempt::Elsewhere if owner != NOBODY => false,
+            _ => self.try_add_again(area, word, delta),
+        }
+    }
+
+    /// What follows an attempt that had no owner, or was interrupted.
+    #[cold]
+    #[inline(never)]
+    fn try_add_again(&self, area: Area, word: usize, delta: i64) -> bool {
+        for _ in 0..RETRIES_MAX {
+            let Some(owner) = area.cpu().map(|cpu| self.owner_or(cpu)) else {
+                return false;
+            };
+            match self.attempt(area, word, delta, owner.0) {
+                Attempt::Committed { .. } => return true,
+                Attempt::Aborted => {}
+                Attempt::Elsewhere | Attempt::Refused => return false,
+            }
+        }
+        false
+    }
+
+    #[inline]
+    fn attempt(&self, area: Area, word: usize, delta: i64, owner: u32) -> Attempt {
+        let cell = std::ptr::from_ref(&self.words[word]).cast::<i64>();
+        // SAFETY: the cell is one of ours, and `&self` keeps it alive. In this regime only this
+        // sequence writes it, and always as the owner: the number is set once, and nobody runs on
+        // the CPU that it names before that.
+        unsafe { area.attempt_add_owned(cell, CpuId(owner), delta) }
+    }
+
+    #[inline]
+    fn try_add_as(&self, cpu: CpuId, word: usize, delta: i64) -> bool {
+        let is_owner = self.owner_or(cpu) == cpu;
+        if is_owner {
+            // Relaxed: see the field.
+            self.words[word].fetch_add(delta, Ordering::Relaxed);
+        }
+        is_owner
+    }
+
+    /// The owner, which is `cpu` if there was none.
+    fn owner_or(&self, cpu: CpuId) -> CpuId {
+        // Relaxed: see the field.
+        let (old, relaxed) = (self.owner.load(Ordering::Relaxed), Ordering::Relaxed);
+        if old != NOBODY {
+            return CpuId(old);
+        }
+        match self.owner.compare_exchange(NOBODY, cpu.0, relaxed, relaxed) {
+            Ok(_) => cpu,
+            Err(owner) => CpuId(owner),
+        }
+    }
+}
+
+impl<const N: usize> fmt::Debug for Home<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Home")
+            .field("regime", &self.writer.regime())
+            .field("owner", &self.owner())
+            .field("words", &self.words)
+            .finish()
+    }
+}

@@ -1,0 +1,80 @@
+//! A box that is published once, and stays until its place is dropped.
+//!
+//! As the standard library's `OnceLock`, for values whose making may fail and whose makers must not
+//! wait for each other: each brings its own, the first wins, and the others' are dropped.
+//!
+//! **Protocol.** Publisher: makes the value, then exchanges null for its address (Release). Reader:
+//! loads the address (Acquire); what is not null stays valid for as long as the place is borrowed.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ptr;
+
+use crate::sync::atomic::{AtomicPtr, Ordering};
+
+/// A place for one box.
+pub(crate) struct Published<T> {
+    /// Written by: the first publisher, once. Read by: anybody. Publishes: the value.
+    address: AtomicPtr<T>,
+    /// Owns a `T`.
+    owns: PhantomData<Box<T>>,
+}
+
+impl<T> Published<T> {
+    pub(crate) fn empty() -> Self {
+        Self {
+            address: AtomicPtr::new(ptr::null_mut()),
+            owns: PhantomData,
+        }
+    }
+
+    /// The value, if one was published.
+    #[inline]
+    pub(crate) fn get(&self) -> Option<&T> {
+        // Acquire. Pairs with the Release in `publish`.
+        let address = self.address.load(Ordering::Acquire);
+        // SAFETY: an address that is not null came from a box in `publish`, whose contents the
+        // Acquire makes visible. It is taken back in `drop` only, which nobody can run while
+        // `&self` lives; until then there are shared references only.
+        unsafe { address.as_ref() }
+    }
+
+    /// Publishes `value` if nothing was published before; else drops it. Returns what is published.
+    pub(crate) fn publish(&self, value: Box<T>) -> &T {
+        let mine = Box::into_raw(value);
+        // Release. Pairs with the Acquire in `get`, which sees the whole value.
+        let (null, release) = (ptr::null_mut(), Ordering::Release);
+        // Relaxed on failure: `get` looks again.
+        let won = self
+            .address
+            .compare_exchange(null, mine, release, Ordering::Relaxed);
+        if won.is_err() {
+            // SAFETY: the address comes from the box above, and nobody else knows it.
+            drop(unsafe { Box::from_raw(mine) });
+        }
+        self.get().expect("a value was published here or before")
+    }
+}
+
+impl<T> Drop for Published<T> {
+    fn drop(&mut self) {
+        // Relaxed: `&mut self` is ordered after every use.
+        let address = self.address.load(Ordering::Relaxed);
+        if !address.is_null() {
+            // SAFETY: the address comes from a box in `publish`, and references to it have ended.
+            drop(unsafe { Box::from_raw(address) });
+        }
+    }
+}
+
+// SAFETY: the place owns its value as a box does, and moving it moves the value.
+unsafe impl<T: Send> Send for Published<T> {}
+// SAFETY: any thread may read the value through the place, and any may publish one that another
+// then drops.
+unsafe impl<T: Send + Sync> Sync for Published<T> {}
+
+impl<T: fmt::Debug> fmt::Debug for Published<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Published").field(&self.get()).finish()
+    }
+}

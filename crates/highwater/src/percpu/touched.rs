@@ -1,0 +1,98 @@
+//! Which slots of a word hold something: a bit for each slot.
+//!
+//! A bit is set before the slot's first addition can be seen, and never cleared: readers who visit
+//! only marked slots miss nothing. Each CPU sets each of its bits once, so that the shared words
+//! are written as often as there are CPUs, however many additions there are.
+
+use std::iter;
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// A set of slots that only grows.
+///
+/// Written by: whoever adds first in a slot (relaxed). Read by: anybody. Publishes: nothing; what
+/// orders a reader after an addition also orders it after the mark, see the module `cells`.
+pub(crate) struct Touched(Box<[AtomicU64]>);
+
+impl Touched {
+    pub(crate) fn none_of(slots: usize) -> Self {
+        let words = slots.div_ceil(64);
+        Self(
+            iter::repeat_with(|| AtomicU64::new(0))
+                .take(words)
+                .collect(),
+        )
+    }
+
+    pub(crate) fn mark(&self, slot: usize) {
+        // Relaxed: see the type.
+        self.0[slot / 64].fetch_or(1 << (slot % 64), Ordering::Relaxed);
+    }
+
+    /// The marked slots, lowest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = usize> {
+        self.words().enumerate().flat_map(|(at, bits)| {
+            iter::successors((bits != 0).then_some(bits), |bits| {
+                let rest = bits & (bits - 1);
+                (rest != 0).then_some(rest)
+            })
+            .map(move |bits| at * 64 + bits.trailing_zeros() as usize)
+        })
+    }
+
+    /// How many runs of `1 << span_shift` neighbours, aligned to their size, hold a marked slot.
+    pub(crate) fn runs(&self, span_shift: u32) -> usize {
+        if span_shift >= 6 {
+            let words = 1 << (span_shift - 6);
+            // Relaxed: see the type.
+            let is_marked = |word: &AtomicU64| word.load(Ordering::Relaxed) != 0;
+            let runs = self.0.chunks(words);
+            return runs.filter(|run| run.iter().any(is_marked)).count();
+        }
+        self.words()
+            .map(|bits| first_of_runs(bits, span_shift).count_ones() as usize)
+            .sum()
+    }
+
+    fn words(&self) -> impl Iterator<Item = u64> {
+        // Relaxed: see the type.
+        self.0.iter().map(|word| word.load(Ordering::Relaxed))
+    }
+}
+
+/// The first bit of each aligned run of `1 << span_shift` bits in which `bits` has any.
+fn first_of_runs(mut bits: u64, span_shift: u32) -> u64 {
+    for shift in 0..span_shift {
+        bits |= bits >> (1 << shift);
+    }
+    let firsts = (0..64).step_by(1 << span_shift);
+    bits & firsts.fold(0, |firsts, at| firsts | 1 << at)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_counted_as_a_plain_array_would() {
+        // Goal: no run missed or counted twice. Method: random sets against a plain array.
+        let mut random = crate::seed::rng(5);
+        for _ in 0..300 {
+            let slots = random.usize(1..700);
+            let touched = Touched::none_of(slots);
+            let mut plain = vec![false; slots];
+            for _ in 0..random.usize(0..40) {
+                let slot = random.usize(..slots);
+                touched.mark(slot);
+                plain[slot] = true;
+            }
+            let marked: Vec<_> = touched.iter().collect();
+            let expected: Vec<_> = (0..slots).filter(|&slot| plain[slot]).collect();
+            assert_eq!(marked, expected);
+            for shift in 0..10 {
+                let runs = plain.chunks(1 << shift).filter(|run| run.contains(&true));
+                assert_eq!(touched.runs(shift), runs.count(), "{slots} slots, {shift}");
+            }
+        }
+    }
+}
