@@ -13,6 +13,7 @@ mod output;
 mod replay;
 mod signals;
 mod tenant_arg;
+mod watch;
 
 use std::panic;
 use std::process::ExitCode;

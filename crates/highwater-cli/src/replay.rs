@@ -1,35 +1,25 @@
 //! `highwater replay`: arguments, progress, and the report.
 
-use std::io::{self, IsTerminal};
-use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use highwater::units::Bytes;
 use highwater_lab::replay::{
-    Control, Failure, Outcome, Replay, ReplayConfig, ReplayError, RunProgress, THREADS_MAX, Table,
-    TenantConfig, TraceInput,
+    Control, Failure, Outcome, Replay, ReplayConfig, ReplayError, THREADS_MAX, Table, TenantConfig,
+    TraceInput,
 };
 use highwater_lab::trace::{Format, Lenient, ReaderOptions};
-use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::HumanCount;
 
 use crate::Exit;
 use crate::output::{complain, print, with_causes};
 use crate::signals::Signals;
 use crate::tenant_arg::TenantArgument;
+use crate::watch::{Progress, Watched, watched};
 
 /// The trace that ships with the program.
 const PGBENCH: &[u8] = include_bytes!("../../../traces/pgbench.hwt.zst");
-
-/// How often signals are looked at and the progress bar is drawn.
-const TICK: Duration = Duration::from_millis(50);
-
-/// A run that is shorter shows no progress bar.
-const SILENT: Duration = Duration::from_secs(1);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -246,74 +236,18 @@ fn name_of(path: &Path) -> String {
     }
 }
 
-/// Does `work` on another thread while this one passes signals on and draws progress.
-fn watched<T: Send>(control: &Control, signals: &Signals, work: impl FnOnce() -> T + Send) -> T {
-    let is_done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let watcher = thread::current();
-        let worker = scope.spawn(|| {
-            let _wake = Wake {
-                is_done: &is_done,
-                watcher,
-            };
-            work()
-        });
-        let start = Instant::now();
-        let mut bar = None;
-        // Relaxed: joining the worker orders its result.
-        while !is_done.load(Ordering::Relaxed) {
-            thread::park_timeout(TICK);
-            if signals.received().is_some() {
-                control.stop();
-            }
-            if start.elapsed() >= SILENT && io::stderr().is_terminal() {
-                let progress = control.progress();
-                let bar = bar.get_or_insert_with(|| new_bar(progress, start.elapsed()));
-                bar.set_message(HumanCount(progress.page_accesses).to_string());
-                bar.set_position(progress.trace_bytes_read);
-            }
-        }
-        if let Some(bar) = bar {
-            bar.finish_and_clear();
-        }
-        match worker.join() {
-            Ok(result) => result,
-            Err(panic) => resume_unwind(panic),
-        }
-    })
-}
-
-/// Tells the watcher that the work is done, also when it panics.
-struct Wake<'a> {
-    /// Written by the worker, read by the watcher; publishes nothing.
-    is_done: &'a AtomicBool,
-    watcher: thread::Thread,
-}
-
-impl Drop for Wake<'_> {
-    fn drop(&mut self) {
-        // Relaxed: the watcher joins this thread before it looks at anything else.
-        self.is_done.store(true, Ordering::Relaxed);
-        self.watcher.unpark();
+impl Watched for Control {
+    fn stop(&self) {
+        Self::stop(self);
     }
-}
 
-/// A progress bar on standard error, for a terminal only.
-fn new_bar(progress: RunProgress, elapsed: Duration) -> ProgressBar {
-    let (length, template) = match progress.trace_bytes_total {
-        0 => (None, "{elapsed_precise} {spinner} {msg} accesses"),
-        total => {
-            let template = "{elapsed_precise} [{wide_bar}] {percent} %  {msg} accesses  {eta} left";
-            (Some(total), template)
+    fn progress(&self) -> Progress {
+        let progress = Self::progress(self);
+        Progress {
+            done: progress.trace_bytes_read,
+            total: progress.trace_bytes_total,
+            message: format!("{} accesses", HumanCount(progress.page_accesses)),
         }
-    };
-    let bar = ProgressBar::with_draw_target(length, ProgressDrawTarget::stderr())
-        .with_elapsed(elapsed)
-        .with_position(progress.trace_bytes_read);
-    match ProgressStyle::with_template(template) {
-        Ok(style) => bar.with_style(style.progress_chars("=> ")),
-        // The templates are fixed and well-formed; a plain bar is no reason to stop.
-        Err(_) => bar,
     }
 }
 

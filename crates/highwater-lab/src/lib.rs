@@ -2,4 +2,5 @@
 
 pub mod models;
 pub mod replay;
+pub mod report;
 pub mod trace;

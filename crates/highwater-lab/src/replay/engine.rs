@@ -25,10 +25,11 @@ use super::content::{Mismatch, PageStamp};
 use super::control::Control;
 use super::error::{ManagerError, ReplayError};
 use super::latency::{LatencyBook, Pair, Recorder, Seen};
-use super::report::{Outcome, Report, TenantReport, ratio, rss_peak_bytes, to_f64};
+use super::report::{Outcome, Report, TenantReport, ratio, rss_peak_bytes};
 use super::schedule::{self, Access};
 use super::setup::{Replay, Tenant, boxed};
 use super::versions::Versions;
+use crate::report::text::to_f64;
 use crate::trace::Op;
 
 /// Mismatches that are described; all are counted. Chosen: what fits a terminal.

@@ -18,7 +18,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::report::to_f64;
+use crate::report::text::to_f64;
 
 /// Significant decimal digits of a recorded latency.
 const DIGITS: u8 = 2;

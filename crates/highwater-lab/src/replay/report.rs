@@ -6,6 +6,7 @@ use std::fs;
 use serde::Serialize;
 
 use super::latency::LatencySummary;
+use crate::report::text::to_f64;
 
 /// The result of a replay; serialised, it is the program's JSON output.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -109,12 +110,6 @@ pub(super) fn ratio(part: u64, whole: u64) -> f64 {
     } else {
         to_f64(part) / to_f64(whole)
     }
-}
-
-/// The nearest `f64`: exact below 2^53, which no count here reaches.
-#[expect(clippy::cast_precision_loss, reason = "counts for people and ratios")]
-pub(super) fn to_f64(count: u64) -> f64 {
-    count as f64
 }
 
 /// Most real memory that this process has had at a time (`VmHWM`), in bytes; 0 where the system

@@ -1,0 +1,111 @@
+//! Work on another thread, while this one passes signals on and draws progress.
+
+use std::io::{self, IsTerminal};
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::signals::Signals;
+
+/// How often signals are looked at and the progress bar is drawn.
+const TICK: Duration = Duration::from_millis(50);
+
+/// Work that is shorter shows no progress bar.
+const SILENT: Duration = Duration::from_secs(1);
+
+/// What the watcher needs of the work it watches.
+pub(crate) trait Watched {
+    /// Tells the work to end early and to clean up.
+    fn stop(&self);
+
+    /// How far the work has come.
+    fn progress(&self) -> Progress;
+}
+
+/// How far some work has come.
+#[derive(Clone, Debug)]
+pub(crate) struct Progress {
+    pub(crate) done: u64,
+    /// 0 where it is not known.
+    pub(crate) total: u64,
+    /// What was done, in words.
+    pub(crate) message: String,
+}
+
+/// Does `work` on another thread while this one passes signals on and draws progress.
+pub(crate) fn watched<T: Send>(
+    control: &impl Watched,
+    signals: &Signals,
+    work: impl FnOnce() -> T + Send,
+) -> T {
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let watcher = thread::current();
+        let worker = scope.spawn(|| {
+            let _wake = Wake {
+                is_done: &is_done,
+                watcher,
+            };
+            work()
+        });
+        let start = Instant::now();
+        let mut bar = None;
+        // Relaxed: joining the worker orders its result.
+        while !is_done.load(Ordering::Relaxed) {
+            thread::park_timeout(TICK);
+            if signals.received().is_some() {
+                control.stop();
+            }
+            if start.elapsed() >= SILENT && io::stderr().is_terminal() {
+                let progress = control.progress();
+                let bar = bar.get_or_insert_with(|| new_bar(&progress, start.elapsed()));
+                bar.set_message(progress.message);
+                bar.set_position(progress.done);
+            }
+        }
+        if let Some(bar) = bar {
+            bar.finish_and_clear();
+        }
+        match worker.join() {
+            Ok(result) => result,
+            Err(panic) => resume_unwind(panic),
+        }
+    })
+}
+
+/// Tells the watcher that the work is done, also when it panics.
+struct Wake<'a> {
+    /// Written by the worker, read by the watcher; publishes nothing.
+    is_done: &'a AtomicBool,
+    watcher: thread::Thread,
+}
+
+impl Drop for Wake<'_> {
+    fn drop(&mut self) {
+        // Relaxed: the watcher joins this thread before it looks at anything else.
+        self.is_done.store(true, Ordering::Relaxed);
+        self.watcher.unpark();
+    }
+}
+
+/// A progress bar on standard error, for a terminal only.
+fn new_bar(progress: &Progress, elapsed: Duration) -> ProgressBar {
+    let (length, template) = match progress.total {
+        0 => (None, "{elapsed_precise} {spinner} {msg}"),
+        total => {
+            let template = "{elapsed_precise} [{wide_bar}] {percent} %  {msg}  {eta} left";
+            (Some(total), template)
+        }
+    };
+    let bar = ProgressBar::with_draw_target(length, ProgressDrawTarget::stderr())
+        .with_elapsed(elapsed)
+        .with_position(progress.done);
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style.progress_chars("=> ")),
+        // The templates are fixed and well-formed; a plain bar is no reason to stop.
+        Err(_) => bar,
+    }
+}

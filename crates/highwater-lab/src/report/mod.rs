@@ -1,0 +1,3 @@
+//! Results for people and programs.
+
+pub(crate) mod text;
