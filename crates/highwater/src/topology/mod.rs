@@ -63,6 +63,23 @@ struct Description {
     nr_cores: usize,
     /// Indexed by CPU number.
     positions: Box<[usize]>,
+    /// Indexed by CPU number; none where it is not known.
+    places: Box<[Option<Place>]>,
+}
+
+/// The smallest part of a machine that two CPUs share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sharing {
+    /// They are one CPU.
+    Cpu,
+    /// Threads of one core.
+    Core,
+    /// Cores behind one last-level cache.
+    Llc,
+    /// Last-level caches of one socket.
+    Socket,
+    /// Nothing smaller than the machine, as far as is known.
+    Machine,
 }
 
 /// Where a topology comes from.
@@ -179,6 +196,7 @@ impl Topology {
             nr_llcs: distinct(known().map(|place| (place.socket, place.llc))),
             nr_cores: distinct(known()),
             positions,
+            places: places.into(),
         };
         Self {
             description: Arc::new(description),
@@ -205,6 +223,33 @@ impl Topology {
     #[must_use]
     pub fn position(&self, cpu: CpuId) -> usize {
         self.description.positions[cpu.index()]
+    }
+
+    /// The smallest part of the machine that two CPUs share: how far a cache line travels between
+    /// them.
+    ///
+    /// # Panics
+    ///
+    /// When either is not below [`nr_cpus`](Self::nr_cpus).
+    #[must_use]
+    pub fn sharing(&self, one: CpuId, other: CpuId) -> Sharing {
+        let places = &self.description.places;
+        let (a, b) = (places[one.index()], places[other.index()]);
+        if one == other {
+            return Sharing::Cpu;
+        }
+        let (Some(a), Some(b)) = (a, b) else {
+            return Sharing::Machine;
+        };
+        if a.socket != b.socket {
+            Sharing::Machine
+        } else if a.llc != b.llc {
+            Sharing::Socket
+        } else if a.core != b.core {
+            Sharing::Llc
+        } else {
+            Sharing::Core
+        }
     }
 }
 

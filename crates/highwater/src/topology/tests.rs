@@ -281,3 +281,30 @@ fn other_text_is_refused_with_the_grammar() {
 fn a_flat_topology_of_no_cpus_is_a_mistake() {
     let _ = Topology::flat(0);
 }
+
+/// Goal: CPUs share what they share, whatever their numbers. Method: one pair for each distance, on
+/// a machine from text, where threads of a core are neighbours, and on one as Linux numbers it.
+#[test]
+fn cpus_share_the_smallest_part_that_holds_both() {
+    let pairs = |topology: &Topology, others: [u32; 5]| {
+        others.map(|other| topology.sharing(CpuId(0), CpuId(other)))
+    };
+    let distances = [
+        Sharing::Cpu,
+        Sharing::Core,
+        Sharing::Llc,
+        Sharing::Socket,
+        Sharing::Machine,
+    ];
+    let text: Topology = "2x2x2x2".parse().unwrap();
+    assert_eq!(pairs(&text, [0, 1, 2, 4, 8]), distances);
+    assert_eq!(text.sharing(CpuId(15), CpuId(14)), Sharing::Core);
+    let machine = Machine {
+        sockets: 2,
+        llcs: 2,
+        cores: 2,
+        threads: 2,
+    };
+    let system = Topology::detect_under(machine.lay_out().path());
+    assert_eq!(pairs(&system, [0, 8, 1, 2, 4]), distances);
+}
