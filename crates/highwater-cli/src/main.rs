@@ -5,10 +5,11 @@
 //! | exit status | means |
 //! |---|---|
 //! | 0 | everything that was asked for holds |
-//! | 1 | it ran, and something did not verify or leaked |
+//! | 1 | it ran, and something did not verify, leaked, or failed a check |
 //! | 2 | bad input or an I/O error: nothing can be said |
 //! | 128 + n | ended by signal n, 130 for Ctrl-C |
 
+mod lab;
 mod output;
 mod replay;
 mod signals;
@@ -27,7 +28,7 @@ use output::complain;
 enum Exit {
     /// Everything that was asked for holds.
     Fine,
-    /// It ran, and something did not verify or leaked.
+    /// It ran, and something did not verify, leaked, or failed a check.
     Failed,
     /// Bad input or an I/O error.
     Unusable,
@@ -58,6 +59,8 @@ struct Arguments {
 enum Command {
     /// Replay access traces through the whole manager, under limits, and verify every page.
     Replay(replay::ReplayArguments),
+    /// Run the experiments of the threads: published designs beside ours, and checks.
+    Lab(lab::LabArguments),
 }
 
 fn main() -> ExitCode {
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let run = || match &arguments.command {
         Command::Replay(arguments) => replay::run(arguments),
+        Command::Lab(arguments) => lab::run(arguments),
     };
     // The hook has told the user.
     panic::catch_unwind(run).unwrap_or(Exit::Unusable).into()

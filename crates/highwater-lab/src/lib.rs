@@ -1,5 +1,7 @@
 //! Traces, workloads, reference models and experiments for Highwater.
 
+pub mod baselines;
+pub mod experiments;
 pub mod models;
 pub mod replay;
 pub mod report;

@@ -1,0 +1,203 @@
+//! `highwater lab`: the experiments by name, their tables, and their verdicts.
+
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use highwater::topology::Topology;
+use highwater_lab::experiments::{
+    Control, EXPERIMENTS, Experiment, ExperimentError, Request, Size, find, machine_of,
+};
+use highwater_lab::report::{Outcome, Table};
+use indicatif::HumanCount;
+
+use crate::Exit;
+use crate::output::{complain, print, with_causes};
+use crate::signals::Signals;
+use crate::watch::{Progress, Watched, watched};
+
+/// Shows the experiments instead of running one.
+const LIST: &str = "list";
+
+/// Runs every experiment.
+const ALL: &str = "all";
+
+const EXAMPLES: &str = "\
+Examples:
+  highwater lab list
+      the experiments, and the discussion that each one reproduces
+  highwater lab rss-hop
+      counters while a thread hops over 384 virtual CPUs: published figures, ours, checks
+  highwater lab rss-hop --cpus 64 --seed 7 --json
+      on another machine, the outcome as JSON
+  highwater lab all --quick
+      a smaller run of each
+
+Exit status: 0 when every check holds, 1 when one does not, 2 for bad input or when the system
+refuses something, 130 after Ctrl-C.";
+
+/// Arguments of `highwater lab`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct LabArguments {
+    /// The experiment, or `list`, or `all`
+    #[arg(value_name = "NAME", value_parser = names())]
+    name: String,
+
+    /// CPUs of the machine: sockets of caches of 8 cores of 2 threads where the number allows it
+    /// [default: the experiment's own machine]
+    #[arg(long, value_name = "N", conflicts_with = "topology")]
+    cpus: Option<usize>,
+
+    /// The machine as `SOCKETSxLLCSxCORESxTHREADS`, as in 2x12x8x2 for 384 CPUs
+    #[arg(long, value_name = "SPEC")]
+    topology: Option<Topology>,
+
+    /// Decides everything that is drawn
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+
+    /// Do less of the same, for a first look
+    #[arg(long)]
+    quick: bool,
+
+    /// With real threads that touch real pages, for the experiments that can
+    #[arg(long)]
+    real: bool,
+
+    /// Print each outcome as one JSON object on a line of its own
+    #[arg(long)]
+    json: bool,
+}
+
+fn names() -> PossibleValuesParser {
+    let experiments = EXPERIMENTS
+        .iter()
+        .map(|experiment| PossibleValue::new(experiment.name).help(experiment.summary));
+    let list = PossibleValue::new(LIST).help("show the experiments");
+    let all = PossibleValue::new(ALL).help("run them all, one after the other");
+    PossibleValuesParser::new(experiments.chain([list, all]))
+}
+
+/// Runs what was asked for, reports, and says how the program is to end.
+pub(crate) fn run(arguments: &LabArguments) -> Exit {
+    if arguments.name == LIST {
+        return arguments.list();
+    }
+    let signals = match Signals::install() {
+        Ok(signals) => signals,
+        Err(e) => return unusable(format_args!("cannot handle signals: {e}")),
+    };
+    let request = match arguments.request() {
+        Ok(request) => request,
+        Err(error) => return unusable(format_args!("{}", with_causes(&error))),
+    };
+    let chosen = match find(&arguments.name) {
+        Some(experiment) => vec![experiment],
+        None => EXPERIMENTS.to_vec(),
+    };
+    let mut exit = Exit::Fine;
+    for (index, experiment) in chosen.into_iter().enumerate() {
+        if index > 0 && !arguments.json {
+            // If this cannot be written, neither can what follows.
+            let _ = print(format_args!("\n"));
+        }
+        match arguments.run_one(experiment, &request, &signals) {
+            Exit::Fine => {}
+            Exit::Failed => exit = Exit::Failed,
+            ended => return ended,
+        }
+    }
+    exit
+}
+
+fn unusable(message: std::fmt::Arguments<'_>) -> Exit {
+    complain(message);
+    Exit::Unusable
+}
+
+impl LabArguments {
+    fn request(&self) -> Result<Request, ExperimentError> {
+        let topology = match self.cpus {
+            Some(cpus) => Some(machine_of(cpus)?),
+            None => self.topology.clone(),
+        };
+        Ok(Request {
+            topology,
+            seed: self.seed,
+            size: if self.quick { Size::Quick } else { Size::Full },
+            is_real: self.real,
+        })
+    }
+
+    fn run_one(&self, experiment: &Experiment, request: &Request, signals: &Signals) -> Exit {
+        let control = Control::default();
+        let result = watched(&control, signals, || experiment.run(request, &control));
+        match result {
+            Ok(outcome) => self.report(&outcome),
+            Err(error) => {
+                if let (ExperimentError::Interrupted, Some(signal)) = (&error, signals.received()) {
+                    complain(format_args!("interrupted"));
+                    return Exit::Signal(signal);
+                }
+                unusable(format_args!("{}", with_causes(&error)))
+            }
+        }
+    }
+
+    fn report(&self, outcome: &Outcome) -> Exit {
+        let printed = if self.json {
+            match serde_json::to_string(outcome) {
+                Ok(json) => print(format_args!("{json}\n")),
+                Err(e) => Err(e.into()),
+            }
+        } else {
+            print(format_args!("{}", Table(outcome)))
+        };
+        if let Err(e) = printed {
+            return unusable(format_args!("cannot write the outcome: {e}"));
+        }
+        if outcome.passes() {
+            Exit::Fine
+        } else {
+            Exit::Failed
+        }
+    }
+
+    fn list(&self) -> Exit {
+        let line = |experiment: &&Experiment| {
+            let Experiment {
+                name,
+                thread,
+                summary,
+                ..
+            } = experiment;
+            if self.json {
+                let object = serde_json::json!({
+                    "experiment": name, "thread": thread, "summary": summary
+                });
+                format!("{object}\n")
+            } else {
+                format!("{name:<12}  {summary}\n{:14}{thread}\n", "")
+            }
+        };
+        let lines: String = EXPERIMENTS.iter().map(line).collect();
+        match print(format_args!("{lines}")) {
+            Ok(()) => Exit::Fine,
+            Err(e) => unusable(format_args!("cannot write the list: {e}")),
+        }
+    }
+}
+
+impl Watched for Control {
+    fn stop(&self) {
+        Self::stop(self);
+    }
+
+    fn progress(&self) -> Progress {
+        let progress = Self::progress(self);
+        Progress {
+            done: progress.done,
+            total: progress.total,
+            message: format!("{} steps", HumanCount(progress.done)),
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! The designs that the library is compared with, each as its authors describe it, quirks included.
+//!
+//! Two traits. A [`Counter`] is one number that the CPUs of a machine add to. A [`Design`] is a
+//! machine's whole way to account the pages of its spaces: four members for each space, tasks that
+//! run on CPUs, fault, are switched and exit. Any counter makes a design: [`PerSpace`].
+//!
+//! Invariants: nothing is lost (with no update in flight the precise value is the sum of what was
+//! added), and the cheap reading keeps what the design promises of it.
+//!
+//! # Acting as a CPU
+//!
+//! CPUs and tasks are given explicitly, so that 384 of them run on two. Any thread may act as any
+//! CPU, several as the same one: per-CPU words are atomic. Tasks belong to one thread at a time.
+//!
+//! # What an operation costs
+//!
+//! Two real CPUs cannot show how 192 fight over a line. So each operation reports the shared lines
+//! that it reads, modifies and writes to a [`Traffic`]: a [`Ledger`] counts them by level and adds up
+//! a modelled transfer cost, `&mut Untracked` compiles to nothing. Words that only their own CPU or task
+//! writes are no traffic.
+
+mod traffic;
+
+use std::fmt;
+
+use highwater::units::{CpuId, Estimate};
+
+pub use traffic::{Ledger, Line, Traffic, TransferCosts, Untracked};
+
+/// A number that the CPUs of a machine add to.
+pub trait Counter: fmt::Debug + Send + Sync {
+    /// Number of shared lines on each level, the lowest level first. Empty when nothing is shared.
+    fn lines(&self) -> Vec<usize>;
+
+    /// Adds `delta` as if running on `cpu`.
+    fn add_on(&self, cpu: CpuId, delta: i64, traffic: &mut dyn Traffic);
+
+    /// What the design's cheap read returns, and the interval that it promises to hold the precise
+    /// value when no update is in flight.
+    fn approximate_sum(&self) -> Estimate<i64>;
+
+    /// The sum of all that was added. Exact when no update is in flight.
+    fn precise_sum(&self) -> i64;
+
+    /// Memory of one counter as its authors lay it out, with its share of what four counters of a
+    /// space have in one piece.
+    fn bytes(&self) -> u64;
+}
+
+/// A task, which the kernel calls a thread: an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TaskId(pub u32);
+
+impl TaskId {
+    /// The identifier as an index into an array.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// An address space, shared by the tasks of a process: an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SpaceId(pub u32);
+
+impl SpaceId {
+    /// The identifier as an index into an array.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What a space's pages are counted as. Resident are all but `Swap`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Member {
+    /// Pages of files.
+    File,
+    /// Anonymous pages.
+    Anon,
+    /// Entries of anonymous pages that are swapped out.
+    Swap,
+    /// Pages of shared memory.
+    Shmem,
+}
+
+impl Member {
+    /// All members, in the kernel's order.
+    pub const ALL: [Self; 4] = [Self::File, Self::Anon, Self::Swap, Self::Shmem];
+
+    /// Index into [`ALL`](Self::ALL).
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// Who counts: a task, the CPU that it runs on, and its space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Writer {
+    /// The CPU.
+    pub cpu: CpuId,
+    /// The task.
+    pub task: TaskId,
+    /// The space that the task runs in, which may not be the one it adds to.
+    pub space: SpaceId,
+}
+
+/// What is counted: a member of a space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Count {
+    /// The space.
+    pub space: SpaceId,
+    /// The member.
+    pub member: Member,
+}
+
+/// A machine's way to account the pages of its spaces.
+///
+/// A handled page fault is one or more [`add`](Self::add) and then one
+/// [`fault_handled`](Self::fault_handled). An unmapping or a fork is [`add_vector`](Self::add_vector).
+pub trait Design: fmt::Debug + Send + Sync {
+    /// Number of shared lines on each level, for all spaces together.
+    fn lines(&self) -> Vec<usize>;
+
+    /// Adds `delta` pages to `to`.
+    fn add(&self, by: Writer, to: Count, delta: i64, traffic: &mut dyn Traffic);
+
+    /// Adds one delta for each member to a space: what walking page tables has summed up.
+    fn add_vector(
+        &self,
+        by: Writer,
+        space: SpaceId,
+        deltas: [i64; Member::ALL.len()],
+        traffic: &mut dyn Traffic,
+    ) {
+        for (member, delta) in Member::ALL.into_iter().zip(deltas) {
+            if delta != 0 {
+                self.add(by, Count { space, member }, delta, traffic);
+            }
+        }
+    }
+
+    /// A page fault of `by` has been handled.
+    fn fault_handled(&self, by: Writer, traffic: &mut dyn Traffic) {
+        let _ = (by, traffic);
+    }
+
+    /// `cpu` goes on with a task of `next`, or with a task that borrows the space before it.
+    fn switch(&self, cpu: CpuId, next: Option<SpaceId>, traffic: &mut dyn Traffic) {
+        let _ = (cpu, next, traffic);
+    }
+
+    /// The task ends, on its CPU.
+    fn exit(&self, by: Writer, traffic: &mut dyn Traffic) {
+        let _ = (by, traffic);
+    }
+
+    /// What the design shows to those who ask cheaply.
+    fn read(&self, of: Count) -> i64;
+
+    /// The interval that the design promises to hold the precise value when no update is in flight;
+    /// none where it promises nothing.
+    fn estimate(&self, of: Count) -> Option<Estimate<i64>>;
+
+    /// The sum of all that was added. Exact when no update is in flight.
+    fn precise(&self, of: Count) -> i64;
+
+    /// Memory of one space, and of one task, as the authors lay it out, and of the whole machine
+    /// beside that.
+    fn footprint(&self) -> Footprint;
+}
+
+/// Memory of a design.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// For each space: all four members.
+    pub space_bytes: u64,
+    /// For each task.
+    pub task_bytes: u64,
+    /// Once.
+    pub machine_bytes: u64,
+}
+
+/// A design that gives each member of each space a counter of its own, and knows no tasks.
+#[derive(Debug)]
+pub struct PerSpace<C> {
+    /// By space, then by member.
+    counters: Box<[C]>,
+    /// Of one counter.
+    lines: Vec<usize>,
+}
+
+impl<C: Counter> PerSpace<C> {
+    /// Counters for `spaces` spaces.
+    ///
+    /// # Panics
+    ///
+    /// When there are no spaces.
+    #[must_use]
+    pub fn new(spaces: usize, counter: impl FnMut() -> C) -> Self {
+        assert!(spaces > 0, "a machine has at least one space");
+        let counters: Box<[C]> = std::iter::repeat_with(counter)
+            .take(spaces * Member::ALL.len())
+            .collect();
+        let lines = counters[0].lines();
+        Self { counters, lines }
+    }
+
+    /// The counter of one member.
+    #[must_use]
+    pub fn counter(&self, of: Count) -> &C {
+        &self.counters[index(of)]
+    }
+}
+
+fn index(of: Count) -> usize {
+    of.space.index() * Member::ALL.len() + of.member.index()
+}
+
+impl<C: Counter> Design for PerSpace<C> {
+    fn lines(&self) -> Vec<usize> {
+        let one = self.lines.iter();
+        one.map(|lines| lines * self.counters.len()).collect()
+    }
+
+    fn add(&self, by: Writer, to: Count, delta: i64, traffic: &mut dyn Traffic) {
+        let mut shifted = Shifted {
+            lines: &self.lines,
+            counter: index(to),
+            traffic,
+        };
+        self.counter(to).add_on(by.cpu, delta, &mut shifted);
+    }
+
+    fn read(&self, of: Count) -> i64 {
+        self.counter(of).approximate_sum().value
+    }
+
+    fn estimate(&self, of: Count) -> Option<Estimate<i64>> {
+        Some(self.counter(of).approximate_sum())
+    }
+
+    fn precise(&self, of: Count) -> i64 {
+        self.counter(of).precise_sum()
+    }
+
+    fn footprint(&self) -> Footprint {
+        Footprint {
+            space_bytes: Member::ALL.iter().map(|_| self.counters[0].bytes()).sum(),
+            ..Footprint::default()
+        }
+    }
+}
+
+/// Numbers the lines of one counter among those of all.
+struct Shifted<'a> {
+    lines: &'a [usize],
+    counter: usize,
+    traffic: &'a mut dyn Traffic,
+}
+
+impl Traffic for Shifted<'_> {
+    fn wrote(&mut self, line: Line, cpu: CpuId) {
+        let index = self.counter * self.lines[line.level] + line.index;
+        self.traffic.wrote(Line { index, ..line }, cpu);
+    }
+}

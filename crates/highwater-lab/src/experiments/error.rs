@@ -1,0 +1,56 @@
+//! Why an experiment could not be run to its end.
+//!
+//! A check that does not hold is not an error: it is a result.
+
+use std::io;
+
+use highwater::topology::{CPUS_MAX, ParseTopologyError};
+use thiserror::Error;
+
+/// Why an experiment failed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ExperimentError {
+    /// The machine has too few or too many CPUs for the experiment.
+    #[error(
+        "`{experiment}` on {cpus} CPUs: expected {min} to {max}; change `--cpus` or `--topology`"
+    )]
+    Cpus {
+        /// The experiment.
+        experiment: &'static str,
+        /// CPUs of the machine.
+        cpus: usize,
+        /// The fewest.
+        min: usize,
+        /// The most.
+        max: usize,
+    },
+    /// No machine has so many CPUs.
+    #[error("a machine of {cpus} CPUs: expected 1 to {CPUS_MAX}; change `--cpus`")]
+    MachineSize {
+        /// The number as given.
+        cpus: usize,
+    },
+    /// The topology is none.
+    #[error(transparent)]
+    Topology(ParseTopologyError),
+    /// The experiment only simulates.
+    #[error("`{experiment}` has no run with real threads and pages: leave `--real` out")]
+    NoReal {
+        /// The experiment.
+        experiment: &'static str,
+    },
+    /// The system refused something that the experiment needs.
+    #[error("cannot {what}: {source}; {remedy}")]
+    System {
+        /// What was attempted.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+        /// What would help.
+        remedy: &'static str,
+    },
+    /// The run was told to stop.
+    #[error("interrupted")]
+    Interrupted,
+}

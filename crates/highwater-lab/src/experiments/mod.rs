@@ -1,0 +1,278 @@
+//! The experiments of the threads, run on the library's own code beside the designs discussed there.
+//!
+//! One file each. An experiment takes a machine (a topology of virtual CPUs unless it says
+//! otherwise), a seed and a size, and returns an [`Outcome`] whose checks say whether the published
+//! figures were reproduced and ours hold. The same request gives the same counts; times differ.
+//!
+//! To add one: a file here with an `EXPERIMENT` of type [`Experiment`], and a line in
+//! [`EXPERIMENTS`].
+
+mod control;
+mod error;
+
+use std::ops::RangeInclusive;
+
+use highwater::topology::{CPUS_MAX, Topology};
+
+use crate::report::{Figures, Outcome};
+
+pub use control::{Control, Progress};
+pub use error::ExperimentError;
+
+/// Every experiment, in the order in which `highwater lab all` runs them.
+pub static EXPERIMENTS: &[&Experiment] = &[];
+
+/// The experiment called `name`.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Experiment> {
+    EXPERIMENTS
+        .iter()
+        .copied()
+        .find(|experiment| experiment.name == name)
+}
+
+/// How much an experiment does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Size {
+    /// What the published figures are compared with.
+    #[default]
+    Full,
+    /// Less of the same, for tests: its checks are as strict as its size allows.
+    Quick,
+}
+
+/// What to run an experiment with.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The machine; none is the experiment's own.
+    pub topology: Option<Topology>,
+    /// Decides everything that is drawn.
+    pub seed: u64,
+    /// How much.
+    pub size: Size,
+    /// With real threads and pages, for the experiments that can.
+    pub is_real: bool,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self {
+            topology: None,
+            seed: 1,
+            size: Size::Full,
+            is_real: false,
+        }
+    }
+}
+
+/// A [`Request`] in which everything is decided.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The machine.
+    pub topology: Topology,
+    /// Decides everything that is drawn.
+    pub seed: u64,
+    /// How much.
+    pub size: Size,
+    /// With real threads and pages.
+    pub is_real: bool,
+}
+
+impl Setup {
+    /// What every experiment's configuration begins with.
+    #[must_use]
+    pub fn config(&self) -> Figures {
+        Figures::default()
+            .with("cpus", self.topology.nr_cpus())
+            .with("topology", self.topology.to_string())
+            .with("seed", self.seed)
+            .with("quick", self.size == Size::Quick)
+    }
+
+    /// `full`, or `quick` where little is to be done.
+    #[must_use]
+    pub fn pick<T>(&self, full: T, quick: T) -> T {
+        match self.size {
+            Size::Full => full,
+            Size::Quick => quick,
+        }
+    }
+}
+
+/// One experiment.
+#[derive(Debug)]
+pub struct Experiment {
+    /// What `highwater lab` calls it.
+    pub name: &'static str,
+    /// The discussion that it reproduces.
+    pub thread: &'static str,
+    /// What it shows, in one line.
+    pub summary: &'static str,
+    /// Its machine if none is given, as `SOCKETSxLLCSxCORESxTHREADS`.
+    pub topology: &'static str,
+    /// How many CPUs its machine may have.
+    pub cpus: RangeInclusive<usize>,
+    /// Whether it can run with real threads and pages.
+    pub has_real: bool,
+    /// Runs it.
+    pub run: fn(&Setup, &Control) -> Result<Outcome, ExperimentError>,
+}
+
+impl Experiment {
+    /// Runs the experiment.
+    ///
+    /// # Errors
+    ///
+    /// When the request is out of range, when the run was told to stop, or when the system refused
+    /// what it needs. A check that does not hold is no error: the outcome says it.
+    pub fn run(&self, request: &Request, control: &Control) -> Result<Outcome, ExperimentError> {
+        let topology = match &request.topology {
+            Some(topology) => topology.clone(),
+            None => self.topology.parse().map_err(ExperimentError::Topology)?,
+        };
+        let cpus = topology.nr_cpus();
+        if !self.cpus.contains(&cpus) {
+            return Err(ExperimentError::Cpus {
+                experiment: self.name,
+                cpus,
+                min: *self.cpus.start(),
+                max: *self.cpus.end(),
+            });
+        }
+        if request.is_real && !self.has_real {
+            return Err(ExperimentError::NoReal {
+                experiment: self.name,
+            });
+        }
+        let setup = Setup {
+            topology,
+            seed: request.seed,
+            size: request.size,
+            is_real: request.is_real,
+        };
+        (self.run)(&setup, control)
+    }
+}
+
+/// A machine of `cpus` CPUs: two sockets of last-level caches of 8 cores of 2 threads where the
+/// number allows it (384 make `2x12x8x2`), one socket of them, or else cores behind one cache.
+///
+/// # Errors
+///
+/// When `cpus` is 0 or more than a topology can have.
+pub fn machine_of(cpus: usize) -> Result<Topology, ExperimentError> {
+    if !(1..=CPUS_MAX).contains(&cpus) {
+        return Err(ExperimentError::MachineSize { cpus });
+    }
+    let shape = if cpus.is_multiple_of(32) {
+        format!("2x{}x8x2", cpus / 32)
+    } else if cpus.is_multiple_of(16) {
+        format!("1x{}x8x2", cpus / 16)
+    } else {
+        return Ok(Topology::flat(cpus));
+    };
+    shape.parse().map_err(ExperimentError::Topology)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::report::Check;
+
+    fn sum_of_cpus(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
+        control.expect(1);
+        control.advance(1)?;
+        Ok(Outcome {
+            experiment: "demo",
+            thread: "none",
+            config: setup.config(),
+            rows: Vec::new(),
+            published: Vec::new(),
+            checks: vec![Check::equal("cpus", &setup.topology.nr_cpus(), &384)],
+        })
+    }
+
+    const DEMO: Experiment = Experiment {
+        name: "demo",
+        thread: "none",
+        summary: "counts the CPUs",
+        topology: "2x12x8x2",
+        cpus: 2..=8192,
+        has_real: false,
+        run: sum_of_cpus,
+    };
+
+    /// Goal: what is not asked for is the experiment's own. Method: a demo that checks its CPUs.
+    #[test]
+    fn requests_default_to_the_experiment() {
+        let control = Control::default();
+        let outcome = DEMO.run(&Request::default(), &control).unwrap();
+        assert!(outcome.passes(), "{outcome:?}");
+        let two = Request {
+            topology: Some(Topology::flat(2)),
+            ..Request::default()
+        };
+        assert!(!DEMO.run(&two, &control).unwrap().passes());
+    }
+
+    /// Goal: a request that cannot be met is refused with value, range and remedy.
+    #[test]
+    fn requests_out_of_range_are_refused() {
+        let refused = |request: Request| {
+            let error = DEMO.run(&request, &Control::default()).unwrap_err();
+            error.to_string()
+        };
+        let one = refused(Request {
+            topology: Some(Topology::flat(1)),
+            ..Request::default()
+        });
+        assert!(
+            one.contains("1 CPUs") && one.contains("2 to 8192") && one.contains("--cpus"),
+            "{one}"
+        );
+        let real = refused(Request {
+            is_real: true,
+            ..Request::default()
+        });
+        assert!(real.contains("`demo`") && real.contains("--real"), "{real}");
+        for cpus in [0, CPUS_MAX + 1] {
+            let size = machine_of(cpus).unwrap_err().to_string();
+            assert!(size.contains(&cpus.to_string()), "{size}");
+        }
+    }
+
+    /// Goal: a run that was told to stop stops at the next step.
+    #[test]
+    fn a_stopped_run_is_interrupted() {
+        let control = Control::default();
+        control.stop();
+        let error = DEMO.run(&Request::default(), &control).unwrap_err();
+        assert!(matches!(error, ExperimentError::Interrupted), "{error}");
+    }
+
+    /// Goal: any number of CPUs makes a machine of that many.
+    #[test]
+    fn machines_have_as_many_cpus_as_asked_for() {
+        for cpus in [1, 2, 3, 16, 48, 250, 384, 1024, 8192] {
+            let machine = machine_of(cpus).unwrap();
+            assert_eq!(machine.nr_cpus(), cpus);
+        }
+        let shape: Topology = "2x12x8x2".parse().unwrap();
+        assert_eq!(machine_of(384).unwrap().to_string(), shape.to_string());
+    }
+
+    /// Goal: names are unique, so that each experiment can be asked for, and defaults are valid.
+    #[test]
+    fn every_experiment_can_be_asked_for() {
+        let names: BTreeSet<_> = EXPERIMENTS.iter().map(|each| each.name).collect();
+        assert_eq!(names.len(), EXPERIMENTS.len());
+        for experiment in EXPERIMENTS {
+            let machine: Topology = experiment.topology.parse().unwrap();
+            assert!(experiment.cpus.contains(&machine.nr_cpus()));
+            assert!(find(experiment.name).is_some());
+            assert!(!["list", "all"].contains(&experiment.name));
+        }
+    }
+}

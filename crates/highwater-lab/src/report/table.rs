@@ -1,0 +1,200 @@
+//! An outcome as people read it: what it ran with, a table for each part, and the checks.
+
+use std::fmt;
+
+use super::text::{Side, write_rows};
+use super::{Check, Outcome, Row, Source, Unit};
+
+/// Figures of the configuration that begin so are remarks, shown last and in lines of their own.
+const NOTE: &str = "note_";
+
+/// Columns at which a remark is broken into lines.
+const NOTE_COLUMNS: usize = 100;
+
+/// Shows an [`Outcome`] as aligned text.
+#[derive(Debug)]
+pub struct Table<'a>(pub &'a Outcome);
+
+impl fmt::Display for Table<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let outcome = self.0;
+        writeln!(f, "{} ({})", outcome.experiment, outcome.thread)?;
+        self.config(f)?;
+        for part in self.parts() {
+            let rows: Vec<&Row> = self.rows().filter(|row| row.part == part).collect();
+            writeln!(f, "\n{part}")?;
+            write_rows(f, &cells(&rows), &[Side::Left, Side::Left])?;
+        }
+        writeln!(f)?;
+        self.checks(f)?;
+        self.notes(f)
+    }
+}
+
+impl<'a> Table<'a> {
+    /// Published rows first, then bounds and what was measured here.
+    fn rows(&self) -> impl Iterator<Item = &'a Row> {
+        self.0.published.iter().chain(&self.0.rows)
+    }
+
+    /// The parts in the order in which measured rows, then published ones, name them.
+    fn parts(&self) -> Vec<&'static str> {
+        let mut parts = Vec::new();
+        for row in self.0.rows.iter().chain(&self.0.published) {
+            if !parts.contains(&row.part) {
+                parts.push(row.part);
+            }
+        }
+        parts
+    }
+
+    fn config(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let figures = self.0.config.iter();
+        let shown: Vec<String> = figures
+            .filter(|(name, _)| !name.starts_with(NOTE))
+            .map(|(name, value)| {
+                let (unit, stem) = Unit::of(name);
+                format!("{} {}", spaced(stem), value.shown(unit))
+            })
+            .collect();
+        write_broken(f, &shown.join("; "))
+    }
+
+    fn checks(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let header = ["check", "want", "got", ""].map(str::to_owned).to_vec();
+        let rows: Vec<Vec<String>> = std::iter::once(header)
+            .chain(self.0.checks.iter().map(check_cells))
+            .collect();
+        write_rows(f, &rows, &[Side::Left])?;
+        let failed = self.0.checks.iter().filter(|check| !check.pass).count();
+        let total = self.0.checks.len();
+        match (self.0.passes(), failed) {
+            (true, _) => writeln!(f, "{total} checks hold"),
+            (false, 0) => writeln!(f, "nothing was checked"),
+            (false, failed) => writeln!(f, "{failed} of {total} checks FAILED"),
+        }
+    }
+
+    fn notes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, value) in self.0.config.iter() {
+            if name.starts_with(NOTE) {
+                writeln!(f)?;
+                write_broken(f, &value.shown(Unit::Plain))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_cells(check: &Check) -> Vec<String> {
+    let verdict = if check.pass { "ok" } else { "FAILED" };
+    let Check {
+        name, want, got, ..
+    } = check;
+    vec![name.clone(), want.clone(), got.clone(), verdict.to_owned()]
+}
+
+/// A header and a line of cells for each row, with a column for each figure that any of them has.
+fn cells(rows: &[&Row]) -> Vec<Vec<String>> {
+    let mut columns: Vec<&'static str> = Vec::new();
+    for row in rows {
+        for (name, _) in row.figures.iter() {
+            if !columns.contains(&name) {
+                columns.push(name);
+            }
+        }
+    }
+    let mut header = vec!["variant".to_owned(), "source".to_owned()];
+    header.extend(columns.iter().map(|name| heading(name)));
+    let line = |row: &&Row| {
+        let source = match row.source {
+            Source::Run => "this run",
+            other => other.name(),
+        };
+        let mut line = vec![row.variant.clone(), source.to_owned()];
+        line.extend(columns.iter().map(|name| {
+            let value = row.figures.get(name);
+            value.map_or_else(|| "-".to_owned(), |value| value.shown(Unit::of(name).0))
+        }));
+        line
+    };
+    std::iter::once(header)
+        .chain(rows.iter().map(line))
+        .collect()
+}
+
+/// The head of a figure's column: the name without its unit, which the cells show.
+fn heading(name: &str) -> String {
+    spaced(Unit::of(name).1)
+}
+
+fn spaced(name: &str) -> String {
+    name.replace('_', " ")
+}
+
+/// Writes `text` in lines of at most [`NOTE_COLUMNS`] columns, broken at spaces.
+fn write_broken(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        let columns = line.chars().count() + 1 + word.chars().count();
+        if !line.is_empty() && columns > NOTE_COLUMNS {
+            writeln!(f, "{line}")?;
+            line.clear();
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    if line.is_empty() {
+        Ok(())
+    } else {
+        writeln!(f, "{line}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Figures;
+
+    /// Goal: people see published and measured figures under each other, kernels marked, and the
+    /// checks last. Method: compare with the text.
+    #[test]
+    fn published_and_measured_rows_share_a_table() {
+        let outcome = Outcome {
+            experiment: "demo",
+            thread: "a-thread",
+            config: Figures::default()
+                .with("cpus", 384_u64)
+                .with("note_scope", "Directions only."),
+            rows: vec![
+                Row::new("error", Source::Run, "ours")
+                    .with("error_max_bytes", 31_457_280_i64)
+                    .with("writes", 0.038),
+            ],
+            published: vec![
+                Row::new("error", Source::Thread, "upstream").with("error_max_bytes", 1_i64 << 30),
+                Row::new("error", Source::Kernel, "6.12").with("error_max_bytes", 1_i64 << 20),
+            ],
+            checks: vec![Check::at_most("error", 30.0, 29.0, Unit::Pages)],
+        };
+        assert_eq!(
+            Table(&outcome).to_string(),
+            "demo (a-thread)\n\
+             cpus 384\n\
+             \n\
+             error\n\
+             variant   source    error max   writes\n\
+             upstream  thread      1.0 GiB        -\n\
+             6.12      kernel      1.0 MiB        -\n\
+             ours      this run   30.0 MiB  0.03800\n\
+             \n\
+             check         want       got\n\
+             error  <= 29 pages  30 pages  FAILED\n\
+             1 of 1 checks FAILED\n\
+             \n\
+             Directions only.\n"
+        );
+    }
+}
