@@ -19,13 +19,35 @@
 //! a modelled transfer cost, `&mut Untracked` compiles to nothing. Words that only their own CPU or task
 //! writes are no traffic.
 
+mod flat;
+mod library;
+mod per_node;
+mod shared_atomic;
+#[cfg(test)]
+mod tests;
 mod traffic;
+mod tree;
 
 use std::fmt;
 
+use highwater::counter::Accuracy;
 use highwater::units::{CpuId, Estimate};
 
+pub use flat::FlatCounter;
+pub use library::LibraryCounter;
+pub use per_node::PerNodeCounter;
+pub use shared_atomic::SharedCounter;
 pub use traffic::{Ledger, Line, Traffic, TransferCosts, Untracked};
+pub use tree::{BATCH, Grouping, Rounding, TreeCounter};
+
+/// In which direction a cheap read is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The cheap read is too low.
+    Under,
+    /// The cheap read is too high.
+    Over,
+}
 
 /// A number that the CPUs of a machine add to.
 pub trait Counter: fmt::Debug + Send + Sync {
@@ -42,7 +64,14 @@ pub trait Counter: fmt::Debug + Send + Sync {
     /// The sum of all that was added. Exact when no update is in flight.
     fn precise_sum(&self) -> i64;
 
-    /// Memory of one counter as its authors lay it out, with its share of what four counters of a
+    /// How far the cheap read can really be off when no update is in flight: both ends are reached.
+    /// What is promised may be wider.
+    fn reach(&self) -> Accuracy;
+
+    /// Deltas that bring the cheap read of a counter at zero as far off as it goes.
+    fn worst_fill(&self, end: End) -> Vec<(CpuId, i64)>;
+
+    /// Memory of one counter as its authors lay it out, with its share of what the four counters of a
     /// space have in one piece.
     fn bytes(&self) -> u64;
 }
@@ -233,8 +262,9 @@ impl<C: Counter> Design for PerSpace<C> {
         self.counter(to).add_on(by.cpu, delta, &mut shifted);
     }
 
+    /// As the kernel shows it: what is below zero is zero.
     fn read(&self, of: Count) -> i64 {
-        self.counter(of).approximate_sum().value
+        self.counter(of).approximate_sum().value.max(0)
     }
 
     fn estimate(&self, of: Count) -> Option<Estimate<i64>> {
