@@ -66,9 +66,10 @@ pub(super) struct Index {
 
 struct Entry {
     /// Name of the page, 0 when there is none.
-    /// Written by: holders of the shard's lock. Read by: anybody (see `find`). Publishes: nothing.
+    /// Written by: holders of the shard's lock. Read by: anybody (see `find`). Publishes: that the page
+    /// which was named before is in its file as it was last written.
     key: AtomicU64,
-    /// Next frame of the chain plus one. Written and read as `key`.
+    /// Next frame of the chain plus one. Written and read as `key`. Publishes: nothing.
     next: AtomicU32,
     /// Written and read under the shard's lock.
     state: AtomicU8,
@@ -127,8 +128,10 @@ impl Index {
 
     /// What a frame holds, as seen now.
     pub(super) fn key_of(&self, pfn: Pfn) -> Option<PageKey> {
-        // Relaxed: exact only for those who keep the page from changing (latch, isolation).
-        PageKey::from_word(self.entries[pfn.index()].key.load(Ordering::Relaxed))
+        // Acquire. Pairs with: the releases of `insert_filling` and `remove`: a sync that finds a page gone
+        // makes durable what was written of it before. Exact only for those who keep the page from
+        // changing (latch, isolation).
+        PageKey::from_word(self.entries[pfn.index()].key.load(Ordering::Acquire))
     }
 
     /// Whether a page is there, once nobody fills or evicts it.
@@ -162,8 +165,9 @@ impl Index {
             state::ABSENT,
             "{pfn} entered while it holds a page"
         );
-        // Relaxed, all: written under the shard's lock; lock-free walkers decide by other words.
-        entry.key.store(key.get(), Ordering::Relaxed);
+        // Release. Pairs with: the acquire of `key_of`, as in `remove`.
+        entry.key.store(key.get(), Ordering::Release);
+        // Relaxed, all below: written under the shard's lock; lock-free walkers decide by other words.
         entry
             .next
             .store(head.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -212,7 +216,8 @@ impl Index {
             link = &self.entries[at as usize - 1].next;
         }
         link.store(next, Ordering::Relaxed);
-        entry.key.store(0, Ordering::Relaxed);
+        // Release. Pairs with: the acquire of `key_of`, for who finds the page gone.
+        entry.key.store(0, Ordering::Release);
         entry.state.store(state::ABSENT, Ordering::Relaxed);
         wake(shard, &waiting);
     }

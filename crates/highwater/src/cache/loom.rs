@@ -7,6 +7,7 @@ use super::{Access, Backing, EvictBatch, FileEntry, Kept, PageCache, PageKey, Pr
 use crate::memmap::FrameMemory;
 use crate::percpu::Regime;
 use crate::sync::Arc;
+use crate::sync::atomic::{AtomicU8, Ordering};
 use crate::topology::Topology;
 use crate::units::{GroupId, PAGE_BYTES, Pages, Pfn};
 
@@ -29,6 +30,32 @@ impl Backing for Nothing {
     }
 }
 
+/// Storage of one byte that makes durable what it sees of what was written. Relaxed: the cache has to
+/// order the two.
+#[derive(Debug)]
+struct Relayed {
+    written: AtomicU8,
+    durable: AtomicU8,
+}
+
+impl Backing for Relayed {
+    fn len(&self) -> u64 {
+        PAGE_BYTES
+    }
+    fn read_page(&self, _: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+        Ok(buf.len())
+    }
+    fn write_page(&self, _: u64, buf: &[u8]) -> std::io::Result<usize> {
+        self.written.store(buf[0], Ordering::Relaxed);
+        Ok(buf.len())
+    }
+    fn sync(&self) -> std::io::Result<()> {
+        let written = self.written.load(Ordering::Relaxed);
+        self.durable.store(written, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
 /// A cache of two frames, and the first page of one file.
 struct Scene {
     memory: Arc<FrameMemory>,
@@ -39,9 +66,13 @@ struct Scene {
 
 impl Scene {
     fn new(access: Access) -> Arc<Self> {
+        Self::over(Arc::new(Nothing), access)
+    }
+
+    fn over(backing: Arc<dyn Backing>, access: Access) -> Arc<Self> {
         let memory = Arc::new(FrameMemory::new(Pages(2)).unwrap());
         let cache = PageCache::new(Arc::clone(&memory), Topology::flat(1), Regime::Atomic);
-        let file = cache.open(Arc::new(Nothing), access).unwrap();
+        let file = cache.open(backing, access).unwrap();
         let key = PageKey::new(file.id(), 0);
         Arc::new(Self {
             memory,
@@ -53,8 +84,12 @@ impl Scene {
 
     /// Reads the page into a frame, as the manager does; false when another thread was first.
     fn fill(&self, pfn: u32, byte: u8) -> bool {
+        self.fill_with(self.key, pfn, byte)
+    }
+
+    fn fill_with(&self, key: PageKey, pfn: u32, byte: u8) -> bool {
         let frame = self.memory.claim(Pfn(pfn));
-        match self.cache.begin_fill(self.key, frame, GroupId(0)) {
+        match self.cache.begin_fill(key, frame, GroupId(0)) {
             Ok(mut filling) => {
                 self.cache.filling_bytes(&mut filling)[0] = byte;
                 self.cache.finish_fill(filling);
@@ -209,5 +244,30 @@ fn a_latch_is_not_taken_for_a_page_that_has_left() {
             assert_eq!(page[0], 1);
         }
         other.join().unwrap();
+    });
+}
+
+#[test]
+fn a_sync_makes_durable_what_reclaim_wrote_before_it_evicted() {
+    // Goal: what was dirty when sync began is durable when it returns, wherever sync finds the page:
+    // dirty, clean, gone, or another in its frame. Method: reclaim writes back and evicts beside it.
+    model(|| {
+        let storage = Arc::new(Relayed {
+            written: AtomicU8::new(0),
+            durable: AtomicU8::new(0),
+        });
+        let scene = Scene::over(Arc::clone(&storage) as Arc<dyn Backing>, Access::ReadWrite);
+        assert!(scene.fill(0, 1));
+        scene.cache.try_write(scene.key).unwrap()[0] = 7;
+        let syncing = Arc::clone(&scene);
+        let syncing = thread::spawn(move || {
+            syncing.cache.sync(&syncing.file).unwrap();
+            assert_eq!(storage.durable.load(Ordering::Relaxed), 7);
+        });
+        if scene.cache.try_write_back(Pfn(0)).is_ok() && scene.evict(0).is_ok() {
+            let next = PageKey::new(scene.file.id(), 1);
+            assert!(scene.fill_with(next, 0, 2));
+        }
+        syncing.join().unwrap();
     });
 }
