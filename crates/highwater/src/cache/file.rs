@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::Evicted;
 use super::backing::Backing;
-use crate::counter::CounterTree;
+use crate::counter::{CounterSet, Layout};
 use crate::percpu::Regime;
 use crate::sync::{Arc, LockClass, Rank, RwLock};
 use crate::topology::Topology;
@@ -88,8 +88,11 @@ pub struct TooManyFiles {
 pub struct FileEntry {
     id: FileId,
     backing: Arc<dyn Backing>,
-    resident: CounterTree,
+    resident: CounterSet<1>,
 }
+
+/// The only counter of a file.
+const ONLY: usize = 0;
 
 impl FileEntry {
     /// The file's number.
@@ -106,19 +109,19 @@ impl FileEntry {
 
     /// Counts a page that has become resident.
     pub fn note_filled(&self) {
-        self.resident.add(1);
+        self.resident.add(ONLY, 1);
     }
 
     /// Pages of the file in the cache, within the counter's accuracy.
     #[must_use]
     pub fn resident(&self) -> Estimate<i64> {
-        self.resident.approximate_sum()
+        self.resident.approximate_sum(ONLY)
     }
 
     /// Pages of the file in the cache, by visiting every CPU; exact when nothing moves.
     #[must_use]
     pub fn resident_precise(&self) -> i64 {
-        self.resident.precise_sum()
+        self.resident.precise_sum(ONLY)
     }
 }
 
@@ -127,8 +130,7 @@ impl FileEntry {
 #[derive(Debug)]
 pub(super) struct Files {
     open: RwLock<Open>,
-    topology: Topology,
-    regime: Regime,
+    layout: Arc<Layout>,
 }
 
 #[derive(Debug, Default)]
@@ -140,11 +142,10 @@ struct Open {
 }
 
 impl Files {
-    pub(super) fn new(topology: Topology, regime: Regime) -> Self {
+    pub(super) fn new(topology: &Topology, regime: Regime) -> Self {
         Self {
             open: RwLock::new(&FILES_LOCK, Open::default()),
-            topology,
-            regime,
+            layout: Layout::new(topology, regime),
         }
     }
 
@@ -153,7 +154,7 @@ impl Files {
         backing: Arc<dyn Backing>,
         access: Access,
     ) -> Result<Arc<FileEntry>, TooManyFiles> {
-        let resident = CounterTree::new(&self.topology, self.regime);
+        let resident = CounterSet::new(&self.layout);
         let mut open = self.open.write();
         let slot = match open.entries.len() {
             FileId::MAX => open.closed.pop_front(),
@@ -188,7 +189,7 @@ impl Files {
         for run in evicted.chunk_by(|a, b| a.key.file() == b.key.file()) {
             let count = i64::try_from(run.len()).expect("a cluster of pages");
             if let Some(entry) = self.get(run[0].key.file()) {
-                entry.resident.add(-count);
+                entry.resident.add(ONLY, -count);
             }
         }
     }

@@ -28,6 +28,7 @@ mod file;
 mod index;
 mod key;
 mod latch;
+mod space;
 mod writeback;
 
 #[cfg(all(test, loom))]
@@ -35,6 +36,7 @@ mod loom;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+use std::collections::HashMap;
 use std::fmt;
 
 pub use backing::{Backing, FileBacking};
@@ -42,6 +44,7 @@ pub use file::{Access, FileEntry, FileId, TooManyFiles};
 pub use index::Presence;
 pub use key::PageKey;
 pub use latch::{PageRead, PageWrite};
+pub use space::{RssMember, RssResidue, SpaceEntry, SpaceId};
 pub use writeback::{SyncError, WriteBackError, WrittenBack};
 
 use crate::memmap::{Frame, FrameMemory, Pinned, Reader, Retracted};
@@ -52,6 +55,7 @@ use crate::topology::Topology;
 use crate::units::{GroupId, PAGE_SIZE, Pages, Pfn};
 use file::Files;
 use index::Index;
+use space::Spaces;
 
 /// Pages of files in the frames of one memory.
 pub struct PageCache {
@@ -68,6 +72,7 @@ pub struct PageCache {
     /// has taken the page; whoever acts on a set mark holds the latch.
     dirty: Box<[AtomicBool]>,
     files: Files,
+    spaces: Spaces,
     nr_dirty: StatCell,
     nr_cleaned: StatCell,
 }
@@ -81,6 +86,9 @@ struct Page {
     /// Written by: the filler, and reparenting under the lruvec's lock. Read by: whoever has
     /// isolated the page. Publishes: nothing; isolation orders it.
     group: AtomicU32,
+    /// The space that the page was brought in for.
+    /// Written by: the filler. Read by: whoever evicts it. Publishes: nothing, as `group`.
+    space: AtomicU32,
 }
 
 /// A page that is being read in: its frame is this thread's own.
@@ -101,6 +109,8 @@ pub struct Evicted {
     pub frame: Frame,
     /// Who paid for it.
     pub group: GroupId,
+    /// Whom it was brought in for.
+    pub space: SpaceId,
 }
 
 /// Why a page could not be evicted.
@@ -136,13 +146,15 @@ impl PageCache {
         let page = || Page {
             latch: RwLock::new(&latch::LATCH_LOCK, None),
             group: AtomicU32::new(0),
+            space: AtomicU32::new(SpaceId::NONE.0),
         };
         Self {
             index: Index::new(memory.pages()),
             young: marks(),
             dirty: marks(),
             pages: frames.clone().map(|_| page()).collect(),
-            files: Files::new(topology, regime),
+            spaces: Spaces::new(&topology, regime),
+            files: Files::new(&topology, regime),
             nr_dirty: StatCell::new(),
             nr_cleaned: StatCell::new(),
             memory,
@@ -209,17 +221,24 @@ impl PageCache {
         self.index.lookup(key)
     }
 
-    /// Begins to read a page in. Gives the frame back if the page is there by now.
+    /// Begins to read a page in, for `group` to pay and for `space` to count. Gives the frame back if
+    /// the page is there by now.
     ///
     /// # Errors
     ///
     /// The frame, unused, when another thread was first.
-    pub fn begin_fill(&self, key: PageKey, frame: Frame, group: GroupId) -> Result<Filling, Frame> {
+    pub fn begin_fill(
+        &self,
+        key: PageKey,
+        frame: Frame,
+        group: GroupId,
+        space: SpaceId,
+    ) -> Result<Filling, Frame> {
         let pfn = frame.pfn();
+        let page = &self.pages[pfn.index()];
         // Relaxed, all: the frame is this thread's own, and finishing the fill publishes it.
-        self.pages[pfn.index()]
-            .group
-            .store(group.0, Ordering::Relaxed);
+        page.group.store(group.0, Ordering::Relaxed);
+        page.space.store(space.0, Ordering::Relaxed);
         self.young[pfn.index()].store(false, Ordering::Relaxed);
         debug_assert!(
             !self.dirty[pfn.index()].load(Ordering::Relaxed),
@@ -324,6 +343,7 @@ impl PageCache {
         // Both before the pages leave the index: until then their files cannot be closed, nor their
         // numbers be given to others.
         self.files.note_evicted(&batch.evicted);
+        self.spaces.note_evicted(&batch.evicted);
         leave(&batch.evicted);
         for evicted in &batch.evicted {
             self.index.remove(evicted.frame.pfn());
@@ -346,7 +366,13 @@ impl PageCache {
 
     fn evicted(&self, key: PageKey, frame: Frame) -> Evicted {
         let group = self.group_of(frame.pfn());
-        Evicted { key, frame, group }
+        let space = self.space_of(frame.pfn());
+        Evicted {
+            key,
+            frame,
+            group,
+            space,
+        }
     }
 
     /// Whether a page was read since this was last asked; clears the mark.
@@ -394,6 +420,29 @@ impl PageCache {
             .store(group.0, Ordering::Relaxed);
     }
 
+    fn space_of(&self, pfn: Pfn) -> SpaceId {
+        // Relaxed: as in `group_of`.
+        SpaceId(self.pages[pfn.index()].space.load(Ordering::Relaxed))
+    }
+
+    /// Opens a space, in which pages can be brought in.
+    #[must_use]
+    pub fn open_space(&self) -> Arc<SpaceEntry> {
+        self.spaces.open()
+    }
+
+    /// Ends a space that nobody maps through any more. Its pages stay, and are counted until they
+    /// are evicted; what else it has should be nothing, and is returned.
+    pub fn close_space(&self, space: &Arc<SpaceEntry>) -> Option<RssResidue> {
+        self.spaces.close(space)
+    }
+
+    /// Spaces that were closed with pages that nobody uncounted.
+    #[must_use]
+    pub fn nr_rss_residues(&self) -> u64 {
+        self.spaces.nr_residues()
+    }
+
     /// What a frame holds, if it is in the index at this moment.
     #[must_use]
     pub fn key_of(&self, pfn: Pfn) -> Option<PageKey> {
@@ -412,7 +461,7 @@ impl PageCache {
         [index::INDEX_LOCK.events(), latch::LATCH_LOCK.events()]
     }
 
-    /// Checks that index, frames and latches agree. For quiescent moments.
+    /// Checks that index, frames, latches and spaces agree. For quiescent moments.
     ///
     /// # Panics
     ///
@@ -442,11 +491,31 @@ impl PageCache {
                 "{pfn} is dirty and holds {key:?}"
             );
         }
+        self.check_spaces();
         let in_use = self.memory.pages() - self.memory.count_free();
         assert!(
             Pages(indexed) <= in_use,
             "{indexed} pages in {in_use} frames"
         );
+    }
+}
+
+impl PageCache {
+    /// Each space counts as many pages of files as were brought in for it and are still there.
+    fn check_spaces(&self) {
+        let mut here = HashMap::new();
+        for pfn in (0..).map(Pfn).take(self.pages.len()) {
+            if self.index.key_of(pfn).is_some() {
+                *here.entry(self.space_of(pfn)).or_insert(0) += 1;
+            }
+        }
+        for space in self.spaces.all() {
+            let pages = Pages(here.remove(&space.id()).unwrap_or(0));
+            let counted = space.precise(RssMember::File);
+            assert_eq!(pages, counted, "pages of {}", space.id());
+        }
+        here.remove(&SpaceId::NONE);
+        assert!(here.is_empty(), "pages of spaces that are gone: {here:?}");
     }
 }
 

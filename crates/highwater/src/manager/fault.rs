@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use super::Core;
 use super::slow::{AllocError, Patience};
-use crate::cache::{FileEntry, Filling, PageKey, Presence};
+use crate::cache::{FileEntry, Filling, PageKey, Presence, RssMember, SpaceEntry};
 use crate::group::{Charge, GroupNode};
 use crate::units::{Pages, Pfn};
 
@@ -75,6 +75,15 @@ pub enum ReadError {
     },
 }
 
+/// Whom a page is brought in for.
+#[derive(Clone, Copy)]
+pub(super) struct Payer<'a> {
+    /// Is charged for it.
+    pub(super) group: &'a GroupNode,
+    /// Counts it.
+    pub(super) space: &'a SpaceEntry,
+}
+
 /// A fill that is aborted unless it is finished: on an error, and on a panic of the storage.
 struct Fill<'a> {
     core: &'a Core,
@@ -87,7 +96,7 @@ impl Core {
     pub(super) fn fault<R>(
         &self,
         file: &FileEntry,
-        group: &GroupNode,
+        payer: Payer<'_>,
         key: PageKey,
         mut take: impl FnMut(Pfn) -> Option<R>,
     ) -> Result<R, ReadError> {
@@ -99,10 +108,10 @@ impl Core {
                     None => continue,
                 }
             }
-            let Some(fill) = self.begin_fill(group, key)? else {
+            let Some(fill) = self.begin_fill(payer, key)? else {
                 continue;
             };
-            let pfn = fill.read(file, key)?;
+            let pfn = fill.read(file, payer.space, key)?;
             // Taken before the page is on a list: until then nobody can evict it.
             let taken = take(pfn);
             // The read that brings a page in is not a reason to keep it; the next one is.
@@ -117,7 +126,8 @@ impl Core {
     }
 
     /// Takes memory for a page and enters it as being filled; `None` when another was first.
-    fn begin_fill(&self, group: &GroupNode, key: PageKey) -> Result<Option<Fill<'_>>, ReadError> {
+    fn begin_fill(&self, payer: Payer<'_>, key: PageKey) -> Result<Option<Fill<'_>>, ReadError> {
+        let Payer { group, space } = payer;
         let no_memory = |source| ReadError::NoMemory {
             page: key.page(),
             source,
@@ -126,7 +136,7 @@ impl Core {
             .charge(group, Pages(1), Patience::Fault)
             .map_err(|failed| no_memory(failed.into()))?;
         let frame = self.alloc_frame().map_err(no_memory)?;
-        match self.cache.begin_fill(key, frame, group.id()) {
+        match self.cache.begin_fill(key, frame, group.id(), space.id()) {
             Ok(filling) => Ok(Some(Fill {
                 core: self,
                 parts: Some((filling, charge)),
@@ -141,7 +151,12 @@ impl Core {
 
 impl Fill<'_> {
     /// Reads the page from its file and makes it resident.
-    fn read(mut self, file: &FileEntry, key: PageKey) -> Result<Pfn, ReadError> {
+    fn read(
+        mut self,
+        file: &FileEntry,
+        space: &SpaceEntry,
+        key: PageKey,
+    ) -> Result<Pfn, ReadError> {
         let core = self.core;
         let (filling, _) = self.parts.as_mut().expect("present until finished");
         fill_from(file, key.page(), core.cache.filling_bytes(filling))?;
@@ -149,6 +164,7 @@ impl Fill<'_> {
         let (filling, charge) = self.parts.take().expect("present until finished");
         let pfn = core.cache.finish_fill(filling);
         file.note_filled();
+        space.add(RssMember::File, 1);
         // From here on the page pays, until it is evicted.
         let _paid_by_the_page = charge.disown();
         Ok(pfn)

@@ -1,4 +1,4 @@
-//! Files, spaces and mappings: how the embedder reads and writes pages.
+//! Files and mappings: how the embedder reads and writes pages.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -9,11 +9,11 @@ use thiserror::Error;
 
 use super::fault::ReadError;
 use super::guard::Guard;
-use super::{Core, Group, Manager, Shared};
+use super::space::Space;
+use super::{Core, Manager, Shared};
 use crate::cache::{
     Access, Backing, FileBacking, FileEntry, PageKey, PageRead, PageWrite, SyncError, TooManyFiles,
 };
-use crate::group::GroupNode;
 use crate::memmap::Pinned;
 use crate::sync::Arc;
 use crate::units::{Estimate, PAGE_SIZE};
@@ -30,18 +30,11 @@ struct OpenFile {
     entry: Arc<FileEntry>,
 }
 
-/// An address space: mappings of files, whose pages are charged to one group.
-#[derive(Clone, Debug)]
-pub struct Space {
-    shared: Arc<Shared>,
-    group: GroupNode,
-}
-
 /// A range of a file's pages in a space.
 #[derive(Clone, Debug)]
 pub struct Mapping {
     file: File,
-    group: GroupNode,
+    space: Space,
     pages: Range<u64>,
 }
 
@@ -143,23 +136,6 @@ impl Manager {
             }),
         })
     }
-
-    /// Makes an address space whose pages are charged to `group`.
-    ///
-    /// # Panics
-    ///
-    /// When the group is of another manager.
-    #[must_use]
-    pub fn space(&self, group: &Group) -> Space {
-        assert!(
-            Arc::ptr_eq(group.shared(), &self.shared),
-            "the group is of another manager"
-        );
-        Space {
-            shared: Arc::clone(&self.shared),
-            group: group.node().clone(),
-        }
-    }
 }
 
 impl File {
@@ -192,6 +168,10 @@ impl File {
     /// When any page could not be written; those stay dirty and the next sync tries again.
     pub fn sync(&self) -> Result<(), SyncError> {
         self.open.shared.core.cache.sync(&self.open.entry)
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.open.shared
     }
 
     #[inline]
@@ -244,37 +224,11 @@ impl Core {
     }
 }
 
-impl Space {
-    /// Maps a range of a file's pages.
-    ///
-    /// # Errors
-    ///
-    /// When the range is not within the file.
-    ///
-    /// # Panics
-    ///
-    /// When the file is of another manager.
-    pub fn map_file(&self, file: &File, pages: Range<u64>) -> Result<Mapping, RangeError> {
-        assert!(
-            Arc::ptr_eq(&file.open.shared, &self.shared),
-            "the file is of another manager"
-        );
-        if pages.start > pages.end || pages.end > file.pages() {
-            return Err(RangeError {
-                start: pages.start,
-                end: pages.end,
-                pages: file.pages(),
-            });
-        }
-        Ok(Mapping {
-            file: file.clone(),
-            group: self.group.clone(),
-            pages,
-        })
-    }
-}
-
 impl Mapping {
+    pub(super) fn new(file: File, space: Space, pages: Range<u64>) -> Self {
+        Self { file, space, pages }
+    }
+
     /// Pages in the mapping.
     #[must_use]
     pub fn pages(&self) -> u64 {
@@ -330,7 +284,7 @@ impl Mapping {
         let key = self.key(page, Access::ReadOnly)?;
         match core.cache.try_read(reader, key) {
             Some(bytes) => Ok(bytes),
-            None => core.fault(self.entry(), &self.group, key, |pfn| {
+            None => core.fault(self.entry(), self.space.payer(), key, |pfn| {
                 core.cache.try_read_at(reader, key, pfn)
             }),
         }
@@ -346,7 +300,7 @@ impl Mapping {
         let core = self.core();
         let pinned = match core.cache.try_pin(key) {
             Some(pinned) => pinned,
-            None => core.fault(self.entry(), &self.group, key, |pfn| {
+            None => core.fault(self.entry(), self.space.payer(), key, |pfn| {
                 core.cache.try_pin_at(key, pfn)
             })?,
         };
@@ -374,7 +328,7 @@ impl Mapping {
         let core = self.core();
         match core.cache.try_read_latched(key) {
             Some(read) => Ok(read),
-            None => core.fault(self.entry(), &self.group, key, |pfn| {
+            None => core.fault(self.entry(), self.space.payer(), key, |pfn| {
                 core.cache.try_read_latched_at(key, pfn)
             }),
         }
@@ -398,7 +352,7 @@ impl Mapping {
         let core = self.core();
         match core.cache.try_write(key) {
             Some(write) => Ok(write),
-            None => core.fault(self.entry(), &self.group, key, |pfn| {
+            None => core.fault(self.entry(), self.space.payer(), key, |pfn| {
                 core.cache.try_write_at(key, pfn)
             }),
         }

@@ -9,7 +9,7 @@
 //! | `slow` | when memory is short: reclaim, drain, victim, error |
 //! | `fault` | bringing a page in |
 //! | `background` | the reclaim thread |
-//! | `builder`, `group`, `file`, `guard` | making a manager, and its handles |
+//! | `builder`, `group`, `file`, `space`, `guard` | making a manager, and its handles |
 //! | `snapshot`, `vmstat` | what is going on, by the field's names |
 
 mod background;
@@ -20,16 +20,18 @@ mod group;
 mod guard;
 mod slow;
 mod snapshot;
+mod space;
 mod vmstat;
 
 pub use background::Background;
 pub use builder::{BuildError, Builder};
 pub use fault::ReadError;
-pub use file::{File, Mapping, OpenError, PinnedPage, RangeError, Space};
+pub use file::{File, Mapping, OpenError, PinnedPage, RangeError};
 pub use group::{Charge, Group};
 pub use guard::Guard;
 pub use slow::{AllocError, ChargeFailed};
 pub use snapshot::{GroupSnapshot, Snapshot};
+pub use space::Space;
 
 use std::fmt;
 

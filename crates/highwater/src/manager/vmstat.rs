@@ -49,6 +49,7 @@ counters! {
     |core| core.reclaim.stats().workingset_refault_file.get() => "workingset_refault_file",
     |core| core.reclaim.stats().workingset_activate_file.get() => "workingset_activate_file",
     |core| core.stats.oom_kill.get() => "oom_kill",
+    |core| core.cache.nr_rss_residues() => "bad_rss_counter",
 }
 
 /// Every counter and its value now, in the table's order.

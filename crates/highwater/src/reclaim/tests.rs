@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::shadow::{Shadow, WorkingsetClock};
 use super::*;
-use crate::cache::{Access, Backing, Presence};
+use crate::cache::{Access, Backing, Presence, SpaceId};
 use crate::group::Limits;
 use crate::memmap::FrameMemory;
 use crate::percpu::Regime;
@@ -85,7 +85,7 @@ impl Scene {
         let _paid_by_the_page = group.try_charge(Pages(1)).expect("no limit").disown();
         let filling = self
             .cache
-            .begin_fill(key, frame, group.id())
+            .begin_fill(key, frame, group.id(), SpaceId::NONE)
             .expect("absent");
         let pfn = self.cache.finish_fill(filling);
         self.reclaim.add_page(pfn, key)

@@ -21,6 +21,8 @@ pub enum Rank {
     Latch,
     /// Open files, mounted on the manager.
     Files,
+    /// Table of spaces.
+    Spaces,
     /// Shape of the group tree.
     Groups,
     /// The embedder's callback and the bookkeeping of victims.

@@ -1,0 +1,319 @@
+//! Spaces: whom a page was brought in for, and how much each of them has.
+//!
+//! A space counts four members, as the kernel does for each of its own: pages of files, anonymous
+//! pages, swap entries and shared memory. Its resident set is the first, second and fourth. Pages of
+//! files are counted by the cache, for the space whose access brought them in, until they are
+//! evicted; the other members are the embedder's to count.
+//!
+//! **Life.** A space is open while somebody maps through it. When it is closed, what the embedder
+//! counted should be gone: what is not is reported, with numbers. Its pages of files stay in the
+//! cache, and with them its entry, so that each is uncounted where it was counted; an entry whose
+//! last page has gone is forgotten when later spaces are opened or closed, a few at a time.
+//!
+//! **Accounting.** Two ways to count, chosen per cache ([`Accounting`]); what a read promises is in
+//! the modules of the counters.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use super::Evicted;
+use crate::counter::{CounterSet, Layout, Peak};
+use crate::percpu::Regime;
+use crate::sync::{Arc, LockClass, Rank, RwLock, StatCell};
+use crate::topology::Topology;
+use crate::units::{Estimate, Pages};
+
+static SPACES_LOCK: LockClass = LockClass::new("spaces", Rank::Spaces);
+
+/// Closed spaces that are looked at each time one is opened or closed. Chosen: more than one, so
+/// that there are ever fewer of those that can be forgotten.
+const REAPED_AT_ONCE: usize = 4;
+
+/// What a space has pages of. The order is the kernel's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum RssMember {
+    /// Pages of files, counted by the cache.
+    File,
+    /// Anonymous pages.
+    Anon,
+    /// Pages that were swapped out: not resident.
+    Swap,
+    /// Shared memory.
+    Shmem,
+}
+
+impl RssMember {
+    /// All of them, in order.
+    pub const ALL: [Self; 4] = [Self::File, Self::Anon, Self::Swap, Self::Shmem];
+
+    /// Those that make the resident set.
+    pub const RESIDENT: [Self; 3] = [Self::File, Self::Anon, Self::Shmem];
+
+    const fn index(self) -> usize {
+        self as usize
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Anon => "anon",
+            Self::Swap => "swap",
+            Self::Shmem => "shmem",
+        }
+    }
+}
+
+impl fmt::Display for RssMember {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Number of a space in its cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SpaceId(pub(super) u32);
+
+impl SpaceId {
+    /// The number of no space: for pages that nobody counts.
+    pub const NONE: Self = Self(0);
+
+    fn new(slot: usize) -> Self {
+        Self(u32::try_from(slot + 1).expect("fewer spaces than 2^32 fit memory"))
+    }
+
+    fn slot(self) -> Option<usize> {
+        (self.0 as usize).checked_sub(1)
+    }
+}
+
+impl fmt::Display for SpaceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "S{}", self.0)
+    }
+}
+
+/// A space and its counters.
+#[derive(Debug)]
+pub struct SpaceEntry {
+    id: SpaceId,
+    counters: CounterSet<4>,
+    peak: Peak,
+}
+
+impl SpaceEntry {
+    /// The space's number.
+    #[must_use]
+    pub fn id(&self) -> SpaceId {
+        self.id
+    }
+
+    /// Counts pages that have come, or with a negative number gone.
+    ///
+    /// # Cost
+    ///
+    /// [`CounterSet::add`], and where the resident set grows a look at three sums.
+    #[inline]
+    pub fn add(&self, member: RssMember, pages: i64) {
+        self.counters.add(member.index(), pages);
+        if pages > 0 && member != RssMember::Swap {
+            self.peak.observe(self.resident());
+        }
+    }
+
+    /// Pages of a member, as an interval, at once.
+    ///
+    /// # Accuracy
+    ///
+    /// [`CounterSet::approximate_sum`].
+    #[must_use]
+    pub fn approximate(&self, member: RssMember) -> Estimate<Pages> {
+        pages(self.counters.approximate_sum(member.index()))
+    }
+
+    /// Pages of a member, by visiting every CPU that counted; exact when nothing moves.
+    #[must_use]
+    pub fn precise(&self, member: RssMember) -> Pages {
+        Pages(self.counters.precise_sum_positive(member.index()))
+    }
+
+    /// The resident set, as an interval, at once.
+    #[must_use]
+    pub fn approximate_rss(&self) -> Estimate<Pages> {
+        pages(self.resident())
+    }
+
+    /// The resident set, by visiting every CPU that counted; exact when nothing moves.
+    #[must_use]
+    pub fn precise_rss(&self) -> Pages {
+        let sum = self.counters.precise_sum_of(&RESIDENT);
+        Pages(u64::try_from(sum).unwrap_or(0))
+    }
+
+    /// The largest resident set so far, as an interval neither end of which ever falls.
+    #[must_use]
+    pub fn peak_rss(&self) -> Estimate<Pages> {
+        pages(self.peak.get())
+    }
+
+    /// Whether more than one CPU has counted, so that there are words for all of them.
+    #[must_use]
+    pub fn has_cpu_words(&self) -> bool {
+        self.counters.has_cpu_words()
+    }
+
+    fn resident(&self) -> Estimate<i64> {
+        self.counters.approximate_sum_of(&RESIDENT)
+    }
+
+    /// What the embedder counted and did not uncount.
+    fn residue(&self) -> Option<RssResidue> {
+        let sums = RssMember::ALL.map(|member| match member {
+            RssMember::File => 0,
+            member => self.counters.precise_sum(member.index()),
+        });
+        let space = self.id;
+        sums.iter()
+            .any(|sum| *sum != 0)
+            .then_some(RssResidue { space, sums })
+    }
+}
+
+const RESIDENT: [usize; 3] = [
+    RssMember::RESIDENT[0].index(),
+    RssMember::RESIDENT[1].index(),
+    RssMember::RESIDENT[2].index(),
+];
+
+fn pages(estimate: Estimate<i64>) -> Estimate<Pages> {
+    let Estimate { value, low, high } = estimate.positive();
+    Estimate {
+        value: Pages(value),
+        low: Pages(low),
+        high: Pages(high),
+    }
+}
+
+/// A space was closed with pages that nobody uncounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RssResidue {
+    /// Which space.
+    pub space: SpaceId,
+    /// What is left of each member, in the order of [`RssMember::ALL`].
+    pub sums: [i64; 4],
+}
+
+impl fmt::Display for RssResidue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} was closed with", self.space)?;
+        for (member, sum) in RssMember::ALL.iter().zip(self.sums) {
+            if sum != 0 {
+                write!(f, " {member}:{sum}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Every space, by number.
+#[derive(Debug)]
+pub(super) struct Spaces {
+    table: RwLock<Table>,
+    layout: Arc<Layout>,
+    nr_residues: StatCell,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// By slot.
+    entries: Vec<Option<Arc<SpaceEntry>>>,
+    unused: Vec<usize>,
+    /// Closed, but with pages in the cache when last looked at.
+    closed: VecDeque<Arc<SpaceEntry>>,
+}
+
+impl Spaces {
+    pub(super) fn new(topology: &Topology, regime: Regime) -> Self {
+        Self {
+            table: RwLock::new(&SPACES_LOCK, Table::default()),
+            layout: Layout::new(topology, regime),
+            nr_residues: StatCell::new(),
+        }
+    }
+
+    pub(super) fn open(&self) -> Arc<SpaceEntry> {
+        let mut table = self.table.write();
+        table.reap();
+        let slot = table.unused.pop().unwrap_or(table.entries.len());
+        let entry = Arc::new(SpaceEntry {
+            id: SpaceId::new(slot),
+            counters: CounterSet::new(&self.layout),
+            peak: Peak::new(),
+        });
+        if slot == table.entries.len() {
+            table.entries.push(None);
+        }
+        table.entries[slot] = Some(Arc::clone(&entry));
+        entry
+    }
+
+    /// Ends a space that nobody maps through any more, and says what should not be left of it.
+    pub(super) fn close(&self, entry: &Arc<SpaceEntry>) -> Option<RssResidue> {
+        let residue = entry.residue();
+        if residue.is_some() {
+            self.nr_residues.add(1);
+        }
+        let mut table = self.table.write();
+        table.closed.push_back(Arc::clone(entry));
+        table.reap();
+        residue
+    }
+
+    /// Uncounts pages that have left the cache, a run of one space's pages at a time.
+    pub(super) fn note_evicted(&self, evicted: &[Evicted]) {
+        for run in evicted.chunk_by(|a, b| a.space == b.space) {
+            let count = i64::try_from(run.len()).expect("a cluster of pages");
+            if let Some(entry) = self.get(run[0].space) {
+                entry.add(RssMember::File, -count);
+            }
+        }
+    }
+
+    pub(super) fn nr_residues(&self) -> u64 {
+        self.nr_residues.get()
+    }
+
+    /// Spaces that are open, or have pages in the cache.
+    pub(super) fn all(&self) -> Vec<Arc<SpaceEntry>> {
+        self.table
+            .read()
+            .entries
+            .iter()
+            .flatten()
+            .cloned()
+            .collect()
+    }
+
+    fn get(&self, id: SpaceId) -> Option<Arc<SpaceEntry>> {
+        let table = self.table.read();
+        table.entries.get(id.slot()?)?.clone()
+    }
+}
+
+impl Table {
+    /// Forgets closed spaces whose pages have left the cache.
+    fn reap(&mut self) {
+        for _ in 0..REAPED_AT_ONCE {
+            let Some(entry) = self.closed.pop_front() else {
+                return;
+            };
+            if entry.precise(RssMember::File) > Pages::ZERO {
+                self.closed.push_back(entry);
+                continue;
+            }
+            let slot = entry.id.slot().expect("an entry has a slot");
+            self.entries[slot] = None;
+            self.unused.push(slot);
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Spaces: who maps files, who pays, and how much is resident for whom.
+
+use std::ops::Range;
+
+use super::fault::Payer;
+use super::file::{File, Mapping, RangeError};
+use super::{Group, Manager, Shared};
+use crate::cache::{RssMember, SpaceEntry, SpaceId};
+use crate::group::GroupNode;
+use crate::sync::Arc;
+use crate::units::{Estimate, Pages};
+
+/// An address space: mappings of files, whose pages are charged to one group. Cheap to clone; closed
+/// with its last handle or mapping.
+///
+/// A space knows its resident set: pages of files that were brought in through it and are still in
+/// the cache, and what the program counts itself ([`Space::add_rss`]). A space that one CPU uses
+/// costs a few cache lines; one that many use gets words for each of them.
+///
+/// # Examples
+///
+/// ```
+/// use highwater::cache::RssMember;
+/// use highwater::{Bytes, Manager, Pages};
+///
+/// let hw = Manager::builder().capacity(Bytes::mib(16)).build()?;
+/// let space = hw.space(&hw.root());
+/// space.add_rss(RssMember::Anon, 300);
+/// assert!(space.rss().contains(Pages(300)));
+/// space.add_rss(RssMember::Anon, -300);
+/// assert_eq!((space.rss_precise(), space.peak_rss().low), (Pages(0), Pages(300)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Space {
+    open: Arc<OpenSpace>,
+}
+
+#[derive(Debug)]
+struct OpenSpace {
+    shared: Arc<Shared>,
+    group: GroupNode,
+    entry: Arc<SpaceEntry>,
+}
+
+impl Manager {
+    /// Makes an address space whose pages are charged to `group`.
+    ///
+    /// # Panics
+    ///
+    /// When the group is of another manager.
+    #[must_use]
+    pub fn space(&self, group: &Group) -> Space {
+        assert!(
+            Arc::ptr_eq(group.shared(), &self.shared),
+            "the group is of another manager"
+        );
+        Space {
+            open: Arc::new(OpenSpace {
+                shared: Arc::clone(&self.shared),
+                group: group.node().clone(),
+                entry: self.core().cache.open_space(),
+            }),
+        }
+    }
+}
+
+impl Space {
+    /// The space's number. Numbers of spaces that are gone are used again.
+    #[must_use]
+    pub fn id(&self) -> SpaceId {
+        self.open.entry.id()
+    }
+
+    /// Maps a range of a file's pages.
+    ///
+    /// # Errors
+    ///
+    /// When the range is not within the file.
+    ///
+    /// # Panics
+    ///
+    /// When the file is of another manager.
+    pub fn map_file(&self, file: &File, pages: Range<u64>) -> Result<Mapping, RangeError> {
+        assert!(
+            Arc::ptr_eq(file.shared(), &self.open.shared),
+            "the file is of another manager"
+        );
+        if pages.start > pages.end || pages.end > file.pages() {
+            return Err(RangeError {
+                start: pages.start,
+                end: pages.end,
+                pages: file.pages(),
+            });
+        }
+        Ok(Mapping::new(file.clone(), self.clone(), pages))
+    }
+
+    /// Counts pages that the program itself holds for the space, or with a negative number holds no
+    /// longer. They are counted, not charged ([`Group::charge`]).
+    ///
+    /// A space that ends with pages still counted is reported as a `tracing` error with numbers, and
+    /// in the counter `bad_rss_counter`.
+    ///
+    /// # Cost
+    ///
+    /// A plain add to a line of this CPU; see [`CounterSet::add`](crate::counter::CounterSet::add).
+    ///
+    /// # Panics
+    ///
+    /// For [`RssMember::File`], which the cache counts.
+    pub fn add_rss(&self, member: RssMember, pages: i64) {
+        assert!(
+            member != RssMember::File,
+            "pages of files are counted by the cache"
+        );
+        self.open.entry.add(member, pages);
+    }
+
+    /// The resident set, files, anonymous pages and shared memory together, as an interval, at once.
+    #[must_use]
+    pub fn rss(&self) -> Estimate<Pages> {
+        self.open.entry.approximate_rss()
+    }
+
+    /// The resident set by visiting the CPUs that counted; exact when nothing moves.
+    #[must_use]
+    pub fn rss_precise(&self) -> Pages {
+        self.open.entry.precise_rss()
+    }
+
+    /// The largest resident set so far. Neither end of the interval ever falls.
+    #[must_use]
+    pub fn peak_rss(&self) -> Estimate<Pages> {
+        self.open.entry.peak_rss()
+    }
+
+    /// Pages of one member, as an interval, at once.
+    #[must_use]
+    pub fn member(&self, member: RssMember) -> Estimate<Pages> {
+        self.open.entry.approximate(member)
+    }
+
+    /// Pages of one member by visiting the CPUs that counted; exact when nothing moves.
+    #[must_use]
+    pub fn member_precise(&self, member: RssMember) -> Pages {
+        self.open.entry.precise(member)
+    }
+
+    pub(super) fn payer(&self) -> Payer<'_> {
+        Payer {
+            group: &self.open.group,
+            space: &self.open.entry,
+        }
+    }
+}
+
+impl Drop for OpenSpace {
+    fn drop(&mut self) {
+        if let Some(residue) = self.shared.core.cache.close_space(&self.entry) {
+            tracing::error!(group = %self.group.path(), %residue, "bad rss counters");
+        }
+    }
+}
