@@ -136,6 +136,12 @@ impl Index {
 
     /// Whether a page is there, once nobody fills or evicts it.
     pub(super) fn lookup(&self, key: PageKey) -> Presence {
+        self.lookup_and(key, |_| ())
+    }
+
+    /// As [`lookup`](Self::lookup); shows `hold` a page that is there before anybody can begin to
+    /// evict it.
+    pub(super) fn lookup_and(&self, key: PageKey, hold: impl FnOnce(Pfn)) -> Presence {
         let shard = self.shard(self.bucket(key));
         let mut waiting = shard.waiting.lock();
         loop {
@@ -143,6 +149,7 @@ impl Index {
                 return Presence::Absent;
             };
             if self.state(pfn) == state::RESIDENT {
+                hold(pfn);
                 return Presence::Resident(pfn);
             }
             // Ends: every fill is finished or aborted, every eviction ends in a few microseconds.

@@ -3,12 +3,17 @@
 //! A resident page's frame lies in its latch. Whoever finds the frame by the index takes the latch
 //! and then makes sure that it still holds the page that was looked for: eviction takes the frame
 //! out under the exclusive latch, so a page seen under the latch stays for as long as it is held.
+//!
+//! Who has to wait for a latch keeps the page in its frame meanwhile, by a count that eviction
+//! respects. Otherwise the frame's next page could be latched by somebody who in turn waits for a latch
+//! of the waiting thread: a deadlock between threads that keep to the embedder's order of pages.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-use super::{PageCache, PageKey};
+use super::{Page, PageCache, PageKey, Presence};
 use crate::memmap::Frame;
+use crate::sync::atomic::Ordering;
 use crate::sync::{LockClass, Rank, RwLockReadGuard, RwLockWriteGuard};
 use crate::units::{PAGE_SIZE, Pfn};
 
@@ -39,7 +44,14 @@ impl PageCache {
 
     /// As [`try_read_latched`](Self::try_read_latched), for a page found in a frame.
     pub fn try_read_latched_at(&self, key: PageKey, pfn: Pfn) -> Option<PageRead<'_>> {
-        let latch = self.pages[pfn.index()].latch.read();
+        let page = &self.pages[pfn.index()];
+        let latch = match without_waiting(|| page.latch.try_read()) {
+            Some(latch) => latch,
+            None => {
+                let _kept = self.keep_for_latch(key, pfn)?;
+                page.latch.read()
+            }
+        };
         if latch.is_none() || self.index.key_of(pfn) != Some(key) {
             return None;
         }
@@ -58,13 +70,39 @@ impl PageCache {
 
     /// As [`try_write`](Self::try_write), for a page found in a frame.
     pub fn try_write_at(&self, key: PageKey, pfn: Pfn) -> Option<PageWrite<'_>> {
-        let latch = self.pages[pfn.index()].latch.write();
-        if latch.is_none() || self.index.key_of(pfn) != Some(key) {
-            return None;
-        }
+        let latch = self.latch_exclusively(key, pfn)?;
         self.mark_young(pfn);
         self.mark_dirty(pfn);
         Some(PageWrite { cache: self, latch })
+    }
+
+    /// The exclusive latch of a page, unless it has left the frame.
+    pub(super) fn latch_exclusively(
+        &self,
+        key: PageKey,
+        pfn: Pfn,
+    ) -> Option<RwLockWriteGuard<'_, Option<Frame>>> {
+        let page = &self.pages[pfn.index()];
+        let latch = match without_waiting(|| page.latch.try_write()) {
+            Some(latch) => latch,
+            None => {
+                let _kept = self.keep_for_latch(key, pfn)?;
+                page.latch.write()
+            }
+        };
+        (latch.is_some() && self.index.key_of(pfn) == Some(key)).then_some(latch)
+    }
+
+    /// Keeps a page in its frame while this thread waits for its latch; `None` when it has left.
+    fn keep_for_latch(&self, key: PageKey, pfn: Pfn) -> Option<KeptForLatch<'_>> {
+        let mut kept = None;
+        let presence = self.index.lookup_and(key, |at| {
+            let page = &self.pages[at.index()];
+            // Relaxed: under the shard's lock.
+            page.waiters.fetch_add(1, Ordering::Relaxed);
+            kept = Some(KeptForLatch(page));
+        });
+        kept.filter(|_| presence == Presence::Resident(pfn))
     }
 
     fn find_latched(&self, key: PageKey) -> Option<Pfn> {
@@ -75,6 +113,22 @@ impl PageCache {
         self.index.find(key, |pfn| {
             (self.index.key_of(pfn) == Some(key)).then_some(pfn)
         })
+    }
+}
+
+/// Tries to take a latch. Not in models: there, who tries a lock that another thread holds for ever is
+/// taken for blocked; they go the way of who has to wait.
+fn without_waiting<G>(try_lock: impl FnOnce() -> Option<G>) -> Option<G> {
+    if cfg!(loom) { None } else { try_lock() }
+}
+
+/// A page that stays in its frame while this lives.
+struct KeptForLatch<'c>(&'c Page);
+
+impl Drop for KeptForLatch<'_> {
+    fn drop(&mut self) {
+        // Relaxed: the latch is held by now, or was not waited for.
+        self.0.waiters.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

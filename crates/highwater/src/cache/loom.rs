@@ -274,3 +274,30 @@ fn a_sync_makes_durable_what_reclaim_wrote_before_it_evicted() {
         syncing.join().unwrap();
     });
 }
+
+#[test]
+fn latches_in_order_do_not_deadlock_over_a_reused_frame() {
+    // Goal: who waits for a latch waits for holders of that page, not of the next page in its frame.
+    // Method: both threads take latches in the order 0, 1, 2; page 2 is evicted, and page 0 is read
+    // into its frame, while one of them, which holds page 1, is about to take page 2.
+    model(|| {
+        let scene = Scene::new(Access::ReadWrite);
+        let key = |page| PageKey::new(scene.file.id(), page);
+        let keys = [key(0), key(1), key(2)];
+        assert!(scene.fill_with(keys[1], 0, 1));
+        assert!(scene.fill_with(keys[2], 1, 2));
+        let other = Arc::clone(&scene);
+        let other = thread::spawn(move || {
+            if other.evict(1).is_ok() {
+                assert!(other.fill_with(keys[0], 1, 0));
+                let first = other.cache.try_write(keys[0]);
+                let second = other.cache.try_write(keys[1]);
+                drop((second, first));
+            }
+        });
+        let first = scene.cache.try_read_latched(keys[1]);
+        let second = scene.cache.try_read_latched(keys[2]);
+        drop((second, first));
+        other.join().unwrap();
+    });
+}

@@ -82,6 +82,10 @@ pub struct PageCache {
 struct Page {
     /// The frame of a resident page of a writable file; `None` in every other state.
     latch: RwLock<Option<Frame>>,
+    /// Threads that are about to wait for the latch: the page stays until they have it.
+    /// Written by: those, raised under the index shard's lock. Read by: eviction, after it has claimed the
+    /// page under that lock. Publishes: nothing.
+    waiters: AtomicU32,
     /// The group that pays for the page.
     /// Written by: the filler, and reparenting under the lruvec's lock. Read by: whoever has
     /// isolated the page. Publishes: nothing; isolation orders it.
@@ -145,6 +149,7 @@ impl PageCache {
         let marks = || frames.clone().map(|_| AtomicBool::new(false)).collect();
         let page = || Page {
             latch: RwLock::new(&latch::LATCH_LOCK, None),
+            waiters: AtomicU32::new(0),
             group: AtomicU32::new(0),
             space: AtomicU32::new(SpaceId::NONE.0),
         };
@@ -350,12 +355,15 @@ impl PageCache {
         }
     }
 
-    /// The frame of a clean page of a writable file, if nobody holds its latch.
+    /// The frame of a clean page of a writable file, if nobody holds its latch or waits for it.
     fn take_from_latch(&self, pfn: Pfn) -> Result<Frame, Kept> {
-        let mut latch = self.pages[pfn.index()]
-            .latch
-            .try_write()
-            .ok_or(Kept::Borrowed)?;
+        let page = &self.pages[pfn.index()];
+        let mut latch = page.latch.try_write().ok_or(Kept::Borrowed)?;
+        // Relaxed: raised under the shard's lock before the page was claimed for eviction, if at all;
+        // whoever has lowered it since was given the latch.
+        if page.waiters.load(Ordering::Relaxed) > 0 {
+            return Err(Kept::Borrowed);
+        }
         if self.is_dirty(pfn) {
             return Err(Kept::Dirty);
         }

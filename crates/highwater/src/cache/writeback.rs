@@ -99,8 +99,12 @@ impl PageCache {
     ///
     /// When the file refuses or falls short; the page stays dirty.
     pub fn write_back(&self, pfn: Pfn, file: &FileEntry) -> Result<WrittenBack, WriteBackError> {
-        let mut latch = self.pages[pfn.index()].latch.write();
-        self.write_back_latched(pfn, file, &mut latch)
+        let key = self.key_of(pfn).filter(|key| key.file() == file.id());
+        let latch = key.and_then(|key| self.latch_exclusively(key, pfn));
+        match latch {
+            Some(mut latch) => self.write_back_latched(pfn, file, &mut latch),
+            None => Ok(WrittenBack::Clean),
+        }
     }
 
     /// Writes a page back if it is dirty and nobody holds its latch.
