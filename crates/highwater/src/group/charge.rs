@@ -6,7 +6,7 @@ use crate::sync::Arc;
 use crate::units::{CpuId, GroupId, Pages};
 
 use super::error::ChargeError;
-use super::tree::{Core, Keeper, Key};
+use super::tree::{Core, GroupKey, Keeper};
 
 /// Pages charged to a group and to all its ancestors. Dropping it uncharges them.
 ///
@@ -44,13 +44,13 @@ use super::tree::{Core, Keeper, Key};
 #[must_use = "dropping a charge uncharges its pages: keep it for as long as the memory is used"]
 pub struct Charge {
     keeper: Arc<Keeper>,
-    key: Key,
+    key: GroupKey,
     pages: Pages,
 }
 
 impl Charge {
     /// A guard over pages that are charged already.
-    pub(super) fn over(keeper: Arc<Keeper>, key: Key, pages: Pages) -> Self {
+    pub(super) fn over(keeper: Arc<Keeper>, key: GroupKey, pages: Pages) -> Self {
         Self { keeper, key, pages }
     }
 

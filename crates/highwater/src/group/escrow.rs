@@ -43,7 +43,7 @@ use super::cell::{Cell, GRANT_MAX, Word};
 use super::error::ChargeError;
 use super::judge::{Full, Verdict};
 use super::slot::Slot;
-use super::tree::{Core, Key, Shape};
+use super::tree::{Core, GroupKey, Shape};
 
 /// Why a refill did not happen.
 pub(super) enum Stop {
@@ -98,7 +98,7 @@ impl Patience {
 
 impl Core {
     /// Charges `pages` to the group and its ancestors, acting as `cpu`.
-    pub(super) fn charge(&self, key: Key, cpu: CpuId, pages: u64) -> Result<(), ChargeError> {
+    pub(super) fn charge(&self, key: GroupKey, cpu: CpuId, pages: u64) -> Result<(), ChargeError> {
         let slot = self.slot(key.id);
         if take(slot, key, slot.cell(cpu), pages) {
             return Ok(());
@@ -107,7 +107,7 @@ impl Core {
     }
 
     #[cold]
-    fn charge_slow(&self, key: Key, cpu: CpuId, pages: u64) -> Result<(), ChargeError> {
+    fn charge_slow(&self, key: GroupKey, cpu: CpuId, pages: u64) -> Result<(), ChargeError> {
         let slot = self.slot(key.id);
         let mut patience = Patience { attempts: 0 };
         loop {
@@ -176,7 +176,7 @@ impl Core {
     }
 
     /// Reserves `pages` and a grant of tokens on the whole chain.
-    fn refill(&self, key: Key, cpu: CpuId, pages: u64) -> Result<(), Stop> {
+    fn refill(&self, key: GroupKey, cpu: CpuId, pages: u64) -> Result<(), Stop> {
         let slot = self.slot(key.id);
         let cell = slot.cell(cpu);
         // Looking before anything is in flight: charges to a full group do not make one another wait.
@@ -267,7 +267,7 @@ impl Core {
 
     /// Lets the word of `cpu` hold tokens, unless the group is removed or above a maximum. Waits for
     /// the tree's lock, once for each CPU of a group.
-    fn enlist(&self, key: Key, slot: &Slot, cpu: CpuId) {
+    fn enlist(&self, key: GroupKey, slot: &Slot, cpu: CpuId) {
         if slot.cell(cpu).load().is_live() {
             return;
         }
@@ -335,7 +335,7 @@ impl Core {
 }
 
 /// Takes tokens from the word if the handle is still good and they suffice.
-fn take(slot: &Slot, key: Key, cell: &Cell, pages: u64) -> bool {
+fn take(slot: &Slot, key: GroupKey, cell: &Cell, pages: u64) -> bool {
     // The incarnation is read between the load of the word and its swap; see `slot.rs`.
     cell.update(|word| {
         word.taken(pages)

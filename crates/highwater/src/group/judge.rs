@@ -38,7 +38,7 @@ use crate::units::{Estimate, GroupId, Pages};
 use super::cell::{CELL_MAX, Word};
 use super::escrow::Stop;
 use super::ledger::Balance;
-use super::tree::{Core, Key, Shape};
+use super::tree::{Core, GroupKey, Shape};
 
 /// A moment at which a group had no room.
 pub(super) struct Full {
@@ -123,7 +123,7 @@ impl Core {
     }
 
     /// Charges or refuses with the tree closed to others; see "Progress" above.
-    pub(super) fn charge_alone(&self, key: Key, pages: u64) -> Result<(), Stop> {
+    pub(super) fn charge_alone(&self, key: GroupKey, pages: u64) -> Result<(), Stop> {
         let shape = self.shape.write();
         if self.slot(key.id).incarnation() != key.incarnation {
             return Err(Stop::Removed);

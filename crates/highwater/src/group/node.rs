@@ -8,13 +8,13 @@ use crate::units::{CpuId, Estimate, GroupId, Pages};
 use super::charge::Charge;
 use super::error::{ChargeError, ChildError, MaxError};
 use super::slot::Slot;
-use super::tree::{Core, GroupTree, Key, Shared};
+use super::tree::{Core, GroupKey, GroupTree, Shared};
 use super::{GroupEvents, Limits};
 
 /// What never changes in the life of a group.
 #[derive(Debug)]
 pub(super) struct Meta {
-    pub(super) key: Key,
+    pub(super) key: GroupKey,
     pub(super) name: Box<str>,
     pub(super) parent: Option<Arc<Self>>,
     pub(super) depth: u32,
@@ -26,7 +26,7 @@ impl Meta {
     pub(super) fn root(incarnation: u64) -> Self {
         let id = GroupId(0);
         Self {
-            key: Key { id, incarnation },
+            key: GroupKey { id, incarnation },
             name: "".into(),
             parent: None,
             depth: 0,
@@ -39,7 +39,7 @@ impl Meta {
     pub(super) fn child(parent: &Arc<Self>, name: &str, id: GroupId, slot: &Slot) -> Self {
         let incarnation = slot.incarnation() + 1;
         Self {
-            key: Key { id, incarnation },
+            key: GroupKey { id, incarnation },
             name: name.into(),
             parent: Some(Arc::clone(parent)),
             depth: parent.depth + 1,

@@ -33,7 +33,7 @@ const REAP_BATCH: usize = 8;
 
 /// A group in one life of its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Key {
+pub(super) struct GroupKey {
     pub(super) id: GroupId,
     pub(super) incarnation: u64,
 }
@@ -326,7 +326,7 @@ impl Core {
         if !is_valid_name(name) {
             return Err(ChildError::InvalidName);
         }
-        let Key { id: above, .. } = parent.key;
+        let GroupKey { id: above, .. } = parent.key;
         if parent.depth >= DEPTH_MAX {
             return Err(ChildError::TooDeep {
                 parent: above,
@@ -364,7 +364,7 @@ impl Core {
     }
 
     /// The groups directly below, by name.
-    pub(super) fn children(&self, key: Key) -> Vec<Arc<Meta>> {
+    pub(super) fn children(&self, key: GroupKey) -> Vec<Arc<Meta>> {
         let shape = self.shape.read();
         if self.slot(key.id).incarnation() != key.incarnation {
             return Vec::new();
@@ -405,7 +405,7 @@ impl Core {
 
     /// Installs a maximum. One that is below the reservations first takes every token of the
     /// subtree away and lets none come back: `escrow.rs`, "above the maximum".
-    pub(super) fn set_max(&self, key: Key, max: Pages) -> Result<(), MaxError> {
+    pub(super) fn set_max(&self, key: GroupKey, max: Pages) -> Result<(), MaxError> {
         let group = key.id;
         let slot = self.slot(group);
         let shape = self.shape.write();
