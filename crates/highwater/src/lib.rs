@@ -40,9 +40,10 @@
 //!
 //! # Victims
 //!
-//! When reclaim makes no room, the childless group with most memory is the [`Victim`], by exact
-//! numbers. [`Manager::on_exhausted`] says what to do with it. When that does not help either, the
-//! request fails, with the numbers in the error.
+//! When reclaim makes no room, the childless group with most memory is the [`Victim`]: found by
+//! intervals, read exactly, and with a record of how far off the choice can be.
+//! [`Manager::on_exhausted`] says what to do with it. When that does not help either, the request
+//! fails, with the numbers in the error.
 //!
 //! # Snapshots
 //!

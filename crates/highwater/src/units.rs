@@ -274,6 +274,52 @@ index!(
     GroupId, "G"
 );
 
+/// How willingly a group is stopped when memory is out, as in `/proc/PID/oom_score_adj`: the
+/// thousandths of all memory that its usage counts more, or less, when a victim is chosen.
+///
+/// # Examples
+///
+/// ```
+/// use highwater::units::OomScoreAdj;
+/// assert_eq!(OomScoreAdj::clamped(-5000), OomScoreAdj::UNKILLABLE);
+/// assert_eq!(OomScoreAdj::clamped(250).get(), 250);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(transparent))]
+pub struct OomScoreAdj(i16);
+
+impl OomScoreAdj {
+    /// Never a victim.
+    pub const UNKILLABLE: Self = Self(-1000);
+    /// By its usage alone.
+    pub const ZERO: Self = Self(0);
+    /// All of memory more than its usage: before everybody without an adjustment.
+    pub const MAX: Self = Self(1000);
+
+    /// `thousandths`, or the nearest of -1000 and 1000.
+    #[must_use]
+    pub const fn clamped(thousandths: i32) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "1,000 fits 16 bits")]
+        match thousandths {
+            ..=-1000 => Self::UNKILLABLE,
+            1000.. => Self::MAX,
+            between => Self(between as i16),
+        }
+    }
+
+    /// The thousandths, -1000 to 1000.
+    #[must_use]
+    pub const fn get(self) -> i32 {
+        self.0 as i32
+    }
+}
+
+impl fmt::Display for OomScoreAdj {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// What a read of a distributed value returns: a value, and the closed interval `low ..= high`
 /// that holds the exact one.
 ///

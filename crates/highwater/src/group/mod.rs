@@ -26,6 +26,7 @@
 //! | `escrow` | charge, uncharge, refill |
 //! | `judge` | steal; when a refusal is proven; reads of usage |
 //! | `tree` | creating, removing, walking; the invariants as a check |
+//! | `oom` | what the choice of a victim looks at, and the walk over the groups without children |
 //! | `node`, `charge` | handles: a group, and pages charged to it |
 //!
 //! # Orderings
@@ -45,6 +46,7 @@ mod escrow;
 mod tree;
 mod charge;
 mod node;
+mod oom;
 #[cfg(all(test, loom))]
 mod loom;
 #[cfg(all(test, not(loom)))]
@@ -53,7 +55,8 @@ mod tests;
 pub use charge::Charge;
 pub use error::{ChargeError, ChildError, MaxError, RemoveError};
 pub use node::GroupNode;
-pub use tree::GroupTree;
+pub use oom::LeafGroup;
+pub use tree::{GroupKey, GroupTree};
 
 use crate::units::{Bytes, Pages};
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::sync::atomic::{AtomicBool, AtomicI64};
 use crate::sync::{Arc, StatCell};
 use crate::units::{CpuId, Estimate, GroupId, Pages};
 
@@ -20,6 +21,12 @@ pub(super) struct Meta {
     pub(super) depth: u32,
     pub(super) events_max: StatCell,
     events_oom: StatCell,
+    /// Written by: whoever sets it. Read by: selection, and the creation of a child. Publishes:
+    /// nothing.
+    pub(super) oom_score_adj: AtomicI64,
+    /// Whether the group is being stopped. Written by: whoever stops it. Read by: selection.
+    /// Publishes: nothing.
+    pub(super) is_oom_victim: AtomicBool,
 }
 
 impl Meta {
@@ -32,6 +39,8 @@ impl Meta {
             depth: 0,
             events_max: StatCell::new(),
             events_oom: StatCell::new(),
+            oom_score_adj: AtomicI64::new(0),
+            is_oom_victim: AtomicBool::new(false),
         }
     }
 
@@ -45,6 +54,8 @@ impl Meta {
             depth: parent.depth + 1,
             events_max: StatCell::new(),
             events_oom: StatCell::new(),
+            oom_score_adj: AtomicI64::new(parent.oom_score_adj().get().into()),
+            is_oom_victim: AtomicBool::new(false),
         }
     }
 }
@@ -73,6 +84,12 @@ impl GroupNode {
 
     pub(super) fn meta(&self) -> &Meta {
         &self.meta
+    }
+
+    /// The group, and no later one of the same number, in a word.
+    #[must_use]
+    pub fn key(&self) -> GroupKey {
+        self.meta.key
     }
 
     /// The group's identifier in its tree; reused some time after the group is removed.

@@ -12,6 +12,7 @@
 //! to be done when the last page goes.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 use std::ops::ControlFlow;
 
 use crossbeam_utils::CachePadded;
@@ -31,9 +32,9 @@ static SHAPE: LockClass = LockClass::new("group tree", Rank::Groups);
 /// Zombies that one creation looks at: enough to reuse ids faster than removals use them up.
 const REAP_BATCH: usize = 8;
 
-/// A group in one life of its slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct GroupKey {
+/// A group of its tree and no later one of the same number. Ordered by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupKey {
     pub(super) id: GroupId,
     pub(super) incarnation: u64,
 }
@@ -43,6 +44,13 @@ pub(super) struct GroupKey {
 struct Family {
     children: BTreeMap<Box<str>, GroupId>,
     zombies: BTreeSet<GroupId>,
+}
+
+impl Shape {
+    /// The living groups directly below `id`.
+    pub(super) fn children(&self, id: GroupId) -> impl ExactSizeIterator<Item = GroupId> {
+        self.families[id.index()].children.values().copied()
+    }
 }
 
 /// What the tree's lock guards.
@@ -69,6 +77,20 @@ pub(super) struct Core {
 #[derive(Debug)]
 pub(super) struct Keeper {
     pub(super) core: CachePadded<Arc<Core>>,
+}
+
+impl GroupKey {
+    /// The group's number.
+    #[must_use]
+    pub const fn id(self) -> GroupId {
+        self.id
+    }
+}
+
+impl fmt::Display for GroupKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.id.fmt(f)
+    }
 }
 
 /// What the handles of one tree share.
@@ -113,7 +135,7 @@ impl Shared {
 /// ```
 #[derive(Clone, Debug)]
 pub struct GroupTree {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl GroupTree {

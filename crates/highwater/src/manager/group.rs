@@ -7,7 +7,7 @@ use super::slow::{ChargeFailed, Patience};
 use crate::group::{self, ChildError, GroupEvents, GroupNode, Limits, MaxError, RemoveError};
 use crate::reclaim::{Actor, ListSizes, ScanControl};
 use crate::sync::Arc;
-use crate::units::{Bytes, Estimate, GroupId, Pages};
+use crate::units::{Bytes, Estimate, GroupId, OomScoreAdj, Pages};
 
 /// A group of a manager: a tenant, a query, whatever is accounted and limited together. Cheap to
 /// clone. A group stays until it is [removed](Self::remove), whoever drops its handles.
@@ -127,6 +127,36 @@ impl Group {
             result = self.node.set_max(max);
         }
         result
+    }
+
+    /// How willingly the group is stopped when memory is out.
+    #[must_use]
+    pub fn oom_score_adj(&self) -> OomScoreAdj {
+        self.node.oom_score_adj()
+    }
+
+    /// Sets how willingly the group is stopped when memory is out:
+    /// [`GroupNode::set_oom_score_adj`]. Groups below it that exist already keep theirs.
+    pub fn set_oom_score_adj(&self, adj: OomScoreAdj) {
+        self.node.set_oom_score_adj(adj);
+    }
+
+    /// Whether the group, or one above it, is being stopped.
+    #[must_use]
+    pub fn is_oom_victim(&self) -> bool {
+        self.node.is_oom_victim()
+    }
+
+    /// Says that the group is being stopped and will give back what it uses: requests that find no
+    /// memory wait for that, each once and for about 8 ms, before they have another one stopped. Ends
+    /// with [`exit_oom_victim`](Self::exit_oom_victim), or when the group is removed.
+    pub fn mark_oom_victim(&self) {
+        self.node.mark_oom_victim();
+    }
+
+    /// Says that the group is not being stopped, or no longer: it can be chosen again.
+    pub fn exit_oom_victim(&self) {
+        self.node.exit_oom_victim();
     }
 
     /// How often limits were met.

@@ -37,18 +37,19 @@ use std::fmt;
 
 use crate::cache::{FileEntry, PageCache};
 use crate::frame::FramePool;
-use crate::group::GroupTree;
+use crate::group::{GroupKey, GroupNode, GroupTree};
 use crate::memmap::{FrameMemory, MapError};
 use crate::percpu::{self, Regime};
 use crate::reclaim::{Actor, Reclaim, ScanControl};
 use crate::sync::{Arc, LockClass, Mutex, Rank, RwLock};
 use crate::topology::Topology;
 use crate::units::{Bytes, CpuId, Pages};
-use crate::victim::Victim;
+use crate::victim::{self, Decision, Policy, Selector, Victim};
 use background::{Reclaimer, Wakeup};
 use vmstat::ManagerStats;
 
 static HANDLER_LOCK: LockClass = LockClass::new("on_exhausted", Rank::Victim);
+static SELECTION_LOCK: LockClass = LockClass::new("victim_selection", Rank::Selection);
 static CLOSING_LOCK: LockClass = LockClass::new("closing_files", Rank::Leaf);
 
 /// A pool of memory and everything that is done with it. Cheap to clone; all clones are the same
@@ -91,8 +92,40 @@ pub(crate) struct Core {
     stats: ManagerStats,
     wakeup: Arc<Wakeup>,
     on_exhausted: RwLock<Option<Arc<ExhaustedHandler>>>,
+    victims: Mutex<Victims>,
     /// Files that were closed while some of their pages could not leave the cache.
     closing: Mutex<Vec<Arc<FileEntry>>>,
+}
+
+/// How victims are chosen, and the memory for it: reserved here, because it is needed when there is
+/// none.
+struct Victims {
+    policy: Policy,
+    selector: Selector<GroupKey>,
+}
+
+impl Victims {
+    /// Candidates kept in a pass. Chosen: four times what the default policy needs, so that a search
+    /// for a proof rarely takes a second pass; 64 bytes each.
+    const CAPACITY: usize = 68;
+
+    fn new() -> Self {
+        Self {
+            policy: Policy::default(),
+            selector: Selector::with_capacity(Self::CAPACITY),
+        }
+    }
+
+    fn select(
+        &mut self,
+        groups: &GroupTree,
+        target: &GroupNode,
+        total: Pages,
+        is_told: impl Fn(GroupKey) -> bool,
+    ) -> Decision<Victim, GroupNode> {
+        let policy = self.policy.total(total);
+        victim::select(groups, target, is_told, &policy, &mut self.selector)
+    }
 }
 
 type ExhaustedHandler = dyn Fn(&Victim) + Send + Sync;
@@ -121,11 +154,20 @@ impl Manager {
     }
 
     /// Says what to do with a victim when memory is exhausted. Called on the thread that needs
-    /// memory, with no lock held; it should make the victim give memory back, now or soon.
+    /// memory, with no lock held; it should make the victim give memory back, now or soon. If soon, it
+    /// [marks](GroupNode::mark_oom_victim) the group, so that others wait for it too.
     pub fn on_exhausted(&self, handler: impl Fn(&Victim) + Send + Sync + 'static) {
         let former = self.core().on_exhausted.write().replace(Arc::new(handler));
         // Not under the lock: what the former handler holds may end with it, files for example.
         drop(former);
+    }
+
+    /// Says how victims are chosen from now on. What a [`OomScoreAdj`](crate::units::OomScoreAdj) is a
+    /// share of is always the maximum of the group that is full, or the capacity if that is less.
+    ///
+    /// Default: [`Policy::default`].
+    pub fn set_victim_policy(&self, policy: Policy) {
+        self.core().victims.lock().policy = policy;
     }
 
     /// Evicts every page that nobody holds, writing dirty ones back first. Returns how many went.
@@ -210,6 +252,7 @@ impl Core {
             stats: ManagerStats::default(),
             wakeup: Arc::new(Wakeup::new()),
             on_exhausted: RwLock::new(&HANDLER_LOCK, None),
+            victims: Mutex::new(&SELECTION_LOCK, Victims::new()),
             closing: Mutex::new(&CLOSING_LOCK, Vec::new()),
         })
     }

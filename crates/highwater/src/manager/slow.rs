@@ -7,12 +7,16 @@
 //! | frames | direct reclaim from the whole pool | drain every per-CPU list | victim | [`AllocError::Exhausted`] |
 //! | room below a maximum | direct reclaim from the group that is full | | victim below it | [`ChargeFailed`] |
 //!
+//! Where a group is [being stopped](GroupNode::mark_oom_victim) already, a request waits for it as for a
+//! victim of its own: for as long, once, and it counts as one.
+//!
 //! Bounds: a step that frees something is followed by another attempt. [`FRUITLESS_MAX`] steps
 //! without progress lead to a victim, of which there are at most [`VICTIMS_MAX`] for one request,
 //! and no request makes more than [`ATTEMPTS_MAX`] attempts. Between fruitless steps the thread
 //! sleeps for up to a millisecond: what keeps pages from being freed then is somebody reading them.
 //!
-//! No lock is held in here; the embedder's handler may call anything.
+//! No lock is held while it waits, reclaims or calls the embedder's handler, which may call anything.
+//! Choosing a victim allocates nothing.
 
 use std::time::Duration;
 
@@ -20,17 +24,17 @@ use thiserror::Error;
 
 use super::Core;
 use crate::frame::{Exhausted, Pressure, Reserve};
-use crate::group::{self, ChargeError, GroupNode};
+use crate::group::{self, ChargeError, GroupKey, GroupNode};
 use crate::memmap::Frame;
 use crate::reclaim::{Actor, Outcome, ScanControl};
 use crate::sync::{Arc, thread};
 use crate::units::{GroupId, Pages};
-use crate::victim;
+use crate::victim::Decision;
 
 /// Steps without progress before somebody is stopped. Chosen: as the kernel's reclaim retries.
 const FRUITLESS_MAX: u32 = 16;
-/// Victims for one request. Chosen: who is still short after four of the largest groups were told
-/// to stop is better served with an error.
+/// Victims for one request, those of others that it waits for included. Chosen: who is still short
+/// after four of the largest groups were told to stop is better served with an error.
 const VICTIMS_MAX: usize = 4;
 /// Attempts for one request, whatever progress they make: others may take what was freed.
 const ATTEMPTS_MAX: u32 = 4096;
@@ -40,7 +44,7 @@ const DIRECT_GOAL: Pages = Pages(32);
 /// A group refused a charge, and reclaim and victims did not help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
-    "{refusal} (after {attempts} attempts: {reclaimed} reclaimed, {borrowed} in use, {write_failed} not written back, {victims} victims told to stop)"
+    "{refusal} (after {attempts} attempts: {reclaimed} reclaimed, {borrowed} in use, {write_failed} not written back, {victims} victims told to stop, {dying} others waited for)"
 )]
 pub struct ChargeFailed {
     /// Who refused, with its numbers.
@@ -56,6 +60,8 @@ pub struct ChargeFailed {
     pub write_failed: u64,
     /// Victims that were told to stop.
     pub victims: usize,
+    /// Groups that were being stopped already, and were waited for.
+    pub dying: usize,
 }
 
 /// No memory for a page.
@@ -94,10 +100,34 @@ struct Effort {
     attempts: u32,
     fruitless: u32,
     reclaimed: u64,
-    told: Vec<GroupId>,
+    told: Told,
     last: Outcome,
     /// Evictions from the target when this request last paused.
     evictions_seen: u64,
+}
+
+/// Groups that need not be chosen again for one request: told to stop by it, or waited for.
+#[derive(Default)]
+struct Told {
+    keys: [Option<GroupKey>; VICTIMS_MAX],
+    victims: usize,
+    dying: usize,
+}
+
+impl Told {
+    fn len(&self) -> usize {
+        self.victims + self.dying
+    }
+
+    fn contains(&self, key: GroupKey) -> bool {
+        self.keys.contains(&Some(key))
+    }
+
+    /// Remembers a group. The caller has made sure that there is room.
+    fn push(&mut self, key: GroupKey) {
+        let at = self.len();
+        self.keys[at] = Some(key);
+    }
 }
 
 impl Core {
@@ -142,7 +172,8 @@ impl Core {
                     reclaimed: Pages(effort.reclaimed),
                     borrowed: effort.last.nr_borrowed,
                     write_failed: effort.last.nr_write_failed,
-                    victims: effort.told.len(),
+                    victims: effort.told.victims,
+                    dying: effort.told.dying,
                 });
             }
         }
@@ -164,7 +195,7 @@ impl Core {
             return effort.may_retry();
         }
         let pages_may_come = effort.last.nr_borrowed + effort.last.nr_isolated > 0;
-        let victim_may_stop = !effort.told.is_empty();
+        let victim_may_stop = effort.told.len() > 0;
         let waits = pages_may_come || victim_may_stop || patience == Patience::Fault;
         if waits && effort.pause(self.reclaim.evictions_of(&target)) {
             return true;
@@ -236,21 +267,35 @@ impl Core {
         freed > 0
     }
 
-    /// Chooses a victim below `target` and tells the embedder; false when there is nobody to tell.
+    /// Chooses a victim below `target` and tells the embedder, or finds one that is being stopped;
+    /// false when there is neither.
     fn tell_victim(&self, target: &GroupNode, effort: &mut Effort) -> bool {
         let handler = self.on_exhausted.read().as_ref().map(Arc::clone);
         let Some(handler) = handler.filter(|_| effort.told.len() < VICTIMS_MAX) else {
             return false;
         };
-        let Some(victim) = victim::select(&self.groups, target, &effort.told) else {
-            return false;
-        };
-        tracing::warn!(group = %victim.group(), badness = %victim.badness(), "memory is exhausted");
-        effort.told.push(victim.group());
+        let total = target.limits().max.min(self.pool.managed());
+        let decision = self
+            .victims
+            .lock()
+            .select(&self.groups, target, total, |key| effort.told.contains(key));
+        match decision {
+            Decision::Chosen(victim) => {
+                tracing::warn!(group = %victim.group(), decision = %victim.record(), "memory is exhausted");
+                effort.told.push(victim.record().id);
+                effort.told.victims += 1;
+                self.stats.oom_kill.add(1);
+                victim.node().record_oom();
+                handler(&victim);
+            }
+            Decision::Wait { dying, .. } => {
+                tracing::info!(group = %dying.id(), "memory is exhausted, and somebody is being stopped");
+                effort.told.push(dying.key());
+                effort.told.dying += 1;
+            }
+            Decision::Nobody(_) => return false,
+        }
         effort.fruitless = 0;
-        self.stats.oom_kill.add(1);
-        victim.node().record_oom();
-        handler(&victim);
         effort.may_retry()
     }
 }

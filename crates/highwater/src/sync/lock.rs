@@ -23,9 +23,11 @@ pub enum Rank {
     Files,
     /// Table of spaces.
     Spaces,
+    /// Choosing a victim, one thread at a time.
+    Selection,
     /// Shape of the group tree.
     Groups,
-    /// The embedder's callback and the bookkeeping of victims.
+    /// The embedder's callback for victims.
     Victim,
     /// One shard of the page index.
     PageIndex,

@@ -1,0 +1,146 @@
+//! What the choice of a victim looks at: groups without children, how willingly each is stopped,
+//! and whether it is being stopped already.
+//!
+//! The names are the kernel's: `oom_score_adj` of a process, `mark_oom_victim` and
+//! `exit_oom_victim` around the death of one. Both settings end with their group; a later group of
+//! the same number begins anew.
+//!
+//! Source: accounting spec 6.1. Deviation: groups instead of processes; what dies is said by the
+//! embedder, who is the one that stops it.
+
+use crate::sync::atomic::Ordering;
+use crate::units::{Estimate, GroupId, OomScoreAdj, Pages};
+
+use super::node::{GroupNode, Meta};
+use super::tree::{Core, GroupKey, GroupTree, Shape};
+
+/// A group without children, at one moment of a walk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeafGroup {
+    /// Which group.
+    pub key: GroupKey,
+    /// What it uses: [`GroupNode::usage`].
+    pub usage: Estimate<Pages>,
+    /// How willingly it is stopped.
+    pub oom_score_adj: OomScoreAdj,
+    /// Whether it, or a group above it, is being stopped.
+    pub is_oom_victim: bool,
+}
+
+impl Meta {
+    pub(super) fn oom_score_adj(&self) -> OomScoreAdj {
+        // Relaxed: a setting by itself; a selection that runs meanwhile may take the former one.
+        let value = self.oom_score_adj.load(Ordering::Relaxed);
+        OomScoreAdj::clamped(i32::try_from(value).unwrap_or(0))
+    }
+
+    pub(super) fn is_oom_victim(&self) -> bool {
+        // Relaxed: advice to wait; who misses it tells one victim more, as if he had come earlier.
+        self.is_oom_victim.load(Ordering::Relaxed)
+    }
+
+    /// This group or the nearest one above it that is being stopped.
+    fn oom_victim(&self) -> Option<GroupKey> {
+        std::iter::successors(Some(self), |meta| meta.parent.as_deref())
+            .find(|meta| meta.is_oom_victim())
+            .map(|meta| meta.key)
+    }
+}
+
+impl GroupNode {
+    /// How willingly the group is stopped when memory is out.
+    #[must_use]
+    pub fn oom_score_adj(&self) -> OomScoreAdj {
+        self.meta().oom_score_adj()
+    }
+
+    /// Sets how willingly the group is stopped when memory is out. A group begins with what its
+    /// parent has when it is made, as a process does; groups that exist already keep theirs.
+    pub fn set_oom_score_adj(&self, adj: OomScoreAdj) {
+        let value = i64::from(adj.get());
+        // Relaxed: see `Meta::oom_score_adj`.
+        self.meta().oom_score_adj.store(value, Ordering::Relaxed);
+    }
+
+    /// Whether the group, or one above it, is being stopped.
+    #[must_use]
+    pub fn is_oom_victim(&self) -> bool {
+        self.meta().oom_victim().is_some()
+    }
+
+    /// Says that the group, and all below it, is being stopped and will give back what it uses: who
+    /// needs memory waits for that instead of having another one stopped. Ends with
+    /// [`exit_oom_victim`](Self::exit_oom_victim), or when the group is removed.
+    pub fn mark_oom_victim(&self) {
+        // Relaxed: see `Meta::is_oom_victim`.
+        self.meta().is_oom_victim.store(true, Ordering::Relaxed);
+    }
+
+    /// Says that the group is not being stopped, or no longer: it can be chosen again.
+    pub fn exit_oom_victim(&self) {
+        // Relaxed: see `Meta::is_oom_victim`.
+        self.meta().is_oom_victim.store(false, Ordering::Relaxed);
+    }
+}
+
+impl GroupTree {
+    /// The group of that key; `None` once it is gone.
+    ///
+    /// # Cost
+    ///
+    /// As [`GroupTree::get`].
+    #[must_use]
+    pub fn find(&self, key: GroupKey) -> Option<GroupNode> {
+        self.get(key.id()).filter(|node| node.key() == key)
+    }
+
+    /// Shows `visit` each living group below `top` that has no children, and `top` itself if it has
+    /// none, in the order of [`subtree`](Self::subtree). `visit` must not call into the tree, whose
+    /// lock is held.
+    ///
+    /// # Cost
+    ///
+    /// The tree's lock for reading, and for each group an uncontended lock of its own and six loads.
+    /// O(groups in the subtree). No allocation.
+    pub fn for_each_leaf(&self, top: &GroupNode, visit: &mut dyn FnMut(&LeafGroup)) {
+        let core = &self.shared.core;
+        let shape = core.shape.read();
+        if !top.is_removed() {
+            core.for_each_leaf(&shape, top.id(), top.meta().oom_victim(), visit);
+        }
+    }
+}
+
+impl Core {
+    /// Depth first; no deeper than [`DEPTH_MAX`](super::DEPTH_MAX). `dying` is who above is being
+    /// stopped.
+    fn for_each_leaf(
+        &self,
+        shape: &Shape,
+        id: GroupId,
+        dying: Option<GroupKey>,
+        visit: &mut dyn FnMut(&LeafGroup),
+    ) {
+        let slot = self.slot(id);
+        let meta = slot.meta.read();
+        let Some(group) = meta.as_deref() else {
+            return;
+        };
+        let dying = dying.or(group.is_oom_victim().then_some(group.key));
+        let (key, oom_score_adj) = (group.key, group.oom_score_adj());
+        // Released before the next one: a thread holds one lock of a rank.
+        drop(meta);
+        let children = shape.children(id);
+        if children.len() == 0 {
+            return visit(&LeafGroup {
+                key,
+                usage: self.usage(id),
+                oom_score_adj,
+                is_oom_victim: dying.is_some(),
+            });
+        }
+        for child in children {
+            self.for_each_leaf(shape, child, dying, visit);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Groups as candidates: those without children below the group that is full.
+
+use crate::group::{GroupKey, GroupNode, GroupTree, LeafGroup};
+use crate::units::{GroupId, Pages};
+
+use super::choice::{Census, Choice, Decision};
+use super::select::Selector;
+use super::{Candidates, Policy, Standing, State};
+
+/// Selections that are repeated because the group went away, with its last page, before a handle to
+/// it was had.
+const VANISHED_MAX: usize = 4;
+
+/// The group that should be stopped, and on which numbers.
+#[derive(Clone, Debug)]
+pub struct Victim {
+    group: GroupNode,
+    choice: Choice<GroupKey>,
+}
+
+impl Victim {
+    /// The group's number.
+    #[must_use]
+    pub fn group(&self) -> GroupId {
+        self.group.id()
+    }
+
+    /// The group. A handler whose victim gives memory back only later
+    /// [marks it](GroupNode::mark_oom_victim), so that nobody else is stopped meanwhile.
+    #[must_use]
+    pub fn node(&self) -> &GroupNode {
+        &self.group
+    }
+
+    /// The group's path in the tree.
+    #[must_use]
+    pub fn path(&self) -> String {
+        self.group.path()
+    }
+
+    /// What the group used when it was chosen: exactly, unless the policy allows no exact read.
+    #[must_use]
+    pub fn usage(&self) -> Pages {
+        self.choice.usage()
+    }
+
+    /// What the group was chosen by: its usage and its adjustment. Zero if that is negative.
+    #[must_use]
+    pub fn badness(&self) -> Pages {
+        pages(self.choice.badness)
+    }
+
+    /// The most that the next candidate's badness can be: how clear the choice was.
+    #[must_use]
+    pub fn runner_up(&self) -> Pages {
+        self.choice
+            .runner_up
+            .map_or(Pages::ZERO, |next| pages(next.badness))
+    }
+
+    /// Groups that were considered.
+    #[must_use]
+    pub fn candidates(&self) -> usize {
+        self.choice.census.eligible
+    }
+
+    /// The whole record: numbers, how certain they make the choice, and what it cost. Shown, it is
+    /// one line.
+    #[must_use]
+    pub fn record(&self) -> &Choice<GroupKey> {
+        &self.choice
+    }
+}
+
+fn pages(badness: i64) -> Pages {
+    Pages(u64::try_from(badness).unwrap_or(0))
+}
+
+/// The childless groups below a target.
+struct Leaves<'a, F> {
+    groups: &'a GroupTree,
+    target: &'a GroupNode,
+    is_spared: F,
+}
+
+impl<F: Fn(GroupKey) -> bool> Candidates for Leaves<'_, F> {
+    type Id = GroupKey;
+
+    fn for_each(&self, mut visit: impl FnMut(GroupKey, &Standing)) {
+        self.groups
+            .for_each_leaf(self.target, &mut |leaf: &LeafGroup| {
+                let state = if (self.is_spared)(leaf.key) {
+                    State::Spared
+                } else if leaf.is_oom_victim {
+                    State::Dying
+                } else {
+                    State::Ordinary
+                };
+                let standing = Standing::of(leaf.usage)
+                    .with_adj(leaf.oom_score_adj)
+                    .with_state(state);
+                visit(leaf.key, &standing);
+            });
+    }
+
+    fn precise_usage(&self, id: GroupKey) -> Option<Pages> {
+        let node = self.groups.find(id).filter(|node| !node.is_removed())?;
+        Some(node.usage_precise())
+    }
+}
+
+/// Chooses the childless group below `target` (or `target` itself) that should be stopped, leaving
+/// out those that `is_spared` names. It must not call into the tree.
+///
+/// # Accuracy
+///
+/// As [`Selector::select`].
+///
+/// # Cost
+///
+/// One walk over the groups below `target` ([`GroupTree::for_each_leaf`]), and for each exact read
+/// [`GroupNode::usage_precise`]. No allocation.
+pub fn select(
+    groups: &GroupTree,
+    target: &GroupNode,
+    is_spared: impl Fn(GroupKey) -> bool,
+    policy: &Policy,
+    selector: &mut Selector<GroupKey>,
+) -> Decision<Victim, GroupNode> {
+    let leaves = Leaves {
+        groups,
+        target,
+        is_spared,
+    };
+    let mut census = Census::default();
+    for _ in 0..VANISHED_MAX {
+        match selector.select(&leaves, policy) {
+            Decision::Chosen(choice) => {
+                if let Some(group) = groups.find(choice.id) {
+                    return Decision::Chosen(Victim { group, choice });
+                }
+                census = choice.census;
+            }
+            Decision::Wait {
+                dying,
+                census: seen,
+            } => {
+                if let Some(dying) = groups.find(dying) {
+                    return Decision::Wait {
+                        dying,
+                        census: seen,
+                    };
+                }
+                census = seen;
+            }
+            Decision::Nobody(census) => return Decision::Nobody(census),
+        }
+    }
+    Decision::Nobody(census)
+}

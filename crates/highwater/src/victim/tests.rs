@@ -1,0 +1,215 @@
+//! Groups as candidates, badness at its ends, and how a record reads. The search itself is in
+//! `tests/victim.rs`.
+
+use super::{Decision, Policy, Selector, Standing, State, Victim, select};
+use crate::group::{Charge, GroupKey, GroupNode, GroupTree, Limits};
+use crate::units::{CpuId, Estimate, OomScoreAdj, Pages};
+
+const PROVEN: Policy = Policy {
+    reads_max: usize::MAX,
+    width: Pages::ZERO,
+    share: 0,
+    floor: Pages(1),
+    total: Pages(1000),
+};
+
+fn tree_with(usages: &[u64]) -> (GroupTree, Vec<GroupNode>, Vec<Charge>) {
+    let tree = GroupTree::new(8);
+    let mut charges = Vec::new();
+    let mut groups = Vec::new();
+    for (at, &pages) in usages.iter().enumerate() {
+        let group = tree
+            .root()
+            .child(&format!("g{at}"), Limits::default())
+            .expect("a name");
+        let cpu = CpuId::from_index(at % 8);
+        charges.push(group.try_charge_on(cpu, Pages(pages)).expect("no limit"));
+        groups.push(group);
+    }
+    (tree, groups, charges)
+}
+
+fn decide(target: &GroupNode, spared: &[GroupKey]) -> Decision<Victim, GroupNode> {
+    let mut selector = Selector::with_capacity(4);
+    let is_spared = |key| spared.contains(&key);
+    select(&target.tree(), target, is_spared, &PROVEN, &mut selector)
+}
+
+fn choose(target: &GroupNode, spared: &[GroupKey]) -> Option<Victim> {
+    decide(target, spared).chosen()
+}
+
+#[test]
+fn the_group_with_most_memory_is_chosen_by_exact_numbers() {
+    // Goal: with a proof, never off by a page. Method: random usages that differ by single pages, well
+    // within what a group's tokens hide; an oracle sorts them.
+    let mut rng = crate::seed::rng(3);
+    for _ in 0..50 {
+        let usages: Vec<u64> = (0..20).map(|_| 100 + rng.u64(..40)).collect();
+        let (tree, groups, _charges) = tree_with(&usages);
+        let mut oracle: Vec<_> = usages.iter().zip(&groups).collect();
+        oracle.sort_by_key(|(pages, group)| (std::cmp::Reverse(**pages), group.id()));
+        let mut spared = Vec::new();
+        for (at, (pages, group)) in oracle.iter().enumerate() {
+            let victim = choose(&tree.root(), &spared).unwrap();
+            assert_eq!(
+                (victim.group(), victim.badness(), victim.usage()),
+                (group.id(), Pages(**pages), Pages(**pages))
+            );
+            let next = oracle.get(at + 1).map_or(0, |(pages, _)| **pages);
+            assert!(victim.runner_up() >= Pages(next), "{}", victim.record());
+            assert!(victim.runner_up() <= Pages(**pages), "{}", victim.record());
+            assert_eq!(victim.candidates(), usages.len() - at);
+            spared.push(group.key());
+        }
+        assert!(choose(&tree.root(), &spared).is_none());
+    }
+}
+
+#[test]
+fn parents_and_the_innocent_elsewhere_are_not_chosen() {
+    // Goal: pressure in one subtree stops nobody outside it. Method: a larger group elsewhere.
+    let (tree, groups, mut charges) = tree_with(&[10, 500]);
+    let child = groups[0].child("child", Limits::default()).unwrap();
+    charges.push(child.try_charge(Pages(3)).unwrap());
+    let victim = choose(&groups[0], &[]).unwrap();
+    assert_eq!((victim.path(), victim.badness()), (child.path(), Pages(3)));
+    let victim = choose(&tree.root(), &[]).unwrap();
+    assert_eq!(victim.group(), groups[1].id());
+}
+
+#[test]
+fn nobody_is_chosen_where_nothing_is_used() {
+    // Goal: no victim without memory. Method: an empty tree; then groups that hold only tokens, which
+    // an estimate cannot tell from use.
+    let tree = GroupTree::new(2);
+    assert!(choose(&tree.root(), &[]).is_none());
+    let (tree, groups, charges) = tree_with(&[5; 20]);
+    drop(charges);
+    assert!(groups[0].usage().high > Pages::ZERO, "tokens are parked");
+    assert!(choose(&tree.root(), &[]).is_none());
+    let _held = groups[7].try_charge(Pages(1)).unwrap();
+    let victim = choose(&tree.root(), &[]).unwrap();
+    assert_eq!((victim.group(), victim.usage()), (groups[7].id(), Pages(1)));
+}
+
+#[test]
+fn adjustments_count_and_pass_to_new_children() {
+    // Goal: thousandths of all memory; unkillable never. Method: 1,000 pages in all, so that a
+    // thousandth is a page; the order that each adjustment must give.
+    let (tree, groups, mut charges) = tree_with(&[300, 200, 100]);
+    let chosen = || choose(&tree.root(), &[]).map(|victim| (victim.group(), victim.badness()));
+    let adjust = |at: usize, adj| groups[at].set_oom_score_adj(OomScoreAdj::clamped(adj));
+    adjust(2, 250);
+    assert_eq!(chosen(), Some((groups[2].id(), Pages(350))));
+    adjust(2, -250);
+    assert_eq!(chosen(), Some((groups[0].id(), Pages(300))));
+    adjust(0, -1000);
+    assert_eq!(chosen(), Some((groups[1].id(), Pages(200))));
+    let child = groups[0].child("child", Limits::default()).unwrap();
+    charges.push(child.try_charge(Pages(900)).unwrap());
+    assert_eq!(child.oom_score_adj(), OomScoreAdj::UNKILLABLE);
+    assert_eq!(chosen(), Some((groups[1].id(), Pages(200))));
+    adjust(1, -1000);
+    assert_eq!(chosen(), Some((groups[2].id(), Pages::ZERO)), "100 - 250");
+    adjust(2, -1000);
+    assert_eq!(chosen(), None);
+}
+
+#[test]
+fn who_is_being_stopped_is_waited_for() {
+    // Goal: nobody else is stopped while somebody gives back, unless he is spared, has nothing, or is
+    // gone. Method: mark leaves and a parent; look from above, beside and below.
+    let (tree, groups, mut charges) = tree_with(&[10, 500, 20]);
+    let waits_for = |target: &GroupNode, spared: &[GroupKey]| match decide(target, spared) {
+        Decision::Wait { dying, .. } => Some(dying.id()),
+        _ => None,
+    };
+    groups[0].mark_oom_victim();
+    assert_eq!(waits_for(&tree.root(), &[]), Some(groups[0].id()));
+    assert_eq!(waits_for(&groups[1], &[]), None);
+    assert_eq!(waits_for(&tree.root(), &[groups[0].key()]), None);
+    let child = groups[0].child("child", Limits::default()).unwrap();
+    assert_eq!(waits_for(&tree.root(), &[]), None, "nothing to wait for");
+    charges.push(child.try_charge(Pages(200)).unwrap());
+    assert!(child.is_oom_victim());
+    assert_eq!(waits_for(&tree.root(), &[]), Some(child.id()));
+    assert_eq!(waits_for(&child, &[]), Some(child.id()));
+    groups[2].mark_oom_victim();
+    assert_eq!(waits_for(&tree.root(), &[]), Some(child.id()), "uses more");
+    groups[0].exit_oom_victim();
+    assert_eq!(waits_for(&tree.root(), &[]), Some(groups[2].id()));
+    tree.remove(&groups[2]).unwrap();
+    let victim = choose(&tree.root(), &[]).unwrap();
+    assert_eq!(victim.group(), groups[1].id());
+}
+
+#[test]
+fn a_later_group_of_the_same_number_begins_anew() {
+    // Goal: settings and sparing end with their group. Method: remove and make until the number comes
+    // back.
+    let tree = GroupTree::new(2);
+    let first = tree.root().child("a", Limits::default()).unwrap();
+    first.set_oom_score_adj(OomScoreAdj::MAX);
+    first.mark_oom_victim();
+    tree.remove(&first).unwrap();
+    let later = tree.root().child("a", Limits::default()).unwrap();
+    assert_eq!(later.id(), first.id(), "numbers are reused");
+    assert_eq!(later.oom_score_adj(), OomScoreAdj::ZERO);
+    assert!(!later.is_oom_victim());
+    assert!(tree.find(first.key()).is_none());
+    let _held = later.try_charge(Pages(1)).unwrap();
+    let victim = choose(&tree.root(), &[first.key()]).unwrap();
+    assert_eq!(victim.group(), later.id());
+}
+
+#[test]
+fn badness_saturates_and_keeps_order() {
+    // Goal: no overflow, and more usage is never less bad. Method: the ends of every input.
+    let values = [0, 1, 1 << 40, i64::MAX as u64, u64::MAX - 1, u64::MAX];
+    let unknown = Standing::of(Estimate::exact(Pages::ZERO));
+    for total in values {
+        let policy = PROVEN.total(Pages(total));
+        for adj in [-5000, -1000, -999, -1, 0, 1, 999, 1000, 5000] {
+            let standing = unknown.with_adj(OomScoreAdj::clamped(adj));
+            let badness = values.map(|usage| policy.badness(&standing, Pages(usage)));
+            assert!(badness.is_sorted(), "{badness:?}");
+            assert!(badness[0] > i64::MIN && badness[5] < i64::MAX);
+        }
+        let first = unknown.with_state(State::First);
+        assert_eq!(policy.badness(&first, Pages::ZERO), i64::MAX);
+    }
+    let adjusted = unknown.with_adj(OomScoreAdj::clamped(-250));
+    let policy = PROVEN.total(Pages(4000));
+    assert_eq!(policy.badness(&adjusted, Pages(1500)), 500);
+    assert_eq!(policy.badness(&adjusted, Pages(500)), -500);
+    assert_eq!(PROVEN.indifferent_within_share(10).indifference(-5), 0);
+    assert_eq!(PROVEN.indifferent_within_share(10).indifference(4000), 40);
+    assert_eq!(
+        PROVEN
+            .indifferent_within_share(u32::MAX)
+            .indifference(i64::MAX),
+        u64::MAX
+    );
+}
+
+#[test]
+fn a_record_is_one_line_with_every_number() {
+    // Goal: a log says who, why, how certain and at what cost. Method: the whole text.
+    let (tree, groups, _charges) = tree_with(&[300, 200, 100]);
+    let victim = choose(&tree.root(), &[]).unwrap();
+    assert_eq!(
+        victim.record().to_string(),
+        "G1: 300 pages (estimate 332 pages (268 pages to 332 pages)); proven; next G2 with at most \
+         232; 3 scanned, 3 eligible, 1 in reach, 1 read, 1 pass"
+    );
+    groups[2].set_oom_score_adj(OomScoreAdj::MAX);
+    let mut selector = Selector::with_capacity(1);
+    let unread = PROVEN.reads_max(0);
+    let decision = select(&tree, &tree.root(), |_| false, &unread, &mut selector);
+    assert_eq!(
+        decision.chosen().unwrap().record().to_string(),
+        "G3: estimate 132 pages (68 pages to 132 pages), not read, badness 1068 with oom_score_adj \
+         1000; proven; next G1 with at most 332; 3 scanned, 3 eligible, 2 in reach, 0 read, 1 pass"
+    );
+}
