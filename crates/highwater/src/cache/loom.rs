@@ -3,7 +3,7 @@
 
 use ::loom::{model, thread};
 
-use super::{Access, Backing, EvictBatch, FileEntry, Kept, PageCache, PageKey, Presence};
+use super::{Access, Backing, EvictBatch, FileEntry, Kept, PageCache, PageKey, Presence, SpaceId};
 use crate::memmap::FrameMemory;
 use crate::percpu::Regime;
 use crate::sync::Arc;

@@ -99,16 +99,20 @@ pub struct Added {
 /// cells.add(1, -3);
 /// assert_eq!((cells.precise_sum(0), cells.precise_sum(1)), (3, -3));
 /// ```
+// What an add needs comes first, on one line.
+#[repr(C, align(64))]
 pub struct Cells {
+    lines: Box<[Line]>,
     writer: Writer,
     nr_cpus: u32,
-    words: usize,
-    lines_per_slot: usize,
-    lines: Box<[Line]>,
-    /// What a touched cell of value zero holds.
-    zero: i64,
+    /// Bytes from one slot to the next.
+    stride: usize,
     /// The bits of a cell that change when its value leaves its band; none without a band.
     mask: i64,
+    words: usize,
+    lines_per_slot: usize,
+    /// What a touched cell of value zero holds.
+    zero: i64,
     /// For each word, the slots that were added to.
     touched: Box<[Touched]>,
     aborts: StatCell,
@@ -173,6 +177,7 @@ impl Cells {
             nr_cpus: cpus,
             words,
             lines_per_slot,
+            stride: lines_per_slot * size_of::<Line>(),
             lines: lines.into_boxed_slice(),
             zero: centre << 1 | 1,
             // Of a band of 2^s, values of one band share all bits from s on: s + 1 in the cell.
@@ -223,13 +228,12 @@ impl Cells {
         cover: &dyn Fn(usize),
     ) -> Added {
         self.check_word(word);
-        match self.writer {
-            Writer::Restartable(Some(area)) => match self.attempt::<DELAY>(area, word, delta, 0) {
-                Attempt::Committed { cpu, new } => self.added(cpu as usize, new),
-                trouble => self.add_after::<DELAY>(trouble, area, word, delta, cover),
-            },
-            Writer::Restartable(None) => self.add_atomically(self.nr_cpus(), word, delta, cover),
-            Writer::Atomic => self.add_atomically(self.hinted_slot(), word, delta, cover),
+        let Some(area) = self.writer.area else {
+            return self.add_atomically(self.hinted_slot(), word, delta, cover);
+        };
+        match self.attempt::<DELAY>(area, word, delta) {
+            Attempt::Committed { cpu, new } => self.added(cpu as usize, new),
+            trouble => self.add_after::<DELAY>(trouble, area, word, delta, cover),
         }
     }
 
@@ -245,18 +249,19 @@ impl Cells {
     /// When there is no such word.
     #[inline]
     pub fn try_add(&self, word: usize, delta: i64) -> bool {
+        self.try_add_delayed::<0>(word, delta)
+    }
+
+    /// As [`try_add`](Self::try_add), with delays as [`add_delayed`](Self::add_delayed).
+    #[inline]
+    pub(super) fn try_add_delayed<const DELAY: u32>(&self, word: usize, delta: i64) -> bool {
         self.check_word(word);
-        match self.writer {
-            Writer::Restartable(Some(area)) => {
-                match self.attempt::<0>(area, word, delta, self.mask) {
-                    Attempt::Committed { .. } => true,
-                    Attempt::Refused | Attempt::Aborted => false,
-                    Attempt::Elsewhere => self.try_add_atomically(self.nr_cpus(), word, delta),
-                }
-            }
-            Writer::Restartable(None) => self.try_add_atomically(self.nr_cpus(), word, delta),
-            Writer::Atomic => self.try_add_atomically(self.hinted_slot(), word, delta),
-        }
+        let Some(area) = self.writer.area else {
+            return self.try_add_atomically(self.hinted_slot(), word, delta);
+        };
+        let (column, mask) = (self.column(word), self.mask);
+        // SAFETY: as in `attempt`.
+        unsafe { area.try_add::<DELAY>(column, delta << 1, mask) }
     }
 
     /// Adds `delta` to `word` as if running on `cpu`; wraps. Any thread may act as any CPU.
@@ -367,7 +372,7 @@ impl Cells {
     /// How the words are written.
     #[must_use]
     pub fn regime(&self) -> Regime {
-        self.writer.regime()
+        self.writer.regime
     }
 
     /// Restartable sequences that were interrupted and tried again. A statistic.
@@ -394,7 +399,7 @@ impl Cells {
                 Attempt::Aborted => self.aborts.add(1),
                 Attempt::Elsewhere => break,
             }
-            trouble = self.attempt::<DELAY>(area, word, delta, 0);
+            trouble = self.attempt::<DELAY>(area, word, delta);
         }
         match trouble {
             Attempt::Committed { cpu, new } => self.added(cpu as usize, new),
@@ -418,19 +423,27 @@ impl Cells {
 
     /// Runs the sequence once over the cells of `word`.
     #[inline]
-    fn attempt<const DELAY: u32>(&self, area: Area, word: usize, delta: i64, mask: i64) -> Attempt {
-        debug_assert!(word < self.words && self.slots() > self.nr_cpus());
-        let column = Column {
+    fn attempt<const DELAY: u32>(&self, area: Area, word: usize, delta: i64) -> Attempt {
+        let column = self.column(word);
+        // SAFETY: see `column`. Only the restartable regime has an area, and in it nothing else
+        // writes the slots below `nr_cpus`: `add_on` refuses, and `add_atomically` is given the
+        // extra slot.
+        unsafe { area.attempt_add::<DELAY>(column, delta << 1) }
+    }
+
+    /// The cells of `word`, of those slots that belong to CPUs.
+    ///
+    /// `lines` has at least `nr_cpus` runs of `lines_per_slot` lines, each an array of words, and
+    /// callers have checked `word < words <= lines_per_slot * LINE_WORDS`: every cell of the column
+    /// is one of them, and lives as long as `self`.
+    #[inline]
+    fn column(&self, word: usize) -> Column {
+        debug_assert!(word < self.words && self.slots() >= self.nr_cpus());
+        Column {
             first: self.lines.as_ptr().cast::<AtomicI64>().wrapping_add(word),
-            stride: self.lines_per_slot * size_of::<Line>(),
+            stride: self.stride,
             nr_cpus: self.nr_cpus,
-        };
-        // SAFETY: `lines` has `slots() > nr_cpus` runs of `lines_per_slot` lines, each an array of
-        // words, and callers have checked `word < words <= lines_per_slot * LINE_WORDS`: every cell
-        // of the column is one of them, and `&self` keeps it alive. Callers are in the restartable
-        // regime, in which nothing else writes the slots below `nr_cpus`: `add_on` refuses, and
-        // `add_atomically` is given the extra slot.
-        unsafe { area.attempt_add::<DELAY>(column, delta << 1, mask) }
+        }
     }
 
     fn add_atomically(&self, slot: usize, word: usize, delta: i64, cover: &dyn Fn(usize)) -> Added {
@@ -462,13 +475,14 @@ impl Cells {
                 .is_ok()
     }
 
-    /// The slot of the CPU that the thread seems to run on; any slot would be right.
+    /// The slot of the CPU that the thread seems to run on; any slot would be right. The extra slot
+    /// where there should be sequences and are none.
     fn hinted_slot(&self) -> usize {
         let cpu = current_cpu().index();
-        if cpu < self.nr_cpus() {
-            cpu
-        } else {
-            cpu % self.nr_cpus()
+        match self.writer.regime {
+            Regime::Restartable => self.nr_cpus(),
+            Regime::Atomic if cpu < self.nr_cpus() => cpu,
+            Regime::Atomic => cpu % self.nr_cpus(),
         }
     }
 

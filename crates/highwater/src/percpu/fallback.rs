@@ -40,7 +40,14 @@ impl Area {
     /// # Safety
     ///
     /// As for the real one; cannot be called.
-    pub(super) unsafe fn attempt_add<const DELAY: u32>(self, _: Column, _: i64, _: i64) -> Attempt {
+    pub(super) unsafe fn attempt_add<const DELAY: u32>(self, _: Column, _: i64) -> Attempt {
+        match self {}
+    }
+
+    /// # Safety
+    ///
+    /// As for the real one; cannot be called.
+    pub(super) unsafe fn try_add<const DELAY: u32>(self, _: Column, _: i64, _: i64) -> bool {
         match self {}
     }
 
@@ -54,7 +61,12 @@ impl Area {
     /// # Safety
     ///
     /// As for the real one; cannot be called.
-    pub(super) unsafe fn attempt_add_owned(self, _: *const i64, _: CpuId, _: i64) -> Attempt {
+    pub(super) unsafe fn try_add_owned<const DELAY: u32>(
+        self,
+        _: *const i64,
+        _: CpuId,
+        _: i64,
+    ) -> bool {
         match self {}
     }
 }

@@ -9,7 +9,6 @@
 
 use std::fmt;
 
-use super::attempt::Attempt;
 use super::cells::RETRIES_MAX;
 use super::{Area, Regime, Writer, current_cpu};
 use crate::sync::atomic::{AtomicI64, AtomicU32, Ordering};
@@ -53,11 +52,21 @@ impl<const N: usize> Home<N> {
     /// When there is no such word.
     #[inline]
     pub fn try_add(&self, word: usize, delta: i64) -> bool {
-        match self.writer {
-            Writer::Restartable(Some(area)) => self.try_add_restartable(area, word, delta),
-            Writer::Restartable(None) => false,
-            Writer::Atomic => self.try_add_as(current_cpu(), word, delta),
-        }
+        self.try_add_delayed::<0>(word, delta)
+    }
+
+    /// As [`try_add`](Self::try_add), with `DELAY` turns of a loop at each point where being
+    /// interrupted must restart the sequence.
+    #[inline]
+    pub(super) fn try_add_delayed<const DELAY: u32>(&self, word: usize, delta: i64) -> bool {
+        let Some(area) = self.writer.area else {
+            return self.writer.regime == Regime::Atomic
+                && self.try_add_as(current_cpu(), word, delta);
+        };
+        // Relaxed: see the field.
+        let owner = CpuId(self.owner.load(Ordering::Relaxed));
+        self.attempt::<DELAY>(area, word, delta, owner)
+            || self.try_add_again::<DELAY>(area, word, delta)
     }
 
     /// As [`try_add`](Self::try_add), as if running on `cpu`.
@@ -69,7 +78,7 @@ impl<const N: usize> Home<N> {
     #[inline]
     pub fn try_add_on(&self, cpu: CpuId, word: usize, delta: i64) -> bool {
         assert!(
-            matches!(self.writer, Writer::Atomic),
+            self.writer.regime == Regime::Atomic,
             "acting as {cpu} needs the atomic regime: these words are written by their own CPU"
         );
         self.try_add_as(cpu, word, delta)
@@ -95,41 +104,31 @@ impl<const N: usize> Home<N> {
         (owner != NOBODY).then_some(CpuId(owner))
     }
 
-    #[inline]
-    fn try_add_restartable(&self, area: Area, word: usize, delta: i64) -> bool {
-        // Relaxed: see the field.
-        let owner = self.owner.load(Ordering::Relaxed);
-        match self.attempt(area, word, delta, owner) {
-            Attempt::Committed { .. } => true,
-            Attempt::Elsewhere if owner != NOBODY => false,
-            _ => self.try_add_again(area, word, delta),
-        }
-    }
-
-    /// What follows an attempt that had no owner, or was interrupted.
+    /// What follows an attempt that did not add: others, as long as the thread is at home.
     #[cold]
     #[inline(never)]
-    fn try_add_again(&self, area: Area, word: usize, delta: i64) -> bool {
+    fn try_add_again<const DELAY: u32>(&self, area: Area, word: usize, delta: i64) -> bool {
         for _ in 0..RETRIES_MAX {
-            let Some(owner) = area.cpu().map(|cpu| self.owner_or(cpu)) else {
+            let Some(cpu) = area.cpu() else {
                 return false;
             };
-            match self.attempt(area, word, delta, owner.0) {
-                Attempt::Committed { .. } => return true,
-                Attempt::Aborted => {}
-                Attempt::Elsewhere | Attempt::Refused => return false,
+            if self.owner_or(cpu) != cpu {
+                return false;
+            }
+            if self.attempt::<DELAY>(area, word, delta, cpu) {
+                return true;
             }
         }
         false
     }
 
     #[inline]
-    fn attempt(&self, area: Area, word: usize, delta: i64, owner: u32) -> Attempt {
+    fn attempt<const DELAY: u32>(&self, area: Area, word: usize, delta: i64, owner: CpuId) -> bool {
         let cell = std::ptr::from_ref(&self.words[word]).cast::<i64>();
         // SAFETY: the cell is one of ours, and `&self` keeps it alive. In this regime only this
         // sequence writes it, and always as the owner: the number is set once, and nobody runs on
         // the CPU that it names before that.
-        unsafe { area.attempt_add_owned(cell, CpuId(owner), delta) }
+        unsafe { area.try_add_owned::<DELAY>(cell, owner, delta) }
     }
 
     #[inline]
@@ -159,7 +158,7 @@ impl<const N: usize> Home<N> {
 impl<const N: usize> fmt::Debug for Home<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Home")
-            .field("regime", &self.writer.regime())
+            .field("regime", &self.writer.regime)
             .field("owner", &self.owner())
             .field("words", &self.words)
             .finish()

@@ -126,26 +126,20 @@ fn area() -> Option<Area> {
     *AREA.get_or_init(Area::find)
 }
 
-/// How the words of an object are written: the [`Regime`], with what it needs.
+/// How the words of an object are written.
 #[derive(Clone, Copy)]
-enum Writer {
-    /// `None` where the system has no rseq: every add takes a word that is added to atomically.
-    Restartable(Option<Area>),
-    Atomic,
+struct Writer {
+    /// Where sequences run: in the restartable regime, if the system has any.
+    area: Option<Area>,
+    regime: Regime,
 }
 
 impl Writer {
     fn new(regime: Regime) -> Self {
-        match regime {
-            Regime::Restartable => Self::Restartable(area()),
-            Regime::Atomic => Self::Atomic,
-        }
-    }
-
-    fn regime(self) -> Regime {
-        match self {
-            Self::Restartable(_) => Regime::Restartable,
-            Self::Atomic => Regime::Atomic,
-        }
+        let area = match regime {
+            Regime::Restartable => area(),
+            Regime::Atomic => None,
+        };
+        Self { area, regime }
     }
 }

@@ -1,7 +1,7 @@
 //! The restartable sequence in pseudo-code, the kernel's structures, and how to find them.
 //!
 //! ```text
-//! attempt_add(column, delta, mask) -> Committed { cpu, new } | Refused | Aborted | Elsewhere
+//! attempt_add(column, delta) -> Committed { cpu, new } | Refused | Aborted | Elsewhere
 //!
 //!         area.rseq_cs = &descriptor          arm: from here on the kernel checks the range
 //! start:  cpu  = area.cpu_id                  stays true until `post`, or we do not get there
@@ -12,8 +12,6 @@
 //!         if old is even                      not touched yet: see the module `cells`
 //!             return Refused
 //!         new  = old + delta
-//!         if (old ^ new) & mask               leaves its band: see the module `cells`
-//!             return Refused
 //!         *cell = new                         COMMIT: the only store, the last instruction
 //! post:   return Committed { cpu, new }
 //!
@@ -28,10 +26,14 @@
 //!             return Refused
 //!         *cell = new                         COMMIT
 //!
-//! attempt_add_owned(cell, owner, delta)       as above
+//! try_add(column, delta, mask) -> added or not; as `attempt_add`, but before the commit
+//!         if (old ^ new) & mask               leaves its band: see the module `cells`
+//!             return not added
+//!
+//! try_add_owned(cell, owner, delta) -> added or not
 //!         if cpu != owner
-//!             return Elsewhere
-//!         *cell = new = *cell + delta         COMMIT: the store
+//!             return not added
+//!         *cell = *cell + delta               COMMIT: the store
 //! ```
 //!
 //! A thread that is preempted, migrated or delivers a signal between `start` and `post` continues

@@ -6,6 +6,7 @@
 
 use std::arch::asm;
 use std::mem::offset_of;
+use std::num::NonZeroIsize;
 use std::ops::RangeBounds;
 
 use super::attempt::{Attempt, Column};
@@ -15,8 +16,8 @@ use crate::units::CpuId;
 /// Proof that the C library gives every thread an rseq area, and where it is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Area {
-    /// Bytes from the thread pointer to the area.
-    offset: isize,
+    /// Bytes from the thread pointer to the area. Never zero: there the thread's own control block is.
+    offset: NonZeroIsize,
 }
 
 /// CPU number that an aborted attempt reports: above every real one, and none that the kernel uses
@@ -27,13 +28,13 @@ const ABORTED: u32 = 1 << 31;
 const REFUSED: u32 = ABORTED | 1;
 
 /// One restartable sequence: arms, reads the CPU number into `{cpu}`, runs `body`, whose last
-/// instruction is the commit. The body may jump to `3f` (leave, with what is in `{cpu}`) and to
-/// `6f` (refuse), and uses `{scratch}` freely.
+/// instruction is the commit. The body uses `{scratch}` freely and may jump out of the sequence;
+/// `aborted` is where the kernel sends it.
 ///
 /// Clobbers: the registers named, the flags, and the memory of the cell and of the area. The kernel
 /// restores all registers but the instruction pointer when it aborts.
 macro_rules! sequence {
-    ($area:expr, [$($body:literal),* $(,)?], $($operands:tt)*) => {
+    ($area:expr, [$($body:literal),* $(,)?], aborted [$($aborted:literal),*], $($operands:tt)*) => {
         asm!(
             // The descriptor, and a pointer to it by which debuggers find all of them.
             ".pushsection __rseq_cs, \"aw\"",
@@ -54,24 +55,18 @@ macro_rules! sequence {
             $($body,)*
             // post
             "3:",
-            // abort and refusal, out of line. The bytes before the signature make it a valid
-            // instruction (`ud1`) for disassemblers; it is never executed.
+            // abort, out of line. The bytes before the signature make it a valid instruction (`ud1`)
+            // for disassemblers; it is never executed.
             ".pushsection __rseq_failure, \"ax\"",
             ".byte 0x0f, 0xb9, 0x3d",
             ".long {signature}",
             "5:",
-            "mov {cpu:e}, {aborted}",
-            "jmp 3b",
-            "6:",
-            "mov {cpu:e}, {refused}",
-            "jmp 3b",
+            $($aborted,)*
             ".popsection",
-            area = in(reg) $area.offset,
+            area = in(reg) $area.offset.get(),
             rseq_cs = const offset_of!(RseqArea, rseq_cs),
             cpu_id = const offset_of!(RseqArea, cpu_id),
             signature = const SIGNATURE,
-            aborted = const ABORTED,
-            refused = const REFUSED,
             $($operands)*
             options(nostack),
         )
@@ -81,7 +76,8 @@ macro_rules! sequence {
 impl Area {
     /// The area of this process's threads, if the C library registers them.
     pub(super) fn find() -> Option<Self> {
-        area_offset().map(|offset| Self { offset })
+        let offset = NonZeroIsize::new(area_offset()?)?;
+        Some(Self { offset })
     }
 
     /// The CPU that the thread runs on, or `None` if the thread is not registered.
@@ -94,7 +90,7 @@ impl Area {
             asm!(
                 "mov {cpu:e}, dword ptr fs:[{area} + {cpu_id}]",
                 cpu = out(reg) cpu,
-                area = in(reg) self.offset,
+                area = in(reg) self.offset.get(),
                 cpu_id = const offset_of!(RseqArea, cpu_id),
                 options(nostack, preserves_flags, readonly),
             );
@@ -103,8 +99,8 @@ impl Area {
         (cpu.cast_signed() >= 0).then_some(CpuId(cpu))
     }
 
-    /// Adds `delta` to the cell of the CPU that the thread runs on, if the cell is odd and the bits
-    /// of `mask` stay as they are; else does nothing.
+    /// Adds `delta` to the cell of the CPU that the thread runs on, if the cell is odd; else does
+    /// nothing.
     ///
     /// `DELAY` is 0 outside tests. There it is a number of turns to spend at each of the two points
     /// where an interruption would do harm if the sequence were not restarted: with the CPU number
@@ -119,7 +115,6 @@ impl Area {
         self,
         column: Column,
         delta: i64,
-        mask: i64,
     ) -> Attempt {
         let cpu: u32;
         let new: i64;
@@ -144,9 +139,6 @@ impl Area {
                     "test {scratch:l}, 1",
                     "jz 6f",
                     "add {new}, {scratch}",
-                    "xor {scratch}, {new}",
-                    "test {scratch}, {mask}",
-                    "jnz 6f",
                     ".if {delay}",
                     "mov {scratch:e}, {delay}",
                     "9:",
@@ -156,18 +148,78 @@ impl Area {
                     // COMMIT
                     "mov qword ptr [{first} + {cell}], {new}",
                 ],
+                aborted ["mov {cpu:e}, {aborted}", "jmp 3b", "6:", "mov {cpu:e}, {refused}", "jmp 3b"],
                 first = in(reg) column.first,
                 stride = in(reg) column.stride,
                 nr_cpus = in(reg) column.nr_cpus,
-                mask = in(reg) mask,
                 new = inout(reg) delta => new,
                 cpu = out(reg) cpu,
                 cell = out(reg) _,
                 scratch = out(reg) _,
                 delay = const DELAY,
+                aborted = const ABORTED,
+                refused = const REFUSED,
             );
         }
         Self::outcome(cpu, ..column.nr_cpus, new)
+    }
+
+    /// As [`attempt_add`](Self::attempt_add), if moreover the bits of `mask` stay as they are.
+    /// Whether it was added: the common case is one test shorter for not saying more.
+    ///
+    /// # Safety
+    ///
+    /// As for [`attempt_add`](Self::attempt_add).
+    #[inline]
+    pub(super) unsafe fn try_add<const DELAY: u32>(
+        self,
+        column: Column,
+        delta: i64,
+        mask: i64,
+    ) -> bool {
+        // SAFETY: as in `attempt_add`. Whatever leaves the sequence early has stored nothing.
+        unsafe {
+            sequence!(
+                self,
+                [
+                    "cmp {cpu:e}, {nr_cpus:e}",
+                    "jae {not_added}",
+                    ".if {delay}",
+                    "mov {scratch:e}, {delay}",
+                    "8:",
+                    "dec {scratch:e}",
+                    "jnz 8b",
+                    ".endif",
+                    "imul {cpu:r}, {stride}",
+                    "mov {scratch}, qword ptr [{first} + {cpu:r}]",
+                    "test {scratch:l}, 1",
+                    "jz {not_added}",
+                    "add {new}, {scratch}",
+                    "xor {scratch}, {new}",
+                    "test {scratch}, {mask}",
+                    "jnz {not_added}",
+                    ".if {delay}",
+                    "mov {scratch:e}, {delay}",
+                    "9:",
+                    "dec {scratch:e}",
+                    "jnz 9b",
+                    ".endif",
+                    // COMMIT
+                    "mov qword ptr [{first} + {cpu:r}], {new}",
+                ],
+                aborted ["jmp {not_added}"],
+                first = in(reg) column.first,
+                stride = in(reg) column.stride,
+                nr_cpus = in(reg) column.nr_cpus,
+                mask = in(reg) mask,
+                new = inout(reg) delta => _,
+                cpu = out(reg) _,
+                scratch = out(reg) _,
+                delay = const DELAY,
+                not_added = label { return false },
+            );
+        }
+        true
     }
 
     /// Stores `new` in `cell`, if it is zero and the thread runs on `owner`; else does nothing.
@@ -190,49 +242,66 @@ impl Area {
                     // COMMIT
                     "mov qword ptr [{cell}], {new}",
                 ],
+                aborted ["mov {cpu:e}, {aborted}", "jmp 3b", "6:", "mov {cpu:e}, {refused}", "jmp 3b"],
                 cell = in(reg) cell,
                 owner = in(reg) owner.0,
                 new = in(reg) new,
                 cpu = out(reg) cpu,
                 scratch = out(reg) _,
+                aborted = const ABORTED,
+                refused = const REFUSED,
             );
         }
         Self::outcome(cpu, owner.0..=owner.0, new)
     }
 
-    /// Adds `delta` to `cell`, if the thread runs on `owner`; else does nothing.
+    /// Adds `delta` to `cell`, if the thread runs on `owner` and is not interrupted; else does
+    /// nothing. Whether it was added.
     ///
     /// # Safety
     ///
     /// As for [`attempt_init`](Self::attempt_init).
     #[inline]
-    pub(super) unsafe fn attempt_add_owned(
+    pub(super) unsafe fn try_add_owned<const DELAY: u32>(
         self,
         cell: *const i64,
         owner: CpuId,
         delta: i64,
-    ) -> Attempt {
-        let cpu: u32;
-        let new: i64;
+    ) -> bool {
         // SAFETY: as in `attempt_add`; only the owner's CPU gets to the store.
         unsafe {
             sequence!(
                 self,
                 [
                     "cmp {cpu:e}, {owner:e}",
-                    "jne 3f",
+                    "jne {not_added}",
+                    ".if {delay}",
+                    "mov {scratch:e}, {delay}",
+                    "8:",
+                    "dec {scratch:e}",
+                    "jnz 8b",
+                    ".endif",
                     "add {new}, qword ptr [{cell}]",
+                    ".if {delay}",
+                    "mov {scratch:e}, {delay}",
+                    "9:",
+                    "dec {scratch:e}",
+                    "jnz 9b",
+                    ".endif",
                     // COMMIT
                     "mov qword ptr [{cell}], {new}",
                 ],
+                aborted ["jmp {not_added}"],
                 cell = in(reg) cell,
                 owner = in(reg) owner.0,
-                new = inout(reg) delta => new,
-                cpu = out(reg) cpu,
+                new = inout(reg) delta => _,
+                cpu = out(reg) _,
                 scratch = out(reg) _,
+                delay = const DELAY,
+                not_added = label { return false },
             );
         }
-        Self::outcome(cpu, owner.0..=owner.0, new)
+        true
     }
 
     /// What the number means that a sequence leaves in `cpu`, for a sequence that stores on `cpus`.
@@ -261,6 +330,6 @@ impl Area {
                 options(nostack, preserves_flags, readonly),
             );
         }
-        std::ptr::with_exposed_provenance_mut(thread_pointer.wrapping_add_signed(self.offset))
+        std::ptr::with_exposed_provenance_mut(thread_pointer.wrapping_add_signed(self.offset.get()))
     }
 }

@@ -122,14 +122,23 @@ fn interrupted_additions_are_exact() {
     for regime in REGIMES {
         let mut aborts = 0;
         for _ in 0..20 {
-            let cells = this_machine(regime, 2);
+            let cells = this_machine(regime, 3);
             while_moved_around(12, |_| {
                 for _ in 0..ADDS {
                     cells.add_delayed::<DELAY>(0, 1);
                     cells.add(1, -3);
+                    let mut attempts = 0;
+                    while !cells.try_add_delayed::<DELAY>(2, 1) {
+                        attempts += 1;
+                        if attempts > 3 {
+                            cells.add(2, 1);
+                            break;
+                        }
+                    }
                 }
             });
             assert_eq!(cells.precise_sum(0), 12 * ADDS, "{cells:?}");
+            assert_eq!(cells.precise_sum(2), 12 * ADDS, "{cells:?}");
             assert_eq!(cells.precise_sum(1), 12 * ADDS * -3, "{cells:?}");
             aborts += cells.aborts();
             if regime == Regime::Atomic || aborts >= 100 {
@@ -410,8 +419,8 @@ fn a_home_accepts_its_owner_only() {
         assert_eq!(home.owner(), None);
         let accepted = AtomicI64::new(0);
         while_moved_around(4, |_| {
-            for _ in 0..50_000 {
-                if home.try_add(1, 3) {
+            for _ in 0..2_000 {
+                if home.try_add_delayed::<3_000>(1, 3) {
                     // Relaxed: read after the threads have ended.
                     accepted.fetch_add(3, Ordering::Relaxed);
                 }
