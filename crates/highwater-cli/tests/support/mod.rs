@@ -1,5 +1,7 @@
 //! What the tests of the built program share: running it, and traces for it.
 
+#![allow(dead_code, reason = "each test file uses its own part")]
+
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};

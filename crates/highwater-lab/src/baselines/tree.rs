@@ -91,6 +91,8 @@ pub struct TreeCounter {
     order: u32,
     levels: Vec<Level>,
     root: Node,
+    /// What the interval of a cheap read is made of.
+    accuracy: Accuracy,
 }
 
 impl TreeCounter {
@@ -136,7 +138,7 @@ impl TreeCounter {
             });
             quantum = modulus;
         }
-        Self {
+        let mut tree = Self {
             cells,
             topology: topology.clone(),
             rounding,
@@ -144,7 +146,13 @@ impl TreeCounter {
             order,
             levels,
             root: Node::default(),
-        }
+            accuracy: Accuracy { under: 0, over: 0 },
+        };
+        tree.accuracy = match (rounding, grouping) {
+            (Rounding::Down, Grouping::Modulo) => tree.published_accuracy(),
+            _ => tree.reach(),
+        };
+        tree
     }
 
     /// Adds `delta` on the CPU that the calling thread runs on.
@@ -246,14 +254,11 @@ impl TreeCounter {
         }
     }
 
-    /// What the interval of [`approximate_sum`](Counter::approximate_sum) is made of: the authors' promise
-    /// for their tree, and what can occur for the others.
+    /// What the interval of a cheap read is made of: the authors' promise for their tree, and what can
+    /// occur for the others.
     #[must_use]
-    pub fn accuracy(&self) -> Accuracy {
-        match (self.rounding, self.grouping) {
-            (Rounding::Down, Grouping::Modulo) => self.published_accuracy(),
-            _ => self.reach(),
-        }
+    pub const fn accuracy(&self) -> Accuracy {
+        self.accuracy
     }
 
     /// CPUs that have a word.
@@ -327,7 +332,7 @@ impl Counter for TreeCounter {
         }
         // Relaxed: see `Node`.
         let value = self.root.0.load(Ordering::Relaxed);
-        let Accuracy { under, over } = self.accuracy();
+        let Accuracy { under, over } = self.accuracy;
         Estimate {
             value,
             low: value.saturating_sub(over),

@@ -9,6 +9,8 @@
 
 mod control;
 mod error;
+mod lineup;
+pub mod rss_hop;
 
 use std::ops::RangeInclusive;
 
@@ -20,7 +22,7 @@ pub use control::{Control, Progress};
 pub use error::ExperimentError;
 
 /// Every experiment, in the order in which `highwater lab all` runs them.
-pub static EXPERIMENTS: &[&Experiment] = &[];
+pub static EXPERIMENTS: &[&Experiment] = &[&rss_hop::EXPERIMENT];
 
 /// The experiment called `name`.
 #[must_use]

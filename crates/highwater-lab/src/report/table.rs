@@ -94,10 +94,11 @@ fn check_cells(check: &Check) -> Vec<String> {
     vec![name.clone(), want.clone(), got.clone(), verdict.to_owned()]
 }
 
-/// A header and a line of cells for each row, with a column for each figure that any of them has.
+/// A header and a line of cells for each row, with a column for each figure that any of them has: those
+/// of measured rows first.
 fn cells(rows: &[&Row]) -> Vec<Vec<String>> {
     let mut columns: Vec<&'static str> = Vec::new();
-    for row in rows {
+    for row in rows.iter().rev() {
         for (name, _) in row.figures.iter() {
             if !columns.contains(&name) {
                 columns.push(name);

@@ -1,0 +1,193 @@
+//! The promise: `highwater lab` runs the experiments by name, prints published figures beside its own,
+//! keeps its JSON contract, and its exit status says whether every check holds. Every test drives the
+//! built program; the runs are the quick ones.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot set itself up has failed"
+)]
+
+mod support;
+
+use std::fs;
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use support::{highwater, run, text};
+
+/// Goal: nobody is left without a way in. Method: the help, and the list in both forms.
+#[test]
+fn experiments_can_be_found() {
+    let help = run(&["lab", "--help"]);
+    assert_eq!(help.status.code(), Some(0));
+    for word in [
+        "Examples:",
+        "rss-hop",
+        "--topology",
+        "Exit status:",
+        "--quick",
+    ] {
+        assert!(text(&help.stdout).contains(word), "{word}");
+    }
+    let list = run(&["lab", "list"]);
+    assert_eq!(list.status.code(), Some(0));
+    assert!(text(&list.stdout).contains("rss-hop"));
+    let list = run(&["lab", "list", "--json"]);
+    for line in text(&list.stdout).lines() {
+        let entry: Value = serde_json::from_str(line).unwrap();
+        for field in ["experiment", "thread", "summary"] {
+            assert!(entry[field].is_string(), "{field} of {line}");
+        }
+    }
+}
+
+/// Goal: bad input ends with status 2, nothing on standard output, and a message that names the value
+/// and what is expected. Method: one line for each kind of mistake.
+#[test]
+fn mistakes_are_named() {
+    let cases: [(&[&str], &[&str]); 8] = [
+        (&["lab"], &["<NAME>"]),
+        (&["lab", "rss"], &["'rss'", "rss-hop"]),
+        (
+            &["lab", "rss-hop", "--cpus", "0"],
+            &["0 CPUs", "1 to 65536", "--cpus"],
+        ),
+        (
+            &["lab", "rss-hop", "--cpus", "70000"],
+            &["70000 CPUs", "1 to 65536"],
+        ),
+        (
+            &["lab", "rss-hop", "--cpus", "16384"],
+            &["`rss-hop` on 16384 CPUs", "2 to 8192", "--topology"],
+        ),
+        (
+            &["lab", "rss-hop", "--topology", "2x2"],
+            &["`2x2`", "2x12x8x2"],
+        ),
+        (
+            &["lab", "rss-hop", "--topology", "2x12x8x2", "--cpus", "2"],
+            &["--cpus", "--topology"],
+        ),
+        (&["lab", "rss-hop", "--real"], &["`rss-hop`", "--real"]),
+    ];
+    for (arguments, words) in cases {
+        let output = run(arguments);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+        for word in words {
+            assert!(said.contains(word), "{arguments:?} lacks {word:?}: {said}");
+        }
+        let is_bug = said.contains("panicked") || said.contains("internal error");
+        assert!(!is_bug, "{arguments:?}: {said}");
+    }
+}
+
+/// The outcome of a quick run, as JSON; its checks hold and its fields are the documented ones.
+fn outcome(arguments: &[&str]) -> Value {
+    let mut all = vec!["lab", "--quick", "--json"];
+    all.extend(arguments);
+    let output = run(&all);
+    let (said, errors) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{arguments:?}: {said} {errors}"
+    );
+    assert!(errors.is_empty(), "{errors}");
+    let outcome: Value = serde_json::from_str(&said).unwrap();
+    let fields = [
+        "experiment",
+        "thread",
+        "config",
+        "rows",
+        "published",
+        "checks",
+        "pass",
+    ];
+    let mut rest = said.as_str();
+    for field in fields {
+        rest = rest.split_once(&format!("\"{field}\":")).unwrap().1;
+    }
+    assert_eq!(outcome.as_object().unwrap().len(), fields.len());
+    for row in ["rows", "published"].map(|rows| outcome[rows].as_array().unwrap()) {
+        assert!(!row.is_empty());
+        assert!(row.iter().all(|row| row["variant"].is_string()));
+    }
+    let checks = outcome["checks"].as_array().unwrap();
+    assert!(!checks.is_empty());
+    for check in checks {
+        let words = ["name", "want", "got"];
+        assert!(
+            words.iter().all(|field| check[*field].is_string()),
+            "{check}"
+        );
+        assert_eq!(check["pass"], true, "{check}");
+    }
+    assert_eq!(outcome["pass"], true);
+    assert_eq!(outcome["config"]["quick"], true);
+    outcome
+}
+
+/// Goal: the thread's figures are found again and ours are as documented, on the thread's machine and on
+/// others, and one seed gives one outcome.
+#[test]
+fn rss_hop_holds_on_every_machine() {
+    let thread = outcome(&["rss-hop"]);
+    assert_eq!(thread["thread"], "hierarchical-rss-counters-2026");
+    assert_eq!(thread["config"]["cpus"], 384);
+    assert_eq!(thread, outcome(&["rss-hop", "--cpus", "384"]));
+    for machine in ["1x1x1x2", "1x1x3x1", "4x4x8x2"] {
+        outcome(&["rss-hop", "--topology", machine]);
+    }
+}
+
+/// Goal: people see the published rows, the kernels' marked as such, and the verdict.
+#[test]
+fn tables_hold_published_rows_and_checks() {
+    let output = run(&["lab", "rss-hop", "--quick", "--cpus", "2"]);
+    let table = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{table}");
+    for word in [
+        "hierarchical",
+        "thread",
+        "6.12, 384 CPUs",
+        "kernel",
+        "checks hold",
+    ] {
+        assert!(table.contains(word), "{word}: {table}");
+    }
+    assert!(table.lines().all(|line| line == line.trim_end()), "{table}");
+    assert!(output.stderr.is_empty());
+}
+
+/// Whether a process with this `/proc/PID/status` handles SIGINT, signal 2.
+fn catches_interrupts(status: &str) -> bool {
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    u64::from_str_radix(caught.unwrap().trim(), 16).unwrap() & 0b10 != 0
+}
+
+/// Goal: Ctrl-C ends a run at once, with its exit status, and nothing is printed as a result.
+#[test]
+fn a_signal_ends_a_run() {
+    let child = highwater(&["lab", "rss-hop"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    while !catches_interrupts(&fs::read_to_string(&status).unwrap()) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert_eq!(text(&output.stderr).trim(), "highwater: interrupted");
+    assert!(output.stdout.is_empty());
+}

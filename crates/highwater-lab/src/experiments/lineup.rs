@@ -1,0 +1,89 @@
+//! The counters that the experiments of the hierarchical counters compare, by name.
+
+use std::sync::Arc;
+
+use highwater::percpu::Regime;
+use highwater::topology::Topology;
+use highwater::units::CpuId;
+
+use crate::baselines::{
+    Counter, FlatCounter, Grouping, Ledger, LibraryCounter, PerNodeCounter, Rounding,
+    SharedCounter, TransferCosts, TreeCounter,
+};
+
+/// The kernel's counter since 6.2, which the thread calls upstream.
+pub(super) const FLAT: &str = "flat per-CPU (upstream)";
+/// The thread's proposal.
+pub(super) const PUBLISHED: &str = "published tree";
+/// The proposal, with neighbours sharing nodes.
+pub(super) const CONTIGUOUS: &str = "published tree, neighbours";
+/// The proposal, rounding to nearest.
+pub(super) const NEAREST: &str = "published tree, nearest";
+/// The library.
+pub(super) const OURS: &str = "Highwater";
+/// One atomic for each socket.
+pub(super) const PER_NODE: &str = "per-node atomics";
+/// One atomic.
+pub(super) const SHARED: &str = "one shared atomic";
+
+/// A counter under its name, and what it wrote.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) name: &'static str,
+    pub(super) counter: Arc<dyn Counter>,
+    pub(super) ledger: Ledger,
+}
+
+impl Entry {
+    fn new(name: &'static str, topology: &Topology, counter: Arc<dyn Counter>) -> Self {
+        let ledger = Ledger::new(topology, TransferCosts::default(), &counter.lines());
+        Self {
+            name,
+            counter,
+            ledger,
+        }
+    }
+
+    pub(super) fn add(&mut self, cpu: CpuId, delta: i64) {
+        self.counter.add_on(cpu, delta, &mut self.ledger);
+    }
+}
+
+/// Every counter on one machine, all at zero.
+#[derive(Debug)]
+pub(super) struct Lineup {
+    pub(super) entries: Vec<Entry>,
+    /// The library's, once more: it knows whether its second implementation agrees.
+    ours: Arc<LibraryCounter>,
+}
+
+impl Lineup {
+    pub(super) fn new(topology: &Topology) -> Self {
+        let cpus = topology.nr_cpus();
+        let tree =
+            |rounding, grouping| TreeCounter::new(topology, Regime::Atomic, rounding, grouping);
+        let ours = Arc::new(LibraryCounter::new(topology));
+        let counters: [(&str, Arc<dyn Counter>); 7] = [
+            (FLAT, Arc::new(FlatCounter::new(cpus, Regime::Atomic))),
+            (PUBLISHED, Arc::new(tree(Rounding::Down, Grouping::Modulo))),
+            (
+                CONTIGUOUS,
+                Arc::new(tree(Rounding::Down, Grouping::Contiguous)),
+            ),
+            (NEAREST, Arc::new(tree(Rounding::Nearest, Grouping::Modulo))),
+            (OURS, Arc::<LibraryCounter>::clone(&ours)),
+            (PER_NODE, Arc::new(PerNodeCounter::new(topology))),
+            (SHARED, Arc::new(SharedCounter::new())),
+        ];
+        let entries = counters.map(|(name, counter)| Entry::new(name, topology, counter));
+        Self {
+            entries: entries.into(),
+            ours,
+        }
+    }
+
+    /// Updates and reads in which the library and its second implementation differed.
+    pub(super) fn disagreements(&self) -> u64 {
+        self.ours.disagreements()
+    }
+}

@@ -1,0 +1,97 @@
+//! Worst cases: what each counter promises, and how far off an adversary brings it.
+
+use highwater::counter::Accuracy;
+use highwater::topology::Topology;
+
+use super::bytes;
+use crate::baselines::End;
+use crate::experiments::lineup::{Entry, Lineup};
+use crate::report::{Check, Row, Source, Unit};
+
+/// One counter at its worst.
+#[derive(Debug)]
+pub(super) struct Worst {
+    pub(super) name: &'static str,
+    /// The interval that it promises.
+    pub(super) promised: Accuracy,
+    /// What can occur, as computed.
+    computed: Accuracy,
+    /// What the adversary made occur.
+    pub(super) reached: Accuracy,
+    /// Whether the truth was inside the promised interval in both cases.
+    is_inside: bool,
+}
+
+/// Every counter at its worst, on one machine.
+pub(super) fn worst_cases(topology: &Topology) -> Vec<Worst> {
+    let low = fill(topology, End::Under);
+    let high = fill(topology, End::Over);
+    low.entries
+        .iter()
+        .zip(&high.entries)
+        .map(|(low, high)| Worst::of(low, high))
+        .collect()
+}
+
+/// All counters, each filled by its own adversary.
+fn fill(topology: &Topology, end: End) -> Lineup {
+    let mut lineup = Lineup::new(topology);
+    for entry in &mut lineup.entries {
+        for (cpu, delta) in entry.counter.worst_fill(end) {
+            entry.add(cpu, delta);
+        }
+    }
+    lineup
+}
+
+impl Worst {
+    fn of(low: &Entry, high: &Entry) -> Self {
+        let (seen_low, seen_high) = (
+            low.counter.approximate_sum(),
+            high.counter.approximate_sum(),
+        );
+        let (true_low, true_high) = (low.counter.precise_sum(), high.counter.precise_sum());
+        Self {
+            name: low.name,
+            promised: Accuracy {
+                under: seen_low.high - seen_low.value,
+                over: seen_high.value - seen_high.low,
+            },
+            computed: low.counter.reach(),
+            reached: Accuracy {
+                under: true_low - seen_low.value,
+                over: seen_high.value - true_high,
+            },
+            is_inside: seen_low.contains(true_low) && seen_high.contains(true_high),
+        }
+    }
+
+    pub(super) fn row(&self, part: &'static str) -> Row {
+        Row::new(part, Source::Run, self.name)
+            .with("promised_under_bytes", bytes(self.promised.under))
+            .with("promised_over_bytes", bytes(self.promised.over))
+            .with("reached_under_bytes", bytes(self.reached.under))
+            .with("reached_over_bytes", bytes(self.reached.over))
+    }
+
+    /// The adversary reaches what is computed, either way, and does not leave what is promised.
+    pub(super) fn checks(&self, machine: &str, checks: &mut Vec<Check>) {
+        let shown = |accuracy: Accuracy| {
+            let unit = Unit::Pages;
+            #[expect(clippy::cast_precision_loss, reason = "pages for people")]
+            let [under, over] =
+                [accuracy.under, accuracy.over].map(|pages| unit.shown(pages as f64));
+            format!("{under} low, {over} high")
+        };
+        checks.push(Check::equal(
+            format!("{}: the adversary reaches, {machine}", self.name),
+            &shown(self.reached),
+            &shown(self.computed),
+        ));
+        checks.push(Check::equal(
+            format!("{}: stays inside at its worst, {machine}", self.name),
+            &self.is_inside,
+            &true,
+        ));
+    }
+}
