@@ -96,6 +96,10 @@ pub(super) struct Lruvec {
     /// Evictions and activations so far: the clock of refault distances.
     /// Written by: reclaimers. Read by: refaults. Publishes: nothing.
     nonresident_age: AtomicU64,
+    /// Evictions so far: the progress that those who wait for room look at. Activations are none: who
+    /// finds only pages that cannot be written activates them, and would take itself for progress.
+    /// Written by: reclaimers. Read by: those who found nothing to reclaim. Publishes: nothing.
+    nr_evicted: AtomicU64,
     /// Pages that reclaimers have taken off the lists and not yet put back or freed.
     /// Written by: reclaimers. Read by: those that found nothing to reclaim. Publishes: nothing.
     nr_isolated: AtomicU64,
@@ -152,6 +156,7 @@ impl Lruvec {
             lists: Mutex::new(&LRUVEC_LOCK, Lists::default()),
             sizes: [AtomicU64::new(0), AtomicU64::new(0)],
             nonresident_age: AtomicU64::new(0),
+            nr_evicted: AtomicU64::new(0),
             nr_isolated: AtomicU64::new(0),
             cursor: Mutex::new(&CURSOR_LOCK, Cursor::default()),
         }
@@ -194,6 +199,13 @@ impl Lruvec {
     pub(super) fn note_settled(&self, count: u64) {
         // Relaxed: as above.
         self.nr_isolated.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    /// Counts pages that are about to leave, and advances the clock; returns its reading before.
+    pub(super) fn evict(&self, count: u64) -> u64 {
+        // Relaxed: who acts on it looks again.
+        self.nr_evicted.fetch_add(count, Ordering::Relaxed);
+        self.age(count)
     }
 
     /// Advances the clock; returns its reading before.
@@ -288,9 +300,10 @@ impl Lruvecs {
         self.sum_of(accept, Lruvec::nr_isolated)
     }
 
-    /// Clocks of the groups that `accept` takes, added up.
-    pub(super) fn ages_of(&self, accept: impl Fn(&Lruvec) -> bool) -> u64 {
-        self.sum_of(accept, |lruvec| lruvec.workingset_clock().now)
+    /// Evictions so far from the lists of the groups that `accept` takes.
+    pub(super) fn evictions_of(&self, accept: impl Fn(&Lruvec) -> bool) -> u64 {
+        // Relaxed: as in `evict`.
+        self.sum_of(accept, |lruvec| lruvec.nr_evicted.load(Ordering::Relaxed))
     }
 
     fn sum_of<T: Sum>(&self, accept: impl Fn(&Lruvec) -> bool, part: impl Fn(&Lruvec) -> T) -> T {

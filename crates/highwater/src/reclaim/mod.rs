@@ -151,12 +151,12 @@ impl Reclaim {
         self.lruvecs.sizes_of(|_| true)
     }
 
-    /// Pages evicted from the lists of a group and its descendants so far, activations included:
-    /// whether others make progress there.
+    /// Pages evicted from the lists of a group and its descendants so far: whether others make
+    /// progress there.
     #[must_use]
     pub fn evictions_of(&self, target: &GroupNode) -> u64 {
         self.lruvecs
-            .ages_of(|lruvec| lruvec.is_in_subtree_of(target))
+            .evictions_of(|lruvec| lruvec.is_in_subtree_of(target))
     }
 
     /// What reclaim has done so far.

@@ -255,7 +255,7 @@ impl Reclaim {
 
     /// Leaves shadows in the places of pages that are about to leave the cache.
     fn leave_shadows(&self, lruvec: &Lruvec, evicted: &[Evicted]) {
-        let ages = lruvec.age(evicted.len() as u64) + 1..;
+        let ages = lruvec.evict(evicted.len() as u64) + 1..;
         for (age, evicted) in ages.zip(evicted) {
             let group = evicted.group;
             self.shadows.insert(evicted.key, Shadow { group, age });

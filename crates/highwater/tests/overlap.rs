@@ -1,0 +1,92 @@
+//! What is done while something else is half done: reclaim while pages are held, charges while
+//! another thread writes, sync, close and the end of a manager in the middle of a write-back.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
+mod support;
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+use highwater::cache::{Access, Backing};
+use highwater::units::PAGE_BYTES;
+use highwater::{Limits, Pages};
+use support::{assert_empty, manager};
+
+/// Pages of zeros whose write-backs wait until they are let through, and then end as told.
+#[derive(Debug, Default)]
+struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+    written: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct GateState {
+    is_closed: bool,
+    /// Write-backs that wait.
+    nr_waiting: u64,
+    fails: bool,
+}
+
+impl Gate {
+    /// What comes through fails from now on.
+    fn fail(&self) {
+        self.state.lock().unwrap().fails = true;
+    }
+}
+
+impl Backing for Gate {
+    fn len(&self) -> u64 {
+        8 * PAGE_BYTES
+    }
+
+    fn read_page(&self, _: u64, buf: &mut [u8]) -> io::Result<usize> {
+        buf.fill(0);
+        Ok(buf.len())
+    }
+
+    fn write_page(&self, _: u64, buf: &[u8]) -> io::Result<usize> {
+        let mut state = self.state.lock().unwrap();
+        state.nr_waiting += 1;
+        self.changed.notify_all();
+        state = self
+            .changed
+            .wait_while(state, |state| state.is_closed)
+            .unwrap();
+        state.nr_waiting -= 1;
+        if state.fails {
+            return Err(io::Error::other("as told"));
+        }
+        self.written.fetch_add(1, Ordering::Relaxed);
+        Ok(buf.len())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn pages_that_cannot_be_written_are_no_progress() {
+    // Goal: the bound on fruitless steps holds while a group is full of pages that cannot leave.
+    // Method: such a group, and a fault in it; the error says how often it tried.
+    let hw = manager(256);
+    let gate = Arc::new(Gate::default());
+    gate.fail();
+    let group = hw
+        .root()
+        .child("full", Limits::max(Pages(6).bytes()))
+        .unwrap();
+    let file = hw.open_backing(Arc::clone(&gate) as Arc<dyn Backing>, Access::ReadWrite);
+    let file = file.unwrap();
+    let map = hw.space(&group).map_file(&file, 0..8).unwrap();
+    for page in 0..6 {
+        map.write(page).unwrap()[0] = 1;
+    }
+    let error = map.read_latched(7).map(drop).unwrap_err();
+    assert!(error.to_string().contains("after 17 attempts"), "{error}");
+    gate.state.lock().unwrap().fails = false;
+    drop((map, file));
+    assert_empty(&hw);
+}
