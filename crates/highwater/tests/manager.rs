@@ -458,3 +458,43 @@ fn a_manager_ends_with_pages_that_no_file_takes() {
     storage.fails_writes.store(true, Ordering::Relaxed);
     drop((map, file, hw));
 }
+
+#[test]
+fn pages_that_are_held_do_not_hide_those_that_are_not() {
+    // Goal: drop_caches evicts whatever nobody holds. Method: a working set that reclaim has found
+    // active, and more pages on the inactive list, of which many are pinned.
+    let hw = manager(256);
+    let (file, map) = mapped(&hw, &TestFile::new(512), Access::ReadOnly);
+    for page in (0..60).chain(0..60).chain(100..400) {
+        map.read(&hw.enter(), page).unwrap();
+    }
+    assert!(hw.root().list_sizes().active >= Pages(50));
+    let pins: Vec<_> = (300..400).map(|page| map.pin(page).unwrap()).collect();
+    hw.drop_caches();
+    assert_eq!(file.resident_precise(), 100);
+    drop(pins);
+    assert_empty(&hw);
+}
+
+#[test]
+fn a_group_is_full_when_every_page_of_it_is_held() {
+    // Goal: no refusal while the group has pages that nobody holds. Method: a group with a working
+    // set pins one page after the other until it is refused.
+    let hw = manager(512);
+    let file = hw
+        .open_backing(TestFile::new(512), Access::ReadOnly)
+        .unwrap();
+    let small = hw
+        .root()
+        .child("small", Limits::max(Pages(40).bytes()))
+        .unwrap();
+    let map = hw.space(&small).map_file(&file, 0..512).unwrap();
+    for page in (0..15).chain(0..15).chain(100..160) {
+        map.read(&hw.enter(), page).unwrap();
+    }
+    assert!(small.list_sizes().active >= Pages(10));
+    let pins: Vec<_> = (200..400).map_while(|page| map.pin(page).ok()).collect();
+    assert_eq!(pins.len(), 40);
+    drop(pins);
+    assert_empty(&hw);
+}

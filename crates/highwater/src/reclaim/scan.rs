@@ -187,8 +187,11 @@ impl Reclaim {
             );
             outcome.nr_borrowed += 1;
             self.stats.pgrotated.add(1);
-            scratch.putback.push((pfn, Placement::Inactive));
+            // In use. On the inactive list, enough of these would keep the active list from ever being aged,
+            // and what nobody holds there from being found.
+            scratch.putback.push((pfn, Placement::Active));
         }
+        lruvec.age(scratch.evict.kept.len() as u64);
         if !scratch.putback.is_empty() {
             let lruvec = LruvecRef::clone(lruvec);
             self.lruvecs
@@ -237,11 +240,8 @@ impl Reclaim {
                 self.stats.nr_vmscan_write.add(1);
                 Ok(())
             }
-            Ok(WrittenBack::Clean) => Ok(()),
-            Ok(WrittenBack::Latched) => {
-                outcome.nr_borrowed += 1;
-                Err(Placement::Inactive)
-            }
+            // A page whose latch is held will not be evicted.
+            Ok(WrittenBack::Clean | WrittenBack::Latched) => Ok(()),
             Err(error) => {
                 tracing::warn!(%pfn, %error, "write-back failed in reclaim");
                 self.stats.nr_vmscan_write_failed.add(1);
