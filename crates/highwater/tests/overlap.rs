@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use highwater::cache::{Access, Backing};
 use highwater::units::PAGE_BYTES;
 use highwater::{Limits, Pages};
-use support::{assert_empty, manager};
+use support::{TestFile, assert_empty, manager, mapped};
 
 /// Pages of zeros whose write-backs wait until they are let through, and then end as told.
 #[derive(Debug, Default)]
@@ -65,6 +65,21 @@ impl Backing for Gate {
     fn sync(&self) -> io::Result<()> {
         Ok(())
     }
+}
+
+#[test]
+fn a_removed_groups_handle_shows_no_pages_of_the_next() {
+    // Goal: a handle speaks of its own group. Method: a group of the same number.
+    let hw = manager(64);
+    let (file, _map) = mapped(&hw, &TestFile::new(8), Access::ReadOnly);
+    let former = hw.root().child("former", Limits::default()).unwrap();
+    former.remove().unwrap();
+    let next = hw.root().child("next", Limits::default()).unwrap();
+    assert_eq!(next.id(), former.id(), "the number is used again");
+    let map = hw.space(&next).map_file(&file, 0..8).unwrap();
+    map.read(&hw.enter(), 1).unwrap();
+    assert_eq!(next.list_sizes().total(), Pages(1));
+    assert_eq!(former.list_sizes().total(), Pages::ZERO);
 }
 
 #[test]

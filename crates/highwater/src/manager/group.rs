@@ -168,7 +168,7 @@ impl Group {
     /// Pages of files on the group's own lists.
     #[must_use]
     pub fn list_sizes(&self) -> ListSizes {
-        self.shared.core.reclaim.list_sizes(self.node.id())
+        self.shared.core.reclaim.list_sizes(&self.node)
     }
 
     /// The group's number.

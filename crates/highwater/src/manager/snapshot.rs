@@ -94,7 +94,7 @@ impl GroupSnapshot {
             usage: group.usage(),
             peak: group.peak(),
             max: (max < Pages::MAX).then_some(max),
-            lists: core.reclaim.list_sizes(group.id()),
+            lists: core.reclaim.list_sizes(group),
             max_events: events.max,
             oom_events: events.oom,
         }

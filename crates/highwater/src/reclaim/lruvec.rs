@@ -163,7 +163,8 @@ impl Lruvec {
     }
 
     pub(super) fn is_in_subtree_of(&self, target: &GroupNode) -> bool {
-        self.group.id() == target.id() || self.group.is_descendant_of(target)
+        // Not by number: that of a removed target may be another group's by now.
+        self.group.is_descendant_of(target)
     }
 
     pub(super) fn sizes(&self) -> ListSizes {
@@ -279,6 +280,11 @@ impl Lruvecs {
 
     pub(super) fn get(&self, group: GroupId) -> Option<LruvecRef> {
         self.table.read().get(group.index())?.clone()
+    }
+
+    /// The lists of a group, unless it was removed.
+    pub(super) fn of(&self, group: &GroupNode) -> Option<LruvecRef> {
+        self.get(group.id()).filter(|lruvec| lruvec.group == *group)
     }
 
     /// Every group's lists, in order of group number.

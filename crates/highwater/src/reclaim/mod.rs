@@ -43,7 +43,7 @@ use crate::cache::{EvictBatch, FileId, PageCache, PageKey};
 use crate::frame::FramePool;
 use crate::group::{GroupNode, GroupTree};
 use crate::sync::{Arc, LockEvents};
-use crate::units::{CpuId, GroupId, Pages, Pfn};
+use crate::units::{CpuId, Pages, Pfn};
 use lruvec::{Lruvec, Lruvecs};
 use shadow::Shadows;
 
@@ -137,11 +137,11 @@ impl Reclaim {
         is_empty
     }
 
-    /// Pages on the lists of a group itself.
+    /// Pages on the lists of a group itself; none when it was removed.
     #[must_use]
-    pub fn list_sizes(&self, group: GroupId) -> ListSizes {
+    pub fn list_sizes(&self, group: &GroupNode) -> ListSizes {
         self.lruvecs
-            .get(group)
+            .of(group)
             .map_or_else(ListSizes::default, |lruvec| lruvec.sizes())
     }
 

@@ -131,7 +131,7 @@ impl Reclaim {
 
     /// The lists that are scanned next for a target, and how many of their pages.
     fn next_chunk(&self, target: &GroupNode, priority: u32) -> Option<(LruvecRef, u64)> {
-        let home = self.lruvecs.get(target.id())?;
+        let home = self.lruvecs.of(target)?;
         let mut cursor = home.cursor.lock();
         let has_pages = |lruvec: &Lruvec| {
             lruvec.is_in_subtree_of(target) && lruvec.sizes().total() > Pages::ZERO
