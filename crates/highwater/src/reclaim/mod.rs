@@ -27,14 +27,16 @@
 mod lruvec;
 mod scan;
 mod shadow;
+mod sizes;
 mod stats;
 
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use lruvec::{ListSizes, Placement};
+pub use lruvec::Placement;
 pub use scan::{Actor, Outcome, ScanControl};
 pub use shadow::Refault;
+pub use sizes::ListSizes;
 pub use stats::ReclaimStats;
 
 use std::fmt;
