@@ -49,7 +49,8 @@ pub(super) struct Lruvec {
     lists: Mutex<Lists>,
     /// Written by: holders of the lists' lock. Read by: anybody. Publishes: nothing.
     sizes: [AtomicU64; 2],
-    /// Evictions and activations so far: the clock of refault distances.
+    /// Evictions and activations: the clock of refault distances. Begins far ahead of where the clock
+    /// of the number's former group ended, so that its shadows are too old for this one.
     /// Written by: reclaimers. Read by: refaults. Publishes: nothing.
     nonresident_age: AtomicU64,
     /// Evictions so far: the progress that those who wait for room look at. Activations are none: who
@@ -106,12 +107,12 @@ struct Link {
 }
 
 impl Lruvec {
-    fn new(group: GroupNode) -> Self {
+    fn new(group: GroupNode, clock: u64) -> Self {
         Self {
             group,
             lists: Mutex::new(&LRUVEC_LOCK, Lists::default()),
             sizes: [AtomicU64::new(0), AtomicU64::new(0)],
-            nonresident_age: AtomicU64::new(0),
+            nonresident_age: AtomicU64::new(clock),
             nr_evicted: AtomicU64::new(0),
             nr_isolated: AtomicU64::new(0),
             cursor: Mutex::new(&CURSOR_LOCK, Cursor::default()),
@@ -182,7 +183,24 @@ impl Lruvec {
 pub(super) struct Lruvecs {
     links: Box<[Link]>,
     /// By group number.
-    table: RwLock<Vec<Option<LruvecRef>>>,
+    table: RwLock<Vec<Place>>,
+}
+
+/// A group number's place in the table.
+#[derive(Debug, Default)]
+struct Place {
+    lists: Option<LruvecRef>,
+    /// Where the clock of the number's next group begins.
+    next_clock: u64,
+}
+
+impl Place {
+    /// Takes the lists out; `gap` is more than any refault distance that counts.
+    fn take(&mut self, gap: u64) -> Option<LruvecRef> {
+        let former = self.lists.take()?;
+        self.next_clock = former.workingset_clock().now + gap;
+        Some(former)
+    }
 }
 
 impl Lruvecs {
@@ -206,10 +224,12 @@ impl Lruvecs {
         let mut table = self.table.write();
         let index = group.id().index();
         if table.len() <= index {
-            table.resize_with(index + 1, || None);
+            table.resize_with(index + 1, Place::default);
         }
-        let lruvec = Arc::new(Lruvec::new(group.clone()));
-        if let Some(former) = table[index].replace(lruvec) {
+        let place = &mut table[index];
+        let former = place.take(self.clock_gap());
+        place.lists = Some(Arc::new(Lruvec::new(group.clone(), place.next_clock)));
+        if let Some(former) = former {
             // A number is used again once nothing is charged to its former group, which may be
             // before that group's remover comes for the lists.
             assert!(
@@ -230,12 +250,19 @@ impl Lruvecs {
     /// Takes a group's lists out, unless a later group of the same number has replaced them.
     pub(super) fn remove(&self, group: &GroupNode) -> Option<LruvecRef> {
         let mut table = self.table.write();
-        let lruvec = table.get_mut(group.id().index())?;
-        lruvec.take_if(|lruvec| lruvec.group == *group)
+        let place = table.get_mut(group.id().index())?;
+        let is_its = place.lists.as_ref().is_some_and(|it| it.group == *group);
+        is_its.then(|| place.take(self.clock_gap())).flatten()
+    }
+
+    /// More than the longest active list, and than what reclaimers that still hold lists may add to
+    /// their clock.
+    fn clock_gap(&self) -> u64 {
+        self.links.len() as u64 + (1 << 20)
     }
 
     pub(super) fn get(&self, group: GroupId) -> Option<LruvecRef> {
-        self.table.read().get(group.index())?.clone()
+        self.table.read().get(group.index())?.lists.clone()
     }
 
     /// The lists of a group, unless it was removed.
@@ -245,7 +272,11 @@ impl Lruvecs {
 
     /// Every group's lists, in order of group number.
     pub(super) fn live(&self) -> Vec<LruvecRef> {
-        self.table.read().iter().flatten().cloned().collect()
+        let table = self.table.read();
+        table
+            .iter()
+            .filter_map(|place| place.lists.clone())
+            .collect()
     }
 
     /// Pages on the lists of the groups that `accept` takes.
@@ -272,7 +303,7 @@ impl Lruvecs {
         let table = self.table.read();
         table
             .iter()
-            .flatten()
+            .filter_map(|place| place.lists.as_ref())
             .filter(|lruvec| accept(lruvec))
             .map(|lruvec| part(lruvec))
             .sum()
@@ -287,7 +318,10 @@ impl Lruvecs {
         let table = self.table.read();
         let len = table.len();
         (0..len).map(|step| (at + step) % len).find_map(|index| {
-            let lruvec = table[index].as_ref().filter(|lruvec| accept(lruvec))?;
+            let lruvec = table[index]
+                .lists
+                .as_ref()
+                .filter(|lruvec| accept(lruvec))?;
             Some((index, Arc::clone(lruvec)))
         })
     }

@@ -99,11 +99,10 @@ impl Reclaim {
         let lruvec = self.lruvecs.of_isolated(&self.cache, &self.groups, pfn);
         let refault = self.shadows.take(key).map(|shadow| {
             // The distance is counted by the clock of the group that the page was evicted from.
-            let clock = match self.lruvecs.get(shadow.group) {
-                Some(evicted_from) => evicted_from.workingset_clock(),
-                None => lruvec.workingset_clock(),
-            };
-            clock.judge(shadow.age)
+            match self.lruvecs.get(shadow.group) {
+                Some(evicted_from) => evicted_from.workingset_clock().judge(shadow.age),
+                None => Refault::Beyond,
+            }
         });
         let placement = match refault {
             Some(Refault::WithinWorkingset) => Placement::Active,

@@ -56,13 +56,11 @@ pub(super) struct WorkingsetClock {
 
 impl WorkingsetClock {
     pub(super) fn judge(self, age: u64) -> Refault {
-        match self.now.checked_sub(age) {
-            Some(refault_distance) if refault_distance <= self.nr_active => {
-                Refault::WithinWorkingset
-            }
-            Some(_) => Refault::Beyond,
-            // Of another clock: that of a removed group, whose number this one has now.
-            None => Refault::Beyond,
+        let refault_distance = self.now.saturating_sub(age);
+        if refault_distance <= self.nr_active {
+            Refault::WithinWorkingset
+        } else {
+            Refault::Beyond
         }
     }
 }

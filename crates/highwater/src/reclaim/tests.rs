@@ -428,7 +428,7 @@ fn a_closed_file_leaves_nothing_to_the_next_one() {
 #[test]
 fn a_group_of_a_used_number_inherits_no_working_set() {
     // Goal: distances are counted by one group's clock, not by that of the next group with its
-    // number, which starts at zero. Method: a group's pages are evicted and the group removed.
+    // number. Method: a group's pages are evicted and the group removed.
     let scene = Scene::new(64);
     let former = scene.group("former");
     (0..32).for_each(|page| assert_eq!(scene.fault(&former, page), None));
@@ -463,5 +463,33 @@ fn reclaim_for_a_removed_group_spares_the_next_of_its_number() {
     assert_eq!(scene.shrink(&former, u64::MAX, Some(0)).nr_reclaimed, 0);
     assert_eq!(next.usage_precise(), Pages(20));
     assert_eq!(scene.reclaim.evictions_of(&former), 0);
+    scene.assert_nothing_is_left();
+}
+
+#[test]
+fn no_clock_judges_what_another_of_its_number_counted() {
+    // Goal: as above, when the later clock is ahead of the former: the distance between readings of
+    // two clocks says nothing. Method: the next group ages to just past the former's readings.
+    let scene = Scene::new(256);
+    let former = scene.group("former");
+    (0..8).for_each(|page| assert_eq!(scene.fault(&former, page), None));
+    scene.shrink(&former, u64::MAX, Some(0));
+    scene.groups.remove(&former).unwrap();
+    scene.reclaim.reparent_group(&former);
+    let number = former.id();
+    drop(former);
+    let next = scene.group("next");
+    assert_eq!(next.id(), number, "the number is used again");
+    // An active list of some length, and a clock a little ahead.
+    for page in 100..140 {
+        scene.fault(&next, page);
+        assert!(scene.read(page));
+    }
+    scene.shrink(&next, 1, None);
+    assert!(scene.reclaim.list_sizes(&next).active > Pages(8));
+    for page in 0..8 {
+        let back = scene.fault(&next, page);
+        assert_ne!(back, Some(Refault::WithinWorkingset), "page {page}");
+    }
     scene.assert_nothing_is_left();
 }
