@@ -5,12 +5,12 @@
 mod support;
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use highwater::cache::{Access, Backing};
 use highwater::units::PAGE_BYTES;
-use highwater::{Limits, Pages};
+use highwater::{Background, Limits, Manager, Pages};
 use support::{TestFile, assert_empty, manager, mapped};
 
 /// Pages of zeros whose write-backs wait until they are let through, and then end as told.
@@ -19,6 +19,7 @@ struct Gate {
     state: Mutex<GateState>,
     changed: Condvar,
     written: AtomicU64,
+    panics_in_len: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -38,6 +39,7 @@ impl Gate {
 
 impl Backing for Gate {
     fn len(&self) -> u64 {
+        assert!(!self.panics_in_len.load(Ordering::Relaxed), "as told");
         8 * PAGE_BYTES
     }
 
@@ -64,6 +66,34 @@ impl Backing for Gate {
 
     fn sync(&self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[test]
+fn storage_that_panics_when_asked_for_its_length_stops_nobody() {
+    // Goal: as for a panic in the write itself. Method: a dirty page, then reclaim for others.
+    for background in [Background::Off, Background::Thread] {
+        let builder = Manager::builder().capacity(Pages(64).bytes());
+        let hw = builder.background(background).build().unwrap();
+        let gate = Arc::new(Gate::default());
+        let file = hw.open_backing(Arc::clone(&gate) as Arc<dyn Backing>, Access::ReadWrite);
+        let file = file.unwrap();
+        let map = hw.space(&hw.root()).map_file(&file, 0..8).unwrap();
+        map.write(0).unwrap()[0] = 1;
+        gate.panics_in_len.store(true, Ordering::Relaxed);
+        let (_clean, clean_map) = mapped(&hw, &TestFile::new(256), Access::ReadOnly);
+        for page in 0..256 {
+            clean_map.read(&hw.enter(), page).unwrap();
+        }
+        assert!(file.sync().is_err());
+        hw.drop_caches();
+        hw.check_invariants();
+        assert_eq!(hw.snapshot().counter("nr_dirty"), 1);
+        gate.panics_in_len.store(false, Ordering::Relaxed);
+        file.sync().unwrap();
+        assert_eq!(gate.written.load(Ordering::Relaxed), 1);
+        drop((map, clean_map, file));
+        assert_empty(&hw);
     }
 }
 

@@ -185,15 +185,19 @@ impl PageCache {
         backing: &dyn Backing,
     ) -> Result<(), WriteBackError> {
         let page = key.page();
-        let want = backing.page_len(page);
-        // Storage that panics has refused. Reclaim writes on behalf of others, with pages isolated
-        // from their lists: it has to come back, and the page stays dirty like any other.
-        let write = || backing.write_page(page, &self.memory.bytes(frame)[..want]);
+        // Storage that panics has refused, whatever it was asked. Reclaim writes on behalf of others,
+        // with pages isolated from their lists: it has to come back, and the page stays dirty like any
+        // other.
+        let write = || {
+            let want = backing.page_len(page);
+            let got = backing.write_page(page, &self.memory.bytes(frame)[..want])?;
+            Ok((got, want))
+        };
         let written = catch_unwind(AssertUnwindSafe(write))
             .unwrap_or_else(|_| Err(io::Error::other("the storage panicked")));
         match written {
-            Ok(got) if got == want => Ok(()),
-            Ok(got) => Err(WriteBackError::Short { page, got, want }),
+            Ok((got, want)) if got == want => Ok(()),
+            Ok((got, want)) => Err(WriteBackError::Short { page, got, want }),
             Err(source) => Err(WriteBackError::Io { page, source }),
         }
     }
