@@ -31,6 +31,26 @@ struct GateState {
 }
 
 impl Gate {
+    fn closed() -> Arc<Self> {
+        let gate = Arc::new(Self::default());
+        gate.state.lock().unwrap().is_closed = true;
+        gate
+    }
+
+    fn wait_for_a_write(&self) {
+        let state = self.state.lock().unwrap();
+        drop(
+            self.changed
+                .wait_while(state, |state| state.nr_waiting == 0),
+        );
+    }
+
+    /// Lets everything through.
+    fn open(&self) {
+        self.state.lock().unwrap().is_closed = false;
+        self.changed.notify_all();
+    }
+
     /// What comes through fails from now on.
     fn fail(&self) {
         self.state.lock().unwrap().fails = true;
@@ -67,6 +87,62 @@ impl Backing for Gate {
     fn sync(&self) -> io::Result<()> {
         Ok(())
     }
+}
+
+#[test]
+fn a_charge_sees_the_room_that_another_made_while_it_looked() {
+    // Goal: a refusal is about a moment at which nothing could be had. Method: two dirty pages fill a
+    // group. One thread writes the first back; a charge finds the second only, and while that write
+    // goes on, and then fails, the first is freed.
+    let hw = manager(64);
+    let (first, second) = (Gate::closed(), Gate::closed());
+    let group = hw
+        .root()
+        .child("full", Limits::max(Pages(2).bytes()))
+        .unwrap();
+    for gate in [&first, &second] {
+        let file = hw.open_backing(Arc::clone(gate) as Arc<dyn Backing>, Access::ReadWrite);
+        let map = hw.space(&group).map_file(&file.unwrap(), 0..8).unwrap();
+        map.write(0).unwrap()[0] = 1;
+        // Kept open: the close would write.
+        std::mem::forget(map);
+    }
+    std::thread::scope(|scope| {
+        let dropping = scope.spawn(|| hw.drop_caches());
+        first.wait_for_a_write();
+        let charging = scope.spawn(|| group.charge(Pages(1).bytes()).map(drop));
+        second.wait_for_a_write();
+        first.open();
+        assert_eq!(dropping.join().unwrap(), Pages(1));
+        second.fail();
+        second.open();
+        charging.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_maximum_sees_the_room_that_another_made_while_it_looked() {
+    // Goal and method: as above, for a maximum that is lowered.
+    let hw = manager(64);
+    let (first, second) = (Gate::closed(), Gate::closed());
+    let group = hw.root().child("full", Limits::default()).unwrap();
+    for gate in [&first, &second] {
+        let file = hw.open_backing(Arc::clone(gate) as Arc<dyn Backing>, Access::ReadWrite);
+        let map = hw.space(&group).map_file(&file.unwrap(), 0..8).unwrap();
+        map.write(0).unwrap()[0] = 1;
+        std::mem::forget(map);
+    }
+    std::thread::scope(|scope| {
+        let dropping = scope.spawn(|| hw.drop_caches());
+        first.wait_for_a_write();
+        let setting = scope.spawn(|| group.set_max(Pages(1).bytes()));
+        second.wait_for_a_write();
+        first.open();
+        assert_eq!(dropping.join().unwrap(), Pages(1));
+        second.fail();
+        second.open();
+        setting.join().unwrap().unwrap();
+    });
 }
 
 #[test]
@@ -130,7 +206,7 @@ fn pages_that_cannot_be_written_are_no_progress() {
         map.write(page).unwrap()[0] = 1;
     }
     let error = map.read_latched(7).map(drop).unwrap_err();
-    assert!(error.to_string().contains("after 17 attempts"), "{error}");
+    assert!(error.to_string().contains("after 18 attempts"), "{error}");
     gate.state.lock().unwrap().fails = false;
     drop((map, file));
     assert_empty(&hw);

@@ -5,7 +5,7 @@ use std::fmt;
 use super::Shared;
 use super::slow::{ChargeFailed, Patience};
 use crate::group::{self, ChildError, GroupEvents, GroupNode, Limits, MaxError, RemoveError};
-use crate::reclaim::{Actor, ListSizes, ScanControl};
+use crate::reclaim::ListSizes;
 use crate::sync::Arc;
 use crate::units::{Bytes, Estimate, GroupId, OomScoreAdj, Pages};
 
@@ -110,23 +110,7 @@ impl Group {
     ///
     /// When it still uses more after everything reclaimable is gone. The maximum is installed.
     pub fn set_max(&self, max: Bytes) -> Result<(), MaxError> {
-        let (core, max) = (&self.shared.core, max.pages_floor());
-        let mut result = self.node.set_max(max);
-        while let Err(MaxError::BelowUsage { over, .. }) = result {
-            let control = ScanControl {
-                nr_to_reclaim: over,
-                target: &self.node,
-                actor: Actor::Direct,
-                cpu: core.cpu(),
-                first_priority: None,
-            };
-            // Progress: every round frees pages of a group that cannot grow.
-            if core.reclaim.shrink(&control).nr_reclaimed == 0 {
-                break;
-            }
-            result = self.node.set_max(max);
-        }
-        result
+        self.shared.core.set_max(&self.node, max.pages_floor())
     }
 
     /// How willingly the group is stopped when memory is out.

@@ -11,7 +11,7 @@
 //! victim of its own: for as long, once, and it counts as one.
 //!
 //! Bounds: a step that frees something is followed by another attempt. [`FRUITLESS_MAX`] steps
-//! without progress lead to a victim, of which there are at most [`VICTIMS_MAX`] for one request,
+//! without progress, and one attempt more, lead to a victim, of which there are at most [`VICTIMS_MAX`] for one request,
 //! and no request makes more than [`ATTEMPTS_MAX`] attempts. Between fruitless steps the thread
 //! sleeps for up to a millisecond: what keeps pages from being freed then is somebody reading them.
 //!
@@ -24,7 +24,7 @@ use thiserror::Error;
 
 use super::Core;
 use crate::frame::{Exhausted, Pressure, Reserve};
-use crate::group::{self, ChargeError, GroupKey, GroupNode};
+use crate::group::{self, ChargeError, GroupKey, GroupNode, MaxError};
 use crate::memmap::Frame;
 use crate::reclaim::{Actor, Outcome, ScanControl};
 use crate::sync::{Arc, thread};
@@ -99,6 +99,8 @@ pub(super) enum Patience {
 struct Effort {
     attempts: u32,
     fruitless: u32,
+    /// Whether the request was tried again after nothing was found to reclaim.
+    has_looked_again: bool,
     reclaimed: u64,
     told: Told,
     last: Outcome,
@@ -200,7 +202,28 @@ impl Core {
         if waits && effort.pause(self.reclaim.evictions_of(&target)) {
             return true;
         }
-        self.tell_victim(&target, effort)
+        effort.looks_again() || self.tell_victim(&target, effort)
+    }
+
+    /// Installs a maximum, and frees pages of the group until it fits or nothing helps.
+    pub(super) fn set_max(&self, group: &GroupNode, max: Pages) -> Result<(), MaxError> {
+        let mut effort = Effort::default();
+        loop {
+            let result = group.set_max(max);
+            let Err(MaxError::BelowUsage { over, .. }) = result else {
+                return result;
+            };
+            effort.attempts += 1;
+            // Progress: every round frees pages of a group that cannot grow.
+            if self.reclaim_directly(group, over, &mut effort) {
+                continue;
+            }
+            let pages_may_come = effort.last.nr_borrowed + effort.last.nr_isolated > 0;
+            let waits = pages_may_come && effort.pause(self.reclaim.evictions_of(group));
+            if !waits && !effort.looks_again() {
+                return result;
+            }
+        }
     }
 
     /// Takes a frame, freeing some if there are none.
@@ -240,7 +263,9 @@ impl Core {
             self.stats.drain_all.add(1);
             return effort.may_retry();
         }
-        effort.pause(self.reclaim.evictions_of(&root)) || self.tell_victim(&root, effort)
+        effort.pause(self.reclaim.evictions_of(&root))
+            || effort.looks_again()
+            || self.tell_victim(&root, effort)
     }
 
     /// Pages to free at once: a cluster, or less where that would be a large part of what there is.
@@ -263,6 +288,7 @@ impl Core {
         effort.reclaimed += freed;
         if freed > 0 {
             effort.fruitless = 0;
+            effort.has_looked_again = false;
         }
         freed > 0
     }
@@ -303,6 +329,12 @@ impl Core {
 impl Effort {
     fn may_retry(&self) -> bool {
         self.attempts < ATTEMPTS_MAX
+    }
+
+    /// Whether to try once more before giving up: while this request looked and found nothing, others may
+    /// have freed what they had isolated.
+    fn looks_again(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_looked_again, true) && self.may_retry()
     }
 
     /// Waits a little for others to let go of pages; false when that was done often enough while
