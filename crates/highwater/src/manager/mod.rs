@@ -155,7 +155,8 @@ impl Manager {
 
     /// Says what to do with a victim when memory is exhausted. Called on the thread that needs
     /// memory, with no lock held; it should make the victim give memory back, now or soon. If soon, it
-    /// [marks](GroupNode::mark_oom_victim) the group, so that others wait for it too.
+    /// [marks](GroupNode::mark_oom_victim) the group, so that others wait for it too. It may call
+    /// anything; what it asks for itself tells no other victim, and fails if reclaim does not help.
     pub fn on_exhausted(&self, handler: impl Fn(&Victim) + Send + Sync + 'static) {
         let former = self.core().on_exhausted.write().replace(Arc::new(handler));
         // Not under the lock: what the former handler holds may end with it, files for example.

@@ -15,9 +15,11 @@
 //! and no request makes more than [`ATTEMPTS_MAX`] attempts. Between fruitless steps the thread
 //! sleeps for up to a millisecond: what keeps pages from being freed then is somebody reading them.
 //!
-//! No lock is held while it waits, reclaims or calls the embedder's handler, which may call anything.
-//! Choosing a victim allocates nothing.
+//! No lock is held while it waits, reclaims or calls the embedder's handler, which may call anything. What
+//! that asks for itself tells no victim: it would be called by itself, without a bound. Choosing a victim
+//! allocates nothing.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -92,6 +94,27 @@ pub(super) enum Patience {
     /// A charge for memory elsewhere: a refusal is an answer, and is given at once unless pages are
     /// known to come back.
     Charge,
+}
+
+thread_local! {
+    /// Whether a handler runs on this thread.
+    static IN_HANDLER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A handler runs while this lives.
+struct InHandler;
+
+impl InHandler {
+    /// `None` when one runs on this thread already.
+    fn enter() -> Option<Self> {
+        (!IN_HANDLER.replace(true)).then_some(Self)
+    }
+}
+
+impl Drop for InHandler {
+    fn drop(&mut self) {
+        IN_HANDLER.set(false);
+    }
 }
 
 /// What one request has tried so far.
@@ -298,6 +321,9 @@ impl Core {
     fn tell_victim(&self, target: &GroupNode, effort: &mut Effort) -> bool {
         let handler = self.on_exhausted.read().as_ref().map(Arc::clone);
         let Some(handler) = handler.filter(|_| effort.told.len() < VICTIMS_MAX) else {
+            return false;
+        };
+        let Some(_in_handler) = InHandler::enter() else {
             return false;
         };
         let total = target.limits().max.min(self.pool.managed());
