@@ -20,6 +20,10 @@ const FRUITLESS_MAX: u32 = 16;
 /// Pause after such a pass: somebody holds the pages and needs the CPU to let go of them.
 const FRUITLESS_PAUSE: Duration = Duration::from_micros(100);
 
+/// Passes and runs of the thread that somebody waits for who wants it idle. Chosen: more than two runs have
+/// that nobody asks for more from; others may keep it at work for as long as they like.
+const STEPS_MAX: u64 = 64;
+
 /// Whether a thread reclaims ahead of need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Background {
@@ -44,6 +48,8 @@ struct State {
     is_wanted: bool,
     is_running: bool,
     is_ending: bool,
+    /// Passes and runs that have ended: at the end of each, the thread held no pages.
+    steps: u64,
 }
 
 impl Wakeup {
@@ -81,23 +87,43 @@ impl Wakeup {
         state.is_running
     }
 
-    /// Says that the thread has done what it could.
-    fn done(&self) {
-        self.state.lock().is_running = false;
+    /// Says that a pass has ended.
+    fn passed(&self) {
+        self.state.lock().steps += 1;
         self.idle.notify_all();
     }
 
-    /// Waits until the thread holds no pages: it sleeps, or there is none.
+    /// Says that the thread has done what it could.
+    fn done(&self) {
+        self.state.lock().is_running = false;
+        self.passed();
+    }
+
+    /// Waits until the thread holds no pages: it sleeps, or there is none. While others keep it at
+    /// work, until it has put back what it held when this was called, and [`STEPS_MAX`] steps are over.
     pub(super) fn wait_idle(&self) {
         let mut state = self.state.lock();
-        // Ends: a run of the thread ends at its watermark or after bounded fruitless passes.
-        while (state.is_wanted || state.is_running) && !state.is_ending {
+        let last = state.steps + STEPS_MAX;
+        // Ends: who is asked or runs takes steps.
+        while (state.is_wanted || state.is_running) && state.steps < last {
             self.idle.wait(&mut state);
         }
     }
 
     fn is_ending(&self) -> bool {
         self.state.lock().is_ending
+    }
+}
+
+/// The thread lives while this does. One that panicked is asked no more and waited for no more.
+struct Alive<'a>(&'a Wakeup);
+
+impl Drop for Alive<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        (state.is_started, state.is_wanted, state.is_running) = (false, false, false);
+        drop(state);
+        self.0.idle.notify_all();
     }
 }
 
@@ -116,10 +142,12 @@ impl Reclaimer {
             Background::Thread => {
                 let core = Arc::clone(core);
                 let builder = thread::Builder::new().name("highwater-kswapd".into());
-                Some(builder.spawn(move || core.kswapd())?)
+                let thread = builder.spawn(move || core.kswapd())?;
+                // Nobody has the manager yet: nothing is asked before this.
+                wakeup.state.lock().is_started = true;
+                Some(thread)
             }
         };
-        wakeup.state.lock().is_started = thread.is_some();
         Ok(Self { wakeup, thread })
     }
 }
@@ -137,6 +165,7 @@ impl Drop for Reclaimer {
 impl Core {
     /// The thread's life.
     fn kswapd(&self) {
+        let _alive = Alive(&self.wakeup);
         while self.wakeup.wait() {
             self.stats.pageoutrun.add(1);
             self.balance();
@@ -164,7 +193,9 @@ impl Core {
                 cpu: self.cpu(),
                 first_priority: None,
             };
-            if self.reclaim.shrink(&control).nr_reclaimed == 0 {
+            let freed = self.reclaim.shrink(&control).nr_reclaimed;
+            self.wakeup.passed();
+            if freed == 0 {
                 fruitless += 1;
                 thread::sleep(FRUITLESS_PAUSE);
             } else {
@@ -197,5 +228,46 @@ mod tests {
         wakeup.wait_idle();
         wakeup.end();
         assert!(!wakeup.wait());
+    }
+
+    #[test]
+    fn who_waits_for_idleness_is_not_kept_by_others_work() {
+        // Goal: drop_caches returns under load. Method: whenever the thread ends a run, it has been
+        // asked for the next one already.
+        let wakeup = Arc::new(Wakeup::new());
+        wakeup.state.lock().is_started = true;
+        wakeup.notify();
+        assert!(wakeup.wait());
+        let waiter = Arc::clone(&wakeup);
+        let waiter = thread::spawn(move || waiter.wait_idle());
+        for _ in 0..1_000_000 {
+            wakeup.notify();
+            wakeup.done();
+            assert!(wakeup.wait());
+            if waiter.is_finished() {
+                return;
+            }
+            thread::yield_now();
+        }
+        panic!("a million runs were waited for");
+    }
+
+    #[test]
+    fn a_thread_that_panicked_is_not_waited_for() {
+        // Goal: drop_caches returns. Method: a thread that dies in a run, and has been asked again.
+        let wakeup = Arc::new(Wakeup::new());
+        wakeup.state.lock().is_started = true;
+        wakeup.notify();
+        let dying = Arc::clone(&wakeup);
+        let dying = thread::spawn(move || {
+            let _alive = Alive(&dying);
+            assert!(dying.wait());
+            dying.notify();
+            panic!("as told");
+        });
+        wakeup.wait_idle();
+        assert!(dying.join().is_err());
+        wakeup.notify();
+        wakeup.wait_idle();
     }
 }
