@@ -231,3 +231,73 @@ fn pages_that_cannot_be_written_are_no_progress() {
     drop((map, file));
     assert_empty(&hw);
 }
+
+/// Storage that fails on every thread but the reclaim thread, which drops a handle of the manager.
+#[derive(Debug, Default)]
+struct Keeper {
+    kept: Mutex<Option<Manager>>,
+    changed: Condvar,
+    /// The reclaim thread has come.
+    has_come: AtomicBool,
+    has_dropped: AtomicBool,
+}
+
+impl Backing for Keeper {
+    fn len(&self) -> u64 {
+        PAGE_BYTES
+    }
+
+    fn read_page(&self, _: u64, buf: &mut [u8]) -> io::Result<usize> {
+        buf.fill(0);
+        Ok(buf.len())
+    }
+
+    fn write_page(&self, _: u64, buf: &[u8]) -> io::Result<usize> {
+        if std::thread::current().name() != Some("highwater-kswapd") {
+            return Err(io::Error::other("not here"));
+        }
+        self.has_come.store(true, Ordering::Relaxed);
+        let kept = self.kept.lock().unwrap();
+        let mut kept = self
+            .changed
+            .wait_while(kept, |kept| kept.is_none())
+            .unwrap();
+        drop(kept.take());
+        self.has_dropped.store(true, Ordering::Relaxed);
+        Ok(buf.len())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn the_last_handle_may_be_dropped_by_the_reclaim_thread() {
+    // Goal: storage may hold a handle, and be the last to let go of it, on whatever thread. Method:
+    // the reclaim thread writes a page of a closed file, and drops the handle in the middle of that.
+    let builder = Manager::builder().capacity(Pages(64).bytes());
+    let hw = builder.background(Background::Thread).build().unwrap();
+    let keeper = Arc::new(Keeper::default());
+    let file = hw.open_backing(Arc::clone(&keeper) as Arc<dyn Backing>, Access::ReadWrite);
+    let map = hw.space(&hw.root()).map_file(&file.unwrap(), 0..1).unwrap();
+    map.write(0).unwrap()[0] = 1;
+    drop(map);
+    let (file, map) = mapped(&hw, &TestFile::new(256), Access::ReadOnly);
+    // Down to the low watermark and no further: this thread is not to reclaim.
+    let mut pages = 0..256;
+    while !keeper.has_come.load(Ordering::Relaxed) {
+        if hw.snapshot().frames.free > hw.snapshot().watermarks.low {
+            map.read(&hw.enter(), pages.next().unwrap()).unwrap();
+        }
+        std::thread::yield_now();
+    }
+    drop((map, file));
+    *keeper.kept.lock().unwrap() = Some(hw);
+    keeper.changed.notify_all();
+    // Bounded by the test's own time: the thread ends, and the manager with it.
+    while Arc::strong_count(&keeper) > 1 {
+        std::thread::yield_now();
+    }
+    assert!(keeper.has_dropped.load(Ordering::Relaxed));
+}

@@ -127,7 +127,7 @@ impl Drop for Alive<'_> {
     }
 }
 
-/// The thread, ended and joined when dropped.
+/// The thread, ended when dropped, and joined by any thread but itself.
 #[derive(Debug)]
 pub(super) struct Reclaimer {
     wakeup: Arc<Wakeup>,
@@ -156,6 +156,11 @@ impl Drop for Reclaimer {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
             self.wakeup.end();
+            // Storage may hold the last handle and let go of it while the thread writes to it; that thread
+            // cannot wait for itself. It has the core until it ends.
+            if thread.thread().id() == thread::current().id() {
+                return;
+            }
             // It panicked if this fails, and said so.
             let _ = thread.join();
         }

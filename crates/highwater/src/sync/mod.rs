@@ -33,9 +33,9 @@ pub mod atomic {
 /// Threads: spawning, yielding, parking.
 pub mod thread {
     #[cfg(loom)]
-    pub use loom::thread::{Builder, JoinHandle, spawn, yield_now};
+    pub use loom::thread::{Builder, JoinHandle, current, spawn, yield_now};
     #[cfg(not(loom))]
-    pub use std::thread::{Builder, JoinHandle, scope, sleep, spawn, yield_now};
+    pub use std::thread::{Builder, JoinHandle, current, scope, sleep, spawn, yield_now};
 
     /// In a model no time passes; others may run.
     #[cfg(loom)]
