@@ -28,14 +28,15 @@
 //! Deviation: the single writer is a CPU, not a thread; and the local word is left where it is
 //! instead of being transferred, which leaves nothing to go wrong.
 
+use std::cmp;
 use std::fmt;
 
 use super::trees::{MEMBERS_MAX, Trees};
-use super::{Accuracy, Climb, Layout, positive};
+use super::{Accuracy, Climb, Layout, decided, positive};
 use crate::percpu::{Home, Published};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicI64, AtomicU32, Ordering};
-use crate::units::{CpuId, Estimate};
+use crate::units::{Comparison, CpuId, Estimate};
 
 /// `N` counters, at most 4, of an object that few or many CPUs use.
 ///
@@ -277,6 +278,46 @@ impl<const N: usize> CounterSet<N> {
         positive(self.precise_sum(member))
     }
 
+    /// Compares a member's sum with `value`, as far as the approximate sum can tell.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such member.
+    #[must_use]
+    pub fn approximate_cmp_value(&self, member: usize, value: i64) -> Comparison {
+        self.approximate_sum(member).compare_value(value)
+    }
+
+    /// Compares a member's sum with `value`, and visits CPUs only if the approximate sum cannot tell.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such member.
+    #[must_use]
+    pub fn precise_cmp_value(&self, member: usize, value: i64) -> cmp::Ordering {
+        decided(self.approximate_cmp_value(member, value))
+            .unwrap_or_else(|| self.precise_sum(member).cmp(&value))
+    }
+
+    /// Compares the sums of a member of two sets, and visits CPUs only as far as the approximate sums
+    /// cannot tell: those of the wider interval first.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such member.
+    #[must_use]
+    pub fn precise_cmp(&self, member: usize, other: &Self) -> cmp::Ordering {
+        let (mine, theirs) = (self.approximate_sum(member), other.approximate_sum(member));
+        decided(mine.compare(&theirs)).unwrap_or_else(|| {
+            if theirs.high.saturating_sub(theirs.low) > mine.high.saturating_sub(mine.low) {
+                self.precise_cmp_value(member, other.precise_sum(member))
+            } else {
+                let mine = self.precise_sum(member);
+                other.precise_cmp_value(member, mine).reverse()
+            }
+        })
+    }
+
     /// How far the approximate sum can be off at rest, given which CPUs have added so far.
     ///
     /// # Panics
@@ -488,6 +529,29 @@ mod tests {
             assert_eq!(set.precise_sum(1), threads * 10_000);
             assert!(set.approximate_sum(1).contains(threads * 10_000));
             set.check_invariants();
+        }
+    }
+
+    #[test]
+    fn sums_compare_exactly_by_as_few_reads_as_needed() {
+        // Goal: the order is that of the exact sums, and intervals say what they can. Method: a set of
+        // one CPU beside one of many; distances that both, one or no interval can tell.
+        let (narrow, wide) = (atomic_set(384, u64::MAX), atomic_set(384, u64::MAX));
+        (0..384).for_each(|cpu| _ = wide.add_on(CpuId(cpu), 2, 500));
+        for (distance, told) in [
+            (-100_000, Comparison::Less),
+            (-1, Comparison::WithinAccuracy),
+            (0, Comparison::WithinAccuracy),
+            (1, Comparison::WithinAccuracy),
+            (100_000, Comparison::Greater),
+        ] {
+            narrow.add_on(CpuId(0), 2, 192_000 + distance - narrow.precise_sum(2));
+            assert_eq!(narrow.precise_cmp(2, &wide), distance.cmp(&0));
+            assert_eq!(wide.precise_cmp(2, &narrow), 0.cmp(&distance));
+            let value = 192_000 + distance;
+            assert_eq!(wide.precise_cmp_value(2, value), 0.cmp(&distance));
+            let seen = wide.approximate_cmp_value(2, 192_000 - distance);
+            assert_eq!(seen, told, "{distance}");
         }
     }
 

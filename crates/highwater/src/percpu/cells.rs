@@ -448,16 +448,16 @@ impl Cells {
 
     fn add_atomically(&self, slot: usize, word: usize, delta: i64, cover: &dyn Fn(usize)) -> Added {
         let cell = self.cell(slot, word);
-        // Acquire. Pairs with the Release below: an odd cell is a marked slot.
-        if cell.load(Ordering::Acquire) & 1 == 0 {
+        // Relaxed: the addition below acquires.
+        if cell.load(Ordering::Relaxed) & 1 == 0 {
             cover(slot);
             self.touched[word].mark(slot);
-            // Release. Pairs with the Acquire above and in `try_add_atomically`. Whoever fails here
-            // has marked the slot itself.
+            // Release. Pairs with the AcqRel below and the Acquire in `try_add_atomically`: an odd
+            // cell is a marked slot. Whoever fails here has marked the slot itself.
             let _ = cell.compare_exchange(0, self.zero, Ordering::Release, Ordering::Relaxed);
         }
-        // AcqRel. Pairs with itself: what a thread wrote before it moved the cell out of its band
-        // is seen by the thread that moves it back.
+        // AcqRel. Pairs with the Release above, and with itself: what a thread wrote before it moved
+        // the cell out of its band is seen by the thread that moves it back.
         let old = cell.fetch_add(delta << 1, Ordering::AcqRel);
         self.added(slot, old.wrapping_add(delta << 1))
     }
