@@ -232,6 +232,24 @@ fn pages_that_cannot_be_written_are_no_progress() {
     assert_empty(&hw);
 }
 
+#[test]
+fn a_manager_writes_at_its_end_what_a_closed_file_refused() {
+    // Goal: pages of a closed file are not given up while their storage might take them. Method: a
+    // close that fails, storage that recovers, and no call in between.
+    let hw = manager(64);
+    let gate = Arc::new(Gate::default());
+    let file = hw.open_backing(Arc::clone(&gate) as Arc<dyn Backing>, Access::ReadWrite);
+    let file = file.unwrap();
+    let map = hw.space(&hw.root()).map_file(&file, 0..8).unwrap();
+    map.write(0).unwrap()[0] = 1;
+    gate.fail();
+    drop((map, file));
+    assert_eq!(gate.written.load(Ordering::Relaxed), 0);
+    gate.state.lock().unwrap().fails = false;
+    drop(hw);
+    assert_eq!(gate.written.load(Ordering::Relaxed), 1);
+}
+
 /// Storage that fails on every thread but the reclaim thread, which drops a handle of the manager.
 #[derive(Debug, Default)]
 struct Keeper {

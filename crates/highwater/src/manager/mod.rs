@@ -281,6 +281,13 @@ impl Core {
     }
 }
 
+impl Drop for Core {
+    /// Files that were closed while their storage refused pages get a last chance.
+    fn drop(&mut self) {
+        self.reap_closing();
+    }
+}
+
 impl fmt::Debug for Manager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Manager")
