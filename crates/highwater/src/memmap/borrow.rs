@@ -8,10 +8,11 @@
 //! All borrows of a reader end together, when the reader is done: the borrow checker ties every
 //! slice to the reader, so slots are cleared only when no slice is left. A borrow of a frame that a
 //! slot already announces needs no new slot. When the slots are full, or there was no seat, the
-//! borrow is counted in the frame (`pin`), which is correct and costs an atomic add on a shared
-//! line.
+//! borrow is counted in the frame (`pin`), once for each frame and reader, which is correct and costs an
+//! atomic add on a shared line.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::fmt;
 
 use crossbeam_utils::CachePadded;
@@ -154,8 +155,8 @@ pub struct Reader<'m> {
     seat: Option<Seat>,
     /// Slots in use, filled from the front.
     used: Cell<usize>,
-    /// Frames borrowed by pin because the slots were full.
-    pinned: RefCell<Vec<Pfn>>,
+    /// Frames borrowed by pin because the slots were full, each pinned once.
+    pinned: RefCell<BTreeSet<Pfn>>,
 }
 
 impl<'m> Reader<'m> {
@@ -164,7 +165,7 @@ impl<'m> Reader<'m> {
             memory,
             seat,
             used: Cell::new(0),
-            pinned: RefCell::new(Vec::new()),
+            pinned: RefCell::new(BTreeSet::new()),
         }
     }
 
@@ -173,7 +174,7 @@ impl<'m> Reader<'m> {
     /// # Cost
     ///
     /// Two loads of the frame's word and a store to this reader's own line. Once 15 frames are
-    /// borrowed, an atomic add on the frame's word instead.
+    /// borrowed, an atomic add on the frame's word instead, and a search among those held so.
     #[inline]
     pub fn borrow(&self, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
         if !self.memory.has_tag(pfn, tag) {
@@ -222,11 +223,12 @@ impl<'m> Reader<'m> {
 
     #[cold]
     fn announce_by_pin(&self, pfn: Pfn, tag: u64) -> bool {
-        let is_pinned = self.memory.pin(pfn, tag);
-        if is_pinned {
-            self.pinned.borrow_mut().push(pfn);
+        let mut pinned = self.pinned.borrow_mut();
+        // Pinned before: it stays published. A pin for each read would be a leak until the reader ends.
+        if pinned.contains(&pfn) {
+            return self.memory.has_tag(pfn, tag);
         }
-        is_pinned
+        self.memory.pin(pfn, tag) && pinned.insert(pfn)
     }
 
     /// Ends every borrow and gives the seat back, for the next reader of this thread. Later borrows
@@ -253,7 +255,7 @@ impl<'m> Reader<'m> {
 
     #[cold]
     fn unpin_all(&mut self) {
-        for pfn in self.pinned.get_mut().drain(..) {
+        for pfn in std::mem::take(self.pinned.get_mut()) {
             self.memory.unpin(pfn);
         }
     }

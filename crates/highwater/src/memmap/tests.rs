@@ -218,3 +218,20 @@ fn readers_never_see_a_frame_that_is_being_rewritten() {
         stop.store(true, Ordering::Relaxed);
     });
 }
+
+#[test]
+fn a_page_counts_once_however_often_one_reader_reads_it() {
+    // Goal: reading is no leak of pins, with a seat whose slots are full and without one. Method: one
+    // frame more than a seat announces, read more often than it can be pinned.
+    let memory = FrameMemory::new(Pages(16)).unwrap();
+    let pfns: Vec<Pfn> = (0..16).map(|pfn| published(&memory, pfn, 1)).collect();
+    for seat in [memory.seat(), None] {
+        let reader = memory.reader(seat);
+        for &pfn in pfns.iter().chain([&pfns[15]; 5000]) {
+            assert!(reader.borrow(pfn, TAG).is_some());
+        }
+        assert!(reader.borrow(pfns[15], TAG + 1).is_none(), "another tag");
+        assert_eq!(retract(&memory, &pfns).borrowed.len(), 16);
+    }
+    assert_eq!(surrender_all(&memory, retract(&memory, &pfns)), 16);
+}
