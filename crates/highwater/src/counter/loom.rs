@@ -102,22 +102,35 @@ fn reads_in_flight_stay_inside_the_widened_bound() {
     });
 }
 
-// Goal: the interval of a read among updates holds a value that the sum had meanwhile, and misses
-// none if it does not count what is in flight.
-// Method: CPU 0 moves 100 up; CPU 1, below the same node, moves 100 down and back again, so that
-// what it takes to the root depends on what the other has in hand. Sums are -100..=100 at any moment.
-#[test]
-fn a_read_among_updates_holds_a_value_of_the_moment() {
-    model(|| {
+/// A read among two updates holds the sum before, between or after them, in either order.
+fn assert_a_read_among(updates: [(u32, i64); 2]) {
+    let sums = [0, updates[0].1, updates[1].1, updates[0].1 + updates[1].1];
+    model(move || {
         let tree = small_tree();
-        let adders = [adder(&tree, 0, [100]), adder(&tree, 1, [-100])];
+        let adders = updates.map(|(cpu, delta)| adder(&tree, cpu, [delta]));
         let seen = tree.approximate_sum_in_flight();
-        assert!(seen.low <= 100 && -100 <= seen.high, "{seen}");
+        assert!(sums.iter().any(|sum| seen.contains(*sum)), "{seen}");
         for adder in adders {
             adder.join().expect("the model's thread ends");
         }
-        assert_at_rest(&tree, 0);
+        assert_at_rest(&tree, sums[3]);
     });
+}
+
+// Goal: the interval of a read among updates holds a value that the sum had meanwhile.
+// Method: +1 rounds up to a carry of 2, which the node rounds up to 4. Another CPU below the same
+// node takes it down again: -2 carries -2, and the node -4. Who sees the second carry in the root
+// without the first must know that it is in hand, for no interval around -4 holds a sum.
+#[test]
+fn a_read_among_updates_holds_a_value_of_the_moment() {
+    assert_a_read_among([(0, 1), (1, -2)]);
+}
+
+// Goal: the same when the second update carries on from the word of the first.
+// Method: +1 carries 2 from the word, and -1 takes 2 back.
+#[test]
+fn a_read_among_updates_of_one_word_holds_a_value_of_the_moment() {
+    assert_a_read_among([(2, 1), (2, -1)]);
 }
 
 // Goal: a set that two CPUs come to at once gets one block, and loses nothing.
