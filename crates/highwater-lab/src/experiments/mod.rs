@@ -7,9 +7,11 @@
 //! To add one: a file here with an `EXPERIMENT` of type [`Experiment`], and a line in
 //! [`EXPERIMENTS`].
 
+mod clock;
 mod control;
 mod error;
 mod lineup;
+pub mod rss_cost;
 pub mod rss_hop;
 
 use std::ops::RangeInclusive;
@@ -22,7 +24,7 @@ pub use control::{Control, Progress};
 pub use error::ExperimentError;
 
 /// Every experiment, in the order in which `highwater lab all` runs them.
-pub static EXPERIMENTS: &[&Experiment] = &[&rss_hop::EXPERIMENT];
+pub static EXPERIMENTS: &[&Experiment] = &[&rss_hop::EXPERIMENT, &rss_cost::EXPERIMENT];
 
 /// The experiment called `name`.
 #[must_use]

@@ -21,13 +21,15 @@ pub enum Unit {
     PerSecond,
     /// A part of a whole, or a multiple.
     Ratio,
+    /// Parts of a hundred.
+    Percent,
     /// A number of its own.
     Plain,
 }
 
 impl Unit {
     /// Ends of names, the longer ones first where one ends another.
-    const SUFFIXES: [(&'static str, Self); 7] = [
+    const SUFFIXES: [(&'static str, Self); 8] = [
         ("_bytes", Self::Bytes),
         ("_pages", Self::Pages),
         ("_per_s", Self::PerSecond),
@@ -35,6 +37,7 @@ impl Unit {
         ("_us", Self::Us),
         ("_s", Self::Seconds),
         ("_ratio", Self::Ratio),
+        ("_percent", Self::Percent),
     ];
 
     /// The unit of the figure `name`, and the name without it.
@@ -63,6 +66,7 @@ impl Unit {
             Self::Seconds => format!("{amount:.2} s"),
             Self::PerSecond => format!("{} /s", number(amount)),
             Self::Ratio => format!("{amount:.3}"),
+            Self::Percent => format!("{amount:.2} %"),
             Self::Plain => number(amount),
         };
         format!("{sign}{text}")

@@ -8,7 +8,7 @@
 //!  "published": [...], "checks": [{"name", "want", "got", "pass"}], "pass"}
 //! ```
 //!
-//! A figure's unit is the end of its name: `_bytes`, `_pages`, `_us`, `_ns`, `_s`, `_per_s`, `_ratio`;
+//! A figure's unit is the end of its name: `_bytes`, `_pages`, `_us`, `_ns`, `_s`, `_per_s`, `_ratio`, `_percent`;
 //! a name without one is a plain number. [`Table`] shows bytes and times in units that suit, and puts published rows above
 //! measured ones in one table for each *part*: rows that answer one question with the same figures.
 //!

@@ -72,6 +72,11 @@ impl Hop {
         }
     }
 
+    /// Slots of the array.
+    pub(super) fn nr_slots(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Steps until the array is within 2 % of as full as it gets: a slot is hit twice on average.
     pub(super) fn growth_steps(&self) -> u64 {
         2 * self.slots.len() as u64

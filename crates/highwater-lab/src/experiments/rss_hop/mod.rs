@@ -38,8 +38,7 @@ const WORST: &str = "worst case on this machine: promised, and reached by an adv
 const WORST_8192: &str = "worst case on 8,192 CPUs";
 const SMALL: &str = "a small process: 2,000 maps and unmaps of up to 64 pages";
 
-/// Slots of the array, and most pages of one. The thread does not say; this fills to 8.6 GiB.
-const SLOTS: usize = 1_000_000;
+/// Most pages of a slot of the array. The thread does not say; a million of them fill to 8.6 GiB.
 const SLOT_PAGES: u8 = 8;
 
 /// Slots of the small process, and most pages of one: fills to about the 1,690 pages of the kernels' runs.
@@ -60,9 +59,9 @@ const NOTE: &str = "Pages are simulated, counters are real: the library's is the
     under emulation; only their counts carry over. The thread's run lasted a few minutes.";
 
 fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
-    let steps = setup.pick(20_000_000, 3_000_000);
+    let (steps, slots) = setup.pick((20_000_000, 1_000_000), (1_000_000, 250_000));
     control.expect(steps + SMALL_STEPS);
-    let mut hop = Hop::new(setup, SLOTS, SLOT_PAGES);
+    let mut hop = Hop::new(setup, slots, SLOT_PAGES);
     hop.run(steps, control)?;
     let mut small = Hop::new(setup, SMALL_SLOTS, SMALL_SLOT_PAGES);
     small.run(SMALL_STEPS, control)?;
@@ -71,7 +70,7 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
 
     let mut checks = Vec::new();
     if setup.topology.nr_cpus() == THREAD_CPUS {
-        thread_checks(&hop, &small, &mut checks);
+        thread_checks(setup, &hop, &small, &mut checks);
     }
     general_checks(setup, &hop, &small, &mut checks);
     for (cases, machine) in [(&worst, "this machine"), (&worst_8192, "8,192 CPUs")] {
@@ -102,18 +101,20 @@ fn config(setup: &Setup, hop: &Hop, steps: u64) -> Figures {
         .config()
         .with("steps", steps)
         .with("growth_steps", hop.growth_steps())
-        .with("slots", SLOTS)
+        .with("slots", hop.nr_slots())
         .with("pages_of_a_slot_max", u64::from(SLOT_PAGES))
         .with("note_scope", NOTE)
 }
 
 /// What the thread found on its machine, and what is to be better on it.
-fn thread_checks(hop: &Hop, small: &Hop, checks: &mut Vec<Check>) {
+fn thread_checks(setup: &Setup, hop: &Hop, small: &Hop, checks: &mut Vec<Check>) {
     let mib = |pages: i64| bytes_f64(pages);
     let (flat, published) = (hop.errors_of(FLAT).all(), hop.errors_of(PUBLISHED).all());
     let ours = hop.errors_of(OURS).all();
     let promised = hop.entry(OURS).counter.approximate_sum();
     let after = hop.errors_of(PUBLISHED).after;
+    // A twentieth of the steps leaves more to chance; none of 150 seeds was outside these.
+    let (mean_low, mean_high, rms) = setup.pick((75.0, 84.0, 10.0), (70.0, 89.0, 12.0));
     checks.extend([
         Check::at_least(
             "flat: peak of the error",
@@ -124,8 +125,8 @@ fn thread_checks(hop: &Hop, small: &Hop, checks: &mut Vec<Check>) {
         Check::between(
             "published tree: mean of the error, once full",
             bytes_of_mean(after.mean()),
-            75.0 * MIB,
-            84.0 * MIB,
+            mean_low * MIB,
+            mean_high * MIB,
             Unit::Bytes,
         ),
         Check::at_least(
@@ -149,7 +150,7 @@ fn thread_checks(hop: &Hop, small: &Hop, checks: &mut Vec<Check>) {
         Check::at_most(
             "Highwater: root mean square of the error",
             bytes_of_mean(ours.rms()),
-            10.0 * MIB,
+            rms * MIB,
             Unit::Bytes,
         ),
         Check::at_most(
@@ -174,9 +175,9 @@ fn general_checks(setup: &Setup, hop: &Hop, small: &Hop, checks: &mut Vec<Check>
         let check = format!("{name}: steps outside its own interval");
         checks.push(Check::equal(check, &outside, &0));
     }
-    // Both carry one page in 32: they differ by which nodes hover at a boundary, by 0.2 % in 4 full
-    // runs and 0.9 % in 20 quick ones. Where the traffic is regular, `rss-cost` allows nothing.
-    let (chance, percent) = setup.pick((1.01, 1), (1.02, 2));
+    // Both carry one page in 32: they differ by which nodes hover at a boundary, by 0.4 % in 12 full
+    // runs and less than 3 % in 150 quick ones. Where the traffic is regular, `rss-cost` allows nothing.
+    let (chance, percent) = setup.pick((1.01, 1), (1.03, 3));
     checks.push(Check::at_most(
         format!(
             "Highwater: shared writes per page, at most {percent} % above the published tree's"

@@ -1,0 +1,93 @@
+//! Times that carry over between machines: CPU time of threads, variants interleaved, medians.
+
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::report::text::to_f64;
+
+/// CPU time of the calling thread, in nanoseconds: what other programs take is not in it.
+fn thread_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    // Neither part of a thread's own time is negative.
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}
+
+/// What threads took that began together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Took {
+    /// CPU time of all of them, in nanoseconds.
+    pub(super) cpu_ns: f64,
+    /// CPU time for each unit of real time, until the last one was done: how many ran at once.
+    pub(super) at_once: f64,
+}
+
+/// Times `threads` threads that begin `work` together; it is given the thread's number.
+pub(super) fn time_threads(threads: usize, work: &(impl Fn(usize) + Sync + ?Sized)) -> Took {
+    let start = Barrier::new(threads);
+    let timed = |thread| {
+        start.wait();
+        let (since, cpu_since) = (Instant::now(), thread_ns());
+        work(thread);
+        let cpu_ns = thread_ns().saturating_sub(cpu_since);
+        (cpu_ns, since.elapsed())
+    };
+    let timed = &timed;
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|thread| scope.spawn(move || timed(thread)))
+            .collect();
+        let (mut cpu_ns, mut longest) = (0, Duration::ZERO);
+        for worker in workers {
+            let (own_ns, elapsed) = worker.join().expect("the work does not panic");
+            cpu_ns += own_ns;
+            longest = longest.max(elapsed);
+        }
+        let cpu_ns = to_f64(cpu_ns);
+        Took {
+            cpu_ns,
+            at_once: cpu_ns / 1e9 / longest.as_secs_f64().max(f64::MIN_POSITIVE),
+        }
+    })
+}
+
+/// The middle one, or the mean of the two in the middle. No value at all gives no number.
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => f64::NAN,
+        odd if odd % 2 == 1 => values[middle],
+        _ => f64::midpoint(values[middle - 1], values[middle]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_are_in_the_middle() {
+        assert!((median(vec![3.0, 1.0, 2.0]) - 2.0).abs() < 1e-12);
+        assert!((median(vec![4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < 1e-12);
+        assert!(median(Vec::new()).is_nan());
+    }
+
+    /// Goal: what is timed is the work, and threads add up. Method: ten times the work takes more.
+    #[test]
+    fn more_work_takes_more_cpu_time() {
+        let spin = |turns: u32| {
+            let took = time_threads(2, &|_| {
+                for turn in 0..turns {
+                    std::hint::black_box(turn);
+                }
+            });
+            // The two clocks are not read at one instant.
+            assert!(0.0 < took.at_once && took.at_once < 2.1, "{took:?}");
+            took.cpu_ns
+        };
+        assert!(spin(10_000_000) > spin(1_000_000));
+    }
+}

@@ -1,0 +1,185 @@
+//! What counting a page costs here: restartable adds on the machine's own CPUs, in counters of as
+//! many CPUs as the experiment's machine has.
+//!
+//! Every figure is the median over interleaved rounds of CPU time of threads; ratios and differences are
+//! taken within a round, so that what slows a whole round down cancels.
+
+use std::hint::black_box;
+
+use highwater::counter::{CounterSet, CounterTree, Layout};
+use highwater::percpu::Regime;
+use highwater::topology::Topology;
+use highwater::units::{CpuId, PAGE_SIZE};
+
+use super::{FAULTS, UNMAP_PAGES, UNMAPS};
+use crate::baselines::{FlatCounter, PerNodeCounter, SharedCounter, TreeCounter, Untracked};
+use crate::experiments::clock::{median, time_threads};
+use crate::experiments::lineup::{FLAT, OURS, PER_NODE, PUBLISHED, SHARED};
+use crate::experiments::{Control, ExperimentError, Setup};
+
+/// The library's counters of a space, as it really keeps them.
+pub(super) const OURS_SET: &str = "Highwater, set of four";
+
+/// The loop alone, which every other variant includes.
+const NOTHING: &str = "nothing: the loop alone";
+
+/// Pages touched to learn what a fault costs: 16 MiB.
+const TOUCHED_PAGES: usize = 4096;
+
+/// One way to count, which performs whole bodies of the benchmark.
+struct Variant {
+    name: &'static str,
+    /// Given the number of bodies and the thread's number.
+    run: Box<dyn Fn(u32, usize) + Sync>,
+}
+
+impl Variant {
+    fn new(name: &'static str, add: impl Fn(CpuId, i64) + Sync + 'static) -> Self {
+        let run = move |bodies, thread| {
+            let cpu = CpuId::from_index(thread);
+            for _ in 0..bodies {
+                for _ in 0..FAULTS {
+                    add(cpu, black_box(1));
+                }
+                for _ in 0..UNMAPS {
+                    add(cpu, black_box(-UNMAP_PAGES));
+                }
+            }
+        };
+        Self {
+            name,
+            run: Box::new(run),
+        }
+    }
+}
+
+/// Those with atomics are told the thread's number for a CPU; the others know where they run.
+fn variants(topology: &Topology) -> Vec<Variant> {
+    let regime = Regime::Restartable;
+    let flat = FlatCounter::new(topology.nr_cpus(), regime);
+    let published = TreeCounter::published(topology, regime);
+    let tree = CounterTree::new(topology, regime);
+    let set = CounterSet::<4>::new(&Layout::new(topology, regime));
+    let per_node = PerNodeCounter::new(topology);
+    let shared = SharedCounter::new();
+    vec![
+        Variant::new(FLAT, move |_, delta| flat.add(delta, &mut Untracked)),
+        Variant::new(PUBLISHED, move |_, delta| {
+            published.add(delta, &mut Untracked);
+        }),
+        Variant::new(OURS, move |_, delta| {
+            tree.add(delta);
+        }),
+        Variant::new(OURS_SET, move |_, delta| {
+            set.add(1, delta);
+        }),
+        Variant::new(PER_NODE, move |cpu, delta| {
+            per_node.add(cpu, delta, &mut Untracked);
+        }),
+        Variant::new(SHARED, move |cpu, delta| {
+            shared.add(cpu, delta, &mut Untracked);
+        }),
+        Variant::new(NOTHING, |_, _| {}),
+    ]
+}
+
+/// Times of one variant, in nanoseconds of CPU time for each page that a thread counts.
+#[derive(Debug)]
+pub(super) struct Timed {
+    pub(super) name: &'static str,
+    /// By round.
+    rounds: Vec<f64>,
+    /// How many threads ran at once, by round.
+    at_once: Vec<f64>,
+}
+
+impl Timed {
+    pub(super) fn page_ns(&self) -> f64 {
+        median(self.rounds.clone())
+    }
+
+    /// How many threads ran at once.
+    pub(super) fn at_once(&self) -> f64 {
+        median(self.at_once.clone())
+    }
+
+    /// The median over rounds of `compare(own time, other's time)`.
+    pub(super) fn against(&self, other: &Self, compare: impl Fn(f64, f64) -> f64) -> f64 {
+        let pairs = self.rounds.iter().zip(&other.rounds);
+        median(pairs.map(|(own, other)| compare(*own, *other)).collect())
+    }
+}
+
+/// Times of all variants with one number of threads, which share a counter.
+pub(super) fn time_adds(
+    setup: &Setup,
+    threads: u32,
+    control: &Control,
+) -> Result<Vec<Timed>, ExperimentError> {
+    let (rounds, bodies) = (rounds(setup), setup.pick(60, 20));
+    let variants = variants(&timed_topology(setup));
+    let mut timed: Vec<Timed> = variants
+        .iter()
+        .map(|variant| Timed {
+            name: variant.name,
+            rounds: Vec::new(),
+            at_once: Vec::new(),
+        })
+        .collect();
+    let pages = f64::from(threads) * f64::from(bodies) * f64::from(FAULTS);
+    for _ in 0..rounds {
+        for (variant, timed) in variants.iter().zip(&mut timed) {
+            let took = time_threads(threads as usize, &|thread| (variant.run)(bodies, thread));
+            timed.rounds.push(took.cpu_ns / pages);
+            timed.at_once.push(took.at_once);
+            control.advance(1)?;
+        }
+    }
+    Ok(timed)
+}
+
+/// Steps that [`time_adds`] reports.
+pub(super) fn steps(setup: &Setup) -> u64 {
+    /// The variants.
+    const VARIANTS: u64 = 7;
+    rounds(setup) * VARIANTS
+}
+
+fn rounds(setup: &Setup) -> u64 {
+    setup.pick(9, 5)
+}
+
+/// The experiment's machine, or the one that this runs on if that has more CPUs: its CPUs must
+/// have words.
+pub(super) fn timed_topology(setup: &Setup) -> Topology {
+    let here = Topology::detect();
+    if here.nr_cpus() <= setup.topology.nr_cpus() {
+        setup.topology.clone()
+    } else {
+        here
+    }
+}
+
+/// What it costs to touch a page for the first time, in nanoseconds of CPU time.
+pub(super) fn fault_ns(setup: &Setup, control: &Control) -> Result<f64, ExperimentError> {
+    let mut times = Vec::new();
+    for _ in 0..rounds(setup) {
+        let took = time_threads(1, &|_| {
+            // Large enough to come from the system, page by page.
+            let mut block = vec![0_u8; TOUCHED_PAGES * PAGE_SIZE];
+            for page in block.chunks_mut(PAGE_SIZE) {
+                page[0] = black_box(1);
+            }
+            black_box(&block);
+        });
+        #[expect(clippy::cast_precision_loss, reason = "a few thousand pages")]
+        times.push(took.cpu_ns / TOUCHED_PAGES as f64);
+        control.advance(1)?;
+    }
+    Ok(median(times))
+}
+
+/// Steps that [`fault_ns`] reports.
+pub(super) fn fault_steps(setup: &Setup) -> u64 {
+    rounds(setup)
+}
