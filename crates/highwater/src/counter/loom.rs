@@ -75,12 +75,14 @@ fn a_finished_addition_is_in_the_sums_of_touched_cpus() {
     for own in [1, -1] {
         model(move || {
             let tree = small_tree();
-            let other = adder(&tree, 2, [4]);
-            thread::yield_now();
-            tree.add_on(CpuId(2), own);
-            let sum = tree.precise_sum();
-            assert!(sum == own || sum == own + 4, "{sum}");
-            other.join().expect("the model's thread ends");
+            let reader = Arc::clone(&tree);
+            let reader = thread::spawn(move || {
+                reader.add_on(CpuId(2), own);
+                let sum = reader.precise_sum();
+                assert!(sum == own || sum == own + 4, "{sum}");
+            });
+            tree.add_on(CpuId(2), 4);
+            reader.join().expect("the model's thread ends");
             assert_at_rest(&tree, own + 4);
         });
     }
@@ -107,18 +109,20 @@ fn reads_in_flight_stay_inside_the_widened_bound() {
 }
 
 /// A thread that has updated, and reads while another updates, sees the sum with or without that.
+/// The other goes first as far as the model likes, so that what it has in hand can be carried on.
 fn assert_reads_own_update_among(own: (u32, i64), others: (u32, i64)) {
     model(move || {
         let tree = small_tree();
-        let other = adder(&tree, others.0, [others.1]);
-        // The other goes first as far as it likes, so that what it has in hand can be carried on.
-        thread::yield_now();
-        tree.add_on(CpuId(own.0), own.1);
-        let seen = tree.approximate_sum_in_flight();
-        let sums = [own.1, own.1 + others.1];
-        assert!(sums.iter().any(|sum| seen.contains(*sum)), "{seen}");
-        other.join().expect("the model's thread ends");
-        assert_at_rest(&tree, sums[1]);
+        let reader = Arc::clone(&tree);
+        let reader = thread::spawn(move || {
+            reader.add_on(CpuId(own.0), own.1);
+            let seen = reader.approximate_sum_in_flight();
+            let sums = [own.1, own.1 + others.1];
+            assert!(sums.iter().any(|sum| seen.contains(*sum)), "{seen}");
+        });
+        tree.add_on(CpuId(others.0), others.1);
+        reader.join().expect("the model's thread ends");
+        assert_at_rest(&tree, own.1 + others.1);
     });
 }
 
@@ -144,12 +148,14 @@ fn a_read_among_updates_of_one_word_holds_a_value_of_the_moment() {
 fn a_carry_is_not_seen_before_its_bounds() {
     model(|| {
         let tree = small_tree();
-        let other = adder(&tree, 2, [1]);
-        thread::yield_now();
-        for seen in [tree.approximate_sum(), tree.approximate_sum_in_flight()] {
-            assert!(seen.contains(0) || seen.contains(1), "{seen}");
-        }
-        other.join().expect("the model's thread ends");
+        let reader = Arc::clone(&tree);
+        let reader = thread::spawn(move || {
+            for seen in [reader.approximate_sum(), reader.approximate_sum_in_flight()] {
+                assert!(seen.contains(0) || seen.contains(1), "{seen}");
+            }
+        });
+        tree.add_on(CpuId(2), 1);
+        reader.join().expect("the model's thread ends");
         assert_at_rest(&tree, 1);
     });
 }
