@@ -197,6 +197,17 @@ mod tests {
         assert_eq!(ledger.writes_by_level(), [2]);
     }
 
+    /// Goal: of two threads that act as one CPU and both saw the slot at its batch, one folds it and the
+    /// other finds nothing. Method: the second part of an addition, twice.
+    #[test]
+    fn a_slot_is_folded_once() {
+        let flat = FlatCounter::new(2, Regime::Atomic);
+        let added = flat.cells.add_on(CpuId(1), 0, 40);
+        flat.fold(added, &mut Untracked);
+        flat.fold(added, &mut Untracked);
+        assert_eq!((flat.count(), flat.cells.load(1, 0)), (40, 0));
+    }
+
     /// Goal: the documented bound, by number of CPUs, in pages.
     #[test]
     fn the_bound_grows_with_the_square_of_the_cpus() {

@@ -98,12 +98,18 @@ fn counters_make_a_design() {
     assert_eq!(design.read(count(second, Member::Shmem)), 0);
     assert_eq!(design.precise(count(second, Member::Shmem)), 3);
     assert_eq!(design.precise(count(second, Member::Anon)), 0);
-    design.add_vector(by, first, [0, -40, -32, 0], &mut ledger);
+    let elsewhere = Writer {
+        cpu: CpuId(3),
+        ..by
+    };
+    design.add(elsewhere, count(second, Member::Anon), 32, &mut ledger);
+    assert_eq!(ledger.transfers(), 0, "each counter has a line of its own");
+    design.add_vector(elsewhere, first, [0, -40, -32, 0], &mut ledger);
     assert_eq!(design.precise(count(first, Member::Anon)), 0);
     assert_eq!(design.read(count(first, Member::Swap)), 0, "not below zero");
     assert_eq!(design.precise(count(first, Member::Swap)), -32);
     let estimate = design.estimate(count(first, Member::Swap)).unwrap();
     assert!(estimate.contains(-32));
     assert_eq!(design.footprint().space_bytes, 4 * (40 + 4 * 4));
-    assert_eq!(ledger.transfers(), 0, "each counter has lines of its own");
+    assert_eq!((ledger.writes(), ledger.transfers()), (4, 1));
 }
