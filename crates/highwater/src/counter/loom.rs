@@ -136,10 +136,10 @@ fn a_read_among_updates_holds_a_value_of_the_moment() {
 }
 
 // Goal: the same when the second update carries on from the word of the first.
-// Method: +1 carries 2 from the word, and -1 takes 2 back.
+// Method: +1 carries 2 from the word, and -3 takes 4 back, which the node passes on.
 #[test]
 fn a_read_among_updates_of_one_word_holds_a_value_of_the_moment() {
-    assert_reads_own_update_among((2, -1), (2, 1));
+    assert_reads_own_update_among((2, -3), (2, 1));
 }
 
 // Goal: whoever sees a carry in the root sees how much of it may be rounding.
