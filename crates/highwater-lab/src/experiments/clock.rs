@@ -2,7 +2,7 @@
 
 use std::sync::Barrier;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -20,7 +20,8 @@ fn thread_ns() -> u64 {
 pub(super) struct Took {
     /// CPU time of all of them, in nanoseconds.
     pub(super) cpu_ns: f64,
-    /// CPU time for each unit of real time, until the last one was done: how many ran at once.
+    /// CPU time for each unit of real time, from when the first one began until the last one was done:
+    /// how many ran at once.
     pub(super) at_once: f64,
 }
 
@@ -29,26 +30,29 @@ pub(super) fn time_threads(threads: usize, work: &(impl Fn(usize) + Sync + ?Size
     let start = Barrier::new(threads);
     let timed = |thread| {
         start.wait();
-        let (since, cpu_since) = (Instant::now(), thread_ns());
+        let (begin, cpu_begin) = (Instant::now(), thread_ns());
         work(thread);
-        let cpu_ns = thread_ns().saturating_sub(cpu_since);
-        (cpu_ns, since.elapsed())
+        let cpu_ns = thread_ns().saturating_sub(cpu_begin);
+        (cpu_ns, begin, Instant::now())
     };
     let timed = &timed;
     thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
             .map(|thread| scope.spawn(move || timed(thread)))
             .collect();
-        let (mut cpu_ns, mut longest) = (0, Duration::ZERO);
-        for worker in workers {
-            let (own_ns, elapsed) = worker.join().expect("the work does not panic");
-            cpu_ns += own_ns;
-            longest = longest.max(elapsed);
-        }
-        let cpu_ns = to_f64(cpu_ns);
+        let times: Vec<_> = workers
+            .into_iter()
+            .map(|worker| worker.join().expect("the work does not panic"))
+            .collect();
+        let cpu_ns = to_f64(times.iter().map(|time| time.0).sum());
+        let begin = times.iter().map(|time| time.1).min();
+        let end = times.iter().map(|time| time.2).max();
+        let real = begin.zip(end).map_or(0.0, |(begin, end)| {
+            end.saturating_duration_since(begin).as_secs_f64()
+        });
         Took {
             cpu_ns,
-            at_once: cpu_ns / 1e9 / longest.as_secs_f64().max(f64::MIN_POSITIVE),
+            at_once: cpu_ns / 1e9 / real.max(f64::MIN_POSITIVE),
         }
     })
 }

@@ -50,11 +50,13 @@ const CPUS_COUNTED_MAX: usize = 192;
 const THREAD_CPUS: usize = 192;
 
 const NOTE: &str = "Writes are counted on virtual CPUs, each faulting one page in turn: exact, the same in each run. \
-    Times are medians of CPU time on the real CPUs, in counters of as many CPUs as the machine above; per-CPU words are restartable \
-    adds in the first four rows, atomics of the thread in the next two. Compared is the accounting alone, as a direction: the \
-    contention of 192 CPUs is not to be had here, and the modelled cost of transfers (0, 20, 60, 150 ns from the same \
-    core, cache, socket, another socket) stands in for it. Page faults a second add the time of counting a page to that of a real first \
-    touch here; the published ones are whole runs of will-it-scale.";
+    Times are medians of CPU time on the real CPUs, in counters of as many CPUs as the machine above; per-CPU \
+    words are restartable adds, but for the last three rows. Compared is the accounting alone, as a direction: \
+    the contention of 192 CPUs is not to be had here, and the modelled cost of transfers (0, 20, 60, 150 ns from \
+    the same core, cache, socket, another socket) stands in for it. Two threads that really run at once \
+    (`at once` near 2) on CPUs of neighbouring numbers share a node of the trees that group neighbours, and fight over it; \
+    in the published tree they share with CPUs far away instead, which are not here. Page faults a second add the time of counting \
+    a page to that of a real first touch here; the published ones are whole runs of will-it-scale.";
 
 fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
     let cpus = counted_cpus(setup);

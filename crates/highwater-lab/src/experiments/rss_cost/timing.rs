@@ -12,9 +12,11 @@ use highwater::topology::Topology;
 use highwater::units::{CpuId, PAGE_SIZE};
 
 use super::{FAULTS, UNMAP_PAGES, UNMAPS};
-use crate::baselines::{FlatCounter, PerNodeCounter, SharedCounter, TreeCounter, Untracked};
-use crate::experiments::clock::{median, time_threads};
-use crate::experiments::lineup::{FLAT, OURS, PER_NODE, PUBLISHED, SHARED};
+use crate::baselines::{
+    FlatCounter, Grouping, PerNodeCounter, Rounding, SharedCounter, TreeCounter, Untracked,
+};
+use crate::experiments::clock::{Took, median, time_threads};
+use crate::experiments::lineup::{CONTIGUOUS, FLAT, OURS, PER_NODE, PUBLISHED, SHARED};
 use crate::experiments::{Control, ExperimentError, Setup};
 
 /// The library's counters of a space, as it really keeps them.
@@ -23,8 +25,17 @@ pub(super) const OURS_SET: &str = "Highwater, set of four";
 /// The loop alone, which every other variant includes.
 const NOTHING: &str = "nothing: the loop alone";
 
-/// Pages touched to learn what a fault costs: 16 MiB.
-const TOUCHED_PAGES: usize = 4096;
+/// Pages touched to learn what a fault costs: 40 MiB. The C library keeps up to 32 MiB of what is given back,
+/// and would hand it out again.
+const TOUCHED_PAGES: usize = 10_240;
+
+/// Bodies of a round on one thread, a few milliseconds; on several, a time slice or less, so that they can
+/// run at once.
+const BODIES: u32 = 40;
+const BODIES_AT_ONCE: u32 = 12;
+
+/// Times that a round is tried again to have its threads run at once.
+const ATTEMPTS: u32 = 10;
 
 /// One way to count, which performs whole bodies of the benchmark.
 struct Variant {
@@ -58,6 +69,7 @@ fn variants(topology: &Topology) -> Vec<Variant> {
     let regime = Regime::Restartable;
     let flat = FlatCounter::new(topology.nr_cpus(), regime);
     let published = TreeCounter::published(topology, regime);
+    let neighbours = TreeCounter::new(topology, regime, Rounding::Down, Grouping::Contiguous);
     let tree = CounterTree::new(topology, regime);
     let set = CounterSet::<4>::new(&Layout::new(topology, regime));
     let per_node = PerNodeCounter::new(topology);
@@ -66,6 +78,9 @@ fn variants(topology: &Topology) -> Vec<Variant> {
         Variant::new(FLAT, move |_, delta| flat.add(delta, &mut Untracked)),
         Variant::new(PUBLISHED, move |_, delta| {
             published.add(delta, &mut Untracked);
+        }),
+        Variant::new(CONTIGUOUS, move |_, delta| {
+            neighbours.add(delta, &mut Untracked);
         }),
         Variant::new(OURS, move |_, delta| {
             tree.add(delta);
@@ -116,7 +131,7 @@ pub(super) fn time_adds(
     threads: u32,
     control: &Control,
 ) -> Result<Vec<Timed>, ExperimentError> {
-    let (rounds, bodies) = (rounds(setup), setup.pick(60, 20));
+    let bodies = if threads == 1 { BODIES } else { BODIES_AT_ONCE };
     let variants = variants(&timed_topology(setup));
     let mut timed: Vec<Timed> = variants
         .iter()
@@ -127,9 +142,9 @@ pub(super) fn time_adds(
         })
         .collect();
     let pages = f64::from(threads) * f64::from(bodies) * f64::from(FAULTS);
-    for _ in 0..rounds {
+    for _ in 0..rounds(setup) {
         for (variant, timed) in variants.iter().zip(&mut timed) {
-            let took = time_threads(threads as usize, &|thread| (variant.run)(bodies, thread));
+            let took = most_at_once(setup, threads, &|thread| (variant.run)(bodies, thread));
             timed.rounds.push(took.cpu_ns / pages);
             timed.at_once.push(took.at_once);
             control.advance(1)?;
@@ -138,10 +153,28 @@ pub(super) fn time_adds(
     Ok(timed)
 }
 
+/// One of a few attempts: the first in which the threads ran at the same time, or else the one in which they
+/// did most. On a machine that has other things to do, most attempts run one thread after the other.
+fn most_at_once(setup: &Setup, threads: u32, work: &(impl Fn(usize) + Sync)) -> Took {
+    let enough = 0.85 * f64::from(threads);
+    let attempt = || time_threads(threads as usize, work);
+    let mut best = attempt();
+    for _ in 1..setup.pick(ATTEMPTS, 1) {
+        if best.at_once >= enough {
+            break;
+        }
+        let next = attempt();
+        if next.at_once > best.at_once {
+            best = next;
+        }
+    }
+    best
+}
+
 /// Steps that [`time_adds`] reports.
 pub(super) fn steps(setup: &Setup) -> u64 {
     /// The variants.
-    const VARIANTS: u64 = 7;
+    const VARIANTS: u64 = 8;
     rounds(setup) * VARIANTS
 }
 
@@ -165,7 +198,7 @@ pub(super) fn fault_ns(setup: &Setup, control: &Control) -> Result<f64, Experime
     let mut times = Vec::new();
     for _ in 0..rounds(setup) {
         let took = time_threads(1, &|_| {
-            // Large enough to come from the system, page by page.
+            // Comes from the system untouched: nobody writes the zeroes.
             let mut block = vec![0_u8; TOUCHED_PAGES * PAGE_SIZE];
             for page in block.chunks_mut(PAGE_SIZE) {
                 page[0] = black_box(1);
