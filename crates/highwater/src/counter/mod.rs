@@ -105,6 +105,7 @@
 
 #[cfg(all(test, loom))]
 mod loom;
+mod bulk;
 mod layout;
 mod peak;
 mod set;

@@ -49,7 +49,7 @@ pub struct CounterSet<const N: usize> {
     /// Written by: CPUs that are not at home, while there are no trees (relaxed add). Read by:
     /// anybody. Publishes: nothing but itself.
     away: [AtomicI64; N],
-    trees: Published<Trees>,
+    pub(super) trees: Published<Trees>,
     layout: Arc<Layout>,
     /// Additions away from home: at each power of two, the trees are asked for.
     ///
@@ -213,16 +213,16 @@ impl<const N: usize> CounterSet<N> {
     /// When there is no such member.
     #[must_use]
     pub fn approximate_sum_of(&self, members: &[usize]) -> Estimate<i64> {
-        let mut total = (0_i64, Accuracy::EXACT);
-        for &member in members {
-            let sum = self.approximate_sum(member);
-            let accuracy = Accuracy {
-                under: sum.high.saturating_sub(sum.value),
-                over: sum.value.saturating_sub(sum.low),
-            };
-            total = (total.0.wrapping_add(sum.value), total.1.plus(accuracy));
+        let early = members.iter().map(|&member| self.early(member));
+        let mut sum = early.fold(0, i64::wrapping_add);
+        let mut accuracy = Accuracy::EXACT;
+        if let Some(trees) = self.trees.get() {
+            for &member in members {
+                sum = sum.wrapping_add(trees.root(member));
+                accuracy = accuracy.plus(trees.accuracy(member));
+            }
         }
-        total.1.around(total.0)
+        accuracy.around(sum)
     }
 
     /// As [`approximate_sum`](Self::approximate_sum), for a count that is known not to be negative.
@@ -258,13 +258,21 @@ impl<const N: usize> CounterSet<N> {
 
     /// As [`precise_sum`](Self::precise_sum), of several members together.
     ///
+    /// # Cost
+    ///
+    /// As of one of them, if they are counted on the same CPUs: a CPU's words share a line.
+    ///
     /// # Panics
     ///
     /// When there is no such member.
     #[must_use]
     pub fn precise_sum_of(&self, members: &[usize]) -> i64 {
-        let sums = members.iter().map(|&member| self.precise_sum(member));
-        sums.fold(0, i64::wrapping_add)
+        let early = members.iter().map(|&member| self.early(member));
+        let early = early.fold(0, i64::wrapping_add);
+        let trees = self.trees.get();
+        trees.map_or(early, |trees| {
+            trees.precise_sum_of(members).wrapping_add(early)
+        })
     }
 
     /// As [`precise_sum`](Self::precise_sum), for a count that is known not to be negative: what a

@@ -5,8 +5,11 @@
 //! slot of a CPU    [ member 0 | member 1 | .. | begun | ended ]     one line, written by that CPU
 //! node             [ member 0 | member 1 | .. ]                     one line, shared by neighbours
 //! root             [ member 0 | member 1 | .. ]                     one line, read by everybody
-//! bounds           [ over of each | under of each ]                 one line, hardly ever written
+//! bounds           [ over of each | under of each ]                 the next one, hardly ever written
 //! ```
+//!
+//! Root and bounds are all that a cheap read visits: two lines beside each other, which processors
+//! fetch together, at the address that the counter knows.
 //!
 //! # What a read knows
 //!
@@ -72,15 +75,29 @@ struct Bounds {
     under: [AtomicI64; MEMBERS_MAX],
 }
 
+/// What cheap reads visit.
+#[repr(C, align(128))]
+struct Front {
+    /// As a [`Node`].
+    root: [AtomicI64; MEMBERS_MAX],
+    /// There is a single slot: its words are the roots.
+    has_one_slot: bool,
+    bounds: Bounds,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Front>() == 128);
+
 /// A few counters over the CPUs of a layout's topology.
+#[repr(C)]
 pub(super) struct Trees {
+    front: Front,
     pub(super) layout: Arc<Layout>,
     members: usize,
     /// Level 0: a word for each member, then `begun` and `ended`.
     pub(super) cells: Cells,
-    /// Level 1 first, the root last. Empty when there is a single slot.
+    /// Of the levels between the words and the root, level 1 first.
     nodes: Box<[Node]>,
-    bounds: Bounds,
     /// For each member, the positions that were ever added to.
     positions: Box<[Touched]>,
 }
@@ -95,21 +112,27 @@ impl Trees {
         let nr_cpus = layout.topology.nr_cpus();
         let band = Some(layout.shape.leaf.shift());
         let cells = Cells::try_new(layout.regime, nr_cpus, members + 2, band)?;
-        let nr_nodes = layout.shape.nr_nodes;
+        // The root lies elsewhere, and is not added to when there is a single slot.
+        let nr_nodes = layout.shape.nr_nodes.saturating_sub(1);
         let mut nodes = Vec::new();
         nodes.try_reserve_exact(nr_nodes)?;
         nodes.extend(iter::repeat_with(Node::zeroed).take(nr_nodes));
         let zeroes = || std::array::from_fn(|_| AtomicI64::new(0));
         let slots = cells.slots();
-        Ok(Self {
-            layout: Arc::clone(layout),
-            members,
-            cells,
-            nodes: nodes.into_boxed_slice(),
+        let front = Front {
+            root: zeroes(),
+            has_one_slot: layout.shape.nr_nodes == 0,
             bounds: Bounds {
                 over: zeroes(),
                 under: zeroes(),
             },
+        };
+        Ok(Self {
+            front,
+            layout: Arc::clone(layout),
+            members,
+            cells,
+            nodes: nodes.into_boxed_slice(),
             positions: iter::repeat_with(|| Touched::none_of(slots))
                 .take(members)
                 .collect(),
@@ -163,9 +186,9 @@ impl Trees {
     /// Adds a word's carry to the nodes above it, until nothing more is carried.
     fn climb(&self, slot: usize, member: usize, mut carry: i64) -> Climb {
         let mut climb = Climb::default();
-        let Some(root) = self.nodes.last() else {
+        if self.front.has_one_slot {
             return climb;
-        };
+        }
         let position = self.position(slot);
         for level in &self.layout.shape.levels {
             debug_assert!(
@@ -187,7 +210,7 @@ impl Trees {
             }
         }
         // Release. Pairs with the Acquire in `root`.
-        root.0[member].fetch_add(carry, Ordering::Release);
+        self.front.root[member].fetch_add(carry, Ordering::Release);
         climb.written += 1;
         climb
     }
@@ -195,36 +218,36 @@ impl Trees {
     /// Widens the bounds by what the slot's word, and the nodes above it, can hide. Idempotent, and
     /// complete when it returns, whoever else covers the same slot.
     fn cover(&self, member: usize, slot: usize) {
+        if self.front.has_one_slot {
+            return;
+        }
         let positions = &self.positions[member];
         positions.mark(self.position(slot));
         let shape = &self.layout.shape;
         let accuracy = shape.accuracy(|span_shift| positions.runs(span_shift));
         // Relaxed: see `Bounds`. Of two that cover, each has at least its own mark in its sum.
-        self.bounds.over[member].fetch_max(accuracy.over, Ordering::Relaxed);
-        self.bounds.under[member].fetch_max(accuracy.under, Ordering::Relaxed);
+        self.front.bounds.over[member].fetch_max(accuracy.over, Ordering::Relaxed);
+        self.front.bounds.under[member].fetch_max(accuracy.under, Ordering::Relaxed);
     }
 
     /// What the root holds.
     #[inline]
     pub(super) fn root(&self, member: usize) -> i64 {
-        match self.nodes.last() {
-            // Acquire. Pairs with the Release in `climb`: what had influence on the root has begun
-            // and is within the bounds. Words hold 63 bits, so more means nothing.
-            Some(root) => root.0[member].load(Ordering::Acquire) << 1 >> 1,
-            None => self.cells.precise_sum(member),
+        if self.front.has_one_slot {
+            return self.cells.precise_sum(member);
         }
+        // Acquire. Pairs with the Release in `climb`: what had influence on the root has begun and
+        // is within the bounds. Words hold 63 bits, so more means nothing.
+        self.front.root[member].load(Ordering::Acquire) << 1 >> 1
     }
 
     /// How far the root can be off at rest, given which CPUs have added. To be read after the root.
     #[inline]
     pub(super) fn accuracy(&self, member: usize) -> Accuracy {
-        if self.nodes.is_empty() {
-            return Accuracy { under: 0, over: 0 };
-        }
         // Relaxed: see `Bounds`.
         Accuracy {
-            under: self.bounds.under[member].load(Ordering::Relaxed),
-            over: self.bounds.over[member].load(Ordering::Relaxed),
+            under: self.front.bounds.under[member].load(Ordering::Relaxed),
+            over: self.front.bounds.over[member].load(Ordering::Relaxed),
         }
     }
 
@@ -244,11 +267,15 @@ impl Trees {
         self.cells.precise_sum(member)
     }
 
+    pub(super) fn precise_sum_of(&self, members: &[usize]) -> i64 {
+        self.cells.precise_sum_of(members)
+    }
+
     /// Checks conservation for a member at rest: root and residuals agree with the precise sum.
     pub(super) fn check_invariants(&self, member: usize) {
         let precise = self.precise_sum(member);
         let shape = &self.layout.shape;
-        if self.nodes.is_empty() {
+        if self.front.has_one_slot {
             return;
         }
         let mut accounted = self.root(member);
@@ -282,7 +309,7 @@ impl Trees {
             .iter()
             .skip(1)
             .map(|next| next.first)
-            .chain([self.nodes.len().saturating_sub(1)]);
+            .chain([self.nodes.len()]);
         levels
             .iter()
             .zip(ends)
@@ -309,6 +336,7 @@ impl Trees {
     /// What node `index` holds.
     #[cfg(all(test, not(loom)))]
     pub(super) fn node(&self, index: usize, member: usize) -> &AtomicI64 {
-        &self.nodes[index].0[member]
+        let inner = self.nodes.get(index);
+        inner.map_or(&self.front.root[member], |node| &node.0[member])
     }
 }

@@ -39,7 +39,7 @@ use std::fmt;
 use std::iter;
 
 use super::attempt::{Attempt, Column};
-use super::touched::Touched;
+use super::touched::{Touched, slots_of};
 use super::{Area, Regime, Writer, current_cpu};
 use crate::sync::StatCell;
 use crate::sync::atomic::{AtomicI64, Ordering};
@@ -338,6 +338,30 @@ impl Cells {
         doubled.fold(0, |sum: i64, slot| {
             sum.wrapping_add(self.doubled(slot, word))
         }) >> 1
+    }
+
+    /// As [`precise_sum`](Self::precise_sum), of several words together; wraps where one does.
+    ///
+    /// # Cost
+    ///
+    /// Loads one line of each slot in which any of the words was ever added to (of words beyond the
+    /// eighth, as many as they fill), and for each word another for each 64 slots.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such word.
+    #[must_use]
+    pub fn precise_sum_of(&self, words: &[usize]) -> i64 {
+        words.iter().for_each(|&word| self.check_word(word));
+        let mut doubled = 0_i64;
+        for nth in 0..self.slots().div_ceil(u64::BITS as usize) {
+            let touched = words.iter().map(|&word| self.touched[word].bits(nth));
+            for slot in slots_of(nth, touched.fold(0, |all, bits| all | bits)) {
+                let values = words.iter().map(|&word| self.doubled(slot, word));
+                doubled = values.fold(doubled, i64::wrapping_add);
+            }
+        }
+        doubled >> 1
     }
 
     /// The slots of `word` that were ever added to, lowest first.

@@ -39,6 +39,21 @@ impl<T> Published<T> {
         unsafe { address.as_ref() }
     }
 
+    /// Begins to fetch the first two lines of the value, if one was published, without waiting.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        #[cfg(all(target_arch = "x86_64", not(any(loom, miri))))]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // Relaxed: nothing is read through the address.
+            let first = self.address.load(Ordering::Relaxed).cast::<i8>();
+            // SAFETY: a prefetch is a hint for any address, valid or not.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(first) };
+            // SAFETY: as above.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(64)) };
+        }
+    }
+
     /// Publishes `value` if nothing was published before; else drops it. Returns what is published.
     pub(crate) fn publish(&self, value: Box<T>) -> &T {
         let mine = Box::into_raw(value);

@@ -448,3 +448,24 @@ fn a_thread_without_rseq_has_no_home() {
     run_unregistered(|| assert!(!home.try_add(0, 1)));
     assert_eq!((home.load(0), home.owner()), (0, None));
 }
+
+// Goal: several words in one walk sum to what they sum to one by one. Method: random additions, in
+// words of one line and of two, on few CPUs of many; words that were never added to; wrapping.
+#[test]
+fn words_together_sum_to_their_sums() {
+    let mut random = crate::seed::rng(11);
+    for (cpus, words) in [(1, 1), (3, 4), (64, 6), (65, 8), (384, 11)] {
+        let cells = Cells::new(Regime::Atomic, cpus, words);
+        for _ in 0..200 {
+            let cpu = CpuId::from_index(random.usize(..cpus) / 2);
+            let delta = random.i64(..) >> random.u32(1..64);
+            cells.add_on(cpu, random.usize(..words), delta);
+        }
+        for _ in 0..20 {
+            let chosen: Vec<usize> = (0..words).filter(|_| random.bool()).collect();
+            let sums = chosen.iter().map(|&word| cells.precise_sum(word));
+            let sum = sums.fold(0, i64::wrapping_add) << 1 >> 1;
+            assert_eq!(cells.precise_sum_of(&chosen), sum, "{chosen:?} of {words}");
+        }
+    }
+}

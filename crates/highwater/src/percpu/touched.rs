@@ -31,13 +31,14 @@ impl Touched {
 
     /// The marked slots, lowest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = usize> {
-        self.words().enumerate().flat_map(|(at, bits)| {
-            iter::successors((bits != 0).then_some(bits), |bits| {
-                let rest = bits & (bits - 1);
-                (rest != 0).then_some(rest)
-            })
-            .map(move |bits| at * 64 + bits.trailing_zeros() as usize)
-        })
+        let words = self.words().enumerate();
+        words.flat_map(|(nth, bits)| slots_of(nth, bits))
+    }
+
+    /// The marks of the `nth` 64 slots.
+    pub(super) fn bits(&self, nth: usize) -> u64 {
+        // Relaxed: see the type.
+        self.0[nth].load(Ordering::Relaxed)
     }
 
     /// How many runs of `1 << span_shift` neighbours, aligned to their size, hold a marked slot.
@@ -58,6 +59,15 @@ impl Touched {
         // Relaxed: see the type.
         self.0.iter().map(|word| word.load(Ordering::Relaxed))
     }
+}
+
+/// The slots that `bits` marks of the `nth` 64, lowest first.
+pub(super) fn slots_of(nth: usize, bits: u64) -> impl Iterator<Item = usize> {
+    iter::successors((bits != 0).then_some(bits), |bits| {
+        let rest = bits & (bits - 1);
+        (rest != 0).then_some(rest)
+    })
+    .map(move |bits| nth * 64 + bits.trailing_zeros() as usize)
 }
 
 /// The first bit of each aligned run of `1 << span_shift` bits in which `bits` has any.

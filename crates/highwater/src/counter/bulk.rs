@@ -1,0 +1,93 @@
+//! Reading many sets of counters, one after the other.
+//!
+//! A set with per-CPU words keeps its sum on two lines of its own, at an address that only the set
+//! knows. Read one by one, each costs a wait for memory. Here the lines of sets further on are asked for
+//! before they are needed.
+
+use super::CounterSet;
+use crate::units::Estimate;
+
+/// Sets whose lines are asked for ahead. Chosen: two lines of each fill the queues of outstanding
+/// lines of processors of today.
+const AHEAD: usize = 16;
+
+impl<const N: usize> CounterSet<N> {
+    /// Shows `visit` what [`approximate_sum_of`](Self::approximate_sum_of) returns for each of many
+    /// sets, in their order: to compare objects of which few need an exact look.
+    ///
+    /// # Cost
+    ///
+    /// The lines of a set with per-CPU words are asked for while those before it are read, so
+    /// that their latencies overlap. Measured on sets of 256 CPUs with cold caches: `highwater lab
+    /// victim`.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such member.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::counter::{CounterSet, Layout};
+    /// use highwater::percpu::Regime;
+    /// use highwater::topology::Topology;
+    ///
+    /// let machine = Topology::detect();
+    /// let layout = Layout::new(&machine, Regime::preferred(&machine));
+    /// let spaces: Vec<_> = (0..3).map(|_| CounterSet::<2>::new(&layout)).collect();
+    /// spaces[1].add(0, 5);
+    /// spaces[1].add(1, 2);
+    /// let mut sums = Vec::new();
+    /// CounterSet::for_each_sum(&spaces, &[0, 1], |sum| sums.push(sum.value));
+    /// assert_eq!(sums, [0, 7, 0]);
+    /// ```
+    #[inline]
+    pub fn for_each_sum<'a, I>(sets: I, members: &[usize], mut visit: impl FnMut(Estimate<i64>))
+    where
+        I: IntoIterator<Item = &'a Self, IntoIter: Clone>,
+    {
+        let sets = sets.into_iter();
+        let mut ahead = sets.clone();
+        ahead.by_ref().take(AHEAD).for_each(Self::prefetch);
+        for set in sets {
+            if let Some(later) = ahead.next() {
+                later.prefetch();
+            }
+            visit(set.approximate_sum_of(members));
+        }
+    }
+
+    #[inline]
+    fn prefetch(&self) {
+        self.trees.prefetch();
+    }
+}
+
+#[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
+mod tests {
+    use super::*;
+    use crate::counter::Layout;
+    use crate::percpu::Regime;
+    use crate::topology::Topology;
+    use crate::units::CpuId;
+
+    #[test]
+    fn many_sets_are_read_as_each_one_is() {
+        // Goal: every set once, in order, as if read alone. Method: none, fewer and more sets than
+        // are asked for ahead, on one CPU and on several.
+        let mut random = crate::seed::rng(4);
+        let layout = Layout::new(&Topology::flat(64), Regime::Atomic);
+        for count in [0, 1, AHEAD - 1, AHEAD, AHEAD + 1, 100] {
+            let sets: Vec<_> = (0..count).map(|_| CounterSet::<3>::new(&layout)).collect();
+            for _ in 0..20 * count {
+                let set = random.usize(..count);
+                let cpu = CpuId::from_index(random.usize(..=set % 64));
+                sets[set].add_on(cpu, random.usize(..3), random.i64(-900..1000));
+            }
+            let alone = sets.iter().map(|set| set.approximate_sum_of(&[0, 2]));
+            let mut together = Vec::new();
+            CounterSet::for_each_sum(&sets, &[0, 2], |sum| together.push(sum));
+            assert_eq!(together, alone.collect::<Vec<_>>());
+        }
+    }
+}
