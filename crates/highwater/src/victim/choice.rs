@@ -84,7 +84,8 @@ pub struct Choice<Id> {
     pub id: Id,
     /// What it used, as known without visiting any CPU.
     pub estimate: Estimate<Pages>,
-    /// What it used exactly; `None` if the policy allows no exact read.
+    /// What it used exactly; `None` if it was not read: because it is the worst by its interval alone,
+    /// or because the policy allows no exact reads.
     pub exact: Option<Pages>,
     /// Its adjustment.
     pub oom_score_adj: OomScoreAdj,

@@ -114,7 +114,8 @@ impl<F: Fn(GroupKey) -> bool> Candidates for Leaves<'_, F> {
 ///
 /// # Accuracy
 ///
-/// As [`Selector::select`].
+/// As [`Selector::select`]. The victim is [read](Policy::reads_victim), unless the policy allows no exact
+/// reads.
 ///
 /// # Cost
 ///
@@ -134,7 +135,7 @@ pub fn select(
     };
     let mut census = Census::default();
     for _ in 0..VANISHED_MAX {
-        match selector.select(&leaves, policy) {
+        match selector.select(&leaves, &policy.reads_victim()) {
             Decision::Chosen(choice) => {
                 if let Some(group) = groups.find(choice.id) {
                     return Decision::Chosen(Victim { group, choice });

@@ -4,7 +4,7 @@
 //! Each candidate's badness (usage and [`OomScoreAdj`]) is known at once as an interval, and exactly
 //! for the price of a walk over the CPUs it ran on. Selection shows all intervals to a [`Selector`]
 //! once, and then reads exactly, beginning with the highest upper bound, until nobody left can be
-//! worse than the worst read so far. Usually that takes a read or two of ten thousand.
+//! worse than the worst known so far. Usually that takes a few reads of ten thousand, or none.
 //!
 //! # Invariant
 //!
@@ -106,6 +106,18 @@ impl Standing {
             oom_score_adj: OomScoreAdj::ZERO,
             state: State::Ordinary,
         }
+    }
+
+    /// One of whom nothing is known but what was counted, in pages: a count that, however it was
+    /// read, is not negative.
+    #[must_use]
+    pub fn of_counted(count: Estimate<i64>) -> Self {
+        let Estimate { value, low, high } = count.positive();
+        Self::of(Estimate {
+            value: Pages(value),
+            low: Pages(low),
+            high: Pages(high),
+        })
     }
 
     /// The same with another adjustment.

@@ -25,6 +25,7 @@ pub struct Policy {
     pub(super) share: u32,
     pub(super) floor: Pages,
     pub(super) total: Pages,
+    pub(super) reads_victim: bool,
 }
 
 impl Default for Policy {
@@ -36,6 +37,7 @@ impl Default for Policy {
             share: 0,
             floor: Pages(1),
             total: Pages::ZERO,
+            reads_victim: false,
         }
     }
 }
@@ -75,6 +77,13 @@ impl Policy {
         self
     }
 
+    /// Reads the victim exactly also where intervals alone tell that it is the worst: for its number
+    /// in the record.
+    pub const fn reads_victim(mut self) -> Self {
+        self.reads_victim = true;
+        self
+    }
+
     /// All of memory: what [`OomScoreAdj`] is thousandths of. Default: none, so that of the
     /// adjustments only [`OomScoreAdj::UNKILLABLE`] has an effect.
     pub const fn total(mut self, total: Pages) -> Self {
@@ -84,6 +93,7 @@ impl Policy {
 
     /// The badness of a candidate that uses `usage`, in pages: usage and adjustment. Never
     /// [`i64::MIN`], and [`i64::MAX`] for who goes first only.
+    #[inline]
     pub(super) fn badness(&self, standing: &Standing, usage: Pages) -> i64 {
         /// The most of all but the first.
         const MOST: i64 = i64::MAX - 1;
@@ -94,10 +104,14 @@ impl Policy {
         if adj == OomScoreAdj::ZERO {
             return i64::try_from(usage.0).unwrap_or(MOST).min(MOST);
         }
+        self.adjusted(adj, usage, MOST)
+    }
+
+    fn adjusted(&self, adj: OomScoreAdj, usage: Pages, most: i64) -> i64 {
         let points = i128::from(adj.get()) * i128::from(self.total.0) / 1000;
         let score = i128::from(usage.0) + points;
-        let score = score.clamp(i128::from(i64::MIN + 1), i128::from(MOST));
-        i64::try_from(score).unwrap_or(MOST)
+        let score = score.clamp(i128::from(i64::MIN + 1), i128::from(most));
+        i64::try_from(score).unwrap_or(most)
     }
 
     /// How much worse another may be when the best has `badness`.

@@ -1,8 +1,10 @@
 //! The search: one pass that keeps the highest upper bounds, then exact reads, best first.
 //!
 //! A candidate's *rank* is its upper bound, and among equals the lower number first. The search
-//! reads in that order and stops at the first rank that cannot beat the best read: none after it
-//! can. (A candidate whose upper bound equals the best read can, if its number is lower.)
+//! reads in that order and stops at the first rank that cannot beat the leader: none after it can.
+//! (One whose upper bound equals the leader's badness can, if its number is lower.) The leader is the
+//! worst of those read, or the candidate of the highest lower bound: who is above all others by
+//! intervals alone need not be read at all.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -45,7 +47,28 @@ impl<Id: Ord> PartialOrd for Rank<Id> {
     }
 }
 
+impl<Id: Copy + Ord> Best<Id> {
+    fn beats(&self, other: &Self) -> bool {
+        self.badness > other.badness
+            || (self.badness == other.badness && self.entry.id < other.entry.id)
+    }
+}
+
 impl<Id: Copy> Entry<Id> {
+    fn new(policy: &Policy, id: Id, upper: i64, standing: &Standing) -> Self {
+        let lower = if standing.usage.low >= policy.floor {
+            policy.badness(standing, standing.usage.low).min(upper)
+        } else {
+            UNSURE
+        };
+        Self {
+            upper,
+            lower,
+            id,
+            standing: *standing,
+        }
+    }
+
     fn rank(&self) -> Rank<Id> {
         Rank {
             upper: self.upper,
@@ -141,9 +164,12 @@ struct Pass<Id> {
     dying: Option<(Id, Estimate<Pages>)>,
     /// The first rank that found no place.
     left_out: Option<Rank<Id>>,
+    /// Upper bounds below this change nothing.
+    dull_below: i64,
 }
 
-/// The worst candidate read so far.
+/// A candidate and what is known of its badness: exactly if it was read, else at least.
+#[derive(Clone, Copy)]
 struct Best<Id> {
     entry: Entry<Id>,
     exact: Option<Pages>,
@@ -157,8 +183,9 @@ struct Search<'a, C: Candidates> {
     census: Census,
     /// As in [`Pass`], until it is read.
     surest: Option<Entry<C::Id>>,
-    /// Who was read in its place in the order, and is to be passed over later.
-    surest_read: Option<C::Id>,
+    /// Who was read before its turn, and is to be passed over then.
+    early: Option<C::Id>,
+    /// The worst of those read.
     best: Option<Best<C::Id>>,
     second: Option<RunnerUp<C::Id>>,
 }
@@ -208,32 +235,29 @@ impl<Id: Copy + Ord> Selector<Id> {
             policy,
             census: pass.census,
             surest: pass.surest,
-            surest_read: None,
+            early: None,
             best: None,
             second: None,
         };
-        if policy.reads_max == 0 {
-            search.take_surest();
-        }
         let mut left_out = pass.left_out;
         // Progress: each further pass begins after the last rank of the one before, and is made only
         // while fewer candidates were read than the first pass showed.
-        let next = loop {
-            if let Some(next) = search.read_best_first(&self.entries) {
-                break Some(next);
+        let rival = loop {
+            if let Some(end) = search.read_best_first(&self.entries, left_out) {
+                break end.rival;
             }
             let (Some(cursor), Some(first_left_out)) = (self.entries.last(), left_out) else {
                 break None;
             };
-            if search.is_over(&first_left_out) {
-                break Some(first_left_out);
+            if !search.leads_unread(first_left_out.id) && search.ends_before(left_out) {
+                break left_out;
             }
             let cursor = cursor.rank();
             left_out = self.pass(candidates, policy, Some(cursor)).left_out;
             search.census.passes += 1;
         };
         self.entries.clear();
-        search.conclude(next)
+        search.conclude(rival)
     }
 
     /// Shows all candidates and keeps the first ranks after `cursor`, in order.
@@ -250,23 +274,20 @@ impl<Id: Copy + Ord> Selector<Id> {
         let kept = &mut lent.heap;
         let mut pass = Pass::new();
         candidates.for_each(|id, standing| {
-            let Some(entry) = pass.look(policy, id, standing) else {
-                return;
-            };
-            let rank = entry.rank();
-            if cursor.is_some_and(|cursor| rank <= cursor) {
+            pass.census.scanned += 1;
+            if !pass.is_eligible(policy, id, standing) {
                 return;
             }
-            if kept.len() < room {
-                kept.push(entry);
+            pass.census.eligible += 1;
+            let upper = policy.badness(standing, standing.usage.high);
+            // Where most candidates end: below everybody that matters so far.
+            if upper < pass.dull_below {
                 return;
             }
-            let out = match kept.peek_mut() {
-                Some(mut last) if entry < *last => mem::replace(&mut *last, entry).rank(),
-                _ => rank,
-            };
-            if pass.left_out.is_none_or(|first| out < first) {
-                pass.left_out = Some(out);
+            let entry = Entry::new(policy, id, upper, standing);
+            pass.weigh(&entry);
+            if cursor.is_none_or(|cursor| entry.rank() > cursor) {
+                pass.keep(kept, room, entry);
             }
         });
         drop(lent);
@@ -285,116 +306,182 @@ impl<Id: Copy + Ord> Pass<Id> {
             surest: None,
             dying: None,
             left_out: None,
+            dull_below: i64::MIN,
         }
     }
 
-    /// Counts a candidate; returns its bounds if it can be chosen.
+    /// Whether a candidate can be chosen.
     #[inline]
-    fn look(&mut self, policy: &Policy, id: Id, standing: &Standing) -> Option<Entry<Id>> {
-        self.census.scanned += 1;
-        if standing.usage.high < policy.floor || standing.state == State::Spared {
-            return None;
+    fn is_eligible(&mut self, policy: &Policy, id: Id, standing: &Standing) -> bool {
+        if standing.usage.high < policy.floor {
+            return false;
         }
-        if standing.state == State::Dying {
-            let is_larger = |(other, usage): (Id, Estimate<Pages>)| {
-                standing.usage.high > usage.high
-                    || (standing.usage.high == usage.high && id < other)
-            };
-            if self.dying.is_none_or(is_larger) {
-                self.dying = Some((id, standing.usage));
+        match standing.state {
+            State::Ordinary | State::First => standing.oom_score_adj != OomScoreAdj::UNKILLABLE,
+            State::Spared => false,
+            State::Dying => {
+                self.dies(id, standing.usage);
+                false
             }
-            return None;
         }
-        if standing.oom_score_adj == OomScoreAdj::UNKILLABLE {
-            return None;
+    }
+
+    fn dies(&mut self, id: Id, usage: Estimate<Pages>) {
+        let is_larger = |(other, known): (Id, Estimate<Pages>)| {
+            usage.high > known.high || (usage.high == known.high && id < other)
+        };
+        if self.dying.is_none_or(is_larger) {
+            self.dying = Some((id, usage));
         }
-        self.census.eligible += 1;
-        let upper = policy.badness(standing, standing.usage.high);
-        let lower = if standing.usage.low >= policy.floor {
-            policy.badness(standing, standing.usage.low).min(upper)
-        } else {
-            UNSURE
-        };
-        let entry = Entry {
-            upper,
-            lower,
-            id,
-            standing: *standing,
-        };
+    }
+
+    /// Compares a candidate's lower bound with the highest.
+    fn weigh(&mut self, entry: &Entry<Id>) {
         let known = self.surest.map_or(UNSURE, |surest| surest.lower);
-        self.census.in_reach += usize::from(upper >= known);
-        if lower > known
+        self.census.in_reach += usize::from(entry.upper >= known);
+        let is_surer = entry.lower > known
             || self
                 .surest
-                .is_some_and(|surest| lower == known && id < surest.id)
-        {
-            self.surest = Some(entry);
+                .is_some_and(|surest| entry.lower == known && entry.id < surest.id);
+        if is_surer {
+            self.surest = Some(*entry);
+            self.raise();
         }
-        Some(entry)
+    }
+
+    /// Keeps a candidate if it is among the first `room` ranks so far.
+    fn keep(&mut self, kept: &mut BinaryHeap<Entry<Id>>, room: usize, entry: Entry<Id>) {
+        if kept.len() < room {
+            kept.push(entry);
+            return;
+        }
+        let out = match kept.peek_mut() {
+            Some(mut last) if entry < *last => mem::replace(&mut *last, entry).rank(),
+            _ => entry.rank(),
+        };
+        if self.left_out.is_none_or(|first| out < first) {
+            self.left_out = Some(out);
+            self.raise();
+        }
+    }
+
+    /// Who cannot reach the first rank left out, nor the highest lower bound, changes nothing.
+    fn raise(&mut self) {
+        let known = self.surest.map_or(i64::MIN, |surest| surest.lower);
+        let left_out = self.left_out.map_or(i64::MIN, |first| first.upper);
+        self.dull_below = known.min(left_out);
     }
 }
 
+/// No further read is wanted.
+struct End<Id> {
+    /// The first rank that was not read, but for the chosen's own.
+    rival: Option<Rank<Id>>,
+}
+
 impl<C: Candidates> Search<'_, C> {
-    /// Reads candidates in the order of their ranks until no further read is wanted: the rank that
-    /// would have been next. `None` when all were read.
-    fn read_best_first(&mut self, entries: &[Entry<C::Id>]) -> Option<Rank<C::Id>> {
-        for entry in entries {
-            if self.surest_read == Some(entry.id) {
+    /// Reads candidates in the order of their ranks until no further read is wanted. `None` when all
+    /// were read. `left_out` is the first rank after those of `entries`.
+    fn read_best_first(
+        &mut self,
+        entries: &[Entry<C::Id>],
+        left_out: Option<Rank<C::Id>>,
+    ) -> Option<End<C::Id>> {
+        for (at, entry) in entries.iter().enumerate() {
+            if self.early == Some(entry.id) {
                 continue;
             }
-            if !self.is_over(&entry.rank())
-                && let Some(surest) = self.surest_instead_of(entry)
-            {
-                self.surest_read = Some(surest.id);
-                self.read(&surest);
+            let rival = if self.leads_unread(entry.id) {
+                let later = entries[at + 1..].iter();
+                let mut others = later.filter(|other| self.early != Some(other.id));
+                others.next().map(Entry::rank).or(left_out)
+            } else {
+                Some(entry.rank())
+            };
+            if self.ends_before(rival) {
+                return Some(End { rival });
             }
-            if self.is_over(&entry.rank()) {
-                return Some(entry.rank());
+            if let Some(surest) = self.surest_instead_of(entry) {
+                self.read_early(&surest);
+                if self.is_over(&entry.rank()) {
+                    let rival = Some(entry.rank());
+                    return Some(End { rival });
+                }
             }
-            self.read(entry);
+            if self.early != Some(entry.id) {
+                self.read(entry);
+            }
         }
         None
     }
 
-    /// Whether a candidate of `rank`, and so all after it, need not be read.
-    fn is_over(&self, rank: &Rank<C::Id>) -> bool {
-        let Some(best) = &self.best else {
-            return self.census.reads >= self.census.scanned;
-        };
-        let cannot_beat =
-            rank.upper < best.badness || (rank.upper == best.badness && rank.id > best.entry.id);
-        cannot_beat || self.is_indifferent(rank.upper) || self.census.reads >= self.policy.reads_max
+    /// Whether the search ends before it reads `rival`, the first of those left. Reads the victim, if
+    /// that is wanted and was not done.
+    fn ends_before(&mut self, rival: Option<Rank<C::Id>>) -> bool {
+        let is_over = |search: &Self| rival.is_none_or(|rival| search.is_over(&rival));
+        if !is_over(self) {
+            return false;
+        }
+        if let Some(victim) = self.victim_to_read() {
+            self.read_early(&victim);
+        }
+        is_over(self)
     }
 
-    fn is_indifferent(&self, upper: i64) -> bool {
-        self.best.as_ref().is_some_and(|best| {
-            let width = self.policy.indifference(best.badness);
-            width > 0 && upper <= best.badness.saturating_add_unsigned(width)
-        })
+    /// The worst as far as is known: of those read, or the one of the highest lower bound.
+    fn leader(&self) -> Option<Best<C::Id>> {
+        let surest = self.surest.map(|entry| Best {
+            entry,
+            exact: None,
+            badness: entry.lower,
+        });
+        match (self.best, surest) {
+            (Some(best), Some(surest)) if best.beats(&surest) => Some(best),
+            (best, surest) => surest.or(best),
+        }
+    }
+
+    /// Whether `id` leads and was not read.
+    fn leads_unread(&self, id: C::Id) -> bool {
+        self.leader()
+            .is_some_and(|leader| leader.entry.id == id && leader.exact.is_none())
+    }
+
+    /// The leader, if it is to be read although nobody can beat it.
+    fn victim_to_read(&self) -> Option<Entry<C::Id>> {
+        let may_read = self.policy.reads_victim && self.census.reads < self.policy.reads_max;
+        let leader = self.leader().filter(|_| may_read)?;
+        leader.exact.is_none().then_some(leader.entry)
+    }
+
+    /// Whether a candidate of `rank`, and so all after it, need not be read.
+    fn is_over(&self, rank: &Rank<C::Id>) -> bool {
+        let Some(leader) = self.leader() else {
+            return self.census.reads >= self.census.scanned;
+        };
+        let cannot_beat = rank.upper < leader.badness
+            || (rank.upper == leader.badness && rank.id > leader.entry.id);
+        cannot_beat
+            || self.is_indifferent(rank.upper, leader.badness)
+            || self.census.reads >= self.policy.reads_max
+    }
+
+    fn is_indifferent(&self, upper: i64, badness: i64) -> bool {
+        let width = self.policy.indifference(badness);
+        width > 0 && upper <= badness.saturating_add_unsigned(width)
     }
 
     /// The candidate of the highest lower bound, if `entry` would be the last read and nothing read
     /// so far reaches that bound.
     fn surest_instead_of(&self, entry: &Entry<C::Id>) -> Option<Entry<C::Id>> {
         let is_last = self.census.reads.saturating_add(1) >= self.policy.reads_max;
-        let surest = self.surest.filter(|_| is_last)?;
-        let is_reached = self
-            .best
-            .as_ref()
-            .is_some_and(|best| best.badness >= surest.lower);
-        (surest.id != entry.id && !is_reached).then_some(surest)
+        let leader = self.leader().filter(|_| is_last)?;
+        (leader.exact.is_none() && leader.entry.id != entry.id).then_some(leader.entry)
     }
 
-    /// Takes the candidate of the highest lower bound without reading it.
-    fn take_surest(&mut self) {
-        if let Some(entry) = self.surest.take() {
-            self.surest_read = Some(entry.id);
-            self.best = Some(Best {
-                entry,
-                exact: None,
-                badness: entry.lower,
-            });
-        }
+    fn read_early(&mut self, entry: &Entry<C::Id>) {
+        self.early = Some(entry.id);
+        self.read(entry);
     }
 
     fn read(&mut self, entry: &Entry<C::Id>) {
@@ -406,63 +493,68 @@ impl<C: Candidates> Search<'_, C> {
         let Some(exact) = exact.filter(|usage| *usage >= self.policy.floor) else {
             return;
         };
-        let badness = self.policy.badness(&entry.standing, exact);
-        let is_better = self.best.as_ref().is_none_or(|best| {
-            badness > best.badness || (badness == best.badness && entry.id < best.entry.id)
-        });
-        let mut beaten = Some((entry.id, badness));
-        if is_better {
-            let best = Best {
-                entry: *entry,
-                exact: Some(exact),
-                badness,
-            };
-            let former = self.best.replace(best);
-            beaten = former.map(|former| (former.entry.id, former.badness));
-        }
-        if let Some((id, badness)) = beaten
-            && self.second.is_none_or(|second| badness > second.badness)
+        let read = Best {
+            entry: *entry,
+            exact: Some(exact),
+            badness: self.policy.badness(&entry.standing, exact),
+        };
+        let beaten = match self.best {
+            Some(best) if best.beats(&read) => Some(read),
+            _ => self.best.replace(read),
+        };
+        if let Some(beaten) = beaten
+            && self
+                .second
+                .is_none_or(|second| beaten.badness > second.badness)
         {
             self.second = Some(RunnerUp {
-                id,
-                badness,
+                id: beaten.entry.id,
+                badness: beaten.badness,
                 is_exact: true,
             });
         }
     }
 
-    /// The record, when `next` is the first rank that was not read.
-    fn conclude(self, next: Option<Rank<C::Id>>) -> Decision<Choice<C::Id>, C::Id> {
-        let upper = next.map_or(UNSURE, |next| next.upper);
-        let is_indifferent = self.is_indifferent(upper);
-        let Some(best) = self.best else {
+    /// The record, when `rival` is the first rank that was not read.
+    fn conclude(self, rival: Option<Rank<C::Id>>) -> Decision<Choice<C::Id>, C::Id> {
+        let Some(leader) = self.leader() else {
             return Decision::Nobody(self.census);
         };
-        let gap = if upper > best.badness {
-            Pages(upper.abs_diff(best.badness))
+        let upper = rival.map_or(UNSURE, |rival| rival.upper);
+        let gap = if upper > leader.badness {
+            Pages(upper.abs_diff(leader.badness))
         } else {
             Pages::ZERO
         };
         let proof = match gap {
             Pages::ZERO => Proof::Proven,
-            _ if is_indifferent => Proof::Indifferent,
+            _ if self.is_indifferent(upper, leader.badness) => Proof::Indifferent,
             _ => Proof::ReadsSpent,
         };
-        let unread = next.map(|next| RunnerUp {
-            id: next.id,
-            badness: next.upper,
+        // Of those read, the next one; the worst if the leader was not.
+        let read = match (leader.exact, self.best) {
+            (None, Some(best)) => Some(RunnerUp {
+                id: best.entry.id,
+                badness: best.badness,
+                is_exact: true,
+            }),
+            _ => self.second,
+        };
+        let unread = rival.map(|rival| RunnerUp {
+            id: rival.id,
+            badness: rival.upper,
             is_exact: false,
         });
-        let runner_up = match (self.second, unread) {
-            (Some(second), Some(unread)) if second.badness >= unread.badness => Some(second),
-            (second, unread) => unread.or(second),
+        let runner_up = match (read, unread) {
+            (Some(read), Some(unread)) if read.badness >= unread.badness => Some(read),
+            (read, unread) => unread.or(read),
         };
         Decision::Chosen(Choice {
-            id: best.entry.id,
-            estimate: best.entry.standing.usage,
-            exact: best.exact,
-            oom_score_adj: best.entry.standing.oom_score_adj,
-            badness: best.badness,
+            id: leader.entry.id,
+            estimate: leader.entry.standing.usage,
+            exact: leader.exact,
+            oom_score_adj: leader.entry.standing.oom_score_adj,
+            badness: leader.badness,
             runner_up,
             gap,
             proof,

@@ -11,6 +11,7 @@ const PROVEN: Policy = Policy {
     share: 0,
     floor: Pages(1),
     total: Pages(1000),
+    reads_victim: false,
 };
 
 fn tree_with(usages: &[u64]) -> (GroupTree, Vec<GroupNode>, Vec<Charge>) {
