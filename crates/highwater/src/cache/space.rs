@@ -10,8 +10,7 @@
 //! cache, and with them its entry, so that each is uncounted where it was counted; an entry whose
 //! last page has gone is forgotten when later spaces are opened or closed, a few at a time.
 //!
-//! **Accounting.** Two ways to count, chosen per cache ([`Accounting`]); what a read promises is in
-//! the modules of the counters.
+//! **Accounting.** What a read promises is said by the counters: [`CounterSet`], [`Peak`].
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -264,7 +264,7 @@ impl CounterTree {
     ///
     /// # Cost
     ///
-    /// One add to this CPU's word ([`Cells::add`]). One update by one in 32 at most (one in `batch`)
+    /// One add to this CPU's word ([`Cells::add`](crate::percpu::Cells::add)). One update by one in 32 at most (one in `batch`)
     /// also adds to a shared node, and ever fewer to each level above; the result says how many.
     /// No locks, no system calls, no allocation.
     #[inline]
