@@ -65,7 +65,9 @@ pub enum SyncError {
         /// What happened to the first.
         first: WriteBackError,
     },
-    /// Every page was written, but the file could not make that durable.
+    /// Every page was written, but the file could not make that durable. The pages count as written:
+    /// the next sync does not write them again, and may succeed without them (Linux reports a failed
+    /// fsync once). Who needs them durable has to write them again.
     #[error("all pages were written, but making them durable failed: {0}")]
     Durability(#[source] io::Error),
 }
