@@ -319,3 +319,66 @@ fn the_last_handle_may_be_dropped_by_the_reclaim_thread() {
     }
     assert!(keeper.has_dropped.load(Ordering::Relaxed));
 }
+
+/// Pages of zeros whose first read waits until it is let through.
+#[derive(Debug, Default)]
+struct SlowFirst {
+    state: Mutex<(bool, bool)>,
+    changed: Condvar,
+}
+
+impl Backing for SlowFirst {
+    fn len(&self) -> u64 {
+        8 * PAGE_BYTES
+    }
+
+    fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
+        if page == 0 {
+            let mut state = self.state.lock().unwrap();
+            state.0 = true;
+            self.changed.notify_all();
+            drop(self.changed.wait_while(state, |(_, may_go)| !*may_go));
+        }
+        buf.fill(0);
+        Ok(buf.len())
+    }
+
+    fn write_page(&self, _: u64, _: &[u8]) -> io::Result<usize> {
+        Err(io::Error::other("never written"))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_fault_waits_for_a_page_that_another_is_reading_in() {
+    // Goal: no refusal while the group is full of pages on their way, however long their I/O takes.
+    // Method: a group of one page, whose read takes 50 ms: six times what is waited for nothing.
+    let hw = manager(64);
+    let storage = Arc::new(SlowFirst::default());
+    let file = hw.open_backing(Arc::clone(&storage) as Arc<dyn Backing>, Access::ReadOnly);
+    let file = file.unwrap();
+    let group = hw
+        .root()
+        .child("tiny", Limits::max(Pages(1).bytes()))
+        .unwrap();
+    let map = hw.space(&group).map_file(&file, 0..8).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| map.read(&hw.enter(), 0).map(drop).unwrap());
+        let state = storage.state.lock().unwrap();
+        drop(
+            storage
+                .changed
+                .wait_while(state, |(has_come, _)| !*has_come),
+        );
+        let waiting = scope.spawn(|| map.read(&hw.enter(), 1).map(drop));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        storage.state.lock().unwrap().1 = true;
+        storage.changed.notify_all();
+        waiting.join().unwrap().unwrap();
+    });
+    drop((map, file));
+    assert_empty(&hw);
+}

@@ -13,6 +13,7 @@ use super::Core;
 use super::slow::{AllocError, Patience};
 use crate::cache::{FileEntry, Filling, PageKey, Presence, RssMember, SpaceEntry};
 use crate::group::{Charge, GroupNode};
+use crate::reclaim::OnItsWay;
 use crate::units::{Pages, Pfn};
 
 /// Rounds of one fault. A round ends because another thread filled or evicted the page meanwhile;
@@ -108,7 +109,7 @@ impl Core {
                     None => continue,
                 }
             }
-            let Some(fill) = self.begin_fill(payer, key)? else {
+            let Some((fill, on_its_way)) = self.begin_fill(payer, key)? else {
                 continue;
             };
             let pfn = fill.read(file, payer.space, key)?;
@@ -117,6 +118,7 @@ impl Core {
             // The read that brings a page in is not a reason to keep it; the next one is.
             self.cache.test_and_clear_young(pfn);
             self.reclaim.add_page(pfn, key);
+            drop(on_its_way);
             return Ok(taken.expect("a page on no list stays"));
         }
         Err(ReadError::Starved {
@@ -126,7 +128,11 @@ impl Core {
     }
 
     /// Takes memory for a page and enters it as being filled; `None` when another was first.
-    fn begin_fill(&self, payer: Payer<'_>, key: PageKey) -> Result<Option<Fill<'_>>, ReadError> {
+    fn begin_fill(
+        &self,
+        payer: Payer<'_>,
+        key: PageKey,
+    ) -> Result<Option<(Fill<'_>, OnItsWay)>, ReadError> {
         let Payer { group, space } = payer;
         let no_memory = |source| ReadError::NoMemory {
             page: key.page(),
@@ -136,11 +142,13 @@ impl Core {
             .charge(group, Pages(1), Patience::Fault)
             .map_err(|failed| no_memory(failed.into()))?;
         let frame = self.alloc_frame().map_err(no_memory)?;
+        // Not before: those who wait for frames would wait for each other.
+        let on_its_way = self.reclaim.page_on_its_way(group);
         match self.cache.begin_fill(key, frame, group.id(), space.id()) {
-            Ok(filling) => Ok(Some(Fill {
-                core: self,
-                parts: Some((filling, charge)),
-            })),
+            Ok(filling) => {
+                let parts = Some((filling, charge));
+                Ok(Some((Fill { core: self, parts }, on_its_way)))
+            }
             Err(frame) => {
                 self.pool.free(self.cpu(), frame);
                 Ok(None)

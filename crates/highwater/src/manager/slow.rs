@@ -13,7 +13,8 @@
 //! Bounds: a step that frees something is followed by another attempt. [`FRUITLESS_MAX`] steps
 //! without progress, and one attempt more, lead to a victim, of which there are at most [`VICTIMS_MAX`] for one request,
 //! and no request makes more than [`ATTEMPTS_MAX`] attempts. Between fruitless steps the thread
-//! sleeps for up to a millisecond: what keeps pages from being freed then is somebody reading them.
+//! sleeps for up to a millisecond: what keeps pages from being freed then is somebody reading them. While
+//! pages are being read in, which will be on the lists, the bound on attempts alone ends the wait.
 //!
 //! No lock is held while it waits, reclaims or calls the embedder's handler, which may call anything. What
 //! that asks for itself tells no victim: it would be called by itself, without a bound. Choosing a victim
@@ -372,7 +373,12 @@ impl Effort {
         }
         self.fruitless += 1;
         if self.fruitless > FRUITLESS_MAX {
-            return false;
+            // Pages that are being read in come on the lists when their threads get the CPU, however long
+            // that takes: the bound on attempts is enough.
+            if self.last.nr_filling == 0 {
+                return false;
+            }
+            self.fruitless = FRUITLESS_MAX;
         }
         if self.fruitless <= 2 {
             thread::yield_now();

@@ -60,6 +60,9 @@ pub(super) struct Lruvec {
     /// Pages that reclaimers have taken off the lists and not yet put back or freed.
     /// Written by: reclaimers. Read by: those that found nothing to reclaim. Publishes: nothing.
     nr_isolated: AtomicU64,
+    /// Pages that are being read in for the group, and paid for by it.
+    /// Written by: those who read them. Read by: those that found nothing to reclaim. Publishes: nothing.
+    nr_filling: AtomicU64,
     /// Where the reclaimers of this group as a target go on.
     pub(super) cursor: Mutex<Cursor>,
 }
@@ -115,6 +118,7 @@ impl Lruvec {
             nonresident_age: AtomicU64::new(clock),
             nr_evicted: AtomicU64::new(0),
             nr_isolated: AtomicU64::new(0),
+            nr_filling: AtomicU64::new(0),
             cursor: Mutex::new(&CURSOR_LOCK, Cursor::default()),
         }
     }
@@ -147,6 +151,22 @@ impl Lruvec {
     pub(super) fn nr_isolated(&self) -> u64 {
         // Relaxed: who acts on it looks again.
         self.nr_isolated.load(Ordering::Relaxed)
+    }
+
+    /// Pages that will soon be on the lists, or given back.
+    pub(super) fn nr_filling(&self) -> u64 {
+        // Relaxed: as above.
+        self.nr_filling.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_filling(&self) {
+        // Relaxed: as above.
+        self.nr_filling.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn note_filled(&self) {
+        // Relaxed: as above.
+        self.nr_filling.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(super) fn note_isolated(&self, count: u64) {
@@ -291,6 +311,11 @@ impl Lruvecs {
     /// Pages that reclaimers hold of the groups that `accept` takes.
     pub(super) fn isolated_of(&self, accept: impl Fn(&Lruvec) -> bool) -> u64 {
         self.sum_of(accept, Lruvec::nr_isolated)
+    }
+
+    /// Pages that are being read in for the groups that `accept` takes.
+    pub(super) fn filling_of(&self, accept: impl Fn(&Lruvec) -> bool) -> u64 {
+        self.sum_of(accept, Lruvec::nr_filling)
     }
 
     /// Evictions so far from the lists of the groups that `accept` takes.

@@ -93,6 +93,15 @@ impl Reclaim {
         }
     }
 
+    /// Says that a page is being read in for a group that has paid for it: who waits for room there
+    /// knows that it will come, until the result is dropped.
+    #[must_use = "the page counts as on its way until this is dropped"]
+    pub fn page_on_its_way(&self, group: &GroupNode) -> OnItsWay {
+        let lruvec = self.lruvecs.of(group);
+        lruvec.iter().for_each(|lruvec| lruvec.note_filling());
+        OnItsWay(lruvec)
+    }
+
     /// Puts a page that has just become resident on its group's lists; says whether it is one that
     /// was evicted before.
     pub fn add_page(&self, pfn: Pfn, key: PageKey) -> Option<Refault> {
@@ -206,6 +215,16 @@ impl fmt::Debug for Reclaim {
         f.debug_struct("Reclaim")
             .field("stats", &self.stats)
             .finish_non_exhaustive()
+    }
+}
+
+/// A page that is being read in: it counts as on its way while this lives.
+#[derive(Debug)]
+pub struct OnItsWay(Option<LruvecRef>);
+
+impl Drop for OnItsWay {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|lruvec| lruvec.note_filled());
     }
 }
 

@@ -47,6 +47,8 @@ pub struct Outcome {
     pub nr_borrowed: u64,
     /// Pages that other reclaimers held when this pass ended without having freed any.
     pub nr_isolated: u64,
+    /// Pages that were being read in for the target when this pass ended without having freed any.
+    pub nr_filling: u64,
     /// Pages that could not be written back, and why the last one could not.
     pub nr_write_failed: u64,
     /// The last write-back error.
@@ -106,6 +108,7 @@ impl Reclaim {
         if outcome.nr_reclaimed == 0 {
             let in_target = |lruvec: &Lruvec| lruvec.is_in_subtree_of(control.target);
             outcome.nr_isolated = self.lruvecs.isolated_of(in_target);
+            outcome.nr_filling = self.lruvecs.filling_of(in_target);
         }
         outcome
     }
