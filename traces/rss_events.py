@@ -6,7 +6,9 @@
   rss_events.py check TRACE[.zst]                   decode, check, and count
   rss_events.py test                                this file's own tests
 
-The format is described in traces/README.md, "Format of the rss traces".
+The format is described in traces/README.md, "Format of the rss traces". The reader of the lab
+(crates/highwater-lab/src/rss_trace) follows spaces by the same rules as `Tracker` here, written
+twice so that the two check each other: a test compares their counts.
 """
 
 import argparse

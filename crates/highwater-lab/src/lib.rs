@@ -5,4 +5,5 @@ pub mod experiments;
 pub mod models;
 pub mod replay;
 pub mod report;
+pub mod rss_trace;
 pub mod trace;

@@ -27,7 +27,7 @@ const WINDOW_KIB: u32 = 129 << 10;
 const MAGIC_LEN: usize = 6;
 
 /// The compressed bytes, counted, with the peeked ones given back first.
-pub(super) struct Input {
+pub(crate) struct Input {
     magic: [u8; MAGIC_LEN],
     magic_len: usize,
     magic_read: usize,
@@ -87,7 +87,7 @@ impl Read for Input {
 type Buffered = BufReader<Input>;
 
 /// A stream of decompressed bytes.
-pub(super) enum Decoder {
+pub(crate) enum Decoder {
     Plain(Buffered),
     Zstd(Box<ZstdFrames>),
     Gzip(Box<MultiGzDecoder<Buffered>>),
@@ -96,7 +96,7 @@ pub(super) enum Decoder {
 
 impl Decoder {
     /// Looks at the first bytes and chooses the decoder.
-    pub(super) fn new(inner: Box<dyn Read + Send>) -> io::Result<Self> {
+    pub(crate) fn new(inner: Box<dyn Read + Send>) -> io::Result<Self> {
         let input = Input::new(inner)?;
         let compression = input.compression();
         let buffered = BufReader::with_capacity(64 << 10, input);
@@ -153,7 +153,7 @@ impl Read for Decoder {
 }
 
 /// Zstandard frames one after the other; the decoder underneath knows one frame only.
-pub(super) struct ZstdFrames {
+pub(crate) struct ZstdFrames {
     decoder: FrameDecoder,
     input: Buffered,
     is_in_frame: bool,

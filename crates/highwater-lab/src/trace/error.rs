@@ -99,7 +99,7 @@ pub(super) enum Found {
 const EXCERPT: usize = 60;
 
 /// Quotes the beginning of a line of text.
-pub(super) fn quote_text(bytes: &[u8]) -> String {
+pub(crate) fn quote_text(bytes: &[u8]) -> String {
     let shown = &bytes[..bytes.len().min(EXCERPT)];
     let more = if shown.len() < bytes.len() { "..." } else { "" };
     let text = String::from_utf8_lossy(shown);

@@ -33,16 +33,16 @@
 mod blocks;
 mod bucket;
 mod compact;
-mod decompress;
+pub(crate) mod decompress;
 mod detect;
 mod directory;
-mod error;
+pub(crate) mod error;
 mod format;
 mod keys;
 mod reader;
 mod request;
-mod source;
-mod text;
+pub(crate) mod source;
+pub(crate) mod text;
 
 pub use bucket::BucketStore;
 pub use compact::{CompactWriter, WriteError};

@@ -14,10 +14,10 @@ use super::format::Compression;
 
 /// Bytes held at a time, and the longest line: 256 KiB. Chosen: fits a level-2 cache beside the
 /// replay's data, and holds a line of 30,000 hash ids, 15 million tokens.
-pub(super) const WINDOW: usize = 256 << 10;
+pub(crate) const WINDOW: usize = 256 << 10;
 
 /// The next line, as far as it was found.
-pub(super) enum Line {
+pub(crate) enum Line {
     /// The line is the next `length` bytes, `ending` bytes (LF, or none at the end) follow.
     Whole { length: usize, ending: usize },
     /// No line end within the window.
@@ -27,7 +27,7 @@ pub(super) enum Line {
 }
 
 /// The moving window.
-pub(super) struct Source {
+pub(crate) struct Source {
     decoder: Decoder,
     window: Box<[u8]>,
     start: usize,
@@ -38,7 +38,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    pub(super) fn new(decoder: Decoder) -> Self {
+    pub(crate) fn new(decoder: Decoder) -> Self {
         Self {
             decoder,
             window: vec![0; WINDOW].into_boxed_slice(),
@@ -69,13 +69,13 @@ impl Source {
 
     /// The bytes at hand.
     #[inline]
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.window[self.start..self.end]
     }
 
     /// Passes over `length` bytes that are at hand.
     #[inline]
-    pub(super) fn consume(&mut self, length: usize) {
+    pub(crate) fn consume(&mut self, length: usize) {
         assert!(
             length <= self.end - self.start,
             "only bytes that were seen are consumed"
@@ -84,7 +84,7 @@ impl Source {
     }
 
     /// Why the stream ended, when it failed; asked once.
-    pub(super) fn take_failure(&mut self) -> Option<io::Error> {
+    pub(crate) fn take_failure(&mut self) -> Option<io::Error> {
         self.failure.take()
     }
 
@@ -114,7 +114,7 @@ impl Source {
 
     /// Finds the end of the next line.
     #[inline]
-    pub(super) fn line(&mut self) -> Line {
+    pub(crate) fn line(&mut self) -> Line {
         let mut searched = 0;
         loop {
             let bytes = &self.window[self.start..self.end];

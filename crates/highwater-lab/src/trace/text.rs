@@ -1,12 +1,12 @@
 //! Fields of a line of text, read in place: no strings are made.
 
 /// The fields of one line, separated by spaces or tabs.
-pub(super) struct Fields<'line> {
+pub(crate) struct Fields<'line> {
     rest: &'line [u8],
 }
 
 impl<'line> Fields<'line> {
-    pub(super) const fn new(line: &'line [u8]) -> Self {
+    pub(crate) const fn new(line: &'line [u8]) -> Self {
         Self { rest: line }
     }
 
@@ -19,7 +19,7 @@ impl<'line> Fields<'line> {
 
     /// The next field, when it is a whole decimal number of at most 64 bits.
     #[inline]
-    pub(super) fn number(&mut self) -> Option<u64> {
+    pub(crate) fn number(&mut self) -> Option<u64> {
         self.skip_blanks();
         let (value, rest) = leading_number(self.rest)?;
         self.rest = rest;
@@ -33,9 +33,22 @@ impl<'line> Fields<'line> {
         let [b'0', b'x' | b'X', rest @ ..] = self.rest else {
             return None;
         };
+        self.rest = rest;
+        self.hexadecimal_digits()
+    }
+
+    /// The next field, when it is a hexadecimal number without a mark.
+    #[inline]
+    pub(crate) fn bare_hexadecimal(&mut self) -> Option<u64> {
+        self.skip_blanks();
+        self.hexadecimal_digits()
+    }
+
+    #[inline]
+    fn hexadecimal_digits(&mut self) -> Option<u64> {
         let mut value = 0_u64;
         let mut digits = 0;
-        for &byte in rest {
+        for &byte in self.rest {
             let digit = HEX_DIGITS[usize::from(byte)];
             if digit == NO_DIGIT {
                 break;
@@ -46,13 +59,13 @@ impl<'line> Fields<'line> {
             value = value << 4 | u64::from(digit);
             digits += 1;
         }
-        self.rest = &rest[digits..];
+        self.rest = &self.rest[digits..];
         (digits > 0 && self.is_at_boundary()).then_some(value)
     }
 
     /// The next field, when it is one byte long.
     #[inline]
-    pub(super) fn letter(&mut self) -> Option<u8> {
+    pub(crate) fn letter(&mut self) -> Option<u8> {
         self.skip_blanks();
         let (&letter, rest) = self.rest.split_first()?;
         self.rest = rest;
@@ -61,7 +74,7 @@ impl<'line> Fields<'line> {
 
     /// Whether nothing but blanks is left.
     #[inline]
-    pub(super) fn is_at_end(&mut self) -> bool {
+    pub(crate) fn is_at_end(&mut self) -> bool {
         self.skip_blanks();
         self.rest.is_empty()
     }
@@ -148,6 +161,8 @@ mod tests {
             Some(u64::MAX)
         );
         assert_eq!(Fields::new(b"0x10000000000000000").hexadecimal(), None);
+        assert_eq!(Fields::new(b" fF 1").bare_hexadecimal(), Some(255));
+        assert_eq!(Fields::new(b"0x1").bare_hexadecimal(), None);
         assert!(is_blank(b" \t\r") && is_blank(b"") && !is_blank(b"*"));
     }
 }

@@ -1,0 +1,55 @@
+//! What can go wrong with an rss trace, said with the line where it went wrong.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+/// Why an rss trace could not be opened or read.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RssTraceError {
+    /// The file could not be opened.
+    #[error("{}: cannot open the rss trace: {source}", .file.display())]
+    Open {
+        /// The file as named.
+        file: Arc<Path>,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A line that is not what the format allows there.
+    #[error("{}: line {line}: found {found}, expected {expected}", .file.display())]
+    BadLine {
+        /// The file as named.
+        file: Arc<Path>,
+        /// Number of the line, from 1.
+        line: u64,
+        /// What stands there.
+        found: Box<str>,
+        /// What should.
+        expected: &'static str,
+    },
+    /// The text ends before the events that its first line promises.
+    #[error("{}: line {line}: the trace ends after {found} of {promised} events", .file.display())]
+    Truncated {
+        /// The file as named.
+        file: Arc<Path>,
+        /// Number of the line that is missing, from 1.
+        line: u64,
+        /// Events that are there.
+        found: u64,
+        /// Events that the first line states.
+        promised: u64,
+    },
+    /// The stream broke: the disk failed, or the compressed data is truncated or corrupt.
+    #[error("{}: reading the stream failed in line {line}: {source}", .file.display())]
+    Stream {
+        /// The file as named.
+        file: Arc<Path>,
+        /// Number of the line that could not be completed, from 1.
+        line: u64,
+        /// What the system or the decoder said.
+        source: io::Error,
+    },
+}
