@@ -109,20 +109,49 @@ fn reads_in_flight_stay_inside_the_widened_bound() {
 }
 
 /// A thread that has updated, and reads while another updates, sees the sum with or without that.
-/// The other goes first as far as the model likes, so that what it has in hand can be carried on.
+/// The other goes first as far as the model likes, so that what it has in hand can be carried on;
+/// with words that were added to before, or not.
 fn assert_reads_own_update_among(own: (u32, i64), others: (u32, i64)) {
+    for is_touched in [false, true] {
+        model(move || {
+            let tree = small_tree();
+            if is_touched {
+                tree.add_on(CpuId(own.0), 0);
+                tree.add_on(CpuId(others.0), 0);
+            }
+            let reader = Arc::clone(&tree);
+            let reader = thread::spawn(move || {
+                reader.add_on(CpuId(own.0), own.1);
+                let seen = reader.approximate_sum_in_flight();
+                let sums = [own.1, own.1 + others.1];
+                assert!(sums.iter().any(|sum| seen.contains(*sum)), "{seen}");
+            });
+            tree.add_on(CpuId(others.0), others.1);
+            reader.join().expect("the model's thread ends");
+            assert_at_rest(&tree, own.1 + others.1);
+        });
+    }
+}
+
+/// A thread that only reads while two others update sees the sum with any of their updates.
+fn assert_reads_among_updates_of_others(updates: [(u32, i64); 2]) {
+    let [first, second] = updates.map(|(_, delta)| delta);
     model(move || {
         let tree = small_tree();
-        let reader = Arc::clone(&tree);
+        for (cpu, _) in updates {
+            tree.add_on(CpuId(cpu), 0);
+        }
+        let (reader, other) = (Arc::clone(&tree), adder(&tree, updates[1].0, [second]));
         let reader = thread::spawn(move || {
-            reader.add_on(CpuId(own.0), own.1);
             let seen = reader.approximate_sum_in_flight();
-            let sums = [own.1, own.1 + others.1];
+            let sums = [0, first, second, first + second];
             assert!(sums.iter().any(|sum| seen.contains(*sum)), "{seen}");
         });
-        tree.add_on(CpuId(others.0), others.1);
-        reader.join().expect("the model's thread ends");
-        assert_at_rest(&tree, own.1 + others.1);
+        tree.add_on(CpuId(updates[0].0), first);
+        for thread in [other, reader] {
+            thread.join().expect("the model's thread ends");
+        }
+        assert_at_rest(&tree, first + second);
     });
 }
 
@@ -133,6 +162,7 @@ fn assert_reads_own_update_among(own: (u32, i64), others: (u32, i64)) {
 #[test]
 fn a_read_among_updates_holds_a_value_of_the_moment() {
     assert_reads_own_update_among((1, -2), (0, 1));
+    assert_reads_among_updates_of_others([(0, 1), (1, -2)]);
 }
 
 // Goal: the same when the second update carries on from the word of the first.

@@ -31,10 +31,11 @@
 //! | `begun` before the word | `AcqRel` of the word | who carries on from a word knows who moved it |
 //! | word before nodes, nodes before the root | `AcqRel` of each node | the same for nodes |
 //! | root before `begun` is summed | Acquire of the root | what had influence has begun |
-//! | root before `ended` | Release fence | what has ended is in the root |
-//! | `ended` is summed before the root | Acquire fence | the other half |
+//! | root before `ended` | `AcqRel` of `ended` | what has ended is in the root |
+//! | `ended` is summed before the root | Acquire of `ended` | the other half |
 //!
-//! In the restartable regime the word's edge is the processor's: stores are seen in program order.
+//! In the restartable regime the edges of words, `begun` and `ended` are the processor's: its stores are
+//! seen in program order.
 
 use std::collections::TryReserveError;
 use std::iter;
@@ -43,7 +44,7 @@ use super::shape::Level;
 use super::{Accuracy, Climb, Layout};
 use crate::percpu::{Cells, Touched};
 use crate::sync::Arc;
-use crate::sync::atomic::{AtomicI64, Ordering, fence};
+use crate::sync::atomic::{AtomicI64, Ordering};
 use crate::units::CpuId;
 
 /// Most counters in one block: with `begun` and `ended` their words fill no more than a line.
@@ -177,8 +178,6 @@ impl Trees {
             0 => Climb::default(),
             _ => self.climb(added.slot, member, carry),
         };
-        // Release. Pairs with the Acquire fence in `in_hand_around`: the root has this update.
-        fence(Ordering::Release);
         add(self.ended(), in_hand, &|_| ());
         climb
     }
@@ -254,8 +253,6 @@ impl Trees {
     /// Calls `read`, and says how much updates may have had in hand when it read the root.
     pub(super) fn in_hand_around<T>(&self, read: impl FnOnce() -> T) -> (T, i64) {
         let ended = self.cells.precise_sum(self.ended());
-        // Acquire. Pairs with the Release fence in `add_and_climb`.
-        fence(Ordering::Acquire);
         let result = read();
         let begun = self.cells.precise_sum(self.begun());
         let in_hand = begun.wrapping_sub(ended) << 1 >> 1;

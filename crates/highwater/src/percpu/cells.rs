@@ -480,8 +480,9 @@ impl Cells {
             // cell is a marked slot. Whoever fails here has marked the slot itself.
             let _ = cell.compare_exchange(0, self.zero, Ordering::Release, Ordering::Relaxed);
         }
-        // AcqRel. Pairs with the Release above, and with itself: what a thread wrote before it moved
-        // the cell out of its band is seen by the thread that moves it back.
+        // AcqRel. Pairs with the Release above, with the Acquire of readers, and with itself: what a
+        // thread wrote before it moved the cell out of its band is seen by the thread that moves it
+        // back.
         let old = cell.fetch_add(delta << 1, Ordering::AcqRel);
         self.added(slot, old.wrapping_add(delta << 1))
     }
@@ -518,8 +519,9 @@ impl Cells {
 
     /// Twice the value of a cell, in which values wrap where a cell's do.
     fn doubled(&self, slot: usize, word: usize) -> i64 {
-        // Relaxed: readers that must see an addition are ordered after it by other means.
-        match self.cell(slot, word).load(Ordering::Relaxed) {
+        // Acquire. Pairs with the AcqRel in `add_atomically`: who sees an addition sees what its
+        // thread had done before.
+        match self.cell(slot, word).load(Ordering::Acquire) {
             0 => 0,
             cell => cell.wrapping_sub(self.zero),
         }
