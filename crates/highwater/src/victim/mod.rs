@@ -34,7 +34,8 @@
 //! | file | what |
 //! |---|---|
 //! | `policy` | exact reads allowed, indifference, floor; badness |
-//! | `select` | the search |
+//! | `select`, `rank` | the pass that keeps the highest upper bounds |
+//! | `search` | exact reads, best first, and when they end |
 //! | `choice` | its record |
 //! | `groups` | the groups of a tree as candidates; [`Victim`] |
 //!
@@ -47,6 +48,8 @@
 
 mod policy;
 mod choice;
+mod rank;
+mod search;
 mod select;
 mod groups;
 #[cfg(all(test, not(loom)))]

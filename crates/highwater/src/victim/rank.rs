@@ -1,0 +1,82 @@
+//! Candidates with their bounds, and the order in which they are read.
+//!
+//! A candidate's *rank* is its upper bound, and among equals the lower number first: who may be worst
+//! comes first.
+
+use std::cmp::Ordering;
+
+use super::{Policy, Standing};
+
+/// Below every badness: the lower bound of one that may turn out not to reach the floor.
+pub(super) const UNSURE: i64 = i64::MIN;
+
+/// A candidate and its bounds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry<Id> {
+    pub(super) upper: i64,
+    pub(super) lower: i64,
+    pub(super) id: Id,
+    pub(super) standing: Standing,
+}
+
+/// An upper bound and whose it is. Greater ranks come later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rank<Id> {
+    pub(super) upper: i64,
+    pub(super) id: Id,
+}
+
+impl<Id: Ord> Ord for Rank<Id> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.upper.cmp(&self.upper).then(self.id.cmp(&other.id))
+    }
+}
+
+impl<Id: Ord> PartialOrd for Rank<Id> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<Id: Copy> Entry<Id> {
+    pub(super) fn new(policy: &Policy, id: Id, upper: i64, standing: &Standing) -> Self {
+        let lower = if standing.usage.low >= policy.floor {
+            policy.badness(standing, standing.usage.low).min(upper)
+        } else {
+            UNSURE
+        };
+        Self {
+            upper,
+            lower,
+            id,
+            standing: *standing,
+        }
+    }
+
+    pub(super) fn rank(&self) -> Rank<Id> {
+        Rank {
+            upper: self.upper,
+            id: self.id,
+        }
+    }
+}
+
+impl<Id: Copy + Ord> Ord for Entry<Id> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.rank().cmp(&other.rank())
+    }
+}
+
+impl<Id: Copy + Ord> PartialOrd for Entry<Id> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<Id: Copy + Ord> PartialEq for Entry<Id> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl<Id: Copy + Ord> Eq for Entry<Id> {}

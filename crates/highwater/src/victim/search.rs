@@ -1,0 +1,267 @@
+//! Exact reads, best first, until nobody left can beat the leader.
+//!
+//! The *leader* is the worst of those read, or the candidate of the highest lower bound: who is above
+//! all others by intervals alone need not be read at all. Reading in the order of ranks, the search
+//! ends at the first rank that cannot beat the leader: none after it can. (One whose upper bound
+//! equals the leader's badness can, if its number is lower.)
+
+use crate::units::Pages;
+
+use super::choice::{Census, Choice, Decision, Proof, RunnerUp};
+use super::rank::{Entry, Rank, UNSURE};
+use super::{Candidates, Policy};
+
+/// A candidate and what is known of its badness: exactly if it was read, else at least.
+#[derive(Clone, Copy)]
+struct Best<Id> {
+    entry: Entry<Id>,
+    exact: Option<Pages>,
+    badness: i64,
+}
+
+/// A search between its reads.
+pub(super) struct Search<'a, C: Candidates> {
+    candidates: &'a C,
+    policy: &'a Policy,
+    census: Census,
+    /// The candidate of the highest lower bound, until it is read.
+    surest: Option<Entry<C::Id>>,
+    /// Who was read before its turn, and is to be passed over then.
+    early: Option<C::Id>,
+    /// The worst of those read.
+    best: Option<Best<C::Id>>,
+    second: Option<RunnerUp<C::Id>>,
+}
+
+impl<Id: Copy + Ord> Best<Id> {
+    fn beats(&self, other: &Self) -> bool {
+        self.badness > other.badness
+            || (self.badness == other.badness && self.entry.id < other.entry.id)
+    }
+}
+
+/// No further read is wanted.
+pub(super) struct End<Id> {
+    /// The first rank that was not read, but for the chosen's own.
+    pub(super) rival: Option<Rank<Id>>,
+}
+
+impl<'a, C: Candidates> Search<'a, C> {
+    /// After a first pass, which saw `census` and `surest`, the candidate of the highest lower bound.
+    pub(super) fn new(
+        candidates: &'a C,
+        policy: &'a Policy,
+        census: Census,
+        surest: Option<Entry<C::Id>>,
+    ) -> Self {
+        Self {
+            candidates,
+            policy,
+            census,
+            surest,
+            early: None,
+            best: None,
+            second: None,
+        }
+    }
+
+    /// Counts a further pass.
+    pub(super) fn began_pass(&mut self) {
+        self.census.passes += 1;
+    }
+
+    /// The end, if intervals alone tell who it is: then nobody is read, and no order is needed.
+    pub(super) fn settled_at_once(
+        &self,
+        entries: &[Entry<C::Id>],
+        left_out: Option<Rank<C::Id>>,
+    ) -> Option<End<C::Id>> {
+        let leader = self.leader()?.entry.id;
+        let others = entries.iter().filter(|entry| entry.id != leader);
+        let rival = others.map(Entry::rank).min().or(left_out);
+        let is_settled = rival.is_none_or(|rival| rival.id != leader && self.is_over(&rival));
+        (is_settled && self.victim_to_read().is_none()).then_some(End { rival })
+    }
+
+    /// Reads candidates in the order of their ranks until no further read is wanted. `None` when all
+    /// were read. `left_out` is the first rank after those of `entries`.
+    pub(super) fn read_best_first(
+        &mut self,
+        entries: &[Entry<C::Id>],
+        left_out: Option<Rank<C::Id>>,
+    ) -> Option<End<C::Id>> {
+        for (at, entry) in entries.iter().enumerate() {
+            if self.early == Some(entry.id) {
+                continue;
+            }
+            let rival = if self.leads_unread(entry.id) {
+                let later = entries[at + 1..].iter();
+                let mut others = later.filter(|other| self.early != Some(other.id));
+                others.next().map(Entry::rank).or(left_out)
+            } else {
+                Some(entry.rank())
+            };
+            if self.ends_before(rival) {
+                return Some(End { rival });
+            }
+            if let Some(surest) = self.surest_instead_of(entry) {
+                self.read_early(&surest);
+                if self.is_over(&entry.rank()) {
+                    let rival = Some(entry.rank());
+                    return Some(End { rival });
+                }
+            }
+            if self.early != Some(entry.id) {
+                self.read(entry);
+            }
+        }
+        None
+    }
+
+    /// Whether the search ends before it reads `rival`, the first of those left. Reads the victim, if
+    /// that is wanted and was not done.
+    pub(super) fn ends_before(&mut self, rival: Option<Rank<C::Id>>) -> bool {
+        let is_over = |search: &Self| rival.is_none_or(|rival| search.is_over(&rival));
+        if !is_over(self) {
+            return false;
+        }
+        if let Some(victim) = self.victim_to_read() {
+            self.read_early(&victim);
+        }
+        is_over(self)
+    }
+
+    /// The worst as far as is known: of those read, or the one of the highest lower bound.
+    fn leader(&self) -> Option<Best<C::Id>> {
+        let surest = self.surest.map(|entry| Best {
+            entry,
+            exact: None,
+            badness: entry.lower,
+        });
+        match (self.best, surest) {
+            (Some(best), Some(surest)) if best.beats(&surest) => Some(best),
+            (best, surest) => surest.or(best),
+        }
+    }
+
+    /// Whether `id` leads and was not read.
+    pub(super) fn leads_unread(&self, id: C::Id) -> bool {
+        self.leader()
+            .is_some_and(|leader| leader.entry.id == id && leader.exact.is_none())
+    }
+
+    /// The leader, if it is to be read although nobody can beat it.
+    fn victim_to_read(&self) -> Option<Entry<C::Id>> {
+        let may_read = self.policy.reads_victim && self.census.reads < self.policy.reads_max;
+        let leader = self.leader().filter(|_| may_read)?;
+        leader.exact.is_none().then_some(leader.entry)
+    }
+
+    /// Whether a candidate of `rank`, and so all after it, need not be read.
+    fn is_over(&self, rank: &Rank<C::Id>) -> bool {
+        let Some(leader) = self.leader() else {
+            return self.census.reads >= self.census.scanned;
+        };
+        let cannot_beat = rank.upper < leader.badness
+            || (rank.upper == leader.badness && rank.id > leader.entry.id);
+        cannot_beat
+            || self.is_indifferent(rank.upper, leader.badness)
+            || self.census.reads >= self.policy.reads_max
+    }
+
+    fn is_indifferent(&self, upper: i64, badness: i64) -> bool {
+        let width = self.policy.indifference(badness);
+        width > 0 && upper <= badness.saturating_add_unsigned(width)
+    }
+
+    /// The candidate of the highest lower bound, if `entry` would be the last read and nothing read
+    /// so far reaches that bound.
+    fn surest_instead_of(&self, entry: &Entry<C::Id>) -> Option<Entry<C::Id>> {
+        let is_last = self.census.reads.saturating_add(1) >= self.policy.reads_max;
+        let leader = self.leader().filter(|_| is_last)?;
+        (leader.exact.is_none() && leader.entry.id != entry.id).then_some(leader.entry)
+    }
+
+    fn read_early(&mut self, entry: &Entry<C::Id>) {
+        self.early = Some(entry.id);
+        self.read(entry);
+    }
+
+    fn read(&mut self, entry: &Entry<C::Id>) {
+        self.census.reads += 1;
+        if self.surest.is_some_and(|surest| surest.id == entry.id) {
+            self.surest = None;
+        }
+        let exact = self.candidates.precise_usage(entry.id);
+        let Some(exact) = exact.filter(|usage| *usage >= self.policy.floor) else {
+            return;
+        };
+        let read = Best {
+            entry: *entry,
+            exact: Some(exact),
+            badness: self.policy.badness(&entry.standing, exact),
+        };
+        let beaten = match self.best {
+            Some(best) if best.beats(&read) => Some(read),
+            _ => self.best.replace(read),
+        };
+        if let Some(beaten) = beaten
+            && self
+                .second
+                .is_none_or(|second| beaten.badness > second.badness)
+        {
+            self.second = Some(RunnerUp {
+                id: beaten.entry.id,
+                badness: beaten.badness,
+                is_exact: true,
+            });
+        }
+    }
+
+    /// The record, when `rival` is the first rank that was not read.
+    pub(super) fn conclude(self, rival: Option<Rank<C::Id>>) -> Decision<Choice<C::Id>, C::Id> {
+        let Some(leader) = self.leader() else {
+            return Decision::Nobody(self.census);
+        };
+        let upper = rival.map_or(UNSURE, |rival| rival.upper);
+        let gap = if upper > leader.badness {
+            Pages(upper.abs_diff(leader.badness))
+        } else {
+            Pages::ZERO
+        };
+        let proof = match gap {
+            Pages::ZERO => Proof::Proven,
+            _ if self.is_indifferent(upper, leader.badness) => Proof::Indifferent,
+            _ => Proof::ReadsSpent,
+        };
+        // Of those read, the next one; the worst if the leader was not.
+        let read = match (leader.exact, self.best) {
+            (None, Some(best)) => Some(RunnerUp {
+                id: best.entry.id,
+                badness: best.badness,
+                is_exact: true,
+            }),
+            _ => self.second,
+        };
+        let unread = rival.map(|rival| RunnerUp {
+            id: rival.id,
+            badness: rival.upper,
+            is_exact: false,
+        });
+        let runner_up = match (read, unread) {
+            (Some(read), Some(unread)) if read.badness >= unread.badness => Some(read),
+            (read, unread) => unread.or(read),
+        };
+        Decision::Chosen(Choice {
+            id: leader.entry.id,
+            estimate: leader.entry.standing.usage,
+            exact: leader.exact,
+            oom_score_adj: leader.entry.standing.oom_score_adj,
+            badness: leader.badness,
+            runner_up,
+            gap,
+            proof,
+            census: self.census,
+        })
+    }
+}
