@@ -237,25 +237,24 @@ fn the_first_cpu_adds_through_an_upgrade() {
 // Method: two observers; a reader that looks twice.
 #[test]
 fn a_peak_only_rises() {
+    fn estimate(low: i64, high: i64) -> Estimate<i64> {
+        let value = low;
+        Estimate { value, low, high }
+    }
     model(|| {
         let peak = Arc::new(Peak::new());
-        let observers = [(3, 5), (4, 9)].map(|(low, high)| {
-            let peak = Arc::clone(&peak);
-            thread::spawn(move || {
-                peak.observe(Estimate {
-                    value: low,
-                    low,
-                    high,
-                })
-            })
+        let (reader, other) = (Arc::clone(&peak), Arc::clone(&peak));
+        let reader = thread::spawn(move || {
+            let (first, second) = (reader.get(), reader.get());
+            for seen in [first, second] {
+                assert!(seen.low <= seen.high, "{seen}");
+            }
+            assert!(first.low <= second.low && first.high <= second.high);
         });
-        let (first, second) = (peak.get(), peak.get());
-        for seen in [first, second] {
-            assert!(seen.low <= seen.high, "{seen}");
-        }
-        assert!(first.low <= second.low && first.high <= second.high);
-        for observer in observers {
-            observer.join().expect("the model's thread ends");
+        let other = thread::spawn(move || other.observe(estimate(4, 9)));
+        peak.observe(estimate(3, 5));
+        for thread in [reader, other] {
+            thread.join().expect("the model's thread ends");
         }
         assert_eq!((peak.get().low, peak.get().high), (4, 9));
     });
