@@ -233,6 +233,28 @@ fn the_first_cpu_adds_through_an_upgrade() {
     });
 }
 
+// Goal: threads that act as the CPU at home, and CPUs away from it that get no words, lose nothing.
+// Method: two threads on one CPU; then two other CPUs, in a layout that allows no block.
+#[test]
+fn additions_without_words_lose_nothing() {
+    for cpus in [[0, 0], [1, 2]] {
+        model(move || {
+            let layout = Layout::with_batch(&Topology::flat(3), Regime::Atomic, 2, 0);
+            let set = CounterSet::<1>::new(&layout.expect("2 is a power of two"));
+            let set = Arc::new(set);
+            set.add_on(CpuId(0), 0, 1);
+            let other = {
+                let set = Arc::clone(&set);
+                thread::spawn(move || set.add_on(CpuId(cpus[0]), 0, 10))
+            };
+            set.add_on(CpuId(cpus[1]), 0, 100);
+            other.join().expect("the model's thread ends");
+            assert!(!set.has_cpu_words());
+            assert_eq!(set.approximate_sum(0), Estimate::exact(111));
+        });
+    }
+}
+
 // Goal: a peak never falls, and never reads as a `low` above its `high`.
 // Method: two observers; a reader that looks twice.
 #[test]
