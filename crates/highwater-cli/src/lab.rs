@@ -28,6 +28,8 @@ Examples:
       counters while a thread hops over 384 virtual CPUs: published figures, ours, checks
   highwater lab rss-hop --cpus 64 --seed 7 --json
       on another machine, the outcome as JSON
+  highwater lab rss-theft --real --threads 1000
+      with real threads that read real pages besides
   highwater lab all --quick
       a smaller run of each
 
@@ -62,6 +64,10 @@ pub(crate) struct LabArguments {
     /// With real threads that touch real pages, for the experiments that can
     #[arg(long)]
     real: bool,
+
+    /// How many threads, with --real [default: the experiment's own number]
+    #[arg(long, value_name = "N", requires = "real")]
+    threads: Option<u32>,
 
     /// Print each outcome as one JSON object on a line of its own
     #[arg(long)]
@@ -125,6 +131,7 @@ impl LabArguments {
             seed: self.seed,
             size: if self.quick { Size::Quick } else { Size::Full },
             is_real: self.real,
+            threads: self.threads,
         })
     }
 

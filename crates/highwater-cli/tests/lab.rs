@@ -49,7 +49,12 @@ fn experiments_can_be_found() {
 /// and what is expected. Method: one line for each kind of mistake.
 #[test]
 fn mistakes_are_named() {
-    let cases: [(&[&str], &[&str]); 8] = [
+    let cases: [(&[&str], &[&str]); 10] = [
+        (
+            &["lab", "rss-theft", "--real", "--threads", "0"],
+            &["0 threads", "1 to 1000000", "--threads"],
+        ),
+        (&["lab", "rss-theft", "--threads", "9"], &["--real"]),
         (&["lab"], &["<NAME>"]),
         (&["lab", "rss"], &["'rss'", "rss-hop"]),
         (
@@ -144,6 +149,19 @@ fn rss_hop_holds_on_every_machine() {
     for machine in ["1x1x3x1", "4x4x8x2"] {
         outcome(&["rss-hop", "--topology", machine]);
     }
+}
+
+/// Goal: the thread's figures are found again, simulated on any machine and with real threads, and one
+/// seed gives one outcome.
+#[test]
+fn rss_theft_holds_simulated_and_real() {
+    let simulated = outcome(&["rss-theft"]);
+    assert_eq!(simulated["thread"], "rfc-2022-per-cpu-rss-cache");
+    assert_eq!(simulated["config"]["cpus"], 16);
+    assert_eq!(simulated, outcome(&["rss-theft", "--cpus", "16"]));
+    outcome(&["rss-theft", "--cpus", "3", "--seed", "2"]);
+    let real = outcome(&["rss-theft", "--real", "--threads", "100"]);
+    assert_eq!(real["config"]["real_touched_pages"], 3200);
 }
 
 /// Goal: shared writes are as documented on the thread's machine and others, and the published rows

@@ -21,8 +21,10 @@
 
 mod flat;
 mod library;
+mod library_sets;
 mod per_node;
 mod shared_atomic;
+mod task_cache;
 #[cfg(test)]
 mod tests;
 mod traffic;
@@ -35,8 +37,10 @@ use highwater::units::{CpuId, Estimate};
 
 pub use flat::FlatCounter;
 pub use library::LibraryCounter;
+pub use library_sets::LibrarySets;
 pub use per_node::PerNodeCounter;
 pub use shared_atomic::SharedCounter;
+pub use task_cache::TaskCache;
 pub use traffic::{Ledger, Line, Traffic, TransferCosts, Untracked};
 pub use tree::{BATCH, Grouping, Rounding, TreeCounter};
 
@@ -117,6 +121,9 @@ impl Member {
     /// All members, in the kernel's order.
     pub const ALL: [Self; 4] = [Self::File, Self::Anon, Self::Swap, Self::Shmem];
 
+    /// Those whose pages are in memory.
+    pub const RESIDENT: [Self; 3] = [Self::File, Self::Anon, Self::Shmem];
+
     /// Index into [`ALL`](Self::ALL).
     #[must_use]
     pub const fn index(self) -> usize {
@@ -131,8 +138,9 @@ pub struct Writer {
     pub cpu: CpuId,
     /// The task.
     pub task: TaskId,
-    /// The space that the task runs in, which may not be the one it adds to.
-    pub space: SpaceId,
+    /// The space that the task runs in, which may not be the one it adds to; a kernel thread, and a task
+    /// that has left its space, have none.
+    pub space: Option<SpaceId>,
 }
 
 /// What is counted: a member of a space.
@@ -180,8 +188,8 @@ pub trait Design: fmt::Debug + Send + Sync {
         let _ = (cpu, next, traffic);
     }
 
-    /// The task ends, on its CPU.
-    fn exit(&self, by: Writer, traffic: &mut dyn Traffic) {
+    /// The task leaves its space, on its CPU: it ends, or goes on in another one (exec).
+    fn leave(&self, by: Writer, traffic: &mut dyn Traffic) {
         let _ = (by, traffic);
     }
 
@@ -194,6 +202,34 @@ pub trait Design: fmt::Debug + Send + Sync {
 
     /// The sum of all that was added. Exact when no update is in flight.
     fn precise(&self, of: Count) -> i64;
+
+    /// As [`read`](Self::read), of all resident members together.
+    fn read_resident(&self, space: SpaceId) -> i64 {
+        let members = Member::RESIDENT.into_iter();
+        members
+            .map(|member| self.read(Count { space, member }))
+            .sum()
+    }
+
+    /// As [`estimate`](Self::estimate), of all resident members together.
+    fn estimate_resident(&self, space: SpaceId) -> Option<Estimate<i64>> {
+        let mut total = Estimate::exact(0);
+        for member in Member::RESIDENT {
+            let Estimate { value, low, high } = self.estimate(Count { space, member })?;
+            total.value += value;
+            total.low += low;
+            total.high += high;
+        }
+        Some(total)
+    }
+
+    /// As [`precise`](Self::precise), of all resident members together.
+    fn precise_resident(&self, space: SpaceId) -> i64 {
+        let members = Member::RESIDENT.into_iter();
+        members
+            .map(|member| self.precise(Count { space, member }))
+            .sum()
+    }
 
     /// Memory of one space, and of one task, as the authors lay it out, and of the whole machine
     /// beside that.

@@ -87,7 +87,7 @@ fn counters_make_a_design() {
     let by = Writer {
         cpu: CpuId(2),
         task: TaskId(9),
-        space: first,
+        space: Some(first),
     };
     let count = |space, member| Count { space, member };
     design.add(by, count(first, Member::Anon), 40, &mut ledger);
@@ -110,6 +110,15 @@ fn counters_make_a_design() {
     assert_eq!(design.precise(count(first, Member::Swap)), -32);
     let estimate = design.estimate(count(first, Member::Swap)).unwrap();
     assert!(estimate.contains(-32));
+    assert_eq!(
+        design.read_resident(second),
+        design.read(count(second, Member::Anon))
+    );
+    let resident = design.estimate_resident(second).unwrap();
+    assert!(
+        resident.contains(design.precise_resident(second)),
+        "{resident}"
+    );
     assert_eq!(design.footprint().space_bytes, 4 * (40 + 4 * 4));
     assert_eq!((ledger.writes(), ledger.transfers()), (4, 1));
 }

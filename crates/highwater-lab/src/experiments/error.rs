@@ -4,8 +4,11 @@
 
 use std::io;
 
+use highwater::manager::{BuildError, ReadError};
 use highwater::topology::{CPUS_MAX, ParseTopologyError};
 use thiserror::Error;
+
+use super::THREADS_MAX;
 
 /// Why an experiment failed.
 #[derive(Debug, Error)]
@@ -35,11 +38,38 @@ pub enum ExperimentError {
     #[error(transparent)]
     Topology(ParseTopologyError),
     /// The experiment only simulates.
-    #[error("`{experiment}` has no run with real threads and pages: leave `--real` out")]
+    #[error(
+        "`{experiment}` has no run with real threads and pages: leave `--real` and `--threads` out"
+    )]
     NoReal {
         /// The experiment.
         experiment: &'static str,
     },
+    /// Nobody starts so many threads.
+    #[error("{threads} threads: expected 1 to {THREADS_MAX}; change `--threads`")]
+    Threads {
+        /// The number as given.
+        threads: u32,
+    },
+    /// The system refused a thread.
+    #[error(
+        "{started} of {wanted} threads were started, and no more can be: {source}; ask for fewer with `--threads`, or \
+         raise its limits (`ulimit -u`, `vm.max_map_count`, `kernel.threads-max`)"
+    )]
+    TooManyThreads {
+        /// Threads that were started, and have ended again.
+        started: u32,
+        /// Threads that were asked for.
+        wanted: u32,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The library could not set up its memory.
+    #[error("no manager for the experiment: {0}")]
+    Manager(#[from] BuildError),
+    /// A page could not be read through the library.
+    #[error("a page of the experiment could not be read: {0}")]
+    Page(#[from] ReadError),
     /// The system refused something that the experiment needs.
     #[error("cannot {what}: {source}; {remedy}")]
     System {

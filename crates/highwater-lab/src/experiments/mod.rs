@@ -8,11 +8,13 @@
 //! [`EXPERIMENTS`].
 
 mod clock;
+mod contenders;
 mod control;
 mod error;
 mod lineup;
 pub mod rss_cost;
 pub mod rss_hop;
+pub mod rss_theft;
 
 use std::ops::RangeInclusive;
 
@@ -24,7 +26,14 @@ pub use control::{Control, Progress};
 pub use error::ExperimentError;
 
 /// Every experiment, in the order in which `highwater lab all` runs them.
-pub static EXPERIMENTS: &[&Experiment] = &[&rss_hop::EXPERIMENT, &rss_cost::EXPERIMENT];
+pub static EXPERIMENTS: &[&Experiment] = &[
+    &rss_theft::EXPERIMENT,
+    &rss_hop::EXPERIMENT,
+    &rss_cost::EXPERIMENT,
+];
+
+/// Most threads that may be asked for.
+pub const THREADS_MAX: u32 = 1_000_000;
 
 /// The experiment called `name`.
 #[must_use]
@@ -56,6 +65,8 @@ pub struct Request {
     pub size: Size,
     /// With real threads and pages, for the experiments that can.
     pub is_real: bool,
+    /// How many threads, for the experiments that can be real; none is the experiment's own number.
+    pub threads: Option<u32>,
 }
 
 impl Default for Request {
@@ -65,6 +76,7 @@ impl Default for Request {
             seed: 1,
             size: Size::Full,
             is_real: false,
+            threads: None,
         }
     }
 }
@@ -80,6 +92,8 @@ pub struct Setup {
     pub size: Size,
     /// With real threads and pages.
     pub is_real: bool,
+    /// How many threads, where the request says so.
+    pub threads: Option<u32>,
 }
 
 impl Setup {
@@ -143,7 +157,12 @@ impl Experiment {
                 max: *self.cpus.end(),
             });
         }
-        if request.is_real && !self.has_real {
+        if let Some(threads) = request.threads
+            && !(1..=THREADS_MAX).contains(&threads)
+        {
+            return Err(ExperimentError::Threads { threads });
+        }
+        if (request.is_real || request.threads.is_some()) && !self.has_real {
             return Err(ExperimentError::NoReal {
                 experiment: self.name,
             });
@@ -153,6 +172,7 @@ impl Experiment {
             seed: request.seed,
             size: request.size,
             is_real: request.is_real,
+            threads: request.threads,
         };
         (self.run)(&setup, control)
     }
@@ -241,6 +261,14 @@ mod tests {
             ..Request::default()
         });
         assert!(real.contains("`demo`") && real.contains("--real"), "{real}");
+        for threads in [0, THREADS_MAX + 1] {
+            let number = refused(Request {
+                threads: Some(threads),
+                ..Request::default()
+            });
+            let words = [&threads.to_string(), "1 to 1000000", "--threads"];
+            assert!(words.iter().all(|word| number.contains(*word)), "{number}");
+        }
         for cpus in [0, CPUS_MAX + 1] {
             let size = machine_of(cpus).unwrap_err().to_string();
             assert!(size.contains(&cpus.to_string()), "{size}");

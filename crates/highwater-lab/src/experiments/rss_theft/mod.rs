@@ -1,0 +1,147 @@
+//! `rss-theft`: how much memory 10,000 threads can have without the counter of their process showing it.
+//!
+//! Each thread touches 32 pages and sleeps. Counts that tasks keep for themselves until their 66th fault
+//! are then never added up, and a process of 1.5 GB is shown with 44 MB. Here the same faults are counted by every design,
+//! on 16 virtual CPUs; then all tasks sleep, and each design says what it shows. Then they all end, each
+//! on another CPU than it began on, and each design says it again.
+//!
+//! With `--real`, real threads read real pages through a real space of the library besides, and what it says of
+//! itself is compared with the frames that it has handed out and with what the system counts for this process.
+
+mod published;
+mod real;
+mod seen;
+mod simulated;
+
+use highwater::units::PAGE_BYTES;
+
+use self::real::RealRun;
+use self::seen::Seen;
+use self::simulated::{FAULTS, simulate};
+use super::contenders::{PER_TASK, PER_TASK_0};
+use super::lineup::{FLAT, OURS, PUBLISHED, SHARED};
+use super::{Control, Experiment, ExperimentError, Setup};
+use crate::report::{Check, Figures, Outcome, Row, Unit};
+
+/// The experiment.
+pub static EXPERIMENT: Experiment = Experiment {
+    name: "rss-theft",
+    thread: "rfc-2022-per-cpu-rss-cache",
+    summary: "what counters show of 10,000 threads that touch a few pages each and sleep",
+    topology: "1x1x8x2",
+    cpus: 1..=8192,
+    has_real: true,
+    run,
+};
+
+const ALIVE: &str = "while all threads sleep";
+const ENDED: &str = "after all threads have ended";
+const REAL: &str = "real threads and real pages of a real space, while all threads sleep";
+
+/// The thread's number.
+const THREADS: u32 = 10_000;
+
+/// Most of the truth that the per-task cache may show for the thread's finding to be there again.
+const SHOWN_PERCENT_MAX: f64 = 5.0;
+
+const NOTE: &str = "Pages are simulated, counters are real. Each thread faults 36 pages in, one by one: 32 of data and 4 for its \
+    stack and tables. Starting a thread touches one page of its stack from the thread that starts it, which counts those \
+    for itself, folds every 66th, and so is what the per-task cache shows; that the published 43,888 KB are these \
+    pages is our reading, not the thread's. Shown is what each design gives to those who ask cheaply; promised is \
+    its own interval around that; exact is its exact reading, which the per-task cache has only in this model. Kernel rows are \
+    from other machines under emulation: VmRSS up to 6.1, field 24 of /proc/PID/stat for later ones, whose VmRSS \
+    is an exact sum.";
+
+fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
+    let threads = setup.threads.unwrap_or(THREADS);
+    let simulated = simulate(setup, threads, control)?;
+    let real = if setup.is_real {
+        let threads = setup.threads.unwrap_or(setup.pick(THREADS, 500));
+        Some(real::run(threads, control)?)
+    } else {
+        None
+    };
+
+    let mut checks = Vec::new();
+    design_checks("", &simulated.alive, &mut checks);
+    for seen in &simulated.ended {
+        let check = format!("{}: pages left after all threads have ended", seen.name);
+        checks.push(Check::equal(check, &seen.precise, &0));
+    }
+    let mut rows: Vec<Row> = simulated.alive.iter().map(|seen| seen.row(ALIVE)).collect();
+    rows.extend(simulated.ended.iter().map(|seen| seen.row(ENDED)));
+    if let Some(real) = &real {
+        design_checks("real: ", &real.designs, &mut checks);
+        real.checks(&mut checks);
+        rows.extend(real.rows());
+    }
+    Ok(Outcome {
+        experiment: EXPERIMENT.name,
+        thread: EXPERIMENT.thread,
+        config: config(setup, threads, real.as_ref()),
+        rows,
+        published: published::rows(),
+        checks,
+    })
+}
+
+fn config(setup: &Setup, threads: u32, real: Option<&RealRun>) -> Figures {
+    let config = setup
+        .config()
+        .with("threads", u64::from(threads))
+        .with("faults_of_a_thread", u64::from(FAULTS))
+        .with("real", real.is_some());
+    let config = match real {
+        None => config,
+        Some(real) => real.config(config),
+    };
+    config.with("note_scope", NOTE)
+}
+
+/// What must be shown while all threads sleep.
+fn design_checks(run: &str, alive: &[Seen], checks: &mut Vec<Check>) {
+    let named = |name: &str| alive.iter().find(|seen| seen.name == name);
+    let named = |name: &str| named(name).expect("every design is looked at");
+    checks.push(Check::at_most(
+        format!("{run}{PER_TASK}: part of the truth that it shows"),
+        named(PER_TASK).shown_percent(),
+        SHOWN_PERCENT_MAX,
+        Unit::Percent,
+    ));
+    for name in [PER_TASK_0, SHARED] {
+        let seen = named(name);
+        let check = format!("{run}{name}: pages shown");
+        checks.push(Check::equal(check, &seen.shown, &seen.truth));
+    }
+    for name in [FLAT, PUBLISHED, OURS] {
+        let seen = named(name);
+        let anon = seen.anon.expect("per-CPU counters promise an interval");
+        let bound = if seen.truth > anon.value {
+            anon.high - anon.value
+        } else {
+            anon.value - anon.low
+        };
+        checks.push(Check::at_most(
+            format!("{run}{name}: error, at most the bound of its counter"),
+            bytes_f64((seen.truth - anon.value).abs()),
+            bytes_f64(bound),
+            Unit::Bytes,
+        ));
+    }
+    let ours = named(OURS);
+    let check = format!("{run}{OURS}: exact reading in pages");
+    checks.push(Check::equal(check, &ours.precise, &ours.truth));
+}
+
+/// Bytes of an amount of pages.
+const fn bytes(pages: i64) -> i64 {
+    pages * PAGE_BYTES.cast_signed()
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "bytes of one machine: below 2^53"
+)]
+fn bytes_f64(pages: i64) -> f64 {
+    bytes(pages) as f64
+}

@@ -1,0 +1,426 @@
+//! The thread's program with real threads, which read real pages through a real space of the library.
+//!
+//! One sparse file without a name, as large as all threads together read, is mapped by one space. Each thread
+//! faults its own 32 pages in, has every design count the same faults on the CPU that it really runs on, and sleeps. While
+//! all sleep, the space, the frames handed out and the system's count of this process are read. Then
+//! the threads end, and the file is closed.
+//!
+//! However it ends, all threads are woken and joined, and the file is gone with its handle.
+
+use std::fs;
+use std::io::{self, PipeReader, PipeWriter, Read};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use highwater::cache::{Access, FileBacking};
+use highwater::manager::{File, Manager, Mapping, ReadError, Space};
+use highwater::percpu::current_cpu;
+use highwater::topology::Topology;
+use highwater::units::{CpuId, Estimate, PAGE_BYTES, Pages};
+
+use super::seen::Seen;
+use super::{REAL, bytes, bytes_f64};
+use crate::baselines::{Member, SpaceId, TaskId, Writer};
+use crate::experiments::contenders::{Contender, contenders};
+use crate::experiments::{Control, ExperimentError};
+use crate::report::{Check, Figures, Row, Source, Unit};
+
+/// Pages that each thread reads.
+const PAGES: u32 = 32;
+
+/// Enough to read a page and to sleep.
+const STACK_BYTES: usize = 64 << 10;
+
+/// How often it is looked whether all are there, and whether to stop.
+const TICK: Duration = Duration::from_millis(5);
+
+/// The only space of the designs.
+const SPACE: SpaceId = SpaceId(0);
+
+/// What was seen while all threads slept, and what was left afterwards.
+#[derive(Debug)]
+pub(super) struct RealRun {
+    cpus: usize,
+    /// What the designs said.
+    pub(super) designs: Vec<Seen>,
+    /// Pages that the threads have read.
+    touched: i64,
+    /// What the space says of itself.
+    rss: Estimate<Pages>,
+    rss_precise: Pages,
+    frames: Pages,
+    /// Growth of this process, as the system counts it; none where it does not tell.
+    process_bytes: Option<u64>,
+    /// What the space says once the file is closed.
+    rss_closed: Pages,
+}
+
+/// Runs `threads` threads.
+pub(super) fn run(threads: u32, control: &Control) -> Result<RealRun, ExperimentError> {
+    control.expect(threads.into());
+    check_maps(
+        threads,
+        fs::read_to_string("/proc/sys/vm/max_map_count").ok(),
+    )?;
+    let topology = Topology::detect();
+    let (manager, space, file) = set_up(threads)?;
+    let mapping = space.map_file(&file, 0..file.pages());
+    let mapping = mapping.expect("the whole file is within the file");
+    let (gate, shut) = Gate::shut().map_err(|source| ExperimentError::System {
+        what: "open a pipe".to_owned(),
+        source,
+        remedy: "raise `ulimit -n`",
+    })?;
+    let before = process_rss_bytes();
+    let stage = Stage {
+        manager: &manager,
+        mapping: &mapping,
+        contenders: contenders(&topology, 1, threads as usize),
+        nr_cpus: topology.nr_cpus(),
+        gate,
+    };
+    let mut run = stage.perform(threads, control, shut, || {
+        let touched = i64::from(threads) * i64::from(PAGES);
+        RealRun {
+            cpus: topology.nr_cpus(),
+            designs: Seen::all(&stage.contenders, SPACE, touched),
+            touched,
+            rss: space.rss(),
+            rss_precise: space.rss_precise(),
+            frames: manager.snapshot().frames.allocated,
+            process_bytes: before.and_then(|before| process_rss_bytes()?.checked_sub(before)),
+            rss_closed: Pages::MAX,
+        }
+    })?;
+    drop((mapping, file));
+    run.rss_closed = space.rss_precise();
+    Ok(run)
+}
+
+/// Refuses threads that the system would start, but whose signal stacks it would then not map: the program would abort.
+fn check_maps(threads: u32, maps_max: Option<String>) -> Result<(), ExperimentError> {
+    /// A stack, a signal stack, and a guard for each.
+    const OF_A_THREAD: u64 = 4;
+    /// Chosen: those of the program and its allocator, and as many again.
+    const OTHERS: u64 = 2000;
+    // Where it cannot be read there is no such limit.
+    let max: u64 = maps_max
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(u64::MAX);
+    let room = max.saturating_sub(OTHERS) / OF_A_THREAD;
+    if u64::from(threads) <= room {
+        return Ok(());
+    }
+    let why = format!("{max} maps of memory (`vm.max_map_count`) are enough for {room} threads");
+    Err(ExperimentError::TooManyThreads {
+        started: 0,
+        wanted: threads,
+        source: io::Error::other(why),
+    })
+}
+
+/// A manager with room for all pages, a space, and the file.
+fn set_up(threads: u32) -> Result<(Manager, Space, File), ExperimentError> {
+    let pages = u64::from(threads) * u64::from(PAGES);
+    // An eighth more, for watermarks and per-CPU lists: reclaim would take pages away.
+    let capacity = Pages(pages + pages / 8 + 4096);
+    let manager = Manager::builder().capacity(capacity.bytes()).build()?;
+    let space = manager.space(&manager.root());
+    let refused = |source| ExperimentError::System {
+        what: format!("make a sparse temporary file of {pages} pages"),
+        source,
+        remedy: "set TMPDIR to a directory that can be written to, or ask for fewer `--threads`",
+    };
+    let sparse = tempfile::tempfile().map_err(refused)?;
+    sparse.set_len(pages * PAGE_BYTES).map_err(refused)?;
+    let backing = FileBacking::new(sparse).map_err(refused)?;
+    let file = manager.open_backing(Arc::new(backing), Access::ReadOnly);
+    let file = file.map_err(|e| refused(io::Error::other(e)))?;
+    Ok((manager, space, file))
+}
+
+/// What the threads work on.
+struct Stage<'a> {
+    manager: &'a Manager,
+    mapping: &'a Mapping,
+    contenders: Vec<Contender>,
+    nr_cpus: usize,
+    gate: Gate,
+}
+
+impl Stage<'_> {
+    /// Starts the threads, calls `look` while all of them sleep, and ends them.
+    fn perform<T>(
+        &self,
+        threads: u32,
+        control: &Control,
+        shut: PipeWriter,
+        look: impl FnOnce() -> T,
+    ) -> Result<T, ExperimentError> {
+        thread::scope(|scope| {
+            // Dropped however this ends, or the scope would wait for ever.
+            let _shut = shut;
+            for started in 0..threads {
+                let thread = thread::Builder::new().stack_size(STACK_BYTES);
+                let spawned = thread.spawn_scoped(scope, move || self.play(started));
+                spawned.map_err(|source| ExperimentError::TooManyThreads {
+                    started,
+                    wanted: threads,
+                    source,
+                })?;
+                control.advance(0)?;
+            }
+            self.gate.wait_for(threads, control)?;
+            Ok(look())
+        })
+    }
+
+    /// What one thread does.
+    fn play(&self, task: u32) {
+        let arrival = Arrival(&self.gate);
+        match self.read_pages(task) {
+            Ok(()) => {}
+            Err(error) => {
+                self.gate.failure().get_or_insert(error);
+            }
+        }
+        drop(arrival);
+        self.gate.sleep();
+        let by = self.writer(task);
+        for contender in &self.contenders {
+            contender.switch(by.cpu, SPACE);
+            contender.unmap(by, Member::Anon, PAGES.into());
+            contender.leave(by);
+        }
+    }
+
+    fn read_pages(&self, task: u32) -> Result<(), ReadError> {
+        let first = u64::from(task) * u64::from(PAGES);
+        // One for all: it ends before the thread sleeps. More than 4,096 threads look for a seat each time.
+        let guard = self.manager.enter();
+        for page in first..first + u64::from(PAGES) {
+            let content = self.mapping.read(&guard, page)?;
+            assert!(
+                content.iter().all(|byte| *byte == 0),
+                "a sparse file is blank"
+            );
+            let by = self.writer(task);
+            for contender in &self.contenders {
+                contender.switch(by.cpu, SPACE);
+                contender.fault(by, Member::Anon);
+            }
+        }
+        Ok(())
+    }
+
+    /// The thread, on the CPU that it runs on now.
+    fn writer(&self, task: u32) -> Writer {
+        Writer {
+            cpu: CpuId::from_index(current_cpu().index() % self.nr_cpus),
+            task: TaskId(task),
+            space: Some(SPACE),
+        }
+    }
+}
+
+/// Where the threads sleep until all are there and have been looked at.
+///
+/// They sleep in a read of a pipe that nobody writes, which ends when its other end is closed. Ten thousand sleepers on
+/// a futex would be walked past by every other futex of the process that falls into their bucket: 35 s, not 3.
+struct Gate {
+    /// Nothing ever comes: the read ends with the writer.
+    sleepers: PipeReader,
+    /// Threads that are there.
+    ///
+    /// Written by: threads that arrive (Release). Read by: who looks (Acquire). Publishes: what they counted.
+    nr_arrived: AtomicU32,
+    /// The first failure.
+    failure: Mutex<Option<ReadError>>,
+}
+
+/// Counts a thread as arrived, also when it panics.
+struct Arrival<'a>(&'a Gate);
+
+impl Drop for Arrival<'_> {
+    fn drop(&mut self) {
+        // Release. Pairs with the Acquire in `wait_for`.
+        self.0.nr_arrived.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Gate {
+    /// A gate, and what keeps it shut.
+    fn shut() -> io::Result<(Self, PipeWriter)> {
+        let (sleepers, writer) = io::pipe()?;
+        let gate = Self {
+            sleepers,
+            nr_arrived: AtomicU32::new(0),
+            failure: Mutex::new(None),
+        };
+        Ok((gate, writer))
+    }
+
+    /// The first failure, which is whole at every moment.
+    fn failure(&self) -> MutexGuard<'_, Option<ReadError>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sleeps until the writer is dropped.
+    fn sleep(&self) {
+        let mut nothing = Vec::new();
+        // Whatever else ends it ends the sleep too; signals do not.
+        let _ = (&self.sleepers).read_to_end(&mut nothing);
+    }
+
+    /// Waits until `threads` threads have arrived.
+    fn wait_for(&self, threads: u32, control: &Control) -> Result<(), ExperimentError> {
+        let mut told = 0;
+        loop {
+            if let Some(failure) = self.failure().take() {
+                return Err(failure.into());
+            }
+            // Acquire. Pairs with the Release in `Arrival::drop`.
+            let nr_arrived = self.nr_arrived.load(Ordering::Acquire);
+            control.advance((nr_arrived - told).into())?;
+            told = nr_arrived;
+            if nr_arrived == threads {
+                return Ok(());
+            }
+            thread::sleep(TICK);
+        }
+    }
+}
+
+/// What the system counts as resident for this process, page by page.
+fn process_rss_bytes() -> Option<u64> {
+    rss_bytes(&fs::read_to_string("/proc/self/smaps_rollup").ok()?)
+}
+
+fn rss_bytes(rollup: &str) -> Option<u64> {
+    let kb = rollup.lines().find_map(|line| line.strip_prefix("Rss:"))?;
+    let kb: u64 = kb.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kb << 10)
+}
+
+impl RealRun {
+    pub(super) fn config(&self, config: Figures) -> Figures {
+        config
+            .with("real_cpus", self.cpus)
+            .with("real_pages_of_a_thread", u64::from(PAGES))
+            .with("real_touched_pages", self.touched)
+    }
+
+    pub(super) fn rows(&self) -> Vec<Row> {
+        let truth = bytes(self.touched);
+        let row = |name: &str| Row::new(REAL, Source::Run, name);
+        let shown = |name, shown: u64| {
+            row(name)
+                .with("shown_bytes", shown)
+                .with("truth_bytes", truth)
+        };
+        let mut rows: Vec<Row> = self.designs.iter().map(|seen| seen.row(REAL)).collect();
+        let Estimate { value, low, high } = self.rss;
+        rows.push(
+            shown("space of the library", value.bytes().0)
+                .with("exact_bytes", self.rss_precise.bytes().0)
+                .with("promised_low_bytes", low.bytes().0)
+                .with("promised_high_bytes", high.bytes().0),
+        );
+        rows.push(shown("frames handed out", self.frames.bytes().0));
+        if let Some(process_bytes) = self.process_bytes {
+            rows.push(shown(
+                "growth of this process in smaps_rollup",
+                process_bytes,
+            ));
+        }
+        rows
+    }
+
+    pub(super) fn checks(&self, checks: &mut Vec<Check>) {
+        let touched = Pages(self.touched.unsigned_abs());
+        checks.extend([
+            Check::equal(
+                "real: exact reading of the library's space",
+                &self.rss_precise,
+                &touched,
+            ),
+            Check::equal("real: frames handed out", &self.frames, &touched),
+            Check {
+                name: "real: the interval of the library's space holds the pages read".to_owned(),
+                want: touched.to_string(),
+                got: self.rss.to_string(),
+                pass: self.rss.contains(touched),
+            },
+            Check::equal(
+                "real: exact reading once the file is closed",
+                &self.rss_closed,
+                &Pages(0),
+            ),
+        ]);
+        if let Some(process_bytes) = self.process_bytes {
+            // Below 1 the pages would not be there. Stacks, tables and huge pages come on top.
+            checks.push(Check::between(
+                "real: growth of this process, against the pages read",
+                crate::report::text::to_f64(process_bytes) / bytes_f64(self.touched),
+                1.0,
+                2.0,
+                Unit::Ratio,
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: what would abort the program is refused with numbers, and no less than that.
+    #[test]
+    fn threads_beyond_the_systems_maps_are_refused() {
+        let check = |threads| check_maps(threads, Some("65530\n".to_owned()));
+        assert!(check(15_882).is_ok());
+        let said = check(15_883).unwrap_err().to_string();
+        for word in [
+            "0 of 15883 threads",
+            "65530",
+            "--threads",
+            "vm.max_map_count",
+        ] {
+            assert!(said.contains(word), "{word}: {said}");
+        }
+        assert!(check_maps(1_000_000, None).is_ok());
+    }
+
+    #[test]
+    fn the_systems_count_is_read() {
+        let rollup = "00400000-7ffc rollup\nRss:    1234 kB\nPss:  99 kB\n";
+        assert_eq!(rss_bytes(rollup), Some(1234 << 10));
+        assert_eq!(rss_bytes("Rss: much"), None);
+    }
+
+    /// Goal: a run that is told to stop wakes and joins its threads, and is no result. Method: stop it before it
+    /// begins.
+    #[test]
+    fn a_stopped_run_ends() {
+        let control = Control::default();
+        control.stop();
+        let stopped = run(8, &control).unwrap_err();
+        assert!(matches!(stopped, ExperimentError::Interrupted), "{stopped}");
+    }
+
+    /// Goal: what the threads read is what the space, the frames and the exact designs say, and nothing is left.
+    /// Method: a few threads.
+    #[test]
+    fn pages_read_are_pages_counted() {
+        let run = run(20, &Control::default()).unwrap();
+        assert_eq!(run.touched, 640);
+        assert_eq!((run.rss_precise, run.frames), (Pages(640), Pages(640)));
+        assert!(run.rss.contains(Pages(640)), "{}", run.rss);
+        assert_eq!(run.rss_closed, Pages(0));
+        for seen in run.designs {
+            assert_eq!(seen.precise, 640, "{}", seen.name);
+        }
+    }
+}
