@@ -185,6 +185,25 @@ fn rss_cost_holds_on_every_machine() {
     }
 }
 
+/// Goal: the right victim, the published figures and the published search's failures, on the thread's
+/// machine and others. Times are checked in full runs only.
+#[test]
+fn victim_holds_on_every_machine() {
+    let thread = outcome(&["victim"]);
+    assert_eq!(thread["config"]["cpus"], 256);
+    let published = thread["published"].as_array().unwrap();
+    let of = |name: &str| {
+        let holds = |row: &&Value| row["variant"].as_str().unwrap().contains(name);
+        let rows = published.iter().filter(holds);
+        rows.map(|row| row["median_us"].as_f64().unwrap()).collect()
+    };
+    let times: [Vec<f64>; 2] = ["40 processes", "10,000 processes"].map(of);
+    assert_eq!(times, [[500.0, 300.0], [80_000.0, 7_900.0]]);
+    for machine in ["1x1x1x2", "1x1x3x1", "2x12x8x2"] {
+        outcome(&["victim", "--topology", machine]);
+    }
+}
+
 /// Goal: people see the published rows, the kernels' marked as such, and the verdict.
 #[test]
 fn tables_hold_published_rows_and_checks() {

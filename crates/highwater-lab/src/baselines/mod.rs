@@ -29,6 +29,8 @@ mod task_cache;
 mod tests;
 mod traffic;
 mod tree;
+mod victim_one_pass;
+mod victim_two_pass;
 
 use std::fmt;
 
@@ -43,6 +45,10 @@ pub use shared_atomic::SharedCounter;
 pub use task_cache::TaskCache;
 pub use traffic::{Ledger, Line, Traffic, TransferCosts, Untracked};
 pub use tree::{BATCH, Grouping, Rounding, TreeCounter};
+pub use victim_one_pass::FlatSpaces;
+pub use victim_two_pass::{
+    EXACT_SUMS_MAX, Tasks, TreeShape, TreeSpaces, TwoPassChoice, select_two_pass,
+};
 
 /// In which direction a cheap read is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,6 +21,7 @@
 //! Source: the percpu counter tree proposed for Linux, v17: fan-ins, carry, skip and accuracy.
 //! Deviation: the per-CPU words are the library's [`Cells`], on lines of their own. No bias.
 
+use std::iter;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use highwater::counter::Accuracy;
@@ -28,7 +29,7 @@ use highwater::percpu::{Added, Cells, Regime};
 use highwater::topology::Topology;
 use highwater::units::{CpuId, Estimate};
 
-use super::{Counter, End, Line, Traffic};
+use super::{Counter, End, Line, Traffic, TreeShape};
 
 /// Events from one carry of a word to the next; a power of two.
 pub const BATCH: i64 = 32;
@@ -259,6 +260,19 @@ impl TreeCounter {
     #[must_use]
     pub const fn accuracy(&self) -> Accuracy {
         self.accuracy
+    }
+
+    /// Levels, and what the counter promises: for those who lay many of them out another way.
+    #[must_use]
+    pub fn shape(&self) -> TreeShape {
+        let levels = self.levels.iter();
+        TreeShape {
+            widths: levels.clone().map(|level| level.nodes.len()).collect(),
+            moduli: iter::once(BATCH)
+                .chain(levels.map(|level| level.modulus))
+                .collect(),
+            accuracy: self.accuracy(),
+        }
     }
 
     /// CPUs that have a word.

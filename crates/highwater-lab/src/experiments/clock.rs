@@ -9,7 +9,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::report::text::to_f64;
 
 /// CPU time of the calling thread, in nanoseconds: what other programs take is not in it.
-fn thread_ns() -> u64 {
+pub(super) fn thread_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     // Neither part of a thread's own time is negative.
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()

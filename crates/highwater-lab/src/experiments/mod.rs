@@ -15,6 +15,7 @@ mod lineup;
 pub mod rss_cost;
 pub mod rss_hop;
 pub mod rss_theft;
+pub mod victim;
 
 use std::ops::RangeInclusive;
 
@@ -30,6 +31,7 @@ pub static EXPERIMENTS: &[&Experiment] = &[
     &rss_theft::EXPERIMENT,
     &rss_hop::EXPERIMENT,
     &rss_cost::EXPERIMENT,
+    &victim::EXPERIMENT,
 ];
 
 /// Most threads that may be asked for.

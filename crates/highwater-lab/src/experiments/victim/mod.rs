@@ -1,0 +1,199 @@
+//! `victim`: how long choosing whom to stop takes, and how often the right one is chosen.
+//!
+//! Among many spaces on many CPUs, one holds a hundred times what the others do. Three ways find it: the
+//! exact sum of everybody (Linux 7.0), the two passes that were proposed with the counter tree, and the
+//! library's search. All have the same pages on the same CPUs; caches are evicted before each
+//! selection, and the ways take turns.
+//!
+//! A single hog is found by anybody. So the same two searches are also run over spaces of four
+//! distributions of sizes, in random order, where the published one walks off to the end of its list.
+
+mod latency;
+mod population;
+mod published;
+mod scale;
+mod verdicts;
+
+use self::latency::{ColdCaches, Race};
+use self::population::{Sizes, Spaces, Spread};
+use self::scale::Scale;
+use self::verdicts::Verdict;
+use super::{Control, Experiment, ExperimentError, Setup};
+use crate::report::text::grouped;
+use crate::report::{Check, Figures, Outcome, Unit};
+
+/// The experiment.
+pub static EXPERIMENT: Experiment = Experiment {
+    name: "victim",
+    thread: "hierarchical-rss-counters-2026",
+    summary: "choosing whom to stop among 10,000 spaces on 256 CPUs: how long, and how right",
+    topology: "2x8x8x2",
+    cpus: 2..=1024,
+    has_real: false,
+    run,
+};
+
+const FEW: &str = "time of one selection: 40 spaces, each on every CPU";
+const MANY: &str = "time of one selection: many spaces, each on every CPU";
+const SPARSE: &str = "time of one selection: many spaces, each on 1 to 64 CPUs, as processes are";
+const SIMILAR: &str =
+    "time of one selection: many spaces of similar sizes, no hog, each on every CPU";
+const SCALE: &str =
+    "time of one selection of Highwater: ever more spaces, 49 of 50 on one CPU, the others on 8";
+
+const ONE_PASS: &str = "exact sum of everybody";
+const TWO_PASS: &str = "published two passes, up to 16 exact sums";
+const OURS: &str = "Highwater, up to 16 exact sums";
+const PROVEN: &str = "Highwater, until proven";
+
+/// The thread's machine, on which its figures are to be found again.
+const THREAD_CPUS: usize = 256;
+
+/// Spaces of the thread's small run.
+const NR_FEW: usize = 40;
+
+/// Thousandths of the largest: a victim that holds no less than that below it is as good.
+const INDIFFERENCE: u32 = 10;
+
+const NOTE: &str = "Pages are simulated, CPUs are virtual, counters are real: the library's are production code, \
+    read as its documentation says. Kernel-like layouts hold the words of all spaces CPU by CPU. No variant walks a \
+    task list or takes locks, which flatters the kernel's; the published times are of whole invocations of \
+    the OOM killer. Sizes: 50 to 150 MiB, in most parts one hog of 10 GiB. All variants have the same pages on the \
+    same CPUs, take turns, and begin with cold caches; what other programs took is not in the times. A victim is right if it holds no more than 1 % less \
+    than the largest; in the verdicts, errors of cheap reads are drawn from those of real counters on 384 CPUs, all of \
+    them used.";
+
+/// What the timed parts found.
+struct Times {
+    few: Race,
+    many: Race,
+    sparse: Race,
+    similar: Race,
+    scale: Scale,
+}
+
+impl Times {
+    fn races(&self) -> [&Race; 4] {
+        [&self.few, &self.many, &self.sparse, &self.similar]
+    }
+}
+
+fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
+    let rounds = setup.pick(9, 5);
+    let nr_many = setup.pick(10_000, 500);
+    let sizes = setup.pick([10_000, 100_000, 1_000_000], [500, 5_000, 50_000]);
+    let lists = setup.pick(200, 10);
+    let mut caches = ColdCaches::new(setup.pick(512 << 20, 32 << 20));
+    control.expect(3 * (rounds_of_few(rounds) + 3 * rounds));
+    control.expect(sizes.len() as u64 * rounds + verdicts::steps(lists));
+
+    let mut race = |part, nr_spaces: usize, what, (spread, sizes), rounds| {
+        let label = format!("{} {what}", grouped(nr_spaces as u64));
+        let spaces = Spaces::new(setup, nr_spaces, spread, sizes, control)?;
+        Race::run(part, label, &spaces, rounds, &mut caches, control)
+    };
+    let everywhere = (Spread::Everywhere, Sizes::OneHog);
+    let sparse = (Spread::AsProcesses, Sizes::OneHog);
+    let similar = (Spread::Everywhere, Sizes::Similar);
+    let times = Times {
+        few: race(FEW, NR_FEW, "spaces", everywhere, rounds_of_few(rounds))?,
+        many: race(MANY, nr_many, "spaces", everywhere, rounds)?,
+        sparse: race(SPARSE, nr_many, "spaces as processes are", sparse, rounds)?,
+        similar: race(SIMILAR, nr_many, "similar spaces", similar, rounds)?,
+        scale: Scale::run(setup, &sizes, rounds, &mut caches, control)?,
+    };
+    let verdicts = verdicts::all(setup.seed, lists, control)?;
+
+    let mut checks = Vec::new();
+    right_checks(&times, &mut checks);
+    // What a build with debug assertions takes is nobody's promise, and little work is soon lost in
+    // what else the machine does.
+    if !cfg!(debug_assertions) && setup.pick(true, false) {
+        time_checks(setup, &times, &mut checks);
+    }
+    for verdict in &verdicts {
+        verdict.checks(setup, &mut checks);
+    }
+    let races = times.races().into_iter().flat_map(Race::rows);
+    let judged = verdicts.iter().flat_map(Verdict::rows);
+    Ok(Outcome {
+        experiment: EXPERIMENT.name,
+        thread: EXPERIMENT.thread,
+        config: config(setup, nr_many, rounds, lists, &caches),
+        rows: races.chain(times.scale.rows()).chain(judged).collect(),
+        published: published::rows(),
+        checks,
+    })
+}
+
+/// Few spaces take microseconds, in which more else can happen.
+const fn rounds_of_few(rounds: u64) -> u64 {
+    2 * rounds + 1
+}
+
+fn config(setup: &Setup, nr_many: usize, rounds: u64, lists: u64, caches: &ColdCaches) -> Figures {
+    setup
+        .config()
+        .with("many_spaces", nr_many)
+        .with("rounds", rounds)
+        .with("rounds_of_40_spaces", rounds_of_few(rounds))
+        .with("lists_of_each_distribution", lists)
+        .with("tasks_of_a_list", verdicts::NR_TASKS)
+        .with("written_to_cool_caches_bytes", caches.bytes())
+        .with("note_scope", NOTE)
+}
+
+fn right_checks(times: &Times, checks: &mut Vec<Check>) {
+    for race in times.races() {
+        for variant in [ONE_PASS, TWO_PASS, OURS] {
+            // Among similar ones the two passes walk off; see the verdicts.
+            if variant != TWO_PASS || race.label != times.similar.label {
+                checks.push(Check::equal(
+                    format!("{}: times that {variant} is right", race.label),
+                    &race.times_right(variant),
+                    &race.selections(variant),
+                ));
+            }
+        }
+        checks.push(Check::equal(
+            format!(
+                "{}: outside their interval, or counted otherwise elsewhere",
+                race.label
+            ),
+            &race.faults,
+            &0,
+        ));
+    }
+    times.scale.right_checks(checks);
+}
+
+/// The thread's machine is one of many CPUs. On few, the published walk over all of them is as short as
+/// the library's over those that matter, and its code is shorter: the rows tell.
+fn time_checks(setup: &Setup, times: &Times, checks: &mut Vec<Check>) {
+    times.scale.time_checks(checks);
+    if setup.topology.nr_cpus() != THREAD_CPUS {
+        return;
+    }
+    let ratio = |race: &Race, over, under| race.median_us(over) / race.median_us(under);
+    for race in times.races() {
+        checks.push(Check::at_most(
+            format!("{}: Highwater against the published two passes", race.label),
+            ratio(race, OURS, TWO_PASS),
+            1.0,
+            Unit::Ratio,
+        ));
+    }
+    let (few, many) = (&times.few, &times.many);
+    for (race, variant, limit) in [
+        (few, TWO_PASS, 1.0),
+        (many, TWO_PASS, 5.0),
+        (many, OURS, 10.0),
+    ] {
+        checks.push(Check::at_least(
+            format!("{}: {ONE_PASS} against {variant}", race.label),
+            ratio(race, ONE_PASS, variant),
+            limit,
+            Unit::Ratio,
+        ));
+    }
+}

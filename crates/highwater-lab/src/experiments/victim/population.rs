@@ -1,0 +1,261 @@
+//! The same pages on the same CPUs, in three layouts.
+
+use fastrand::Rng;
+use highwater::counter::{Accuracy, CounterSet, Layout};
+use highwater::percpu::Regime;
+use highwater::topology::Topology;
+use highwater::units::{CpuId, Pages};
+use highwater::victim::{Candidates, Standing};
+
+use super::INDIFFERENCE;
+use crate::baselines::{FlatSpaces, Member, Tasks, TreeCounter, TreeSpaces};
+use crate::experiments::{Control, ExperimentError, Setup};
+
+/// Pages of a space: 50 to 150 MiB.
+const PAGES_MIN: i64 = 12_800;
+const PAGES_MAX: i64 = 38_400;
+/// What the hog holds, in spaces of mean size.
+const HOG: i64 = 100;
+/// Per cent of a space that are pages of files, anonymous, swapped out, and shared memory.
+const SHARES: [i64; 4] = [20, 70, 5, 5];
+
+/// On how many CPUs the pages of a space are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spread {
+    /// On every one.
+    Everywhere,
+    /// Mostly on one, some on a few, few on 64.
+    AsProcesses,
+    /// On one; every fiftieth on 8.
+    MostlyOne,
+}
+
+impl Spread {
+    fn draw(self, rng: &mut Rng, space: usize, nr_cpus: usize) -> Vec<CpuId> {
+        let count = match (self, rng.u32(0..100)) {
+            (Self::Everywhere, _) => return (0..nr_cpus).map(CpuId::from_index).collect(),
+            (Self::AsProcesses, 0..60) => 1,
+            (Self::AsProcesses, 60..85) => rng.usize(2..=4),
+            (Self::AsProcesses, 85..95) => rng.usize(5..=16),
+            (Self::AsProcesses, _) => rng.usize(17..=64),
+            (Self::MostlyOne, _) if space.is_multiple_of(50) => 8,
+            (Self::MostlyOne, _) => 1,
+        };
+        // May draw one twice: then it is one less.
+        let draw = |_| CpuId::from_index(rng.usize(..nr_cpus));
+        (0..count).map(draw).collect()
+    }
+}
+
+/// Who is to be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sizes {
+    /// One that holds a hundred times what others do.
+    OneHog,
+    /// The largest of similar ones.
+    Similar,
+}
+
+/// The library's counters of many spaces, as an engine keeps them: one after the other.
+#[derive(Debug)]
+pub(super) struct OurSpaces {
+    sets: Vec<CounterSet<4>>,
+}
+
+impl OurSpaces {
+    pub(super) fn new(topology: &Topology, nr_spaces: usize) -> Self {
+        let layout = Layout::new(topology, Regime::Atomic);
+        let sets = (0..nr_spaces).map(|_| CounterSet::new(&layout));
+        Self {
+            sets: sets.collect(),
+        }
+    }
+
+    pub(super) fn sets(&self) -> &[CounterSet<4>] {
+        &self.sets
+    }
+
+    fn add_on(&self, cpu: CpuId, space: usize, member: Member, delta: i64) {
+        self.sets[space].add_on(cpu, member.index(), delta);
+    }
+}
+
+/// All four members: what is swapped out counts too.
+const MEMBERS: [usize; 4] = [0, 1, 2, 3];
+
+impl Candidates for OurSpaces {
+    type Id = usize;
+
+    fn for_each(&self, mut visit: impl FnMut(usize, &Standing)) {
+        let mut ids = 0..;
+        CounterSet::for_each_sum(&self.sets, &MEMBERS, |sum| {
+            let id = ids.next().unwrap_or(usize::MAX);
+            visit(id, &Standing::of_counted(sum));
+        });
+    }
+
+    fn precise_usage(&self, id: usize) -> Option<Pages> {
+        let sum = self.sets[id].precise_sum_of(&MEMBERS);
+        Some(Pages(u64::try_from(sum).unwrap_or(0)))
+    }
+}
+
+/// One population in three layouts.
+#[derive(Debug)]
+pub(super) struct Spaces {
+    /// What the largest holds.
+    most: i64,
+    pub(super) flat: FlatSpaces,
+    pub(super) trees: TreeSpaces,
+    pub(super) ours: OurSpaces,
+}
+
+impl Spaces {
+    pub(super) fn new(
+        setup: &Setup,
+        nr_spaces: usize,
+        spread: Spread,
+        sizes: Sizes,
+        control: &Control,
+    ) -> Result<Self, ExperimentError> {
+        let topology = &setup.topology;
+        let nr_cpus = topology.nr_cpus();
+        let shape = TreeCounter::published(topology, Regime::Atomic).shape();
+        let mut flat = FlatSpaces::new(nr_spaces, nr_cpus);
+        let mut trees = TreeSpaces::new(nr_spaces, nr_cpus, shape);
+        let ours = OurSpaces::new(topology, nr_spaces);
+        let population = Population {
+            setup,
+            nr_spaces,
+            spread,
+            sizes,
+        };
+        population.draw(control, |part| {
+            let Part {
+                cpu,
+                space,
+                member,
+                pages,
+            } = part;
+            flat.add_on(cpu, space, member, pages);
+            trees.add_on(cpu, space, member, pages);
+            ours.add_on(cpu, space, member, pages);
+        })?;
+        trees.settle();
+        let held = (0..nr_spaces).map(|space| flat.exact(space));
+        Ok(Self {
+            most: held.max().unwrap_or(0),
+            flat,
+            trees,
+            ours,
+        })
+    }
+
+    /// Whether a space holds as much as the largest, within indifference.
+    pub(super) fn is_right(&self, space: Option<usize>) -> bool {
+        let held = space.map_or(0, |space| self.flat.exact(space));
+        1000 * held >= (1000 - i64::from(INDIFFERENCE)) * self.most
+    }
+
+    /// Spaces that one layout counts otherwise than another, or that are outside an interval.
+    pub(super) fn faults(&self) -> u64 {
+        let Accuracy { under, over } = self.trees.accuracy();
+        let is_faulty = |(space, set): (usize, &CounterSet<4>)| {
+            let exact = set.precise_sum_of(&MEMBERS);
+            let shown = self.trees.approximate(space);
+            exact != self.flat.exact(space)
+                || exact != self.trees.exact(space)
+                || !set.approximate_sum_of(&MEMBERS).contains(exact)
+                || !(shown - over..=shown + under).contains(&exact)
+        };
+        let sets = self.ours.sets.iter().enumerate();
+        sets.map(is_faulty).map(u64::from).sum()
+    }
+}
+
+/// The library's layout alone, and who the hog is.
+pub(super) fn only_ours(
+    setup: &Setup,
+    nr_spaces: usize,
+    spread: Spread,
+    control: &Control,
+) -> Result<(OurSpaces, usize), ExperimentError> {
+    let ours = OurSpaces::new(&setup.topology, nr_spaces);
+    let population = Population {
+        setup,
+        nr_spaces,
+        spread,
+        sizes: Sizes::OneHog,
+    };
+    let hog = population.draw(control, |part| {
+        ours.add_on(part.cpu, part.space, part.member, part.pages);
+    })?;
+    Ok((ours, hog))
+}
+
+/// What is to be drawn.
+struct Population<'a> {
+    setup: &'a Setup,
+    nr_spaces: usize,
+    spread: Spread,
+    sizes: Sizes,
+}
+
+/// Pages of one member of one space, counted on one CPU.
+struct Part {
+    cpu: CpuId,
+    space: usize,
+    member: Member,
+    pages: i64,
+}
+
+/// Spaces drawn between two looks at the control.
+const STRIDE: usize = 64;
+
+impl Population<'_> {
+    /// Draws it and tells `add` of it; returns which one is or would be the hog.
+    fn draw(&self, control: &Control, mut add: impl FnMut(Part)) -> Result<usize, ExperimentError> {
+        let mut rng = Rng::with_seed(self.setup.seed);
+        let nr_cpus = self.setup.topology.nr_cpus();
+        let hog = rng.usize(..self.nr_spaces);
+        for space in 0..self.nr_spaces {
+            if space.is_multiple_of(STRIDE) {
+                control.advance(0)?;
+            }
+            let pages = match rng.i64(PAGES_MIN..=PAGES_MAX) {
+                _ if space == hog && self.sizes == Sizes::OneHog => {
+                    HOG * i64::midpoint(PAGES_MIN, PAGES_MAX)
+                }
+                pages => pages,
+            };
+            let cpus = self.spread.draw(&mut rng, space, nr_cpus);
+            for (member, share) in Member::ALL.into_iter().zip(SHARES) {
+                let pages = pages * share / 100;
+                scatter(&mut rng, pages, &cpus, |cpu, pages| {
+                    add(Part {
+                        cpu,
+                        space,
+                        member,
+                        pages,
+                    });
+                });
+            }
+        }
+        Ok(hog)
+    }
+}
+
+/// Divides pages over CPUs: each gets up to twice its even share of what is left, the last one the rest.
+fn scatter(rng: &mut Rng, pages: i64, cpus: &[CpuId], mut add: impl FnMut(CpuId, i64)) {
+    let mut left = pages;
+    let mut to_come = i64::try_from(cpus.len()).unwrap_or(i64::MAX);
+    for &cpu in cpus {
+        let pages = match to_come {
+            1 => left,
+            _ => rng.i64(0..=2 * left / to_come),
+        };
+        left -= pages;
+        to_come -= 1;
+        add(cpu, pages);
+    }
+}
