@@ -79,7 +79,7 @@ impl<'a, C: Candidates> Search<'a, C> {
         let leader = self.leader()?.entry.id;
         let others = entries.iter().filter(|entry| entry.id != leader);
         let rival = others.map(Entry::rank).min().or(left_out);
-        let is_settled = rival.is_none_or(|rival| rival.id != leader && self.is_over(&rival));
+        let is_settled = rival.is_none_or(|rival| self.is_over(&rival));
         (is_settled && self.victim_to_read().is_none()).then_some(End { rival })
     }
 
