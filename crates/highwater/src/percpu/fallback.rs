@@ -5,7 +5,7 @@
 //! what is checked, since it cannot see assembly.
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri))))]
-use super::attempt::{Attempt, Column};
+use super::attempt::{Attempt, Column, Parking};
 use crate::units::CpuId;
 
 /// The CPU as the C library tells it, or CPU 0.
@@ -67,6 +67,34 @@ impl Area {
         _: CpuId,
         _: i64,
     ) -> bool {
+        match self {}
+    }
+
+    pub(super) fn can_restart_others(self) -> bool {
+        match self {}
+    }
+
+    pub(super) fn restart_others_on(self, _: CpuId) {
+        match self {}
+    }
+
+    /// # Safety
+    ///
+    /// As for the real one; cannot be called.
+    pub(super) unsafe fn attempt_park<const DELAY: u32>(self, _: Parking, _: i64) -> Attempt {
+        match self {}
+    }
+
+    /// # Safety
+    ///
+    /// As for the real one; cannot be called.
+    pub(super) unsafe fn attempt_exchange(
+        self,
+        _: *const u64,
+        _: CpuId,
+        _: u64,
+        _: u64,
+    ) -> Attempt {
         match self {}
     }
 }

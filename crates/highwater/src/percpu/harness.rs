@@ -1,10 +1,14 @@
 //! What tests of per-CPU code need from the system: placing threads, and taking rseq away.
 
 use std::mem;
+use std::time::Duration;
 
 use super::{area, has_restartable_sequences};
-use crate::sync::thread;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{LockClass, Mutex, Rank, thread};
 use crate::units::CpuId;
+
+static MOVED: LockClass = LockClass::new("moved threads", Rank::Leaf);
 
 /// Says on the test's output why a part of it did not run.
 #[expect(clippy::print_stderr, reason = "a test that skips something says so")]
@@ -54,6 +58,39 @@ pub(crate) fn run_on<T: Send>(cpu: CpuId, work: impl FnOnce() -> T + Send) -> T 
         pin(this_thread(), cpu);
         work()
     })
+}
+
+/// Runs `work(0..threads)` on as many threads while another keeps moving each of them from CPU to
+/// CPU, until all have returned.
+pub(crate) fn while_moved_around(threads: u64, work: impl Fn(u64) + Sync) {
+    let cpus = allowed_cpus();
+    let moved = Mutex::new(&MOVED, Vec::<ThreadId>::new());
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|index| {
+                let (moved, work) = (&moved, &work);
+                scope.spawn(move || {
+                    moved.lock().push(this_thread());
+                    work(index);
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            let mut random = crate::seed::rng(1);
+            // Relaxed: ends the loop, and publishes nothing.
+            while !done.load(Ordering::Relaxed) {
+                for &thread in &*moved.lock() {
+                    pin(thread, cpus[random.usize(..cpus.len())]);
+                }
+                thread::sleep(Duration::from_micros(50));
+            }
+        });
+        for worker in workers {
+            worker.join().expect("a worker panicked");
+        }
+        done.store(true, Ordering::Relaxed);
+    });
 }
 
 /// Runs `work` on a thread that is not registered for rseq; `None` where there is no way to

@@ -44,6 +44,7 @@ mod attempt;
 mod cells;
 mod fallback;
 mod home;
+mod owned;
 mod published;
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri)))]
 mod rseq;
@@ -62,6 +63,7 @@ use rseq_x86_64::Area;
 
 pub use cells::{Added, Cells};
 pub use home::Home;
+pub(crate) use owned::{Claim, OwnedSlots, Owner, Place, WORDS};
 pub(crate) use published::Published;
 pub(crate) use touched::Touched;
 

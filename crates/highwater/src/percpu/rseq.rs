@@ -34,6 +34,24 @@
 //!         if cpu != owner
 //!             return not added
 //!         *cell = *cell + delta               COMMIT: the store
+//!
+//! attempt_park(parking, delta)                a slot has words, and a tenure that says whose they are
+//!         if cpu >= parking.nr_cpus
+//!             return Elsewhere
+//!         slot = parking.first + cpu
+//!         if slot.tenure != parking.tenure    another's, or held: see the module `owned`
+//!             return Refused
+//!         new  = slot.word + delta
+//!         if not -limit <= new <= limit
+//!             return Refused
+//!         slot.hits += 1                      a statistic: once more for an attempt that aborts here
+//!         slot.word = new                     COMMIT
+//!
+//! attempt_exchange(cell, owner, old, new)     as attempt_init
+//!         if cpu != owner
+//!             return Elsewhere
+//!         seen = compare_exchange(cell, old, new)     COMMIT: one locked instruction
+//!         return Committed { cpu, seen }      exchanged if `seen` is `old`
 //! ```
 //!
 //! A thread that is preempted, migrated or delivers a signal between `start` and `post` continues
@@ -43,6 +61,12 @@
 //!
 //! `rseq_cs` is not cleared after the commit: the kernel clears it when it next looks and finds the
 //! thread outside the range.
+//!
+//! **Stopping others.** What a sequence reads of its slot can be changed from another CPU too, if the
+//! sequences that have read it already are made to restart: membarrier(2) interrupts the CPU, and
+//! whoever is inside a sequence there goes to its `abort` ([`restart_others_on`]). A compare-and-exchange
+//! as the commit of a sequence needs no such call: it says that the thread ran on the CPU at that
+//! moment, so that every other thread of that CPU had been preempted, and will abort.
 //!
 //! The kernel jumps to `abort` only if the four bytes before it are the [`SIGNATURE`] that the C
 //! library registered with, so that a corrupted descriptor cannot be used to jump anywhere.
@@ -55,6 +79,9 @@
 
 use std::ffi::CStr;
 use std::mem::offset_of;
+
+use crate::sync::OnceLock;
+use crate::units::CpuId;
 
 /// What precedes each abort handler; x86-64 value of the C library's `RSEQ_SIG`.
 pub(super) const SIGNATURE: u32 = 0x5305_3053;
@@ -116,4 +143,41 @@ fn symbol(name: &CStr) -> Option<*const u8> {
     // SAFETY: `dlsym` takes a terminated string, which a `CStr` is, and is thread-safe.
     let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     (!address.is_null()).then_some(address.cast_const().cast())
+}
+
+/// Whether the kernel restarts sequences of this process on other CPUs when asked; asked once.
+pub(super) fn can_restart_others() -> bool {
+    static REGISTERED: OnceLock<bool> = OnceLock::new();
+    *REGISTERED.get_or_init(|| {
+        let register = libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_RSEQ;
+        membarrier(register, 0, CpuId(0)) && try_restart_others_on(CpuId(0))
+    })
+}
+
+/// Returns when no thread of this process is inside a sequence on `cpu` that it entered before the
+/// call, other than to abort it; what the finished ones stored is seen.
+///
+/// # Panics
+///
+/// When the kernel refuses a call that it took before: going on would count twice or not at all.
+pub(super) fn restart_others_on(cpu: CpuId) {
+    assert!(
+        try_restart_others_on(cpu),
+        "membarrier is refused to a process that is registered for it: {}",
+        std::io::Error::last_os_error()
+    );
+}
+
+/// A CPU that is offline runs nothing: the kernel has nothing to do for it, and succeeds.
+fn try_restart_others_on(cpu: CpuId) -> bool {
+    /// `MEMBARRIER_CMD_FLAG_CPU` of `linux/membarrier.h`, Linux 5.10.
+    const ONE_CPU: libc::c_int = 1;
+    let command = libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ;
+    membarrier(command, ONE_CPU, cpu)
+}
+
+fn membarrier(command: libc::c_int, flags: libc::c_int, cpu: CpuId) -> bool {
+    // SAFETY: membarrier takes all of its arguments by value and touches no memory of ours.
+    let result = unsafe { libc::syscall(libc::SYS_membarrier, command, flags, cpu.0) };
+    result >= 0
 }

@@ -9,8 +9,9 @@ use std::mem::offset_of;
 use std::num::NonZeroIsize;
 use std::ops::RangeBounds;
 
-use super::attempt::{Attempt, Column};
-use super::rseq::{RseqArea, SIGNATURE, area_offset};
+use super::attempt::{Attempt, Column, Parking};
+use super::owned::Slot;
+use super::rseq::{self, RseqArea, SIGNATURE, area_offset};
 use crate::units::CpuId;
 
 /// Proof that the C library gives every thread an rseq area, and where it is.
@@ -302,6 +303,129 @@ impl Area {
             );
         }
         true
+    }
+
+    /// Whether sequences of other CPUs can be made to restart: see `rseq.rs`.
+    pub(super) fn can_restart_others(self) -> bool {
+        rseq::can_restart_others()
+    }
+
+    /// Stops sequences that others have entered on `cpu`: see `rseq.rs`.
+    pub(super) fn restart_others_on(self, cpu: CpuId) {
+        rseq::restart_others_on(cpu);
+    }
+
+    /// Adds `delta` to the word of the slot of the CPU that the thread runs on, if the slot's tenure is
+    /// the one that is given and the word stays within the limit; else does nothing. `DELAY` is as
+    /// in [`attempt_add`](Self::attempt_add).
+    ///
+    /// # Safety
+    ///
+    /// `parking.first` points to `parking.nr_cpus` slots that live for the whole call, and
+    /// `parking.word_at` is the offset of an aligned `AtomicI64` in a slot. With this tenure, nothing
+    /// but these sequences writes that word or the hits of a slot; and whoever changes the tenure
+    /// before writing them does so in a sequence of the slot's CPU, or calls
+    /// [`restart_others_on`](Self::restart_others_on) in between.
+    #[inline]
+    pub(super) unsafe fn attempt_park<const DELAY: u32>(
+        self,
+        parking: Parking,
+        delta: i64,
+    ) -> Attempt {
+        let cpu: u32;
+        let new: i64;
+        // SAFETY: the caller vouches for the slots, and the bounds check inside the sequence keeps
+        // the stores to them. `offset` is as in `cpu`. The rules are kept as in `attempt_add`.
+        unsafe {
+            sequence!(
+                self,
+                [
+                    "cmp {cpu:e}, {nr_cpus:e}",
+                    "jae 3f",
+                    ".if {delay}",
+                    "mov {scratch:e}, {delay}",
+                    "8:",
+                    "dec {scratch:e}",
+                    "jnz 8b",
+                    ".endif",
+                    "mov {slot:e}, {cpu:e}",
+                    "imul {slot}, {slot}, {stride}",
+                    "add {slot}, {first}",
+                    "cmp qword ptr [{slot} + {tenure_at}], {tenure}",
+                    "jne 6f",
+                    "add {new}, qword ptr [{slot} + {word_at}]",
+                    // Within the limit: new + limit is in 0 ..= 2 * limit.
+                    "lea {scratch}, [{new} + {limit}]",
+                    "cmp {scratch}, {span}",
+                    "ja 6f",
+                    ".if {delay}",
+                    "mov {scratch:e}, {delay}",
+                    "9:",
+                    "dec {scratch:e}",
+                    "jnz 9b",
+                    ".endif",
+                    "inc qword ptr [{slot} + {hits_at}]",
+                    // COMMIT
+                    "mov qword ptr [{slot} + {word_at}], {new}",
+                ],
+                aborted ["mov {cpu:e}, {aborted}", "jmp 3b", "6:", "mov {cpu:e}, {refused}", "jmp 3b"],
+                first = in(reg) parking.first,
+                nr_cpus = in(reg) parking.nr_cpus,
+                word_at = in(reg) parking.word_at,
+                tenure = in(reg) parking.tenure,
+                limit = in(reg) parking.limit,
+                span = in(reg) 2 * parking.limit,
+                new = inout(reg) delta => new,
+                cpu = out(reg) cpu,
+                slot = out(reg) _,
+                scratch = out(reg) _,
+                stride = const size_of::<Slot>(),
+                tenure_at = const Slot::TENURE_AT,
+                hits_at = const Slot::HITS_AT,
+                delay = const DELAY,
+                aborted = const ABORTED,
+                refused = const REFUSED,
+            );
+        }
+        Self::outcome(cpu, ..parking.nr_cpus, new)
+    }
+
+    /// Compares `cell` with `old` and exchanges it for `new` if they are equal, if the thread runs on
+    /// `owner`; else does nothing. Committed with what the cell held, whether exchanged or not.
+    ///
+    /// # Safety
+    ///
+    /// `cell` is an aligned `AtomicU64` that lives for the whole call.
+    pub(super) unsafe fn attempt_exchange(
+        self,
+        cell: *const u64,
+        owner: CpuId,
+        old: u64,
+        new: u64,
+    ) -> Attempt {
+        let cpu: u32;
+        let seen: u64;
+        // SAFETY: as in `attempt_add`; the store is one atomic instruction.
+        unsafe {
+            sequence!(
+                self,
+                [
+                    "cmp {cpu:e}, {owner:e}",
+                    "jne 3f",
+                    // COMMIT
+                    "lock cmpxchg qword ptr [{cell}], {new}",
+                ],
+                aborted ["mov {cpu:e}, {aborted}", "jmp 3b"],
+                cell = in(reg) cell,
+                owner = in(reg) owner.0,
+                new = in(reg) new,
+                cpu = out(reg) cpu,
+                scratch = out(reg) _,
+                aborted = const ABORTED,
+                inout("rax") old => seen,
+            );
+        }
+        Self::outcome(cpu, owner.0..=owner.0, seen.cast_signed())
     }
 
     /// What the number means that a sequence leaves in `cpu`, for a sequence that stores on `cpus`.

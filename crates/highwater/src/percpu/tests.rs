@@ -2,17 +2,15 @@
 //! sequence, more threads than CPUs, and a thread that keeps moving the others.
 
 use std::process::Command;
-use std::time::Duration;
 
-use super::harness::{ThreadId, allowed_cpus, pin, run_on, run_unregistered, skipped, this_thread};
+use super::harness::{
+    allowed_cpus, pin, run_on, run_unregistered, skipped, this_thread, while_moved_around,
+};
 use super::*;
-use crate::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use crate::sync::atomic::{AtomicI64, Ordering};
 use crate::sync::thread;
-use crate::sync::{LockClass, Mutex, Rank};
 
 const REGIMES: [Regime; 2] = [Regime::Restartable, Regime::Atomic];
-
-static MOVED: LockClass = LockClass::new("moved threads", Rank::Leaf);
 
 /// Seed of a test's traffic: `SEED` in the environment, or its own.
 fn seed(own: u64) -> u64 {
@@ -21,39 +19,6 @@ fn seed(own: u64) -> u64 {
 
 fn this_machine(regime: Regime, words: usize) -> Cells {
     Cells::new(regime, Topology::detect().nr_cpus(), words)
-}
-
-/// Runs `work(0..threads)` on as many threads while another keeps moving each of them from CPU to
-/// CPU, until all have returned.
-fn while_moved_around(threads: u64, work: impl Fn(u64) + Sync) {
-    let cpus = allowed_cpus();
-    let moved = Mutex::new(&MOVED, Vec::<ThreadId>::new());
-    let done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads)
-            .map(|index| {
-                let (moved, work) = (&moved, &work);
-                scope.spawn(move || {
-                    moved.lock().push(this_thread());
-                    work(index);
-                })
-            })
-            .collect();
-        scope.spawn(|| {
-            let mut random = fastrand::Rng::with_seed(seed(1));
-            // Relaxed: ends the loop, and publishes nothing.
-            while !done.load(Ordering::Relaxed) {
-                for &thread in &*moved.lock() {
-                    pin(thread, cpus[random.usize(..cpus.len())]);
-                }
-                thread::sleep(Duration::from_micros(50));
-            }
-        });
-        for worker in workers {
-            worker.join().expect("a worker panicked");
-        }
-        done.store(true, Ordering::Relaxed);
-    });
 }
 
 // Goal: one thread's additions are what a plain array would hold.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A count that only ever describes. Relaxed on every access, hence no `Ordering` argument; not
 /// seen by the model checker, because nothing may depend on it.
 #[derive(Default)]
+#[repr(transparent)]
 pub struct StatCell(AtomicU64);
 
 impl StatCell {
@@ -19,6 +20,12 @@ impl StatCell {
     /// Adds `count`; wraps.
     pub fn add(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Adds `count` for a cell that nobody else adds to meanwhile: without a lock prefix.
+    pub(crate) fn add_alone(&self, count: u64) {
+        let sum = self.get().wrapping_add(count);
+        self.0.store(sum, Ordering::Relaxed);
     }
 
     /// Raises the count to `value` if it is lower: for peaks.

@@ -1,0 +1,220 @@
+//! A space that is counted by an [`ActiveCache`].
+
+use std::fmt;
+
+use super::{ActiveCache, Counted, MEMBERS, READ_TRIES};
+use crate::counter::Residue;
+use crate::percpu::{Owner, Place};
+use crate::sync::{Arc, thread};
+use crate::units::{CpuId, Estimate};
+
+/// Four counters of a space: totals, and on each CPU where the space is active what is parked there.
+///
+/// When it is dropped, what is parked is flushed, and a sum that is not zero is reported with its numbers.
+///
+/// # Examples
+///
+/// See [`ActiveCache`].
+pub struct ActiveSpace {
+    cache: Arc<ActiveCache>,
+    /// `None` once it has ended.
+    owner: Option<Owner>,
+}
+
+impl ActiveSpace {
+    pub(super) fn new(cache: Arc<ActiveCache>, owner: Owner) -> Self {
+        Self {
+            cache,
+            owner: Some(owner),
+        }
+    }
+
+    /// Adds `delta` to `member`, counted on the CPU that the calling thread runs on.
+    ///
+    /// # Cost
+    ///
+    /// If the space is active there, a plain add to a line of this CPU, and one in `threshold` an atomic add to
+    /// each total; no locks, no system calls, no allocation. Else an atomic add to the total, or a switch:
+    /// [`Foreign`](super::Foreign).
+    ///
+    /// # Panics
+    ///
+    /// When there is no such member.
+    #[inline]
+    pub fn add(&self, member: usize, delta: i64) -> Counted {
+        match self.cache.slots.park(self.owner(), member, delta) {
+            Place::Parked => Counted::Hit,
+            place => self.cache.count_otherwise(place, None, self, member, delta),
+        }
+    }
+
+    /// As [`add`](Self::add), as if running on `cpu`. Any thread may act as any CPU; of several that do at once,
+    /// one is sure to find the words free.
+    ///
+    /// # Panics
+    ///
+    /// In the restartable regime, and when there is no such CPU or member.
+    pub fn add_on(&self, cpu: CpuId, member: usize, delta: i64) -> Counted {
+        match self.cache.slots.park_on(cpu, self.owner(), member, delta) {
+            Place::Parked => Counted::Hit,
+            place => {
+                let cpu = Some(cpu);
+                self.cache.count_otherwise(place, cpu, self, member, delta)
+            }
+        }
+    }
+
+    /// The sum as far as it has been flushed, and the interval that holds the precise one.
+    ///
+    /// # Accuracy
+    ///
+    /// `low..=high` is `marked CPUs * (threshold - 1)` wide on either side. It holds every addition that is ordered
+    /// before the call, once, and of those that run meanwhile some, each whole: updates in flight do not widen it.
+    /// Adversary: `counter::active::tests::totals_reach_their_bound`.
+    ///
+    /// # Cost
+    ///
+    /// Loads of two lines, and of one more for each 512 CPUs beyond 256. No line of a CPU is touched.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such member.
+    #[must_use]
+    pub fn approximate_sum(&self, member: usize) -> Estimate<i64> {
+        self.approximate_sum_of(&[member])
+    }
+
+    /// As [`approximate_sum`](Self::approximate_sum), of several members together.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such member.
+    #[must_use]
+    pub fn approximate_sum_of(&self, members: &[usize]) -> Estimate<i64> {
+        let space = self.cache.spaces.get(self.owner());
+        // First, so that what was parked before the call and is not in the totals is on a CPU that is counted.
+        let marked = i64::from(space.marks.count());
+        let value = sum_of(space.sums(), members);
+        let parked_max = i64::from(self.cache.config.threshold - 1) * marked;
+        let nr_members = i64::try_from(members.len()).unwrap_or(i64::MAX);
+        let bound = parked_max.saturating_mul(nr_members);
+        Estimate {
+            value,
+            low: value.saturating_sub(bound),
+            high: value.saturating_add(bound),
+        }
+    }
+
+    /// The sum over totals and all CPUs on which the space is active.
+    ///
+    /// # Accuracy
+    ///
+    /// Exact (`low == high`) unless flushes have interfered [`READ_TRIES`] times; then the approximate sum. Holds every
+    /// addition that is ordered before the call, once, and of those that run meanwhile some, each whole.
+    ///
+    /// # Cost
+    ///
+    /// Loads of two lines for each marked CPU and of the totals; the same again each time that a flush interferes. No
+    /// line is written but statistics.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such member.
+    #[must_use]
+    pub fn precise_sum(&self, member: usize) -> Estimate<i64> {
+        self.precise_sum_of(&[member])
+    }
+
+    /// As [`precise_sum`](Self::precise_sum), of several members together, in one walk.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such member.
+    #[must_use]
+    pub fn precise_sum_of(&self, members: &[usize]) -> Estimate<i64> {
+        let events = &self.cache.events;
+        events.reads.add(1);
+        for turn in 0..READ_TRIES {
+            if turn > 0 {
+                thread::yield_now();
+            }
+            if let Some(sums) = self.try_read() {
+                return Estimate::exact(sum_of(sums, members));
+            }
+            events.rejects.add(1);
+        }
+        events.fallbacks.add(1);
+        self.approximate_sum_of(members)
+    }
+
+    /// CPUs on which the space may have something parked.
+    #[must_use]
+    pub fn nr_marked(&self) -> u32 {
+        self.cache.spaces.get(self.owner()).marks.count()
+    }
+
+    /// The cache that counts the space.
+    #[must_use]
+    pub fn cache(&self) -> &Arc<ActiveCache> {
+        &self.cache
+    }
+
+    /// Ends the space: flushes what is parked, and says what is left when everything that was counted should
+    /// have been uncounted; `None` if nothing.
+    ///
+    /// # Cost
+    ///
+    /// In the restartable regime an interrupt of each CPU on which the space is active still (about 6 us each); waits as
+    /// [`ActiveCache::offline`].
+    #[must_use]
+    pub fn end(mut self) -> Option<Residue<MEMBERS>> {
+        self.finish()
+    }
+
+    pub(super) fn owner(&self) -> Owner {
+        self.owner.expect("the space has not ended")
+    }
+
+    fn try_read(&self) -> Option<[i64; MEMBERS]> {
+        let owner = self.owner();
+        let space = self.cache.spaces.get(owner);
+        let seen = space.marks.seen();
+        let visits = seen.cpus().count();
+        self.cache.events.visits.add(visits as u64);
+        self.cache.slots.read(owner, seen.cpus(), || space.sums())
+    }
+
+    fn finish(&mut self) -> Option<Residue<MEMBERS>> {
+        let owner = self.owner.take()?;
+        let sums = self.cache.end(owner);
+        sums.iter().any(|sum| *sum != 0).then_some(Residue { sums })
+    }
+}
+
+fn sum_of(sums: [i64; MEMBERS], members: &[usize]) -> i64 {
+    members.iter().fold(0, |total: i64, &member| {
+        assert!(
+            member < MEMBERS,
+            "there is no member {member}: a space has {MEMBERS}"
+        );
+        total.wrapping_add(sums[member])
+    })
+}
+
+impl Drop for ActiveSpace {
+    fn drop(&mut self) {
+        if let Some(residue) = self.finish() {
+            tracing::warn!(%residue, "a space ends with pages counted");
+        }
+    }
+}
+
+impl fmt::Debug for ActiveSpace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sums: [_; MEMBERS] = std::array::from_fn(|member| self.approximate_sum(member));
+        f.debug_struct("ActiveSpace")
+            .field("owner", &self.owner)
+            .field("sums", &sums)
+            .finish_non_exhaustive()
+    }
+}

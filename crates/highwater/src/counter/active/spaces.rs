@@ -1,0 +1,219 @@
+//! What every space of a cache has: its totals and marks, found by its number.
+//!
+//! Whoever takes a CPU from a space knows only the space's number, and may do so while the space ends. So
+//! numbers lead to memory that stays until the cache goes, and a number is given again only when no slot names
+//! it: see [`ActiveCache`](super::ActiveCache).
+
+use std::iter;
+use std::num::NonZeroU32;
+
+use super::marks::Marks;
+use crate::percpu::{Owner, Published, WORDS};
+use crate::sync::atomic::{AtomicI64, Ordering};
+use crate::sync::{LockClass, Mutex, Rank};
+use crate::units::CpuId;
+
+static NUMBERS: LockClass = LockClass::new("numbers of spaces", Rank::Leaf);
+
+/// Totals and marks of one space.
+#[repr(C, align(64))]
+pub(super) struct Totals {
+    /// Written by: whoever settles a slot of the space, and whoever finds none (atomic add). Read by:
+    /// anybody. Publishes: nothing but itself.
+    ///
+    /// All additions are read-modify-writes, so that what follows one, follows all before it: who reads a later total
+    /// is ordered after the settler's fence as who reads its own would be.
+    totals: [AtomicI64; WORDS],
+    pub(super) marks: Marks,
+}
+
+impl Totals {
+    fn new(nr_cpus: usize) -> Self {
+        Self {
+            totals: std::array::from_fn(|_| AtomicI64::new(0)),
+            marks: Marks::none_of(nr_cpus),
+        }
+    }
+
+    /// Adds `delta` to `member`; wraps.
+    pub(super) fn add(&self, member: usize, delta: i64) {
+        // Relaxed: see the field.
+        self.totals[member].fetch_add(delta, Ordering::Relaxed);
+    }
+
+    /// Adds what was parked, and says how many totals were written.
+    pub(super) fn absorb(&self, parked: [i64; WORDS]) -> u32 {
+        let mut written = 0;
+        for (member, amount) in parked.into_iter().enumerate() {
+            if amount != 0 {
+                self.add(member, amount);
+                written += 1;
+            }
+        }
+        written
+    }
+
+    /// Adds what was parked on `cpu`, whose slot the caller holds, and will give to another space. Says how
+    /// many words were written: none if there was nothing, in which case the mark stays.
+    pub(super) fn absorb_last(&self, cpu: CpuId, parked: [i64; WORDS]) -> u32 {
+        let written = self.absorb(parked);
+        if written == 0 {
+            return 0;
+        }
+        self.marks.unmark(cpu);
+        written + 1
+    }
+
+    /// What has arrived.
+    pub(super) fn sums(&self) -> [i64; WORDS] {
+        // Relaxed: see the field.
+        std::array::from_fn(|member| self.totals[member].load(Ordering::Relaxed))
+    }
+}
+
+/// Spaces of one run of numbers.
+type Run = Box<[Published<Totals>]>;
+
+/// Numbers of the first run; each later one has as many as all before it.
+const FIRST_RUN: u32 = 64;
+const RUNS: usize = 25;
+const NUMBERS_MAX: u32 = FIRST_RUN << (RUNS - 1);
+
+/// All spaces of a cache, those that have ended included.
+pub(super) struct Spaces {
+    nr_cpus: usize,
+    runs: [Published<Run>; RUNS],
+    numbers: Mutex<Numbers>,
+}
+
+struct Numbers {
+    /// Numbers from 1 that were ever given.
+    given: u32,
+    /// Those that may be given again.
+    free: Vec<Owner>,
+}
+
+impl Spaces {
+    pub(super) fn new(nr_cpus: usize) -> Self {
+        let numbers = Numbers {
+            given: 0,
+            free: Vec::new(),
+        };
+        Self {
+            nr_cpus,
+            runs: std::array::from_fn(|_| Published::empty()),
+            numbers: Mutex::new(&NUMBERS, numbers),
+        }
+    }
+
+    /// A number with totals of zero and no marks.
+    ///
+    /// # Panics
+    ///
+    /// When [`NUMBERS_MAX`] spaces live.
+    pub(super) fn begin(&self) -> Owner {
+        let mut numbers = self.numbers.lock();
+        if let Some(owner) = numbers.free.pop() {
+            return owner;
+        }
+        assert!(
+            numbers.given < NUMBERS_MAX,
+            "there are {NUMBERS_MAX} spaces"
+        );
+        numbers.given += 1;
+        let number = NonZeroU32::new(numbers.given).expect("numbers begin at 1");
+        let owner = Owner(number);
+        let (run, at) = place(owner);
+        let places = match self.runs[run].get() {
+            Some(places) => places,
+            None => self.runs[run].publish(Box::new(empty_run(run))),
+        };
+        places[at].publish(Box::new(Totals::new(self.nr_cpus)));
+        owner
+    }
+
+    /// Takes back a number that no slot names any more.
+    pub(super) fn end(&self, owner: Owner) {
+        let space = self.get(owner);
+        // Relaxed: nobody else uses the space, and the lock publishes this to its next user.
+        space
+            .totals
+            .iter()
+            .for_each(|total| total.store(0, Ordering::Relaxed));
+        space.marks.clear();
+        self.numbers.lock().free.push(owner);
+    }
+
+    /// The space of a number that was given.
+    pub(super) fn get(&self, owner: Owner) -> &Totals {
+        let (run, at) = place(owner);
+        let places = self.runs[run].get();
+        places
+            .and_then(|places| places[at].get())
+            .expect("the number was given")
+    }
+
+    /// Spaces that live.
+    pub(super) fn nr_live(&self) -> u64 {
+        let numbers = self.numbers.lock();
+        u64::from(numbers.given) - numbers.free.len() as u64
+    }
+}
+
+fn empty_run(run: usize) -> Run {
+    let len = match run {
+        0 => FIRST_RUN,
+        run => FIRST_RUN << (run - 1),
+    };
+    iter::repeat_with(Published::empty)
+        .take(len as usize)
+        .collect()
+}
+
+/// Which run, and where in it.
+fn place(owner: Owner) -> (usize, usize) {
+    let at = owner.0.get() - 1;
+    match (at / FIRST_RUN).checked_ilog2() {
+        None => (0, at as usize),
+        Some(run) => (run as usize + 1, (at - (FIRST_RUN << run)) as usize),
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_fill_the_runs() {
+        // Goal: each number has a place of its own, in order. Method: walk over the first runs.
+        let (mut run, mut at) = (0, 0);
+        for number in 1..=5_000 {
+            let owner = Owner(NonZeroU32::new(number).unwrap());
+            assert_eq!(place(owner), (run, at), "number {number}");
+            at += 1;
+            if at == empty_run(run).len() {
+                (run, at) = (run + 1, 0);
+            }
+        }
+        let last = Owner(NonZeroU32::new(NUMBERS_MAX).unwrap());
+        assert_eq!(place(last).0, RUNS - 1);
+    }
+
+    #[test]
+    fn numbers_are_given_again() {
+        // Goal: memory is that of the most spaces at once, and what is given again is empty.
+        let spaces = Spaces::new(300);
+        for _ in 0..3 {
+            let owners: Vec<_> = (0..200).map(|_| spaces.begin()).collect();
+            assert_eq!(spaces.nr_live(), 200);
+            for (owner, amount) in owners.into_iter().zip(1..) {
+                let space = spaces.get(owner);
+                assert_eq!((space.sums(), space.marks.count()), ([0; WORDS], 0));
+                space.add(2, amount);
+                space.marks.mark(CpuId(299));
+                spaces.end(owner);
+            }
+        }
+        assert_eq!(spaces.numbers.lock().given, 200);
+    }
+}

@@ -1,0 +1,272 @@
+//! One CPU's words, whose they are, and how they change owners.
+
+use std::mem::offset_of;
+use std::num::NonZeroU32;
+
+use crate::sync::StatCell;
+use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
+use crate::units::CpuId;
+
+/// Words of a slot.
+pub(crate) const WORDS: usize = 4;
+
+/// An owner of slots: a number that its users give it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner(pub(crate) NonZeroU32);
+
+/// Whose a slot's words are, and whether somebody holds the slot: `owner << 1 | held`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tenure(pub(super) u64);
+
+impl Tenure {
+    const HELD: u64 = 1;
+
+    pub(super) fn of(owner: Option<Owner>) -> Self {
+        Self(owner.map_or(0, |owner| u64::from(owner.0.get()) << 1))
+    }
+
+    pub(super) fn owner(self) -> Option<Owner> {
+        let number = u32::try_from(self.0 >> 1).expect("a tenure has an owner's number");
+        NonZeroU32::new(number).map(Owner)
+    }
+
+    pub(super) fn is_held(self) -> bool {
+        self.0 & Self::HELD != 0
+    }
+
+    pub(super) fn held(self) -> Self {
+        Self(self.0 | Self::HELD)
+    }
+}
+
+/// What one CPU has.
+#[repr(C, align(128))]
+pub(in crate::percpu) struct Slot {
+    parked: Parked,
+    polled: Polled,
+}
+
+#[repr(C, align(64))]
+struct Parked {
+    /// Written by: parkers (Release), the holder of the slot. Read by: parkers, the holder, readers.
+    /// Publishes: that the owner had been installed.
+    words: [AtomicI64; WORDS],
+    /// Additions that were parked here.
+    hits: StatCell,
+    /// Additions that were not, although the thread seemed to run here.
+    misses: StatCell,
+    /// Claims from here that found the slot held, or were interrupted too often.
+    busy: StatCell,
+}
+
+#[repr(C, align(64))]
+struct Polled {
+    /// A [`Tenure`]. Written by: claimers (Acquire), the holder (Release). Read by: everybody.
+    /// Publishes: the words, and what was done with what was parked.
+    tenure: AtomicU64,
+    /// Written by: the holder (Release when even). Read by: readers (Acquire), the holder. Publishes: that what was
+    /// parked has arrived where it was handed to.
+    sequence: AtomicU64,
+    /// Times that the owner changed; written by the holder, as the next two.
+    switches: StatCell,
+    /// Times that the owner changed and had something parked.
+    flushes: StatCell,
+    /// Times that the slot was settled for the same owner.
+    folds: StatCell,
+}
+
+/// What has happened in slots. Statistics.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SlotStats {
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+    pub(crate) busy: u64,
+    pub(crate) switches: u64,
+    pub(crate) flushes: u64,
+    pub(crate) folds: u64,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Slot>() == 128 && size_of::<Parked>() == 64);
+
+#[cfg_attr(
+    any(not(target_arch = "x86_64"), not(target_os = "linux"), loom, miri),
+    expect(dead_code, reason = "read by the sequence, which this system lacks")
+)]
+impl Slot {
+    /// Where the sequence finds the tenure.
+    pub(in crate::percpu) const TENURE_AT: usize =
+        offset_of!(Self, polled) + offset_of!(Polled, tenure);
+    /// Where the sequence finds the count of hits.
+    pub(in crate::percpu) const HITS_AT: usize =
+        offset_of!(Self, parked) + offset_of!(Parked, hits);
+}
+
+impl Slot {
+    pub(super) fn new() -> Self {
+        Self {
+            parked: Parked {
+                words: std::array::from_fn(|_| AtomicI64::new(0)),
+                hits: StatCell::new(),
+                misses: StatCell::new(),
+                busy: StatCell::new(),
+            },
+            polled: Polled {
+                tenure: AtomicU64::new(Tenure::of(None).0),
+                sequence: AtomicU64::new(0),
+                switches: StatCell::new(),
+                flushes: StatCell::new(),
+                folds: StatCell::new(),
+            },
+        }
+    }
+
+    pub(super) fn tenure(&self, ordering: Ordering) -> Tenure {
+        Tenure(self.polled.tenure.load(ordering))
+    }
+
+    pub(super) fn word(&self, word: usize) -> i64 {
+        // Relaxed: ordered by the tenure for holders, by the sequence for readers.
+        self.parked.words[word].load(Ordering::Relaxed)
+    }
+
+    /// Parks: the word's new value. For who holds the slot on behalf of its owner.
+    pub(super) fn store(&self, word: usize, new: i64) {
+        // Release. Pairs with the Acquire fence in `OwnedSlots::read`: who reads this learns that the owner
+        // had been installed before.
+        self.parked.words[word].store(new, Ordering::Release);
+        self.parked.hits.add_alone(1);
+    }
+
+    pub(super) fn words(&self) -> [i64; WORDS] {
+        std::array::from_fn(|word| self.word(word))
+    }
+
+    pub(super) fn sequence(&self, ordering: Ordering) -> u64 {
+        self.polled.sequence.load(ordering)
+    }
+
+    /// Where the sequences find the tenure.
+    pub(super) fn tenure_cell(&self) -> *const u64 {
+        std::ptr::from_ref(&self.polled.tenure).cast()
+    }
+
+    /// Bytes from the start of a slot to `word`.
+    pub(super) const fn word_at(word: usize) -> usize {
+        offset_of!(Self, parked) + offset_of!(Parked, words) + word * size_of::<AtomicI64>()
+    }
+
+    /// A thread that seemed to run here had to count elsewhere.
+    pub(super) fn missed(&self) {
+        self.parked.misses.add(1);
+    }
+
+    /// A thread that seemed to run here could not claim.
+    pub(super) fn was_busy(&self) {
+        self.parked.busy.add(1);
+    }
+
+    pub(super) fn stats(&self) -> SlotStats {
+        let Self { parked, polled } = self;
+        SlotStats {
+            hits: parked.hits.get(),
+            misses: parked.misses.get(),
+            busy: parked.busy.get(),
+            switches: polled.switches.get(),
+            flushes: polled.flushes.get(),
+            folds: polled.folds.get(),
+        }
+    }
+
+    /// The claim of who has exchanged the tenure, which was `seen`.
+    pub(super) fn claimed(&self, cpu: CpuId, seen: Tenure) -> Claim<'_> {
+        Claim {
+            slot: self,
+            cpu,
+            owner: seen.owner(),
+        }
+    }
+
+    /// Holds the slot on behalf of its owner, if its tenure still is `seen`, which nobody holds.
+    pub(super) fn try_hold(&self, seen: Tenure) -> bool {
+        debug_assert!(!seen.is_held());
+        // Acquire. Pairs with the Release of whoever let go of the slot, in `Claim::drop`.
+        // Relaxed on failure: nothing is done then.
+        let (old, new) = (seen.0, seen.held().0);
+        self.polled
+            .tenure
+            .compare_exchange(old, new, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+    }
+}
+
+/// The right to settle a slot, until it is dropped. May be carried to other CPUs.
+#[must_use]
+pub(crate) struct Claim<'a> {
+    slot: &'a Slot,
+    cpu: CpuId,
+    owner: Option<Owner>,
+}
+
+impl Claim<'_> {
+    /// The CPU whose slot it is.
+    pub(crate) fn cpu(&self) -> CpuId {
+        self.cpu
+    }
+
+    /// Whose the words are.
+    pub(crate) fn owner(&self) -> Option<Owner> {
+        self.owner
+    }
+
+    /// Hands what is parked to `absorb`, empties the words and gives them to `next`.
+    ///
+    /// Readers start again if they overlap with any of it, so `absorb` is also where to change what else they
+    /// rely on. It must not panic.
+    pub(crate) fn settle(mut self, next: Option<Owner>, absorb: impl FnOnce([i64; WORDS])) {
+        let Slot { parked, polled } = self.slot;
+        // Relaxed: written by the holder only.
+        let sequence = polled.sequence.load(Ordering::Relaxed);
+        debug_assert_eq!(
+            sequence & 1,
+            0,
+            "somebody else settles the slot of {}",
+            self.cpu
+        );
+        // Relaxed: ordered by the fence.
+        polled.sequence.store(sequence + 1, Ordering::Relaxed);
+        // Release. Pairs with the Acquire fence in `OwnedSlots::read`: who reads anything that is stored
+        // below also reads the odd sequence.
+        fence(Ordering::Release);
+        let words = self.slot.words();
+        absorb(words);
+        for (word, amount) in parked.words.iter().zip(words) {
+            if amount != 0 {
+                // Relaxed: published by the tenure to the next parker, by the sequence to readers.
+                word.store(0, Ordering::Relaxed);
+            }
+        }
+        let had_any = words.iter().any(|amount| *amount != 0);
+        if next == self.owner {
+            polled.folds.add_alone(1);
+        } else {
+            polled.switches.add_alone(1);
+            polled.flushes.add_alone(u64::from(had_any));
+        }
+        self.owner = next;
+        // Release. Pairs with the Acquire in `claim_from_afar`: the last owner's words have been taken care of.
+        // Under the odd sequence, so that no reader takes the next owner's words for the last one's.
+        let tenure = Tenure::of(next).held();
+        polled.tenure.store(tenure.0, Ordering::Release);
+        // Release. Pairs with the Acquire in `OwnedSlots::read`: who begins now sees all of this.
+        polled.sequence.store(sequence + 2, Ordering::Release);
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        // Release. Pairs with the Acquire in `Slot::try_hold`: the next holder sees the words.
+        let tenure = Tenure::of(self.owner);
+        self.slot.polled.tenure.store(tenure.0, Ordering::Release);
+    }
+}

@@ -1,0 +1,138 @@
+//! Claims against parkers that are interrupted at the worst moments. What spaces do with slots is tested in
+//! `counter::active::tests`.
+
+use std::num::NonZeroU32;
+
+use super::*;
+use crate::percpu::harness::{allowed_cpus, run_on, skipped, while_moved_around};
+use crate::sync::atomic::{AtomicBool, AtomicI64};
+use crate::topology::Topology;
+
+/// Turns of the loops inside the sequence: most interruptions hit it then.
+const DELAY: u32 = 3_000;
+
+fn owner() -> Owner {
+    Owner(NonZeroU32::MIN)
+}
+
+fn this_machine() -> Option<OwnedSlots> {
+    let slots = OwnedSlots::new(Regime::Restartable, Topology::detect().nr_cpus(), 1 << 30);
+    if slots.area.is_none() {
+        skipped("no sequences here that other CPUs can restart");
+        return None;
+    }
+    for slot in 0..slots.nr_cpus() {
+        let claim = slots.claim_as(slot).expect("nobody holds it");
+        claim.settle(Some(owner()), |_| ());
+    }
+    Some(slots)
+}
+
+/// Additions that 6 threads have parked while `claim` was used to settle each CPU again and again.
+fn park_among(slots: &OwnedSlots, claim: impl Fn(CpuId) -> Option<()> + Sync) -> i64 {
+    let parked = AtomicI64::new(0);
+    let is_over = AtomicBool::new(false);
+    let cpus = allowed_cpus();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // Relaxed: ends the loop, and publishes nothing.
+            while !is_over.load(Ordering::Relaxed) {
+                for &cpu in &cpus {
+                    claim(cpu);
+                }
+                thread::yield_now();
+            }
+        });
+        while_moved_around(6, |_| {
+            for _ in 0..300 {
+                if let Place::Parked = slots.park_delayed::<DELAY>(owner(), 1, 1) {
+                    // Relaxed: read after the threads have ended.
+                    parked.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        is_over.store(true, Ordering::Relaxed);
+    });
+    parked.into_inner()
+}
+
+/// Settles a claim for the same owner, into `total`.
+fn settle(claim: Claim<'_>, total: &AtomicI64) {
+    claim.settle(Some(owner()), |parked| {
+        // Relaxed: read after the threads have ended.
+        total.fetch_add(parked[1], Ordering::Relaxed);
+    });
+}
+
+fn found(slots: &OwnedSlots, total: AtomicI64) -> i64 {
+    let total = [0, total.into_inner(), 0, 0];
+    let sums = slots.read(owner(), 0..slots.nr_cpus(), || total);
+    sums.expect("nothing is settled")[1]
+}
+
+// Goal: a claim from another CPU meets no parker half-way, and one from the own CPU neither.
+// Method: parkers that spend most of their time between looking at the tenure and storing.
+#[test]
+fn claims_meet_no_parker_half_way() {
+    let Some(slots) = this_machine() else { return };
+    let total = AtomicI64::new(0);
+    let parked = park_among(&slots, |cpu| {
+        let claim = slots.claim_from_afar(cpu, |_| true)?;
+        settle(claim, &total);
+        settle(slots.claim()?, &total);
+        Some(())
+    });
+    assert!(parked > 0);
+    assert_eq!(found(&slots, total), parked);
+}
+
+// Goal: that traffic finds claims that do not stop parkers.
+// Method: the tenure is exchanged from wherever the thread is, and nobody is made to start again.
+#[test]
+fn the_same_traffic_finds_claims_that_stop_nobody() {
+    for _ in 0..50 {
+        let Some(slots) = this_machine() else { return };
+        let total = AtomicI64::new(0);
+        let parked = park_among(&slots, |cpu| {
+            settle(slots.claim_as(cpu.index())?, &total);
+            Some(())
+        });
+        if found(&slots, total) != parked {
+            return;
+        }
+    }
+    panic!("no claim ever met a parker half-way");
+}
+
+// Goal: words never leave their limit, whatever is added, and nothing wraps into it.
+// Method: the edges, in both regimes; the sequence and the plain code must agree.
+#[test]
+fn words_stay_within_their_limit() {
+    let cpu = allowed_cpus()[0];
+    for regime in [Regime::Restartable, Regime::Atomic] {
+        run_on(cpu, || {
+            let slots = OwnedSlots::new(regime, cpu.index() + 1, 100);
+            let claim = slots.claim_as(cpu.index()).expect("nobody holds it");
+            claim.settle(Some(owner()), |_| ());
+            for (delta, fits) in [
+                (i64::MAX, false),
+                (i64::MIN, false),
+                (101, false),
+                (-101, false),
+                (100, true),
+                (1, false),
+                (i64::MAX, false),
+                (-200, true),
+                (-1, false),
+                (i64::MIN, false),
+                (0, true),
+            ] {
+                let place = slots.park(owner(), 3, delta);
+                assert_eq!(matches!(place, Place::Parked), fits, "{delta}");
+                assert_eq!(matches!(place, Place::Full(_)), !fits, "{delta}");
+            }
+            assert_eq!(slots.slots[cpu.index()].word(3), -100);
+            assert!(slots.stats().hits >= 3);
+        });
+    }
+}
