@@ -7,3 +7,4 @@ pub mod replay;
 pub mod report;
 pub mod rss_trace;
 pub mod trace;
+pub mod workloads;
