@@ -1,5 +1,7 @@
 //! `highwater lab`: the experiments by name, their tables, and their verdicts.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use highwater::topology::Topology;
@@ -69,6 +71,10 @@ pub(crate) struct LabArguments {
     #[arg(long, value_name = "N", requires = "real")]
     threads: Option<u32>,
 
+    /// Replay a recorded trace of rss events besides, as in traces/README.md; may be given again
+    #[arg(long = "trace", value_name = "FILE")]
+    traces: Vec<PathBuf>,
+
     /// Print each outcome as one JSON object on a line of its own
     #[arg(long)]
     json: bool,
@@ -132,6 +138,7 @@ impl LabArguments {
             size: if self.quick { Size::Quick } else { Size::Full },
             is_real: self.real,
             threads: self.threads,
+            traces: self.traces.clone(),
         })
     }
 

@@ -49,7 +49,15 @@ fn experiments_can_be_found() {
 /// and what is expected. Method: one line for each kind of mistake.
 #[test]
 fn mistakes_are_named() {
-    let cases: [(&[&str], &[&str]); 10] = [
+    let cases: [(&[&str], &[&str]); 12] = [
+        (
+            &["lab", "rss-hop", "--trace", "a"],
+            &["`rss-hop`", "--trace"],
+        ),
+        (
+            &["lab", "rss-hits", "--quick", "--trace", "/no/such"],
+            &["/no/such", "cannot open"],
+        ),
         (
             &["lab", "rss-theft", "--real", "--threads", "0"],
             &["0 threads", "1 to 1000000", "--threads"],
@@ -162,6 +170,26 @@ fn rss_theft_holds_simulated_and_real() {
     outcome(&["rss-theft", "--cpus", "3", "--seed", "2"]);
     let real = outcome(&["rss-theft", "--real", "--threads", "100"]);
     assert_eq!(real["config"]["real_touched_pages"], 3200);
+}
+
+/// Goal: the thread's ratios are found again on its machine and others, recorded traces are replayed, and those on request
+/// too. Method: a trace of two processes, in which the second one is written by the first and then switched to.
+#[test]
+fn rss_hits_holds_drawn_and_recorded() {
+    let drawn = outcome(&["rss-hits"]);
+    assert_eq!(drawn["config"]["cpus"], 16);
+    assert_eq!(drawn, outcome(&["rss-hits", "--cpus", "16"]));
+    let dir = tempfile::tempdir().unwrap();
+    let trace = dir.path().join("two.txt");
+    let lines =
+        "# t0_mono_ns=0\nR 0 1 7 ab 1 1 40\nR 9 1 7 cd 0 1 3\nS 10 1 7 0 8\nR 11 1 8 cd 1 1 4\n";
+    fs::write(&trace, lines).unwrap();
+    let trace = trace.to_str().unwrap();
+    let replayed = outcome(&["rss-hits", "--cpus", "2", "--trace", trace]);
+    let rows = replayed["rows"].as_array().unwrap();
+    let is_it = |row: &&Value| row["variant"] == trace && row["hits"].is_u64();
+    let row = rows.iter().find(is_it).unwrap();
+    assert_eq!((&row["hits"], &row["misses"]), (&2.into(), &1.into()));
 }
 
 /// Goal: shared writes are as documented on the thread's machine and others, and the published rows

@@ -19,6 +19,7 @@
 //! a modelled transfer cost, `&mut Untracked` compiles to nothing. Words that only their own CPU or task
 //! writes are no traffic.
 
+mod active;
 mod flat;
 mod library;
 mod library_sets;
@@ -37,6 +38,7 @@ use std::fmt;
 use highwater::counter::Accuracy;
 use highwater::units::{CpuId, Estimate};
 
+pub use active::ActiveSpaces;
 pub use flat::FlatCounter;
 pub use library::LibraryCounter;
 pub use library_sets::LibrarySets;

@@ -8,14 +8,17 @@ use highwater::units::CpuId;
 
 use super::lineup::{FLAT, OURS, PUBLISHED, SHARED};
 use crate::baselines::{
-    Count, Design, FlatCounter, LibrarySets, Member, PerSpace, SharedCounter, SpaceId, TaskCache,
-    TreeCounter, Untracked, Writer,
+    ActiveSpaces, Count, Design, FlatCounter, LibrarySets, Member, PerSpace, SharedCounter,
+    SpaceId, TaskCache, TreeCounter, Untracked, Writer,
 };
 
 /// The kernel's counts until 6.1.
 pub(super) const PER_TASK: &str = "per-task cache (64)";
 /// The same, with nothing cached.
 pub(super) const PER_TASK_0: &str = "per-task cache (0)";
+
+/// The thread's proposal, as the library has it.
+pub(super) const ACTIVE: &str = "active-space cache";
 
 /// A design under its name.
 #[derive(Clone, Debug)]
@@ -30,7 +33,8 @@ pub(super) fn contenders(topology: &Topology, spaces: usize, tasks: usize) -> Ve
     let regime = Regime::Atomic;
     let flat = PerSpace::new(spaces, || FlatCounter::new(cpus, regime));
     let published = PerSpace::new(spaces, || TreeCounter::published(topology, regime));
-    let designs: [(&str, Arc<dyn Design>); 6] = [
+    let designs: [(&str, Arc<dyn Design>); 7] = [
+        (ACTIVE, Arc::new(ActiveSpaces::new(topology, spaces))),
         (PER_TASK, Arc::new(TaskCache::new(spaces, tasks))),
         (
             PER_TASK_0,

@@ -9,6 +9,7 @@ use highwater::topology::{CPUS_MAX, ParseTopologyError};
 use thiserror::Error;
 
 use super::THREADS_MAX;
+use crate::rss_trace::RssTraceError;
 
 /// Why an experiment failed.
 #[derive(Debug, Error)]
@@ -44,6 +45,25 @@ pub enum ExperimentError {
     NoReal {
         /// The experiment.
         experiment: &'static str,
+    },
+    /// The experiment replays nothing.
+    #[error("`{experiment}` replays no recorded traces: leave `--trace` out")]
+    NoTraces {
+        /// The experiment.
+        experiment: &'static str,
+    },
+    /// A recorded trace cannot be read.
+    #[error(transparent)]
+    Trace(#[from] RssTraceError),
+    /// A recorded trace is of more CPUs than there can be.
+    #[error("{trace}: a trace of {cpus} CPUs: expected at most {max}")]
+    TraceCpus {
+        /// The trace.
+        trace: String,
+        /// CPUs in it.
+        cpus: usize,
+        /// The most.
+        max: usize,
     },
     /// Nobody starts so many threads.
     #[error("{threads} threads: expected 1 to {THREADS_MAX}; change `--threads`")]

@@ -13,11 +13,13 @@ mod control;
 mod error;
 mod lineup;
 pub mod rss_cost;
+pub mod rss_hits;
 pub mod rss_hop;
 pub mod rss_theft;
 pub mod victim;
 
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 
 use highwater::topology::{CPUS_MAX, Topology};
 
@@ -29,6 +31,7 @@ pub use error::ExperimentError;
 /// Every experiment, in the order in which `highwater lab all` runs them.
 pub static EXPERIMENTS: &[&Experiment] = &[
     &rss_theft::EXPERIMENT,
+    &rss_hits::EXPERIMENT,
     &rss_hop::EXPERIMENT,
     &rss_cost::EXPERIMENT,
     &victim::EXPERIMENT,
@@ -69,6 +72,8 @@ pub struct Request {
     pub is_real: bool,
     /// How many threads, for the experiments that can be real; none is the experiment's own number.
     pub threads: Option<u32>,
+    /// Recorded traces to replay, for the experiments that can.
+    pub traces: Vec<PathBuf>,
 }
 
 impl Default for Request {
@@ -79,6 +84,7 @@ impl Default for Request {
             size: Size::Full,
             is_real: false,
             threads: None,
+            traces: Vec::new(),
         }
     }
 }
@@ -96,6 +102,8 @@ pub struct Setup {
     pub is_real: bool,
     /// How many threads, where the request says so.
     pub threads: Option<u32>,
+    /// Recorded traces to replay besides.
+    pub traces: Vec<PathBuf>,
 }
 
 impl Setup {
@@ -134,6 +142,8 @@ pub struct Experiment {
     pub cpus: RangeInclusive<usize>,
     /// Whether it can run with real threads and pages.
     pub has_real: bool,
+    /// Whether it replays recorded traces.
+    pub has_traces: bool,
     /// Runs it.
     pub run: fn(&Setup, &Control) -> Result<Outcome, ExperimentError>,
 }
@@ -169,12 +179,18 @@ impl Experiment {
                 experiment: self.name,
             });
         }
+        if !request.traces.is_empty() && !self.has_traces {
+            return Err(ExperimentError::NoTraces {
+                experiment: self.name,
+            });
+        }
         let setup = Setup {
             topology,
             seed: request.seed,
             size: request.size,
             is_real: request.is_real,
             threads: request.threads,
+            traces: request.traces.clone(),
         };
         (self.run)(&setup, control)
     }
@@ -227,6 +243,7 @@ mod tests {
         topology: "2x12x8x2",
         cpus: 2..=8192,
         has_real: false,
+        has_traces: false,
         run: sum_of_cpus,
     };
 
@@ -263,6 +280,14 @@ mod tests {
             ..Request::default()
         });
         assert!(real.contains("`demo`") && real.contains("--real"), "{real}");
+        let traces = refused(Request {
+            traces: vec!["a".into()],
+            ..Request::default()
+        });
+        assert!(
+            traces.contains("`demo`") && traces.contains("--trace"),
+            "{traces}"
+        );
         for threads in [0, THREADS_MAX + 1] {
             let number = refused(Request {
                 threads: Some(threads),

@@ -27,6 +27,7 @@ pub static EXPERIMENT: Experiment = Experiment {
     topology: "2x12x8x1",
     cpus: 2..=8192,
     has_real: false,
+    has_traces: false,
     run,
 };
 

@@ -18,7 +18,7 @@ use highwater::units::PAGE_BYTES;
 use self::real::RealRun;
 use self::seen::Seen;
 use self::simulated::{FAULTS, simulate};
-use super::contenders::{PER_TASK, PER_TASK_0};
+use super::contenders::{ACTIVE, PER_TASK, PER_TASK_0};
 use super::lineup::{FLAT, OURS, PUBLISHED, SHARED};
 use super::{Control, Experiment, ExperimentError, Setup};
 use crate::report::{Check, Figures, Outcome, Row, Unit};
@@ -31,6 +31,7 @@ pub static EXPERIMENT: Experiment = Experiment {
     topology: "1x1x8x2",
     cpus: 1..=8192,
     has_real: true,
+    has_traces: false,
     run,
 };
 
@@ -108,7 +109,7 @@ fn design_checks(run: &str, alive: &[Seen], checks: &mut Vec<Check>) {
         SHOWN_PERCENT_MAX,
         Unit::Percent,
     ));
-    for name in [PER_TASK_0, SHARED] {
+    for name in [ACTIVE, PER_TASK_0, SHARED] {
         let seen = named(name);
         let check = format!("{run}{name}: pages shown");
         checks.push(Check::equal(check, &seen.shown, &seen.truth));

@@ -30,6 +30,7 @@ pub static EXPERIMENT: Experiment = Experiment {
     topology: "2x8x8x2",
     cpus: 2..=1024,
     has_real: false,
+    has_traces: false,
     run,
 };
 
