@@ -3,7 +3,9 @@
 
 use ::loom::{model, thread};
 
-use super::{Access, Backing, EvictBatch, FileEntry, Kept, PageCache, PageKey, Presence, SpaceId};
+use super::{
+    Access, Accounting, Backing, EvictBatch, FileEntry, Kept, PageCache, PageKey, Presence, SpaceId,
+};
 use crate::memmap::FrameMemory;
 use crate::percpu::Regime;
 use crate::sync::Arc;
@@ -71,7 +73,12 @@ impl Scene {
 
     fn over(backing: Arc<dyn Backing>, access: Access) -> Arc<Self> {
         let memory = Arc::new(FrameMemory::new(Pages(2)).unwrap());
-        let cache = PageCache::new(Arc::clone(&memory), Topology::flat(1), Regime::Atomic);
+        let cache = PageCache::new(
+            Arc::clone(&memory),
+            &Topology::flat(1),
+            Regime::Atomic,
+            Accounting::default(),
+        );
         let file = cache.open(backing, access).unwrap();
         let key = PageKey::new(file.id(), 0);
         Arc::new(Self {

@@ -44,7 +44,7 @@ pub use file::{Access, FileEntry, FileId, TooManyFiles};
 pub use index::Presence;
 pub use key::PageKey;
 pub use latch::{PageRead, PageWrite};
-pub use space::{RssMember, RssResidue, SpaceEntry, SpaceId};
+pub use space::{Accounting, RssMember, RssResidue, SpaceEntry, SpaceId};
 pub use writeback::{SyncError, WriteBackError, WrittenBack};
 
 use crate::memmap::{Frame, FrameMemory, Pinned, Reader, Retracted};
@@ -142,9 +142,19 @@ pub struct EvictBatch {
 impl PageCache {
     /// An empty cache over the frames of `memory`.
     ///
-    /// Files count their resident pages on the CPUs of `topology`, in `regime`.
+    /// Files and spaces count on the CPUs of `topology`, in `regime`; spaces as `accounting` says.
+    ///
+    /// # Panics
+    ///
+    /// For [`Accounting::ActiveCache`] on more than [`ActiveCache::CPUS_MAX`](crate::counter::ActiveCache::CPUS_MAX)
+    /// CPUs.
     #[must_use]
-    pub fn new(memory: Arc<FrameMemory>, topology: Topology, regime: Regime) -> Self {
+    pub fn new(
+        memory: Arc<FrameMemory>,
+        topology: &Topology,
+        regime: Regime,
+        accounting: Accounting,
+    ) -> Self {
         let frames = 0..memory.pages().0;
         let marks = || frames.clone().map(|_| AtomicBool::new(false)).collect();
         let page = || Page {
@@ -158,8 +168,8 @@ impl PageCache {
             young: marks(),
             dirty: marks(),
             pages: frames.clone().map(|_| page()).collect(),
-            spaces: Spaces::new(&topology, regime),
-            files: Files::new(&topology, regime),
+            spaces: Spaces::new(topology, regime, accounting),
+            files: Files::new(topology, regime),
             nr_dirty: StatCell::new(),
             nr_cleaned: StatCell::new(),
             memory,

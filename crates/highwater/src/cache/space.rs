@@ -10,13 +10,15 @@
 //! cache, and with them its entry, so that each is uncounted where it was counted; an entry whose
 //! last page has gone is forgotten when later spaces are opened or closed, a few at a time.
 //!
-//! **Accounting.** What a read promises is said by the counters: [`CounterSet`], [`Peak`].
+//! **Accounting.** Two ways to count, chosen for all spaces of a cache: [`Accounting`]. What a read promises
+//! is said by the counters: [`CounterSet`], [`ActiveSpace`], [`Peak`].
 
 use std::collections::VecDeque;
 use std::fmt;
 
 use super::Evicted;
-use crate::counter::{CounterSet, Layout, Peak};
+use crate::counter::active::{ActiveConfig, Foreign, THRESHOLD_DEFAULT};
+use crate::counter::{ActiveCache, ActiveSpace, CounterSet, Layout, Peak};
 use crate::percpu::Regime;
 use crate::sync::{Arc, LockClass, Rank, RwLock, StatCell};
 use crate::topology::Topology;
@@ -69,6 +71,52 @@ impl fmt::Display for RssMember {
     }
 }
 
+/// How spaces are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Accounting {
+    /// Each space has counters of its own ([`CounterSet`]): two cache lines until a second CPU counts for
+    /// it, then words for every CPU. The cheapest to count with, whoever runs where.
+    #[default]
+    CpuWords,
+    /// Each CPU has one set of words, which it lends to the space that counted there last
+    /// ([`ActiveCache`], [`Foreign::Switch`]): two cache lines for a space on however many CPUs, and
+    /// exact reads of the CPUs where it was last. Dear where a CPU's threads count for another space at
+    /// every turn.
+    ActiveCache,
+}
+
+/// The counters of a space.
+#[derive(Debug)]
+enum Counters {
+    CpuWords(CounterSet<4>),
+    Active(ActiveSpace),
+}
+
+impl Counters {
+    #[inline]
+    fn add(&self, member: RssMember, pages: i64) {
+        match self {
+            Self::CpuWords(set) => _ = set.add(member.index(), pages),
+            Self::Active(space) => _ = space.add(member.index(), pages),
+        }
+    }
+
+    fn approximate_of(&self, members: &[usize]) -> Estimate<i64> {
+        match self {
+            Self::CpuWords(set) => set.approximate_sum_of(members),
+            Self::Active(space) => space.approximate_sum_of(members),
+        }
+    }
+
+    /// Exact when nothing moves.
+    fn precise_of(&self, members: &[usize]) -> Estimate<i64> {
+        match self {
+            Self::CpuWords(set) => Estimate::exact(set.precise_sum_of(members)),
+            Self::Active(space) => space.precise_sum_of(members),
+        }
+    }
+}
+
 /// Number of a space in its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SpaceId(pub(super) u32);
@@ -96,7 +144,7 @@ impl fmt::Display for SpaceId {
 #[derive(Debug)]
 pub struct SpaceEntry {
     id: SpaceId,
-    counters: CounterSet<4>,
+    counters: Counters,
     peak: Peak,
 }
 
@@ -111,10 +159,10 @@ impl SpaceEntry {
     ///
     /// # Cost
     ///
-    /// [`CounterSet::add`], and where the resident set grows a look at three sums.
+    /// [`CounterSet::add`] or [`ActiveSpace::add`], and where the resident set grows a look at three sums.
     #[inline]
     pub fn add(&self, member: RssMember, pages: i64) {
-        self.counters.add(member.index(), pages);
+        self.counters.add(member, pages);
         if pages > 0 && member != RssMember::Swap {
             self.peak.observe(self.resident());
         }
@@ -124,16 +172,16 @@ impl SpaceEntry {
     ///
     /// # Accuracy
     ///
-    /// [`CounterSet::approximate_sum`].
+    /// [`CounterSet::approximate_sum`] or [`ActiveSpace::approximate_sum`].
     #[must_use]
     pub fn approximate(&self, member: RssMember) -> Estimate<Pages> {
-        pages(self.counters.approximate_sum(member.index()))
+        pages(self.counters.approximate_of(&[member.index()]))
     }
 
     /// Pages of a member, by visiting every CPU that counted; exact when nothing moves.
     #[must_use]
     pub fn precise(&self, member: RssMember) -> Pages {
-        Pages(self.counters.precise_sum_positive(member.index()))
+        pages(self.counters.precise_of(&[member.index()])).value
     }
 
     /// The resident set, as an interval, at once.
@@ -145,8 +193,7 @@ impl SpaceEntry {
     /// The resident set, by visiting every CPU that counted; exact when nothing moves.
     #[must_use]
     pub fn precise_rss(&self) -> Pages {
-        let sum = self.counters.precise_sum_of(&RESIDENT);
-        Pages(u64::try_from(sum).unwrap_or(0))
+        pages(self.counters.precise_of(&RESIDENT)).value
     }
 
     /// The largest resident set so far, as an interval neither end of which ever falls.
@@ -155,26 +202,37 @@ impl SpaceEntry {
         pages(self.peak.get())
     }
 
-    /// Whether more than one CPU has counted, so that there are words for all of them.
-    #[must_use]
-    pub fn has_cpu_words(&self) -> bool {
-        self.counters.has_cpu_words()
+    /// Whether the space certainly has no pages of files, also while others move.
+    fn has_left_the_cache(&self) -> bool {
+        self.counters.precise_of(&[RssMember::File.index()]) == Estimate::exact(0)
     }
 
     fn resident(&self) -> Estimate<i64> {
-        self.counters.approximate_sum_of(&RESIDENT)
+        self.counters.approximate_of(&RESIDENT)
     }
 
     /// What the embedder counted and did not uncount.
     fn residue(&self) -> Option<RssResidue> {
         let sums = RssMember::ALL.map(|member| match member {
             RssMember::File => 0,
-            member => self.counters.precise_sum(member.index()),
+            member => self.counters.precise_of(&[member.index()]).value,
         });
         let space = self.id;
         sums.iter()
             .any(|sum| *sum != 0)
             .then_some(RssResidue { space, sums })
+    }
+}
+
+impl Drop for SpaceEntry {
+    /// Pages that are still in a cache that ends are nobody's mistake.
+    fn drop(&mut self) {
+        if let Counters::Active(space) = &self.counters {
+            let left = space.precise_sum(RssMember::File.index()).value;
+            if left != 0 {
+                space.add(RssMember::File.index(), -left);
+            }
+        }
     }
 }
 
@@ -218,8 +276,15 @@ impl fmt::Display for RssResidue {
 #[derive(Debug)]
 pub(super) struct Spaces {
     table: RwLock<Table>,
-    layout: Arc<Layout>,
+    makes: Makes,
     nr_residues: StatCell,
+}
+
+/// What counters of spaces are made from.
+#[derive(Debug)]
+enum Makes {
+    CpuWords(Arc<Layout>),
+    Active(Arc<ActiveCache>),
 }
 
 #[derive(Debug, Default)]
@@ -232,27 +297,44 @@ struct Table {
 }
 
 impl Spaces {
-    pub(super) fn new(topology: &Topology, regime: Regime) -> Self {
+    pub(super) fn new(topology: &Topology, regime: Regime, accounting: Accounting) -> Self {
+        let config = ActiveConfig {
+            threshold: THRESHOLD_DEFAULT,
+            foreign: Foreign::Switch,
+        };
+        let makes = match accounting {
+            Accounting::CpuWords => Makes::CpuWords(Layout::new(topology, regime)),
+            Accounting::ActiveCache => {
+                Makes::Active(ActiveCache::with_config(topology, regime, config))
+            }
+        };
         Self {
             table: RwLock::new(&SPACES_LOCK, Table::default()),
-            layout: Layout::new(topology, regime),
+            makes,
             nr_residues: StatCell::new(),
         }
     }
 
     pub(super) fn open(&self) -> Arc<SpaceEntry> {
+        let counters = match &self.makes {
+            Makes::CpuWords(layout) => Counters::CpuWords(CounterSet::new(layout)),
+            Makes::Active(cache) => Counters::Active(cache.space()),
+        };
         let mut table = self.table.write();
-        table.reap();
+        let gone = table.reap();
         let slot = table.unused.pop().unwrap_or(table.entries.len());
         let entry = Arc::new(SpaceEntry {
             id: SpaceId::new(slot),
-            counters: CounterSet::new(&self.layout),
+            counters,
             peak: Peak::new(),
         });
         if slot == table.entries.len() {
             table.entries.push(None);
         }
         table.entries[slot] = Some(Arc::clone(&entry));
+        drop(table);
+        // Not under the lock: where CPUs have words of a space, its end waits for them.
+        drop(gone);
         entry
     }
 
@@ -264,7 +346,10 @@ impl Spaces {
         }
         let mut table = self.table.write();
         table.closed.push_back(Arc::clone(entry));
-        table.reap();
+        let gone = table.reap();
+        drop(table);
+        // As above.
+        drop(gone);
         residue
     }
 
@@ -300,19 +385,22 @@ impl Spaces {
 }
 
 impl Table {
-    /// Forgets closed spaces whose pages have left the cache.
-    fn reap(&mut self) {
-        for _ in 0..REAPED_AT_ONCE {
+    /// Forgets closed spaces whose pages have left the cache, and returns them.
+    fn reap(&mut self) -> [Option<Arc<SpaceEntry>>; REAPED_AT_ONCE] {
+        let mut gone = [const { None }; REAPED_AT_ONCE];
+        for gone in &mut gone {
             let Some(entry) = self.closed.pop_front() else {
-                return;
+                break;
             };
-            if entry.precise(RssMember::File) > Pages::ZERO {
+            if !entry.has_left_the_cache() {
                 self.closed.push_back(entry);
                 continue;
             }
             let slot = entry.id.slot().expect("an entry has a slot");
             self.entries[slot] = None;
             self.unused.push(slot);
+            *gone = Some(entry);
         }
+        gone
     }
 }

@@ -26,7 +26,12 @@ impl Backing for Numbered {
 
 fn cache(frames: u64) -> (Arc<FrameMemory>, PageCache) {
     let memory = Arc::new(FrameMemory::new(Pages(frames)).expect("a small range"));
-    let cache = PageCache::new(Arc::clone(&memory), Topology::flat(1), Regime::Atomic);
+    let cache = PageCache::new(
+        Arc::clone(&memory),
+        &Topology::flat(1),
+        Regime::Atomic,
+        Accounting::default(),
+    );
     (memory, cache)
 }
 

@@ -6,6 +6,8 @@ use thiserror::Error;
 
 use super::background::{Background, Reclaimer};
 use super::{Core, Manager, Shared};
+use crate::cache::Accounting;
+use crate::counter::ActiveCache;
 use crate::memmap::{MapError, Reservation};
 use crate::percpu::Regime;
 use crate::sync::Arc;
@@ -26,6 +28,7 @@ pub struct Builder {
     background: Background,
     regime: Option<Regime>,
     nr_zones: u32,
+    accounting: Accounting,
 }
 
 /// A manager could not be made.
@@ -53,6 +56,14 @@ pub enum BuildError {
     /// Restartable sequences are for CPUs that exist.
     #[error("these CPUs have no restartable sequences: use the atomic regime")]
     Regime,
+    /// The way of counting spaces is not for as many CPUs.
+    #[error("an active-space cache is for 1 to {max} CPUs, not {cpus}: count by CPU words")]
+    Accounting {
+        /// CPUs of the topology.
+        cpus: usize,
+        /// The most.
+        max: usize,
+    },
     /// The memory could not be reserved.
     #[error(transparent)]
     Map(#[from] MapError),
@@ -69,6 +80,7 @@ impl Builder {
             background: Background::Off,
             regime: None,
             nr_zones: 1,
+            accounting: Accounting::default(),
         }
     }
 
@@ -99,6 +111,12 @@ impl Builder {
     /// Zones that the frames are divided into, each with its own lock. Default: 1.
     pub fn zones(mut self, zones: u32) -> Self {
         self.nr_zones = zones;
+        self
+    }
+
+    /// How the resident sets of spaces are counted. Default: [`Accounting::CpuWords`].
+    pub fn accounting(mut self, accounting: Accounting) -> Self {
+        self.accounting = accounting;
         self
     }
 
@@ -135,7 +153,17 @@ impl Builder {
         if regime == Regime::Restartable && preferred != Regime::Restartable {
             return Err(BuildError::Regime);
         }
-        let core = Arc::new(Core::new(pages, topology, regime, self.nr_zones)?);
+        let (cpus, max) = (topology.nr_cpus(), ActiveCache::CPUS_MAX);
+        if self.accounting == Accounting::ActiveCache && cpus > max {
+            return Err(BuildError::Accounting { cpus, max });
+        }
+        let core = Arc::new(Core::new(
+            pages,
+            topology,
+            regime,
+            self.nr_zones,
+            self.accounting,
+        )?);
         let reclaimer = Reclaimer::start(self.background, &core).map_err(BuildError::Thread)?;
         Ok(Manager {
             shared: Arc::new(Shared {

@@ -35,7 +35,7 @@ pub use space::Space;
 
 use std::fmt;
 
-use crate::cache::{FileEntry, PageCache};
+use crate::cache::{Accounting, FileEntry, PageCache};
 use crate::frame::FramePool;
 use crate::group::{GroupKey, GroupNode, GroupTree};
 use crate::memmap::{FrameMemory, MapError};
@@ -229,14 +229,21 @@ impl Manager {
 }
 
 impl Core {
-    fn new(pages: Pages, topology: Topology, regime: Regime, zones: u32) -> Result<Self, MapError> {
+    fn new(
+        pages: Pages,
+        topology: Topology,
+        regime: Regime,
+        zones: u32,
+        accounting: Accounting,
+    ) -> Result<Self, MapError> {
         let nr_cpus = topology.nr_cpus();
         let memory = Arc::new(FrameMemory::new(pages)?);
         let pool = Arc::new(FramePool::new(Arc::clone(&memory), nr_cpus, zones));
         let cache = Arc::new(PageCache::new(
             Arc::clone(&memory),
-            topology.clone(),
+            &topology,
             regime,
+            accounting,
         ));
         let groups = GroupTree::new(nr_cpus);
         let root = groups.root();

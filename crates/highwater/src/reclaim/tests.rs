@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::shadow::{Shadow, WorkingsetClock};
 use super::*;
-use crate::cache::{Access, Backing, Presence, SpaceId};
+use crate::cache::{Access, Accounting, Backing, Presence, SpaceId};
 use crate::group::Limits;
 use crate::memmap::FrameMemory;
 use crate::percpu::Regime;
@@ -45,8 +45,9 @@ impl Scene {
         let memory = Arc::new(FrameMemory::new(Pages(frames)).expect("a small range"));
         let cache = Arc::new(PageCache::new(
             Arc::clone(&memory),
-            Topology::flat(1),
+            &Topology::flat(1),
             Regime::Atomic,
+            Accounting::default(),
         ));
         let pool = Arc::new(FramePool::new(Arc::clone(&memory), 1, 1));
         let groups = GroupTree::new(1);
