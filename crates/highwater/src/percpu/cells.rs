@@ -334,10 +334,11 @@ impl Cells {
     #[must_use]
     pub fn precise_sum(&self, word: usize) -> i64 {
         self.check_word(word);
-        let doubled = self.touched[word].iter();
-        doubled.fold(0, |sum: i64, slot| {
-            sum.wrapping_add(self.doubled(slot, word))
-        }) >> 1
+        let mut doubled = 0_i64;
+        self.touched[word].for_each(|slot| {
+            doubled = doubled.wrapping_add(self.doubled(slot, word));
+        });
+        doubled >> 1
     }
 
     /// As [`precise_sum`](Self::precise_sum), of several words together; wraps where one does.
