@@ -81,7 +81,7 @@ impl Area {
     /// # Safety
     ///
     /// As for the real one; cannot be called.
-    pub(super) unsafe fn attempt_park<const DELAY: u32>(self, _: Parking, _: i64) -> Attempt {
+    pub(super) unsafe fn try_park<const DELAY: u32>(self, _: Parking, _: i64) -> bool {
         match self {}
     }
 

@@ -35,16 +35,16 @@
 //!             return not added
 //!         *cell = *cell + delta               COMMIT: the store
 //!
-//! attempt_park(parking, delta)                a slot has words, and a tenure that says whose they are
+//! try_park(parking, delta) -> parked or not    a slot has words, and a tenure: whose they are
 //!         if cpu >= parking.nr_cpus
-//!             return Elsewhere
+//!             return not parked
 //!         slot = parking.first + cpu
 //!         if slot.tenure != parking.tenure    another's, or held: see the module `owned`
-//!             return Refused
+//!             return not parked
 //!         new  = slot.word + delta
 //!         if not -limit <= new <= limit
-//!             return Refused
-//!         slot.hits += 1                      a statistic: once more for an attempt that aborts here
+//!             return not parked
+//!         slot.hits += 1                      a statistic: once more if it aborts right here
 //!         slot.word = new                     COMMIT
 //!
 //! attempt_exchange(cell, owner, old, new)     as attempt_init

@@ -315,79 +315,71 @@ impl Area {
         rseq::restart_others_on(cpu);
     }
 
-    /// Adds `delta` to the word of the slot of the CPU that the thread runs on, if the slot's tenure is
-    /// the one that is given and the word stays within the limit; else does nothing. `DELAY` is as
-    /// in [`attempt_add`](Self::attempt_add).
+    /// Adds `delta` to the word of the slot of the CPU that the thread runs on, if the slot's tenure
+    /// is the one that is given and the word stays within the limit; else does nothing. Whether it
+    /// was added. `DELAY` is as in [`attempt_add`](Self::attempt_add).
     ///
     /// # Safety
     ///
     /// `parking.first` points to `parking.nr_cpus` slots that live for the whole call, and
-    /// `parking.word_at` is the offset of an aligned `AtomicI64` in a slot. With this tenure, nothing
-    /// but these sequences writes that word or the hits of a slot; and whoever changes the tenure
-    /// before writing them does so in a sequence of the slot's CPU, or calls
+    /// `parking.word_at` is the offset of an aligned `AtomicI64` in a slot. With this tenure,
+    /// nothing but these sequences writes that word or the hits of a slot; and whoever changes the
+    /// tenure before writing them does so in a sequence of the slot's CPU, or calls
     /// [`restart_others_on`](Self::restart_others_on) in between.
     #[inline]
-    pub(super) unsafe fn attempt_park<const DELAY: u32>(
-        self,
-        parking: Parking,
-        delta: i64,
-    ) -> Attempt {
-        let cpu: u32;
-        let new: i64;
+    pub(super) unsafe fn try_park<const DELAY: u32>(self, parking: Parking, delta: i64) -> bool {
         // SAFETY: the caller vouches for the slots, and the bounds check inside the sequence keeps
-        // the stores to them. `offset` is as in `cpu`. The rules are kept as in `attempt_add`.
+        // the stores to them. Whatever leaves the sequence early has added nothing.
         unsafe {
             sequence!(
                 self,
                 [
                     "cmp {cpu:e}, {nr_cpus:e}",
-                    "jae 3f",
+                    "jae {not_parked}",
                     ".if {delay}",
                     "mov {scratch:e}, {delay}",
                     "8:",
                     "dec {scratch:e}",
                     "jnz 8b",
                     ".endif",
-                    "mov {slot:e}, {cpu:e}",
-                    "imul {slot}, {slot}, {stride}",
-                    "add {slot}, {first}",
-                    "cmp qword ptr [{slot} + {tenure_at}], {tenure}",
-                    "jne 6f",
-                    "add {new}, qword ptr [{slot} + {word_at}]",
+                    // From here on the slot.
+                    "imul {cpu:r}, {cpu:r}, {stride}",
+                    "add {cpu:r}, {first}",
+                    "cmp qword ptr [{cpu:r} + {tenure_at}], {tenure}",
+                    "jne {not_parked}",
+                    "add {new}, qword ptr [{cpu:r} + {word_at}]",
                     // Within the limit: new + limit is in 0 ..= 2 * limit.
                     "lea {scratch}, [{new} + {limit}]",
                     "cmp {scratch}, {span}",
-                    "ja 6f",
+                    "ja {not_parked}",
                     ".if {delay}",
                     "mov {scratch:e}, {delay}",
                     "9:",
                     "dec {scratch:e}",
                     "jnz 9b",
                     ".endif",
-                    "inc qword ptr [{slot} + {hits_at}]",
+                    "inc qword ptr [{cpu:r} + {hits_at}]",
                     // COMMIT
-                    "mov qword ptr [{slot} + {word_at}], {new}",
+                    "mov qword ptr [{cpu:r} + {word_at}], {new}",
                 ],
-                aborted ["mov {cpu:e}, {aborted}", "jmp 3b", "6:", "mov {cpu:e}, {refused}", "jmp 3b"],
+                aborted ["jmp {not_parked}"],
                 first = in(reg) parking.first,
                 nr_cpus = in(reg) parking.nr_cpus,
                 word_at = in(reg) parking.word_at,
                 tenure = in(reg) parking.tenure,
                 limit = in(reg) parking.limit,
                 span = in(reg) 2 * parking.limit,
-                new = inout(reg) delta => new,
-                cpu = out(reg) cpu,
-                slot = out(reg) _,
+                new = inout(reg) delta => _,
+                cpu = out(reg) _,
                 scratch = out(reg) _,
                 stride = const size_of::<Slot>(),
                 tenure_at = const Slot::TENURE_AT,
                 hits_at = const Slot::HITS_AT,
                 delay = const DELAY,
-                aborted = const ABORTED,
-                refused = const REFUSED,
+                not_parked = label { return false },
             );
         }
-        Self::outcome(cpu, ..parking.nr_cpus, new)
+        true
     }
 
     /// Compares `cell` with `old` and exchanges it for `new` if they are equal, if the thread runs on

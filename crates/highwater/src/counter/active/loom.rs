@@ -1,7 +1,7 @@
 //! All interleavings of two or three threads on one CPU's slot, or on two.
 //!
-//! The sequences of the restartable regime are not compiled here: what is checked is the tenure, the
-//! settling of a slot, the reader, and the marks, which both regimes share.
+//! The sequences of the restartable regime are not compiled here: what is checked is the tenure,
+//! the settling of a slot, the reader, and the marks, which both regimes share.
 
 use ::loom::model;
 
@@ -194,7 +194,8 @@ fn a_number_that_is_given_again_starts_at_zero() {
     });
 }
 
-// Goal: a CPU that goes offline while a thread that acts as it adds is flushed, whoever comes first.
+// Goal: a CPU that goes offline while a thread that acts as it adds is flushed, whoever comes
+// first.
 #[test]
 fn an_offline_cpu_against_an_addition_loses_nothing() {
     model(|| {

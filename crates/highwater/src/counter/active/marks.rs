@@ -1,8 +1,9 @@
 //! On which CPUs a space may have something parked: a bit for each CPU.
 //!
 //! A bit is written by whoever holds the CPU's slot, and nobody else: set before the space becomes
-//! the slot's owner, cleared after what it had parked there was added to its totals. So the CPUs whose
-//! slot a space owns are always marked, and a mark that is gone stands for totals that are there.
+//! the slot's owner, cleared after what it had parked there was added to its totals. So the CPUs
+//! whose slot a space owns are always marked, and a mark that is gone stands for totals that are
+//! there.
 
 use std::iter;
 
@@ -49,7 +50,8 @@ impl Marks {
     /// Takes the mark of `cpu` back, whose slot the caller holds for the space that is marked.
     pub(super) fn unmark(&self, cpu: CpuId) {
         let (word, bit) = self.place(cpu);
-        // Release. Pairs with the Acquire in `seen` and `count`: who misses the mark sees the totals.
+        // Release. Pairs with the Acquire in `seen` and `count`: who misses the mark sees the
+        // totals.
         let before = word.fetch_and(!bit, Ordering::Release);
         debug_assert!(
             before & bit != 0,
@@ -155,8 +157,8 @@ mod loom {
     use crate::sync::atomic::AtomicI64;
     use crate::sync::thread;
 
-    /// Looks for the mark while another thread moves 5 to a total and then takes the mark back: who sees no
-    /// mark sees the total. Each of the two is the first that the model runs once.
+    /// Looks for the mark while another thread moves 5 to a total and then takes the mark back: who
+    /// sees no mark sees the total. Each of the two is the first that the model runs once.
     fn against_an_unmark(is_marked: fn(&Marks) -> bool) {
         let flush = |(marks, total): &(Marks, AtomicI64)| {
             // Relaxed: as the totals of spaces.

@@ -1,68 +1,79 @@
-//! Counters of spaces of which each CPU runs one at a time: one cache for each CPU, for all spaces together.
+//! Counters of spaces of which each CPU runs one at a time: one cache for each CPU, for all spaces
+//! together.
 //!
-//! Words of every CPU for every space are memory that grows with both: 4 words for 100,000 spaces on 200
-//! CPUs are 640 MB. But a CPU runs one space at a time. So each CPU has one set of words, and lends it to the
-//! space that is *active* there. What the space adds is *parked* in them with plain adds; when another space
-//! becomes active, it is *flushed* to totals that the space's CPUs share.
+//! Words of every CPU for every space are memory that grows with both: 4 words for 100,000 spaces
+//! on 200 CPUs are 640 MB. But a CPU runs one space at a time. So each CPU has one set of words,
+//! and lends it to the space that is *active* there. What the space adds is *parked* in them with
+//! plain adds; when another space becomes active, it is *flushed* to totals that the space's CPUs
+//! share.
 //!
 //! ```text
-//!  CPU 0        CPU 1        CPU 2        CPU 3            128 bytes each, once
+//!  CPU 0        CPU 1        CPU 2        CPU 3         128 bytes each, for all spaces
 //!  [A: +17]     [B: +3]      [A: -2]      [nobody]
-//!      \            \            |
-//!       \            \___________|______________
-//!        \_____________          |              \
-//!                      \         |               \
-//!        space A   [totals 1000; marked: 0, 2]    space B   [totals 50; marked: 1]     128 bytes each
+//!      |            |            |
+//!      |       space B  [totals 50; marked: 1]           128 bytes each
+//!      |                         |
+//!  space A  [totals 1000; marked: 0, 2]
 //!
-//!        precise sum of A = 1000 + 17 - 2,    approximate sum of A = 1000, off by at most 2 * (threshold - 1)
+//!  precise sum of A     = 1000 + 17 - 2
+//!  approximate sum of A = 1000, off by at most 2 * (threshold - 1)
 //! ```
 //!
 //! # Invariants
 //!
-//! * The sum of a space is its totals plus what is parked on the CPUs that it owns. Each addition is in one
-//!   of them, once.
-//! * The CPUs that a space owns are marked in it. So a reader visits those that are marked, and no others.
-//! * A word is less than `threshold` away from zero, at every moment: an addition that would take it there is
-//!   added to the totals together with what was parked. So totals alone are off by at most
-//!   `marked CPUs * (threshold - 1)`, also while others update: readers that must not walk (limits, peaks)
-//!   have a bound for the price of two or three loads.
-//! * No CPU names a space that has ended, but for one whose holder has already flushed it. So numbers of spaces can
-//!   be given again.
+//! * The sum of a space is its totals plus what is parked on the CPUs that it owns. Each addition
+//!   is in one of them, once.
+//! * The CPUs that a space owns are marked in it. So a reader visits those that are marked, and no
+//!   others.
+//! * A word is less than `threshold` away from zero, at every moment: an addition that would take
+//!   it there is added to the totals together with what was parked. So totals alone are off by at
+//!   most `marked CPUs * (threshold - 1)`, also while others update: readers that must not walk
+//!   (limits, peaks) have a bound for the price of two or three loads.
+//! * No CPU names a space that has ended, but for one whose holder has already flushed it. So
+//!   numbers of spaces can be given again.
 //!
 //! # Protocol
 //!
 //! * **Add**: if this CPU's words are the space's, park ([`Counted::Hit`]); else add to the totals
 //!   ([`Counted::Miss`]), or switch first: [`Foreign`].
-//! * **Switch**: claim the CPU's slot; with its sequence odd, add what is parked to the old space's totals, and
-//!   take its mark back; mark the CPU in the next space; install that. If the slot is held by somebody
-//!   else, the switch does not happen: additions of the next space miss, and nothing is lost.
-//! * **Read**: note the marked CPUs; sample their sequences; load totals; load what is parked; sample again. Start
-//!   again if anything was flushed meanwhile, [`READ_TRIES`] times at most; then the answer is the
-//!   approximate one, with its interval.
-//! * **End**: claim each marked CPU that the space still owns, from afar, flush it, and check the sum.
+//! * **Switch**: claim the CPU's slot; with its sequence odd, add what is parked to the old space's
+//!   totals, and take its mark back; mark the CPU in the next space; install that. If the slot is
+//!   held by somebody else, the switch does not happen: additions of the next space miss, and
+//!   nothing is lost.
+//! * **Read**: note the marked CPUs; sample their sequences; load totals; load what is parked;
+//!   sample again. Start again if anything was flushed meanwhile, [`READ_TRIES`] times at most;
+//!   then the answer is the approximate one, with its interval.
+//! * **End**: claim each marked CPU that the space still owns, from afar, flush it, and check the
+//!   sum.
 //! * **Offline**: claim the CPU from afar, flush it, and leave it to nobody.
 //!
-//! How a slot is claimed, and which orderings all this rests on, is told in the module `percpu::owned`.
+//! How a slot is claimed, and which orderings all this rests on, is told in the module
+//! `percpu::owned`.
 //!
 //! # What a switch costs
 //!
-//! A switch to the space that is active already is a load. One that finds nothing parked writes no line of the
-//! old space, and leaves its mark, which costs later readers a load of that CPU's line. One that finds something
-//! is a locked instruction to claim, one for each member with something parked, and one for
-//! each of the two marks. What that is of real
-//! traffic: `highwater lab rss-hits`.
+//! A switch to the space that is active already is a load. One that finds nothing parked writes no
+//! line of the old space, and leaves its mark, which costs later readers a load of that CPU's line.
+//! One that finds something is a locked instruction to claim, one for each member with something
+//! parked, and one for each of the two marks. In nanoseconds, restartable words, medians of
+//! medians (2 virtual CPUs of an Intel Xeon with 105 MiB of L3, shared with other work, November
+//! 2026, `cargo bench --bench active_cache`): a hit 4, a miss 26, a switch that finds nothing 31, an
+//! addition that switches and flushes 66, an approximate sum 12, a precise one 80 for one CPU and
+//! 2,000 for 384.
 //!
-//! A kernel calls [`ActiveCache::switch`] where it switches spaces. In user space nobody tells of that, so
-//! there is [`Foreign::Switch`]: whoever adds makes its space the active one of the CPU. That is cheaper than a miss
-//! if the space stays for more than about four additions; CPUs whose threads add to other spaces at every
-//! turn are better off with misses.
+//! A kernel calls [`ActiveCache::switch`] where it switches spaces. In user space nobody tells of
+//! that, so there is [`Foreign::Switch`]: whoever adds makes its space the active one of the CPU.
+//! By these figures that is cheaper than misses if the space stays for four additions or more; CPUs
+//! whose threads add to other spaces at every turn are better off with misses. What it comes to in
+//! drawn and recorded traffic: `highwater lab rss-hits`.
 //!
-//! Source: the per-CPU RSS cache proposed for Linux by K. Song (RFC, July 2022), and its review by M. Guzik (April
-//! 2025).
-//! Deviation: the sequence covers totals and all CPUs that are read, instead of one CPU's words; it is odd while a
-//! flush is under way, so that nothing is counted twice. A walk sums all members, starting from all of their
-//! totals. Words fold at a threshold, so that totals have a bound, and hot readers need no walk. The
-//! marks are the counters' own, not those of TLB shootdown. A CPU that goes offline is flushed.
+//! Source: the per-CPU RSS cache proposed for Linux by K. Song (RFC, July 2022), and its review by
+//! M. Guzik (April 2025).
+//! Deviation: the sequence covers totals and all CPUs that are read, instead of one CPU's words; it
+//! is odd while a flush is under way, so that nothing is counted twice. A walk sums all members,
+//! starting from all of their totals. Words fold at a threshold, so that totals have a bound, and
+//! hot readers need no walk. The marks are the counters' own, not those of TLB shootdown. A CPU
+//! that goes offline is flushed.
 
 #[cfg(all(test, loom))]
 mod loom;
@@ -82,17 +93,18 @@ use crate::units::CpuId;
 
 pub use self::space::ActiveSpace;
 
-/// Counters of a space. By convention, and in this order: pages of files, anonymous pages, swap entries, and
-/// pages of shared memory.
+/// Counters of a space. By convention, and in this order: pages of files, anonymous pages, swap
+/// entries, and pages of shared memory.
 pub const MEMBERS: usize = WORDS;
 
 /// Threshold of a cache that is given none: what one CPU parks of a member is below 4 MiB of pages.
 ///
-/// Chosen: so that a huge page of 512 can be parked, and one page in a thousand writes a shared line.
+/// Chosen: so that a huge page of 512 can be parked, and one page in a thousand writes a shared
+/// line.
 pub const THRESHOLD_DEFAULT: u32 = 1024;
 
-/// Times that a precise read starts again before it settles for an interval. Chosen: each time takes a flush
-/// of a CPU that is visited, within the visit.
+/// Times that a precise read starts again before it settles for an interval. Chosen: each time
+/// takes a flush of a CPU that is visited, within the visit.
 #[cfg(not(loom))]
 pub const READ_TRIES: u32 = 8;
 /// In a model one repetition shows what more would.
@@ -132,7 +144,8 @@ impl Default for ActiveConfig {
 pub enum Counted {
     /// It is parked: no shared line was written.
     Hit,
-    /// It was added to the totals together with all that was parked on the CPU, to stay below the threshold.
+    /// It was added to the totals together with all that was parked on the CPU, to stay below the
+    /// threshold.
     Folded {
         /// Shared words written.
         written: u32,
@@ -176,7 +189,8 @@ pub enum Switch {
         /// Shared words written.
         written: u32,
     },
-    /// Nothing has changed: somebody else holds the CPU's words, or the thread was interrupted too often.
+    /// Nothing has changed: somebody else holds the CPU's words, or the thread was interrupted too
+    /// often.
     Busy,
 }
 
@@ -184,10 +198,11 @@ pub enum Switch {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ActiveStats {
-    /// Additions that were parked, or folded with what was parked. In the restartable regime one that was interrupted
-    /// right before its end is counted again when it is repeated.
+    /// Additions that were parked, or folded with what was parked. In the restartable regime one
+    /// that was interrupted right before its end is counted again when it is repeated.
     pub hits: u64,
-    /// Additions that went to totals because another space was active, or the CPU's words were held.
+    /// Additions that went to totals because another space was active, or the CPU's words were
+    /// held.
     pub misses: u64,
     /// Switches from one space, or nobody, to another.
     pub switches: u64,
@@ -205,7 +220,8 @@ pub struct ActiveStats {
     pub rejects: u64,
     /// Precise reads that settled for an interval.
     pub fallbacks: u64,
-    /// Times that the end of a space, or a CPU going offline, waited for the holder of a CPU's words.
+    /// Times that the end of a space, or a CPU going offline, waited for the holder of a CPU's
+    /// words.
     pub waits: u64,
     /// Spaces that live.
     pub spaces: u64,
@@ -268,8 +284,8 @@ impl ActiveCache {
     ///
     /// # Cost
     ///
-    /// 128 bytes for each CPU. A space is 128 bytes, and on more than 256 CPUs a bit for each further one; its memory
-    /// is kept for the next one when it ends.
+    /// 128 bytes for each CPU. A space is 128 bytes, and on more than 256 CPUs a bit for each
+    /// further one; its memory is kept for the next one when it ends.
     ///
     /// # Panics
     ///
@@ -281,12 +297,14 @@ impl ActiveCache {
 
     /// A cache with another configuration.
     ///
-    /// In the restartable regime, threads must be interruptible in their sequences on other CPUs (membarrier(2), Linux
-    /// 5.10); where they are not, the cache is in the atomic regime. [`regime`](Self::regime) says which.
+    /// In the restartable regime, threads must be interruptible in their sequences on other CPUs
+    /// (membarrier(2), Linux 5.10); where they are not, the cache is in the atomic regime.
+    /// [`regime`](Self::regime) says which.
     ///
     /// # Panics
     ///
-    /// As [`new`](Self::new), and when the threshold is 0 or above [`THRESHOLD_MAX`](Self::THRESHOLD_MAX).
+    /// As [`new`](Self::new), and when the threshold is 0 or above
+    /// [`THRESHOLD_MAX`](Self::THRESHOLD_MAX).
     #[must_use]
     pub fn with_config(topology: &Topology, regime: Regime, config: ActiveConfig) -> Arc<Self> {
         let (nr_cpus, most) = (topology.nr_cpus(), Self::CPUS_MAX);
@@ -322,7 +340,8 @@ impl ActiveCache {
         ActiveSpace::new(Arc::clone(self), self.spaces.begin())
     }
 
-    /// Makes `next` the active space of the CPU that the calling thread runs on; `None` for none, as on an idle CPU.
+    /// Makes `next` the active space of the CPU that the calling thread runs on; `None` for none,
+    /// as on an idle CPU.
     ///
     /// A thread that borrows the space of the one before it needs no switch.
     ///
@@ -345,7 +364,8 @@ impl ActiveCache {
     ///
     /// # Panics
     ///
-    /// In the restartable regime; when there is no such CPU; and when `next` is a space of another cache.
+    /// In the restartable regime; when there is no such CPU; and when `next` is a space of another
+    /// cache.
     pub fn switch_on(&self, cpu: CpuId, next: Option<&ActiveSpace>) -> Switch {
         if self.slots.is_owned_on(cpu, self.owner_of(next)) {
             return Switch::Kept;
@@ -353,14 +373,17 @@ impl ActiveCache {
         self.switch_to(self.slots.claim_on(cpu), next)
     }
 
-    /// Flushes `cpu`, which is about to stop running or has stopped, and leaves it to nobody. Whether anything was parked.
+    /// Flushes `cpu`, which is about to stop running or has stopped, and leaves it to nobody.
+    /// Whether anything was parked.
     ///
-    /// May be called from any thread, in both regimes. The CPU's next switch takes it into use again.
+    /// May be called from any thread, in both regimes. The CPU's next switch takes it into use
+    /// again.
     ///
     /// # Cost
     ///
-    /// In the restartable regime an interrupt of that CPU (about 6 us; MACHINE: 2 virtual CPUs, Linux 6.18). Waits if
-    /// somebody holds the CPU's words, for a few dozen instructions unless that thread is preempted.
+    /// In the restartable regime a system call, which interrupts that CPU if a thread of this process
+    /// runs there: 0.2 us on the CPU itself, about 6 us from another. Waits if somebody holds the
+    /// CPU's words, for a few dozen instructions unless that thread is preempted.
     ///
     /// # Panics
     ///
@@ -413,8 +436,8 @@ impl ActiveCache {
         self.config
     }
 
-    /// Checks what holds at rest: nobody holds a CPU's words, none is at the threshold, nobody's are zero, and
-    /// CPUs are marked in the spaces that own them.
+    /// Checks what holds at rest: nobody holds a CPU's words, none is at the threshold, nobody's
+    /// are zero, and CPUs are marked in the spaces that own them.
     ///
     /// # Panics
     ///
@@ -430,6 +453,7 @@ impl ActiveCache {
         }
     }
 
+    #[inline]
     fn owner_of(&self, space: Option<&ActiveSpace>) -> Option<Owner> {
         space.map(|space| {
             assert!(
@@ -464,24 +488,31 @@ impl ActiveCache {
         Switch::Done { flushed, written }
     }
 
-    /// Counts an addition that is not parked yet.
+    /// Counts an addition that may not be parked yet, as if running on `cpu` if one is given.
     #[cold]
     #[inline(never)]
-    fn count_otherwise(
-        &self,
-        place: Place<'_>,
-        cpu: Option<CpuId>,
-        space: &ActiveSpace,
-        member: usize,
-        delta: i64,
-    ) -> Counted {
-        match place {
+    fn count(&self, cpu: Option<CpuId>, space: &ActiveSpace, member: usize, delta: i64) -> Counted {
+        match self.place(cpu, space, member, delta) {
             Place::Parked => Counted::Hit,
             Place::Full(claim) => self.fold(claim, member, delta),
             Place::Foreign if self.config.foreign == Foreign::Switch => {
                 self.count_after_switch(cpu, space, member, delta)
             }
             Place::Foreign | Place::Unavailable => self.miss(cpu, space, member, delta),
+        }
+    }
+
+    fn place(
+        &self,
+        cpu: Option<CpuId>,
+        space: &ActiveSpace,
+        member: usize,
+        delta: i64,
+    ) -> Place<'_> {
+        let owner = space.owner();
+        match cpu {
+            Some(cpu) => self.slots.park_or_claim_on(cpu, owner, member, delta),
+            None => self.slots.park_or_claim(owner, member, delta),
         }
     }
 
@@ -513,12 +544,7 @@ impl ActiveCache {
             Switch::Done { written, .. } => written,
             Switch::Kept | Switch::Busy => 0,
         };
-        let owner = space.owner();
-        let place = match cpu {
-            Some(cpu) => self.slots.park_on(cpu, owner, member, delta),
-            None => self.slots.park(owner, member, delta),
-        };
-        match place {
+        match self.place(cpu, space, member, delta) {
             Place::Parked => {}
             Place::Full(claim) => written += self.fold(claim, member, delta).written(),
             // Others switch here too, at the same time.
@@ -533,8 +559,8 @@ impl ActiveCache {
         Counted::Miss
     }
 
-    /// Flushes what `owner`, which is about to end, has parked anywhere, and returns its sums. Its number may be
-    /// given again.
+    /// Flushes what `owner`, which is about to end, has parked anywhere, and returns its sums. Its
+    /// number may be given again.
     fn end(&self, owner: Owner) -> [i64; MEMBERS] {
         let space = self.spaces.get(owner);
         for cpu in space.marks.seen().cpus().map(CpuId::from_index) {

@@ -4,13 +4,15 @@ use std::fmt;
 
 use super::{ActiveCache, Counted, MEMBERS, READ_TRIES};
 use crate::counter::Residue;
-use crate::percpu::{Owner, Place};
+use crate::percpu::Owner;
 use crate::sync::{Arc, thread};
 use crate::units::{CpuId, Estimate};
 
-/// Four counters of a space: totals, and on each CPU where the space is active what is parked there.
+/// Four counters of a space: totals, and on each CPU where the space is active what is parked
+/// there.
 ///
-/// When it is dropped, what is parked is flushed, and a sum that is not zero is reported with its numbers.
+/// When it is dropped, what is parked is flushed, and a sum that is not zero is reported with its
+/// numbers.
 ///
 /// # Examples
 ///
@@ -33,48 +35,44 @@ impl ActiveSpace {
     ///
     /// # Cost
     ///
-    /// If the space is active there, a plain add to a line of this CPU, and one in `threshold` an atomic add to
-    /// each total; no locks, no system calls, no allocation. Else an atomic add to the total, or a switch:
-    /// [`Foreign`](super::Foreign).
+    /// If the space is active there, a plain add to a line of this CPU, and one in `threshold` an
+    /// atomic add to each total; no locks, no system calls, no allocation. Else an atomic add to
+    /// the total, or a switch: [`Foreign`](super::Foreign).
     ///
     /// # Panics
     ///
     /// When there is no such member.
     #[inline]
     pub fn add(&self, member: usize, delta: i64) -> Counted {
-        match self.cache.slots.park(self.owner(), member, delta) {
-            Place::Parked => Counted::Hit,
-            place => self.cache.count_otherwise(place, None, self, member, delta),
+        if self.cache.slots.try_park(self.owner(), member, delta) {
+            return Counted::Hit;
         }
+        self.cache.count(None, self, member, delta)
     }
 
-    /// As [`add`](Self::add), as if running on `cpu`. Any thread may act as any CPU; of several that do at once,
-    /// one is sure to find the words free.
+    /// As [`add`](Self::add), as if running on `cpu`. Any thread may act as any CPU; of several
+    /// that do at once, one is sure to find the words free.
     ///
     /// # Panics
     ///
     /// In the restartable regime, and when there is no such CPU or member.
     pub fn add_on(&self, cpu: CpuId, member: usize, delta: i64) -> Counted {
-        match self.cache.slots.park_on(cpu, self.owner(), member, delta) {
-            Place::Parked => Counted::Hit,
-            place => {
-                let cpu = Some(cpu);
-                self.cache.count_otherwise(place, cpu, self, member, delta)
-            }
-        }
+        self.cache.count(Some(cpu), self, member, delta)
     }
 
     /// The sum as far as it has been flushed, and the interval that holds the precise one.
     ///
     /// # Accuracy
     ///
-    /// `low..=high` is `marked CPUs * (threshold - 1)` wide on either side. It holds every addition that is ordered
-    /// before the call, once, and of those that run meanwhile some, each whole: updates in flight do not widen it.
-    /// Adversary: `counter::active::tests::totals_reach_their_bound`.
+    /// `low..=high` is `marked CPUs * (threshold - 1)` wide on either side. It holds every addition
+    /// that is ordered before the call, once, and of those that run meanwhile some, each whole:
+    /// updates in flight do not widen it. Adversary:
+    /// `counter::active::tests::totals_reach_their_bound`.
     ///
     /// # Cost
     ///
-    /// Loads of two lines, and of one more for each 512 CPUs beyond 256. No line of a CPU is touched.
+    /// Loads of two lines, and of one more for each 512 CPUs beyond 256. No line of a CPU is
+    /// touched.
     ///
     /// # Panics
     ///
@@ -92,7 +90,8 @@ impl ActiveSpace {
     #[must_use]
     pub fn approximate_sum_of(&self, members: &[usize]) -> Estimate<i64> {
         let space = self.cache.spaces.get(self.owner());
-        // First, so that what was parked before the call and is not in the totals is on a CPU that is counted.
+        // First, so that what was parked before the call and is not in the totals is on a CPU that
+        // is counted.
         let marked = i64::from(space.marks.count());
         let value = sum_of(space.sums(), members);
         let parked_max = i64::from(self.cache.config.threshold - 1) * marked;
@@ -109,13 +108,14 @@ impl ActiveSpace {
     ///
     /// # Accuracy
     ///
-    /// Exact (`low == high`) unless flushes have interfered [`READ_TRIES`] times; then the approximate sum. Holds every
-    /// addition that is ordered before the call, once, and of those that run meanwhile some, each whole.
+    /// Exact (`low == high`) unless flushes have interfered [`READ_TRIES`] times; then the
+    /// approximate sum. Holds every addition that is ordered before the call, once, and of those
+    /// that run meanwhile some, each whole.
     ///
     /// # Cost
     ///
-    /// Loads of two lines for each marked CPU and of the totals; the same again each time that a flush interferes. No
-    /// line is written but statistics.
+    /// Loads of two lines for each marked CPU and of the totals; the same again each time that a
+    /// flush interferes. No line is written but statistics.
     ///
     /// # Panics
     ///
@@ -155,22 +155,23 @@ impl ActiveSpace {
 
     /// The cache that counts the space.
     #[must_use]
+    #[inline]
     pub fn cache(&self) -> &Arc<ActiveCache> {
         &self.cache
     }
 
-    /// Ends the space: flushes what is parked, and says what is left when everything that was counted should
-    /// have been uncounted; `None` if nothing.
+    /// Ends the space: flushes what is parked, and says what is left when everything that was
+    /// counted should have been uncounted; `None` if nothing.
     ///
     /// # Cost
     ///
-    /// In the restartable regime an interrupt of each CPU on which the space is active still (about 6 us each); waits as
-    /// [`ActiveCache::offline`].
+    /// As [`ActiveCache::offline`], for each CPU on which the space is active still.
     #[must_use]
     pub fn end(mut self) -> Option<Residue<MEMBERS>> {
         self.finish()
     }
 
+    #[inline]
     pub(super) fn owner(&self) -> Owner {
         self.owner.expect("the space has not ended")
     }

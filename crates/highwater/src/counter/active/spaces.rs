@@ -1,8 +1,8 @@
 //! What every space of a cache has: its totals and marks, found by its number.
 //!
-//! Whoever takes a CPU from a space knows only the space's number, and may do so while the space ends. So
-//! numbers lead to memory that stays until the cache goes, and a number is given again only when no slot names
-//! it: see [`ActiveCache`](super::ActiveCache).
+//! Whoever takes a CPU from a space knows only the space's number, and may do so while the space
+//! ends. So numbers lead to memory that stays until the cache goes, and a number is given again
+//! only when no slot names it: see [`ActiveCache`](super::ActiveCache).
 
 use std::iter;
 use std::num::NonZeroU32;
@@ -18,11 +18,11 @@ static NUMBERS: LockClass = LockClass::new("numbers of spaces", Rank::Leaf);
 /// Totals and marks of one space.
 #[repr(C, align(64))]
 pub(super) struct Totals {
-    /// Written by: whoever settles a slot of the space, and whoever finds none (atomic add). Read by:
-    /// anybody. Publishes: nothing but itself.
+    /// Written by: whoever settles a slot of the space, and whoever finds none (atomic add). Read
+    /// by: anybody. Publishes: nothing but itself.
     ///
-    /// All additions are read-modify-writes, so that what follows one, follows all before it: who reads a later total
-    /// is ordered after the settler's fence as who reads its own would be.
+    /// All additions are read-modify-writes, so that what follows one, follows all before it: who
+    /// reads a later total is ordered after the settler's fence as who reads its own would be.
     totals: [AtomicI64; WORDS],
     pub(super) marks: Marks,
 }
@@ -53,8 +53,8 @@ impl Totals {
         written
     }
 
-    /// Adds what was parked on `cpu`, whose slot the caller holds, and will give to another space. Says how
-    /// many words were written: none if there was nothing, in which case the mark stays.
+    /// Adds what was parked on `cpu`, whose slot the caller holds, and will give to another space.
+    /// Says how many words were written: none if there was nothing, in which case the mark stays.
     pub(super) fn absorb_last(&self, cpu: CpuId, parked: [i64; WORDS]) -> u32 {
         let written = self.absorb(parked);
         if written == 0 {

@@ -96,7 +96,8 @@ fn same_kind(one: Counted, other: Counted) -> bool {
     std::mem::discriminant(&one) == std::mem::discriminant(&other)
 }
 
-// Goal: hits, misses, folds, flushes and sums are those of a kernel that does the same, in both modes.
+// Goal: hits, misses, folds, flushes and sums are those of a kernel that does the same, in both
+// modes.
 // Method: random adds, switches, CPUs that go offline, and spaces that end and begin, on up to 384
 // CPUs, against plain words; every sum after every step of one space.
 #[test]
@@ -227,8 +228,8 @@ fn members_add_up() {
     assert_eq!(cache.stats().visits, 1);
 }
 
-// Goal: what a switch writes is what is documented: nothing shared if nothing was parked and the CPU has been
-// visited; else the totals that changed and the marks.
+// Goal: what a switch writes is what is documented: nothing shared if nothing was parked and the
+// CPU has been visited; else the totals that changed and the marks.
 #[test]
 fn switches_write_what_they_must() {
     let cache = atomic_cache(2, 100, Foreign::Miss);
@@ -265,7 +266,8 @@ fn a_space_begins_at_zero_where_another_ended() {
     }
 }
 
-// Goal: threads that act as the same few CPUs lose nothing, and no reader sees too much or too little.
+// Goal: threads that act as the same few CPUs lose nothing, and no reader sees too much or too
+// little.
 // Method: `under_fire`, with few adds to a fold and many.
 #[test]
 fn threads_that_act_as_cpus_are_exact() {
@@ -297,8 +299,8 @@ struct Fire {
 
 impl Fire {
     const SLICES: usize = 150;
-    const SLICES_MAX: usize = 100_000;
-    const READS: u64 = 30_000;
+    const SLICES_MAX: usize = 3_000;
+    const READS: u64 = 60_000;
     const ADDS: usize = 60;
 
     fn at(cache: &Arc<ActiveCache>) -> Self {
@@ -311,8 +313,8 @@ impl Fire {
         }
     }
 
-    /// Threads switch CPUs to a space, add to it for a while, and take CPUs offline at times; readers compare with
-    /// what was begun and done; then the spaces end with what went in.
+    /// Threads switch CPUs to a space, add to it for a while, and take CPUs offline at times;
+    /// readers compare with what was begun and done; then the spaces end with what went in.
     fn burn(self, act_as: fn(&mut fastrand::Rng) -> Option<CpuId>) {
         let seed = seed::rng(52).u64(..);
         let work = |index: u64| {
@@ -338,7 +340,7 @@ impl Fire {
             stats.hits > 0 && stats.flushes > 0 && stats.folds > 0,
             "{stats:?}"
         );
-        assert!(stats.reads > stats.fallbacks, "{stats:?}");
+        assert!(stats.reads > stats.fallbacks + 1_000, "{stats:?}");
         for (space, done) in self.spaces.into_iter().zip(self.done) {
             let done = done.into_inner();
             assert_eq!(space.precise_sum(ANON), Estimate::exact(done), "{stats:?}");
@@ -393,7 +395,8 @@ impl Fire {
 }
 
 // Goal: spaces that end while others run on their CPUs are complete.
-// Method: every thread begins a space, adds a known sum from wherever it is, and ends it, again and again.
+// Method: every thread begins a space, adds a known sum from wherever it is, and ends it, again and
+// again.
 #[test]
 fn spaces_that_end_under_fire_are_complete() {
     let atomic = Some(atomic_cache(2, 20, Foreign::Switch));

@@ -1,8 +1,9 @@
-//! All interleavings around one slot, with nothing beside it: the model's search is the more complete
-//! the fewer steps there are. Spaces and marks are checked in `counter::active::loom`.
+//! All interleavings around one slot, with nothing beside it: the model's search is the more
+//! complete the fewer steps there are. Spaces and marks are checked in `counter::active::loom`.
 //!
-//! The search begins with the first thread running to its end, and knows of two accesses that race only if neither
-//! thread touched the word in between. So each test lets each of its parts be the first.
+//! The search begins with the first thread running to its end, and knows of two accesses that race
+//! only if neither thread touched the word in between. So each test lets each of its parts be the
+//! first.
 
 use std::num::NonZeroU32;
 
@@ -31,7 +32,10 @@ impl OneSlot {
         let slots = OwnedSlots::new(Regime::Atomic, 1, 100);
         let claim = slots.claim_on(C0).expect("nobody holds it");
         claim.settle(Some(owner(1)), |_| ());
-        assert!(matches!(slots.park_on(C0, owner(1), 0, 5), Place::Parked));
+        assert!(matches!(
+            slots.park_or_claim_on(C0, owner(1), 0, 5),
+            Place::Parked
+        ));
         Arc::new(Self {
             slots,
             total: AtomicI64::new(0),
@@ -57,7 +61,7 @@ impl OneSlot {
     }
 
     fn park(&self, delta: i64) {
-        if let Place::Parked = self.slots.park_on(C0, owner(1), 0, delta) {
+        if let Place::Parked = self.slots.park_or_claim_on(C0, owner(1), 0, delta) {
             // Relaxed: read after the threads have ended.
             self.parked.fetch_add(delta, Ordering::Relaxed);
         }
@@ -111,7 +115,7 @@ fn a_read_takes_nothing_of_the_next_owner() {
     at_once([
         reads_five,
         |slot| slot.switch(Some(owner(2))),
-        |slot| _ = slot.slots.park_on(C0, owner(2), 0, 9),
+        |slot| _ = slot.slots.park_or_claim_on(C0, owner(2), 0, 9),
     ]);
 }
 

@@ -1,9 +1,9 @@
 //! Words of each CPU that belong to one owner at a time.
 //!
-//! [`Cells`](super::Cells) give every object words of every CPU. Here each CPU has one set of words for all
-//! objects together, and lends it to one of them, its *owner*: additions for the owner are *parked* there,
-//! others are refused. When the owner changes, what is parked is *settled*: handed to whoever keeps the
-//! old owner's totals.
+//! [`Cells`](super::Cells) give every object words of every CPU. Here each CPU has one set of words
+//! for all objects together, and lends it to one of them, its *owner*: additions for the owner are
+//! *parked* there, others are refused. When the owner changes, what is parked is *settled*: handed
+//! to whoever keeps the old owner's totals.
 //!
 //! ```text
 //! slot of one CPU
@@ -16,36 +16,41 @@
 //!
 //! **Invariant.** A slot's words are written in one of two ways, never both at once:
 //!
-//! * *Parking*: tenure says the owner and that nobody holds the slot. In the restartable regime by threads that
-//!   run on the CPU, in a sequence that checks the tenure. In the atomic regime by a thread that holds the
-//!   slot for it, and leaves the sequence alone.
+//! * *Parking*: tenure says the owner and that nobody holds the slot. In the restartable regime by
+//!   threads that run on the CPU, in a sequence that checks the tenure. In the atomic regime by a
+//!   thread that holds the slot for it, and leaves the sequence alone.
 //! * *Settling*: by the one thread that holds the slot, its [`Claim`].
 //!
 //! Each word stays within `limit` of zero, at every moment.
 //!
 //! **Protocol.**
 //!
-//! * Claimer: exchanges the tenure for the same owner, held. In the restartable regime this has to stop parkers
-//!   that have looked at the tenure already. On the CPU itself the exchange is the commit of a sequence,
-//!   which proves that they have been preempted and will start again; the claim can then be carried
-//!   to other CPUs. From another CPU, the exchange is followed by a membarrier(2) that makes them start again.
-//! * Settler, holding a claim: sequence odd; hands over what is parked; words to zero; tenure to the next
-//!   owner, held; sequence even; tenure not held.
-//! * Reader ([`OwnedSlots::read`]): samples the sequence of every slot it is to visit, and gives up if one is odd; loads
-//!   the totals, then tenures and words; samples again, and gives up if any has changed. In between, nothing
-//!   was settled, so each addition was in the totals or parked, and not both.
+//! * Claimer: exchanges the tenure for the same owner, held. In the restartable regime this has to
+//!   stop parkers that have looked at the tenure already. On the CPU itself the exchange is the
+//!   commit of a sequence, which proves that they have been preempted and will start again; the
+//!   claim can then be carried to other CPUs. From another CPU, the exchange is followed by a
+//!   membarrier(2) that makes them start again.
+//! * Settler, holding a claim: sequence odd; hands over what is parked; words to zero; tenure to
+//!   the next owner, held; sequence even; tenure not held.
+//! * Reader ([`OwnedSlots::read`]): samples the sequence of every slot it is to visit, and gives up
+//!   if one is odd; loads the totals, then tenures and words; samples again, and gives up if any
+//!   has changed. In between, nothing was settled, so each addition was in the totals or parked,
+//!   and not both.
 //!
-//! **Orderings.** A claim (Acquire) sees what the one before it, or the last parker, has done (Release). The
-//! reader's second sample sees an odd sequence if any of its loads saw something that was stored after
-//! that: the settler's fence and a parker's store (Release) pair with the reader's fence (Acquire). Its
-//! first sample (Acquire) of an even sequence sees all that was stored before that (Release).
+//! **Orderings.** A claim (Acquire) sees what the one before it, or the last parker, has done
+//! (Release). The reader's second sample sees an odd sequence if any of its loads saw something
+//! that was stored after that: the settler's fence and a parker's store (Release) pair with the
+//! reader's fence (Acquire). Its first sample (Acquire) of an even sequence sees all that was
+//! stored before that (Release).
 //!
-//! **Failure modes.** A slot that is held refuses additions and claims: they have another way, and do not wait. Those
-//! who have none wait ([`OwnedSlots::claim_from_afar`]); a holder runs a few dozen instructions without a lock or a
-//! system call, but may be preempted in them. Without membarrier(2) for sequences (before Linux 5.10, sandboxes)
-//! the slots are in the atomic regime, whatever was asked for.
+//! **Failure modes.** A slot that is held refuses additions and claims: they have another way, and
+//! do not wait. Those who have none wait ([`OwnedSlots::claim_from_afar`]); a holder runs a few
+//! dozen instructions without a lock or a system call, but may be preempted in them. Without
+//! membarrier(2) for sequences (before Linux 5.10, sandboxes) the slots are in the atomic regime,
+//! whatever was asked for.
 //!
-//! Source: the RSS cache of the active address space proposed for Linux by K. Song (RFC, July 2022).
+//! Source: the RSS cache of the active address space proposed for Linux by K. Song (RFC, July
+//! 2022).
 //! Deviation: see the module `counter::active`.
 
 #[cfg(all(test, loom))]
@@ -68,6 +73,11 @@ use crate::units::CpuId;
 pub(super) use self::slot::Slot;
 pub(crate) use self::slot::{Claim, Owner, SlotStats, WORDS};
 
+#[inline]
+fn check_word(word: usize) {
+    assert!(word < WORDS, "there is no word {word}: a slot has {WORDS}");
+}
+
 /// What came of an addition.
 pub(crate) enum Place<'a> {
     /// It is parked.
@@ -76,7 +86,8 @@ pub(crate) enum Place<'a> {
     Full(Claim<'a>),
     /// It is not: the slot of this CPU belongs to another owner, or to nobody.
     Foreign,
-    /// It is not: somebody holds the slot, or there is none, or the addition was interrupted too often.
+    /// It is not: somebody holds the slot, or there is none, or the addition was interrupted too
+    /// often.
     Unavailable,
 }
 
@@ -111,44 +122,60 @@ impl OwnedSlots {
         }
     }
 
-    /// Adds `delta` to `word` of the CPU that the thread runs on, if that is `owner`'s.
+    /// Adds `delta` to `word` of the CPU that the thread runs on, if that is `owner`'s and the word
+    /// stays within its limit. Whether it did; if not, [`park_or_claim`](Self::park_or_claim) says
+    /// why.
     #[inline]
-    pub(crate) fn park(&self, owner: Owner, word: usize, delta: i64) -> Place<'_> {
-        self.park_delayed::<0>(owner, word, delta)
+    pub(crate) fn try_park(&self, owner: Owner, word: usize, delta: i64) -> bool {
+        check_word(word);
+        match self.area {
+            Some(area) => self.try_park_here::<0>(area, owner, word, delta),
+            None => {
+                let place = self.park_as(self.hinted_slot(), owner, word, delta);
+                matches!(place, Place::Parked)
+            }
+        }
     }
 
-    /// As [`park`](Self::park), with `DELAY` turns of a loop at each point where being interrupted
-    /// must restart the sequence.
-    #[inline]
-    pub(super) fn park_delayed<const DELAY: u32>(
+    /// As [`try_park`](Self::try_park), and tells what came of it.
+    pub(crate) fn park_or_claim(&self, owner: Owner, word: usize, delta: i64) -> Place<'_> {
+        self.park_or_claim_delayed::<0>(owner, word, delta)
+    }
+
+    /// As [`park_or_claim`](Self::park_or_claim), with `DELAY` turns of a loop at each point where
+    /// being interrupted must restart the sequence.
+    fn park_or_claim_delayed<const DELAY: u32>(
         &self,
         owner: Owner,
         word: usize,
         delta: i64,
     ) -> Place<'_> {
-        assert!(word < WORDS, "there is no word {word}: a slot has {WORDS}");
+        check_word(word);
         match self.area {
-            Some(area) => match self.attempt::<DELAY>(area, owner, word, delta) {
-                Attempt::Committed { .. } => Place::Parked,
-                trouble => self.park_after::<DELAY>(trouble, area, owner, word, delta),
-            },
+            Some(area) => self.park_here::<DELAY>(area, owner, word, delta),
             None => self.park_as(self.hinted_slot(), owner, word, delta),
         }
     }
 
-    /// As [`park`](Self::park), as if running on `cpu`.
+    /// As [`park_or_claim`](Self::park_or_claim), as if running on `cpu`.
     ///
     /// # Panics
     ///
     /// In the restartable regime, and when there is no such CPU.
-    pub(crate) fn park_on(&self, cpu: CpuId, owner: Owner, word: usize, delta: i64) -> Place<'_> {
-        assert!(word < WORDS, "there is no word {word}: a slot has {WORDS}");
+    pub(crate) fn park_or_claim_on(
+        &self,
+        cpu: CpuId,
+        owner: Owner,
+        word: usize,
+        delta: i64,
+    ) -> Place<'_> {
+        check_word(word);
         self.check_acting_as(cpu);
         self.park_as(cpu.index(), owner, word, delta)
     }
 
-    /// Claims the slot of the CPU that the thread runs on; `None` if somebody holds it, there is none, or
-    /// the thread was interrupted too often.
+    /// Claims the slot of the CPU that the thread runs on; `None` if somebody holds it, there is
+    /// none, or the thread was interrupted too often.
     pub(crate) fn claim(&self) -> Option<Claim<'_>> {
         let hint = self.hinted_slot();
         let claim = match self.area {
@@ -168,8 +195,9 @@ impl OwnedSlots {
         self.noted(cpu.index(), self.claim_as(cpu.index()))
     }
 
-    /// Claims the slot of `cpu` from whichever CPU, once nobody holds it, if it has an owner that is
-    /// `wanted`; if it has none, whatever that owner had parked there has arrived where it belongs.
+    /// Claims the slot of `cpu` from whichever CPU, once nobody holds it, if it has an owner that
+    /// is `wanted`; if it has none, whatever that owner had parked there has arrived where it
+    /// belongs.
     ///
     /// Ends: a holder lets go after a few dozen instructions, and a claim that is lost to
     /// another is one that the other made.
@@ -219,8 +247,8 @@ impl OwnedSlots {
         self.is_slot_of(cpu.index(), owner)
     }
 
-    /// What `totals` returns plus what is parked for `owner` on `cpus`, each addition counted once; `None` if
-    /// anything was settled on one of these CPUs meanwhile.
+    /// What `totals` returns plus what is parked for `owner` on `cpus`, each addition counted once;
+    /// `None` if anything was settled on one of these CPUs meanwhile.
     ///
     /// Of additions that run meanwhile it holds some, each whole.
     pub(crate) fn read(
@@ -248,8 +276,8 @@ impl OwnedSlots {
                 }
             }
         }
-        // Acquire. Pairs with the Release fence in `Claim::settle` and the Release in `park_as`: what was
-        // read above was stored before a sequence became odd, or that is seen below.
+        // Acquire. Pairs with the Release fence in `Claim::settle` and the Release in `park_as`:
+        // what was read above was stored before a sequence became odd, or that is seen below.
         fence(Ordering::Acquire);
         let after = cpus.fold(0_u64, |sum, cpu| {
             // Relaxed: ordered by the fence.
@@ -259,14 +287,15 @@ impl OwnedSlots {
         (before == after).then_some(sums)
     }
 
-    /// Notes that the thread, which seems to run on `cpu` or where the system says, had to count elsewhere.
+    /// Notes that the thread, which seems to run on `cpu` or where the system says, had to count
+    /// elsewhere.
     pub(crate) fn missed(&self, cpu: Option<CpuId>) {
         let index = cpu.map_or_else(|| self.hinted_slot(), CpuId::index);
         self.slots[index].missed();
     }
 
-    /// What has happened. In the restartable regime an addition that was interrupted right before its end is
-    /// counted again when it is repeated.
+    /// What has happened. In the restartable regime an addition that was interrupted right before
+    /// its end is counted again when it is repeated.
     pub(crate) fn stats(&self) -> SlotStats {
         let mut sum = SlotStats::default();
         for slot in self.slots.iter().map(Slot::stats) {
@@ -296,8 +325,8 @@ impl OwnedSlots {
         self.slots.len()
     }
 
-    /// For slots at rest: nobody holds one, nothing is on its way, and no word is over its limit. Returns the
-    /// owner of each slot.
+    /// For slots at rest: nobody holds one, nothing is on its way, and no word is over its limit.
+    /// Returns the owner of each slot.
     pub(crate) fn check_invariants(&self) -> impl Iterator<Item = Option<Owner>> {
         self.slots.iter().enumerate().map(|(cpu, slot)| {
             // Relaxed: for slots at rest.
@@ -316,38 +345,26 @@ impl OwnedSlots {
         })
     }
 
-    /// What follows an attempt that did not park.
-    #[cold]
-    #[inline(never)]
-    fn park_after<const DELAY: u32>(
+    fn park_here<const DELAY: u32>(
         &self,
-        mut trouble: Attempt,
         area: Area,
         owner: Owner,
         word: usize,
         delta: i64,
     ) -> Place<'_> {
-        for _ in 0..RETRIES_MAX {
-            match trouble {
-                Attempt::Committed { .. } => return Place::Parked,
-                Attempt::Elsewhere => return Place::Unavailable,
-                Attempt::Aborted => {}
-                Attempt::Refused => {
-                    if let Some(place) = self.refused(area, owner, word, delta) {
-                        return place;
-                    }
-                }
+        for _ in 0..=RETRIES_MAX {
+            if self.try_park_here::<DELAY>(area, owner, word, delta) {
+                return Place::Parked;
             }
-            trouble = self.attempt::<DELAY>(area, owner, word, delta);
+            if let Some(place) = self.why_not(area, owner, word, delta) {
+                return place;
+            }
         }
-        match trouble {
-            Attempt::Committed { .. } => Place::Parked,
-            _ => Place::Unavailable,
-        }
+        Place::Unavailable
     }
 
-    /// Why the sequence refused, as far as can be told afterwards; `None` if it would not now.
-    fn refused(&self, area: Area, owner: Owner, word: usize, delta: i64) -> Option<Place<'_>> {
+    /// Why the sequence did not park, as far as can be told afterwards; `None` if it might now.
+    fn why_not(&self, area: Area, owner: Owner, word: usize, delta: i64) -> Option<Place<'_>> {
         let Some(index) = area.cpu().and_then(|cpu| self.known(cpu)) else {
             return Some(Place::Unavailable);
         };
@@ -371,13 +388,13 @@ impl OwnedSlots {
     }
 
     #[inline]
-    fn attempt<const DELAY: u32>(
+    fn try_park_here<const DELAY: u32>(
         &self,
         area: Area,
         owner: Owner,
         word: usize,
         delta: i64,
-    ) -> Attempt {
+    ) -> bool {
         debug_assert!(word < WORDS && self.area.is_some());
         let parking = Parking {
             first: self.slots.as_ptr(),
@@ -386,19 +403,20 @@ impl OwnedSlots {
             tenure: Tenure::of(Some(owner)).0,
             limit: self.limit,
         };
-        // SAFETY: there are `nr_cpus` slots, which `&self` keeps alive, and callers have checked `word`. The
-        // tenure is one that nobody holds; in this regime words are written by these sequences and by
-        // claims, and claims are made in a sequence on the CPU or are followed by
-        // `restart_others_on`, before the claim is handed out. Hits are written by these sequences only.
-        unsafe { area.attempt_park::<DELAY>(parking, delta) }
+        // SAFETY: there are `nr_cpus` slots, which `&self` keeps alive, and callers have checked
+        // `word`. The tenure is one that nobody holds; in this regime words are written by these
+        // sequences and by claims, and claims are made in a sequence on the CPU or are followed by
+        // `restart_others_on`, before the claim is handed out. Hits are written by these sequences
+        // only.
+        unsafe { area.try_park::<DELAY>(parking, delta) }
     }
 
     /// Tries to claim a slot that nobody holds, from its own CPU.
     fn attempt_claim(&self, area: Area, index: usize, seen: Tenure) -> Attempted<'_> {
         let cell = self.slots[index].tenure_cell();
         let (cpu, held) = (CpuId::from_index(index), seen.held());
-        // SAFETY: the cell is an atomic of ours, which `&self` keeps alive. The exchange has a lock prefix,
-        // which is at least Acquire. Pairs with the Release in `Claim::drop`.
+        // SAFETY: the cell is an atomic of ours, which `&self` keeps alive. The exchange has a lock
+        // prefix, which is at least Acquire. Pairs with the Release in `Claim::drop`.
         match unsafe { area.attempt_exchange(cell, cpu, seen.0, held.0) } {
             Attempt::Committed { new, .. } if new.cast_unsigned() == seen.0 => {
                 Attempted::Claimed(self.claimed(index, seen))
@@ -408,6 +426,7 @@ impl OwnedSlots {
         }
     }
 
+    #[inline]
     fn park_as(&self, index: usize, owner: Owner, word: usize, delta: i64) -> Place<'_> {
         let slot = &self.slots[index];
         // Relaxed: a first look, so that a foreign slot's line is not written.
@@ -462,11 +481,13 @@ impl OwnedSlots {
     }
 
     /// `parked + delta`, if that is within the limit.
+    #[inline]
     fn fits(&self, parked: i64, delta: i64) -> Option<i64> {
         let sum = parked.checked_add(delta)?;
         (sum.unsigned_abs() <= self.limit).then_some(sum)
     }
 
+    #[inline]
     fn is_slot_of(&self, index: usize, owner: Option<Owner>) -> bool {
         // Relaxed: a hint, unless the caller is the only one who acts as this CPU.
         self.slots[index].tenure(Ordering::Relaxed) == Tenure::of(owner)
@@ -486,11 +507,13 @@ impl OwnedSlots {
         }
     }
 
+    #[inline]
     fn known(&self, cpu: CpuId) -> Option<usize> {
         (cpu.index() < self.slots.len()).then_some(cpu.index())
     }
 
     /// The slot of the CPU that the thread seems to run on; any would be right.
+    #[inline]
     fn hinted_slot(&self) -> usize {
         current_cpu().index() % self.slots.len()
     }

@@ -21,6 +21,7 @@ pub(super) struct Tenure(pub(super) u64);
 impl Tenure {
     const HELD: u64 = 1;
 
+    #[inline]
     pub(super) fn of(owner: Option<Owner>) -> Self {
         Self(owner.map_or(0, |owner| u64::from(owner.0.get()) << 1))
     }
@@ -48,8 +49,8 @@ pub(in crate::percpu) struct Slot {
 
 #[repr(C, align(64))]
 struct Parked {
-    /// Written by: parkers (Release), the holder of the slot. Read by: parkers, the holder, readers.
-    /// Publishes: that the owner had been installed.
+    /// Written by: parkers (Release), the holder of the slot. Read by: parkers, the holder,
+    /// readers. Publishes: that the owner had been installed.
     words: [AtomicI64; WORDS],
     /// Additions that were parked here.
     hits: StatCell,
@@ -64,8 +65,8 @@ struct Polled {
     /// A [`Tenure`]. Written by: claimers (Acquire), the holder (Release). Read by: everybody.
     /// Publishes: the words, and what was done with what was parked.
     tenure: AtomicU64,
-    /// Written by: the holder (Release when even). Read by: readers (Acquire), the holder. Publishes: that what was
-    /// parked has arrived where it was handed to.
+    /// Written by: the holder (Release when even). Read by: readers (Acquire), the holder.
+    /// Publishes: that what was parked has arrived where it was handed to.
     sequence: AtomicU64,
     /// Times that the owner changed; written by the holder, as the next two.
     switches: StatCell,
@@ -121,19 +122,22 @@ impl Slot {
         }
     }
 
+    #[inline]
     pub(super) fn tenure(&self, ordering: Ordering) -> Tenure {
         Tenure(self.polled.tenure.load(ordering))
     }
 
+    #[inline]
     pub(super) fn word(&self, word: usize) -> i64 {
         // Relaxed: ordered by the tenure for holders, by the sequence for readers.
         self.parked.words[word].load(Ordering::Relaxed)
     }
 
     /// Parks: the word's new value. For who holds the slot on behalf of its owner.
+    #[inline]
     pub(super) fn store(&self, word: usize, new: i64) {
-        // Release. Pairs with the Acquire fence in `OwnedSlots::read`: who reads this learns that the owner
-        // had been installed before.
+        // Release. Pairs with the Acquire fence in `OwnedSlots::read`: who reads this learns that
+        // the owner had been installed before.
         self.parked.words[word].store(new, Ordering::Release);
         self.parked.hits.add_alone(1);
     }
@@ -152,6 +156,7 @@ impl Slot {
     }
 
     /// Bytes from the start of a slot to `word`.
+    #[inline]
     pub(super) const fn word_at(word: usize) -> usize {
         offset_of!(Self, parked) + offset_of!(Parked, words) + word * size_of::<AtomicI64>()
     }
@@ -179,6 +184,7 @@ impl Slot {
     }
 
     /// The claim of who has exchanged the tenure, which was `seen`.
+    #[inline]
     pub(super) fn claimed(&self, cpu: CpuId, seen: Tenure) -> Claim<'_> {
         Claim {
             slot: self,
@@ -188,6 +194,7 @@ impl Slot {
     }
 
     /// Holds the slot on behalf of its owner, if its tenure still is `seen`, which nobody holds.
+    #[inline]
     pub(super) fn try_hold(&self, seen: Tenure) -> bool {
         debug_assert!(!seen.is_held());
         // Acquire. Pairs with the Release of whoever let go of the slot, in `Claim::drop`.
@@ -221,8 +228,8 @@ impl Claim<'_> {
 
     /// Hands what is parked to `absorb`, empties the words and gives them to `next`.
     ///
-    /// Readers start again if they overlap with any of it, so `absorb` is also where to change what else they
-    /// rely on. It must not panic.
+    /// Readers start again if they overlap with any of it, so `absorb` is also where to change what
+    /// else they rely on. It must not panic.
     pub(crate) fn settle(mut self, next: Option<Owner>, absorb: impl FnOnce([i64; WORDS])) {
         let Slot { parked, polled } = self.slot;
         // Relaxed: written by the holder only.
@@ -235,8 +242,8 @@ impl Claim<'_> {
         );
         // Relaxed: ordered by the fence.
         polled.sequence.store(sequence + 1, Ordering::Relaxed);
-        // Release. Pairs with the Acquire fence in `OwnedSlots::read`: who reads anything that is stored
-        // below also reads the odd sequence.
+        // Release. Pairs with the Acquire fence in `OwnedSlots::read`: who reads anything that is
+        // stored below also reads the odd sequence.
         fence(Ordering::Release);
         let words = self.slot.words();
         absorb(words);
@@ -254,9 +261,10 @@ impl Claim<'_> {
             polled.flushes.add_alone(u64::from(had_any));
         }
         self.owner = next;
-        // Release. Pairs with the Acquire in `claim_from_afar`: the last owner's words have been taken care of.
         // Under the odd sequence, so that no reader takes the next owner's words for the last one's.
         let tenure = Tenure::of(next).held();
+        // Release. Pairs with the Acquire in `claim_from_afar`: the last owner's words have been
+        // taken care of.
         polled.tenure.store(tenure.0, Ordering::Release);
         // Release. Pairs with the Acquire in `OwnedSlots::read`: who begins now sees all of this.
         polled.sequence.store(sequence + 2, Ordering::Release);

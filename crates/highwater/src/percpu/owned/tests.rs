@@ -1,5 +1,5 @@
-//! Claims against parkers that are interrupted at the worst moments. What spaces do with slots is tested in
-//! `counter::active::tests`.
+//! Claims against parkers that are interrupted at the worst moments. What spaces do with slots is
+//! tested in `counter::active::tests`.
 
 use std::num::NonZeroU32;
 
@@ -45,7 +45,7 @@ fn park_among(slots: &OwnedSlots, claim: impl Fn(CpuId) -> Option<()> + Sync) ->
         });
         while_moved_around(6, |_| {
             for _ in 0..300 {
-                if let Place::Parked = slots.park_delayed::<DELAY>(owner(), 1, 1) {
+                if let Place::Parked = slots.park_or_claim_delayed::<DELAY>(owner(), 1, 1) {
                     // Relaxed: read after the threads have ended.
                     parked.fetch_add(1, Ordering::Relaxed);
                 }
@@ -104,6 +104,29 @@ fn the_same_traffic_finds_claims_that_stop_nobody() {
     panic!("no claim ever met a parker half-way");
 }
 
+// Goal: a claim in a sequence is made on the slot's own CPU or not at all, and tells a race lost.
+// Method: the sequence itself, for the thread's CPU and for others; then with a tenure that is
+// past.
+#[test]
+fn a_claim_in_a_sequence_needs_the_cpu() {
+    let Some(slots) = this_machine() else { return };
+    let area = slots.area.expect("the restartable regime");
+    let seen = Tenure::of(Some(owner()));
+    for here in allowed_cpus() {
+        run_on(here, || {
+            for other in (0..slots.nr_cpus()).filter(|&other| other != here.index()) {
+                let claim = slots.attempt_claim(area, other, seen);
+                assert!(matches!(claim, Attempted::Interrupted));
+            }
+            let claim = slots.attempt_claim(area, here.index(), seen);
+            assert!(matches!(claim, Attempted::Claimed(_)));
+            let again = slots.attempt_claim(area, here.index(), seen);
+            assert!(matches!(again, Attempted::Lost));
+        });
+        assert_eq!(slots.check_invariants().count(), slots.nr_cpus());
+    }
+}
+
 // Goal: words never leave their limit, whatever is added, and nothing wraps into it.
 // Method: the edges, in both regimes; the sequence and the plain code must agree.
 #[test]
@@ -127,7 +150,7 @@ fn words_stay_within_their_limit() {
                 (i64::MIN, false),
                 (0, true),
             ] {
-                let place = slots.park(owner(), 3, delta);
+                let place = slots.park_or_claim(owner(), 3, delta);
                 assert_eq!(matches!(place, Place::Parked), fits, "{delta}");
                 assert_eq!(matches!(place, Place::Full(_)), !fits, "{delta}");
             }
