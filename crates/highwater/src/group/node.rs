@@ -161,8 +161,8 @@ impl GroupNode {
     ///
     /// # Cost
     ///
-    /// The tree's lock for writing. Allocates two cache lines for each CPU when more groups exist
-    /// than ever before, else reuses a slot.
+    /// The tree's lock for writing. Allocates a slot when more groups exist than ever before, else
+    /// reuses one with what its CPUs have.
     pub fn child(&self, name: &str, limits: Limits) -> Result<Self, ChildError> {
         let meta = self.core().create(&self.meta, name, limits)?;
         Ok(Self::new(&self.shared, meta))

@@ -14,6 +14,7 @@
 //! - An operation that gives pages back is protected by those pages: they are reserved until it has
 //!   released them, on this group first and on its parent after that.
 
+use crate::percpu::Blocks;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, LockClass, OnceLock, Rank, RwLock};
 use crate::units::{CpuId, GroupId};
@@ -46,7 +47,8 @@ pub(super) struct Slot {
     /// CPU; cleared before reuse. Read by: passes over the subtree. A set bit says nothing; a clear
     /// bit that no operation has begun there.
     touched: Box<[AtomicU64]>,
-    cells: Box<[Cell]>,
+    /// Made when their CPU first comes, and kept for later groups.
+    cells: Blocks<Cell>,
     /// Name and place of the group that lives here or whose charges are still here.
     pub(super) meta: RwLock<Option<Arc<Meta>>>,
 }
@@ -62,7 +64,7 @@ impl Slot {
             touched: (0..nr_cpus.div_ceil(64))
                 .map(|_| AtomicU64::new(0))
                 .collect(),
-            cells: (0..nr_cpus).map(|_| Cell::new()).collect(),
+            cells: Blocks::none(nr_cpus),
             meta: RwLock::new(&META, None),
         }
     }
@@ -116,8 +118,14 @@ impl Slot {
                 .all(|cell| cell.load().in_flight() == 0)
     }
 
+    /// The word of `cpu`, made if this is the first time. Only what [`touch`](Self::touch) was told
+    /// of is looked at by others.
+    #[inline]
     pub(super) fn cell(&self, cpu: CpuId) -> &Cell {
-        &self.cells[cpu.index()]
+        match self.cells.get(cpu.index()) {
+            Some(cell) => cell,
+            None => self.cells.get_or_make(cpu.index(), Cell::new),
+        }
     }
 
     /// Makes passes over the subtree look at `cpu`.
@@ -142,13 +150,13 @@ impl Slot {
                 std::iter::from_fn(move || {
                     let bit = bits.trailing_zeros();
                     bits &= bits.wrapping_sub(1);
-                    (bit < u64::BITS).then(|| &self.cells[nth * 64 + bit as usize])
+                    (bit < u64::BITS).then(|| self.cell(CpuId::from_index(nth * 64 + bit as usize)))
                 })
             })
     }
 
-    pub(super) fn all_cells(&self) -> &[Cell] {
-        &self.cells
+    pub(super) fn all_cells(&self) -> impl Iterator<Item = &Cell> {
+        self.cells.iter().map(|(_, cell)| cell)
     }
 
     pub(super) fn holders(&self) -> u64 {

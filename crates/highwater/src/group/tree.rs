@@ -110,8 +110,9 @@ impl Shared {
 ///
 /// # Cost
 ///
-/// For each group, two cache lines for each CPU, allocated when its slot is first used and reused by
-/// later groups: 48 KiB on 384 CPUs.
+/// For each group, two cache lines for each CPU that has charged to it, and addresses of them: half a
+/// byte for each CPU of the machine, 128 bytes for each 16 of which one has charged. Later groups
+/// reuse it all.
 ///
 /// # Examples
 ///

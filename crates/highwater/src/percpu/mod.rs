@@ -41,6 +41,7 @@
 //! fallback to the caller; it gives up after a fixed number of aborts, where librseq's users loop.
 
 mod attempt;
+mod blocks;
 mod cells;
 mod fallback;
 mod home;
@@ -61,6 +62,7 @@ use fallback::Area;
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri)))]
 use rseq_x86_64::Area;
 
+pub(crate) use blocks::Blocks;
 pub use cells::{Added, Cells};
 pub use home::Home;
 pub(crate) use owned::{Claim, OwnedSlots, Owner, Place, WORDS};
