@@ -334,11 +334,10 @@ impl Cells {
     #[must_use]
     pub fn precise_sum(&self, word: usize) -> i64 {
         self.check_word(word);
-        let mut doubled = 0_i64;
-        self.touched[word].for_each(|slot| {
-            doubled = doubled.wrapping_add(self.doubled(slot, word));
-        });
-        doubled >> 1
+        let values = self.touched[word]
+            .iter()
+            .map(|slot| self.doubled(slot, word));
+        values.fold(0, i64::wrapping_add) >> 1
     }
 
     /// As [`precise_sum`](Self::precise_sum), of several words together; wraps where one does.

@@ -35,17 +35,6 @@ impl Touched {
         words.flat_map(|(nth, bits)| slots_of(nth, bits))
     }
 
-    /// Shows `visit` the marked slots, lowest first: the quickest way to most of them, and to few.
-    #[inline]
-    pub(super) fn for_each(&self, mut visit: impl FnMut(usize)) {
-        for (nth, mut bits) in self.words().enumerate() {
-            while bits != 0 {
-                visit(nth * 64 + bits.trailing_zeros() as usize);
-                bits &= bits - 1;
-            }
-        }
-    }
-
     /// The marks of the `nth` 64 slots.
     pub(super) fn bits(&self, nth: usize) -> u64 {
         // Relaxed: see the type.
