@@ -442,7 +442,7 @@ impl CounterTree {
     /// One load if the values lie further apart than the accuracy, else O(CPUs).
     #[must_use]
     pub fn precise_cmp_value(&self, value: i64) -> cmp::Ordering {
-        decided(self.approximate_cmp_value(value)).unwrap_or_else(|| self.precise_sum().cmp(&value))
+        precise_order_value((self.approximate_sum(), &|| self.precise_sum()), value)
     }
 
     /// Compares two sums, and walks the CPUs only as far as the approximate sums cannot tell: first
@@ -457,17 +457,10 @@ impl CounterTree {
     /// Two loads if the sums lie further apart than both accuracies, else O(CPUs).
     #[must_use]
     pub fn precise_cmp(&self, other: &Self) -> cmp::Ordering {
-        if other.accuracy().width() > self.accuracy().width() {
-            other.precise_cmp_narrower(self).reverse()
-        } else {
-            self.precise_cmp_narrower(other)
-        }
-    }
-
-    /// Compares with a counter whose interval is narrower, or was when somebody looked.
-    fn precise_cmp_narrower(&self, other: &Self) -> cmp::Ordering {
-        decided(self.approximate_cmp(other))
-            .unwrap_or_else(|| other.precise_cmp_value(self.precise_sum()).reverse())
+        precise_order(
+            (self.approximate_sum(), &|| self.precise_sum()),
+            (other.approximate_sum(), &|| other.precise_sum()),
+        )
     }
 
     /// How the per-CPU words are written.
@@ -503,6 +496,27 @@ fn decided(comparison: Comparison) -> Option<cmp::Ordering> {
         Comparison::Greater => Some(cmp::Ordering::Greater),
         Comparison::WithinAccuracy => None,
     }
+}
+
+/// A sum as its interval, and how to know it exactly.
+type Sum<'a> = (Estimate<i64>, &'a dyn Fn() -> i64);
+
+/// The order of two sums. Only where the intervals overlap is one known exactly, the one of the wider
+/// interval, and only if that leaves it open the other.
+fn precise_order(mine: Sum<'_>, theirs: Sum<'_>) -> cmp::Ordering {
+    let width = |sum: &Sum<'_>| sum.0.high.saturating_sub(sum.0.low);
+    decided(mine.0.compare(&theirs.0)).unwrap_or_else(|| {
+        if width(&theirs) > width(&mine) {
+            precise_order_value(mine, (theirs.1)())
+        } else {
+            precise_order_value(theirs, (mine.1)()).reverse()
+        }
+    })
+}
+
+/// The order of a sum and a value.
+fn precise_order_value(sum: Sum<'_>, value: i64) -> cmp::Ordering {
+    decided(sum.0.compare_value(value)).unwrap_or_else(|| (sum.1)().cmp(&value))
 }
 
 /// `value`, or zero where it is negative.

@@ -32,7 +32,7 @@ use std::cmp;
 use std::fmt;
 
 use super::trees::{MEMBERS_MAX, Trees};
-use super::{Accuracy, Climb, Layout, decided, positive};
+use super::{Accuracy, Climb, Layout, positive, precise_order, precise_order_value};
 use crate::percpu::{Home, Published};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicI64, AtomicU32, Ordering};
@@ -195,14 +195,7 @@ impl<const N: usize> CounterSet<N> {
     /// When there is no such member.
     #[must_use]
     pub fn approximate_sum(&self, member: usize) -> Estimate<i64> {
-        let early = self.early(member);
-        match self.trees.get() {
-            None => Accuracy::EXACT.around(early),
-            Some(trees) => {
-                let root = trees.root(member);
-                trees.accuracy(member).around(root.wrapping_add(early))
-            }
-        }
+        self.approximate_sum_of(&[member])
     }
 
     /// As [`approximate_sum`](Self::approximate_sum), of several members together: what their
@@ -303,8 +296,8 @@ impl<const N: usize> CounterSet<N> {
     /// When there is no such member.
     #[must_use]
     pub fn precise_cmp_value(&self, member: usize, value: i64) -> cmp::Ordering {
-        decided(self.approximate_cmp_value(member, value))
-            .unwrap_or_else(|| self.precise_sum(member).cmp(&value))
+        let approximate = self.approximate_sum(member);
+        precise_order_value((approximate, &|| self.precise_sum(member)), value)
     }
 
     /// Compares the sums of a member of two sets, and visits CPUs only as far as the approximate sums
@@ -316,14 +309,10 @@ impl<const N: usize> CounterSet<N> {
     #[must_use]
     pub fn precise_cmp(&self, member: usize, other: &Self) -> cmp::Ordering {
         let (mine, theirs) = (self.approximate_sum(member), other.approximate_sum(member));
-        decided(mine.compare(&theirs)).unwrap_or_else(|| {
-            if theirs.high.saturating_sub(theirs.low) > mine.high.saturating_sub(mine.low) {
-                self.precise_cmp_value(member, other.precise_sum(member))
-            } else {
-                let mine = self.precise_sum(member);
-                other.precise_cmp_value(member, mine).reverse()
-            }
-        })
+        precise_order(
+            (mine, &|| self.precise_sum(member)),
+            (theirs, &|| other.precise_sum(member)),
+        )
     }
 
     /// How far the approximate sum can be off at rest, given which CPUs have added so far.
