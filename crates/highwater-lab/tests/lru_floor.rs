@@ -12,13 +12,16 @@
     reason = "the promise asks to show both ratios; a skipped test says why"
 )]
 
+mod shared_traces;
+
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use highwater::units::Pages;
 use highwater_lab::models::Lru;
 use highwater_lab::replay::{Control, Replay, ReplayConfig, Report, TenantConfig, TraceInput};
 use highwater_lab::trace::{Format, KeyDirectory, ReaderOptions, Target, TraceReader};
+use shared_traces::shared_traces;
 
 /// What a replay may hit less than the exact LRU.
 const SLACK: f64 = 0.03;
@@ -69,19 +72,6 @@ const ALL: [Recorded; 9] = [
     },
     named("oltp-db/orm-busy.trace.xz", Format::U32Be),
 ];
-
-/// The folder of the recorded traces, or `None` with a line that says why.
-fn shared_traces() -> Option<PathBuf> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let named = std::env::var_os("HIGHWATER_TRACES").map(PathBuf::from);
-    let beside = ["../shared/traces", "../../../shared/traces"].map(|path| workspace.join(path));
-    let mut places = named.into_iter().chain(beside);
-    let found = places.find(|place| place.join("block-io").is_dir());
-    if found.is_none() {
-        eprintln!("skipped: no recorded traces; set HIGHWATER_TRACES to their folder");
-    }
-    found
-}
 
 impl Recorded {
     fn options(&self) -> ReaderOptions {

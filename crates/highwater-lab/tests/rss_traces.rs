@@ -12,14 +12,16 @@
     reason = "a skipped test says why, a failed one prints its seed"
 )]
 
+mod shared_traces;
+
 use std::collections::HashMap;
 use std::io::{Cursor, Read};
-use std::path::{Path, PathBuf};
 
 use highwater_lab::rss_trace::{
     Member, RssEventKind, RssTally, RssTrace, RssTraceError, Shipped, SpaceId,
 };
 use ruzstd::decoding::StreamingDecoder;
+use shared_traces::shared_traces;
 
 /// A parent forks a child, which replaces its image, is displaced by a foreign task, and ends.
 const VERSION_2: &str = "\
@@ -507,22 +509,6 @@ fn version_1_finds_the_same_spaces() {
     }
 }
 
-/// The folder of the recorded traces, or `None` with a printed reason.
-fn recorded() -> Option<PathBuf> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut places: Vec<PathBuf> = std::env::var_os("HIGHWATER_TRACES")
-        .map(PathBuf::from)
-        .into_iter()
-        .collect();
-    places.push(workspace.join("../shared/traces"));
-    places.push(workspace.join("../../../shared/traces"));
-    let found = places.iter().find(|place| place.join("kernel-mm").is_dir());
-    if found.is_none() {
-        eprintln!("skipped: no recorded traces; set HIGHWATER_TRACES to their folder");
-    }
-    Some(found?.join("kernel-mm"))
-}
-
 /// File, rss events, switches, spaces, hits, misses.
 const RECORDED: [(&str, [u64; 5]); 5] = [
     (
@@ -542,11 +528,11 @@ const RECORDED: [(&str, [u64; 5]); 5] = [
 // traces' description states; the rest is what this reader made of them, so that a change shows.
 #[test]
 fn recorded_traces_have_the_stated_counts() {
-    let Some(folder) = recorded() else {
+    let Some(folder) = shared_traces() else {
         return;
     };
     for (name, expected) in RECORDED {
-        let mut trace = RssTrace::open(folder.join(format!("{name}.txt.zst"))).unwrap();
+        let mut trace = RssTrace::open(folder.join(format!("kernel-mm/{name}.txt.zst"))).unwrap();
         let tally = RssTally::of(&mut trace).unwrap();
         eprintln!("{name}: {tally:?}");
         let got = [

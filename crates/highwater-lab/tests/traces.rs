@@ -11,11 +11,12 @@
     reason = "a skipped test says why, a failed one prints its seed"
 )]
 
+mod shared_traces;
 mod trace_support;
 
 use std::collections::HashSet;
 use std::io::{self, Cursor, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
@@ -24,6 +25,7 @@ use highwater_lab::trace::{
     Compression, Format, Lenient, Op, ReaderOptions, Request, Target, TraceError, TraceReader,
 };
 
+use shared_traces::shared_traces;
 use trace_support::{assert_ends, mutate, options, pages, seed};
 
 /// A row of the published table: file, bytes of an `arc` block, format where content does not tell
@@ -135,22 +137,6 @@ const TABLE: [Row; 18] = [
     )
     .named(Format::U32Be),
 ];
-
-/// The folder of the recorded traces, or `None` with a line that says why.
-fn shared_traces() -> Option<PathBuf> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut places: Vec<PathBuf> = std::env::var_os("HIGHWATER_TRACES")
-        .map(PathBuf::from)
-        .into_iter()
-        .collect();
-    places.push(workspace.join("../shared/traces"));
-    places.push(workspace.join("../../../shared/traces"));
-    let found = places.iter().find(|place| place.join("block-io").is_dir());
-    if found.is_none() {
-        eprintln!("skipped: no recorded traces; set HIGHWATER_TRACES to their folder");
-    }
-    found.cloned()
-}
 
 /// Every access of a trace, a key counted as one page of its own: the view of the table.
 fn accesses(trace: TraceReader) -> Vec<u64> {

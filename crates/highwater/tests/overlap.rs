@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use highwater::cache::{Access, Backing};
 use highwater::units::PAGE_BYTES;
-use highwater::{Background, Limits, Manager, Pages};
+use highwater::{Background, Group, Limits, Manager, Pages};
 use support::{TestFile, assert_empty, manager, mapped};
 
 /// Pages of zeros whose write-backs wait until they are let through, and then end as told.
@@ -89,6 +89,16 @@ impl Backing for Gate {
     }
 }
 
+/// One dirty page of each, charged to `group`, whose file stays open: the close would write it.
+fn two_dirty_pages(hw: &Manager, group: &Group, gates: [&Arc<Gate>; 2]) {
+    for gate in gates {
+        let file = hw.open_backing(Arc::clone(gate) as Arc<dyn Backing>, Access::ReadWrite);
+        let map = hw.space(group).map_file(&file.unwrap(), 0..8).unwrap();
+        map.write(0).unwrap()[0] = 1;
+        std::mem::forget(map);
+    }
+}
+
 #[test]
 fn a_charge_sees_the_room_that_another_made_while_it_looked() {
     // Goal: a refusal is about a moment at which nothing could be had. Method: two dirty pages fill a
@@ -100,13 +110,7 @@ fn a_charge_sees_the_room_that_another_made_while_it_looked() {
         .root()
         .child("full", Limits::max(Pages(2).bytes()))
         .unwrap();
-    for gate in [&first, &second] {
-        let file = hw.open_backing(Arc::clone(gate) as Arc<dyn Backing>, Access::ReadWrite);
-        let map = hw.space(&group).map_file(&file.unwrap(), 0..8).unwrap();
-        map.write(0).unwrap()[0] = 1;
-        // Kept open: the close would write.
-        std::mem::forget(map);
-    }
+    two_dirty_pages(&hw, &group, [&first, &second]);
     std::thread::scope(|scope| {
         let dropping = scope.spawn(|| hw.drop_caches());
         first.wait_for_a_write();
@@ -126,12 +130,7 @@ fn a_maximum_sees_the_room_that_another_made_while_it_looked() {
     let hw = manager(64);
     let (first, second) = (Gate::closed(), Gate::closed());
     let group = hw.root().child("full", Limits::default()).unwrap();
-    for gate in [&first, &second] {
-        let file = hw.open_backing(Arc::clone(gate) as Arc<dyn Backing>, Access::ReadWrite);
-        let map = hw.space(&group).map_file(&file.unwrap(), 0..8).unwrap();
-        map.write(0).unwrap()[0] = 1;
-        std::mem::forget(map);
-    }
+    two_dirty_pages(&hw, &group, [&first, &second]);
     std::thread::scope(|scope| {
         let dropping = scope.spawn(|| hw.drop_caches());
         first.wait_for_a_write();
