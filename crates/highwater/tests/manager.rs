@@ -225,7 +225,11 @@ fn charges_make_the_cache_give_way_and_victims_are_told() {
     let work = small.charge(Pages(200).bytes()).unwrap();
     assert_eq!(*told.lock().unwrap(), [(large.node().path(), Pages(350))]);
     assert_eq!(hw.snapshot().counter("oom_kill"), 1);
-    assert_eq!(large.events().oom, 1);
+    assert_eq!((large.events().oom, large.events_local().oom_kill), (0, 1));
+    assert_eq!(
+        (hw.root().events().oom_kill, hw.root().events_local().oom),
+        (1, 1)
+    );
     drop(work);
     drop(_kept);
     assert_empty(&hw);

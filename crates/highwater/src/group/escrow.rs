@@ -42,6 +42,7 @@ use super::DEPTH_MAX;
 use super::cell::{Cell, GRANT_MAX, Word};
 use super::error::ChargeError;
 use super::judge::{Full, Verdict};
+use super::limits::Event;
 use super::slot::Slot;
 use super::tree::{Core, GroupKey, Shape};
 
@@ -142,7 +143,7 @@ impl Core {
     /// Counts a refusal and says why.
     fn refuse(&self, full: &Full, pages: u64) -> ChargeError {
         if let Some(meta) = &*self.slot(full.group).meta.read() {
-            meta.events_max.add(1);
+            meta.record(Event::Max);
         }
         ChargeError::OverMax {
             group: full.group,

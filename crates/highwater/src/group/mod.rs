@@ -22,6 +22,7 @@
 //! |---|---|
 //! | `cell` | the token word of one CPU of one group: tokens, operations in flight, sequence |
 //! | `ledger` | reservations and maximum of one group, changed in one atomic step |
+//! | `limits` | what is set and what happened: limits and events |
 //! | `slot` | memory of groups, reused by later ones, found by id without a lock |
 //! | `escrow` | charge, uncharge, refill |
 //! | `judge` | steal; when a refusal is proven; reads of usage |
@@ -41,6 +42,7 @@ mod cell;
 mod ledger;
 mod slot;
 mod error;
+mod limits;
 mod judge;
 mod escrow;
 mod tree;
@@ -54,53 +56,11 @@ mod tests;
 
 pub use charge::Charge;
 pub use error::{ChargeError, ChildError, MaxError, RemoveError};
+pub use limits::{GroupEvents, Limits};
 pub use node::GroupNode;
 pub use oom::LeafGroup;
 pub use tree::{GroupKey, GroupTree};
 
-use crate::units::{Bytes, Pages};
-
 /// Deepest level of a group; the root's is 0. Chosen: above any tenant, session, query and operator
 /// nesting in use, and small enough for a charge to keep one number for each level on its stack.
 pub const DEPTH_MAX: u32 = 64;
-
-/// What a group may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct Limits {
-    /// Hard limit of the group and its descendants together; [`Pages::MAX`] for none.
-    pub max: Pages,
-}
-
-impl Limits {
-    /// A hard limit of the whole pages in `bytes`, and no other limit.
-    #[must_use]
-    pub const fn max(bytes: Bytes) -> Self {
-        Self::max_pages(bytes.pages_floor())
-    }
-
-    /// A hard limit of `pages`, and no other limit.
-    #[must_use]
-    pub const fn max_pages(pages: Pages) -> Self {
-        Self { max: pages }
-    }
-}
-
-impl Default for Limits {
-    /// No limit.
-    fn default() -> Self {
-        Self::max_pages(Pages::MAX)
-    }
-}
-
-/// How often a group ran into its limits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct GroupEvents {
-    /// Charges, to the group or a descendant, that were refused because of this group's maximum.
-    pub max: u64,
-    /// Times that memory was out in the group, as recorded by whoever noticed.
-    pub oom: u64,
-}

@@ -2,15 +2,15 @@
 
 use std::fmt;
 
+use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicI64};
-use crate::sync::{Arc, StatCell};
 use crate::units::{CpuId, Estimate, GroupId, Pages};
 
 use super::charge::Charge;
 use super::error::{ChargeError, ChildError, MaxError};
+use super::limits::{Events, Limits, Settings};
 use super::slot::Slot;
 use super::tree::{Core, GroupKey, GroupTree, Shared};
-use super::{GroupEvents, Limits};
 
 /// What never changes in the life of a group.
 #[derive(Debug)]
@@ -19,8 +19,8 @@ pub(super) struct Meta {
     pub(super) name: Box<str>,
     pub(super) parent: Option<Arc<Self>>,
     pub(super) depth: u32,
-    pub(super) events_max: StatCell,
-    events_oom: StatCell,
+    pub(super) settings: Settings,
+    pub(super) events: Events,
     /// Written by: whoever sets it. Read by: selection, and the creation of a child. Publishes:
     /// nothing.
     pub(super) oom_score_adj: AtomicI64,
@@ -37,23 +37,28 @@ impl Meta {
             name: "".into(),
             parent: None,
             depth: 0,
-            events_max: StatCell::new(),
-            events_oom: StatCell::new(),
+            settings: Settings::new(Limits::default()),
+            events: Events::default(),
             oom_score_adj: AtomicI64::new(0),
             is_oom_victim: AtomicBool::new(false),
         }
     }
 
     /// For a group that is about to move into `slot`.
-    pub(super) fn child(parent: &Arc<Self>, name: &str, id: GroupId, slot: &Slot) -> Self {
+    pub(super) fn child(
+        parent: &Arc<Self>,
+        name: &str,
+        limits: Limits,
+        (id, slot): (GroupId, &Slot),
+    ) -> Self {
         let incarnation = slot.incarnation() + 1;
         Self {
             key: GroupKey { id, incarnation },
             name: name.into(),
             parent: Some(Arc::clone(parent)),
             depth: parent.depth + 1,
-            events_max: StatCell::new(),
-            events_oom: StatCell::new(),
+            settings: Settings::new(limits),
+            events: Events::default(),
             oom_score_adj: AtomicI64::new(parent.oom_score_adj().get().into()),
             is_oom_victim: AtomicBool::new(false),
         }
@@ -329,11 +334,9 @@ impl GroupNode {
         self.unless_gone(self.core().peak(self.id()), Estimate::exact(Pages::ZERO))
     }
 
-    /// The limits as they are now.
-    #[must_use]
-    pub fn limits(&self) -> Limits {
-        let max = self.slot().ledger.balance().max;
-        Limits::max_pages(self.unless_gone(max, Pages::ZERO))
+    /// The maximum as it is now; zero when the group is gone.
+    pub(super) fn max(&self) -> Pages {
+        self.unless_gone(self.slot().ledger.balance().max, Pages::ZERO)
     }
 
     /// Sets the maximum. From the moment it is installed no charge brings the subtree above it.
@@ -350,20 +353,6 @@ impl GroupNode {
     /// to a group of the subtree. Loads as [`GroupNode::usage_precise`].
     pub fn set_max(&self, max: Pages) -> Result<(), MaxError> {
         self.core().set_max(self.meta.key, max)
-    }
-
-    /// What has happened to the group since it was created.
-    #[must_use]
-    pub fn events(&self) -> GroupEvents {
-        GroupEvents {
-            max: self.meta.events_max.get(),
-            oom: self.meta.events_oom.get(),
-        }
-    }
-
-    /// Counts that memory was out in this group, for [`GroupNode::events`].
-    pub fn record_oom(&self) {
-        self.meta.events_oom.add(1);
     }
 
     /// What was just read from the slot, or `gone` when that may describe a later group.

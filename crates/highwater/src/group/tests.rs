@@ -345,7 +345,7 @@ impl Model {
             assert_eq!(node.usage_precise(), used, "{}", node.path());
             assert!(node.usage().contains(used), "{:?} for {used}", node.usage());
             assert_eq!(node.is_removed(), member.is_removed);
-            assert_eq!(node.events().max, member.refused);
+            assert_eq!(node.events_local().max, member.refused);
             if !member.is_removed {
                 let (reserved, peak) = (node.usage().high, node.peak());
                 assert_eq!(node.escrowed(), reserved - used);

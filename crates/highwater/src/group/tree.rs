@@ -376,7 +376,7 @@ impl Core {
         };
         slot.prepare(Some(above));
         slot.ledger.force_max(limits.max);
-        let meta = Arc::new(Meta::child(parent, name, id, slot));
+        let meta = Arc::new(Meta::child(parent, name, limits, (id, slot)));
         *slot.meta.write() = Some(Arc::clone(&meta));
         let incarnation = slot.step_incarnation();
         debug_assert_eq!(incarnation, meta.key.incarnation, "one group for each life");

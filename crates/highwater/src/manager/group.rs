@@ -113,6 +113,33 @@ impl Group {
         self.shared.core.set_max(&self.node, max.pages_floor())
     }
 
+    /// Sets all limits of the group; the maximum as [`set_max`](Self::set_max) does.
+    ///
+    /// # Errors
+    ///
+    /// As [`set_max`](Self::set_max). All limits are set.
+    pub fn set_limits(&self, limits: Limits) -> Result<(), MaxError> {
+        self.node.set_min(limits.min);
+        self.node.set_low(limits.low);
+        self.node.set_high(limits.high);
+        self.shared.core.set_max(&self.node, limits.max)
+    }
+
+    /// Sets the group's hard protection.
+    pub fn set_min(&self, min: Bytes) {
+        self.node.set_min(min.pages_floor());
+    }
+
+    /// Sets the group's soft protection.
+    pub fn set_low(&self, low: Bytes) {
+        self.node.set_low(low.pages_floor());
+    }
+
+    /// Sets the point above which the group is throttled.
+    pub fn set_high(&self, high: Bytes) {
+        self.node.set_high(high.pages_floor());
+    }
+
     /// How willingly the group is stopped when memory is out.
     #[must_use]
     pub fn oom_score_adj(&self) -> OomScoreAdj {
@@ -143,10 +170,16 @@ impl Group {
         self.node.exit_oom_victim();
     }
 
-    /// How often limits were met.
+    /// How often limits were met by the group and its descendants.
     #[must_use]
     pub fn events(&self) -> GroupEvents {
         self.node.events()
+    }
+
+    /// How often limits were met by the group itself.
+    #[must_use]
+    pub fn events_local(&self) -> GroupEvents {
+        self.node.events_local()
     }
 
     /// Pages of files on the group's own lists.

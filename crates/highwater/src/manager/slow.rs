@@ -338,7 +338,8 @@ impl Core {
                 effort.told.push(victim.record().id);
                 effort.told.victims += 1;
                 self.stats.oom_kill.add(1);
-                victim.node().record_oom();
+                target.record_oom();
+                victim.node().record_oom_kill();
                 handler(&victim);
             }
             Decision::Wait { dying, .. } => {

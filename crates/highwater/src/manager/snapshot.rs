@@ -5,7 +5,7 @@ use std::fmt;
 use super::{Core, vmstat};
 use crate::cache::PageCache;
 use crate::frame::{FrameCounts, FramePool, Watermarks};
-use crate::group::GroupNode;
+use crate::group::{GroupEvents, GroupNode};
 use crate::reclaim::{ListSizes, Reclaim};
 use crate::sync::LockEvents;
 use crate::units::{Estimate, GroupId, Pages};
@@ -40,14 +40,20 @@ pub struct GroupSnapshot {
     pub usage: Estimate<Pages>,
     /// The most they have used.
     pub peak: Estimate<Pages>,
+    /// Its hard protection.
+    pub min: Pages,
+    /// Its soft protection.
+    pub low: Pages,
+    /// Its throttle point; none if it has none.
+    pub high: Option<Pages>,
     /// Its maximum; none if it has no limit of its own.
     pub max: Option<Pages>,
     /// Pages of files on its own lists.
     pub lists: ListSizes,
-    /// Charges that met its maximum.
-    pub max_events: u64,
-    /// Times that it was told to stop.
-    pub oom_events: u64,
+    /// What happened to it and its descendants.
+    pub events: GroupEvents,
+    /// What happened to the group itself.
+    pub events_local: GroupEvents,
 }
 
 impl Snapshot {
@@ -87,16 +93,20 @@ impl Snapshot {
 
 impl GroupSnapshot {
     fn take(core: &Core, group: &GroupNode) -> Self {
-        let (max, events) = (group.limits().max, group.events());
+        let limits = group.limits();
+        let set = |limit| (limit < Pages::MAX).then_some(limit);
         Self {
             id: group.id(),
             path: group.path(),
             usage: group.usage(),
             peak: group.peak(),
-            max: (max < Pages::MAX).then_some(max),
+            min: limits.min,
+            low: limits.low,
+            high: set(limits.high),
+            max: set(limits.max),
             lists: core.reclaim.list_sizes(group),
-            max_events: events.max,
-            oom_events: events.oom,
+            events: group.events(),
+            events_local: group.events_local(),
         }
     }
 }
@@ -149,6 +159,12 @@ impl fmt::Display for Snapshot {
             match group.max {
                 Some(max) => write!(f, ", max {max}")?,
                 None => write!(f, ", no max")?,
+            }
+            if let Some(high) = group.high {
+                write!(f, ", high {high}")?;
+            }
+            if group.low.max(group.min) > Pages::ZERO {
+                write!(f, ", low {}, min {}", group.low, group.min)?;
             }
             writeln!(f, ", inactive {}, active {}", inactive.0, active.0)?;
         }

@@ -1,0 +1,364 @@
+//! What a group may use, what is kept for it, and how often it ran into either.
+//!
+//! The names are those of `memory.min`, `memory.low`, `memory.high`, `memory.max` and of the fields
+//! of `memory.events`. This layer enforces `max` alone: `escrow.rs`. The other three are settings
+//! that reclaim and throttling read, and their events are recorded by whoever acts on them.
+//!
+//! An event is counted at the group that it happened to (`memory.events.local`) and in the subtree
+//! of each of its ancestors (`memory.events`), which so keep the events of groups that are removed.
+//!
+//! Source: accounting spec 8.5, 8.7.
+
+use crate::sync::StatCell;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::units::{Bytes, Pages};
+
+use super::error::MaxError;
+use super::node::{GroupNode, Meta};
+
+/// What a group may use, and what is kept for it.
+///
+/// # Examples
+///
+/// ```
+/// use highwater::Limits;
+/// use highwater::units::{Bytes, Pages};
+///
+/// let limits = Limits::max(Bytes::mib(64)).with_high(Bytes::mib(60)).with_low(Bytes::mib(16));
+/// assert_eq!(limits.low, Pages(4096));
+/// assert_eq!((limits.min, Limits::default().max), (Pages::ZERO, Pages::MAX));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Limits {
+    /// Hard protection: reclaim takes nothing from the group while it uses no more than this, as far
+    /// as its ancestors are protected themselves.
+    pub min: Pages,
+    /// Soft protection: as `min`, until nothing else is left to reclaim.
+    pub low: Pages,
+    /// Throttle point: who charges above it reclaims and is slowed down; [`Pages::MAX`] for none.
+    pub high: Pages,
+    /// Hard limit of the group and its descendants together; [`Pages::MAX`] for none.
+    pub max: Pages,
+}
+
+impl Limits {
+    /// A hard limit of the whole pages in `bytes`, and nothing else.
+    #[must_use]
+    pub const fn max(bytes: Bytes) -> Self {
+        Self::max_pages(bytes.pages_floor())
+    }
+
+    /// A hard limit of `pages`, and nothing else.
+    #[must_use]
+    pub const fn max_pages(pages: Pages) -> Self {
+        Self {
+            min: Pages::ZERO,
+            low: Pages::ZERO,
+            high: Pages::MAX,
+            max: pages,
+        }
+    }
+
+    /// The same with a hard protection of the whole pages in `bytes`.
+    #[must_use]
+    pub const fn with_min(mut self, bytes: Bytes) -> Self {
+        self.min = bytes.pages_floor();
+        self
+    }
+
+    /// The same with a soft protection of the whole pages in `bytes`.
+    #[must_use]
+    pub const fn with_low(mut self, bytes: Bytes) -> Self {
+        self.low = bytes.pages_floor();
+        self
+    }
+
+    /// The same with a throttle point of the whole pages in `bytes`.
+    #[must_use]
+    pub const fn with_high(mut self, bytes: Bytes) -> Self {
+        self.high = bytes.pages_floor();
+        self
+    }
+
+    /// The same with a hard limit of the whole pages in `bytes`.
+    #[must_use]
+    pub const fn with_max(mut self, bytes: Bytes) -> Self {
+        self.max = bytes.pages_floor();
+        self
+    }
+}
+
+impl Default for Limits {
+    /// No limit, nothing protected.
+    fn default() -> Self {
+        Self::max_pages(Pages::MAX)
+    }
+}
+
+/// How often a group ran into its limits. Counts begin at zero with the group and never fall.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct GroupEvents {
+    /// Times that the group was reclaimed from although it used no more than its `low`.
+    pub low: u64,
+    /// Times that a charge found the group above its `high`.
+    pub high: u64,
+    /// Charges that its `max` refused.
+    pub max: u64,
+    /// Forced charges that took it above its `max`, or further above it.
+    pub debt: u64,
+    /// Times that memory was out in it: no room, and nothing to reclaim.
+    pub oom: u64,
+    /// Times that it was told to stop so that others have memory.
+    pub oom_kill: u64,
+}
+
+/// The limits of a group that this layer only keeps. `max` is in the group's ledger.
+#[derive(Debug)]
+pub(super) struct Settings {
+    /// Written by: whoever sets it. Read by: reclaim. Publishes: nothing.
+    min: AtomicU64,
+    /// As `min`.
+    low: AtomicU64,
+    /// As `min`; also read by throttling.
+    high: AtomicU64,
+}
+
+impl Settings {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            min: AtomicU64::new(limits.min.0),
+            low: AtomicU64::new(limits.low.0),
+            high: AtomicU64::new(limits.high.0),
+        }
+    }
+
+    fn with_max(&self, max: Pages) -> Limits {
+        // Relaxed, here and below: each is a setting by itself, and a pass that runs meanwhile may
+        // take the former one.
+        Limits {
+            min: Pages(self.min.load(Ordering::Relaxed)),
+            low: Pages(self.low.load(Ordering::Relaxed)),
+            high: Pages(self.high.load(Ordering::Relaxed)),
+            max,
+        }
+    }
+}
+
+/// Something that happened to a group because of its limits.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Event {
+    Low,
+    High,
+    Max,
+    Debt,
+    Oom,
+    OomKill,
+}
+
+/// Counts of events of one group, or of one subtree.
+#[derive(Debug, Default)]
+struct Tally([StatCell; 6]);
+
+impl Tally {
+    fn cell(&self, event: Event) -> &StatCell {
+        &self.0[event as usize]
+    }
+
+    fn read(&self) -> GroupEvents {
+        let count = |event| self.cell(event).get();
+        GroupEvents {
+            low: count(Event::Low),
+            high: count(Event::High),
+            max: count(Event::Max),
+            debt: count(Event::Debt),
+            oom: count(Event::Oom),
+            oom_kill: count(Event::OomKill),
+        }
+    }
+}
+
+/// The events of a group and those of its subtree.
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    local: Tally,
+    subtree: Tally,
+}
+
+impl Meta {
+    /// Counts an event at the group, and in the subtrees that it is in.
+    pub(super) fn record(&self, event: Event) {
+        self.events.local.cell(event).add(1);
+        for meta in std::iter::successors(Some(self), |meta| meta.parent.as_deref()) {
+            meta.events.subtree.cell(event).add(1);
+        }
+    }
+}
+
+impl GroupNode {
+    /// The limits as they are now, each by itself: who changes several is not seen all at once.
+    /// Those of a removed group protect nothing, and its maximum is zero once it is gone.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.meta().settings.with_max(self.max())
+    }
+
+    /// Sets all limits.
+    ///
+    /// # Errors
+    ///
+    /// As [`GroupNode::set_max`]; the other limits are set all the same, unless the group is removed.
+    ///
+    /// # Cost
+    ///
+    /// As [`GroupNode::set_max`].
+    pub fn set_limits(&self, limits: Limits) -> Result<(), MaxError> {
+        self.set_min(limits.min);
+        self.set_low(limits.low);
+        self.set_high(limits.high);
+        self.set_max(limits.max)
+    }
+
+    /// Sets the hard protection.
+    ///
+    /// # Cost
+    ///
+    /// One store.
+    pub fn set_min(&self, min: Pages) {
+        // Relaxed: see `Settings`.
+        self.meta().settings.min.store(min.0, Ordering::Relaxed);
+    }
+
+    /// Sets the soft protection.
+    ///
+    /// # Cost
+    ///
+    /// One store.
+    pub fn set_low(&self, low: Pages) {
+        // Relaxed: see `Settings`.
+        self.meta().settings.low.store(low.0, Ordering::Relaxed);
+    }
+
+    /// Sets the throttle point.
+    ///
+    /// # Cost
+    ///
+    /// One store.
+    pub fn set_high(&self, high: Pages) {
+        // Relaxed: see `Settings`.
+        self.meta().settings.high.store(high.0, Ordering::Relaxed);
+    }
+
+    /// What has happened to the group and its descendants, also those removed since, as
+    /// `memory.events` shows it.
+    #[must_use]
+    pub fn events(&self) -> GroupEvents {
+        self.meta().events.subtree.read()
+    }
+
+    /// What has happened to the group itself, as `memory.events.local` shows it.
+    #[must_use]
+    pub fn events_local(&self) -> GroupEvents {
+        self.meta().events.local.read()
+    }
+
+    /// Counts that the group was reclaimed from although it used no more than its `low`.
+    ///
+    /// # Cost
+    ///
+    /// Here and in the others: two additions to shared counts, and one for each ancestor.
+    pub fn record_low(&self) {
+        self.meta().record(Event::Low);
+    }
+
+    /// Counts that a charge found the group above its `high`.
+    pub fn record_high(&self) {
+        self.meta().record(Event::High);
+    }
+
+    /// Counts that memory was out in this group.
+    pub fn record_oom(&self) {
+        self.meta().record(Event::Oom);
+    }
+
+    /// Counts that this group was told to stop.
+    pub fn record_oom_kill(&self) {
+        self.meta().record(Event::OomKill);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::group::GroupTree;
+
+    // Goal: limits are read as they were set, together or one by one, and a later group of the same
+    // slot begins with its own.
+    #[test]
+    fn limits_are_read_as_they_were_set() {
+        let tree = GroupTree::new(2);
+        let limits = Limits::max(Bytes::kib(400))
+            .with_min(Bytes::kib(40))
+            .with_low(Bytes(83_000))
+            .with_high(Bytes::kib(320));
+        let group = tree.root().child("a", limits).unwrap();
+        assert_eq!(group.limits(), limits);
+        assert_eq!(limits.low, Pages(20), "rounded down");
+        group.set_min(Pages(1));
+        group.set_low(Pages(2));
+        group.set_high(Pages(3));
+        assert_eq!(group.set_max(Pages(4)), Ok(()));
+        let read = group.limits();
+        assert_eq!(
+            [read.min, read.low, read.high, read.max].map(|p| p.0),
+            [1, 2, 3, 4]
+        );
+        assert_eq!(group.set_limits(limits.with_max(Bytes::mib(4))), Ok(()));
+        assert_eq!(
+            (group.limits().max, group.limits().min),
+            (Pages(1024), Pages(10))
+        );
+        tree.remove(&group).unwrap();
+        let removed = MaxError::Removed { group: group.id() };
+        assert_eq!(group.set_limits(limits), Err(removed));
+        let next = tree.root().child("b", Limits::default()).unwrap();
+        assert_eq!((next.id(), next.limits()), (group.id(), Limits::default()));
+    }
+
+    // Goal: an event counts once at its group and once in each subtree above it, and stays in those
+    // when the group is removed.
+    #[test]
+    fn events_are_kept_by_the_ancestors_of_a_removed_group() {
+        let tree = GroupTree::new(1);
+        let parent = tree.root().child("parent", Limits::default()).unwrap();
+        let child = parent.child("child", Limits::max_pages(Pages(3))).unwrap();
+        assert!(child.try_charge(Pages(4)).is_err());
+        child.record_low();
+        child.record_high();
+        child.record_oom();
+        child.record_oom_kill();
+        parent.record_oom();
+        let events = GroupEvents {
+            low: 1,
+            high: 1,
+            max: 1,
+            debt: 0,
+            oom: 1,
+            oom_kill: 1,
+        };
+        assert_eq!((child.events(), child.events_local()), (events, events));
+        let local = GroupEvents {
+            oom: 1,
+            ..GroupEvents::default()
+        };
+        tree.remove(&child).unwrap();
+        for group in [&parent, &tree.root()] {
+            assert_eq!(group.events(), GroupEvents { oom: 2, ..events });
+        }
+        assert_eq!(parent.events_local(), local);
+        assert_eq!(tree.root().events_local(), GroupEvents::default());
+    }
+}
