@@ -52,6 +52,8 @@ mod oom;
 #[cfg(all(test, loom))]
 mod loom;
 #[cfg(all(test, not(loom)))]
+mod model;
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use charge::Charge;

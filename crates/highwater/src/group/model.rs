@@ -1,0 +1,395 @@
+//! Random operations against a sequential model that counts every page on every ancestor.
+
+use std::collections::HashMap;
+
+use super::{Charge, ChargeError, ChildError, DEPTH_MAX, GroupTree, Limits};
+use super::{GroupNode, MaxError, RemoveError};
+use crate::units::{CpuId, Pages};
+
+/// Says which seed a failing test ran with.
+struct Seeded(u64);
+
+impl Drop for Seeded {
+    #[expect(clippy::print_stderr, reason = "a failing test names its seed")]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("replay with SEED={}", self.0);
+        }
+    }
+}
+
+/// The seeds to run: the one in the environment, else `count` fixed ones.
+fn seeds(count: u64) -> Vec<u64> {
+    match std::env::var("SEED") {
+        Ok(seed) => vec![seed.parse().expect("SEED is a number")],
+        Err(_) => (1..=count).collect(),
+    }
+}
+
+/// One group as the model knows it.
+struct Member {
+    node: GroupNode,
+    parent: Option<usize>,
+    depth: u32,
+    is_removed: bool,
+    children: usize,
+    max: u64,
+    used: u64,
+    peak: u64,
+    peak_shown: u64,
+    refused: u64,
+    guards: Vec<Charge>,
+    disowned: u64,
+}
+
+/// The tree under test and what the model says about it.
+struct Model {
+    rng: fastrand::Rng,
+    tree: GroupTree,
+    members: Vec<Member>,
+    nr_named: usize,
+}
+
+impl Model {
+    fn new(nr_cpus: usize, seed: u64) -> Self {
+        let tree = GroupTree::new(nr_cpus);
+        let root = Member {
+            node: tree.root(),
+            parent: None,
+            depth: 0,
+            is_removed: false,
+            children: 0,
+            max: Pages::MAX.0,
+            used: 0,
+            peak: 0,
+            peak_shown: 0,
+            refused: 0,
+            guards: Vec::new(),
+            disowned: 0,
+        };
+        Self {
+            rng: fastrand::Rng::with_seed(seed),
+            tree,
+            members: vec![root],
+            nr_named: 0,
+        }
+    }
+
+    fn cpu(&mut self) -> CpuId {
+        CpuId::from_index(self.rng.usize(..self.tree.nr_cpus()))
+    }
+
+    fn any(&mut self) -> usize {
+        self.rng.usize(..self.members.len())
+    }
+
+    fn pages(&mut self) -> u64 {
+        match self.rng.u8(..8) {
+            0 => 0,
+            1 => self.rng.u64(..700),
+            2..4 => self.rng.u64(..70),
+            _ => self.rng.u64(1..4),
+        }
+    }
+
+    fn limit(&mut self) -> u64 {
+        match self.rng.u8(..8) {
+            0 => self.rng.u64(..3),
+            1..3 => self.rng.u64(..40),
+            3..6 => self.rng.u64(..3000),
+            _ => Pages::MAX.0,
+        }
+    }
+
+    fn chain(&self, of: usize) -> Vec<usize> {
+        std::iter::successors(Some(of), |at| self.members[*at].parent).collect()
+    }
+
+    /// The lowest group that has no room for `pages` more.
+    fn refuser(&self, at: usize, pages: u64) -> Option<usize> {
+        self.chain(at).into_iter().find(|at| {
+            self.members[*at].used + pages > self.members[*at].max.max(self.members[*at].used)
+        })
+    }
+
+    fn add(&mut self, at: usize, pages: u64) {
+        for at in self.chain(at) {
+            let member = &mut self.members[at];
+            member.used += pages;
+            member.peak = member.peak.max(member.used);
+        }
+    }
+
+    fn subtract(&mut self, at: usize, pages: u64) {
+        for at in self.chain(at) {
+            self.members[at].used -= pages;
+        }
+    }
+
+    /// Checks the outcome of a charge against the model, and counts it.
+    fn expect_charge(&mut self, at: usize, pages: u64, outcome: Result<(), ChargeError>) {
+        let expected = if self.members[at].is_removed {
+            Err(ChargeError::Removed {
+                group: self.members[at].node.id(),
+            })
+        } else if let Some(refuser) = self.refuser(at, pages) {
+            let member = &mut self.members[refuser];
+            member.refused += 1;
+            let Err(ChargeError::OverMax { escrowed, .. }) = outcome else {
+                panic!(
+                    "{} took {pages} pages too many: {outcome:?}",
+                    member.node.path()
+                );
+            };
+            assert!(escrowed == Pages::ZERO || pages > member.max);
+            Err(ChargeError::OverMax {
+                group: member.node.id(),
+                requested: Pages(pages),
+                max: Pages(member.max),
+                usage: Pages(member.used),
+                escrowed,
+            })
+        } else {
+            self.add(at, pages);
+            Ok(())
+        };
+        assert_eq!(outcome, expected, "charging {pages} pages");
+    }
+
+    fn create(&mut self) {
+        // Half of the time below the newest group, so that chains get deep.
+        let at = if self.rng.bool() {
+            self.members.len() - 1
+        } else {
+            self.any()
+        };
+        self.nr_named += 1;
+        let (name, max) = (format!("g{}", self.nr_named), self.limit());
+        let parent = &mut self.members[at];
+        let id = parent.node.id();
+        match parent.node.child(&name, Limits::max_pages(Pages(max))) {
+            Ok(node) => {
+                assert!(!parent.is_removed && parent.depth < DEPTH_MAX);
+                parent.children += 1;
+                let depth = parent.depth + 1;
+                assert!(node.is_descendant_of(&parent.node) && node.depth() == depth);
+                self.members.push(Member {
+                    node,
+                    parent: Some(at),
+                    depth,
+                    is_removed: false,
+                    children: 0,
+                    max,
+                    used: 0,
+                    peak: 0,
+                    peak_shown: 0,
+                    refused: 0,
+                    guards: Vec::new(),
+                    disowned: 0,
+                });
+            }
+            Err(ChildError::Removed { parent: of }) => assert!(parent.is_removed && of == id),
+            Err(error) => {
+                let depth = DEPTH_MAX;
+                assert_eq!(error, ChildError::TooDeep { parent: id, depth });
+                assert_eq!(parent.depth, depth);
+            }
+        }
+    }
+
+    fn remove(&mut self) {
+        let at = self.any();
+        let member = &mut self.members[at];
+        let group = member.node.id();
+        let expected = match member.parent {
+            None => Err(RemoveError::IsRoot),
+            Some(_) if member.is_removed => Err(RemoveError::Removed { group }),
+            Some(_) if member.children > 0 => Err(RemoveError::HasChildren {
+                group,
+                children: member.children,
+            }),
+            Some(_) => Ok(()),
+        };
+        assert_eq!(self.tree.remove(&member.node), expected);
+        if expected.is_ok() {
+            member.is_removed = true;
+            let parent = member.parent.expect("the root is not removed");
+            self.members[parent].children -= 1;
+        }
+    }
+
+    fn charge(&mut self) {
+        let (at, pages, cpu) = (self.any(), self.pages(), self.cpu());
+        let outcome = self.members[at].node.try_charge_on(cpu, Pages(pages));
+        let summary = outcome.as_ref().map(drop).map_err(|error| *error);
+        self.expect_charge(at, pages, summary);
+        self.members[at].guards.extend(outcome);
+    }
+
+    /// Takes a random guard of a random group.
+    fn guard(&mut self) -> Option<(usize, Charge)> {
+        let at = self.any();
+        let nr_guards = self.members[at].guards.len();
+        let nth = (nr_guards > 0).then(|| self.rng.usize(..nr_guards))?;
+        Some((at, self.members[at].guards.swap_remove(nth)))
+    }
+
+    fn resize(&mut self) {
+        let Some((at, mut guard)) = self.guard() else {
+            return;
+        };
+        let cpu = self.cpu();
+        match self.rng.u8(..6) {
+            0 => {
+                let pages = self.pages();
+                let before = guard.pages();
+                let outcome = guard.try_grow_on(cpu, Pages(pages));
+                let grown = if outcome.is_ok() { pages } else { 0 };
+                assert_eq!(guard.pages(), before + Pages(grown));
+                self.expect_charge(at, pages, outcome);
+            }
+            1 => {
+                let pages = self.rng.u64(..=guard.pages().0);
+                guard.shrink_on(cpu, Pages(pages));
+                self.subtract(at, pages);
+            }
+            2 => {
+                let half = guard.split(Pages(self.rng.u64(..=guard.pages().0)));
+                self.members[at].guards.push(half);
+            }
+            3 => {
+                self.members[at].disowned += guard.disown().0;
+                return;
+            }
+            _ => {
+                self.subtract(at, guard.pages().0);
+                drop(guard);
+                return;
+            }
+        }
+        self.members[at].guards.push(guard);
+    }
+
+    fn uncharge_disowned(&mut self) {
+        let (at, cpu) = (self.any(), self.cpu());
+        let held = self.members[at].disowned;
+        if held == 0 {
+            return;
+        }
+        let pages = self.rng.u64(1..=held);
+        self.members[at].disowned -= pages;
+        let node = self.members[at].node.clone();
+        assert_eq!(
+            self.tree.get(node.id()),
+            Some(node.clone()),
+            "in use, so found"
+        );
+        match (self.rng.u8(..3), self.members[at].parent) {
+            (0, Some(parent)) => {
+                node.uncharge_to_parent(Pages(pages));
+                self.members[at].used -= pages;
+                self.members[parent].disowned += pages;
+            }
+            (1, _) => {
+                self.tree.uncharge(node.id(), Pages(pages));
+                self.subtract(at, pages);
+            }
+            _ => {
+                node.uncharge_on(cpu, Pages(pages));
+                self.subtract(at, pages);
+            }
+        }
+    }
+
+    fn set_max(&mut self) {
+        let (at, max) = (self.any(), self.limit());
+        let member = &mut self.members[at];
+        let (group, used) = (member.node.id(), member.used);
+        let expected = if member.is_removed {
+            Err(MaxError::Removed { group })
+        } else {
+            member.max = max;
+            if used <= max {
+                Ok(())
+            } else {
+                Err(MaxError::BelowUsage {
+                    group,
+                    max: Pages(max),
+                    usage: Pages(used),
+                    over: Pages(used - max),
+                })
+            }
+        };
+        assert_eq!(member.node.set_max(Pages(max)), expected);
+    }
+
+    fn step(&mut self) {
+        match self.rng.u8(..20) {
+            0..2 if self.members.len() < 80 => self.create(),
+            2 => self.remove(),
+            3 => self.set_max(),
+            4..11 => self.charge(),
+            11..16 => self.resize(),
+            _ => self.uncharge_disowned(),
+        }
+    }
+
+    /// Compares every read of every group with the model.
+    fn compare(&mut self) {
+        self.tree.check_invariants();
+        let mut ids = HashMap::new();
+        for (at, member) in self.members.iter_mut().enumerate() {
+            let (node, used) = (&member.node, Pages(member.used));
+            assert_eq!(node.usage_precise(), used, "{}", node.path());
+            assert!(node.usage().contains(used), "{:?} for {used}", node.usage());
+            assert_eq!(node.is_removed(), member.is_removed);
+            assert_eq!(node.events_local().max, member.refused);
+            if !member.is_removed {
+                let (reserved, peak) = (node.usage().high, node.peak());
+                assert_eq!(node.escrowed(), reserved - used);
+                assert_eq!(node.limits().max, Pages(member.max));
+                assert!(reserved <= Pages(member.max.max(member.used)));
+                assert!(
+                    peak.contains(Pages(member.peak)),
+                    "{peak} for {}",
+                    member.peak
+                );
+                assert!(peak.value.0 >= member.peak_shown, "a peak decreased");
+                member.peak_shown = peak.value.0;
+            }
+            if !member.is_removed || used > Pages::ZERO {
+                assert_eq!(ids.insert(node.id(), at), None, "two groups have one id");
+            }
+        }
+    }
+}
+
+// Goal: every outcome and every read is what counting each page on each ancestor gives: a charge is
+// refused if and only if the model says so, by the group that it says. Method: random operations on
+// random explicit CPUs; after each, all reads of all groups are compared. At the end everything is
+// dropped, and every group must be at zero.
+#[test]
+fn operations_match_the_sequential_model() {
+    for nr_cpus in [1, 2, 8, 384] {
+        for seed in seeds(if nr_cpus == 384 { 2 } else { 6 }) {
+            let _seeded = Seeded(seed);
+            let mut model = Model::new(nr_cpus, seed);
+            for _ in 0..1500 {
+                model.step();
+                model.compare();
+            }
+            for at in 0..model.members.len() {
+                model.members[at].guards.clear();
+                let disowned = std::mem::take(&mut model.members[at].disowned);
+                model
+                    .tree
+                    .uncharge(model.members[at].node.id(), Pages(disowned));
+                model.members[at].used = 0;
+            }
+            for member in &model.members {
+                assert_eq!(member.node.usage_precise(), Pages::ZERO);
+            }
+            model.tree.check_invariants();
+        }
+    }
+}
