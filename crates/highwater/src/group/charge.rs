@@ -94,6 +94,35 @@ impl Charge {
         Ok(())
     }
 
+    /// Charges `pages` more, whatever the limits: as
+    /// [`GroupNode::force_charge`](super::GroupNode::force_charge).
+    ///
+    /// # Errors
+    ///
+    /// [`ChargeError::Removed`] when the group is removed; the charge stays as it is.
+    ///
+    /// # Panics
+    ///
+    /// As [`GroupNode::force_charge`](super::GroupNode::force_charge).
+    pub fn force_grow(&mut self, pages: Pages) -> Result<(), ChargeError> {
+        self.force_grow_on(self.core().cpu_hint(), pages)
+    }
+
+    /// As [`Charge::force_grow`], acting as `cpu`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Charge::force_grow`].
+    ///
+    /// # Panics
+    ///
+    /// As [`Charge::force_grow`], and when the tree has no such CPU.
+    pub fn force_grow_on(&mut self, cpu: CpuId, pages: Pages) -> Result<(), ChargeError> {
+        self.core().force(self.key, cpu, pages.0)?;
+        self.pages += pages;
+        Ok(())
+    }
+
     /// Uncharges `pages` of it.
     ///
     /// # Panics

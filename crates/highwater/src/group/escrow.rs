@@ -16,15 +16,17 @@
 //!
 //! where *in flight* are pages in the hands of an operation that has not returned. A reservation
 //! exists before the tokens and charges it backs, and goes after them. Only [`Ledger::reserve`]
-//! makes reservations grow, and it compares with the maximum in the same atomic step.
+//! makes reservations grow, and it compares with the maximum in the same atomic step; what is charged
+//! by force comes on top, and is then in `used` and `reserved` alike.
 //!
 //! [`Ledger::reserve`]: super::ledger::Ledger::reserve
 //!
 //! # Above the maximum
 //!
-//! When a maximum is set below the reservations, all words in the subtree are retired first: charges
-//! then reserve page by page, which fails, and uncharges go straight to the ancestors, so that usage
-//! can only fall. A word becomes live again when no ancestor is above its maximum.
+//! When a maximum is set below the reservations, or a charge is forced (`debt.rs`), all words in the
+//! subtree are retired first: charges then reserve page by page, which fails, and uncharges go
+//! straight to the ancestors, so that usage can only fall. A word becomes live again when no ancestor
+//! is above its maximum.
 //!
 //! Source: accounting spec 8.2, 8.3 (the kernel's counter and stock) and 11.10 (escrow).
 //! Deviation: the kernel adds first and subtracts on failure, so a large failing charge makes a small
@@ -56,6 +58,16 @@ pub(super) enum Stop {
     Removed,
     /// Another charge decides alone, or half a million operations are in flight in one word.
     Overtaken,
+}
+
+/// Why a charge gave up.
+pub(super) enum Refusal {
+    /// No room at that group, proven.
+    Full(Full),
+    /// The group to charge is removed.
+    Removed,
+    /// Overtaken in every attempt.
+    Contended,
 }
 
 /// How often a charge that is overtaken tries again, and how it waits.
@@ -105,10 +117,12 @@ impl Core {
             return Ok(());
         }
         self.charge_slow(key, cpu, pages)
+            .map_err(|refusal| self.refuse(key, refusal, pages))
     }
 
+    /// As [`Core::charge`] when the word of `cpu` does not suffice. Counts no refusal.
     #[cold]
-    fn charge_slow(&self, key: GroupKey, cpu: CpuId, pages: u64) -> Result<(), ChargeError> {
+    pub(super) fn charge_slow(&self, key: GroupKey, cpu: CpuId, pages: u64) -> Result<(), Refusal> {
         let slot = self.slot(key.id);
         let mut patience = Patience { attempts: 0 };
         loop {
@@ -119,20 +133,16 @@ impl Core {
             };
             let verdict = match attempt {
                 Ok(()) => return Ok(()),
-                Err(Stop::Removed) => return Err(ChargeError::Removed { group: key.id }),
+                Err(Stop::Removed) => return Err(Refusal::Removed),
                 Err(Stop::Overtaken) => Verdict::Unsure,
                 Err(Stop::NoRoom(group)) => self.make_room(group, pages),
                 Err(Stop::Full(full)) => Verdict::Full(full),
             };
             if let Verdict::Full(full) = verdict {
-                return Err(self.refuse(&full, pages));
+                return Err(Refusal::Full(full));
             }
             if !patience.wait() {
-                return Err(ChargeError::Contended {
-                    group: key.id,
-                    requested: Pages(pages),
-                    attempts: Patience::LIMIT,
-                });
+                return Err(Refusal::Contended);
             }
             if take(slot, key, slot.cell(cpu), pages) {
                 return Ok(());
@@ -141,16 +151,33 @@ impl Core {
     }
 
     /// Counts a refusal and says why.
-    fn refuse(&self, full: &Full, pages: u64) -> ChargeError {
-        if let Some(meta) = &*self.slot(full.group).meta.read() {
-            meta.record(Event::Max);
-        }
+    #[cold]
+    pub(super) fn refuse(&self, key: GroupKey, refusal: Refusal, pages: u64) -> ChargeError {
+        let full = match refusal {
+            Refusal::Full(full) => full,
+            Refusal::Removed => return ChargeError::Removed { group: key.id },
+            Refusal::Contended => {
+                return ChargeError::Contended {
+                    group: key.id,
+                    requested: Pages(pages),
+                    attempts: Patience::LIMIT,
+                };
+            }
+        };
+        self.record(full.group, Event::Max);
         ChargeError::OverMax {
             group: full.group,
             requested: Pages(pages),
             max: full.balance.max,
             usage: Pages(full.balance.reserved.saturating_sub(full.escrowed)),
             escrowed: Pages(full.escrowed),
+        }
+    }
+
+    /// Counts an event at a group, if it is still known.
+    pub(super) fn record(&self, group: GroupId, event: Event) {
+        if let Some(meta) = &*self.slot(group).meta.read() {
+            meta.record(event);
         }
     }
 
@@ -292,7 +319,7 @@ impl Core {
     fn make_live(&self, _shape: &Shape, id: GroupId, slot: &Slot, cpu: CpuId) {
         let is_over = |(_, slot): (GroupId, &Slot)| {
             let balance = slot.ledger.balance();
-            balance.reserved > balance.max.0
+            balance.debt() > 0
         };
         if self.chain(id).any(is_over) {
             return;
@@ -336,7 +363,7 @@ impl Core {
 }
 
 /// Takes tokens from the word if the handle is still good and they suffice.
-fn take(slot: &Slot, key: GroupKey, cell: &Cell, pages: u64) -> bool {
+pub(super) fn take(slot: &Slot, key: GroupKey, cell: &Cell, pages: u64) -> bool {
     // The incarnation is read between the load of the word and its swap; see `slot.rs`.
     cell.update(|word| {
         word.taken(pages)

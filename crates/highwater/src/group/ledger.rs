@@ -2,7 +2,9 @@
 //!
 //! Invariant: a reservation is made by a compare-and-swap that succeeds only while
 //! `reserved + pages <= max`, **with the maximum of that very moment**: never above it, not even for
-//! the time of one instruction.
+//! the time of one instruction. Only [`Ledger::force`] goes above; what is reserved above the
+//! maximum, by force or because the maximum was lowered, is the group's *debt*, which is nowhere
+//! stored and so cannot drift.
 //!
 //! That needs the maximum and the reservations in one atomic step, and they do not fit one word.
 //! The word therefore holds the reservations (44 bits: 2^56 bytes, all that five levels of page
@@ -34,6 +36,11 @@ impl Balance {
     /// Pages that may be reserved in addition.
     pub(super) fn room(self) -> u64 {
         self.max.0.min(RESERVED_MAX).saturating_sub(self.reserved)
+    }
+
+    /// Pages reserved above the maximum.
+    pub(super) fn debt(self) -> u64 {
+        self.reserved.saturating_sub(self.max.0)
     }
 }
 
@@ -93,6 +100,25 @@ impl Ledger {
             }
             match self.swap(word, word + pages) {
                 Ok(()) => return Ok(balance.reserved + pages),
+                Err(seen) => word = seen,
+            }
+        }
+    }
+
+    /// Reserves `pages` whatever the maximum says; returns the balance after. `None` when no account
+    /// can hold that much.
+    ///
+    /// Progress: a compare-and-swap fails only because another one succeeded, or spuriously.
+    pub(super) fn force(&self, pages: u64) -> Option<Balance> {
+        let mut word = self.load();
+        loop {
+            let reserved = reserved(word).checked_add(pages)?;
+            if reserved > RESERVED_MAX {
+                return None;
+            }
+            let max = self.max_of(word);
+            match self.swap(word, word + pages) {
+                Ok(()) => return Some(Balance { reserved, max }),
                 Err(seen) => word = seen,
             }
         }

@@ -344,3 +344,73 @@ fn deciding_alone_closes_the_tree() {
         finish(&root, above.into_iter().chain(all));
     });
 }
+
+// Goal: a forced charge beside one that is not: never refused, and the debt is exactly what both use
+// above the maximum, whoever was first.
+#[test]
+fn debt_is_exact_beside_a_charge() {
+    model(|| {
+        let root = root(2);
+        let other = root.clone();
+        let (forced, charged) = beside(
+            || root.force_charge_on(B, Pages(2)),
+            move || other.try_charge_on(A, ONE),
+        );
+        let used = forced.pages() + charged.as_ref().map_or(Pages::ZERO, Charge::pages);
+        assert_eq!(root.debt(), used - Pages(2));
+        assert_eq!(root.usage_precise(), used);
+        finish(&root, [forced].into_iter().chain(charged));
+    });
+}
+
+// Goal: an uncharge pays debt and parks nothing, whether it comes before or after the debt.
+#[test]
+fn debt_leaves_no_token_beside_an_uncharge() {
+    model(|| {
+        let root = root(1);
+        let pages = root.try_charge_on(A, ONE).unwrap().disown();
+        let other = root.clone();
+        let (forced, ()) = beside(
+            || root.force_charge_on(B, Pages(2)),
+            move || other.uncharge_on(A, pages),
+        );
+        assert_eq!(root.debt(), ONE);
+        assert_eq!(root.escrowed(), Pages::ZERO);
+        finish(&root, [forced]);
+    });
+}
+
+// Goal: of two forced charges each counts whole, and room that is there is used before debt is made.
+#[test]
+fn two_forced_charges_add_up() {
+    bounded(Some(3), || {
+        let root = root(1);
+        let child = root.child("child", Limits::max_pages(ONE)).unwrap();
+        let other = root.clone();
+        let (below, above) = beside(
+            || child.force_charge_on(A, ONE),
+            move || other.force_charge_on(B, ONE),
+        );
+        assert_eq!((root.debt(), child.debt()), (ONE, Pages::ZERO));
+        assert_eq!(root.events().debt, 1);
+        finish(&root, [below, above]);
+    });
+}
+
+// Goal: a maximum that is raised or lowered beside a forced charge: the debt is what the one says of
+// the usage that the other made.
+#[test]
+fn debt_follows_a_maximum_that_changes() {
+    bounded(Some(3), || {
+        let root = root(1);
+        let other = root.clone();
+        let (forced, ()) = beside(
+            || root.force_charge_on(B, Pages(3)),
+            move || {
+                let _ = other.set_max(Pages(2));
+            },
+        );
+        assert_eq!((root.debt(), root.usage_precise()), (ONE, Pages(3)));
+        finish(&root, [forced]);
+    });
+}

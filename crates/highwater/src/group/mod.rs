@@ -12,9 +12,10 @@
 //! # Invariant
 //!
 //! At every group and every moment, over its subtree:
-//! `used + tokens + in flight == reserved <= max`. (After a maximum is set below the usage, reserved
-//! can only fall until it is below.) Proofs are in `escrow.rs` and
-//! `judge.rs`.
+//! `used + tokens + in flight == reserved <= max`. What is reserved above a maximum, because that was
+//! set below the usage or because a charge was forced, is the group's debt: while there is any, no
+//! word below holds tokens, nothing but force makes reserved grow, and every page that is uncharged
+//! pays it first. Proofs are in `escrow.rs`, `judge.rs` and `debt.rs`.
 //!
 //! # Parts
 //!
@@ -25,6 +26,7 @@
 //! | `limits` | what is set and what happened: limits and events |
 //! | `slot` | memory of groups, reused by later ones, found by id without a lock |
 //! | `escrow` | charge, uncharge, refill |
+//! | `debt` | charges that may go above a maximum |
 //! | `judge` | steal; when a refusal is proven; reads of usage |
 //! | `tree` | creating, removing, walking; the invariants as a check |
 //! | `oom` | what the choice of a victim looks at, and the walk over the groups without children |
@@ -45,6 +47,7 @@ mod error;
 mod limits;
 mod judge;
 mod escrow;
+mod debt;
 mod tree;
 mod charge;
 mod node;

@@ -38,6 +38,7 @@ struct Member {
     peak: u64,
     peak_shown: u64,
     refused: u64,
+    forced_over: u64,
     guards: Vec<Charge>,
     disowned: u64,
 }
@@ -64,6 +65,7 @@ impl Model {
             peak: 0,
             peak_shown: 0,
             refused: 0,
+            forced_over: 0,
             guards: Vec::new(),
             disowned: 0,
         };
@@ -184,6 +186,7 @@ impl Model {
                     peak: 0,
                     peak_shown: 0,
                     refused: 0,
+                    forced_over: 0,
                     guards: Vec::new(),
                     disowned: 0,
                 });
@@ -226,6 +229,32 @@ impl Model {
         self.members[at].guards.extend(outcome);
     }
 
+    /// Charges by force: nothing may refuse it, and every group above its maximum counts it.
+    fn force(&mut self) {
+        let (at, pages, cpu) = (self.any(), self.pages(), self.cpu());
+        let charge = self.members[at].node.force_charge_on(cpu, Pages(pages));
+        let heir = self.heir(at);
+        assert_eq!(charge.group(), self.members[heir].node.id());
+        self.add_forced(heir, pages);
+        self.members[heir].guards.push(charge);
+    }
+
+    /// The nearest of a group and its ancestors that is not removed.
+    fn heir(&self, at: usize) -> usize {
+        let chain = self.chain(at);
+        let found = chain.into_iter().find(|at| !self.members[*at].is_removed);
+        found.expect("the root is not removed")
+    }
+
+    fn add_forced(&mut self, at: usize, pages: u64) {
+        let is_free = pages == 0 || self.refuser(at, pages).is_none();
+        self.add(at, pages);
+        for at in self.chain(at) {
+            let member = &mut self.members[at];
+            member.forced_over += u64::from(!is_free && member.used > member.max);
+        }
+    }
+
     /// Takes a random guard of a random group.
     fn guard(&mut self) -> Option<(usize, Charge)> {
         let at = self.any();
@@ -239,7 +268,15 @@ impl Model {
             return;
         };
         let cpu = self.cpu();
-        match self.rng.u8(..6) {
+        match self.rng.u8(..8) {
+            6 => {
+                let pages = self.pages();
+                let outcome = guard.force_grow_on(cpu, Pages(pages));
+                assert_eq!(outcome.is_err(), self.members[at].is_removed);
+                if outcome.is_ok() {
+                    self.add_forced(at, pages);
+                }
+            }
             0 => {
                 let pages = self.pages();
                 let before = guard.pages();
@@ -328,7 +365,8 @@ impl Model {
             0..2 if self.members.len() < 80 => self.create(),
             2 => self.remove(),
             3 => self.set_max(),
-            4..11 => self.charge(),
+            4 => self.force(),
+            5..11 => self.charge(),
             11..16 => self.resize(),
             _ => self.uncharge_disowned(),
         }
@@ -349,6 +387,8 @@ impl Model {
                 assert_eq!(node.escrowed(), reserved - used);
                 assert_eq!(node.limits().max, Pages(member.max));
                 assert!(reserved <= Pages(member.max.max(member.used)));
+                assert_eq!(node.debt(), Pages(member.used.saturating_sub(member.max)));
+                assert_eq!(node.events_local().debt, member.forced_over);
                 assert!(
                     peak.contains(Pages(member.peak)),
                     "{peak} for {}",

@@ -270,8 +270,8 @@ impl GroupNode {
     ///
     /// # Accuracy
     ///
-    /// `high` (and `value`) is what is reserved in the subtree; it never exceeds the maximum, and is
-    /// at every moment at least the usage. `low` is 64 pages lower for each CPU of each group in the
+    /// `high` (and `value`) is what is reserved in the subtree; it never exceeds the maximum but by the
+    /// [debt](Self::debt), and is at every moment at least the usage. `low` is 64 pages lower for each CPU of each group in the
     /// subtree that may hold tokens, and is at most the usage when nothing is in flight; operations
     /// in flight may raise it by the pages that they are about to give back.
     /// Adversary: `tests/limits.rs::the_interval_holds_the_usage_however_tokens_lie`.
@@ -356,7 +356,7 @@ impl GroupNode {
     }
 
     /// What was just read from the slot, or `gone` when that may describe a later group.
-    fn unless_gone<T>(&self, read: T, gone: T) -> T {
+    pub(super) fn unless_gone<T>(&self, read: T, gone: T) -> T {
         if self.is_here() { read } else { gone }
     }
 
@@ -366,11 +366,11 @@ impl GroupNode {
         incarnation == self.meta.key.incarnation || incarnation == self.meta.key.incarnation + 1
     }
 
-    fn slot(&self) -> &Slot {
+    pub(super) fn slot(&self) -> &Slot {
         self.core().slot(self.id())
     }
 
-    fn core(&self) -> &Core {
+    pub(super) fn core(&self) -> &Core {
         &self.shared.core
     }
 }

@@ -275,8 +275,8 @@ impl GroupTree {
     }
 
     /// Checks, at a moment when no operation is in flight, that at every group
-    /// `tokens + sum of the children's reservations <= reserved <= max` (reservations above a maximum
-    /// that was set below the usage excepted), that only live words hold tokens and never more than
+    /// `tokens + sum of the children's reservations <= reserved <= max + debt`, that no word holds tokens
+    /// below a group in debt, that only live words hold tokens and never more than
     /// their cap, that live words are counted on every ancestor, and that nothing is in flight.
     ///
     /// # Panics
@@ -504,7 +504,7 @@ impl Core {
         );
         assert_eq!(slot.holders(), holders, "{id} miscounts its live words");
         assert!(
-            balance.reserved <= balance.max.0 || holders == 0,
+            balance.debt() == 0 || holders == 0,
             "{id} reserves {} pages of {} and may hold tokens",
             balance.reserved,
             balance.max

@@ -1,0 +1,173 @@
+//! The promise: a forced charge is never refused; what it takes above a maximum is seen exactly,
+//! refuses every other charge, and is paid first by whatever is uncharged.
+
+#![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use highwater::group::{Charge, ChargeError, GroupNode, GroupTree, Limits};
+use highwater::units::{CpuId, Pages};
+
+/// Says which seed a failing test ran with.
+struct Seeded(u64);
+
+impl Drop for Seeded {
+    #[expect(clippy::print_stderr, reason = "a failing test names its seed")]
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("replay with SEED={}", self.0);
+        }
+    }
+}
+
+fn child(parent: &GroupNode, name: &str, max: u64) -> GroupNode {
+    parent.child(name, Limits::max_pages(Pages(max))).unwrap()
+}
+
+// Goal: no stock hides in the debt, however tokens lie when it begins, and none comes back while it
+// lasts. Method: fill words of 384 CPUs in three groups with tokens; force charges at random; debt
+// must be the usage above the maximum to the page, and nothing may be in escrow. Then uncharge page
+// by page on random CPUs: the debt must fall with each, and the first charge must pass exactly when
+// it is gone.
+#[test]
+fn debt_is_what_is_used_above_the_maximum() {
+    let seeded = Seeded(std::env::var("SEED").map_or(1, |seed| seed.parse().unwrap()));
+    let mut rng = fastrand::Rng::with_seed(seeded.0);
+    for nr_cpus in [1, 8, 384] {
+        let tree = GroupTree::new(nr_cpus);
+        let max = 64 * 3 * nr_cpus as u64 + 100;
+        let top = child(&tree.root(), "top", max);
+        let groups = ["a", "b", "c"].map(|name| child(&top, name, Pages::MAX.0));
+        let mut on = || CpuId::from_index(rng.usize(..nr_cpus));
+        for group in &groups {
+            let mut charge = group.try_charge(Pages(64 * nr_cpus as u64)).unwrap();
+            (0..nr_cpus).for_each(|on| charge.shrink_on(CpuId::from_index(on), Pages(64)));
+        }
+        let mut held = vec![groups[0].force_charge_on(on(), Pages(max + 7))];
+        assert_eq!((top.debt(), top.escrowed()), (Pages(7), Pages::ZERO));
+        for group in &groups {
+            held.push(group.force_charge_on(on(), Pages(11)));
+            held.push(top.force_charge_on(on(), Pages(1)));
+        }
+        assert_eq!((top.debt(), top.events().debt), (Pages(43), 7));
+        assert_eq!(top.usage(), highwater::Estimate::exact(Pages(max + 43)));
+        for left in (0..43).rev() {
+            let refused = groups[2].try_charge_on(on(), Pages(1)).unwrap_err();
+            assert!(
+                matches!(refused, ChargeError::OverMax { usage, .. } if usage == Pages(max + left + 1)),
+                "{refused}"
+            );
+            held[0].shrink_on(on(), Pages(1));
+            assert_eq!((top.debt(), top.escrowed()), (Pages(left), Pages::ZERO));
+        }
+        assert!(groups[1].try_charge_on(on(), Pages(1)).is_err());
+        held[0].shrink_on(on(), Pages(1));
+        held.push(groups[1].try_charge_on(on(), Pages(1)).unwrap());
+        assert_eq!(tree.root().debt(), Pages::ZERO);
+        drop(held);
+        tree.check_invariants();
+        assert_eq!(top.usage_precise(), Pages::ZERO);
+    }
+}
+
+// Goal: a forced charge uses what room there is before it goes above. Method: leave the whole maximum
+// in escrow on other CPUs and groups; forcing all of it must not lead into debt.
+#[test]
+fn force_takes_tokens_back_before_it_goes_above() {
+    let tree = GroupTree::new(16);
+    let top = child(&tree.root(), "top", 600);
+    let groups = ["a", "b"].map(|name| child(&top, name, Pages::MAX.0));
+    let mut charge = groups[0].try_charge(Pages(600)).unwrap();
+    (0..9).for_each(|on| charge.shrink_on(CpuId(on), Pages(64)));
+    assert!(top.escrowed() > Pages(200));
+    let forced = groups[1].force_charge_on(CpuId(15), Pages(576));
+    assert_eq!((top.debt(), top.events().debt), (Pages::ZERO, 0));
+    drop((forced, charge));
+    tree.check_invariants();
+}
+
+// Goal: a charge to a removed group goes to the nearest ancestor that is not, and a guard of a removed
+// group cannot grow.
+#[test]
+fn force_on_a_removed_group_charges_its_heir() {
+    let tree = GroupTree::new(2);
+    let top = child(&tree.root(), "top", 5);
+    let middle = child(&top, "middle", 5);
+    let leaf = child(&middle, "leaf", 5);
+    let mut old = leaf.try_charge(Pages(2)).unwrap();
+    tree.remove(&leaf).unwrap();
+    tree.remove(&middle).unwrap();
+    let charge = leaf.force_charge(Pages(9));
+    assert_eq!((charge.group(), top.debt()), (top.id(), Pages(6)));
+    let removed = ChargeError::Removed { group: leaf.id() };
+    assert_eq!(old.force_grow(Pages(1)), Err(removed));
+    drop(charge);
+    assert_eq!((top.usage_precise(), old.pages()), (Pages(2), Pages(2)));
+}
+
+// Goal: under threads that force, charge, uncharge and change the maximum, nothing is lost, and debt
+// and escrow are never seen together for longer than an operation takes. Method: random operations;
+// at each pause of all threads the invariants hold, and at the end everything is zero.
+#[test]
+fn forced_charges_beside_others_lose_nothing() {
+    let seeded = Seeded(std::env::var("SEED").map_or(1, |seed| seed.parse().unwrap()));
+    for round in 0..10 {
+        let tree = GroupTree::new(4);
+        let top = child(&tree.root(), "top", 60);
+        let groups = ["a", "b"].map(|name| child(&top, name, 40));
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let stop = &stop;
+            let limiter = scope.spawn(|| {
+                let mut rng = fastrand::Rng::with_seed(seeded.0 * 100 + round);
+                while !stop.load(Ordering::Relaxed) {
+                    // The usage is often above: that is what is tested.
+                    let _ = top.set_max(Pages(rng.u64(..120)));
+                    thread::yield_now();
+                }
+            });
+            let workers: Vec<_> = (0..4)
+                .map(|nth| {
+                    let groups = &groups;
+                    let mut rng = fastrand::Rng::with_seed(seeded.0 * 1000 + round * 10 + nth);
+                    scope.spawn(move || {
+                        let mut held: Vec<Charge> = Vec::new();
+                        for _ in 0..2000 {
+                            let group = &groups[rng.usize(..2)];
+                            let (on, pages) = (CpuId(rng.u32(..4)), Pages(rng.u64(..9)));
+                            match rng.u8(..6) {
+                                0 => held.push(group.force_charge_on(on, pages)),
+                                1..3 => held.extend(group.try_charge_on(on, pages)),
+                                _ if held.is_empty() => {}
+                                3 => {
+                                    let nth = rng.usize(..held.len());
+                                    held[nth].force_grow_on(on, Pages(1)).unwrap();
+                                }
+                                _ => {
+                                    let nth = rng.usize(..held.len());
+                                    let mut charge = held.swap_remove(nth);
+                                    charge.shrink_on(on, charge.pages());
+                                }
+                            }
+                        }
+                    })
+                })
+                .collect();
+            let outcomes: Vec<_> = workers
+                .into_iter()
+                .map(thread::ScopedJoinHandle::join)
+                .collect();
+            stop.store(true, Ordering::Relaxed);
+            limiter.join().unwrap();
+            assert!(outcomes.iter().all(Result::is_ok), "a worker failed");
+        });
+        tree.check_invariants();
+        for group in tree.subtree(&tree.root()) {
+            assert_eq!(
+                (group.usage_precise(), group.debt()),
+                (Pages::ZERO, Pages::ZERO)
+            );
+        }
+    }
+}
