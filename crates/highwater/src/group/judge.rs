@@ -57,6 +57,24 @@ pub(super) enum Verdict {
     Unsure,
 }
 
+/// Where the pages are that a group and its descendants have reserved, at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Account {
+    /// Everything that counts against the maximum: `used + escrowed`.
+    pub reserved: Pages,
+    /// What is used.
+    pub used: Pages,
+    /// What lies in words of CPUs, used by nobody: any charge that needs it takes it.
+    pub escrowed: Pages,
+    /// What is reserved above the maximum. While there is any, nothing is in escrow.
+    pub debt: Pages,
+    /// Whether all of this was so at one moment. Otherwise others were at work, and each number is
+    /// off by at most what they charged and uncharged meanwhile.
+    pub is_exact: bool,
+}
+
 /// What a pass over the words of a subtree saw.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Pass {
@@ -203,24 +221,34 @@ impl Core {
         below(slot.ledger.peak(), slot.holders_peak())
     }
 
-    /// See [`GroupNode::usage_precise`](super::GroupNode::usage_precise).
-    pub(super) fn usage_precise(&self, group: GroupId) -> Pages {
+    /// What of a peak of `reserved` pages was used; see [`GroupNode::peak`](super::GroupNode::peak).
+    pub(super) fn used_at_peak(&self, group: GroupId, reserved: u64) -> Estimate<Pages> {
+        below(reserved, self.slot(group).holders_peak())
+    }
+
+    /// See [`GroupNode::account`](super::GroupNode::account).
+    pub(super) fn account(&self, group: GroupId) -> Account {
         /// Chosen: each costs one pass; whoever overtakes this many is busy, not unlucky.
         const PASSES: usize = 16;
-        let ledger = &self.slot(group).ledger;
         let shape = self.shape.read();
         let mut before = self.look(&shape, group);
-        let mut used = 0;
+        let mut account = Account::default();
         for _ in 0..PASSES {
-            let reserved = ledger.balance().reserved;
+            let balance = self.slot(group).ledger.balance();
             let pass = self.look(&shape, group);
-            used = reserved.saturating_sub(pass.tokens);
-            if pass.is_still() && pass == before {
+            account = Account {
+                reserved: Pages(balance.reserved),
+                used: Pages(balance.reserved.saturating_sub(pass.tokens)),
+                escrowed: Pages(pass.tokens),
+                debt: Pages(balance.debt()),
+                is_exact: pass.is_still() && pass == before,
+            };
+            if account.is_exact {
                 break;
             }
             before = pass;
         }
-        Pages(used)
+        account
     }
 }
 

@@ -55,6 +55,8 @@ pub(super) struct Ledger {
     /// Highest `reserved` that a successful charge has seen. Written by: charges before they
     /// succeed. Read by: readers of the peak. Publishes: nothing.
     peak: AtomicU64,
+    /// As `peak`, since it was last taken. Also written by: who takes it. Never above `peak`.
+    recent_peak: AtomicU64,
 }
 
 impl Ledger {
@@ -64,6 +66,7 @@ impl Ledger {
             word: CachePadded::new(AtomicU64::new(0)),
             max: [unlimited(), unlimited()],
             peak: AtomicU64::new(0),
+            recent_peak: AtomicU64::new(0),
         }
     }
 
@@ -175,10 +178,27 @@ impl Ledger {
     }
 
     pub(super) fn raise_peak(&self, reserved: u64) {
-        if self.peak() < reserved {
+        if self.recent_peak() < reserved {
             // Relaxed: a maximum of values; whoever is told that the charge succeeded sees it.
             self.peak.fetch_max(reserved, Ordering::Relaxed);
+            // Relaxed: as above.
+            self.recent_peak.fetch_max(reserved, Ordering::Relaxed);
         }
+    }
+
+    /// Highest reservation that a successful charge has seen since [`Ledger::take_recent_peak`].
+    pub(super) fn recent_peak(&self) -> u64 {
+        // Relaxed: a maximum of values, ordered with nothing.
+        self.recent_peak.load(Ordering::Relaxed)
+    }
+
+    /// The recent peak, which begins again at what is reserved now.
+    pub(super) fn take_recent_peak(&self) -> u64 {
+        // Relaxed: a charge raises it before or after; one that raises it before is in what is taken,
+        // and what it reserved, if it is still there, in what is loaded next.
+        let taken = self.recent_peak.swap(0, Ordering::Relaxed);
+        self.raise_peak(self.balance().reserved);
+        taken
     }
 
     /// Forgets the peak of a group that is gone. Nothing is reserved, nobody holds the account.
@@ -186,6 +206,8 @@ impl Ledger {
         debug_assert_eq!(self.balance().reserved, 0, "an account in use was reset");
         // Relaxed: the tree's lock orders it before the next group's first charge.
         self.peak.store(0, Ordering::Relaxed);
+        // Relaxed: as above.
+        self.recent_peak.store(0, Ordering::Relaxed);
     }
 
     fn load(&self) -> u64 {

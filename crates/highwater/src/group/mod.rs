@@ -24,6 +24,7 @@
 //! | `cell` | the token word of one CPU of one group: tokens, operations in flight, sequence |
 //! | `ledger` | reservations and maximum of one group, changed in one atomic step |
 //! | `limits` | what is set and what happened: limits and events |
+//! | `peak` | the highest usage since a moment of the reader's choice |
 //! | `slot` | memory of groups, reused by later ones, found by id without a lock |
 //! | `escrow` | charge, uncharge, refill |
 //! | `debt` | charges that may go above a maximum |
@@ -50,6 +51,7 @@ mod escrow;
 mod debt;
 mod tree;
 mod charge;
+mod peak;
 mod node;
 mod oom;
 #[cfg(all(test, loom))]
@@ -61,9 +63,11 @@ mod tests;
 
 pub use charge::Charge;
 pub use error::{ChargeError, ChildError, MaxError, RemoveError};
+pub use judge::Account;
 pub use limits::{GroupEvents, Limits};
 pub use node::GroupNode;
 pub use oom::LeafGroup;
+pub use peak::PeakWatch;
 pub use tree::{GroupKey, GroupTree};
 
 /// Deepest level of a group; the root's is 0. Chosen: above any tenant, session, query and operator

@@ -385,6 +385,10 @@ impl Model {
             if !member.is_removed {
                 let (reserved, peak) = (node.usage().high, node.peak());
                 assert_eq!(node.escrowed(), reserved - used);
+                let account = node.account();
+                assert!(account.is_exact && account.used == used);
+                assert_eq!(account.reserved, account.used + account.escrowed);
+                assert_eq!((account.reserved, account.debt), (reserved, node.debt()));
                 assert_eq!(node.limits().max, Pages(member.max));
                 assert!(reserved <= Pages(member.max.max(member.used)));
                 assert_eq!(node.debt(), Pages(member.used.saturating_sub(member.max)));

@@ -8,7 +8,9 @@ use crate::units::{CpuId, Estimate, GroupId, Pages};
 
 use super::charge::Charge;
 use super::error::{ChargeError, ChildError, MaxError};
+use super::judge::Account;
 use super::limits::{Events, Limits, Settings};
+use super::peak::Watches;
 use super::slot::Slot;
 use super::tree::{Core, GroupKey, GroupTree, Shared};
 
@@ -21,6 +23,7 @@ pub(super) struct Meta {
     pub(super) depth: u32,
     pub(super) settings: Settings,
     pub(super) events: Events,
+    pub(super) peaks: Watches,
     /// Written by: whoever sets it. Read by: selection, and the creation of a child. Publishes:
     /// nothing.
     pub(super) oom_score_adj: AtomicI64,
@@ -39,6 +42,7 @@ impl Meta {
             depth: 0,
             settings: Settings::new(Limits::default()),
             events: Events::default(),
+            peaks: Watches::new(),
             oom_score_adj: AtomicI64::new(0),
             is_oom_victim: AtomicBool::new(false),
         }
@@ -59,6 +63,7 @@ impl Meta {
             depth: parent.depth + 1,
             settings: Settings::new(limits),
             events: Events::default(),
+            peaks: Watches::new(),
             oom_score_adj: AtomicI64::new(parent.oom_score_adj().get().into()),
             is_oom_victim: AtomicBool::new(false),
         }
@@ -299,7 +304,21 @@ impl GroupNode {
     /// at least twice.
     #[must_use]
     pub fn usage_precise(&self) -> Pages {
-        self.unless_gone(self.core().usage_precise(self.id()), Pages::ZERO)
+        self.account().used
+    }
+
+    /// What is reserved for this group and its descendants: used, in escrow, and above the maximum.
+    ///
+    /// # Accuracy
+    ///
+    /// As [`GroupNode::usage_precise`]; [`Account::is_exact`] says which.
+    ///
+    /// # Cost
+    ///
+    /// As [`GroupNode::usage_precise`].
+    #[must_use]
+    pub fn account(&self) -> Account {
+        self.unless_gone(self.core().account(self.id()), Account::default())
     }
 
     /// Pages reserved in the subtree that nobody uses, and that any charge which needs them takes.
@@ -316,7 +335,8 @@ impl GroupNode {
         self.unless_gone(self.core().escrowed(self.id()), Pages::ZERO)
     }
 
-    /// The highest usage since the group was created. Never decreases.
+    /// The highest usage since the group was created. Never decreases; [`GroupNode::watch_peak`] is
+    /// one that can be reset.
     ///
     /// # Accuracy
     ///
@@ -361,7 +381,7 @@ impl GroupNode {
     }
 
     /// Whether the slot is still this group's: it lives, or pages may still be charged to it.
-    fn is_here(&self) -> bool {
+    pub(super) fn is_here(&self) -> bool {
         let incarnation = self.slot().incarnation();
         incarnation == self.meta.key.incarnation || incarnation == self.meta.key.incarnation + 1
     }

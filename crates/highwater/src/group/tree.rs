@@ -440,7 +440,7 @@ impl Core {
             slot.ledger.force_max(max);
         }
         drop(shape);
-        let usage = self.usage_precise(group);
+        let usage = self.account(group).used;
         if usage <= max {
             return Ok(());
         }
