@@ -31,6 +31,9 @@
 //! | `judge` | steal; when a refusal is proven; reads of usage |
 //! | `tree` | creating, removing, walking; the invariants as a check |
 //! | `oom` | what the choice of a victim looks at, and the walk over the groups without children |
+//! | `protection` | what `min` and `low` are worth when others are short |
+//! | `throttle` | the delay owed above `high` |
+//! | `pressure` | time lost for want of memory |
 //! | `node`, `charge` | handles: a group, and pages charged to it |
 //!
 //! # Orderings
@@ -54,6 +57,14 @@ mod charge;
 mod peak;
 mod node;
 mod oom;
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "groups get `min` and `low` next")
+)]
+mod protection;
+#[cfg_attr(not(test), expect(dead_code, reason = "groups get `high` next"))]
+mod throttle;
+mod pressure;
 #[cfg(all(test, loom))]
 mod loom;
 #[cfg(all(test, not(loom)))]
@@ -68,6 +79,8 @@ pub use limits::{GroupEvents, Limits};
 pub use node::GroupNode;
 pub use oom::LeafGroup;
 pub use peak::PeakWatch;
+pub use pressure::{Change, Percent, Pressure, StallMeter, Stalls};
+pub use protection::{Depth, Exposure, Protection};
 pub use tree::{GroupKey, GroupTree};
 
 /// Deepest level of a group; the root's is 0. Chosen: above any tenant, session, query and operator

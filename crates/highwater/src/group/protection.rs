@@ -1,0 +1,302 @@
+//! Protection from reclaim: what a group's `min` and `low` are worth when somebody else is short.
+//!
+//! Both are promises of a parent to its children, and a parent cannot promise more than it has been
+//! promised itself. So what a setting is worth, its *effective* value, is worked out from the
+//! group that is short (the *reclaim root*) downwards, for each reclaim anew:
+//!
+//! - A child of the reclaim root has what it is set to: who is short there and who is protected have
+//!   the same parent, and nobody above has a say.
+//! - Further down, a group *claims* what it is set to, but not more than it uses. Where siblings claim
+//!   more than their parent has, each gets its share of it; what one does not use is not kept from
+//!   the others.
+//! - What no child claims *floats*: it goes to the children by what each of them uses beyond its claim.
+//!   A tenant's protection so covers its queries, though nobody sets anything for a query.
+//!
+//! The same rules hold for `min` and for `low`, each with its own numbers.
+//!
+//! | usage of a group | reclaim |
+//! |---|---|
+//! | at most effective `min` | never |
+//! | at most effective `low` | only if nothing else can be reclaimed, and then it is an event |
+//! | above | the part of its pages that is not protected |
+//!
+//! Invariant: where no group is charged less than its children together, the effective values of
+//! children that are not children of the reclaim root add up to no more than their parent's, whatever is set.
+//!
+//! Source: accounting spec 8.5; frames-and-reclaim spec 9.6 and 15. Deviation: a protected group is scanned
+//! for what it uses beyond its protection and for no cluster more, so that one pass alone never reclaims
+//! protected pages; the kernel looks at 32 pages at least. Deviation: products are taken in 128 bits.
+
+use crate::units::Pages;
+
+/// What the effective protection of a group's children is shared out from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Family {
+    /// What the parent uses.
+    pub(crate) usage: Pages,
+    /// What the parent's own setting is worth.
+    pub(crate) effective: Pages,
+    /// What its children claim together.
+    pub(crate) claimed: Pages,
+}
+
+/// What a group has to show for itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Claim {
+    /// What it uses.
+    pub(crate) usage: Pages,
+    /// What it is set to.
+    pub(crate) setting: Pages,
+}
+
+impl Claim {
+    /// What the group claims of its parent's protection.
+    pub(crate) fn pages(self) -> Pages {
+        self.usage.min(self.setting)
+    }
+
+    /// What the setting is worth to a group that is no child of the reclaim root.
+    pub(crate) fn effective(self, family: Family) -> Pages {
+        let claim = self.pages();
+        if family.claimed > family.effective {
+            return Pages(share(family.effective.0, claim.0, family.claimed.0));
+        }
+        let floating = family.effective - family.claimed;
+        let beyond_claims = family.usage.saturating_sub(family.claimed);
+        if floating == Pages::ZERO || beyond_claims == Pages::ZERO {
+            return claim;
+        }
+        let beyond = self.usage - claim;
+        claim.saturating_add(Pages(share(floating.0, beyond.0, beyond_claims.0)))
+    }
+}
+
+/// `part` of `of`ths of `whole`, rounded down. Neither is zero where this is used.
+fn share(whole: u64, part: u64, of: u64) -> u64 {
+    let share = u128::from(whole) * u128::from(part) / u128::from(of);
+    u64::try_from(share).unwrap_or(u64::MAX)
+}
+
+/// What a group's settings are worth to it in one reclaim.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Protection {
+    /// Effective `min`: while the group uses no more, nothing is reclaimed from it.
+    pub min: Pages,
+    /// Effective `low`: while the group uses no more, others are reclaimed from first.
+    pub low: Pages,
+}
+
+/// How far reclaim goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// Groups that use no more than their effective `low` are passed over.
+    AboveLow,
+    /// Only those that use no more than their effective `min` are: nothing else was left.
+    AboveMin,
+}
+
+/// What reclaim may do with a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exposure {
+    /// It uses no more than its effective `min`.
+    Protected,
+    /// It uses no more than its effective `low`, and there may be others.
+    Sheltered,
+    /// Pages that are not protected.
+    Exposed(Pages),
+}
+
+impl Protection {
+    /// No protection at all.
+    pub const NONE: Self = Self {
+        min: Pages::ZERO,
+        low: Pages::ZERO,
+    };
+
+    /// What reclaim that goes to `depth` may do with a group that uses `usage`.
+    #[must_use]
+    pub fn exposure(self, usage: Pages, depth: Depth) -> Exposure {
+        if self.min >= usage && self.min > Pages::ZERO {
+            return Exposure::Protected;
+        }
+        if depth == Depth::AboveLow && self.low >= usage && self.low > Pages::ZERO {
+            return Exposure::Sheltered;
+        }
+        Exposure::Exposed(usage.saturating_sub(self.at(depth)))
+    }
+
+    /// Pages that are protected from reclaim that goes to `depth`.
+    #[must_use]
+    pub fn at(self, depth: Depth) -> Pages {
+        match depth {
+            Depth::AboveLow => self.min.max(self.low),
+            Depth::AboveMin => self.min,
+        }
+    }
+
+    /// How many of `size` pages on a group's lists reclaim to `depth` looks at, where the group uses
+    /// `usage`: the part that is not protected, at least one page, and never more than is not protected.
+    #[must_use]
+    pub fn scanned(self, size: u64, usage: Pages, depth: Depth) -> u64 {
+        let Exposure::Exposed(exposed) = self.exposure(usage, depth) else {
+            return 0;
+        };
+        if self.at(depth) == Pages::ZERO {
+            return size;
+        }
+        share(size, exposed.0, usage.0.max(1)).clamp(1, exposed.0.max(1))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn claim(usage: u64, setting: u64) -> Claim {
+        let (usage, setting) = (Pages(usage), Pages(setting));
+        Claim { usage, setting }
+    }
+
+    fn family(usage: u64, effective: u64, claimed: u64) -> Family {
+        Family {
+            usage: Pages(usage),
+            effective: Pages(effective),
+            claimed: Pages(claimed),
+        }
+    }
+
+    #[test]
+    fn small_families_share_what_their_parent_has() {
+        // Goal: the invariant, and what each rule promises. Method: every parent of up to 6 pages with
+        // two children and every setting up to 4, pages of the parent's own included.
+        let settings = 0..=4;
+        for (own, effective) in pairs(0..=2, 0..=6) {
+            for ((one, two), (first, second)) in pairs_of(pairs(0..=3, 0..=3), settings.clone()) {
+                let children = [claim(one, first), claim(two, second)];
+                let claimed = children[0].pages() + children[1].pages();
+                let family = family(own + one + two, effective, claimed.0);
+                let got = children.map(|child| child.effective(family));
+                let what = || format!("{children:?} of {family:?}: {got:?}");
+                assert!(got[0] + got[1] <= family.effective, "{}", what());
+                for (child, got) in children.iter().zip(got) {
+                    if claimed <= family.effective {
+                        assert!(got >= child.pages(), "a claim was cut: {}", what());
+                    } else {
+                        assert!(got <= child.pages(), "{}", what());
+                        let exact = effective * child.pages().0;
+                        assert!(got.0 * claimed.0 <= exact, "{}", what());
+                        assert!((got.0 + 1) * claimed.0 > exact, "{}", what());
+                    }
+                    if child.usage == Pages::ZERO {
+                        assert_eq!(got, Pages::ZERO, "{}", what());
+                    }
+                }
+            }
+        }
+    }
+
+    fn pairs(
+        one: std::ops::RangeInclusive<u64>,
+        two: std::ops::RangeInclusive<u64>,
+    ) -> Vec<(u64, u64)> {
+        one.flat_map(|a| two.clone().map(move |b| (a, b))).collect()
+    }
+
+    fn pairs_of(
+        usages: Vec<(u64, u64)>,
+        settings: std::ops::RangeInclusive<u64>,
+    ) -> Vec<((u64, u64), (u64, u64))> {
+        let settings = pairs(settings.clone(), settings);
+        let with_all = |usage| settings.iter().map(move |&setting| (usage, setting));
+        usages.into_iter().flat_map(with_all).collect()
+    }
+
+    #[test]
+    fn worked_examples_come_out_as_specified() {
+        // Goal: the formulas of accounting spec 8.5, by numbers. Method: computed by hand.
+        // Overcommitted: 100 pages of protection, claims of 120 and 80: 60 and 40.
+        let parent = family(300, 100, 200);
+        assert_eq!(claim(120, 150).effective(parent), Pages(60));
+        assert_eq!(claim(180, 80).effective(parent), Pages(40));
+        // Work conserving: the second uses 10 of its 80, so the first loses less.
+        let parent = family(300, 100, 130);
+        assert_eq!(claim(120, 150).effective(parent), Pages(92));
+        assert_eq!(claim(10, 80).effective(parent), Pages(7));
+        // Floating: 100 pages, claimed 20 by one; 80 go by what is used beyond claims, 60 and 20 of 80.
+        let parent = family(100, 100, 20);
+        assert_eq!(claim(80, 20).effective(parent), Pages(80));
+        assert_eq!(claim(20, 0).effective(parent), Pages(20));
+        // And less where the parent pays for pages of its own.
+        let parent = family(180, 100, 20);
+        assert_eq!(claim(80, 20).effective(parent), Pages(20 + 80 * 60 / 160));
+    }
+
+    #[test]
+    fn empty_groups_divide_by_nothing() {
+        // Goal: the corner cases of accounting spec 12. Method: nothing claimed, a parent that uses what
+        // is claimed, nothing used, and amounts whose product needs 128 bits.
+        assert_eq!(claim(5, 0).effective(family(0, 0, 0)), Pages(0));
+        assert_eq!(claim(5, 0).effective(family(5, 0, 0)), Pages(0));
+        assert_eq!(claim(5, 5).effective(family(5, 9, 5)), Pages(5));
+        assert_eq!(claim(7, 5).effective(family(5, 9, 5)), Pages(5));
+        assert_eq!(claim(0, 5).effective(family(0, 5, 0)), Pages(0));
+        assert_eq!(claim(0, 5).effective(family(9, 5, 0)), Pages(0));
+        let huge = 1 << 51;
+        let parent = family(4 * huge, 2 * huge, 4 * huge);
+        assert_eq!(claim(huge, u64::MAX).effective(parent), Pages(huge / 2));
+        let parent = family(2 * huge, u64::MAX, 0);
+        assert_eq!(claim(huge, 0).effective(parent), Pages(u64::MAX / 2));
+    }
+
+    #[test]
+    fn exposure_follows_usage_and_depth() {
+        // Goal: min is never reclaimed, low only at the second depth, a group without settings always,
+        // also when it uses nothing. Method: every small case against the table of the module.
+        for min in 0..=4 {
+            for low in 0..=4 {
+                for usage in 0..=6 {
+                    check_exposure(min, low, usage);
+                }
+            }
+        }
+    }
+
+    fn check_exposure(min: u64, low: u64, usage: u64) {
+        let protection = Protection {
+            min: Pages(min),
+            low: Pages(low),
+        };
+        let at = |depth| protection.exposure(Pages(usage), depth);
+        let is_min = min > 0 && usage <= min;
+        let is_low = low > 0 && usage <= low;
+        match at(Depth::AboveLow) {
+            Exposure::Protected => assert!(is_min),
+            Exposure::Sheltered => assert!(is_low && !is_min),
+            Exposure::Exposed(pages) => {
+                assert!(!is_low && !is_min);
+                assert_eq!(pages.0, usage.saturating_sub(min.max(low)));
+            }
+        }
+        match at(Depth::AboveMin) {
+            Exposure::Protected => assert!(is_min),
+            Exposure::Sheltered => panic!("nothing is sheltered when nothing else is left"),
+            Exposure::Exposed(pages) => {
+                assert!(!is_min);
+                assert_eq!(pages.0, usage.saturating_sub(min));
+            }
+        }
+        for depth in [Depth::AboveLow, Depth::AboveMin] {
+            for size in 0..=usage {
+                let scanned = protection.scanned(size, Pages(usage), depth);
+                match protection.exposure(Pages(usage), depth) {
+                    Exposure::Exposed(pages) if protection.at(depth) > Pages::ZERO => {
+                        assert!(scanned <= pages.0 && scanned >= 1);
+                        assert!(scanned == 1 || scanned * usage <= size * pages.0);
+                    }
+                    Exposure::Exposed(_) => assert_eq!(scanned, size),
+                    _ => assert_eq!(scanned, 0),
+                }
+            }
+        }
+    }
+}
