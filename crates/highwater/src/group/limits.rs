@@ -136,6 +136,12 @@ impl Settings {
         }
     }
 
+    /// `min` and `low`.
+    pub(super) fn protection(&self) -> (Pages, Pages) {
+        let limits = self.with_max(Pages::MAX);
+        (limits.min, limits.low)
+    }
+
     fn with_max(&self, max: Pages) -> Limits {
         // Relaxed, here and below: each is a setting by itself, and a pass that runs meanwhile may
         // take the former one.
@@ -222,24 +228,28 @@ impl GroupNode {
         self.set_max(limits.max)
     }
 
-    /// Sets the hard protection.
+    /// Sets the hard protection; has no effect on a removed group, which protects nothing.
     ///
     /// # Cost
     ///
-    /// One store.
+    /// The tree's lock for writing.
     pub fn set_min(&self, min: Pages) {
+        let setting = &self.meta().settings.min;
         // Relaxed: see `Settings`.
-        self.meta().settings.min.store(min.0, Ordering::Relaxed);
+        let set = || setting.store(min.0, Ordering::Relaxed);
+        self.shared().core.set_protection(self.meta(), set);
     }
 
-    /// Sets the soft protection.
+    /// Sets the soft protection; has no effect on a removed group, which protects nothing.
     ///
     /// # Cost
     ///
-    /// One store.
+    /// The tree's lock for writing.
     pub fn set_low(&self, low: Pages) {
+        let setting = &self.meta().settings.low;
         // Relaxed: see `Settings`.
-        self.meta().settings.low.store(low.0, Ordering::Relaxed);
+        let set = || setting.store(low.0, Ordering::Relaxed);
+        self.shared().core.set_protection(self.meta(), set);
     }
 
     /// Sets the throttle point.

@@ -57,10 +57,6 @@ mod charge;
 mod peak;
 mod node;
 mod oom;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "groups get `min` and `low` next")
-)]
 mod protection;
 #[cfg_attr(not(test), expect(dead_code, reason = "groups get `high` next"))]
 mod throttle;

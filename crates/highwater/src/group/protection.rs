@@ -27,36 +27,41 @@
 //! for what it uses beyond its protection and for no cluster more, so that one pass alone never reclaims
 //! protected pages; the kernel looks at 32 pages at least. Deviation: products are taken in 128 bits.
 
-use crate::units::Pages;
+use crate::sync::Arc;
+use crate::sync::atomic::Ordering;
+use crate::units::{GroupId, Pages};
+
+use super::node::{GroupNode, Meta};
+use super::tree::{Core, GroupTree, Shape};
 
 /// What the effective protection of a group's children is shared out from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Family {
+struct Family {
     /// What the parent uses.
-    pub(crate) usage: Pages,
+    usage: Pages,
     /// What the parent's own setting is worth.
-    pub(crate) effective: Pages,
+    effective: Pages,
     /// What its children claim together.
-    pub(crate) claimed: Pages,
+    claimed: Pages,
 }
 
 /// What a group has to show for itself.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Claim {
+struct Claim {
     /// What it uses.
-    pub(crate) usage: Pages,
+    usage: Pages,
     /// What it is set to.
-    pub(crate) setting: Pages,
+    setting: Pages,
 }
 
 impl Claim {
     /// What the group claims of its parent's protection.
-    pub(crate) fn pages(self) -> Pages {
+    fn pages(self) -> Pages {
         self.usage.min(self.setting)
     }
 
     /// What the setting is worth to a group that is no child of the reclaim root.
-    pub(crate) fn effective(self, family: Family) -> Pages {
+    fn effective(self, family: Family) -> Pages {
         let claim = self.pages();
         if family.claimed > family.effective {
             return Pages(share(family.effective.0, claim.0, family.claimed.0));
@@ -145,6 +150,162 @@ impl Protection {
             return size;
         }
         share(size, exposed.0, usage.0.max(1)).clamp(1, exposed.0.max(1))
+    }
+}
+
+impl GroupTree {
+    /// Whether any group has a `min` or a `low`.
+    ///
+    /// # Cost
+    ///
+    /// One load.
+    #[must_use]
+    pub fn has_protection(&self) -> bool {
+        // Relaxed: settings take effect for the reclaim that begins after them, and whoever learns that
+        // they were made sees this too.
+        self.shared.core.nr_protected.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl GroupNode {
+    /// What the group's `min` and `low` are worth when memory is short in `root`: nothing unless `root` is
+    /// above it.
+    ///
+    /// # Accuracy
+    ///
+    /// As exact as [`GroupNode::usage_precise`], for each group of its own moment.
+    ///
+    /// # Cost
+    ///
+    /// For each level between the two where something is protected: the tree's lock for reading, and
+    /// two reads of usage, and of the usage of each sibling that has a setting and may use less than that.
+    #[must_use]
+    pub fn protection_below(&self, root: &Self) -> Protection {
+        if self == root || !self.is_descendant_of(root) {
+            return Protection::NONE;
+        }
+        let up = std::iter::successors(Some(self.clone()), Self::parent);
+        let mut path: Vec<Self> = up.take_while(|group| group != root).collect();
+        let Some(mut parent) = path.pop() else {
+            return Protection::NONE;
+        };
+        let mut effective = parent.settings();
+        // What is worth nothing is worth nothing further down.
+        while effective != Protection::NONE
+            && let Some(group) = path.pop()
+        {
+            effective = group.effective(&parent, effective);
+            parent = group;
+        }
+        effective
+    }
+
+    /// Effective settings of a child of `parent`, which has `above` itself.
+    fn effective(&self, parent: &Self, above: Protection) -> Protection {
+        let (own, usage) = (self.settings(), self.usage_precise());
+        let parent_usage = parent.usage_precise();
+        let mut claimed = Protection::NONE;
+        for sibling in parent.protected_children() {
+            let settings = sibling.settings();
+            let most = settings.min.max(settings.low);
+            let usage = match sibling == *self {
+                true => usage,
+                false => sibling.usage_at_most(most),
+            };
+            claimed.min += usage.min(settings.min);
+            claimed.low += usage.min(settings.low);
+        }
+        let effective = |setting, effective, claimed| {
+            Claim { usage, setting }.effective(Family {
+                usage: parent_usage,
+                effective,
+                claimed,
+            })
+        };
+        Protection {
+            min: effective(own.min, above.min, claimed.min),
+            low: effective(own.low, above.low, claimed.low),
+        }
+    }
+
+    fn settings(&self) -> Protection {
+        let (min, low) = self.meta().settings.protection();
+        Protection { min, low }
+    }
+
+    /// What the group uses, or `most` if that is certainly no more.
+    fn usage_at_most(&self, most: Pages) -> Pages {
+        match self.usage().low >= most {
+            true => most,
+            false => self.usage_precise(),
+        }
+    }
+
+    /// The living children that have a `min` or a `low`.
+    fn protected_children(&self) -> Vec<Self> {
+        let core = &self.shared().core;
+        let metas = core.protected_children(self.id());
+        let node = |meta| Self::new(self.shared(), meta);
+        metas.into_iter().map(node).collect()
+    }
+}
+
+impl Core {
+    /// Changes a living group's `min` and `low`; those of a removed one protect nothing and stay as they are.
+    pub(super) fn set_protection(&self, group: &Meta, set: impl FnOnce()) {
+        let mut shape = self.shape.write();
+        if self.slot(group.key.id).incarnation() == group.key.incarnation {
+            set();
+            self.note_protection(&mut shape, group);
+        }
+    }
+
+    /// Keeps the index of protected children as a group's settings are. The root has no siblings.
+    pub(super) fn note_protection(&self, shape: &mut Shape, group: &Meta) {
+        let is_protected = group.settings.protection() != (Pages::ZERO, Pages::ZERO);
+        let Some(parent) = &group.parent else {
+            return;
+        };
+        let protected = &mut shape.families[parent.key.id.index()].protected;
+        // Relaxed: see `GroupTree::has_protection`.
+        if is_protected && protected.insert(group.key.id) {
+            self.nr_protected.fetch_add(1, Ordering::Relaxed);
+        } else if !is_protected && protected.remove(&group.key.id) {
+            self.nr_protected.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets a group that is being removed.
+    pub(super) fn forget_protection(&self, shape: &mut Shape, parent: GroupId, group: GroupId) {
+        if shape.families[parent.index()].protected.remove(&group) {
+            // Relaxed: see `GroupTree::has_protection`.
+            self.nr_protected.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Checks the index of protected children against the settings.
+    pub(super) fn check_protection(&self, shape: &Shape) {
+        let mut count = 0;
+        for (at, family) in shape.families.iter().enumerate() {
+            for child in &family.protected {
+                let slot = self.slot(*child);
+                assert!(slot.is_alive(), "{child} is removed and protected");
+                assert_eq!(slot.parent(), Some(GroupId::from_index(at)));
+                let meta = slot.meta.read();
+                let settings = meta.as_deref().map(|meta| meta.settings.protection());
+                assert_ne!(settings, Some((Pages::ZERO, Pages::ZERO)), "{child}");
+            }
+            count += family.protected.len() as u64;
+        }
+        // Relaxed: under the lock that guards it.
+        assert_eq!(self.nr_protected.load(Ordering::Relaxed), count);
+    }
+
+    fn protected_children(&self, id: GroupId) -> Vec<Arc<Meta>> {
+        let shape = self.shape.read();
+        let ids = shape.families[id.index()].protected.iter();
+        ids.filter_map(|id| self.slot(*id).meta.read().clone())
+            .collect()
     }
 }
 

@@ -17,6 +17,7 @@ use std::ops::ControlFlow;
 
 use crossbeam_utils::CachePadded;
 
+use crate::sync::atomic::AtomicU64;
 use crate::sync::{Arc, LockClass, Rank, RwLock};
 use crate::units::{CpuId, GroupId, Pages};
 
@@ -41,9 +42,11 @@ pub struct GroupKey {
 
 /// The children of one group.
 #[derive(Debug, Default)]
-struct Family {
+pub(super) struct Family {
     children: BTreeMap<Box<str>, GroupId>,
     zombies: BTreeSet<GroupId>,
+    /// Living children that have a `min` or a `low`.
+    pub(super) protected: BTreeSet<GroupId>,
 }
 
 impl Shape {
@@ -57,7 +60,7 @@ impl Shape {
 #[derive(Debug)]
 pub(super) struct Shape {
     /// By id.
-    families: Vec<Family>,
+    pub(super) families: Vec<Family>,
     free: Vec<GroupId>,
     /// Every zombie, in the order in which they are looked at.
     zombies: VecDeque<GroupId>,
@@ -70,6 +73,9 @@ pub(super) struct Core {
     pub(super) table: Table,
     pub(super) shape: RwLock<Shape>,
     pub(super) gate: Gate,
+    /// Groups that have a `min` or a `low`. Written by: who sets one, under the tree's lock for
+    /// writing. Read by: reclaim. Publishes: nothing.
+    pub(super) nr_protected: AtomicU64,
 }
 
 /// Keeps the tree in memory on behalf of the charges made on one CPU: cloning it writes a count
@@ -160,6 +166,7 @@ impl GroupTree {
                 },
             ),
             gate: Gate::open(),
+            nr_protected: AtomicU64::new(0),
         });
         let root = core
             .table
@@ -286,6 +293,7 @@ impl GroupTree {
         let core = &self.shared.core;
         let shape = core.shape.read();
         core.check(&shape, GroupId(0));
+        core.check_protection(&shape);
         for zombie in &shape.zombies {
             assert!(
                 !core.slot(*zombie).is_alive(),
@@ -383,6 +391,7 @@ impl Core {
         shape.families[above.index()]
             .children
             .insert(name.into(), id);
+        self.note_protection(&mut shape, &meta);
         Ok(meta)
     }
 
@@ -420,6 +429,7 @@ impl Core {
         let family = &mut shape.families[above.index()];
         family.children.remove(&*group.name);
         family.zombies.insert(id);
+        self.forget_protection(&mut shape, above, id);
         if !self.reap(&mut shape, id) {
             shape.zombies.push_back(id);
         }

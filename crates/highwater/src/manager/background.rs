@@ -197,6 +197,7 @@ impl Core {
                 actor: Actor::Background,
                 cpu: self.cpu(),
                 first_priority: None,
+                ignores_protection: false,
             };
             let freed = self.reclaim.shrink(&control).nr_reclaimed;
             self.wakeup.passed();

@@ -280,6 +280,7 @@ impl Core {
             actor: Actor::Direct,
             cpu: self.cpu(),
             first_priority: Some(0),
+            ignores_protection: true,
         };
         let freed = Pages(self.reclaim.shrink(&control).nr_reclaimed);
         self.pool.drain_all();

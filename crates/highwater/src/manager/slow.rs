@@ -306,6 +306,7 @@ impl Core {
             actor: Actor::Direct,
             cpu: self.cpu(),
             first_priority: None,
+            ignores_protection: false,
         };
         effort.last = self.reclaim.shrink(&control);
         let freed = effort.last.nr_reclaimed;

@@ -10,6 +10,7 @@
 
 use std::iter::Sum;
 
+use super::cursor::Cursor;
 use super::shadow::WorkingsetClock;
 use super::{ListSizes, LruvecRef};
 use crate::cache::PageCache;
@@ -67,15 +68,6 @@ pub(super) struct Lruvec {
     pub(super) cursor: Mutex<Cursor>,
 }
 
-/// A place in the walk over a target's groups.
-#[derive(Debug, Default)]
-pub(super) struct Cursor {
-    /// Index into the table of lruvecs.
-    pub(super) at: usize,
-    /// Pages still to be scanned there.
-    pub(super) remaining: u64,
-}
-
 #[derive(Debug, Default)]
 struct Lists {
     inactive: List,
@@ -121,6 +113,10 @@ impl Lruvec {
             nr_filling: AtomicU64::new(0),
             cursor: Mutex::new(&CURSOR_LOCK, Cursor::default()),
         }
+    }
+
+    pub(super) fn group(&self) -> &GroupNode {
+        &self.group
     }
 
     pub(super) fn is_in_subtree_of(&self, target: &GroupNode) -> bool {

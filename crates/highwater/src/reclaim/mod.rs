@@ -16,6 +16,8 @@
 //! for a few pages. Within a cluster: isolate under the lruvec's lock; then, without it, look at
 //! the marks, write dirty pages back, evict; then put back what stays, and free what does not.
 //!
+//! Groups that use no more than their `min` or `low` are passed over (`pass.rs`).
+//!
 //! Invariant: a page is on exactly one list of the group that pays for it, or isolated by one
 //! thread; it is in the page index all the while, and leaves both together.
 //!
@@ -24,7 +26,9 @@
 //! whatever they hold; scan priorities start where 1/2^p of the pool is about 700 pages (9.7);
 //! direct reclaim writes back as well.
 
+mod cursor;
 mod lruvec;
+mod pass;
 mod scan;
 mod shadow;
 mod sizes;

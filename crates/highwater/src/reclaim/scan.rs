@@ -1,6 +1,8 @@
 //! One reclaim pass: scan a target's lists until enough pages are free.
 
+use super::cursor::Visit;
 use super::lruvec::{Lruvec, Placement};
+use super::pass::{Pass, Verdict};
 use super::shadow::Shadow;
 use super::{LruvecRef, Reclaim};
 use crate::cache::{EvictBatch, Evicted, Kept, WriteBackError, WrittenBack};
@@ -34,6 +36,8 @@ pub struct ScanControl<'a> {
     /// Lists are scanned from this fraction on: the shift at the first priority. `None` scales it
     /// to the pool; 0 looks at everything and ignores young marks.
     pub first_priority: Option<u32>,
+    /// Whether pages go that a group's `min` or `low` would keep.
+    pub ignores_protection: bool,
 }
 
 /// What a pass achieved.
@@ -74,25 +78,48 @@ struct Scratch {
 
 impl Reclaim {
     /// Scans the lists of a target and its descendants, at growing priority, until `nr_to_reclaim`
-    /// pages are free or everything was looked at.
+    /// pages are free or everything was looked at that is not protected. What is protected by `low`
+    /// alone is looked at if that has freed nothing.
     ///
     /// # Cost
     ///
     /// Bounded: at priority `p` it scans at most 1/2^p of the target's pages, down to `p` = 0. Writes
-    /// dirty pages back (I/O). Allocates its buffers, a few hundred bytes, outside all locks.
+    /// dirty pages back (I/O). Allocates its buffers, a few hundred bytes, outside all locks. Where any
+    /// group has a `min` or a `low`, also [`GroupNode::protection_below`] for each group that it comes to.
     pub fn shrink(&self, control: &ScanControl<'_>) -> Outcome {
         let mut outcome = Outcome::default();
         let mut scratch = Scratch::default();
+        let mut pass = Pass::new(control, &self.groups);
+        self.scan_lists(control, &mut pass, &mut scratch, &mut outcome);
+        if outcome.nr_reclaimed == 0 && control.nr_to_reclaim > Pages::ZERO && pass.deepen() {
+            self.scan_lists(control, &mut pass, &mut scratch, &mut outcome);
+        }
+        if outcome.nr_reclaimed == 0 {
+            let in_target = |lruvec: &Lruvec| lruvec.is_in_subtree_of(control.target);
+            outcome.nr_isolated = self.lruvecs.isolated_of(in_target);
+            outcome.nr_filling = self.lruvecs.filling_of(in_target);
+        }
+        outcome
+    }
+
+    /// Once through the lists that the pass accepts.
+    fn scan_lists(
+        &self,
+        control: &ScanControl<'_>,
+        pass: &mut Pass<'_>,
+        scratch: &mut Scratch,
+        outcome: &mut Outcome,
+    ) {
         let first = control
             .first_priority
             .unwrap_or_else(|| self.first_priority());
         for priority in (0..=first).rev() {
             // At the last priority twice: the first round may only take marks away.
             let rounds = if priority == 0 { 2 } else { 1 };
-            let mut budget = (self.target_pages(control.target).0 >> priority) * rounds;
+            let mut budget = (self.pages_for(pass).0 >> priority) * rounds;
             budget = budget.max(self.cluster());
             while budget > 0 && outcome.nr_reclaimed < control.nr_to_reclaim.0 {
-                let Some((lruvec, count)) = self.next_chunk(control.target, priority) else {
+                let Some((lruvec, count)) = self.next_chunk(control.target, pass, priority) else {
                     break;
                 };
                 let chunk = Chunk {
@@ -101,16 +128,10 @@ impl Reclaim {
                     priority,
                     control,
                 };
-                let looked = self.shrink_chunk(&chunk, &mut scratch, &mut outcome);
+                let looked = self.shrink_chunk(&chunk, scratch, outcome);
                 budget = budget.saturating_sub(looked.max(1));
             }
         }
-        if outcome.nr_reclaimed == 0 {
-            let in_target = |lruvec: &Lruvec| lruvec.is_in_subtree_of(control.target);
-            outcome.nr_isolated = self.lruvecs.isolated_of(in_target);
-            outcome.nr_filling = self.lruvecs.filling_of(in_target);
-        }
-        outcome
     }
 
     /// Where scanning starts: 1/2^p of the pool is about 700 pages, but at least a quarter of a
@@ -125,30 +146,39 @@ impl Reclaim {
             .max(2)
     }
 
-    /// Pages of a target and its descendants.
-    fn target_pages(&self, target: &GroupNode) -> Pages {
-        self.lruvecs
-            .sizes_of(|lruvec| lruvec.is_in_subtree_of(target))
-            .total()
+    /// Pages of the groups that a pass accepts.
+    fn pages_for(&self, pass: &Pass<'_>) -> Pages {
+        self.lruvecs.sizes_of(|lruvec| pass.accepts(lruvec)).total()
     }
 
     /// The lists that are scanned next for a target, and how many of their pages.
-    fn next_chunk(&self, target: &GroupNode, priority: u32) -> Option<(LruvecRef, u64)> {
+    ///
+    /// Progress: a group that is protected is passed over once, and not accepted again.
+    fn next_chunk(
+        &self,
+        target: &GroupNode,
+        pass: &mut Pass<'_>,
+        priority: u32,
+    ) -> Option<(LruvecRef, u64)> {
         let home = self.lruvecs.of(target)?;
-        let mut cursor = home.cursor.lock();
-        let has_pages = |lruvec: &Lruvec| {
-            lruvec.is_in_subtree_of(target) && lruvec.sizes().total() > Pages::ZERO
-        };
-        let stay = cursor.remaining > 0;
-        let from = if stay { cursor.at } else { cursor.at + 1 };
-        let (at, lruvec) = self.lruvecs.next_from(from, has_pages)?;
-        if !stay || at != cursor.at {
-            cursor.at = at;
-            cursor.remaining = (lruvec.sizes().total().0 >> priority).max(1);
+        loop {
+            let (visit, lruvec) = self.peek(&home, pass)?;
+            // Without the cursor: what a group is worth takes the lock of the tree.
+            if let Verdict::Scan { size, exposed } = pass.judge(&lruvec) {
+                let share = (size >> priority).max(1);
+                let count = home.cursor.lock().take(visit, share, self.cluster());
+                return Some((lruvec, count.min(exposed.max(1))));
+            }
         }
-        let count = cursor.remaining.min(self.cluster());
-        cursor.remaining -= count;
-        Some((lruvec, count))
+    }
+
+    /// Where the reclaimers of a target go on.
+    fn peek(&self, home: &Lruvec, pass: &Pass<'_>) -> Option<(Visit, LruvecRef)> {
+        let has_pages =
+            |lruvec: &Lruvec| pass.accepts(lruvec) && lruvec.sizes().total() > Pages::ZERO;
+        let cursor = home.cursor.lock();
+        let (at, lruvec) = self.lruvecs.next_from(cursor.next_at(), has_pages)?;
+        Some((cursor.visit(at), lruvec))
     }
 
     /// Scans one cluster of one group's lists; returns how many pages it looked at.

@@ -106,6 +106,7 @@ impl Scene {
             actor: Actor::Direct,
             cpu: CpuId(0),
             first_priority,
+            ignores_protection: false,
         })
     }
 

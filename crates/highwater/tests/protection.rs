@@ -1,0 +1,187 @@
+//! The promise: what is protected stays. A neighbour's hunger takes nothing below `min`, and below `low`
+//! only what nobody else can give; siblings share what their parent has, and what no child claims
+//! covers all of them.
+
+#![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
+
+mod support;
+
+use std::sync::Arc;
+use std::thread;
+
+use highwater::cache::{Access, Backing};
+use highwater::{Bytes, Charge, Group, Limits, Manager, Mapping, Pages};
+use support::{TestFile, assert_empty, manager};
+
+const CAPACITY: u64 = 1024;
+
+fn pages(count: u64) -> Bytes {
+    Pages(count).bytes()
+}
+
+fn with_low(count: u64) -> Limits {
+    Limits::default().with_low(pages(count))
+}
+
+/// A file of its own for a group, mapped for it.
+fn file_of(hw: &Manager, group: &Group, count: u64) -> Mapping {
+    let storage = TestFile::new(count) as Arc<dyn Backing>;
+    let file = hw.open_backing(storage, Access::ReadOnly).unwrap();
+    hw.space(group).map_file(&file, 0..count).unwrap()
+}
+
+/// Reads every page once; each is dropped at once, so that only what is protected stays.
+fn stream(hw: &Manager, map: &Mapping) {
+    for page in 0..map.pages() {
+        map.read(&hw.enter(), page).unwrap();
+    }
+}
+
+fn resident(group: &Group) -> u64 {
+    group.list_sizes().total().0
+}
+
+/// A neighbour that reads several times what there is.
+fn be_hungry(hw: &Manager) {
+    let neighbour = hw.root().child("neighbour", Limits::default()).unwrap();
+    stream(hw, &file_of(hw, &neighbour, 5 * CAPACITY));
+    neighbour.remove().unwrap();
+}
+
+/// Charges memory outside the pool until no more is had.
+fn take_all(group: &Group) -> Vec<Charge> {
+    std::iter::from_fn(|| group.charge(pages(1)).ok()).collect()
+}
+
+#[test]
+fn neighbours_take_nothing_below_min() {
+    // Goal: min is never reclaimed, whoever is short and however much. Method: a tenant at its min
+    // beside two threads that stream, then beside charges that leave no room: all its pages stay,
+    // and reading them again reads nothing from the file.
+    let hw = manager(CAPACITY);
+    let limits = Limits::default().with_min(pages(200));
+    let tenant = hw.root().child("tenant", limits).unwrap();
+    let map = file_of(&hw, &tenant, 200);
+    stream(&hw, &map);
+    let neighbours = ["n0", "n1"].map(|name| hw.root().child(name, Limits::default()).unwrap());
+    thread::scope(|scope| {
+        for neighbour in &neighbours {
+            let (hw, map) = (hw.clone(), file_of(&hw, neighbour, 3 * CAPACITY));
+            scope.spawn(move || stream(&hw, &map));
+        }
+    });
+    assert_eq!(resident(&tenant), 200);
+    let taken = take_all(&neighbours[0]);
+    assert_eq!(taken.len() as u64, CAPACITY - 200, "all but what is kept");
+    assert_eq!(resident(&tenant), 200);
+    let faults = hw.snapshot().counter("pgmajfault");
+    stream(&hw, &map);
+    assert_eq!(hw.snapshot().counter("pgmajfault"), faults);
+    assert_eq!(tenant.events().low, 0);
+    drop((taken, map));
+    assert_empty(&hw);
+}
+
+#[test]
+fn low_gives_way_when_nothing_else_can_and_says_so() {
+    // Goal: low is a promise while others have pages, and an event when it is broken. Method: a tenant at
+    // its low beside a stream; then beside charges, which nothing else gives room for.
+    let hw = manager(CAPACITY);
+    let tenant = hw.root().child("tenant", with_low(200)).unwrap();
+    let map = file_of(&hw, &tenant, 200);
+    stream(&hw, &map);
+    be_hungry(&hw);
+    assert_eq!((resident(&tenant), tenant.events().low), (200, 0));
+    let greedy = hw.root().child("greedy", Limits::default()).unwrap();
+    let taken = take_all(&greedy);
+    assert_eq!((taken.len() as u64, resident(&tenant)), (CAPACITY, 0));
+    assert!(tenant.events_local().low > 0);
+    assert_eq!(hw.root().events().low, tenant.events().low);
+    assert_eq!(greedy.events().low, 0);
+    drop((taken, map));
+    assert_empty(&hw);
+}
+
+#[test]
+fn above_its_protection_a_group_gives_down_to_it() {
+    // Goal: protection keeps that much and not more. Method: a tenant that uses three times its low, with
+    // pages that nobody reads, beside a stream: it ends a little above its low, as pressure is in proportion
+    // to what is above. Without its low it loses all.
+    let hw = manager(CAPACITY);
+    let tenant = hw.root().child("tenant", with_low(200)).unwrap();
+    let map = file_of(&hw, &tenant, 600);
+    stream(&hw, &map);
+    be_hungry(&hw);
+    let left = resident(&tenant);
+    assert!((200..=240).contains(&left), "{left} left");
+    assert_eq!(tenant.events().low, 0);
+    tenant.set_low(Bytes(0));
+    be_hungry(&hw);
+    assert!(resident(&tenant) < 20, "{} left", resident(&tenant));
+    drop(map);
+    assert_empty(&hw);
+}
+
+#[test]
+fn siblings_share_what_their_parent_has() {
+    // Goal: proportional protection. Method: a parent with low 300 and children that ask for 300 and 100
+    // and hold 300 each. What remains is the parent's 300, about three parts to one: while one
+    // shrinks, the other's part of the claims grows, so that the split lies between both.
+    let hw = manager(CAPACITY);
+    let tenant = hw.root().child("tenant", with_low(300)).unwrap();
+    let large = tenant.child("large", with_low(300)).unwrap();
+    let small = tenant.child("small", with_low(100)).unwrap();
+    let maps = [&large, &small].map(|group| file_of(&hw, group, 300));
+    maps.iter().for_each(|map| stream(&hw, map));
+    be_hungry(&hw);
+    let (large, small) = (resident(&large), resident(&small));
+    assert!((300..=310).contains(&(large + small)), "{large} + {small}");
+    assert!((200..=235).contains(&large), "{large} of 225");
+    assert!((70..=105).contains(&small), "{small} of 75");
+    assert_eq!(tenant.events().low, 0);
+    drop(maps);
+    assert_empty(&hw);
+}
+
+#[test]
+fn what_no_child_claims_covers_all_of_them() {
+    // Goal: recursive protection. Method: a tenant with low 300 whose queries set nothing and hold 100
+    // and 200, one of them two levels down, beside a stream and beside a tenant without protection.
+    let hw = manager(CAPACITY);
+    let tenant = hw.root().child("tenant", with_low(300)).unwrap();
+    let first = tenant.child("first", Limits::default()).unwrap();
+    let second = tenant.child("second", Limits::default()).unwrap();
+    let deep = second.child("deep", Limits::default()).unwrap();
+    let other = hw.root().child("other", Limits::default()).unwrap();
+    let maps = [(&first, 100), (&deep, 200), (&other, 300)]
+        .map(|(group, count)| file_of(&hw, group, count));
+    maps.iter().for_each(|map| stream(&hw, map));
+    be_hungry(&hw);
+    assert_eq!((resident(&first), resident(&deep)), (100, 200));
+    assert!(resident(&other) < 20, "{} left", resident(&other));
+    drop(maps);
+    assert_empty(&hw);
+}
+
+#[test]
+fn a_group_is_not_protected_from_itself() {
+    // Goal: the group that is short has no protection in its own reclaim, its children have what they are
+    // set to; dropping caches heeds nothing. Method: a group with min equal to max that
+    // reads twice as much, and a child in it with a min of its own.
+    let hw = manager(CAPACITY);
+    let limits = Limits::max(pages(200)).with_min(pages(200));
+    let tenant = hw.root().child("tenant", limits).unwrap();
+    let kept = Limits::default().with_min(pages(50));
+    let child = tenant.child("child", kept).unwrap();
+    let maps = [file_of(&hw, &child, 50), file_of(&hw, &tenant, 400)];
+    maps.iter().for_each(|map| stream(&hw, map));
+    assert_eq!(resident(&child), 50);
+    assert!(tenant.usage_precise() <= Pages(200));
+    assert!(resident(&tenant) > 100);
+    drop(maps);
+    assert_empty(&hw);
+    // What is removed or set to nothing protects nothing.
+    child.remove().unwrap();
+    tenant.set_min(Bytes(0));
+    assert!(!tenant.node().tree().has_protection());
+}
