@@ -21,6 +21,7 @@
 
 mod active;
 mod flat;
+pub mod flush;
 mod library;
 mod library_sets;
 mod per_node;

@@ -1,0 +1,378 @@
+//! The kernel's structure for hierarchical statistics, with what is discussed about it as a rule.
+//!
+//! ```text
+//! group, CPU    local[i], prev[i]                     local is what the CPU has counted; prev, what of it was carried on
+//! group         agg[i] of the subtree, own[i], pending[i] from children
+//! ```
+//!
+//! A flush of g visits each CPU under the flush lock, which it drops in between. It takes g and the
+//! updated groups below it off their lists and, children before parents, moves what a group has pending and
+//! what its CPU has counted to the group's totals and to what is pending at its parent. Ancestors of g are
+//! not made fresh, but nothing is lost: they stay on their lists.
+//!
+//! Reads take no lock: each value is one that it had at some moment.
+//!
+//! Source: accounting spec 7.2 to 7.5, 7.10; the thread for the rules.
+//! Deviation: locks park where the kernel's spin, and any thread may act as any CPU, so that a CPU's
+//! words are changed atomically.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use highwater::sync::StatCell;
+use highwater::units::CpuId;
+
+use super::block::{Block, Blocks};
+use super::threshold::{GroupThreshold, OneThreshold, count_up, limit};
+use super::{FlushRule, FlushTally, Flushing, ITEMS, Item, Shape, Stats, StatsRead, staleness_max};
+
+/// Statistics of a tree of groups.
+#[derive(Debug)]
+pub struct Rstat {
+    rule: FlushRule,
+    nr_cpus: usize,
+    shape: Shape,
+    groups: Box<[Group]>,
+    /// One for each CPU's lists.
+    lists: Box<[Mutex<()>]>,
+    /// Holds the groups found on the CPU being flushed, to be used again.
+    flush: Mutex<Vec<u32>>,
+    one_threshold: OneThreshold,
+    /// Whether somebody flushes the root. Written by who wins it, and by it again when done. Publishes nothing.
+    is_flushing: AtomicBool,
+    readers: Mutex<()>,
+    counts: Counts,
+}
+
+#[derive(Debug)]
+struct Group {
+    /// Written under the flush lock, read by anybody, word by word.
+    agg: [AtomicI64; ITEMS],
+    /// As `agg`, without the groups below.
+    own: [AtomicI64; ITEMS],
+    /// What children have carried here. Under the flush lock.
+    pending: [AtomicI64; ITEMS],
+    threshold: GroupThreshold,
+    blocks: Blocks,
+}
+
+impl Group {
+    fn new(nr_cpus: usize) -> Self {
+        let zeros = || std::array::from_fn(|_| AtomicI64::new(0));
+        Self {
+            agg: zeros(),
+            own: zeros(),
+            pending: zeros(),
+            threshold: GroupThreshold::default(),
+            blocks: Blocks::none(nr_cpus),
+        }
+    }
+}
+
+/// Why somebody flushes.
+#[derive(Clone, Copy, Debug)]
+enum Cause {
+    Read,
+    Reclaim,
+    Periodic,
+}
+
+/// As [`FlushTally`].
+#[derive(Debug, Default)]
+struct Counts {
+    flushes: [StatCell; 3],
+    skipped_few: StatCell,
+    skipped_busy: StatCell,
+    cpus: StatCell,
+    groups: StatCell,
+    waits: StatCell,
+}
+
+impl Rstat {
+    /// Statistics at zero.
+    #[must_use]
+    pub fn new(shape: &Shape, nr_cpus: usize, rule: FlushRule) -> Self {
+        let groups = (0..shape.nr_groups()).map(|_| Group::new(nr_cpus));
+        Self {
+            rule,
+            nr_cpus,
+            shape: shape.clone(),
+            groups: groups.collect(),
+            lists: (0..nr_cpus).map(|_| Mutex::default()).collect(),
+            flush: Mutex::default(),
+            one_threshold: OneThreshold::new(nr_cpus),
+            is_flushing: AtomicBool::new(false),
+            readers: Mutex::default(),
+            counts: Counts::default(),
+        }
+    }
+
+    fn block(&self, group: usize, cpu: usize) -> &Arc<Block> {
+        let blocks = &self.groups[group].blocks;
+        if let Some(block) = blocks.get(cpu) {
+            return block;
+        }
+        let parent = self.shape.parent(group);
+        let parent = parent.map(|parent| Arc::clone(self.block(parent, cpu)));
+        let number = u32::try_from(group).expect("groups have 32-bit numbers");
+        blocks.get_or_make(cpu, || Block::new(number, parent))
+    }
+
+    fn lists(&self, cpu: usize) -> MutexGuard<'_, ()> {
+        lock(&self.lists[cpu])
+    }
+
+    /// Flushes if the rule says so.
+    fn flush_by_rule(&self, group: usize, cause: Cause) {
+        let limit = limit(self.nr_cpus);
+        let is_worth_it = match self.rule {
+            FlushRule::RootSkipIfBusy | FlushRule::SubtreeOneThreshold => {
+                self.one_threshold.is_reached()
+            }
+            FlushRule::SubtreeThresholds => self.groups[group].threshold.is_reached(limit),
+            FlushRule::Subtree | FlushRule::SubtreeUnderMutex => true,
+        };
+        if !is_worth_it {
+            return self.counts.skipped_few.add(1);
+        }
+        match self.rule {
+            FlushRule::RootSkipIfBusy => self.flush_root_or_skip(cause),
+            FlushRule::SubtreeUnderMutex => {
+                let _alone = lock(&self.readers);
+                self.flush(group, cause);
+            }
+            FlushRule::Subtree | FlushRule::SubtreeOneThreshold | FlushRule::SubtreeThresholds => {
+                self.flush(group, cause);
+            }
+        }
+    }
+
+    /// Flushes the root, unless somebody does so already.
+    fn flush_root_or_skip(&self, cause: Cause) {
+        // Relaxed, here and below: who finds it set goes without; who does not synchronizes by the locks.
+        if self.is_flushing.swap(true, Ordering::Relaxed) {
+            return self.counts.skipped_busy.add(1);
+        }
+        self.flush(0, cause);
+        self.is_flushing.store(false, Ordering::Relaxed);
+    }
+
+    /// Flushes `top` and all below it.
+    fn flush(&self, top: usize, cause: Cause) {
+        self.counts.flushes[cause as usize].add(1);
+        for cpu in 0..self.nr_cpus {
+            let mut found = self.flush_lock();
+            self.detach(top, cpu, &mut found);
+            for &group in &*found {
+                self.absorb(group as usize, cpu);
+            }
+            self.counts.groups.add(found.len() as u64);
+            found.clear();
+        }
+        self.counts.cpus.add(self.nr_cpus as u64);
+        // What one threshold counts is gone when all was flushed.
+        if top == 0 {
+            self.one_threshold.reset();
+        }
+    }
+
+    fn flush_lock(&self) -> MutexGuard<'_, Vec<u32>> {
+        match self.flush.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                self.counts.waits.add(1);
+                lock(&self.flush)
+            }
+        }
+    }
+
+    /// The lock is taken even if nothing was ever updated: a list is not looked at without it.
+    fn detach(&self, top: usize, cpu: usize, found: &mut Vec<u32>) {
+        let _lists = self.lists(cpu);
+        let block_of = |group: u32| -> &Block {
+            let block = self.groups[group as usize].blocks.get(cpu);
+            block.expect("a group on a list has a block")
+        };
+        if let Some(block) = self.groups[top].blocks.get(cpu) {
+            block.detach(found, block_of);
+        }
+    }
+
+    /// Carries on what a group has pending and what a CPU has counted. Under the flush lock.
+    fn absorb(&self, at: usize, cpu: usize) {
+        let group = &self.groups[at];
+        let Some(block) = group.blocks.get(cpu) else {
+            return;
+        };
+        let words = block.words();
+        let parent = self.shape.parent(at).map(|parent| &self.groups[parent]);
+        for item in 0..ITEMS {
+            let counted = words.map_or(0, |words| words.take(item));
+            let pending = take(&group.pending[item]);
+            let delta = counted + pending;
+            raise(&group.own[item], counted);
+            raise(&group.agg[item], delta);
+            if let Some(parent) = parent {
+                raise(&parent.pending[item], delta);
+            }
+        }
+        // Relaxed: a trigger. What is counted meanwhile, on a CPU that was visited, is forgotten with it
+        // (spec 7.10); the data is not.
+        block.updates.store(0, Ordering::Relaxed);
+        group.threshold.reset();
+    }
+}
+
+impl Flushing for Rstat {
+    fn add(&self, group: usize, cpu: CpuId, item: Item, delta: i64) {
+        let cpu = cpu.index();
+        let block = self.block(group, cpu);
+        block.add(item, delta);
+        if !block.is_updated() {
+            let _lists = self.lists(cpu);
+            block.put_on();
+        }
+        let size = delta.unsigned_abs();
+        match self.rule {
+            FlushRule::RootSkipIfBusy | FlushRule::SubtreeOneThreshold => {
+                self.one_threshold.count(cpu, size);
+            }
+            FlushRule::SubtreeThresholds => {
+                let limit = limit(self.nr_cpus);
+                count_up(block, size, limit, |group| &self.groups[group].threshold);
+            }
+            FlushRule::Subtree | FlushRule::SubtreeUnderMutex => {}
+        }
+    }
+
+    fn read(&self, group: usize, _now: Duration) -> StatsRead {
+        self.flush_by_rule(group, Cause::Read);
+        // Only this rule has a bound, and only when nobody updates during a flush.
+        let is_bounded = self.rule == FlushRule::SubtreeThresholds;
+        StatsRead {
+            values: self.values(group),
+            staleness: is_bounded.then(|| staleness_max(self.nr_cpus)),
+        }
+    }
+
+    fn flush_for_reclaim(&self, group: usize, _now: Duration) {
+        self.flush_by_rule(group, Cause::Reclaim);
+    }
+
+    fn flush_periodic(&self, _now: Duration) {
+        if self.rule == FlushRule::RootSkipIfBusy {
+            self.flush_root_or_skip(Cause::Periodic);
+        } else {
+            self.flush(0, Cause::Periodic);
+        }
+    }
+
+    fn tally(&self) -> FlushTally {
+        let counts = &self.counts;
+        FlushTally {
+            flushes: [0, 1, 2].map(|cause| counts.flushes[cause].get()),
+            skipped_few: counts.skipped_few.get(),
+            skipped_busy: counts.skipped_busy.get(),
+            cpus: counts.cpus.get(),
+            groups: counts.groups.get(),
+            waits: counts.waits.get(),
+        }
+    }
+}
+
+impl Rstat {
+    /// The totals of a group as they stand.
+    #[must_use]
+    pub fn values(&self, group: usize) -> Stats {
+        // Relaxed: each word by itself.
+        let words = self.groups[group].agg.each_ref();
+        words.map(|word| word.load(Ordering::Relaxed))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic ends the run without a result.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Adds to a word that only the holder of the flush lock writes.
+fn raise(word: &AtomicI64, delta: i64) {
+    if delta != 0 {
+        // Relaxed: one writer at a time, and readers take each word by itself.
+        let sum = word.load(Ordering::Relaxed) + delta;
+        word.store(sum, Ordering::Relaxed);
+    }
+}
+
+/// Empties a word that only the holder of the flush lock writes.
+fn take(word: &AtomicI64) -> i64 {
+    // Relaxed: under the flush lock.
+    let sum = word.load(Ordering::Relaxed);
+    if sum != 0 {
+        word.store(0, Ordering::Relaxed);
+    }
+    sum
+}
+
+/// What tests look at.
+#[cfg(test)]
+impl Rstat {
+    pub(super) fn pending(&self, group: usize) -> Stats {
+        let words = self.groups[group].pending.each_ref();
+        words.map(|word| word.load(Ordering::Relaxed))
+    }
+
+    /// While somebody else flushes the root, for all that can be seen.
+    pub(super) fn beside_a_flush<T>(&self, act: impl FnOnce() -> T) -> T {
+        self.is_flushing.store(true, Ordering::Relaxed);
+        let result = act();
+        self.is_flushing.store(false, Ordering::Relaxed);
+        result
+    }
+
+    /// A group on a list has its ancestors on theirs, and is on the one of its parent, once.
+    pub(super) fn check_lists(&self) {
+        for cpu in 0..self.nr_cpus {
+            let _lists = self.lists(cpu);
+            for group in 0..self.shape.nr_groups() {
+                let Some(block) = self.groups[group].blocks.get(cpu) else {
+                    continue;
+                };
+                let children = block.children(|at| {
+                    let block = self.groups[at as usize].blocks.get(cpu);
+                    block.expect("a group on a list has a block")
+                });
+                let expected = (0..self.shape.nr_groups()).filter(|&at| {
+                    let block = self.groups[at].blocks.get(cpu);
+                    self.shape.parent(at) == Some(group)
+                        && block.is_some_and(|block| block.is_updated())
+                });
+                let mut found: Vec<usize> = children.iter().map(|&at| at as usize).collect();
+                found.sort_unstable();
+                assert_eq!(found, expected.collect::<Vec<_>>());
+                assert!(found.is_empty() || block.is_updated(), "{group} on {cpu}");
+            }
+        }
+    }
+
+    /// With everything flushed and nobody updating: nothing is pending, own words are what was added to the
+    /// group, and a total is the own words and the children's totals.
+    pub(super) fn check_flushed(&self, added: impl Fn(usize) -> Stats) {
+        let mut below = vec![[0; ITEMS]; self.groups.len()];
+        for at in (0..self.groups.len()).rev() {
+            assert_eq!(self.pending(at), [0; ITEMS]);
+            let own = self.groups[at].own.each_ref();
+            let own = own.map(|word| word.load(Ordering::Relaxed));
+            assert_eq!(own, added(at));
+            let total = self.values(at);
+            for item in 0..ITEMS {
+                assert_eq!(total[item], own[item] + below[at][item]);
+                if let Some(parent) = self.shape.parent(at) {
+                    below[parent][item] += total[item];
+                }
+            }
+        }
+    }
+}
