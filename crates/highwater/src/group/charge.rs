@@ -152,6 +152,25 @@ impl Charge {
         Self::over(Arc::clone(&self.keeper), self.key, pages)
     }
 
+    /// Adds another charge of the same group to this one.
+    ///
+    /// # Errors
+    ///
+    /// Gives `other` back when it is of another group.
+    pub fn merge(&mut self, other: Self) -> Result<(), Self> {
+        if self.key != other.key || !std::ptr::eq(self.core(), other.core()) {
+            return Err(other);
+        }
+        self.pages += other.disown();
+        Ok(())
+    }
+
+    /// Takes `pages` of it that have moved to another group into a guard of their own.
+    pub(super) fn moved(&mut self, pages: Pages, to: GroupKey, keeper: Arc<Keeper>) -> Self {
+        self.pages = self.less(pages);
+        Self::over(keeper, to, pages)
+    }
+
     /// Gives up the guard and keeps the pages charged: for whoever remembers them elsewhere, and
     /// uncharges them by [`GroupTree::uncharge`](super::GroupTree::uncharge) or
     /// [`GroupNode::uncharge`](super::GroupNode::uncharge).
@@ -167,7 +186,7 @@ impl Charge {
         }
     }
 
-    fn core(&self) -> &Core {
+    pub(super) fn core(&self) -> &Core {
         &self.keeper.core
     }
 }

@@ -46,6 +46,7 @@ use super::error::ChargeError;
 use super::judge::{Full, Verdict};
 use super::limits::Event;
 use super::slot::Slot;
+use super::transfer::Climb;
 use super::tree::{Core, GroupKey, Shape};
 
 /// Why a refill did not happen.
@@ -71,7 +72,7 @@ pub(super) enum Refusal {
 }
 
 /// How often a charge that is overtaken tries again, and how it waits.
-struct Patience {
+pub(super) struct Patience {
     attempts: u32,
 }
 
@@ -89,13 +90,17 @@ impl Patience {
     #[cfg(loom)]
     const LIMIT: u32 = 100;
 
+    pub(super) const fn new() -> Self {
+        Self { attempts: 0 }
+    }
+
     /// Whether the next attempt is made alone.
-    fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.attempts >= Self::FREE
     }
 
     /// Waits before the next attempt; `false` when there is none.
-    fn wait(&mut self) -> bool {
+    pub(super) fn wait(&mut self) -> bool {
         self.attempts += 1;
         #[cfg(loom)]
         thread::yield_now();
@@ -124,29 +129,37 @@ impl Core {
     #[cold]
     pub(super) fn charge_slow(&self, key: GroupKey, cpu: CpuId, pages: u64) -> Result<(), Refusal> {
         let slot = self.slot(key.id);
-        let mut patience = Patience { attempts: 0 };
+        let mut patience = Patience::new();
         loop {
             let attempt = if patience.is_over() {
-                self.charge_alone(key, pages)
+                self.charge_alone(Climb::whole(key), pages)
             } else {
                 self.refill(key, cpu, pages)
             };
-            let verdict = match attempt {
-                Ok(()) => return Ok(()),
-                Err(Stop::Removed) => return Err(Refusal::Removed),
-                Err(Stop::Overtaken) => Verdict::Unsure,
-                Err(Stop::NoRoom(group)) => self.make_room(group, pages),
-                Err(Stop::Full(full)) => Verdict::Full(full),
+            let Err(stop) = attempt else {
+                return Ok(());
             };
-            if let Verdict::Full(full) = verdict {
-                return Err(Refusal::Full(full));
-            }
+            self.weigh(stop, pages)?;
             if !patience.wait() {
                 return Err(Refusal::Contended);
             }
             if take(slot, key, slot.cell(cpu), pages) {
                 return Ok(());
             }
+        }
+    }
+
+    /// Whether to try again after an attempt stopped, with room made where there was none.
+    pub(super) fn weigh(&self, stop: Stop, pages: u64) -> Result<(), Refusal> {
+        let verdict = match stop {
+            Stop::Removed => return Err(Refusal::Removed),
+            Stop::Overtaken => Verdict::Unsure,
+            Stop::NoRoom(group) => self.make_room(group, pages),
+            Stop::Full(full) => Verdict::Full(full),
+        };
+        match verdict {
+            Verdict::Full(full) => Err(Refusal::Full(full)),
+            Verdict::Room | Verdict::Unsure => Ok(()),
         }
     }
 
@@ -228,9 +241,10 @@ impl Core {
             return Err(Stop::Overtaken);
         }
         let grant = cell.load().fit(grant);
-        let climbed = match self.climb(key.id, pages + grant) {
+        let way = Climb::whole(key);
+        let climbed = match self.climb(way, pages + grant) {
             Ok(()) => Ok(grant),
-            Err(_) if grant > 0 => self.climb(key.id, pages).map(|()| 0),
+            Err(_) if grant > 0 => self.climb(way, pages).map(|()| 0),
             Err(group) => Err(group),
         };
         match climbed {
@@ -256,21 +270,21 @@ impl Core {
         Ok(grant)
     }
 
-    /// Reserves `pages` on the whole chain, or on none of it and names the group without room.
-    pub(super) fn climb(&self, id: GroupId, pages: u64) -> Result<(), GroupId> {
+    /// Reserves `pages` on the whole way, or on none of it and names the group without room.
+    pub(super) fn climb(&self, way: Climb, pages: u64) -> Result<(), GroupId> {
         let mut seen = [0; DEPTH_MAX as usize + 1];
-        for (nth, (at, slot)) in self.chain(id).enumerate() {
+        for (nth, (at, slot)) in self.way(way).enumerate() {
             match slot.ledger.reserve(pages) {
                 Ok(reserved) => seen[nth] = reserved,
                 Err(_) => {
-                    for (_, slot) in self.chain(id).take(nth) {
+                    for (_, slot) in self.way(way).take(nth) {
                         slot.ledger.release(pages);
                     }
                     return Err(at);
                 }
             }
         }
-        for ((_, slot), reserved) in self.chain(id).zip(seen) {
+        for ((_, slot), reserved) in self.way(way).zip(seen) {
             slot.ledger.raise_peak(reserved);
         }
         Ok(())

@@ -38,7 +38,8 @@ use crate::units::{Estimate, GroupId, Pages};
 use super::cell::{CELL_MAX, Word};
 use super::escrow::Stop;
 use super::ledger::Balance;
-use super::tree::{Core, GroupKey, Shape};
+use super::transfer::Climb;
+use super::tree::{Core, Shape};
 
 /// A moment at which a group had no room.
 pub(super) struct Full {
@@ -141,13 +142,13 @@ impl Core {
     }
 
     /// Charges or refuses with the tree closed to others; see "Progress" above.
-    pub(super) fn charge_alone(&self, key: GroupKey, pages: u64) -> Result<(), Stop> {
+    pub(super) fn charge_alone(&self, way: Climb, pages: u64) -> Result<(), Stop> {
         let shape = self.shape.write();
-        if self.slot(key.id).incarnation() != key.incarnation {
+        if self.slot(way.key.id).incarnation() != way.key.incarnation {
             return Err(Stop::Removed);
         }
         let _closed = self.gate.close();
-        for (group, slot) in self.chain(key.id) {
+        for (group, slot) in self.way(way) {
             if slot.ledger.balance().room() >= pages {
                 continue;
             }
@@ -165,7 +166,7 @@ impl Core {
             }
         }
         // Only a refill that was in flight before the tree was closed can be faster.
-        self.climb(key.id, pages).map_err(|_| Stop::Overtaken)
+        self.climb(way, pages).map_err(|_| Stop::Overtaken)
     }
 
     /// One pass that takes tokens back until `group` has room for `pages`: `None`. Otherwise what it

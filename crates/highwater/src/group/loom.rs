@@ -4,6 +4,7 @@
 //! the one order of all words.
 
 use super::escrow::Stop;
+use super::transfer::Climb;
 use super::{Charge, ChargeError, GroupNode, GroupTree, Limits, MaxError};
 use crate::sync::thread;
 use crate::units::{CpuId, Pages};
@@ -68,7 +69,7 @@ fn is_full<T: std::fmt::Debug>(outcome: &Result<T, ChargeError>) -> bool {
 fn is_refused_alone(group: &GroupNode, pages: u64) -> bool {
     let core = &group.shared().core;
     loop {
-        match core.charge_alone(group.meta().key, pages) {
+        match core.charge_alone(Climb::whole(group.key()), pages) {
             Ok(()) => return false,
             Err(Stop::Full(_)) => return true,
             Err(_) => thread::yield_now(),
@@ -412,5 +413,78 @@ fn debt_follows_a_maximum_that_changes() {
         );
         assert_eq!((root.debt(), root.usage_precise()), (ONE, Pages(3)));
         finish(&root, [forced]);
+    });
+}
+
+/// Two groups below a full one, and pages charged to each.
+fn full_pair(max: u64, each: u64) -> (GroupNode, [GroupNode; 2], [Charge; 2]) {
+    let root = GroupTree::new(2).root();
+    root.set_max(Pages(max)).unwrap();
+    let groups = ["a", "b"].map(|name| root.child(name, Limits::default()).unwrap());
+    let charge = |group: &GroupNode| group.try_charge_on(A, Pages(each)).unwrap();
+    let held = [charge(&groups[0]), charge(&groups[1])];
+    (root, groups, held)
+}
+
+// Goal: pages that cross below a full group are never refused, and the group sees nothing of it.
+#[test]
+fn transfers_cross_inside_a_full_group() {
+    bounded(Some(3), || {
+        let (root, [a, b], [mut one, mut two]) = full_pair(2, 1);
+        let to = b.clone();
+        let (moved, other) = beside(
+            || one.transfer_on(A, &to, ONE).unwrap(),
+            move || two.transfer_on(B, &a, ONE).unwrap(),
+        );
+        assert_eq!(root.usage_precise(), Pages(2));
+        assert_eq!(b.usage_precise(), ONE);
+        finish(&root, [moved, other]);
+    });
+}
+
+// Goal: of a transfer and a charge that want the last page of a group exactly one gets it; the one
+// refused has changed nothing.
+#[test]
+fn one_of_transfer_and_charge_gets_the_last_page() {
+    bounded(Some(3), || {
+        let (root, [a, b], [mut one, two]) = full_pair(4, 1);
+        b.set_max(Pages(2)).unwrap();
+        let to = b.clone();
+        let (moved, charged) = beside(
+            || one.transfer_on(A, &to, ONE),
+            move || b.try_charge_on(B, ONE),
+        );
+        assert!(is_full(&moved) != is_full(&charged));
+        let left = if is_full(&moved) { ONE } else { Pages::ZERO };
+        assert_eq!((one.pages(), a.usage_precise()), (left, left));
+        finish(&root, [one, two].into_iter().chain(moved).chain(charged));
+    });
+}
+
+// Goal: a transfer beside the removal of both ends: out of a removed group it works, into one it is
+// refused and changes nothing, and no slot is reused under it.
+#[test]
+fn transfers_survive_the_removal_of_both_ends() {
+    bounded(Some(3), || {
+        let (root, [a, b], [mut one, two]) = full_pair(4, 1);
+        drop(two);
+        let (to, tree, from) = (b.clone(), root.tree(), a.clone());
+        let (moved, new) = beside(
+            || one.transfer_on(A, &to, ONE),
+            move || {
+                tree.remove(&from).unwrap();
+                tree.remove(&b).unwrap();
+                tree.root().child("new", Limits::default()).unwrap()
+            },
+        );
+        match &moved {
+            Ok(_) => assert_eq!(to.usage_precise(), ONE),
+            Err(error) => {
+                assert_eq!(*error, ChargeError::Removed { group: to.id() });
+                assert_eq!(a.usage_precise(), ONE);
+            }
+        }
+        assert_eq!((new.usage().high, root.usage_precise()), (Pages::ZERO, ONE));
+        finish(&root, [one].into_iter().chain(moved));
     });
 }

@@ -28,6 +28,7 @@
 //! | `slot` | memory of groups, reused by later ones, found by id without a lock |
 //! | `escrow` | charge, uncharge, refill |
 //! | `debt` | charges that may go above a maximum |
+//! | `transfer` | charges that move to another group |
 //! | `judge` | steal; when a refusal is proven; reads of usage |
 //! | `tree` | creating, removing, walking; the invariants as a check |
 //! | `oom` | what the choice of a victim looks at, and the walk over the groups without children |
@@ -52,6 +53,7 @@ mod limits;
 mod judge;
 mod escrow;
 mod debt;
+mod transfer;
 mod tree;
 mod charge;
 mod peak;

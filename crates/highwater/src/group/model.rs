@@ -107,19 +107,55 @@ impl Model {
         std::iter::successors(Some(of), |at| self.members[*at].parent).collect()
     }
 
-    /// The lowest group that has no room for `pages` more.
-    fn refuser(&self, at: usize, pages: u64) -> Option<usize> {
-        self.chain(at).into_iter().find(|at| {
-            self.members[*at].used + pages > self.members[*at].max.max(self.members[*at].used)
-        })
+    /// The lowest group on the way that has no room for `pages` more.
+    fn refuser(&self, way: &[usize], pages: u64) -> Option<usize> {
+        let is_full = |at: &&usize| {
+            let member = &self.members[**at];
+            member.used + pages > member.max.max(member.used)
+        };
+        way.iter().find(is_full).copied()
     }
 
     fn add(&mut self, at: usize, pages: u64) {
-        for at in self.chain(at) {
-            let member = &mut self.members[at];
+        self.add_on(&self.chain(at), pages);
+    }
+
+    fn add_on(&mut self, way: &[usize], pages: u64) {
+        for at in way {
+            let member = &mut self.members[*at];
             member.used += pages;
             member.peak = member.peak.max(member.used);
         }
+    }
+
+    /// Moves part of a guard: groups above both ends see nothing of it.
+    fn transfer(&mut self) {
+        let Some((from, mut guard)) = self.guard() else {
+            return;
+        };
+        let (to, cpu) = (self.any(), self.cpu());
+        let pages = self.rng.u64(..=guard.pages().0);
+        let (mut down, mut up) = (self.chain(from), self.chain(to));
+        while down.last() == up.last() && !up.is_empty() {
+            down.pop();
+            up.pop();
+        }
+        let node = self.members[to].node.clone();
+        let before = guard.pages();
+        let outcome = guard.transfer_on(cpu, &node, Pages(pages));
+        let summary = outcome.as_ref().map(drop).map_err(|error| *error);
+        let refuser = self.refuser(&up, pages);
+        if self.expect(to, pages, refuser, summary) {
+            self.add_on(&up, pages);
+            for at in down {
+                self.members[at].used -= pages;
+            }
+            assert_eq!(guard.pages() + Pages(pages), before);
+        } else {
+            assert_eq!(guard.pages(), before);
+        }
+        self.members[to].guards.extend(outcome);
+        self.members[from].guards.push(guard);
     }
 
     fn subtract(&mut self, at: usize, pages: u64) {
@@ -130,11 +166,26 @@ impl Model {
 
     /// Checks the outcome of a charge against the model, and counts it.
     fn expect_charge(&mut self, at: usize, pages: u64, outcome: Result<(), ChargeError>) {
+        let refuser = self.refuser(&self.chain(at), pages);
+        if self.expect(at, pages, refuser, outcome) {
+            self.add(at, pages);
+        }
+    }
+
+    /// Checks an outcome that is good unless `at` is removed or `refuser` has no room; says whether
+    /// it was.
+    fn expect(
+        &mut self,
+        at: usize,
+        pages: u64,
+        refuser: Option<usize>,
+        outcome: Result<(), ChargeError>,
+    ) -> bool {
         let expected = if self.members[at].is_removed {
             Err(ChargeError::Removed {
                 group: self.members[at].node.id(),
             })
-        } else if let Some(refuser) = self.refuser(at, pages) {
+        } else if let Some(refuser) = refuser {
             let member = &mut self.members[refuser];
             member.refused += 1;
             let Err(ChargeError::OverMax { escrowed, .. }) = outcome else {
@@ -152,10 +203,10 @@ impl Model {
                 escrowed,
             })
         } else {
-            self.add(at, pages);
             Ok(())
         };
         assert_eq!(outcome, expected, "charging {pages} pages");
+        expected.is_ok()
     }
 
     fn create(&mut self) {
@@ -247,7 +298,7 @@ impl Model {
     }
 
     fn add_forced(&mut self, at: usize, pages: u64) {
-        let is_free = pages == 0 || self.refuser(at, pages).is_none();
+        let is_free = pages == 0 || self.refuser(&self.chain(at), pages).is_none();
         self.add(at, pages);
         for at in self.chain(at) {
             let member = &mut self.members[at];
@@ -367,7 +418,8 @@ impl Model {
             3 => self.set_max(),
             4 => self.force(),
             5..11 => self.charge(),
-            11..16 => self.resize(),
+            11..15 => self.resize(),
+            15 => self.transfer(),
             _ => self.uncharge_disowned(),
         }
     }

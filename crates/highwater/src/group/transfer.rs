@@ -1,0 +1,221 @@
+//! Charges that move from one group to another.
+//!
+//! Pages that move from `from` to `to` are charged to the groups above `to` and uncharged from those
+//! above `from`, up to their nearest common ancestor, which has them all the time and is not touched.
+//! So a move inside a full group is never refused because of that group.
+//!
+//! # Why no maximum is exceeded, and nothing changes when one refuses
+//!
+//! The pages are reserved below the common ancestor on the side of `to` first, as a charge reserves
+//! them, and released on the side of `from` only after that has succeeded. At every group and every
+//! moment `used + tokens + in flight == reserved` holds as in `escrow.rs`: on the one side as for a
+//! charge, on the other as for an uncharge that does not park; the side of `to` is in flight in a
+//! word of `to` until it is decided. A refusal is proven as for a charge.
+//!
+//! Tokens in a word of `to` are reserved on all ancestors. If they suffice they are taken, and the
+//! pages of `from` become tokens there: both are what a charge and an uncharge do.
+//!
+//! Source: `memory.move_charge_at_immigrate` of the kernel's first memory controller, since removed
+//! because it had to find and lock every page. Here the owner of a charge says what moves.
+
+use crate::units::{CpuId, GroupId, Pages};
+
+use super::cell::Word;
+use super::charge::Charge;
+use super::error::ChargeError;
+use super::escrow::{Patience, Refusal, Stop, take};
+use super::node::{GroupNode, Meta};
+use super::slot::Slot;
+use super::tree::{Core, GroupKey};
+
+/// A way up from a group.
+#[derive(Clone, Copy)]
+pub(super) struct Climb {
+    pub(super) key: GroupKey,
+    /// The first group that is not on it; `None` when the root is.
+    top: Option<GroupId>,
+}
+
+impl Climb {
+    /// From a group to the root.
+    pub(super) const fn whole(key: GroupKey) -> Self {
+        Self { key, top: None }
+    }
+}
+
+impl Core {
+    /// The slots on a way, leaf first.
+    pub(super) fn way(&self, way: Climb) -> impl Iterator<Item = (GroupId, &Slot)> {
+        self.chain(way.key.id)
+            .take_while(move |(at, _)| Some(*at) != way.top)
+    }
+
+    /// Moves `pages` that are charged to `from`, acting as `cpu`. All or nothing.
+    fn transfer(
+        &self,
+        from: GroupId,
+        to: &Meta,
+        cpu: CpuId,
+        pages: u64,
+    ) -> Result<(), ChargeError> {
+        let Some(source) = self.slot(from).meta.read().clone() else {
+            panic!("pages are charged to {from}, which is gone");
+        };
+        let top = nearest_above_both(&source, to);
+        if top != to.key.id {
+            let slot = self.slot(to.key.id);
+            if take(slot, to.key, slot.cell(cpu), pages) {
+                self.uncharge(from, cpu, pages);
+                return Ok(());
+            }
+            let way = Climb {
+                key: to.key,
+                top: Some(top),
+            };
+            self.charge_below(way, cpu, pages)
+                .map_err(|refusal| self.refuse(to.key, refusal, pages))?;
+        }
+        // Before the last page is released the way up is read: `chain` sees to that.
+        for (_, slot) in self.chain(from).take_while(|(at, _)| *at != top) {
+            slot.ledger.release(pages);
+        }
+        Ok(())
+    }
+
+    /// Charges `pages` to the groups on the way alone.
+    fn charge_below(&self, way: Climb, cpu: CpuId, pages: u64) -> Result<(), Refusal> {
+        let mut patience = Patience::new();
+        loop {
+            let attempt = if patience.is_over() {
+                self.charge_alone(way, pages)
+            } else {
+                self.climb_beside(way, cpu, pages)
+            };
+            let Err(stop) = attempt else {
+                return Ok(());
+            };
+            self.weigh(stop, pages)?;
+            if !patience.wait() {
+                return Err(Refusal::Contended);
+            }
+        }
+    }
+
+    /// One attempt beside others: as a refill in `escrow.rs`, without a grant.
+    fn climb_beside(&self, way: Climb, cpu: CpuId, pages: u64) -> Result<(), Stop> {
+        let slot = self.slot(way.key.id);
+        // Looking before anything is in flight: moves to a full group do not make one another wait.
+        let full = self
+            .way(way)
+            .find(|(_, slot)| slot.ledger.balance().room() < pages);
+        if slot.incarnation() != way.key.incarnation {
+            return Err(Stop::Removed);
+        }
+        if let Some((group, _)) = full {
+            return Err(Stop::NoRoom(group));
+        }
+        let cell = slot.cell(cpu);
+        slot.touch(cpu);
+        cell.update(Word::begun).map_err(|_| Stop::Overtaken)?;
+        // In flight: from here to the end no slot on the way is reused.
+        let outcome = if slot.incarnation() != way.key.incarnation {
+            Err(Stop::Removed)
+        } else if self.gate.is_closed() {
+            cell.end();
+            // Parks until the one who decides alone is done.
+            drop(self.shape.read());
+            return Err(Stop::Overtaken);
+        } else {
+            self.climb(way, pages).map_err(Stop::NoRoom)
+        };
+        cell.end();
+        outcome
+    }
+}
+
+/// The nearest group that is `one` or above it, and `other` or above it.
+fn nearest_above_both(one: &Meta, other: &Meta) -> GroupId {
+    let (mut one, mut other) = (one, other);
+    // Ends at the root, which is above all.
+    while one.key != other.key {
+        let deeper = if one.depth >= other.depth {
+            &mut one
+        } else {
+            &mut other
+        };
+        *deeper = deeper.parent.as_deref().expect("one root is above both");
+    }
+    one.key.id
+}
+
+impl Charge {
+    /// Moves `pages` of it to another group, where they are a charge of their own. Groups that are
+    /// above both keep them, and are not charged twice.
+    ///
+    /// # Cost
+    ///
+    /// When the CPU's word of `to` holds enough tokens, two swaps on lines that only this CPU writes.
+    /// Otherwise as [`GroupNode::try_charge`] and [`Charge::shrink`], on the groups below the nearest
+    /// common one.
+    ///
+    /// # Errors
+    ///
+    /// As [`GroupNode::try_charge`] to `to`, except that the common ancestors do not refuse. Nothing
+    /// has changed then. A charge of a removed group can move; nothing can move to one.
+    ///
+    /// # Panics
+    ///
+    /// When it holds fewer pages, or `to` belongs to another tree.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::group::{GroupTree, Limits};
+    /// use highwater::units::Pages;
+    ///
+    /// let top = GroupTree::new(1).root().child("top", Limits::max_pages(Pages(10)))?;
+    /// let (a, b) = (top.child("a", Limits::default())?, top.child("b", Limits::default())?);
+    /// let mut work = a.try_charge(Pages(10))?;
+    /// let moved = work.transfer(&b, Pages(4))?;
+    /// assert_eq!((a.usage_precise(), b.usage_precise()), (Pages(6), Pages(4)));
+    /// # drop(moved);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn transfer(&mut self, to: &GroupNode, pages: Pages) -> Result<Self, ChargeError> {
+        self.transfer_on(self.core().cpu_hint(), to, pages)
+    }
+
+    /// As [`Charge::transfer`], acting as `cpu`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Charge::transfer`].
+    ///
+    /// # Panics
+    ///
+    /// As [`Charge::transfer`], and when the tree has no such CPU.
+    pub fn transfer_on(
+        &mut self,
+        cpu: CpuId,
+        to: &GroupNode,
+        pages: Pages,
+    ) -> Result<Self, ChargeError> {
+        assert!(
+            std::ptr::eq(self.core(), to.core()),
+            "a charge moves within its tree"
+        );
+        assert!(
+            self.pages() >= pages,
+            "a charge of {} does not hold {pages}",
+            self.pages()
+        );
+        if to.is_removed() {
+            return Err(ChargeError::Removed { group: to.id() });
+        }
+        if pages > Pages::ZERO {
+            self.core()
+                .transfer(self.group(), to.meta(), cpu, pages.0)?;
+        }
+        Ok(self.moved(pages, to.key(), to.shared().keeper(cpu)))
+    }
+}
