@@ -6,6 +6,7 @@ use crate::sync::Arc;
 use crate::units::{CpuId, GroupId, Pages};
 
 use super::error::ChargeError;
+use super::throttle::Refilled;
 use super::tree::{Core, GroupKey, Keeper};
 
 /// Pages charged to a group and to all its ancestors. Dropping it uncharges them.
@@ -89,9 +90,22 @@ impl Charge {
     ///
     /// When the tree has no such CPU.
     pub fn try_grow_on(&mut self, cpu: CpuId, pages: Pages) -> Result<(), ChargeError> {
-        self.core().charge(self.key, cpu, pages.0)?;
+        let _throttles_nobody = self.core().charge(self.key, cpu, pages.0)?;
         self.pages += pages;
         Ok(())
+    }
+
+    /// As [`Charge::try_grow`], and says what it reserved; see
+    /// [`GroupNode::try_charge_refilling`](super::GroupNode::try_charge_refilling).
+    ///
+    /// # Errors
+    ///
+    /// As [`Charge::try_grow`].
+    pub fn try_grow_refilling(&mut self, pages: Pages) -> Result<Refilled, ChargeError> {
+        let core = self.core();
+        let refilled = core.charge(self.key, core.cpu_hint(), pages.0)?;
+        self.pages += pages;
+        Ok(refilled)
     }
 
     /// Charges `pages` more, whatever the limits: as

@@ -44,7 +44,7 @@ impl Core {
             return Ok(());
         }
         match self.charge_slow(key, cpu, pages) {
-            Ok(()) => Ok(()),
+            Ok(_throttles_nobody) => Ok(()),
             Err(Refusal::Removed) => Err(ChargeError::Removed { group: key.id }),
             Err(Refusal::Full(_) | Refusal::Contended) => self.force_above(key, pages),
         }

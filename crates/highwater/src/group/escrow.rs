@@ -46,6 +46,7 @@ use super::error::ChargeError;
 use super::judge::{Full, Verdict};
 use super::limits::Event;
 use super::slot::Slot;
+use super::throttle::Refilled;
 use super::transfer::Climb;
 use super::tree::{Core, GroupKey, Shape};
 
@@ -116,10 +117,15 @@ impl Patience {
 
 impl Core {
     /// Charges `pages` to the group and its ancestors, acting as `cpu`.
-    pub(super) fn charge(&self, key: GroupKey, cpu: CpuId, pages: u64) -> Result<(), ChargeError> {
+    pub(super) fn charge(
+        &self,
+        key: GroupKey,
+        cpu: CpuId,
+        pages: u64,
+    ) -> Result<Refilled, ChargeError> {
         let slot = self.slot(key.id);
         if take(slot, key, slot.cell(cpu), pages) {
-            return Ok(());
+            return Ok(Refilled::NOTHING);
         }
         self.charge_slow(key, cpu, pages)
             .map_err(|refusal| self.refuse(key, refusal, pages))
@@ -127,24 +133,30 @@ impl Core {
 
     /// As [`Core::charge`] when the word of `cpu` does not suffice. Counts no refusal.
     #[cold]
-    pub(super) fn charge_slow(&self, key: GroupKey, cpu: CpuId, pages: u64) -> Result<(), Refusal> {
+    pub(super) fn charge_slow(
+        &self,
+        key: GroupKey,
+        cpu: CpuId,
+        pages: u64,
+    ) -> Result<Refilled, Refusal> {
         let slot = self.slot(key.id);
         let mut patience = Patience::new();
         loop {
             let attempt = if patience.is_over() {
-                self.charge_alone(Climb::whole(key), pages)
+                self.charge_alone(Climb::whole(key), pages).map(|()| pages)
             } else {
                 self.refill(key, cpu, pages)
             };
-            let Err(stop) = attempt else {
-                return Ok(());
+            let stop = match attempt {
+                Ok(reserved) => return Ok(Refilled(Pages(reserved))),
+                Err(stop) => stop,
             };
             self.weigh(stop, pages)?;
             if !patience.wait() {
                 return Err(Refusal::Contended);
             }
             if take(slot, key, slot.cell(cpu), pages) {
-                return Ok(());
+                return Ok(Refilled::NOTHING);
             }
         }
     }
@@ -216,8 +228,8 @@ impl Core {
         }
     }
 
-    /// Reserves `pages` and a grant of tokens on the whole chain.
-    fn refill(&self, key: GroupKey, cpu: CpuId, pages: u64) -> Result<(), Stop> {
+    /// Reserves `pages` and a grant of tokens on the whole chain; returns how many in all.
+    fn refill(&self, key: GroupKey, cpu: CpuId, pages: u64) -> Result<u64, Stop> {
         let slot = self.slot(key.id);
         let cell = slot.cell(cpu);
         // Looking before anything is in flight: charges to a full group do not make one another wait.
@@ -250,7 +262,7 @@ impl Core {
         match climbed {
             Ok(grant) => {
                 self.settle(key.id, cell, grant);
-                Ok(())
+                Ok(pages + grant)
             }
             Err(group) => {
                 cell.end();

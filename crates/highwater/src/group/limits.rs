@@ -142,6 +142,17 @@ impl Settings {
         (limits.min, limits.low)
     }
 
+    pub(super) fn high(&self) -> Pages {
+        // Relaxed: see below.
+        Pages(self.high.load(Ordering::Relaxed))
+    }
+
+    /// Sets `high` and returns what it was.
+    pub(super) fn replace_high(&self, high: Pages) -> Pages {
+        // Relaxed: see below.
+        Pages(self.high.swap(high.0, Ordering::Relaxed))
+    }
+
     fn with_max(&self, max: Pages) -> Limits {
         // Relaxed, here and below: each is a setting by itself, and a pass that runs meanwhile may
         // take the former one.
@@ -252,14 +263,13 @@ impl GroupNode {
         self.shared().core.set_protection(self.meta(), set);
     }
 
-    /// Sets the throttle point.
+    /// Sets the throttle point; has no effect on a removed group, which is charged no more.
     ///
     /// # Cost
     ///
-    /// One store.
+    /// The tree's lock for writing.
     pub fn set_high(&self, high: Pages) {
-        // Relaxed: see `Settings`.
-        self.meta().settings.high.store(high.0, Ordering::Relaxed);
+        self.shared().core.set_limit_high(self.meta(), high);
     }
 
     /// What has happened to the group and its descendants, also those removed since, as

@@ -60,7 +60,6 @@ mod peak;
 mod node;
 mod oom;
 mod protection;
-#[cfg_attr(not(test), expect(dead_code, reason = "groups get `high` next"))]
 mod throttle;
 mod pressure;
 #[cfg(all(test, loom))]
@@ -79,6 +78,7 @@ pub use oom::LeafGroup;
 pub use peak::PeakWatch;
 pub use pressure::{Change, Percent, Pressure, StallMeter, Stalls};
 pub use protection::{Depth, Exposure, Protection};
+pub use throttle::{OverHigh, Refilled};
 pub use tree::{GroupKey, GroupTree};
 
 /// Deepest level of a group; the root's is 0. Chosen: above any tenant, session, query and operator

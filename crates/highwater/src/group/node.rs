@@ -225,7 +225,7 @@ impl GroupNode {
     ///
     /// When the tree has no such CPU.
     pub fn try_charge_on(&self, cpu: CpuId, pages: Pages) -> Result<Charge, ChargeError> {
-        self.core().charge(self.meta.key, cpu, pages.0)?;
+        let _throttles_nobody = self.core().charge(self.meta.key, cpu, pages.0)?;
         let keeper = self.shared.keeper(cpu);
         Ok(Charge::over(keeper, self.meta.key, pages))
     }

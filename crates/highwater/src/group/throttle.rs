@@ -12,33 +12,43 @@
 //! and of a group and its ancestors the one with the largest `r` counts. This module computes; nobody
 //! is put to sleep who did not ask for it.
 //!
+//! Whether a group is above its `high` is looked at when a charge reserves pages on the ancestors, not
+//! when it finds tokens: at most once in 32 pages. Who charges is told what was reserved ([`Refilled`]),
+//! tokens included, and owes for all of that.
+//!
 //! Source: accounting spec 8.4. Fixed point as there: `r` has 20 fraction bits and is rounded down.
 //! Deviation: nanoseconds instead of ticks.
 
 use std::time::Duration;
 
+use crate::sync::atomic::Ordering;
 use crate::units::Pages;
+
+use super::charge::Charge;
+use super::error::ChargeError;
+use super::node::{GroupNode, Meta};
+use super::tree::{Core, GroupTree};
 
 /// Fraction bits of an [`Overage`].
 const FRACTION_BITS: u32 = 20;
 /// Longest delay for one charge. Chosen: as the kernel's.
-pub(crate) const DELAY_MAX: Duration = Duration::from_secs(2);
+const DELAY_MAX: Duration = Duration::from_secs(2);
 /// Delays up to this are not worth a sleep. Chosen: as the kernel's.
-pub(crate) const DELAY_IGNORED: Duration = Duration::from_millis(10);
+const DELAY_IGNORED: Duration = Duration::from_millis(10);
 
 /// By what part of its `Limits::high` a group is above it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Overage(u128);
+struct Overage(u128);
 
 impl Overage {
     /// Of a group that uses `usage`. A `limit_high` of zero counts as one page.
-    pub(crate) fn of(usage: Pages, limit_high: Pages) -> Self {
+    fn of(usage: Pages, limit_high: Pages) -> Self {
         let over = u128::from(usage.saturating_sub(limit_high).0);
         Self((over << FRACTION_BITS) / u128::from(limit_high.0.max(1)))
     }
 
     /// What a charge of `pages` owes.
-    pub(crate) fn delay(self, pages: Pages) -> Duration {
+    fn delay(self, pages: Pages) -> Duration {
         const NANOS_PER_SEC: u128 = 1_000_000_000;
         let pages = u128::from(pages.0);
         let nanos = self
@@ -52,6 +62,128 @@ impl Overage {
             return Duration::ZERO;
         }
         delay.min(DELAY_MAX)
+    }
+}
+
+/// Pages that a charge reserved on its group and all ancestors, tokens for later charges included; none if
+/// it was served from tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use = "a group with a `high` is to be throttled by it"]
+pub struct Refilled(pub Pages);
+
+impl Refilled {
+    /// The charge was served from tokens.
+    pub const NOTHING: Self = Self(Pages::ZERO);
+}
+
+/// A group that uses more than its `Limits::high`.
+#[derive(Clone, Debug)]
+pub struct OverHigh {
+    /// The group.
+    pub group: GroupNode,
+    /// What it uses: [`GroupNode::usage_precise`].
+    pub usage: Pages,
+    /// Its `Limits::high`.
+    pub limit_high: Pages,
+}
+
+impl OverHigh {
+    /// Pages above.
+    #[must_use]
+    pub fn over(&self) -> Pages {
+        self.usage.saturating_sub(self.limit_high)
+    }
+}
+
+impl GroupTree {
+    /// Whether any group has a `high`.
+    ///
+    /// # Cost
+    ///
+    /// One load.
+    #[must_use]
+    pub fn has_high(&self) -> bool {
+        // Relaxed: a setting takes effect for the charges that begin after it, and whoever learns that
+        // it was made sees this too.
+        self.shared.core.nr_throttled.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl GroupNode {
+    /// As [`GroupNode::try_charge`], and says what it reserved: if anything, the group or one above it may be
+    /// [over its `high`](Self::over_high).
+    ///
+    /// # Errors
+    ///
+    /// As [`GroupNode::try_charge`].
+    pub fn try_charge_refilling(&self, pages: Pages) -> Result<(Charge, Refilled), ChargeError> {
+        let core = &self.shared().core;
+        let cpu = core.cpu_hint();
+        let refilled = core.charge(self.key(), cpu, pages.0)?;
+        let charge = Charge::over(self.shared().keeper(cpu), self.key(), pages);
+        Ok((charge, refilled))
+    }
+
+    /// The group and those above it that use more than their `high`, the lowest first.
+    ///
+    /// # Cost
+    ///
+    /// A few loads for each; [`GroupNode::usage_precise`] for those that have a `high` and may be above.
+    #[must_use]
+    pub fn over_high(&self) -> Vec<OverHigh> {
+        let up = std::iter::successors(Some(self.clone()), Self::parent);
+        up.filter_map(|group| group.own_over_high()).collect()
+    }
+
+    /// What a charge of `pages` owes now, before any reclaim: by the group, or the one above it, that is
+    /// furthest above its `high`. Nothing if that is 10 ms or less, and at most 2 s.
+    ///
+    /// # Cost
+    ///
+    /// As [`GroupNode::over_high`].
+    #[must_use]
+    pub fn throttle_delay(&self, pages: Pages) -> Duration {
+        let overage = |over: &OverHigh| Overage::of(over.usage, over.limit_high);
+        let worst = self.over_high().iter().map(overage).max();
+        worst.unwrap_or_default().delay(pages)
+    }
+
+    fn own_over_high(&self) -> Option<OverHigh> {
+        let limit_high = self.meta().settings.high();
+        if limit_high >= Pages::MAX {
+            return None;
+        }
+        if self.usage().high <= limit_high {
+            return None;
+        }
+        let usage = self.usage_precise();
+        (usage > limit_high).then(|| OverHigh {
+            group: self.clone(),
+            usage,
+            limit_high,
+        })
+    }
+}
+
+impl Core {
+    /// Changes a living group's `high`; a removed one is charged no more.
+    pub(super) fn set_limit_high(&self, group: &Meta, limit_high: Pages) {
+        let shape = self.shape.write();
+        if self.slot(group.key.id).incarnation() == group.key.incarnation {
+            self.count_high(group.settings.replace_high(limit_high), limit_high);
+        }
+        drop(shape);
+    }
+
+    /// Counts a change of a group's `high`; one that begins or ends has none before or after. The caller holds
+    /// the tree's lock for writing.
+    pub(super) fn count_high(&self, former: Pages, new: Pages) {
+        // Relaxed: see `GroupTree::has_high`.
+        match (former < Pages::MAX, new < Pages::MAX) {
+            (false, true) => _ = self.nr_throttled.fetch_add(1, Ordering::Relaxed),
+            (true, false) => _ = self.nr_throttled.fetch_sub(1, Ordering::Relaxed),
+            _ => {}
+        }
     }
 }
 

@@ -76,6 +76,9 @@ pub(super) struct Core {
     /// Groups that have a `min` or a `low`. Written by: who sets one, under the tree's lock for
     /// writing. Read by: reclaim. Publishes: nothing.
     pub(super) nr_protected: AtomicU64,
+    /// Groups that have a `high`. Written by: as `nr_protected`. Read by: charges that have reserved pages.
+    /// Publishes: nothing.
+    pub(super) nr_throttled: AtomicU64,
 }
 
 /// Keeps the tree in memory on behalf of the charges made on one CPU: cloning it writes a count
@@ -167,6 +170,7 @@ impl GroupTree {
             ),
             gate: Gate::open(),
             nr_protected: AtomicU64::new(0),
+            nr_throttled: AtomicU64::new(0),
         });
         let root = core
             .table
@@ -392,6 +396,7 @@ impl Core {
             .children
             .insert(name.into(), id);
         self.note_protection(&mut shape, &meta);
+        self.count_high(Pages::MAX, limits.high);
         Ok(meta)
     }
 
@@ -430,6 +435,7 @@ impl Core {
         family.children.remove(&*group.name);
         family.zombies.insert(id);
         self.forget_protection(&mut shape, above, id);
+        self.count_high(group.settings.high(), Pages::MAX);
         if !self.reap(&mut shape, id) {
             shape.zombies.push_back(id);
         }

@@ -5,7 +5,7 @@ use std::io;
 use thiserror::Error;
 
 use super::background::{Background, Reclaimer};
-use super::{Core, Manager, Shared};
+use super::{Core, Manager, Shared, Throttling};
 use crate::cache::Accounting;
 use crate::counter::ActiveCache;
 use crate::memmap::{MapError, Reservation};
@@ -29,6 +29,7 @@ pub struct Builder {
     regime: Option<Regime>,
     nr_zones: u32,
     accounting: Accounting,
+    throttling: Throttling,
 }
 
 /// A manager could not be made.
@@ -81,6 +82,7 @@ impl Builder {
             regime: None,
             nr_zones: 1,
             accounting: Accounting::default(),
+            throttling: Throttling::default(),
         }
     }
 
@@ -117,6 +119,13 @@ impl Builder {
     /// How the resident sets of spaces are counted. Default: [`Accounting::CpuWords`].
     pub fn accounting(mut self, accounting: Accounting) -> Self {
         self.accounting = accounting;
+        self
+    }
+
+    /// What becomes of the delay that a charge above a group's `high` owes. Default:
+    /// [`Throttling::Report`].
+    pub fn throttling(mut self, throttling: Throttling) -> Self {
+        self.throttling = throttling;
         self
     }
 
@@ -163,6 +172,7 @@ impl Builder {
             regime,
             self.nr_zones,
             self.accounting,
+            self.throttling,
         )?);
         let reclaimer = Reclaimer::start(self.background, &core).map_err(BuildError::Thread)?;
         Ok(Manager {

@@ -138,7 +138,8 @@ impl Core {
             page: key.page(),
             source,
         };
-        let charge = self
+        // What it owes is for the program to ask for: `Group::throttle`.
+        let (charge, _owed) = self
             .charge(group, Pages(1), Patience::Fault)
             .map_err(|failed| no_memory(failed.into()))?;
         let frame = self.alloc_frame().map_err(no_memory)?;

@@ -1,6 +1,7 @@
 //! Groups as the embedder sees them: charging goes through the slow path.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::Shared;
 use super::slow::{ChargeFailed, Patience};
@@ -24,6 +25,7 @@ pub struct Group {
 pub struct Charge {
     shared: Arc<Shared>,
     charge: group::Charge,
+    throttle_delay: Duration,
 }
 
 impl Group {
@@ -69,14 +71,26 @@ impl Group {
     /// When a group would exceed its maximum and reclaim and victims did not make room: which one,
     /// with its numbers. Nothing is charged then.
     pub fn charge(&self, bytes: Bytes) -> Result<Charge, ChargeFailed> {
-        let charge = self
-            .shared
-            .core
-            .charge(&self.node, bytes.pages_ceil(), Patience::Charge)?;
+        let core = &self.shared.core;
+        let (charge, throttle_delay) =
+            core.charge(&self.node, bytes.pages_ceil(), Patience::Charge)?;
         Ok(Charge {
             shared: Arc::clone(&self.shared),
             charge,
+            throttle_delay,
         })
+    }
+
+    /// Reclaims what the group and those above it use beyond their `high`, and returns the delay that a
+    /// charge of 64 pages owes for what is left: for a program that throttles itself, at moments of its
+    /// own, between the pages that it reads. Zero if that is 10 ms or less; at most 2 s.
+    ///
+    /// # Cost
+    ///
+    /// A few loads for each ancestor; for one that may be over its `high`, a visit to each CPU that has charged
+    /// there, and reclaim.
+    pub fn throttle(&self) -> Duration {
+        self.shared.core.throttle_group(&self.node)
     }
 
     /// What the group and its descendants use, as an interval, at once.
@@ -231,10 +245,22 @@ impl Charge {
     /// As [`Group::charge`]; what was charged before stays.
     pub fn grow(&mut self, bytes: Bytes) -> Result<(), ChargeFailed> {
         let pages = bytes.pages_ceil();
-        let Self { shared, charge } = self;
-        shared
-            .core
-            .charging(pages, Patience::Charge, || charge.try_grow(pages))
+        let core = &self.shared.core;
+        let charge = &mut self.charge;
+        let grow = || charge.try_grow_refilling(pages);
+        let refilled = core.charging(pages, Patience::Charge, grow)?;
+        self.throttle_delay += core.throttle(self.charge.group(), refilled);
+        Ok(())
+    }
+
+    /// What this charge owes for taking its group, or one above it, further over its `high` when it was made
+    /// and when it grew: who charges should wait that long before it charges again. The
+    /// library has waited already, and this is zero, where it was told to: [`Throttling::Sleep`](super::Throttling::Sleep).
+    ///
+    /// A charge that finds tokens owes nothing; the one that brought them has paid for them.
+    #[must_use]
+    pub fn throttle_delay(&self) -> Duration {
+        self.throttle_delay
     }
 
     /// Gives part of the charge back.

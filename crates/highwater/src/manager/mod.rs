@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `slow` | when memory is short: reclaim, drain, victim, error |
 //! | `fault` | bringing a page in |
+//! | `throttle` | above a group's `high` |
 //! | `background` | the reclaim thread |
 //! | `builder`, `group`, `file`, `space`, `guard` | making a manager, and its handles |
 //! | `snapshot`, `vmstat` | what is going on, by the field's names |
@@ -21,6 +22,7 @@ mod guard;
 mod slow;
 mod snapshot;
 mod space;
+mod throttle;
 mod vmstat;
 
 pub use background::Background;
@@ -32,6 +34,7 @@ pub use guard::Guard;
 pub use slow::{AllocError, ChargeFailed};
 pub use snapshot::{GroupSnapshot, Snapshot};
 pub use space::Space;
+pub use throttle::Throttling;
 
 use std::fmt;
 
@@ -90,6 +93,7 @@ pub(crate) struct Core {
     groups: GroupTree,
     reclaim: Reclaim,
     stats: ManagerStats,
+    throttling: Throttling,
     wakeup: Arc<Wakeup>,
     on_exhausted: RwLock<Option<Arc<ExhaustedHandler>>>,
     victims: Mutex<Victims>,
@@ -235,6 +239,7 @@ impl Core {
         regime: Regime,
         zones: u32,
         accounting: Accounting,
+        throttling: Throttling,
     ) -> Result<Self, MapError> {
         let nr_cpus = topology.nr_cpus();
         let memory = Arc::new(FrameMemory::new(pages)?);
@@ -258,6 +263,7 @@ impl Core {
             groups,
             reclaim,
             stats: ManagerStats::default(),
+            throttling,
             wakeup: Arc::new(Wakeup::new()),
             on_exhausted: RwLock::new(&HANDLER_LOCK, None),
             victims: Mutex::new(&SELECTION_LOCK, Victims::new()),

@@ -120,7 +120,7 @@ impl Drop for InHandler {
 
 /// What one request has tried so far.
 #[derive(Default)]
-struct Effort {
+pub(super) struct Effort {
     attempts: u32,
     fruitless: u32,
     /// Whether the request was tried again after nothing was found to reclaim.
@@ -157,14 +157,18 @@ impl Told {
 }
 
 impl Core {
-    /// Charges a group, making room if its maximum or an ancestor's is reached.
+    /// Charges a group, making room if its maximum or an ancestor's is reached. Returns the delay that the
+    /// charge owes too.
     pub(super) fn charge(
         &self,
         group: &GroupNode,
         pages: Pages,
         patience: Patience,
-    ) -> Result<group::Charge, ChargeFailed> {
-        self.charging(pages, patience, || group.try_charge(pages))
+    ) -> Result<(group::Charge, Duration), ChargeFailed> {
+        let charge = || group.try_charge_refilling(pages);
+        let (charge, refilled) = self.charging(pages, patience, charge)?;
+        let delay = self.throttle(charge.group(), refilled);
+        Ok((charge, delay))
     }
 
     /// Repeats a charge of `pages` until it succeeds or nothing helps.
@@ -293,13 +297,18 @@ impl Core {
     }
 
     /// Pages to free at once: a cluster, or less where that would be a large part of what there is.
-    fn direct_goal(&self, available: Pages) -> Pages {
+    pub(super) fn direct_goal(&self, available: Pages) -> Pages {
         let available = available.min(self.pool.managed());
         DIRECT_GOAL.min(Pages((available.0 / 256).max(1)))
     }
 
     /// One pass of direct reclaim; whether it freed anything.
-    fn reclaim_directly(&self, target: &GroupNode, goal: Pages, effort: &mut Effort) -> bool {
+    pub(super) fn reclaim_directly(
+        &self,
+        target: &GroupNode,
+        goal: Pages,
+        effort: &mut Effort,
+    ) -> bool {
         let control = ScanControl {
             nr_to_reclaim: goal,
             target,
