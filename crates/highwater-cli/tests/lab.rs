@@ -232,6 +232,18 @@ fn victim_holds_on_every_machine() {
     }
 }
 
+/// Goal: under every rule groups are counted right in the end and none is above its maximum, and stated bounds hold, on
+/// the thread's machine and others. Times are checked in full runs only.
+#[test]
+fn flush_mixed_holds_on_every_machine() {
+    let thread = outcome(&["flush-mixed"]);
+    assert_eq!(thread["thread"], "memcg-subtree-flush-2023");
+    assert_eq!(thread["config"]["cpus"], 384);
+    for machine in ["1x1x1x2", "1x1x3x1"] {
+        outcome(&["flush-mixed", "--topology", machine]);
+    }
+}
+
 /// Goal: people see the published rows, the kernels' marked as such, and the verdict.
 #[test]
 fn tables_hold_published_rows_and_checks() {

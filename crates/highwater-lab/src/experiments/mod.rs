@@ -11,11 +11,14 @@ mod clock;
 mod contenders;
 mod control;
 mod error;
+mod flushers;
+pub mod flush_mixed;
 mod lineup;
 pub mod rss_cost;
 pub mod rss_hits;
 pub mod rss_hop;
 pub mod rss_theft;
+mod truth;
 pub mod victim;
 
 use std::ops::RangeInclusive;
@@ -35,6 +38,7 @@ pub static EXPERIMENTS: &[&Experiment] = &[
     &rss_hop::EXPERIMENT,
     &rss_cost::EXPERIMENT,
     &victim::EXPERIMENT,
+    &flush_mixed::EXPERIMENT,
 ];
 
 /// Most threads that may be asked for.

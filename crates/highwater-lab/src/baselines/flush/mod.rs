@@ -17,6 +17,7 @@ mod tests;
 mod threshold;
 
 use std::fmt;
+use std::ops::Range;
 use std::time::Duration;
 
 use highwater::units::CpuId;
@@ -54,7 +55,8 @@ pub const ITEMS: usize = 32;
 /// One value for each item.
 pub type Stats = [i64; ITEMS];
 
-/// A tree of groups by number: group 0 is the root, and parents come before their children.
+/// A tree of groups by number, on three levels: group 0 is the root, those below it follow, and then their children,
+/// in the order of their parents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// The number of each group's parent; the root has itself.
@@ -90,6 +92,21 @@ impl Shape {
     #[must_use]
     pub fn parent(&self, group: usize) -> Option<usize> {
         (group != 0).then(|| self.parents[group] as usize)
+    }
+
+    /// The groups below `top`: of the root all others, of one below it those in one piece, of a leaf none.
+    #[must_use]
+    pub fn below(&self, top: usize) -> Range<usize> {
+        if top == 0 {
+            return 1..self.nr_groups();
+        }
+        let begin = self
+            .parents
+            .partition_point(|&parent| (parent as usize) < top);
+        let end = self
+            .parents
+            .partition_point(|&parent| (parent as usize) <= top);
+        begin..end
     }
 
     /// Whether `group` is `top` or below it.

@@ -1,0 +1,293 @@
+//! `flush-mixed`: what it costs to keep statistics fresh while groups are charged, reclaimed and read.
+//!
+//! 5,000 workers in 500 groups charge and reclaim, 1,000 readers read, on 384 virtual CPUs: the ladder of rules
+//! from one root flush for everybody, whose losers go without, to a threshold for each group. The same work
+//! under each rule, round about; how long it takes, and how stale each read is against what was really counted.
+//!
+//! Then every rule that states a bound is attacked: filled so that a read which does not flush is as wrong as
+//! it can be.
+
+mod attack;
+mod load;
+mod published;
+
+use highwater::group::GroupTree;
+
+use self::attack::Attacked;
+use self::load::{GROUP_WORKERS, LEAVES, Load, READERS, Seen, THREADS, TOPS, Took, WORK_PER_READ};
+use super::clock::median;
+use super::flushers::{ALWAYS, Flusher, ONE_THRESHOLD, PATCH, SKIP};
+use super::{Control, Experiment, ExperimentError, Setup};
+use crate::baselines::flush::{FlushRule, FlushTally, Rstat, Shape, staleness_max};
+use crate::report::text::to_f64;
+use crate::report::{Check, Figures, Outcome, Row, Source, Unit};
+
+/// The experiment.
+pub static EXPERIMENT: Experiment = Experiment {
+    name: "flush-mixed",
+    thread: "memcg-subtree-flush-2023",
+    summary: "statistics of 500 groups kept fresh beside 5,000 workers and 1,000 readers",
+    topology: "2x12x8x2",
+    cpus: 2..=8192,
+    has_real: false,
+    has_traces: false,
+    run,
+};
+
+const TIMES: &str = "time of one step of a thread, and what flushing did beside";
+const STALE: &str = "how stale reads were, beyond what was in flight";
+const ATTACKS: &str = "filled to be as stale as can be: every CPU, one thread";
+
+const NOTE: &str = "Groups, charges and limits are the library's, the same for all; a rule's statistics are real code over \
+    real words, and any thread may act as any virtual CPU. Times of two threads cannot show how 384 CPUs \
+    fight over a flush lock: what they show is the work of flushing. CPU time leaves out what other programs took; \
+    real time has it, and waits for locks. Ratios are medians over rounds in which the variants take turns. Staleness is \
+    that of a read's worst item of two, in pages; a read of the root may come upon an update that a flush has made its \
+    threshold forget (a known hazard of the patch), so its checks leave the root out.";
+
+/// A variant's results.
+struct Lane<'a> {
+    flusher: &'a Flusher,
+    /// Of the steps, it takes one in so many.
+    part: u64,
+    load: Load<'a>,
+    took: Vec<Took>,
+    /// Steps of all threads in the rounds that count.
+    steps: u64,
+    /// Before the rounds that count.
+    before: FlushTally,
+}
+
+fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
+    let shape = Shape::of(TOPS, LEAVES);
+    let flushers = flushers(setup, &shape);
+    let rounds = setup.pick(9, 3);
+    let steps = setup.pick(120_000, 5_000);
+    let attacked = attacked();
+    control.expect(flushers.len() as u64 * (rounds + 1) + attacked.len() as u64 * attack::STEPS);
+
+    let mut lanes: Vec<Lane<'_>> = flushers
+        .iter()
+        .map(|flusher| {
+            let tree = GroupTree::new(setup.topology.nr_cpus());
+            let groups = load::groups(&tree, &shape);
+            Lane {
+                flusher,
+                // Those that flush all the time take so much longer for each.
+                part: match flusher.name {
+                    ALWAYS | ONE_THRESHOLD => 6,
+                    _ => 1,
+                },
+                load: Load::new(setup, &*flusher.statistics, groups),
+                took: Vec::new(),
+                steps: 0,
+                before: FlushTally::default(),
+            }
+        })
+        .collect();
+    // The first round fills groups and caches.
+    for round in 0..=rounds {
+        let count = lanes.len();
+        for turn in 0..count {
+            let lane = &mut lanes[(usize::try_from(round).unwrap_or(0) + turn) % count];
+            let took = lane.load.round(steps / lane.part, control);
+            control.advance(1)?;
+            if round == 0 {
+                lane.before = lane.flusher.statistics.tally();
+            } else {
+                lane.took.push(took);
+                lane.steps += steps / lane.part * THREADS as u64;
+            }
+        }
+    }
+    let mut checks = Vec::new();
+    for lane in &lanes {
+        load_checks(setup, lane, &mut checks);
+    }
+    // What a build with debug assertions takes is nobody's promise, and little work is soon lost in what else the
+    // machine does.
+    if !cfg!(debug_assertions) && setup.pick(true, false) {
+        time_checks(&lanes, &mut checks);
+    }
+    let mut attacks = Vec::new();
+    for (name, make) in attacked {
+        let attacked = Attacked::run(
+            setup.topology.nr_cpus(),
+            |shape| make(setup, shape),
+            control,
+        )?;
+        checks.push(Check::equal(
+            format!("{name}: attacked reads beyond their stated bound"),
+            &attacked.violations,
+            &0,
+        ));
+        attacks.push(attacked.row(name));
+    }
+    let times = lanes.iter().map(|lane| time_row(lane, &lanes));
+    let stale = lanes.iter().map(|lane| stale_row(lane));
+    Ok(Outcome {
+        experiment: EXPERIMENT.name,
+        thread: EXPERIMENT.thread,
+        config: config(setup, rounds, steps),
+        rows: times.chain(stale).chain(attacks).collect(),
+        published: published::rows(),
+        checks,
+    })
+}
+
+fn config(setup: &Setup, rounds: u64, steps: u64) -> Figures {
+    setup
+        .config()
+        .with("groups", TOPS * LEAVES)
+        .with("workers", TOPS * LEAVES * GROUP_WORKERS)
+        .with("readers", READERS)
+        .with("threads", THREADS)
+        .with("rounds", rounds)
+        .with("steps_of_a_round_and_thread", steps)
+        .with("steps_per_read", WORK_PER_READ)
+        .with("times_checked", !cfg!(debug_assertions))
+        .with("note_scope", NOTE)
+}
+
+/// The ladder.
+fn flushers(setup: &Setup, shape: &Shape) -> Vec<Flusher> {
+    let rules = [
+        (SKIP, FlushRule::RootSkipIfBusy),
+        (ALWAYS, FlushRule::Subtree),
+        (ONE_THRESHOLD, FlushRule::SubtreeOneThreshold),
+        (PATCH, FlushRule::SubtreeThresholds),
+    ];
+    let rstat = |(name, rule)| Flusher::rstat(name, rule, shape, &setup.topology);
+    rules.map(rstat).into()
+}
+
+type Make = fn(&Setup, &Shape) -> Box<dyn crate::baselines::flush::Flushing>;
+
+/// Those that state a bound.
+fn attacked() -> Vec<(&'static str, Make)> {
+    vec![(PATCH, |setup, shape| {
+        let cpus = setup.topology.nr_cpus();
+        Box::new(Rstat::new(shape, cpus, FlushRule::SubtreeThresholds))
+    })]
+}
+
+impl Lane<'_> {
+    fn median_of(&self, figure: impl Fn(&Took) -> f64) -> f64 {
+        median(self.took.iter().map(figure).collect())
+    }
+
+    /// The median over rounds of a time against another variant's.
+    fn against(&self, other: &Self, figure: impl Fn(&Took) -> f64) -> f64 {
+        let pairs = self.took.iter().zip(&other.took);
+        median(
+            pairs
+                .map(|(own, other)| figure(own) / figure(other))
+                .collect(),
+        )
+    }
+}
+
+fn lane<'a, 'b>(lanes: &'a [Lane<'b>], name: &str) -> &'a Lane<'b> {
+    let found = lanes.iter().find(|lane| lane.flusher.name == name);
+    found.expect("every variant runs")
+}
+
+fn time_row(own: &Lane<'_>, lanes: &[Lane<'_>]) -> Row {
+    let [before, patch] = [SKIP, PATCH].map(|name| lane(lanes, name));
+    let (begin, end) = (own.before, own.flusher.statistics.tally());
+    let [reads, reclaims, periodic] =
+        [0, 1, 2].map(|cause| end.flushes[cause] - begin.flushes[cause]);
+    Row::new(TIMES, Source::Run, own.flusher.name)
+        .with("real_us", own.median_of(|took| took.real_us))
+        .with("cpu_us", own.median_of(|took| took.cpu_us))
+        .with(
+            "against_before_ratio",
+            own.against(before, |took| took.real_us),
+        )
+        .with(
+            "against_patch_ratio",
+            own.against(patch, |took| took.real_us),
+        )
+        .with(
+            "cpu_against_patch_ratio",
+            own.against(patch, |took| took.cpu_us),
+        )
+        .with("steps", own.steps)
+        .with("flushes_read", reads)
+        .with("flushes_reclaim", reclaims)
+        .with("flushes_periodic", periodic)
+        .with("skipped_few", end.skipped_few - begin.skipped_few)
+        .with("skipped_busy", end.skipped_busy - begin.skipped_busy)
+        .with("cpus_visited", end.cpus - begin.cpus)
+        .with("groups_visited", end.groups - begin.groups)
+        .with("lock_waits", end.waits - begin.waits)
+}
+
+fn stale_row(lane: &Lane<'_>) -> Row {
+    let Seen {
+        stale,
+        stale_root,
+        bounded,
+        violations,
+        bound_max,
+        ..
+    } = lane.load.seen();
+    let row = Row::new(STALE, Source::Run, lane.flusher.name)
+        .with("reads", stale.len())
+        .with("p50_pages", stale.value_at_quantile(0.5))
+        .with("p99_pages", stale.value_at_quantile(0.99))
+        .with("max_pages", stale.max())
+        .with("root_p50_pages", stale_root.value_at_quantile(0.5))
+        .with("root_max_pages", stale_root.max());
+    if bounded == 0 {
+        return row;
+    }
+    row.with("stated_most_pages", bound_max)
+        .with("beyond_stated", violations)
+}
+
+fn load_checks(setup: &Setup, lane: &Lane<'_>, checks: &mut Vec<Check>) {
+    let name = lane.flusher.name;
+    let seen = lane.load.seen();
+    if name == PATCH {
+        checks.push(Check::at_most(
+            format!("{name}: staleness below the root, against 127 pages a CPU"),
+            to_f64(seen.stale.max()),
+            to_f64(staleness_max(setup.topology.nr_cpus())),
+            Unit::Pages,
+        ));
+    }
+    let (wrong, charged) = lane.load.finish();
+    for (what, got) in [
+        (
+            "groups whose values are not what was counted, at the end",
+            wrong,
+        ),
+        ("pages still charged, at the end", charged),
+        ("pages above a maximum", seen.above_max),
+    ] {
+        checks.push(Check::equal(format!("{name}: {what}"), &got, &0));
+    }
+}
+
+fn time_checks(lanes: &[Lane<'_>], checks: &mut Vec<Check>) {
+    let ratio = |name, other| lane(lanes, name).against(lane(lanes, other), |took| took.real_us);
+    checks.push(Check::at_most(
+        "time: per-group thresholds against skip if busy",
+        ratio(PATCH, SKIP),
+        1.05,
+        Unit::Ratio,
+    ));
+    checks.push(Check::at_least(
+        "time: no threshold against per-group thresholds",
+        ratio(ALWAYS, PATCH),
+        1.5,
+        Unit::Ratio,
+    ));
+    checks.push(Check::at_least(
+        "time: one threshold against per-group thresholds",
+        ratio(ONE_THRESHOLD, PATCH),
+        1.0,
+        Unit::Ratio,
+    ));
+}

@@ -1,0 +1,38 @@
+//! The ways to flush statistics that the experiments of the thread compare, by name.
+
+use std::sync::Arc;
+
+use highwater::topology::Topology;
+
+use crate::baselines::flush::{FlushRule, Flushing, Rstat, Shape};
+
+/// Before the patch.
+pub(super) const SKIP: &str = "root, skip if busy (before)";
+/// No threshold at all.
+pub(super) const ALWAYS: &str = "subtree, always";
+/// The patch with the threshold that there was.
+pub(super) const ONE_THRESHOLD: &str = "subtree, one threshold";
+/// The patch.
+pub(super) const PATCH: &str = "subtree, per-group thresholds (the patch)";
+
+/// Statistics under their name.
+#[derive(Clone, Debug)]
+pub(super) struct Flusher {
+    pub(super) name: &'static str,
+    pub(super) statistics: Arc<dyn Flushing>,
+}
+
+impl Flusher {
+    /// The kernel's structure under one rule.
+    pub(super) fn rstat(
+        name: &'static str,
+        rule: FlushRule,
+        shape: &Shape,
+        topology: &Topology,
+    ) -> Self {
+        Self {
+            name,
+            statistics: Arc::new(Rstat::new(shape, topology.nr_cpus(), rule)),
+        }
+    }
+}
