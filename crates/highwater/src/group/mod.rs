@@ -35,6 +35,7 @@
 //! | `protection` | what `min` and `low` are worth when others are short |
 //! | `throttle` | the delay owed above `high` |
 //! | `pressure` | time lost for want of memory |
+//! | `stat` | statistics of groups, and their flushing |
 //! | `node`, `charge` | handles: a group, and pages charged to it |
 //!
 //! # Orderings
@@ -62,6 +63,7 @@ mod oom;
 mod protection;
 mod throttle;
 mod pressure;
+mod stat;
 #[cfg(all(test, loom))]
 mod loom;
 #[cfg(all(test, not(loom)))]
@@ -79,6 +81,7 @@ pub use peak::PeakWatch;
 pub use pressure::{Change, Percent, Pressure, StallMeter, Stalls};
 pub use protection::{Depth, Exposure, Protection};
 pub use throttle::{OverHigh, Refilled};
+pub use stat::{FlushCounts, StatItem, StatRead, Stats, Tolerance};
 pub use tree::{GroupKey, GroupTree};
 
 /// Deepest level of a group; the root's is 0. Chosen: above any tenant, session, query and operator

@@ -12,6 +12,7 @@ use super::judge::Account;
 use super::limits::{Events, Limits, Settings};
 use super::peak::Watches;
 use super::slot::Slot;
+use super::stat::Stat;
 use super::tree::{Core, GroupKey, GroupTree, Shared};
 
 /// What never changes in the life of a group.
@@ -24,6 +25,7 @@ pub(super) struct Meta {
     pub(super) settings: Settings,
     pub(super) events: Events,
     pub(super) peaks: Watches,
+    pub(super) stat: Arc<Stat>,
     /// Written by: whoever sets it. Read by: selection, and the creation of a child. Publishes:
     /// nothing.
     pub(super) oom_score_adj: AtomicI64,
@@ -33,7 +35,7 @@ pub(super) struct Meta {
 }
 
 impl Meta {
-    pub(super) fn root(incarnation: u64) -> Self {
+    pub(super) fn root(incarnation: u64, nr_cpus: usize) -> Self {
         let id = GroupId(0);
         Self {
             key: GroupKey { id, incarnation },
@@ -43,6 +45,7 @@ impl Meta {
             settings: Settings::new(Limits::default()),
             events: Events::default(),
             peaks: Watches::new(),
+            stat: Stat::root(nr_cpus),
             oom_score_adj: AtomicI64::new(0),
             is_oom_victim: AtomicBool::new(false),
         }
@@ -64,9 +67,16 @@ impl Meta {
             settings: Settings::new(limits),
             events: Events::default(),
             peaks: Watches::new(),
+            stat: parent.stat.child(),
             oom_score_adj: AtomicI64::new(parent.oom_score_adj().get().into()),
             is_oom_victim: AtomicBool::new(false),
         }
+    }
+}
+
+impl Drop for Meta {
+    fn drop(&mut self) {
+        self.stat.retire();
     }
 }
 

@@ -178,7 +178,7 @@ impl GroupTree {
             .expect("the table holds the first id");
         root.prepare(None);
         let incarnation = root.step_incarnation();
-        *root.meta.write() = Some(Arc::new(Meta::root(incarnation)));
+        *root.meta.write() = Some(Arc::new(Meta::root(incarnation, nr_cpus)));
         let keepers = (0..nr_cpus)
             .map(|_| {
                 Arc::new(Keeper {

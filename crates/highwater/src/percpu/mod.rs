@@ -52,6 +52,7 @@ mod rseq;
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri)))]
 mod rseq_x86_64;
 mod touched;
+mod windowed;
 #[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
 pub(crate) mod harness;
 #[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
@@ -68,6 +69,7 @@ pub use home::Home;
 pub(crate) use owned::{Claim, OwnedSlots, Owner, Place, WORDS};
 pub(crate) use published::Published;
 pub(crate) use touched::Touched;
+pub(crate) use windowed::Windowed;
 
 use crate::sync::OnceLock;
 use crate::topology::{Topology, TopologyKind};

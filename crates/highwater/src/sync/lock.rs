@@ -27,6 +27,8 @@ pub enum Rank {
     Selection,
     /// Shape of the group tree.
     Groups,
+    /// Flushing one group's statistics. A thread may hold several, of ancestors before descendants.
+    Statistics,
     /// The embedder's callback for victims.
     Victim,
     /// One shard of the page index.
@@ -51,7 +53,7 @@ impl Rank {
     /// Whether a thread may hold several locks of this rank at once.
     #[cfg(debug_assertions)]
     const fn is_nestable(self) -> bool {
-        matches!(self, Self::Latch)
+        matches!(self, Self::Latch | Self::Statistics)
     }
 }
 

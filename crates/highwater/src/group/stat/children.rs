@@ -1,0 +1,133 @@
+//! Which children of a group have something for it: a bit for each.
+//!
+//! The kernel keeps a list for each CPU and has lost nodes of it: who won the insertion with an
+//! instruction that other CPUs' stores could slip into left a node that was neither on the list nor
+//! free to go there, and every later update of that group on that CPU was invisible. Here nobody wins
+//! anything. A bit is set, by as many as like, in one atomic step that leaves nothing half done; the
+//! flusher takes 64 of them in another. A group is found if its bit is set, and there is no other state.
+//!
+//! A child has a number among its siblings from the first time that it has something, for as long as
+//! somebody can count for it. A bit whose child is gone, or is another one by now, costs a look.
+
+use std::fmt;
+use std::iter;
+
+use super::Stat;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, LockClass, Mutex, OnceLock, Rank, Weak};
+
+static TABLE: LockClass = LockClass::new("statistics children", Rank::Leaf);
+
+/// Chunk `i` holds `1 << i` words of 64 bits.
+const NR_CHUNKS: usize = 27;
+
+/// Children that may have something for their parent.
+pub(super) struct Children {
+    /// Written by: whoever makes a child found, and the flusher (read-modify-writes). Read by: the
+    /// same. Publishes: that the child's block, or its own children's bits, are there to be found.
+    words: [OnceLock<Box<[AtomicU64]>>; NR_CHUNKS],
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    children: Vec<Weak<Stat>>,
+    /// Numbers whose child is gone.
+    free: Vec<u32>,
+    /// Length at which it is worth to look for more of those.
+    sweep_at: usize,
+}
+
+impl Children {
+    pub(super) fn none() -> Self {
+        Self {
+            words: array_of_none(),
+            table: Mutex::new(&TABLE, Table::default()),
+        }
+    }
+
+    /// A number for `child`.
+    pub(super) fn enroll(&self, child: &Arc<Stat>) -> u32 {
+        let mut table = self.table.lock();
+        if table.free.is_empty() && table.children.len() >= table.sweep_at {
+            table.sweep();
+        }
+        let child = Arc::downgrade(child);
+        if let Some(number) = table.free.pop() {
+            table.children[number as usize] = child;
+            return number;
+        }
+        let number = u32::try_from(table.children.len()).expect("groups have 32-bit numbers");
+        let (chunk, _) = place(number as usize / 64);
+        self.words[chunk].get_or_init(|| words(1 << chunk));
+        table.children.push(child);
+        number
+    }
+
+    /// Makes the child found.
+    pub(super) fn mark(&self, number: u32) {
+        let (chunk, offset) = place(number as usize / 64);
+        let words = self.words[chunk].get().expect("who has a number is here");
+        let (word, bit) = (&words[offset], 1 << (number % 64));
+        // Pairs with `take`. SeqCst: who finds the bit set relies on it, see `update.rs`.
+        if word.load(Ordering::SeqCst) & bit == 0 {
+            // Pairs with `take`; SeqCst as above.
+            word.fetch_or(bit, Ordering::SeqCst);
+        }
+    }
+
+    /// Takes the marks, and hands over the children that have them.
+    pub(super) fn take(&self, mut visit: impl FnMut(Arc<Stat>)) {
+        let chunks = self.words.iter().map_while(OnceLock::get);
+        for (nth, word) in chunks.flat_map(|words| words.iter()).enumerate() {
+            // Pairs with `mark`. SeqCst: a mark that must be found comes before this.
+            if word.load(Ordering::SeqCst) == 0 {
+                continue;
+            }
+            // Pairs with `mark`; SeqCst as above.
+            let mut bits = word.swap(0, Ordering::SeqCst);
+            while bits != 0 {
+                let number = nth * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                let child = self.table.lock().children[number].upgrade();
+                if let Some(child) = child {
+                    visit(child);
+                }
+            }
+        }
+    }
+}
+
+impl Table {
+    /// Finds the numbers of children that are gone.
+    fn sweep(&mut self) {
+        let children = self.children.iter().zip(0..);
+        let gone = children.filter(|(child, _)| child.strong_count() == 0);
+        self.free.extend(gone.map(|(_, number)| number));
+        self.sweep_at = (self.children.len() - self.free.len()).max(32) * 2;
+    }
+}
+
+fn array_of_none<T>() -> [OnceLock<T>; NR_CHUNKS] {
+    std::array::from_fn(|_| OnceLock::new())
+}
+
+fn words(count: usize) -> Box<[AtomicU64]> {
+    iter::repeat_with(|| AtomicU64::new(0))
+        .take(count)
+        .collect()
+}
+
+/// Chunk and offset of the word number `nth`.
+fn place(nth: usize) -> (usize, usize) {
+    let chunk = (nth + 1).ilog2() as usize;
+    (chunk, nth + 1 - (1 << chunk))
+}
+
+impl fmt::Debug for Children {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Children")
+            .field("count", &self.table.lock().children.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,113 @@
+//! What a group's handle offers of its statistics.
+
+use std::time::Duration;
+
+use super::read::Cause;
+use super::{FlushCounts, Stat, StatItem, StatRead, Stats, Tolerance};
+use crate::group::{GroupNode, GroupTree};
+use crate::sync::Arc;
+use crate::units::CpuId;
+
+impl GroupNode {
+    /// Adds `delta` to `item` of this group, and so of all groups above it.
+    ///
+    /// Works on removed groups too: what is counted there is part of the groups above.
+    ///
+    /// # Cost
+    ///
+    /// In the common case an addition to a line that only this CPU writes, at any depth. A CPU's first
+    /// update after a flush, and one for each doubling of what it has counted since, also writes a line
+    /// of each group above. The first ever allocates, and may take a lock that nothing waits under.
+    ///
+    /// # Panics
+    ///
+    /// When `delta` is above 2^42.
+    #[inline]
+    pub fn add_stat(&self, item: StatItem, delta: i64) {
+        self.add_stat_on(self.shared().core.cpu_hint(), item, delta);
+    }
+
+    /// As [`add_stat`](Self::add_stat), as if running on `cpu`.
+    ///
+    /// # Panics
+    ///
+    /// As [`add_stat`](Self::add_stat), and when the tree has no such CPU.
+    #[inline]
+    pub fn add_stat_on(&self, cpu: CpuId, item: StatItem, delta: i64) {
+        self.stat().add_on(cpu, item, delta);
+    }
+
+    /// The sum of `item` over this group and everything below it. `now` is the time since any start,
+    /// the same for all calls on a tree.
+    ///
+    /// # Accuracy
+    ///
+    /// Off by at most the `staleness` that is returned, which is within the tolerance: 0 after a flush,
+    /// which then counts every update that returned before this call. Updates that run during the call
+    /// are counted or not.
+    /// Adversary: `tests/flush.rs::no_read_is_staler_than_it_says`.
+    ///
+    /// # Cost
+    ///
+    /// Within the tolerance a few loads, and one for each level. Otherwise a flush: O(groups of the
+    /// subtree, and CPUs in them, that have counted since the last one); waits only for other flushes
+    /// of this group.
+    #[must_use]
+    pub fn read_stat(&self, item: StatItem, tolerance: Tolerance, now: Duration) -> StatRead {
+        self.stat().read_one(item, tolerance, now)
+    }
+
+    /// As [`read_stat`](Self::read_stat), of all items.
+    #[must_use]
+    pub fn read_stats(&self, tolerance: Tolerance, now: Duration) -> Stats {
+        self.stat().read_all(tolerance, now)
+    }
+
+    /// Makes every read from now on count what was counted in the subtree before this call.
+    ///
+    /// # Cost
+    ///
+    /// As a read that flushes.
+    pub fn flush_subtree(&self, now: Duration) {
+        self.stat().flush_for(Cause::Requested, now);
+    }
+
+    fn stat(&self) -> &Arc<Stat> {
+        &self.meta().stat
+    }
+}
+
+impl GroupTree {
+    /// Reads groups of this tree as of one moment: each value of a group holds exactly what those of
+    /// its descendants in `groups` do, and what the others and itself have counted.
+    ///
+    /// # Accuracy
+    ///
+    /// As a read of each after a flush. For items that count events, and for others where no group is
+    /// below zero, a group is at least the sum of those below it.
+    /// Adversary: `tests/flush.rs::parents_hold_what_their_children_show`.
+    ///
+    /// # Cost
+    ///
+    /// A flush of each group, during which all of them are held: others that flush one of them wait.
+    #[must_use]
+    pub fn read_stats_together(&self, groups: &[&GroupNode], now: Duration) -> Vec<Stats> {
+        let stats: Vec<_> = groups.iter().map(|group| group.stat()).collect();
+        Stat::read_together(&stats, now)
+    }
+
+    /// Flushes of this tree's statistics so far.
+    #[must_use]
+    pub fn flush_counts(&self) -> FlushCounts {
+        self.root().stat().counts()
+    }
+
+    /// Flushes everything because it is time: for whoever wants no read to be older than a period.
+    ///
+    /// # Cost
+    ///
+    /// As [`GroupNode::flush_subtree`] of the root.
+    pub fn flush_periodically(&self, now: Duration) {
+        self.root().stat().flush_for(Cause::Periodic, now);
+    }
+}

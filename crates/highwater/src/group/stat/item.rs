@@ -1,0 +1,90 @@
+//! What is counted for each group, by the names of `memory.stat`.
+//!
+//! `docs/stats.md` says what each means, its unit and what moves it.
+
+/// Declares the items, in the order in which they are shown.
+macro_rules! items {
+    ($($(#[doc = $doc:literal])+ $item:ident => $name:literal),* $(,)?) => {
+        /// One statistic of a group and everything below it.
+        ///
+        /// Counted in pages or events; each is of its own moment unless it is read together with others.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+        #[non_exhaustive]
+        pub enum StatItem {
+            $($(#[doc = $doc])+ $item),*
+        }
+
+        impl StatItem {
+            /// Every item, in the order in which they are shown.
+            pub const ALL: &[Self] = &[$(Self::$item),*];
+
+            /// The item's name in `memory.stat`.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$item => $name),*
+                }
+            }
+        }
+    };
+}
+
+items! {
+    /// Anonymous pages.
+    Anon => "anon",
+    /// Pages of files.
+    File => "file",
+    /// Pages of shared memory.
+    Shmem => "shmem",
+    /// Pages of files that some space maps.
+    FileMapped => "file_mapped",
+    /// Pages of files that were written since they were last written back.
+    FileDirty => "file_dirty",
+    /// Pages of files that are being written back.
+    FileWriteback => "file_writeback",
+    /// Pages of files on the inactive list.
+    InactiveFile => "inactive_file",
+    /// Pages of files on the active list.
+    ActiveFile => "active_file",
+    /// Pages read in again while their shadow was remembered.
+    WorkingsetRefaultFile => "workingset_refault_file",
+    /// Those of them that were taken straight into the active list.
+    WorkingsetActivateFile => "workingset_activate_file",
+    /// Pages that the background thread looked at on inactive lists.
+    PgscanKswapd => "pgscan_kswapd",
+    /// Pages that threads which needed memory looked at on inactive lists.
+    PgscanDirect => "pgscan_direct",
+    /// Pages that the background thread freed.
+    PgstealKswapd => "pgsteal_kswapd",
+    /// Pages that threads which needed memory freed.
+    PgstealDirect => "pgsteal_direct",
+    /// Reads and writes that did not find their page resident.
+    Pgfault => "pgfault",
+    /// Faults that read the page from its file.
+    Pgmajfault => "pgmajfault",
+    /// Pages looked at on active lists.
+    Pgrefill => "pgrefill",
+    /// Pages moved from an inactive to an active list.
+    Pgactivate => "pgactivate",
+    /// Pages moved from an active to an inactive list.
+    Pgdeactivate => "pgdeactivate",
+}
+
+/// Number of items.
+pub(super) const NR_ITEMS: usize = StatItem::ALL.len();
+
+const _: () = assert!(NR_ITEMS <= 32);
+
+impl StatItem {
+    /// Whether the item counts events, which never become fewer, and not pages that are there now.
+    #[must_use]
+    pub const fn is_event(self) -> bool {
+        self as usize >= Self::WorkingsetRefaultFile as usize
+    }
+
+    #[inline]
+    pub(super) const fn index(self) -> usize {
+        self as usize
+    }
+}

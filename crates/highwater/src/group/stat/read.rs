@@ -1,0 +1,244 @@
+//! Reading: how stale a value may be, how stale it is, and several groups at one moment.
+
+use std::time::Duration;
+
+use super::Stat;
+use super::flush::{Flushing, Pass};
+use super::item::{NR_ITEMS, StatItem};
+use crate::sync::atomic::Ordering;
+use crate::sync::{Arc, StatCell};
+
+/// How stale a read may be. Beyond either number it flushes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tolerance {
+    /// How far the value may be from the truth, in units of the item.
+    pub pages: u64,
+    /// How long ago the value may have been right to the last update.
+    pub age: Duration,
+}
+
+impl Tolerance {
+    /// No staleness at all: every update that returned before the read is counted.
+    pub const EXACT: Self = Self {
+        pages: 0,
+        age: Duration::ZERO,
+    };
+
+    /// Whatever is there: no read flushes.
+    pub const ANY: Self = Self {
+        pages: u64::MAX,
+        age: Duration::MAX,
+    };
+
+    /// What the kernel tolerates on a machine of `nr_cpus` CPUs: 64 pages for each, and 2 seconds.
+    #[must_use]
+    pub const fn as_kernel(nr_cpus: usize) -> Self {
+        Self {
+            pages: 64 * nr_cpus as u64,
+            age: Duration::from_secs(2),
+        }
+    }
+}
+
+/// What a read of one item has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct StatRead {
+    /// The value.
+    pub value: i64,
+    /// How far it can be from the truth, in units of the item.
+    pub staleness: u64,
+    /// Time since the value was right to the last update, at most.
+    pub age: Duration,
+}
+
+/// What a read of all items of a group has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stats {
+    values: [i64; NR_ITEMS],
+    /// How far each value can be from the truth, in units of the item.
+    pub staleness: u64,
+    /// Time since the values were right to the last update, at most.
+    pub age: Duration,
+}
+
+impl Stats {
+    /// The value of `item`.
+    #[must_use]
+    pub fn get(&self, item: StatItem) -> i64 {
+        self.values[item.index()]
+    }
+
+    /// Every item and its value, in the order in which they are shown.
+    pub fn iter(&self) -> impl Iterator<Item = (StatItem, i64)> {
+        StatItem::ALL.iter().map(|item| (*item, self.get(*item)))
+    }
+}
+
+/// How often the statistics of a tree were flushed, and why, and what that took. Statistics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct FlushCounts {
+    /// Flushes by reads of one group.
+    pub read: u64,
+    /// Flushes by reads of several groups together.
+    pub together: u64,
+    /// Flushes that were asked for.
+    pub requested: u64,
+    /// Flushes because it was time.
+    pub periodic: u64,
+    /// Flushes that were needed, and that another thread's flush has done.
+    pub shared: u64,
+    /// Reads that were within their tolerance.
+    pub skipped: u64,
+    /// Groups whose blocks were looked at.
+    pub groups_visited: u64,
+    /// Blocks that were absorbed.
+    pub cpus_visited: u64,
+    /// Times that a flush waited for another one of the same group.
+    pub lock_waits: u64,
+}
+
+/// Why a flush is made.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Cause {
+    Read,
+    Requested,
+    Periodic,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    read: StatCell,
+    together: StatCell,
+    requested: StatCell,
+    periodic: StatCell,
+    pub(super) shared: StatCell,
+    skipped: StatCell,
+    groups_visited: StatCell,
+    cpus_visited: StatCell,
+    pub(super) lock_waits: StatCell,
+}
+
+impl Counts {
+    pub(super) fn visited(&self, pass: &Pass<'_>) {
+        self.groups_visited.add(pass.groups_visited);
+        self.cpus_visited.add(pass.cpus_visited);
+    }
+
+    fn get(&self) -> FlushCounts {
+        FlushCounts {
+            read: self.read.get(),
+            together: self.together.get(),
+            requested: self.requested.get(),
+            periodic: self.periodic.get(),
+            shared: self.shared.get(),
+            skipped: self.skipped.get(),
+            groups_visited: self.groups_visited.get(),
+            cpus_visited: self.cpus_visited.get(),
+            lock_waits: self.lock_waits.get(),
+        }
+    }
+}
+
+impl Stat {
+    pub(super) fn counts(&self) -> FlushCounts {
+        self.shared.counts.get()
+    }
+
+    pub(super) fn flush_for(self: &Arc<Self>, cause: Cause, now: Duration) {
+        if !self.flush_or_share(nanos(now)) {
+            let counts = &self.shared.counts;
+            let count = match cause {
+                Cause::Read => &counts.read,
+                Cause::Requested => &counts.requested,
+                Cause::Periodic => &counts.periodic,
+            };
+            count.add(1);
+        }
+    }
+
+    pub(super) fn read_one(
+        self: &Arc<Self>,
+        item: StatItem,
+        tolerance: Tolerance,
+        now: Duration,
+    ) -> StatRead {
+        let (staleness, age) = self.freshen(tolerance, now);
+        StatRead {
+            value: self.value(item.index()),
+            staleness,
+            age,
+        }
+    }
+
+    pub(super) fn read_all(self: &Arc<Self>, tolerance: Tolerance, now: Duration) -> Stats {
+        let (staleness, age) = self.freshen(tolerance, now);
+        Stats {
+            values: std::array::from_fn(|item| self.value(item)),
+            staleness,
+            age,
+        }
+    }
+
+    /// Flushes unless that is needless. Staleness and age of what is read after this.
+    fn freshen(self: &Arc<Self>, tolerance: Tolerance, now: Duration) -> (u64, Duration) {
+        let bound = self.bound();
+        if bound == 0 {
+            return (0, Duration::ZERO);
+        }
+        let age = Duration::from_nanos(nanos(now).saturating_sub(self.covered_at()));
+        if bound <= tolerance.pages && age <= tolerance.age {
+            self.shared.counts.skipped.add(1);
+            return (bound, age);
+        }
+        self.flush_for(Cause::Read, now);
+        (0, Duration::ZERO)
+    }
+
+    /// Time of the newest flush that included this group.
+    fn covered_at(&self) -> u64 {
+        // Relaxed: it only describes.
+        let times = self
+            .chain()
+            .map(|stat| stat.flushed_at.load(Ordering::Relaxed));
+        times.max().unwrap_or(0)
+    }
+
+    /// The sum of an item.
+    fn value(&self, item: usize) -> i64 {
+        let sums = self.sums.get();
+        // Relaxed: published by the bound, or by the flush lock.
+        sums.map_or(0, |sums| sums.sum[item].load(Ordering::Relaxed))
+    }
+
+    /// Flushes the groups, and reads them while nothing arrives at any: what a group shows holds all
+    /// that its descendants among them show.
+    pub(super) fn read_together(stats: &[&Arc<Self>], now: Duration) -> Vec<Stats> {
+        let Some(first) = stats.first() else {
+            return Vec::new();
+        };
+        let mut held: Vec<Arc<Self>> = stats.iter().map(|stat| Arc::clone(stat)).collect();
+        held.sort_by_key(|stat| stat.rank);
+        held.dedup_by_key(|stat| stat.rank);
+        let locks: Vec<Flushing<'_>> = held.iter().map(Self::lock).collect();
+        let mut pass = Pass::new(nanos(now), &held);
+        for lock in locks.iter().rev() {
+            lock.run(&mut pass);
+        }
+        let counts = &first.shared.counts;
+        counts.visited(&pass);
+        counts.together.add(1);
+        let read = stats.iter().map(|stat| Stats {
+            values: std::array::from_fn(|item| stat.value(item)),
+            staleness: 0,
+            age: Duration::ZERO,
+        });
+        read.collect()
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

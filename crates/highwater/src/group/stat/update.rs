@@ -1,0 +1,136 @@
+//! Counting: the update, and what makes a block's window wide enough for it.
+//!
+//! ```text
+//! add     block open?  no: open it first
+//!         cell += delta
+//!         |cell - base| <= width of the window?  no: widen it, or open it again
+//!
+//! open    bound of the group and all above += width;  closed -> opening
+//!         the CPU's bit in the group, the group's in its parent, the parent's in its parent, ..
+//!         opening -> open
+//! widen   bound of the group and all above += the difference;  open -> open, twice as wide or more
+//! ```
+//!
+//! Each step of the window is a compare-and-swap, and each change makes its word a new one. Who finds a
+//! block opening finishes it before counting there, so that nobody relies on bits that another thread is
+//! about to set. So:
+//!
+//! **A completed update is found.** It is in a block that was open, and so the CPU's bit and those of
+//! the chain had been set after the block was last closed. The flush goes the other way: it takes the bits
+//! from the top down, and closes the block last. If it took any of those bits before it was set for this
+//! opening, the bit is set again; after, then it goes on to take the next, and in the end the block's cells.
+//! A flush in between holds the locks of all groups whose bits it has taken, down to where it is: another
+//! one that needs the update waits for it, or shares it.
+//!
+//! **The flush does not lose what is counted while it closes a block.** Who counts adds first and looks at
+//! window and base afterwards; the flush changes window and base first and looks at the cell again
+//! afterwards. So one of them notices what is further from the base than the window allows, and opens the block
+//! again.
+//!
+//! **Doubling** makes a block that counts a million events walk the chain 17 times, and one that counts
+//! up and down by no more than its window never.
+
+use super::Stat;
+use super::block::{Block, State, Window};
+use super::item::StatItem;
+use crate::sync::Arc;
+use crate::sync::atomic::Ordering;
+use crate::units::CpuId;
+
+/// Most that one update may add, and all that one CPU adds between two flushes: the windows of
+/// a million blocks that hide as much do not overflow a bound. Chosen.
+const DELTA_MAX: u64 = 1 << 42;
+
+impl Stat {
+    /// Adds to the cell of `cpu`.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such CPU, or `delta` is above [`DELTA_MAX`].
+    #[inline]
+    pub(super) fn add_on(self: &Arc<Self>, cpu: CpuId, item: StatItem, delta: i64) {
+        if delta == 0 {
+            return;
+        }
+        let block = match self.blocks.get(cpu.index()) {
+            Some(block) if block.window().state() == State::Open => block,
+            _ => self.open_for(cpu, delta),
+        };
+        let cell = block.add(item.index(), delta);
+        let window = block.window();
+        let distance = cell.wrapping_sub(block.base(item.index())).unsigned_abs();
+        if window.state() != State::Open || distance > window.width() {
+            self.cover(cpu, block, |block| {
+                cell.wrapping_sub(block.base(item.index())).unsigned_abs()
+            });
+        }
+    }
+
+    /// Opens the block so that `delta` fits.
+    #[cold]
+    fn open_for(self: &Arc<Self>, cpu: CpuId, delta: i64) -> &Block {
+        let distance = delta.unsigned_abs();
+        assert!(distance <= DELTA_MAX, "{delta} is too much for one update");
+        let block = self.block(cpu);
+        match block.window() {
+            window if window.state() == State::Closed => self.open(cpu, block, window, distance),
+            window if window.state() == State::Opening => self.finish_opening(cpu, block, window),
+            _ => (),
+        }
+        block
+    }
+
+    /// Makes the block's window hold what `distance` says: of the base, which may move meanwhile.
+    ///
+    /// Progress: each turn follows a change of the window by this thread or another one. A window is
+    /// widened 59 times at most before a flush closes it.
+    #[cold]
+    pub(super) fn cover(
+        self: &Arc<Self>,
+        cpu: CpuId,
+        block: &Block,
+        distance: impl Fn(&Block) -> u64,
+    ) {
+        loop {
+            let window = block.window();
+            let distance = distance(block);
+            match window.state() {
+                State::Open | State::Closed if distance <= window.width() => return,
+                State::Open => self.widen(block, window, distance),
+                State::Closed => self.open(cpu, block, window, distance),
+                State::Opening => self.finish_opening(cpu, block, window),
+                State::Closing => return,
+            }
+        }
+    }
+
+    fn open(self: &Arc<Self>, cpu: CpuId, block: &Block, closed: Window, distance: u64) {
+        let opening = closed.opening(distance);
+        self.raise_chain(opening.may_hide());
+        if block.exchange(closed, opening) {
+            self.finish_opening(cpu, block, opening);
+        } else {
+            self.lower_chain(opening.may_hide());
+        }
+    }
+
+    /// Makes the block found by flushes, then lets updates rely on it.
+    fn finish_opening(self: &Arc<Self>, cpu: CpuId, block: &Block, opening: Window) {
+        let (word, bit) = (&self.dirty[cpu.index() / 64], 1 << (cpu.index() % 64));
+        // Pairs with the swap in `flush_blocks`. A read-modify-write even if the bit is set: if that
+        // flush has come by, what it took of the bits above is seen here, and they are set anew.
+        word.fetch_or(bit, Ordering::SeqCst);
+        self.mark_chain();
+        // If this fails, somebody else has opened it, or a flush has closed it again.
+        block.exchange(opening, opening.opened());
+    }
+
+    fn widen(&self, block: &Block, window: Window, distance: u64) {
+        let wider = window.widened(distance);
+        let more = wider.may_hide() - window.may_hide();
+        self.raise_chain(more);
+        if !block.exchange(window, wider) {
+            self.lower_chain(more);
+        }
+    }
+}

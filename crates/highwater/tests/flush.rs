@@ -1,0 +1,286 @@
+//! "Statistics are as fresh as a read says": the staleness that comes with a value is attacked on
+//! purpose, flushes cover what was counted before them, and nothing is lost by them.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test that cannot set itself up fails, and says its seed"
+)]
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use highwater::Limits;
+use highwater::group::{GroupNode, GroupTree, StatItem, Tolerance};
+use highwater::units::CpuId;
+
+const T: Duration = Duration::ZERO;
+
+fn seed() -> u64 {
+    let given = std::env::var("SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok());
+    let seed = given.unwrap_or(7);
+    println!("SEED={seed}");
+    seed
+}
+
+/// Up to `width` groups below each of `depth` levels, the root first.
+fn groups(tree: &GroupTree, width: usize, depth: usize) -> Vec<GroupNode> {
+    let mut groups = vec![tree.root()];
+    let mut level = vec![tree.root()];
+    for _ in 0..depth {
+        let children = level.iter().flat_map(|parent| {
+            (0..width).map(|nth| parent.child(&format!("g{nth}"), Limits::default()).unwrap())
+        });
+        level = children.collect();
+        groups.extend(level.iter().cloned());
+    }
+    groups
+}
+
+#[test]
+fn the_stated_staleness_is_reached_and_not_passed() {
+    // Goal: the bound is as small as can be and still right. Method: the worst item: every CPU hides
+    // as much of it as its window takes, all in one direction; then one more on one CPU.
+    let tree = GroupTree::new(384);
+    let group = tree.root().child("g", Limits::default()).unwrap();
+    for cpu in 0..384 {
+        for _ in 0..16 {
+            group.add_stat_on(CpuId(cpu), StatItem::File, -1);
+        }
+    }
+    let read = |group: &GroupNode| group.read_stat(StatItem::File, Tolerance::ANY, T);
+    for group in [&group, &tree.root()] {
+        assert_eq!((read(group).value, read(group).staleness), (0, 384 * 16));
+    }
+    group.add_stat_on(CpuId(5), StatItem::File, -1);
+    assert_eq!(read(&group).staleness, 384 * 16 + 16);
+    // What is within the kernel's tolerance is not flushed; what is beyond one less is.
+    let kernel = Tolerance::as_kernel(384);
+    assert_eq!(group.read_stat(StatItem::File, kernel, T).value, 0);
+    let strict = Tolerance {
+        pages: 384 * 16,
+        ..kernel
+    };
+    let flushed = group.read_stat(StatItem::File, strict, T);
+    assert_eq!((flushed.value, flushed.staleness), (-384 * 16 - 1, 0));
+    assert_eq!(
+        (read(&tree.root()).value, read(&tree.root()).staleness),
+        (0, 384 * 16 + 16)
+    );
+}
+
+/// What has been counted for a group, from both sides of each update.
+#[derive(Default)]
+struct Truth {
+    begun: AtomicI64,
+    done: AtomicI64,
+}
+
+#[test]
+fn no_read_is_staler_than_it_says() {
+    // Goal: beside running updates and flushes, at most the staleness that is stated between a value and what
+    // was counted when the read began, or has begun to be counted when it ended. Method: threads count up one
+    // item, in steps of all sizes, noting each step before and after; another item up and down, so that
+    // it is never far from zero; readers with all kinds of tolerance at all levels flush meanwhile.
+    let tree = GroupTree::new(48);
+    let groups = groups(&tree, 3, 3);
+    let truths: Vec<Truth> = groups.iter().map(|_| Truth::default()).collect();
+    let (is_over, most) = (AtomicBool::new(false), 300);
+    let seed = seed();
+    thread::scope(|scope| {
+        for thread in 0..2_u64 {
+            let (groups, truths, is_over) = (&groups, &truths, &is_over);
+            scope.spawn(move || {
+                let mut random = fastrand::Rng::with_seed(seed + thread);
+                while !is_over.load(Ordering::SeqCst) {
+                    let at = random.usize(..groups.len());
+                    let cpu = CpuId::from_index(random.usize(..48));
+                    let step = random.i64(1..=most) >> random.u32(..9);
+                    let above: Vec<_> = (0..groups.len())
+                        .filter(|&above| groups[at].is_descendant_of(&groups[above]))
+                        .collect();
+                    for &above in &above {
+                        truths[above].begun.fetch_add(step, Ordering::SeqCst);
+                    }
+                    groups[at].add_stat_on(cpu, StatItem::Pgfault, step);
+                    for &above in &above {
+                        truths[above].done.fetch_add(step, Ordering::SeqCst);
+                    }
+                    groups[at].add_stat_on(cpu, StatItem::File, step);
+                    groups[at].add_stat_on(cpu, StatItem::File, -step);
+                }
+            });
+        }
+        let mut random = fastrand::Rng::with_seed(seed + 99);
+        for _ in 0..60_000 {
+            let at = random.usize(..groups.len());
+            let pages = match random.u32(..4) {
+                0 => 0,
+                1 => u64::MAX,
+                _ => random.u64(..4000),
+            };
+            let tolerance = Tolerance {
+                pages,
+                age: Duration::MAX,
+            };
+            let done = truths[at].done.load(Ordering::SeqCst);
+            let read = groups[at].read_stat(StatItem::Pgfault, tolerance, T);
+            let begun = truths[at].begun.load(Ordering::SeqCst);
+            let staleness = i64::try_from(read.staleness).unwrap();
+            assert!(read.staleness <= pages);
+            assert!(
+                read.value + staleness >= done,
+                "{read:?}, {done} were counted before"
+            );
+            assert!(
+                read.value - staleness <= begun,
+                "{read:?}, {begun} were counted after"
+            );
+            let read = groups[at].read_stat(StatItem::File, tolerance, T);
+            assert!(read.value.unsigned_abs() <= read.staleness + 2 * most.unsigned_abs());
+        }
+        is_over.store(true, Ordering::SeqCst);
+    });
+    for (group, truth) in groups.iter().zip(&truths) {
+        let read = group.read_stat(StatItem::Pgfault, Tolerance::EXACT, T);
+        assert_eq!(read.value, truth.done.load(Ordering::SeqCst));
+        assert_eq!(
+            group.read_stat(StatItem::File, Tolerance::EXACT, T).value,
+            0
+        );
+    }
+}
+
+#[test]
+fn parents_hold_what_their_children_show() {
+    // Goal: groups that are read together agree. Method: only leaves count, upwards, beside readers
+    // of single groups; each group must be exactly what its children add up to.
+    let tree = GroupTree::new(8);
+    let groups = groups(&tree, 3, 2);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for thread in 0..2_u64 {
+            let (leaves, is_over, groups) = (&groups[4..], &is_over, &groups);
+            scope.spawn(move || {
+                let mut random = fastrand::Rng::with_seed(thread);
+                while !is_over.load(Ordering::SeqCst) {
+                    let leaf = &leaves[random.usize(..leaves.len())];
+                    let cpu = CpuId::from_index(random.usize(..8));
+                    leaf.add_stat_on(cpu, StatItem::Pgfault, random.i64(1..40));
+                    if random.u32(..50) == 0 {
+                        let group = &groups[random.usize(..groups.len())];
+                        _ = group.read_stat(StatItem::Pgfault, Tolerance::EXACT, T);
+                    }
+                }
+            });
+        }
+        let mut last = 0;
+        for _ in 0..3000 {
+            let handles: Vec<_> = groups.iter().rev().collect();
+            let read = tree.read_stats_together(&handles, T);
+            let value = |at: usize| read[groups.len() - 1 - at].get(StatItem::Pgfault);
+            assert_eq!(value(0), (1..4).map(value).sum());
+            for parent in 1..4 {
+                assert_eq!(
+                    value(parent),
+                    (3 * parent + 1..3 * parent + 4).map(value).sum()
+                );
+            }
+            assert!(value(0) >= last);
+            last = value(0);
+        }
+        is_over.store(true, Ordering::SeqCst);
+    });
+}
+
+#[test]
+fn what_was_counted_before_a_read_is_in_it() {
+    // Goal: a reader sees its own updates, whoever else flushes, shares or counts: never skip.
+    // Method: each thread counts in a group of its own below a shared one and reads exactly, its own
+    // group and the shared one, while the others do the same.
+    let tree = GroupTree::new(4);
+    let parent = tree.root().child("p", Limits::default()).unwrap();
+    let all = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for thread in 0..4 {
+            let (parent, all) = (&parent, &all);
+            scope.spawn(move || {
+                let group = parent
+                    .child(&format!("g{thread}"), Limits::default())
+                    .unwrap();
+                for round in 1..=5000 {
+                    group.add_stat_on(CpuId(thread % 2), StatItem::Pgfault, 1);
+                    let before = all.fetch_add(1, Ordering::SeqCst) + 1;
+                    let read = parent.read_stat(StatItem::Pgfault, Tolerance::EXACT, T);
+                    assert!(read.value.unsigned_abs() >= before);
+                    let own = group.read_stat(StatItem::Pgfault, Tolerance::EXACT, T);
+                    assert_eq!(own.value, round);
+                }
+            });
+        }
+    });
+    assert_eq!(
+        tree.root()
+            .read_stat(StatItem::Pgfault, Tolerance::EXACT, T)
+            .value,
+        20_000
+    );
+    println!("{:?}", tree.flush_counts());
+}
+
+#[test]
+fn groups_that_end_leave_what_they_counted() {
+    // Goal: nothing is lost when groups end, however their handles go, beside flushes from above. Method: threads create
+    // groups two deep, count in them, remove them, count once more and drop the handles in any order.
+    let tree = GroupTree::new(4);
+    let parent = tree.root().child("p", Limits::default()).unwrap();
+    let (all, is_over) = (AtomicI64::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..2_u32)
+            .map(|thread| {
+                let (tree, parent, all) = (&tree, &parent, &all);
+                scope.spawn(move || {
+                    for round in 0..3000_u32 {
+                        let name = format!("g{thread}-{round}");
+                        let group = parent.child(&name, Limits::default()).unwrap();
+                        let leaf = group.child("leaf", Limits::default()).unwrap();
+                        let cpu = CpuId((thread + round) % 4);
+                        leaf.add_stat_on(cpu, StatItem::Anon, 3);
+                        group.add_stat_on(cpu, StatItem::Anon, 40);
+                        tree.remove(&leaf).unwrap();
+                        tree.remove(&group).unwrap();
+                        leaf.add_stat_on(cpu, StatItem::Anon, 500);
+                        if round % 2 == 0 {
+                            drop(group);
+                            drop(leaf);
+                        }
+                        all.fetch_add(543, Ordering::SeqCst);
+                    }
+                })
+            })
+            .collect();
+        let (parent, is_over) = (&parent, &is_over);
+        scope.spawn(move || {
+            while !is_over.load(Ordering::SeqCst) {
+                _ = parent.read_stat(StatItem::Anon, Tolerance::EXACT, T);
+            }
+        });
+        for worker in workers {
+            worker.join().unwrap();
+        }
+        is_over.store(true, Ordering::SeqCst);
+    });
+    let all = all.load(Ordering::SeqCst);
+    assert_eq!(
+        tree.root()
+            .read_stat(StatItem::Anon, Tolerance::EXACT, T)
+            .value,
+        all
+    );
+    assert_eq!(
+        parent.read_stat(StatItem::Anon, Tolerance::EXACT, T).value,
+        all
+    );
+}
