@@ -21,68 +21,22 @@
 
 #![expect(clippy::print_stdout, reason = "a benchmark's table is its purpose")]
 
+mod timing;
+
 use std::hint::black_box;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Barrier};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use highwater::counter::{CounterSet, CounterTree, Layout};
 use highwater::percpu::{Cells, Regime, has_restartable_sequences};
 use highwater::topology::Topology;
 use highwater::units::CpuId;
+use timing::{Medians, ROUNDS, Variant, is_bench, measure};
 
-const ROUNDS: usize = 11;
 /// Runs, of which one has to keep what is promised.
 const RUNS: usize = 3;
-
-/// One thing that is timed: does it the given number of times.
-struct Variant {
-    name: &'static str,
-    times: u32,
-    run: Box<dyn Fn(u32) + Sync>,
-}
-
-impl Variant {
-    fn new(name: &'static str, times: u32, run: impl Fn(u32) + Sync + 'static) -> Self {
-        Self {
-            name,
-            times,
-            run: Box::new(run),
-        }
-    }
-
-    /// Nanoseconds of CPU time each, averaged over the threads of one round.
-    fn time(&self, threads: u32, times: u32) -> f64 {
-        let start = Barrier::new(threads as usize);
-        let timed = || {
-            start.wait();
-            let (since, cpu_since) = (Instant::now(), cpu_time());
-            (self.run)(times);
-            let wall = since.elapsed();
-            cpu_time()
-                .zip(cpu_since)
-                .map_or(wall, |(until, since)| until.saturating_sub(since))
-                .as_secs_f64()
-        };
-        let seconds: f64 = thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(timed)).collect();
-            let times = workers.into_iter().map(|worker| worker.join());
-            times.map(|time| time.expect("a worker panicked")).sum()
-        });
-        seconds * 1e9 / f64::from(threads) / f64::from(times)
-    }
-}
-
-/// CPU time of the calling thread, where the system tells: what other processes take is not in it.
-fn cpu_time() -> Option<Duration> {
-    // The scheduler books a thread's time when it stops running.
-    thread::sleep(Duration::from_micros(1));
-    let booked = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    let nanoseconds = booked.split_whitespace().next()?.parse().ok()?;
-    Some(Duration::from_nanos(nanoseconds))
-}
 
 /// Eight objects, each on lines of its own.
 fn eight<T>(make: impl Fn() -> T) -> [T; 8] {
@@ -228,40 +182,22 @@ fn other_variants() -> Vec<Variant> {
     ]
 }
 
-/// Medians by name.
-fn measure(variants: &[Variant], threads: u32, scale: u32) -> Vec<(&'static str, f64)> {
-    let mut times = vec![Vec::new(); variants.len()];
-    for _ in 0..ROUNDS {
-        for (variant, times) in variants.iter().zip(&mut times) {
-            times.push(variant.time(threads, (variant.times / scale).max(8)));
-        }
-    }
-    let median = |mut times: Vec<f64>| {
-        times.sort_by(f64::total_cmp);
-        times[times.len() / 2]
-    };
-    let names = variants.iter().map(|variant| variant.name);
-    names.zip(times.into_iter().map(median)).collect()
-}
-
 fn of(medians: &[(&'static str, f64)], name: &str) -> f64 {
     let found = medians.iter().find(|(known, _)| *known == name);
     found.expect("a variant of that name").1
 }
 
 fn main() -> ExitCode {
-    let is_bench = std::env::args().any(|argument| argument == "--bench");
-    let scale = if is_bench { 1 } else { 1_000 };
     let machine = Topology::detect();
     println!("{machine}; {ROUNDS} interleaved rounds; medians of CPU time, ns each");
     for _ in 0..RUNS {
-        let medians = run(&machine, scale);
+        let medians = run(&machine);
         show_beside_atomics(&medians);
         if !has_restartable_sequences() {
             println!("no restartable sequences here: nothing is promised");
             return ExitCode::SUCCESS;
         }
-        if keeps_promises(&medians) || !is_bench {
+        if keeps_promises(&medians) || !is_bench() {
             return ExitCode::SUCCESS;
         }
     }
@@ -269,8 +205,8 @@ fn main() -> ExitCode {
 }
 
 /// Medians of every variant, shown.
-fn run(machine: &Topology, scale: u32) -> Vec<(&'static str, f64)> {
-    let alone = measure(&add_variants(machine), 1, scale);
+fn run(machine: &Topology) -> Medians {
+    let alone = measure(&add_variants(machine), 1);
     let shared = [Variant::new("one shared atomic, 2 threads", 1_000_000, {
         let shared = AtomicI64::new(0);
         move |times| {
@@ -279,8 +215,8 @@ fn run(machine: &Topology, scale: u32) -> Vec<(&'static str, f64)> {
             }
         }
     })];
-    let together = measure(&shared, 2, scale);
-    let others = measure(&other_variants(), 1, scale);
+    let together = measure(&shared, 2);
+    let others = measure(&other_variants(), 1);
     let medians = [alone, together, others].concat();
     for (name, ns) in &medians {
         println!("  {name:36}{ns:9.2}");

@@ -1,5 +1,5 @@
 //! The token word: what one CPU of one group holds in escrow, packed so that each step is one
-//! compare-and-swap.
+//! compare-and-swap, or on its own CPU a compare and a store (`percpu::gated`).
 //!
 //! ```text
 //! bit 63 ........ 32 | 31   | 30 ......... 12 | 11 ...... 0
@@ -11,15 +11,13 @@
 //!   still be undone, tokens on their way back. Whoever sees a zero here knows that every page is
 //!   in a reservation, in a word, or used.
 //! - **live**: only a live word may hold tokens. Group removal and the lowering of a maximum retire
-//!   words; an operation that comes later finds that out in the compare-and-swap itself.
+//!   words; an operation that comes later finds that out in the step itself.
 //! - **sequence**: grows whenever tokens appear or an operation begins, never when tokens are taken.
 //!   Two equal readings therefore say that the tokens did not grow and nothing began in between,
 //!   which is what the proof of a refusal needs (`judge.rs`). It wraps after 2^32 steps; two
 //!   readings are microseconds apart, and that many steps take seconds.
 
-use crossbeam_utils::CachePadded;
-
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::percpu::{Gated, Gates, Open};
 
 /// Most tokens that one refill leaves in a word, in pages.
 ///
@@ -88,6 +86,16 @@ impl Word {
         }
     }
 
+    /// As [`Word::taken`], if `pages` is not zero: then a word that has them is live.
+    #[inline]
+    const fn taken_some(self, pages: u64) -> Option<Self> {
+        if pages.wrapping_sub(1) < self.tokens() {
+            Some(Self(self.0 - pages))
+        } else {
+            None
+        }
+    }
+
     /// `pages` of usage become tokens. When they do not fit, the word keeps [`GRANT_MAX`] tokens and
     /// the caller has the rest in its hands, [`Word::spilled`], with an operation begun.
     pub(super) fn parked(self, pages: u64) -> Option<Self> {
@@ -95,9 +103,17 @@ impl Word {
             return None;
         }
         match self.spilled(pages) {
-            0 => Some(self.stepped(self.tokens() + pages)),
+            0 => self.parked_whole(pages),
             _ => self.stepped(GRANT_MAX).with_begun(),
         }
+    }
+
+    /// As [`Word::parked`], but only if all of them fit.
+    #[inline]
+    pub(super) fn parked_whole(self, pages: u64) -> Option<Self> {
+        // The tokens stay within their bits: nothing is carried into those in flight.
+        let fits = self.is_live() && pages <= CELL_MAX && self.tokens() + pages <= CELL_MAX;
+        fits.then(|| Self(self.0.wrapping_add(ONE_STEP + pages)))
     }
 
     /// Pages that [`Word::parked`] leaves in the caller's hands.
@@ -166,48 +182,61 @@ impl Word {
     }
 }
 
-/// A token word on its own pair of cache lines.
+/// A token word on its own pair of cache lines, as far as this layer sees it: what is atomic about it
+/// is the business of [`Gated`].
+///
+/// A step is one atomic step, whoever makes it. In the restartable regime one that is made on the
+/// word's own CPU is **not a fence**: it is visible to others in the order of the program, but after
+/// loads that follow it. Who must make a step first and look elsewhere then uses [`Cell::begin`].
 #[derive(Debug)]
-pub(super) struct Cell(
-    /// Written by: any thread that acts as this CPU, thieves, removal (all by compare-and-swap).
-    /// Read by: the same, and passes over a subtree. Publishes: nothing but itself.
-    CachePadded<AtomicU64>,
-);
+pub(super) struct Cell(Gated);
 
 impl Cell {
-    /// A word that is not live.
-    pub(super) fn new() -> Self {
-        Self(CachePadded::new(AtomicU64::new(0)))
+    /// Word number `index` of a group, not live.
+    pub(super) fn new(gates: Gates, index: usize) -> Self {
+        Self(gates.word(index, 0))
     }
 
+    #[inline]
     pub(super) fn load(&self) -> Word {
-        // Pairs with the compare-and-swap in `update`. SeqCst: a refusal reads many words twice and
-        // needs one order of all of them; acquire and release would let it miss an early deposit in
-        // one word and yet see the later take that it paid for in another.
-        Word(self.0.load(Ordering::SeqCst))
+        Word(self.0.load())
     }
 
     /// Moves the word by `step`; `Ok` holds the value before, `Err` the value that `step` refused.
-    ///
-    /// Progress: a compare-and-swap fails only because another one succeeded, or spuriously.
+    #[inline]
     pub(super) fn update(&self, step: impl Fn(Word) -> Option<Word>) -> Result<Word, Word> {
-        let mut old = self.load();
-        loop {
-            let new = step(old).ok_or(old)?;
-            // Pairs with `load` and with itself; why SeqCst is said there.
-            let swap = self.0.compare_exchange_weak(
-                old.0,
-                new.0,
-                // Pairs with `load`, as above.
-                Ordering::SeqCst,
-                // Pairs with the compare-and-swap of another thread, as above.
-                Ordering::SeqCst,
-            );
-            match swap {
-                Ok(_) => return Ok(old),
-                Err(seen) => old = Word(seen),
-            }
-        }
+        words(self.0.step(|word| raw(step(Word(word)))))
+    }
+
+    /// Takes tokens by a plain store. Whether it did: otherwise something is in the way, or they do not
+    /// suffice, or the word is not of this CPU.
+    ///
+    /// Does not look at the incarnation: for who has pages charged here, so that the word is of that
+    /// group and no later one; and it holds tokens only while the group lives.
+    #[inline]
+    pub(super) fn take_here(&self, pages: u64) -> bool {
+        self.0.try_step(|word| raw(Word(word).taken_some(pages)))
+    }
+
+    /// Parks pages by a plain store. Whether it did.
+    #[inline]
+    pub(super) fn park_here(&self, pages: u64) -> bool {
+        self.0.try_step(|word| raw(Word(word).parked_whole(pages)))
+    }
+
+    /// As [`update`](Self::update) if the word is near, that is, of the CPU that the thread runs on,
+    /// or of none; else `None`, if `step` would not have refused. For words that are far there is
+    /// [`Far`](super::far::Far).
+    pub(super) fn update_near(
+        &self,
+        step: impl Fn(Word) -> Option<Word>,
+    ) -> Option<Result<Word, Word>> {
+        self.0.step_near(&|word| raw(step(Word(word)))).map(words)
+    }
+
+    /// Marks an operation in flight; what the thread loads next is loaded after all can see that.
+    pub(super) fn begin(&self) -> Result<Word, Word> {
+        words(self.0.step_fenced(|word| raw(Word(word).begun())))
     }
 
     /// Ends an operation that began here.
@@ -215,4 +244,34 @@ impl Cell {
         let ended = self.update(|word| Some(word.ended()));
         debug_assert!(ended.is_ok(), "ending an operation is never refused");
     }
+
+    pub(super) fn gated(&self) -> &Gated {
+        &self.0
+    }
+}
+
+/// A token word of another CPU, whose gate is up.
+pub(super) struct OpenCell<'a>(pub(super) Open<'a>);
+
+impl OpenCell<'_> {
+    /// As [`Cell::update`].
+    pub(super) fn update(&self, step: impl Fn(Word) -> Option<Word>) -> Result<Word, Word> {
+        words(self.0.step(&|word| raw(step(Word(word)))))
+    }
+
+    /// As [`Cell::end`].
+    pub(super) fn end(&self) {
+        let ended = self.update(|word| Some(word.ended()));
+        debug_assert!(ended.is_ok(), "ending an operation is never refused");
+    }
+}
+
+#[inline]
+fn raw(word: Option<Word>) -> Option<u64> {
+    word.map(|Word(raw)| raw)
+}
+
+#[inline]
+fn words(stepped: Result<u64, u64>) -> Result<Word, Word> {
+    stepped.map(Word).map_err(Word)
 }

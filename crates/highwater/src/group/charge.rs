@@ -2,12 +2,14 @@
 
 use std::fmt;
 
-use crate::sync::Arc;
+use crate::percpu::PercpuView;
 use crate::units::{CpuId, GroupId, Pages};
 
+use super::cell::Cell;
 use super::error::ChargeError;
+use super::slot::Actor;
 use super::throttle::Refilled;
-use super::tree::{Core, GroupKey, Keeper};
+use super::tree::{Core, GroupKey};
 
 /// Pages charged to a group and to all its ancestors. Dropping it uncharges them.
 ///
@@ -44,15 +46,17 @@ use super::tree::{Core, GroupKey, Keeper};
 /// ```
 #[must_use = "dropping a charge uncharges its pages: keep it for as long as the memory is used"]
 pub struct Charge {
-    keeper: Arc<Keeper>,
+    /// The tree, and the word of the CPU that the charge was last used on: where to look first.
+    seat: PercpuView<Core, Cell>,
     key: GroupKey,
     pages: Pages,
 }
 
 impl Charge {
-    /// A guard over pages that are charged already.
-    pub(super) fn over(keeper: Arc<Keeper>, key: GroupKey, pages: Pages) -> Self {
-        Self { keeper, key, pages }
+    /// A guard over pages that are charged already. `seat` is any word of the group.
+    #[inline]
+    pub(super) fn over(seat: PercpuView<Core, Cell>, key: GroupKey, pages: Pages) -> Self {
+        Self { seat, key, pages }
     }
 
     /// Pages charged.
@@ -76,8 +80,9 @@ impl Charge {
     /// # Errors
     ///
     /// As [`GroupNode::try_charge`](super::GroupNode::try_charge); the charge stays as it is.
+    #[inline]
     pub fn try_grow(&mut self, pages: Pages) -> Result<(), ChargeError> {
-        self.try_grow_on(self.core().cpu_hint(), pages)
+        self.try_grow_refilling(pages).map(|_throttles_nobody| ())
     }
 
     /// As [`Charge::try_grow`], acting as `cpu`.
@@ -88,11 +93,17 @@ impl Charge {
     ///
     /// # Panics
     ///
-    /// When the tree has no such CPU.
+    /// As [`GroupNode::try_charge_on`](super::GroupNode::try_charge_on).
     pub fn try_grow_on(&mut self, cpu: CpuId, pages: Pages) -> Result<(), ChargeError> {
-        let _throttles_nobody = self.core().charge(self.key, cpu, pages.0)?;
+        self.grow_as(self.core().acting_as(cpu), pages)
+            .map(|_throttles_nobody| ())
+    }
+
+    #[inline(never)]
+    fn grow_as(&mut self, actor: Actor, pages: Pages) -> Result<Refilled, ChargeError> {
+        let refilled = self.core().charge(self.key, actor, pages.0)?;
         self.pages += pages;
-        Ok(())
+        Ok(refilled)
     }
 
     /// As [`Charge::try_grow`], and says what it reserved; see
@@ -101,11 +112,14 @@ impl Charge {
     /// # Errors
     ///
     /// As [`Charge::try_grow`].
+    #[inline]
     pub fn try_grow_refilling(&mut self, pages: Pages) -> Result<Refilled, ChargeError> {
-        let core = self.core();
-        let refilled = core.charge(self.key, core.cpu_hint(), pages.0)?;
-        self.pages += pages;
-        Ok(refilled)
+        if self.pages > Pages::ZERO && self.seat.take_here(pages.0) {
+            self.pages += pages;
+            return Ok(Refilled::NOTHING);
+        }
+        self.turn_here();
+        self.grow_as(Actor::Here, pages)
     }
 
     /// Charges `pages` more, whatever the limits: as
@@ -119,7 +133,7 @@ impl Charge {
     ///
     /// As [`GroupNode::force_charge`](super::GroupNode::force_charge).
     pub fn force_grow(&mut self, pages: Pages) -> Result<(), ChargeError> {
-        self.force_grow_on(self.core().cpu_hint(), pages)
+        self.force_grow_as(Actor::Here, pages)
     }
 
     /// As [`Charge::force_grow`], acting as `cpu`.
@@ -130,9 +144,14 @@ impl Charge {
     ///
     /// # Panics
     ///
-    /// As [`Charge::force_grow`], and when the tree has no such CPU.
+    /// As [`Charge::force_grow`] and
+    /// [`GroupNode::try_charge_on`](super::GroupNode::try_charge_on).
     pub fn force_grow_on(&mut self, cpu: CpuId, pages: Pages) -> Result<(), ChargeError> {
-        self.core().force(self.key, cpu, pages.0)?;
+        self.force_grow_as(self.core().acting_as(cpu), pages)
+    }
+
+    fn force_grow_as(&mut self, actor: Actor, pages: Pages) -> Result<(), ChargeError> {
+        self.core().force(self.key, actor, pages.0)?;
         self.pages += pages;
         Ok(())
     }
@@ -142,18 +161,22 @@ impl Charge {
     /// # Panics
     ///
     /// When it holds fewer.
+    #[inline]
     pub fn shrink(&mut self, pages: Pages) {
-        self.shrink_on(self.core().cpu_hint(), pages);
+        self.pages = self.less(pages);
+        self.give_back(pages);
     }
 
     /// As [`Charge::shrink`], acting as `cpu`.
     ///
     /// # Panics
     ///
-    /// When it holds fewer pages, or the tree has no such CPU.
+    /// When it holds fewer pages, and as
+    /// [`GroupNode::try_charge_on`](super::GroupNode::try_charge_on).
     pub fn shrink_on(&mut self, cpu: CpuId, pages: Pages) {
+        let actor = self.core().acting_as(cpu);
         self.pages = self.less(pages);
-        self.core().uncharge(self.key.id, cpu, pages.0);
+        self.core().uncharge(self.key.id, actor, pages.0);
     }
 
     /// Moves `pages` of it into a charge of their own. Charges and uncharges nothing.
@@ -163,7 +186,7 @@ impl Charge {
     /// When it holds fewer.
     pub fn split(&mut self, pages: Pages) -> Self {
         self.pages = self.less(pages);
-        Self::over(Arc::clone(&self.keeper), self.key, pages)
+        Self::over(self.seat.clone(), self.key, pages)
     }
 
     /// Adds another charge of the same group to this one.
@@ -180,9 +203,14 @@ impl Charge {
     }
 
     /// Takes `pages` of it that have moved to another group into a guard of their own.
-    pub(super) fn moved(&mut self, pages: Pages, to: GroupKey, keeper: Arc<Keeper>) -> Self {
+    pub(super) fn moved(
+        &mut self,
+        pages: Pages,
+        to: GroupKey,
+        seat: PercpuView<Core, Cell>,
+    ) -> Self {
         self.pages = self.less(pages);
-        Self::over(keeper, to, pages)
+        Self::over(seat, to, pages)
     }
 
     /// Gives up the guard and keeps the pages charged: for whoever remembers them elsewhere, and
@@ -193,23 +221,57 @@ impl Charge {
         std::mem::take(&mut self.pages)
     }
 
-    fn less(&self, pages: Pages) -> Pages {
-        match self.pages.checked_sub(pages) {
-            Some(rest) => rest,
-            None => panic!("a charge of {} does not hold {pages}", self.pages),
+    /// Uncharges pages that the guard no longer counts.
+    #[inline]
+    fn give_back(&mut self, pages: Pages) {
+        if !self.seat.park_here(pages.0) {
+            self.give_back_slowly(pages);
         }
     }
 
+    #[inline(never)]
+    fn give_back_slowly(&mut self, pages: Pages) {
+        self.turn_here();
+        self.core().uncharge(self.key.id, Actor::Here, pages.0);
+    }
+
+    /// Looks first at the word of this CPU from now on.
+    #[inline(never)]
+    fn turn_here(&mut self) {
+        if self.core().is_restartable() {
+            let id = self.key.id;
+            self.seat.turn(|core| {
+                let slot = core.slot(id);
+                slot.cell(slot.index(Actor::Here))
+            });
+        }
+    }
+
+    #[inline]
+    fn less(&self, pages: Pages) -> Pages {
+        match self.pages.checked_sub(pages) {
+            Some(rest) => rest,
+            None => self.refuse(pages),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refuse(&self, pages: Pages) -> ! {
+        panic!("a charge of {} does not hold {pages}", self.pages)
+    }
+
+    #[inline]
     pub(super) fn core(&self) -> &Core {
-        &self.keeper.core
+        self.seat.whole()
     }
 }
 
 impl Drop for Charge {
+    #[inline]
     fn drop(&mut self) {
         if self.pages > Pages::ZERO {
-            let core = self.core();
-            core.uncharge(self.key.id, core.cpu_hint(), self.pages.0);
+            self.give_back(self.pages);
         }
     }
 }

@@ -33,17 +33,18 @@ use super::error::ChargeError;
 use super::escrow::{Refusal, take};
 use super::limits::Event;
 use super::node::GroupNode;
+use super::slot::Actor;
 use super::tree::{Core, GroupKey, Shape};
 
 impl Core {
     /// Charges `pages` to the group and its ancestors, above maxima where there is no room. Fails
     /// only if the group is removed.
-    pub(super) fn force(&self, key: GroupKey, cpu: CpuId, pages: u64) -> Result<(), ChargeError> {
+    pub(super) fn force(&self, key: GroupKey, actor: Actor, pages: u64) -> Result<(), ChargeError> {
         let slot = self.slot(key.id);
-        if take(slot, key, slot.cell(cpu), pages) {
+        if take(slot, key, slot.index(actor), pages) {
             return Ok(());
         }
-        match self.charge_slow(key, cpu, pages) {
+        match self.charge_slow(key, actor, pages) {
             Ok(_throttles_nobody) => Ok(()),
             Err(Refusal::Removed) => Err(ChargeError::Removed { group: key.id }),
             Err(Refusal::Full(_) | Refusal::Contended) => self.force_above(key, pages),
@@ -99,21 +100,29 @@ impl GroupNode {
     ///
     /// When the tree would hold 2^44 pages.
     pub fn force_charge(&self, pages: Pages) -> Charge {
-        self.force_charge_on(self.core().cpu_hint(), pages)
+        self.force_charge_as(Actor::Here, pages)
     }
 
     /// As [`GroupNode::force_charge`], acting as `cpu`.
     ///
     /// # Panics
     ///
-    /// As [`GroupNode::force_charge`], and when the tree has no such CPU.
+    /// As [`GroupNode::force_charge`] and [`GroupNode::try_charge_on`].
     pub fn force_charge_on(&self, cpu: CpuId, pages: Pages) -> Charge {
+        self.force_charge_as(self.core().acting_as(cpu), pages)
+    }
+
+    fn force_charge_as(&self, actor: Actor, pages: Pages) -> Charge {
         let mut meta = self.meta();
         // Ends at the root, which is never removed.
-        while self.core().force(meta.key, cpu, pages.0).is_err() {
+        while self.core().force(meta.key, actor, pages.0).is_err() {
             meta = meta.parent.as_deref().expect("the root is never removed");
         }
-        Charge::over(self.shared().keeper(cpu), meta.key, pages)
+        let seat = self.core_view().view(|core| {
+            let slot = core.slot(meta.key.id);
+            slot.cell(slot.index(actor))
+        });
+        Charge::over(seat, meta.key, pages)
     }
 
     /// Pages by which this group and its descendants are above the maximum: because charges were

@@ -1,6 +1,7 @@
 //! Charging with escrow: tokens near, reservations far. Whether there is room is `judge.rs`.
 //!
-//! A charge takes tokens from its CPU's word if they suffice: one swap on a line of its own.
+//! A charge takes tokens from its CPU's word if they suffice: one step on a line of its own, which in
+//! the restartable regime is a plain store (`percpu::gated`).
 //! Otherwise it *refills*: reserves what it needs, and a grant of tokens besides, on the group and
 //! each ancestor, leaf first. When a group has no room, tokens are *stolen* back from every word in
 //! its subtree, and the charge starts over. An uncharge *parks* its pages as tokens, and above the
@@ -38,14 +39,15 @@
 use std::ops::ControlFlow;
 
 use crate::sync::thread;
-use crate::units::{CpuId, GroupId, Pages};
+use crate::units::{GroupId, Pages};
 
 use super::DEPTH_MAX;
-use super::cell::{Cell, GRANT_MAX, Word};
+use super::cell::{Cell, GRANT_MAX, OpenCell, Word};
 use super::error::ChargeError;
+use super::far::Far;
 use super::judge::{Full, Verdict};
 use super::limits::Event;
-use super::slot::Slot;
+use super::slot::{Actor, Slot};
 use super::throttle::Refilled;
 use super::transfer::Climb;
 use super::tree::{Core, GroupKey, Shape};
@@ -116,27 +118,37 @@ impl Patience {
 }
 
 impl Core {
-    /// Charges `pages` to the group and its ancestors, acting as `cpu`.
+    /// Charges `pages` to the group and its ancestors.
     pub(super) fn charge(
         &self,
         key: GroupKey,
-        cpu: CpuId,
+        actor: Actor,
         pages: u64,
     ) -> Result<Refilled, ChargeError> {
         let slot = self.slot(key.id);
-        if take(slot, key, slot.cell(cpu), pages) {
+        if take(slot, key, slot.index(actor), pages) {
             return Ok(Refilled::NOTHING);
         }
-        self.charge_slow(key, cpu, pages)
+        self.charge_after(key, actor, pages)
+    }
+
+    /// As [`Core::charge`], after the word did not suffice.
+    #[inline(never)]
+    pub(super) fn charge_after(
+        &self,
+        key: GroupKey,
+        actor: Actor,
+        pages: u64,
+    ) -> Result<Refilled, ChargeError> {
+        self.charge_slow(key, actor, pages)
             .map_err(|refusal| self.refuse(key, refusal, pages))
     }
 
-    /// As [`Core::charge`] when the word of `cpu` does not suffice. Counts no refusal.
-    #[cold]
+    /// As [`Core::charge`] when the word does not suffice. Counts no refusal.
     pub(super) fn charge_slow(
         &self,
         key: GroupKey,
-        cpu: CpuId,
+        actor: Actor,
         pages: u64,
     ) -> Result<Refilled, Refusal> {
         let slot = self.slot(key.id);
@@ -145,7 +157,7 @@ impl Core {
             let attempt = if patience.is_over() {
                 self.charge_alone(Climb::whole(key), pages).map(|()| pages)
             } else {
-                self.refill(key, cpu, pages)
+                self.refill(key, actor, pages)
             };
             let stop = match attempt {
                 Ok(reserved) => return Ok(Refilled(Pages(reserved))),
@@ -155,7 +167,7 @@ impl Core {
             if !patience.wait() {
                 return Err(Refusal::Contended);
             }
-            if take(slot, key, slot.cell(cpu), pages) {
+            if take(slot, key, slot.index(actor), pages) {
                 return Ok(Refilled::NOTHING);
             }
         }
@@ -206,15 +218,26 @@ impl Core {
         }
     }
 
-    /// Uncharges `pages` of the group, acting as `cpu`. Takes no lock that it would have to wait for.
-    pub(super) fn uncharge(&self, id: GroupId, cpu: CpuId, pages: u64) {
+    /// Uncharges `pages` of the group. Takes no lock that it would have to wait for.
+    pub(super) fn uncharge(&self, id: GroupId, actor: Actor, pages: u64) {
+        let slot = self.slot(id);
+        let cell = slot.cell(slot.index(actor));
+        if cell.update(|word| word.parked_whole(pages)).is_err() {
+            self.uncharge_slow(id, actor, pages);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn uncharge_slow(&self, id: GroupId, actor: Actor, pages: u64) {
         if pages == 0 {
             return;
         }
         let slot = self.slot(id);
-        let cell = slot.cell(cpu);
+        let index = slot.index(actor);
+        let cell = slot.cell(index);
         if !cell.load().is_live() {
-            self.try_enlist(id, slot, cpu);
+            self.try_enlist(id, slot, index);
         }
         match cell.update(|word| word.parked(pages)) {
             Ok(before) => {
@@ -229,18 +252,19 @@ impl Core {
     }
 
     /// Reserves `pages` and a grant of tokens on the whole chain; returns how many in all.
-    fn refill(&self, key: GroupKey, cpu: CpuId, pages: u64) -> Result<u64, Stop> {
+    fn refill(&self, key: GroupKey, actor: Actor, pages: u64) -> Result<u64, Stop> {
         let slot = self.slot(key.id);
-        let cell = slot.cell(cpu);
+        let index = slot.index(actor);
+        let cell = slot.cell(index);
         // Looking before anything is in flight: charges to a full group do not make one another wait.
         let plan = self.plan(key.id, pages);
         if slot.incarnation() != key.incarnation {
             return Err(Stop::Removed);
         }
         let grant = plan.map_err(Stop::NoRoom)?;
-        self.enlist(key, slot, cpu);
-        slot.touch(cpu);
-        cell.update(Word::begun).map_err(|_| Stop::Overtaken)?;
+        self.enlist(key, slot, index);
+        slot.touch(index);
+        cell.begin().map_err(|_| Stop::Overtaken)?;
         // In flight: from here to the end no slot on the chain is reused.
         if slot.incarnation() != key.incarnation {
             cell.end();
@@ -319,30 +343,30 @@ impl Core {
         }
     }
 
-    /// Lets the word of `cpu` hold tokens, unless the group is removed or above a maximum. Waits for
+    /// Lets word number `index` hold tokens, unless the group is removed or above a maximum. Waits for
     /// the tree's lock, once for each CPU of a group.
-    fn enlist(&self, key: GroupKey, slot: &Slot, cpu: CpuId) {
-        if slot.cell(cpu).load().is_live() {
+    fn enlist(&self, key: GroupKey, slot: &Slot, index: usize) {
+        if slot.cell(index).load().is_live() {
             return;
         }
         let shape = self.shape.read();
         if slot.incarnation() == key.incarnation {
-            self.make_live(&shape, key.id, slot, cpu);
+            self.make_live(&shape, key.id, slot, index);
         }
     }
 
     /// As [`Core::enlist`] for a group to which the caller has pages charged, if the lock is free.
-    fn try_enlist(&self, id: GroupId, slot: &Slot, cpu: CpuId) {
+    fn try_enlist(&self, id: GroupId, slot: &Slot, index: usize) {
         if let Some(shape) = self.shape.try_read()
             && slot.is_alive()
         {
-            self.make_live(&shape, id, slot, cpu);
+            self.make_live(&shape, id, slot, index);
         }
     }
 
     /// Counts the word on the chain, then makes it live. The lock is proof that nothing is retired
     /// and no maximum lowered meanwhile.
-    fn make_live(&self, _shape: &Shape, id: GroupId, slot: &Slot, cpu: CpuId) {
+    fn make_live(&self, _shape: &Shape, id: GroupId, slot: &Slot, index: usize) {
         let is_over = |(_, slot): (GroupId, &Slot)| {
             let balance = slot.ledger.balance();
             balance.debt() > 0
@@ -350,11 +374,11 @@ impl Core {
         if self.chain(id).any(is_over) {
             return;
         }
-        slot.touch(cpu);
+        slot.touch(index);
         for (_, slot) in self.chain(id) {
             slot.add_holder();
         }
-        if slot.cell(cpu).update(Word::enlisted).is_err() {
+        if slot.cell(index).update(Word::enlisted).is_err() {
             // Another thread acting as the same CPU was first.
             for (_, slot) in self.chain(id) {
                 slot.remove_holders(1);
@@ -365,35 +389,65 @@ impl Core {
     /// Takes the tokens of one group away and lets none come back. The caller holds the tree's lock
     /// for writing.
     pub(super) fn retire(&self, id: GroupId) {
-        let mut retired = 0;
-        for cell in self.slot(id).touched_cells() {
-            if let Ok(before) = cell.update(Word::retired) {
-                retired += 1;
-                if before.tokens() > 0 {
-                    self.give_back(id, before.tokens());
-                }
-            }
-        }
-        for (_, slot) in self.chain(id) {
-            slot.remove_holders(retired);
-        }
+        let mut far = Far::none();
+        self.retire_or_add(id, self.slot(id), &mut far);
+        self.retire_far(&mut far);
     }
 
     /// As [`Core::retire`] for a group and everything below it.
     pub(super) fn retire_subtree(&self, shape: &Shape, top: GroupId) {
-        let _: ControlFlow<()> = self.walk(shape, top, &mut |id, _| {
-            self.retire(id);
+        let mut far = Far::none();
+        let _: ControlFlow<()> = self.walk(shape, top, &mut |id, slot| {
+            self.retire_or_add(id, slot, &mut far);
             ControlFlow::Continue(())
         });
+        self.retire_far(&mut far);
+    }
+
+    /// Retires the words of a group that are near, and adds the others to a batch.
+    fn retire_or_add<'a>(&self, id: GroupId, slot: &'a Slot, far: &mut Far<'a>) {
+        for cell in slot.touched_cells() {
+            match cell.update_near(Word::retired) {
+                Some(Ok(before)) => self.retired(id, before),
+                Some(Err(_)) => {}
+                None => {
+                    let _: ControlFlow<()> =
+                        far.add(id, cell, &mut |id, open| self.retire_open(id, open));
+                }
+            }
+        }
+    }
+
+    fn retire_far(&self, far: &mut Far<'_>) {
+        let _: ControlFlow<()> = far.each(&mut |id, open| self.retire_open(id, open));
+    }
+
+    fn retire_open(&self, id: GroupId, open: &OpenCell<'_>) -> ControlFlow<()> {
+        if let Ok(before) = open.update(Word::retired) {
+            self.retired(id, before);
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// A word was retired that was `before`: its tokens go back, and it is no longer counted.
+    fn retired(&self, id: GroupId, before: Word) {
+        if before.tokens() > 0 {
+            self.give_back(id, before.tokens());
+        }
+        for (_, slot) in self.chain(id) {
+            slot.remove_holders(1);
+        }
     }
 }
 
-/// Takes tokens from the word if the handle is still good and they suffice.
-pub(super) fn take(slot: &Slot, key: GroupKey, cell: &Cell, pages: u64) -> bool {
-    // The incarnation is read between the load of the word and its swap; see `slot.rs`.
-    cell.update(|word| {
-        word.taken(pages)
-            .filter(|_| slot.incarnation() == key.incarnation)
-    })
-    .is_ok()
+/// Takes tokens from word number `index` if the handle is still good and they suffice.
+#[inline]
+pub(super) fn take(slot: &Slot, key: GroupKey, index: usize, pages: u64) -> bool {
+    // The incarnation is read between the load of the word and its step; see `slot.rs`.
+    slot.cell(index)
+        .update(|word| {
+            word.taken(pages)
+                .filter(|_| slot.incarnation() == key.incarnation)
+        })
+        .is_ok()
 }

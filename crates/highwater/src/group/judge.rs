@@ -16,6 +16,27 @@
 //! charge that reserves at A and is then refused higher up: it is in flight until it has undone
 //! that, and the other waits for it, without a lock.
 //!
+//! # What a moment is
+//!
+//! The moments above are those of the one order in which stores become visible. In the atomic regime
+//! that is the order of `SeqCst`. In the restartable one a thread steps a word of its own CPU by a
+//! plain store, which on x86-64 (the one system that has this regime) becomes visible some time after
+//! the thread has gone on, but at one moment for all CPUs, and after every earlier store of that
+//! thread. Until then everybody else sees the word as before, and in the order of moments it *is* as
+//! before: an uncharge whose tokens are not visible has not happened yet, unless somebody knows of
+//! it, and whoever was told about it was told by a later store. What is left are those who store first
+//! and look afterwards:
+//!
+//! - A refill marks itself in flight, by a step with a fence ([`Cell::begin`](super::cell::Cell::begin)),
+//!   and then reads the incarnation and the gate. Removal and the one who decides alone write those by
+//!   locked instructions before they read the words. One of the two notices.
+//! - A charge that judges begins by taking the tree's lock, a locked instruction: what its own thread
+//!   stored before is visible to all before it looks. From then on it stores by locked instructions only.
+//! - Stealing and retiring step a word of another CPU under a raised gate, after a membarrier: what its
+//!   CPU had stored is visible, and a step that was being made there starts again (`percpu::gated`).
+//!   So what is stolen was not taken before, and is not taken after. A word that shows no tokens is not
+//!   stolen from, whatever is about to become visible there: that comes later in the order of moments.
+//!
 //! # Progress
 //!
 //! Every attempt that is neither granted nor refused was overtaken: another thread took the room
@@ -35,8 +56,9 @@ use std::ops::ControlFlow;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::units::{Estimate, GroupId, Pages};
 
-use super::cell::{CELL_MAX, Word};
+use super::cell::{CELL_MAX, OpenCell, Word};
 use super::escrow::Stop;
+use super::far::Far;
 use super::ledger::Balance;
 use super::transfer::Climb;
 use super::tree::{Core, Shape};
@@ -90,6 +112,15 @@ impl Pass {
         self.tokens += word.tokens();
         self.in_flight += word.in_flight();
         self.sequences += word.sequence();
+    }
+
+    /// What two passes over different words saw.
+    fn and(self, other: Self) -> Self {
+        Self {
+            tokens: self.tokens + other.tokens,
+            in_flight: self.in_flight + other.in_flight,
+            sequences: self.sequences + other.sequences,
+        }
     }
 
     /// Whether every page was in a reservation, in a word or used, as far as this pass saw.
@@ -174,23 +205,39 @@ impl Core {
     fn steal(&self, shape: &Shape, group: GroupId, pages: u64) -> Option<Pass> {
         let ledger = &self.slot(group).ledger;
         let mut pass = Pass::default();
+        let (mut far, mut far_pass) = (Far::none(), Pass::default());
+        // What was stolen from a word is in flight there until it is given back.
+        let give_back = |id, tokens, end: &dyn Fn()| {
+            self.give_back(id, tokens);
+            end();
+            match ledger.balance().room() >= pages {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        };
+        let mut steal_open = |id, open: &OpenCell<'_>| {
+            let outcome = open.update(Word::stolen);
+            far_pass.saw(outcome.unwrap_or_else(|word| word));
+            match outcome {
+                Ok(word) => give_back(id, word.tokens(), &|| open.end()),
+                Err(_) => ControlFlow::Continue(()),
+            }
+        };
         let flow = self.walk(shape, group, &mut |id, slot| {
             for cell in slot.touched_cells() {
-                match cell.update(Word::stolen) {
-                    Ok(word) => {
+                match cell.update_near(Word::stolen) {
+                    Some(Ok(word)) => {
                         pass.saw(word);
-                        self.give_back(id, word.tokens());
-                        cell.end();
-                        if ledger.balance().room() >= pages {
-                            return ControlFlow::Break(());
-                        }
+                        give_back(id, word.tokens(), &|| cell.end())?;
                     }
-                    Err(word) => pass.saw(word),
+                    Some(Err(word)) => pass.saw(word),
+                    None => far.add(id, cell, &mut steal_open)?,
                 }
             }
             ControlFlow::Continue(())
         });
-        flow.is_continue().then_some(pass)
+        let flow = flow.is_continue() && far.each(&mut steal_open).is_continue();
+        flow.then(|| pass.and(far_pass))
     }
 
     /// One pass that changes nothing.

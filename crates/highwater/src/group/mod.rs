@@ -4,8 +4,8 @@
 //! A [`GroupNode`] is charged before memory is used and uncharged after; its ancestors are charged
 //! with it, and each has a maximum. Counting every page on every ancestor would have all CPUs write
 //! the same few cache lines. So each CPU of a group holds a few pages in *escrow*: tokens that are
-//! reserved on the group and all its ancestors and used by nobody. Most charges take from there and
-//! write one line of their own. What sets this apart from a plain per-CPU stock: near a limit the
+//! reserved on the group and all its ancestors and used by nobody. Most charges take from there, by one
+//! plain store to a line of their own. What sets this apart from a plain per-CPU stock: near a limit the
 //! tokens shrink to nothing, a charge that finds no room takes them back from any CPU at once, and
 //! so a group with a maximum of 20 pages takes exactly 20, on 384 CPUs too.
 //!
@@ -22,6 +22,7 @@
 //! | file | mechanism |
 //! |---|---|
 //! | `cell` | the token word of one CPU of one group: tokens, operations in flight, sequence |
+//! | `far` | token words of other CPUs, stepped many at a time |
 //! | `ledger` | reservations and maximum of one group, changed in one atomic step |
 //! | `limits` | what is set and what happened: limits and events |
 //! | `peak` | the highest usage since a moment of the reader's choice |
@@ -40,13 +41,16 @@
 //!
 //! # Orderings
 //!
-//! Every access that decides something is `SeqCst`, in `cell`, `ledger` and `slot`: a refusal is a
-//! statement about many words at one moment, which needs one order of them all. On x86-64 and arm64
-//! the swaps cost the same as with acquire and release.
+//! Every access that decides something is `SeqCst`, in `ledger`, `slot` and in the atomic regime
+//! `cell`: a refusal is a statement about many words at one moment, which needs one order of them all.
+//! On x86-64 and arm64 the swaps cost the same as with acquire and release. In the restartable regime
+//! a CPU steps its own token words by plain stores, which have such an order too: `judge.rs`, "What a
+//! moment is".
 //!
 //! Source: accounting spec 8 and 11.10; see `escrow.rs` for what deviates.
 
 mod cell;
+mod far;
 mod ledger;
 mod slot;
 mod error;
@@ -80,8 +84,8 @@ pub use oom::LeafGroup;
 pub use peak::PeakWatch;
 pub use pressure::{Change, Percent, Pressure, StallMeter, Stalls};
 pub use protection::{Depth, Exposure, Protection};
-pub use throttle::{OverHigh, Refilled};
 pub use stat::{FlushCounts, StatItem, StatRead, Stats, Tolerance};
+pub use throttle::{OverHigh, Refilled};
 pub use tree::{GroupKey, GroupTree};
 
 /// Deepest level of a group; the root's is 0. Chosen: above any tenant, session, query and operator

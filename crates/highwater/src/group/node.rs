@@ -2,17 +2,21 @@
 
 use std::fmt;
 
+use crate::percpu::{PercpuRef, PercpuView};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicI64};
 use crate::units::{CpuId, Estimate, GroupId, Pages};
 
+use super::cell::Cell;
 use super::charge::Charge;
 use super::error::{ChargeError, ChildError, MaxError};
+use super::escrow::take;
 use super::judge::Account;
 use super::limits::{Events, Limits, Settings};
 use super::peak::Watches;
-use super::slot::Slot;
+use super::slot::{Actor, Slot};
 use super::stat::Stat;
+use super::throttle::Refilled;
 use super::tree::{Core, GroupKey, GroupTree, Shared};
 
 /// What never changes in the life of a group.
@@ -87,12 +91,14 @@ impl Drop for Meta {
 #[derive(Clone)]
 pub struct GroupNode {
     shared: Arc<Shared>,
+    seat: PercpuView<Core, Slot>,
     meta: Arc<Meta>,
 }
 
 impl GroupNode {
     pub(super) fn new(shared: &Arc<Shared>, meta: Arc<Meta>) -> Self {
         Self {
+            seat: shared.core.reference().view(|core| core.slot(meta.key.id)),
             shared: Arc::clone(shared),
             meta,
         }
@@ -206,11 +212,13 @@ impl GroupNode {
     ///
     /// # Cost
     ///
-    /// When the CPU holds enough tokens: two atomic operations on lines that only this CPU writes.
+    /// When the CPU holds enough tokens: a step on each of two lines that only this CPU writes, which is
+    /// a plain store in the restartable regime and an atomic operation in the other.
     /// Otherwise, at most once in 32 pages while there is room: one on a line of each ancestor, and
     /// for the first charge of a CPU the tree's lock for reading. Without room: passes over the
     /// words, in the subtree of the group without room, of all CPUs that have charged there, under the
-    /// tree's lock for reading (rank [`Groups`](crate::sync::Rank::Groups)). No allocation.
+    /// tree's lock for reading (rank [`Groups`](crate::sync::Rank::Groups)); in the restartable regime
+    /// one membarrier(2) for each 64 words of other CPUs that hold tokens. No allocation.
     ///
     /// # Errors
     ///
@@ -221,8 +229,10 @@ impl GroupNode {
     /// [`ChargeError::Removed`] when this group is removed. Nothing is charged then.
     /// Adversaries: `tests/limits.rs::tiny_limits_are_exact_on_every_cpu`,
     /// `tests/limits.rs::no_charge_is_refused_while_pages_are_free_or_parked`.
+    #[inline]
     pub fn try_charge(&self, pages: Pages) -> Result<Charge, ChargeError> {
-        self.try_charge_on(self.core().cpu_hint(), pages)
+        self.charge_as(Actor::Here, pages)
+            .map(|(charge, _throttles_nobody)| charge)
     }
 
     /// As [`GroupNode::try_charge`], acting as `cpu`. Any thread may act as any CPU at any time.
@@ -233,36 +243,71 @@ impl GroupNode {
     ///
     /// # Panics
     ///
-    /// When the tree has no such CPU.
+    /// In the restartable regime, where only the CPU itself steps its tokens; and when the tree has no
+    /// such CPU.
     pub fn try_charge_on(&self, cpu: CpuId, pages: Pages) -> Result<Charge, ChargeError> {
-        let _throttles_nobody = self.core().charge(self.meta.key, cpu, pages.0)?;
-        let keeper = self.shared.keeper(cpu);
-        Ok(Charge::over(keeper, self.meta.key, pages))
+        self.charge_as(self.core().acting_as(cpu), pages)
+            .map(|(charge, _throttles_nobody)| charge)
+    }
+
+    /// Charges as `actor`; says what was reserved.
+    #[inline]
+    pub(super) fn charge_as(
+        &self,
+        actor: Actor,
+        pages: Pages,
+    ) -> Result<(Charge, Refilled), ChargeError> {
+        let (slot, key) = (self.slot(), self.meta.key);
+        let index = slot.index(actor);
+        let refilled = if take(slot, key, index, pages.0) {
+            Refilled::NOTHING
+        } else {
+            self.core().charge_after(key, actor, pages.0)?
+        };
+        let seat = self.seat_on(index);
+        Ok((Charge::over(seat, key, pages), refilled))
+    }
+
+    /// The tree, kept in memory.
+    pub(super) fn core_view(&self) -> PercpuRef<Core> {
+        self.shared.core.reference()
+    }
+
+    /// Word number `index` of the group, kept in memory.
+    #[inline]
+    pub(super) fn seat_on(&self, index: usize) -> PercpuView<Core, Cell> {
+        self.seat.narrow(|slot| slot.cell(index))
     }
 
     /// Uncharges pages whose guard was [disowned](Charge::disown). Works on removed groups.
     ///
     /// # Cost
     ///
-    /// While the CPU's word has room: one atomic operation on a line that only this CPU writes.
+    /// While the CPU's word has room: one step on a line that only this CPU writes, as for charges.
     /// Otherwise, at most once in 32 pages, one on a line of each ancestor. Never waits for a lock.
     ///
     /// # Panics
     ///
     /// When more pages go back to the ancestors than they hold: somebody uncharged what was never
     /// charged. Debug builds also notice a handle whose pages are all uncharged already.
+    #[inline]
     pub fn uncharge(&self, pages: Pages) {
-        self.uncharge_on(self.core().cpu_hint(), pages);
+        self.uncharge_as(Actor::Here, pages);
     }
 
     /// As [`GroupNode::uncharge`], acting as `cpu`.
     ///
     /// # Panics
     ///
-    /// As [`GroupNode::uncharge`], and when the tree has no such CPU.
+    /// As [`GroupNode::uncharge`] and [`GroupNode::try_charge_on`].
     pub fn uncharge_on(&self, cpu: CpuId, pages: Pages) {
+        self.uncharge_as(self.core().acting_as(cpu), pages);
+    }
+
+    #[inline]
+    fn uncharge_as(&self, actor: Actor, pages: Pages) {
         debug_assert!(self.is_here(), "nothing is charged to a group that is gone");
-        self.core().uncharge(self.id(), cpu, pages.0);
+        self.core().uncharge(self.id(), actor, pages.0);
     }
 
     /// Moves `pages` that are charged to this group, and whose guard was disowned, to its parent:
@@ -396,12 +441,14 @@ impl GroupNode {
         incarnation == self.meta.key.incarnation || incarnation == self.meta.key.incarnation + 1
     }
 
+    #[inline]
     pub(super) fn slot(&self) -> &Slot {
-        self.core().slot(self.id())
+        &self.seat
     }
 
+    #[inline]
     pub(super) fn core(&self) -> &Core {
-        &self.shared.core
+        self.seat.whole()
     }
 }
 

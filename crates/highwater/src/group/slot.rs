@@ -7,14 +7,14 @@
 //! What makes reuse safe:
 //! - `incarnation` is odd while a group lives, even otherwise, and never repeats. A handle carries
 //!   the number it was made for.
-//! - An operation that takes tokens checks it between loading a word and swapping it; a word that
-//!   belongs to a later group differs in its sequence. An operation that reserves marks itself in
+//! - An operation that takes tokens checks it between loading a word and stepping it; a word that
+//!   belongs to a later group differs in its sequence, and the step compares. An operation that reserves marks itself in
 //!   flight first and checks afterwards; a slot is reused only when nothing is reserved and nothing
 //!   is in flight. One of the two notices.
 //! - An operation that gives pages back is protected by those pages: they are reserved until it has
 //!   released them, on this group first and on its parent after that.
 
-use crate::percpu::Blocks;
+use crate::percpu::{Blocks, Gates};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, LockClass, OnceLock, Rank, RwLock};
 use crate::units::{CpuId, GroupId};
@@ -27,6 +27,15 @@ static META: LockClass = LockClass::new("group seat", Rank::Leaf);
 
 /// Stands for "no parent" in [`Slot::parent`]; the table never grows to that id.
 const NO_PARENT: u32 = u32::MAX;
+
+/// Whose word an operation steps.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Actor {
+    /// That of the CPU on which the thread runs at that moment.
+    Here,
+    /// That of this CPU. In the atomic regime only.
+    As(CpuId),
+}
 
 /// One group, or the place for one.
 #[derive(Debug)]
@@ -43,28 +52,32 @@ pub(super) struct Slot {
     holders: AtomicU64,
     /// Most live words that the subtree had. Written and read as `holders`.
     holders_peak: AtomicU64,
-    /// CPUs whose word may be other than idle, one bit each. Written by: the first operation of a
+    /// How the words are stepped, and how many there are.
+    gates: Gates,
+    /// Numbers of the words that may be other than idle, one bit each. Written by: the first operation of a
     /// CPU; cleared before reuse. Read by: passes over the subtree. A set bit says nothing; a clear
     /// bit that no operation has begun there.
     touched: Box<[AtomicU64]>,
-    /// Made when their CPU first comes, and kept for later groups.
+    /// By number, that is by CPU, and the extra one. Made when their CPU first comes, and kept for
+    /// later groups.
     cells: Blocks<Cell>,
     /// Name and place of the group that lives here or whose charges are still here.
     pub(super) meta: RwLock<Option<Arc<Meta>>>,
 }
 
 impl Slot {
-    fn new(nr_cpus: usize) -> Self {
+    fn new(gates: Gates) -> Self {
         Self {
             incarnation: AtomicU64::new(0),
             parent: AtomicU32::new(NO_PARENT),
             ledger: Ledger::new(),
             holders: AtomicU64::new(0),
             holders_peak: AtomicU64::new(0),
-            touched: (0..nr_cpus.div_ceil(64))
+            gates,
+            touched: (0..gates.nr_words().div_ceil(64))
                 .map(|_| AtomicU64::new(0))
                 .collect(),
-            cells: Blocks::none(nr_cpus),
+            cells: Blocks::none(gates.nr_words()),
             meta: RwLock::new(&META, None),
         }
     }
@@ -118,19 +131,34 @@ impl Slot {
                 .all(|cell| cell.load().in_flight() == 0)
     }
 
-    /// The word of `cpu`, made if this is the first time. Only what [`touch`](Self::touch) was told
+    /// Word number `index`, made if this is the first time. Only what [`touch`](Self::touch) was told
     /// of is looked at by others.
     #[inline]
-    pub(super) fn cell(&self, cpu: CpuId) -> &Cell {
-        match self.cells.get(cpu.index()) {
+    pub(super) fn cell(&self, index: usize) -> &Cell {
+        match self.cells.get(index) {
             Some(cell) => cell,
-            None => self.cells.get_or_make(cpu.index(), Cell::new),
+            None => self.make_cell(index),
         }
     }
 
-    /// Makes passes over the subtree look at `cpu`.
-    pub(super) fn touch(&self, cpu: CpuId) {
-        let (word, bit) = (&self.touched[cpu.index() / 64], 1 << (cpu.index() % 64));
+    #[cold]
+    fn make_cell(&self, index: usize) -> &Cell {
+        let make = || Cell::new(self.gates, index);
+        self.cells.get_or_make(index, make)
+    }
+
+    /// The number of the word that `actor` steps.
+    #[inline]
+    pub(super) fn index(&self, actor: Actor) -> usize {
+        match actor {
+            Actor::Here => self.gates.here(),
+            Actor::As(cpu) => cpu.index(),
+        }
+    }
+
+    /// Makes passes over the subtree look at word number `index`.
+    pub(super) fn touch(&self, index: usize) {
+        let (word, bit) = (&self.touched[index / 64], 1 << (index % 64));
         // Pairs with `touched_cells`. SeqCst: the bit is set before anything begins in the word,
         // and a pass that misses the bit must come before that in the one order of all words.
         if word.load(Ordering::SeqCst) & bit == 0 {
@@ -150,7 +178,7 @@ impl Slot {
                 std::iter::from_fn(move || {
                     let bit = bits.trailing_zeros();
                     bits &= bits.wrapping_sub(1);
-                    (bit < u64::BITS).then(|| self.cell(CpuId::from_index(nth * 64 + bit as usize)))
+                    (bit < u64::BITS).then(|| self.cell(nth * 64 + bit as usize))
                 })
             })
     }
@@ -216,13 +244,13 @@ impl Table {
     }
 
     /// The slot of `id`, made if it is the first use. `None` when the table is full.
-    pub(super) fn make(&self, id: GroupId, nr_cpus: usize) -> Option<&Slot> {
+    pub(super) fn make(&self, id: GroupId, gates: Gates) -> Option<&Slot> {
         let (chunk, offset) = place(id.index());
         let slots = self
             .chunks
             .get(chunk)?
             .get_or_init(|| (0..FIRST_CHUNK << chunk).map(|_| OnceLock::new()).collect());
-        Some(slots[offset].get_or_init(|| Box::new(Slot::new(nr_cpus))))
+        Some(slots[offset].get_or_init(|| Box::new(Slot::new(gates))))
     }
 }
 

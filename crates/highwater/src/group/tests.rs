@@ -2,6 +2,7 @@
 
 use super::cell::{CELL_MAX, Cell, GRANT_MAX, Word};
 use super::{ChargeError, ChildError, DEPTH_MAX, GroupNode, GroupTree, Limits};
+use crate::percpu::{Gates, Regime};
 use crate::units::{Bytes, CpuId, GroupId, Pages};
 
 // Goal: groups nest to the documented depth and no deeper, and charging the deepest charges all.
@@ -115,7 +116,7 @@ fn uncharging_too_much_panics() {
 // three caps, live and not; each step is compared with plain arithmetic.
 #[test]
 fn steps_of_the_token_word_keep_its_fields_apart() {
-    let cell = Cell::new();
+    let cell = Cell::new(Gates::new(Regime::Atomic, 1), 0);
     let idle = cell.load();
     assert!(idle.taken(0).is_none() && idle.parked(1).is_none() && idle.retired().is_none());
     assert_eq!((idle.fit(9), idle.granted_after_begin(9)), (0, (0, 1)));

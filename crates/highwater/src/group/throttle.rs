@@ -27,6 +27,7 @@ use crate::units::Pages;
 use super::charge::Charge;
 use super::error::ChargeError;
 use super::node::{GroupNode, Meta};
+use super::slot::Actor;
 use super::tree::{Core, GroupTree};
 
 /// Fraction bits of an [`Overage`].
@@ -117,11 +118,7 @@ impl GroupNode {
     ///
     /// As [`GroupNode::try_charge`].
     pub fn try_charge_refilling(&self, pages: Pages) -> Result<(Charge, Refilled), ChargeError> {
-        let core = &self.shared().core;
-        let cpu = core.cpu_hint();
-        let refilled = core.charge(self.key(), cpu, pages.0)?;
-        let charge = Charge::over(self.shared().keeper(cpu), self.key(), pages);
-        Ok((charge, refilled))
+        self.charge_as(Actor::Here, pages)
     }
 
     /// The group and those above it that use more than their `high`, the lowest first.

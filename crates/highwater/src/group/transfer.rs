@@ -20,12 +20,11 @@
 
 use crate::units::{CpuId, GroupId, Pages};
 
-use super::cell::Word;
 use super::charge::Charge;
 use super::error::ChargeError;
 use super::escrow::{Patience, Refusal, Stop, take};
 use super::node::{GroupNode, Meta};
-use super::slot::Slot;
+use super::slot::{Actor, Slot};
 use super::tree::{Core, GroupKey};
 
 /// A way up from a group.
@@ -50,12 +49,12 @@ impl Core {
             .take_while(move |(at, _)| Some(*at) != way.top)
     }
 
-    /// Moves `pages` that are charged to `from`, acting as `cpu`. All or nothing.
+    /// Moves `pages` that are charged to `from`. All or nothing.
     fn transfer(
         &self,
         from: GroupId,
         to: &Meta,
-        cpu: CpuId,
+        actor: Actor,
         pages: u64,
     ) -> Result<(), ChargeError> {
         let Some(source) = self.slot(from).meta.read().clone() else {
@@ -64,15 +63,15 @@ impl Core {
         let top = nearest_above_both(&source, to);
         if top != to.key.id {
             let slot = self.slot(to.key.id);
-            if take(slot, to.key, slot.cell(cpu), pages) {
-                self.uncharge(from, cpu, pages);
+            if take(slot, to.key, slot.index(actor), pages) {
+                self.uncharge(from, actor, pages);
                 return Ok(());
             }
             let way = Climb {
                 key: to.key,
                 top: Some(top),
             };
-            self.charge_below(way, cpu, pages)
+            self.charge_below(way, actor, pages)
                 .map_err(|refusal| self.refuse(to.key, refusal, pages))?;
         }
         // Before the last page is released the way up is read: `chain` sees to that.
@@ -83,13 +82,13 @@ impl Core {
     }
 
     /// Charges `pages` to the groups on the way alone.
-    fn charge_below(&self, way: Climb, cpu: CpuId, pages: u64) -> Result<(), Refusal> {
+    fn charge_below(&self, way: Climb, actor: Actor, pages: u64) -> Result<(), Refusal> {
         let mut patience = Patience::new();
         loop {
             let attempt = if patience.is_over() {
                 self.charge_alone(way, pages)
             } else {
-                self.climb_beside(way, cpu, pages)
+                self.climb_beside(way, actor, pages)
             };
             let Err(stop) = attempt else {
                 return Ok(());
@@ -102,7 +101,7 @@ impl Core {
     }
 
     /// One attempt beside others: as a refill in `escrow.rs`, without a grant.
-    fn climb_beside(&self, way: Climb, cpu: CpuId, pages: u64) -> Result<(), Stop> {
+    fn climb_beside(&self, way: Climb, actor: Actor, pages: u64) -> Result<(), Stop> {
         let slot = self.slot(way.key.id);
         // Looking before anything is in flight: moves to a full group do not make one another wait.
         let full = self
@@ -114,9 +113,10 @@ impl Core {
         if let Some((group, _)) = full {
             return Err(Stop::NoRoom(group));
         }
-        let cell = slot.cell(cpu);
-        slot.touch(cpu);
-        cell.update(Word::begun).map_err(|_| Stop::Overtaken)?;
+        let index = slot.index(actor);
+        let cell = slot.cell(index);
+        slot.touch(index);
+        cell.begin().map_err(|_| Stop::Overtaken)?;
         // In flight: from here to the end no slot on the way is reused.
         let outcome = if slot.incarnation() != way.key.incarnation {
             Err(Stop::Removed)
@@ -182,7 +182,7 @@ impl Charge {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn transfer(&mut self, to: &GroupNode, pages: Pages) -> Result<Self, ChargeError> {
-        self.transfer_on(self.core().cpu_hint(), to, pages)
+        self.transfer_as(Actor::Here, to, pages)
     }
 
     /// As [`Charge::transfer`], acting as `cpu`.
@@ -193,10 +193,19 @@ impl Charge {
     ///
     /// # Panics
     ///
-    /// As [`Charge::transfer`], and when the tree has no such CPU.
+    /// As [`Charge::transfer`] and [`GroupNode::try_charge_on`].
     pub fn transfer_on(
         &mut self,
         cpu: CpuId,
+        to: &GroupNode,
+        pages: Pages,
+    ) -> Result<Self, ChargeError> {
+        self.transfer_as(self.core().acting_as(cpu), to, pages)
+    }
+
+    fn transfer_as(
+        &mut self,
+        actor: Actor,
         to: &GroupNode,
         pages: Pages,
     ) -> Result<Self, ChargeError> {
@@ -214,8 +223,8 @@ impl Charge {
         }
         if pages > Pages::ZERO {
             self.core()
-                .transfer(self.group(), to.meta(), cpu, pages.0)?;
+                .transfer(self.group(), to.meta(), actor, pages.0)?;
         }
-        Ok(self.moved(pages, to.key(), to.shared().keeper(cpu)))
+        Ok(self.moved(pages, to.key(), to.seat_on(to.slot().index(actor))))
     }
 }

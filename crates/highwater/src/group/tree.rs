@@ -15,8 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::ops::ControlFlow;
 
-use crossbeam_utils::CachePadded;
-
+use crate::percpu::{Gates, PercpuOwner, Regime};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Arc, LockClass, Rank, RwLock};
 use crate::units::{CpuId, GroupId, Pages};
@@ -25,7 +24,7 @@ use super::cell::CELL_MAX;
 use super::error::{ChildError, MaxError, RemoveError};
 use super::judge::Gate;
 use super::node::{GroupNode, Meta};
-use super::slot::{Slot, Table};
+use super::slot::{Actor, Slot, Table};
 use super::{DEPTH_MAX, Limits};
 
 static SHAPE: LockClass = LockClass::new("group tree", Rank::Groups);
@@ -69,7 +68,9 @@ pub(super) struct Shape {
 /// The tree itself. Stays while a handle or a charge does.
 #[derive(Debug)]
 pub(super) struct Core {
-    pub(super) nr_cpus: usize,
+    nr_cpus: usize,
+    /// How token words are stepped.
+    gates: Gates,
     pub(super) table: Table,
     pub(super) shape: RwLock<Shape>,
     pub(super) gate: Gate,
@@ -79,13 +80,6 @@ pub(super) struct Core {
     /// Groups that have a `high`. Written by: as `nr_protected`. Read by: charges that have reserved pages.
     /// Publishes: nothing.
     pub(super) nr_throttled: AtomicU64,
-}
-
-/// Keeps the tree in memory on behalf of the charges made on one CPU: cloning it writes a count
-/// that other CPUs rarely write.
-#[derive(Debug)]
-pub(super) struct Keeper {
-    pub(super) core: CachePadded<Arc<Core>>,
 }
 
 impl GroupKey {
@@ -105,14 +99,8 @@ impl fmt::Display for GroupKey {
 /// What the handles of one tree share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) core: Arc<Core>,
-    keepers: Box<[Arc<Keeper>]>,
-}
-
-impl Shared {
-    pub(super) fn keeper(&self, cpu: CpuId) -> Arc<Keeper> {
-        Arc::clone(&self.keepers[cpu.index()])
-    }
+    /// Charges and handles of groups refer to it, and may outlive this.
+    pub(super) core: PercpuOwner<Core>,
 }
 
 /// A tree of groups with hierarchical limits. Cloning it gives another handle to the same tree.
@@ -149,16 +137,31 @@ pub struct GroupTree {
 }
 
 impl GroupTree {
-    /// A tree of one group, the root, which has no limit. CPU ids are below `nr_cpus`.
+    /// A tree of one group, the root, which has no limit. CPU ids are below `nr_cpus`. In the atomic
+    /// regime: any thread may act as any CPU at any time.
     ///
     /// # Panics
     ///
     /// When `nr_cpus` is zero.
     #[must_use]
     pub fn new(nr_cpus: usize) -> Self {
+        Self::with_regime(Regime::Atomic, nr_cpus)
+    }
+
+    /// As [`new`](Self::new), with tokens that are stepped as `regime` says. In the restartable one
+    /// charges and uncharges are several times cheaper, and threads act as the CPU that they run on,
+    /// never as another. Where the system lacks what it needs, the tree is in the atomic one.
+    ///
+    /// # Panics
+    ///
+    /// When `nr_cpus` is zero, or does not fit 31 bits.
+    #[must_use]
+    pub fn with_regime(regime: Regime, nr_cpus: usize) -> Self {
         assert!(nr_cpus > 0, "a tree of groups needs a CPU");
-        let core = Arc::new(Core {
+        let gates = Gates::new(regime, nr_cpus);
+        let core = Core {
             nr_cpus,
+            gates,
             table: Table::new(),
             shape: RwLock::new(
                 &SHAPE,
@@ -171,23 +174,17 @@ impl GroupTree {
             gate: Gate::open(),
             nr_protected: AtomicU64::new(0),
             nr_throttled: AtomicU64::new(0),
-        });
+        };
         let root = core
             .table
-            .make(GroupId(0), nr_cpus)
+            .make(GroupId(0), gates)
             .expect("the table holds the first id");
         root.prepare(None);
         let incarnation = root.step_incarnation();
         *root.meta.write() = Some(Arc::new(Meta::root(incarnation, nr_cpus)));
-        let keepers = (0..nr_cpus)
-            .map(|_| {
-                Arc::new(Keeper {
-                    core: CachePadded::new(Arc::clone(&core)),
-                })
-            })
-            .collect();
+        let core = PercpuOwner::new(gates, core);
         Self {
-            shared: Arc::new(Shared { core, keepers }),
+            shared: Arc::new(Shared { core }),
         }
     }
 
@@ -201,6 +198,12 @@ impl GroupTree {
     #[must_use]
     pub fn nr_cpus(&self) -> usize {
         self.shared.core.nr_cpus
+    }
+
+    /// How the tokens are stepped.
+    #[must_use]
+    pub fn regime(&self) -> Regime {
+        self.shared.core.gates.regime()
     }
 
     /// The group that holds all others.
@@ -256,8 +259,7 @@ impl GroupTree {
     ///
     /// When the group does not exist, or more pages go back to the ancestors than they hold.
     pub fn uncharge(&self, id: GroupId, pages: Pages) {
-        let core = &self.shared.core;
-        core.uncharge(id, core.cpu_hint(), pages.0);
+        self.shared.core.uncharge(id, Actor::Here, pages.0);
     }
 
     /// `top` and its descendants, parents before children and children by name;
@@ -327,7 +329,7 @@ impl Core {
         })
     }
 
-    /// The CPU to act as when the caller names none.
+    /// The CPU to count on when the caller names none.
     pub(super) fn cpu_hint(&self) -> CpuId {
         let hint = crate::percpu::current_cpu();
         if hint.index() < self.nr_cpus {
@@ -337,12 +339,35 @@ impl Core {
         }
     }
 
+    /// Whether threads step words of their own CPU only, by plain stores.
+    pub(super) fn is_restartable(&self) -> bool {
+        self.gates.regime() == Regime::Restartable
+    }
+
+    /// Who acts as `cpu`.
+    ///
+    /// # Panics
+    ///
+    /// In the restartable regime, and when the tree has no such CPU.
+    pub(super) fn acting_as(&self, cpu: CpuId) -> Actor {
+        assert!(
+            !self.is_restartable(),
+            "acting as {cpu} needs the atomic regime: tokens are taken and parked by their own CPU"
+        );
+        assert!(
+            cpu.index() < self.nr_cpus,
+            "{cpu} is not one of the {} CPUs of this tree",
+            self.nr_cpus
+        );
+        Actor::As(cpu)
+    }
+
     /// Visits `top` and everything below it, zombies included, parents first.
-    pub(super) fn walk<B>(
-        &self,
+    pub(super) fn walk<'a, B>(
+        &'a self,
         shape: &Shape,
         top: GroupId,
-        visit: &mut dyn FnMut(GroupId, &Slot) -> ControlFlow<B>,
+        visit: &mut dyn FnMut(GroupId, &'a Slot) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
         visit(top, self.slot(top))?;
         let family = &shape.families[top.index()];
@@ -380,7 +405,7 @@ impl Core {
             shape.families.push(Family::default());
             GroupId::from_index(shape.families.len() - 1)
         });
-        let Some(slot) = self.table.make(id, self.nr_cpus) else {
+        let Some(slot) = self.table.make(id, self.gates) else {
             shape.families.pop();
             return Err(ChildError::TooMany {
                 count: shape.families.len() as u64,

@@ -250,7 +250,7 @@ impl Core {
             regime,
             accounting,
         ));
-        let groups = GroupTree::new(nr_cpus);
+        let groups = GroupTree::with_regime(regime, nr_cpus);
         let root = groups.root();
         root.set_max(pages).expect("nothing is charged yet");
         let reclaim = Reclaim::new(Arc::clone(&cache), Arc::clone(&pool), groups.clone());

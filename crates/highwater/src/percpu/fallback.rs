@@ -6,6 +6,8 @@
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri))))]
 use super::attempt::{Attempt, Column, Parking};
+#[cfg(not(any(all(target_arch = "x86_64", target_os = "linux", not(miri)), loom)))]
+use super::gated::Gated;
 use crate::units::CpuId;
 
 /// The CPU as the C library tells it, or CPU 0.
@@ -75,6 +77,24 @@ impl Area {
     }
 
     pub(super) fn restart_others_on(self, _: CpuId) {
+        match self {}
+    }
+
+    #[cfg(not(loom))]
+    pub(super) fn restart_others(self) {
+        match self {}
+    }
+
+    /// # Safety
+    ///
+    /// As for the real one; cannot be called.
+    #[cfg(not(loom))]
+    pub(super) unsafe fn try_store<const DELAY: u32>(
+        self,
+        _: *const Gated,
+        _: u64,
+        _: u64,
+    ) -> bool {
         match self {}
     }
 

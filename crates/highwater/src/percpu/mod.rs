@@ -19,6 +19,9 @@
 //! | | `nr_cpus`, the *extra slot* | threads without rseq, CPUs numbered `nr_cpus` or above, adds aborted too often | atomic add |
 //! | [`Atomic`](Regime::Atomic) | `0..nr_cpus` | anybody, as any CPU | atomic add |
 //!
+//! Words that must also be written from other CPUs, now and then, have a gate: module `gated`. Counts
+//! of references are such words: module `refs`.
+//!
 //! **Protocol.** Writer: [`Cells::add`]. Reader: [`Cells::load`] and [`Cells::precise_sum`], from
 //! any thread, over every slot including the extra one; a reader never writes.
 //!
@@ -44,9 +47,11 @@ mod attempt;
 mod blocks;
 mod cells;
 mod fallback;
+mod gated;
 mod home;
 mod owned;
 mod published;
+mod refs;
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri)))]
 mod rseq;
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri)))]
@@ -65,9 +70,11 @@ use rseq_x86_64::Area;
 
 pub(crate) use blocks::Blocks;
 pub use cells::{Added, Cells};
+pub(crate) use gated::{Gated, Gates, Open, Raised};
 pub use home::Home;
 pub(crate) use owned::{Claim, OwnedSlots, Owner, Place, WORDS};
 pub(crate) use published::Published;
+pub(crate) use refs::{PercpuOwner, PercpuRef, PercpuView};
 pub(crate) use touched::Touched;
 pub(crate) use windowed::Windowed;
 

@@ -47,6 +47,13 @@
 //!         slot.hits += 1                      a statistic: once more if it aborts right here
 //!         slot.word = new                     COMMIT
 //!
+//! try_store(gated, old, new) -> stored or not  a word, and a station: its CPU, and above it its gate
+//!         if gated.station != cpu             another CPU's, or the gate is up: see `gated`
+//!             return not stored
+//!         if gated.word != old
+//!             return not stored
+//!         gated.word = new                    COMMIT
+//!
 //! attempt_exchange(cell, owner, old, new)     as attempt_init
 //!         if cpu != owner
 //!             return Elsewhere
@@ -161,11 +168,36 @@ pub(super) fn can_restart_others() -> bool {
 ///
 /// When the kernel refuses a call that it took before: going on would count twice or not at all.
 pub(super) fn restart_others_on(cpu: CpuId) {
-    assert!(
-        try_restart_others_on(cpu),
-        "membarrier is refused to a process that is registered for it: {}",
-        std::io::Error::last_os_error()
-    );
+    assert!(try_restart_others_on(cpu), "{}", Refusal::last());
+}
+
+/// As [`restart_others_on`], for all CPUs.
+///
+/// # Panics
+///
+/// As [`restart_others_on`].
+pub(super) fn restart_others() {
+    let command = libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ;
+    assert!(membarrier(command, 0, CpuId(0)), "{}", Refusal::last());
+}
+
+/// Why membarrier did not do what it did before.
+struct Refusal(std::io::Error);
+
+impl Refusal {
+    fn last() -> Self {
+        Self(std::io::Error::last_os_error())
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self(error) = self;
+        write!(
+            f,
+            "membarrier is refused to a process that is registered for it: {error}"
+        )
+    }
 }
 
 /// A CPU that is offline runs nothing: the kernel has nothing to do for it, and succeeds.

@@ -10,6 +10,7 @@ use std::num::NonZeroIsize;
 use std::ops::RangeBounds;
 
 use super::attempt::{Attempt, Column, Parking};
+use super::gated::Gated;
 use super::owned::Slot;
 use super::rseq::{self, RseqArea, SIGNATURE, area_offset};
 use crate::units::CpuId;
@@ -313,6 +314,66 @@ impl Area {
     /// Stops sequences that others have entered on `cpu`: see `rseq.rs`.
     pub(super) fn restart_others_on(self, cpu: CpuId) {
         rseq::restart_others_on(cpu);
+    }
+
+    /// As [`restart_others_on`](Self::restart_others_on), for all CPUs.
+    pub(super) fn restart_others(self) {
+        rseq::restart_others();
+    }
+
+    /// Replaces the value of `gated`, if it is `old`, the thread runs on the word's CPU, and the gate
+    /// is down; else does nothing. Whether it was replaced. `DELAY` is as in
+    /// [`attempt_add`](Self::attempt_add).
+    ///
+    /// # Safety
+    ///
+    /// `gated` lives for the whole call. Whatever else stores to its word does so in a sequence on its
+    /// CPU, or has raised the gate and called [`restart_others_on`](Self::restart_others_on) before.
+    #[inline]
+    pub(super) unsafe fn try_store<const DELAY: u32>(
+        self,
+        gated: *const Gated,
+        old: u64,
+        new: u64,
+    ) -> bool {
+        // SAFETY: the caller vouches for the word, at the start of what `gated` points to. Whatever
+        // leaves the sequence early has stored nothing.
+        unsafe {
+            sequence!(
+                self,
+                [
+                    // The upper half of the register is zero, as is the gate when it is down.
+                    "cmp qword ptr [{gated} + {station_at}], {cpu:r}",
+                    "jne {not_stored}",
+                    ".if {delay}",
+                    "mov {scratch:e}, {delay}",
+                    "8:",
+                    "dec {scratch:e}",
+                    "jnz 8b",
+                    ".endif",
+                    "cmp qword ptr [{gated}], {old}",
+                    "jne {not_stored}",
+                    ".if {delay}",
+                    "mov {scratch:e}, {delay}",
+                    "9:",
+                    "dec {scratch:e}",
+                    "jnz 9b",
+                    ".endif",
+                    // COMMIT
+                    "mov qword ptr [{gated}], {new}",
+                ],
+                aborted ["jmp {not_stored}"],
+                gated = in(reg) gated,
+                old = in(reg) old,
+                new = in(reg) new,
+                cpu = out(reg) _,
+                scratch = out(reg) _,
+                station_at = const Gated::STATION_AT,
+                delay = const DELAY,
+                not_stored = label { return false },
+            );
+        }
+        true
     }
 
     /// Adds `delta` to the word of the slot of the CPU that the thread runs on, if the slot's tenure

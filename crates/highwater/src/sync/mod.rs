@@ -34,6 +34,8 @@ pub mod atomic {
 pub mod thread {
     #[cfg(loom)]
     pub use loom::thread::{Builder, JoinHandle, current, spawn, yield_now};
+    #[cfg(loom)]
+    pub use loom::thread_local;
     #[cfg(not(loom))]
     pub use std::thread::{Builder, JoinHandle, current, scope, sleep, spawn, yield_now};
 

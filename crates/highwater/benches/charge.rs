@@ -1,0 +1,172 @@
+//! Question: what does charging a page to a group and its ancestors cost, and uncharging it?
+//!
+//! Command: `cargo bench -p highwater --bench charge`. Prints nanoseconds of CPU time for a charge and
+//! an uncharge of 4 KiB together, at depth 4 (a group, two above it, the root), as medians over
+//! interleaved rounds, on one thread and on two; and how many times longer it takes to add to four
+//! counters, one for each of these groups, checking each against its maximum and subtracting again:
+//! accounting spec 8.2. The two threads use one group: what they share is what they would in a program.
+//! Fails if growing and shrinking a charge is less than ten times faster than that in all of three runs. Medians and
+//! ratios carry over to other machines, single times do not. Without `--bench` (as under `cargo test
+//! --benches`) it does a thousandth of the work and promises nothing.
+//!
+//! What would change our mind: below ten times, tokens for each CPU of each group, and the gates that
+//! let others take them, would not be worth their memory and their proofs.
+
+#![expect(clippy::print_stdout, reason = "a benchmark's table is its purpose")]
+
+mod timing;
+
+use std::hint::black_box;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use highwater::group::{GroupNode, GroupTree, Limits};
+use highwater::percpu::{Regime, has_restartable_sequences};
+use highwater::topology::Topology;
+use highwater::units::{Bytes, Pages};
+use highwater::{Background, Manager};
+use timing::{Medians, ROUNDS, Variant, is_bench, measure};
+
+/// Runs, of which one has to keep what is promised.
+const RUNS: usize = 3;
+const TIMES: u32 = 1_000_000;
+const MAX: Pages = Pages(1 << 30);
+const FOUR_ATOMICS: &str = "four atomics, checked";
+const GROW_AND_SHRINK: &str = "grow and shrink a charge";
+
+/// A counter with a maximum, on lines of its own.
+#[repr(align(128))]
+struct Counter {
+    usage: AtomicU64,
+    max: u64,
+}
+
+/// What every design without tokens does: each ancestor, leaf first; undone when one is full.
+fn try_charge(chain: &[Counter; 4], pages: u64) -> bool {
+    for (nth, counter) in chain.iter().enumerate() {
+        let usage = counter.usage.fetch_add(pages, Ordering::Relaxed) + pages;
+        if usage > counter.max {
+            uncharge(&chain[..=nth], pages);
+            return false;
+        }
+    }
+    true
+}
+
+fn uncharge(chain: &[Counter], pages: u64) {
+    for counter in chain {
+        counter.usage.fetch_sub(pages, Ordering::Relaxed);
+    }
+}
+
+/// A group with three above it, all of them with a maximum.
+fn at_depth_4(regime: Regime) -> GroupNode {
+    let tree = GroupTree::with_regime(regime, Topology::detect().nr_cpus());
+    let mut group = tree.root();
+    group.set_max(MAX).expect("nothing is charged yet");
+    for name in ["tenant", "session", "query"] {
+        let limits = Limits::max_pages(MAX);
+        group = group.child(name, limits).expect("a name that is free");
+    }
+    group
+}
+
+/// Each thread grows and shrinks a charge of its own.
+fn growing(name: &'static str, group: GroupNode) -> Variant {
+    Variant::new(name, TIMES, move |times| {
+        let mut charge = group.try_charge(Pages(1)).expect("there is room");
+        for _ in 0..times {
+            charge.try_grow(black_box(Pages(1))).expect("there is room");
+            charge.shrink(black_box(Pages(1)));
+        }
+    })
+}
+
+fn charging(name: &'static str, group: GroupNode) -> Variant {
+    Variant::new(name, TIMES, move |times| {
+        for _ in 0..times {
+            let charge = group.try_charge(black_box(Pages(1)));
+            drop(black_box(charge.expect("there is room")));
+        }
+    })
+}
+
+fn variants() -> Vec<Variant> {
+    let preferred = Regime::preferred(&Topology::detect());
+    let chain = [const {
+        Counter {
+            usage: AtomicU64::new(0),
+            max: MAX.0,
+        }
+    }; 4];
+    let managed = Manager::builder()
+        .capacity(Bytes::mib(64))
+        .background(Background::Off)
+        .build()
+        .expect("a small manager");
+    let tenant = ["tenant", "session", "query"]
+        .into_iter()
+        .fold(managed.root(), |group, name| {
+            group
+                .child(name, Limits::max(Bytes::mib(64)))
+                .expect("a name that is free")
+        });
+    vec![
+        Variant::new(FOUR_ATOMICS, TIMES, move |times| {
+            for _ in 0..times {
+                assert!(try_charge(&chain, black_box(1)), "there is room");
+                uncharge(&chain, black_box(1));
+            }
+        }),
+        growing(GROW_AND_SHRINK, at_depth_4(preferred)),
+        charging("make and drop a charge", at_depth_4(preferred)),
+        growing("grow and shrink, atomic regime", at_depth_4(Regime::Atomic)),
+        charging("make and drop, atomic regime", at_depth_4(Regime::Atomic)),
+        Variant::new("make and drop, of a manager", TIMES, move |times| {
+            for _ in 0..times {
+                let charge = tenant.charge(black_box(Bytes::kib(4)));
+                drop(black_box(charge.expect("there is room")));
+            }
+        }),
+    ]
+}
+
+fn main() -> ExitCode {
+    println!(
+        "{}; {ROUNDS} interleaved rounds; medians of CPU time, ns for charge and uncharge",
+        Topology::detect()
+    );
+    for _ in 0..RUNS {
+        let is_kept = run();
+        if !has_restartable_sequences() {
+            println!("no restartable sequences here: nothing is promised");
+            return ExitCode::SUCCESS;
+        }
+        if is_kept || !is_bench() {
+            return ExitCode::SUCCESS;
+        }
+    }
+    ExitCode::FAILURE
+}
+
+/// Whether growing and shrinking is fast enough on one thread and on two.
+fn run() -> bool {
+    let mut is_kept = true;
+    for threads in [1, 2] {
+        let medians: Medians = measure(&variants(), threads);
+        let atomics = medians[0].1;
+        println!("\n{threads} threads{:26}ns   faster than four atomics", "");
+        for (name, ns) in &medians {
+            let ratio = atomics / ns;
+            let is_promised = *name == GROW_AND_SHRINK;
+            is_kept &= !is_promised || ratio >= 10.0;
+            let verdict = match (is_promised, ratio >= 10.0) {
+                (false, _) => "",
+                (true, true) => "  at least 10: ok",
+                (true, false) => "  at least 10: NOT KEPT",
+            };
+            println!("  {name:32}{ns:7.2}  {ratio:7.1}{verdict}");
+        }
+    }
+    is_kept
+}

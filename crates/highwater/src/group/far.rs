@@ -1,0 +1,62 @@
+//! Words of other CPUs, stepped many at a time.
+//!
+//! In the restartable regime, stepping a word of another CPU takes a membarrier, which interrupts that
+//! CPU: microseconds. A pass that takes tokens back from many words pays for one membarrier in
+//! [`FAR_MAX`] of them. In the atomic regime no word is far.
+
+use std::ops::ControlFlow;
+
+use super::cell::{Cell, OpenCell};
+use crate::percpu::Raised;
+use crate::units::GroupId;
+
+/// Words for each membarrier. Chosen: a kibibyte of stack, and few enough that their CPUs do not step
+/// them by locked instructions for long.
+const FAR_MAX: usize = 64;
+
+/// A batch of words, with their groups.
+pub(super) struct Far<'a> {
+    cells: [Option<(GroupId, &'a Cell)>; FAR_MAX],
+    len: usize,
+}
+
+impl<'a> Far<'a> {
+    pub(super) fn none() -> Self {
+        Self {
+            cells: [None; FAR_MAX],
+            len: 0,
+        }
+    }
+
+    /// Adds a word to the batch; if that makes it full, shows it to `visit` as by
+    /// [`each`](Self::each).
+    pub(super) fn add<B>(
+        &mut self,
+        id: GroupId,
+        cell: &'a Cell,
+        visit: &mut dyn FnMut(GroupId, &OpenCell<'_>) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        self.cells[self.len] = Some((id, cell));
+        self.len += 1;
+        if self.len == FAR_MAX {
+            self.each(visit)?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Raises the gates of the batch, shows each word to `visit` until that breaks, lowers the gates
+    /// and empties the batch.
+    pub(super) fn each<B>(
+        &mut self,
+        visit: &mut dyn FnMut(GroupId, &OpenCell<'_>) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        let cells = &self.cells[..self.len];
+        self.len = 0;
+        let batch = cells.iter().flatten();
+        let raised = Raised::new(batch.clone().map(|(_, cell)| cell.gated()));
+        for ((id, _), open) in batch.zip(raised.words()) {
+            visit(*id, &OpenCell(open))?;
+        }
+        ControlFlow::Continue(())
+    }
+}

@@ -1,0 +1,104 @@
+//! Every interleaving of steps on the own CPU and from afar, on the machine of `model.rs`.
+
+use ::loom::model;
+
+use super::model::run_on;
+use super::*;
+use crate::sync::{Arc, thread};
+
+const C0: CpuId = CpuId(0);
+const C1: CpuId = CpuId(1);
+
+/// What a thread of a test does, and how much it has put into the word, net.
+type Part = fn(&Gated) -> i64;
+
+/// Runs the parts at once; in the end the word holds what they put there. Each is first once: the
+/// search is the more complete.
+fn at_once<const N: usize>(parts: [Part; N]) {
+    for first in 0..N {
+        model(move || {
+            let shared = Arc::new(Gates::new(Regime::Restartable, 2).word(0, 5));
+            let others = (1..N).map(|offset| {
+                let (shared, part) = (Arc::clone(&shared), parts[(first + offset) % N]);
+                thread::spawn(move || part(&shared))
+            });
+            let others: Vec<_> = others.collect();
+            let mut sum = 5 + parts[first](&shared);
+            for other in others {
+                sum += other.join().expect("the model's thread ends");
+            }
+            let word = shared.load();
+            assert_eq!(i64::try_from(word).expect("a small number"), sum);
+        });
+    }
+}
+
+fn put(word: &Gated, cpu: CpuId) -> i64 {
+    run_on(cpu);
+    let stepped = word.step(|word| Some(word + 1));
+    i64::from(stepped.is_ok())
+}
+
+fn take(one: &OneWord, cpu: CpuId) -> i64 {
+    let taken = one
+        .word
+        .step(one.gates.on(cpu), |word| (word > 0).then_some(0));
+    -i64::try_from(taken.unwrap_or(0)).expect("a small number")
+}
+
+fn take_in_a_batch(word: &Gated) -> i64 {
+    run_on(C1);
+    let raised = Raised::new(std::iter::once(word));
+    let taken = raised.words().map(|open| open.step(&|_| Some(0)));
+    -taken
+        .map(|taken| i64::try_from(taken.unwrap_or(0)).expect("a small number"))
+        .sum::<i64>()
+}
+
+// Goal: a step from afar and one on the own CPU take turns.
+#[test]
+fn own_and_far_steps_take_turns() {
+    at_once([|word| put(word, C0), |word| take(word, C1)]);
+    at_once([|word| put(word, C0) + put(word, C0), take_in_a_batch]);
+}
+
+// Goal: two of one CPU, and a third from afar, take turns.
+#[test]
+fn two_of_one_cpu_and_one_from_afar_take_turns() {
+    at_once([
+        |word| put(word, C0),
+        |word| take(word, C0),
+        |word| take(word, C1),
+    ]);
+}
+
+// Goal: two from afar, whose gates overlap, and one on the own CPU take turns.
+#[test]
+fn two_from_afar_take_turns() {
+    at_once([|word| put(word, C0), |word| take(word, C1), take_in_a_batch]);
+}
+
+// Goal: who steps with a fence and then looks, and who stores, makes a membarrier and then looks at the
+// word, do not both miss.
+#[test]
+fn a_fenced_step_is_not_missed() {
+    model(|| {
+        let gates = Gates::new(Regime::Restartable, 2);
+        let shared = Arc::new((gates.word(0, 0), AtomicU64::new(0)));
+        let other = Arc::clone(&shared);
+        let other = thread::spawn(move || {
+            run_on(C0);
+            let stepped = other.0.step_fenced(|_| Some(1));
+            assert_eq!(stepped, Ok(0));
+            // Pairs with the addition below; SeqCst, as it decides who misses.
+            other.1.load(Ordering::SeqCst)
+        });
+        // Pairs with the load above.
+        shared.1.fetch_add(1, Ordering::SeqCst);
+        // Pairs with the fence of the step.
+        fence(Ordering::SeqCst);
+        let seen = shared.0.load();
+        let told = other.join().expect("the model's thread ends");
+        assert!(seen == 1 || told == 1, "both missed");
+    });
+}

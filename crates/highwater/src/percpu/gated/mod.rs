@@ -1,0 +1,387 @@
+//! Words that one CPU steps without a lock prefix, and everybody else under a gate.
+//!
+//! A [`Gated`] word belongs to one CPU. Threads that run there *step* it by a restartable sequence:
+//! compare, and store. That is several times cheaper than a compare-and-exchange, and atomic against
+//! every other thread of that CPU, but not against other CPUs. So each word has a *gate* beside it,
+//! which the sequence looks at; whoever steps the word from another CPU raises the gate first, and
+//! makes the sequences that have found it down start again.
+//!
+//! | who | gate | how |
+//! |---|---|---|
+//! | a thread on the word's CPU | down | compare and plain store, in a sequence |
+//! | | up | compare-and-exchange, in a sequence |
+//! | any other thread | up, raised by itself | compare-and-exchange |
+//! | anybody, if the word belongs to no CPU | | compare-and-exchange |
+//!
+//! In the atomic regime all words belong to no CPU. In the restartable one the *extra* word does, for
+//! threads without rseq and for CPUs that are not known.
+//!
+//! **Invariant (one step at a time).** Each step replaces the value that it was computed from, and
+//! nothing came between. Two compare-and-exchanges exclude each other. Two sequences of one CPU do:
+//! of two, one was preempted, and starts again. A plain store and a compare-and-exchange from
+//! another CPU do because of the gate: a sequence that found it down has either stored before the
+//! membarrier returned, and then its value is the one compared with, or starts again and finds the gate
+//! up. A plain store and a compare-and-exchange in a sequence are both made on the word's CPU.
+//!
+//! **Protocol.** Gates count: each who raises one lowers it, and several may have it up. A batch of
+//! words is raised together, for the price of one membarrier ([`Raised`]).
+//!
+//! **Orderings.** A step from afar, or on an extra word, is a locked instruction and a full fence. A
+//! plain step releases and acquires, and no more: on x86-64, the one system that has it, stores
+//! become visible in one order for all, that of the program for those of one thread, but a thread's
+//! later *loads* may come before its store is visible. Who must store first and then look says so by
+//! a fence ([`Gated::step_fenced`]).
+//!
+//! **Failure modes.** As the module `owned`: without membarrier(2) for sequences, words belong to no
+//! CPU, whatever regime was asked for. A thread that is interrupted too often goes the way of
+//! those on other CPUs, so that every step ends.
+//!
+//! Source: the asymmetric fences of membarrier(2), and librseq's use of them to write a CPU's data
+//! from another; accounting spec 11.10, for stealing by compare-and-exchange.
+
+#[cfg(all(test, loom))]
+mod loom;
+#[cfg(loom)]
+mod model;
+#[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
+mod tests;
+
+use std::fmt;
+use std::mem::offset_of;
+
+#[cfg(loom)]
+use self::model::Machine;
+use super::attempt::Attempt;
+use super::cells::RETRIES_MAX;
+use super::{Area, Regime, Writer, current_cpu};
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
+use crate::units::CpuId;
+
+/// The CPU of a thread that is not registered: above those that there are.
+const NOBODY: u32 = i32::MAX.cast_unsigned();
+/// The gate, raised once more.
+const ONE_GATE: u64 = 1 << 32;
+
+/// How the words of one object are stepped, and which word is whose.
+#[derive(Clone, Copy)]
+pub(crate) struct Gates {
+    /// Some in the restartable regime.
+    machine: Option<Machine>,
+    nr_cpus: u32,
+}
+
+/// A word of 64 bits that belongs to one CPU, or to none. On a pair of lines of its own.
+#[repr(C, align(128))]
+pub(crate) struct Gated {
+    /// Written by: threads on its CPU, by plain stores in sequences while the gate is down;
+    /// everybody, by compare-and-exchange. Read by: everybody. Publishes: what its user says.
+    word: AtomicU64,
+    /// The CPU, and above it the number of those who have the gate up. Written by: those who raise
+    /// and lower. Read by: sequences. Publishes: the steps that were made while it was up.
+    station: AtomicU64,
+    /// Some if the word belongs to a CPU.
+    machine: Option<Machine>,
+}
+
+impl Gates {
+    /// For words of `nr_cpus` CPUs; in the atomic regime if the restartable one is not possible.
+    ///
+    /// # Panics
+    ///
+    /// When `nr_cpus` does not fit 31 bits.
+    pub(crate) fn new(regime: Regime, nr_cpus: usize) -> Self {
+        let nr_cpus = i32::try_from(nr_cpus).expect("a machine has less than 2^31 CPUs");
+        Self {
+            machine: Machine::find(regime),
+            nr_cpus: nr_cpus.cast_unsigned(),
+        }
+    }
+
+    pub(crate) fn regime(self) -> Regime {
+        match self.machine {
+            Some(_) => Regime::Restartable,
+            None => Regime::Atomic,
+        }
+    }
+
+    /// Words that an object has: one for each CPU, and in the restartable regime the extra one.
+    pub(crate) fn nr_words(self) -> usize {
+        self.nr_cpus as usize + usize::from(self.machine.is_some())
+    }
+
+    /// Number of the extra word.
+    pub(crate) fn extra(self) -> Option<usize> {
+        self.machine.map(|_| self.nr_cpus as usize)
+    }
+
+    /// Number of the word to step: of the CPU that the thread seems to run on, or the extra one.
+    #[inline]
+    pub(crate) fn here(self) -> usize {
+        match self.machine {
+            Some(machine) => machine.cpu().min(self.nr_cpus) as usize,
+            None => current_cpu().index() % self.nr_cpus as usize,
+        }
+    }
+
+    /// Word number `index` of an object, holding `value`.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such word.
+    pub(crate) fn word(self, index: usize, value: u64) -> Gated {
+        assert!(index < self.nr_words(), "there is no word {index}");
+        let is_extra = index == self.nr_cpus as usize;
+        Gated {
+            word: AtomicU64::new(value),
+            station: AtomicU64::new(index as u64),
+            machine: self.machine.filter(|_| !is_extra),
+        }
+    }
+}
+
+impl Gated {
+    /// The value. Loads of several words by one thread are in the order of the program.
+    #[inline]
+    pub(crate) fn load(&self) -> u64 {
+        // Pairs with the compare-and-exchanges and the sequences. SeqCst: users look at many words
+        // and need one order of them all; on x86-64 it is a plain load.
+        self.word.load(Ordering::SeqCst)
+    }
+
+    /// Moves the word by `step`; `Ok` holds the value before, `Err` the value that `step` refused.
+    ///
+    /// # Cost
+    ///
+    /// On the word's CPU, a plain store. From another one, a membarrier and three locked
+    /// instructions. Where the word belongs to no CPU, one locked instruction.
+    ///
+    /// Progress: a compare-and-exchange fails only because another one succeeded, or spuriously;
+    /// sequences are tried a fixed number of times.
+    #[inline]
+    pub(crate) fn step(&self, step: impl Fn(u64) -> Option<u64>) -> Result<u64, u64> {
+        self.step_delayed::<0>(step)
+    }
+
+    /// Moves the word by `step` if `step` does not refuse, the thread runs on the word's CPU, the gate
+    /// is down and nothing interrupts: the plain store alone. Whether it was moved.
+    #[inline]
+    pub(crate) fn try_step(&self, step: impl FnOnce(u64) -> Option<u64>) -> bool {
+        // Relaxed: the sequence loads it again, and on x86-64 that acquires.
+        let old = self.word.load(Ordering::Relaxed);
+        let (Some(machine), Some(new)) = (self.machine, step(old)) else {
+            return false;
+        };
+        machine.try_store::<0>(self, old, new)
+    }
+
+    /// As [`step`](Self::step), with `DELAY` turns of a loop at each point where being interrupted
+    /// must restart the sequence.
+    #[inline]
+    fn step_delayed<const DELAY: u32>(
+        &self,
+        step: impl Fn(u64) -> Option<u64>,
+    ) -> Result<u64, u64> {
+        let old = self.load();
+        let new = step(old).ok_or(old)?;
+        match self.machine {
+            Some(machine) if machine.try_store::<DELAY>(self, old, new) => Ok(old),
+            _ => self.step_slowly(&step),
+        }
+    }
+
+    /// As [`step`](Self::step), and whatever the thread loads afterwards is loaded after the step is
+    /// visible to all.
+    pub(crate) fn step_fenced(&self, step: impl Fn(u64) -> Option<u64>) -> Result<u64, u64> {
+        let stepped = self.step(step);
+        // Pairs with the locked instruction or fence of whoever stores first and then looks at the
+        // word. SeqCst: acquire and release order no store before a load.
+        fence(Ordering::SeqCst);
+        stepped
+    }
+
+    /// As [`step`](Self::step) if that needs no membarrier, else `None`.
+    pub(crate) fn step_near(&self, step: &dyn Fn(u64) -> Option<u64>) -> Option<Result<u64, u64>> {
+        let Some((machine, owner)) = self.owner() else {
+            return Some(self.exchange(step));
+        };
+        for _ in 0..RETRIES_MAX {
+            let old = self.load();
+            let Some(new) = step(old) else {
+                return Some(Err(old));
+            };
+            match machine.attempt_exchange(self, owner, old, new) {
+                Attempt::Committed { new: seen, .. } if seen.cast_unsigned() == old => {
+                    return Some(Ok(old));
+                }
+                Attempt::Committed { .. } | Attempt::Aborted => {}
+                Attempt::Elsewhere | Attempt::Refused => return None,
+            }
+        }
+        None
+    }
+
+    /// What follows when the plain store could not be made.
+    #[cold]
+    #[inline(never)]
+    fn step_slowly(&self, step: &dyn Fn(u64) -> Option<u64>) -> Result<u64, u64> {
+        if let Some(stepped) = self.step_near(step) {
+            return stepped;
+        }
+        let raised = Raised::new(std::iter::once(self));
+        let mut open = raised.words();
+        open.next().expect("one word was raised").step(step)
+    }
+
+    fn exchange(&self, step: &dyn Fn(u64) -> Option<u64>) -> Result<u64, u64> {
+        let mut old = self.load();
+        loop {
+            let new = step(old).ok_or(old)?;
+            // Pairs with `load` and with itself. SeqCst as there, and it is a full fence.
+            let (success, failure) = (Ordering::SeqCst, Ordering::SeqCst);
+            match self.word.compare_exchange_weak(old, new, success, failure) {
+                Ok(_) => return Ok(old),
+                Err(seen) => old = seen,
+            }
+        }
+    }
+
+    /// The CPU that the word belongs to, of which machine.
+    fn owner(&self) -> Option<(Machine, CpuId)> {
+        // Relaxed: this half of the station never changes.
+        let station = self.station.load(Ordering::Relaxed);
+        let cpu = u32::try_from(station % ONE_GATE).expect("the lower half");
+        self.machine.map(|machine| (machine, CpuId(cpu)))
+    }
+
+    fn raise(&self) {
+        // Pairs with the sequence's look at the station. SeqCst: it is visible before the membarrier
+        // that follows; a release would not be ordered with it.
+        self.station.fetch_add(ONE_GATE, Ordering::SeqCst);
+    }
+
+    fn lower(&self) {
+        // Pairs with the sequence's look at the station: who finds the gate down sees the steps that
+        // were made while it was up. SeqCst for uniformity; a release would do.
+        let before = self.station.fetch_sub(ONE_GATE, Ordering::SeqCst);
+        debug_assert!(before >= ONE_GATE, "a gate was lowered twice");
+    }
+}
+
+#[cfg_attr(
+    any(not(target_arch = "x86_64"), not(target_os = "linux"), loom, miri),
+    expect(dead_code, reason = "read by the sequence, which this system lacks")
+)]
+impl Gated {
+    /// Where the sequences find the station.
+    pub(super) const STATION_AT: usize = offset_of!(Self, station);
+}
+
+/// Words whose gates are up, until this is dropped.
+#[must_use]
+pub(crate) struct Raised<'a, I: Iterator<Item = &'a Gated> + Clone> {
+    words: I,
+}
+
+impl<'a, I: Iterator<Item = &'a Gated> + Clone> Raised<'a, I> {
+    /// Raises the gates of `words`, which must be the same each time they are gone through.
+    ///
+    /// # Cost
+    ///
+    /// A locked instruction for each, and if any belongs to a CPU, one membarrier: it interrupts
+    /// the CPU if there is only one, else every CPU that runs a thread of this process.
+    pub(crate) fn new(words: I) -> Self {
+        words.clone().for_each(Gated::raise);
+        let mut owners = words.clone().filter_map(Gated::owner);
+        if let Some((machine, cpu)) = owners.next() {
+            if owners.all(|(_, other)| other == cpu) {
+                machine.restart_others_on(cpu);
+            } else {
+                machine.restart_others();
+            }
+        }
+        Self { words }
+    }
+
+    /// The words, in order, to be stepped.
+    pub(crate) fn words<'s>(&'s self) -> impl Iterator<Item = Open<'s>> {
+        // Not `'a`: open no longer than the gate is up.
+        let open = |word: &'a Gated| -> Open<'s> { Open(word) };
+        self.words.clone().map(open)
+    }
+}
+
+impl<'a, I: Iterator<Item = &'a Gated> + Clone> Drop for Raised<'a, I> {
+    fn drop(&mut self) {
+        for word in self.words.clone() {
+            word.lower();
+        }
+    }
+}
+
+/// A word whose gate is up.
+pub(crate) struct Open<'a>(&'a Gated);
+
+impl Open<'_> {
+    /// As [`Gated::step`].
+    pub(crate) fn step(&self, step: &dyn Fn(u64) -> Option<u64>) -> Result<u64, u64> {
+        self.0.exchange(step)
+    }
+}
+
+/// Where sequences run.
+#[cfg(not(loom))]
+#[derive(Clone, Copy)]
+struct Machine(Area);
+
+#[cfg(not(loom))]
+impl Machine {
+    fn find(regime: Regime) -> Option<Self> {
+        let area = Writer::new(regime).area;
+        area.filter(|area| area.can_restart_others()).map(Self)
+    }
+
+    /// The CPU that the thread seems to run on; no CPU's number if it is not registered.
+    #[inline]
+    fn cpu(self) -> u32 {
+        self.0.cpu().map_or(NOBODY, |cpu| cpu.0)
+    }
+
+    #[inline]
+    fn try_store<const DELAY: u32>(self, word: &Gated, old: u64, new: u64) -> bool {
+        // SAFETY: the word lives as long as the reference. Other writers exchange it atomically:
+        // in sequences of its own CPU, or with the gate up and after the membarrier of `Raised`.
+        unsafe { self.0.try_store::<DELAY>(word, old, new) }
+    }
+
+    fn attempt_exchange(self, word: &Gated, owner: CpuId, old: u64, new: u64) -> Attempt {
+        let cell = std::ptr::from_ref(&word.word).cast();
+        // SAFETY: the cell is an atomic that lives as long as the reference.
+        unsafe { self.0.attempt_exchange(cell, owner, old, new) }
+    }
+
+    fn restart_others_on(self, cpu: CpuId) {
+        self.0.restart_others_on(cpu);
+    }
+
+    fn restart_others(self) {
+        self.0.restart_others();
+    }
+}
+
+impl fmt::Debug for Gates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gates")
+            .field("regime", &self.regime())
+            .field("nr_cpus", &self.nr_cpus)
+            .finish()
+    }
+}
+
+impl fmt::Debug for Gated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gated")
+            .field("word", &self.load())
+            .field("owner", &self.owner().map(|(_, cpu)| cpu))
+            .finish()
+    }
+}

@@ -1,0 +1,182 @@
+//! Steps on the own CPU and from afar, interrupted at the worst moments.
+
+use super::*;
+use crate::percpu::harness::{allowed_cpus, run_on, run_unregistered, skipped, while_moved_around};
+use crate::sync::atomic::AtomicBool;
+use crate::sync::thread;
+use crate::topology::Topology;
+
+/// Turns of the loops inside the sequence: most interruptions hit it then.
+const DELAY: u32 = 3_000;
+
+/// Words of this machine's CPUs, in the restartable regime.
+fn this_machine() -> Option<(Gates, Vec<Gated>)> {
+    let gates = Gates::new(Regime::Restartable, Topology::detect().nr_cpus());
+    if gates.machine.is_none() {
+        skipped("no sequences here that other CPUs can restart");
+        return None;
+    }
+    Some((gates, words_of(gates)))
+}
+
+fn words_of(gates: Gates) -> Vec<Gated> {
+    (0..gates.nr_words())
+        .map(|index| gates.word(index, 0))
+        .collect()
+}
+
+/// Takes everything out of a word.
+fn taken(word: u64) -> Option<u64> {
+    (word > 0).then_some(0)
+}
+
+/// What 6 threads have put into the words of their CPUs, one at a time, while `take` emptied all
+/// words again and again; and what it took.
+fn put_among(gates: Gates, words: &[Gated], take: impl Fn() -> u64 + Sync) -> (u64, u64) {
+    const PUTS: u64 = 2_000;
+    const THREADS: u64 = 6;
+    let is_over = AtomicBool::new(false);
+    let taken = thread::scope(|scope| {
+        let thief = scope.spawn(|| {
+            let mut sum = 0;
+            // Relaxed: ends the loop, and publishes nothing.
+            while !is_over.load(Ordering::Relaxed) {
+                sum += take();
+                thread::yield_now();
+            }
+            sum
+        });
+        while_moved_around(THREADS, |_| {
+            for _ in 0..PUTS {
+                let word = &words[gates.here()];
+                let put = word.step_delayed::<DELAY>(|word| Some(word + 1));
+                assert!(put.is_ok());
+            }
+        });
+        // Relaxed: as above.
+        is_over.store(true, Ordering::Relaxed);
+        thief.join().expect("the thief panicked")
+    });
+    let left: u64 = words.iter().map(Gated::load).sum();
+    (THREADS * PUTS, taken + left)
+}
+
+// Goal: steps from afar, one by one and in batches, meet no sequence half-way.
+// Method: threads that spend most of their time between looking at gate and word and storing; what
+// was put into the words is what was taken out, none lost and none twice.
+#[test]
+fn steps_from_afar_meet_no_sequence_half_way() {
+    let Some((gates, words)) = this_machine() else {
+        return;
+    };
+    let one_by_one = || words.iter().filter_map(|word| word.step(taken).ok()).sum();
+    let batched = || {
+        let raised = Raised::new(words.iter());
+        raised
+            .words()
+            .filter_map(|open| open.step(&taken).ok())
+            .sum()
+    };
+    let (put, found) = put_among(gates, &words, one_by_one);
+    assert_eq!(found, put);
+    words.iter().for_each(|word| _ = word.step(taken));
+    let (put, found) = put_among(gates, &words, batched);
+    assert_eq!(found, put);
+    assert!(
+        words
+            .iter()
+            .all(|word| word.station.load(Ordering::Relaxed) < ONE_GATE)
+    );
+}
+
+// Goal: that traffic finds a gate that stops nobody.
+// Method: the same, exchanging from wherever the thief is, without gate or membarrier.
+#[test]
+fn the_same_traffic_finds_exchanges_without_a_gate() {
+    for _ in 0..50 {
+        let Some((gates, words)) = this_machine() else {
+            return;
+        };
+        let ungated = || {
+            words
+                .iter()
+                .filter_map(|word| word.exchange(&taken).ok())
+                .sum()
+        };
+        let (put, found) = put_among(gates, &words, ungated);
+        if found != put {
+            return;
+        }
+    }
+    panic!("no exchange ever met a sequence half-way");
+}
+
+// Goal: that traffic finds a gate that is raised without a membarrier.
+// Method: as above, with the gate up during the exchange.
+#[test]
+fn the_same_traffic_finds_gates_without_a_membarrier() {
+    for _ in 0..50 {
+        let Some((gates, words)) = this_machine() else {
+            return;
+        };
+        let unstopped = || {
+            let take = |word: &Gated| {
+                word.raise();
+                let taken = word.exchange(&taken);
+                word.lower();
+                taken.ok()
+            };
+            words.iter().filter_map(take).sum()
+        };
+        let (put, found) = put_among(gates, &words, unstopped);
+        if found != put {
+            return;
+        }
+    }
+    panic!("no exchange ever met a sequence half-way");
+}
+
+// Goal: while a gate is up its CPU goes on, also beside steps from afar. Method: hold it up, and step
+// from the own CPU, from others, and from a thread without rseq.
+#[test]
+fn a_raised_gate_stops_nobody() {
+    let Some((gates, words)) = this_machine() else {
+        return;
+    };
+    let add = |word: &Gated| word.step(|word| Some(word + 1)).is_ok();
+    for cpu in allowed_cpus() {
+        let word = &words[cpu.index()];
+        let raised = Raised::new(std::iter::once(word));
+        for stepper in allowed_cpus() {
+            assert!(run_on(stepper, || add(word)));
+        }
+        let unregistered = run_unregistered(|| (add(word), gates.here()));
+        if let Some((is_added, here)) = unregistered {
+            assert!(is_added);
+            assert_eq!(here, gates.nr_words() - 1, "the extra word");
+        }
+        drop(raised);
+        assert!(run_on(cpu, || word.step_near(&|_| Some(0)).is_some()));
+        for other in allowed_cpus().into_iter().filter(|other| *other != cpu) {
+            let near = run_on(other, || word.step_near(&|_| Some(7)));
+            assert_eq!(near, None);
+        }
+        assert_eq!(word.load(), 0);
+    }
+}
+
+// Goal: a refused step changes nothing and tells what it saw; a step tells what was before. Both
+// regimes, own words and the extra one.
+#[test]
+fn a_step_tells_what_was_before() {
+    for regime in [Regime::Restartable, Regime::Atomic] {
+        let gates = Gates::new(regime, Topology::detect().nr_cpus());
+        for word in words_of(gates) {
+            assert_eq!(word.step(|word| word.checked_sub(1)), Err(0));
+            assert_eq!(word.step(|word| Some(word + 5)), Ok(0));
+            assert_eq!(word.step_fenced(|word| Some(word * 2)), Ok(5));
+            assert_eq!(word.step(|_| None), Err(10));
+            assert_eq!(word.load(), 10);
+        }
+    }
+}

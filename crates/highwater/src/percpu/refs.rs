@@ -1,0 +1,412 @@
+//! References that are counted for each CPU, and in one place after the owner is gone.
+//!
+//! An `Arc` writes one count at each clone and drop, whichever CPU they are on. What is kept alive by
+//! handles that come and go on all CPUs, such as a tree of groups by the charges to it, is better
+//! served by a count for each CPU. Such counts cannot tell when their sum becomes zero, and need not
+//! as long as somebody, the *owner*, keeps the value anyway.
+//!
+//! ```text
+//! counts[cpu] = references made here - references dropped here, and whether it is closed
+//! central     = BIAS                              while the owner lives
+//!             = references                        afterwards
+//! ```
+//!
+//! **Invariant.** While the owner lives, `sum(counts)` is the number of references, and the value
+//! stays. The owner's end closes each count, and adds their sum, less the bias, to `central`;
+//! whoever finds a count closed counts in `central`. So at each moment the counts that are not closed, and
+//! `central` less what is left of the bias and of closed counts not added yet, sum to the number of references.
+//! The bias is more than there can be references, so that `central` reaches zero once: when the
+//! owner is gone and no reference is left. Who brings it there frees the value.
+//!
+//! **Orderings.** A count is stepped as any [`Gated`] word: a plain store on its own CPU, which
+//! releases what its thread did with the value. The owner closes it by a locked instruction after a
+//! membarrier, which acquires that; `central` is acquired and released by each step.
+//!
+//! Source: the kernel's `percpu_ref` (`lib/percpu-refcount.c`): mode switch, bias.
+//! Deviation: it switches after a grace period; here a step compares with the closed bit, and a
+//! membarrier is all the waiting there is.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::ptr::NonNull;
+
+use super::{Gated, Gates, Raised};
+use crate::sync::atomic::{AtomicI64, Ordering};
+
+/// Set in a count that is closed; the count itself is above.
+const CLOSED: u64 = 1;
+/// More references than there can be: each takes at least a byte of the address space.
+const BIAS: i64 = 1 << 62;
+
+struct Inner<T> {
+    gates: Gates,
+    counts: Box<[Gated]>,
+    /// Written by: the owner's end; references made and dropped after that (all by addition).
+    /// Read by: the same. Publishes: that the value is used no more.
+    central: AtomicI64,
+    value: T,
+}
+
+/// Keeps a value as long as it lives; references to it may live longer.
+pub(crate) struct PercpuOwner<T> {
+    inner: NonNull<Inner<T>>,
+    /// Drops a `T`.
+    owns: PhantomData<Inner<T>>,
+}
+
+/// A reference to the value of a [`PercpuOwner`]. Cloning and dropping it writes a count of the CPU.
+pub(crate) struct PercpuRef<T> {
+    inner: NonNull<Inner<T>>,
+    /// Drops a `T`, if it is the last.
+    owns: PhantomData<Inner<T>>,
+}
+
+/// A reference to a part of the value of a [`PercpuOwner`].
+pub(crate) struct PercpuView<T, U> {
+    whole: PercpuRef<T>,
+    /// Borrowed from the value, which stays where it is while `whole` lives.
+    part: NonNull<U>,
+}
+
+impl<T> PercpuOwner<T> {
+    /// Owns `value`; references are counted in words of `gates`.
+    pub(crate) fn new(gates: Gates, value: T) -> Self {
+        let counts = (0..gates.nr_words()).map(|index| gates.word(index, 0));
+        let inner = Box::new(Inner {
+            gates,
+            counts: counts.collect(),
+            central: AtomicI64::new(BIAS),
+            value,
+        });
+        Self {
+            inner: NonNull::from(Box::leak(inner)),
+            owns: PhantomData,
+        }
+    }
+
+    /// Another reference.
+    #[inline]
+    pub(crate) fn reference(&self) -> PercpuRef<T> {
+        PercpuRef::to(self.inner())
+    }
+
+    #[inline]
+    fn inner(&self) -> &Inner<T> {
+        // SAFETY: `new` made it from a box, and it is freed only after the owner's end.
+        unsafe { self.inner.as_ref() }
+    }
+}
+
+impl<T> Drop for PercpuOwner<T> {
+    fn drop(&mut self) {
+        let inner = self.inner();
+        let raised = Raised::new(inner.counts.iter());
+        let mut sum = 0_i64;
+        for open in raised.words() {
+            let closed = open.step(&|count| Some(count | CLOSED));
+            let count = closed.expect("closing is never refused");
+            sum += count.cast_signed() >> 1;
+        }
+        drop(raised);
+        inner.add_central(sum - BIAS);
+    }
+}
+
+impl<T> Inner<T> {
+    /// Counts a reference more or less.
+    #[inline]
+    fn add(&self, delta: i64) {
+        let count = &self.counts[self.gates.here()];
+        if !count.try_step(|count| added(count, delta)) {
+            self.add_slowly(count, delta);
+        }
+    }
+
+    /// What follows when a plain store was not possible. A reference that is dropped must not touch
+    /// the counts once it has been taken away; so it raises no gate, and counts in the extra word.
+    #[inline(never)]
+    fn add_slowly(&self, count: &Gated, delta: i64) {
+        let extra = self.gates.extra().map(|extra| &self.counts[extra]);
+        let stepped = extra
+            .unwrap_or(count)
+            .step_near(&|count| added(count, delta));
+        match stepped.expect("no CPU owns the extra word, or words of the atomic regime") {
+            Ok(_) => {}
+            Err(_) => self.add_central(delta),
+        }
+    }
+
+    /// Counts in one place; frees the value if nobody refers to it any more. The caller's own
+    /// reference, or ownership, is among those taken away, or there are others.
+    fn add_central(&self, delta: i64) {
+        // AcqRel. Pairs with itself: who frees the value comes after all that others did with it.
+        let before = self.central.fetch_add(delta, Ordering::AcqRel);
+        let after = before.wrapping_add(delta);
+        debug_assert!(after >= 0, "more references were dropped than made");
+        if after == 0 {
+            let inner = NonNull::from(self);
+            // SAFETY: it came from a box in `PercpuOwner::new`. The owner is gone and no reference is
+            // left, by the invariant: nobody uses it, and nobody else comes here.
+            drop(unsafe { Box::from_raw(inner.as_ptr()) });
+        }
+    }
+}
+
+/// The count after `delta`, unless it is closed.
+#[inline]
+fn added(count: u64, delta: i64) -> Option<u64> {
+    let is_open = count & CLOSED == 0;
+    is_open.then(|| count.wrapping_add_signed(delta << 1))
+}
+
+impl<T> PercpuRef<T> {
+    #[inline]
+    fn to(inner: &Inner<T>) -> Self {
+        inner.add(1);
+        Self {
+            inner: NonNull::from(inner),
+            owns: PhantomData,
+        }
+    }
+
+    /// A reference to the part of the value that `find` finds.
+    #[inline]
+    pub(crate) fn view<U>(self, find: impl for<'a> FnOnce(&'a T) -> &'a U) -> PercpuView<T, U> {
+        let part = NonNull::from(find(&self));
+        PercpuView { whole: self, part }
+    }
+}
+
+impl<T> Clone for PercpuRef<T> {
+    #[inline]
+    fn clone(&self) -> Self {
+        // SAFETY: this reference is counted, so that the value is not freed.
+        Self::to(unsafe { self.inner.as_ref() })
+    }
+}
+
+impl<T> Drop for PercpuRef<T> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: this reference is counted, so that the value is not freed before it is taken away.
+        unsafe { self.inner.as_ref() }.add(-1);
+    }
+}
+
+impl<T, U> PercpuView<T, U> {
+    /// The whole value.
+    #[inline]
+    pub(crate) fn whole(&self) -> &T {
+        &self.whole
+    }
+
+    /// A reference to a part of the part.
+    #[inline]
+    pub(crate) fn narrow<V>(&self, find: impl for<'a> FnOnce(&'a U) -> &'a V) -> PercpuView<T, V> {
+        PercpuView {
+            part: NonNull::from(find(self)),
+            whole: self.whole.clone(),
+        }
+    }
+
+    /// Refers to another part of the value from now on.
+    #[inline]
+    pub(crate) fn turn(&mut self, find: impl for<'a> FnOnce(&'a T) -> &'a U) {
+        self.part = NonNull::from(find(&self.whole));
+    }
+}
+
+impl<T> Deref for PercpuOwner<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.inner().value
+    }
+}
+
+impl<T> Deref for PercpuRef<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: this reference is counted, so that the value is not freed.
+        let inner = unsafe { self.inner.as_ref() };
+        &inner.value
+    }
+}
+
+impl<T, U> Deref for PercpuView<T, U> {
+    type Target = U;
+
+    #[inline]
+    fn deref(&self) -> &U {
+        // SAFETY: `find` was given the value for any lifetime, so that what it returned is valid as
+        // long as the value is borrowed. Until it is freed, which `whole` prevents, there are shared
+        // borrows only, and it does not move.
+        unsafe { self.part.as_ref() }
+    }
+}
+
+impl<T, U> Clone for PercpuView<T, U> {
+    #[inline]
+    fn clone(&self) -> Self {
+        Self {
+            whole: self.whole.clone(),
+            part: self.part,
+        }
+    }
+}
+
+// SAFETY: the owner gives any thread shared references, and the last one of them drops the value
+// on whichever thread it is.
+unsafe impl<T: Send + Sync> Send for PercpuOwner<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Sync for PercpuOwner<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Send for PercpuRef<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Sync for PercpuRef<T> {}
+// SAFETY: as above; of the part it hands out shared references only.
+unsafe impl<T: Send + Sync, U: Sync> Send for PercpuView<T, U> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync, U: Sync> Sync for PercpuView<T, U> {}
+
+impl<T: fmt::Debug> fmt::Debug for PercpuOwner<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PercpuOwner").field(&**self).finish()
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for PercpuRef<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PercpuRef").field(&**self).finish()
+    }
+}
+
+impl<T, U: fmt::Debug> fmt::Debug for PercpuView<T, U> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PercpuView").field(&**self).finish()
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom {
+    use super::*;
+    use crate::percpu::Regime;
+    use crate::sync::atomic::AtomicU64;
+    use crate::sync::{Arc, thread};
+
+    /// Counts how often it is dropped.
+    struct Noted(Arc<AtomicU64>);
+
+    impl Drop for Noted {
+        fn drop(&mut self) {
+            // Relaxed: read after the threads have ended, or as a lower bound.
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    // Goal: the value is dropped once, and not before the owner and every reference. Method: the owner
+    // ends while one thread clones and drops, and another drops; all interleavings of the counts.
+    #[test]
+    fn the_value_goes_with_the_last_of_all() {
+        ::loom::model(|| {
+            let drops = Arc::new(AtomicU64::new(0));
+            let gates = Gates::new(Regime::Atomic, 1);
+            let owner = PercpuOwner::new(gates, Noted(Arc::clone(&drops)));
+            let (one, two) = (owner.reference(), owner.reference());
+            let cloner = thread::spawn(move || {
+                let clone = one.clone();
+                drop(one);
+                // Relaxed: nothing was dropped in this thread's past.
+                assert_eq!(clone.0.load(Ordering::Relaxed), 0);
+            });
+            let dropper = thread::spawn(move || drop(two));
+            drop(owner);
+            cloner.join().expect("the model's thread ends");
+            dropper.join().expect("the model's thread ends");
+            // Relaxed: the threads have ended.
+            assert_eq!(drops.load(Ordering::Relaxed), 1);
+        });
+    }
+}
+
+#[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
+mod tests {
+    use super::*;
+    use crate::percpu::Regime;
+    use crate::percpu::harness::while_moved_around;
+    use crate::sync::atomic::AtomicU64;
+    use crate::sync::{Arc, LockClass, Mutex, Rank};
+    use crate::topology::Topology;
+
+    static STOCK: LockClass = LockClass::new("references of a test", Rank::Leaf);
+
+    /// Counts how often it is dropped, and has a part.
+    struct Noted(Arc<AtomicU64>, [u64; 2]);
+
+    impl Drop for Noted {
+        fn drop(&mut self) {
+            // Relaxed: read after the threads have ended, or where nothing else happens.
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    // Goal: references that are made on one CPU and dropped on another keep the value until the last one,
+    // whether that goes before the owner or after. Method: six threads that are moved around clone and
+    // drop references of a common stock, in the middle of which the owner ends.
+    #[test]
+    fn references_on_all_cpus_keep_the_value() {
+        for regime in [Regime::Restartable, Regime::Atomic] {
+            let drops = Arc::new(AtomicU64::new(0));
+            let gates = Gates::new(regime, Topology::detect().nr_cpus());
+            let owner = PercpuOwner::new(gates, Noted(Arc::clone(&drops), [3, 5]));
+            let stock = Mutex::new(&STOCK, vec![owner.reference(); 100]);
+            let owner = Mutex::new(&STOCK, Some(owner));
+            while_moved_around(6, |thread| {
+                let mut random = crate::seed::rng(thread);
+                for nth in 0..5_000 {
+                    let mut stock = stock.lock();
+                    let at = random.usize(..stock.len());
+                    if random.bool() || stock.len() == 1 {
+                        let clone = stock[at].clone();
+                        stock.push(clone);
+                    } else {
+                        let taken = stock.swap_remove(at);
+                        drop(stock);
+                        assert_eq!(taken.clone().view(|noted| &noted.1[1]).pow(2), 25);
+                    }
+                    if thread == 0 && nth == 2_500 {
+                        drop(owner.lock().take());
+                    }
+                }
+            });
+            // Relaxed: the threads have ended.
+            assert_eq!(drops.load(Ordering::Relaxed), 0, "{regime:?}");
+            drop(stock);
+            // Relaxed: as above.
+            assert_eq!(drops.load(Ordering::Relaxed), 1, "{regime:?}");
+        }
+    }
+
+    // Goal: with no reference left, the value goes with the owner.
+    #[test]
+    fn the_owner_may_be_the_last() {
+        let drops = Arc::new(AtomicU64::new(0));
+        let gates = Gates::new(Regime::Atomic, 3);
+        let owner = PercpuOwner::new(gates, Noted(Arc::clone(&drops), [3, 5]));
+        let mut view = owner.reference().view(|noted| &noted.1[0]);
+        view.turn(|noted| &noted.1[1]);
+        assert_eq!((*view, view.whole().1[0]), (5, 3));
+        view.turn(|noted| &noted.1[0]);
+        assert_eq!(*view.narrow(|three| three).clone(), 3);
+        drop(view);
+        // Relaxed: nothing else happens.
+        assert_eq!(drops.load(Ordering::Relaxed), 0);
+        drop(owner);
+        // Relaxed: as above.
+        assert_eq!(drops.load(Ordering::Relaxed), 1);
+    }
+}
