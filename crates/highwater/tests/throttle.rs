@@ -130,6 +130,7 @@ fn who_asked_sleeps_until_the_group_is_back() {
     let begun = Instant::now();
     let more = tenant.charge(pages(64)).unwrap();
     assert!(begun.elapsed() >= ms(262), "{:?}", begun.elapsed());
+    assert!(tenant.pressure().some.total_us >= 262_000, "a stall");
     assert_eq!(more.throttle_delay(), Duration::ZERO);
     drop((base, more));
     let is_early = (0..5).any(|_| {

@@ -82,7 +82,7 @@ pub use limits::{GroupEvents, Limits};
 pub use node::GroupNode;
 pub use oom::LeafGroup;
 pub use peak::PeakWatch;
-pub use pressure::{Change, Percent, Pressure, StallMeter, Stalls};
+pub use pressure::{Change, Percent, StallMeter, StallTime, Stalls};
 pub use protection::{Depth, Exposure, Protection};
 pub use stat::{FlushCounts, StatItem, StatRead, Stats, Tolerance};
 pub use throttle::{OverHigh, Refilled};

@@ -14,6 +14,7 @@ use super::escrow::take;
 use super::judge::Account;
 use super::limits::{Events, Limits, Settings};
 use super::peak::Watches;
+use super::pressure::LazyMeter;
 use super::slot::{Actor, Slot};
 use super::stat::Stat;
 use super::throttle::Refilled;
@@ -28,6 +29,7 @@ pub(super) struct Meta {
     pub(super) depth: u32,
     pub(super) settings: Settings,
     pub(super) events: Events,
+    pub(super) meter: LazyMeter,
     pub(super) peaks: Watches,
     pub(super) stat: Arc<Stat>,
     /// Written by: whoever sets it. Read by: selection, and the creation of a child. Publishes:
@@ -48,6 +50,7 @@ impl Meta {
             depth: 0,
             settings: Settings::new(Limits::default()),
             events: Events::default(),
+            meter: LazyMeter::default(),
             peaks: Watches::new(),
             stat: Stat::root(nr_cpus),
             oom_score_adj: AtomicI64::new(0),
@@ -70,6 +73,7 @@ impl Meta {
             depth: parent.depth + 1,
             settings: Settings::new(limits),
             events: Events::default(),
+            meter: LazyMeter::default(),
             peaks: Watches::new(),
             stat: parent.stat.child(),
             oom_score_adj: AtomicI64::new(parent.oom_score_adj().get().into()),

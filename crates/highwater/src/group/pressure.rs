@@ -20,10 +20,18 @@
 //! Source: the kernel's pressure stall information (kernel/sched/psi.c, `avgs_work`, and its loadavg
 //! arithmetic): 2 s windows, 11 fraction bits, factors 1677, 1981, 2034 of 2048. Deviation: one state
 //! for a group instead of one for each CPU; a window that was missed is credited with its own stalls, not with none.
-//! Deviation: which threads work for a group is known only as far as they say so.
+//! Deviation: which threads work for a group is known only as far as they say so, while the kernel knows
+//! every task; so *full* is what it would be if all that are known were all there are, and equals *some* where
+//! none is known. Deviation: waiting for a page of the working set to be read in again is no stall.
 
 use std::fmt;
 use std::time::Duration;
+
+use crate::sync::{LockClass, Mutex, OnceLock, Rank};
+
+use super::node::GroupNode;
+
+static STALLS: LockClass = LockClass::new("stalls", Rank::Leaf);
 
 /// Fraction bits of an average.
 const FRACTION_BITS: u32 = 11;
@@ -65,7 +73,7 @@ impl serde::Serialize for Percent {
 /// Time lost, as one line of `/proc/pressure/memory` says it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
-pub struct Stalls {
+pub struct StallTime {
     /// Share of the last 10 seconds, in percent.
     pub avg10: Percent,
     /// Share of the last 60 seconds, in percent.
@@ -81,14 +89,14 @@ pub struct Stalls {
 /// Shown as the kernel shows `memory.pressure`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
-pub struct Pressure {
+pub struct Stalls {
     /// While at least one thread stalled.
-    pub some: Stalls,
+    pub some: StallTime,
     /// While in addition no thread known to work for the group could go on.
-    pub full: Stalls,
+    pub full: StallTime,
 }
 
-impl fmt::Display for Stalls {
+impl fmt::Display for StallTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             avg10,
@@ -103,7 +111,7 @@ impl fmt::Display for Stalls {
     }
 }
 
-impl fmt::Display for Pressure {
+impl fmt::Display for Stalls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "some {}", self.some)?;
         write!(f, "full {}", self.full)
@@ -170,28 +178,29 @@ impl StallMeter {
     /// Counts what happens to one thread at `now`. A `now` before one that the meter has seen counts as
     /// that one: threads read the clock before they get here.
     ///
-    /// # Panics
-    ///
-    /// When a thread ends what none has begun.
+    /// What ends without having begun is not counted.
     pub fn change(&mut self, change: Change, now: Duration) {
         self.advance(now);
-        let (working, stalled) = match change {
-            Change::Enter => (Some(self.nr_working + 1), Some(self.nr_stalled)),
-            Change::Leave => (self.nr_working.checked_sub(1), Some(self.nr_stalled)),
-            Change::Stall => (self.nr_working.checked_sub(1), Some(self.nr_stalled + 1)),
-            Change::Resume => (Some(self.nr_working + 1), self.nr_stalled.checked_sub(1)),
-            Change::StallFromOutside => (Some(self.nr_working), Some(self.nr_stalled + 1)),
-            Change::ResumeOutside => (Some(self.nr_working), self.nr_stalled.checked_sub(1)),
-        };
-        self.nr_working = working.expect("a thread ends what it has begun");
-        self.nr_stalled = stalled.expect("a thread ends what it has begun");
+        match change {
+            Change::Enter => self.nr_working += 1,
+            Change::Leave => self.nr_working = self.nr_working.saturating_sub(1),
+            Change::Stall | Change::StallFromOutside => self.nr_stalled += 1,
+            Change::Resume | Change::ResumeOutside => {
+                self.nr_stalled = self.nr_stalled.saturating_sub(1);
+            }
+        }
+        match change {
+            Change::Stall => self.nr_working = self.nr_working.saturating_sub(1),
+            Change::Resume => self.nr_working += 1,
+            _ => {}
+        }
     }
 
     /// Time lost up to `now`.
     #[must_use]
-    pub fn read(&mut self, now: Duration) -> Pressure {
+    pub fn read(&mut self, now: Duration) -> Stalls {
         self.advance(now);
-        Pressure {
+        Stalls {
             some: self.some.read(),
             full: self.full.read(),
         }
@@ -249,17 +258,65 @@ impl Lost {
         }
     }
 
-    fn read(&self) -> Stalls {
+    fn read(&self) -> StallTime {
         let [avg10, avg60, avg300] = self.averages.map(|average| {
             let hundredths = average * 100 / ONE;
             Percent(u32::try_from(hundredths).unwrap_or(u32::MAX))
         });
-        Stalls {
+        StallTime {
             avg10,
             avg60,
             avg300,
             total_us: u64::try_from(self.total.as_micros()).unwrap_or(u64::MAX),
         }
+    }
+}
+
+/// A group's meter, made when somebody first stalls or works there.
+#[derive(Debug, Default)]
+pub(super) struct LazyMeter(OnceLock<Box<Mutex<StallMeter>>>);
+
+impl LazyMeter {
+    fn change(&self, change: Change, now: Duration) {
+        let make = || Box::new(Mutex::new(&STALLS, StallMeter::new()));
+        self.0.get_or_init(make).lock().change(change, now);
+    }
+
+    fn read(&self, now: Duration) -> Stalls {
+        let meter = self.0.get();
+        meter.map_or_else(Stalls::default, |meter| meter.lock().read(now))
+    }
+}
+
+impl GroupNode {
+    /// Tells the meters of this group and of those above it what happens to a thread at `now`: for each level,
+    /// by its [depth](Self::depth), what `change` says.
+    ///
+    /// # Cost
+    ///
+    /// A lock of its own for each level. Memory for the meter of a group that had none.
+    pub fn change_stalls(&self, now: Duration, change: impl Fn(u32) -> Option<Change>) {
+        let up = std::iter::successors(Some(self.meta()), |meta| meta.parent.as_deref());
+        for meta in up {
+            if let Some(change) = change(meta.depth) {
+                meta.meter.change(change, now);
+            }
+        }
+    }
+
+    /// Time that the group and its descendants lost for want of memory, up to `now`.
+    #[must_use]
+    pub fn pressure(&self, now: Duration) -> Stalls {
+        self.meta().meter.read(now)
+    }
+
+    /// Depth of the lowest group that this one and `other` are both in; `None` for another tree.
+    #[must_use]
+    pub fn depth_shared_with(&self, other: &Self) -> Option<u32> {
+        let up = |group: &Self| std::iter::successors(Some(group.clone()), Self::parent);
+        up(self)
+            .find(|above| other.is_descendant_of(above))
+            .map(|group| group.depth())
     }
 }
 
@@ -276,7 +333,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    fn percents(stalls: Stalls) -> [u32; 3] {
+    fn percents(stalls: StallTime) -> [u32; 3] {
         [stalls.avg10, stalls.avg60, stalls.avg300].map(Percent::hundredths)
     }
 

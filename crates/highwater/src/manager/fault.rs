@@ -142,7 +142,7 @@ impl Core {
         let (charge, _owed) = self
             .charge(group, Pages(1), Patience::Fault)
             .map_err(|failed| no_memory(failed.into()))?;
-        let frame = self.alloc_frame().map_err(no_memory)?;
+        let frame = self.alloc_frame(group).map_err(no_memory)?;
         // Not before: those who wait for frames would wait for each other.
         let on_its_way = self.reclaim.page_on_its_way(group);
         match self.cache.begin_fill(key, frame, group.id(), space.id()) {

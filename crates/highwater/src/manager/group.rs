@@ -246,10 +246,10 @@ impl Charge {
     pub fn grow(&mut self, bytes: Bytes) -> Result<(), ChargeFailed> {
         let pages = bytes.pages_ceil();
         let core = &self.shared.core;
-        let charge = &mut self.charge;
-        let grow = || charge.try_grow_refilling(pages);
-        let refilled = core.charging(pages, Patience::Charge, grow)?;
-        self.throttle_delay += core.throttle(self.charge.group(), refilled);
+        let group = self.charge.group();
+        let grow = || self.charge.try_grow_refilling(pages);
+        let refilled = core.charging(group, pages, Patience::Charge, grow)?;
+        self.throttle_delay += core.throttle(group, refilled);
         Ok(())
     }
 

@@ -9,6 +9,7 @@
 //! | `slow` | when memory is short: reclaim, drain, victim, error |
 //! | `fault` | bringing a page in |
 //! | `throttle` | above a group's `high` |
+//! | `pressure` | who stalls for want of memory |
 //! | `background` | the reclaim thread |
 //! | `builder`, `group`, `file`, `space`, `guard` | making a manager, and its handles |
 //! | `snapshot`, `vmstat` | what is going on, by the field's names |
@@ -19,6 +20,7 @@ mod fault;
 mod file;
 mod group;
 mod guard;
+mod pressure;
 mod slow;
 mod snapshot;
 mod space;
@@ -31,12 +33,14 @@ pub use fault::ReadError;
 pub use file::{File, Mapping, OpenError, PinnedPage, RangeError};
 pub use group::{Charge, Group};
 pub use guard::Guard;
+pub use pressure::Working;
 pub use slow::{AllocError, ChargeFailed};
 pub use snapshot::{GroupSnapshot, Snapshot};
 pub use space::Space;
 pub use throttle::Throttling;
 
 use std::fmt;
+use std::time::Instant;
 
 use crate::cache::{Accounting, FileEntry, PageCache};
 use crate::frame::FramePool;
@@ -94,6 +98,8 @@ pub(crate) struct Core {
     reclaim: Reclaim,
     stats: ManagerStats,
     throttling: Throttling,
+    /// When the manager was made: its clock begins there.
+    begun: Instant,
     wakeup: Arc<Wakeup>,
     on_exhausted: RwLock<Option<Arc<ExhaustedHandler>>>,
     victims: Mutex<Victims>,
@@ -264,6 +270,7 @@ impl Core {
             reclaim,
             stats: ManagerStats::default(),
             throttling,
+            begun: Instant::now(),
             wakeup: Arc::new(Wakeup::new()),
             on_exhausted: RwLock::new(&HANDLER_LOCK, None),
             victims: Mutex::new(&SELECTION_LOCK, Victims::new()),

@@ -26,6 +26,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::Core;
+use super::pressure::Stalled;
 use crate::frame::{Exhausted, Pressure, Reserve};
 use crate::group::{self, ChargeError, GroupKey, GroupNode, MaxError};
 use crate::memmap::Frame;
@@ -120,7 +121,9 @@ impl Drop for InHandler {
 
 /// What one request has tried so far.
 #[derive(Default)]
-pub(super) struct Effort {
+pub(super) struct Effort<'a> {
+    /// The thread stalls from the first refusal on, but while the handler runs.
+    stalled: Option<Stalled<'a>>,
     attempts: u32,
     fruitless: u32,
     /// Whether the request was tried again after nothing was found to reclaim.
@@ -166,14 +169,15 @@ impl Core {
         patience: Patience,
     ) -> Result<(group::Charge, Duration), ChargeFailed> {
         let charge = || group.try_charge_refilling(pages);
-        let (charge, refilled) = self.charging(pages, patience, charge)?;
+        let (charge, refilled) = self.charging(group.id(), pages, patience, charge)?;
         let delay = self.throttle(charge.group(), refilled);
         Ok((charge, delay))
     }
 
-    /// Repeats a charge of `pages` until it succeeds or nothing helps.
+    /// Repeats a charge of `pages` to `charged` until it succeeds or nothing helps.
     pub(super) fn charging<T>(
         &self,
+        charged: GroupId,
         pages: Pages,
         patience: Patience,
         mut charge: impl FnMut() -> Result<T, ChargeError>,
@@ -191,7 +195,10 @@ impl Core {
                     requested,
                     max,
                     ..
-                } if requested <= max => self.make_room(group, pages, patience, &mut effort),
+                } if requested <= max => {
+                    self.stall_for(charged, &mut effort);
+                    self.make_room(group, pages, patience, &mut effort)
+                }
                 ChargeError::Contended { .. } => effort.may_retry(),
                 _ => false,
             };
@@ -209,13 +216,20 @@ impl Core {
         }
     }
 
+    fn stall_for<'a>(&'a self, charged: GroupId, effort: &mut Effort<'a>) {
+        // Gone is only what nothing is charged to.
+        if let Some(charged) = self.groups.get(charged) {
+            effort.stall(self, &charged);
+        }
+    }
+
     /// Frees pages of a full group and its descendants; false when nothing helps.
     fn make_room(
         &self,
         full: GroupId,
         pages: Pages,
         patience: Patience,
-        effort: &mut Effort,
+        effort: &mut Effort<'_>,
     ) -> bool {
         let Some(target) = self.groups.get(full) else {
             return false;
@@ -254,8 +268,8 @@ impl Core {
         }
     }
 
-    /// Takes a frame, freeing some if there are none.
-    pub(super) fn alloc_frame(&self) -> Result<Frame, AllocError> {
+    /// Takes a frame for a page that `payer` pays for, freeing some if there are none.
+    pub(super) fn alloc_frame(&self, payer: &GroupNode) -> Result<Frame, AllocError> {
         let mut effort = Effort::default();
         loop {
             let exhausted = match self.pool.try_alloc(self.cpu(), Reserve::Keep) {
@@ -268,6 +282,7 @@ impl Core {
                 Err(exhausted) => exhausted,
             };
             effort.attempts += 1;
+            effort.stall(self, payer);
             self.wakeup.notify();
             if !self.make_frames(&mut effort) {
                 return Err(AllocError::Exhausted {
@@ -280,7 +295,7 @@ impl Core {
     }
 
     /// Frees frames from the whole pool; false when nothing helps.
-    fn make_frames(&self, effort: &mut Effort) -> bool {
+    fn make_frames(&self, effort: &mut Effort<'_>) -> bool {
         let root = self.groups.root();
         self.stats.allocstall.add(1);
         let goal = self.direct_goal(self.pool.managed());
@@ -307,7 +322,7 @@ impl Core {
         &self,
         target: &GroupNode,
         goal: Pages,
-        effort: &mut Effort,
+        effort: &mut Effort<'_>,
     ) -> bool {
         let control = ScanControl {
             nr_to_reclaim: goal,
@@ -329,7 +344,7 @@ impl Core {
 
     /// Chooses a victim below `target` and tells the embedder, or finds one that is being stopped;
     /// false when there is neither.
-    fn tell_victim(&self, target: &GroupNode, effort: &mut Effort) -> bool {
+    fn tell_victim(&self, target: &GroupNode, effort: &mut Effort<'_>) -> bool {
         let handler = self.on_exhausted.read().as_ref().map(Arc::clone);
         let Some(handler) = handler.filter(|_| effort.told.len() < VICTIMS_MAX) else {
             return false;
@@ -350,6 +365,7 @@ impl Core {
                 self.stats.oom_kill.add(1);
                 target.record_oom();
                 victim.node().record_oom_kill();
+                effort.stalled = None;
                 handler(&victim);
             }
             Decision::Wait { dying, .. } => {
@@ -364,7 +380,14 @@ impl Core {
     }
 }
 
-impl Effort {
+impl<'a> Effort<'a> {
+    /// Says that the thread stalls from here on for a group that was refused memory.
+    pub(super) fn stall(&mut self, core: &'a Core, group: &GroupNode) {
+        if self.stalled.is_none() {
+            self.stalled = Stalled::begin(core, group);
+        }
+    }
+
     fn may_retry(&self) -> bool {
         self.attempts < ATTEMPTS_MAX
     }

@@ -12,8 +12,9 @@
 use std::time::{Duration, Instant};
 
 use super::Core;
+use super::pressure::Stalled;
 use super::slow::Effort;
-use crate::group::{GroupNode, Refilled};
+use crate::group::{GroupNode, OverHigh, Refilled};
 use crate::sync::thread;
 use crate::units::{GroupId, Pages};
 
@@ -56,23 +57,30 @@ impl Core {
         };
         let over = group.over_high();
         over.iter().for_each(|over| over.group.record_high());
-        let delay = self.reclaim_high(&group, reserved);
+        let delay = self.reclaim_high(&group, reserved, &over);
         if self.throttling == Throttling::Report || delay.is_zero() {
             return delay;
         }
+        let stalled = Stalled::begin(self, &group);
         sleep_above_high(&group, reserved, delay);
+        drop(stalled);
         Duration::ZERO
     }
 
     /// As for a charge of 64 pages to the group, but nobody sleeps and no event is counted.
     pub(super) fn throttle_group(&self, group: &GroupNode) -> Duration {
-        self.reclaim_high(group, BATCH)
+        self.reclaim_high(group, BATCH, &group.over_high())
     }
 
-    /// Reclaims from each group that is above its `high`, while that helps; returns the delay.
-    fn reclaim_high(&self, group: &GroupNode, reserved: Pages) -> Duration {
+    /// Reclaims from each group that is above its `high`, as was seen in `over`, while that helps; returns the
+    /// delay.
+    fn reclaim_high(&self, group: &GroupNode, reserved: Pages, over: &[OverHigh]) -> Duration {
         let mut delay = Duration::ZERO;
+        if over.is_empty() {
+            return delay;
+        }
         let mut effort = Effort::default();
+        effort.stall(self, group);
         for _ in 0..ROUNDS_MAX {
             let mut has_freed = false;
             for over in group.over_high() {

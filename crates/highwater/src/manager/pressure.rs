@@ -1,0 +1,156 @@
+//! Who stalls for want of memory, and who could go on: what a group's pressure is made of.
+//!
+//! A thread stalls for the group that it charges, and for those above: from the moment that a charge or a
+//! frame is refused until it is had or given up, while it reclaims above a group's `high`, and while it is
+//! throttled. While the embedder's handler runs, it does not stall. Nothing of this is on the way of a
+//! charge that finds room.
+//!
+//! Threads that say that they work for a group ([`Group::work`]) are those of whom *full* asks whether any
+//! could go on. A thread counts once in each group, however often it says so.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use super::{Core, Group, Shared};
+use crate::group::{Change, GroupNode, Stalls};
+use crate::sync::Arc;
+
+thread_local! {
+    /// Whether this thread stalls: it does so once, whatever it calls meanwhile.
+    static IS_STALLED: Cell<bool> = const { Cell::new(false) };
+    /// The groups that this thread works for.
+    static WORKS_FOR: RefCell<Vec<GroupNode>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Down to what depth this thread is known to work for `group` and those above it; `None` if for none.
+fn known_depth(group: &GroupNode) -> Option<u32> {
+    WORKS_FOR
+        .try_with(|works_for| {
+            let works_for = works_for.borrow();
+            works_for
+                .iter()
+                .filter_map(|worked| group.depth_shared_with(worked))
+                .max()
+        })
+        .ok()
+        .flatten()
+}
+
+/// A thread stalls while this lives.
+pub(super) struct Stalled<'a> {
+    core: &'a Core,
+    group: GroupNode,
+    known_depth: Option<u32>,
+}
+
+impl<'a> Stalled<'a> {
+    /// Begins a stall for a group and those above it, unless this thread stalls already.
+    pub(super) fn begin(core: &'a Core, group: &GroupNode) -> Option<Self> {
+        if IS_STALLED.replace(true) {
+            return None;
+        }
+        let stalled = Self {
+            core,
+            group: group.clone(),
+            known_depth: known_depth(group),
+        };
+        stalled.tell(Change::Stall, Change::StallFromOutside);
+        Some(stalled)
+    }
+
+    fn tell(&self, known: Change, outside: Change) {
+        let is_known = |depth| self.known_depth.is_some_and(|known| depth <= known);
+        self.group.change_stalls(self.core.now(), |depth| {
+            Some(if is_known(depth) { known } else { outside })
+        });
+    }
+}
+
+impl Drop for Stalled<'_> {
+    fn drop(&mut self) {
+        self.tell(Change::Resume, Change::ResumeOutside);
+        IS_STALLED.set(false);
+    }
+}
+
+impl Core {
+    /// Time since the manager was made: the clock of everything that is told the time.
+    pub(super) fn now(&self) -> Duration {
+        self.begun.elapsed()
+    }
+}
+
+/// A thread works for a group until this is dropped: [`Group::work`]. It stays with its thread:
+///
+/// ```compile_fail
+/// fn is_sent(_: impl Send) {}
+/// let hw = highwater::Manager::builder().build().unwrap();
+/// is_sent(hw.root().work()); // error: `*const ()` cannot be sent between threads safely
+/// ```
+#[must_use = "the thread works for the group until this is dropped"]
+pub struct Working {
+    shared: Arc<Shared>,
+    group: GroupNode,
+    _stays: PhantomData<*const ()>,
+}
+
+impl Group {
+    /// Says that this thread works for the group and those above it, until the result is dropped. Where
+    /// threads say so, the *full* line of [`pressure`](Self::pressure) is the time in which none
+    /// of them could go on.
+    ///
+    /// # Cost
+    ///
+    /// A lock for each level of the tree, here and when it is dropped: for each query or task, not for each charge.
+    pub fn work(&self) -> Working {
+        let shared = Arc::clone(self.shared());
+        let group = self.node().clone();
+        let known = known_depth(&group);
+        group.change_stalls(shared.core.now(), |depth| {
+            (known.is_none_or(|known| depth > known)).then_some(Change::Enter)
+        });
+        WORKS_FOR.with_borrow_mut(|works_for| works_for.push(group.clone()));
+        Working {
+            shared,
+            group,
+            _stays: PhantomData,
+        }
+    }
+
+    /// Time that the group and its descendants lost for want of memory, as `memory.pressure` shows
+    /// it. A thread stalls for the group while it makes room, waits for it, or is throttled, on behalf of the
+    /// group or one below it.
+    ///
+    /// # Accuracy
+    ///
+    /// *some* is exact to the clock. *full* is the part of it in which no thread that has said that it works
+    /// for the group ([`work`](Self::work)) could go on: all of it where none has. Averages lag by up to 2 s.
+    #[must_use]
+    pub fn pressure(&self) -> Stalls {
+        self.node().pressure(self.shared().core.now())
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        let forget = |works_for: &RefCell<Vec<GroupNode>>| {
+            let mut works_for = works_for.borrow_mut();
+            let last = works_for.iter().rposition(|worked| *worked == self.group);
+            last.map(|last| works_for.remove(last))
+        };
+        // Not within the borrow: what the handle holds may end with it.
+        drop(WORKS_FOR.try_with(forget));
+        let known = known_depth(&self.group);
+        self.group.change_stalls(self.shared.core.now(), |depth| {
+            (known.is_none_or(|known| depth > known)).then_some(Change::Leave)
+        });
+    }
+}
+
+impl fmt::Debug for Working {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Working").field(&self.group).finish()
+    }
+}

@@ -1,0 +1,176 @@
+//! The promise: time lost for want of memory is known for each group. It is at least what threads have
+//! waited, at most what their calls took, and nothing where memory was at hand.
+
+#![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
+
+mod support;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use highwater::cache::{Access, Backing};
+use highwater::group::Stalls;
+use highwater::{Bytes, Group, Limits, Manager, Mapping, Pages};
+use support::{TestFile, assert_empty, manager};
+
+/// How long writing one page takes.
+const WRITE_US: u64 = 500;
+
+fn pages(count: u64) -> Bytes {
+    Pages(count).bytes()
+}
+
+/// A tenant with a child of 32 pages at most, and pages of a file that take long to write.
+struct Scene {
+    hw: Manager,
+    tenant: Group,
+    query: Group,
+    storage: Arc<TestFile>,
+    map: Mapping,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let hw = manager(1024);
+        let tenant = hw.root().child("tenant", Limits::default()).unwrap();
+        let query = tenant.child("query", Limits::max(pages(32))).unwrap();
+        let storage = TestFile::new(64);
+        storage.write_pause_us.store(WRITE_US, Ordering::Relaxed);
+        let backing = Arc::clone(&storage) as Arc<dyn Backing>;
+        let file = hw.open_backing(backing, Access::ReadWrite).unwrap();
+        let map = hw.space(&query).map_file(&file, 0..64).unwrap();
+        Self {
+            hw,
+            tenant,
+            query,
+            storage,
+            map,
+        }
+    }
+
+    /// Dirties twice as many pages as the query may have, so that half of them are written back on the
+    /// way; returns how long that took.
+    fn stall(&self) -> Duration {
+        let begun = Instant::now();
+        for page in 0..64 {
+            self.map.write(page).unwrap()[0] ^= 1;
+        }
+        begun.elapsed()
+    }
+
+    fn pressure(&self) -> [Stalls; 3] {
+        [
+            self.query.pressure(),
+            self.tenant.pressure(),
+            self.hw.root().pressure(),
+        ]
+    }
+
+    fn end(self) {
+        self.storage.write_pause_us.store(0, Ordering::Relaxed);
+        drop(self.map);
+        assert_empty(&self.hw);
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap()
+}
+
+#[test]
+fn who_makes_room_stalls_for_its_group_and_those_above() {
+    // Goal: the total is time, of the right groups. Method: a query that writes back as it faults: each
+    // level lost at least what the writes took and at most what the calls took, a sibling nothing.
+    let scene = Scene::new();
+    let sibling = scene.tenant.child("sibling", Limits::default()).unwrap();
+    let kept = sibling.charge(pages(500)).unwrap();
+    assert_eq!(scene.pressure(), [Stalls::default(); 3], "nothing is short");
+    let took = micros(scene.stall());
+    let written = scene.hw.snapshot().counter("nr_vmscan_write");
+    assert!(written >= 32);
+    for pressure in scene.pressure() {
+        let lost = pressure.some.total_us;
+        assert!(lost >= written * WRITE_US, "{lost} us for {written} writes");
+        assert!(lost <= took, "{lost} us in {took} us");
+        assert_eq!(pressure.some, pressure.full, "nobody is known to go on");
+    }
+    assert_eq!(sibling.pressure(), Stalls::default());
+    let quiet = scene.pressure();
+    thread::sleep(Duration::from_millis(5));
+    assert_eq!(scene.pressure()[0].some.total_us, quiet[0].some.total_us);
+    drop(kept);
+    scene.end();
+}
+
+#[test]
+fn full_is_not_lost_while_a_known_thread_can_go_on() {
+    // Goal: some and full by who is known to work. Method: a thread that works for the tenant and does
+    // nothing while another stalls for its query: full of the query, where it does not work, of the
+    // tenant not. When it has ended, full is all. What one thread says twice, in any order, counts once.
+    let scene = Scene::new();
+    let (arrived, leave) = (Barrier::new(2), Barrier::new(2));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let working = scene.tenant.work();
+            arrived.wait();
+            leave.wait();
+            drop(working);
+        });
+        arrived.wait();
+        let working = (scene.query.work(), scene.tenant.work());
+        scene.stall();
+        drop(working.0);
+        drop(working.1);
+        leave.wait();
+    });
+    let before = scene.pressure();
+    assert!(before[0].full.total_us > 0 && before[0].full.total_us == before[0].some.total_us);
+    for above in &before[1..] {
+        assert!(above.some.total_us >= before[0].some.total_us);
+        assert_eq!(above.full.total_us, 0);
+    }
+    let working = scene.query.work();
+    scene.stall();
+    drop(working);
+    scene.stall();
+    let [query, tenant, root] = scene.pressure();
+    for (before, now) in before.iter().zip([query, tenant, root]) {
+        let lost = now.some.total_us - before.some.total_us;
+        let full = now.full.total_us - before.full.total_us;
+        // Each total is rounded down to a microsecond.
+        assert!(full.abs_diff(lost) <= 1 && lost > 1, "{full} of {lost} us");
+    }
+    scene.end();
+}
+
+#[test]
+fn a_handler_that_runs_is_no_stall() {
+    // Goal: the embedder's own time is not counted as lost. Method: a handler that takes 20 ms, and
+    // works itself meanwhile: what was lost and what it took fit into what the call took.
+    let hw = manager(256);
+    let tenant = hw.root().child("tenant", Limits::default()).unwrap();
+    let held = std::sync::Mutex::new(Some(tenant.charge(pages(200)).unwrap()));
+    let handled = Arc::new(AtomicU64::new(0));
+    let took = Arc::clone(&handled);
+    let worker = tenant.clone();
+    hw.on_exhausted(move |_| {
+        let begun = Instant::now();
+        let _working = worker.work();
+        thread::sleep(Duration::from_millis(20));
+        drop(held.lock().unwrap().take());
+        took.fetch_add(micros(begun.elapsed()), Ordering::Relaxed);
+    });
+    let begun = Instant::now();
+    let work = tenant.charge(pages(200)).unwrap();
+    let call = micros(begun.elapsed());
+    let handled = handled.load(Ordering::Relaxed);
+    let lost = tenant.pressure().some.total_us;
+    assert!(handled >= 20_000);
+    assert!(lost + handled <= call, "{lost} + {handled} us in {call} us");
+    assert_eq!(tenant.pressure().full.total_us, lost);
+    drop(work);
+    hw.on_exhausted(|_| ());
+    assert_empty(&hw);
+}
