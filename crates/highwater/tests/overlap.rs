@@ -145,6 +145,30 @@ fn a_maximum_sees_the_room_that_another_made_while_it_looked() {
 }
 
 #[test]
+fn a_maximum_that_is_being_met_does_not_come_back() {
+    // Goal: who sets a maximum last is who is obeyed. Method: one thread lowers it below two dirty pages,
+    // whose writing waits; another raises it meanwhile. The first comes back content, and the maximum
+    // is the second's.
+    let hw = manager(64);
+    let (first, second) = (Gate::closed(), Gate::closed());
+    let group = hw.root().child("full", Limits::default()).unwrap();
+    two_dirty_pages(&hw, &group, [&first, &second]);
+    std::thread::scope(|scope| {
+        let lowering = scope.spawn(|| group.set_max(Pages(1).bytes()));
+        first.wait_for_a_write();
+        assert_eq!(group.limits().max, Pages(1));
+        group.set_max(Pages(9).bytes()).unwrap();
+        first.fail();
+        second.fail();
+        first.open();
+        second.open();
+        lowering.join().unwrap().unwrap();
+    });
+    assert_eq!(group.limits().max, Pages(9));
+    assert_eq!(group.usage_precise(), Pages(2));
+}
+
+#[test]
 fn storage_that_panics_when_asked_for_its_length_stops_nobody() {
     // Goal: as for a panic in the write itself. Method: a dirty page, then reclaim for others.
     for background in [Background::Off, Background::Thread] {

@@ -247,25 +247,24 @@ impl Core {
         effort.looks_again() || self.tell_victim(&target, effort)
     }
 
-    /// Installs a maximum, and frees pages of the group until it fits or nothing helps.
+    /// Installs a maximum, and frees pages of the group until it fits, nothing helps, or somebody has
+    /// installed another one, which is theirs to see to.
     pub(super) fn set_max(&self, group: &GroupNode, max: Pages) -> Result<(), MaxError> {
         let mut effort = Effort::default();
-        loop {
-            let result = group.set_max(max);
-            let Err(MaxError::BelowUsage { over, .. }) = result else {
-                return result;
-            };
+        let mut result = group.set_max(max);
+        while let Err(MaxError::BelowUsage { over, .. }) = result {
             effort.attempts += 1;
             // Progress: every round frees pages of a group that cannot grow.
-            if self.reclaim_directly(group, over, &mut effort) {
-                continue;
+            if !self.reclaim_directly(group, over, &mut effort) {
+                let pages_may_come = effort.last.nr_borrowed + effort.last.nr_isolated > 0;
+                let waits = pages_may_come && effort.pause(self.reclaim.evictions_of(group));
+                if !waits && !effort.looks_again() {
+                    break;
+                }
             }
-            let pages_may_come = effort.last.nr_borrowed + effort.last.nr_isolated > 0;
-            let waits = pages_may_come && effort.pause(self.reclaim.evictions_of(group));
-            if !waits && !effort.looks_again() {
-                return result;
-            }
+            result = still_below_usage(group, max);
         }
+        result
     }
 
     /// Takes a frame for a page that `payer` pays for, freeing some if there are none.
@@ -378,6 +377,20 @@ impl Core {
         effort.fruitless = 0;
         effort.may_retry()
     }
+}
+
+/// As [`GroupNode::set_max`] for a maximum that is installed already; nothing is below another one.
+fn still_below_usage(group: &GroupNode, max: Pages) -> Result<(), MaxError> {
+    let usage = group.usage_precise();
+    if usage <= max || group.limits().max != max {
+        return Ok(());
+    }
+    Err(MaxError::BelowUsage {
+        group: group.id(),
+        max,
+        usage,
+        over: usage - max,
+    })
 }
 
 impl<'a> Effort<'a> {
