@@ -346,6 +346,52 @@ fn pages_that_are_read_again_survive_a_scan() {
 }
 
 #[test]
+fn a_snapshot_shows_groups_by_the_kernels_names() {
+    // Goal: memory.* by name and number, and nothing that was not set or did not happen. Method: a tenant
+    // that is above its high and was refused by its max, beside one without settings.
+    let hw = manager(1024);
+    let kib = |kib| Bytes::kib(kib);
+    let limits = Limits::max(kib(400)).with_high(kib(80)).with_low(kib(40));
+    let tenant = hw.root().child("tenant", limits).unwrap();
+    let plain = hw.root().child("plain", Limits::default()).unwrap();
+    let (work, other) = (
+        tenant.charge(kib(92)).unwrap(),
+        plain.charge(kib(4)).unwrap(),
+    );
+    assert!(tenant.charge(kib(400)).is_err());
+    let text = hw.snapshot().to_string();
+    for line in [
+        "/memory.current 24",
+        "/memory.max 1024",
+        "/tenant/memory.current 23",
+        "/tenant/memory.low 10",
+        "/tenant/memory.high 20",
+        "/tenant/memory.max 100",
+        "/tenant/memory.events high 1",
+        "/plain/memory.current 1",
+    ] {
+        assert!(
+            text.lines().any(|shown| shown == line),
+            "{line} in:\n{text}"
+        );
+    }
+    for beginning in ["pressure full avg10=", "events.local max "] {
+        let line = format!("\n/tenant/memory.{beginning}");
+        assert!(text.contains(&line), "{line} in:\n{text}");
+    }
+    for absent in [
+        "tenant/memory.min",
+        "plain/memory.max",
+        "plain/memory.events",
+        "plain/memory.pressure",
+    ] {
+        assert!(!text.contains(absent), "{absent} in:\n{text}");
+    }
+    drop((work, other));
+    assert_empty(&hw);
+}
+
+#[test]
 fn a_pass_over_data_that_is_read_once_looks_at_each_page_once() {
     // Goal: efficiency. Method: stream four pools' worth; every page scanned is a page freed.
     let hw = manager(512);

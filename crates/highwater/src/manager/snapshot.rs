@@ -5,7 +5,7 @@ use std::fmt;
 use super::{Core, vmstat};
 use crate::cache::PageCache;
 use crate::frame::{FrameCounts, FramePool, Watermarks};
-use crate::group::{GroupEvents, GroupNode};
+use crate::group::{Account, GroupEvents, GroupNode, Stalls};
 use crate::reclaim::{ListSizes, Reclaim};
 use crate::sync::LockEvents;
 use crate::units::{Estimate, GroupId, Pages};
@@ -36,7 +36,10 @@ pub struct GroupSnapshot {
     pub id: GroupId,
     /// Its path in the tree.
     pub path: String,
-    /// What it and its descendants use.
+    /// What it and its descendants use, what of that is in escrow, and what is owed, by visiting the CPUs that
+    /// have charged there.
+    pub account: Account,
+    /// What they use as [`Group::usage`](super::Group::usage) says it, at once.
     pub usage: Estimate<Pages>,
     /// The most they have used.
     pub peak: Estimate<Pages>,
@@ -54,6 +57,8 @@ pub struct GroupSnapshot {
     pub events: GroupEvents,
     /// What happened to the group itself.
     pub events_local: GroupEvents,
+    /// Time that it and its descendants lost for want of memory.
+    pub pressure: Stalls,
 }
 
 impl Snapshot {
@@ -98,6 +103,7 @@ impl GroupSnapshot {
         Self {
             id: group.id(),
             path: group.path(),
+            account: group.account(),
             usage: group.usage(),
             peak: group.peak(),
             min: limits.min,
@@ -107,8 +113,29 @@ impl GroupSnapshot {
             lists: core.reclaim.list_sizes(group),
             events: group.events(),
             events_local: group.events_local(),
+            pressure: group.pressure(core.now()),
         }
     }
+}
+
+/// Counts by the names of `memory.events`.
+fn named(events: GroupEvents) -> [(&'static str, u64); 6] {
+    let GroupEvents {
+        low,
+        high,
+        max,
+        debt,
+        oom,
+        oom_kill,
+    } = events;
+    [
+        ("low", low),
+        ("high", high),
+        ("max", max),
+        ("debt", debt),
+        ("oom", oom),
+        ("oom_kill", oom_kill),
+    ]
 }
 
 #[cfg(feature = "serde")]
@@ -153,20 +180,51 @@ impl fmt::Display for Snapshot {
                 "lock {class}: contended {contended}, waited {wait_ns} ns"
             )?;
         }
-        for group in &self.groups {
-            let ListSizes { inactive, active } = group.lists;
-            write!(f, "group {}: usage {}", group.path, group.usage)?;
-            match group.max {
-                Some(max) => write!(f, ", max {max}")?,
-                None => write!(f, ", no max")?,
+        self.groups
+            .iter()
+            .try_for_each(|group| write!(f, "{group}"))
+    }
+}
+
+impl fmt::Display for GroupSnapshot {
+    /// A line for each file that a group of the kernel's has, as `grep` shows them; settings that are not made,
+    /// events that did not happen, and pressure that there never was are left out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let memory = format!("{}/memory.", self.path.trim_end_matches('/'));
+        let Account {
+            used,
+            escrowed,
+            debt,
+            ..
+        } = self.account;
+        writeln!(f, "{memory}current {}", used.0)?;
+        writeln!(f, "{memory}escrowed {}", escrowed.0)?;
+        writeln!(f, "{memory}peak {}", self.peak)?;
+        let limits = [
+            ("debt", Some(debt).filter(|debt| *debt > Pages::ZERO)),
+            ("min", Some(self.min).filter(|min| *min > Pages::ZERO)),
+            ("low", Some(self.low).filter(|low| *low > Pages::ZERO)),
+            ("high", self.high),
+            ("max", self.max),
+        ];
+        for (name, limit) in limits {
+            if let Some(limit) = limit {
+                writeln!(f, "{memory}{name} {}", limit.0)?;
             }
-            if let Some(high) = group.high {
-                write!(f, ", high {high}")?;
+        }
+        let ListSizes { inactive, active } = self.lists;
+        writeln!(f, "{memory}stat inactive_file {}", inactive.0)?;
+        writeln!(f, "{memory}stat active_file {}", active.0)?;
+        let events = [("events", self.events), ("events.local", self.events_local)];
+        for (name, events) in events {
+            for (event, count) in named(events).into_iter().filter(|(_, count)| *count > 0) {
+                writeln!(f, "{memory}{name} {event} {count}")?;
             }
-            if group.low.max(group.min) > Pages::ZERO {
-                write!(f, ", low {}, min {}", group.low, group.min)?;
-            }
-            writeln!(f, ", inactive {}, active {}", inactive.0, active.0)?;
+        }
+        let Stalls { some, full } = self.pressure;
+        if some.total_us > 0 {
+            writeln!(f, "{memory}pressure some {some}")?;
+            writeln!(f, "{memory}pressure full {full}")?;
         }
         Ok(())
     }
