@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use highwater::Limits;
 use highwater::group::{GroupNode, GroupTree, StatItem, Tolerance};
+use highwater::percpu::Regime;
+use highwater::topology::Topology;
 use highwater::units::CpuId;
 
 const T: Duration = Duration::ZERO;
@@ -23,6 +25,32 @@ fn seed() -> u64 {
     let seed = given.unwrap_or(7);
     println!("SEED={seed}");
     seed
+}
+
+/// A tree, and how its CPUs are acted as.
+struct Case {
+    tree: GroupTree,
+    /// Virtual CPUs, or only the one that the thread runs on.
+    nr_virtual: Option<usize>,
+}
+
+/// A tree for `nr_cpus` virtual CPUs, and one for this machine, where updates are restartable sequences.
+fn cases(nr_cpus: usize) -> [Case; 2] {
+    let here = Topology::detect().nr_cpus();
+    let case = |tree, nr_virtual| Case { tree, nr_virtual };
+    [
+        case(GroupTree::new(nr_cpus), Some(nr_cpus)),
+        case(GroupTree::with_regime(Regime::Restartable, here), None),
+    ]
+}
+
+impl Case {
+    fn add(&self, group: &GroupNode, cpu: usize, item: StatItem, delta: i64) {
+        match self.nr_virtual {
+            Some(nr_cpus) => group.add_stat_on(CpuId::from_index(cpu % nr_cpus), item, delta),
+            None => group.add_stat(item, delta),
+        }
+    }
 }
 
 /// Up to `width` groups below each of `depth` levels, the root first.
@@ -84,8 +112,14 @@ fn no_read_is_staler_than_it_says() {
     // was counted when the read began, or has begun to be counted when it ended. Method: threads count up one
     // item, in steps of all sizes, noting each step before and after; another item up and down, so that
     // it is never far from zero; readers with all kinds of tolerance at all levels flush meanwhile.
-    let tree = GroupTree::new(48);
-    let groups = groups(&tree, 3, 3);
+    for case in cases(48) {
+        no_read_is_staler_than_it_says_in(&case);
+    }
+}
+
+fn no_read_is_staler_than_it_says_in(case: &Case) {
+    let tree = &case.tree;
+    let groups = groups(tree, 3, 3);
     let truths: Vec<Truth> = groups.iter().map(|_| Truth::default()).collect();
     let (is_over, most) = (AtomicBool::new(false), 300);
     let seed = seed();
@@ -96,7 +130,7 @@ fn no_read_is_staler_than_it_says() {
                 let mut random = fastrand::Rng::with_seed(seed + thread);
                 while !is_over.load(Ordering::SeqCst) {
                     let at = random.usize(..groups.len());
-                    let cpu = CpuId::from_index(random.usize(..48));
+                    let cpu = random.usize(..48);
                     let step = random.i64(1..=most) >> random.u32(..9);
                     let above: Vec<_> = (0..groups.len())
                         .filter(|&above| groups[at].is_descendant_of(&groups[above]))
@@ -104,12 +138,12 @@ fn no_read_is_staler_than_it_says() {
                     for &above in &above {
                         truths[above].begun.fetch_add(step, Ordering::SeqCst);
                     }
-                    groups[at].add_stat_on(cpu, StatItem::Pgfault, step);
+                    case.add(&groups[at], cpu, StatItem::Pgfault, step);
                     for &above in &above {
                         truths[above].done.fetch_add(step, Ordering::SeqCst);
                     }
-                    groups[at].add_stat_on(cpu, StatItem::File, step);
-                    groups[at].add_stat_on(cpu, StatItem::File, -step);
+                    case.add(&groups[at], cpu, StatItem::File, step);
+                    case.add(&groups[at], cpu, StatItem::File, -step);
                 }
             });
         }
@@ -140,6 +174,9 @@ fn no_read_is_staler_than_it_says() {
             );
             let read = groups[at].read_stat(StatItem::File, tolerance, T);
             assert!(read.value.unsigned_abs() <= read.staleness + 2 * most.unsigned_abs());
+            if random.u32(..500) == 0 {
+                tree.flush_periodically(T);
+            }
         }
         is_over.store(true, Ordering::SeqCst);
     });
@@ -157,8 +194,14 @@ fn no_read_is_staler_than_it_says() {
 fn parents_hold_what_their_children_show() {
     // Goal: groups that are read together agree. Method: only leaves count, upwards, beside readers
     // of single groups; each group must be exactly what its children add up to.
-    let tree = GroupTree::new(8);
-    let groups = groups(&tree, 3, 2);
+    for case in cases(8) {
+        parents_hold_what_their_children_show_in(&case);
+    }
+}
+
+fn parents_hold_what_their_children_show_in(case: &Case) {
+    let tree = &case.tree;
+    let groups = groups(tree, 3, 2);
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         for thread in 0..2_u64 {
@@ -167,8 +210,8 @@ fn parents_hold_what_their_children_show() {
                 let mut random = fastrand::Rng::with_seed(thread);
                 while !is_over.load(Ordering::SeqCst) {
                     let leaf = &leaves[random.usize(..leaves.len())];
-                    let cpu = CpuId::from_index(random.usize(..8));
-                    leaf.add_stat_on(cpu, StatItem::Pgfault, random.i64(1..40));
+                    let cpu = random.usize(..8);
+                    case.add(leaf, cpu, StatItem::Pgfault, random.i64(1..40));
                     if random.u32(..50) == 0 {
                         let group = &groups[random.usize(..groups.len())];
                         _ = group.read_stat(StatItem::Pgfault, Tolerance::EXACT, T);
@@ -200,7 +243,13 @@ fn what_was_counted_before_a_read_is_in_it() {
     // Goal: a reader sees its own updates, whoever else flushes, shares or counts: never skip.
     // Method: each thread counts in a group of its own below a shared one and reads exactly, its own
     // group and the shared one, while the others do the same.
-    let tree = GroupTree::new(4);
+    for case in cases(4) {
+        what_was_counted_before_a_read_is_in_it_in(&case);
+    }
+}
+
+fn what_was_counted_before_a_read_is_in_it_in(case: &Case) {
+    let tree = &case.tree;
     let parent = tree.root().child("p", Limits::default()).unwrap();
     let all = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -211,7 +260,7 @@ fn what_was_counted_before_a_read_is_in_it() {
                     .child(&format!("g{thread}"), Limits::default())
                     .unwrap();
                 for round in 1..=5000 {
-                    group.add_stat_on(CpuId(thread % 2), StatItem::Pgfault, 1);
+                    case.add(&group, thread, StatItem::Pgfault, 1);
                     let before = all.fetch_add(1, Ordering::SeqCst) + 1;
                     let read = parent.read_stat(StatItem::Pgfault, Tolerance::EXACT, T);
                     assert!(read.value.unsigned_abs() >= before);
@@ -234,24 +283,30 @@ fn what_was_counted_before_a_read_is_in_it() {
 fn groups_that_end_leave_what_they_counted() {
     // Goal: nothing is lost when groups end, however their handles go, beside flushes from above. Method: threads create
     // groups two deep, count in them, remove them, count once more and drop the handles in any order.
-    let tree = GroupTree::new(4);
+    for case in cases(4) {
+        groups_that_end_leave_what_they_counted_in(&case);
+    }
+}
+
+fn groups_that_end_leave_what_they_counted_in(case: &Case) {
+    let tree = &case.tree;
     let parent = tree.root().child("p", Limits::default()).unwrap();
     let (all, is_over) = (AtomicI64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
         let workers: Vec<_> = (0..2_u32)
             .map(|thread| {
-                let (tree, parent, all) = (&tree, &parent, &all);
+                let (parent, all) = (&parent, &all);
                 scope.spawn(move || {
                     for round in 0..3000_u32 {
                         let name = format!("g{thread}-{round}");
                         let group = parent.child(&name, Limits::default()).unwrap();
                         let leaf = group.child("leaf", Limits::default()).unwrap();
-                        let cpu = CpuId((thread + round) % 4);
-                        leaf.add_stat_on(cpu, StatItem::Anon, 3);
-                        group.add_stat_on(cpu, StatItem::Anon, 40);
+                        let cpu = (thread + round) as usize % 4;
+                        case.add(&leaf, cpu, StatItem::Anon, 3);
+                        case.add(&group, cpu, StatItem::Anon, 40);
                         tree.remove(&leaf).unwrap();
                         tree.remove(&group).unwrap();
-                        leaf.add_stat_on(cpu, StatItem::Anon, 500);
+                        case.add(&leaf, cpu, StatItem::Anon, 500);
                         if round % 2 == 0 {
                             drop(group);
                             drop(leaf);

@@ -41,7 +41,7 @@ pub(super) struct Meta {
 }
 
 impl Meta {
-    pub(super) fn root(incarnation: u64, nr_cpus: usize) -> Self {
+    pub(super) fn root(incarnation: u64, stat: Arc<Stat>) -> Self {
         let id = GroupId(0);
         Self {
             key: GroupKey { id, incarnation },
@@ -52,7 +52,7 @@ impl Meta {
             events: Events::default(),
             meter: LazyMeter::default(),
             peaks: Watches::new(),
-            stat: Stat::root(nr_cpus),
+            stat,
             oom_score_adj: AtomicI64::new(0),
             is_oom_victim: AtomicBool::new(false),
         }

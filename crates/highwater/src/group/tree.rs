@@ -25,6 +25,7 @@ use super::error::{ChildError, MaxError, RemoveError};
 use super::judge::Gate;
 use super::node::{GroupNode, Meta};
 use super::slot::{Actor, Slot, Table};
+use super::stat::Stat;
 use super::{DEPTH_MAX, Limits};
 
 static SHAPE: LockClass = LockClass::new("group tree", Rank::Groups);
@@ -148,9 +149,10 @@ impl GroupTree {
         Self::with_regime(Regime::Atomic, nr_cpus)
     }
 
-    /// As [`new`](Self::new), with tokens that are stepped as `regime` says. In the restartable one
-    /// charges and uncharges are several times cheaper, and threads act as the CPU that they run on,
-    /// never as another. Where the system lacks what it needs, the tree is in the atomic one.
+    /// As [`new`](Self::new), with tokens and statistics that are stepped as `regime` says. In the
+    /// restartable one charges, uncharges and updates are several times cheaper, and threads act as the
+    /// CPU that they run on, never as another. Where the system lacks what it needs, the tree is in the
+    /// atomic one.
     ///
     /// # Panics
     ///
@@ -181,7 +183,8 @@ impl GroupTree {
             .expect("the table holds the first id");
         root.prepare(None);
         let incarnation = root.step_incarnation();
-        *root.meta.write() = Some(Arc::new(Meta::root(incarnation, nr_cpus)));
+        let stat = Stat::root(regime, nr_cpus);
+        *root.meta.write() = Some(Arc::new(Meta::root(incarnation, stat)));
         let core = PercpuOwner::new(gates, core);
         Self {
             shared: Arc::new(Shared { core }),
@@ -327,16 +330,6 @@ impl Core {
             next = slot.parent().map(|parent| (parent, self.slot(parent)));
             Some((at, slot))
         })
-    }
-
-    /// The CPU to count on when the caller names none.
-    pub(super) fn cpu_hint(&self) -> CpuId {
-        let hint = crate::percpu::current_cpu();
-        if hint.index() < self.nr_cpus {
-            hint
-        } else {
-            CpuId::from_index(hint.index() % self.nr_cpus)
-        }
     }
 
     /// Whether threads step words of their own CPU only, by plain stores.

@@ -8,6 +8,8 @@
 use super::attempt::{Attempt, Column, Parking};
 #[cfg(not(any(all(target_arch = "x86_64", target_os = "linux", not(miri)), loom)))]
 use super::gated::Gated;
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri))))]
+use super::windowed::Target;
 use crate::units::CpuId;
 
 /// The CPU as the C library tells it, or CPU 0.
@@ -69,6 +71,13 @@ impl Area {
         _: CpuId,
         _: i64,
     ) -> bool {
+        match self {}
+    }
+
+    /// # Safety
+    ///
+    /// As for the real one; cannot be called.
+    pub(super) unsafe fn try_add_within<const DELAY: u32>(self, _: Target, _: i64) -> bool {
         match self {}
     }
 

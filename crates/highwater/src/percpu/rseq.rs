@@ -54,6 +54,15 @@
 //!             return not stored
 //!         gated.word = new                    COMMIT
 //!
+//! try_add_within(window, pair, owner, delta) -> added or not      see the module `windowed`
+//!         if cpu != owner
+//!             return not added
+//!         width = *window                     32 bits
+//!         new   = pair.cell + delta
+//!         if not -width <= new - pair.base < width
+//!             return not added
+//!         pair.cell = new                     COMMIT
+//!
 //! attempt_exchange(cell, owner, old, new)     as attempt_init
 //!         if cpu != owner
 //!             return Elsewhere

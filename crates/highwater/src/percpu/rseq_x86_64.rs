@@ -13,6 +13,7 @@ use super::attempt::{Attempt, Column, Parking};
 use super::gated::Gated;
 use super::owned::Slot;
 use super::rseq::{self, RseqArea, SIGNATURE, area_offset};
+use super::windowed::Target;
 use crate::units::CpuId;
 
 /// Proof that the C library gives every thread an rseq area, and where it is.
@@ -438,6 +439,65 @@ impl Area {
                 hits_at = const Slot::HITS_AT,
                 delay = const DELAY,
                 not_parked = label { return false },
+            );
+        }
+        true
+    }
+
+    /// Adds `delta` to the pair's cell, if the thread runs on the target's CPU, is not interrupted, and
+    /// the cell then is within the window; else does nothing. Whether it was added. `DELAY` is as in
+    /// [`attempt_add`](Self::attempt_add).
+    ///
+    /// # Safety
+    ///
+    /// Window and pair live for the whole call, and nothing but these sequences writes the cell, always
+    /// on the target's CPU.
+    #[inline]
+    pub(super) unsafe fn try_add_within<const DELAY: u32>(
+        self,
+        target: Target,
+        delta: i64,
+    ) -> bool {
+        // SAFETY: as in `attempt_add`; only the owner's CPU gets to the store.
+        unsafe {
+            sequence!(
+                self,
+                [
+                    "cmp {cpu:e}, {owner:e}",
+                    "jne {not_added}",
+                    ".if {delay}",
+                    "mov {scratch:e}, {delay}",
+                    "8:",
+                    "dec {scratch:e}",
+                    "jnz 8b",
+                    ".endif",
+                    "add {new}, qword ptr [{pair}]",
+                    // Within the window: new - base + width is in 0 .. 2 * width.
+                    "mov {cpu:e}, dword ptr [{window}]",
+                    "mov {scratch}, {new}",
+                    "sub {scratch}, qword ptr [{pair} + 8]",
+                    "add {scratch}, {cpu:r}",
+                    "add {cpu:r}, {cpu:r}",
+                    "cmp {scratch}, {cpu:r}",
+                    "jae {not_added}",
+                    ".if {delay}",
+                    "mov {scratch:e}, {delay}",
+                    "9:",
+                    "dec {scratch:e}",
+                    "jnz 9b",
+                    ".endif",
+                    // COMMIT
+                    "mov qword ptr [{pair}], {new}",
+                ],
+                aborted ["jmp {not_added}"],
+                window = in(reg) target.window,
+                pair = in(reg) target.pair,
+                owner = in(reg) target.cpu.0,
+                new = inout(reg) delta => _,
+                cpu = out(reg) _,
+                scratch = out(reg) _,
+                delay = const DELAY,
+                not_added = label { return false },
             );
         }
         true

@@ -11,16 +11,29 @@
 //! cell, base  of word 1 ..
 //! ```
 //!
-//! **Invariant (single writer).** In the atomic regime cells are added to atomically, by anybody: the
-//! addition comes first and the look at the window after it. The window is changed by compare-and-swap
-//! only, the bases by whoever the user of this type allows.
+//! **Invariant (single writer).** Cells are written in one of two ways, fixed by the regime:
+//!
+//! * *Restartable*: by threads that run on the CPU, in a sequence that looks at the window and the base
+//!   and then stores ([`try_add`](Windowed::try_add)). A cell is within the width of its base, the base
+//!   included below and excluded above, after every addition that looked at both.
+//! * *Atomic*: by anybody, atomically. The addition comes first and the look after it
+//!   ([`add`](Windowed::add)).
+//!
+//! The window is changed by compare-and-swap only, the bases by whoever the user of this type allows.
+//!
+//! **Closing a window** of width 0 refuses additions from then on, but a thread may have looked before and
+//! store after: [`stop_additions`](Windowed::stop_additions) returns when none is left that has.
 
 use std::fmt;
+use std::ptr;
 
+use super::{Area, Regime, Writer};
 use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use crate::units::CpuId;
 
 /// A cell and what it is compared with.
-struct Pair {
+#[repr(C, align(16))]
+pub(super) struct Pair {
     /// Written by: additions. Read by: anybody. Publishes: nothing but itself.
     cell: AtomicI64,
     /// Written by: who moves it, one at a time. Read by: additions. Publishes: nothing but itself.
@@ -33,14 +46,44 @@ pub(crate) struct Windowed<const N: usize> {
     /// Written by: anybody (compare-and-swap). Read by: additions, and whoever moves it. Publishes:
     /// what its user has prepared for this width.
     window: AtomicU64,
+    /// Whose cells these are.
+    cpu: CpuId,
+    /// Some in the restartable regime.
+    area: Option<Area>,
     pairs: [Pair; N],
 }
 
+/// What an addition in a sequence works on.
+#[derive(Clone, Copy)]
+#[cfg_attr(
+    any(not(target_arch = "x86_64"), not(target_os = "linux"), loom, miri),
+    expect(dead_code, reason = "read by the sequence, which this system lacks")
+)]
+pub(super) struct Target {
+    pub(super) window: *const AtomicU64,
+    pub(super) pair: *const Pair,
+    pub(super) cpu: CpuId,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Pair>() == 16 && std::mem::offset_of!(Pair, base) == 8);
+
+/// The regime in which these words can be: the restartable one needs sequences that other CPUs can
+/// make restart.
+pub(crate) fn windowed_regime(regime: Regime) -> Regime {
+    match Writer::new(regime).area {
+        Some(area) if area.can_restart_others() => Regime::Restartable,
+        _ => Regime::Atomic,
+    }
+}
+
 impl<const N: usize> Windowed<N> {
-    /// Zeroes, and a window of which every bit is 0.
-    pub(crate) fn new() -> Self {
+    /// Zeroes of `cpu`, and a window of which every bit is 0. For a regime from [`windowed_regime`].
+    pub(crate) fn new(regime: Regime, cpu: CpuId) -> Self {
         Self {
             window: AtomicU64::new(0),
+            cpu,
+            area: Writer::new(regime).area,
             pairs: std::array::from_fn(|_| Pair {
                 cell: AtomicI64::new(0),
                 base: AtomicI64::new(0),
@@ -48,9 +91,42 @@ impl<const N: usize> Windowed<N> {
         }
     }
 
+    /// Adds if the calling thread runs on the CPU, is not interrupted, and the cell stays within the
+    /// window; whether it was added. Never in the atomic regime.
+    #[inline]
+    pub(crate) fn try_add(&self, word: usize, delta: i64) -> bool {
+        self.try_add_delayed::<0>(word, delta)
+    }
+
+    /// As [`try_add`](Self::try_add), with `DELAY` turns of a loop at each point where being
+    /// interrupted must restart the sequence.
+    #[inline]
+    pub(super) fn try_add_delayed<const DELAY: u32>(&self, word: usize, delta: i64) -> bool {
+        let Some(area) = self.area else {
+            return false;
+        };
+        let target = Target {
+            window: ptr::from_ref(&self.window),
+            pair: ptr::from_ref(&self.pairs[word]),
+            cpu: self.cpu,
+        };
+        // SAFETY: window and pair are ours, and `&self` keeps them alive. In this regime only this
+        // sequence writes the cell, and always on this CPU.
+        unsafe { area.try_add_within::<DELAY>(target, delta) }
+    }
+
+    /// Returns when no thread is in an addition that has looked at the window before the call, other
+    /// than to look again. What the others have added is seen.
+    pub(crate) fn stop_additions(&self) {
+        if let Some(area) = self.area {
+            area.restart_others_on(self.cpu);
+        }
+    }
+
     /// Adds atomically, whatever the window is; returns the new value.
     #[inline]
     pub(crate) fn add(&self, word: usize, delta: i64) -> i64 {
+        debug_assert!(self.area.is_none(), "{} adds in sequences", self.cpu);
         // Pairs with `cell`. SeqCst: who adds looks at the window and the base afterwards, and who
         // moves those looks at the cell afterwards; acquire and release would let both miss.
         let old = self.pairs[word].cell.fetch_add(delta, Ordering::SeqCst);
@@ -110,5 +186,122 @@ impl<const N: usize> fmt::Debug for Windowed<N> {
             .field("window", &self.window())
             .field("pairs", &pairs.collect::<Vec<_>>())
             .finish()
+    }
+}
+
+#[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
+mod tests {
+    use super::*;
+    use crate::percpu::current_cpu;
+    use crate::percpu::harness::{allowed_cpus, run_on, skipped, while_moved_around};
+    use crate::sync::atomic::AtomicBool;
+    use crate::sync::thread;
+    use crate::topology::Topology;
+
+    /// Turns of the loops inside the sequence: most interruptions hit it then.
+    const DELAY: u32 = 3_000;
+
+    fn this_machine() -> Option<Vec<Windowed<2>>> {
+        if windowed_regime(Regime::Restartable) == Regime::Atomic {
+            skipped("no sequences here that other CPUs can restart");
+            return None;
+        }
+        let cpus = (0..Topology::detect().nr_cpus()).map(CpuId::from_index);
+        let words = cpus.map(|cpu| Windowed::new(Regime::Restartable, cpu));
+        Some(words.collect())
+    }
+
+    /// Six threads add 1 to word 1 of their CPU and count those that were added, while `close` closes
+    /// each CPU's window again and again. Whether some cell changed after that.
+    fn add_among(words: &[Windowed<2>], close: impl Fn(&Windowed<2>) + Sync) -> bool {
+        let (is_over, added) = (AtomicBool::new(false), AtomicI64::new(0));
+        let has_changed = thread::scope(|scope| {
+            let closer = scope.spawn(|| {
+                let mut has_changed = false;
+                // Relaxed: ends the loop, and publishes nothing.
+                while !is_over.load(Ordering::Relaxed) {
+                    for words in words {
+                        let open = words.window();
+                        assert!(words.exchange_window(open, 0));
+                        close(words);
+                        let cell = words.cell(1);
+                        thread::yield_now();
+                        has_changed |= words.cell(1) != cell;
+                        words.set_base(1, words.cell(1));
+                        assert!(words.exchange_window(0, 1 << 20));
+                        thread::yield_now();
+                    }
+                }
+                has_changed
+            });
+            while_moved_around(6, |_| {
+                for _ in 0..300 {
+                    let cpu = current_cpu().index();
+                    if words[cpu % words.len()].try_add_delayed::<DELAY>(1, 1) {
+                        // Relaxed: read after the threads have ended.
+                        added.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+            is_over.store(true, Ordering::Relaxed);
+            closer.join().expect("the closer ends")
+        });
+        let sum: i64 = words.iter().map(|words| words.cell(1)).sum();
+        assert_eq!(sum, added.into_inner(), "additions were lost");
+        has_changed
+    }
+
+    // Goal: nothing is added to a closed window once additions were stopped, and none is lost.
+    // Method: additions that spend most of their time between looking at the window and storing.
+    #[test]
+    fn nobody_adds_to_a_window_that_was_closed() {
+        let Some(words) = this_machine() else { return };
+        assert!(!add_among(&words, Windowed::stop_additions));
+        assert!(words.iter().any(|words| words.cell(1) > 0));
+    }
+
+    // Goal: that traffic finds closings that stop nobody.
+    #[test]
+    fn the_same_traffic_finds_windows_that_were_only_closed() {
+        for _ in 0..50 {
+            let Some(words) = this_machine() else { return };
+            if add_among(&words, |_| ()) {
+                return;
+            }
+        }
+        panic!("nobody was between looking and storing");
+    }
+
+    // Goal: a cell stays in the window of its base, whatever is added; nothing wraps into it; another
+    // CPU's thread adds nothing. Method: the edges.
+    #[test]
+    fn cells_stay_within_their_window() {
+        let Some(words) = this_machine() else { return };
+        let cpu = allowed_cpus()[0];
+        run_on(cpu, || {
+            let here = &words[cpu.index()];
+            assert!(!here.try_add(0, 1), "the window is closed");
+            here.set_base(0, 1000);
+            assert!(here.exchange_window(0, 7 << 32 | 1024));
+            for (delta, fits) in [
+                (i64::MAX, false),
+                (i64::MIN, false),
+                (-24, true),
+                (-1, false),
+                (2048, false),
+                (2047, true),
+                (1, false),
+                (i64::MIN, false),
+                (0, true),
+                (-2047, true),
+            ] {
+                assert_eq!(here.try_add(0, delta), fits, "{delta}");
+            }
+            assert_eq!((here.cell(0), here.cell(1)), (-24, 0));
+            for other in words.iter().filter(|other| other.cpu != cpu) {
+                assert!(other.exchange_window(0, 1024));
+                assert!(!other.try_add(0, 1));
+            }
+        });
     }
 }

@@ -16,8 +16,9 @@
 use std::array;
 
 use super::item::NR_ITEMS;
-use crate::percpu::Windowed;
+use crate::percpu::{Regime, Windowed};
 use crate::sync::atomic::{AtomicI64, Ordering};
+use crate::units::CpuId;
 
 /// Narrowest window. Chosen: the tolerance that the kernel gives each CPU is 64 pages, and a block that
 /// was taken from hides up to two windows: so a group whose CPUs count little is fresh enough without
@@ -67,7 +68,7 @@ impl Window {
         self.width() << self.is_taken() as u32
     }
 
-    const fn is_taken(self) -> bool {
+    pub(super) const fn is_taken(self) -> bool {
         self.0 & TAKEN != 0
     }
 
@@ -86,6 +87,16 @@ impl Window {
     pub(super) fn widened(self, distance: u64) -> Self {
         debug_assert!(self.state() == State::Open && self.width() < distance);
         self.changed(State::Open, exponent_for(distance), self.0 & TAKEN)
+    }
+
+    /// The block is taken from while it stays open, or closing.
+    pub(super) fn taken(self) -> Self {
+        self.changed(self.state(), self.exponent(), TAKEN)
+    }
+
+    pub(super) fn closing(self) -> Self {
+        debug_assert_eq!(self.state(), State::Open);
+        self.changed(State::Closing, self.exponent(), self.0 & TAKEN)
     }
 
     pub(super) fn closed(self) -> Self {
@@ -116,7 +127,7 @@ fn exponent_for(distance: u64) -> u64 {
 
 /// One CPU's part of a group's statistics.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub(super) struct Block {
     cells: Windowed<NR_ITEMS>,
     /// How much of each cell has been absorbed. Written and read by: who holds the group's flush lock.
@@ -125,9 +136,9 @@ pub(super) struct Block {
 }
 
 impl Block {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(regime: Regime, cpu: CpuId) -> Self {
         Self {
-            cells: Windowed::new(),
+            cells: Windowed::new(regime, cpu),
             taken: array::from_fn(|_| AtomicI64::new(0)),
         }
     }
@@ -138,6 +149,17 @@ impl Block {
 
     pub(super) fn exchange(&self, old: Window, new: Window) -> bool {
         self.cells.exchange_window(old.0, new.0)
+    }
+
+    /// Adds in a restartable sequence, if that can be done here and now within the window.
+    #[inline]
+    pub(super) fn try_add(&self, item: usize, delta: i64) -> bool {
+        self.cells.try_add(item, delta)
+    }
+
+    /// Returns when nobody adds any more who has looked at the window before the call.
+    pub(super) fn stop_additions(&self) {
+        self.cells.stop_additions();
     }
 
     /// Adds atomically; returns the new value.
@@ -161,10 +183,14 @@ impl Block {
         cell.wrapping_sub(self.taken[item].load(Ordering::Relaxed))
     }
 
-    /// Absorbed up to `cell`, with which the next window begins too. The caller holds the flush lock.
-    pub(super) fn absorb(&self, item: usize, cell: i64) {
+    /// Absorbed up to `cell`. The caller holds the flush lock.
+    pub(super) fn take(&self, item: usize, cell: i64) {
         // Relaxed: guarded by the flush lock.
         self.taken[item].store(cell, Ordering::Relaxed);
+    }
+
+    /// The next window begins with `cell`. The caller holds the flush lock.
+    pub(super) fn move_base(&self, item: usize, cell: i64) {
         self.cells.set_base(item, cell);
     }
 }

@@ -10,6 +10,11 @@
 //!     done = its number
 //! ```
 //!
+//! In the restartable regime blocks stay open, and what is absorbed is taken without the CPU's help. They are closed later,
+//! many at a time: `closing` refuses additions; each CPU is interrupted once, so that nobody is left who
+//! had looked before; what is left is absorbed, the base moves there, and the block is closed. The
+//! periodic flush does this to blocks that are idle or wide, any flush to those that are very wide.
+//!
 //! **Tickets.** Flushes of one group have numbers. Who needs one looks at the number of the newest that has
 //! begun, then waits for the lock: any flush with a higher number that is done has begun after that, and is as
 //! good as its own. If there is none, it flushes itself. So none is skipped that is needed, none repeated that
@@ -21,11 +26,17 @@
 //! **The end of a group.** What it counted is its parent's from the last handle on: [`Stat::retire`].
 
 use super::Stat;
-use super::block::{Block, State};
+use super::block::{Block, NARROWEST, State, Window};
 use super::item::NR_ITEMS;
+use super::read::{Cause, Counts};
+use crate::percpu::Regime;
 use crate::sync::atomic::{Ordering, fence};
 use crate::sync::{Arc, MutexGuard};
 use crate::units::CpuId;
+
+/// Width from which any flush closes a block: it counts so much that opening it again is nothing.
+/// Chosen.
+const WIDE: u64 = 1 << 12;
 
 /// One walk over a subtree.
 pub(super) struct Pass<'a> {
@@ -35,6 +46,10 @@ pub(super) struct Pass<'a> {
     pub(super) held: &'a [Arc<Stat>],
     pub(super) groups_visited: u64,
     pub(super) cpus_visited: u64,
+    /// Whether blocks in which nothing was counted are closed, and how wide others may be.
+    closes_idle: bool,
+    close_above: u64,
+    to_close: Vec<(Arc<Stat>, CpuId)>,
 }
 
 impl<'a> Pass<'a> {
@@ -44,7 +59,22 @@ impl<'a> Pass<'a> {
             held,
             groups_visited: 0,
             cpus_visited: 0,
+            closes_idle: false,
+            close_above: WIDE,
+            to_close: Vec::new(),
         }
+    }
+
+    /// Also closes blocks that are idle, or hide more than need be.
+    fn closing_idle(mut self) -> Self {
+        (self.closes_idle, self.close_above) = (true, NARROWEST + 1);
+        self
+    }
+
+    /// What is left to do when no lock is held.
+    pub(super) fn finish(self, counts: &Counts) {
+        counts.visited(&self);
+        Stat::close_all(self.to_close);
     }
 
     fn holds(&self, stat: &Arc<Stat>) -> bool {
@@ -59,6 +89,15 @@ struct Found {
     bound: u64,
 }
 
+impl Found {
+    const fn nothing() -> Self {
+        Self {
+            deltas: [0; NR_ITEMS],
+            bound: 0,
+        }
+    }
+}
+
 /// Holds a group's flush lock.
 pub(super) struct Flushing<'a> {
     stat: &'a Arc<Stat>,
@@ -67,7 +106,7 @@ pub(super) struct Flushing<'a> {
 
 impl Stat {
     /// Flushes the subtree, unless somebody else does so from now on. Whether it was shared.
-    pub(super) fn flush_or_share(self: &Arc<Self>, now: u64) -> bool {
+    pub(super) fn flush_or_share(self: &Arc<Self>, cause: Cause, now: u64) -> bool {
         // Pairs with the fence in `Flushing::run`, so that a flush that has not begun yet sees the
         // updates that this thread has made: those in a restartable sequence are plain stores.
         fence(Ordering::SeqCst);
@@ -79,10 +118,13 @@ impl Stat {
             self.shared.counts.shared.add(1);
             return true;
         }
-        let mut pass = Pass::new(now, &[]);
+        let mut pass = match cause {
+            Cause::Periodic => Pass::new(now, &[]).closing_idle(),
+            Cause::Read | Cause::Requested => Pass::new(now, &[]),
+        };
         flushing.run(&mut pass);
         drop(flushing);
-        self.shared.counts.visited(&pass);
+        pass.finish(&self.shared.counts);
         false
     }
 
@@ -125,6 +167,11 @@ impl Stat {
     }
 
     fn flush_blocks(self: &Arc<Self>, found: &mut Found, pass: &mut Pass<'_>) {
+        // Pairs with the store in `retire`: nobody counts any more, which is as good as atomics.
+        let is_retired = self.is_retired.load(Ordering::SeqCst);
+        if self.regime == Regime::Restartable && !is_retired {
+            return self.take_from_blocks(found, pass);
+        }
         for (nth, word) in self.dirty.iter().enumerate() {
             // Pairs with the read-modify-write in `finish_opening`. SeqCst: an opening that this does
             // not see yet has not let anybody count.
@@ -139,6 +186,112 @@ impl Stat {
                 pass.cpus_visited += 1;
                 self.close(cpu, self.block(cpu), found);
             }
+        }
+    }
+
+    /// Absorbs what the blocks show, and leaves them open; those that are to be closed are noted.
+    fn take_from_blocks(self: &Arc<Self>, found: &mut Found, pass: &mut Pass<'_>) {
+        let mut is_any_open = false;
+        for (nth, word) in self.dirty.iter().enumerate() {
+            // Pairs with the read-modify-write in `finish_opening`. SeqCst: an opening that this does
+            // not see yet has not let anybody count.
+            let mut bits = word.load(Ordering::SeqCst);
+            while bits != 0 {
+                let cpu = CpuId::from_index(nth * 64 + bits.trailing_zeros() as usize);
+                bits &= bits - 1;
+                pass.cpus_visited += 1;
+                is_any_open = true;
+                let block = self.block(cpu);
+                let has_moved = self.take(block, found);
+                let width = block.window().width();
+                if width >= pass.close_above || (pass.closes_idle && !has_moved) {
+                    pass.to_close.push((Arc::clone(self), cpu));
+                }
+            }
+        }
+        if is_any_open {
+            // Whoever flushes from above has taken the marks, and must come again.
+            self.mark_chain();
+        }
+    }
+
+    /// Absorbs what a block shows that sequences add to; whether there was anything.
+    fn take(&self, block: &Block, found: &mut Found) -> bool {
+        let cells: [i64; NR_ITEMS] = std::array::from_fn(|item| block.cell(item));
+        let hidden = |item: usize| block.hidden(item, cells[item]);
+        if (0..NR_ITEMS).all(|item| hidden(item) == 0) {
+            return false;
+        }
+        // What is taken and what comes after it are within the same window, each on any side.
+        loop {
+            let window = block.window();
+            if window.is_taken() || window.state() == State::Closed {
+                break;
+            }
+            let more = window.taken().may_hide() - window.may_hide();
+            self.raise_chain(more);
+            if block.exchange(window, window.taken()) {
+                break;
+            }
+            self.lower_chain(more);
+        }
+        for (item, &cell) in cells.iter().enumerate() {
+            let hidden = block.hidden(item, cell);
+            found.deltas[item] = found.deltas[item].wrapping_add(hidden);
+            block.take(item, cell);
+        }
+        true
+    }
+
+    /// Closes blocks that sequences add to: all of them refuse additions, then whoever has looked
+    /// before that is made to look again, once for each CPU, then what is left is absorbed.
+    fn close_all(mut blocks: Vec<(Arc<Self>, CpuId)>) {
+        blocks.retain(|(stat, cpu)| {
+            let (_flushing, block) = (stat.lock(), stat.block(*cpu));
+            let window = block.window();
+            window.state() == State::Open && block.exchange(window, window.closing())
+        });
+        blocks.sort_by_key(|(_, cpu)| *cpu);
+        let mut stopped = None;
+        for (stat, cpu) in &blocks {
+            if stopped != Some(*cpu) {
+                stat.block(*cpu).stop_additions();
+                stopped = Some(*cpu);
+            }
+        }
+        for (stat, cpu) in &blocks {
+            let flushing = stat.lock();
+            stat.finish_closing(*cpu);
+            drop(flushing);
+        }
+    }
+
+    /// The caller holds the flush lock.
+    fn finish_closing(self: &Arc<Self>, cpu: CpuId) {
+        let block = self.block(cpu);
+        let window = block.window();
+        if window.state() != State::Closing {
+            // The group has ended meanwhile, and what was here has been handed up.
+            return;
+        }
+        let mut found = Found::nothing();
+        self.take(block, &mut found);
+        for item in 0..NR_ITEMS {
+            block.move_base(item, block.cell(item));
+        }
+        let window = block.window();
+        found.bound = window.may_hide();
+        let (word, bit) = (&self.dirty[cpu.index() / 64], 1 << (cpu.index() % 64));
+        // Pairs with the load in `take_from_blocks`. SeqCst: in the order of openings.
+        word.fetch_and(!bit, Ordering::SeqCst);
+        let is_closed = block.exchange(window, window.closed());
+        assert!(
+            is_closed,
+            "a closing block was changed without the flush lock"
+        );
+        self.publish(&found);
+        if let Some(parent) = &self.parent {
+            parent.mark_chain();
         }
     }
 
@@ -158,7 +311,8 @@ impl Stat {
             let hidden = block.hidden(item, cell);
             if hidden != 0 {
                 found.deltas[item] = found.deltas[item].wrapping_add(hidden);
-                block.absorb(item, cell);
+                block.take(item, cell);
+                block.move_base(item, cell);
             }
         }
         // Pairs with the read-modify-write that adds. SeqCst: the window and the bases are moved
@@ -199,7 +353,7 @@ impl Stat {
 /// Closes the block's window, which then was the one that is returned.
 ///
 /// Progress: a compare-and-swap fails only because an update has opened or widened the window.
-fn close_window(block: &Block) -> super::block::Window {
+fn close_window(block: &Block) -> Window {
     loop {
         let window = block.window();
         if window.state() == State::Closed || block.exchange(window, window.closed()) {
@@ -221,10 +375,7 @@ impl Flushing<'_> {
         fence(Ordering::SeqCst);
         pass.groups_visited += 1;
         stat.flush_children(pass);
-        let mut found = Found {
-            deltas: [0; NR_ITEMS],
-            bound: 0,
-        };
+        let mut found = Found::nothing();
         found.bound = stat.take_pending(&mut found.deltas);
         stat.flush_blocks(&mut found, pass);
         stat.publish(&found);
@@ -262,10 +413,7 @@ impl Drop for Flushing<'_> {
 
 /// Empties a group in which nobody counts any more. The caller holds its lock.
 fn hand_up_rest(stat: &Arc<Stat>) {
-    let mut found = Found {
-        deltas: [0; NR_ITEMS],
-        bound: 0,
-    };
+    let mut found = Found::nothing();
     let mut pass = Pass::new(0, &[]);
     found.bound = stat.take_pending(&mut found.deltas);
     stat.flush_blocks(&mut found, &mut pass);

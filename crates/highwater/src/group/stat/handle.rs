@@ -24,14 +24,15 @@ impl GroupNode {
     /// When `delta` is above 2^42.
     #[inline]
     pub fn add_stat(&self, item: StatItem, delta: i64) {
-        self.add_stat_on(self.shared().core.cpu_hint(), item, delta);
+        self.stat().add(item, delta);
     }
 
     /// As [`add_stat`](Self::add_stat), as if running on `cpu`.
     ///
     /// # Panics
     ///
-    /// As [`add_stat`](Self::add_stat), and when the tree has no such CPU.
+    /// As [`add_stat`](Self::add_stat); in the restartable regime, where only the CPU itself may write
+    /// its words; and when the tree has no such CPU.
     #[inline]
     pub fn add_stat_on(&self, cpu: CpuId, item: StatItem, delta: i64) {
         self.stat().add_on(cpu, item, delta);

@@ -71,7 +71,7 @@ use self::block::Block;
 use self::children::Children;
 use self::item::NR_ITEMS;
 use self::read::Counts;
-use crate::percpu::{Blocks, Published};
+use crate::percpu::{Blocks, Published, Regime, windowed_regime};
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use crate::sync::{Arc, LockClass, Mutex, OnceLock, Rank, Sequence};
 use crate::units::CpuId;
@@ -85,6 +85,7 @@ static FLUSH: LockClass = LockClass::new("statistics flush", Rank::Statistics);
 #[derive(Debug)]
 struct Shared {
     nr_cpus: usize,
+    regime: Regime,
     counts: Counts,
     /// Tell groups of one depth apart.
     numbers: Sequence,
@@ -117,6 +118,8 @@ impl Sums {
 
 /// The statistics of one group.
 pub(super) struct Stat {
+    /// How blocks are written.
+    regime: Regime,
     shared: Arc<Shared>,
     parent: Option<Arc<Self>>,
     /// Distance from the root, and a number of the group in its tree: the order of flush locks.
@@ -148,9 +151,10 @@ pub(super) struct Stat {
 }
 
 impl Stat {
-    pub(super) fn root(nr_cpus: usize) -> Arc<Self> {
+    pub(super) fn root(regime: Regime, nr_cpus: usize) -> Arc<Self> {
         let shared = Arc::new(Shared {
             nr_cpus,
+            regime: windowed_regime(regime),
             counts: Counts::default(),
             numbers: Sequence::new(),
         });
@@ -168,6 +172,7 @@ impl Stat {
         let nr_cpus = shared.nr_cpus;
         let words = 0..nr_cpus.div_ceil(64);
         Self {
+            regime: shared.regime,
             shared,
             parent,
             rank,
@@ -193,7 +198,10 @@ impl Stat {
     fn block(&self, cpu: CpuId) -> &Block {
         match self.blocks.get(cpu.index()) {
             Some(block) => block,
-            None => self.blocks.get_or_make(cpu.index(), Block::new),
+            None => {
+                let make = || Block::new(self.regime, cpu);
+                self.blocks.get_or_make(cpu.index(), make)
+            }
         }
     }
 

@@ -148,7 +148,7 @@ impl Stat {
     }
 
     pub(super) fn flush_for(self: &Arc<Self>, cause: Cause, now: Duration) {
-        if !self.flush_or_share(nanos(now)) {
+        if !self.flush_or_share(cause, nanos(now)) {
             let counts = &self.shared.counts;
             let count = match cause {
                 Cause::Read => &counts.read,
@@ -228,14 +228,16 @@ impl Stat {
             lock.run(&mut pass);
         }
         let counts = &first.shared.counts;
-        counts.visited(&pass);
         counts.together.add(1);
         let read = stats.iter().map(|stat| Stats {
             values: std::array::from_fn(|item| stat.value(item)),
             staleness: 0,
             age: Duration::ZERO,
         });
-        read.collect()
+        let read = read.collect();
+        drop(locks);
+        pass.finish(counts);
+        read
     }
 }
 

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::{StatItem, Tolerance};
 use crate::group::{GroupNode, GroupTree, Limits};
+use crate::percpu::Regime;
 use crate::seed;
+use crate::topology::Topology;
 use crate::units::CpuId;
 
 const T: Duration = Duration::ZERO;
@@ -30,11 +32,16 @@ fn add(models: &mut [Model], mut at: usize, item: StatItem, delta: i64) {
 fn reads_agree_with_a_plain_sum() {
     // Goal: every read is within the staleness that it states, exact ones are exact, and nothing is
     // lost by flushes of subtrees in any order or by groups that end. Method: random updates, reads and flushes of a
-    // random tree, one after another, against plain sums; one update in ten is large.
+    // random tree, one after another, against plain sums, in both regimes; one update in ten is large.
     let mut random = seed::rng(11);
-    for _ in 0..60 {
+    for round in 0..60 {
         let nr_cpus = random.usize(1..200);
-        let tree = GroupTree::new(nr_cpus);
+        let is_virtual = round % 2 == 0;
+        let tree = if is_virtual {
+            GroupTree::new(nr_cpus)
+        } else {
+            GroupTree::with_regime(Regime::Restartable, Topology::detect().nr_cpus())
+        };
         let mut models = vec![Model {
             group: tree.root(),
             parent: None,
@@ -55,7 +62,8 @@ fn reads_agree_with_a_plain_sum() {
                     });
                 }
                 4..6 => end_a_leaf(&mut models, &tree, at),
-                6..12 => models[at].group.flush_subtree(T),
+                6..11 => models[at].group.flush_subtree(T),
+                11 => tree.flush_periodically(T),
                 12..30 => {
                     let tolerance = Tolerance {
                         pages: random.u64(..500),
@@ -75,7 +83,11 @@ fn reads_agree_with_a_plain_sum() {
                     let cpu = CpuId::from_index(random.usize(..nr_cpus));
                     let most = if random.u32(..10) == 0 { 1 << 20 } else { 8 };
                     let delta = random.i64(-most..=most);
-                    models[at].group.add_stat_on(cpu, item, delta);
+                    if is_virtual {
+                        models[at].group.add_stat_on(cpu, item, delta);
+                    } else {
+                        models[at].group.add_stat(item, delta);
+                    }
                     add(&mut models, at, item, delta);
                 }
             }

@@ -27,12 +27,21 @@
 //! afterwards. So one of them notices what is further from the base than the window allows, and opens the block
 //! again.
 //!
+//! **In the restartable regime** the look is part of the addition: the sequence adds only if the cell then is within
+//! the window, and is on its CPU alone. The base stays where it is until the block is closed, so that the cell
+//! is never further from it than the window, whatever is in flight, in store buffers too. A flush
+//! leaves the block open and takes what it sees: that was within the window of the same base, so at most two widths can be hidden after it, on any level. What closes
+//! a block is `flush.rs`. Who cannot add there (a thread without sequences, a CPU that the tree does not
+//! know, a block that is closing, a storm of interruptions) hands the update to the group as a child would:
+//! a line of each group above, instead of one of the CPU.
+//!
 //! **Doubling** makes a block that counts a million events walk the chain 17 times, and one that counts
 //! up and down by no more than its window never.
 
 use super::Stat;
 use super::block::{Block, State, Window};
-use super::item::StatItem;
+use super::item::{NR_ITEMS, StatItem};
+use crate::percpu::{Regime, current_cpu};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::units::CpuId;
@@ -41,14 +50,57 @@ use crate::units::CpuId;
 /// a million blocks that hide as much do not overflow a bound. Chosen.
 const DELTA_MAX: u64 = 1 << 42;
 
+/// Widest window in which sequences add: their half of its word holds no more. A flush closes such a block.
+const WIDEST: u64 = 1 << 31;
+
+/// Times that a sequence is tried before the update goes to the group itself. Each needs another
+/// reason to fail: no block, no window, one too narrow, an interruption. Chosen.
+const ATTEMPTS_MAX: usize = 16;
+
 impl Stat {
-    /// Adds to the cell of `cpu`.
+    /// Adds on the CPU that the thread runs on.
     ///
     /// # Panics
     ///
-    /// When there is no such CPU, or `delta` is above [`DELTA_MAX`].
+    /// When `delta` is above [`DELTA_MAX`].
+    #[inline]
+    pub(super) fn add(self: &Arc<Self>, item: StatItem, delta: i64) {
+        let cpu = current_cpu();
+        if self.regime == Regime::Atomic {
+            return self.add_as(self.known(cpu), item, delta);
+        }
+        if cpu.index() < self.shared.nr_cpus
+            && let Some(block) = self.blocks.get(cpu.index())
+            && block.try_add(item.index(), delta)
+        {
+            return;
+        }
+        self.add_again(item, delta);
+    }
+
+    /// Adds as if running on `cpu`.
+    ///
+    /// # Panics
+    ///
+    /// In the restartable regime; when there is no such CPU, or `delta` is above [`DELTA_MAX`].
     #[inline]
     pub(super) fn add_on(self: &Arc<Self>, cpu: CpuId, item: StatItem, delta: i64) {
+        assert!(
+            self.regime == Regime::Atomic,
+            "acting as {cpu} needs the atomic regime: statistics are written by their own CPU"
+        );
+        self.add_as(cpu, item, delta);
+    }
+
+    fn known(&self, cpu: CpuId) -> CpuId {
+        match cpu.index() {
+            index if index < self.shared.nr_cpus => cpu,
+            index => CpuId::from_index(index % self.shared.nr_cpus),
+        }
+    }
+
+    #[inline]
+    fn add_as(self: &Arc<Self>, cpu: CpuId, item: StatItem, delta: i64) {
         if delta == 0 {
             return;
         }
@@ -64,6 +116,45 @@ impl Stat {
                 cell.wrapping_sub(block.base(item.index())).unsigned_abs()
             });
         }
+    }
+
+    /// What follows a sequence that did not add: makes room, and others.
+    #[cold]
+    #[inline(never)]
+    fn add_again(self: &Arc<Self>, item: StatItem, delta: i64) {
+        let size = delta.unsigned_abs();
+        assert!(size <= DELTA_MAX, "{delta} is too much for one update");
+        if delta == 0 {
+            return;
+        }
+        for _ in 0..ATTEMPTS_MAX {
+            let cpu = current_cpu();
+            if cpu.index() >= self.shared.nr_cpus {
+                break;
+            }
+            let block = self.block(cpu);
+            if block.try_add(item.index(), delta) {
+                return;
+            }
+            let window = block.window();
+            let cell = block.cell(item.index()).wrapping_add(delta);
+            let distance = cell.wrapping_sub(block.base(item.index()));
+            // A window holds one less above its base than below.
+            let distance = distance.unsigned_abs() + u64::from(distance > 0);
+            match window.state() {
+                State::Closing => break,
+                _ if distance > WIDEST => break,
+                State::Open if distance <= window.width() => (),
+                State::Open => self.widen(block, window, distance),
+                State::Closed => self.open(cpu, block, window, distance),
+                State::Opening => self.finish_opening(cpu, block, window),
+            }
+        }
+        let mut deltas = [0; NR_ITEMS];
+        deltas[item.index()] = delta;
+        self.raise_chain(size);
+        self.receive(&deltas, size);
+        self.mark_chain();
     }
 
     /// Opens the block so that `delta` fits.
