@@ -244,6 +244,17 @@ fn flush_mixed_holds_on_every_machine() {
     }
 }
 
+/// Goal: a storm of readers is served by schedule on the thread's machine and others, groups are counted right in the
+/// end, and the published figures are there. Times are checked in full runs only.
+#[test]
+fn flush_reads_holds_on_every_machine() {
+    let thread = outcome(&["flush-reads"]);
+    assert_eq!(thread["config"]["cpus"], 384);
+    let published = thread["published"].as_array().unwrap();
+    assert_eq!(published[0]["within_50_us_percent"], 99.9);
+    outcome(&["flush-reads", "--topology", "1x1x3x1"]);
+}
+
 /// Goal: people see the published rows, the kernels' marked as such, and the verdict.
 #[test]
 fn tables_hold_published_rows_and_checks() {

@@ -15,6 +15,9 @@ pub(super) const ONE_THRESHOLD: &str = "subtree, one threshold";
 /// The patch.
 pub(super) const PATCH: &str = "subtree, per-group thresholds (the patch)";
 
+/// Its first posting, without thresholds.
+pub(super) const MUTEX: &str = "subtree, always, under a mutex";
+
 /// Statistics under their name.
 #[derive(Clone, Debug)]
 pub(super) struct Flusher {

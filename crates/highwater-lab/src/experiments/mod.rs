@@ -13,7 +13,9 @@ mod control;
 mod error;
 mod flushers;
 pub mod flush_mixed;
+pub mod flush_reads;
 mod lineup;
+mod periodic;
 pub mod rss_cost;
 pub mod rss_hits;
 pub mod rss_hop;
@@ -39,6 +41,7 @@ pub static EXPERIMENTS: &[&Experiment] = &[
     &rss_cost::EXPERIMENT,
     &victim::EXPERIMENT,
     &flush_mixed::EXPERIMENT,
+    &flush_reads::EXPERIMENT,
 ];
 
 /// Most threads that may be asked for.

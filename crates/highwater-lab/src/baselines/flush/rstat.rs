@@ -35,7 +35,7 @@ pub struct Rstat {
     shape: Shape,
     groups: Box<[Group]>,
     /// One for each CPU's lists.
-    lists: Box<[Mutex<()>]>,
+    lists: Box<[ListLock]>,
     /// Holds the groups found on the CPU being flushed, to be used again.
     flush: Mutex<Vec<u32>>,
     one_threshold: OneThreshold,
@@ -44,6 +44,11 @@ pub struct Rstat {
     readers: Mutex<()>,
     counts: Counts,
 }
+
+/// On a line of its own, as in an area for each CPU.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct ListLock(Mutex<()>);
 
 #[derive(Debug)]
 struct Group {
@@ -99,7 +104,7 @@ impl Rstat {
             nr_cpus,
             shape: shape.clone(),
             groups: groups.collect(),
-            lists: (0..nr_cpus).map(|_| Mutex::default()).collect(),
+            lists: (0..nr_cpus).map(|_| ListLock::default()).collect(),
             flush: Mutex::default(),
             one_threshold: OneThreshold::new(nr_cpus),
             is_flushing: AtomicBool::new(false),
@@ -120,7 +125,7 @@ impl Rstat {
     }
 
     fn lists(&self, cpu: usize) -> MutexGuard<'_, ()> {
-        lock(&self.lists[cpu])
+        lock(&self.lists[cpu].0)
     }
 
     /// Flushes if the rule says so.

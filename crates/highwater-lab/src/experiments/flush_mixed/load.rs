@@ -9,7 +9,7 @@
 //! one ended, by a clock that runs in its rounds only.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,9 @@ use hdrhistogram::Histogram;
 use highwater::group::{ChargeError, GroupNode, GroupTree, Limits};
 use highwater::units::{CpuId, Pages};
 
-use crate::baselines::flush::{Flushing, Item, PERIOD, Shape};
+use crate::baselines::flush::{Flushing, Item, Shape};
 use crate::experiments::clock::thread_ns;
+use crate::experiments::periodic::{End, flush_until};
 use crate::experiments::truth::Truth;
 use crate::experiments::{Control, Setup};
 use crate::report::text::to_f64;
@@ -185,7 +186,7 @@ impl<'a> Load<'a> {
         let (cpu_ns, periods) = thread::scope(|scope| {
             let (load, end, flusher_ns) = (&*self, &end, &flusher_ns);
             let flusher = scope.spawn(move || {
-                let periods = load.flush_periodically(now, end);
+                let periods = flush_until(end, load.statistics, load.periods, now);
                 // Relaxed: read after the scope has joined this thread.
                 flusher_ns.store(thread_ns(), Ordering::Relaxed);
                 periods
@@ -213,21 +214,6 @@ impl<'a> Load<'a> {
         Took {
             real_us: real.as_secs_f64() * 1e6 / to_f64(steps),
             cpu_us: to_f64(cpu_ns) / 1e3 / to_f64(steps * THREADS as u64),
-        }
-    }
-
-    /// Flushes the root when its time has come, until the end. Returns the number of the period then.
-    fn flush_periodically(&self, now: impl Fn() -> Duration, end: &End) -> u32 {
-        let mut period = self.periods;
-        loop {
-            let due = PERIOD * period;
-            if end.wait(due.saturating_sub(now())) {
-                return period;
-            }
-            if now() >= due {
-                self.statistics.flush_periodic(now());
-                period += 1;
-            }
         }
     }
 
@@ -384,28 +370,5 @@ impl Thread {
         let usage = load.groups[group].usage().high;
         let max = load.groups[group].limits().max;
         self.seen.above_max = self.seen.above_max.max(usage.0.saturating_sub(max.0));
-    }
-}
-
-/// Says that a round is over, and wakes who waits for it.
-#[derive(Debug, Default)]
-struct End {
-    is_over: Mutex<bool>,
-    told: Condvar,
-}
-
-impl End {
-    fn tell(&self) {
-        *self.is_over.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.told.notify_all();
-    }
-
-    /// Whether the round was over within `time`.
-    fn wait(&self, time: Duration) -> bool {
-        let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self
-            .told
-            .wait_timeout_while(is_over, time, |is_over| !*is_over);
-        *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 }

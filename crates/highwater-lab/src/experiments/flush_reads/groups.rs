@@ -1,0 +1,226 @@
+//! A variant's statistics of many groups, read by a storm while a thread updates them.
+
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use hdrhistogram::Histogram;
+use highwater::units::CpuId;
+
+use super::storm::{Served, Target, storm};
+use crate::baselines::flush::{Flushing, Item, Shape, StatsRead};
+use crate::experiments::clock::thread_ns;
+use crate::experiments::flushers::Flusher;
+use crate::experiments::periodic::{End, flush_until};
+use crate::experiments::truth::{Before, Truth};
+use crate::experiments::{Control, ExperimentError};
+
+/// CPUs that update one group: threads of a tenant run on few.
+pub(super) const GROUP_CPUS: usize = 2;
+
+/// Of one CPU's time, what updates take.
+pub(super) const UPDATES_PERCENT: u32 = 10;
+
+/// Updates between looks at the clock.
+const BURST: u32 = 32;
+
+/// How long the updater sleeps when it is ahead.
+const NAP: Duration = Duration::from_millis(1);
+
+/// Pages of an update at most.
+const PAGES_MAX: i64 = 32;
+
+/// Groups with statistics, and what was seen of them.
+#[derive(Debug)]
+pub(super) struct Groups<'a> {
+    pub(super) flusher: &'a Flusher,
+    nr_cpus: usize,
+    leaves: Range<usize>,
+    shape: Shape,
+    truth: Truth,
+    /// By the variant's own clock, which runs in its rounds only.
+    ran: Duration,
+    period: u32,
+    random: Rng,
+    pub(super) updates: u64,
+    pub(super) served: Served,
+    pub(super) stale: Mutex<Stale>,
+}
+
+/// How stale reads were.
+#[derive(Debug)]
+pub(super) struct Stale {
+    pub(super) pages: Histogram<u64>,
+    pub(super) bounded: u64,
+    pub(super) bound_max: u64,
+    pub(super) violations: u64,
+}
+
+impl Stale {
+    fn see(&mut self, off: u64, stated: Option<u64>) {
+        let recorded = self.pages.record(off);
+        recorded.expect("a histogram that resizes itself takes every value");
+        if let Some(bound) = stated {
+            self.bounded += 1;
+            self.bound_max = self.bound_max.max(bound);
+            self.violations += u64::from(off > bound);
+        }
+    }
+}
+
+impl<'a> Groups<'a> {
+    /// Each leaf was updated from its CPUs, and the root was flushed.
+    pub(super) fn new(flusher: &'a Flusher, shape: &Shape, nr_cpus: usize, seed: u64) -> Self {
+        let first = shape.below(1).start;
+        let groups = Self {
+            flusher,
+            nr_cpus,
+            leaves: first..shape.nr_groups(),
+            shape: shape.clone(),
+            truth: Truth::new(shape, 1),
+            ran: Duration::ZERO,
+            period: 1,
+            random: Rng::with_seed(seed),
+            updates: 0,
+            served: Served::default(),
+            stale: Mutex::new(Stale {
+                pages: Histogram::new(3).expect("three digits are within 0..=5"),
+                bounded: 0,
+                bound_max: 0,
+                violations: 0,
+            }),
+        };
+        for leaf in 0..groups.leaves.len() {
+            for nth in 0..GROUP_CPUS {
+                groups.update(leaf, nth, 1);
+            }
+        }
+        groups.flusher.statistics.flush_periodic(groups.ran);
+        groups
+    }
+
+    fn statistics(&self) -> &'a dyn Flushing {
+        &*self.flusher.statistics
+    }
+
+    fn update(&self, leaf: usize, nth: usize, pages: i64) {
+        let group = self.leaves.start + leaf;
+        // Neighbours' CPUs are far apart: 97 is prime to all sizes of machines but its own multiples.
+        let cpu = CpuId::from_index((leaf * GROUP_CPUS + nth) * 97 % self.nr_cpus);
+        for item in [Item::Anon, Item::Pgfault] {
+            self.truth.follow(0, group, item, pages, || {
+                self.statistics().add(group, cpu, item, pages);
+            });
+        }
+    }
+
+    /// A storm of `time` beside updates and periodic flushes.
+    pub(super) fn round(
+        &mut self,
+        time: Duration,
+        seed: u64,
+        control: &Control,
+    ) -> Result<(), ExperimentError> {
+        let (end, updates_end) = (End::default(), End::default());
+        let begun = Instant::now();
+        let before = self.ran;
+        let now = move || before + begun.elapsed();
+        let mut random = self.random.fork();
+        let (served, period, updates) = thread::scope(|scope| {
+            let (groups, end, updates_end) = (&*self, &end, &updates_end);
+            let flusher =
+                scope.spawn(move || flush_until(end, groups.statistics(), groups.period, now));
+            let updater = scope.spawn(move || groups.update_until(updates_end, &mut random));
+            let reads = Reads { groups, now: &now };
+            let served = storm(&reads, groups.leaves.len(), time, seed, control);
+            end.tell();
+            updates_end.tell();
+            let period = flusher.join().expect("the flusher does not panic");
+            let updates = updater.join().expect("the updater does not panic");
+            (served, period, updates)
+        });
+        self.ran += begun.elapsed();
+        self.period = period;
+        self.updates += updates;
+        self.served.merge(&served?);
+        Ok(())
+    }
+
+    /// Updates any groups, for its share of a CPU's time. Returns how many updates that were.
+    fn update_until(&self, end: &End, random: &mut Rng) -> u64 {
+        let begun = Instant::now();
+        let mut updates = 0;
+        loop {
+            let allowed = begun.elapsed() * UPDATES_PERCENT / 100;
+            if Duration::from_nanos(thread_ns()) >= allowed {
+                if end.wait(NAP) {
+                    return updates;
+                }
+                continue;
+            }
+            for _ in 0..BURST {
+                let leaf = random.usize(..self.leaves.len());
+                let nth = random.usize(..GROUP_CPUS);
+                let pages = random.i64(1..=PAGES_MAX);
+                self.update(leaf, nth, if random.bool() { pages } else { -pages });
+            }
+            updates += u64::from(BURST);
+        }
+    }
+
+    /// After a flush of the root, groups whose values are not what was counted.
+    pub(super) fn wrong(&self) -> u64 {
+        self.statistics().flush_periodic(self.ran);
+        let groups = 0..self.shape.nr_groups();
+        let wrong = groups.filter(|&group| {
+            let before = self.truth.before(group);
+            let read = self.statistics().read(group, self.ran);
+            self.truth.off(group, &before, &read.values).own > 0
+        });
+        wrong.count() as u64
+    }
+}
+
+/// Reads of the groups, by the clock of their rounds.
+struct Reads<'a, Now> {
+    groups: &'a Groups<'a>,
+    now: &'a Now,
+}
+
+/// One read.
+struct Visit {
+    group: usize,
+    now: Duration,
+    before: Before,
+    read: Option<StatsRead>,
+}
+
+impl<Now: Fn() -> Duration + Sync> Target for Reads<'_, Now> {
+    type Visit = Visit;
+
+    fn prepare(&self, leaf: usize) -> Result<Visit, ExperimentError> {
+        let group = self.groups.leaves.start + leaf;
+        Ok(Visit {
+            group,
+            now: (self.now)(),
+            before: self.groups.truth.before(group),
+            read: None,
+        })
+    }
+
+    fn serve(&self, visit: &mut Visit) -> Result<(), ExperimentError> {
+        visit.read = Some(self.groups.statistics().read(visit.group, visit.now));
+        Ok(())
+    }
+
+    fn settle(&self, visit: Visit) {
+        let Some(read) = visit.read else { return };
+        let truth = &self.groups.truth;
+        let off = truth.off(visit.group, &visit.before, &read.values);
+        let stale = self.groups.stale.lock();
+        let mut stale = stale.unwrap_or_else(PoisonError::into_inner);
+        stale.see(off.own, read.staleness);
+    }
+}

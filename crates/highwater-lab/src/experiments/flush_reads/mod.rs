@@ -1,0 +1,190 @@
+//! `flush-reads`: how long a read of a group's statistics takes when a quarter of a million readers come by schedule.
+//!
+//! 50,000 groups on 384 virtual CPUs, each updated from two; readers at the published rate for a CPU; a thread that updates
+//! for a tenth of a CPU, and one that flushes the root every two seconds. Under the patch's rule, the one before it, and the
+//! first posting without thresholds, where each reader flushes and all do so one after the other.
+
+mod groups;
+mod published;
+mod service;
+mod storm;
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use self::groups::{GROUP_CPUS, Groups, UPDATES_PERCENT};
+use self::service::Times;
+use self::storm::reads_per_s;
+use super::flushers::{Flusher, MUTEX, PATCH, SKIP};
+use super::{Control, Experiment, ExperimentError, Setup};
+use crate::baselines::flush::{FlushRule, Shape};
+use crate::report::{Check, Figures, Outcome, Row, Source, Unit};
+
+/// The experiment.
+pub static EXPERIMENT: Experiment = Experiment {
+    name: "flush-reads",
+    thread: "memcg-subtree-flush-2023",
+    summary: "how long 13,020 reads a second of the statistics of 50,000 groups take",
+    topology: "2x12x8x2",
+    cpus: 2..=8192,
+    has_real: false,
+    has_traces: false,
+    run,
+};
+
+const READS: &str = "service time of a read";
+const ARRIVALS: &str =
+    "from the scheduled arrival to the end of the read, with all that the machine did besides";
+const STALE: &str = "how stale reads were, beyond what was in flight";
+const KERNEL: &str = "CPU time of a read of memory.stat";
+
+const NOTE: &str = "Service time leaves out what a reader spent ready to run while others ran: on few CPUs a preempted reader waits \
+    whole time slices, whatever it reads. Waits for locks are in it. The second table has everything. Readers come in open \
+    loop, at the rate for a CPU of the published machine; a late one is served at once. Reading the clocks is part of each time.";
+
+fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
+    let shape = setup.pick(Shape::of(250, 200), Shape::of(20, 50));
+    let time = setup.pick(Duration::from_secs(3), Duration::from_millis(200));
+    let rounds: u64 = setup.pick(3, 2);
+    let flushers = flushers(setup, &shape);
+    control.expect(flushers.len() as u64 * (rounds + 1));
+
+    let mut lanes = Vec::new();
+    for flusher in &flushers {
+        let cpus = setup.topology.nr_cpus();
+        lanes.push(Groups::new(flusher, &shape, cpus, setup.seed));
+        control.advance(1)?;
+    }
+    for round in 0..rounds {
+        let count = lanes.len();
+        for turn in 0..count {
+            let at = (usize::try_from(round).unwrap_or(0) + turn) % count;
+            let seed = setup.seed.wrapping_mul(rounds).wrapping_add(round);
+            lanes[at].round(time, seed, control)?;
+            control.advance(1)?;
+        }
+    }
+    let mut checks = Vec::new();
+    for lane in &lanes {
+        checks.push(Check::equal(
+            format!(
+                "{}: groups whose values are not what was counted, at the end",
+                lane.flusher.name
+            ),
+            &lane.wrong(),
+            &0,
+        ));
+    }
+    // What a build with debug assertions takes is nobody's promise, and a short run has no thousandth part.
+    if !cfg!(debug_assertions) && setup.pick(true, false) {
+        time_checks(&lanes, PATCH, &mut checks);
+    }
+    let rows = [
+        rows(&lanes, |lane| lane.served.service.on(row(READS, lane))),
+        rows(&lanes, |lane| {
+            lane.served.since_arrival.on(row(ARRIVALS, lane))
+        }),
+        rows(&lanes, stale_row),
+    ];
+    Ok(Outcome {
+        experiment: EXPERIMENT.name,
+        thread: EXPERIMENT.thread,
+        config: config(
+            setup,
+            &shape,
+            time * u32::try_from(rounds).unwrap_or(1),
+            &lanes,
+        ),
+        rows: rows.concat(),
+        published: published::rows(),
+        checks,
+    })
+}
+
+fn flushers(setup: &Setup, shape: &Shape) -> Vec<Flusher> {
+    let rules = [
+        (MUTEX, FlushRule::SubtreeUnderMutex),
+        (SKIP, FlushRule::RootSkipIfBusy),
+        (PATCH, FlushRule::SubtreeThresholds),
+    ];
+    let rstat = |(name, rule)| Flusher::rstat(name, rule, shape, &setup.topology);
+    rules.map(rstat).into()
+}
+
+fn config(setup: &Setup, shape: &Shape, time: Duration, lanes: &[Groups<'_>]) -> Figures {
+    let unknown: usize = lanes.iter().map(|lane| lane.served.unknown_waits).sum();
+    setup
+        .config()
+        .with("groups_read", shape.nr_groups() - shape.below(1).start)
+        .with("cpus_of_a_group", GROUP_CPUS)
+        .with("scheduled_reads_per_s", reads_per_s())
+        .with("reading_s", time.as_secs_f64())
+        .with("updates_of_a_cpu_percent", u64::from(UPDATES_PERCENT))
+        .with("waits_for_cpus_known", unknown == 0)
+        .with("times_checked", !cfg!(debug_assertions))
+        .with("note_scope", NOTE)
+}
+
+fn rows(lanes: &[Groups<'_>], row: impl Fn(&Groups<'_>) -> Row) -> Vec<Row> {
+    lanes.iter().map(row).collect()
+}
+
+fn row(part: &'static str, lane: &Groups<'_>) -> Row {
+    Row::new(part, Source::Run, lane.flusher.name)
+}
+
+fn stale_row(lane: &Groups<'_>) -> Row {
+    let stale = lane.stale.lock().unwrap_or_else(PoisonError::into_inner);
+    let tally = lane.flusher.statistics.tally();
+    let pages = &stale.pages;
+    let row = row(STALE, lane)
+        .with("p50_pages", pages.value_at_quantile(0.5))
+        .with("p99_pages", pages.value_at_quantile(0.99))
+        .with("max_pages", pages.max())
+        .with("updates", lane.updates)
+        .with("flushes_read", tally.flushes[0])
+        .with("flushes_periodic", tally.flushes[2])
+        .with("skipped_few", tally.skipped_few)
+        .with("skipped_busy", tally.skipped_busy)
+        .with("lock_waits", tally.waits);
+    if stale.bounded == 0 {
+        return row;
+    }
+    row.with("stated_most_pages", stale.bound_max)
+        .with("beyond_stated", stale.violations)
+}
+
+fn service<'a>(lanes: &'a [Groups<'_>], name: &str) -> &'a Times {
+    let found = lanes.iter().find(|lane| lane.flusher.name == name);
+    &found.expect("every variant is read").served.service
+}
+
+/// What was published of the patch, and what it replaced.
+fn time_checks(lanes: &[Groups<'_>], name: &str, checks: &mut Vec<Check>) {
+    let times = service(lanes, name);
+    checks.push(Check::at_most(
+        format!("{name}: 99.9 % of reads take"),
+        times.quantile_us(0.999),
+        50.0,
+        Unit::Us,
+    ));
+    let above = times.above_percent(Duration::from_millis(1));
+    checks.push(Check {
+        name: format!("{name}: reads above 1 ms"),
+        want: "< 0.0100 %".to_owned(),
+        got: format!("{above:.4} %"),
+        pass: above < 0.01,
+    });
+    checks.push(Check::at_most(
+        format!("{name}: the longest read takes"),
+        times.max_us(),
+        100_000.0,
+        Unit::Us,
+    ));
+    checks.push(Check::at_least(
+        format!("99 % of reads {MUTEX}, against {name}"),
+        service(lanes, MUTEX).quantile_us(0.99) / times.quantile_us(0.99),
+        20.0,
+        Unit::Ratio,
+    ));
+}

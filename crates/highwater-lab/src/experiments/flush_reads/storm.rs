@@ -1,0 +1,197 @@
+//! The storm: readers that come by a schedule, whether or not those before them are done.
+//!
+//! Each of [`THREADS`] threads serves the arrivals of its share of the readers, at the published rate for
+//! a CPU, one after the other. An arrival that comes while the thread serves another, or is not on a CPU, is served
+//! late, and its lateness is kept: nothing is left out because it would have come later (coordinated omission).
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+
+use super::service::{ServiceClock, Times};
+use crate::experiments::{Control, ExperimentError};
+use crate::report::text::to_f64;
+
+/// Threads that read.
+pub(super) const THREADS: usize = 2;
+
+/// Readers of each group, each of which reads every 100 ms on the published machine.
+const GROUP_READERS: usize = 5;
+
+/// Reads in a second of one thread: 250,000 readers every 100 ms, on 384 CPUs.
+pub(super) const THREAD_READS_PER_S: f64 = 250_000.0 * 10.0 / 384.0;
+
+/// Gaps that are not slept through.
+const SHORT: Duration = Duration::from_micros(20);
+
+/// What is read.
+pub(super) trait Target: Sync {
+    /// What a read needs and finds.
+    type Visit;
+
+    /// What is to be done before the read of a leaf, untimed.
+    fn prepare(&self, leaf: usize) -> Result<Self::Visit, ExperimentError>;
+
+    /// The read.
+    fn serve(&self, visit: &mut Self::Visit) -> Result<(), ExperimentError>;
+
+    /// What is to be done after it, untimed.
+    fn settle(&self, visit: Self::Visit);
+}
+
+/// Times of all reads of a target.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Served {
+    /// As the service clock has it.
+    pub(super) service: Times,
+    /// From the scheduled arrival until the end.
+    pub(super) since_arrival: Times,
+    /// Threads that did not know what they waited for CPUs.
+    pub(super) unknown_waits: usize,
+}
+
+impl Served {
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.service.merge(&other.service);
+        self.since_arrival.merge(&other.since_arrival);
+        self.unknown_waits += other.unknown_waits;
+    }
+}
+
+/// Reads leaves of `target` for `time`.
+pub(super) fn storm(
+    target: &impl Target,
+    leaves: usize,
+    time: Duration,
+    seed: u64,
+    control: &Control,
+) -> Result<Served, ExperimentError> {
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS as u64)
+            .map(|number| {
+                let seed = seed.wrapping_mul(THREADS as u64).wrapping_add(number);
+                scope.spawn(move || serve(target, leaves, time, seed, control))
+            })
+            .collect();
+        let mut all = Served::default();
+        for thread in threads {
+            all.merge(&thread.join().expect("readers do not panic")?);
+        }
+        Ok(all)
+    })
+}
+
+fn serve(
+    target: &impl Target,
+    leaves: usize,
+    time: Duration,
+    seed: u64,
+    control: &Control,
+) -> Result<Served, ExperimentError> {
+    let clock = ServiceClock::of_this_thread();
+    let mut random = Rng::with_seed(seed);
+    let mut served = Served {
+        unknown_waits: usize::from(!clock.knows_waits()),
+        ..Served::default()
+    };
+    let begun = Instant::now();
+    let mut arrival = Duration::ZERO;
+    loop {
+        arrival += gap(&mut random);
+        if arrival >= time {
+            return Ok(served);
+        }
+        while let Some(early) = arrival.checked_sub(begun.elapsed()) {
+            if control.is_stopped() {
+                return Err(ExperimentError::Interrupted);
+            }
+            if early > SHORT {
+                thread::sleep(early);
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+        let reader = random.usize(..leaves * GROUP_READERS);
+        let mut visit = target.prepare(reader / GROUP_READERS)?;
+        let (result, service) = clock.time(|| target.serve(&mut visit));
+        let ended = begun.elapsed();
+        result?;
+        target.settle(visit);
+        served.service.add(service);
+        served.since_arrival.add(ended.saturating_sub(arrival));
+    }
+}
+
+/// Time until the next of many independent readers comes.
+fn gap(random: &mut Rng) -> Duration {
+    // In (0, 1], of which the logarithm is finite.
+    let part = 1.0 - random.f64();
+    Duration::from_secs_f64(-part.ln() / THREAD_READS_PER_S)
+}
+
+/// Reads in a second of all threads.
+pub(super) fn reads_per_s() -> f64 {
+    THREAD_READS_PER_S * to_f64(THREADS as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    /// Takes its time on every hundredth read.
+    #[derive(Default)]
+    struct Slow {
+        reads: AtomicU64,
+        settled: AtomicU64,
+    }
+
+    const NAP: Duration = Duration::from_millis(4);
+
+    impl Target for Slow {
+        type Visit = usize;
+
+        fn prepare(&self, leaf: usize) -> Result<usize, ExperimentError> {
+            Ok(leaf)
+        }
+
+        fn serve(&self, leaf: &mut usize) -> Result<(), ExperimentError> {
+            assert!(*leaf < 10);
+            let nth = self.reads.fetch_add(1, Ordering::Relaxed);
+            if nth.is_multiple_of(100) {
+                thread::sleep(NAP);
+            }
+            Ok(())
+        }
+
+        fn settle(&self, _leaf: usize) {
+            self.settled.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Goal: every scheduled arrival is served, and those behind a slow one are late, though their own service is short.
+    /// Method: a target that takes 4 ms, in which dozens arrive, on every hundredth read.
+    #[test]
+    fn a_slow_read_makes_those_behind_it_late() {
+        let (slow, control) = (Slow::default(), Control::default());
+        let served = storm(&slow, 10, Duration::from_millis(300), 1, &control).unwrap();
+        let reads = slow.reads.load(Ordering::Relaxed);
+        assert_eq!(served.service.reads(), reads);
+        assert_eq!(slow.settled.load(Ordering::Relaxed), reads);
+        let expected = reads_per_s() * 0.3;
+        assert!((to_f64(reads) / expected - 1.0).abs() < 0.2, "{reads}");
+        let slow_reads = served.service.above_percent(NAP / 2);
+        let late_reads = served.since_arrival.above_percent(NAP / 2);
+        assert!(late_reads > 3.0 * slow_reads, "{late_reads}, {slow_reads}");
+    }
+
+    #[test]
+    fn a_stopped_storm_is_interrupted() {
+        let control = Control::default();
+        control.stop();
+        let ended = storm(&Slow::default(), 10, Duration::from_secs(60), 1, &control);
+        assert!(matches!(ended, Err(ExperimentError::Interrupted)));
+    }
+}
