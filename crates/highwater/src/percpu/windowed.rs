@@ -215,6 +215,10 @@ mod tests {
     /// each CPU's window again and again. Whether some cell changed after that.
     fn add_among(words: &[Windowed<2>], close: impl Fn(&Windowed<2>) + Sync) -> bool {
         let (is_over, added) = (AtomicBool::new(false), AtomicI64::new(0));
+        let closings = AtomicU64::new(0);
+        // Relaxed, here and below: counts that decide when it is enough.
+        let is_enough =
+            || added.load(Ordering::Relaxed) >= 900 && closings.load(Ordering::Relaxed) >= 50;
         let has_changed = thread::scope(|scope| {
             let closer = scope.spawn(|| {
                 let mut has_changed = false;
@@ -229,17 +233,24 @@ mod tests {
                         has_changed |= words.cell(1) != cell;
                         words.set_base(1, words.cell(1));
                         assert!(words.exchange_window(0, 1 << 20));
+                        // Relaxed: as above.
+                        closings.fetch_add(1, Ordering::Relaxed);
                         thread::yield_now();
                     }
                 }
                 has_changed
             });
             while_moved_around(6, |_| {
-                for _ in 0..300 {
+                for _ in 0..100_000 {
+                    if is_enough() {
+                        break;
+                    }
                     let cpu = current_cpu().index();
                     if words[cpu % words.len()].try_add_delayed::<DELAY>(1, 1) {
-                        // Relaxed: read after the threads have ended.
+                        // Relaxed: as above.
                         added.fetch_add(1, Ordering::Relaxed);
+                    } else {
+                        thread::yield_now();
                     }
                 }
             });
