@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use highwater::topology::Topology;
 
-use crate::baselines::flush::{FlushRule, Flushing, Rstat, Shape};
+use crate::baselines::flush::{FlushRule, Flushing, LibraryStatistics, Rstat, Shape};
 
 /// Before the patch.
 pub(super) const SKIP: &str = "root, skip if busy (before)";
@@ -17,6 +17,9 @@ pub(super) const PATCH: &str = "subtree, per-group thresholds (the patch)";
 
 /// Its first posting, without thresholds.
 pub(super) const MUTEX: &str = "subtree, always, under a mutex";
+
+/// The library.
+pub(super) const OURS: &str = "Highwater";
 
 /// Statistics under their name.
 #[derive(Clone, Debug)]
@@ -36,6 +39,14 @@ impl Flusher {
         Self {
             name,
             statistics: Arc::new(Rstat::new(shape, topology.nr_cpus(), rule)),
+        }
+    }
+
+    /// The library's.
+    pub(super) fn ours(statistics: LibraryStatistics) -> Self {
+        Self {
+            name: OURS,
+            statistics: Arc::new(statistics),
         }
     }
 }

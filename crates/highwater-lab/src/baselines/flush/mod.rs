@@ -11,6 +11,7 @@
 //! ancestors on theirs.
 
 mod block;
+mod library;
 mod rstat;
 #[cfg(test)]
 mod tests;
@@ -20,11 +21,13 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
+use highwater::group::StatItem;
 use highwater::units::CpuId;
 
+pub use library::{LibraryStatistics, groups_of};
 pub use rstat::Rstat;
 
-/// What is counted; a subset of the kernel's items, by its names.
+/// What workloads count; a few of the library's items, which are named as the kernel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Item {
     /// Anonymous pages.
@@ -41,16 +44,27 @@ impl Item {
     /// Those that workloads count.
     pub const ALL: [Self; 4] = [Self::Anon, Self::Pgfault, Self::Pgscan, Self::Pgsteal];
 
-    /// Index into [`Stats`].
+    /// The library's item.
+    #[must_use]
+    pub const fn stat(self) -> StatItem {
+        match self {
+            Self::Anon => StatItem::Anon,
+            Self::Pgfault => StatItem::Pgfault,
+            Self::Pgscan => StatItem::PgscanDirect,
+            Self::Pgsteal => StatItem::PgstealDirect,
+        }
+    }
+
+    /// Index into [`Stats`], which is in the library's order.
     #[must_use]
     pub const fn index(self) -> usize {
-        self as usize
+        self.stat() as usize
     }
 }
 
-/// Items that each group has words for, and that each flush and read visits. Chosen: about the states of
-/// `memory.stat`, and what the library has room for; the kernel has some thirty events besides.
-pub const ITEMS: usize = 32;
+/// Items that each group has words for, and that each flush and read visits: as many as the library's, so that all do the
+/// same. The kernel has some seventy.
+pub const ITEMS: usize = StatItem::ALL.len();
 
 /// One value for each item.
 pub type Stats = [i64; ITEMS];
@@ -145,15 +159,19 @@ pub enum FlushRule {
 /// What flushing has cost so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlushTally {
-    /// Flushes for readers, for reclaim, and periodic ones.
-    pub flushes: [u64; 3],
+    /// Flushes for readers and reclaim.
+    pub flushes: u64,
+    /// Flushes because it was time.
+    pub periodic: u64,
     /// Times that a reader or reclaim went without because little was updated.
     pub skipped_few: u64,
     /// Times that one went without because another was flushing.
     pub skipped_busy: u64,
-    /// CPUs whose list was looked at.
+    /// Times that one had what it needs from a flush of another that began after it came.
+    pub shared: u64,
+    /// CPUs visited.
     pub cpus: u64,
-    /// Groups whose words of a CPU were carried on.
+    /// Groups visited; where a flush goes CPU by CPU, on each.
     pub groups: u64,
     /// Times that a flush waited for another.
     pub waits: u64,

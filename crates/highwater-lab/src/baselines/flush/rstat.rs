@@ -75,18 +75,11 @@ impl Group {
     }
 }
 
-/// Why somebody flushes.
-#[derive(Clone, Copy, Debug)]
-enum Cause {
-    Read,
-    Reclaim,
-    Periodic,
-}
-
 /// As [`FlushTally`].
 #[derive(Debug, Default)]
 struct Counts {
-    flushes: [StatCell; 3],
+    flushes: StatCell,
+    periodic: StatCell,
     skipped_few: StatCell,
     skipped_busy: StatCell,
     cpus: StatCell,
@@ -129,7 +122,7 @@ impl Rstat {
     }
 
     /// Flushes if the rule says so.
-    fn flush_by_rule(&self, group: usize, cause: Cause) {
+    fn flush_by_rule(&self, group: usize) {
         let limit = limit(self.nr_cpus);
         let is_worth_it = match self.rule {
             FlushRule::RootSkipIfBusy | FlushRule::SubtreeOneThreshold => {
@@ -142,30 +135,30 @@ impl Rstat {
             return self.counts.skipped_few.add(1);
         }
         match self.rule {
-            FlushRule::RootSkipIfBusy => self.flush_root_or_skip(cause),
+            FlushRule::RootSkipIfBusy => self.flush_root_or_skip(&self.counts.flushes),
             FlushRule::SubtreeUnderMutex => {
                 let _alone = lock(&self.readers);
-                self.flush(group, cause);
+                self.flush(group, &self.counts.flushes);
             }
             FlushRule::Subtree | FlushRule::SubtreeOneThreshold | FlushRule::SubtreeThresholds => {
-                self.flush(group, cause);
+                self.flush(group, &self.counts.flushes);
             }
         }
     }
 
     /// Flushes the root, unless somebody does so already.
-    fn flush_root_or_skip(&self, cause: Cause) {
+    fn flush_root_or_skip(&self, count: &StatCell) {
         // Relaxed, here and below: who finds it set goes without; who does not synchronizes by the locks.
         if self.is_flushing.swap(true, Ordering::Relaxed) {
             return self.counts.skipped_busy.add(1);
         }
-        self.flush(0, cause);
+        self.flush(0, count);
         self.is_flushing.store(false, Ordering::Relaxed);
     }
 
-    /// Flushes `top` and all below it.
-    fn flush(&self, top: usize, cause: Cause) {
-        self.counts.flushes[cause as usize].add(1);
+    /// Flushes `top` and all below it, and counts that.
+    fn flush(&self, top: usize, count: &StatCell) {
+        count.add(1);
         for cpu in 0..self.nr_cpus {
             let mut found = self.flush_lock();
             self.detach(top, cpu, &mut found);
@@ -253,7 +246,7 @@ impl Flushing for Rstat {
     }
 
     fn read(&self, group: usize, _now: Duration) -> StatsRead {
-        self.flush_by_rule(group, Cause::Read);
+        self.flush_by_rule(group);
         // Only this rule has a bound, and only when nobody updates during a flush.
         let is_bounded = self.rule == FlushRule::SubtreeThresholds;
         StatsRead {
@@ -263,21 +256,23 @@ impl Flushing for Rstat {
     }
 
     fn flush_for_reclaim(&self, group: usize, _now: Duration) {
-        self.flush_by_rule(group, Cause::Reclaim);
+        self.flush_by_rule(group);
     }
 
     fn flush_periodic(&self, _now: Duration) {
         if self.rule == FlushRule::RootSkipIfBusy {
-            self.flush_root_or_skip(Cause::Periodic);
+            self.flush_root_or_skip(&self.counts.periodic);
         } else {
-            self.flush(0, Cause::Periodic);
+            self.flush(0, &self.counts.periodic);
         }
     }
 
     fn tally(&self) -> FlushTally {
         let counts = &self.counts;
         FlushTally {
-            flushes: [0, 1, 2].map(|cause| counts.flushes[cause].get()),
+            flushes: counts.flushes.get(),
+            periodic: counts.periodic.get(),
+            shared: 0,
             skipped_few: counts.skipped_few.get(),
             skipped_busy: counts.skipped_busy.get(),
             cpus: counts.cpus.get(),

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use hdrhistogram::Histogram;
-use highwater::group::{ChargeError, GroupNode, GroupTree, Limits};
+use highwater::group::{ChargeError, GroupNode, Limits};
 use highwater::units::{CpuId, Pages};
 
 use crate::baselines::flush::{Flushing, Item, Shape};
@@ -61,7 +61,7 @@ const ATTEMPTS: u32 = 4;
 pub(super) struct Load<'a> {
     statistics: &'a dyn Flushing,
     shape: Shape,
-    groups: Vec<GroupNode>,
+    groups: &'a [GroupNode],
     truth: Truth,
     threads: Vec<Mutex<Thread>>,
     /// Sum of the rounds' times: the variant's own clock.
@@ -146,23 +146,20 @@ pub(super) struct Took {
     pub(super) cpu_us: f64,
 }
 
-/// The groups that workers charge: a root, groups below it, and leaves with a maximum.
-pub(super) fn groups(tree: &GroupTree, shape: &Shape) -> Vec<GroupNode> {
-    let mut groups = vec![tree.root()];
-    for number in 1..shape.nr_groups() {
-        let parent = shape.parent(number).expect("the root alone has no parent");
-        let limits = match parent {
-            0 => Limits::default(),
-            _ => Limits::max_pages(GROUP_MAX),
-        };
-        let group = groups[parent].child(&number.to_string(), limits);
-        groups.push(group.expect("names are new and the tree is shallow"));
+/// Limits of the groups that workers charge; those between them and the root have none.
+pub(super) fn limits(parent: usize) -> Limits {
+    match parent {
+        0 => Limits::default(),
+        _ => Limits::max_pages(GROUP_MAX),
     }
-    groups
 }
 
 impl<'a> Load<'a> {
-    pub(super) fn new(setup: &Setup, statistics: &'a dyn Flushing, groups: Vec<GroupNode>) -> Self {
+    pub(super) fn new(
+        setup: &Setup,
+        statistics: &'a dyn Flushing,
+        groups: &'a [GroupNode],
+    ) -> Self {
         let shape = Shape::of(TOPS, LEAVES);
         let threads = (0..THREADS).map(|number| Mutex::new(Thread::new(setup, number)));
         Self {

@@ -15,9 +15,9 @@ use std::time::Duration;
 use self::groups::{GROUP_CPUS, Groups, UPDATES_PERCENT};
 use self::service::Times;
 use self::storm::reads_per_s;
-use super::flushers::{Flusher, MUTEX, PATCH, SKIP};
+use super::flushers::{Flusher, MUTEX, OURS, PATCH, SKIP};
 use super::{Control, Experiment, ExperimentError, Setup};
-use crate::baselines::flush::{FlushRule, Shape};
+use crate::baselines::flush::{FlushRule, LibraryStatistics, Shape};
 use crate::report::{Check, Figures, Outcome, Row, Source, Unit};
 
 /// The experiment.
@@ -75,9 +75,21 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
             &0,
         ));
     }
+    for lane in lanes.iter().filter(|lane| lane.flusher.name == OURS) {
+        let stale = lane.stale.lock().unwrap_or_else(PoisonError::into_inner);
+        checks.push(Check::equal(
+            format!(
+                "{OURS}: reads further off than they say, of {}",
+                stale.bounded
+            ),
+            &stale.violations,
+            &0,
+        ));
+    }
     // What a build with debug assertions takes is nobody's promise, and a short run has no thousandth part.
     if !cfg!(debug_assertions) && setup.pick(true, false) {
         time_checks(&lanes, PATCH, &mut checks);
+        time_checks(&lanes, OURS, &mut checks);
     }
     let rows = [
         rows(&lanes, |lane| lane.served.service.on(row(READS, lane))),
@@ -108,7 +120,8 @@ fn flushers(setup: &Setup, shape: &Shape) -> Vec<Flusher> {
         (PATCH, FlushRule::SubtreeThresholds),
     ];
     let rstat = |(name, rule)| Flusher::rstat(name, rule, shape, &setup.topology);
-    rules.map(rstat).into()
+    let ours = Flusher::ours(LibraryStatistics::new(shape, setup.topology.nr_cpus()));
+    rules.map(rstat).into_iter().chain([ours]).collect()
 }
 
 fn config(setup: &Setup, shape: &Shape, time: Duration, lanes: &[Groups<'_>]) -> Figures {
@@ -142,8 +155,8 @@ fn stale_row(lane: &Groups<'_>) -> Row {
         .with("p99_pages", pages.value_at_quantile(0.99))
         .with("max_pages", pages.max())
         .with("updates", lane.updates)
-        .with("flushes_read", tally.flushes[0])
-        .with("flushes_periodic", tally.flushes[2])
+        .with("flushes_read", tally.flushes)
+        .with("flushes_periodic", tally.periodic)
         .with("skipped_few", tally.skipped_few)
         .with("skipped_busy", tally.skipped_busy)
         .with("lock_waits", tally.waits);
