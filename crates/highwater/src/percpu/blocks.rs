@@ -43,6 +43,12 @@ impl<T> Blocks<T> {
         self.chunks[cpu / CHUNK].get()?[cpu % CHUNK].get()
     }
 
+    /// As [`get`](Self::get); none where there is no such CPU.
+    #[inline]
+    pub(crate) fn find(&self, cpu: usize) -> Option<&T> {
+        self.chunks.get(cpu / CHUNK)?.get()?[cpu % CHUNK].get()
+    }
+
     /// The block of CPU number `cpu`, made if this is the first time.
     ///
     /// # Panics

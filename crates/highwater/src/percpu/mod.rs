@@ -76,7 +76,7 @@ pub(crate) use owned::{Claim, OwnedSlots, Owner, Place, WORDS};
 pub(crate) use published::Published;
 pub(crate) use refs::{PercpuOwner, PercpuRef, PercpuView};
 pub(crate) use touched::Touched;
-pub(crate) use windowed::{Windowed, windowed_regime};
+pub(crate) use windowed::{Sequences, Windowed};
 
 use crate::sync::OnceLock;
 use crate::topology::{Topology, TopologyKind};

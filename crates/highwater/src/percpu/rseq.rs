@@ -54,8 +54,8 @@
 //!             return not stored
 //!         gated.word = new                    COMMIT
 //!
-//! try_add_within(window, pair, owner, delta) -> added or not      see the module `windowed`
-//!         if cpu != owner
+//! try_add_within(window, pair, delta) -> added or not     see the module `windowed`
+//!         if cpu != window.cpu
 //!             return not added
 //!         width = *window                     32 bits
 //!         new   = pair.cell + delta

@@ -444,14 +444,14 @@ impl Area {
         true
     }
 
-    /// Adds `delta` to the pair's cell, if the thread runs on the target's CPU, is not interrupted, and
+    /// Adds `delta` to the pair's cell, if the thread runs on the window's CPU, is not interrupted, and
     /// the cell then is within the window; else does nothing. Whether it was added. `DELAY` is as in
     /// [`attempt_add`](Self::attempt_add).
     ///
     /// # Safety
     ///
-    /// Window and pair live for the whole call, and nothing but these sequences writes the cell, always
-    /// on the target's CPU.
+    /// Window, CPU and pair lie as `Target` says and live for the whole call; the CPU's number does not
+    /// change, and nothing but these sequences writes the cell.
     #[inline]
     pub(super) unsafe fn try_add_within<const DELAY: u32>(
         self,
@@ -463,7 +463,7 @@ impl Area {
             sequence!(
                 self,
                 [
-                    "cmp {cpu:e}, {owner:e}",
+                    "cmp {cpu:e}, dword ptr [{window} + 8]",
                     "jne {not_added}",
                     ".if {delay}",
                     "mov {scratch:e}, {delay}",
@@ -492,7 +492,6 @@ impl Area {
                 aborted ["jmp {not_added}"],
                 window = in(reg) target.window,
                 pair = in(reg) target.pair,
-                owner = in(reg) target.cpu.0,
                 new = inout(reg) delta => _,
                 cpu = out(reg) _,
                 scratch = out(reg) _,

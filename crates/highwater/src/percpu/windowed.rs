@@ -25,6 +25,8 @@
 //! store after: [`stop_additions`](Windowed::stop_additions) returns when none is left that has.
 
 use std::fmt;
+#[cfg(not(loom))]
+use std::mem::offset_of;
 use std::ptr;
 
 use super::{Area, Regime, Writer};
@@ -46,10 +48,8 @@ pub(crate) struct Windowed<const N: usize> {
     /// Written by: anybody (compare-and-swap). Read by: additions, and whoever moves it. Publishes:
     /// what its user has prepared for this width.
     window: AtomicU64,
-    /// Whose cells these are.
+    /// Whose cells these are, or [`NOBODY`] in the atomic regime: read by the sequence.
     cpu: CpuId,
-    /// Some in the restartable regime.
-    area: Option<Area>,
     pairs: [Pair; N],
 }
 
@@ -60,30 +60,58 @@ pub(crate) struct Windowed<const N: usize> {
     expect(dead_code, reason = "read by the sequence, which this system lacks")
 )]
 pub(super) struct Target {
+    /// A window of 32 bits, and 8 bytes further the CPU.
     pub(super) window: *const AtomicU64,
+    /// A cell, and 8 bytes further its base.
     pub(super) pair: *const Pair,
-    pub(super) cpu: CpuId,
 }
 
-#[cfg(not(loom))]
-const _: () = assert!(size_of::<Pair>() == 16 && std::mem::offset_of!(Pair, base) == 8);
+/// No CPU has this number, and no thread that is not registered claims it: those have negative ones.
+const NOBODY: CpuId = CpuId(i32::MAX.cast_unsigned());
 
-/// The regime in which these words can be: the restartable one needs sequences that other CPUs can
-/// make restart.
-pub(crate) fn windowed_regime(regime: Regime) -> Regime {
-    match Writer::new(regime).area {
-        Some(area) if area.can_restart_others() => Regime::Restartable,
-        _ => Regime::Atomic,
+#[cfg(not(loom))]
+const _: () = {
+    assert!(size_of::<Pair>() == 16 && offset_of!(Pair, base) == 8);
+    assert!(offset_of!(Windowed<1>, window) == 0 && offset_of!(Windowed<1>, cpu) == 8);
+};
+
+/// How the threads of an object's regime add: in sequences that other CPUs can make restart, or not.
+#[derive(Clone, Copy)]
+pub(crate) struct Sequences(Option<Area>);
+
+impl Sequences {
+    /// Those of the restartable regime, where the system has what it needs.
+    pub(crate) fn of(regime: Regime) -> Self {
+        let area = Writer::new(regime).area;
+        Self(area.filter(|area| area.can_restart_others()))
+    }
+
+    pub(crate) fn regime(self) -> Regime {
+        match self.0 {
+            Some(_) => Regime::Restartable,
+            None => Regime::Atomic,
+        }
+    }
+
+    /// The CPU that the thread runs on, if it can run sequences there.
+    #[inline]
+    pub(crate) fn cpu(self) -> Option<CpuId> {
+        self.0?.cpu()
+    }
+}
+
+impl fmt::Debug for Sequences {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.regime().fmt(f)
     }
 }
 
 impl<const N: usize> Windowed<N> {
-    /// Zeroes of `cpu`, and a window of which every bit is 0. For a regime from [`windowed_regime`].
-    pub(crate) fn new(regime: Regime, cpu: CpuId) -> Self {
+    /// Zeroes of `cpu`, and a window of which every bit is 0.
+    pub(crate) fn new(sequences: Sequences, cpu: CpuId) -> Self {
         Self {
             window: AtomicU64::new(0),
-            cpu,
-            area: Writer::new(regime).area,
+            cpu: sequences.0.map_or(NOBODY, |_| cpu),
             pairs: std::array::from_fn(|_| Pair {
                 cell: AtomicI64::new(0),
                 base: AtomicI64::new(0),
@@ -94,31 +122,36 @@ impl<const N: usize> Windowed<N> {
     /// Adds if the calling thread runs on the CPU, is not interrupted, and the cell stays within the
     /// window; whether it was added. Never in the atomic regime.
     #[inline]
-    pub(crate) fn try_add(&self, word: usize, delta: i64) -> bool {
-        self.try_add_delayed::<0>(word, delta)
+    pub(crate) fn try_add(&self, sequences: Sequences, word: usize, delta: i64) -> bool {
+        self.try_add_delayed::<0>(sequences, word, delta)
     }
 
     /// As [`try_add`](Self::try_add), with `DELAY` turns of a loop at each point where being
     /// interrupted must restart the sequence.
     #[inline]
-    pub(super) fn try_add_delayed<const DELAY: u32>(&self, word: usize, delta: i64) -> bool {
-        let Some(area) = self.area else {
+    pub(super) fn try_add_delayed<const DELAY: u32>(
+        &self,
+        sequences: Sequences,
+        word: usize,
+        delta: i64,
+    ) -> bool {
+        let Some(area) = sequences.0 else {
             return false;
         };
         let target = Target {
             window: ptr::from_ref(&self.window),
             pair: ptr::from_ref(&self.pairs[word]),
-            cpu: self.cpu,
         };
-        // SAFETY: window and pair are ours, and `&self` keeps them alive. In this regime only this
-        // sequence writes the cell, and always on this CPU.
+        // SAFETY: window and pair are ours, and `&self` keeps them alive; the CPU's number lies behind
+        // the window. In the restartable regime only this sequence writes the cell, and always on this
+        // CPU; in the other no thread runs on the CPU that is named there.
         unsafe { area.try_add_within::<DELAY>(target, delta) }
     }
 
     /// Returns when no thread is in an addition that has looked at the window before the call, other
     /// than to look again. What the others have added is seen.
-    pub(crate) fn stop_additions(&self) {
-        if let Some(area) = self.area {
+    pub(crate) fn stop_additions(&self, sequences: Sequences) {
+        if let Some(area) = sequences.0 {
             area.restart_others_on(self.cpu);
         }
     }
@@ -126,7 +159,7 @@ impl<const N: usize> Windowed<N> {
     /// Adds atomically, whatever the window is; returns the new value.
     #[inline]
     pub(crate) fn add(&self, word: usize, delta: i64) -> i64 {
-        debug_assert!(self.area.is_none(), "{} adds in sequences", self.cpu);
+        debug_assert!(self.cpu == NOBODY, "{} adds in sequences", self.cpu);
         // Pairs with `cell`. SeqCst: who adds looks at the window and the base afterwards, and who
         // moves those looks at the cell afterwards; acquire and release would let both miss.
         let old = self.pairs[word].cell.fetch_add(delta, Ordering::SeqCst);
@@ -201,19 +234,24 @@ mod tests {
     /// Turns of the loops inside the sequence: most interruptions hit it then.
     const DELAY: u32 = 3_000;
 
+    fn sequences() -> Sequences {
+        Sequences::of(Regime::Restartable)
+    }
+
     fn this_machine() -> Option<Vec<Windowed<2>>> {
-        if windowed_regime(Regime::Restartable) == Regime::Atomic {
+        if sequences().regime() == Regime::Atomic {
             skipped("no sequences here that other CPUs can restart");
             return None;
         }
         let cpus = (0..Topology::detect().nr_cpus()).map(CpuId::from_index);
-        let words = cpus.map(|cpu| Windowed::new(Regime::Restartable, cpu));
+        let words = cpus.map(|cpu| Windowed::new(sequences(), cpu));
         Some(words.collect())
     }
 
     /// Six threads add 1 to word 1 of their CPU and count those that were added, while `close` closes
     /// each CPU's window again and again. Whether some cell changed after that.
     fn add_among(words: &[Windowed<2>], close: impl Fn(&Windowed<2>) + Sync) -> bool {
+        let sequences = sequences();
         let (is_over, added) = (AtomicBool::new(false), AtomicI64::new(0));
         let closings = AtomicU64::new(0);
         // Relaxed, here and below: counts that decide when it is enough.
@@ -246,7 +284,7 @@ mod tests {
                         break;
                     }
                     let cpu = current_cpu().index();
-                    if words[cpu % words.len()].try_add_delayed::<DELAY>(1, 1) {
+                    if words[cpu % words.len()].try_add_delayed::<DELAY>(sequences, 1, 1) {
                         // Relaxed: as above.
                         added.fetch_add(1, Ordering::Relaxed);
                     } else {
@@ -267,7 +305,7 @@ mod tests {
     #[test]
     fn nobody_adds_to_a_window_that_was_closed() {
         let Some(words) = this_machine() else { return };
-        assert!(!add_among(&words, Windowed::stop_additions));
+        assert!(!add_among(&words, |words| words.stop_additions(sequences())));
         assert!(words.iter().any(|words| words.cell(1) > 0));
     }
 
@@ -291,7 +329,7 @@ mod tests {
         let cpu = allowed_cpus()[0];
         run_on(cpu, || {
             let here = &words[cpu.index()];
-            assert!(!here.try_add(0, 1), "the window is closed");
+            assert!(!here.try_add(sequences(), 0, 1), "the window is closed");
             here.set_base(0, 1000);
             assert!(here.exchange_window(0, 7 << 32 | 1024));
             for (delta, fits) in [
@@ -306,12 +344,12 @@ mod tests {
                 (0, true),
                 (-2047, true),
             ] {
-                assert_eq!(here.try_add(0, delta), fits, "{delta}");
+                assert_eq!(here.try_add(sequences(), 0, delta), fits, "{delta}");
             }
             assert_eq!((here.cell(0), here.cell(1)), (-24, 0));
             for other in words.iter().filter(|other| other.cpu != cpu) {
                 assert!(other.exchange_window(0, 1024));
-                assert!(!other.try_add(0, 1));
+                assert!(!other.try_add(sequences(), 0, 1));
             }
         });
     }

@@ -16,7 +16,7 @@
 use std::array;
 
 use super::item::NR_ITEMS;
-use crate::percpu::{Regime, Windowed};
+use crate::percpu::{Sequences, Windowed};
 use crate::sync::atomic::{AtomicI64, Ordering};
 use crate::units::CpuId;
 
@@ -136,9 +136,9 @@ pub(super) struct Block {
 }
 
 impl Block {
-    pub(super) fn new(regime: Regime, cpu: CpuId) -> Self {
+    pub(super) fn new(sequences: Sequences, cpu: CpuId) -> Self {
         Self {
-            cells: Windowed::new(regime, cpu),
+            cells: Windowed::new(sequences, cpu),
             taken: array::from_fn(|_| AtomicI64::new(0)),
         }
     }
@@ -153,13 +153,13 @@ impl Block {
 
     /// Adds in a restartable sequence, if that can be done here and now within the window.
     #[inline]
-    pub(super) fn try_add(&self, item: usize, delta: i64) -> bool {
-        self.cells.try_add(item, delta)
+    pub(super) fn try_add(&self, sequences: Sequences, item: usize, delta: i64) -> bool {
+        self.cells.try_add(sequences, item, delta)
     }
 
     /// Returns when nobody adds any more who has looked at the window before the call.
-    pub(super) fn stop_additions(&self) {
-        self.cells.stop_additions();
+    pub(super) fn stop_additions(&self, sequences: Sequences) {
+        self.cells.stop_additions(sequences);
     }
 
     /// Adds atomically; returns the new value.

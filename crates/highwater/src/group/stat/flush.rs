@@ -169,7 +169,7 @@ impl Stat {
     fn flush_blocks(self: &Arc<Self>, found: &mut Found, pass: &mut Pass<'_>) {
         // Pairs with the store in `retire`: nobody counts any more, which is as good as atomics.
         let is_retired = self.is_retired.load(Ordering::SeqCst);
-        if self.regime == Regime::Restartable && !is_retired {
+        if self.sequences.regime() == Regime::Restartable && !is_retired {
             return self.take_from_blocks(found, pass);
         }
         for (nth, word) in self.dirty.iter().enumerate() {
@@ -255,7 +255,7 @@ impl Stat {
         let mut stopped = None;
         for (stat, cpu) in &blocks {
             if stopped != Some(*cpu) {
-                stat.block(*cpu).stop_additions();
+                stat.block(*cpu).stop_additions(stat.sequences);
                 stopped = Some(*cpu);
             }
         }

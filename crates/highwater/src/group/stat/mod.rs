@@ -71,7 +71,7 @@ use self::block::Block;
 use self::children::Children;
 use self::item::NR_ITEMS;
 use self::read::Counts;
-use crate::percpu::{Blocks, Published, Regime, windowed_regime};
+use crate::percpu::{Blocks, Published, Regime, Sequences};
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use crate::sync::{Arc, LockClass, Mutex, OnceLock, Rank, Sequence};
 use crate::units::CpuId;
@@ -85,7 +85,7 @@ static FLUSH: LockClass = LockClass::new("statistics flush", Rank::Statistics);
 #[derive(Debug)]
 struct Shared {
     nr_cpus: usize,
-    regime: Regime,
+    sequences: Sequences,
     counts: Counts,
     /// Tell groups of one depth apart.
     numbers: Sequence,
@@ -119,7 +119,7 @@ impl Sums {
 /// The statistics of one group.
 pub(super) struct Stat {
     /// How blocks are written.
-    regime: Regime,
+    sequences: Sequences,
     shared: Arc<Shared>,
     parent: Option<Arc<Self>>,
     /// Distance from the root, and a number of the group in its tree: the order of flush locks.
@@ -154,7 +154,7 @@ impl Stat {
     pub(super) fn root(regime: Regime, nr_cpus: usize) -> Arc<Self> {
         let shared = Arc::new(Shared {
             nr_cpus,
-            regime: windowed_regime(regime),
+            sequences: Sequences::of(regime),
             counts: Counts::default(),
             numbers: Sequence::new(),
         });
@@ -172,7 +172,7 @@ impl Stat {
         let nr_cpus = shared.nr_cpus;
         let words = 0..nr_cpus.div_ceil(64);
         Self {
-            regime: shared.regime,
+            sequences: shared.sequences,
             shared,
             parent,
             rank,
@@ -199,7 +199,7 @@ impl Stat {
         match self.blocks.get(cpu.index()) {
             Some(block) => block,
             None => {
-                let make = || Block::new(self.regime, cpu);
+                let make = || Block::new(self.sequences, cpu);
                 self.blocks.get_or_make(cpu.index(), make)
             }
         }

@@ -65,13 +65,9 @@ impl Stat {
     /// When `delta` is above [`DELTA_MAX`].
     #[inline]
     pub(super) fn add(self: &Arc<Self>, item: StatItem, delta: i64) {
-        let cpu = current_cpu();
-        if self.regime == Regime::Atomic {
-            return self.add_as(self.known(cpu), item, delta);
-        }
-        if cpu.index() < self.shared.nr_cpus
-            && let Some(block) = self.blocks.get(cpu.index())
-            && block.try_add(item.index(), delta)
+        if let Some(cpu) = self.sequences.cpu()
+            && let Some(block) = self.blocks.find(cpu.index())
+            && block.try_add(self.sequences, item.index(), delta)
         {
             return;
         }
@@ -86,7 +82,7 @@ impl Stat {
     #[inline]
     pub(super) fn add_on(self: &Arc<Self>, cpu: CpuId, item: StatItem, delta: i64) {
         assert!(
-            self.regime == Regime::Atomic,
+            self.sequences.regime() == Regime::Atomic,
             "acting as {cpu} needs the atomic regime: statistics are written by their own CPU"
         );
         self.add_as(cpu, item, delta);
@@ -118,8 +114,7 @@ impl Stat {
         }
     }
 
-    /// What follows a sequence that did not add: makes room, and others.
-    #[cold]
+    /// What follows a sequence that did not add: makes room, and others. Or the atomic regime.
     #[inline(never)]
     fn add_again(self: &Arc<Self>, item: StatItem, delta: i64) {
         let size = delta.unsigned_abs();
@@ -127,13 +122,16 @@ impl Stat {
         if delta == 0 {
             return;
         }
+        if self.sequences.regime() == Regime::Atomic {
+            return self.add_as(self.known(current_cpu()), item, delta);
+        }
         for _ in 0..ATTEMPTS_MAX {
-            let cpu = current_cpu();
-            if cpu.index() >= self.shared.nr_cpus {
+            let cpu = self.sequences.cpu();
+            let Some(cpu) = cpu.filter(|cpu| cpu.index() < self.shared.nr_cpus) else {
                 break;
-            }
+            };
             let block = self.block(cpu);
-            if block.try_add(item.index(), delta) {
+            if block.try_add(self.sequences, item.index(), delta) {
                 return;
             }
             let window = block.window();
