@@ -142,14 +142,16 @@ impl Stat {
     /// Hands up what is left, when nobody can count here any more. Waits for no lock: whoever holds this
     /// group's does it when it lets go.
     pub(in crate::group) fn retire(self: &Arc<Self>) {
+        if self.bound() == 0 {
+            // All of it has been handed up.
+            return;
+        }
         // Pairs with the load in `Flushing::drop`.
         self.is_retired.store(true, Ordering::SeqCst);
         // Pairs with the fence in `Flushing::drop`. SeqCst: this stores the mark and then tries the
         // lock, the holder gives back the lock and then looks at the mark; both must not miss.
         fence(Ordering::SeqCst);
-        if self.bound() != 0
-            && let Some(guard) = self.flush.try_lock()
-        {
+        if let Some(guard) = self.flush.try_lock() {
             let guard = Some(guard);
             drop(Flushing { stat: self, guard });
         }

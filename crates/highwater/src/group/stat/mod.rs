@@ -61,6 +61,8 @@ mod update;
 mod flush;
 mod read;
 mod handle;
+#[cfg(all(test, loom))]
+mod loom;
 #[cfg(all(test, not(loom)))]
 mod tests;
 

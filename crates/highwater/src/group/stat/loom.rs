@@ -1,0 +1,159 @@
+//! Interleavings of two or three threads with at most three preemptions, in the atomic regime and with one item:
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p highwater --lib stat::loom`.
+//!
+//! What restartable sequences add to this is that they look and store in one step; the stress of
+//! `percpu::windowed` is for them. Before the threads begin, blocks exist and groups have their numbers,
+//! for the locks behind that are not modelled.
+
+use std::time::Duration;
+
+use super::{StatItem, Tolerance};
+use crate::group::{GroupNode, GroupTree, Limits};
+use crate::sync::thread;
+use crate::units::CpuId;
+
+const ITEM: StatItem = StatItem::Anon;
+const A: CpuId = CpuId(0);
+const B: CpuId = CpuId(1);
+const T: Duration = Duration::ZERO;
+
+fn model(test: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.max_branches = 20_000;
+    builder.check(test);
+}
+
+/// A group below the root in which both CPUs have counted, 2 in all, and whose blocks are closed.
+fn child() -> GroupNode {
+    let root = GroupTree::new(2).root();
+    let child = root.child("g", Limits::default()).unwrap();
+    child.add_stat_on(A, ITEM, 1);
+    child.add_stat_on(B, ITEM, 1);
+    assert_eq!(exact(&root), 2);
+    child
+}
+
+fn exact(group: &GroupNode) -> i64 {
+    group.read_stat(ITEM, Tolerance::EXACT, T).value
+}
+
+/// What a read without a flush says is possible.
+fn most(group: &GroupNode) -> i64 {
+    let read = group.read_stat(ITEM, Tolerance::ANY, T);
+    read.value + i64::try_from(read.staleness).unwrap()
+}
+
+fn root_of(group: &GroupNode) -> GroupNode {
+    group.parent().unwrap()
+}
+
+// Goal: what is counted while a block is closed is not lost. Method: updates of one CPU beside a flush
+// of its group; of one that stays in the window, and of one that leaves it.
+#[test]
+fn no_update_is_lost_at_a_flush() {
+    for second in [1, 40] {
+        model(move || {
+            let child = child();
+            child.add_stat_on(A, ITEM, 1);
+            let other = child.clone();
+            let updater = thread::spawn(move || other.add_stat_on(A, ITEM, second));
+            child.flush_subtree(T);
+            updater.join().unwrap();
+            assert!(most(&child) >= 3 + second, "the bound holds what is hidden");
+            assert!(most(&root_of(&child)) >= 3 + second);
+            assert_eq!(exact(&child), 3 + second);
+            assert_eq!(exact(&root_of(&child)), 3 + second);
+        });
+    }
+}
+
+// Goal: an update that cancels what the flush has just read is not lost either: window and base have
+// moved, and it must be seen by one of the two.
+#[test]
+fn an_update_back_to_the_old_base_is_seen() {
+    model(|| {
+        let child = child();
+        child.add_stat_on(A, ITEM, 30);
+        let other = child.clone();
+        let updater = thread::spawn(move || other.add_stat_on(A, ITEM, -30));
+        child.flush_subtree(T);
+        updater.join().unwrap();
+        let read = child.read_stat(ITEM, Tolerance::ANY, T);
+        assert!((read.value - 2).unsigned_abs() <= read.staleness);
+        assert_eq!((exact(&child), exact(&root_of(&child))), (2, 2));
+    });
+}
+
+// Goal: a group that has something is found from the root, whatever was marked and taken before: the
+// node that the kernel lost. Method: a flush of the root beside an update below it, then another.
+#[test]
+fn no_group_is_lost_to_the_flush_above() {
+    model(|| {
+        let child = child();
+        let (root, other) = (root_of(&child), child.clone());
+        let updater = thread::spawn(move || {
+            other.add_stat_on(A, ITEM, 1);
+            exact(&root_of(&other))
+        });
+        root.flush_subtree(T);
+        let seen = updater.join().unwrap();
+        assert_eq!(seen, 3, "a read covers what its thread has counted");
+        assert_eq!(exact(&root), 3);
+        child.add_stat_on(A, ITEM, 1);
+        assert_eq!(exact(&root), 4);
+    });
+}
+
+// Goal: who finds a block half open does not rely on what is not done yet. Method: two updates of one
+// closed block, each followed by an exact read of the root.
+#[test]
+fn who_meets_an_opening_helps() {
+    model(|| {
+        let child = child();
+        let other = child.clone();
+        let updater = thread::spawn(move || {
+            other.add_stat_on(A, ITEM, 1);
+            assert!(most(&root_of(&other)) >= 3);
+        });
+        child.add_stat_on(A, ITEM, 1);
+        assert!(exact(&root_of(&child)) >= 3);
+        updater.join().unwrap();
+        assert_eq!(exact(&root_of(&child)), 4);
+    });
+}
+
+// Goal: a shared flush covers who shares it. Method: two threads count on their own CPUs and read exactly.
+#[test]
+fn a_shared_flush_covers_the_reader() {
+    model(|| {
+        let child = child();
+        let other = child.clone();
+        let reader = thread::spawn(move || {
+            other.add_stat_on(B, ITEM, 1);
+            assert!(exact(&other) >= 3);
+        });
+        child.add_stat_on(A, ITEM, 1);
+        assert!(exact(&child) >= 3);
+        reader.join().unwrap();
+        assert_eq!(exact(&child), 4);
+    });
+}
+
+// Goal: what a group has counted is handed up at its end, by whoever holds its lock then. Method: the
+// last handle goes while the root is flushed.
+#[test]
+fn the_end_of_a_group_loses_nothing() {
+    model(|| {
+        let child = child();
+        let root = root_of(&child);
+        root.tree().remove(&child).unwrap();
+        child.add_stat_on(A, ITEM, 5);
+        let flusher = root.clone();
+        let flusher = thread::spawn(move || exact(&flusher));
+        drop(child);
+        let seen = flusher.join().unwrap();
+        assert_eq!(seen, 7, "counted before the read began");
+        assert_eq!(exact(&root), 7);
+    });
+}
