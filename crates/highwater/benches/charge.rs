@@ -86,7 +86,7 @@ fn charging(name: &'static str, group: GroupNode) -> Variant {
     Variant::new(name, TIMES, move |times| {
         for _ in 0..times {
             let charge = group.try_charge(black_box(Pages(1)));
-            drop(black_box(charge.expect("there is room")));
+            black_box(&charge.expect("there is room"));
         }
     })
 }
@@ -125,7 +125,7 @@ fn variants() -> Vec<Variant> {
         Variant::new("make and drop, of a manager", TIMES, move |times| {
             for _ in 0..times {
                 let charge = tenant.charge(black_box(Bytes::kib(4)));
-                drop(black_box(charge.expect("there is room")));
+                black_box(&charge.expect("there is room"));
             }
         }),
     ]

@@ -2,16 +2,17 @@
 //! compare-and-swap, or on its own CPU a compare and a store (`percpu::gated`).
 //!
 //! ```text
-//! bit 63 ........ 32 | 31   | 30 ......... 12 | 11 ...... 0
-//!     sequence       | live | in flight       | tokens
+//! bit 63 ........ 32 | 26 .......... 8 | 7       | 6 .... 0
+//!     sequence       | in flight       | retired | tokens
 //! ```
 //!
 //! - **tokens**: pages that are reserved on the group and on every ancestor, and used by nobody.
 //! - **in flight**: operations that began here and hold pages in their hands: a refill that may
 //!   still be undone, tokens on their way back. Whoever sees a zero here knows that every page is
 //!   in a reservation, in a word, or used.
-//! - **live**: only a live word may hold tokens. Group removal and the lowering of a maximum retire
-//!   words; an operation that comes later finds that out in the step itself.
+//! - **retired**: the opposite of *live*; only a live word may hold tokens. Group removal and the
+//!   lowering of a maximum retire words; an operation that comes later finds that out in the step
+//!   itself. The bit lies where one comparison tells both that pages fit and that the word is live.
 //! - **sequence**: grows whenever tokens appear or an operation begins, never when tokens are taken.
 //!   Two equal readings therefore say that the tokens did not grow and nothing began in between,
 //!   which is what the proof of a refusal needs (`judge.rs`). It wraps after 2^32 steps; two
@@ -37,15 +38,16 @@ pub(super) const GRANT_MAX: u64 = 1;
 #[cfg(loom)]
 pub(super) const CELL_MAX: u64 = 2;
 
-const TOKENS: u64 = (1 << 12) - 1;
-const FLIGHT_SHIFT: u32 = 12;
+const TOKENS: u64 = (1 << 7) - 1;
+const RETIRED: u64 = 1 << 7;
+const FLIGHT_SHIFT: u32 = 8;
 const FLIGHT_MAX: u64 = (1 << 19) - 1;
 const ONE_IN_FLIGHT: u64 = 1 << FLIGHT_SHIFT;
-const LIVE: u64 = 1 << 31;
 const ONE_STEP: u64 = 1 << 32;
 
 const _: () = assert!(CELL_MAX <= TOKENS && GRANT_MAX <= CELL_MAX);
-const _: () = assert!(FLIGHT_MAX << FLIGHT_SHIFT | TOKENS == LIVE - 1);
+const _: () = assert!(CELL_MAX < RETIRED && RETIRED < ONE_IN_FLIGHT);
+const _: () = assert!(FLIGHT_MAX << FLIGHT_SHIFT < ONE_STEP);
 
 /// One value of a token word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +63,7 @@ impl Word {
     }
 
     pub(super) const fn is_live(self) -> bool {
-        self.0 & LIVE != 0
+        self.0 & RETIRED == 0
     }
 
     pub(super) const fn sequence(self) -> u64 {
@@ -111,8 +113,11 @@ impl Word {
     /// As [`Word::parked`], but only if all of them fit.
     #[inline]
     pub(super) fn parked_whole(self, pages: u64) -> Option<Self> {
+        let tokens = self.0 & (TOKENS | RETIRED);
         // The tokens stay within their bits: nothing is carried into those in flight.
-        let fits = self.is_live() && pages <= CELL_MAX && self.tokens() + pages <= CELL_MAX;
+        let fits = CELL_MAX
+            .checked_sub(tokens)
+            .is_some_and(|room| pages <= room);
         fits.then(|| Self(self.0.wrapping_add(ONE_STEP + pages)))
     }
 
@@ -160,7 +165,7 @@ impl Word {
         if self.is_live() {
             None
         } else {
-            Some(Self(self.stepped(0).0 | LIVE))
+            Some(Self(self.stepped(0).0 & !RETIRED))
         }
     }
 
@@ -168,7 +173,7 @@ impl Word {
     /// was not live. Nothing is marked in flight: whoever retires words holds the tree's lock for
     /// writing, and passes over a subtree hold it for reading.
     pub(super) fn retired(self) -> Option<Self> {
-        self.is_live().then(|| Self(self.stepped(0).0 & !LIVE))
+        self.is_live().then(|| Self(self.stepped(0).0 | RETIRED))
     }
 
     /// One step later, holding `tokens`.
@@ -194,7 +199,7 @@ pub(super) struct Cell(Gated);
 impl Cell {
     /// Word number `index` of a group, not live.
     pub(super) fn new(gates: Gates, index: usize) -> Self {
-        Self(gates.word(index, 0))
+        Self(gates.word(index, RETIRED))
     }
 
     #[inline]
@@ -216,6 +221,14 @@ impl Cell {
     #[inline]
     pub(super) fn take_here(&self, pages: u64) -> bool {
         self.0.try_step(|word| raw(Word(word).taken_some(pages)))
+    }
+
+    /// As [`take_here`](Self::take_here), if moreover `is_alive`, which is asked between the load of the
+    /// word and the store, says that the group is the one that is meant.
+    #[inline]
+    pub(super) fn take_here_if(&self, pages: u64, is_alive: impl FnOnce() -> bool) -> bool {
+        let taken = |word| raw(Word(word).taken_some(pages)).filter(|_| is_alive());
+        self.0.try_step(taken)
     }
 
     /// Parks pages by a plain store. Whether it did.

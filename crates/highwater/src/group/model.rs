@@ -4,6 +4,9 @@ use std::collections::HashMap;
 
 use super::{Charge, ChargeError, ChildError, DEPTH_MAX, GroupTree, Limits};
 use super::{GroupNode, MaxError, RemoveError};
+use crate::percpu::Regime;
+#[cfg(target_os = "linux")]
+use crate::percpu::harness;
 use crate::units::{CpuId, Pages};
 
 /// Says which seed a failing test ran with.
@@ -49,11 +52,12 @@ struct Model {
     tree: GroupTree,
     members: Vec<Member>,
     nr_named: usize,
+    /// In the restartable regime: CPUs that the thread moves between.
+    cpus: Vec<CpuId>,
 }
 
 impl Model {
-    fn new(nr_cpus: usize, seed: u64) -> Self {
-        let tree = GroupTree::new(nr_cpus);
+    fn new(tree: GroupTree, seed: u64) -> Self {
         let root = Member {
             node: tree.root(),
             parent: None,
@@ -74,11 +78,18 @@ impl Model {
             tree,
             members: vec![root],
             nr_named: 0,
+            cpus: Vec::new(),
         }
     }
 
-    fn cpu(&mut self) -> CpuId {
-        CpuId::from_index(self.rng.usize(..self.tree.nr_cpus()))
+    /// The CPU to act as; in the restartable regime none, but the thread is on another one.
+    fn cpu(&mut self) -> Option<CpuId> {
+        if self.tree.regime() == Regime::Atomic {
+            return Some(CpuId::from_index(self.rng.usize(..self.tree.nr_cpus())));
+        }
+        #[cfg(target_os = "linux")]
+        harness::pin(harness::this_thread(), *self.rng.choice(&self.cpus)?);
+        None
     }
 
     fn any(&mut self) -> usize {
@@ -142,7 +153,10 @@ impl Model {
         }
         let node = self.members[to].node.clone();
         let before = guard.pages();
-        let outcome = guard.transfer_on(cpu, &node, Pages(pages));
+        let outcome = match cpu {
+            Some(cpu) => guard.transfer_on(cpu, &node, Pages(pages)),
+            None => guard.transfer(&node, Pages(pages)),
+        };
         let summary = outcome.as_ref().map(drop).map_err(|error| *error);
         let refuser = self.refuser(&up, pages);
         if self.expect(to, pages, refuser, summary) {
@@ -274,7 +288,10 @@ impl Model {
 
     fn charge(&mut self) {
         let (at, pages, cpu) = (self.any(), self.pages(), self.cpu());
-        let outcome = self.members[at].node.try_charge_on(cpu, Pages(pages));
+        let outcome = match cpu {
+            Some(cpu) => self.members[at].node.try_charge_on(cpu, Pages(pages)),
+            None => self.members[at].node.try_charge(Pages(pages)),
+        };
         let summary = outcome.as_ref().map(drop).map_err(|error| *error);
         self.expect_charge(at, pages, summary);
         self.members[at].guards.extend(outcome);
@@ -283,7 +300,10 @@ impl Model {
     /// Charges by force: nothing may refuse it, and every group above its maximum counts it.
     fn force(&mut self) {
         let (at, pages, cpu) = (self.any(), self.pages(), self.cpu());
-        let charge = self.members[at].node.force_charge_on(cpu, Pages(pages));
+        let charge = match cpu {
+            Some(cpu) => self.members[at].node.force_charge_on(cpu, Pages(pages)),
+            None => self.members[at].node.force_charge(Pages(pages)),
+        };
         let heir = self.heir(at);
         assert_eq!(charge.group(), self.members[heir].node.id());
         self.add_forced(heir, pages);
@@ -322,7 +342,10 @@ impl Model {
         match self.rng.u8(..8) {
             6 => {
                 let pages = self.pages();
-                let outcome = guard.force_grow_on(cpu, Pages(pages));
+                let outcome = match cpu {
+                    Some(cpu) => guard.force_grow_on(cpu, Pages(pages)),
+                    None => guard.force_grow(Pages(pages)),
+                };
                 assert_eq!(outcome.is_err(), self.members[at].is_removed);
                 if outcome.is_ok() {
                     self.add_forced(at, pages);
@@ -331,14 +354,20 @@ impl Model {
             0 => {
                 let pages = self.pages();
                 let before = guard.pages();
-                let outcome = guard.try_grow_on(cpu, Pages(pages));
+                let outcome = match cpu {
+                    Some(cpu) => guard.try_grow_on(cpu, Pages(pages)),
+                    None => guard.try_grow(Pages(pages)),
+                };
                 let grown = if outcome.is_ok() { pages } else { 0 };
                 assert_eq!(guard.pages(), before + Pages(grown));
                 self.expect_charge(at, pages, outcome);
             }
             1 => {
                 let pages = self.rng.u64(..=guard.pages().0);
-                guard.shrink_on(cpu, Pages(pages));
+                match cpu {
+                    Some(cpu) => guard.shrink_on(cpu, Pages(pages)),
+                    None => guard.shrink(Pages(pages)),
+                };
                 self.subtract(at, pages);
             }
             2 => {
@@ -383,7 +412,10 @@ impl Model {
                 self.subtract(at, pages);
             }
             _ => {
-                node.uncharge_on(cpu, Pages(pages));
+                match cpu {
+                    Some(cpu) => node.uncharge_on(cpu, Pages(pages)),
+                    None => node.uncharge(Pages(pages)),
+                };
                 self.subtract(at, pages);
             }
         }
@@ -409,6 +441,24 @@ impl Model {
             }
         };
         assert_eq!(member.node.set_max(Pages(max)), expected);
+    }
+
+    /// Does so many operations; at the end drops everything.
+    fn run(&mut self, operations: u32) {
+        for _ in 0..operations {
+            self.step();
+            self.compare();
+        }
+        for member in &mut self.members {
+            member.guards.clear();
+            let disowned = std::mem::take(&mut member.disowned);
+            self.tree.uncharge(member.node.id(), Pages(disowned));
+            member.used = 0;
+        }
+        for member in &self.members {
+            assert_eq!(member.node.usage_precise(), Pages::ZERO);
+        }
+        self.tree.check_invariants();
     }
 
     fn step(&mut self) {
@@ -469,23 +519,32 @@ fn operations_match_the_sequential_model() {
     for nr_cpus in [1, 2, 8, 384] {
         for seed in seeds(if nr_cpus == 384 { 2 } else { 6 }) {
             let _seeded = Seeded(seed);
-            let mut model = Model::new(nr_cpus, seed);
-            for _ in 0..1500 {
-                model.step();
-                model.compare();
+            Model::new(GroupTree::new(nr_cpus), seed).run(1500);
+        }
+    }
+}
+
+// Goal: as above in the restartable regime, where each CPU steps its own words. Method: the same
+// operations by one thread that is moved to a random CPU before each.
+#[cfg(target_os = "linux")]
+#[test]
+fn operations_on_the_own_cpu_match_the_sequential_model() {
+    use crate::topology::Topology;
+    let machine = Topology::detect();
+    // Also with fewer CPUs than there are: threads on the others step the extra word.
+    for nr_cpus in [1, machine.nr_cpus()] {
+        for seed in seeds(6) {
+            let tree = GroupTree::with_regime(Regime::preferred(&machine), nr_cpus);
+            if tree.regime() == Regime::Atomic {
+                return harness::skipped("no sequences here that other CPUs can restart");
             }
-            for at in 0..model.members.len() {
-                model.members[at].guards.clear();
-                let disowned = std::mem::take(&mut model.members[at].disowned);
-                model
-                    .tree
-                    .uncharge(model.members[at].node.id(), Pages(disowned));
-                model.members[at].used = 0;
-            }
-            for member in &model.members {
-                assert_eq!(member.node.usage_precise(), Pages::ZERO);
-            }
-            model.tree.check_invariants();
+            let cpus = harness::allowed_cpus();
+            harness::run_on(cpus[0], || {
+                let _seeded = Seeded(seed);
+                let mut model = Model::new(tree, seed);
+                model.cpus = cpus.clone();
+                model.run(1000);
+            });
         }
     }
 }

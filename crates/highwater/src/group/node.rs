@@ -235,6 +235,19 @@ impl GroupNode {
     /// `tests/limits.rs::no_charge_is_refused_while_pages_are_free_or_parked`.
     #[inline]
     pub fn try_charge(&self, pages: Pages) -> Result<Charge, ChargeError> {
+        let key = self.meta.key;
+        if self.core().is_restartable() {
+            let seat = self.seat.narrow(|slot| slot.cell(slot.index(Actor::Here)));
+            let is_alive = || self.slot().incarnation() == key.incarnation;
+            if seat.take_here_if(pages.0, is_alive) {
+                return Ok(Charge::over(seat, key, pages));
+            }
+        }
+        self.charge_slowly(pages)
+    }
+
+    #[inline(never)]
+    fn charge_slowly(&self, pages: Pages) -> Result<Charge, ChargeError> {
         self.charge_as(Actor::Here, pages)
             .map(|(charge, _throttles_nobody)| charge)
     }
@@ -255,7 +268,6 @@ impl GroupNode {
     }
 
     /// Charges as `actor`; says what was reserved.
-    #[inline]
     pub(super) fn charge_as(
         &self,
         actor: Actor,

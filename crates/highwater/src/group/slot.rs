@@ -82,6 +82,7 @@ impl Slot {
         }
     }
 
+    #[inline]
     pub(super) fn incarnation(&self) -> u64 {
         // Pairs with `step_incarnation`. SeqCst: a charge marks itself in flight and then reads
         // this, reuse writes this and then reads the marks; acquire and release let both miss.

@@ -333,6 +333,7 @@ impl Core {
     }
 
     /// Whether threads step words of their own CPU only, by plain stores.
+    #[inline]
     pub(super) fn is_restartable(&self) -> bool {
         self.gates.regime() == Regime::Restartable
     }

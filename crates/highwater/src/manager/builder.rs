@@ -9,7 +9,7 @@ use super::{Core, Manager, Shared, Throttling};
 use crate::cache::Accounting;
 use crate::counter::ActiveCache;
 use crate::memmap::{MapError, Reservation};
-use crate::percpu::Regime;
+use crate::percpu::{Gates, PercpuOwner, Regime};
 use crate::sync::Arc;
 use crate::topology::Topology;
 use crate::units::{Bytes, Pages};
@@ -175,11 +175,12 @@ impl Builder {
             self.throttling,
         )?);
         let reclaimer = Reclaimer::start(self.background, &core).map_err(BuildError::Thread)?;
+        let shared = Shared {
+            _reclaimer: reclaimer,
+            core,
+        };
         Ok(Manager {
-            shared: Arc::new(Shared {
-                _reclaimer: reclaimer,
-                core,
-            }),
+            shared: Arc::new(PercpuOwner::new(Gates::new(regime, cpus), shared)),
         })
     }
 }

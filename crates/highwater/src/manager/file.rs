@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::fault::ReadError;
 use super::guard::Guard;
 use super::space::Space;
-use super::{Core, Manager, Shared};
+use super::{Core, Handle, Manager};
 use crate::cache::{
     Access, Backing, FileBacking, FileEntry, PageKey, PageRead, PageWrite, SyncError, TooManyFiles,
 };
@@ -26,7 +26,7 @@ pub struct File {
 
 #[derive(Debug)]
 struct OpenFile {
-    shared: Arc<Shared>,
+    shared: Handle,
     entry: Arc<FileEntry>,
 }
 
@@ -170,7 +170,7 @@ impl File {
         self.open.shared.core.cache.sync(&self.open.entry)
     }
 
-    pub(super) fn shared(&self) -> &Arc<Shared> {
+    pub(super) fn shared(&self) -> &Handle {
         &self.open.shared
     }
 

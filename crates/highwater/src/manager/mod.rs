@@ -46,7 +46,7 @@ use crate::cache::{Accounting, FileEntry, PageCache};
 use crate::frame::FramePool;
 use crate::group::{GroupKey, GroupNode, GroupTree};
 use crate::memmap::{FrameMemory, MapError};
-use crate::percpu::{self, Regime};
+use crate::percpu::{self, PercpuOwner, Regime};
 use crate::reclaim::{Actor, Reclaim, ScanControl};
 use crate::sync::{Arc, LockClass, Mutex, Rank, RwLock};
 use crate::topology::Topology;
@@ -77,8 +77,11 @@ static CLOSING_LOCK: LockClass = LockClass::new("closing_files", Rank::Leaf);
 /// ```
 #[derive(Clone)]
 pub struct Manager {
-    shared: Arc<Shared>,
+    shared: Handle,
 }
+
+/// What handles share; charges refer to it by a count for each CPU.
+type Handle = Arc<PercpuOwner<Shared>>;
 
 /// What handles hold: the manager proper, and the thread that works for it. The thread itself holds
 /// the core alone, so that the last handle's drop ends it.

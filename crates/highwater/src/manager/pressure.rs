@@ -13,7 +13,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use super::{Core, Group, Shared};
+use super::{Core, Group, Handle};
 use crate::group::{Change, GroupNode, Stalls};
 use crate::sync::Arc;
 
@@ -91,7 +91,7 @@ impl Core {
 /// ```
 #[must_use = "the thread works for the group until this is dropped"]
 pub struct Working {
-    shared: Arc<Shared>,
+    shared: Handle,
     group: GroupNode,
     _stays: PhantomData<*const ()>,
 }

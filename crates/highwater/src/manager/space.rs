@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::fault::Payer;
 use super::file::{File, Mapping, RangeError};
-use super::{Group, Manager, Shared};
+use super::{Group, Handle, Manager};
 use crate::cache::{RssMember, SpaceEntry, SpaceId};
 use crate::group::GroupNode;
 use crate::sync::Arc;
@@ -38,7 +38,7 @@ pub struct Space {
 
 #[derive(Debug)]
 struct OpenSpace {
-    shared: Arc<Shared>,
+    shared: Handle,
     group: GroupNode,
     entry: Arc<SpaceEntry>,
 }

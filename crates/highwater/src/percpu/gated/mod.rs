@@ -97,6 +97,7 @@ impl Gates {
         }
     }
 
+    #[inline]
     pub(crate) fn regime(self) -> Regime {
         match self.machine {
             Some(_) => Regime::Restartable,
@@ -166,8 +167,7 @@ impl Gated {
     /// is down and nothing interrupts: the plain store alone. Whether it was moved.
     #[inline]
     pub(crate) fn try_step(&self, step: impl FnOnce(u64) -> Option<u64>) -> bool {
-        // Relaxed: the sequence loads it again, and on x86-64 that acquires.
-        let old = self.word.load(Ordering::Relaxed);
+        let old = self.load();
         let (Some(machine), Some(new)) = (self.machine, step(old)) else {
             return false;
         };
