@@ -18,7 +18,8 @@
 //! A word becomes live under the lock for reading, after a look at every ancestor: before the
 //! retiring, or after the debt is there and seen. A group where reserving succeeded is not in debt by
 //! this charge, whatever others reserve later. A refill that was under way ends in a word that is not
-//! live: it gives its grant back.
+//! live: it gives its grant back. Who waits for room (`wait.rs`) is overtaken by force, and by nothing
+//! else.
 //!
 //! No proof in `judge.rs` suffers: passes hold the lock for reading, so that a forced charge is made
 //! before or after a pass, and never looks like pages in nobody's hands.
@@ -30,7 +31,7 @@ use crate::units::{CpuId, GroupId, Pages};
 
 use super::charge::Charge;
 use super::error::ChargeError;
-use super::escrow::{Refusal, take};
+use super::escrow::Refusal;
 use super::limits::Event;
 use super::node::GroupNode;
 use super::slot::Actor;
@@ -40,14 +41,10 @@ impl Core {
     /// Charges `pages` to the group and its ancestors, above maxima where there is no room. Fails
     /// only if the group is removed.
     pub(super) fn force(&self, key: GroupKey, actor: Actor, pages: u64) -> Result<(), ChargeError> {
-        let slot = self.slot(key.id);
-        if take(slot, key, slot.index(actor), pages) {
-            return Ok(());
-        }
-        match self.charge_slow(key, actor, pages) {
+        match self.charge_uncounted(key, actor, pages) {
             Ok(_throttles_nobody) => Ok(()),
             Err(Refusal::Removed) => Err(ChargeError::Removed { group: key.id }),
-            Err(Refusal::Full(_) | Refusal::Contended) => self.force_above(key, pages),
+            Err(_) => self.force_above(key, pages),
         }
     }
 
@@ -61,7 +58,8 @@ impl Core {
                 Some(reserved) => slot.ledger.raise_peak(reserved),
                 None => {
                     for (_, slot) in self.chain(key.id).take(nth) {
-                        slot.ledger.release(pages);
+                        // Nobody can have looked for room meanwhile.
+                        let _ = slot.ledger.release(pages);
                     }
                     panic!("{pages} pages forced on {at}: no machine has that many");
                 }
@@ -73,7 +71,7 @@ impl Core {
     /// Reserves at one group, above its maximum if need be; returns the reservations after.
     fn force_at(&self, shape: &Shape, at: GroupId, pages: u64) -> Option<u64> {
         let ledger = &self.slot(at).ledger;
-        if let Ok(reserved) = ledger.reserve(pages) {
+        if let Ok(reserved) = ledger.reserve_in_turn(pages) {
             return Some(reserved);
         }
         self.retire_subtree(shape, at);

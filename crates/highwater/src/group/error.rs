@@ -26,6 +26,34 @@ pub enum ChargeError {
         /// tokens are taken back before a charge is refused.
         escrowed: Pages,
     },
+    /// Others wait for room at `group`, and nobody is overtaken.
+    #[error(
+        "no room in group {group} for {requested} more before {nr_waiting} charges that wait there: wait in line with `charge_wait`, or try later"
+    )]
+    Behind {
+        /// The group that they wait for.
+        group: GroupId,
+        /// What was asked for.
+        requested: Pages,
+        /// Charges that waited there a moment later.
+        nr_waiting: usize,
+    },
+    /// The deadline of a charge that waited passed.
+    #[error(
+        "no room in group {group} for {requested} more by the deadline: {usage} of {max} used, {nr_waiting} charges wait there; reclaim from it or raise its maximum"
+    )]
+    DeadlinePassed {
+        /// The group that it waited for.
+        group: GroupId,
+        /// What was asked for.
+        requested: Pages,
+        /// What the subtree of `group` used when it gave up.
+        usage: Pages,
+        /// The maximum of `group`.
+        max: Pages,
+        /// Charges that waited there, this one included.
+        nr_waiting: usize,
+    },
     /// The group is removed; charge its parent instead.
     #[error("group {group} is removed: charge its parent instead")]
     Removed {

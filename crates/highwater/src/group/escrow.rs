@@ -58,6 +58,8 @@ pub(super) enum Stop {
     NoRoom(GroupId),
     /// No room at that group, proven.
     Full(Full),
+    /// Others wait for room at that group.
+    Behind(GroupId),
     /// The group to charge is removed.
     Removed,
     /// Another charge decides alone, or half a million operations are in flight in one word.
@@ -68,6 +70,8 @@ pub(super) enum Stop {
 pub(super) enum Refusal {
     /// No room at that group, proven.
     Full(Full),
+    /// Others wait for room at that group.
+    Behind(GroupId),
     /// The group to charge is removed.
     Removed,
     /// Overtaken in every attempt.
@@ -144,13 +148,22 @@ impl Core {
             .map_err(|refusal| self.refuse(key, refusal, pages))
     }
 
-    /// As [`Core::charge`] when the word does not suffice. Counts no refusal.
-    pub(super) fn charge_slow(
+    /// As [`Core::charge`], counting no refusal.
+    pub(super) fn charge_uncounted(
         &self,
         key: GroupKey,
         actor: Actor,
         pages: u64,
     ) -> Result<Refilled, Refusal> {
+        let slot = self.slot(key.id);
+        if take(slot, key, slot.index(actor), pages) {
+            return Ok(Refilled::NOTHING);
+        }
+        self.charge_slow(key, actor, pages)
+    }
+
+    /// As [`Core::charge_uncounted`] when the word does not suffice.
+    fn charge_slow(&self, key: GroupKey, actor: Actor, pages: u64) -> Result<Refilled, Refusal> {
         let slot = self.slot(key.id);
         let mut patience = Patience::new();
         loop {
@@ -180,9 +193,11 @@ impl Core {
             Stop::Overtaken => Verdict::Unsure,
             Stop::NoRoom(group) => self.make_room(group, pages),
             Stop::Full(full) => Verdict::Full(full),
+            Stop::Behind(group) => Verdict::Behind(group),
         };
         match verdict {
             Verdict::Full(full) => Err(Refusal::Full(full)),
+            Verdict::Behind(group) => Err(Refusal::Behind(group)),
             Verdict::Room | Verdict::Unsure => Ok(()),
         }
     }
@@ -192,6 +207,13 @@ impl Core {
     pub(super) fn refuse(&self, key: GroupKey, refusal: Refusal, pages: u64) -> ChargeError {
         let full = match refusal {
             Refusal::Full(full) => full,
+            Refusal::Behind(group) => {
+                return ChargeError::Behind {
+                    group,
+                    requested: Pages(pages),
+                    nr_waiting: self.lines().len_at(group),
+                };
+            }
             Refusal::Removed => return ChargeError::Removed { group: key.id },
             Refusal::Contended => {
                 return ChargeError::Contended {
@@ -313,8 +335,8 @@ impl Core {
             match slot.ledger.reserve(pages) {
                 Ok(reserved) => seen[nth] = reserved,
                 Err(_) => {
-                    for (_, slot) in self.way(way).take(nth) {
-                        slot.ledger.release(pages);
+                    for (at, slot) in self.way(way).take(nth) {
+                        self.release(at, slot, pages);
                     }
                     return Err(at);
                 }
@@ -338,12 +360,13 @@ impl Core {
 
     /// Gives reservations back on the whole chain, leaf first.
     pub(super) fn give_back(&self, id: GroupId, pages: u64) {
-        for (_, slot) in self.chain(id) {
-            slot.ledger.release(pages);
+        for (at, slot) in self.chain(id) {
+            self.release(at, slot, pages);
         }
     }
 
-    /// Lets word number `index` hold tokens, unless the group is removed or above a maximum. Waits for
+    /// Lets word number `index` hold tokens, unless the group is removed, an ancestor above its
+    /// maximum, or somebody waits there for room. Waits for
     /// the tree's lock, once for each CPU of a group.
     fn enlist(&self, key: GroupKey, slot: &Slot, index: usize) {
         if slot.cell(index).load().is_live() {
@@ -369,7 +392,7 @@ impl Core {
     fn make_live(&self, _shape: &Shape, id: GroupId, slot: &Slot, index: usize) {
         let is_over = |(_, slot): (GroupId, &Slot)| {
             let balance = slot.ledger.balance();
-            balance.debt() > 0
+            balance.debt() > 0 || balance.has_waiters
         };
         if self.chain(id).any(is_over) {
             return;
@@ -396,6 +419,9 @@ impl Core {
 
     /// As [`Core::retire`] for a group and everything below it.
     pub(super) fn retire_subtree(&self, shape: &Shape, top: GroupId) {
+        if self.slot(top).holders() == 0 {
+            return;
+        }
         let mut far = Far::none();
         let _: ControlFlow<()> = self.walk(shape, top, &mut |id, slot| {
             self.retire_or_add(id, slot, &mut far);

@@ -76,6 +76,8 @@ pub(super) enum Verdict {
     Room,
     /// There was a moment at which there was not.
     Full(Full),
+    /// Others wait for room there.
+    Behind(GroupId),
     /// Neither: other threads were at work.
     Unsure,
 }
@@ -132,8 +134,12 @@ impl Pass {
 impl Core {
     /// Takes tokens back below `group` until it has room for `pages`, or proves that it has none.
     pub(super) fn make_room(&self, group: GroupId, pages: u64) -> Verdict {
-        let balance = self.slot(group).ledger.balance();
+        // Nobody begins to wait while this is held.
         let shape = self.shape.read();
+        let balance = self.slot(group).ledger.balance();
+        if balance.has_waiters {
+            return Verdict::Behind(group);
+        }
         if pages > balance.max.0 {
             return Verdict::Full(Full {
                 group,
@@ -180,8 +186,12 @@ impl Core {
         }
         let _closed = self.gate.close();
         for (group, slot) in self.way(way) {
-            if slot.ledger.balance().room() >= pages {
+            let balance = slot.ledger.balance();
+            if balance.room() >= pages {
                 continue;
+            }
+            if balance.has_waiters {
+                return Err(Stop::Behind(group));
             }
             self.retire_subtree(&shape, group);
             if !self.look(&shape, group).is_still() {

@@ -8,11 +8,13 @@
 //!
 //! That needs the maximum and the reservations in one atomic step, and they do not fit one word.
 //! The word therefore holds the reservations (44 bits: 2^56 bytes, all that five levels of page
-//! tables map for a program) and the *version* of the maximum (20 bits); the low bit of the version
-//! says which of two slots holds it. Changing the maximum writes the slot not in use and then steps
+//! tables map for a program), one bit that says whether somebody waits for room (`line.rs`), and the
+//! *version* of the maximum (19 bits); the low bit of the version says which of two slots holds it.
+//! While somebody waits, [`Ledger::reserve`] has no room for others, and [`Ledger::release`] says that
+//! somebody has to be called. Changing the maximum writes the slot not in use and then steps
 //! the version, so that every compare-and-swap prepared with the old maximum fails. A slot is
 //! written again only two versions later, hence a value read between two equal versions is the
-//! maximum of that version. (2^20 changes between the load and the swap of one thread could fool
+//! maximum of that version. (2^19 changes between the load and the swap of one thread could fool
 //! it; each is a call under the tree's lock.)
 
 use crossbeam_utils::CachePadded;
@@ -23,18 +25,38 @@ use crate::units::Pages;
 const RESERVED_BITS: u32 = 44;
 /// Most pages that an account can hold, whatever its maximum says.
 pub(super) const RESERVED_MAX: u64 = (1 << RESERVED_BITS) - 1;
-const ONE_VERSION: u64 = 1 << RESERVED_BITS;
+const WAITERS: u64 = 1 << RESERVED_BITS;
+const VERSION_SHIFT: u32 = RESERVED_BITS + 1;
+const ONE_VERSION: u64 = 1 << VERSION_SHIFT;
 
 /// An account at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Balance {
     pub(super) reserved: u64,
     pub(super) max: Pages,
+    /// Whether somebody waits for room.
+    pub(super) has_waiters: bool,
 }
 
 impl Balance {
-    /// Pages that may be reserved in addition.
+    fn new(word: u64, max: Pages) -> Self {
+        Self {
+            reserved: reserved(word),
+            max,
+            has_waiters: word & WAITERS != 0,
+        }
+    }
+
+    /// Pages that may be reserved in addition by who does not wait.
     pub(super) fn room(self) -> u64 {
+        if self.has_waiters {
+            return 0;
+        }
+        self.room_in_turn()
+    }
+
+    /// Pages that may be reserved in addition by who waits, when it is his turn.
+    pub(super) fn room_in_turn(self) -> u64 {
         self.max.0.min(RESERVED_MAX).saturating_sub(self.reserved)
     }
 
@@ -47,7 +69,8 @@ impl Balance {
 #[derive(Debug)]
 pub(super) struct Ledger {
     /// Written by: charges, uncharges, thieves (reservations), `set_max` (version). Read by: all of
-    /// them and readers of usage. Publishes: the slot of `max` that its version selects.
+    /// them, who waits for room (its mark), and readers of usage. Publishes: the slot of `max` that its
+    /// version selects.
     word: CachePadded<AtomicU64>,
     /// Written by: `set_max`, the slot not in use, one writer at a time under the tree's lock.
     /// Read by: anyone who has read the version.
@@ -79,10 +102,7 @@ impl Ledger {
             let max = self.max_of(word);
             let again = self.load();
             if version(again) == version(word) {
-                return Balance {
-                    reserved: reserved(again),
-                    max,
-                };
+                return Balance::new(again, max);
             }
             word = again;
         }
@@ -92,13 +112,19 @@ impl Ledger {
     ///
     /// Progress: a compare-and-swap fails only because another one succeeded, or spuriously.
     pub(super) fn reserve(&self, pages: u64) -> Result<u64, Balance> {
+        self.reserve_if(pages, Balance::room)
+    }
+
+    /// As [`Ledger::reserve`], past those who wait: for the one whose turn it is.
+    pub(super) fn reserve_in_turn(&self, pages: u64) -> Result<u64, Balance> {
+        self.reserve_if(pages, Balance::room_in_turn)
+    }
+
+    fn reserve_if(&self, pages: u64, room: impl Fn(Balance) -> u64) -> Result<u64, Balance> {
         let mut word = self.load();
         loop {
-            let balance = Balance {
-                reserved: reserved(word),
-                max: self.max_of(word),
-            };
-            if pages > balance.room() {
+            let balance = Balance::new(word, self.max_of(word));
+            if pages > room(balance) {
                 return Err(balance);
             }
             match self.swap(word, word + pages) {
@@ -121,18 +147,19 @@ impl Ledger {
             }
             let max = self.max_of(word);
             match self.swap(word, word + pages) {
-                Ok(()) => return Some(Balance { reserved, max }),
+                Ok(()) => return Some(Balance::new(word + pages, max)),
                 Err(seen) => word = seen,
             }
         }
     }
 
-    /// Gives `pages` of the reservations back.
+    /// Gives `pages` of the reservations back; says whether somebody waits for room.
     ///
     /// # Panics
     ///
     /// When fewer are reserved: somebody uncharged what was never charged.
-    pub(super) fn release(&self, pages: u64) {
+    #[must_use = "who waits has to be called"]
+    pub(super) fn release(&self, pages: u64) -> bool {
         // Pairs with `load` and `swap`. SeqCst: returned tokens leave "in flight" only afterwards,
         // and a refusal that reads the two in that order must see one of them.
         let old = self.word.fetch_sub(pages, Ordering::SeqCst);
@@ -141,6 +168,20 @@ impl Ledger {
             "{pages} pages uncharged where {} were charged",
             reserved(old)
         );
+        old & WAITERS != 0
+    }
+
+    /// Says from now on that somebody waits for room. The caller holds the lock of the lines.
+    pub(super) fn mark_waiters(&self) {
+        // Pairs with `load`, `swap` and `release`. SeqCst for uniformity: only the order of the steps of
+        // this word counts.
+        self.word.fetch_or(WAITERS, Ordering::SeqCst);
+    }
+
+    /// Says from now on that nobody waits. The caller holds the lock of the lines.
+    pub(super) fn clear_waiters(&self) {
+        // Pairs with `load`, `swap` and `release`; SeqCst as above.
+        self.word.fetch_and(!WAITERS, Ordering::SeqCst);
     }
 
     /// Installs `max` if no more than that is reserved; else returns what is reserved.
@@ -203,7 +244,16 @@ impl Ledger {
 
     /// Forgets the peak of a group that is gone. Nothing is reserved, nobody holds the account.
     pub(super) fn reset_peak(&self) {
-        debug_assert_eq!(self.balance().reserved, 0, "an account in use was reset");
+        let Balance {
+            reserved,
+            has_waiters,
+            ..
+        } = self.balance();
+        debug_assert_eq!(
+            (reserved, has_waiters),
+            (0, false),
+            "an account in use was reset"
+        );
         // Relaxed: the tree's lock orders it before the next group's first charge.
         self.peak.store(0, Ordering::Relaxed);
         // Relaxed: as above.
@@ -244,5 +294,5 @@ const fn reserved(word: u64) -> u64 {
 }
 
 const fn version(word: u64) -> u64 {
-    word >> RESERVED_BITS
+    word >> VERSION_SHIFT
 }

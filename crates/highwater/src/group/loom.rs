@@ -9,9 +9,9 @@ use super::{Charge, ChargeError, GroupNode, GroupTree, Limits, MaxError};
 use crate::sync::thread;
 use crate::units::{CpuId, Pages};
 
-const ONE: Pages = Pages(1);
-const A: CpuId = CpuId(0);
-const B: CpuId = CpuId(1);
+pub(super) const ONE: Pages = Pages(1);
+pub(super) const A: CpuId = CpuId(0);
+pub(super) const B: CpuId = CpuId(1);
 const C: CpuId = CpuId(2);
 
 /// Runs `test` in every interleaving.
@@ -20,7 +20,7 @@ fn model(test: impl Fn() + Sync + Send + 'static) {
 }
 
 /// Runs `test` in every interleaving with at most so many preemptions.
-fn bounded(preemptions: Option<usize>, test: impl Fn() + Sync + Send + 'static) {
+pub(super) fn bounded(preemptions: Option<usize>, test: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = preemptions;
     builder.max_branches = 20_000;
@@ -29,7 +29,7 @@ fn bounded(preemptions: Option<usize>, test: impl Fn() + Sync + Send + 'static) 
 
 /// A root with a maximum, whose words are live on all CPUs, so that the models need not explore
 /// that. With a maximum of 2 or more the word of `A` holds one token, else none does.
-fn root(max: u64) -> GroupNode {
+pub(super) fn root(max: u64) -> GroupNode {
     let root = GroupTree::new(3).root();
     root.set_max(Pages(max)).unwrap();
     enlist(&root);
@@ -44,14 +44,17 @@ fn enlist(group: &GroupNode) {
 }
 
 /// Runs `other` in a thread beside `this`; returns both outcomes, `this` first.
-fn beside<T, U: 'static>(this: impl FnOnce() -> T, other: impl FnOnce() -> U + 'static) -> (T, U) {
+pub(super) fn beside<T, U: 'static>(
+    this: impl FnOnce() -> T,
+    other: impl FnOnce() -> U + 'static,
+) -> (T, U) {
     let other = thread::spawn(other);
     let this = this();
     (this, other.join().unwrap())
 }
 
 /// Uncharges the guards and checks that nothing is left.
-fn finish(group: &GroupNode, guards: impl IntoIterator<Item = Charge>) {
+pub(super) fn finish(group: &GroupNode, guards: impl IntoIterator<Item = Charge>) {
     drop(guards.into_iter().collect::<Vec<_>>());
     group.tree().check_invariants();
     assert_eq!(group.usage_precise(), Pages::ZERO);

@@ -30,6 +30,7 @@
 //! | `escrow` | charge, uncharge, refill |
 //! | `debt` | charges that may go above a maximum |
 //! | `transfer` | charges that move to another group |
+//! | `line`, `wait` | charges that wait for room, in order of arrival |
 //! | `judge` | steal; when a refusal is proven; reads of usage |
 //! | `tree` | creating, removing, walking; the invariants as a check |
 //! | `oom` | what the choice of a victim looks at, and the walk over the groups without children |
@@ -59,6 +60,8 @@ mod judge;
 mod escrow;
 mod debt;
 mod transfer;
+mod line;
+mod wait;
 mod tree;
 mod charge;
 mod peak;
@@ -70,6 +73,8 @@ mod pressure;
 mod stat;
 #[cfg(all(test, loom))]
 mod loom;
+#[cfg(all(test, loom))]
+mod loom_wait;
 #[cfg(all(test, not(loom)))]
 mod model;
 #[cfg(all(test, not(loom)))]
@@ -87,6 +92,7 @@ pub use protection::{Depth, Exposure, Protection};
 pub use stat::{FlushCounts, StatItem, StatRead, Stats, Tolerance};
 pub use throttle::{OverHigh, Refilled};
 pub use tree::{GroupKey, GroupTree};
+pub use wait::ChargeWait;
 
 /// Deepest level of a group; the root's is 0. Chosen: above any tenant, session, query and operator
 /// nesting in use, and small enough for a charge to keep one number for each level on its stack.

@@ -339,7 +339,7 @@ impl GroupNode {
     pub fn uncharge_to_parent(&self, pages: Pages) {
         debug_assert!(self.is_here(), "nothing is charged to a group that is gone");
         assert!(self.meta.parent.is_some(), "the root has no parent");
-        self.slot().ledger.release(pages.0);
+        self.core().release(self.id(), self.slot(), pages.0);
     }
 
     /// Pages that this group and its descendants use, without visiting any CPU.

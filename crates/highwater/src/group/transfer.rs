@@ -75,8 +75,8 @@ impl Core {
                 .map_err(|refusal| self.refuse(to.key, refusal, pages))?;
         }
         // Before the last page is released the way up is read: `chain` sees to that.
-        for (_, slot) in self.chain(from).take_while(|(at, _)| *at != top) {
-            slot.ledger.release(pages);
+        for (at, slot) in self.chain(from).take_while(|(at, _)| *at != top) {
+            self.release(at, slot, pages);
         }
         Ok(())
     }

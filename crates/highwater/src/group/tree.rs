@@ -17,12 +17,13 @@ use std::ops::ControlFlow;
 
 use crate::percpu::{Gates, PercpuOwner, Regime};
 use crate::sync::atomic::AtomicU64;
-use crate::sync::{Arc, LockClass, Rank, RwLock};
+use crate::sync::{Arc, LockClass, Mutex, Rank, RwLock};
 use crate::units::{CpuId, GroupId, Pages};
 
 use super::cell::CELL_MAX;
 use super::error::{ChildError, MaxError, RemoveError};
 use super::judge::Gate;
+use super::line::{Lines, Wakes};
 use super::node::{GroupNode, Meta};
 use super::slot::{Actor, Slot, Table};
 use super::stat::Stat;
@@ -75,6 +76,7 @@ pub(super) struct Core {
     pub(super) table: Table,
     pub(super) shape: RwLock<Shape>,
     pub(super) gate: Gate,
+    pub(super) lines: Mutex<Lines>,
     /// Groups that have a `min` or a `low`. Written by: who sets one, under the tree's lock for
     /// writing. Read by: reclaim. Publishes: nothing.
     pub(super) nr_protected: AtomicU64,
@@ -174,6 +176,7 @@ impl GroupTree {
                 },
             ),
             gate: Gate::open(),
+            lines: Lines::none(),
             nr_protected: AtomicU64::new(0),
             nr_throttled: AtomicU64::new(0),
         };
@@ -293,7 +296,7 @@ impl GroupTree {
     /// Checks, at a moment when no operation is in flight, that at every group
     /// `tokens + sum of the children's reservations <= reserved <= max + debt`, that no word holds tokens
     /// below a group in debt, that only live words hold tokens and never more than
-    /// their cap, that live words are counted on every ancestor, and that nothing is in flight.
+    /// their cap, that none does where somebody waits for room, that live words are counted on every ancestor, and that nothing is in flight.
     ///
     /// # Panics
     ///
@@ -450,6 +453,8 @@ impl Core {
         }
         slot.step_incarnation();
         self.retire(id);
+        let mut wakes = Wakes::default();
+        self.turn_away(group.key, &mut wakes);
         let family = &mut shape.families[above.index()];
         family.children.remove(&*group.name);
         family.zombies.insert(id);
@@ -458,6 +463,8 @@ impl Core {
         if !self.reap(&mut shape, id) {
             shape.zombies.push_back(id);
         }
+        drop(shape);
+        wakes.wake();
         Ok(())
     }
 
@@ -475,6 +482,8 @@ impl Core {
             slot.ledger.force_max(max);
         }
         drop(shape);
+        // There may be room for who waits now, or none ever.
+        self.notify(group);
         let usage = self.account(group).used;
         if usage <= max {
             return Ok(());
@@ -538,6 +547,7 @@ impl Core {
             balance.reserved
         );
         assert_eq!(slot.holders(), holders, "{id} miscounts its live words");
+        self.check_line(id);
         assert!(
             balance.debt() == 0 || holders == 0,
             "{id} reserves {} pages of {} and may hold tokens",

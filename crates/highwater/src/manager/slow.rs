@@ -199,6 +199,11 @@ impl Core {
                     self.stall_for(charged, &mut effort);
                     self.make_room(group, pages, patience, &mut effort)
                 }
+                // What is freed there lets those that wait go on, and then this one.
+                ChargeError::Behind { group, .. } => {
+                    self.stall_for(charged, &mut effort);
+                    self.make_room(group, pages, patience, &mut effort)
+                }
                 ChargeError::Contended { .. } => effort.may_retry(),
                 _ => false,
             };

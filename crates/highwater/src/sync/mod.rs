@@ -7,9 +7,11 @@
 //! - [`Mutex`] and [`RwLock`] park and know their [`LockClass`]: its rank in the one lock-order
 //!   table ([`Rank`]), which debug builds check, and its contention, which is always counted.
 
+mod block;
 mod lock;
 mod stat;
 
+pub use block::block_on;
 pub use lock::{
     Condvar, LockClass, LockEvents, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard,
     RwLockWriteGuard,

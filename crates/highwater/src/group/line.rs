@@ -1,0 +1,204 @@
+//! Who waits for room, where, and in which order.
+//!
+//! A charge that waits has a ticket, drawn when it began to wait, and stands in the line of one group:
+//! the one that had no room for it, or had an older ticket in its line. A line is ordered by ticket,
+//! so who moves from one line to another loses nothing. While a line is not empty its group's ledger
+//! says so, in the word that every reservation and release changes anyway.
+//!
+//! Invariant, under the lock of the lines: a group's ledger is marked if and only if somebody stands
+//! in its line.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::task::Waker;
+
+use crate::sync::{LockClass, Mutex, MutexGuard, Rank};
+use crate::units::GroupId;
+
+use super::slot::Slot;
+use super::tree::{Core, GroupKey};
+
+static LINES: LockClass = LockClass::new("group lines", Rank::Leaf);
+
+/// The order of arrival. Never repeats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Ticket(u64);
+
+/// A charge that waits.
+#[derive(Debug)]
+struct Waiter {
+    key: GroupKey,
+    pages: u64,
+    /// Where it stands; `None` when its group was removed.
+    stands_at: Option<GroupId>,
+    /// Whom to wake; `None` while it is being polled or was woken.
+    waker: Option<Waker>,
+}
+
+/// The lines of all groups.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    waiters: BTreeMap<Ticket, Waiter>,
+    order: BTreeSet<(GroupId, Ticket)>,
+    next: u64,
+}
+
+impl Lines {
+    pub(super) fn none() -> Mutex<Self> {
+        Mutex::new(&LINES, Self::default())
+    }
+
+    /// A ticket for a charge that stands nowhere yet.
+    pub(super) fn enter(&mut self, key: GroupKey, pages: u64) -> Ticket {
+        let ticket = Ticket(self.next);
+        self.next += 1;
+        let waiter = Waiter {
+            key,
+            pages,
+            stands_at: None,
+            waker: None,
+        };
+        self.waiters.insert(ticket, waiter);
+        ticket
+    }
+
+    /// Who has waited longest of those that stand at `group`.
+    pub(super) fn first_at(&self, group: GroupId) -> Option<Ticket> {
+        let line = (group, Ticket(0))..=(group, Ticket(u64::MAX));
+        self.order.range(line).next().map(|(_, ticket)| *ticket)
+    }
+
+    /// How many stand at `group`.
+    pub(super) fn len_at(&self, group: GroupId) -> usize {
+        let line = (group, Ticket(0))..=(group, Ticket(u64::MAX));
+        self.order.range(line).count()
+    }
+
+    pub(super) fn stands_at(&self, ticket: Ticket) -> Option<GroupId> {
+        self.waiters.get(&ticket)?.stands_at
+    }
+
+    pub(super) fn set_waker(&mut self, ticket: Ticket, waker: Option<Waker>) {
+        if let Some(waiter) = self.waiters.get_mut(&ticket) {
+            waiter.waker = waker;
+        }
+    }
+
+    /// Waiters that charge to `key`.
+    fn of(&self, key: GroupKey) -> Vec<Ticket> {
+        let of_key = self.waiters.iter().filter(|(_, waiter)| waiter.key == key);
+        of_key.map(|(ticket, _)| *ticket).collect()
+    }
+}
+
+/// Wakers to call once no lock is held: they may run anything.
+#[derive(Debug, Default)]
+#[must_use = "a waiter that is not woken waits for ever"]
+pub(super) struct Wakes(Vec<Waker>);
+
+impl Wakes {
+    /// Calls them. The caller holds no lock of the tree.
+    pub(super) fn wake(self) {
+        self.0.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Core {
+    /// The lines as they are.
+    pub(super) fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock()
+    }
+
+    /// Wakes the first in line at `group` if it has something to do: there is room for it, or there
+    /// can never be.
+    pub(super) fn notify(&self, group: GroupId) {
+        let mut wakes = Wakes::default();
+        self.call_first(&mut self.lines(), group, &mut wakes);
+        wakes.wake();
+    }
+
+    fn call_first(&self, lines: &mut Lines, group: GroupId, wakes: &mut Wakes) {
+        let first = lines.first_at(group);
+        let Some(waiter) = first.and_then(|ticket| lines.waiters.get_mut(&ticket)) else {
+            return;
+        };
+        let balance = self.slot(group).ledger.balance();
+        if waiter.pages <= balance.room_in_turn() || waiter.pages > balance.max.0 {
+            wakes.0.extend(waiter.waker.take());
+        }
+    }
+
+    /// Makes a waiter stand at `group`, and marks that. The caller holds the tree's lock for writing
+    /// and retires the words below `group` next.
+    pub(super) fn stand_at(
+        &self,
+        lines: &mut Lines,
+        ticket: Ticket,
+        group: GroupId,
+        wakes: &mut Wakes,
+    ) {
+        self.step_out(lines, ticket, wakes);
+        if let Some(waiter) = lines.waiters.get_mut(&ticket) {
+            waiter.stands_at = Some(group);
+            lines.order.insert((group, ticket));
+            self.slot(group).ledger.mark_waiters();
+        }
+    }
+
+    /// Takes a waiter out of its line and forgets it.
+    pub(super) fn leave(&self, lines: &mut Lines, ticket: Ticket, wakes: &mut Wakes) {
+        self.step_out(lines, ticket, wakes);
+        lines.waiters.remove(&ticket);
+    }
+
+    /// Takes a waiter out of its line; whoever is first then is called.
+    fn step_out(&self, lines: &mut Lines, ticket: Ticket, wakes: &mut Wakes) {
+        let waiter = lines.waiters.get_mut(&ticket);
+        let Some(group) = waiter.and_then(|waiter| waiter.stands_at.take()) else {
+            return;
+        };
+        lines.order.remove(&(group, ticket));
+        if lines.first_at(group).is_none() {
+            self.slot(group).ledger.clear_waiters();
+        } else {
+            self.call_first(lines, group, wakes);
+        }
+    }
+
+    /// Takes whoever waits to charge to `key`, which was removed, out of the lines: they are told when
+    /// they look. The caller holds the tree's lock for writing.
+    pub(super) fn turn_away(&self, key: GroupKey, wakes: &mut Wakes) {
+        let is_awaited = |(_, slot): (GroupId, &Slot)| slot.ledger.balance().has_waiters;
+        if !self.chain(key.id).any(is_awaited) {
+            return;
+        }
+        let mut lines = self.lines();
+        for ticket in lines.of(key) {
+            self.step_out(&mut lines, ticket, wakes);
+            let waiter = lines.waiters.get_mut(&ticket);
+            wakes
+                .0
+                .extend(waiter.and_then(|waiter| waiter.waker.take()));
+        }
+    }
+
+    /// Gives reservations of one group back, and calls who waits for them.
+    pub(super) fn release(&self, at: GroupId, slot: &Slot, pages: u64) {
+        if slot.ledger.release(pages) {
+            self.notify(at);
+        }
+    }
+
+    /// Checks that exactly the groups with a line are marked.
+    pub(super) fn check_line(&self, id: GroupId) {
+        let slot = self.slot(id);
+        assert_eq!(
+            slot.ledger.balance().has_waiters,
+            self.lines().first_at(id).is_some(),
+            "{id} says the wrong thing about who waits for it"
+        );
+        assert!(
+            !slot.ledger.balance().has_waiters || slot.holders() == 0,
+            "{id} may hold tokens while somebody waits for room"
+        );
+    }
+}

@@ -1,0 +1,151 @@
+//! Charges that wait: in no interleaving does one sleep beside free pages. A model in which a thread
+//! is never woken fails as a deadlock.
+
+use std::pin::Pin;
+use std::task::{Context, Waker};
+
+use super::loom::{A, B, ONE, beside, bounded, finish, root};
+use super::{Charge, ChargeError, GroupNode, GroupTree, Limits};
+use crate::units::Pages;
+
+fn wait(group: &GroupNode, pages: u64) -> Charge {
+    group.charge_wait_on(B, Pages(pages)).wait().unwrap()
+}
+
+// Goal: pages that an uncharge would park wake who waits for them, whether the uncharge parks before the
+// words are retired or comes after.
+#[test]
+fn an_uncharge_wakes_who_waits() {
+    bounded(Some(3), || {
+        let root = root(1);
+        let pages = root.try_charge_on(A, ONE).unwrap().disown();
+        let other = root.clone();
+        let (waited, ()) = beside(|| wait(&root, 1), move || other.uncharge_on(A, pages));
+        assert_eq!((root.usage_precise(), root.nr_waiting()), (ONE, 0));
+        finish(&root, [waited]);
+    });
+}
+
+// Goal: as above where the uncharge overflows its word and gives the rest back.
+#[test]
+fn a_spill_wakes_who_waits() {
+    bounded(Some(3), || {
+        let root = root(4);
+        let pages = root.try_charge_on(A, Pages(4)).unwrap().disown();
+        let other = root.clone();
+        let (waited, ()) = beside(|| wait(&root, 4), move || other.uncharge_on(A, pages));
+        finish(&root, [waited]);
+    });
+}
+
+// Goal: who is served calls the next, whoever of two is first.
+#[test]
+fn one_who_is_served_lets_the_next_go_on() {
+    bounded(Some(2), || {
+        let root = root(2);
+        let held = root.try_charge_on(A, Pages(2)).unwrap();
+        let other = root.clone();
+        let (one, two) = beside(
+            || {
+                drop(held);
+                wait(&root, 1)
+            },
+            move || wait(&other, 1),
+        );
+        assert_eq!(root.usage_precise(), Pages(2));
+        finish(&root, [one, two]);
+    });
+}
+
+// Goal: one that gives up its place, while room comes for the one behind it, loses nobody's call.
+// Method: the first wants two pages and is given up while one page comes back; the second wants one.
+#[test]
+fn one_who_gives_up_lets_the_next_go_on() {
+    bounded(Some(3), || {
+        let root = root(2);
+        let mut held = root.try_charge_on(A, Pages(2)).unwrap();
+        let mut first = root.charge_wait_on(A, Pages(2));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut first).poll(&mut context).is_pending());
+        held.shrink_on(A, ONE);
+        let other = root.clone();
+        let ((), waited) = beside(|| drop(first), move || wait(&other, 1));
+        finish(&root, [held, waited]);
+    });
+}
+
+// Goal: a reservation that is undone because a higher group has no room keeps nobody asleep. Method: as
+// for undone reservations without waiting: one thread charges two pages to the child, for which the
+// root may have no room while the other waits for one page of the child.
+#[test]
+fn an_undone_reservation_keeps_nobody_asleep() {
+    bounded(Some(3), || {
+        let root = GroupTree::new(2).root();
+        root.set_max(Pages(3)).unwrap();
+        let child = root.child("child", Limits::max_pages(Pages(2))).unwrap();
+        let above = root.try_charge_on(B, Pages(2)).unwrap();
+        let other = child.clone();
+        let (failed, waited) = beside(
+            || child.try_charge_on(A, Pages(2)).map(drop),
+            move || wait(&other, 1),
+        );
+        assert!(matches!(
+            failed,
+            Err(ChargeError::OverMax { .. } | ChargeError::Behind { .. })
+        ));
+        finish(&root, [above, waited]);
+    });
+}
+
+// Goal: a maximum that is raised wakes who waits.
+#[test]
+fn a_raised_maximum_wakes_who_waits() {
+    bounded(Some(3), || {
+        let root = root(2);
+        let held = root.try_charge_on(A, ONE).unwrap();
+        let other = root.clone();
+        let (waited, raised) = beside(|| wait(&root, 2), move || other.set_max(Pages(3)));
+        assert_eq!((raised, root.usage_precise()), (Ok(()), Pages(3)));
+        finish(&root, [held, waited]);
+    });
+}
+
+// Goal: a maximum that is set below what somebody waits for tells it.
+#[test]
+fn a_lowered_maximum_tells_who_waits() {
+    bounded(Some(3), || {
+        let root = root(2);
+        let held = root.try_charge_on(A, ONE).unwrap();
+        let other = root.clone();
+        let (waited, lowered) = beside(
+            || root.charge_wait_on(B, Pages(2)).wait(),
+            move || other.set_max(ONE),
+        );
+        assert!(matches!(waited, Err(ChargeError::OverMax { .. })));
+        assert_eq!((lowered, root.nr_waiting()), (Ok(()), 0));
+        finish(&root, [held]);
+    });
+}
+
+// Goal: a group that is removed under who waits for it tells it, and leaves no mark to a later group of
+// the slot.
+#[test]
+fn a_removal_calls_who_waits() {
+    bounded(Some(3), || {
+        let root = root(4);
+        let child = root.child("child", Limits::max_pages(ONE)).unwrap();
+        let held = child.try_charge_on(A, ONE).unwrap();
+        let (other, tree) = (child.clone(), root.tree());
+        let (waited, new) = beside(
+            || other.charge_wait_on(B, ONE).wait(),
+            move || {
+                tree.remove(&child).unwrap();
+                drop(held);
+                tree.root().child("new", Limits::max_pages(ONE)).unwrap()
+            },
+        );
+        assert!(matches!(waited, Err(ChargeError::Removed { .. })));
+        let charge = new.try_charge_on(B, ONE).unwrap();
+        finish(&root, [charge]);
+    });
+}

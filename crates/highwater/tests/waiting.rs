@@ -1,0 +1,421 @@
+//! The promise: a charge that waits is served in order of arrival and overtaken by nobody, and never
+//! sleeps while there is room for it.
+
+#![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use highwater::group::{Charge, ChargeError, ChargeWait, GroupNode, GroupTree, Limits};
+use highwater::units::{CpuId, Pages};
+
+/// Says which seed a failing test ran with.
+struct Seeded(u64);
+
+impl Seeded {
+    fn new() -> Self {
+        Self(std::env::var("SEED").map_or(1, |seed| seed.parse().unwrap()))
+    }
+}
+
+impl Drop for Seeded {
+    #[expect(clippy::print_stderr, reason = "a failing test names its seed")]
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("replay with SEED={}", self.0);
+        }
+    }
+}
+
+/// Remembers that it was called.
+#[derive(Default)]
+struct Bell(AtomicBool);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A task of an executor that runs a task only when it was called.
+struct Task {
+    wait: ChargeWait,
+    bell: Arc<Bell>,
+}
+
+impl Task {
+    fn new(wait: ChargeWait) -> Self {
+        let bell = Arc::new(Bell(AtomicBool::new(true)));
+        Self { wait, bell }
+    }
+
+    fn is_called(&self) -> bool {
+        self.bell.0.load(Ordering::Relaxed)
+    }
+
+    fn poll(&mut self) -> Poll<Result<Charge, ChargeError>> {
+        self.bell.0.store(false, Ordering::Relaxed);
+        let waker = Waker::from(Arc::clone(&self.bell));
+        Pin::new(&mut self.wait).poll(&mut Context::from_waker(&waker))
+    }
+
+    /// The charge, if it was called and is granted now.
+    fn granted(&mut self) -> Option<Charge> {
+        match self.is_called().then(|| self.poll())? {
+            Poll::Ready(outcome) => Some(outcome.unwrap()),
+            Poll::Pending => None,
+        }
+    }
+}
+
+fn child(parent: &GroupNode, name: &str, max: u64) -> GroupNode {
+    parent.child(name, Limits::max_pages(Pages(max))).unwrap()
+}
+
+fn behind(outcome: Result<Charge, ChargeError>) -> usize {
+    match outcome.unwrap_err() {
+        ChargeError::Behind { nr_waiting, .. } => nr_waiting,
+        error => panic!("{error}"),
+    }
+}
+
+// Goal: grants come in order of arrival, whatever the sizes, and nobody else passes. Method: waiters of
+// all sizes at one group, charging through different groups and CPUs; give pages back one by one on
+// 384 CPUs; after each, exactly those are granted that a queue would grant, and a charge of one page
+// is refused while somebody waits.
+#[test]
+fn waiters_are_served_in_order_of_arrival() {
+    let tree = GroupTree::new(384);
+    let top = child(&tree.root(), "top", 50);
+    let groups = ["a", "b"].map(|name| child(&top, name, Pages::MAX.0));
+    let mut held = groups[0].try_charge_on(CpuId(3), Pages(50)).unwrap();
+    let sizes = [30, 1, 1, 20, 5, 40, 2, 50, 1];
+    let mut tasks: Vec<Task> = sizes
+        .iter()
+        .zip(0..)
+        .map(|(size, nth)| {
+            let group = &groups[nth as usize % 2];
+            Task::new(group.charge_wait_on(CpuId(nth * 7), Pages(*size)))
+        })
+        .collect();
+    for task in &mut tasks {
+        assert!(task.poll().is_pending());
+    }
+    assert_eq!(top.nr_waiting(), sizes.len());
+    let (mut nr_granted, mut free) = (0, 0);
+    let mut granted: Vec<Charge> = Vec::new();
+    for on in (0..384).cycle() {
+        if nr_granted == sizes.len() {
+            break;
+        }
+        assert_eq!(
+            behind(groups[1].try_charge_on(CpuId(on), Pages(1))),
+            sizes.len() - nr_granted
+        );
+        // The first holder gives back all that it has, and then those that came after it.
+        if held.pages() == Pages::ZERO {
+            held = granted.remove(0);
+        }
+        held.shrink_on(CpuId(on), Pages(1));
+        free += 1;
+        while nr_granted < sizes.len() && sizes[nr_granted] <= free {
+            free -= sizes[nr_granted];
+            granted.push(tasks[nr_granted].granted().expect("its turn and room"));
+            nr_granted += 1;
+        }
+        assert!(
+            !tasks[nr_granted..].iter().any(Task::is_called),
+            "called for nothing"
+        );
+        assert_eq!(top.usage_precise(), Pages(50 - free));
+    }
+    drop((held, granted, tasks));
+    tree.check_invariants();
+    assert_eq!((top.usage_precise(), top.nr_waiting()), (Pages::ZERO, 0));
+}
+
+// Goal: who waits at a group of its own keeps nobody from using the groups above. Method: a waiter that
+// first found the top full and then its own group; a sibling must use the top's room meanwhile, and
+// the waiter must be first again at the top when its own group has room.
+#[test]
+fn a_full_group_holds_up_nobody_beside_it() {
+    let tree = GroupTree::new(2);
+    let top = child(&tree.root(), "top", 10);
+    let (a, b) = (child(&top, "a", 4), child(&top, "b", 10));
+    let in_a = a.try_charge(Pages(1)).unwrap();
+    let mut in_b = b.try_charge(Pages(9)).unwrap();
+    let mut task = Task::new(a.charge_wait(Pages(3)));
+    assert!(task.poll().is_pending());
+    assert_eq!(task.wait.stands_at(), Some(top.id()));
+    let forced = a.force_charge(Pages(1));
+    in_b.shrink(Pages(4));
+    assert!(task.granted().is_none());
+    assert_eq!(task.wait.stands_at(), Some(a.id()));
+    in_b.try_grow(Pages(3)).unwrap();
+    assert_eq!(behind(a.try_charge(Pages(1))), 1);
+    drop(forced);
+    assert!(task.granted().is_none());
+    assert_eq!(task.wait.stands_at(), Some(top.id()));
+    assert_eq!(
+        behind(in_b.try_grow(Pages(1)).map(|()| panic!("overtook"))),
+        1
+    );
+    in_b.shrink(Pages(2));
+    let granted = task.granted().expect("room everywhere");
+    drop((granted, in_a, in_b));
+    tree.check_invariants();
+}
+
+// Goal: a waiter that cannot ever be served is told: its group removed, the maximum set below what it
+// wants, the deadline passed. One that gives up lets the next one go on.
+#[test]
+fn waiters_that_cannot_be_served_are_told() {
+    let tree = GroupTree::new(2);
+    let top = child(&tree.root(), "top", 10);
+    let leaf = child(&top, "leaf", Pages::MAX.0);
+    let mut held = top.try_charge(Pages(8)).unwrap();
+    let mut tasks = [(&leaf, 4), (&top, 9), (&top, 3)]
+        .map(|(group, pages)| Task::new(group.charge_wait(Pages(pages))));
+    tasks
+        .iter_mut()
+        .for_each(|task| assert!(task.poll().is_pending()));
+
+    let now = Instant::now();
+    let late = top.charge_wait(Pages(1)).wait_until(now).unwrap_err();
+    let expected = "no room in group G1 for 1 page more by the deadline: 8 pages of 10 pages used, \
+                    4 charges wait there; reclaim from it or raise its maximum";
+    assert_eq!(late.to_string(), expected);
+    tree.remove(&leaf).unwrap();
+    assert!(tasks[0].is_called());
+    let removed = ChargeError::Removed { group: leaf.id() };
+    assert_eq!(
+        tasks[0].poll().map(Result::unwrap_err),
+        Poll::Ready(removed)
+    );
+
+    top.set_max(Pages(8)).unwrap();
+    assert!(tasks[1].is_called() && !tasks[2].is_called());
+    let Poll::Ready(Err(ChargeError::OverMax { max, .. })) = tasks[1].poll() else {
+        panic!("9 pages of 8");
+    };
+    assert_eq!((max, top.events().max), (Pages(8), 1));
+    held.shrink(Pages(2));
+    assert!(tasks[2].granted().is_none());
+    let mut last = Task::new(top.charge_wait(Pages(2)));
+    assert!(last.poll().is_pending());
+    let [_, _, given_up] = tasks;
+    drop(given_up);
+    let granted = last.granted().expect("the first gave up");
+    assert_eq!(
+        top.charge_wait(Pages(9))
+            .wait()
+            .unwrap_err()
+            .to_string()
+            .split(':')
+            .next(),
+        Some("no room in group G1 for 9 pages more")
+    );
+    drop((granted, held));
+    tree.check_invariants();
+}
+
+/// Random groups, charges and tasks, and an executor that polls what was called.
+struct World {
+    rng: fastrand::Rng,
+    tree: GroupTree,
+    groups: Vec<GroupNode>,
+    held: Vec<Charge>,
+    tasks: Vec<(usize, Task)>,
+    nr_granted: usize,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let tree = GroupTree::new([1, 2, 8, 384][rng.usize(..4)]);
+        let mut groups = vec![tree.root()];
+        for nth in 0..8 {
+            let max = [5, 20, 60, 300][rng.usize(..4)];
+            let parent = groups[rng.usize(..groups.len())].clone();
+            groups.push(child(&parent, &format!("g{nth}"), max));
+        }
+        groups[0].set_max(Pages(200)).unwrap();
+        Self {
+            rng,
+            tree,
+            groups,
+            held: Vec::new(),
+            tasks: Vec::new(),
+            nr_granted: 0,
+        }
+    }
+
+    fn step(&mut self) {
+        let on = CpuId::from_index(self.rng.usize(..self.tree.nr_cpus()));
+        let at = self.rng.usize(..self.groups.len());
+        let group = self.groups[at].clone();
+        let large = self.rng.u8(..6) == 0;
+        let pages = Pages(self.rng.u64(..if large { 80 } else { 5 }));
+        let nth = (!self.held.is_empty()).then(|| self.rng.usize(..self.held.len()));
+        match (self.rng.u8(..24), nth) {
+            (0..6, _) => {
+                let task = Task::new(group.charge_wait_on(on, pages));
+                self.tasks.push((at, task));
+            }
+            (6..10, _) => self.held.extend(group.try_charge_on(on, pages)),
+            (10, _) => self.held.push(group.force_charge_on(on, pages)),
+            (11, _) => drop(group.set_max(Pages(self.rng.u64(..250)))),
+            (12, Some(nth)) => {
+                let part = Pages(self.rng.u64(..=self.held[nth].pages().0));
+                let moved = self.held[nth].transfer_on(on, &group, part);
+                self.held.extend(moved);
+            }
+            (13, _) if !self.tasks.is_empty() => {
+                let nth = self.rng.usize(..self.tasks.len());
+                self.tasks.swap_remove(nth);
+            }
+            (14, _) if at > 0 && group.children().is_empty() => {
+                let parent = group.parent().unwrap();
+                if self.tree.remove(&group).is_ok() && !parent.is_removed() {
+                    let name = format!("r{}", self.rng.u64(..));
+                    self.groups[at] = child(&parent, &name, self.rng.u64(..100));
+                }
+            }
+            (15.., Some(nth)) => {
+                let mut charge = self.held.swap_remove(nth);
+                charge.shrink_on(on, charge.pages());
+            }
+            _ => {}
+        }
+    }
+
+    /// Polls what was called until nothing is.
+    fn run(&mut self) {
+        while let Some(nth) = self.tasks.iter().position(|(_, task)| task.is_called()) {
+            match self.tasks[nth].1.poll() {
+                Poll::Pending => {}
+                Poll::Ready(outcome) => {
+                    self.nr_granted += usize::from(outcome.is_ok());
+                    self.held.extend(outcome);
+                    self.tasks.swap_remove(nth);
+                }
+            }
+        }
+    }
+
+    /// Nobody is called now: whoever is first anywhere must really lack room there.
+    fn check(&self) {
+        self.tree.check_invariants();
+        let mut firsts = 0;
+        for group in self.tree.subtree(&self.tree.root()) {
+            let here = |(_, task): &&(usize, Task)| task.wait.stands_at() == Some(group.id());
+            let account = group.account();
+            assert_eq!(self.tasks.iter().filter(here).count(), group.nr_waiting());
+            let first = self
+                .tasks
+                .iter()
+                .filter(here)
+                .find(|(_, task)| task.wait.is_first());
+            let Some((_, first)) = first else {
+                assert_eq!(group.nr_waiting(), 0, "nobody is first");
+                continue;
+            };
+            firsts += 1;
+            assert_eq!(
+                account.escrowed,
+                Pages::ZERO,
+                "hidden below {}",
+                group.path()
+            );
+            let wanted = first.wait.pages();
+            assert!(
+                account.used + wanted > group.limits().max,
+                "{wanted} sleep beside {account:?} of {}",
+                group.limits().max
+            );
+        }
+        assert_eq!(firsts == 0, self.tasks.is_empty(), "somebody waits nowhere");
+    }
+}
+
+// Goal: nobody sleeps while there is room for it, and nobody's call is lost, whatever else happens.
+// Method: random operations of all kinds on random trees; tasks are polled only when called. When
+// nothing is called any more, the first in every line must lack room there, nothing may be in escrow
+// below, and every task must stand somewhere. At the end everything is given back, and every task must
+// be done.
+#[test]
+fn nobody_sleeps_beside_free_pages() {
+    let seeded = Seeded::new();
+    let mut nr_granted = 0;
+    for round in 0..60 {
+        let mut world = World::new(seeded.0 * 1000 + round);
+        for _ in 0..400 {
+            world.step();
+            world.run();
+            world.check();
+        }
+        while let Some(charge) = world.held.pop() {
+            drop(charge);
+            world.run();
+        }
+        world.check();
+        assert!(
+            world.tasks.is_empty(),
+            "{} wait in an empty tree",
+            world.tasks.len()
+        );
+        nr_granted += world.nr_granted;
+    }
+    assert!(nr_granted > 1000, "{nr_granted} grants");
+}
+
+// Goal: the same with threads that park. Method: eight threads want up to a whole maximum each, through
+// two groups with limits of their own, beside threads that try, force and give back; all must be
+// served well before a deadline that only a lost call can reach.
+#[test]
+fn threads_that_wait_are_all_served() {
+    let seeded = Seeded::new();
+    let tree = GroupTree::new(4);
+    let top = child(&tree.root(), "top", 100);
+    let groups = [child(&top, "a", 80), child(&top, "b", 60)];
+    let (served, behind) = (AtomicU64::new(0), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for nth in 0..8 {
+            let (groups, served, behind) = (&groups, &served, &behind);
+            let mut rng = fastrand::Rng::with_seed(seeded.0 * 100 + nth);
+            scope.spawn(move || {
+                for _ in 0..300 {
+                    let group = &groups[rng.usize(..2)];
+                    let (on, pages) = (CpuId(rng.u32(..4)), Pages(rng.u64(1..=60)));
+                    if rng.u8(..4) == 0 {
+                        match group.try_charge_on(on, pages) {
+                            Ok(charge) => group.uncharge_on(on, charge.disown()),
+                            Err(ChargeError::Behind { .. }) => {
+                                behind.fetch_add(1, Ordering::Relaxed);
+                            }
+                            Err(_) => {}
+                        }
+                        continue;
+                    }
+                    let deadline = Instant::now() + Duration::from_secs(60);
+                    let mut charge = group
+                        .charge_wait_on(on, pages)
+                        .wait_until(deadline)
+                        .unwrap();
+                    served.fetch_add(1, Ordering::Relaxed);
+                    if rng.bool() {
+                        thread::yield_now();
+                    }
+                    charge.shrink_on(CpuId(rng.u32(..4)), pages);
+                }
+            });
+        }
+    });
+    tree.check_invariants();
+    assert_eq!((top.usage_precise(), top.nr_waiting()), (Pages::ZERO, 0));
+    assert!(served.into_inner() > 1000 && behind.into_inner() > 0);
+}
