@@ -495,3 +495,28 @@ fn no_clock_judges_what_another_of_its_number_counted() {
     }
     scene.assert_nothing_is_left();
 }
+
+#[test]
+fn pressure_on_a_protected_group_is_on_what_is_above() {
+    // Goal: scan pressure scaled by overage. Method: two groups of 400 pages, one with a `low` of 300: of 100
+    // pages reclaimed from both, the other gives about four times as many.
+    let scene = Scene::new(1024);
+    let (half, plain) = (scene.group("protected"), scene.group("plain"));
+    half.set_low(Pages(300));
+    for page in 0..400 {
+        scene.fault(&half, page);
+        scene.fault(&plain, 1_000 + page);
+    }
+    let root = scene.groups.root();
+    let freed: u64 = (0..25)
+        .map(|_| scene.shrink(&root, 4, None).nr_reclaimed)
+        .sum();
+    let lost = 400 - scene.reclaim.list_sizes(&half).total().0;
+    assert!((10..=30).contains(&lost), "{lost} of {freed}");
+    assert_eq!(half.events().low, 0);
+    // To the last page that is not protected, and no further while the other has any.
+    scene.shrink(&root, 500 - freed, None);
+    assert_eq!(scene.reclaim.list_sizes(&half).total(), Pages(300));
+    half.set_low(Pages::ZERO);
+    scene.assert_nothing_is_left();
+}
