@@ -17,7 +17,7 @@ use std::array;
 
 use super::item::NR_ITEMS;
 use crate::percpu::{Sequences, Windowed};
-use crate::sync::atomic::{AtomicI64, Ordering};
+use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::units::CpuId;
 
 /// Narrowest window. Chosen: the tolerance that the kernel gives each CPU is 64 pages, and a block that
@@ -125,21 +125,25 @@ fn exponent_for(distance: u64) -> u64 {
     u64::from(distance.max(NARROWEST).next_power_of_two().ilog2())
 }
 
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Block>() == 384);
+
 /// One CPU's part of a group's statistics.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Block {
     cells: Windowed<NR_ITEMS>,
-    /// How much of each cell has been absorbed. Written and read by: who holds the group's flush lock.
-    /// Publishes: nothing.
-    taken: [AtomicI64; NR_ITEMS],
+    /// How much of each cell has been absorbed beyond its base: while the block is open, what sequences
+    /// have added, which is within 32 bits as their windows are. An `i32`. Written and read by: who holds
+    /// the group's flush lock. Publishes: nothing.
+    taken: [AtomicU32; NR_ITEMS],
 }
 
 impl Block {
     pub(super) fn new(sequences: Sequences, cpu: CpuId) -> Self {
         Self {
             cells: Windowed::new(sequences, cpu),
-            taken: array::from_fn(|_| AtomicI64::new(0)),
+            taken: array::from_fn(|_| AtomicU32::new(0)),
         }
     }
 
@@ -180,17 +184,23 @@ impl Block {
     /// How much of the cell is hidden. The caller holds the flush lock.
     pub(super) fn hidden(&self, item: usize, cell: i64) -> i64 {
         // Relaxed: guarded by the flush lock.
-        cell.wrapping_sub(self.taken[item].load(Ordering::Relaxed))
+        let taken = self.taken[item].load(Ordering::Relaxed).cast_signed();
+        cell.wrapping_sub(self.base(item))
+            .wrapping_sub(i64::from(taken))
     }
 
-    /// Absorbed up to `cell`. The caller holds the flush lock.
+    /// Absorbed up to `cell`, in an open block. The caller holds the flush lock.
     pub(super) fn take(&self, item: usize, cell: i64) {
+        let taken = i32::try_from(cell.wrapping_sub(self.base(item)));
+        let taken = taken.expect("sequences add within windows of 32 bits");
         // Relaxed: guarded by the flush lock.
-        self.taken[item].store(cell, Ordering::Relaxed);
+        self.taken[item].store(taken.cast_unsigned(), Ordering::Relaxed);
     }
 
-    /// The next window begins with `cell`. The caller holds the flush lock.
+    /// Absorbed up to `cell`, with which the next window begins. The caller holds the flush lock.
     pub(super) fn move_base(&self, item: usize, cell: i64) {
         self.cells.set_base(item, cell);
+        // Relaxed: guarded by the flush lock.
+        self.taken[item].store(0, Ordering::Relaxed);
     }
 }

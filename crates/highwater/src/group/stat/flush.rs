@@ -313,7 +313,6 @@ impl Stat {
             let hidden = block.hidden(item, cell);
             if hidden != 0 {
                 found.deltas[item] = found.deltas[item].wrapping_add(hidden);
-                block.take(item, cell);
                 block.move_base(item, cell);
             }
         }

@@ -37,12 +37,6 @@ items! {
     File => "file",
     /// Pages of shared memory.
     Shmem => "shmem",
-    /// Pages of files that some space maps.
-    FileMapped => "file_mapped",
-    /// Pages of files that were written since they were last written back.
-    FileDirty => "file_dirty",
-    /// Pages of files that are being written back.
-    FileWriteback => "file_writeback",
     /// Pages of files on the inactive list.
     InactiveFile => "inactive_file",
     /// Pages of files on the active list.
