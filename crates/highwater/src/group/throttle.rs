@@ -128,6 +128,12 @@ impl GroupNode {
     /// A few loads for each; [`GroupNode::usage_precise`] for those that have a `high` and may be above.
     #[must_use]
     pub fn over_high(&self) -> Vec<OverHigh> {
+        let core = &self.shared().core;
+        let mut metas = std::iter::successors(Some(self.meta()), |meta| meta.parent.as_deref());
+        // Most are not above: found out without a handle to each.
+        if !metas.any(|meta| core.may_be_over_high(meta)) {
+            return Vec::new();
+        }
         let up = std::iter::successors(Some(self.clone()), Self::parent);
         up.filter_map(|group| group.own_over_high()).collect()
     }
@@ -146,13 +152,10 @@ impl GroupNode {
     }
 
     fn own_over_high(&self) -> Option<OverHigh> {
+        if !self.shared().core.may_be_over_high(self.meta()) {
+            return None;
+        }
         let limit_high = self.meta().settings.high();
-        if limit_high >= Pages::MAX {
-            return None;
-        }
-        if self.usage().high <= limit_high {
-            return None;
-        }
         let usage = self.usage_precise();
         (usage > limit_high).then(|| OverHigh {
             group: self.clone(),
@@ -170,6 +173,12 @@ impl Core {
             self.count_high(group.settings.replace_high(limit_high), limit_high);
         }
         drop(shape);
+    }
+
+    /// Whether a group has a `high` and may use more, tokens counted.
+    fn may_be_over_high(&self, group: &Meta) -> bool {
+        let limit_high = group.settings.high();
+        limit_high < Pages::MAX && self.usage(group.key.id).high > limit_high
     }
 
     /// Counts a change of a group's `high`; one that begins or ends has none before or after. The caller holds
