@@ -39,10 +39,9 @@ fn put(word: &Gated, cpu: CpuId) -> i64 {
     i64::from(stepped.is_ok())
 }
 
-fn take(one: &OneWord, cpu: CpuId) -> i64 {
-    let taken = one
-        .word
-        .step(one.gates.on(cpu), |word| (word > 0).then_some(0));
+fn take(word: &Gated, cpu: CpuId) -> i64 {
+    run_on(cpu);
+    let taken = word.step(|word| (word > 0).then_some(0));
     -i64::try_from(taken.unwrap_or(0)).expect("a small number")
 }
 
