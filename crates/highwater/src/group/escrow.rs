@@ -176,7 +176,7 @@ impl Core {
                 Ok(reserved) => return Ok(Refilled(Pages(reserved))),
                 Err(stop) => stop,
             };
-            self.weigh(stop, pages)?;
+            self.weigh(key, stop, pages)?;
             if !patience.wait() {
                 return Err(Refusal::Contended);
             }
@@ -187,17 +187,18 @@ impl Core {
     }
 
     /// Whether to try again after an attempt stopped, with room made where there was none.
-    pub(super) fn weigh(&self, stop: Stop, pages: u64) -> Result<(), Refusal> {
+    pub(super) fn weigh(&self, key: GroupKey, stop: Stop, pages: u64) -> Result<(), Refusal> {
         let verdict = match stop {
             Stop::Removed => return Err(Refusal::Removed),
             Stop::Overtaken => Verdict::Unsure,
-            Stop::NoRoom(group) => self.make_room(group, pages),
+            Stop::NoRoom(group) => self.make_room(key, group, pages),
             Stop::Full(full) => Verdict::Full(full),
             Stop::Behind(group) => Verdict::Behind(group),
         };
         match verdict {
             Verdict::Full(full) => Err(Refusal::Full(full)),
             Verdict::Behind(group) => Err(Refusal::Behind(group)),
+            Verdict::Removed => Err(Refusal::Removed),
             Verdict::Room | Verdict::Unsure => Ok(()),
         }
     }
@@ -223,9 +224,9 @@ impl Core {
                 };
             }
         };
-        self.record(full.group, Event::Max);
+        full.meta.record(Event::Max);
         ChargeError::OverMax {
-            group: full.group,
+            group: full.meta.key.id,
             requested: Pages(pages),
             max: full.balance.max,
             usage: Pages(full.balance.reserved.saturating_sub(full.escrowed)),

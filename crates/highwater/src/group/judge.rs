@@ -53,6 +53,7 @@
 
 use std::ops::ControlFlow;
 
+use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::units::{Estimate, GroupId, Pages};
 
@@ -60,12 +61,14 @@ use super::cell::{CELL_MAX, OpenCell, Word};
 use super::escrow::Stop;
 use super::far::Far;
 use super::ledger::Balance;
+use super::node::Meta;
 use super::transfer::Climb;
-use super::tree::{Core, Shape};
+use super::tree::{Core, GroupKey, Shape};
 
 /// A moment at which a group had no room.
 pub(super) struct Full {
-    pub(super) group: GroupId,
+    /// The group, which may be gone by the time that this is told.
+    pub(super) meta: Arc<Meta>,
     pub(super) balance: Balance,
     pub(super) escrowed: u64,
 }
@@ -78,6 +81,8 @@ pub(super) enum Verdict {
     Full(Full),
     /// Others wait for room there.
     Behind(GroupId),
+    /// The group to charge is removed.
+    Removed,
     /// Neither: other threads were at work.
     Unsure,
 }
@@ -133,21 +138,39 @@ impl Pass {
 
 impl Core {
     /// Takes tokens back below `group` until it has room for `pages`, or proves that it has none.
-    pub(super) fn make_room(&self, group: GroupId, pages: u64) -> Verdict {
+    /// For a charge to `key`, which stays for as long as the lock is held if it is still there, and
+    /// `group` with it.
+    pub(super) fn make_room(&self, key: GroupKey, group: GroupId, pages: u64) -> Verdict {
         // Nobody begins to wait while this is held.
         let shape = self.shape.read();
+        if self.slot(key.id).incarnation() != key.incarnation {
+            return Verdict::Removed;
+        }
         let balance = self.slot(group).ledger.balance();
         if balance.has_waiters {
             return Verdict::Behind(group);
         }
         if pages > balance.max.0 {
-            return Verdict::Full(Full {
-                group,
-                balance,
-                escrowed: self.look(&shape, group).tokens,
-            });
+            let escrowed = self.look(&shape, group).tokens;
+            return Verdict::Full(self.full(&shape, group, balance, escrowed));
         }
         self.judge(&shape, group, pages)
+    }
+
+    /// For a group that lives: the lock is proof that it stays.
+    pub(super) fn full(
+        &self,
+        _shape: &Shape,
+        group: GroupId,
+        balance: Balance,
+        escrowed: u64,
+    ) -> Full {
+        let meta = self.slot(group).meta.read().clone();
+        Full {
+            meta: meta.expect("a living group has a name"),
+            balance,
+            escrowed,
+        }
     }
 
     /// See "Why a refusal is right" above.
@@ -166,11 +189,7 @@ impl Core {
             };
             let bare = (pass.is_still() && pass.tokens == 0).then_some(pass);
             if bare.is_some() && bare == before {
-                return Verdict::Full(Full {
-                    group,
-                    balance,
-                    escrowed: 0,
-                });
+                return Verdict::Full(self.full(shape, group, balance, 0));
             }
             before = bare;
             balance = ledger.balance();
@@ -199,11 +218,7 @@ impl Core {
             }
             let balance = slot.ledger.balance();
             if balance.room() < pages {
-                return Err(Stop::Full(Full {
-                    group,
-                    balance,
-                    escrowed: 0,
-                }));
+                return Err(Stop::Full(self.full(&shape, group, balance, 0)));
             }
         }
         // Only a refill that was in flight before the tree was closed can be faster.

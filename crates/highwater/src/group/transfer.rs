@@ -93,7 +93,7 @@ impl Core {
             let Err(stop) = attempt else {
                 return Ok(());
             };
-            self.weigh(stop, pages)?;
+            self.weigh(way.key, stop, pages)?;
             if !patience.wait() {
                 return Err(Refusal::Contended);
             }

@@ -49,7 +49,6 @@ use super::DEPTH_MAX;
 use super::charge::Charge;
 use super::error::ChargeError;
 use super::escrow::Refusal;
-use super::judge::Full;
 use super::ledger::Balance;
 use super::line::{Lines, Ticket, Wakes};
 use super::node::GroupNode;
@@ -118,11 +117,9 @@ impl Core {
                 return Poll::Ready(Ok(()));
             };
             if wish.pages > balance.max.0 {
-                return Poll::Ready(Err(Refusal::Full(Full {
-                    group,
-                    balance,
-                    escrowed: 0,
-                })));
+                drop(lines);
+                let full = self.full(shape, group, balance, 0);
+                return Poll::Ready(Err(Refusal::Full(full)));
             }
             if lines.stands_at(wish.ticket) == Some(group) {
                 lines.set_waker(wish.ticket, Some(waker.clone()));
