@@ -1,0 +1,131 @@
+//! Question: how many groups can be created, charged and removed in a second?
+//!
+//! Command: `cargo bench -p highwater --bench group_churn`. Prints the CPU time for creating a group, charging a
+//! page to it, uncharging that and removing the group, as medians over interleaved rounds on one thread: in
+//! both regimes, beside a thousand other groups, and with charges by a second thread on another CPU, whose tokens
+//! have to be taken from afar. Fails if on one thread it is fewer than 100,000 a second in all of three runs.
+//! Medians carry over to other machines roughly. Without `--bench` (as under `cargo test --benches`)
+//! it does a thousandth of the work and promises nothing.
+//!
+//! What would change our mind: below 100,000 a second, a group for each query is too dear for short queries.
+
+#![expect(clippy::print_stdout, reason = "a benchmark's table is its purpose")]
+
+mod timing;
+
+use std::hint::black_box;
+use std::process::ExitCode;
+use std::sync::mpsc;
+use std::thread;
+
+use highwater::group::{GroupNode, GroupTree, Limits};
+use highwater::percpu::Regime;
+use highwater::topology::Topology;
+use highwater::units::Pages;
+use timing::{Medians, ROUNDS, Variant, is_bench, measure};
+
+/// Runs, of which one has to keep what is promised.
+const RUNS: usize = 3;
+const TIMES: u32 = 20_000;
+const PER_SECOND: f64 = 100_000.0;
+const PROMISED: &str = "one thread";
+
+/// A tenant in a tree of this machine.
+fn tenant(regime: Regime) -> GroupNode {
+    let tree = GroupTree::with_regime(regime, Topology::detect().nr_cpus());
+    let limits = Limits::max_pages(Pages(1 << 20));
+    let tenant = tree.root().child("tenant", limits);
+    tenant.expect("a name that is free")
+}
+
+fn query(tenant: &GroupNode) -> GroupNode {
+    let query = tenant.child("query", Limits::default());
+    query.expect("the one before was removed")
+}
+
+fn remove(group: &GroupNode) {
+    let removed = group.tree().remove(group);
+    removed.expect("it has no children");
+}
+
+fn alone(name: &'static str, tenant: GroupNode) -> Variant {
+    Variant::new(name, TIMES, move |times| {
+        for _ in 0..times {
+            let query = query(&tenant);
+            let charge = query.try_charge(black_box(Pages(1)));
+            drop(charge.expect("there is room"));
+            remove(&query);
+        }
+    })
+}
+
+/// Another thread charges to each group too, so that tokens are left on its CPU.
+fn beside_another(name: &'static str, tenant: GroupNode) -> Variant {
+    Variant::new(name, TIMES / 20, move |times| {
+        let (to_other, groups) = mpsc::channel::<GroupNode>();
+        let (to_us, done) = mpsc::channel();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                for group in groups {
+                    drop(group.try_charge(Pages(1)).expect("there is room"));
+                    to_us.send(()).expect("it is waited for");
+                }
+            });
+            for _ in 0..times {
+                let query = query(&tenant);
+                to_other.send(query.clone()).expect("the other lives");
+                drop(query.try_charge(Pages(1)).expect("there is room"));
+                done.recv().expect("the other lives");
+                remove(&query);
+            }
+            drop(to_other);
+        });
+    })
+}
+
+fn variants() -> Vec<Variant> {
+    let preferred = Regime::preferred(&Topology::detect());
+    let crowded = tenant(preferred);
+    for nth in 0..1_000 {
+        let sibling = crowded.child(&format!("sibling-{nth}"), Limits::default());
+        drop(sibling.expect("a name that is free").try_charge(Pages(1)));
+    }
+    vec![
+        alone(PROMISED, tenant(preferred)),
+        alone("one thread, atomic regime", tenant(Regime::Atomic)),
+        alone("beside 1,000 groups", crowded),
+        beside_another("charged by two threads", tenant(preferred)),
+    ]
+}
+
+fn main() -> ExitCode {
+    println!(
+        "{}; {ROUNDS} interleaved rounds; medians of CPU time",
+        Topology::detect()
+    );
+    for _ in 0..RUNS {
+        if run() || !is_bench() {
+            return ExitCode::SUCCESS;
+        }
+    }
+    ExitCode::FAILURE
+}
+
+/// Whether enough groups come and go.
+fn run() -> bool {
+    let mut is_kept = true;
+    let medians: Medians = measure(&variants(), 1);
+    println!("\n{:28}ns each   groups a second", "");
+    for (name, ns) in &medians {
+        let per_second = 1e9 / ns;
+        let is_promised = *name == PROMISED;
+        is_kept &= !is_promised || per_second >= PER_SECOND;
+        let verdict = match (is_promised, per_second >= PER_SECOND) {
+            (false, _) => String::new(),
+            (true, true) => format!("  at least {PER_SECOND}: ok"),
+            (true, false) => format!("  at least {PER_SECOND}: NOT KEPT"),
+        };
+        println!("  {name:26}{ns:7.0}  {per_second:16.0}{verdict}");
+    }
+    is_kept
+}
