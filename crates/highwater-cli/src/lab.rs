@@ -75,6 +75,11 @@ pub(crate) struct LabArguments {
     #[arg(long = "trace", value_name = "FILE")]
     traces: Vec<PathBuf>,
 
+    /// Run on groups of this machine's own kernel besides, for the experiments that can; needs the right to make
+    /// some, and makes them in a directory of its own, which it removes
+    #[arg(long)]
+    kernel: bool,
+
     /// Print each outcome as one JSON object on a line of its own
     #[arg(long)]
     json: bool,
@@ -139,6 +144,7 @@ impl LabArguments {
             is_real: self.real,
             threads: self.threads,
             traces: self.traces.clone(),
+            is_kernel: self.kernel,
         })
     }
 

@@ -10,6 +10,7 @@
 mod support;
 
 use std::fs;
+use std::path::Path;
 use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
@@ -49,7 +50,7 @@ fn experiments_can_be_found() {
 /// and what is expected. Method: one line for each kind of mistake.
 #[test]
 fn mistakes_are_named() {
-    let cases: [(&[&str], &[&str]); 12] = [
+    let cases: [(&[&str], &[&str]); 13] = [
         (
             &["lab", "rss-hop", "--trace", "a"],
             &["`rss-hop`", "--trace"],
@@ -86,6 +87,10 @@ fn mistakes_are_named() {
             &["--cpus", "--topology"],
         ),
         (&["lab", "rss-hop", "--real"], &["`rss-hop`", "--real"]),
+        (
+            &["lab", "flush-mixed", "--kernel"],
+            &["`flush-mixed`", "--kernel"],
+        ),
     ];
     for (arguments, words) in cases {
         let output = run(arguments);
@@ -253,6 +258,32 @@ fn flush_reads_holds_on_every_machine() {
     let published = thread["published"].as_array().unwrap();
     assert_eq!(published[0]["within_50_us_percent"], 99.9);
     outcome(&["flush-reads", "--topology", "1x1x3x1"]);
+}
+
+/// Goal: the kernel's own groups are read where that is possible, else the reason is said; either way none are left.
+/// Method: a run, then a look for directories with its process number where control groups are mounted.
+#[test]
+fn flush_reads_leaves_no_groups_of_the_kernel() {
+    let child = highwater(&["lab", "flush-reads", "--quick", "--kernel", "--json"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let own = format!("highwater-lab-{}", child.id());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let outcome: Value = serde_json::from_str(&text(&output.stdout)).unwrap();
+    let config = &outcome["config"];
+    assert!(config["kernel"].is_string() != config["kernel_skipped"].is_string());
+    let is_kernel = |row: &Value| row["variant"] == config["kernel"];
+    let rows = outcome["rows"].as_array().unwrap();
+    let read = rows.iter().filter(|row| is_kernel(row)).count();
+    assert_eq!(read, if config["kernel"].is_string() { 2 } else { 0 });
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let groups = mounts.lines().filter(|line| line.contains(" cgroup"));
+    for top in groups.filter_map(|line| line.split(' ').nth(1)) {
+        assert!(!Path::new(top).join(&own).exists(), "{top}");
+    }
 }
 
 /// Goal: people see the published rows, the kernels' marked as such, and the verdict.

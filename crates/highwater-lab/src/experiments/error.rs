@@ -52,6 +52,12 @@ pub enum ExperimentError {
         /// The experiment.
         experiment: &'static str,
     },
+    /// The experiment has no counterpart in the kernel's groups.
+    #[error("`{experiment}` reads no groups of the kernel: leave `--kernel` out")]
+    NoKernel {
+        /// The experiment.
+        experiment: &'static str,
+    },
     /// A recorded trace cannot be read.
     #[error(transparent)]
     Trace(#[from] RssTraceError),

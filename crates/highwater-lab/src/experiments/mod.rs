@@ -15,6 +15,7 @@ mod flushers;
 pub mod flush_mixed;
 pub mod flush_reads;
 mod lineup;
+mod memcg;
 mod periodic;
 pub mod rss_cost;
 pub mod rss_hits;
@@ -81,6 +82,8 @@ pub struct Request {
     pub threads: Option<u32>,
     /// Recorded traces to replay, for the experiments that can.
     pub traces: Vec<PathBuf>,
+    /// On groups of this machine's own kernel besides, for the experiments that can.
+    pub is_kernel: bool,
 }
 
 impl Default for Request {
@@ -92,6 +95,7 @@ impl Default for Request {
             is_real: false,
             threads: None,
             traces: Vec::new(),
+            is_kernel: false,
         }
     }
 }
@@ -111,6 +115,8 @@ pub struct Setup {
     pub threads: Option<u32>,
     /// Recorded traces to replay besides.
     pub traces: Vec<PathBuf>,
+    /// On groups of this machine's own kernel besides.
+    pub is_kernel: bool,
 }
 
 impl Setup {
@@ -151,6 +157,8 @@ pub struct Experiment {
     pub has_real: bool,
     /// Whether it replays recorded traces.
     pub has_traces: bool,
+    /// Whether it can run on groups of this machine's own kernel besides.
+    pub has_kernel: bool,
     /// Runs it.
     pub run: fn(&Setup, &Control) -> Result<Outcome, ExperimentError>,
 }
@@ -191,6 +199,11 @@ impl Experiment {
                 experiment: self.name,
             });
         }
+        if request.is_kernel && !self.has_kernel {
+            return Err(ExperimentError::NoKernel {
+                experiment: self.name,
+            });
+        }
         let setup = Setup {
             topology,
             seed: request.seed,
@@ -198,6 +211,7 @@ impl Experiment {
             is_real: request.is_real,
             threads: request.threads,
             traces: request.traces.clone(),
+            is_kernel: request.is_kernel,
         };
         (self.run)(&setup, control)
     }
@@ -251,6 +265,7 @@ mod tests {
         cpus: 2..=8192,
         has_real: false,
         has_traces: false,
+        has_kernel: false,
         run: sum_of_cpus,
     };
 
@@ -294,6 +309,14 @@ mod tests {
         assert!(
             traces.contains("`demo`") && traces.contains("--trace"),
             "{traces}"
+        );
+        let kernel = refused(Request {
+            is_kernel: true,
+            ..Request::default()
+        });
+        assert!(
+            kernel.contains("`demo`") && kernel.contains("--kernel"),
+            "{kernel}"
         );
         for threads in [0, THREADS_MAX + 1] {
             let number = refused(Request {

@@ -1,13 +1,14 @@
 //! The library's statistics of groups, as an experiment uses them.
 //!
-//! Readers, and reclaim, tolerate what they tolerate in the kernel: 64 pages for each CPU, and two seconds.
+//! Readers, and reclaim, tolerate what they tolerate in the kernel: 64 pages for each CPU; and a periodic flush that is
+//! a whole period late, as those that the kernel limits in rate.
 
 use std::time::Duration;
 
 use highwater::group::{GroupNode, GroupTree, Limits, Tolerance};
 use highwater::units::CpuId;
 
-use super::{FlushTally, Flushing, ITEMS, Item, Shape, Stats, StatsRead};
+use super::{FlushTally, Flushing, ITEMS, Item, PERIOD, Shape, Stats, StatsRead};
 
 /// Statistics of the library's own groups.
 #[derive(Debug)]
@@ -29,7 +30,10 @@ impl LibraryStatistics {
         Self {
             tree: tree.clone(),
             groups: groups.to_vec(),
-            tolerance: Tolerance::as_kernel(tree.nr_cpus()),
+            tolerance: Tolerance {
+                age: 2 * PERIOD,
+                ..Tolerance::as_kernel(tree.nr_cpus())
+            },
         }
     }
 

@@ -33,6 +33,7 @@ pub static EXPERIMENT: Experiment = Experiment {
     cpus: 2..=8192,
     has_real: false,
     has_traces: false,
+    has_kernel: false,
     run,
 };
 

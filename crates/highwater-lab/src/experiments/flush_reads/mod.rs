@@ -5,6 +5,7 @@
 //! first posting without thresholds, where each reader flushes and all do so one after the other.
 
 mod groups;
+mod kernel;
 mod published;
 mod service;
 mod storm;
@@ -13,8 +14,9 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use self::groups::{GROUP_CPUS, Groups, UPDATES_PERCENT};
+use self::kernel::KernelRun;
 use self::service::Times;
-use self::storm::reads_per_s;
+use self::storm::{Served, reads_per_s};
 use super::flushers::{Flusher, MUTEX, OURS, PATCH, SKIP};
 use super::{Control, Experiment, ExperimentError, Setup};
 use crate::baselines::flush::{FlushRule, LibraryStatistics, Shape};
@@ -29,6 +31,7 @@ pub static EXPERIMENT: Experiment = Experiment {
     cpus: 2..=8192,
     has_real: false,
     has_traces: false,
+    has_kernel: true,
     run,
 };
 
@@ -45,9 +48,10 @@ const NOTE: &str = "Service time leaves out what a reader spent ready to run whi
 fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
     let shape = setup.pick(Shape::of(250, 200), Shape::of(20, 50));
     let time = setup.pick(Duration::from_secs(3), Duration::from_millis(200));
-    let rounds: u64 = setup.pick(3, 2);
+    let rounds: u32 = setup.pick(3, 2);
     let flushers = flushers(setup, &shape);
-    control.expect(flushers.len() as u64 * (rounds + 1));
+    let storms = flushers.len() as u64 + u64::from(setup.is_kernel);
+    control.expect(storms * u64::from(rounds + 1));
 
     let mut lanes = Vec::new();
     for flusher in &flushers {
@@ -58,14 +62,49 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
     for round in 0..rounds {
         let count = lanes.len();
         for turn in 0..count {
-            let at = (usize::try_from(round).unwrap_or(0) + turn) % count;
-            let seed = setup.seed.wrapping_mul(rounds).wrapping_add(round);
-            lanes[at].round(time, seed, control)?;
+            let at = (round as usize + turn) % count;
+            lanes[at].round(time, round_seed(setup, round), control)?;
             control.advance(1)?;
         }
     }
+    let kernel = match setup.is_kernel {
+        true => kernel::run(setup, &shape, time, rounds, control)?,
+        false => KernelRun::NotAsked,
+    };
     let mut checks = Vec::new();
-    for lane in &lanes {
+    value_checks(&lanes, &mut checks);
+    // What a build with debug assertions takes is nobody's promise, and a short run has no thousandth part.
+    if !cfg!(debug_assertions) && setup.pick(true, false) {
+        time_checks(&lanes, PATCH, &mut checks);
+        time_checks(&lanes, OURS, &mut checks);
+    }
+    let rows = [
+        rows(&lanes, |lane| lane.served.service.on(row(READS, lane))),
+        kernel_row(&kernel, READS, |served| &served.service),
+        rows(&lanes, |lane| {
+            lane.served.since_arrival.on(row(ARRIVALS, lane))
+        }),
+        kernel_row(&kernel, ARRIVALS, |served| &served.since_arrival),
+        rows(&lanes, stale_row),
+    ];
+    Ok(Outcome {
+        experiment: EXPERIMENT.name,
+        thread: EXPERIMENT.thread,
+        config: kernel_config(config(setup, &shape, time * rounds, &lanes), &kernel),
+        rows: rows.concat(),
+        published: published::rows(),
+        checks,
+    })
+}
+
+/// Every variant is read by the same schedules.
+fn round_seed(setup: &Setup, round: u32) -> u64 {
+    setup.seed.wrapping_mul(1000).wrapping_add(round.into())
+}
+
+/// What is right or wrong, however long it took.
+fn value_checks(lanes: &[Groups<'_>], checks: &mut Vec<Check>) {
+    for lane in lanes {
         checks.push(Check::equal(
             format!(
                 "{}: groups whose values are not what was counted, at the end",
@@ -86,31 +125,6 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
             &0,
         ));
     }
-    // What a build with debug assertions takes is nobody's promise, and a short run has no thousandth part.
-    if !cfg!(debug_assertions) && setup.pick(true, false) {
-        time_checks(&lanes, PATCH, &mut checks);
-        time_checks(&lanes, OURS, &mut checks);
-    }
-    let rows = [
-        rows(&lanes, |lane| lane.served.service.on(row(READS, lane))),
-        rows(&lanes, |lane| {
-            lane.served.since_arrival.on(row(ARRIVALS, lane))
-        }),
-        rows(&lanes, stale_row),
-    ];
-    Ok(Outcome {
-        experiment: EXPERIMENT.name,
-        thread: EXPERIMENT.thread,
-        config: config(
-            setup,
-            &shape,
-            time * u32::try_from(rounds).unwrap_or(1),
-            &lanes,
-        ),
-        rows: rows.concat(),
-        published: published::rows(),
-        checks,
-    })
 }
 
 fn flushers(setup: &Setup, shape: &Shape) -> Vec<Flusher> {
@@ -144,6 +158,29 @@ fn rows(lanes: &[Groups<'_>], row: impl Fn(&Groups<'_>) -> Row) -> Vec<Row> {
 
 fn row(part: &'static str, lane: &Groups<'_>) -> Row {
     Row::new(part, Source::Run, lane.flusher.name)
+}
+
+fn kernel_row(
+    kernel: &KernelRun,
+    part: &'static str,
+    times: impl Fn(&Served) -> &Times,
+) -> Vec<Row> {
+    match kernel {
+        KernelRun::NotAsked | KernelRun::Skipped(_) => Vec::new(),
+        KernelRun::Read {
+            description,
+            served,
+        } => vec![times(served).on(Row::new(part, Source::Run, description))],
+    }
+}
+
+/// Whether the kernel's groups were read, if that was asked for, or why not.
+fn kernel_config(config: Figures, kernel: &KernelRun) -> Figures {
+    match kernel {
+        KernelRun::NotAsked => config,
+        KernelRun::Skipped(reason) => config.with("kernel_skipped", reason.as_str()),
+        KernelRun::Read { description, .. } => config.with("kernel", description.as_str()),
+    }
 }
 
 fn stale_row(lane: &Groups<'_>) -> Row {

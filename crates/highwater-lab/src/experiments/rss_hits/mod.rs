@@ -29,6 +29,7 @@ pub static EXPERIMENT: Experiment = Experiment {
     cpus: 1..=1024,
     has_real: false,
     has_traces: true,
+    has_kernel: false,
     run,
 };
 

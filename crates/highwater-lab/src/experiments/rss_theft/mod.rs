@@ -32,6 +32,7 @@ pub static EXPERIMENT: Experiment = Experiment {
     cpus: 1..=8192,
     has_real: true,
     has_traces: false,
+    has_kernel: false,
     run,
 };
 

@@ -31,6 +31,7 @@ pub static EXPERIMENT: Experiment = Experiment {
     cpus: 2..=1024,
     has_real: false,
     has_traces: false,
+    has_kernel: false,
     run,
 };
 
