@@ -32,6 +32,8 @@ Examples:
       on another machine, the outcome as JSON
   highwater lab rss-theft --real --threads 1000
       with real threads that read real pages besides
+  highwater lab flush-reads --kernel
+      reads of group statistics, and of this kernel's memory.stat beside them
   highwater lab all --quick
       a smaller run of each
 

@@ -4,6 +4,8 @@
 //! machine's whole way to account the pages of its spaces: four members for each space, tasks that
 //! run on CPUs, fault, are switched and exit. Any counter makes a design: [`PerSpace`].
 //!
+//! Statistics of groups, which are summed up when somebody reads them, are [`flush`]'s.
+//!
 //! Invariants: nothing is lost (with no update in flight the precise value is the sum of what was
 //! added), and the cheap reading keeps what the design promises of it.
 //!
