@@ -13,9 +13,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use highwater::Topology;
 use highwater::group::{
     Charge, ChargeError, ChargeWait, GroupNode, GroupTree, Limits, MaxError, PeakWatch,
 };
+use highwater::percpu::Regime;
 use highwater::units::{Bytes, CpuId, GroupId, Pages};
 
 const NR_THREADS: u64 = 8;
@@ -56,6 +58,16 @@ struct Task {
     bell: Arc<Bell>,
 }
 
+/// Calls a method, or the one that acts as a CPU.
+macro_rules! act {
+    ($on:expr, $of:ident.$here:ident or $there:ident($($argument:expr),*)) => {
+        match $on {
+            Some(cpu) => $of.$there(cpu, $($argument),*),
+            None => $of.$here($($argument),*),
+        }
+    };
+}
+
 /// What the threads share.
 struct Arena {
     tree: GroupTree,
@@ -89,8 +101,13 @@ struct Worker {
 
 impl Arena {
     fn new(rng: &mut fastrand::Rng) -> Self {
-        let nr_cpus = [1, 2, 8, 64, 384][rng.usize(..5)];
-        let tree = GroupTree::new(nr_cpus);
+        // Where there are no restartable sequences, that regime uses its extra word alone.
+        let (regime, nr_cpus) = if rng.u8(..3) == 0 {
+            (Regime::Restartable, Topology::detect().nr_cpus())
+        } else {
+            (Regime::Atomic, [1, 2, 8, 64, 384][rng.usize(..5)])
+        };
+        let tree = GroupTree::with_regime(regime, nr_cpus);
         let groups = Mutex::new(vec![tree.root()]);
         let arena = Self {
             tree,
@@ -198,8 +215,10 @@ impl Worker {
         }
     }
 
-    fn cpu(&mut self, arena: &Arena) -> CpuId {
-        CpuId::from_index(self.rng.usize(..arena.nr_cpus))
+    /// The CPU to act as; none where only the CPU itself may.
+    fn cpu(&mut self, arena: &Arena) -> Option<CpuId> {
+        let cpu = CpuId::from_index(self.rng.usize(..arena.nr_cpus));
+        (arena.tree.regime() == Regime::Atomic).then_some(cpu)
     }
 
     fn pages(&mut self) -> Pages {
@@ -238,15 +257,21 @@ impl Worker {
         if self.held.len() > 60 {
             drop(self.held.swap_remove(self.rng.usize(..self.held.len())));
         } else if self.rng.u8(..8) == 0 {
-            self.keep("forced", Ok(group.force_charge_on(on, pages)));
+            self.keep(
+                "forced",
+                Ok(act!(on, group.force_charge or force_charge_on(pages))),
+            );
         } else {
-            self.keep("charged", group.try_charge_on(on, pages));
+            self.keep(
+                "charged",
+                act!(on, group.try_charge or try_charge_on(pages)),
+            );
         }
     }
 
     fn wait(&mut self, arena: &Arena) {
         let (group, on, pages) = (arena.any(&mut self.rng), self.cpu(arena), self.pages());
-        let wait = group.charge_wait_on(on, pages);
+        let wait = act!(on, group.charge_wait or charge_wait_on(pages));
         if self.rng.u8(..16) == 0 {
             let deadline = Instant::now() + Duration::from_micros(self.rng.u64(..500));
             self.keep("waited", wait.wait_until(deadline));
@@ -329,7 +354,7 @@ impl Worker {
                 self.disowned.push((parent, pages));
             }
             (1, _) => arena.tree.uncharge(node.id(), Pages(pages)),
-            _ => node.uncharge_on(on, Pages(pages)),
+            _ => act!(on, node.uncharge or uncharge_on(Pages(pages))),
         }
     }
 
@@ -343,11 +368,12 @@ impl Worker {
         let part = Pages(self.rng.u64(..=guard.pages().0));
         match self.rng.u8(..10) {
             0 => {
-                let grown = guard.try_grow_on(on, pages).map(|()| guard.split(pages));
+                let grown =
+                    act!(on, guard.try_grow or try_grow_on(pages)).map(|()| guard.split(pages));
                 self.keep("grown by", grown);
             }
-            1 => drop(guard.force_grow_on(on, pages)),
-            2 => guard.shrink_on(on, part),
+            1 => drop(act!(on, guard.force_grow or force_grow_on(pages))),
+            2 => act!(on, guard.shrink or shrink_on(part)),
             3 => {
                 let half = guard.split(part);
                 if self.rng.bool() {
@@ -357,7 +383,8 @@ impl Worker {
                 }
             }
             4 | 5 => {
-                let moved = guard.transfer_on(on, &arena.any(&mut self.rng), part);
+                let to = arena.any(&mut self.rng);
+                let moved = act!(on, guard.transfer or transfer_on(&to, part));
                 self.keep("moved", moved);
             }
             6 => {
@@ -368,7 +395,7 @@ impl Worker {
                 }
                 return;
             }
-            _ => return guard.shrink_on(on, guard.pages()),
+            _ => return drop(guard),
         }
         self.held.push(guard);
     }
