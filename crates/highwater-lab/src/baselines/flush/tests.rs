@@ -45,12 +45,17 @@ impl Model {
 }
 
 /// Anything to any group from any CPU.
-fn add_anything(random: &mut fastrand::Rng, rstat: &Rstat, cpus: usize, model: &mut Model) {
+fn add_anything(
+    random: &mut fastrand::Rng,
+    statistics: &impl Flushing,
+    cpus: usize,
+    model: &mut Model,
+) {
     let group = random.usize(..model.own.len());
     let cpu = CpuId::from_index(random.usize(..cpus));
     let item = Item::ALL[random.usize(..Item::ALL.len())];
     let delta = random.i64(-40..=60);
-    rstat.add(group, cpu, item, delta);
+    statistics.add(group, cpu, item, delta);
     model.own[group][item.index()] += delta;
 }
 
@@ -223,4 +228,33 @@ fn rules_have_their_flaws() {
         (2, 3),
         "the root, {busy} and its parent"
     );
+}
+
+/// Goal: the library takes part by the same numbers of groups and items, within the bound that it states, and is exact after a
+/// periodic flush. Method: the same random adds, read after each, against the model.
+#[test]
+fn the_library_is_within_what_it_states() {
+    const CPUS: usize = 12;
+    let mut random = rng(3);
+    let shape = Shape::of(2, 3);
+    let library = LibraryStatistics::new(&shape, CPUS);
+    let mut model = Model::new(&shape);
+    let mut worst = 0;
+    for _ in 0..10_000 {
+        add_anything(&mut random, &library, CPUS, &mut model);
+        let group = random.usize(..shape.nr_groups());
+        let read = library.read(group, NOW);
+        let stated = read.staleness.unwrap();
+        for (value, truth) in read.values.iter().zip(model.total(group)) {
+            assert!(truth.abs_diff(*value) <= stated, "group {group}: {stated}");
+            worst = worst.max(truth.abs_diff(*value));
+        }
+    }
+    assert!(worst > 0, "some reads did without a flush");
+    assert!(library.tally().flushes > 0, "and some did not");
+    library.flush_periodic(NOW);
+    assert_eq!(library.tally().periodic, 1);
+    for group in 0..shape.nr_groups() {
+        assert_eq!(library.read(group, NOW).values, model.total(group));
+    }
 }

@@ -102,10 +102,10 @@ fn serve(
         if arrival >= time {
             return Ok(served);
         }
+        if control.is_stopped() {
+            return Err(ExperimentError::Interrupted);
+        }
         while let Some(early) = arrival.checked_sub(begun.elapsed()) {
-            if control.is_stopped() {
-                return Err(ExperimentError::Interrupted);
-            }
             if early > SHORT {
                 thread::sleep(early);
             } else {
