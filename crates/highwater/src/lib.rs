@@ -108,8 +108,8 @@ pub mod manager;
 pub use cache::{Access, Backing, SyncError};
 pub use group::Limits;
 pub use manager::{
-    Background, BuildError, Builder, Charge, ChargeFailed, File, Group, Guard, Manager, Mapping,
-    ReadError, Snapshot, Space,
+    Background, BuildError, Builder, Charge, ChargeFailed, ChargeWait, File, Group, Guard, Manager,
+    Mapping, ReadError, Snapshot, Space,
 };
 pub use topology::Topology;
 pub use units::{Bytes, Estimate, PAGE_SIZE, Pages};

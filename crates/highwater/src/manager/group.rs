@@ -3,10 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::slow::{ChargeFailed, Patience};
-use super::{Handle, Shared};
-use crate::group::{self, ChildError, GroupEvents, GroupNode, Limits, MaxError, RemoveError};
-use crate::percpu::PercpuRef;
+use super::Handle;
+use crate::group::{ChildError, GroupEvents, GroupNode, Limits, MaxError, RemoveError};
 use crate::reclaim::ListSizes;
 use crate::sync::Arc;
 use crate::units::{Bytes, Estimate, GroupId, OomScoreAdj, Pages};
@@ -17,16 +15,6 @@ use crate::units::{Bytes, Estimate, GroupId, OomScoreAdj, Pages};
 pub struct Group {
     shared: Handle,
     node: GroupNode,
-}
-
-/// Pages charged to a group and its ancestors, until dropped. For memory that the embedder has
-/// elsewhere; pages of files are charged by reading them.
-#[derive(Debug)]
-#[must_use = "dropping a charge gives it back"]
-pub struct Charge {
-    shared: PercpuRef<Shared>,
-    charge: group::Charge,
-    throttle_delay: Duration,
 }
 
 impl Group {
@@ -58,28 +46,6 @@ impl Group {
         self.node.tree().remove(&self.node)?;
         self.shared.core.reclaim.reparent_group(&self.node);
         Ok(())
-    }
-
-    /// Charges memory to the group and all its ancestors; reclaims if a maximum is reached.
-    ///
-    /// # Cost
-    ///
-    /// In the common case a step on each of three lines that only this CPU writes, which is a plain store
-    /// in the restartable regime; dropping the charge costs the same.
-    ///
-    /// # Errors
-    ///
-    /// When a group would exceed its maximum and reclaim and victims did not make room: which one,
-    /// with its numbers. Nothing is charged then.
-    pub fn charge(&self, bytes: Bytes) -> Result<Charge, ChargeFailed> {
-        let core = &self.shared.core;
-        let (charge, throttle_delay) =
-            core.charge(&self.node, bytes.pages_ceil(), Patience::Charge)?;
-        Ok(Charge {
-            shared: self.shared.reference(),
-            charge,
-            throttle_delay,
-        })
     }
 
     /// Reclaims what the group and those above it use beyond their `high`, and returns the delay that a
@@ -229,47 +195,5 @@ impl Group {
 impl fmt::Debug for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.node.fmt(f)
-    }
-}
-
-impl Charge {
-    /// What is charged.
-    #[must_use]
-    pub fn pages(&self) -> Pages {
-        self.charge.pages()
-    }
-
-    /// Charges more; reclaims if a maximum is reached.
-    ///
-    /// # Errors
-    ///
-    /// As [`Group::charge`]; what was charged before stays.
-    pub fn grow(&mut self, bytes: Bytes) -> Result<(), ChargeFailed> {
-        let pages = bytes.pages_ceil();
-        let core = &self.shared.core;
-        let group = self.charge.group();
-        let grow = || self.charge.try_grow_refilling(pages);
-        let refilled = core.charging(group, pages, Patience::Charge, grow)?;
-        self.throttle_delay += core.throttle(group, refilled);
-        Ok(())
-    }
-
-    /// What this charge owes for taking its group, or one above it, further over its `high` when it was made
-    /// and when it grew: who charges should wait that long before it charges again. The
-    /// library has waited already, and this is zero, where it was told to: [`Throttling::Sleep`](super::Throttling::Sleep).
-    ///
-    /// A charge that finds tokens owes nothing; the one that brought them has paid for them.
-    #[must_use]
-    pub fn throttle_delay(&self) -> Duration {
-        self.throttle_delay
-    }
-
-    /// Gives part of the charge back.
-    ///
-    /// # Panics
-    ///
-    /// When that is more than is charged.
-    pub fn shrink(&mut self, bytes: Bytes) {
-        self.charge.shrink(bytes.pages_floor());
     }
 }

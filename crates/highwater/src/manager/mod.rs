@@ -9,6 +9,7 @@
 //! | `slow` | when memory is short: reclaim, drain, victim, error |
 //! | `fault` | bringing a page in |
 //! | `throttle` | above a group's `high` |
+//! | `charge` | memory that is charged: at once, by force, in line |
 //! | `pressure` | who stalls for want of memory |
 //! | `background` | the reclaim thread |
 //! | `builder`, `group`, `file`, `space`, `guard` | making a manager, and its handles |
@@ -16,6 +17,7 @@
 
 mod background;
 mod builder;
+mod charge;
 mod fault;
 mod file;
 mod group;
@@ -29,9 +31,10 @@ mod vmstat;
 
 pub use background::Background;
 pub use builder::{BuildError, Builder};
+pub use charge::{Charge, ChargeWait};
 pub use fault::ReadError;
 pub use file::{File, Mapping, OpenError, PinnedPage, RangeError};
-pub use group::{Charge, Group};
+pub use group::Group;
 pub use guard::Guard;
 pub use pressure::Working;
 pub use slow::{AllocError, ChargeFailed};

@@ -75,6 +75,30 @@ impl Drop for Stalled<'_> {
     }
 }
 
+/// A task that no thread runs stalls while this lives.
+pub(super) struct StalledTask {
+    shared: Handle,
+    group: GroupNode,
+}
+
+impl StalledTask {
+    pub(super) fn begin(shared: &Handle, group: &GroupNode) -> Self {
+        group.change_stalls(shared.core.now(), |_| Some(Change::StallFromOutside));
+        Self {
+            shared: Arc::clone(shared),
+            group: group.clone(),
+        }
+    }
+}
+
+impl Drop for StalledTask {
+    fn drop(&mut self) {
+        let now = self.shared.core.now();
+        self.group
+            .change_stalls(now, |_| Some(Change::ResumeOutside));
+    }
+}
+
 impl Core {
     /// Time since the manager was made: the clock of everything that is told the time.
     pub(super) fn now(&self) -> Duration {

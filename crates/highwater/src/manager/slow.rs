@@ -96,6 +96,9 @@ pub(super) enum Patience {
     /// A charge for memory elsewhere: a refusal is an answer, and is given at once unless pages are
     /// known to come back.
     Charge,
+    /// A charge that stands in line when nothing can be reclaimed: nobody is stopped for it, and it does
+    /// not make room for those before it.
+    Line,
 }
 
 thread_local! {
@@ -200,7 +203,7 @@ impl Core {
                     self.make_room(group, pages, patience, &mut effort)
                 }
                 // What is freed there lets those that wait go on, and then this one.
-                ChargeError::Behind { group, .. } => {
+                ChargeError::Behind { group, .. } if patience != Patience::Line => {
                     self.stall_for(charged, &mut effort);
                     self.make_room(group, pages, patience, &mut effort)
                 }
@@ -243,6 +246,9 @@ impl Core {
         if self.reclaim_directly(&target, goal, effort) {
             return effort.may_retry();
         }
+        if patience == Patience::Line {
+            return false;
+        }
         let pages_may_come = effort.last.nr_borrowed + effort.last.nr_isolated > 0;
         let victim_may_stop = effort.told.len() > 0;
         let waits = pages_may_come || victim_may_stop || patience == Patience::Fault;
@@ -250,6 +256,14 @@ impl Core {
             return true;
         }
         effort.looks_again() || self.tell_victim(&target, effort)
+    }
+
+    /// One pass of reclaim from a group in whose line somebody waits for `pages`.
+    pub(super) fn reclaim_for(&self, full: GroupId, pages: Pages) {
+        if let Some(target) = self.groups.get(full) {
+            let goal = pages.max(self.direct_goal(target.limits().max));
+            self.reclaim_directly(&target, goal, &mut Effort::default());
+        }
     }
 
     /// Installs a maximum, and frees pages of the group until it fits, nothing helps, or somebody has
