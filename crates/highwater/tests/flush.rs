@@ -6,15 +6,20 @@
     reason = "a test that cannot set itself up fails, and says its seed"
 )]
 
+mod support;
+
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use highwater::Limits;
+use highwater::cache::{Access, Backing};
 use highwater::group::{GroupNode, GroupTree, StatItem, Tolerance};
 use highwater::percpu::Regime;
 use highwater::topology::Topology;
 use highwater::units::CpuId;
+use highwater::{Bytes, Limits, Pages};
+use support::{TestFile, manager};
 
 const T: Duration = Duration::ZERO;
 
@@ -338,4 +343,48 @@ fn groups_that_end_leave_what_they_counted_in(case: &Case) {
         parent.read_stat(StatItem::Anon, Tolerance::EXACT, T).value,
         all
     );
+}
+
+#[test]
+fn after_reclaim_every_read_sees_it() {
+    // Goal: who has reclaimed reads what it did, with whatever tolerance, at every level. Method: fill
+    // two groups side by side, read so that everybody knows it, reclaim one, and read without flushing.
+    let hw = manager(256);
+    let parent = hw.root().child("parent", Limits::default()).unwrap();
+    let [one, other] = ["one", "other"].map(|name| parent.child(name, Limits::default()).unwrap());
+    let mut open = Vec::new();
+    for group in [&one, &other] {
+        let storage: Arc<dyn Backing> = TestFile::new(60);
+        let file = hw.open_backing(storage, Access::ReadOnly).unwrap();
+        let map = hw.space(group).map_file(&file, 0..60).unwrap();
+        for page in 0..60 {
+            map.read(&hw.enter(), page).unwrap();
+        }
+        open.push((file, map));
+    }
+    let file = |group: &highwater::Group, tolerance| group.stat(StatItem::File, tolerance).value;
+    assert_eq!(file(&one, Tolerance::EXACT), 60);
+    assert_eq!(file(&hw.root(), Tolerance::EXACT), 120);
+    let exact = hw.root().stats(Tolerance::EXACT);
+    assert_eq!(
+        (
+            exact.get(StatItem::Pgfault),
+            exact.get(StatItem::Pgmajfault)
+        ),
+        (120, 120)
+    );
+    assert_eq!(exact.get(StatItem::InactiveFile), 120);
+    let freed = one.reclaim(Bytes::mib(1));
+    assert_eq!(freed, Pages(60));
+    for (group, pages) in [(&one, 0), (&parent, 60), (&hw.root(), 60)] {
+        assert_eq!(file(group, Tolerance::ANY), pages);
+        let stolen = group.stat(StatItem::PgstealDirect, Tolerance::ANY);
+        assert_eq!(stolen.value, 60);
+    }
+    let snapshot = hw.snapshot().to_string();
+    assert!(
+        snapshot.contains("/parent/other/memory.stat file 60\n"),
+        "{snapshot}"
+    );
+    hw.check_invariants();
 }

@@ -2,12 +2,14 @@
 //!
 //! Asleep until an allocation leaves no more than the low watermark; then it reclaims until the high
 //! watermark is reached, or [`FRUITLESS_MAX`] passes freed nothing, in which case it waits to be
-//! woken again: those who need memory go through the slow path meanwhile.
+//! woken again: those who need memory go through the slow path meanwhile. Every 2 s it flushes the
+//! statistics of all groups, so that no read of them is older.
 
 use std::io;
 use std::time::Duration;
 
 use super::Core;
+use super::stat::FLUSH_PERIOD;
 use crate::reclaim::{Actor, ScanControl};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank};
@@ -76,15 +78,20 @@ impl Wakeup {
         self.woken.notify_one();
     }
 
-    /// Waits until reclaim is asked for and begins a run; false when the manager ends.
-    fn wait(&self) -> bool {
+    /// Waits until reclaim is asked for and begins a run, but no longer than `at_most`.
+    fn wait(&self, at_most: Duration) -> Woken {
         let mut state = self.state.lock();
         while !state.is_wanted && !state.is_ending {
-            self.woken.wait(&mut state);
+            if self.woken.wait_for(&mut state, at_most) && !state.is_wanted && !state.is_ending {
+                return Woken::ByTheClock;
+            }
         }
         state.is_wanted = false;
         state.is_running = !state.is_ending;
-        state.is_running
+        match state.is_ending {
+            true => Woken::ToEnd,
+            false => Woken::ToReclaim,
+        }
     }
 
     /// Says that a pass has ended.
@@ -113,6 +120,14 @@ impl Wakeup {
     fn is_ending(&self) -> bool {
         self.state.lock().is_ending
     }
+}
+
+/// Why the thread does not wait any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Woken {
+    ToReclaim,
+    ByTheClock,
+    ToEnd,
 }
 
 /// The thread lives while this does. One that panicked is asked no more and waited for no more.
@@ -171,10 +186,22 @@ impl Core {
     /// The thread's life.
     fn kswapd(&self) {
         let _alive = Alive(&self.wakeup);
-        while self.wakeup.wait() {
-            self.stats.pageoutrun.add(1);
-            self.balance();
-            self.wakeup.done();
+        let mut flush_at = self.now() + FLUSH_PERIOD;
+        loop {
+            match self.wakeup.wait(flush_at.saturating_sub(self.now())) {
+                Woken::ToEnd => return,
+                Woken::ByTheClock => (),
+                Woken::ToReclaim => {
+                    self.stats.pageoutrun.add(1);
+                    self.balance();
+                    self.wakeup.done();
+                }
+            }
+            let now = self.now();
+            if now >= flush_at {
+                self.groups.flush_periodically(now);
+                flush_at = now + FLUSH_PERIOD;
+            }
         }
     }
 
@@ -224,16 +251,16 @@ mod tests {
         let wakeup = Wakeup::new();
         wakeup.state.lock().is_started = true;
         wakeup.notify();
-        assert!(wakeup.wait());
+        assert_eq!(wakeup.wait(FLUSH_PERIOD), Woken::ToReclaim);
         wakeup.notify();
         wakeup.done();
         assert!(wakeup.state.lock().is_wanted, "asked for and not answered");
-        assert!(wakeup.wait());
+        assert_eq!(wakeup.wait(FLUSH_PERIOD), Woken::ToReclaim);
         wakeup.done();
         assert!(!wakeup.state.lock().is_wanted);
         wakeup.wait_idle();
         wakeup.end();
-        assert!(!wakeup.wait());
+        assert_eq!(wakeup.wait(FLUSH_PERIOD), Woken::ToEnd);
     }
 
     #[test]
@@ -243,13 +270,13 @@ mod tests {
         let wakeup = Arc::new(Wakeup::new());
         wakeup.state.lock().is_started = true;
         wakeup.notify();
-        assert!(wakeup.wait());
+        assert_eq!(wakeup.wait(FLUSH_PERIOD), Woken::ToReclaim);
         let waiter = Arc::clone(&wakeup);
         let waiter = thread::spawn(move || waiter.wait_idle());
         for _ in 0..1_000_000 {
             wakeup.notify();
             wakeup.done();
-            assert!(wakeup.wait());
+            assert_eq!(wakeup.wait(FLUSH_PERIOD), Woken::ToReclaim);
             if waiter.is_finished() {
                 return;
             }
@@ -267,7 +294,7 @@ mod tests {
         let dying = Arc::clone(&wakeup);
         let dying = thread::spawn(move || {
             let _alive = Alive(&dying);
-            assert!(dying.wait());
+            assert_eq!(dying.wait(FLUSH_PERIOD), Woken::ToReclaim);
             dying.notify();
             panic!("as told");
         });

@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::Core;
 use super::slow::{AllocError, Patience};
 use crate::cache::{FileEntry, Filling, PageKey, Presence, RssMember, SpaceEntry};
-use crate::group::{Charge, GroupNode};
+use crate::group::{Charge, GroupNode, StatItem};
 use crate::reclaim::OnItsWay;
 use crate::units::{Pages, Pfn};
 
@@ -102,6 +102,7 @@ impl Core {
         mut take: impl FnMut(Pfn) -> Option<R>,
     ) -> Result<R, ReadError> {
         self.stats.pgfault.add(1);
+        payer.group.add_stat(StatItem::Pgfault, 1);
         for _ in 0..ROUNDS_MAX {
             if let Presence::Resident(pfn) = self.cache.lookup(key) {
                 match take(pfn) {
@@ -112,7 +113,7 @@ impl Core {
             let Some((fill, on_its_way)) = self.begin_fill(payer, key)? else {
                 continue;
             };
-            let pfn = fill.read(file, payer.space, key)?;
+            let pfn = fill.read(file, payer, key)?;
             // Taken before the page is on a list: until then nobody can evict it.
             let taken = take(pfn);
             // The read that brings a page in is not a reason to keep it; the next one is.
@@ -160,20 +161,17 @@ impl Core {
 
 impl Fill<'_> {
     /// Reads the page from its file and makes it resident.
-    fn read(
-        mut self,
-        file: &FileEntry,
-        space: &SpaceEntry,
-        key: PageKey,
-    ) -> Result<Pfn, ReadError> {
+    fn read(mut self, file: &FileEntry, payer: Payer<'_>, key: PageKey) -> Result<Pfn, ReadError> {
         let core = self.core;
         let (filling, _) = self.parts.as_mut().expect("present until finished");
         fill_from(file, key.page(), core.cache.filling_bytes(filling))?;
         core.stats.pgmajfault.add(1);
+        payer.group.add_stat(StatItem::Pgmajfault, 1);
         let (filling, charge) = self.parts.take().expect("present until finished");
         let pfn = core.cache.finish_fill(filling);
         file.note_filled();
-        space.add(RssMember::File, 1);
+        payer.space.add(RssMember::File, 1);
+        payer.group.add_stat(StatItem::File, 1);
         // From here on the page pays, until it is evicted.
         let _paid_by_the_page = charge.disown();
         Ok(pfn)

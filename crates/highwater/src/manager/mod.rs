@@ -26,6 +26,7 @@ mod pressure;
 mod slow;
 mod snapshot;
 mod space;
+mod stat;
 mod throttle;
 mod vmstat;
 
@@ -47,10 +48,10 @@ use std::time::Instant;
 
 use crate::cache::{Accounting, FileEntry, PageCache};
 use crate::frame::FramePool;
-use crate::group::{GroupKey, GroupNode, GroupTree};
+use crate::group::{GroupKey, GroupNode, GroupTree, StatItem, Tolerance};
 use crate::memmap::{FrameMemory, MapError};
 use crate::percpu::{self, PercpuOwner, Regime};
-use crate::reclaim::{Actor, Reclaim, ScanControl};
+use crate::reclaim::{Actor, ListSizes, Reclaim, ScanControl};
 use crate::sync::{Arc, LockClass, Mutex, Rank, RwLock};
 use crate::topology::Topology;
 use crate::units::{Bytes, CpuId, Pages};
@@ -237,6 +238,16 @@ impl Manager {
             charged >= on_lists,
             "{on_lists} on lists, {charged} charged"
         );
+        let stats = core.groups.root().read_stats(Tolerance::EXACT, core.now());
+        let ListSizes { inactive, active } = core.reclaim.total_sizes();
+        for (item, pages) in [
+            (StatItem::File, on_lists),
+            (StatItem::InactiveFile, inactive),
+            (StatItem::ActiveFile, active),
+        ] {
+            let (counted, name) = (stats.get(item), item.name());
+            assert_eq!(u64::try_from(counted), Ok(pages.0), "{name} of the root");
+        }
     }
 
     fn core(&self) -> &Core {

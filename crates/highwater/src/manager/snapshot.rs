@@ -5,7 +5,7 @@ use std::fmt;
 use super::{Core, vmstat};
 use crate::cache::PageCache;
 use crate::frame::{FrameCounts, FramePool, Watermarks};
-use crate::group::{Account, GroupEvents, GroupNode, Stalls};
+use crate::group::{Account, GroupEvents, GroupNode, Stalls, Tolerance};
 use crate::reclaim::{ListSizes, Reclaim};
 use crate::sync::LockEvents;
 use crate::units::{Estimate, GroupId, Pages};
@@ -53,6 +53,9 @@ pub struct GroupSnapshot {
     pub max: Option<Pages>,
     /// Pages of files on its own lists.
     pub lists: ListSizes,
+    /// Statistics of it and its descendants, by the names of `memory.stat`.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "as_map"))]
+    pub stat: Vec<(&'static str, i64)>,
     /// What happened to it and its descendants.
     pub events: GroupEvents,
     /// What happened to the group itself.
@@ -63,7 +66,9 @@ pub struct GroupSnapshot {
 
 impl Snapshot {
     pub(super) fn take(core: &Core) -> Self {
-        let groups = core.groups.subtree(&core.groups.root());
+        let root = core.groups.root();
+        root.flush_subtree(core.now());
+        let groups = core.groups.subtree(&root);
         let locks = [
             FramePool::lock_events(),
             PageCache::lock_events(),
@@ -111,6 +116,11 @@ impl GroupSnapshot {
             high: set(limits.high),
             max: set(limits.max),
             lists: core.reclaim.list_sizes(group),
+            stat: group
+                .read_stats(Tolerance::ANY, core.now())
+                .iter()
+                .map(|(item, value)| (item.name(), value))
+                .collect(),
             events: group.events(),
             events_local: group.events_local(),
             pressure: group.pressure(core.now()),
@@ -139,8 +149,8 @@ fn named(events: GroupEvents) -> [(&'static str, u64); 6] {
 }
 
 #[cfg(feature = "serde")]
-fn as_map<S: serde::Serializer>(
-    counters: &[(&'static str, u64)],
+fn as_map<S: serde::Serializer, T: serde::Serialize + Copy>(
+    counters: &[(&'static str, T)],
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     serializer.collect_map(counters.iter().copied())
@@ -188,7 +198,7 @@ impl fmt::Display for Snapshot {
 
 impl fmt::Display for GroupSnapshot {
     /// A line for each file that a group of the kernel's has, as `grep` shows them; settings that are not made,
-    /// events that did not happen, and pressure that there never was are left out.
+    /// statistics that are zero, events that did not happen, and pressure that there never was are left out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let memory = format!("{}/memory.", self.path.trim_end_matches('/'));
         let Account {
@@ -212,9 +222,9 @@ impl fmt::Display for GroupSnapshot {
                 writeln!(f, "{memory}{name} {}", limit.0)?;
             }
         }
-        let ListSizes { inactive, active } = self.lists;
-        writeln!(f, "{memory}stat inactive_file {}", inactive.0)?;
-        writeln!(f, "{memory}stat active_file {}", active.0)?;
+        for (name, value) in self.stat.iter().filter(|(_, value)| *value != 0) {
+            writeln!(f, "{memory}stat {name} {value}")?;
+        }
         let events = [("events", self.events), ("events.local", self.events_local)];
         for (name, events) in events {
             for (event, count) in named(events).into_iter().filter(|(_, count)| *count > 0) {

@@ -6,7 +6,7 @@ use super::fault::Payer;
 use super::file::{File, Mapping, RangeError};
 use super::{Group, Handle, Manager};
 use crate::cache::{RssMember, SpaceEntry, SpaceId};
-use crate::group::GroupNode;
+use crate::group::{GroupNode, StatItem};
 use crate::sync::Arc;
 use crate::units::{Estimate, Pages};
 
@@ -115,6 +115,12 @@ impl Space {
             "pages of files are counted by the cache"
         );
         self.open.entry.add(member, pages);
+        let item = match member {
+            RssMember::Anon => StatItem::Anon,
+            RssMember::Shmem => StatItem::Shmem,
+            RssMember::File | RssMember::Swap => return,
+        };
+        self.open.group.add_stat(item, pages);
     }
 
     /// The resident set, files, anonymous pages and shared memory together, as an interval, at once.

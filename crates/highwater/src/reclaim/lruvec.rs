@@ -12,9 +12,10 @@ use std::iter::Sum;
 
 use super::cursor::Cursor;
 use super::shadow::WorkingsetClock;
+use super::stats::signed;
 use super::{ListSizes, LruvecRef};
 use crate::cache::PageCache;
-use crate::group::{GroupNode, GroupTree};
+use crate::group::{GroupNode, GroupTree, StatItem};
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, LockClass, Mutex, Rank, RwLock};
 use crate::units::{GroupId, Pages, Pfn};
@@ -189,9 +190,16 @@ impl Lruvec {
     }
 
     fn note_sizes(&self, lists: &Lists) {
-        // Relaxed: stores are in the lock's order.
-        self.sizes[0].store(lists.inactive.len, Ordering::Relaxed);
-        self.sizes[1].store(lists.active.len, Ordering::Relaxed);
+        let items = [StatItem::InactiveFile, StatItem::ActiveFile];
+        let lens = [lists.inactive.len, lists.active.len];
+        for ((size, item), len) in self.sizes.iter().zip(items).zip(lens) {
+            // Relaxed, here and below: stores are in the lock's order.
+            let before = size.load(Ordering::Relaxed);
+            if before != len {
+                size.store(len, Ordering::Relaxed);
+                self.group.add_stat(item, signed(len) - signed(before));
+            }
+        }
     }
 }
 

@@ -47,7 +47,7 @@ use std::fmt;
 
 use crate::cache::{EvictBatch, FileId, PageCache, PageKey};
 use crate::frame::FramePool;
-use crate::group::{GroupNode, GroupTree};
+use crate::group::{GroupNode, GroupTree, StatItem};
 use crate::sync::{Arc, LockEvents};
 use crate::units::{CpuId, Pages, Pfn};
 use lruvec::{Lruvec, Lruvecs};
@@ -121,7 +121,7 @@ impl Reclaim {
             Some(Refault::WithinWorkingset) => Placement::Active,
             _ => Placement::Inactive,
         };
-        self.stats.count_refault(refault);
+        self.stats.count_refault(lruvec.group(), refault);
         self.lruvecs.add(&self.cache, lruvec, pfn, placement);
         refault
     }
@@ -144,6 +144,7 @@ impl Reclaim {
                     .add(&self.cache, lruvec, pfn, Placement::Inactive);
             }
             for evicted in batch.evicted.drain(..) {
+                self.groups.add_stat(evicted.group, StatItem::File, -1);
                 self.groups.uncharge(evicted.group, Pages(1));
                 self.pool.free(cpu, evicted.frame);
             }

@@ -6,7 +6,7 @@ use super::pass::{Pass, Verdict};
 use super::shadow::Shadow;
 use super::{LruvecRef, Reclaim};
 use crate::cache::{EvictBatch, Evicted, Kept, WriteBackError, WrittenBack};
-use crate::group::GroupNode;
+use crate::group::{GroupNode, StatItem};
 use crate::units::{CpuId, Pages, Pfn};
 
 /// Who reclaims.
@@ -200,7 +200,8 @@ impl Reclaim {
             .isolate_tail(lruvec, count, &mut scratch.isolated);
         let scanned = scratch.isolated.len() as u64;
         outcome.nr_scanned += scanned;
-        self.stats.pgscan[control.actor as usize].add(scanned);
+        let group = lruvec.group();
+        self.stats.count_scanned(group, control.actor, scanned);
 
         self.sort_isolated(priority, scratch, outcome);
         let activated = scratch
@@ -208,7 +209,7 @@ impl Reclaim {
             .iter()
             .filter(|(_, to)| *to == Placement::Active)
             .count() as u64;
-        self.stats.pgactivate.add(activated);
+        self.stats.count_activated(group, activated);
         lruvec.age(activated);
         let leave_shadows = |evicted: &[Evicted]| self.leave_shadows(lruvec, evicted);
         self.cache
@@ -233,7 +234,7 @@ impl Reclaim {
         let freed = self.free_evicted(control.cpu, &mut scratch.evict);
         lruvec.note_settled(count);
         outcome.nr_reclaimed += freed;
-        self.stats.pgsteal[control.actor as usize].add(freed);
+        self.stats.count_freed(lruvec.group(), control.actor, freed);
         looked + scanned
     }
 
@@ -242,9 +243,10 @@ impl Reclaim {
     fn age_active(&self, lruvec: &Lruvec, count: u64, priority: u32) -> u64 {
         let stays = |pfn| self.cache.test_and_clear_young(pfn) && priority > 0;
         let (rotated, deactivated) = self.lruvecs.age_active(lruvec, count, stays);
-        self.stats.pgrefill.add(rotated + deactivated);
-        self.stats.pgdeactivate.add(deactivated);
-        rotated + deactivated
+        let looked_at = rotated + deactivated;
+        self.stats
+            .count_aged(lruvec.group(), looked_at, deactivated);
+        looked_at
     }
 
     /// Decides about each isolated page: to be evicted, or where it goes back to.
@@ -299,6 +301,7 @@ impl Reclaim {
     fn free_evicted(&self, cpu: CpuId, batch: &mut EvictBatch) -> u64 {
         let freed = batch.evicted.len() as u64;
         for evicted in batch.evicted.drain(..) {
+            self.groups.add_stat(evicted.group, StatItem::File, -1);
             self.groups.uncharge(evicted.group, Pages(1));
             self.pool.free(cpu, evicted.frame);
         }

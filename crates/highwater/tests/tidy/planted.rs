@@ -30,6 +30,7 @@ const LIB: &str = "crates/highwater/src/lib.rs";
 const LIMITS: &str = "crates/highwater/tests/limits.rs";
 const LAB: &str = "crates/highwater-lab/src/lib.rs";
 const VMSTAT: &str = "crates/highwater/src/manager/vmstat.rs";
+const ITEM: &str = "crates/highwater/src/group/stat/item.rs";
 const STATS: &str = "crates/highwater/docs/stats.md";
 const HELLO: &str = "crates/highwater/examples/hello.rs";
 
@@ -349,14 +350,19 @@ pub(crate) const PLANTED: &[Planted] = &[
                 VMSTAT,
                 "//! V.\n    PgScan => \"pgscan\",\n    PgSteal => \"pgsteal\",\n",
             ),
+            (
+                ITEM,
+                "//! I.\n    Scan => \"pgscan\",\n    File => \"file\",\n",
+            ),
             (STATS, "# Statistics\n\n## `pgscan`\n\npgsteal\n"),
         ],
-        &[(VMSTAT, 3)],
+        &[(VMSTAT, 3), (ITEM, 3)],
     ),
     plant(
         "statistics",
         &[
             (VMSTAT, "//! V.\nconst NAMES: [&str; 1] = [\"pgscan\"];\n"),
+            (ITEM, "//! I.\n    Scan => \"pgscan\",\n"),
             (STATS, "# pgscan\n"),
         ],
         &[(VMSTAT, 1)],
@@ -365,6 +371,7 @@ pub(crate) const PLANTED: &[Planted] = &[
         "statistics",
         &[
             (VMSTAT, "//! V.\n    A => \"a_b\", // => \"c\"\n"),
+            (ITEM, "//! I.\n    A => \"a_b\",\n"),
             (STATS, "## `a_b`: how many\n"),
         ],
         &[],
@@ -375,7 +382,11 @@ pub(crate) const PLANTED: &[Planted] = &[
         &[(HELLO, "//! H.\n")],
         &[("README.md", 0)],
     ),
-    plant("statistics", &[(STATS, "# pgscan\n")], &[(VMSTAT, 0)]),
+    plant(
+        "statistics",
+        &[(STATS, "# pgscan\n")],
+        &[(VMSTAT, 0), (ITEM, 0)],
+    ),
     plant(
         "cited ids",
         &[

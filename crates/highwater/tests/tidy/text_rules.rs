@@ -261,27 +261,38 @@ fn first_rust_block(markdown: &str) -> Option<(usize, &str)> {
     Some((line_of(markdown, start), &markdown[start..end]))
 }
 
-/// The table of the snapshot's statistics.
-pub(crate) const STATISTICS: &str = "crates/highwater/src/manager/vmstat.rs";
+/// The tables of statistics: of the whole manager, and of a group.
+pub(crate) const STATISTICS: [&str; 2] = [
+    "crates/highwater/src/manager/vmstat.rs",
+    "crates/highwater/src/group/stat/item.rs",
+];
 
-/// Each statistic of the snapshot has a heading in `docs/stats.md`.
+/// Each statistic has a heading in `docs/stats.md`.
 pub(crate) fn statistics(tree: &Tree) -> Vec<Finding> {
-    let Some((file, lexed)) = tree.rust().find(|(file, _)| file.path == STATISTICS) else {
-        return vec![missing(STATISTICS)];
-    };
-    let names = statistic_names(file, lexed);
-    if names.is_empty() {
-        return vec![file.finding(1, "no statistic found: has the shape of the table changed?")];
-    }
     let documented: Vec<String> = tree
         .get(&format!("{CORE}docs/stats.md"))
         .map(|file| headings(&file.text))
         .unwrap_or_default();
-    names
-        .into_iter()
-        .filter(|(_, name)| !documented.iter().any(|heading| heading == name))
-        .map(|(line, name)| file.finding(line, format!("`{name}` has no heading in docs/stats.md")))
-        .collect()
+    let mut findings = Vec::new();
+    for table in STATISTICS {
+        let Some((file, lexed)) = tree.rust().find(|(file, _)| file.path == table) else {
+            findings.push(missing(table));
+            continue;
+        };
+        let names = statistic_names(file, lexed);
+        if names.is_empty() {
+            let message = "no statistic found: has the shape of the table changed?";
+            findings.push(file.finding(1, message));
+        }
+        let missing = names
+            .into_iter()
+            .filter(|(_, name)| !documented.iter().any(|heading| heading == name))
+            .map(|(line, name)| {
+                file.finding(line, format!("`{name}` has no heading in docs/stats.md"))
+            });
+        findings.extend(missing);
+    }
+    findings
 }
 
 /// The names in a table of lines `... => "name"`, with their lines.

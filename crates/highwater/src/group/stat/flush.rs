@@ -120,12 +120,30 @@ impl Stat {
         }
         let mut pass = match cause {
             Cause::Periodic => Pass::new(now, &[]).closing_idle(),
-            Cause::Read | Cause::Requested => Pass::new(now, &[]),
+            Cause::Read | Cause::Requested | Cause::Reclaim => Pass::new(now, &[]),
         };
         flushing.run(&mut pass);
         drop(flushing);
         pass.finish(&self.shared.counts);
         false
+    }
+
+    /// Hands up what a flush has left at the parent, to the root: what other groups have for those
+    /// above stays where it is.
+    pub(super) fn hand_up(self: &Arc<Self>) {
+        let mut next = &self.parent;
+        while let Some(stat) = next {
+            let flushing = stat.lock();
+            let mut found = Found::nothing();
+            found.bound = stat.take_pending(&mut found.deltas);
+            stat.publish(&found);
+            drop(flushing);
+            next = &stat.parent;
+        }
+        // What was handed to a group whose marks had just been taken is found by the next flush.
+        if let Some(parent) = &self.parent {
+            parent.mark_chain();
+        }
     }
 
     pub(super) fn lock(self: &Arc<Self>) -> Flushing<'_> {

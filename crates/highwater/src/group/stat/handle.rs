@@ -6,7 +6,7 @@ use super::read::Cause;
 use super::{FlushCounts, Stat, StatItem, StatRead, Stats, Tolerance};
 use crate::group::{GroupNode, GroupTree};
 use crate::sync::Arc;
-use crate::units::CpuId;
+use crate::units::{CpuId, GroupId};
 
 impl GroupNode {
     /// Adds `delta` to `item` of this group, and so of all groups above it.
@@ -73,6 +73,18 @@ impl GroupNode {
         self.stat().flush_for(Cause::Requested, now);
     }
 
+    /// Makes every read from now on, of this group and of those above it, with whatever tolerance,
+    /// count what was counted in the subtree before this call: for who has changed much there, and
+    /// wants to see it.
+    ///
+    /// # Cost
+    ///
+    /// As a read that flushes, and a lock and a line of each group above.
+    pub fn flush_to_root(&self, now: Duration) {
+        self.stat().flush_for(Cause::Reclaim, now);
+        self.stat().hand_up();
+    }
+
     fn stat(&self) -> &Arc<Stat> {
         &self.meta().stat
     }
@@ -95,6 +107,18 @@ impl GroupTree {
     pub fn read_stats_together(&self, groups: &[&GroupNode], now: Duration) -> Vec<Stats> {
         let stats: Vec<_> = groups.iter().map(|group| group.stat()).collect();
         Stat::read_together(&stats, now)
+    }
+
+    /// Adds `delta` to `item` of the group of that id, also of a removed one to which pages are
+    /// charged: for whoever keeps ids, such as the owner of a page frame.
+    ///
+    /// # Cost
+    ///
+    /// As [`GroupTree::get`] and [`GroupNode::add_stat`].
+    pub fn add_stat(&self, id: GroupId, item: StatItem, delta: i64) {
+        if let Some(group) = self.get(id) {
+            group.add_stat(item, delta);
+        }
     }
 
     /// Flushes of this tree's statistics so far.

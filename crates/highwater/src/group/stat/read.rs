@@ -86,6 +86,8 @@ pub struct FlushCounts {
     pub together: u64,
     /// Flushes that were asked for.
     pub requested: u64,
+    /// Flushes after a group was reclaimed from.
+    pub reclaim: u64,
     /// Flushes because it was time.
     pub periodic: u64,
     /// Flushes that were needed, and that another thread's flush has done.
@@ -105,6 +107,7 @@ pub struct FlushCounts {
 pub(super) enum Cause {
     Read,
     Requested,
+    Reclaim,
     Periodic,
 }
 
@@ -113,6 +116,7 @@ pub(super) struct Counts {
     read: StatCell,
     together: StatCell,
     requested: StatCell,
+    reclaim: StatCell,
     periodic: StatCell,
     pub(super) shared: StatCell,
     skipped: StatCell,
@@ -132,6 +136,7 @@ impl Counts {
             read: self.read.get(),
             together: self.together.get(),
             requested: self.requested.get(),
+            reclaim: self.reclaim.get(),
             periodic: self.periodic.get(),
             shared: self.shared.get(),
             skipped: self.skipped.get(),
@@ -153,6 +158,7 @@ impl Stat {
             let count = match cause {
                 Cause::Read => &counts.read,
                 Cause::Requested => &counts.requested,
+                Cause::Reclaim => &counts.reclaim,
                 Cause::Periodic => &counts.periodic,
             };
             count.add(1);

@@ -1,0 +1,76 @@
+//! Statistics of groups as the embedder sees them, on the manager's clock; and reclaim that is asked for,
+//! after which every read sees what it has done.
+
+use std::time::Duration;
+
+use super::{Core, Group};
+use crate::group::{StatItem, StatRead, Stats, Tolerance};
+use crate::reclaim::{Actor, ScanControl};
+use crate::units::{Bytes, Pages};
+
+/// Time from one flush of everything by the background thread to the next. Chosen: as the kernel's.
+pub(super) const FLUSH_PERIOD: Duration = Duration::from_secs(2);
+
+/// Passes of a request to reclaim that free nothing. Chosen: as the kernel's.
+const FRUITLESS_MAX: u32 = 16;
+
+impl Group {
+    /// A statistic of the group and its descendants: how much, how far off that can be, and how old it is.
+    /// `docs/stats.md` says what moves each.
+    ///
+    /// ```
+    /// use highwater::group::{StatItem, Tolerance};
+    /// use highwater::{Background, Bytes, Manager};
+    ///
+    /// let hw = Manager::builder().capacity(Bytes::mib(8)).background(Background::Off).build()?;
+    /// let read = hw.root().stat(StatItem::Pgfault, Tolerance::EXACT);
+    /// assert_eq!((read.value, read.staleness), (0, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Cost
+    ///
+    /// As [`GroupNode::read_stat`](crate::group::GroupNode::read_stat).
+    #[must_use]
+    pub fn stat(&self, item: StatItem, tolerance: Tolerance) -> StatRead {
+        let now = self.shared().core.now();
+        self.node().read_stat(item, tolerance, now)
+    }
+
+    /// As [`stat`](Self::stat), of all statistics: `memory.stat`.
+    #[must_use]
+    pub fn stats(&self, tolerance: Tolerance) -> Stats {
+        let now = self.shared().core.now();
+        self.node().read_stats(tolerance, now)
+    }
+
+    /// Evicts about so much of the group and its descendants, or what can be evicted if that is less, as a write to
+    /// `memory.reclaim` does; returns how much it was. Protection below the group is honoured. Every
+    /// read of statistics that begins after this counts what it did, whatever its tolerance.
+    pub fn reclaim(&self, bytes: Bytes) -> Pages {
+        self.shared()
+            .core
+            .reclaim_on_request(self, bytes.pages_ceil())
+    }
+}
+
+impl Core {
+    fn reclaim_on_request(&self, group: &Group, pages: Pages) -> Pages {
+        let (mut freed, mut fruitless) = (Pages::ZERO, 0);
+        while freed < pages && fruitless < FRUITLESS_MAX {
+            let control = ScanControl {
+                nr_to_reclaim: pages - freed,
+                target: group.node(),
+                actor: Actor::Direct,
+                cpu: self.cpu(),
+                first_priority: None,
+                ignores_protection: false,
+            };
+            let now = Pages(self.reclaim.shrink(&control).nr_reclaimed);
+            fruitless += u32::from(now == Pages::ZERO);
+            freed += now;
+        }
+        group.node().flush_to_root(self.now());
+        freed
+    }
+}
