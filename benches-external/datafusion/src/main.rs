@@ -58,11 +58,12 @@ fn highwater() -> Variant {
 fn datafusion(name: &'static str, pool: Arc<dyn MemoryPool>) -> Variant {
     Variant::new(name, TIMES, move |times| {
         let consumer = MemoryConsumer::new(name).with_can_spill(true);
-        #[allow(unused_mut, reason = "which methods take it mutably differs by version")]
-        let mut reservation = consumer.register(&pool);
+        let reservation = consumer.register(&pool);
         reservation.try_grow(4096).expect("there is room");
         for _ in 0..times {
-            reservation.try_grow(black_box(4096)).expect("there is room");
+            reservation
+                .try_grow(black_box(4096))
+                .expect("there is room");
             reservation.shrink(black_box(4096));
         }
     })

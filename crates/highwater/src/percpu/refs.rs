@@ -45,6 +45,11 @@ struct Inner<T> {
     /// Written by: the owner's end; references made and dropped after that (all by addition).
     /// Read by: the same. Publishes: that the value is used no more.
     central: AtomicI64,
+    /// Counts owner and references where the model checker does not look: for models of other things,
+    /// which would have many more interleavings otherwise. Its threads are not interrupted between two
+    /// steps of this cell.
+    #[cfg(loom)]
+    unseen: Option<crate::sync::StatCell>,
     value: T,
 }
 
@@ -77,6 +82,26 @@ impl<T> PercpuOwner<T> {
             gates,
             counts: counts.collect(),
             central: AtomicI64::new(BIAS),
+            #[cfg(loom)]
+            unseen: None,
+            value,
+        });
+        Self {
+            inner: NonNull::from(Box::leak(inner)),
+            owns: PhantomData,
+        }
+    }
+
+    /// As [`new`](Self::new), in models of something else.
+    #[cfg(loom)]
+    pub(crate) fn unseen(value: T) -> Self {
+        let unseen = crate::sync::StatCell::new();
+        unseen.add(1);
+        let inner = Box::new(Inner {
+            gates: Gates::new(super::Regime::Atomic, 1),
+            counts: Box::new([]),
+            central: AtomicI64::new(BIAS),
+            unseen: Some(unseen),
             value,
         });
         Self {
@@ -101,6 +126,10 @@ impl<T> PercpuOwner<T> {
 impl<T> Drop for PercpuOwner<T> {
     fn drop(&mut self) {
         let inner = self.inner();
+        #[cfg(loom)]
+        if inner.unseen.is_some() {
+            return inner.add(-1);
+        }
         let raised = Raised::new(inner.counts.iter());
         let mut sum = 0_i64;
         for open in raised.words() {
@@ -117,6 +146,14 @@ impl<T> Inner<T> {
     /// Counts a reference more or less.
     #[inline]
     fn add(&self, delta: i64) {
+        #[cfg(loom)]
+        if let Some(unseen) = &self.unseen {
+            unseen.add(delta.cast_unsigned());
+            if unseen.get() == 0 {
+                self.free();
+            }
+            return;
+        }
         let count = &self.counts[self.gates.here()];
         if !count.try_step(|count| added(count, delta)) {
             self.add_slowly(count, delta);
@@ -145,11 +182,16 @@ impl<T> Inner<T> {
         let after = before.wrapping_add(delta);
         debug_assert!(after >= 0, "more references were dropped than made");
         if after == 0 {
-            let inner = NonNull::from(self);
-            // SAFETY: it came from a box in `PercpuOwner::new`. The owner is gone and no reference is
-            // left, by the invariant: nobody uses it, and nobody else comes here.
-            drop(unsafe { Box::from_raw(inner.as_ptr()) });
+            self.free();
         }
+    }
+
+    /// Frees the value and its counts: nobody uses them any more.
+    fn free(&self) {
+        let inner = NonNull::from(self);
+        // SAFETY: it came from a box in `PercpuOwner::new`. The owner is gone and no reference is left,
+        // by the invariant: nobody uses it, and nobody else comes here.
+        drop(unsafe { Box::from_raw(inner.as_ptr()) });
     }
 }
 

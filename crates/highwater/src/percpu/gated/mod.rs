@@ -53,7 +53,9 @@ use std::mem::offset_of;
 use self::model::Machine;
 use super::attempt::Attempt;
 use super::cells::RETRIES_MAX;
-use super::{Area, Regime, Writer, current_cpu};
+#[cfg(not(loom))]
+use super::{Area, Writer};
+use super::{Regime, current_cpu};
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::units::CpuId;
 
