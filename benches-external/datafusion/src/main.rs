@@ -31,7 +31,7 @@ use timing::{Medians, ROUNDS, Variant, is_bench, measure};
 
 /// Runs, of which one has to keep what is promised.
 const RUNS: usize = 3;
-const TIMES: u32 = 1_000_000;
+const TIMES: u32 = 200_000;
 const MAX: Pages = Pages(1 << 30);
 const RATIO: f64 = 20.0;
 const GREEDY: &str = "GreedyMemoryPool";

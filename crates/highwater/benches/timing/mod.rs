@@ -1,5 +1,10 @@
 //! Timing that the benches share: variants of one thing, in rounds that take turns, so that what else
 //! the machine does meets all of them alike; CPU time where the system tells it; medians.
+//!
+//! Several threads meet each other only while they really run at once. On a machine that does other work
+//! too they often take turns, and what they share then seems cheap. So of several threads those rounds
+//! count in which each was running for nine tenths of the time at least, if there are three of them; a round
+//! that was not is repeated, up to [`REPEATS`] times.
 
 use std::sync::Barrier;
 use std::thread;
@@ -7,6 +12,17 @@ use std::time::{Duration, Instant};
 
 /// Rounds of each measurement.
 pub(crate) const ROUNDS: usize = 11;
+
+/// Times that a round is repeated when its threads did not run at once.
+const REPEATS: u32 = 10;
+
+/// One round of one variant.
+struct Round {
+    /// Nanoseconds of CPU time each, averaged over the threads.
+    ns: f64,
+    /// Whether every thread ran nearly all the time.
+    is_at_once: bool,
+}
 
 /// One thing that is timed: does it the given number of times.
 pub(crate) struct Variant {
@@ -28,25 +44,41 @@ impl Variant {
         }
     }
 
-    /// Nanoseconds of CPU time each, averaged over the threads of one round.
-    fn time(&self, threads: u32, times: u32) -> f64 {
+    fn time(&self, threads: u32, times: u32) -> Round {
         let start = Barrier::new(threads as usize);
         let timed = || {
             start.wait();
-            let (since, cpu_since) = (Instant::now(), cpu_time());
+            // In this order: booking takes a while, in which the thread does not run.
+            let (cpu_since, since) = (cpu_time(), Instant::now());
             (self.run)(times);
             let wall = since.elapsed();
-            cpu_time()
+            let cpu = cpu_time()
                 .zip(cpu_since)
-                .map_or(wall, |(until, since)| until.saturating_sub(since))
-                .as_secs_f64()
+                .map_or(wall, |(until, since)| until.saturating_sub(since));
+            (cpu.as_secs_f64(), wall.as_secs_f64())
         };
-        let seconds: f64 = thread::scope(|scope| {
+        let times_of: Vec<_> = thread::scope(|scope| {
             let workers: Vec<_> = (0..threads).map(|_| scope.spawn(timed)).collect();
             let times = workers.into_iter().map(|worker| worker.join());
-            times.map(|time| time.expect("a worker panicked")).sum()
+            times.map(|time| time.expect("a worker panicked")).collect()
         });
-        seconds * 1e9 / f64::from(threads) / f64::from(times)
+        let seconds: f64 = times_of.iter().map(|(cpu, _)| cpu).sum();
+        Round {
+            ns: seconds * 1e9 / f64::from(threads) / f64::from(times),
+            is_at_once: times_of.iter().all(|(cpu, wall)| *cpu >= 0.9 * wall),
+        }
+    }
+
+    /// As [`time`](Self::time), again as long as its threads, if there are several, did not run at once.
+    fn time_at_once(&self, threads: u32, times: u32) -> Round {
+        let mut round = self.time(threads, times);
+        for _ in 0..REPEATS {
+            if threads == 1 || round.is_at_once {
+                break;
+            }
+            round = self.time(threads, times);
+        }
+        round
     }
 }
 
@@ -67,13 +99,17 @@ pub(crate) fn is_bench() -> bool {
 /// Times every variant on so many threads, in interleaved rounds; without `--bench`, a thousandth of it.
 pub(crate) fn measure(variants: &[Variant], threads: u32) -> Medians {
     let scale = if is_bench() { 1 } else { 1_000 };
-    let mut times = vec![Vec::new(); variants.len()];
+    let mut times: Vec<Vec<Round>> = variants.iter().map(|_| Vec::new()).collect();
     for _ in 0..ROUNDS {
         for (variant, times) in variants.iter().zip(&mut times) {
-            times.push(variant.time(threads, (variant.times / scale).max(8)));
+            times.push(variant.time_at_once(threads, (variant.times / scale).max(8)));
         }
     }
-    let median = |mut times: Vec<f64>| {
+    let median = |rounds: Vec<Round>| {
+        let at_once = rounds.iter().filter(|round| round.is_at_once).count();
+        let counts = |round: &Round| threads == 1 || at_once < 3 || round.is_at_once;
+        let counted = rounds.iter().filter(|round| counts(round));
+        let mut times: Vec<f64> = counted.map(|round| round.ns).collect();
         times.sort_by(f64::total_cmp);
         times[times.len() / 2]
     };
