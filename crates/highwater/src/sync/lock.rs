@@ -51,7 +51,7 @@ pub enum Rank {
 
 impl Rank {
     /// Whether a thread may hold several locks of this rank at once.
-    #[cfg(debug_assertions)]
+    #[cfg(all(debug_assertions, not(loom)))]
     const fn is_nestable(self) -> bool {
         matches!(self, Self::Latch | Self::Statistics)
     }
@@ -118,7 +118,7 @@ impl fmt::Debug for LockClass {
 }
 
 /// Ranks held by the current thread; a token's drop gives its rank back.
-#[cfg(debug_assertions)]
+#[cfg(all(debug_assertions, not(loom)))]
 mod held {
     use std::cell::RefCell;
 
@@ -168,8 +168,9 @@ mod held {
     }
 }
 
-/// Release builds check nothing and carry nothing.
-#[cfg(not(debug_assertions))]
+/// Release builds check nothing and carry nothing. Nor do models, whose threads all run on one of the
+/// system's and would share its locals.
+#[cfg(any(not(debug_assertions), loom))]
 mod held {
     use super::LockClass;
 
