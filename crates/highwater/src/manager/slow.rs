@@ -178,6 +178,7 @@ impl Core {
     }
 
     /// Repeats a charge of `pages` to `charged` until it succeeds or nothing helps.
+    #[inline]
     pub(super) fn charging<T>(
         &self,
         charged: GroupId,
@@ -185,12 +186,25 @@ impl Core {
         patience: Patience,
         mut charge: impl FnMut() -> Result<T, ChargeError>,
     ) -> Result<T, ChargeFailed> {
+        match charge() {
+            Ok(charged) => Ok(charged),
+            Err(refusal) => self.charging_again(charged, pages, patience, refusal, charge),
+        }
+    }
+
+    /// As [`charging`](Self::charging), after it was refused once.
+    #[cold]
+    #[inline(never)]
+    fn charging_again<T>(
+        &self,
+        charged: GroupId,
+        pages: Pages,
+        patience: Patience,
+        mut refusal: ChargeError,
+        mut charge: impl FnMut() -> Result<T, ChargeError>,
+    ) -> Result<T, ChargeFailed> {
         let mut effort = Effort::default();
         loop {
-            let refusal = match charge() {
-                Ok(charged) => return Ok(charged),
-                Err(refusal) => refusal,
-            };
             effort.attempts += 1;
             let goes_on = match refusal {
                 ChargeError::OverMax {
@@ -220,6 +234,10 @@ impl Core {
                     victims: effort.told.victims,
                     dying: effort.told.dying,
                 });
+            }
+            match charge() {
+                Ok(charged) => return Ok(charged),
+                Err(again) => refusal = again,
             }
         }
     }
