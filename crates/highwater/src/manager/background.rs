@@ -193,20 +193,26 @@ impl Core {
                 Woken::ByTheClock => (),
                 Woken::ToReclaim => {
                     self.stats.pageoutrun.add(1);
-                    self.balance();
+                    self.balance(&mut flush_at);
                     self.wakeup.done();
                 }
             }
-            let now = self.now();
-            if now >= flush_at {
-                self.groups.flush_periodically(now);
-                flush_at = now + FLUSH_PERIOD;
-            }
+            self.flush_in_time(&mut flush_at);
         }
     }
 
-    /// Reclaims until the high watermark is reached, or nothing helps.
-    fn balance(&self) {
+    /// Flushes the statistics of groups if it is time, and says when it is again.
+    fn flush_in_time(&self, flush_at: &mut Duration) {
+        let now = self.now();
+        if now >= *flush_at {
+            self.groups.flush_periodically(now);
+            *flush_at = now + FLUSH_PERIOD;
+        }
+    }
+
+    /// Reclaims until the high watermark is reached, or nothing helps. However long that takes, statistics are
+    /// flushed in time.
+    fn balance(&self, flush_at: &mut Duration) {
         let root = self.groups.root();
         let mut fruitless = 0;
         while fruitless < FRUITLESS_MAX && !self.wakeup.is_ending() {
@@ -228,6 +234,7 @@ impl Core {
             };
             let freed = self.reclaim.shrink(&control).nr_reclaimed;
             self.wakeup.passed();
+            self.flush_in_time(flush_at);
             if freed == 0 {
                 fruitless += 1;
                 thread::sleep(FRUITLESS_PAUSE);

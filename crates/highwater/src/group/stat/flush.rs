@@ -20,8 +20,10 @@
 //! good as its own. If there is none, it flushes itself. So none is skipped that is needed, none repeated that
 //! is not, and a reader waits for exactly the flushes that include its group, each for as long as it is in it.
 //!
-//! **Locks** are taken from ancestors to descendants, and otherwise in the order of [`Stat::rank`]: who waits
-//! for one holds only lower ones.
+//! **Locks** are taken from ancestors to descendants. Who holds several beforehand, to read groups together, has
+//! taken them in the order of [`Stat::rank`], and holds every group between those that it reads and one above
+//! them all, its *top*, which no other such reader of the same groups then gets past. So a group that a walk
+//! waits for has nothing below it that the walk's thread holds, and whoever holds it waits further down only.
 //!
 //! **The end of a group.** What it counted is its parent's from the last handle on: [`Stat::retire`].
 
@@ -42,8 +44,8 @@ const WIDE: u64 = 1 << 12;
 pub(super) struct Pass<'a> {
     /// Nanoseconds since the caller's start of time.
     pub(super) now: u64,
-    /// Groups whose lock the caller holds already, and that it flushes itself.
-    pub(super) held: &'a [Arc<Stat>],
+    /// Groups whose lock the caller holds already.
+    held: &'a [Flushing<'a>],
     pub(super) groups_visited: u64,
     pub(super) cpus_visited: u64,
     /// Whether blocks in which nothing was counted are closed, and how wide others may be.
@@ -53,7 +55,7 @@ pub(super) struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    pub(super) fn new(now: u64, held: &'a [Arc<Stat>]) -> Self {
+    pub(super) fn new(now: u64, held: &'a [Flushing<'a>]) -> Self {
         Self {
             now,
             held,
@@ -73,12 +75,27 @@ impl<'a> Pass<'a> {
 
     /// What is left to do when no lock is held.
     pub(super) fn finish(self, counts: &Counts) {
-        counts.visited(&self);
-        Stat::close_all(self.to_close);
+        self.rest(counts).finish();
     }
 
-    fn holds(&self, stat: &Arc<Stat>) -> bool {
-        self.held.iter().any(|held| Arc::ptr_eq(held, stat))
+    /// Ends the walk; what remains to do can wait until the locks are given back.
+    pub(super) fn rest(self, counts: &Counts) -> Rest {
+        counts.visited(&self);
+        Rest(self.to_close)
+    }
+
+    fn held(&self, stat: &Arc<Stat>) -> Option<&'a Flushing<'a>> {
+        self.held.iter().find(|held| Arc::ptr_eq(held.stat, stat))
+    }
+}
+
+/// Blocks to close once no lock is held.
+#[must_use]
+pub(super) struct Rest(Vec<(Arc<Stat>, CpuId)>);
+
+impl Rest {
+    pub(super) fn finish(self) {
+        Stat::close_all(self.0);
     }
 }
 
@@ -100,7 +117,7 @@ impl Found {
 
 /// Holds a group's flush lock.
 pub(super) struct Flushing<'a> {
-    stat: &'a Arc<Stat>,
+    pub(super) stat: &'a Arc<Stat>,
     guard: Option<MutexGuard<'a, ()>>,
 }
 
@@ -179,10 +196,9 @@ impl Stat {
         let Some(children) = self.children.get() else {
             return;
         };
-        children.take(|child| {
-            if !pass.holds(&child) {
-                child.lock().run(pass);
-            }
+        children.take(|child| match pass.held(&child) {
+            Some(held) => held.run(pass),
+            None => child.lock().run(pass),
         });
     }
 

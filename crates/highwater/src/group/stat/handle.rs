@@ -102,7 +102,12 @@ impl GroupTree {
     ///
     /// # Cost
     ///
-    /// A flush of each group, during which all of them are held: others that flush one of them wait.
+    /// A flush of each group, during which all of them are held, and those between them and the nearest one
+    /// above them all: others that flush one of these wait.
+    ///
+    /// # Panics
+    ///
+    /// When a group is of another tree.
     #[must_use]
     pub fn read_stats_together(&self, groups: &[&GroupNode], now: Duration) -> Vec<Stats> {
         let stats: Vec<_> = groups.iter().map(|group| group.stat()).collect();

@@ -225,15 +225,18 @@ impl Stat {
         let Some(first) = stats.first() else {
             return Vec::new();
         };
-        let mut held: Vec<Arc<Self>> = stats.iter().map(|stat| Arc::clone(stat)).collect();
-        held.sort_by_key(|stat| stat.rank);
-        held.dedup_by_key(|stat| stat.rank);
+        let held = Self::between(stats, first);
         let locks: Vec<Flushing<'_>> = held.iter().map(Self::lock).collect();
-        let mut pass = Pass::new(nanos(now), &held);
-        for lock in locks.iter().rev() {
-            lock.run(&mut pass);
+        let mut pass = Pass::new(nanos(now), &locks);
+        for lock in &locks {
+            let is_wanted = |stat: &Arc<Self>| stats.iter().any(|wanted| Arc::ptr_eq(wanted, stat));
+            // What is below another wanted one is flushed with that.
+            if is_wanted(lock.stat) && !lock.stat.up().skip(1).any(is_wanted) {
+                lock.run(&mut pass);
+            }
         }
         let counts = &first.shared.counts;
+        let rest = pass.rest(counts);
         counts.together.add(1);
         let read = stats.iter().map(|stat| Stats {
             values: std::array::from_fn(|item| stat.value(item)),
@@ -242,8 +245,35 @@ impl Stat {
         });
         let read = read.collect();
         drop(locks);
-        pass.finish(counts);
+        rest.finish();
         read
+    }
+
+    /// The groups, the nearest one that is above them all, and all between: in the order of locks.
+    fn between(stats: &[&Arc<Self>], first: &Arc<Self>) -> Vec<Arc<Self>> {
+        let mut top = first;
+        for stat in stats {
+            assert!(
+                Arc::ptr_eq(&stat.shared, &first.shared),
+                "groups that are read together are of one tree"
+            );
+            while !stat.up().any(|above| Arc::ptr_eq(above, top)) {
+                top = top.parent.as_ref().expect("the root is above all");
+            }
+        }
+        let between = |stat: &Arc<Self>| {
+            let up = stat.up().take_while(|above| above.rank.0 >= top.rank.0);
+            up.map(Arc::clone).collect::<Vec<_>>()
+        };
+        let mut held: Vec<_> = stats.iter().flat_map(|stat| between(stat)).collect();
+        held.sort_by_key(|stat| stat.rank);
+        held.dedup_by_key(|stat| stat.rank);
+        held
+    }
+
+    /// This group and those above it.
+    fn up(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
+        std::iter::successors(Some(self), |stat| stat.parent.as_ref())
     }
 }
 

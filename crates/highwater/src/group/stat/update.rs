@@ -85,6 +85,10 @@ impl Stat {
             self.sequences.regime() == Regime::Atomic,
             "acting as {cpu} needs the atomic regime: statistics are written by their own CPU"
         );
+        assert!(
+            delta.unsigned_abs() <= DELTA_MAX,
+            "{delta} is too much for one update"
+        );
         self.add_as(cpu, item, delta);
     }
 
