@@ -419,3 +419,69 @@ fn threads_that_wait_are_all_served() {
     assert_eq!((top.usage_precise(), top.nr_waiting()), (Pages::ZERO, 0));
     assert!(served.into_inner() > 1000 && behind.into_inner() > 0);
 }
+
+#[test]
+fn what_can_never_fit_is_refused_at_once() {
+    // Goal: nobody waits for what no account can hold, also where there is no maximum.
+    let root = GroupTree::new(1).root();
+    let group = root.child("a", Limits::default()).unwrap();
+    for pages in [1 << 44, 1 << 45, u64::MAX >> 12, u64::MAX] {
+        for outcome in [
+            group.charge_wait(Pages(pages)).wait(),
+            group.try_charge(Pages(pages)),
+        ] {
+            let error = outcome.unwrap_err();
+            let ChargeError::OverMax { requested, max, .. } = error else {
+                panic!("{error}")
+            };
+            assert!(requested > max, "{error}");
+        }
+        drop(group.try_charge(Pages(1)).unwrap());
+    }
+}
+
+/// A waker that keeps pages charged as long as somebody keeps it.
+struct Holder(#[expect(dead_code, reason = "dropped with the waker")] Charge);
+
+impl Wake for Holder {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[test]
+fn wakers_are_dropped_when_no_lock_is_held() {
+    // Goal: what goes with a waker may charge and uncharge. Method: the last handles of two wakers are left in
+    // the line; one is replaced, one goes with its place, and each gives pages back where somebody waits.
+    let group = GroupTree::new(1)
+        .root()
+        .child("a", Limits::max_pages(Pages(10)))
+        .unwrap();
+    let mut all = group.try_charge(Pages(10)).unwrap();
+    let mut first = group.charge_wait(Pages(5));
+    let mut second = group.charge_wait(Pages(1));
+    let bell = Arc::new(Bell::default());
+    let ring = Waker::from(Arc::clone(&bell));
+    assert!(
+        Pin::new(&mut first)
+            .poll(&mut Context::from_waker(&ring))
+            .is_pending()
+    );
+    for _ in 0..2 {
+        let holder = Waker::from(Arc::new(Holder(all.split(Pages(2)))));
+        let polled = Pin::new(&mut second).poll(&mut Context::from_waker(&holder));
+        assert!(polled.is_pending());
+    }
+    assert_eq!(
+        group.usage_precise(),
+        Pages(8),
+        "the first waker was replaced"
+    );
+    drop(second);
+    assert_eq!(group.usage_precise(), Pages(6));
+    drop(all.split(Pages(1)));
+    assert!(bell.0.load(Ordering::Relaxed), "there is room for five");
+    assert!(
+        Pin::new(&mut first)
+            .poll(&mut Context::from_waker(&ring))
+            .is_ready()
+    );
+}

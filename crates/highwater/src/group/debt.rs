@@ -57,9 +57,9 @@ impl Core {
             match self.force_at(&shape, at, pages) {
                 Some(reserved) => slot.ledger.raise_peak(reserved),
                 None => {
-                    for (_, slot) in self.chain(key.id).take(nth) {
-                        // Nobody can have looked for room meanwhile.
-                        let _ = slot.ledger.release(pages);
+                    drop(shape);
+                    for (at, slot) in self.chain(key.id).take(nth) {
+                        self.release(at, slot, pages);
                     }
                     panic!("{pages} pages forced on {at}: no machine has that many");
                 }

@@ -228,7 +228,7 @@ impl Core {
         ChargeError::OverMax {
             group: full.meta.key.id,
             requested: Pages(pages),
-            max: full.balance.max,
+            max: full.balance.ceiling(),
             usage: Pages(full.balance.reserved.saturating_sub(full.escrowed)),
             escrowed: Pages(full.escrowed),
         }

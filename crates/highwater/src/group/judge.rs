@@ -150,7 +150,7 @@ impl Core {
         if balance.has_waiters {
             return Verdict::Behind(group);
         }
-        if pages > balance.max.0 {
+        if pages > balance.ceiling().0 {
             let escrowed = self.look(&shape, group).tokens;
             return Verdict::Full(self.full(&shape, group, balance, escrowed));
         }

@@ -60,6 +60,11 @@ impl Balance {
         self.max.0.min(RESERVED_MAX).saturating_sub(self.reserved)
     }
 
+    /// The most that can ever be reserved while the maximum is what it is.
+    pub(super) fn ceiling(self) -> Pages {
+        self.max.min(Pages(RESERVED_MAX))
+    }
+
     /// Pages reserved above the maximum.
     pub(super) fn debt(self) -> u64 {
         self.reserved.saturating_sub(self.max.0)

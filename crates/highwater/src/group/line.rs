@@ -77,9 +77,13 @@ impl Lines {
         self.waiters.get(&ticket)?.stands_at
     }
 
-    pub(super) fn set_waker(&mut self, ticket: Ticket, waker: Option<Waker>) {
-        if let Some(waiter) = self.waiters.get_mut(&ticket) {
-            waiter.waker = waker;
+    /// Changes whom to wake. The former waker is for the caller to drop when no lock is held: it may hold
+    /// anything.
+    #[must_use = "a waker is dropped when no lock is held"]
+    pub(super) fn set_waker(&mut self, ticket: Ticket, waker: Option<Waker>) -> Option<Waker> {
+        match self.waiters.get_mut(&ticket) {
+            Some(waiter) => std::mem::replace(&mut waiter.waker, waker),
+            None => waker,
         }
     }
 
@@ -90,15 +94,27 @@ impl Lines {
     }
 }
 
-/// Wakers to call once no lock is held: they may run anything.
+/// Wakers to call, and others to drop, once no lock is held: both may run anything.
 #[derive(Debug, Default)]
 #[must_use = "a waiter that is not woken waits for ever"]
-pub(super) struct Wakes(Vec<Waker>);
+pub(super) struct Wakes {
+    called: Vec<Waker>,
+    dropped: Vec<Waker>,
+}
 
 impl Wakes {
     /// Calls them. The caller holds no lock of the tree.
     pub(super) fn wake(self) {
-        self.0.into_iter().for_each(Waker::wake);
+        self.called.into_iter().for_each(Waker::wake);
+        drop(self.dropped);
+    }
+
+    pub(super) fn call(&mut self, waker: Waker) {
+        self.called.push(waker);
+    }
+
+    pub(super) fn forget(&mut self, waker: Option<Waker>) {
+        self.dropped.extend(waker);
     }
 }
 
@@ -122,8 +138,8 @@ impl Core {
             return;
         };
         let balance = self.slot(group).ledger.balance();
-        if waiter.pages <= balance.room_in_turn() || waiter.pages > balance.max.0 {
-            wakes.0.extend(waiter.waker.take());
+        if waiter.pages <= balance.room_in_turn() || waiter.pages > balance.ceiling().0 {
+            wakes.called.extend(waiter.waker.take());
         }
     }
 
@@ -147,7 +163,8 @@ impl Core {
     /// Takes a waiter out of its line and forgets it.
     pub(super) fn leave(&self, lines: &mut Lines, ticket: Ticket, wakes: &mut Wakes) {
         self.step_out(lines, ticket, wakes);
-        lines.waiters.remove(&ticket);
+        let waiter = lines.waiters.remove(&ticket);
+        wakes.forget(waiter.and_then(|waiter| waiter.waker));
     }
 
     /// Takes a waiter out of its line; whoever is first then is called.
@@ -176,7 +193,7 @@ impl Core {
             self.step_out(&mut lines, ticket, wakes);
             let waiter = lines.waiters.get_mut(&ticket);
             wakes
-                .0
+                .called
                 .extend(waiter.and_then(|waiter| waiter.waker.take()));
         }
     }

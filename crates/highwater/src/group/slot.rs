@@ -127,12 +127,13 @@ impl Slot {
         }
     }
 
-    /// Whether nothing is reserved and no operation is in flight.
+    /// Whether nothing is reserved and no operation is in flight. For a group that has ended.
+    ///
+    /// The words first: an operation that found the group alive has reserved what it will before it is no
+    /// longer in flight, so that one or the other is seen. The other way round both could be missed.
     pub(super) fn is_idle(&self) -> bool {
-        self.ledger.balance().reserved == 0
-            && self
-                .touched_cells()
-                .all(|cell| cell.load().in_flight() == 0)
+        let is_still = |cell: &Cell| cell.load().in_flight() == 0;
+        self.touched_cells().all(is_still) && self.ledger.balance().reserved == 0
     }
 
     /// Word number `index`, made if this is the first time. Only what [`touch`](Self::touch) was told

@@ -22,7 +22,7 @@ use crate::units::{CpuId, GroupId, Pages};
 
 use super::charge::Charge;
 use super::error::ChargeError;
-use super::escrow::{Patience, Refusal, Stop, take};
+use super::escrow::{Patience, Refusal, Stop};
 use super::node::{GroupNode, Meta};
 use super::slot::{Actor, Slot};
 use super::tree::{Core, GroupKey};
@@ -62,11 +62,8 @@ impl Core {
         };
         let top = nearest_above_both(&source, to);
         if top != to.key.id {
-            let slot = self.slot(to.key.id);
-            if take(slot, to.key, slot.index(actor), pages) {
-                self.uncharge(from, actor, pages);
-                return Ok(());
-            }
+            // Not from tokens: what the groups above both have would be counted twice until the tokens that
+            // this leaves at the other group are there.
             let way = Climb {
                 key: to.key,
                 top: Some(top),

@@ -79,7 +79,7 @@ impl Core {
         &self,
         (key, pages): (GroupKey, u64),
         ticket: &mut Option<Ticket>,
-        waker: &Waker,
+        waker: Waker,
     ) -> Poll<Result<(), Refusal>> {
         let mut wakes = Wakes::default();
         let shape = self.shape.write();
@@ -106,23 +106,23 @@ impl Core {
         &self,
         shape: &Shape,
         wish: Wish,
-        waker: &Waker,
+        waker: Waker,
         wakes: &mut Wakes,
     ) -> Poll<Result<(), Refusal>> {
         let mut lines = self.lines();
         // Called by nobody from here on: it is looking already.
-        lines.set_waker(wish.ticket, None);
+        wakes.forget(lines.set_waker(wish.ticket, None));
         for _ in 0..MOVES_MAX {
             let Err(Blocked { group, balance }) = self.climb_in_turn(&lines, wish) else {
                 return Poll::Ready(Ok(()));
             };
-            if wish.pages > balance.max.0 {
+            if wish.pages > balance.ceiling().0 {
                 drop(lines);
                 let full = self.full(shape, group, balance, 0);
                 return Poll::Ready(Err(Refusal::Full(full)));
             }
             if lines.stands_at(wish.ticket) == Some(group) {
-                lines.set_waker(wish.ticket, Some(waker.clone()));
+                wakes.forget(lines.set_waker(wish.ticket, Some(waker)));
                 return Poll::Pending;
             }
             self.stand_at(&mut lines, wish.ticket, group, wakes);
@@ -130,7 +130,8 @@ impl Core {
             self.retire_subtree(shape, group);
             lines = self.lines();
         }
-        waker.wake_by_ref();
+        drop(lines);
+        wakes.call(waker);
         Poll::Pending
     }
 
@@ -169,7 +170,8 @@ impl Core {
 /// gives the place in line up.
 ///
 /// It does nothing before it is polled; its place in line is that of its first poll that found no room.
-/// When it is called it must be polled or dropped, or those behind it wait too.
+/// When it is called it must be polled or dropped, or those behind it wait too. Its waker is called in the
+/// middle of whatever has made room: it schedules the task, and neither charges, waits nor panics itself.
 ///
 /// # Examples
 ///
@@ -211,7 +213,7 @@ impl GroupNode {
     /// # Errors
     ///
     /// [`ChargeError::OverMax`] when `pages` alone exceeds a maximum on the way, also one that is set
-    /// while it waits; [`ChargeError::Removed`] when the group is removed.
+    /// while it waits, as far as it notices: at the group where it waits at once, elsewhere when it looks next; [`ChargeError::Removed`] when the group is removed.
     /// Adversary: `tests/waiting.rs::nobody_sleeps_beside_free_pages`.
     pub fn charge_wait(&self, pages: Pages) -> ChargeWait {
         ChargeWait {
@@ -308,22 +310,26 @@ impl ChargeWait {
     fn look(&mut self, waker: &Waker) -> Poll<Result<(), Refusal>> {
         let (core, key) = (self.node.core(), self.node.key());
         if let Some(ticket) = self.ticket {
+            // Cloned before the lines are locked, and the former one dropped after: both may run anything.
+            let mine = waker.clone();
             let mut lines = core.lines();
             let stand = lines.stands_at(ticket);
             if let Some(group) = stand
                 && lines.first_at(group) != Some(ticket)
             {
-                lines.set_waker(ticket, Some(waker.clone()));
+                let former = lines.set_waker(ticket, Some(mine));
+                drop(lines);
+                drop(former);
                 return Poll::Pending;
             }
         } else {
             match core.charge_uncounted(key, self.actor, self.pages.0) {
-                Err(Refusal::Full(full)) if self.pages <= full.balance.max => {}
+                Err(Refusal::Full(full)) if self.pages <= full.balance.ceiling() => {}
                 Err(Refusal::Behind(_) | Refusal::Contended) => {}
                 outcome => return Poll::Ready(outcome.map(|_throttles_nobody| ())),
             }
         }
-        core.look_for_room((key, self.pages.0), &mut self.ticket, waker)
+        core.look_for_room((key, self.pages.0), &mut self.ticket, waker.clone())
     }
 }
 
