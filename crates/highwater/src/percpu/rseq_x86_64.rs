@@ -30,6 +30,23 @@ const ABORTED: u32 = 1 << 31;
 /// CPU number that an attempt reports whose condition did not hold; as [`ABORTED`].
 const REFUSED: u32 = ABORTED | 1;
 
+/// `DELAY` turns of a loop, none outside tests, at the given label.
+macro_rules! delay {
+    ($label:literal) => {
+        concat!(
+            ".if {delay}\n",
+            "mov {scratch:e}, {delay}\n",
+            $label,
+            ":\n",
+            "dec {scratch:e}\n",
+            "jnz ",
+            $label,
+            "b\n",
+            ".endif",
+        )
+    };
+}
+
 /// One restartable sequence: arms, reads the CPU number into `{cpu}`, runs `body`, whose last
 /// instruction is the commit. The body uses `{scratch}` freely and may jump out of the sequence;
 /// `aborted` is where the kernel sends it.
@@ -37,7 +54,7 @@ const REFUSED: u32 = ABORTED | 1;
 /// Clobbers: the registers named, the flags, and the memory of the cell and of the area. The kernel
 /// restores all registers but the instruction pointer when it aborts.
 macro_rules! sequence {
-    ($area:expr, [$($body:literal),* $(,)?], aborted [$($aborted:literal),*], $($operands:tt)*) => {
+    ($area:expr, [$($body:expr),* $(,)?], aborted [$($aborted:literal),*], $($operands:tt)*) => {
         asm!(
             // The descriptor, and a pointer to it by which debuggers find all of them.
             ".pushsection __rseq_cs, \"aw\"",
@@ -130,24 +147,14 @@ impl Area {
                 [
                     "cmp {cpu:e}, {nr_cpus:e}",
                     "jae 3f",
-                    ".if {delay}",
-                    "mov {scratch:e}, {delay}",
-                    "8:",
-                    "dec {scratch:e}",
-                    "jnz 8b",
-                    ".endif",
+                    delay!("8"),
                     "mov {cell:e}, {cpu:e}",
                     "imul {cell}, {stride}",
                     "mov {scratch}, qword ptr [{first} + {cell}]",
                     "test {scratch:l}, 1",
                     "jz 6f",
                     "add {new}, {scratch}",
-                    ".if {delay}",
-                    "mov {scratch:e}, {delay}",
-                    "9:",
-                    "dec {scratch:e}",
-                    "jnz 9b",
-                    ".endif",
+                    delay!("9"),
                     // COMMIT
                     "mov qword ptr [{first} + {cell}], {new}",
                 ],
@@ -187,12 +194,7 @@ impl Area {
                 [
                     "cmp {cpu:e}, {nr_cpus:e}",
                     "jae {not_added}",
-                    ".if {delay}",
-                    "mov {scratch:e}, {delay}",
-                    "8:",
-                    "dec {scratch:e}",
-                    "jnz 8b",
-                    ".endif",
+                    delay!("8"),
                     "imul {cpu:r}, {stride}",
                     "mov {scratch}, qword ptr [{first} + {cpu:r}]",
                     "test {scratch:l}, 1",
@@ -201,12 +203,7 @@ impl Area {
                     "xor {scratch}, {new}",
                     "test {scratch}, {mask}",
                     "jnz {not_added}",
-                    ".if {delay}",
-                    "mov {scratch:e}, {delay}",
-                    "9:",
-                    "dec {scratch:e}",
-                    "jnz 9b",
-                    ".endif",
+                    delay!("9"),
                     // COMMIT
                     "mov qword ptr [{first} + {cpu:r}], {new}",
                 ],
@@ -278,19 +275,9 @@ impl Area {
                 [
                     "cmp {cpu:e}, {owner:e}",
                     "jne {not_added}",
-                    ".if {delay}",
-                    "mov {scratch:e}, {delay}",
-                    "8:",
-                    "dec {scratch:e}",
-                    "jnz 8b",
-                    ".endif",
+                    delay!("8"),
                     "add {new}, qword ptr [{cell}]",
-                    ".if {delay}",
-                    "mov {scratch:e}, {delay}",
-                    "9:",
-                    "dec {scratch:e}",
-                    "jnz 9b",
-                    ".endif",
+                    delay!("9"),
                     // COMMIT
                     "mov qword ptr [{cell}], {new}",
                 ],
@@ -346,20 +333,10 @@ impl Area {
                     // The upper half of the register is zero, as is the gate when it is down.
                     "cmp qword ptr [{gated} + {station_at}], {cpu:r}",
                     "jne {not_stored}",
-                    ".if {delay}",
-                    "mov {scratch:e}, {delay}",
-                    "8:",
-                    "dec {scratch:e}",
-                    "jnz 8b",
-                    ".endif",
+                    delay!("8"),
                     "cmp qword ptr [{gated}], {old}",
                     "jne {not_stored}",
-                    ".if {delay}",
-                    "mov {scratch:e}, {delay}",
-                    "9:",
-                    "dec {scratch:e}",
-                    "jnz 9b",
-                    ".endif",
+                    delay!("9"),
                     // COMMIT
                     "mov qword ptr [{gated}], {new}",
                 ],
@@ -398,12 +375,7 @@ impl Area {
                 [
                     "cmp {cpu:e}, {nr_cpus:e}",
                     "jae {not_parked}",
-                    ".if {delay}",
-                    "mov {scratch:e}, {delay}",
-                    "8:",
-                    "dec {scratch:e}",
-                    "jnz 8b",
-                    ".endif",
+                    delay!("8"),
                     // From here on the slot.
                     "imul {cpu:r}, {cpu:r}, {stride}",
                     "add {cpu:r}, {first}",
@@ -414,12 +386,7 @@ impl Area {
                     "lea {scratch}, [{new} + {limit}]",
                     "cmp {scratch}, {span}",
                     "ja {not_parked}",
-                    ".if {delay}",
-                    "mov {scratch:e}, {delay}",
-                    "9:",
-                    "dec {scratch:e}",
-                    "jnz 9b",
-                    ".endif",
+                    delay!("9"),
                     "inc qword ptr [{cpu:r} + {hits_at}]",
                     // COMMIT
                     "mov qword ptr [{cpu:r} + {word_at}], {new}",
@@ -465,12 +432,7 @@ impl Area {
                 [
                     "cmp {cpu:e}, dword ptr [{window} + 8]",
                     "jne {not_added}",
-                    ".if {delay}",
-                    "mov {scratch:e}, {delay}",
-                    "8:",
-                    "dec {scratch:e}",
-                    "jnz 8b",
-                    ".endif",
+                    delay!("8"),
                     "add {new}, qword ptr [{pair}]",
                     // Within the window: new - base + width is in 0 .. 2 * width.
                     "mov {cpu:e}, dword ptr [{window}]",
@@ -480,12 +442,7 @@ impl Area {
                     "add {cpu:r}, {cpu:r}",
                     "cmp {scratch}, {cpu:r}",
                     "jae {not_added}",
-                    ".if {delay}",
-                    "mov {scratch:e}, {delay}",
-                    "9:",
-                    "dec {scratch:e}",
-                    "jnz 9b",
-                    ".endif",
+                    delay!("9"),
                     // COMMIT
                     "mov qword ptr [{pair}], {new}",
                 ],
