@@ -3,23 +3,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
+#[path = "../src/seed.rs"]
+mod seed;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use highwater::group::{Charge, ChargeError, GroupNode, GroupTree, Limits};
 use highwater::units::{CpuId, Pages};
-
-/// Says which seed a failing test ran with.
-struct Seeded(u64);
-
-impl Drop for Seeded {
-    #[expect(clippy::print_stderr, reason = "a failing test names its seed")]
-    fn drop(&mut self) {
-        if thread::panicking() {
-            eprintln!("replay with SEED={}", self.0);
-        }
-    }
-}
 
 fn child(parent: &GroupNode, name: &str, max: u64) -> GroupNode {
     parent.child(name, Limits::max_pages(Pages(max))).unwrap()
@@ -32,8 +23,8 @@ fn child(parent: &GroupNode, name: &str, max: u64) -> GroupNode {
 // it is gone.
 #[test]
 fn debt_is_what_is_used_above_the_maximum() {
-    let seeded = Seeded(std::env::var("SEED").map_or(1, |seed| seed.parse().unwrap()));
-    let mut rng = fastrand::Rng::with_seed(seeded.0);
+    let seed = seed::seed(1);
+    let mut rng = fastrand::Rng::with_seed(seed);
     for nr_cpus in [1, 8, 384] {
         let tree = GroupTree::new(nr_cpus);
         let max = 64 * 3 * nr_cpus as u64 + 100;
@@ -111,7 +102,7 @@ fn force_on_a_removed_group_charges_its_heir() {
 // at each pause of all threads the invariants hold, and at the end everything is zero.
 #[test]
 fn forced_charges_beside_others_lose_nothing() {
-    let seeded = Seeded(std::env::var("SEED").map_or(1, |seed| seed.parse().unwrap()));
+    let seed = seed::seed(1);
     for round in 0..10 {
         let tree = GroupTree::new(4);
         let top = child(&tree.root(), "top", 60);
@@ -120,7 +111,7 @@ fn forced_charges_beside_others_lose_nothing() {
         thread::scope(|scope| {
             let stop = &stop;
             let limiter = scope.spawn(|| {
-                let mut rng = fastrand::Rng::with_seed(seeded.0 * 100 + round);
+                let mut rng = fastrand::Rng::with_seed(seed * 100 + round);
                 while !stop.load(Ordering::Relaxed) {
                     // The usage is often above: that is what is tested.
                     let _ = top.set_max(Pages(rng.u64(..120)));
@@ -130,7 +121,7 @@ fn forced_charges_beside_others_lose_nothing() {
             let workers: Vec<_> = (0..4)
                 .map(|nth| {
                     let groups = &groups;
-                    let mut rng = fastrand::Rng::with_seed(seeded.0 * 1000 + round * 10 + nth);
+                    let mut rng = fastrand::Rng::with_seed(seed * 1000 + round * 10 + nth);
                     scope.spawn(move || {
                         let mut held: Vec<Charge> = Vec::new();
                         for _ in 0..2000 {

@@ -6,6 +6,8 @@
     reason = "a test that cannot set itself up fails, and says its seed"
 )]
 
+#[path = "../src/seed.rs"]
+mod seed;
 mod support;
 
 use std::sync::Arc;
@@ -22,15 +24,6 @@ use highwater::{Bytes, Limits, Pages};
 use support::{TestFile, manager};
 
 const T: Duration = Duration::ZERO;
-
-fn seed() -> u64 {
-    let given = std::env::var("SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok());
-    let seed = given.unwrap_or(7);
-    println!("SEED={seed}");
-    seed
-}
 
 /// A tree, and how its CPUs are acted as.
 struct Case {
@@ -127,7 +120,7 @@ fn no_read_is_staler_than_it_says_in(case: &Case) {
     let groups = groups(tree, 3, 3);
     let truths: Vec<Truth> = groups.iter().map(|_| Truth::default()).collect();
     let (is_over, most) = (AtomicBool::new(false), 300);
-    let seed = seed();
+    let seed = seed::seed(7);
     thread::scope(|scope| {
         for thread in 0..2_u64 {
             let (groups, truths, is_over) = (&groups, &truths, &is_over);

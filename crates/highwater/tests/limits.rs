@@ -3,6 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
+#[path = "../src/seed.rs"]
+mod seed;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
@@ -12,27 +15,9 @@ use highwater::units::{CpuId, GroupId, Pages};
 /// Most tokens that a word holds, as documented at `GroupNode::usage`.
 const TOKENS_MAX: Pages = Pages(64);
 
-/// Says which seed a failing test ran with.
-struct Seeded(u64);
-
-impl Seeded {
-    fn new() -> Self {
-        Self(std::env::var("SEED").map_or(1, |seed| seed.parse().unwrap()))
-    }
-
-    /// A generator for the `nth` thread.
-    fn rng(&self, nth: u64) -> fastrand::Rng {
-        fastrand::Rng::with_seed(self.0 * 1000 + nth)
-    }
-}
-
-impl Drop for Seeded {
-    #[expect(clippy::print_stderr, reason = "a failing test names its seed")]
-    fn drop(&mut self) {
-        if thread::panicking() {
-            eprintln!("replay with SEED={}", self.0);
-        }
-    }
+/// A generator for the `nth` thread.
+fn rng_of(seed: u64, nth: u64) -> fastrand::Rng {
+    fastrand::Rng::with_seed(seed * 1000 + nth)
 }
 
 /// Tells the other threads to stop, also when this one fails.
@@ -70,8 +55,8 @@ fn charged(outcome: Result<Charge, ChargeError>) -> Option<Charge> {
 // exactly N must fit, and the refusal must say that N are used and none is in escrow.
 #[test]
 fn tiny_limits_are_exact_on_every_cpu() {
-    let seeded = Seeded::new();
-    let mut rng = seeded.rng(0);
+    let seed = seed::seed(1);
+    let mut rng = rng_of(seed, 0);
     for nr_cpus in [1, 2, 8, 384] {
         for max in (0..=40).chain([64, 65, 100, 1000]) {
             let tree = GroupTree::new(nr_cpus);
@@ -170,14 +155,14 @@ fn the_interval_holds_the_usage_however_tokens_lie() {
 // thread resizes a charge of its own group and compares; three others churn sibling groups.
 #[test]
 fn precise_usage_is_exact_beside_other_groups() {
-    let seeded = Seeded::new();
+    let seed = seed::seed(1);
     let tree = GroupTree::new(8);
     let own = child(&tree.root(), "own", Pages::MAX.0);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         for nth in 0..3 {
             let group = child(&tree.root(), &format!("n{nth}"), Pages::MAX.0);
-            let (mut rng, stop) = (seeded.rng(nth), &stop);
+            let (mut rng, stop) = (rng_of(seed, nth), &stop);
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     let pages = Pages(rng.u64(1..100));
@@ -186,7 +171,7 @@ fn precise_usage_is_exact_beside_other_groups() {
             });
         }
         let _stop = Stop(&stop);
-        let mut rng = seeded.rng(9);
+        let mut rng = rng_of(seed, 9);
         let mut charge = own.try_charge(Pages(0)).unwrap();
         for _ in 0..10_000 {
             let on = cpu(&mut rng, 8);
@@ -303,16 +288,16 @@ impl Arena {
 // the end every group must be at zero and able to take its whole maximum.
 #[test]
 fn torture_never_exceeds_a_maximum_and_loses_nothing() {
-    let seeded = Seeded::new();
+    let seed = seed::seed(1);
     let mut looks = 0;
     for round in 0..8 {
-        let mut rng = seeded.rng(100 * round);
+        let mut rng = rng_of(seed, 100 * round);
         let arena = Arena::new(&mut rng);
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             let observer = scope.spawn(|| arena.observe(&stop));
             let spawn = |nth| {
-                let (arena, rng) = (&arena, seeded.rng(100 * round + nth));
+                let (arena, rng) = (&arena, rng_of(seed, 100 * round + nth));
                 scope.spawn(move || arena.churn(rng, 8000))
             };
             let workers: Vec<_> = (1..=8).map(spawn).collect();
@@ -346,14 +331,14 @@ fn torture_never_exceeds_a_maximum_and_loses_nothing() {
 // holding at most 20 at a time, so that most free pages lie in escrow elsewhere.
 #[test]
 fn concurrent_charges_within_the_maximum_are_never_refused() {
-    let seeded = Seeded::new();
+    let seed = seed::seed(1);
     for nr_cpus in [2, 64] {
         let tree = GroupTree::new(nr_cpus);
         let top = child(&tree.root(), "top", 160);
         thread::scope(|scope| {
             for nth in 0..8 {
                 let group = child(&top, &format!("g{nth}"), 20);
-                let mut rng = seeded.rng(nth);
+                let mut rng = rng_of(seed, nth);
                 scope.spawn(move || {
                     for _ in 0..5000 {
                         let mut on = || cpu(&mut rng, nr_cpus);
@@ -375,7 +360,7 @@ fn concurrent_charges_within_the_maximum_are_never_refused() {
 // and reads the reservations after each call: while they are above, they may only fall.
 #[test]
 fn a_lowered_maximum_holds_from_then_on() {
-    let seeded = Seeded::new();
+    let seed = seed::seed(1);
     let nr_cpus = 16;
     let tree = GroupTree::new(nr_cpus);
     let top = child(&tree.root(), "top", 500);
@@ -395,13 +380,13 @@ fn a_lowered_maximum_holds_from_then_on() {
         for nth in 0..6 {
             let (group, rng) = (
                 child(&top, &format!("g{nth}"), Pages::MAX.0),
-                seeded.rng(nth),
+                rng_of(seed, nth),
             );
             let churn = &churn;
             scope.spawn(move || churn(group, rng));
         }
         let _stop = Stop(&stop);
-        let mut rng = seeded.rng(9);
+        let mut rng = rng_of(seed, 9);
         let (mut nr_over, mut nr_within) = (0, 0);
         // On a busy machine the others may come late.
         for round in 0..100_000 {
@@ -443,7 +428,7 @@ fn a_lowered_maximum_holds_from_then_on() {
 // four threads create, charge, remove, and uncharge after the removal, by guard and by id.
 #[test]
 fn groups_come_and_go_under_load() {
-    let seeded = Seeded::new();
+    let seed = seed::seed(1);
     let tree = GroupTree::new(4);
     let top = child(&tree.root(), "top", 400);
     let id_max = AtomicU64::new(0);
@@ -463,7 +448,7 @@ fn groups_come_and_go_under_load() {
     };
     thread::scope(|scope| {
         for nth in 0..4 {
-            let (live, mut rng) = (&live, seeded.rng(nth));
+            let (live, mut rng) = (&live, rng_of(seed, nth));
             scope.spawn(move || {
                 for round in 0..2000 {
                     live(&format!("t{nth}-{round}"), &mut rng);

@@ -1,6 +1,8 @@
 //! The promise: a maximum that is set below the usage holds from then on. It is met by reclaim, or reported
 //! with numbers, and never silently exceeded.
 
+#[path = "../src/seed.rs"]
+mod seed;
 mod support;
 
 use std::sync::Arc;
@@ -11,17 +13,6 @@ use highwater::cache::{Access, Backing};
 use highwater::group::MaxError;
 use highwater::{Limits, Pages};
 use support::{TestFile, assert_empty, manager};
-
-/// A generator seeded with `SEED` from the environment.
-#[expect(clippy::print_stdout, reason = "shown with a failing test's output")]
-fn rng() -> fastrand::Rng {
-    let seed = std::env::var("SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or(7);
-    println!("SEED={seed}");
-    fastrand::Rng::with_seed(seed)
-}
 
 #[test]
 fn a_maximum_lowered_under_load_is_met_or_reported() {
@@ -58,7 +49,7 @@ fn a_maximum_lowered_under_load_is_met_or_reported() {
                 }
             }
         });
-        let mut rng = rng();
+        let mut rng = seed::rng(7);
         for _ in 0..60 {
             tenant.set_max(Pages(700).bytes()).unwrap();
             while tenant.usage_precise() < Pages(300) {

@@ -1,6 +1,8 @@
 //! The manager end to end, over files in memory that can be told to fail: what is read is right,
 //! nothing is lost, nothing leaks, limits hold, and running out of memory is an error with numbers.
 
+#[path = "../src/seed.rs"]
+mod seed;
 mod support;
 
 use std::ops::Range;
@@ -250,11 +252,7 @@ fn threads_share_a_small_pool_with_the_reclaim_thread() {
     let changing = hw
         .open_backing(TestFile::new(512), Access::ReadWrite)
         .unwrap();
-    let seed = std::env::var("SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or(5);
-    println!("SEED={seed}");
+    let seed = seed::seed(5);
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let (hw, fixed, changing) = (&hw, &fixed, &changing);

@@ -2,6 +2,8 @@
 //! refuses and falls short, against a model of every page's contents; the books are checked as it
 //! goes, and at the end everything is where it was.
 
+#[path = "../src/seed.rs"]
+mod seed;
 mod support;
 
 use std::sync::Arc;
@@ -14,17 +16,6 @@ use support::{TestFile, assert_empty, first_word};
 
 const PAGES: u64 = 200;
 const FRAMES: u64 = 96;
-
-/// The seed of this run: from `SEED`, else `default`.
-#[expect(clippy::print_stdout, reason = "shown with a failing test's output")]
-fn seed(default: u64) -> u64 {
-    let seed = std::env::var("SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or(default);
-    println!("SEED={seed}");
-    seed
-}
 
 /// One writable file, its storage, and what each page must hold.
 struct Model {
@@ -235,7 +226,7 @@ fn manager(background: Background) -> Manager {
 #[test]
 fn one_thread_against_the_model() {
     // Method: 400 steps for each of 50 seeds, the books checked every 20 steps.
-    let first = seed(100);
+    let first = seed::seed(100);
     for seed in first..first + 50 {
         let hw = manager(Background::Off);
         let mut actor = Actor::new(&hw, seed, "actor");
@@ -254,7 +245,7 @@ fn one_thread_against_the_model() {
 fn threads_with_files_of_their_own_share_one_pool() {
     // Method: 4 threads, each with a file, groups and a model of its own; the pool, its lists, the
     // tree and the background thread are shared.
-    let first = seed(200);
+    let first = seed::seed(200);
     for seed in first..first + 12 {
         let hw = manager(Background::Thread);
         let steps = AtomicU64::new(0);

@@ -4,6 +4,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
+#[path = "../src/seed.rs"]
+mod seed;
 mod support;
 
 use std::collections::BTreeMap;
@@ -254,7 +256,7 @@ fn effective_protection_is_as_specified_in_any_tree() {
     // Goal: the tree's answer, its index of protected children included. Method: drawn operations (groups
     // come and go, settings change, pages are charged and uncharged); every group's effective settings below
     // every ancestor, against the specification's formulas over a copy of the tree.
-    let mut rng = rng();
+    let mut rng = seed::rng(8);
     for _ in 0..60 {
         let tree = GroupTree::new(2);
         let mut members = BTreeMap::new();
@@ -314,15 +316,4 @@ fn effective_protection_is_as_specified_in_any_tree() {
         let is_any = members.values().any(|member| member.settings != [0; 2]);
         assert_eq!(tree.has_protection(), is_any);
     }
-}
-
-/// A generator seeded with `SEED` from the environment.
-#[expect(clippy::print_stdout, reason = "shown with a failing test's output")]
-fn rng() -> fastrand::Rng {
-    let seed = std::env::var("SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or(8);
-    println!("SEED={seed}");
-    fastrand::Rng::with_seed(seed)
 }

@@ -3,22 +3,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
+#[path = "../src/seed.rs"]
+mod seed;
+
 use std::thread;
 
 use highwater::group::{Charge, ChargeError, DEPTH_MAX, GroupNode, GroupTree, Limits};
 use highwater::units::{CpuId, Pages};
-
-/// Says which seed a failing test ran with.
-struct Seeded(u64);
-
-impl Drop for Seeded {
-    #[expect(clippy::print_stderr, reason = "a failing test names its seed")]
-    fn drop(&mut self) {
-        if thread::panicking() {
-            eprintln!("replay with SEED={}", self.0);
-        }
-    }
-}
 
 fn child(parent: &GroupNode, name: &str) -> GroupNode {
     parent.child(name, Limits::default()).unwrap()
@@ -89,13 +80,13 @@ fn residue_of_removed_groups_is_their_ancestors() {
 // were made than groups and zombies were there at once.
 #[test]
 fn charges_outlive_groups_that_come_and_go() {
-    let seeded = Seeded(std::env::var("SEED").map_or(1, |seed| seed.parse().unwrap()));
+    let seed = seed::seed(1);
     let tree = GroupTree::new(4);
     let parents = ["a", "b"].map(|name| child(&tree.root(), name));
     let ids = thread::scope(|scope| {
         let spawn = |nth: u64| {
             let (tree, parents) = (&tree, &parents);
-            let mut rng = fastrand::Rng::with_seed(seeded.0 * 10 + nth);
+            let mut rng = fastrand::Rng::with_seed(seed * 10 + nth);
             scope.spawn(move || {
                 let (mut held, mut last): (Vec<Charge>, _) = (Vec::new(), 0);
                 for at in 0..3000 {

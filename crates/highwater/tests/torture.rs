@@ -5,6 +5,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
+#[path = "../src/seed.rs"]
+mod seed;
+
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,18 +24,6 @@ use highwater::percpu::Regime;
 use highwater::units::{Bytes, CpuId, GroupId, Pages};
 
 const NR_THREADS: u64 = 8;
-
-/// Says which seed a failing test ran with.
-struct Seeded(u64);
-
-impl Drop for Seeded {
-    #[expect(clippy::print_stderr, reason = "a failing test names its seed")]
-    fn drop(&mut self) {
-        if thread::panicking() {
-            eprintln!("replay with SEED={}", self.0);
-        }
-    }
-}
 
 /// Tells the observer to stop, also when a worker fails.
 struct Stop<'a>(&'a AtomicBool);
@@ -526,13 +517,13 @@ fn finish(arena: &Arena, mut workers: Vec<Worker>, tally: &mut Tally) {
 // with every group. At the end everything is given back.
 #[test]
 fn torture_by_every_operation_loses_nothing() {
-    let seeded = Seeded(std::env::var("SEED").map_or(1, |seed| seed.parse().unwrap()));
+    let seed = seed::seed(1);
     let seconds = std::env::var("TORTURE_SECONDS").map_or(3, |seconds| seconds.parse().unwrap());
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut tally = Tally::default();
     let mut nr_rounds = 0;
     while Instant::now() < end || nr_rounds < 4 {
-        round(seeded.0 * 10_000 + nr_rounds, &mut tally);
+        round(seed * 10_000 + nr_rounds, &mut tally);
         nr_rounds += 1;
     }
     for what in [

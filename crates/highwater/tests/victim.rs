@@ -4,6 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 #![expect(unsafe_code, reason = "counts what the allocator is asked for")]
 
+#[path = "../src/seed.rs"]
+mod seed;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -62,11 +65,8 @@ fn counting<T>(work: impl FnOnce() -> T) -> (T, u64) {
 }
 
 /// A generator for the `nth` test; says which seed a failing test ran with.
-#[expect(clippy::print_stdout, reason = "a failing test names its seed")]
 fn rng(nth: u64) -> fastrand::Rng {
-    let seed = std::env::var("SEED").map_or(1, |seed| seed.parse().unwrap());
-    println!("SEED={seed}");
-    fastrand::Rng::with_seed(seed * 1000 + nth)
+    fastrand::Rng::with_seed(seed::seed(1) * 1000 + nth)
 }
 
 /// Candidates with what they really use, by number.

@@ -3,6 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
+#[path = "../src/seed.rs"]
+mod seed;
+
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,24 +15,6 @@ use std::time::{Duration, Instant};
 
 use highwater::group::{Charge, ChargeError, ChargeWait, GroupNode, GroupTree, Limits};
 use highwater::units::{CpuId, Pages};
-
-/// Says which seed a failing test ran with.
-struct Seeded(u64);
-
-impl Seeded {
-    fn new() -> Self {
-        Self(std::env::var("SEED").map_or(1, |seed| seed.parse().unwrap()))
-    }
-}
-
-impl Drop for Seeded {
-    #[expect(clippy::print_stderr, reason = "a failing test names its seed")]
-    fn drop(&mut self) {
-        if thread::panicking() {
-            eprintln!("replay with SEED={}", self.0);
-        }
-    }
-}
 
 /// Remembers that it was called.
 #[derive(Default)]
@@ -349,10 +334,10 @@ impl World {
 // be done.
 #[test]
 fn nobody_sleeps_beside_free_pages() {
-    let seeded = Seeded::new();
+    let seed = seed::seed(1);
     let mut nr_granted = 0;
     for round in 0..60 {
-        let mut world = World::new(seeded.0 * 1000 + round);
+        let mut world = World::new(seed * 1000 + round);
         for _ in 0..400 {
             world.step();
             world.run();
@@ -378,7 +363,7 @@ fn nobody_sleeps_beside_free_pages() {
 // served well before a deadline that only a lost call can reach.
 #[test]
 fn threads_that_wait_are_all_served() {
-    let seeded = Seeded::new();
+    let seed = seed::seed(1);
     let tree = GroupTree::new(4);
     let top = child(&tree.root(), "top", 100);
     let groups = [child(&top, "a", 80), child(&top, "b", 60)];
@@ -386,7 +371,7 @@ fn threads_that_wait_are_all_served() {
     thread::scope(|scope| {
         for nth in 0..8 {
             let (groups, served, behind) = (&groups, &served, &behind);
-            let mut rng = fastrand::Rng::with_seed(seeded.0 * 100 + nth);
+            let mut rng = fastrand::Rng::with_seed(seed * 100 + nth);
             scope.spawn(move || {
                 for _ in 0..300 {
                     let group = &groups[rng.usize(..2)];

@@ -7,26 +7,12 @@ use super::{GroupNode, MaxError, RemoveError};
 use crate::percpu::Regime;
 #[cfg(target_os = "linux")]
 use crate::percpu::harness;
+use crate::seed;
 use crate::units::{CpuId, Pages};
-
-/// Says which seed a failing test ran with.
-struct Seeded(u64);
-
-impl Drop for Seeded {
-    #[expect(clippy::print_stderr, reason = "a failing test names its seed")]
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("replay with SEED={}", self.0);
-        }
-    }
-}
 
 /// The seeds to run: the one in the environment, else `count` fixed ones.
 fn seeds(count: u64) -> Vec<u64> {
-    match std::env::var("SEED") {
-        Ok(seed) => vec![seed.parse().expect("SEED is a number")],
-        Err(_) => (1..=count).collect(),
-    }
+    seed::given().map_or_else(|| (1..=count).collect(), |seed| vec![seed])
 }
 
 /// One group as the model knows it.
@@ -518,7 +504,7 @@ impl Model {
 fn operations_match_the_sequential_model() {
     for nr_cpus in [1, 2, 8, 384] {
         for seed in seeds(if nr_cpus == 384 { 2 } else { 6 }) {
-            let _seeded = Seeded(seed);
+            seed::show(seed);
             Model::new(GroupTree::new(nr_cpus), seed).run(1500);
         }
     }
@@ -540,7 +526,7 @@ fn operations_on_the_own_cpu_match_the_sequential_model() {
             }
             let cpus = harness::allowed_cpus();
             harness::run_on(cpus[0], || {
-                let _seeded = Seeded(seed);
+                seed::show(seed);
                 let mut model = Model::new(tree, seed);
                 model.cpus = cpus.clone();
                 model.run(1000);
