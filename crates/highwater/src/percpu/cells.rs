@@ -37,6 +37,7 @@
 use std::collections::TryReserveError;
 use std::fmt;
 use std::iter;
+use std::num::NonZeroUsize;
 
 use super::attempt::{Attempt, Column};
 use super::touched::{Touched, slots_of};
@@ -109,7 +110,7 @@ pub struct Cells {
     stride: usize,
     /// The bits of a cell that change when its value leaves its band; none without a band.
     mask: i64,
-    words: usize,
+    words: NonZeroUsize,
     lines_per_slot: usize,
     /// What a touched cell of value zero holds.
     zero: i64,
@@ -153,7 +154,7 @@ impl Cells {
         let Ok(cpus @ 1..=CPUS_MAX) = u32::try_from(nr_cpus) else {
             panic!("per-CPU cells are for 1 to {CPUS_MAX} CPUs, not {nr_cpus}");
         };
-        assert!(words > 0, "per-CPU cells have at least one word");
+        let nr_words = NonZeroUsize::new(words).expect("per-CPU cells have at least one word");
         let slots = match regime {
             Regime::Restartable => nr_cpus + 1,
             Regime::Atomic => nr_cpus,
@@ -175,7 +176,7 @@ impl Cells {
         Ok(Self {
             writer: Writer::new(regime),
             nr_cpus: cpus,
-            words,
+            words: nr_words,
             lines_per_slot,
             stride: lines_per_slot * size_of::<Line>(),
             lines: lines.into_boxed_slice(),
@@ -390,7 +391,7 @@ impl Cells {
     /// Words in each slot.
     #[must_use]
     pub fn words(&self) -> usize {
-        self.words
+        self.words.get()
     }
 
     /// How the words are written.
@@ -462,7 +463,7 @@ impl Cells {
     /// is one of them, and lives as long as `self`.
     #[inline]
     fn column(&self, word: usize) -> Column {
-        debug_assert!(word < self.words && self.slots() >= self.nr_cpus());
+        debug_assert!(word < self.words() && self.slots() >= self.nr_cpus());
         Column {
             first: self.lines.as_ptr().cast::<AtomicI64>().wrapping_add(word),
             stride: self.stride,
@@ -535,7 +536,7 @@ impl Cells {
 
     #[inline]
     fn check_word(&self, word: usize) {
-        if word >= self.words {
+        if word >= self.words() {
             self.refuse_word(word);
         }
     }
@@ -557,7 +558,7 @@ impl Cells {
     #[cold]
     #[inline(never)]
     fn refuse_word(&self, word: usize) -> ! {
-        panic!("there is no word {word}: each slot has {}", self.words);
+        panic!("there is no word {word}: each slot has {}", self.words());
     }
 }
 
