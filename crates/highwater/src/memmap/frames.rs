@@ -32,6 +32,7 @@ use std::fmt;
 use super::barrier;
 use super::borrow::{Reader, Seat, Seats};
 use super::reservation::{MapError, Reservation};
+use super::token::Token;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Sequence};
 use crate::units::{PAGE_SIZE, Pages, Pfn};
@@ -48,8 +49,8 @@ const PINS_MAX: u32 = if cfg!(test) { 1000 } else { 1 << 31 };
 /// Frames cut from one [`Reservation`], with the right to each frame's bytes.
 pub struct FrameMemory {
     /// Tells the tokens of one memory from those of another.
-    id: u32,
-    reservation: Reservation,
+    pub(super) id: MemoryId,
+    pub(super) reservation: Reservation,
     words: Box<[FrameWord]>,
     seats: Arc<Seats>,
 }
@@ -63,11 +64,15 @@ struct FrameWord {
     pins: AtomicU32,
 }
 
+/// Which memory a token is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryId(u32);
+
 /// The exclusive right to one frame's bytes. Must be surrendered or published, never dropped.
 #[must_use = "a frame that is dropped is lost"]
 pub struct Frame {
     pfn: Pfn,
-    memory: u32,
+    memory: MemoryId,
 }
 
 /// What became of the frames handed to [`FrameMemory::retract`].
@@ -102,11 +107,17 @@ impl FrameMemory {
         };
         let words = (0..pages.0).map(|_| word()).collect();
         Ok(Self {
-            id,
+            id: MemoryId(id),
             reservation,
             words,
             seats: Arc::new(Seats::new()),
         })
+    }
+
+    /// Which memory this is.
+    #[must_use]
+    pub const fn id(&self) -> MemoryId {
+        self.id
     }
 
     /// Frames in the memory.
@@ -125,16 +136,7 @@ impl FrameMemory {
     ///
     /// When the frame is not free: its allocator handed it out twice.
     pub fn claim(&self, pfn: Pfn) -> Frame {
-        let word = &self.words[pfn.index()];
-        // Acquire. Pairs with: the release store of `surrender`, so that the last owner's writes
-        // are over. The failure value is only shown.
-        let claimed =
-            word.tag
-                .compare_exchange(TAG_FREE, TAG_OWNED, Ordering::Acquire, Ordering::Relaxed);
-        assert!(
-            claimed.is_ok(),
-            "{pfn} claimed while its tag is {claimed:?}"
-        );
+        self.take_free(pfn);
         Frame {
             pfn,
             memory: self.id,
@@ -148,10 +150,7 @@ impl FrameMemory {
     /// When the frame is of another memory.
     pub fn surrender(&self, frame: Frame) -> Pfn {
         let pfn = self.redeem(frame);
-        // Release. Pairs with: the acquire of `claim`.
-        self.words[pfn.index()]
-            .tag
-            .store(TAG_FREE, Ordering::Release);
+        self.put_free(pfn);
         pfn
     }
 
@@ -361,6 +360,28 @@ impl FrameMemory {
         Pages(self.words.iter().filter(is_free).count() as u64)
     }
 
+    /// Takes the right to a free frame out of its word.
+    pub(super) fn take_free(&self, pfn: Pfn) {
+        let word = &self.words[pfn.index()];
+        // Acquire. Pairs with: the release store of `put_free`, so that the last owner's writes
+        // are over. The failure value is only shown.
+        let claimed =
+            word.tag
+                .compare_exchange(TAG_FREE, TAG_OWNED, Ordering::Acquire, Ordering::Relaxed);
+        assert!(
+            claimed.is_ok(),
+            "{pfn} claimed while its tag is {claimed:?}"
+        );
+    }
+
+    /// Puts the right to an owned frame, whose token has ended, into its word.
+    pub(super) fn put_free(&self, pfn: Pfn) {
+        // Release. Pairs with: the acquire of `take_free`.
+        self.words[pfn.index()]
+            .tag
+            .store(TAG_FREE, Ordering::Release);
+    }
+
     /// Ends a token's life: its right passes into the frame's word.
     fn redeem(&self, frame: Frame) -> Pfn {
         assert_eq!(frame.memory, self.id, "{} is of another memory", frame.pfn);
@@ -394,6 +415,39 @@ impl Frame {
     #[must_use]
     pub const fn pfn(&self) -> Pfn {
         self.pfn
+    }
+}
+
+impl Frame {
+    /// The token of a frame.
+    ///
+    /// # Safety
+    ///
+    /// The frame of `memory` is owned, and there is no other token of it.
+    pub(super) const unsafe fn owned(pfn: Pfn, memory: MemoryId) -> Self {
+        Self { pfn, memory }
+    }
+}
+
+impl Token for Frame {
+    type Home = MemoryId;
+
+    #[inline]
+    fn into_raw(self, home: MemoryId) -> u32 {
+        assert_eq!(self.memory, home, "{} is of another memory", self.pfn);
+        let pfn = self.pfn;
+        std::mem::forget(self);
+        pfn.0
+    }
+
+    /// # Safety
+    ///
+    /// As [`Token::from_raw`].
+    #[inline]
+    unsafe fn from_raw(raw: u32, home: MemoryId) -> Self {
+        // SAFETY: the caller says that the number is a frame's whose token became that number: it is
+        // owned, and this is its token again.
+        unsafe { Self::owned(Pfn(raw), home) }
     }
 }
 

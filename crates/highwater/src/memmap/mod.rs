@@ -4,7 +4,8 @@
 //!   page (or by 2 MiB, where it gives huge pages), released on request.
 //! - [`FrameMemory`] cuts a reservation into frames and keeps one rule about their bytes: at any
 //!   moment a frame is *free* (nobody may look), *owned* (the holder of its [`Frame`] token alone
-//!   reads and writes), or *published* under a tag (anybody may read, nobody may write).
+//!   reads and writes), or *published* under a tag (anybody may read, nobody may write). A [`Block`] is
+//!   the right to 2^order neighbouring frames at once.
 //! - [`Reader`] borrows the bytes of published frames without a store to shared memory; before a
 //!   published frame is owned again, [`FrameMemory::retract`] waits for nobody: it tells which
 //!   frames are still borrowed.
@@ -12,15 +13,19 @@
 //! The layers above move tokens and numbers only; this module and `percpu` hold all `unsafe` code.
 
 mod barrier;
+mod block;
 mod borrow;
 mod frames;
 mod reservation;
+mod token;
 
 #[cfg(all(test, loom))]
 mod loom;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+pub use block::Block;
 pub use borrow::{Pinned, Reader, Seat};
-pub use frames::{Frame, FrameMemory, Retracted};
+pub use frames::{Frame, FrameMemory, MemoryId, Retracted};
 pub use reservation::{MapError, Reservation};
+pub(crate) use token::Token;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::units::{PAGE_SIZE, Pages, Pfn};
+use crate::units::{Order, PAGE_SIZE, Pages, Pfn};
 
 const TAG: u64 = 77;
 
@@ -234,4 +234,50 @@ fn a_page_counts_once_however_often_one_reader_reads_it() {
         assert_eq!(retract(&memory, &pfns).borrowed.len(), 16);
     }
     assert_eq!(surrender_all(&memory, retract(&memory, &pfns)), 16);
+}
+
+#[test]
+fn a_block_is_one_right_to_its_frames() {
+    // Goal: a block's frames are owned together, written as one slice, and free again together or one by
+    // one. Method: every order that fits, at the memory's end.
+    let memory = FrameMemory::new(Pages(1 << 10)).unwrap();
+    for order in (0..=10).map(|order| Order::new(order).unwrap()) {
+        let size = u32::try_from(order.pages().0).unwrap();
+        let first = Pfn(1024 - size);
+        let mut block = memory.claim_block(first, order);
+        assert_eq!(memory.count_free(), Pages(1024) - order.pages());
+        memory.block_bytes_mut(&mut block).fill(order.get());
+        assert_eq!(memory.block_bytes(&block).len(), PAGE_SIZE << order.get());
+        assert_eq!(memory.surrender_block(block), (first, order));
+        assert_eq!(memory.count_free(), Pages(1024));
+
+        let mut frames = Vec::new();
+        memory.claim_block(first, order).split(&mut frames);
+        assert!(frames.iter().map(Frame::pfn).eq((first.0..1024).map(Pfn)));
+        assert_eq!(memory.bytes(&frames[0]), &[order.get(); PAGE_SIZE]);
+        let mut pfns = Vec::new();
+        memory.surrender_all(&mut frames, &mut pfns);
+        memory.claim_all(&pfns, &mut frames);
+        assert_eq!(memory.count_free(), Pages(1024) - order.pages());
+        memory.surrender_all(&mut frames, &mut pfns);
+    }
+}
+
+#[test]
+fn impossible_blocks_panic() {
+    // Goal: no right to what is not there, not aligned, or not free. Method: each, and what is free
+    // afterwards is what was.
+    let memory = FrameMemory::new(Pages(20)).unwrap();
+    let order = Order::new(2).unwrap();
+    let held = memory.claim(Pfn(7));
+    for first in [2, 4, 20, u32::MAX - 3] {
+        let claim = std::panic::AssertUnwindSafe(|| memory.claim_block(Pfn(first), order).pfn());
+        assert!(std::panic::catch_unwind(claim).is_err(), "{first}");
+    }
+    let other = FrameMemory::new(Pages(20)).unwrap();
+    let block = other.claim_block(Pfn(4), order);
+    let foreign = std::panic::AssertUnwindSafe(|| memory.block_bytes(&block).len());
+    assert!(std::panic::catch_unwind(foreign).is_err());
+    other.surrender_block(block);
+    memory.surrender(held);
 }

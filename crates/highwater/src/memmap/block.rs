@@ -1,0 +1,155 @@
+//! Rights to aligned blocks of frames, and to many frames at once.
+
+use std::fmt;
+
+use super::frames::{Frame, FrameMemory, MemoryId};
+use crate::units::{Order, PAGE_SIZE, Pfn};
+
+/// The exclusive right to the bytes of 2^order neighbouring frames. Must be surrendered or split, never
+/// dropped.
+#[must_use = "a block that is dropped is lost"]
+pub struct Block {
+    first: Pfn,
+    order: Order,
+    memory: MemoryId,
+}
+
+impl FrameMemory {
+    /// Makes the free frames of a block owned, all of them by one token.
+    ///
+    /// # Panics
+    ///
+    /// When `first` is not a multiple of the block's size, the block reaches beyond the memory, or one
+    /// of its frames is not free: its allocator handed it out twice.
+    pub fn claim_block(&self, first: Pfn, order: Order) -> Block {
+        let size = size_of_block(order);
+        let end = u64::from(first.0) + u64::from(size);
+        assert!(
+            first.0.is_multiple_of(size) && end <= self.pages().0,
+            "no block of order {} begins at {first}",
+            order.get()
+        );
+        for pfn in first.0..first.0 + size {
+            self.take_free(Pfn(pfn));
+        }
+        Block {
+            first,
+            order,
+            memory: self.id,
+        }
+    }
+
+    /// Makes the frames of a block free, for their allocator to hand out again.
+    ///
+    /// # Panics
+    ///
+    /// When the block is of another memory.
+    pub fn surrender_block(&self, block: Block) -> (Pfn, Order) {
+        self.check_block(&block);
+        let (first, order) = (block.first, block.order);
+        std::mem::forget(block);
+        for pfn in first.0..first.0 + size_of_block(order) {
+            self.put_free(Pfn(pfn));
+        }
+        (first, order)
+    }
+
+    /// The bytes of a block.
+    ///
+    /// # Panics
+    ///
+    /// When the block is of another memory.
+    #[must_use]
+    pub fn block_bytes<'a>(&'a self, block: &'a Block) -> &'a [u8] {
+        self.check_block(block);
+        let bytes = self.reservation.frame_ptr(block.first);
+        // SAFETY: the block lies in the reservation, which `self` keeps mapped; its only token is
+        // borrowed for as long as the bytes are, so nobody can write them.
+        unsafe { std::slice::from_raw_parts(bytes.as_ptr(), block.len()) }
+    }
+
+    /// The bytes of a block, to write.
+    ///
+    /// # Panics
+    ///
+    /// When the block is of another memory.
+    #[must_use]
+    pub fn block_bytes_mut<'a>(&'a self, block: &'a mut Block) -> &'a mut [u8] {
+        self.check_block(block);
+        let bytes = self.reservation.frame_ptr(block.first);
+        // SAFETY: the block lies in the reservation, which `self` keeps mapped; its only token is
+        // borrowed exclusively for as long as the bytes are.
+        unsafe { std::slice::from_raw_parts_mut(bytes.as_ptr(), block.len()) }
+    }
+
+    /// As [`claim`](Self::claim) for each of `pfns`; the frames are put at the end of `frames`.
+    ///
+    /// # Panics
+    ///
+    /// As [`claim`](Self::claim).
+    pub fn claim_all(&self, pfns: &[Pfn], frames: &mut Vec<Frame>) {
+        frames.extend(pfns.iter().map(|&pfn| self.claim(pfn)));
+    }
+
+    /// As [`surrender`](Self::surrender) for each of `frames`, which is empty afterwards; the numbers are
+    /// put at the end of `pfns`.
+    ///
+    /// # Panics
+    ///
+    /// As [`surrender`](Self::surrender).
+    pub fn surrender_all(&self, frames: &mut Vec<Frame>, pfns: &mut Vec<Pfn>) {
+        pfns.extend(frames.drain(..).map(|frame| self.surrender(frame)));
+    }
+
+    fn check_block(&self, block: &Block) {
+        assert_eq!(block.memory, self.id, "{block:?} is of another memory");
+    }
+}
+
+impl Block {
+    /// Number of the block's first frame.
+    #[must_use]
+    pub const fn pfn(&self) -> Pfn {
+        self.first
+    }
+
+    /// The block's order.
+    #[must_use]
+    pub const fn order(&self) -> Order {
+        self.order
+    }
+
+    /// Splits the block into its frames, which are put at the end of `frames`, lowest first.
+    pub fn split(self, frames: &mut Vec<Frame>) {
+        let pfns = self.first.0..self.first.0 + size_of_block(self.order);
+        // SAFETY: the block is the only right to these frames, and it ends here.
+        let frame = |pfn| unsafe { Frame::owned(Pfn(pfn), self.memory) };
+        frames.extend(pfns.map(frame));
+        std::mem::forget(self);
+    }
+
+    fn len(&self) -> usize {
+        PAGE_SIZE << self.order.get()
+    }
+}
+
+/// Frames in a block.
+fn size_of_block(order: Order) -> u32 {
+    1 << order.get()
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Block({}, order {})", self.first, self.order.get())
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // As for a frame: nothing unsound happens, but its frames are lost.
+        debug_assert!(
+            std::thread::panicking(),
+            "{self:?} dropped: surrender or split it"
+        );
+    }
+}

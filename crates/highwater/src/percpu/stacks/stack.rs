@@ -1,0 +1,207 @@
+//! One CPU's stack: a ring of numbers, and one line that says what is in it.
+
+use std::ptr::NonNull;
+
+use super::header::Header;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::units::CpuId;
+
+/// A stack of numbers. The hot end is pushed to and popped from; the oldest number is at the other end.
+///
+/// ```text
+/// ring    . . . [oldest ... hottest] . . .      bottom is the place of the oldest, modulo the ring
+/// ```
+#[repr(C, align(128))]
+pub(in crate::percpu) struct Stack {
+    /// Written by: pushes and pops (Release), the holder of the lock. Read by: the same, and whoever asks
+    /// how many there are. Publishes: the numbers in the ring.
+    header: AtomicU64,
+    /// The CPU that pushes and pops by sequences; above it the gate, up while the lock is held.
+    /// Written by: the holder of the lock. Read by: sequences. Publishes: what was done under the lock.
+    station: AtomicU64,
+    ring: Ring,
+    /// Place of the oldest number. Written by: the holder of the lock. Read by: the same, sequences.
+    /// Publishes: nothing, as it changes under the lock only.
+    bottom: AtomicU32,
+    /// A push that finds this many does not happen; at most what the ring holds. Written by: anybody, at
+    /// any time (relaxed). Read by: pushes. Publishes: nothing.
+    limit: AtomicU32,
+    /// The longest run that pushes make. As `limit`; 16 bits.
+    run_max: AtomicU32,
+}
+
+/// Places for as many numbers as fit. Nothing is read from it that was not written before.
+#[repr(C)]
+struct Ring {
+    first: NonNull<AtomicU32>,
+    /// One less than the places, which are a power of two.
+    mask: u32,
+}
+
+// SAFETY: a ring is memory that it alone frees; its places are atomics.
+unsafe impl Send for Ring {}
+// SAFETY: as above.
+unsafe impl Sync for Ring {}
+
+impl Stack {
+    pub(super) fn new(cpu: CpuId, capacity: u32) -> Self {
+        Self {
+            header: AtomicU64::new(Header::EMPTY.0),
+            station: AtomicU64::new(u64::from(cpu.0)),
+            ring: Ring::new(capacity),
+            bottom: AtomicU32::new(0),
+            limit: AtomicU32::new(capacity),
+            run_max: AtomicU32::new(0),
+        }
+    }
+
+    /// As seen at this moment.
+    #[inline]
+    pub(super) fn header(&self) -> Header {
+        // Relaxed: who holds the lock has what others did by the lock; others ask for a number.
+        Header(self.header.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn limit(&self) -> u32 {
+        // Relaxed: see the field.
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Has pushes refused from `limit` numbers on, or when the ring is full.
+    pub(super) fn set_limit(&self, limit: u32) {
+        // Relaxed: see the field.
+        self.limit
+            .store(limit.min(self.capacity()), Ordering::Relaxed);
+    }
+
+    pub(super) fn run_max(&self) -> u16 {
+        // Relaxed: see the field.
+        u16::try_from(self.run_max.load(Ordering::Relaxed)).expect("it has 16 bits")
+    }
+
+    pub(super) fn set_run_max(&self, run_max: u16) {
+        // Relaxed: see the field.
+        self.run_max.store(u32::from(run_max), Ordering::Relaxed);
+    }
+
+    /// Numbers that the ring holds.
+    pub(super) fn capacity(&self) -> u32 {
+        self.ring.mask + 1
+    }
+
+    // What follows is for whoever holds the lock.
+
+    pub(super) fn set_header(&self, header: Header) {
+        // Relaxed: whoever gives the lock back releases it.
+        self.header.store(header.0, Ordering::Relaxed);
+    }
+
+    /// Pushes at the hot end, if there are fewer than `limit`; steps the header as a sequence does.
+    pub(super) fn push(&self, raw: u32, limit: u32) -> bool {
+        let header = self.header();
+        if header.len() >= limit {
+            return false;
+        }
+        self.place(header.len()).store(raw, Ordering::Relaxed);
+        self.set_header(header.pushed(self.run_max()));
+        true
+    }
+
+    /// Pops from the hot end; steps the header as a sequence does.
+    pub(super) fn pop(&self) -> Option<u32> {
+        let header = self.header();
+        let below = header.len().checked_sub(1)?;
+        let raw = self.place(below).load(Ordering::Relaxed);
+        self.set_header(header.popped());
+        Some(raw)
+    }
+
+    /// Puts numbers at the hot end.
+    ///
+    /// # Panics
+    ///
+    /// When there is no room for them; the stack then is as before.
+    pub(super) fn extend(&self, raws: impl Iterator<Item = u32>) {
+        let header = self.header();
+        let mut len = header.len();
+        for raw in raws {
+            assert!(
+                len < self.capacity(),
+                "no room in the ring for more than {len}"
+            );
+            self.place(len).store(raw, Ordering::Relaxed);
+            len += 1;
+        }
+        self.set_header(header.with_len(len));
+    }
+
+    /// Takes the oldest `count` numbers out, or all; oldest first.
+    pub(super) fn take_oldest(&self, count: u32, take: impl FnMut(u32)) -> u32 {
+        let header = self.header();
+        let count = count.min(header.len());
+        // They are out first: if `take` unwinds, the others are lost and nothing is there twice.
+        let bottom = self.bottom.load(Ordering::Relaxed);
+        let above = bottom.wrapping_add(count);
+        self.bottom.store(above, Ordering::Relaxed);
+        self.set_header(header.with_len(header.len() - count));
+        let places = (0..count).map(|at| self.ring.place(bottom.wrapping_add(at)));
+        places
+            .map(|place| place.load(Ordering::Relaxed))
+            .for_each(take);
+        count
+    }
+
+    /// Place number `at`, counted from the oldest number.
+    #[inline]
+    fn place(&self, at: u32) -> &AtomicU32 {
+        // Relaxed, as every other access under the lock: it has what was done before by the lock.
+        let bottom = self.bottom.load(Ordering::Relaxed);
+        self.ring.place(bottom.wrapping_add(at))
+    }
+}
+
+impl Ring {
+    /// # Panics
+    ///
+    /// When the capacity is no power of two.
+    fn new(capacity: u32) -> Self {
+        assert!(
+            capacity.is_power_of_two(),
+            "a ring of {capacity} places, which is no power of two"
+        );
+        let places = Box::into_raw(zeroed(capacity as usize));
+        Self {
+            first: NonNull::new(places.cast()).expect("a box is somewhere"),
+            mask: capacity - 1,
+        }
+    }
+
+    #[inline]
+    fn place(&self, at: u32) -> &AtomicU32 {
+        // SAFETY: masked, it is below the number of places, which are one allocation.
+        let place = unsafe { self.first.add((at & self.mask) as usize) };
+        // SAFETY: as above; the place is initialized, and lives as long as the ring.
+        unsafe { place.as_ref() }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        let places = NonNull::slice_from_raw_parts(self.first, self.mask as usize + 1);
+        // SAFETY: `new` made it from a box of this many places, and nobody has it any more.
+        drop(unsafe { Box::from_raw(places.as_ptr()) });
+    }
+}
+
+/// Zeroes that the system commits as they are written, where there are enough of them.
+#[cfg(not(loom))]
+fn zeroed(count: usize) -> Box<[AtomicU32]> {
+    let places = Box::new_zeroed_slice(count);
+    // SAFETY: an atomic number may be any bits, zeroes too.
+    unsafe { places.assume_init() }
+}
+
+#[cfg(loom)]
+fn zeroed(count: usize) -> Box<[AtomicU32]> {
+    (0..count).map(|_| AtomicU32::new(0)).collect()
+}

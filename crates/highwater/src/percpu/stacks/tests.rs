@@ -1,0 +1,229 @@
+//! Stacks against a model, and under threads: no token is lost, and none is there twice.
+
+use std::collections::VecDeque;
+
+use super::*;
+use crate::memmap::FrameMemory;
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::sync::{Rank, thread};
+use crate::units::{Pages, Pfn};
+
+static LOCK: LockClass = LockClass::new("tested stacks", Rank::Pcp);
+
+/// A token that cannot be made by others: its number, and the number that its home adds.
+#[derive(Debug, PartialEq, Eq)]
+struct Coin(u32);
+
+impl Token for Coin {
+    type Home = u32;
+
+    fn into_raw(self, home: u32) -> u32 {
+        self.0 + home
+    }
+
+    /// # Safety
+    ///
+    /// As [`Token::from_raw`]; nothing unsound can be done with a coin.
+    unsafe fn from_raw(raw: u32, home: u32) -> Self {
+        Self(raw - home)
+    }
+}
+
+const HOME: u32 = 1_000_000;
+
+fn stacks_of(regime: Regime, nr_cpus: usize, capacity: u32) -> Stacks<Coin, u32> {
+    Stacks::new(regime, nr_cpus, HOME, capacity, &LOCK, |cpu| cpu.0)
+}
+
+/// What one stack should be.
+#[derive(Default)]
+struct Model {
+    coins: VecDeque<u32>,
+    run: u16,
+    grow: u8,
+    limit: usize,
+    run_max: u16,
+}
+
+impl Model {
+    fn pop(&mut self) -> Option<Coin> {
+        let coin = self.coins.pop_back().map(Coin)?;
+        self.run /= 2;
+        Some(coin)
+    }
+
+    fn push(&mut self, coin: u32, limit: usize) -> bool {
+        let is_pushed = self.coins.len() < limit;
+        if is_pushed {
+            self.coins.push_back(coin);
+            self.run += u16::from(self.run < self.run_max);
+            self.grow /= 2;
+        }
+        is_pushed
+    }
+
+    fn check(&self, header: Header) {
+        assert_eq!(header.len() as usize, self.coins.len());
+        assert_eq!((header.run(), header.grow()), (self.run, self.grow));
+    }
+}
+
+const CAPACITY: u32 = 16;
+
+/// One step on the stack of `cpu`, which is the model `model`.
+fn step(random: &mut fastrand::Rng, stacks: &Stacks<Coin, u32>, cpu: CpuId, model: &mut Model) {
+    let coin = random.u32(..1000);
+    match random.u8(..10) {
+        0..3 => assert_eq!(stacks.pop_on(cpu), model.pop()),
+        3..6 => {
+            let pushed = stacks.push_on(cpu, Coin(coin));
+            let is_pushed = model.push(coin, model.limit);
+            assert_eq!(pushed, if is_pushed { Ok(()) } else { Err(Coin(coin)) });
+        }
+        6 => {
+            let mut locked = stacks.try_lock_on(cpu).expect("nobody holds it");
+            assert_eq!((*locked, locked.cpu()), (cpu.0, cpu));
+            assert!(stacks.try_lock_on(cpu).is_none(), "it is held");
+            assert_eq!(stacks.pop_on(cpu), None);
+            assert_eq!(stacks.push_on(cpu, Coin(coin)), Err(Coin(coin)));
+            (model.run, model.grow) = (random.u16(..), random.u8(..));
+            locked.set_run(model.run);
+            locked.set_grow(model.grow);
+            (model.limit, model.run_max) = (random.usize(..20), random.u16(..));
+            let limit = u32::try_from(model.limit).expect("a small number");
+            locked.set_limits(limit, model.run_max);
+            model.limit = model.limit.min(CAPACITY as usize);
+            assert_eq!(locked.limit() as usize, model.limit);
+        }
+        7 => {
+            let mut locked = stacks.lock_on(cpu);
+            let is_pushed = model.push(coin, CAPACITY as usize);
+            assert_eq!(locked.push(Coin(coin)).is_ok(), is_pushed);
+            assert_eq!(locked.pop(), model.pop());
+        }
+        8 => {
+            let more: Vec<u32> = (0..random.u32(..10)).collect();
+            let mut coins: Vec<Coin> = more.iter().copied().map(Coin).collect();
+            let count = stacks.lock_on(cpu).push_all(&mut coins) as usize;
+            assert_eq!(count, more.len().min(CAPACITY as usize - model.coins.len()));
+            assert_eq!(coins.len(), more.len() - count);
+            model.coins.extend(&more[..count]);
+        }
+        _ => {
+            let (count, mut out) = (random.u32(..6), vec![Coin(7)]);
+            let taken = stacks.lock_on(cpu).take_oldest(count, &mut out) as usize;
+            assert_eq!(taken, model.coins.len().min(count as usize));
+            let oldest: Vec<Coin> = model.coins.drain(..taken).map(Coin).collect();
+            assert_eq!(out[1..], oldest);
+        }
+    }
+    model.check(stacks.probe(cpu));
+}
+
+// Goal: each operation does what it says, and nothing to other stacks. Method: random operations on
+// small stacks, which run full and empty, against queues.
+#[test]
+fn stacks_do_as_the_model() {
+    let mut random = crate::seed::rng(11);
+    let stacks = stacks_of(Regime::Atomic, 3, CAPACITY);
+    assert_eq!(
+        (stacks.regime(), stacks.capacity()),
+        (Regime::Atomic, CAPACITY)
+    );
+    assert_eq!(
+        stacks.try_lock().map(|locked| locked.cpu()),
+        Some(stacks.here())
+    );
+    let mut models: Vec<Model> = stacks.cpus().map(|_| Model::default()).collect();
+    for model in &mut models {
+        model.limit = CAPACITY as usize;
+    }
+    for _ in 0..30_000 {
+        let cpu = random.usize(..models.len());
+        step(
+            &mut random,
+            &stacks,
+            CpuId::from_index(cpu),
+            &mut models[cpu],
+        );
+        if random.u16(..) < 50 {
+            stacks.refuse_pushes();
+            models.iter_mut().for_each(|model| model.limit = 0);
+        }
+    }
+}
+
+// Goal: a token that comes out went in once, whatever the threads do. Method: each of many tokens is in one
+// place; threads push, pop, and drain, and whoever has a token twice finds its mark set.
+#[test]
+fn tokens_are_in_one_place() {
+    const COINS: u32 = 600;
+    const THREADS: u64 = 4;
+    let stacks = stacks_of(Regime::Atomic, 2, 256);
+    let is_outside: Vec<AtomicBool> = (0..COINS).map(|_| AtomicBool::new(true)).collect();
+    let put = |coin: &Coin| {
+        let was = is_outside[coin.0 as usize].swap(false, Ordering::Relaxed);
+        assert!(was, "{coin:?} was put in twice");
+    };
+    let got = |coin: &Coin| {
+        let was = is_outside[coin.0 as usize].swap(true, Ordering::Relaxed);
+        assert!(!was, "{coin:?} came out twice");
+    };
+    let nr_outside = AtomicU32::new(0);
+    let seed = crate::seed::seed(3);
+    thread::scope(|scope| {
+        for index in 0..THREADS {
+            let (stacks, nr_outside) = (&stacks, &nr_outside);
+            scope.spawn(move || {
+                let mut random = fastrand::Rng::with_seed(seed + index);
+                let first = u32::try_from(index).expect("a small number");
+                let mut coins: Vec<Coin> = (first..COINS).step_by(4).map(Coin).collect();
+                for _ in 0..20_000 {
+                    let cpu = CpuId(random.u32(..2));
+                    match random.u8(..16) {
+                        0 => {
+                            let locked = stacks.try_lock_on(cpu);
+                            let before = coins.len();
+                            locked.map(|mut locked| locked.take_oldest(20, &mut coins));
+                            coins[before..].iter().for_each(got);
+                        }
+                        1..9 => {
+                            let Some(coin) = coins.pop() else { continue };
+                            put(&coin);
+                            if let Err(coin) = stacks.push_on(cpu, coin) {
+                                got(&coin);
+                                coins.insert(0, coin);
+                            }
+                        }
+                        _ => {
+                            let coin = stacks.pop_on(cpu);
+                            coin.iter().for_each(got);
+                            coins.extend(coin);
+                        }
+                    }
+                }
+                let nr_coins = u32::try_from(coins.len()).expect("a small number");
+                nr_outside.fetch_add(nr_coins, Ordering::Relaxed);
+            });
+        }
+    });
+    let inside: u32 = stacks.cpus().map(|cpu| stacks.probe(cpu).len()).sum();
+    assert_eq!(inside + nr_outside.into_inner(), COINS);
+}
+
+// Goal: frames are tokens, of one memory. Method: the same frame in and out, and one of another memory.
+#[test]
+fn frames_keep_their_right_in_a_stack() {
+    let memories = [(); 2].map(|()| FrameMemory::new(Pages(4)).unwrap());
+    let home = memories[0].id();
+    let stacks = Stacks::new(Regime::Atomic, 1, home, 4, &LOCK, |_| ());
+    stacks.push(memories[0].claim(Pfn(3))).unwrap();
+    assert_eq!(memories[0].count_free(), Pages(3), "owned by the stack");
+    let mut frame = stacks.pop().unwrap();
+    memories[0].bytes_mut(&mut frame)[0] = 1;
+    memories[0].surrender(frame);
+    let foreign = memories[1].claim(Pfn(3));
+    let push = std::panic::AssertUnwindSafe(|| stacks.push(foreign).is_ok());
+    assert!(std::panic::catch_unwind(push).is_err());
+    assert_eq!(stacks.probe(CpuId(0)).len(), 0);
+}
