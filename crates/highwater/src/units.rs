@@ -216,6 +216,11 @@ impl Order {
         }
     }
 
+    /// Every order, lowest first.
+    pub fn all() -> impl DoubleEndedIterator<Item = Self> {
+        (0..=Self::MAX.0).map(Self)
+    }
+
     /// The raw exponent.
     #[must_use]
     pub const fn get(self) -> u8 {

@@ -18,10 +18,9 @@
 //! pool, because no interrupt handler draws on the reserve here, and a small cache must not be
 //! eaten by what is kept back; frames of a list are freed oldest first.
 
-mod buddy;
+mod backend;
 mod pcp;
 mod watermarks;
-mod zone;
 
 #[cfg(all(test, loom))]
 mod loom;
@@ -33,19 +32,20 @@ use std::fmt;
 use crossbeam_utils::CachePadded;
 use thiserror::Error;
 
+pub use backend::{BackendKind, ParseBackendError};
 pub use pcp::PcpSizes;
 pub use watermarks::Watermarks;
 
 use crate::memmap::{Frame, FrameMemory};
 use crate::sync::{Arc, LockEvents, StatCell};
-use crate::units::{CpuId, Pages, Pfn};
+use crate::units::{CpuId, Order, Pages, Pfn};
+use backend::{Backend, Wait};
 use pcp::PcpList;
-use zone::Zone;
 
 /// Frames of one [`FrameMemory`], handed out one by one.
 pub struct FramePool {
     memory: Arc<FrameMemory>,
-    zones: Box<[Zone]>,
+    backend: Box<dyn Backend>,
     lists: Box<[CachePadded<PcpList>]>,
     watermarks: Watermarks,
     /// Most frames that were outside the zones at once.
@@ -115,15 +115,15 @@ impl FramePool {
         );
         assert!(nr_cpus > 0, "a pool for no CPUs");
         let watermarks = Watermarks::for_managed(managed);
-        let bound = |zone: u32| {
-            let bound = u64::from(zone) * u64::from(nr_frames) / u64::from(nr_zones);
-            u32::try_from(bound).expect("a bound within the frames")
+        let kind = match nr_zones {
+            1 => BackendKind::SingleLock,
+            shards => BackendKind::Sharded {
+                shards: shards.min(BackendKind::SHARDS_MAX),
+            },
         };
-        let floor = Pages(watermarks.min.0 / u64::from(nr_zones));
-        let zone = |zone| Zone::new(bound(zone)..bound(zone + 1), floor);
         let sizes = PcpSizes::for_managed(managed, watermarks.low, nr_cpus);
         Self {
-            zones: (0..nr_zones).map(zone).collect(),
+            backend: kind.build(nr_frames),
             lists: (0..nr_cpus)
                 .map(|_| CachePadded::new(PcpList::new(sizes)))
                 .collect(),
@@ -175,9 +175,9 @@ impl FramePool {
             Some(mut list) => {
                 list.push(pfn);
                 // Both locks, list outside: the batch leaves the list as it enters the zone.
-                list.drain_above_high(|pfn| self.zone_of(pfn).free(pfn));
+                list.drain_above_high(|pfn| self.free_one(pfn));
             }
-            None => self.zone_of(pfn).free(pfn),
+            None => self.free_one(pfn),
         }
     }
 
@@ -186,19 +186,30 @@ impl FramePool {
         let drained = self
             .lists
             .iter()
-            .map(|list| list.drain(|pfn| self.zone_of(pfn).free(pfn)));
+            .map(|list| list.drain(|pfn| self.free_one(pfn)));
         drained.sum()
     }
 
     /// Moves every frame of one CPU's list into its zone.
     pub fn drain(&self, cpu: CpuId) -> Pages {
-        self.list(cpu).drain(|pfn| self.zone_of(pfn).free(pfn))
+        self.list(cpu).drain(|pfn| self.free_one(pfn))
     }
 
     /// Frames in the zones at this moment.
     #[must_use]
     pub fn nr_free(&self) -> Pages {
-        self.zones.iter().map(Zone::nr_free).sum()
+        self.backend.nr_free()
+    }
+
+    /// How many blocks of `order` the zones could hand out now: frames in per-CPU lists keep theirs
+    /// from being whole.
+    ///
+    /// # Cost
+    ///
+    /// Every zone's lock, one after the other.
+    #[must_use]
+    pub fn nr_free_blocks(&self, order: Order) -> u64 {
+        self.backend.nr_free_blocks(order)
     }
 
     /// The pool's watermarks.
@@ -236,7 +247,7 @@ impl FramePool {
     /// Contention of the pool's lock classes so far.
     #[must_use]
     pub fn lock_events() -> [LockEvents; 2] {
-        [pcp::PCP_LOCK.events(), zone::ZONE_LOCK.events()]
+        [pcp::PCP_LOCK.events(), backend::ZONE_LOCK.events()]
     }
 
     /// Recounts everything that conservation is made of. For quiescent moments: it locks one part
@@ -247,9 +258,10 @@ impl FramePool {
     /// When a frame is lost, is in two places, or a zone holds two buddies that it should have
     /// merged.
     pub fn check_invariants(&self) {
-        for zone in &self.zones {
-            zone.check_invariants();
-        }
+        self.backend.check_invariants();
+        let runs = self.backend.free_runs().into_iter();
+        let in_runs: Pages = runs.map(|(_, order)| order.pages()).sum();
+        assert_eq!(in_runs, self.nr_free(), "free blocks and the free total");
         let counts = self.counts();
         let free = self.memory.count_free();
         assert_eq!(
@@ -263,17 +275,19 @@ impl FramePool {
         );
     }
 
-    /// Moves up to `count` frames from the zones to `take`, nearest zone first.
+    /// Moves up to `count` frames from the back end to `take`.
     fn refill(&self, cpu: CpuId, reserve: Reserve, count: usize, mut take: impl FnMut(Pfn)) {
-        let nr_zones = self.zones.len();
-        let mut wanted = count.max(1);
-        for step in 0..nr_zones {
-            let zone = &self.zones[(cpu.index() + step) % nr_zones];
-            wanted -= zone.alloc_bulk(wanted, reserve, &mut take);
-            if wanted == 0 {
-                break;
-            }
-        }
+        let floor = match reserve {
+            Reserve::Keep => self.watermarks.min,
+            Reserve::Use => Pages::ZERO,
+        };
+        // No batch is longer (`PcpSizes`).
+        let mut frames = [Pfn(0); 64];
+        let wanted = &mut frames[..count.clamp(1, 64)];
+        let taken = self
+            .backend
+            .alloc_bulk(cpu, Order::ZERO, floor, Wait::Allowed, wanted);
+        frames[..taken].iter().for_each(|&pfn| take(pfn));
         self.peak_outside
             .raise(self.managed().saturating_sub(self.nr_free()).0);
     }
@@ -283,9 +297,9 @@ impl FramePool {
         &self.lists[cpu.index() % self.lists.len()]
     }
 
-    fn zone_of(&self, pfn: Pfn) -> &Zone {
-        let after = self.zones.partition_point(|zone| zone.end() <= pfn);
-        &self.zones[after]
+    fn free_one(&self, pfn: Pfn) {
+        self.backend
+            .free_bulk(CpuId(0), Order::ZERO, Wait::Allowed, &mut [pfn]);
     }
 
     fn pressure(&self) -> Pressure {

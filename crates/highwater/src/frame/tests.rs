@@ -1,10 +1,6 @@
-//! The buddy against a bitmap, and the pool's conservation under random use.
+//! The pool's conservation under random use.
 
-use std::collections::BTreeSet;
-
-use super::buddy::Buddy;
 use super::*;
-use crate::units::Order;
 
 fn pool(pages: u64, nr_cpus: usize, nr_zones: u32) -> FramePool {
     FramePool::new(
@@ -12,61 +8,6 @@ fn pool(pages: u64, nr_cpus: usize, nr_zones: u32) -> FramePool {
         nr_cpus,
         nr_zones,
     )
-}
-
-#[test]
-fn buddy_agrees_with_a_bitmap() {
-    // Goal: no frame is handed out twice or lost, whatever is split and merged. Method: random
-    // blocks of random orders on a range that starts and ends off alignment, against a bitmap.
-    let mut rng = crate::seed::rng(1);
-    let range = 5..3000_u32;
-    let mut buddy = Buddy::new(range.clone());
-    let all_free = buddy.free_blocks();
-    let mut taken = BTreeSet::new();
-    let mut blocks = Vec::new();
-    for step in 0..20_000 {
-        if rng.u8(..) < 130 {
-            let order = Order::new(rng.u8(0..=3) * rng.u8(0..=3)).unwrap();
-            let fits = (range.start..range.end)
-                .filter(|pfn| pfn.is_multiple_of(1 << order.get()))
-                .any(|pfn| {
-                    (pfn..pfn + (1 << order.get()))
-                        .all(|f| range.contains(&f) && !taken.contains(&f))
-                });
-            match buddy.alloc(order) {
-                Some(pfn) => {
-                    for frame in pfn.0..pfn.0 + (1 << order.get()) {
-                        assert!(range.contains(&frame) && taken.insert(frame), "step {step}");
-                    }
-                    blocks.push((pfn, order));
-                }
-                None => assert!(!fits, "step {step}: a block of {order:?} was there"),
-            }
-        } else if !blocks.is_empty() {
-            let (pfn, order) = blocks.swap_remove(rng.usize(..blocks.len()));
-            (pfn.0..pfn.0 + (1 << order.get())).for_each(|frame| assert!(taken.remove(&frame)));
-            buddy.free(pfn, order);
-        }
-        assert_eq!(buddy.nr_free(), Pages((range.len() - taken.len()) as u64));
-        if step % 64 == 0 {
-            buddy.check_invariants();
-        }
-    }
-    for (pfn, order) in blocks {
-        buddy.free(pfn, order);
-    }
-    assert_eq!(
-        buddy.free_blocks(),
-        all_free,
-        "splitting and merging cancel"
-    );
-}
-
-#[test]
-#[should_panic(expected = "freed twice")]
-fn freeing_a_free_block_panics() {
-    let mut buddy = Buddy::new(0..8);
-    buddy.free(Pfn(0), Order::new(3).unwrap());
 }
 
 #[test]

@@ -98,6 +98,7 @@ impl Buddy {
             self.frames
         );
         assert_eq!(self.link(block).order, NOT_HEAD, "{pfn} freed twice");
+        debug_assert!(!self.is_free(block), "{pfn} freed twice");
         while order < Order::MAX.get() {
             let buddy = block ^ (1 << order);
             if !self.frames.contains(&buddy) || self.link(buddy).order != order {
@@ -112,6 +113,23 @@ impl Buddy {
 
     pub(super) fn nr_free(&self) -> Pages {
         Pages(self.nr_free)
+    }
+
+    /// How many blocks of `order` all free blocks make.
+    pub(super) fn nr_free_blocks(&self, order: Order) -> u64 {
+        let areas = self.free_area.iter().enumerate();
+        let areas = areas.skip(usize::from(order.get()));
+        areas
+            .map(|(have, area)| u64::from(area.blocks) << (have - usize::from(order.get())))
+            .sum()
+    }
+
+    /// Whether a frame lies in a free block.
+    fn is_free(&self, frame: u32) -> bool {
+        Order::all().any(|order| {
+            let head = frame >> order.get() << order.get();
+            head >= self.frames.start && self.link(head).order == order.get()
+        })
     }
 
     /// Puts a block at the head of its order's list.
@@ -173,9 +191,10 @@ impl Buddy {
     /// # Panics
     ///
     /// When a list and its marks, counts or alignment disagree.
-    pub(super) fn free_blocks(&self) -> Vec<(u32, u8)> {
+    pub(super) fn free_blocks(&self) -> Vec<(Pfn, Order)> {
         let mut blocks = Vec::new();
-        for order in 0..=Order::MAX.get() {
+        for of in Order::all() {
+            let order = of.get();
             let (mut at, mut prev) = (self.area(order).head, NIL);
             let before = blocks.len();
             while at != NIL {
@@ -189,7 +208,7 @@ impl Buddy {
                     at.is_multiple_of(1 << order),
                     "frame {at} heads a block of order {order}"
                 );
-                blocks.push((at, order));
+                blocks.push((Pfn(at), of));
                 (prev, at) = (at, link.next);
             }
             assert_eq!(
@@ -207,10 +226,11 @@ impl Buddy {
     /// When an invariant of the module does not hold.
     pub(super) fn check_invariants(&self) {
         let blocks = self.free_blocks();
-        let frames: u64 = blocks.iter().map(|(_, order)| 1_u64 << order).sum();
-        assert_eq!(frames, self.nr_free, "free blocks and the free total");
+        let frames: Pages = blocks.iter().map(|(_, order)| order.pages()).sum();
+        assert_eq!(frames, self.nr_free(), "free blocks and the free total");
         for pair in blocks.windows(2) {
-            let ((a, a_order), (b, b_order)) = (pair[0], pair[1]);
+            let ((Pfn(a), a_order), (Pfn(b), b_order)) = (pair[0], pair[1]);
+            let (a_order, b_order) = (a_order.get(), b_order.get());
             assert!(
                 a + (1 << a_order) <= b,
                 "free blocks at {a} and {b} overlap"

@@ -1,0 +1,430 @@
+//! One suite for every kind of back end, against a bitmap.
+
+use std::collections::BTreeSet;
+
+use super::buddy::Buddy;
+use super::*;
+use crate::sync::{LockClass, Mutex, Rank};
+
+/// Every kind, in shapes that differ in what a request may run into.
+const KINDS: [BackendKind; 3] = [
+    BackendKind::SingleLock,
+    BackendKind::Sharded { shards: 2 },
+    BackendKind::Sharded { shards: 5 },
+];
+
+const CPU: CpuId = CpuId(0);
+
+fn order(order: u8) -> Order {
+    Order::new(order).expect("an order in range")
+}
+
+fn any_wait(rng: &mut fastrand::Rng) -> Wait {
+    if rng.u8(..) < 60 {
+        Wait::Never
+    } else {
+        Wait::Allowed
+    }
+}
+
+/// Single frames, as many as there are above the floor, up to `count`.
+fn take(backend: &dyn Backend, count: usize, floor: u64) -> Vec<Pfn> {
+    let mut out = vec![Pfn(u32::MAX); count];
+    let taken = backend.alloc_bulk(CPU, Order::ZERO, Pages(floor), Wait::Allowed, &mut out);
+    out.truncate(taken);
+    out
+}
+
+/// Which frames are out, frame by frame.
+struct Oracle {
+    is_taken: Vec<bool>,
+    nr_free: u64,
+}
+
+impl Oracle {
+    fn new(nr_frames: u32) -> Self {
+        Self {
+            is_taken: vec![false; nr_frames as usize],
+            nr_free: u64::from(nr_frames),
+        }
+    }
+
+    fn mark_taken(&mut self, block: Pfn, order: Order) {
+        self.turn::<true>(block, order);
+        self.nr_free -= order.pages().0;
+    }
+
+    fn mark_free(&mut self, block: Pfn, order: Order) {
+        self.turn::<false>(block, order);
+        self.nr_free += order.pages().0;
+    }
+
+    fn turn<const TAKEN: bool>(&mut self, block: Pfn, order: Order) {
+        let size = 1 << order.get();
+        assert!(block.index().is_multiple_of(size), "{block} of {order:?}");
+        let frames = &mut self.is_taken[block.index()..][..size];
+        assert!(!frames.contains(&TAKEN), "{block} of {order:?}: {TAKEN}");
+        frames.fill(TAKEN);
+    }
+
+    fn nr_free_blocks(&self, order: Order) -> u64 {
+        let blocks = self.is_taken.chunks_exact(1 << order.get());
+        blocks.map(|block| u64::from(!block.contains(&true))).sum()
+    }
+
+    /// The largest blocks of free frames, as alignment allows.
+    fn free_runs(&self) -> Vec<(Pfn, Order)> {
+        let mut runs = Vec::new();
+        let mut at = 0;
+        while at < self.is_taken.len() {
+            let is_free = |order: &Order| {
+                let end = at + (1 << order.get());
+                at.is_multiple_of(1 << order.get())
+                    && self
+                        .is_taken
+                        .get(at..end)
+                        .is_some_and(|frames| !frames.contains(&true))
+            };
+            let run = Order::all().rev().find(is_free);
+            runs.extend(run.map(|order| (Pfn::from_index(at), order)));
+            at += run.map_or(1, |order| 1 << order.get());
+        }
+        runs
+    }
+
+    fn assert_agrees(&self, backend: &dyn Backend) {
+        backend.check_invariants();
+        assert_eq!(backend.nr_free(), Pages(self.nr_free));
+        assert_eq!(backend.nr_deferred(), Pages::ZERO);
+        assert_eq!(backend.free_runs(), self.free_runs(), "{backend:?}");
+        for order in Order::all() {
+            assert_eq!(
+                backend.nr_free_blocks(order),
+                self.nr_free_blocks(order),
+                "{order:?}"
+            );
+        }
+    }
+}
+
+/// Random requests of every order, floor and length, and random frees, checked one by one.
+fn drive(kind: BackendKind, nr_frames: u32, rng: &mut fastrand::Rng, steps: usize) {
+    let backend = kind.build(nr_frames);
+    let mut oracle = Oracle::new(nr_frames);
+    oracle.assert_agrees(&*backend);
+    let mut held: Vec<(Order, Vec<Pfn>)> = Vec::new();
+    for step in 0..steps {
+        let cpu = CpuId(rng.u32(..7));
+        if rng.u8(..) < 140 {
+            let of = order(rng.u8(0..=10) * rng.u8(0..=1));
+            let mut out = vec![Pfn(u32::MAX); rng.usize(..=150) >> of.get().min(6)];
+            let floor = if rng.bool() { 0 } else { rng.u64(..300) };
+            let above_floor = oracle.nr_free.saturating_sub(floor) >> of.get();
+            let possible = oracle.nr_free_blocks(of).min(above_floor);
+            let taken = backend.alloc_bulk(cpu, of, Pages(floor), any_wait(rng), &mut out);
+            assert_eq!(
+                taken as u64,
+                possible.min(out.len() as u64),
+                "{kind}, step {step}: {of:?} with a floor of {floor}"
+            );
+            out.truncate(taken);
+            out.iter().for_each(|&block| oracle.mark_taken(block, of));
+            held.push((of, out));
+        } else if !held.is_empty() {
+            let (of, mut blocks) = held.swap_remove(rng.usize(..held.len()));
+            rng.shuffle(&mut blocks);
+            let kept = blocks.split_off(blocks.len() - rng.usize(..=blocks.len()));
+            blocks.iter().for_each(|&block| oracle.mark_free(block, of));
+            backend.free_bulk(cpu, of, any_wait(rng), &mut blocks);
+            held.push((of, kept));
+        }
+        if step % 97 == 0 {
+            oracle.assert_agrees(&*backend);
+        }
+    }
+    for (of, mut blocks) in held {
+        blocks.iter().for_each(|&block| oracle.mark_free(block, of));
+        backend.free_bulk(CPU, of, Wait::Allowed, &mut blocks);
+    }
+    oracle.assert_agrees(&*backend);
+    assert_eq!(
+        backend.nr_free(),
+        Pages(u64::from(nr_frames)),
+        "everything came back"
+    );
+}
+
+#[test]
+fn every_kind_agrees_with_a_bitmap() {
+    // Goal: no frame is handed out twice or lost, what could be handed out is, the floor is exact,
+    // and splitting and merging cancel. Method: random bulks on ranges of odd sizes, bit by bit.
+    let mut rng = crate::seed::rng(1);
+    for kind in KINDS {
+        for nr_frames in [1, 2, 63, 64, 65, 511, 513, 1023, 1025, 5000, 9 * 1024 + 700] {
+            drive(kind, nr_frames, &mut rng, 400);
+        }
+    }
+}
+
+#[test]
+fn all_frames_can_be_had_and_come_out_in_ascending_order() {
+    // Goal: a request finds everything there is, and a refill of an untouched range is sequential,
+    // which is what makes reading into its frames sequential too.
+    for kind in KINDS {
+        let backend = kind.build(4096);
+        let mut all = Vec::new();
+        loop {
+            let batch = take(&*backend, 63, 0);
+            if batch.is_empty() {
+                break;
+            }
+            assert!(batch.is_sorted(), "{kind}: {batch:?}");
+            all.extend(batch);
+        }
+        let distinct: BTreeSet<_> = all.iter().copied().collect();
+        assert_eq!(distinct.len(), 4096, "{kind}");
+        assert_eq!(backend.nr_free(), Pages::ZERO);
+        backend.free_bulk(CPU, Order::ZERO, Wait::Allowed, &mut all);
+        Oracle::new(4096).assert_agrees(&*backend);
+    }
+}
+
+#[test]
+fn a_block_of_every_order_is_split_into_frames_and_merged_again() {
+    // Goal: a block that was taken whole may come back in parts, and parts as a whole.
+    for kind in KINDS {
+        for of in Order::all() {
+            let backend = kind.build(4096);
+            let mut block = [Pfn(0)];
+            assert_eq!(
+                backend.alloc_bulk(CPU, of, Pages::ZERO, Wait::Allowed, &mut block),
+                1
+            );
+            let mut frames: Vec<_> = (block[0].0..block[0].0 + (1 << of.get()))
+                .map(Pfn)
+                .collect();
+            backend.free_bulk(CPU, Order::ZERO, Wait::Allowed, &mut frames);
+            Oracle::new(4096).assert_agrees(&*backend);
+
+            let mut all = take(&*backend, 4096, 0);
+            let is_inside = |frame: &Pfn| frame.0 >> of.get() == block[0].0 >> of.get();
+            all.retain(|frame| !is_inside(frame));
+            backend.free_bulk(CPU, of, Wait::Allowed, &mut block);
+            assert_eq!(backend.nr_free_blocks(of), 1, "{kind} {of:?}");
+            backend.free_bulk(CPU, Order::ZERO, Wait::Allowed, &mut all);
+            Oracle::new(4096).assert_agrees(&*backend);
+        }
+    }
+}
+
+/// Whether `work` panics with a message that says `why`.
+fn panics(why: &str, work: impl FnOnce()) -> bool {
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+    let Err(message) = panic else {
+        return false;
+    };
+    let text = message.downcast_ref::<String>().cloned();
+    let text = text.or_else(|| message.downcast_ref::<&str>().map(ToString::to_string));
+    text.is_some_and(|text| text.contains(why))
+}
+
+#[test]
+fn a_broken_contract_panics() {
+    // Goal: a frame that is free already, that is not of the pool, or that heads no such block is
+    // noticed when it is freed. In release builds a buddy notices heads of free blocks only.
+    for kind in KINDS {
+        let fresh = || kind.build(2048);
+        let free = |backend: &dyn Backend, pfn, of: u8| {
+            backend.free_bulk(CPU, order(of), Wait::Allowed, &mut [Pfn(pfn)]);
+        };
+        assert!(panics("freed twice", || free(&*fresh(), 0, 10)), "{kind}");
+        if cfg!(debug_assertions) {
+            assert!(panics("freed twice", || free(&*fresh(), 77, 0)), "{kind}");
+        }
+        assert!(panics("F2048", || free(&*fresh(), 2048, 0)), "{kind}");
+        assert!(panics("F90000", || free(&*fresh(), 90_000, 0)), "{kind}");
+        let backend = fresh();
+        let taken = take(&*backend, 2048, 0);
+        assert!(taken.contains(&Pfn(4)));
+        assert!(panics("F4 ", || free(&*backend, 4, 3)), "{kind}");
+    }
+}
+
+#[test]
+fn what_is_promised_is_never_more_than_there_is() {
+    // Goal: conservation and an exact floor while threads allocate and free beside each other.
+    // Method: each of four threads marks what it holds in one table, in which nobody else may find
+    // its frames marked.
+    const FRAMES: u32 = 3000;
+    const FLOOR: Pages = Pages(200);
+    let seed = crate::seed::seed(3);
+    for kind in KINDS {
+        let backend = kind.build(FRAMES);
+        let owners: Vec<_> = (0..FRAMES).map(|_| Mutex::new(&OWNER, 0)).collect();
+        std::thread::scope(|scope| {
+            for thread in 1..=4_u32 {
+                let (backend, owners) = (&*backend, &owners);
+                let rng = fastrand::Rng::with_seed(seed + u64::from(thread));
+                scope.spawn(move || borrow_for_a_while(backend, owners, thread, FLOOR, rng));
+            }
+        });
+        // The next one who may wait finds what was deferred, and everything is free.
+        let mut all = take(&*backend, FRAMES as usize, 0);
+        assert_eq!(all.len(), FRAMES as usize, "{kind}");
+        backend.free_bulk(CPU, Order::ZERO, Wait::Allowed, &mut all);
+        Oracle::new(FRAMES).assert_agrees(&*backend);
+    }
+}
+
+static OWNER: LockClass = LockClass::new("owner in a test", Rank::Leaf);
+
+fn borrow_for_a_while(
+    backend: &dyn Backend,
+    owners: &[Mutex<u32>],
+    thread: u32,
+    floor: Pages,
+    mut rng: fastrand::Rng,
+) {
+    let frames_of = |block: Pfn, of: Order| block.index()..block.index() + (1 << of.get());
+    let mut held: Vec<(Order, Pfn)> = Vec::new();
+    for _ in 0..3000 {
+        if rng.bool() {
+            let of = order(rng.u8(0..=9) * u8::from(rng.u8(..) < 30));
+            let mut out = [Pfn(0); 40];
+            let wanted = rng.usize(1..=40) >> of.get().min(5);
+            let wait = any_wait(&mut rng);
+            let taken = backend.alloc_bulk(CpuId(thread), of, floor, wait, &mut out[..wanted]);
+            for &block in &out[..taken] {
+                for frame in frames_of(block, of) {
+                    let before = std::mem::replace(&mut *owners[frame].lock(), thread);
+                    assert_eq!(before, 0, "frame {frame} was handed out twice");
+                }
+                held.push((of, block));
+            }
+        } else if !held.is_empty() {
+            let of = held[rng.usize(..held.len())].0;
+            let (going, staying): (Vec<_>, Vec<_>) =
+                held.into_iter().partition(|&(order, _)| order == of);
+            held = staying;
+            give_back(backend, owners, of, going, any_wait(&mut rng));
+        }
+        let free = backend.nr_free() + backend.nr_deferred();
+        assert!(free <= Pages(owners.len() as u64), "{free} free");
+    }
+    for (of, block) in held {
+        give_back(backend, owners, of, [(of, block)], Wait::Never);
+    }
+}
+
+fn give_back(
+    backend: &dyn Backend,
+    owners: &[Mutex<u32>],
+    of: Order,
+    blocks: impl IntoIterator<Item = (Order, Pfn)>,
+    wait: Wait,
+) {
+    let mut blocks: Vec<_> = blocks.into_iter().map(|(_, block)| block).collect();
+    for block in &blocks {
+        let frames = block.index()..block.index() + (1 << of.get());
+        owners[frames].iter().for_each(|owner| *owner.lock() = 0);
+    }
+    backend.free_bulk(CPU, of, wait, &mut blocks);
+}
+
+#[test]
+fn ordinary_requests_stop_at_the_floor_and_the_last_frames_go_to_others() {
+    for kind in KINDS {
+        let backend = kind.build(2500);
+        assert_eq!(take(&*backend, 5000, 300).len(), 2200, "{kind}");
+        assert_eq!(backend.nr_free(), Pages(300));
+        assert!(take(&*backend, 1, 300).is_empty());
+        assert_eq!(take(&*backend, 1, 299).len(), 1);
+        assert_eq!(take(&*backend, 5000, 0).len(), 299);
+    }
+}
+
+#[test]
+fn kinds_read_back_what_they_show() {
+    for kind in KINDS {
+        assert_eq!(kind.to_string().parse(), Ok(kind));
+    }
+    for text in [
+        "",
+        "sharded",
+        "sharded:0",
+        "sharded:1025",
+        "single-lock:1",
+        "arena",
+    ] {
+        let refused = text.parse::<BackendKind>();
+        assert_eq!(
+            refused,
+            Err(ParseBackendError {
+                text: text.to_owned()
+            })
+        );
+    }
+}
+
+#[test]
+fn a_free_that_must_not_wait_is_found_by_the_next_who_may() {
+    // Goal: invariant 9 of the specification. Method: the zone's lock is held by this thread while
+    // it frees without waiting; nothing is allocatable then, and everything after the next entry.
+    let zones = Zones::new(1024, 1);
+    let mut all = take(&zones, 1024, 0);
+    let held = zones.hold(0);
+    zones.free_bulk(CPU, Order::ZERO, Wait::Never, &mut all);
+    assert_eq!(
+        (zones.nr_free(), zones.nr_deferred()),
+        (Pages::ZERO, Pages(1024))
+    );
+    let mut out = [Pfn(0); 1];
+    let taken = zones.alloc_bulk(CPU, Order::ZERO, Pages::ZERO, Wait::Never, &mut out);
+    assert_eq!(taken, 0, "one that must not wait frees nothing for others");
+    drop(held);
+    assert_eq!(take(&zones, 1, 0).len(), 1);
+    assert_eq!(
+        (zones.nr_free(), zones.nr_deferred()),
+        (Pages(1023), Pages::ZERO)
+    );
+    zones.check_invariants();
+}
+
+#[test]
+fn a_frame_goes_back_to_its_zone_whoever_frees_it() {
+    // Goal: owner routing. Method: the frames of all zones, shuffled, freed in bulks by one CPU.
+    let mut rng = crate::seed::rng(4);
+    let zones = Zones::new(5 * 1024, 5);
+    let mut all = take(&zones, 5 * 1024, 0);
+    rng.shuffle(&mut all);
+    for bulk in all.chunks_mut(63) {
+        zones.free_bulk(CpuId(3), Order::ZERO, any_wait(&mut rng), bulk);
+    }
+    zones.check_invariants();
+    assert_eq!(zones.nr_free_blocks(Order::MAX), 5);
+    assert!(
+        panics("F1024 freed as order 0", || {
+            Buddy::new(0..1024).free(Pfn(1024), Order::ZERO);
+        }),
+        "a buddy takes frames of its range only"
+    );
+}
+
+#[test]
+fn a_cpu_is_served_by_its_own_zone_first() {
+    let zones = Zones::new(4 * 1024, 4);
+    for (cpu, first) in [(0, 0), (1, 1024), (6, 2048), (3, 3072)] {
+        let mut out = [Pfn(0)];
+        assert_eq!(
+            zones.alloc_bulk(
+                CpuId(cpu),
+                Order::ZERO,
+                Pages::ZERO,
+                Wait::Allowed,
+                &mut out
+            ),
+            1
+        );
+        assert_eq!(out[0], Pfn(first));
+    }
+}
