@@ -37,7 +37,7 @@ pub use pcp::PcpSizes;
 pub use watermarks::Watermarks;
 
 use crate::memmap::{Frame, FrameMemory};
-use crate::sync::{Arc, LockEvents, StatCell};
+use crate::sync::{Arc, LockEvents, LockTimes, StatCell};
 use crate::units::{CpuId, Order, Pages, Pfn};
 use backend::{Backend, Wait};
 use pcp::PcpList;
@@ -248,6 +248,12 @@ impl FramePool {
     #[must_use]
     pub fn lock_events() -> [LockEvents; 2] {
         [pcp::PCP_LOCK.events(), backend::ZONE_LOCK.events()]
+    }
+
+    /// How long this pool's zone locks were waited for and held so far, and for how many frames.
+    #[must_use]
+    pub fn zone_times(&self) -> LockTimes {
+        self.backend.times()
     }
 
     /// Recounts everything that conservation is made of. For quiescent moments: it locks one part

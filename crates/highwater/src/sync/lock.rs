@@ -104,10 +104,12 @@ impl LockClass {
     }
 
     #[cfg(not(loom))]
-    fn waited(&self, since: std::time::Instant) {
+    fn waited(&self, since: std::time::Instant) -> Duration {
+        let waited = since.elapsed();
         self.contended.add(1);
         self.wait_ns
-            .add(u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            .add(u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX));
+        waited
     }
 }
 
@@ -292,23 +294,22 @@ mod loom_raw {
     }
 }
 
-/// Takes a lock in order: first without waiting, then waiting on the clock.
+/// Takes a lock in order: first without waiting, then waiting on the clock. Says how long it waited.
 macro_rules! acquire {
     ($class:expr, $try_lock:expr, $lock:expr) => {{
         let held = Held::in_order($class);
         #[cfg(loom)]
-        let raw = $lock;
+        let (raw, waited) = ($lock, None);
         #[cfg(not(loom))]
-        let raw = match $try_lock {
-            Some(raw) => raw,
+        let (raw, waited) = match $try_lock {
+            Some(raw) => (raw, None),
             None => {
                 let since = std::time::Instant::now();
                 let raw = $lock;
-                $class.waited(since);
-                raw
+                (raw, Some($class.waited(since)))
             }
         };
-        (raw, held)
+        (raw, held, waited)
     }};
 }
 
@@ -341,8 +342,17 @@ impl<T> Mutex<T> {
     ///
     /// In debug builds, when a lock of the same or a higher rank is held.
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        let (raw, held) = acquire!(self.class, self.raw.try_lock(), self.raw.lock());
-        MutexGuard { raw, _held: held }
+        self.lock_timed().0
+    }
+
+    /// As [`Mutex::lock`], and how long it waited if it did.
+    ///
+    /// # Panics
+    ///
+    /// As [`Mutex::lock`].
+    pub(crate) fn lock_timed(&self) -> (MutexGuard<'_, T>, Option<Duration>) {
+        let (raw, held, waited) = acquire!(self.class, self.raw.try_lock(), self.raw.lock());
+        (MutexGuard { raw, _held: held }, waited)
     }
 
     /// Takes the lock if that needs no waiting. May be out of order.
@@ -411,7 +421,7 @@ impl<T> RwLock<T> {
     ///
     /// In debug builds, when a lock of the same or a higher rank is held.
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        let (raw, held) = acquire!(self.class, self.raw.try_read(), self.raw.read());
+        let (raw, held, _) = acquire!(self.class, self.raw.try_read(), self.raw.read());
         RwLockReadGuard { raw, _held: held }
     }
 
@@ -421,7 +431,7 @@ impl<T> RwLock<T> {
     ///
     /// In debug builds, when a lock of the same or a higher rank is held.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-        let (raw, held) = acquire!(self.class, self.raw.try_write(), self.raw.write());
+        let (raw, held, _) = acquire!(self.class, self.raw.try_write(), self.raw.write());
         RwLockWriteGuard { raw, _held: held }
     }
 

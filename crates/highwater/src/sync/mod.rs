@@ -6,10 +6,12 @@
 //!   who reads it and what it publishes; each acquire or release names its partner.
 //! - [`Mutex`] and [`RwLock`] park and know their [`LockClass`]: its rank in the one lock-order
 //!   table ([`Rank`]), which debug builds check, and its contention, which is always counted.
+//! - [`LockTimes`] says how long a lock was waited for and held, and for how much work.
 
 mod block;
 mod lock;
 mod stat;
+mod times;
 
 pub use block::block_on;
 pub use lock::{
@@ -17,6 +19,8 @@ pub use lock::{
     RwLockWriteGuard,
 };
 pub use stat::{Sequence, StatCell};
+pub use times::{Histogram, LockTimes, SAMPLED};
+pub(crate) use times::{Hold, TimeRecorder};
 
 /// Atomic types and orderings.
 pub mod atomic {

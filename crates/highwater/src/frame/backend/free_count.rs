@@ -4,6 +4,7 @@
 //! were promised and have not taken yet. A free adds to it after its blocks are free; a request
 //! takes from it before it looks for blocks. What a request was promised is therefore there.
 
+use super::pages_of;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::{Order, Pages};
 
@@ -49,7 +50,7 @@ impl FreeCount {
 
     /// Counts `blocks` blocks of `order` that are free, or were promised and are not needed.
     pub(super) fn add(&self, blocks: usize, order: Order) {
-        self.add_frames(Pages((blocks as u64) << order.get()));
+        self.add_frames(pages_of(order, blocks));
     }
 
     pub(super) fn add_frames(&self, frames: Pages) {

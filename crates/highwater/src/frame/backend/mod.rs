@@ -29,6 +29,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+use crate::sync::LockTimes;
 use crate::units::{CpuId, Order, Pages, Pfn};
 use free_count::FreeCount;
 pub(super) use zone::ZONE_LOCK;
@@ -72,12 +73,20 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
     /// The largest free blocks in ascending order. For quiescent moments.
     fn free_runs(&self) -> Vec<(Pfn, Order)>;
 
+    /// How long locks were waited for and held, and for how many frames; of a kind without locks,
+    /// how long its visits took.
+    fn times(&self) -> LockTimes;
+
     /// Recounts what the back end keeps. For quiescent moments.
     ///
     /// # Panics
     ///
     /// When an invariant does not hold.
     fn check_invariants(&self);
+}
+
+fn pages_of(order: Order, blocks: usize) -> Pages {
+    Pages((blocks as u64) << order.get())
 }
 
 /// Whether a request may wait for a lock.

@@ -411,6 +411,19 @@ fn a_frame_goes_back_to_its_zone_whoever_frees_it() {
 }
 
 #[test]
+fn holds_are_recorded_with_the_frames_they_moved() {
+    let zones = Zones::new(2048, 2);
+    let mut frames = take(&zones, 63, 0);
+    zones.free_bulk(CPU, Order::ZERO, Wait::Allowed, &mut frames);
+    let mut block = [Pfn(0)];
+    zones.alloc_bulk(CPU, Order::HUGE, Pages::ZERO, Wait::Allowed, &mut block);
+    let times = zones.times();
+    assert_eq!((times.holds(), times.work.sum()), (3, 63 + 63 + 512));
+    assert_eq!(times.contended(), 0);
+    assert!(times.hold_ns.count() >= 1, "a hold for 512 frames is timed");
+}
+
+#[test]
 fn a_cpu_is_served_by_its_own_zone_first() {
     let zones = Zones::new(4 * 1024, 4);
     for (cpu, first) in [(0, 0), (1, 1024), (6, 2048), (3, 3072)] {

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use super::Wait;
 use super::buddy::Buddy;
 use super::deferred::Deferred;
+use super::{Wait, pages_of};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{LockClass, Mutex, MutexGuard, Rank};
+use crate::sync::{Hold, LockClass, LockTimes, Mutex, MutexGuard, Rank, TimeRecorder};
 use crate::units::{Order, Pages, Pfn};
 
 /// Class of every zone's lock.
@@ -18,6 +18,7 @@ pub(super) struct Zone {
     frames: Range<u32>,
     buddy: Mutex<Buddy>,
     deferred: Deferred,
+    times: TimeRecorder,
     /// Written by: the holder of the buddy's lock. Read by: requests that choose a zone. Publishes:
     /// nothing; it may be an update behind.
     nr_free: AtomicU64,
@@ -28,6 +29,9 @@ pub(super) struct Zone {
 pub(super) struct LockedZone<'a> {
     zone: &'a Zone,
     buddy: MutexGuard<'a, Buddy>,
+    hold: Hold,
+    /// Frames that this hold has moved.
+    moved: Pages,
 }
 
 impl Zone {
@@ -35,21 +39,35 @@ impl Zone {
         let buddy = Buddy::new(frames.clone());
         Self {
             deferred: Deferred::new(frames.start, frames.len()),
+            times: TimeRecorder::new(),
             nr_free: AtomicU64::new(buddy.nr_free().0),
             buddy: Mutex::new(&ZONE_LOCK, buddy),
             frames,
         }
     }
 
-    /// Takes the lock, or only tries to: a thread that must not wait does not get to know the
-    /// lock's line twice.
-    pub(super) fn enter(&self, wait: Wait) -> Option<LockedZone<'_>> {
-        let buddy = if wait == Wait::Allowed {
-            self.buddy.lock()
-        } else {
-            self.buddy.try_lock()?
+    /// Takes the lock to move about `frames`, or only tries to: a thread that must not wait does not
+    /// ask for the lock's line twice.
+    pub(super) fn enter(&self, wait: Wait, frames: Pages) -> Option<LockedZone<'_>> {
+        let (buddy, waited) = match wait {
+            Wait::Allowed => self.buddy.lock_timed(),
+            Wait::Never => (self.buddy.try_lock()?, None),
         };
-        Some(LockedZone { zone: self, buddy })
+        Some(LockedZone {
+            zone: self,
+            hold: self.times.acquired(frames.0, waited),
+            buddy,
+            moved: Pages::ZERO,
+        })
+    }
+
+    /// The buddy, for reports: not a hold that is recorded.
+    pub(super) fn inspect(&self) -> MutexGuard<'_, Buddy> {
+        self.buddy.lock()
+    }
+
+    pub(super) fn times(&self) -> LockTimes {
+        self.times.read()
     }
 
     pub(super) fn contains(&self, pfn: Pfn) -> bool {
@@ -85,28 +103,30 @@ impl LockedZone<'_> {
                 .deferred
                 .take(order, |block| buddy.free(block, order));
         }
-        self.buddy.nr_free() - before
+        let spliced = self.buddy.nr_free() - before;
+        self.moved += spliced;
+        spliced
     }
 
     /// Takes blocks until `out` is full or there are none: how many.
     pub(super) fn take(&mut self, order: Order, out: &mut [Pfn]) -> usize {
-        for (taken, place) in out.iter_mut().enumerate() {
+        let mut taken = 0;
+        for place in out {
             let Some(block) = self.buddy.alloc(order) else {
-                return taken;
+                break;
             };
             *place = block;
+            taken += 1;
         }
-        out.len()
+        self.moved += pages_of(order, taken);
+        taken
     }
 
     pub(super) fn give(&mut self, order: Order, blocks: &[Pfn]) {
         for &block in blocks {
             self.buddy.free(block, order);
         }
-    }
-
-    pub(super) fn buddy(&self) -> &Buddy {
-        &self.buddy
+        self.moved += pages_of(order, blocks.len());
     }
 }
 
@@ -116,5 +136,6 @@ impl Drop for LockedZone<'_> {
         self.zone
             .nr_free
             .store(self.buddy.nr_free().0, Ordering::Relaxed);
+        self.zone.times.released(&self.hold, self.moved.0);
     }
 }

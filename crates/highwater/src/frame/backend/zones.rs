@@ -11,7 +11,8 @@
 use crossbeam_utils::CachePadded;
 
 use super::zone::{LockedZone, Zone};
-use super::{Backend, FreeCount, Wait};
+use super::{Backend, FreeCount, Wait, pages_of};
+use crate::sync::LockTimes;
 use crate::units::{CpuId, Order, Pages, Pfn};
 
 /// A request for single frames goes round the zones this often at most. Chosen: what it was promised
@@ -49,8 +50,8 @@ impl Zones {
     }
 
     /// A zone's lock. A holder that may wait frees what was deferred first.
-    fn enter<'a>(&self, zone: &'a Zone, wait: Wait) -> Option<LockedZone<'a>> {
-        let mut locked = zone.enter(wait)?;
+    fn enter<'a>(&self, zone: &'a Zone, wait: Wait, frames: Pages) -> Option<LockedZone<'a>> {
+        let mut locked = zone.enter(wait, frames)?;
         if wait == Wait::Allowed {
             self.free.add_frames(locked.splice());
         }
@@ -61,15 +62,16 @@ impl Zones {
     #[cfg(all(test, not(loom)))]
     pub(super) fn hold(&self, zone: usize) -> LockedZone<'_> {
         self.zones[zone]
-            .enter(Wait::Allowed)
+            .enter(Wait::Allowed, Pages::ZERO)
             .expect("an entry that may wait")
     }
 
     /// Frees every deferred block.
     fn splice_all(&self) {
         for zone in &self.zones {
-            if zone.nr_deferred() > Pages::ZERO {
-                self.enter(zone, Wait::Allowed);
+            let deferred = zone.nr_deferred();
+            if deferred > Pages::ZERO {
+                self.enter(zone, Wait::Allowed, deferred);
             }
         }
     }
@@ -83,7 +85,8 @@ impl Zones {
             if zone.nr_free() + zone.nr_deferred() < order.pages() {
                 continue;
             }
-            if let Some(mut locked) = self.enter(zone, wait) {
+            let wanted = pages_of(order, out.len() - taken);
+            if let Some(mut locked) = self.enter(zone, wait, wanted) {
                 taken += locked.take(order, &mut out[taken..]);
             }
             if taken == out.len() {
@@ -101,7 +104,7 @@ impl Zones {
 
     /// Gives back blocks of one zone.
     fn free_in(&self, zone: &Zone, order: Order, wait: Wait, blocks: &[Pfn]) {
-        match self.enter(zone, wait) {
+        match self.enter(zone, wait, pages_of(order, blocks.len())) {
             Some(mut locked) => locked.give(order, blocks),
             None => return zone.defer(order, blocks),
         }
@@ -164,29 +167,29 @@ impl Backend for Zones {
     }
 
     fn nr_free_blocks(&self, order: Order) -> u64 {
-        let zones = self
-            .zones
-            .iter()
-            .filter_map(|zone| zone.enter(Wait::Allowed));
-        zones.map(|zone| zone.buddy().nr_free_blocks(order)).sum()
+        let blocks = |zone: &Zone| zone.inspect().nr_free_blocks(order);
+        self.zones.iter().map(|zone| blocks(zone)).sum()
     }
 
     fn free_runs(&self) -> Vec<(Pfn, Order)> {
-        let zones = self
-            .zones
-            .iter()
-            .filter_map(|zone| zone.enter(Wait::Allowed));
-        zones.flat_map(|zone| zone.buddy().free_blocks()).collect()
+        let zones = self.zones.iter();
+        zones
+            .flat_map(|zone| zone.inspect().free_blocks())
+            .collect()
+    }
+
+    fn times(&self) -> LockTimes {
+        let times = self.zones.iter().map(|zone| zone.times());
+        times.fold(LockTimes::default(), |sum, times| sum + &times)
     }
 
     fn check_invariants(&self) {
         let mut free = Pages::ZERO;
         for zone in &self.zones {
-            let probe = zone.nr_free();
-            let locked = zone.enter(Wait::Allowed).expect("an entry that may wait");
-            locked.buddy().check_invariants();
-            assert_eq!(locked.buddy().nr_free(), probe, "the probes' count");
-            free += probe;
+            let buddy = zone.inspect();
+            buddy.check_invariants();
+            assert_eq!(buddy.nr_free(), zone.nr_free(), "the probes' count");
+            free += buddy.nr_free();
         }
         assert_eq!(
             free,

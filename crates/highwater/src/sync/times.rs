@@ -1,0 +1,385 @@
+//! How long locks are waited for and held, and for how much work: histograms by powers of two that
+//! stay on.
+//!
+//! Three events make them up. *Contended*: a thread found the lock held and waits; its wait is always
+//! timed. *Acquired*, then *released*: the hold. Reading the clock twice costs as much as moving some
+//! frames (45 ns a reading on the 2-core reference machine), so of short holds that nobody waited for one in
+//! [`SAMPLED`] is timed, drawn at random, and stands for all of those; long ones are all timed.
+//! Counts, and the work done, are exact.
+//!
+//! A lock's recorder is written by its holder, so no addition needs a lock prefix.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::time::{Duration, Instant};
+
+use super::stat::StatCell;
+
+/// Powers of two that a histogram tells apart: as nanoseconds, up to 18 minutes.
+const NR_BUCKETS: usize = 40;
+
+/// Of short holds, one in this many is timed. Chosen: two readings of the clock are then under 2 %
+/// of the time to move a batch of 63 frames.
+pub const SAMPLED: u32 = 8;
+
+/// Holds for at least this many units of work are always timed.
+const LONG: u64 = 128;
+
+const _: () = assert!(SAMPLED.is_power_of_two());
+
+/// Step of the sequence that samples are drawn from, 2^64 over the golden ratio: odd, so that every
+/// number comes once.
+const DRAW_STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// Spreads a number of that sequence over its high bits. Chosen: odd, half of its bits set.
+const DRAW_MIX: u64 = 0xD6E8_FEB8_6659_FD93;
+
+/// Where values fall, by powers of two, and their sum.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Histogram {
+    buckets: [u64; NR_BUCKETS],
+    sum: u64,
+}
+
+/// What a lock, or several, cost over some time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct LockTimes {
+    /// Nanoseconds that threads waited, of those that did: exact.
+    pub wait_ns: Histogram,
+    /// Nanoseconds that the lock was held: short holds by samples.
+    pub hold_ns: Histogram,
+    /// Units of work for each hold (of a zone: frames moved): exact.
+    pub work: Histogram,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self {
+            buckets: [0; NR_BUCKETS],
+            sum: 0,
+        }
+    }
+}
+
+fn bucket_of(value: u64) -> usize {
+    (value.max(1).ilog2() as usize).min(NR_BUCKETS - 1)
+}
+
+impl Histogram {
+    /// Values recorded.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// Their sum.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        self.sum
+    }
+
+    /// Buckets that hold something: the least value of each, and how many fell in. The first also
+    /// holds zeros, the last everything above.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
+        let buckets = self.buckets.iter().enumerate();
+        buckets.filter_map(|(at, &count)| (count > 0).then_some((1 << at, count)))
+    }
+
+    /// The value below which `part` (0.0 to 1.0) of all values lie, as if those of a bucket were spread
+    /// evenly over it; 0 when there are none.
+    ///
+    /// # Accuracy
+    ///
+    /// In the same bucket as the exact one: less than a factor of 2 off.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "an estimate; counts and bounds are positive"
+    )]
+    pub fn quantile(&self, part: f64) -> u64 {
+        let wanted = part.clamp(0.0, 1.0) * self.count() as f64;
+        let mut below = 0.0;
+        for (floor, count) in self.buckets() {
+            let count = count as f64;
+            if below + count >= wanted {
+                return floor + (floor as f64 * ((wanted - below) / count)) as u64;
+            }
+            below += count;
+        }
+        0
+    }
+}
+
+impl LockTimes {
+    /// Times the lock was taken.
+    #[must_use]
+    pub fn holds(&self) -> u64 {
+        self.work.count()
+    }
+
+    /// Times a thread had to wait for it.
+    #[must_use]
+    pub fn contended(&self) -> u64 {
+        self.wait_ns.count()
+    }
+}
+
+impl fmt::Debug for Histogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.buckets()).finish()
+    }
+}
+
+impl fmt::Display for Histogram {
+    /// `512:12, 1024:9116`: least value and count of each bucket, as the kernel's tools show them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (floor, count)) in self.buckets().enumerate() {
+            let comma = if at > 0 { ", " } else { "" };
+            write!(f, "{comma}{floor}:{count}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for Histogram {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+        let mut fields = serializer.serialize_struct("Histogram", 3)?;
+        fields.serialize_field("count", &self.count())?;
+        fields.serialize_field("sum", &self.sum())?;
+        fields.serialize_field("buckets", &self.buckets().collect::<Vec<_>>())?;
+        fields.end()
+    }
+}
+
+impl Add<&Self> for Histogram {
+    type Output = Self;
+    fn add(mut self, other: &Self) -> Self {
+        for (bucket, other) in self.buckets.iter_mut().zip(other.buckets) {
+            *bucket += other;
+        }
+        self.sum += other.sum;
+        self
+    }
+}
+
+impl Sub<&Self> for Histogram {
+    type Output = Self;
+
+    /// What was recorded since `earlier`, another reading of the same cells.
+    fn sub(mut self, earlier: &Self) -> Self {
+        for (bucket, earlier) in self.buckets.iter_mut().zip(earlier.buckets) {
+            *bucket = bucket.saturating_sub(earlier);
+        }
+        self.sum = self.sum.saturating_sub(earlier.sum);
+        self
+    }
+}
+
+macro_rules! each_histogram {
+    ($operation:ident, $method:ident) => {
+        impl $operation<&Self> for LockTimes {
+            type Output = Self;
+            fn $method(self, other: &Self) -> Self {
+                Self {
+                    wait_ns: self.wait_ns.$method(&other.wait_ns),
+                    hold_ns: self.hold_ns.$method(&other.hold_ns),
+                    work: self.work.$method(&other.work),
+                }
+            }
+        }
+    };
+}
+each_histogram!(Add, add);
+each_histogram!(Sub, sub);
+
+/// The cells of a [`Histogram`].
+#[derive(Debug)]
+struct Cells {
+    buckets: [StatCell; NR_BUCKETS],
+    sum: StatCell,
+}
+
+impl Cells {
+    fn new() -> Self {
+        Self {
+            buckets: std::array::from_fn(|_| StatCell::new()),
+            sum: StatCell::new(),
+        }
+    }
+
+    /// `value`, `times` over; nobody else may record meanwhile.
+    fn record_alone(&self, value: u64, times: u64) {
+        self.buckets[bucket_of(value)].add_alone(times);
+        self.sum.add_alone(value.saturating_mul(times));
+    }
+
+    fn read(&self) -> Histogram {
+        Histogram {
+            buckets: std::array::from_fn(|at| self.buckets[at].get()),
+            sum: self.sum.get(),
+        }
+    }
+}
+
+/// Records the times of one lock. Its holder writes; anybody reads.
+#[derive(Debug)]
+pub(crate) struct TimeRecorder {
+    wait_ns: Cells,
+    hold_ns: Cells,
+    work: Cells,
+    /// State of the drawing of samples.
+    draw: StatCell,
+}
+
+/// A hold that goes on: when it began, if it is timed, and how many holds it stands for.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    since: Option<Instant>,
+    stands_for: u64,
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl TimeRecorder {
+    pub(crate) fn new() -> Self {
+        Self {
+            wait_ns: Cells::new(),
+            hold_ns: Cells::new(),
+            work: Cells::new(),
+            draw: StatCell::new(),
+        }
+    }
+
+    /// The lock was acquired, for about `work` units, after `waited`: the holder says so.
+    pub(crate) fn acquired(&self, work: u64, waited: Option<Duration>) -> Hold {
+        if let Some(waited) = waited {
+            self.wait_ns.record_alone(nanoseconds(waited), 1);
+        }
+        self.begin(work, waited)
+    }
+
+    /// The lock is about to be released, after `work` units: the holder says so.
+    pub(crate) fn released(&self, hold: &Hold, work: u64) {
+        self.work.record_alone(work, 1);
+        if let Some(since) = hold.since {
+            let held = nanoseconds(since.elapsed());
+            self.hold_ns.record_alone(held, hold.stands_for);
+        }
+    }
+
+    fn begin(&self, work: u64, waited: Option<Duration>) -> Hold {
+        if waited.is_some() || work >= LONG {
+            return Hold {
+                since: Some(Instant::now()),
+                stands_for: 1,
+            };
+        }
+        // If two draw at once, one step is lost, and nothing with it.
+        self.draw.add_alone(DRAW_STEP);
+        let is_drawn = self.draw.get().wrapping_mul(DRAW_MIX) >> (64 - SAMPLED.ilog2()) == 0;
+        Hold {
+            since: is_drawn.then(Instant::now),
+            stands_for: u64::from(SAMPLED),
+        }
+    }
+
+    pub(crate) fn read(&self) -> LockTimes {
+        LockTimes {
+            wait_ns: self.wait_ns.read(),
+            hold_ns: self.hold_ns.read(),
+            work: self.work.read(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(values: &[u64]) -> Histogram {
+        let cells = Cells::new();
+        values
+            .iter()
+            .for_each(|&value| cells.record_alone(value, 1));
+        cells.read()
+    }
+
+    #[test]
+    fn values_fall_into_the_power_of_two_below_them() {
+        let histogram = of(&[0, 1, 2, 3, 4, 1023, 1024, u64::MAX]);
+        let buckets: Vec<_> = histogram.buckets().collect();
+        let last = 1 << (NR_BUCKETS - 1);
+        assert_eq!(
+            buckets,
+            [(1, 2), (2, 2), (4, 1), (512, 1), (1024, 1), (last, 1)]
+        );
+        assert_eq!(histogram.count(), 8);
+        assert_eq!(of(&[512, 600, 5000]).to_string(), "512:2, 4096:1");
+        assert_eq!(of(&[512, 600, 5000]).sum(), 6112);
+    }
+
+    #[test]
+    fn quantiles_lie_in_the_bucket_of_the_exact_ones() {
+        // Goal: less than a factor of 2 off. Method: every rank of random values, sorted.
+        let mut rng = crate::seed::rng(5);
+        let mut value = || 1 + (rng.u64(..) >> rng.u32(44..64));
+        let mut values: Vec<u64> = (0..1000).map(|_| value()).collect();
+        let histogram = of(&values);
+        values.sort_unstable();
+        for (rank, &exact) in values.iter().enumerate() {
+            #[expect(clippy::cast_precision_loss, reason = "1,000 values")]
+            let estimate = histogram.quantile((rank as f64 + 0.5) / values.len() as f64);
+            assert!(
+                estimate <= 2 * exact && exact <= 2 * estimate,
+                "rank {rank}: {estimate} for {exact}"
+            );
+        }
+        assert_eq!(Histogram::default().quantile(0.5), 0);
+    }
+
+    #[test]
+    fn windows_and_sums_cancel() {
+        let recorder = TimeRecorder::new();
+        let one_hold = |waited| {
+            let hold = recorder.acquired(63, waited);
+            recorder.released(&hold, 63);
+        };
+        one_hold(Some(Duration::from_nanos(700)));
+        let before = recorder.read();
+        one_hold(Some(Duration::from_nanos(900)));
+        one_hold(None);
+        let window = recorder.read() - &before;
+        assert_eq!((window.contended(), window.holds()), (1, 2));
+        assert_eq!((window.wait_ns.sum(), window.work.sum()), (900, 126));
+        assert_eq!(window + &before, recorder.read());
+    }
+
+    #[test]
+    fn samples_stand_for_all_short_holds() {
+        // Goal: no period in the work is mistaken for all of it. Method: two kinds of hold in turn, of
+        // which each must be drawn as often as its share, within five standard deviations.
+        let recorder = TimeRecorder::new();
+        let mut drawn = [0_u32; 2];
+        for turn in 0..80_000 {
+            let hold = recorder.acquired(1, None);
+            drawn[turn % 2] += u32::from(hold.since.is_some());
+            recorder.released(&hold, 1);
+        }
+        for drawn in drawn {
+            assert!(
+                (4650..5350).contains(&drawn),
+                "{drawn} of 40,000, one in 8 expected"
+            );
+        }
+        assert_eq!(recorder.read().holds(), 80_000);
+        let long = recorder.acquired(LONG, None);
+        assert_eq!((long.since.is_some(), long.stands_for), (true, 1));
+    }
+}
