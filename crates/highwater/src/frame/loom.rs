@@ -3,7 +3,7 @@
 
 use ::loom::{model, thread};
 
-use super::{Exhausted, FramePool, Reserve};
+use super::{AllocError, AllocFlags, FramePool};
 use crate::memmap::{Frame, FrameMemory};
 use crate::sync::Arc;
 use crate::units::{CpuId, Pages};
@@ -14,7 +14,7 @@ const OTHER_CPU: CpuId = CpuId(1);
 /// A pool whose lists hold two frames and give one back when they are full.
 fn pool(frames: u64, nr_cpus: usize) -> Arc<FramePool> {
     let memory = Arc::new(FrameMemory::new(Pages(frames)).unwrap());
-    let pool = FramePool::new(memory, nr_cpus, 1);
+    let pool = FramePool::new(memory, nr_cpus).unwrap();
     assert!(
         pool.lists[0].try_lock().is_some(),
         "lists that hold something"
@@ -22,8 +22,8 @@ fn pool(frames: u64, nr_cpus: usize) -> Arc<FramePool> {
     Arc::new(pool)
 }
 
-fn try_alloc(pool: &FramePool, cpu: CpuId) -> Result<Frame, Exhausted> {
-    pool.try_alloc(cpu, Reserve::Use).map(|(frame, _)| frame)
+fn try_alloc(pool: &FramePool, cpu: CpuId) -> Result<Frame, AllocError> {
+    pool.alloc_on(cpu, AllocFlags::new().use_reserve())
 }
 
 /// Takes a frame, if there is one, writes it as an owner may, and gives it back.
@@ -32,7 +32,7 @@ fn borrow_a_frame(pool: &FramePool, cpu: CpuId) -> bool {
         return false;
     };
     pool.memory().bytes_mut(&mut frame)[0] = 1;
-    pool.free(cpu, frame);
+    pool.free_on(cpu, frame);
     true
 }
 
@@ -83,7 +83,7 @@ fn the_last_frame_goes_to_one_of_two_threads() {
         let (mine, other) = beside(&pool, take, take);
         assert!(mine.is_ok() ^ other.is_ok(), "{mine:?} {other:?}");
         for frame in [mine, other].into_iter().flatten().chain([kept]) {
-            pool.free(CPU, frame);
+            pool.free_on(CPU, frame);
         }
         assert_conserved(&pool);
     });
@@ -97,7 +97,7 @@ fn a_drain_beside_allocation_and_free_conserves_frames() {
         let kept = try_alloc(&pool, CPU).unwrap();
         assert!(borrow_a_frame(&pool, CPU));
         let owner = move |pool: &FramePool| {
-            pool.free(CPU, kept);
+            pool.free_on(CPU, kept);
             Pages(u64::from(borrow_a_frame(pool, CPU)))
         };
         let (drained, _) = beside(&pool, FramePool::drain_all, owner);
@@ -120,8 +120,8 @@ fn a_list_that_fills_up_gives_back_beside_a_drain() {
         );
         let drainer = Arc::clone(&pool);
         let drainer = thread::spawn(move || drainer.drain_all());
-        let free_mine = move |pool: &FramePool| pool.free(CPU, mine);
-        let free_other = move |pool: &FramePool| pool.free(CPU, other);
+        let free_mine = move |pool: &FramePool| pool.free_on(CPU, mine);
+        let free_other = move |pool: &FramePool| pool.free_on(CPU, other);
         beside(&pool, free_mine, free_other);
         drainer.join().unwrap();
         assert_conserved(&pool);

@@ -10,8 +10,9 @@
 
 use std::collections::VecDeque;
 
+use super::ListInfo;
 use crate::sync::{LockClass, Mutex, MutexGuard, Rank};
-use crate::units::{Pages, Pfn};
+use crate::units::{CpuId, Pages, Pfn};
 
 /// Class of every per-CPU list's lock.
 pub(super) static PCP_LOCK: LockClass = LockClass::new("pcp", Rank::Pcp);
@@ -87,6 +88,21 @@ impl PcpList {
         })
     }
 
+    pub(super) fn info(&self, cpu: CpuId) -> ListInfo {
+        let size = |size| u32::try_from(size).unwrap_or(u32::MAX);
+        let (high, batch) = (size(self.sizes.high), size(self.sizes.batch));
+        ListInfo {
+            cpu: Some(cpu),
+            count: size(self.frames.lock().len()),
+            high,
+            high_min: high,
+            high_max: high,
+            batch,
+            free_run: 0,
+            grow: 0,
+        }
+    }
+
     pub(super) fn nr_cached(&self) -> Pages {
         Pages(self.frames.lock().len() as u64)
     }
@@ -122,12 +138,18 @@ impl LockedPcp<'_> {
         self.sizes.batch
     }
 
-    /// Gives a batch of the longest-held frames away once `high` is reached.
-    pub(super) fn drain_above_high(&mut self, give: impl FnMut(Pfn)) {
-        if self.frames.len() >= self.sizes.high {
-            let count = self.frames.len().min(self.sizes.batch);
-            self.frames.drain(..count).for_each(give);
+    /// Gives a batch of the longest-held frames away once `high` is reached; how many went.
+    pub(super) fn drain_above_high(&mut self, give: impl FnMut(Pfn)) -> usize {
+        if self.frames.len() < self.sizes.high {
+            return 0;
         }
+        let count = self.frames.len().min(self.sizes.batch);
+        self.frames.drain(..count).for_each(give);
+        count
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.frames.len()
     }
 }
 

@@ -2,12 +2,16 @@
 
 use super::*;
 
+const ORDINARY: AllocFlags = AllocFlags::new();
+const RESERVE: AllocFlags = AllocFlags::new().use_reserve();
+
 fn pool(pages: u64, nr_cpus: usize, nr_zones: u32) -> FramePool {
-    FramePool::new(
-        Arc::new(FrameMemory::new(Pages(pages)).expect("a small range")),
-        nr_cpus,
-        nr_zones,
-    )
+    let memory = Arc::new(FrameMemory::new(Pages(pages)).expect("a small range"));
+    let mut config = PoolConfig::new(nr_cpus);
+    if nr_zones > 1 {
+        config.backend = BackendKind::Sharded { shards: nr_zones };
+    }
+    FramePool::with_config(memory, config).expect("a pool")
 }
 
 #[test]
@@ -26,21 +30,18 @@ fn frames_are_conserved_under_random_use() {
         let mut held = Vec::new();
         for step in 0..10_000 {
             let cpu = CpuId::from_index(rng.usize(..nr_cpus));
-            let reserve = if rng.u8(..) < 20 {
-                Reserve::Use
-            } else {
-                Reserve::Keep
-            };
+            let reserve = if rng.u8(..) < 20 { RESERVE } else { ORDINARY };
             if rng.u8(..) < 150 {
-                match pool.try_alloc(cpu, reserve) {
+                match pool.alloc_noting_on(cpu, reserve) {
                     Ok((frame, _)) => held.push(frame),
-                    Err(error) => assert!(
-                        reserve == Reserve::Use || error.free <= error.min + Pages(3),
-                        "{error}"
+                    Err(AllocError::Exhausted { free, min, .. }) => assert!(
+                        reserve == RESERVE || free <= min + Pages(3),
+                        "{free} free of {min}"
                     ),
+                    Err(error) => panic!("{error}"),
                 }
             } else if !held.is_empty() {
-                pool.free(cpu, held.swap_remove(rng.usize(..held.len())));
+                pool.free_on(cpu, held.swap_remove(rng.usize(..held.len())));
             }
             if step % 2500 == 0 {
                 assert_eq!(pool.counts().allocated, Pages(held.len() as u64));
@@ -48,7 +49,7 @@ fn frames_are_conserved_under_random_use() {
             }
         }
         for frame in held {
-            pool.free(CpuId(0), frame);
+            pool.free_on(CpuId(0), frame);
         }
         pool.drain_all();
         assert_eq!(pool.nr_free(), Pages(pages));
@@ -62,7 +63,7 @@ fn ordinary_requests_leave_the_reserve_and_say_when_it_is_near() {
     let mut frames = Vec::new();
     let mut first_below_low = None;
     let error = loop {
-        match pool.try_alloc(CpuId(0), Reserve::Keep) {
+        match pool.alloc_noting_on(CpuId(0), ORDINARY) {
             Ok((frame, pressure)) => {
                 frames.push(frame);
                 if pressure == Pressure::BelowLow {
@@ -75,7 +76,7 @@ fn ordinary_requests_leave_the_reserve_and_say_when_it_is_near() {
     let Watermarks { min, low, .. } = pool.watermarks();
     assert_eq!(
         error,
-        Exhausted {
+        AllocError::Exhausted {
             free: min,
             min,
             managed: Pages(1024)
@@ -83,21 +84,21 @@ fn ordinary_requests_leave_the_reserve_and_say_when_it_is_near() {
     );
     assert!(min > Pages(0) && first_below_low.is_some_and(|free| free <= low && free > min));
     for _ in 0..min.0 {
-        frames.push(pool.try_alloc(CpuId(0), Reserve::Use).unwrap().0);
+        frames.push(pool.alloc_noting_on(CpuId(0), RESERVE).unwrap().0);
     }
-    assert!(pool.try_alloc(CpuId(0), Reserve::Use).is_err());
+    assert!(pool.alloc_noting_on(CpuId(0), RESERVE).is_err());
     assert_eq!(pool.counts().peak, Pages(1024));
     frames
         .into_iter()
-        .for_each(|frame| pool.free(CpuId(0), frame));
+        .for_each(|frame| pool.free_on(CpuId(0), frame));
     pool.check_invariants();
 }
 
 #[test]
 fn frames_cached_by_one_cpu_are_found_by_draining() {
     let pool = pool(6400, 2, 1);
-    let frame = pool.try_alloc(CpuId(1), Reserve::Keep).unwrap().0;
-    pool.free(CpuId(1), frame);
+    let frame = pool.alloc_noting_on(CpuId(1), ORDINARY).unwrap().0;
+    pool.free_on(CpuId(1), frame);
     let cached = pool.counts().cached;
     assert!(cached > Pages::ZERO);
     assert_eq!(pool.drain_all(), cached);
@@ -118,16 +119,16 @@ fn threads_share_a_pool_without_losing_frames() {
                     let cpu = CpuId(rng.u32(..2));
                     if held.len() < 400 && rng.bool() {
                         held.extend(
-                            pool.try_alloc(cpu, Reserve::Keep)
+                            pool.alloc_noting_on(cpu, ORDINARY)
                                 .ok()
                                 .map(|(frame, _)| frame),
                         );
                     } else if !held.is_empty() {
-                        pool.free(cpu, held.swap_remove(rng.usize(..held.len())));
+                        pool.free_on(cpu, held.swap_remove(rng.usize(..held.len())));
                     }
                 }
                 held.into_iter()
-                    .for_each(|frame| pool.free(CpuId(0), frame));
+                    .for_each(|frame| pool.free_on(CpuId(0), frame));
             });
         }
         for _ in 0..200 {

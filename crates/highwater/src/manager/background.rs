@@ -228,7 +228,6 @@ impl Core {
                 nr_to_reclaim: missing,
                 target: &root,
                 actor: Actor::Background,
-                cpu: self.cpu(),
                 first_priority: None,
                 ignores_protection: false,
             };

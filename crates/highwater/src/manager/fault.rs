@@ -152,7 +152,7 @@ impl Core {
                 Ok(Some((Fill { core: self, parts }, on_its_way)))
             }
             Err(frame) => {
-                self.pool.free(self.cpu(), frame);
+                self.pool.free(frame);
                 Ok(None)
             }
         }
@@ -195,7 +195,7 @@ impl Drop for Fill<'_> {
     fn drop(&mut self) {
         if let Some((filling, charge)) = self.parts.take() {
             let frame = self.core.cache.abort_fill(filling);
-            self.core.pool.free(self.core.cpu(), frame);
+            self.core.pool.free(frame);
             drop(charge);
         }
     }

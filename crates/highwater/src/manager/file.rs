@@ -206,7 +206,7 @@ impl Core {
         {
             tracing::error!(file = ?entry.id(), %error, "dirty pages stay in the cache after their file's close");
         }
-        let is_empty = self.reclaim.evict_file(entry.id(), self.cpu());
+        let is_empty = self.reclaim.evict_file(entry.id());
         if is_empty {
             self.cache.close(entry.id());
         }

@@ -47,7 +47,7 @@ use std::fmt;
 use std::time::Instant;
 
 use crate::cache::{Accounting, FileEntry, PageCache};
-use crate::frame::FramePool;
+use crate::frame::{BackendKind, FramePool, PoolConfig};
 use crate::group::{GroupKey, GroupNode, GroupTree, StatItem, Tolerance};
 use crate::memmap::{FrameMemory, MapError};
 use crate::percpu::{self, PercpuOwner, Regime};
@@ -266,7 +266,17 @@ impl Core {
     ) -> Result<Self, MapError> {
         let nr_cpus = topology.nr_cpus();
         let memory = Arc::new(FrameMemory::new(pages)?);
-        let pool = Arc::new(FramePool::new(Arc::clone(&memory), nr_cpus, zones));
+        let backend = match zones {
+            1 => BackendKind::SingleLock,
+            shards => BackendKind::Sharded { shards },
+        };
+        let config = PoolConfig {
+            regime,
+            backend,
+            ..PoolConfig::new(nr_cpus)
+        };
+        let pool = FramePool::with_config(Arc::clone(&memory), config);
+        let pool = Arc::new(pool.expect("a builder checks its settings"));
         let cache = Arc::new(PageCache::new(
             Arc::clone(&memory),
             &topology,
@@ -308,7 +318,6 @@ impl Core {
             nr_to_reclaim: Pages::MAX,
             target: &root,
             actor: Actor::Direct,
-            cpu: self.cpu(),
             first_priority: Some(0),
             ignores_protection: true,
         };

@@ -27,7 +27,7 @@ use thiserror::Error;
 
 use super::Core;
 use super::pressure::Stalled;
-use crate::frame::{Exhausted, Pressure, Reserve};
+use crate::frame::{self, AllocFlags, Pressure};
 use crate::group::{self, ChargeError, GroupKey, GroupNode, MaxError};
 use crate::memmap::Frame;
 use crate::reclaim::{Actor, Outcome, ScanControl};
@@ -79,7 +79,7 @@ pub enum AllocError {
     #[error("{source}; {borrowed} pages were in use and {write_failed} could not be written back")]
     Exhausted {
         /// The state of the pool.
-        source: Exhausted,
+        source: frame::AllocError,
         /// Pages that the last pass found borrowed or latched.
         borrowed: u64,
         /// Pages that the last pass could not write back.
@@ -308,7 +308,7 @@ impl Core {
     pub(super) fn alloc_frame(&self, payer: &GroupNode) -> Result<Frame, AllocError> {
         let mut effort = Effort::default();
         loop {
-            let exhausted = match self.pool.try_alloc(self.cpu(), Reserve::Keep) {
+            let exhausted = match self.pool.alloc_noting(AllocFlags::new()) {
                 Ok((frame, pressure)) => {
                     if pressure == Pressure::BelowLow {
                         self.wakeup.notify();
@@ -364,7 +364,6 @@ impl Core {
             nr_to_reclaim: goal,
             target,
             actor: Actor::Direct,
-            cpu: self.cpu(),
             first_priority: None,
             ignores_protection: false,
         };

@@ -62,7 +62,6 @@ impl Core {
                 nr_to_reclaim: pages - freed,
                 target: group.node(),
                 actor: Actor::Direct,
-                cpu: self.cpu(),
                 first_priority: None,
                 ignores_protection: false,
             };

@@ -49,7 +49,7 @@ use crate::cache::{EvictBatch, FileId, PageCache, PageKey};
 use crate::frame::FramePool;
 use crate::group::{GroupNode, GroupTree, StatItem};
 use crate::sync::{Arc, LockEvents};
-use crate::units::{CpuId, Pages, Pfn};
+use crate::units::{Pages, Pfn};
 use lruvec::{Lruvec, Lruvecs};
 use shadow::Shadows;
 
@@ -128,7 +128,7 @@ impl Reclaim {
 
     /// Evicts every page of a file that nobody holds and that is clean; leaves no shadows. True
     /// when no page is left.
-    pub fn evict_file(&self, file: FileId, cpu: CpuId) -> bool {
+    pub fn evict_file(&self, file: FileId) -> bool {
         let mut batch = EvictBatch::default();
         let mut is_empty = true;
         let pages: Vec<Pfn> = self.cache.pages_of(file).collect();
@@ -146,7 +146,7 @@ impl Reclaim {
             for evicted in batch.evicted.drain(..) {
                 self.groups.add_stat(evicted.group, StatItem::File, -1);
                 self.groups.uncharge(evicted.group, Pages(1));
-                self.pool.free(cpu, evicted.frame);
+                self.pool.free(evicted.frame);
             }
         }
         is_empty

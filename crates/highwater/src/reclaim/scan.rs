@@ -7,7 +7,7 @@ use super::shadow::Shadow;
 use super::{LruvecRef, Reclaim};
 use crate::cache::{EvictBatch, Evicted, Kept, WriteBackError, WrittenBack};
 use crate::group::{GroupNode, StatItem};
-use crate::units::{CpuId, Pages, Pfn};
+use crate::units::{Pages, Pfn};
 
 /// Who reclaims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +31,6 @@ pub struct ScanControl<'a> {
     pub target: &'a GroupNode,
     /// Who reclaims.
     pub actor: Actor,
-    /// The CPU whose per-CPU list takes the freed frames: a hint.
-    pub cpu: CpuId,
     /// Lists are scanned from this fraction on: the shift at the first priority. `None` scales it
     /// to the pool; 0 looks at everything and ignores young marks.
     pub first_priority: Option<u32>,
@@ -231,7 +229,7 @@ impl Reclaim {
             self.lruvecs
                 .add_all(&self.cache, lruvec, scratch.putback.drain(..));
         }
-        let freed = self.free_evicted(control.cpu, &mut scratch.evict);
+        let freed = self.free_evicted(&mut scratch.evict);
         lruvec.note_settled(count);
         outcome.nr_reclaimed += freed;
         self.stats.count_freed(lruvec.group(), control.actor, freed);
@@ -298,12 +296,12 @@ impl Reclaim {
     }
 
     /// Uncharges and frees. No lock is held.
-    fn free_evicted(&self, cpu: CpuId, batch: &mut EvictBatch) -> u64 {
+    fn free_evicted(&self, batch: &mut EvictBatch) -> u64 {
         let freed = batch.evicted.len() as u64;
         for evicted in batch.evicted.drain(..) {
             self.groups.add_stat(evicted.group, StatItem::File, -1);
             self.groups.uncharge(evicted.group, Pages(1));
-            self.pool.free(cpu, evicted.frame);
+            self.pool.free(evicted.frame);
         }
         freed
     }

@@ -49,7 +49,7 @@ impl Scene {
             Regime::Atomic,
             Accounting::default(),
         ));
-        let pool = Arc::new(FramePool::new(Arc::clone(&memory), 1, 1));
+        let pool = Arc::new(FramePool::new(Arc::clone(&memory), 1).expect("a pool"));
         let groups = GroupTree::new(1);
         let reclaim = Reclaim::new(Arc::clone(&cache), Arc::clone(&pool), groups.clone());
         reclaim.add_group(&groups.root());
@@ -79,9 +79,9 @@ impl Scene {
     /// Reads a page in for a group, as the manager does.
     fn fault(&self, group: &GroupNode, page: u64) -> Option<Refault> {
         let key = PageKey::new(self.file, page);
-        let (frame, _) = self
+        let frame = self
             .pool
-            .try_alloc(CpuId(0), crate::frame::Reserve::Use)
+            .alloc(crate::frame::AllocFlags::new().use_reserve())
             .expect("a frame");
         let _paid_by_the_page = group.try_charge(Pages(1)).expect("no limit").disown();
         let filling = self
@@ -104,7 +104,6 @@ impl Scene {
             nr_to_reclaim: Pages(pages),
             target,
             actor: Actor::Direct,
-            cpu: CpuId(0),
             first_priority,
             ignores_protection: false,
         })

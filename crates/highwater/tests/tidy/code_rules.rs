@@ -21,6 +21,8 @@ const LAYERS: &[&[&str]] = &[
 
 /// The modules of the core that may hold `unsafe`.
 const UNSAFE_MODULES: &[&str] = &["memmap", "percpu"];
+/// Types whose noun is the frame pool itself.
+const OF_FRAME_POOL: &[&str] = &["FramePool", "PoolConfig", "PoolError"];
 
 fn layer_of(module: &str) -> Option<usize> {
     LAYERS.iter().position(|row| row.contains(&module))
@@ -315,7 +317,7 @@ fn banned_word(identifier: &str, file: &File) -> Option<(String, &'static str)> 
             // The program's users say tenant; the library's noun is group.
             "tenant" | "tenants" if in_core_src => "group",
             // The pool of frames is the zones together; a type for one of them is a zone.
-            "pool" if in_core_src && is_type && identifier != "FramePool" => "zone",
+            "pool" if in_core_src && is_type && !OF_FRAME_POOL.contains(&identifier) => "zone",
             _ => return None,
         };
         Some((word, better))

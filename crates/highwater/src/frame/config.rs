@@ -1,0 +1,181 @@
+//! How a pool is made.
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use super::{BackendKind, Tunables};
+use crate::percpu::Regime;
+
+/// How a [`FramePool`](super::FramePool) is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolConfig {
+    /// CPUs that have a list.
+    pub nr_cpus: usize,
+    /// How lists are written: restartable for the CPUs that there are, atomic for any others.
+    pub regime: Regime,
+    /// What lies behind the lists.
+    pub backend: BackendKind,
+    /// How lists find their size.
+    pub policy: PcpPolicy,
+    /// How a list gives back more than a batch.
+    pub drain: DrainMode,
+    /// What can be set later, too.
+    pub tunables: Tunables,
+    /// When frames are zeroed.
+    pub zeroing: Zeroing,
+}
+
+/// How a CPU's list finds its size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PcpPolicy {
+    /// It does not: always as large as a list that is idle.
+    Fixed,
+    /// As Linux 5.14 to 6.6: of one size, and a drain takes twice as much as the one before it, without a
+    /// bound but the list's size.
+    Legacy,
+    /// It grows with each visit to the zones, and shrinks when it is idle or memory is short, as Linux
+    /// since 6.7.
+    #[default]
+    Auto,
+}
+
+/// How a list gives back more than a batch at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum DrainMode {
+    /// All in one hold of the zone's lock.
+    OneHold,
+    /// A batch at a time, with all locks dropped in between.
+    #[default]
+    Pieces,
+}
+
+/// When frames are zeroed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Zeroing {
+    /// When a request asks for it. Others may read what the last owner wrote.
+    #[default]
+    OnRequest,
+    /// Whenever a frame is handed out.
+    OnAlloc,
+    /// When a frame is given back, so that nothing of its owner's remains, and when a request asks for it.
+    OnFree,
+}
+
+/// A pool cannot be made so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// There are no CPUs.
+    #[error("a pool for no CPUs: give one at least")]
+    NoCpus,
+    /// No shards, or too many.
+    #[error("{shards} shards: give 1 to {most}")]
+    Shards {
+        /// What was asked for.
+        shards: u32,
+        /// The most.
+        most: u32,
+    },
+}
+
+impl PoolConfig {
+    /// The defaults, for lists that any thread may use as any CPU.
+    #[must_use]
+    pub fn new(nr_cpus: usize) -> Self {
+        Self {
+            nr_cpus,
+            regime: Regime::Atomic,
+            backend: BackendKind::SingleLock,
+            policy: PcpPolicy::default(),
+            drain: DrainMode::default(),
+            tunables: Tunables::default(),
+            zeroing: Zeroing::default(),
+        }
+    }
+}
+
+/// A name that stands for nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("there is no {what} `{name}`: give {known}")]
+pub struct UnknownName {
+    what: &'static str,
+    name: String,
+    known: &'static str,
+}
+
+macro_rules! names {
+    ($type:ident, $what:literal, $known:literal, $($variant:ident = $name:literal),+) => {
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(match self { $(Self::$variant => $name),+ })
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = UnknownName;
+
+            fn from_str(name: &str) -> Result<Self, UnknownName> {
+                match name {
+                    $($name => Ok(Self::$variant),)+
+                    _ => Err(UnknownName { what: $what, name: name.into(), known: $known }),
+                }
+            }
+        }
+
+        #[cfg(feature = "serde")]
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+    };
+}
+
+names!(
+    PcpPolicy,
+    "policy",
+    "fixed, legacy or auto",
+    Fixed = "fixed",
+    Legacy = "legacy",
+    Auto = "auto"
+);
+names!(
+    DrainMode,
+    "drain",
+    "one-hold or pieces",
+    OneHold = "one-hold",
+    Pieces = "pieces"
+);
+names!(
+    Zeroing,
+    "zeroing",
+    "on-request, on-alloc or on-free",
+    OnRequest = "on-request",
+    OnAlloc = "on-alloc",
+    OnFree = "on-free"
+);
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for policy in [PcpPolicy::Fixed, PcpPolicy::Legacy, PcpPolicy::Auto] {
+            assert_eq!(policy.to_string().parse(), Ok(policy));
+        }
+        for drain in [DrainMode::OneHold, DrainMode::Pieces] {
+            assert_eq!(drain.to_string().parse(), Ok(drain));
+        }
+        for zeroing in [Zeroing::OnRequest, Zeroing::OnAlloc, Zeroing::OnFree] {
+            assert_eq!(zeroing.to_string().parse(), Ok(zeroing));
+        }
+        let refused = "tcache".parse::<PcpPolicy>().unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "there is no policy `tcache`: give fixed, legacy or auto"
+        );
+    }
+}

@@ -1,0 +1,83 @@
+//! What an allocation may do to be served.
+
+/// What an allocation may do, and what it wants. The default may wait for locks, leaves the reserve
+/// alone, and takes frames as they are.
+///
+/// # Examples
+///
+/// ```
+/// use highwater::frame::AllocFlags;
+///
+/// let flags = AllocFlags::new().non_blocking().use_reserve();
+/// assert!(!flags.may_block() && flags.may_use_reserve() && !flags.zeroed());
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AllocFlags(u8);
+
+impl AllocFlags {
+    const NON_BLOCKING: u8 = 1;
+    const NO_RECLAIM: u8 = 2;
+    const USE_RESERVE: u8 = 4;
+    const ZEROED: u8 = 8;
+
+    /// An ordinary request.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(0)
+    }
+
+    /// Waits for no lock: what somebody holds at the moment is as if it were empty. Such a request does
+    /// not reclaim either. For callers that may not sleep, and for those that interrupted the holder.
+    #[must_use]
+    pub const fn non_blocking(self) -> Self {
+        Self(self.0 | Self::NON_BLOCKING | Self::NO_RECLAIM)
+    }
+
+    /// Fails rather than have pages evicted for it. The pool itself evicts nothing: it reports, and
+    /// whoever called decides by this flag.
+    #[must_use]
+    pub const fn no_reclaim(self) -> Self {
+        Self(self.0 | Self::NO_RECLAIM)
+    }
+
+    /// May take the frames below [`Watermarks::min`](super::Watermarks::min): for requests that free memory
+    /// when they are served (write-back, victims).
+    #[must_use]
+    pub const fn use_reserve(self) -> Self {
+        Self(self.0 | Self::USE_RESERVE)
+    }
+
+    /// The frame reads as zeros, whatever the pool's policy.
+    #[must_use]
+    pub const fn zero(self) -> Self {
+        Self(self.0 | Self::ZEROED)
+    }
+
+    /// Whether the request may wait for a lock.
+    #[inline]
+    #[must_use]
+    pub const fn may_block(self) -> bool {
+        self.0 & Self::NON_BLOCKING == 0
+    }
+
+    /// Whether pages may be evicted for the request.
+    #[inline]
+    #[must_use]
+    pub const fn may_reclaim(self) -> bool {
+        self.0 & Self::NO_RECLAIM == 0
+    }
+
+    /// Whether the request may take the reserve.
+    #[inline]
+    #[must_use]
+    pub const fn may_use_reserve(self) -> bool {
+        self.0 & Self::USE_RESERVE != 0
+    }
+
+    /// Whether the frame must read as zeros.
+    #[inline]
+    #[must_use]
+    pub const fn zeroed(self) -> bool {
+        self.0 & Self::ZEROED != 0
+    }
+}

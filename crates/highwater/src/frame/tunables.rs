@@ -1,0 +1,228 @@
+//! What can be set while a pool runs, under the names that the kernel's knobs have.
+
+use std::fmt;
+use std::time::Duration;
+
+use thiserror::Error;
+
+/// The knobs of a pool. A value is checked when it is set, so that every `Tunables` is valid; a pool
+/// takes a new one at any time ([`FramePool::set_tunables`](super::FramePool::set_tunables)).
+///
+/// # Examples
+///
+/// ```
+/// use highwater::frame::Tunables;
+///
+/// let tunables = Tunables::default().pcp_batch_scale_max(0)?;
+/// assert_eq!(tunables.get("pcp_batch_scale_max"), Some(0));
+/// let refused = tunables.percpu_pagelist_high_fraction(7).unwrap_err();
+/// assert_eq!(
+///     refused.to_string(),
+///     "percpu_pagelist_high_fraction cannot be 7: give -1, 0, or 8 to 2147483647 (1 to 7 would let lists \
+///      hold more than an eighth of the pool)"
+/// );
+/// # Ok::<(), highwater::frame::TunableError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct Tunables {
+    pub(super) pcp_batch_scale_max: u8,
+    pub(super) percpu_pagelist_high_fraction: i32,
+    pub(super) watermark_scale_factor: u16,
+    pub(super) decay_interval_ms: u32,
+}
+
+/// A knob cannot have that value.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum TunableError {
+    /// The value is outside the knob's range.
+    #[error("{knob} cannot be {value}: give {range} ({reason})")]
+    Range {
+        /// The knob.
+        knob: &'static str,
+        /// What was asked for.
+        value: i64,
+        /// What it can be.
+        range: &'static str,
+        /// Why no more.
+        reason: &'static str,
+    },
+    /// There is no such knob.
+    #[error("there is no knob `{name}`: give one of {}", Tunables::NAMES.join(", "))]
+    Unknown {
+        /// What was asked for.
+        name: String,
+    },
+}
+
+impl Default for Tunables {
+    fn default() -> Self {
+        Self {
+            pcp_batch_scale_max: 5,
+            percpu_pagelist_high_fraction: 0,
+            watermark_scale_factor: 10,
+            decay_interval_ms: 1000,
+        }
+    }
+}
+
+impl Tunables {
+    /// Every knob's name.
+    pub const NAMES: [&'static str; 4] = [
+        "pcp_batch_scale_max",
+        "percpu_pagelist_high_fraction",
+        "watermark_scale_factor",
+        "decay_interval_ms",
+    ];
+
+    /// How often a refill may double: a CPU's list moves at most `batch << scale` frames in one visit to the
+    /// zones, and counts as many frees in a row. Default: 5.
+    ///
+    /// # Errors
+    ///
+    /// Outside 0 to 6.
+    pub fn pcp_batch_scale_max(mut self, scale: i64) -> Result<Self, TunableError> {
+        let is_valid = |scale: &u8| *scale <= 6;
+        let scale_max = u8::try_from(scale).ok().filter(is_valid);
+        self.pcp_batch_scale_max = scale_max.ok_or(TunableError::Range {
+            knob: "pcp_batch_scale_max",
+            value: scale,
+            range: "0 to 6",
+            reason: "64 batches would be 16 MiB in one visit",
+        })?;
+        Ok(self)
+    }
+
+    /// The share of the pool that lists may hold, all together: 0 lets each list find its size, `f` from 8
+    /// makes that one `f`th of the pool whatever happens, and -1 is as small as lists can be. Default: 0.
+    ///
+    /// # Errors
+    ///
+    /// Below -1, and 1 to 7.
+    pub fn percpu_pagelist_high_fraction(mut self, fraction: i64) -> Result<Self, TunableError> {
+        let is_valid = |fraction: &i32| matches!(fraction, -1 | 0 | 8..);
+        let valid = i32::try_from(fraction).ok().filter(is_valid);
+        self.percpu_pagelist_high_fraction = valid.ok_or(TunableError::Range {
+            knob: "percpu_pagelist_high_fraction",
+            value: fraction,
+            range: "-1, 0, or 8 to 2147483647",
+            reason: "1 to 7 would let lists hold more than an eighth of the pool",
+        })?;
+        Ok(self)
+    }
+
+    /// The distance between watermarks in ten-thousandths of the pool. Default: 10.
+    ///
+    /// # Errors
+    ///
+    /// Outside 1 to 1000.
+    pub fn watermark_scale_factor(mut self, factor: i64) -> Result<Self, TunableError> {
+        let is_valid = |factor: &u16| (1..=1000).contains(factor);
+        let valid = u16::try_from(factor).ok().filter(is_valid);
+        self.watermark_scale_factor = valid.ok_or(TunableError::Range {
+            knob: "watermark_scale_factor",
+            value: factor,
+            range: "1 to 1000",
+            reason: "in ten-thousandths, so that 1000 is a tenth of the pool",
+        })?;
+        Ok(self)
+    }
+
+    /// Time between two decays of lists that are larger than they need to be. Default: 1 s.
+    ///
+    /// # Errors
+    ///
+    /// Outside 1 ms to an hour.
+    pub fn decay_interval_ms(mut self, interval: i64) -> Result<Self, TunableError> {
+        let is_valid = |interval: &u32| (1..=3_600_000).contains(interval);
+        let valid = u32::try_from(interval).ok().filter(is_valid);
+        self.decay_interval_ms = valid.ok_or(TunableError::Range {
+            knob: "decay_interval_ms",
+            value: interval,
+            range: "1 to 3600000",
+            reason: "an hour at most, so that idle memory is found",
+        })?;
+        Ok(self)
+    }
+
+    /// As the knob's own setter, by name.
+    ///
+    /// # Errors
+    ///
+    /// Those of the setter, and a name that no knob has.
+    pub fn with(self, name: &str, value: i64) -> Result<Self, TunableError> {
+        match name {
+            "pcp_batch_scale_max" => self.pcp_batch_scale_max(value),
+            "percpu_pagelist_high_fraction" => self.percpu_pagelist_high_fraction(value),
+            "watermark_scale_factor" => self.watermark_scale_factor(value),
+            "decay_interval_ms" => self.decay_interval_ms(value),
+            _ => Err(TunableError::Unknown { name: name.into() }),
+        }
+    }
+
+    /// A knob's value, by name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<i64> {
+        match name {
+            "pcp_batch_scale_max" => Some(self.pcp_batch_scale_max.into()),
+            "percpu_pagelist_high_fraction" => Some(self.percpu_pagelist_high_fraction.into()),
+            "watermark_scale_factor" => Some(self.watermark_scale_factor.into()),
+            "decay_interval_ms" => Some(self.decay_interval_ms.into()),
+            _ => None,
+        }
+    }
+
+    /// Time between two decays.
+    #[must_use]
+    pub fn decay_interval(&self) -> Duration {
+        Duration::from_millis(self.decay_interval_ms.into())
+    }
+}
+
+impl fmt::Display for Tunables {
+    /// A line for each knob, as sysctl shows them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Self::NAMES
+            .iter()
+            .filter_map(|name| Some((name, self.get(name)?)))
+            .try_for_each(|(name, value)| writeln!(f, "vm.{name} = {value}"))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knobs_take_their_range_and_nothing_else() {
+        // Goal: a `Tunables` is always valid. Method: the ends of each range, and one beyond.
+        let cases: [(&str, &[i64], &[i64]); 4] = [
+            ("pcp_batch_scale_max", &[0, 5, 6], &[-1, 7, 256, i64::MAX]),
+            (
+                "percpu_pagelist_high_fraction",
+                &[-1, 0, 8, 0x7fff_ffff],
+                &[-2, 1, 7, 0x8000_0000],
+            ),
+            ("watermark_scale_factor", &[1, 1000], &[0, 1001, -1, 65_537]),
+            ("decay_interval_ms", &[1, 3_600_000], &[0, 3_600_001, -5]),
+        ];
+        for (name, good, bad) in cases {
+            for &value in good {
+                let set = Tunables::default().with(name, value).unwrap();
+                assert_eq!(set.get(name), Some(value), "{name}");
+            }
+            for &value in bad {
+                let error = Tunables::default().with(name, value).unwrap_err();
+                let text = error.to_string();
+                assert!(
+                    text.starts_with(&format!("{name} cannot be {value}: give ")),
+                    "{text}"
+                );
+            }
+        }
+        let unknown = Tunables::default().with("swappiness", 60).unwrap_err();
+        assert!(unknown.to_string().contains("`swappiness`"), "{unknown}");
+        assert_eq!(Tunables::default().get("swappiness"), None);
+    }
+}
