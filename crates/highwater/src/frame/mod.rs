@@ -152,7 +152,7 @@ impl FramePool {
         let watermarks = Watermarks::for_managed(managed);
         let sizes = PcpSizes::for_managed(managed, watermarks.low, config.nr_cpus);
         Ok(Self {
-            backend: config.backend.build(nr_frames),
+            backend: config.backend.build(nr_frames, config.nr_cpus),
             lists: (0..config.nr_cpus)
                 .map(|_| CachePadded::new(PcpList::new(sizes)))
                 .collect(),

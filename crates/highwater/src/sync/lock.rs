@@ -299,7 +299,7 @@ macro_rules! acquire {
     ($class:expr, $try_lock:expr, $lock:expr) => {{
         let held = Held::in_order($class);
         #[cfg(loom)]
-        let (raw, waited) = ($lock, None);
+        let (raw, waited) = ($lock, None::<Duration>);
         #[cfg(not(loom))]
         let (raw, waited) = match $try_lock {
             Some(raw) => (raw, None),

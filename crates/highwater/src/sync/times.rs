@@ -7,7 +7,8 @@
 //! [`SAMPLED`] is timed, drawn at random, and stands for all of those; long ones are all timed.
 //! Counts, and the work done, are exact.
 //!
-//! A lock's recorder is written by its holder, so no addition needs a lock prefix.
+//! A lock's recorder is written by its holder, so no addition needs a lock prefix. What needs no lock
+//! records the time of its visits in the same shape: nobody waits, and a visit is its own hold.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -218,6 +219,11 @@ impl Cells {
         self.sum.add_alone(value.saturating_mul(times));
     }
 
+    fn record(&self, value: u64, times: u64) {
+        self.buckets[bucket_of(value)].add(times);
+        self.sum.add(value.saturating_mul(times));
+    }
+
     fn read(&self) -> Histogram {
         Histogram {
             buckets: std::array::from_fn(|at| self.buckets[at].get()),
@@ -274,6 +280,20 @@ impl TimeRecorder {
         }
     }
 
+    /// As [`acquired`](Self::acquired), of what needs no lock: others may record meanwhile.
+    pub(crate) fn visit_begins(&self, work: u64) -> Hold {
+        self.begin(work, None)
+    }
+
+    /// As [`released`](Self::released), of what needs no lock: others may record meanwhile.
+    pub(crate) fn visit_ends(&self, hold: &Hold, work: u64) {
+        self.work.record(work, 1);
+        if let Some(since) = hold.since {
+            let took = nanoseconds(since.elapsed());
+            self.hold_ns.record(took, hold.stands_for);
+        }
+    }
+
     fn begin(&self, work: u64, waited: Option<Duration>) -> Hold {
         if waited.is_some() || work >= LONG {
             return Hold {
@@ -299,7 +319,7 @@ impl TimeRecorder {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

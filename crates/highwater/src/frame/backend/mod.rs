@@ -1,9 +1,10 @@
 //! Where free frames are when no per-CPU list holds them: one interface, several ways to keep them.
 //!
-//! | kind | holds free frames in | an allocation or free of many frames costs |
+//! | kind | holds free frames in | to move many frames costs |
 //! |---|---|---|
 //! | [`SingleLock`](BackendKind::SingleLock) | one buddy allocator behind one lock | one hold of the lock |
 //! | [`Sharded`](BackendKind::Sharded) | several of them, by address | one hold for each zone that is touched |
+//! | [`Trees`](BackendKind::Trees) | a bit each | an atomic operation for each word of 64 that is touched |
 //!
 //! Invariants, the same for every kind: a free frame is in exactly one free block or on a deferred
 //! list; no request takes a frame when no more than its floor are free; a frame goes back to the
@@ -16,6 +17,7 @@
 mod buddy;
 mod deferred;
 mod free_count;
+mod trees;
 mod zone;
 mod zones;
 
@@ -32,6 +34,7 @@ use thiserror::Error;
 use crate::sync::LockTimes;
 use crate::units::{CpuId, Order, Pages, Pfn};
 use free_count::FreeCount;
+use trees::Trees;
 pub(super) use zone::ZONE_LOCK;
 use zones::Zones;
 
@@ -120,12 +123,15 @@ pub enum BackendKind {
         /// as those.
         shards: u32,
     },
+    /// A bit for each frame, found through trees of 4,096, without locks. CPUs prefer trees of their
+    /// own, and areas that are broken already.
+    Trees,
 }
 
 /// A text that names no back end.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "`{text}` is not a back end: single-lock or sharded:N with N from 1 to {}",
+    "`{text}` is not a back end: single-lock, trees, or sharded:N with N from 1 to {}",
     BackendKind::SHARDS_MAX
 )]
 pub struct ParseBackendError {
@@ -137,12 +143,12 @@ impl BackendKind {
     /// The most zones that a pool is cut into.
     pub const SHARDS_MAX: u32 = 1024;
 
-    /// A back end of this kind with frames 0 to `nr_frames`, all free.
+    /// A back end of this kind with frames 0 to `nr_frames`, all free, for `nr_cpus` CPUs.
     ///
     /// # Panics
     ///
     /// When the number of shards is not in its range.
-    pub(super) fn build(self, nr_frames: u32) -> Box<dyn Backend> {
+    pub(super) fn build(self, nr_frames: u32, nr_cpus: usize) -> Box<dyn Backend> {
         match self {
             Self::SingleLock => Box::new(Zones::new(nr_frames, 1)),
             Self::Sharded { shards } => {
@@ -153,6 +159,7 @@ impl BackendKind {
                 );
                 Box::new(Zones::new(nr_frames, shards))
             }
+            Self::Trees => Box::new(Trees::new(nr_frames, nr_cpus)),
         }
     }
 }
@@ -162,6 +169,7 @@ impl fmt::Display for BackendKind {
         match self {
             Self::SingleLock => f.write_str("single-lock"),
             Self::Sharded { shards } => write!(f, "sharded:{shards}"),
+            Self::Trees => f.write_str("trees"),
         }
     }
 }
@@ -180,6 +188,7 @@ impl FromStr for BackendKind {
         };
         match text.split_once(':') {
             None if text == "single-lock" => Ok(Self::SingleLock),
+            None if text == "trees" => Ok(Self::Trees),
             Some(("sharded", shards)) => {
                 let shards = shards.parse().map_err(|_| refuse())?;
                 let is_possible = (1..=Self::SHARDS_MAX).contains(&shards);

@@ -7,13 +7,15 @@ use super::*;
 use crate::sync::{LockClass, Mutex, Rank};
 
 /// Every kind, in shapes that differ in what a request may run into.
-const KINDS: [BackendKind; 3] = [
+const KINDS: [BackendKind; 4] = [
     BackendKind::SingleLock,
     BackendKind::Sharded { shards: 2 },
     BackendKind::Sharded { shards: 5 },
+    BackendKind::Trees,
 ];
 
 const CPU: CpuId = CpuId(0);
+const NR_CPUS: usize = 3;
 
 fn order(order: u8) -> Order {
     Order::new(order).expect("an order in range")
@@ -109,7 +111,7 @@ impl Oracle {
 
 /// Random requests of every order, floor and length, and random frees, checked one by one.
 fn drive(kind: BackendKind, nr_frames: u32, rng: &mut fastrand::Rng, steps: usize) {
-    let backend = kind.build(nr_frames);
+    let backend = kind.build(nr_frames, NR_CPUS);
     let mut oracle = Oracle::new(nr_frames);
     oracle.assert_agrees(&*backend);
     let mut held: Vec<(Order, Vec<Pfn>)> = Vec::new();
@@ -160,7 +162,7 @@ fn every_kind_agrees_with_a_bitmap() {
     // and splitting and merging cancel. Method: random bulks on ranges of odd sizes, bit by bit.
     let mut rng = crate::seed::rng(1);
     for kind in KINDS {
-        for nr_frames in [1, 2, 63, 64, 65, 511, 513, 1023, 1025, 5000, 9 * 1024 + 700] {
+        for nr_frames in [1, 2, 63, 64, 65, 511, 513, 1023, 1025, 5000, 9916] {
             drive(kind, nr_frames, &mut rng, 400);
         }
     }
@@ -171,7 +173,7 @@ fn all_frames_can_be_had_and_come_out_in_ascending_order() {
     // Goal: a request finds everything there is, and a refill of an untouched range is sequential,
     // which is what makes reading into its frames sequential too.
     for kind in KINDS {
-        let backend = kind.build(4096);
+        let backend = kind.build(4096, NR_CPUS);
         let mut all = Vec::new();
         loop {
             let batch = take(&*backend, 63, 0);
@@ -194,7 +196,7 @@ fn a_block_of_every_order_is_split_into_frames_and_merged_again() {
     // Goal: a block that was taken whole may come back in parts, and parts as a whole.
     for kind in KINDS {
         for of in Order::all() {
-            let backend = kind.build(4096);
+            let backend = kind.build(4096, NR_CPUS);
             let mut block = [Pfn(0)];
             assert_eq!(
                 backend.alloc_bulk(CPU, of, Pages::ZERO, Wait::Allowed, &mut block),
@@ -233,7 +235,7 @@ fn a_broken_contract_panics() {
     // Goal: a frame that is free already, that is not of the pool, or that heads no such block is
     // noticed when it is freed. In release builds a buddy notices heads of free blocks only.
     for kind in KINDS {
-        let fresh = || kind.build(2048);
+        let fresh = || kind.build(2048, NR_CPUS);
         let free = |backend: &dyn Backend, pfn, of: u8| {
             backend.free_bulk(CPU, order(of), Wait::Allowed, &mut [Pfn(pfn)]);
         };
@@ -259,7 +261,7 @@ fn what_is_promised_is_never_more_than_there_is() {
     const FLOOR: Pages = Pages(200);
     let seed = crate::seed::seed(3);
     for kind in KINDS {
-        let backend = kind.build(FRAMES);
+        let backend = kind.build(FRAMES, NR_CPUS);
         let owners: Vec<_> = (0..FRAMES).map(|_| Mutex::new(&OWNER, 0)).collect();
         std::thread::scope(|scope| {
             for thread in 1..=4_u32 {
@@ -334,7 +336,7 @@ fn give_back(
 #[test]
 fn ordinary_requests_stop_at_the_floor_and_the_last_frames_go_to_others() {
     for kind in KINDS {
-        let backend = kind.build(2500);
+        let backend = kind.build(2500, NR_CPUS);
         assert_eq!(take(&*backend, 5000, 300).len(), 2200, "{kind}");
         assert_eq!(backend.nr_free(), Pages(300));
         assert!(take(&*backend, 1, 300).is_empty());

@@ -1,0 +1,279 @@
+//! Which frames are free, as bits; and by word, whether any is and whether all are.
+//!
+//! ```text
+//! words      1 bit a frame: set when free
+//! nonempty   1 bit a word: set when the word has a set bit         } one word of each for 64 words:
+//! full       1 bit a word: set when all bits of the word are set   } a tree of 4,096 frames
+//! ```
+//!
+//! The words are the truth: whoever clears a set bit, by an exchange of the whole word, owns the
+//! frame. The other two only say where to look, and are written when a word becomes empty or full,
+//! or stops being so.
+//!
+//! Invariant, when nothing is in flight: the bit of a word that has a set bit is set in `nonempty`,
+//! and that of a full word in `full`. A bit may be set wrongly; who follows it sees the word, and
+//! clears it.
+//!
+//! Protocol: who turns a word from 0 sets its bit afterwards. Who turns a word to 0 clears its bit,
+//! then looks at the word again, and sets the bit if the word is not 0 any more. Take the last time
+//! that the word was turned from 0. A clearing that comes before the setting that follows that turn
+//! does no harm. One that comes after it acquires that setting, hence sees the turned word, and sets
+//! the bit again. The same holds for full words.
+
+use super::bits::{aligned_runs, lowest, ones, widen};
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Frames in a word.
+pub(super) const WORD_FRAMES: usize = 64;
+/// Words in a tree.
+pub(super) const TREE_WORDS: usize = 64;
+/// A word of free frames only.
+const FULL: u64 = u64::MAX;
+
+/// The bits of all frames.
+#[derive(Debug)]
+pub(super) struct Bitmap {
+    /// Written by: requests (Acquire, take) and frees (Release, put). Publishes: what the frames'
+    /// owner did to them.
+    words: Box<[AtomicU64]>,
+    trees: Box<[Tree]>,
+}
+
+/// Where to look in 64 words.
+#[derive(Debug)]
+struct Tree {
+    /// Written by: who turns words from 0 (Release) or to 0 (Acquire). Read by: requests. Publishes:
+    /// the turned word.
+    nonempty: AtomicU64,
+    /// The same of words that are full.
+    full: AtomicU64,
+}
+
+impl Bitmap {
+    /// All of `nr_frames` free.
+    pub(super) fn new(nr_frames: u32) -> Self {
+        let nr_frames = nr_frames as usize;
+        let words: Box<[u64]> = (0..nr_frames.div_ceil(WORD_FRAMES))
+            .map(|word| match nr_frames - word * WORD_FRAMES {
+                frames @ 0..WORD_FRAMES => FULL >> (WORD_FRAMES - frames),
+                _ => FULL,
+            })
+            .collect();
+        let tree = |words: &[u64]| {
+            let bits = |is_set: fn(u64) -> bool| {
+                let set = words.iter().enumerate().filter(|&(_, &word)| is_set(word));
+                AtomicU64::new(set.fold(0, |bits, (at, _)| bits | 1 << at))
+            };
+            Tree {
+                nonempty: bits(|word| word != 0),
+                full: bits(|word| word == FULL),
+            }
+        };
+        Self {
+            trees: words.chunks(TREE_WORDS).map(tree).collect(),
+            words: words.into_iter().map(AtomicU64::new).collect(),
+        }
+    }
+
+    pub(super) fn nr_trees(&self) -> usize {
+        self.trees.len()
+    }
+
+    /// Words of a tree that have a free frame, and those that are full: where to look.
+    pub(super) fn hints(&self, tree: usize) -> (u64, u64) {
+        let tree = &self.trees[tree];
+        // Relaxed: whoever was promised frames acquired the hints to them with the promise, and the
+        // words decide.
+        let nonempty = tree.nonempty.load(Ordering::Relaxed);
+        (nonempty, tree.full.load(Ordering::Relaxed))
+    }
+
+    /// Takes up to `count` blocks of 2^`log` frames out of one word: their heads.
+    pub(super) fn take(&self, word: usize, log: u8, count: usize) -> u64 {
+        // Relaxed: the exchange below orders what it takes.
+        let mut seen = self.words[word].load(Ordering::Relaxed);
+        // Progress: an exchange fails only because another one, or a free, succeeded.
+        loop {
+            let heads = lowest(aligned_runs(seen, log), count);
+            if heads == 0 {
+                self.correct(word, seen);
+                return 0;
+            }
+            let left = seen & !widen(heads, log);
+            // Acquire: what the frames' last owners did. Pairs with the release in `put`.
+            match self.words[word].compare_exchange_weak(
+                seen,
+                left,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => {
+                    if seen == FULL {
+                        self.clear_full(word, 1);
+                    }
+                    if left == 0 {
+                        self.clear_nonempty(word, 1);
+                    }
+                    return heads;
+                }
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Takes `count` full words of one tree, all or none: whether it did.
+    pub(super) fn take_words(&self, first: usize, count: usize) -> bool {
+        for word in first..first + count {
+            // Acquire: what the frames' last owners did. Pairs with the release in `put`.
+            let taken =
+                self.words[word].compare_exchange(FULL, 0, Ordering::Acquire, Ordering::Relaxed);
+            if let Err(seen) = taken {
+                self.put_words(first, word - first);
+                self.correct(word, seen);
+                return false;
+            }
+        }
+        self.clear_full(first, count);
+        self.clear_nonempty(first, count);
+        true
+    }
+
+    /// Frees the frames of one word that are set in `frames`: those that were free already.
+    #[must_use]
+    pub(super) fn put(&self, word: usize, frames: u64) -> u64 {
+        // Release: what their owner did to the frames. Pairs with the acquire in `take` and
+        // `take_words`.
+        let before = self.words[word].fetch_or(frames, Ordering::Release);
+        if before == 0 {
+            self.set_nonempty(word, 1);
+        }
+        if before | frames == FULL {
+            self.set_full(word, 1);
+        }
+        before & frames
+    }
+
+    /// Frees whole words of one tree: bits that were set already.
+    pub(super) fn put_words(&self, first: usize, count: usize) -> u64 {
+        if count == 0 {
+            return 0;
+        }
+        let mut already = 0;
+        for word in &self.words[first..first + count] {
+            // Release: what their owner did to the frames. Pairs with the acquire in `take` and
+            // `take_words`.
+            already |= word.fetch_or(FULL, Ordering::Release);
+        }
+        self.set_nonempty(first, count);
+        self.set_full(first, count);
+        already
+    }
+
+    /// The bits of one word, at this moment.
+    pub(super) fn word(&self, word: usize) -> u64 {
+        // Relaxed: for reports, and for the second look, which the clearing before it orders.
+        self.words[word].load(Ordering::Relaxed)
+    }
+
+    pub(super) fn nr_words(&self) -> usize {
+        self.words.len()
+    }
+
+    /// Sets the hints of every word anew: for a request that was promised frames and did not find
+    /// them by the hints, because somebody stands between a clearing and the second look.
+    pub(super) fn look_everywhere(&self) {
+        for word in 0..self.words.len() {
+            let bits = self.word(word);
+            if bits != 0 {
+                self.set_nonempty(word, 1);
+            }
+            if bits == FULL {
+                self.set_full(word, 1);
+            }
+        }
+    }
+
+    /// A hint led to a word that was seen not to be as it said.
+    fn correct(&self, word: usize, seen: u64) {
+        let (nonempty, full) = self.hints(word / TREE_WORDS);
+        let bit = 1 << (word % TREE_WORDS);
+        if seen == 0 && nonempty & bit != 0 {
+            self.clear_nonempty(word, 1);
+        }
+        if seen != FULL && full & bit != 0 {
+            self.clear_full(word, 1);
+        }
+    }
+
+    fn set_nonempty(&self, first: usize, count: usize) {
+        let (tree, bits) = self.hint(first, count);
+        // Release: the word was turned before. Pairs with the acquire in `clear_nonempty`.
+        tree.nonempty.fetch_or(bits, Ordering::Release);
+    }
+
+    fn set_full(&self, first: usize, count: usize) {
+        let (tree, bits) = self.hint(first, count);
+        // Release: the word was turned before. Pairs with the acquire in `clear_full`.
+        tree.full.fetch_or(bits, Ordering::Release);
+    }
+
+    fn clear_nonempty(&self, first: usize, count: usize) {
+        let (tree, bits) = self.hint(first, count);
+        // Acquire: the second look sees the word of whoever set the bit before. Pairs with the
+        // release in `set_nonempty`.
+        tree.nonempty.fetch_and(!bits, Ordering::Acquire);
+        for word in first..first + count {
+            if self.word(word) != 0 {
+                self.set_nonempty(word, 1);
+            }
+        }
+    }
+
+    fn clear_full(&self, first: usize, count: usize) {
+        let (tree, bits) = self.hint(first, count);
+        // Acquire: the second look sees the word of whoever set the bit before. Pairs with the
+        // release in `set_full`.
+        tree.full.fetch_and(!bits, Ordering::Acquire);
+        for word in first..first + count {
+            if self.word(word) == FULL {
+                self.set_full(word, 1);
+            }
+        }
+    }
+
+    /// The tree of some words, and their bits in its hints.
+    fn hint(&self, first: usize, count: usize) -> (&Tree, u64) {
+        let bits = (FULL >> (TREE_WORDS - count)) << (first % TREE_WORDS);
+        (&self.trees[first / TREE_WORDS], bits)
+    }
+
+    /// # Panics
+    ///
+    /// When a word that has free frames, or is full, could not be found.
+    pub(super) fn check_invariants(&self) {
+        for tree in 0..self.nr_trees() {
+            let (nonempty, full) = self.hints(tree);
+            let words = &self.words[tree * TREE_WORDS..];
+            for at in 0..words.len().min(TREE_WORDS) {
+                let word = tree * TREE_WORDS + at;
+                let bits = self.word(word);
+                assert!(
+                    bits == 0 || nonempty >> at & 1 == 1,
+                    "word {word}: {bits:#x}"
+                );
+                assert!(bits != FULL || full >> at & 1 == 1, "word {word} is full");
+            }
+            let outside = FULL.checked_shl(u32::try_from(words.len()).unwrap_or(u32::MAX));
+            assert_eq!(
+                (nonempty | full) & outside.unwrap_or(0),
+                0,
+                "hints to no word"
+            );
+        }
+    }
+
+    /// Positions of set hints as words, lowest first.
+    pub(super) fn words_of(tree: usize, hints: u64) -> impl Iterator<Item = usize> {
+        ones(hints).map(move |at| tree * TREE_WORDS + at as usize)
+    }
+}

@@ -1,0 +1,146 @@
+//! All interleavings over one or two words: hints that are cleared beside frees, whole words taken
+//! beside single frames, and the last frames there are.
+
+use ::loom::{model, thread};
+
+use super::*;
+use crate::sync::Arc;
+
+const CPU: CpuId = CpuId(0);
+
+/// Runs each of `others` in a thread beside `this`.
+fn beside<B: 'static + Send + Sync>(
+    shared: &Arc<B>,
+    this: impl FnOnce(&B),
+    others: Vec<Box<dyn FnOnce(&B) + Send>>,
+) {
+    let others: Vec<_> = others
+        .into_iter()
+        .map(|other| {
+            let shared = Arc::clone(shared);
+            thread::spawn(move || other(&shared))
+        })
+        .collect();
+    this(shared);
+    for other in others {
+        other.join().unwrap();
+    }
+}
+
+fn take(trees: &Trees, of: u8, floor: u64) -> Option<Pfn> {
+    let mut out = [Pfn(u32::MAX)];
+    let order = Order::new(of).unwrap();
+    let taken = trees.alloc_bulk(CPU, order, Pages(floor), Wait::Allowed, &mut out);
+    (taken == 1).then_some(out[0])
+}
+
+fn free(trees: &Trees, of: u8, block: Pfn) {
+    let order = Order::new(of).unwrap();
+    trees.free_bulk(CPU, order, Wait::Allowed, &mut [block]);
+}
+
+#[test]
+fn a_word_that_is_emptied_beside_frees_is_found() {
+    // Goal: the hint to a word with a free frame is set in the end. Method: of three frames one is
+    // free; one thread takes it and clears the hint, while two others free one each.
+    model(|| {
+        let bitmap = Arc::new(Bitmap::new(3));
+        assert_eq!(bitmap.take(0, 0, 2), 0b011);
+        let put = |frame: u64| -> Box<dyn FnOnce(&Bitmap) + Send> {
+            Box::new(move |bitmap| assert_eq!(bitmap.put(0, frame), 0))
+        };
+        let take = |bitmap: &Bitmap| assert_eq!(bitmap.take(0, 0, 1).count_ones(), 1);
+        beside(&bitmap, take, vec![put(0b001), put(0b010)]);
+        bitmap.check_invariants();
+        assert_eq!(bitmap.word(0).count_ones(), 2);
+    });
+}
+
+#[test]
+fn a_word_that_is_filled_beside_a_request_is_found_full() {
+    // Goal: the same of full words. Method: one frame is out and comes back, while another thread
+    // takes a frame, perhaps of the full word, and gives it back.
+    model(|| {
+        let bitmap = Arc::new(Bitmap::new(64));
+        assert_eq!(bitmap.take(0, 0, 1), 1);
+        let borrow = |bitmap: &Bitmap| {
+            let frame = bitmap.take(0, 0, 1);
+            assert_eq!(bitmap.put(0, frame), 0);
+        };
+        let put: Box<dyn FnOnce(&Bitmap) + Send> =
+            Box::new(|bitmap| assert_eq!(bitmap.put(0, 1), 0));
+        beside(&bitmap, borrow, vec![put]);
+        assert_eq!(bitmap.word(0), u64::MAX);
+        bitmap.check_invariants();
+    });
+}
+
+#[test]
+fn whole_words_are_taken_beside_single_frames() {
+    // Goal: a block of words is taken whole or not at all, and what was undone is found again.
+    // Method: two words; one thread wants both, another one frame of them.
+    model(|| {
+        let trees = Arc::new(Trees::new(128, 1));
+        let block: Box<dyn FnOnce(&Trees) + Send> = Box::new(|trees| {
+            if let Some(block) = take(trees, 7, 0) {
+                assert_eq!(block, Pfn(0));
+                free(trees, 7, block);
+            }
+        });
+        let frame = |trees: &Trees| {
+            if let Some(frame) = take(trees, 0, 0) {
+                free(trees, 0, frame);
+            }
+        };
+        beside(&trees, frame, vec![block]);
+        trees.check_invariants();
+        assert_eq!(trees.nr_free_blocks(Order::new(7).unwrap()), 1);
+    });
+}
+
+#[test]
+fn every_promised_frame_is_found() {
+    // Goal: a request for a single frame gets one if it was promised one, although the other thread
+    // frees and takes the frames of the same word. Method: three frames, of which each thread owns
+    // one at a time; so one is always free.
+    model(|| {
+        let trees = Arc::new(Trees::new(3, 2));
+        let (mine, others) = (take(&trees, 0, 0).unwrap(), take(&trees, 0, 0).unwrap());
+        let exchange = |frame: Pfn| {
+            move |trees: &Trees| {
+                free(trees, 0, frame);
+                assert!(
+                    take(trees, 0, 0).is_some(),
+                    "two at least are free or in flight"
+                );
+            }
+        };
+        beside(&trees, exchange(mine), vec![Box::new(exchange(others))]);
+        assert_eq!(trees.nr_free(), Pages(1));
+        trees.check_invariants();
+    });
+}
+
+#[test]
+fn the_last_frame_above_the_floor_goes_to_one_of_two_requests() {
+    model(|| {
+        let trees = Arc::new(Trees::new(2, 1));
+        let got = Arc::new(AtomicU32::new(0));
+        let others_got = Arc::clone(&got);
+        let request = |got: Arc<AtomicU32>| {
+            move |trees: &Trees| {
+                if take(trees, 0, 1).is_some() {
+                    got.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        };
+        beside(
+            &trees,
+            request(Arc::clone(&got)),
+            vec![Box::new(request(others_got))],
+        );
+        assert_eq!(got.load(Ordering::Relaxed), 1);
+        assert_eq!(trees.nr_free(), Pages(1));
+        trees.check_invariants();
+    });
+}

@@ -1,0 +1,401 @@
+//! Free frames as bits in words, found through trees: no lock, and nothing for each frame but its bit.
+//!
+//! A request clears bits of one word in one exchange, up to 64 frames at once; a free sets them in
+//! one atomic operation, whoever frees and wherever. So a frame goes back where it came from by its
+//! number, a free waits for nobody, and there is no hold that another thread could wait for.
+//!
+//! ```text
+//! frame < word (64) < area (512: 2 MiB) < pair (1,024: the largest block) < tree (4,096)
+//! ```
+//!
+//! Each CPU has a *seat*: the tree that it takes frames from, where others do not if they can help
+//! it, so that CPUs write different lines. When that tree is used up, the seat moves on. Requests
+//! look for frames in this order, so that large blocks stay whole: in areas that are broken already;
+//! in areas whose pair is broken; in any; in the trees of other seats. A tree and its seat are hints:
+//! any thread may take any frame, and one that was promised frames finds them wherever they are.
+//!
+//! Progress: every retry of an exchange means that another one succeeded. A request that was
+//! promised frames looks everywhere a bounded number of times; what it misses was moved meanwhile,
+//! by requests and frees that came through.
+//!
+//! Source: L. Wrenger, F. Rommel, A. Halbuer, C. Dietrich, D. Lohmann, LLFree, USENIX ATC 2023: bits,
+//! trees that CPUs reserve, and the preference for broken ones. Deviation: no counters of areas and
+//! trees, because frames are promised by one count for the whole pool; two hints a word take their
+//! place, which are written when a word becomes empty or full and not for each frame. A block of any
+//! order is the bits of its frames, so it may be freed in parts and by a larger order. A CPU's
+//! reservation is a preference and holds no frames back. Bulks take many frames of a word at once.
+
+mod bitmap;
+mod bits;
+
+#[cfg(all(test, loom))]
+mod loom;
+
+use crossbeam_utils::CachePadded;
+
+use super::{Backend, FreeCount, Wait, pages_of};
+use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use crate::sync::{LockTimes, TimeRecorder};
+use crate::units::{CpuId, Order, Pages, Pfn};
+use bitmap::{Bitmap, TREE_WORDS, WORD_FRAMES};
+use bits::{aligned_runs, ones, widen};
+
+/// Logarithms of the frames in a word and of the words in an area and a pair.
+const WORD_LOG: u8 = 6;
+const AREA_WORDS_LOG: u8 = 3;
+const PAIR_WORDS_LOG: u8 = 4;
+
+const _: () = assert!(1 << WORD_LOG == WORD_FRAMES);
+const _: () = assert!(WORD_LOG + AREA_WORDS_LOG == Order::HUGE.get());
+const _: () = assert!(WORD_LOG + PAIR_WORDS_LOG == Order::MAX.get());
+const _: () = assert!(
+    TREE_WORDS > 1 << PAIR_WORDS_LOG,
+    "no block lies in two trees"
+);
+
+/// Trees that are looked at for a broken area before a whole one is broken. Chosen: 1 GiB of frames;
+/// a look at all of a large pool would cost more than the refill that it is for.
+const NEAR_TREES: usize = 64;
+
+/// Trees that are looked into in vain, for runs in broken words, before a whole area is broken.
+const VAIN_TREES_MAX: usize = 16;
+
+/// As of zones: a request that was promised frames looks everywhere this often at most.
+const ROUNDS_MAX: usize = 4;
+
+/// A back end of bits.
+#[derive(Debug)]
+pub(super) struct Trees {
+    nr_frames: u32,
+    bitmap: Bitmap,
+    /// By tree, the seat that is there plus one, or 0. Written and read by requests; publishes
+    /// nothing: a preference.
+    seated: Box<[AtomicU32]>,
+    seats: Box<[CachePadded<Seat>]>,
+    times: Box<[CachePadded<TimeRecorder>]>,
+    free: CachePadded<FreeCount>,
+}
+
+/// Where a CPU takes frames from.
+#[derive(Debug)]
+struct Seat {
+    /// Written and read by requests of the CPU; publishes nothing: where to begin.
+    tree: AtomicUsize,
+}
+
+/// Which frames of which trees a request may take.
+#[derive(Clone, Copy, Debug)]
+struct Pass {
+    spares: Spares,
+    avoids_seated: bool,
+    trees_max: usize,
+}
+
+/// What stays whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spares {
+    Areas,
+    Pairs,
+    Nothing,
+}
+
+/// In this order.
+const PASSES: [Pass; 4] = [
+    Pass {
+        spares: Spares::Areas,
+        avoids_seated: true,
+        trees_max: NEAR_TREES,
+    },
+    Pass {
+        spares: Spares::Pairs,
+        avoids_seated: true,
+        trees_max: NEAR_TREES,
+    },
+    Pass {
+        spares: Spares::Nothing,
+        avoids_seated: true,
+        trees_max: usize::MAX,
+    },
+    Pass {
+        spares: Spares::Nothing,
+        avoids_seated: false,
+        trees_max: usize::MAX,
+    },
+];
+
+impl Trees {
+    /// Frames 0 to `nr_frames`, all free, and a seat for each of `nr_cpus` CPUs, as far as there are
+    /// trees for them.
+    pub(super) fn new(nr_frames: u32, nr_cpus: usize) -> Self {
+        assert!(nr_frames > 0 && nr_cpus > 0, "no frames or no CPUs");
+        let bitmap = Bitmap::new(nr_frames);
+        let nr_trees = bitmap.nr_trees();
+        let nr_seats = nr_cpus.min(nr_trees);
+        let seat = |seat: usize| {
+            CachePadded::new(Seat {
+                tree: AtomicUsize::new(seat * nr_trees / nr_seats),
+            })
+        };
+        // Three trees make up for the kilobyte of a recorder: less than a bit a frame.
+        let nr_recorders = nr_cpus.min(nr_trees.div_ceil(3));
+        Self {
+            nr_frames,
+            seated: (0..nr_trees).map(|_| AtomicU32::new(0)).collect(),
+            seats: (0..nr_seats).map(seat).collect(),
+            times: (0..nr_recorders)
+                .map(|_| CachePadded::new(TimeRecorder::new()))
+                .collect(),
+            free: CachePadded::new(FreeCount::new(Pages(u64::from(nr_frames)))),
+            bitmap,
+        }
+    }
+
+    /// Looks for promised blocks by the hints, once: how many it found.
+    fn search(&self, near: CpuId, order: Order, out: &mut [Pfn]) -> usize {
+        let seat = near.index() % self.seats.len();
+        // Relaxed: where to begin.
+        let start = self.seats[seat].tree.load(Ordering::Relaxed);
+        let nr_trees = self.bitmap.nr_trees();
+        let mut taken = 0;
+        for pass in PASSES {
+            let mut in_vain = 0;
+            let trees = (start..nr_trees).chain(0..start).take(pass.trees_max);
+            for tree in trees {
+                let hints = self.candidates(tree, order, pass.spares);
+                if hints == 0 || pass.avoids_seated && self.is_anothers(tree, seat) {
+                    continue;
+                }
+                let found = self.take_from(tree, hints, order, &mut out[taken..]);
+                taken += found;
+                if taken == out.len() {
+                    if order == Order::ZERO {
+                        self.sit_down(seat, start, tree);
+                    }
+                    return taken;
+                }
+                in_vain += usize::from(found == 0);
+                if in_vain == VAIN_TREES_MAX && pass.spares != Spares::Nothing {
+                    break;
+                }
+            }
+        }
+        taken
+    }
+
+    /// Words of a tree in which a block of `order` may begin.
+    fn candidates(&self, tree: usize, order: Order, spares: Spares) -> u64 {
+        let (nonempty, full) = self.bitmap.hints(tree);
+        let whole = match spares {
+            Spares::Nothing => 0,
+            // The two most frequent answers need no arithmetic.
+            _ if nonempty == 0 || full == u64::MAX => return 0,
+            Spares::Areas => widen(aligned_runs(full, AREA_WORDS_LOG), AREA_WORDS_LOG),
+            Spares::Pairs => widen(aligned_runs(full, PAIR_WORDS_LOG), PAIR_WORDS_LOG),
+        };
+        match order.get().checked_sub(WORD_LOG) {
+            None => nonempty & !whole,
+            Some(log) => aligned_runs(full & !whole, log),
+        }
+    }
+
+    fn take_from(&self, tree: usize, hints: u64, order: Order, out: &mut [Pfn]) -> usize {
+        let mut taken = 0;
+        for word in Bitmap::words_of(tree, hints) {
+            if taken == out.len() {
+                break;
+            }
+            let first = Pfn::from_index(word * WORD_FRAMES);
+            if order.get() <= WORD_LOG {
+                let heads = self.bitmap.take(word, order.get(), out.len() - taken);
+                for head in ones(heads) {
+                    out[taken] = Pfn(first.0 + head);
+                    taken += 1;
+                }
+            } else if self.bitmap.take_words(word, 1 << (order.get() - WORD_LOG)) {
+                out[taken] = first;
+                taken += 1;
+            }
+        }
+        taken
+    }
+
+    fn is_anothers(&self, tree: usize, seat: usize) -> bool {
+        // Relaxed: a preference.
+        let seated = self.seated[tree].load(Ordering::Relaxed);
+        seated != 0 && seated as usize != seat + 1
+    }
+
+    fn sit_down(&self, seat: usize, from: usize, to: usize) {
+        let mine = CpuId::from_index(seat + 1).0;
+        // Relaxed throughout: a preference. Nothing is written while a seat stays where it is.
+        if self.seated[to].load(Ordering::Relaxed) == 0 {
+            self.seated[to].store(mine, Ordering::Relaxed);
+        }
+        if from != to {
+            if self.seated[from].load(Ordering::Relaxed) == mine {
+                self.seated[from].store(0, Ordering::Relaxed);
+            }
+            self.seats[seat].tree.store(to, Ordering::Relaxed);
+        }
+    }
+
+    fn recorder(&self, near: CpuId) -> &TimeRecorder {
+        &self.times[near.index() % self.times.len()]
+    }
+
+    /// Frees a block: it must be one, and not free.
+    fn free_frames(&self, order: Order, blocks: &[Pfn]) {
+        let mut rest = blocks;
+        while let Some(&first) = rest.first() {
+            let word = first.index() / WORD_FRAMES;
+            // Frames that lie together are freed together.
+            let mut frames = 0;
+            let mut already = 0;
+            let mut of_word = 0;
+            for &block in rest {
+                if block.index() / WORD_FRAMES != word {
+                    break;
+                }
+                self.assert_is_block(block, order);
+                let of_block = widen(1 << (block.index() % WORD_FRAMES), order.get());
+                already |= frames & of_block;
+                frames |= of_block;
+                of_word += 1;
+            }
+            already |= self.bitmap.put(word, frames);
+            Self::assert_was_taken(word, already);
+            rest = &rest[of_word..];
+        }
+    }
+
+    fn assert_is_block(&self, block: Pfn, order: Order) {
+        let end = u64::from(block.0) + order.pages().0;
+        assert!(
+            end <= u64::from(self.nr_frames) && block.0.is_multiple_of(1 << order.get()),
+            "{block} freed as order {} to 0..{}",
+            order.get(),
+            self.nr_frames
+        );
+    }
+
+    fn assert_was_taken(word: usize, already: u64) {
+        assert!(
+            already == 0,
+            "{} freed twice",
+            Pfn::from_index(word * WORD_FRAMES + already.trailing_zeros() as usize)
+        );
+    }
+
+    /// The largest free block that begins at a frame.
+    fn run_at(&self, frame: usize) -> Option<Order> {
+        let is_free = |order: &Order| {
+            let size = 1 << order.get();
+            let (word, at) = (frame / WORD_FRAMES, frame % WORD_FRAMES);
+            frame.is_multiple_of(size)
+                && match order.get().checked_sub(WORD_LOG) {
+                    None => aligned_runs(self.bitmap.word(word), order.get()) >> at & 1 == 1,
+                    Some(log) => (word..word + (1 << log)).all(|word| {
+                        word < self.bitmap.nr_words() && self.bitmap.word(word) == u64::MAX
+                    }),
+                }
+        };
+        Order::all().rev().find(is_free)
+    }
+}
+
+impl Backend for Trees {
+    fn alloc_bulk(
+        &self,
+        near: CpuId,
+        order: Order,
+        floor: Pages,
+        _: Wait,
+        out: &mut [Pfn],
+    ) -> usize {
+        let visit = self
+            .recorder(near)
+            .visit_begins(pages_of(order, out.len()).0);
+        let promised = self.free.promise(out.len(), order, floor);
+        let out = &mut out[..promised];
+        let mut taken = 0;
+        for round in 0..ROUNDS_MAX {
+            if taken == promised {
+                break;
+            }
+            // Frames that were promised are somewhere; blocks of a higher order need not be.
+            if round > 0 && order > Order::ZERO {
+                break;
+            }
+            if round > 0 {
+                self.bitmap.look_everywhere();
+            }
+            taken += self.search(near, order, &mut out[taken..]);
+        }
+        self.free.add(promised - taken, order);
+        let moved = pages_of(order, taken);
+        self.recorder(near).visit_ends(&visit, moved.0);
+        taken
+    }
+
+    fn free_bulk(&self, near: CpuId, order: Order, _: Wait, blocks: &mut [Pfn]) {
+        let moved = pages_of(order, blocks.len());
+        let visit = self.recorder(near).visit_begins(moved.0);
+        if order.get() <= WORD_LOG {
+            self.free_frames(order, blocks);
+        } else {
+            for &block in &*blocks {
+                self.assert_is_block(block, order);
+                let word = block.index() / WORD_FRAMES;
+                let already = self.bitmap.put_words(word, 1 << (order.get() - WORD_LOG));
+                Self::assert_was_taken(word, already);
+            }
+        }
+        self.free.add(blocks.len(), order);
+        self.recorder(near).visit_ends(&visit, moved.0);
+    }
+
+    fn nr_free(&self) -> Pages {
+        self.free.get()
+    }
+
+    fn nr_deferred(&self) -> Pages {
+        Pages::ZERO
+    }
+
+    fn nr_free_blocks(&self, order: Order) -> u64 {
+        let words = (0..self.bitmap.nr_words()).map(|word| self.bitmap.word(word));
+        match order.get().checked_sub(WORD_LOG) {
+            None => words
+                .map(|word| u64::from(aligned_runs(word, order.get()).count_ones()))
+                .sum(),
+            Some(log) => {
+                let is_full: Vec<_> = words.map(|word| word == u64::MAX).collect();
+                let blocks = is_full.chunks_exact(1 << log);
+                blocks.map(|words| u64::from(!words.contains(&false))).sum()
+            }
+        }
+    }
+
+    fn free_runs(&self) -> Vec<(Pfn, Order)> {
+        let mut runs = Vec::new();
+        let mut frame = 0;
+        while frame < self.nr_frames as usize {
+            let run = self.run_at(frame);
+            runs.extend(run.map(|order| (Pfn::from_index(frame), order)));
+            frame += run.map_or(1, |order| 1 << order.get());
+        }
+        runs
+    }
+
+    fn times(&self) -> LockTimes {
+        let times = self.times.iter().map(|times| times.read());
+        times.fold(LockTimes::default(), |sum, times| sum + &times)
+    }
+
+    fn check_invariants(&self) {
+        self.bitmap.check_invariants();
+        let words = (0..self.bitmap.nr_words()).map(|word| self.bitmap.word(word));
+        let free = words.map(|word| u64::from(word.count_ones())).sum();
+        assert_eq!(self.free.get(), Pages(free), "free bits and the free total");
+    }
+}
