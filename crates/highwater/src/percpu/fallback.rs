@@ -8,6 +8,8 @@
 use super::attempt::{Attempt, Column, Parking};
 #[cfg(not(any(all(target_arch = "x86_64", target_os = "linux", not(miri)), loom)))]
 use super::gated::Gated;
+#[cfg(not(any(all(target_arch = "x86_64", target_os = "linux", not(miri)), loom)))]
+use super::stacks::Stack;
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri))))]
 use super::windowed::Target;
 use crate::units::CpuId;
@@ -104,6 +106,22 @@ impl Area {
         _: u64,
         _: u64,
     ) -> bool {
+        match self {}
+    }
+
+    /// # Safety
+    ///
+    /// As for the real one; cannot be called.
+    #[cfg(not(loom))]
+    pub(super) unsafe fn try_pop<const DELAY: u32>(self, _: *const Stack, _: u32) -> Option<u32> {
+        match self {}
+    }
+
+    /// # Safety
+    ///
+    /// As for the real one; cannot be called.
+    #[cfg(not(loom))]
+    pub(super) unsafe fn try_push<const DELAY: u32>(self, _: *const Stack, _: u32, _: u32) -> bool {
         match self {}
     }
 

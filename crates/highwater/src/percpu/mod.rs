@@ -49,6 +49,8 @@ mod cells;
 mod fallback;
 mod gated;
 mod home;
+#[cfg(loom)]
+mod model;
 mod owned;
 mod published;
 mod refs;

@@ -1,9 +1,9 @@
-//! Every interleaving of steps on the own CPU and from afar, on the machine of `model.rs`.
+//! Every interleaving of steps on the own CPU and from afar, on the model checker's CPUs.
 
 use ::loom::model;
 
-use super::model::run_on;
 use super::*;
+use crate::percpu::model::run_on;
 use crate::sync::{Arc, thread};
 
 const C0: CpuId = CpuId(0);

@@ -60,6 +60,7 @@ use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::units::CpuId;
 
 /// The CPU of a thread that is not registered: above those that there are.
+#[cfg(not(loom))]
 const NOBODY: u32 = i32::MAX.cast_unsigned();
 /// The gate, raised once more.
 const ONE_GATE: u64 = 1 << 32;

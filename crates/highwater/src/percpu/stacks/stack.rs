@@ -1,10 +1,15 @@
 //! One CPU's stack: a ring of numbers, and one line that says what is in it.
 
+use std::mem::offset_of;
 use std::ptr::NonNull;
 
 use super::header::Header;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::units::CpuId;
+
+/// A number in a ring. Written by: pushes (above the hot end), the holder of the lock. Read by: pops, the
+/// holder of the lock. Publishes: nothing; the header does.
+type Place = AtomicU32;
 
 /// A stack of numbers. The hot end is pushed to and popped from; the oldest number is at the other end.
 ///
@@ -33,7 +38,7 @@ pub(in crate::percpu) struct Stack {
 /// Places for as many numbers as fit. Nothing is read from it that was not written before.
 #[repr(C)]
 struct Ring {
-    first: NonNull<AtomicU32>,
+    first: NonNull<Place>,
     /// One less than the places, which are a power of two.
     mask: u32,
 }
@@ -44,6 +49,9 @@ unsafe impl Send for Ring {}
 unsafe impl Sync for Ring {}
 
 impl Stack {
+    /// A gate that is up, in the station.
+    pub(super) const GATE: i64 = 1 << 32;
+
     pub(super) fn new(cpu: CpuId, capacity: u32) -> Self {
         Self {
             header: AtomicU64::new(Header::EMPTY.0),
@@ -89,7 +97,31 @@ impl Stack {
         self.ring.mask + 1
     }
 
+    /// The station.
+    #[inline]
+    pub(super) fn station(&self) -> &AtomicU64 {
+        &self.station
+    }
+
     // What follows is for whoever holds the lock.
+
+    /// Raises the gate. Sequences that have found it down go on until they are made to restart.
+    pub(super) fn raise(&self) {
+        // Relaxed: the membarrier orders it, which follows; and only the holder of the lock writes it.
+        let open = self.station.load(Ordering::Relaxed);
+        let raised = open + Self::GATE.cast_unsigned();
+        self.station.store(raised, Ordering::Relaxed);
+    }
+
+    /// Lowers the gate, if it is up.
+    pub(super) fn lower(&self) {
+        // Relaxed: only the holder of the lock writes it.
+        let raised = self.station.load(Ordering::Relaxed);
+        let cpu = raised % Self::GATE.cast_unsigned();
+        // Release. Pairs with the sequences' look at the station, which acquires: who finds the gate
+        // down finds what was done while it was up.
+        self.station.store(cpu, Ordering::Release);
+    }
 
     pub(super) fn set_header(&self, header: Header) {
         // Relaxed: whoever gives the lock back releases it.
@@ -102,7 +134,7 @@ impl Stack {
         if header.len() >= limit {
             return false;
         }
-        self.place(header.len()).store(raw, Ordering::Relaxed);
+        self.set_number_at(header.len(), raw);
         self.set_header(header.pushed(self.run_max()));
         true
     }
@@ -111,7 +143,7 @@ impl Stack {
     pub(super) fn pop(&self) -> Option<u32> {
         let header = self.header();
         let below = header.len().checked_sub(1)?;
-        let raw = self.place(below).load(Ordering::Relaxed);
+        let raw = self.number_at(below);
         self.set_header(header.popped());
         Some(raw)
     }
@@ -129,7 +161,7 @@ impl Stack {
                 len < self.capacity(),
                 "no room in the ring for more than {len}"
             );
-            self.place(len).store(raw, Ordering::Relaxed);
+            self.set_number_at(len, raw);
             len += 1;
         }
         self.set_header(header.with_len(len));
@@ -140,6 +172,7 @@ impl Stack {
         let header = self.header();
         let count = count.min(header.len());
         // They are out first: if `take` unwinds, the others are lost and nothing is there twice.
+        // Relaxed, as every access under the lock.
         let bottom = self.bottom.load(Ordering::Relaxed);
         let above = bottom.wrapping_add(count);
         self.bottom.store(above, Ordering::Relaxed);
@@ -151,14 +184,47 @@ impl Stack {
         count
     }
 
-    /// Place number `at`, counted from the oldest number.
+    /// Number `at`, counted from the oldest.
     #[inline]
-    fn place(&self, at: u32) -> &AtomicU32 {
-        // Relaxed, as every other access under the lock: it has what was done before by the lock.
+    pub(super) fn number_at(&self, at: u32) -> u32 {
+        // Relaxed, as every access under the lock or in a sequence.
+        self.place(at).load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn set_number_at(&self, at: u32, raw: u32) {
+        // Relaxed, as every access under the lock or in a sequence.
+        self.place(at).store(raw, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn place(&self, at: u32) -> &Place {
+        // Relaxed, as every access under the lock or in a sequence.
         let bottom = self.bottom.load(Ordering::Relaxed);
         self.ring.place(bottom.wrapping_add(at))
     }
 }
+
+#[cfg_attr(
+    any(not(target_arch = "x86_64"), not(target_os = "linux"), loom, miri),
+    expect(dead_code, reason = "read by the sequences, which this system lacks")
+)]
+impl Stack {
+    // Where the sequences find what they need.
+    pub(in crate::percpu) const STATION_AT: usize = offset_of!(Self, station);
+    pub(in crate::percpu) const RING_AT: usize = offset_of!(Self, ring) + offset_of!(Ring, first);
+    pub(in crate::percpu) const MASK_AT: usize = offset_of!(Self, ring) + offset_of!(Ring, mask);
+    pub(in crate::percpu) const BOTTOM_AT: usize = offset_of!(Self, bottom);
+    pub(in crate::percpu) const LIMIT_AT: usize = offset_of!(Self, limit);
+    pub(in crate::percpu) const RUN_MAX_AT: usize = offset_of!(Self, run_max);
+}
+
+#[cfg(not(loom))]
+const _: () = {
+    assert!(offset_of!(Stack, header) == 0 && size_of::<Place>() == 4);
+    assert!(size_of::<Stack>() == 128, "one line, and its neighbour");
+    assert!(offset_of!(Stack, run_max) + 4 <= 64, "one line has it all");
+};
 
 impl Ring {
     /// # Panics
@@ -177,7 +243,7 @@ impl Ring {
     }
 
     #[inline]
-    fn place(&self, at: u32) -> &AtomicU32 {
+    fn place(&self, at: u32) -> &Place {
         // SAFETY: masked, it is below the number of places, which are one allocation.
         let place = unsafe { self.first.add((at & self.mask) as usize) };
         // SAFETY: as above; the place is initialized, and lives as long as the ring.
@@ -195,13 +261,13 @@ impl Drop for Ring {
 
 /// Zeroes that the system commits as they are written, where there are enough of them.
 #[cfg(not(loom))]
-fn zeroed(count: usize) -> Box<[AtomicU32]> {
+fn zeroed(count: usize) -> Box<[Place]> {
     let places = Box::new_zeroed_slice(count);
     // SAFETY: an atomic number may be any bits, zeroes too.
     unsafe { places.assume_init() }
 }
 
 #[cfg(loom)]
-fn zeroed(count: usize) -> Box<[AtomicU32]> {
-    (0..count).map(|_| AtomicU32::new(0)).collect()
+fn zeroed(count: usize) -> Box<[Place]> {
+    (0..count).map(|_| Place::new(0)).collect()
 }

@@ -1,18 +1,17 @@
-//! Stacks against a model, and under threads: no token is lost, and none is there twice.
+//! Stacks against a model.
 
 use std::collections::VecDeque;
 
 use super::*;
 use crate::memmap::FrameMemory;
-use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use crate::sync::{Rank, thread};
+use crate::sync::Rank;
 use crate::units::{Pages, Pfn};
 
 static LOCK: LockClass = LockClass::new("tested stacks", Rank::Pcp);
 
 /// A token that cannot be made by others: its number, and the number that its home adds.
 #[derive(Debug, PartialEq, Eq)]
-struct Coin(u32);
+pub(super) struct Coin(pub(super) u32);
 
 impl Token for Coin {
     type Home = u32;
@@ -31,7 +30,7 @@ impl Token for Coin {
 
 const HOME: u32 = 1_000_000;
 
-fn stacks_of(regime: Regime, nr_cpus: usize, capacity: u32) -> Stacks<Coin, u32> {
+pub(super) fn stacks_of(regime: Regime, nr_cpus: usize, capacity: u32) -> Stacks<Coin, u32> {
     Stacks::new(regime, nr_cpus, HOME, capacity, &LOCK, |cpu| cpu.0)
 }
 
@@ -151,64 +150,6 @@ fn stacks_do_as_the_model() {
             models.iter_mut().for_each(|model| model.limit = 0);
         }
     }
-}
-
-// Goal: a token that comes out went in once, whatever the threads do. Method: each of many tokens is in one
-// place; threads push, pop, and drain, and whoever has a token twice finds its mark set.
-#[test]
-fn tokens_are_in_one_place() {
-    const COINS: u32 = 600;
-    const THREADS: u64 = 4;
-    let stacks = stacks_of(Regime::Atomic, 2, 256);
-    let is_outside: Vec<AtomicBool> = (0..COINS).map(|_| AtomicBool::new(true)).collect();
-    let put = |coin: &Coin| {
-        let was = is_outside[coin.0 as usize].swap(false, Ordering::Relaxed);
-        assert!(was, "{coin:?} was put in twice");
-    };
-    let got = |coin: &Coin| {
-        let was = is_outside[coin.0 as usize].swap(true, Ordering::Relaxed);
-        assert!(!was, "{coin:?} came out twice");
-    };
-    let nr_outside = AtomicU32::new(0);
-    let seed = crate::seed::seed(3);
-    thread::scope(|scope| {
-        for index in 0..THREADS {
-            let (stacks, nr_outside) = (&stacks, &nr_outside);
-            scope.spawn(move || {
-                let mut random = fastrand::Rng::with_seed(seed + index);
-                let first = u32::try_from(index).expect("a small number");
-                let mut coins: Vec<Coin> = (first..COINS).step_by(4).map(Coin).collect();
-                for _ in 0..20_000 {
-                    let cpu = CpuId(random.u32(..2));
-                    match random.u8(..16) {
-                        0 => {
-                            let locked = stacks.try_lock_on(cpu);
-                            let before = coins.len();
-                            locked.map(|mut locked| locked.take_oldest(20, &mut coins));
-                            coins[before..].iter().for_each(got);
-                        }
-                        1..9 => {
-                            let Some(coin) = coins.pop() else { continue };
-                            put(&coin);
-                            if let Err(coin) = stacks.push_on(cpu, coin) {
-                                got(&coin);
-                                coins.insert(0, coin);
-                            }
-                        }
-                        _ => {
-                            let coin = stacks.pop_on(cpu);
-                            coin.iter().for_each(got);
-                            coins.extend(coin);
-                        }
-                    }
-                }
-                let nr_coins = u32::try_from(coins.len()).expect("a small number");
-                nr_outside.fetch_add(nr_coins, Ordering::Relaxed);
-            });
-        }
-    });
-    let inside: u32 = stacks.cpus().map(|cpu| stacks.probe(cpu).len()).sum();
-    assert_eq!(inside + nr_outside.into_inner(), COINS);
 }
 
 // Goal: frames are tokens, of one memory. Method: the same frame in and out, and one of another memory.

@@ -93,6 +93,9 @@ macro_rules! sequence {
     };
 }
 
+// After the macros, which it uses.
+mod stack;
+
 impl Area {
     /// The area of this process's threads, if the C library registers them.
     pub(super) fn find() -> Option<Self> {
@@ -260,7 +263,8 @@ impl Area {
     ///
     /// # Safety
     ///
-    /// As for [`attempt_init`](Self::attempt_init).
+    /// `cell` is an aligned `AtomicI64` or `AtomicU64` that lives for the whole call. Whatever else writes
+    /// it does so by these sequences, always on `owner`, or not during the call.
     #[inline]
     pub(super) unsafe fn try_add_owned<const DELAY: u32>(
         self,

@@ -1,0 +1,259 @@
+//! Pushes and pops that are interrupted at the worst moments, beside locks from near and afar.
+
+use super::tests::{Coin, stacks_of};
+use super::*;
+use crate::percpu::harness::{allowed_cpus, run_on, run_unregistered, skipped, while_moved_around};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::thread;
+use crate::topology::Topology;
+
+/// Turns of the loops inside the sequences: most interruptions hit them then.
+const DELAY: u32 = 3_000;
+
+type Tested = Stacks<Coin, u32>;
+
+fn this_machine(regime: Regime) -> Option<Tested> {
+    let stacks = stacks_of(regime, Topology::detect().nr_cpus(), 256);
+    if stacks.regime() != regime {
+        skipped("no sequences here that other CPUs can restart");
+        return None;
+    }
+    Some(stacks)
+}
+
+/// Which coins are in no stack. One that is put in or comes out twice is noted.
+struct Ledger {
+    is_outside: Vec<AtomicBool>,
+    is_broken: AtomicBool,
+}
+
+impl Ledger {
+    fn of(coins: u32) -> Self {
+        Self {
+            is_outside: (0..coins).map(|_| AtomicBool::new(true)).collect(),
+            is_broken: AtomicBool::new(false),
+        }
+    }
+
+    fn goes_in(&self, coin: &Coin) {
+        // Relaxed: a coin is handed on by the stacks, which order it, or that is what is noted.
+        let was_outside = self.is_outside[coin.0 as usize].swap(false, Ordering::Relaxed);
+        if !was_outside {
+            self.is_broken.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn comes_out(&self, coin: &Coin) {
+        // Relaxed: as above.
+        let was_outside = self.is_outside[coin.0 as usize].swap(true, Ordering::Relaxed);
+        if was_outside {
+            self.is_broken.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn put(&self, stacks: &Tested, coin: Coin) -> Option<Coin> {
+        self.goes_in(&coin);
+        let coin = stacks.push_delayed::<DELAY>(coin).err();
+        coin.iter().for_each(|coin| self.comes_out(coin));
+        coin
+    }
+
+    fn get(&self, stacks: &Tested) -> Option<Coin> {
+        let coin = stacks.pop_delayed::<DELAY>();
+        coin.iter().for_each(|coin| self.comes_out(coin));
+        coin
+    }
+}
+
+const COINS: u32 = 600;
+
+/// Six threads that are moved about push and pop, one locks where it runs now and then, and another locks
+/// one stack after the other by `lock`. Whether each coin is in one place afterwards, and was all the time.
+fn traffic<'a>(
+    stacks: &'a Tested,
+    lock: impl Fn(CpuId) -> Option<Locked<'a, Coin, u32>> + Sync,
+) -> bool {
+    const THREADS: u64 = 6;
+    let seed = crate::seed::seed(3);
+    let (ledger, is_over) = (Ledger::of(COINS), AtomicBool::new(false));
+    let work = |index: u64| {
+        let mut random = fastrand::Rng::with_seed(seed + index);
+        let mut coins: Vec<_> = (0..COINS)
+            .filter(|coin| u64::from(*coin) % THREADS == index)
+            .map(Coin)
+            .collect();
+        for _ in 0..2_000 {
+            match random.u8(..32) {
+                0 => _ = stacks.try_lock().map(|locked| rotate(locked, &ledger)),
+                1..17 => {
+                    let refused = coins.pop().and_then(|coin| ledger.put(stacks, coin));
+                    coins.extend(refused);
+                }
+                _ => coins.extend(ledger.get(stacks)),
+            }
+        }
+        coins
+            .into_iter()
+            .for_each(|coin| _ = ledger.put(stacks, coin));
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // Relaxed: ends the loop, and publishes nothing.
+            while !is_over.load(Ordering::Relaxed) {
+                for cpu in stacks.cpus() {
+                    lock(cpu)
+                        .into_iter()
+                        .for_each(|locked| rotate(locked, &ledger));
+                }
+                thread::yield_now();
+            }
+        });
+        while_moved_around(THREADS, work);
+        // Relaxed: as above.
+        is_over.store(true, Ordering::Relaxed);
+    });
+    for cpu in stacks.cpus() {
+        let mut coins = Vec::new();
+        stacks.lock_on(cpu).take_oldest(COINS, &mut coins);
+        coins.iter().for_each(|coin| ledger.comes_out(coin));
+    }
+    // Every coin is outside again, or was refused in the end and never noted as in.
+    let is_lost = ledger
+        .is_outside
+        .iter()
+        .any(|is_outside| !is_outside.load(Ordering::Relaxed));
+    !is_lost && !ledger.is_broken.load(Ordering::Relaxed)
+}
+
+/// Takes the oldest out and puts them back on top.
+fn rotate(mut locked: Locked<'_, Coin, u32>, ledger: &Ledger) {
+    let mut coins = Vec::new();
+    locked.take_oldest(9, &mut coins);
+    coins.iter().for_each(|coin| ledger.comes_out(coin));
+    coins.iter().for_each(|coin| ledger.goes_in(coin));
+    locked.push_all(&mut coins);
+    coins.iter().for_each(|coin| ledger.comes_out(coin));
+}
+
+// Goal: a token is in one place, whatever the threads do. Method: traffic that spends most of its time inside
+// the sequences, with a thread that locks every stack from wherever it is, waiting or not.
+#[test]
+fn tokens_are_in_one_place() {
+    for regime in [Regime::Restartable, Regime::Atomic] {
+        let Some(stacks) = this_machine(regime) else {
+            continue;
+        };
+        assert!(traffic(&stacks, |cpu| Some(stacks.lock_on(cpu))));
+        assert!(traffic(&stacks, |cpu| stacks.try_lock_on(cpu)));
+    }
+}
+
+/// Whether that traffic finds, within some rounds, a lock that is not what it should be.
+fn finds(lock: impl Fn(&Tested, CpuId) -> Option<Locked<'_, Coin, u32>> + Sync) -> bool {
+    for _ in 0..50 {
+        let Some(stacks) = this_machine(Regime::Restartable) else {
+            return true;
+        };
+        if !traffic(&stacks, |cpu| lock(&stacks, cpu)) {
+            return true;
+        }
+    }
+    false
+}
+
+// Goal: that traffic finds a lock that raises no gate.
+#[test]
+fn the_same_traffic_finds_locks_without_a_gate() {
+    assert!(finds(|stacks, cpu| {
+        let state = stacks.states[cpu.index()].try_lock()?;
+        Some(stacks.locked(cpu, state))
+    }));
+}
+
+// Goal: that traffic finds a lock that raises the gate and stops nobody.
+#[test]
+fn the_same_traffic_finds_gates_without_a_membarrier() {
+    assert!(finds(|stacks, cpu| {
+        let state = stacks.states[cpu.index()].try_lock()?;
+        stacks.stacks[cpu.index()].raise();
+        Some(stacks.locked(cpu, state))
+    }));
+}
+
+// Goal: each CPU has a stack of its own, and threads without rseq have one; a lock from wherever finds it, and
+// refuses pushes and pops. Method: threads pinned to each CPU.
+#[test]
+fn each_cpu_has_its_stack() {
+    let Some(stacks) = this_machine(Regime::Restartable) else {
+        return;
+    };
+    let extra = stacks.extra();
+    assert_eq!(stacks.cpus().len(), extra.index() + 1);
+    let round = |cpu: CpuId| {
+        assert_eq!(stacks.here(), cpu);
+        retried(|| stacks.push(Coin(cpu.0)).ok());
+        assert_eq!(stacks.probe(cpu).len(), 1);
+        let locked = retried(|| stacks.try_lock());
+        assert_eq!((locked.cpu(), *locked), (cpu, cpu.0));
+        assert_eq!(stacks.pop(), None, "locked");
+        assert!(stacks.try_lock().is_none() && stacks.try_lock_on(cpu).is_none());
+        drop(locked);
+        assert_eq!(retried(|| stacks.pop()), Coin(cpu.0));
+        assert_eq!(stacks.pop(), None, "empty");
+    };
+    for cpu in allowed_cpus() {
+        run_on(cpu, || round(cpu));
+        for other in allowed_cpus() {
+            run_on(other, || drop(stacks.lock_on(cpu)));
+        }
+        run_on(cpu, || round(cpu));
+    }
+    run_unregistered(|| round(extra));
+}
+
+/// What `work` returns once it was not interrupted.
+fn retried<T>(work: impl Fn() -> Option<T>) -> T {
+    (0..1000)
+        .find_map(|_| work())
+        .expect("interrupted 1,000 times")
+}
+
+// Goal: a sequence steps the header as the header says, and keeps the order of tokens. Method: random headers
+// and limits, with the ring's ends anywhere in it; a push and a pop each.
+#[test]
+fn sequences_step_the_header_as_it_says() {
+    let mut random = crate::seed::rng(17);
+    let Some(stacks) = this_machine(Regime::Restartable) else {
+        return;
+    };
+    let cpu = allowed_cpus()[0];
+    run_on(cpu, || {
+        for round in 0..5_000 {
+            let mut locked = retried(|| stacks.try_lock());
+            // The ends move on by as many as go in and out.
+            locked.push_all(&mut (0..random.u32(..300)).map(Coin).collect());
+            locked.take_oldest(random.u32(..300), &mut Vec::new());
+            locked.set_run(random.u16(..));
+            locked.set_grow(random.u8(..) >> random.u8(..8));
+            let (limit, run_max) = (random.u32(..300), random.u16(..));
+            locked.set_limits(limit, run_max);
+            let (before, limit) = (locked.header(), locked.limit());
+            drop(locked);
+            if before.len() < limit {
+                let coin = 1000 + round;
+                retried(|| stacks.push(Coin(coin)).ok());
+                assert_eq!(stacks.probe(cpu), before.pushed(run_max));
+                assert_eq!(retried(|| stacks.pop()), Coin(coin));
+                assert_eq!(stacks.probe(cpu), before.pushed(run_max).popped());
+            } else {
+                assert_eq!(stacks.push(Coin(0)), Err(Coin(0)));
+                assert_eq!(stacks.probe(cpu), before);
+            }
+            if before.len() > 0 {
+                let before = stacks.probe(cpu);
+                retried(|| stacks.pop());
+                assert_eq!(stacks.probe(cpu), before.popped());
+            }
+        }
+    });
+}
