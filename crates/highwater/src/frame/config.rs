@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use super::{BackendKind, Tunables};
 use crate::percpu::Regime;
+use crate::units::Bytes;
 
 /// How a [`FramePool`](super::FramePool) is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,9 @@ pub struct PoolConfig {
     pub tunables: Tunables,
     /// When frames are zeroed.
     pub zeroing: Zeroing,
+    /// What the caches of one CPU hold of data: where that is more than three batches of frames, a batch may stay
+    /// in a list whose blocks are freed in a row.
+    pub cache_slice: Bytes,
 }
 
 /// How a CPU's list finds its size.
@@ -92,6 +96,7 @@ impl PoolConfig {
             drain: DrainMode::default(),
             tunables: Tunables::default(),
             zeroing: Zeroing::default(),
+            cache_slice: Bytes::mib(1),
         }
     }
 }

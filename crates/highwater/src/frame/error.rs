@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::units::Pages;
+use crate::units::{Order, Pages};
 
 /// Nothing was handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -17,6 +17,14 @@ pub enum AllocError {
         min: Pages,
         /// Frames in all.
         managed: Pages,
+    },
+    /// Enough frames are free, but not side by side, or others are about to take them.
+    #[error("{free} frames are free, but no block of order {}", order.get())]
+    Fragmented {
+        /// The order that was asked for.
+        order: Order,
+        /// Frames in the zones.
+        free: Pages,
     },
     /// Enough frames are free, and all that may be looked at without waiting is held by others.
     #[error(

@@ -1,5 +1,7 @@
 //! What an allocation may do to be served.
 
+use super::backend::Wait;
+
 /// What an allocation may do, and what it wants. The default may wait for locks, leaves the reserve
 /// alone, and takes frames as they are.
 ///
@@ -58,6 +60,13 @@ impl AllocFlags {
     #[must_use]
     pub const fn may_block(self) -> bool {
         self.0 & Self::NON_BLOCKING == 0
+    }
+
+    pub(super) const fn wait(self) -> Wait {
+        match self.may_block() {
+            true => Wait::Allowed,
+            false => Wait::Never,
+        }
     }
 
     /// Whether pages may be evicted for the request.

@@ -1,5 +1,6 @@
 //! How many frames are kept back, and when reclaim begins and ends.
 
+use super::Tunables;
 use crate::units::Pages;
 
 /// Free-frame thresholds of a pool.
@@ -20,13 +21,15 @@ const MIN_SHARE: u64 = 128;
 
 impl Watermarks {
     /// `min` grows with the square root of the pool: sqrt(16 x KiB) KiB, from 128 KiB to 256 MiB,
-    /// and never more than 1/128 of it; `low` and `high` follow in steps of max(min / 4, 0.1 %).
+    /// and never more than 1/128 of it; `low` and `high` follow in steps of min / 4, or of as many
+    /// ten-thousandths as `watermark_scale_factor` says if that is more.
     #[must_use]
-    pub fn for_managed(managed: Pages) -> Self {
+    pub fn for_managed(managed: Pages, tunables: &Tunables) -> Self {
         let managed_kib = managed.0 * 4;
         let min_kib = (16 * managed_kib).isqrt().clamp(128, 256 << 10);
         let min = (min_kib / 4).min(managed.0 / MIN_SHARE);
-        let gap = (min / 4).max(managed.0 / 1000).max(1);
+        let scaled = managed.0 * u64::from(tunables.watermark_scale_factor) / 10_000;
+        let gap = (min / 4).max(scaled).max(1);
         let low = (min + gap).min(managed.0);
         Self {
             min: Pages(min),
@@ -44,7 +47,7 @@ mod tests {
     #[test]
     fn sizes_follow_the_rule() {
         let of = |bytes: Bytes| {
-            let w = Watermarks::for_managed(bytes.pages_floor());
+            let w = Watermarks::for_managed(bytes.pages_floor(), &Tunables::default());
             (w.min.0, w.low.0, w.high.0)
         };
         // 1 and 4 GiB: min/low/high of the specification's table (frames, 4.2).
@@ -56,12 +59,18 @@ mod tests {
             "capped: the rule alone says 256"
         );
         assert_eq!(of(Bytes(4096)), (0, 1, 1));
+        let wide = Tunables::default().watermark_scale_factor(1000).unwrap();
+        let wide = Watermarks::for_managed(Pages(10_000), &wide);
+        assert_eq!(
+            (wide.min, wide.low, wide.high),
+            (Pages(78), Pages(1078), Pages(2078))
+        );
     }
 
     #[test]
     fn thresholds_are_ordered_and_never_above_the_pool() {
         for pages in (1..5000).chain([1 << 20, 1 << 30]) {
-            let w = Watermarks::for_managed(Pages(pages));
+            let w = Watermarks::for_managed(Pages(pages), &Tunables::default());
             assert!(
                 w.min <= w.low && w.low <= w.high && w.high <= Pages(pages),
                 "{pages}: {w:?}"

@@ -161,6 +161,7 @@ impl fmt::Display for Snapshot {
         let FrameCounts {
             managed,
             free,
+            deferred,
             cached,
             allocated,
             peak,
@@ -168,8 +169,8 @@ impl fmt::Display for Snapshot {
         let Watermarks { min, low, high } = self.watermarks;
         writeln!(
             f,
-            "frames: {} managed, {} free, {} cached, {} allocated, {} at peak",
-            managed.0, free.0, cached.0, allocated.0, peak.0
+            "frames: {} managed, {} free, {} deferred, {} cached, {} allocated, {} at peak",
+            managed.0, free.0, deferred.0, cached.0, allocated.0, peak.0
         )?;
         writeln!(
             f,

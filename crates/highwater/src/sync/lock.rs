@@ -41,6 +41,8 @@ pub enum Rank {
     Lruvec,
     /// Shadows of evicted pages.
     Shadows,
+    /// What is set while a pool of frames runs.
+    Knobs,
     /// One CPU's list of free frames.
     Pcp,
     /// One zone's buddy allocator.

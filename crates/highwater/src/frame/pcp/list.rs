@@ -1,0 +1,330 @@
+//! One CPU's list while its lock is held: what the rules read and write.
+
+use std::collections::VecDeque;
+
+use crate::frame::ListInfo;
+use crate::memmap::{Block, Frame};
+use crate::percpu::Locked;
+use crate::sync::atomic::{Ordering, fence};
+use crate::units::{CpuId, Order};
+
+use super::policy::{COSTLY, Freed, ListState, Refill, Rules, Use};
+use super::scratch::Scratch;
+use super::{Beside, Conditions};
+
+/// Set in a stack's `grow` by the free of a block of order 1 to 3. Each push halves `grow`, so that it
+/// tells whether a single frame was freed since.
+const MARK: u8 = 1 << 7;
+/// `grow` proper is below this.
+const GROW_END: u8 = 1 << 3;
+
+/// What a list knows, under its lock.
+#[derive(Debug)]
+pub(super) struct ListLock {
+    rules: Rules,
+    state: ListState,
+    blocks: Blocks,
+}
+
+/// Blocks in a list. Each order's newest is at the back.
+#[derive(Debug, Default)]
+struct Blocks {
+    /// Orders 1 to 3, and huge ones.
+    of_order: [VecDeque<Block>; 4],
+    /// Frames in them.
+    frames: u32,
+}
+
+/// A locked list.
+pub(super) struct List<'a> {
+    stack: Locked<'a, Frame, ListLock>,
+    conditions: &'a Conditions,
+    beside: &'a Beside,
+}
+
+impl ListLock {
+    pub(super) fn new(rules: Rules) -> Self {
+        Self {
+            rules,
+            state: rules.initial(),
+            blocks: Blocks::default(),
+        }
+    }
+}
+
+impl Blocks {
+    /// The list of an order, for those that have one.
+    fn index(order: Order) -> Option<usize> {
+        match order {
+            Order::HUGE => Some(3),
+            _ if (1..=COSTLY).contains(&order.get()) => Some(usize::from(order.get()) - 1),
+            _ => None,
+        }
+    }
+
+    fn push(&mut self, block: Block) {
+        let index = Self::index(block.order()).expect("an order that has a list");
+        self.frames += frames_in(block.order());
+        self.of_order[index].push_back(block);
+    }
+
+    fn pop(&mut self, order: Order) -> Option<Block> {
+        let block = self.of_order[Self::index(order)?].pop_back()?;
+        self.frames -= frames_in(order);
+        Some(block)
+    }
+
+    fn pop_oldest(&mut self, index: usize) -> Option<Block> {
+        let block = self.of_order[index].pop_front()?;
+        self.frames -= frames_in(block.order());
+        Some(block)
+    }
+}
+
+/// Whether lists hold blocks of that order.
+pub(in crate::frame) fn is_listed(order: Order) -> bool {
+    Blocks::index(order).is_some()
+}
+
+fn frames_in(order: Order) -> u32 {
+    1 << order.get()
+}
+
+impl<'a> List<'a> {
+    pub(super) fn new(
+        stack: Locked<'a, Frame, ListLock>,
+        conditions: &'a Conditions,
+        beside: &'a Beside,
+    ) -> Self {
+        Self {
+            stack,
+            conditions,
+            beside,
+        }
+    }
+
+    pub(super) fn cpu(&self) -> CpuId {
+        self.stack.cpu()
+    }
+
+    pub(super) fn rules(&self) -> Rules {
+        self.stack.rules
+    }
+
+    /// Whether the list may hold anything.
+    pub(super) fn is_enabled(&self) -> bool {
+        self.stack.rules.high_max > 0
+    }
+
+    /// Frames in the list.
+    pub(super) fn count(&self) -> u32 {
+        self.stack.header().len() + self.stack.blocks.frames
+    }
+
+    /// Whether the list is larger than an idle one need be, or was used since the last look.
+    pub(super) fn is_grown(&self) -> bool {
+        self.stack.state.high > self.stack.rules.high_min
+    }
+
+    fn used(&self) -> Use {
+        let header = self.stack.header();
+        Use {
+            count: self.count(),
+            free_run: header.run().into(),
+            grow: self.grow(),
+        }
+    }
+
+    /// Doublings of the next refill. A mark that pushes have shifted among them stands for five pushes at least,
+    /// which left nothing of the doublings.
+    fn grow(&self) -> u8 {
+        let grow = self.stack.header().grow();
+        match grow {
+            _ if !self.stack.state.prev_high_order => grow,
+            GROW_END.. => grow & (GROW_END - 1),
+            _ => 0,
+        }
+    }
+
+    fn set_grow(&mut self, grow: u8) {
+        let is_marked = self.stack.state.prev_high_order;
+        self.stack
+            .set_grow(if is_marked { grow | MARK } else { grow });
+    }
+
+    fn set_run(&mut self, run: u32) {
+        self.stack.set_run(u16::try_from(run).unwrap_or(u16::MAX));
+    }
+
+    /// Forgets a mark that a push has moved.
+    fn look_at_mark(&mut self) {
+        let grow = self.grow();
+        if self.stack.header().grow() & MARK == 0 {
+            self.stack.state.prev_high_order = false;
+            self.stack.set_grow(grow);
+        }
+    }
+
+    /// The frame that was freed last.
+    pub(super) fn pop(&mut self) -> Option<Frame> {
+        self.stack.pop()
+    }
+
+    /// The block of `order` that was freed last.
+    pub(super) fn pop_block(&mut self, order: Order) -> Option<Block> {
+        let block = self.stack.blocks.pop(order)?;
+        self.halve_run();
+        Some(block)
+    }
+
+    /// What an allocation does to the run of frees.
+    fn halve_run(&mut self) {
+        let run = self.stack.header().run();
+        self.stack.set_run(run / 2);
+    }
+
+    /// How many blocks of `order` to bring for an allocation that found none.
+    pub(super) fn refill(&mut self, order: Order) -> Refill {
+        self.look_at_mark();
+        self.halve_run();
+        let (used, shortage) = (self.used(), self.conditions.shortage());
+        let rules = self.stack.rules;
+        let refill = rules.refill(&mut self.stack.state, used, order, shortage);
+        self.set_grow(refill.grow);
+        refill
+    }
+
+    /// Puts frames there that come from the zones, the last of them to be handed out first; those that
+    /// do not fit, and all if the list holds nothing by now, stay.
+    pub(super) fn put(&mut self, scratch: &mut Scratch) {
+        if !self.is_enabled() {
+            return;
+        }
+        self.stack.push_all(&mut scratch.frames);
+        scratch
+            .blocks
+            .drain(..)
+            .for_each(|block| self.stack.blocks.push(block));
+    }
+
+    /// Puts a frame there that was freed, however full the list is, and leaves the rules to the next free.
+    ///
+    /// # Errors
+    ///
+    /// Gives it back when it does not fit or the list holds nothing.
+    pub(super) fn push_unlooked(&mut self, frame: Frame) -> Result<(), Frame> {
+        if !self.is_enabled() {
+            return Err(frame);
+        }
+        self.stack.push(frame)
+    }
+
+    /// Puts a frame there that was freed, and says what follows from it.
+    ///
+    /// # Errors
+    ///
+    /// Gives it back when it does not fit.
+    pub(super) fn push(&mut self, frame: Frame) -> Result<Freed, Frame> {
+        self.look_at_mark();
+        let before = self.used();
+        self.stack.push(frame)?;
+        Ok(self.freed(before.free_run, Order::ZERO))
+    }
+
+    /// Puts a block there that was freed, and says what follows from it.
+    pub(super) fn push_block(&mut self, block: Block) -> Freed {
+        self.look_at_mark();
+        let (order, before) = (block.order(), self.used());
+        self.stack.blocks.push(block);
+        self.set_grow(before.grow / 2);
+        self.freed(before.free_run, order)
+    }
+
+    fn freed(&mut self, run_before: u32, order: Order) -> Freed {
+        let grow = self.grow();
+        let used = Use {
+            free_run: run_before,
+            ..self.used()
+        };
+        let (rules, shortage) = (self.stack.rules, self.conditions.shortage());
+        let freed = rules.freed(&mut self.stack.state, used, order, shortage);
+        self.set_run(freed.free_run);
+        self.set_grow(grow);
+        freed
+    }
+
+    /// Takes `count` frames or a little more, those that have been there longest first: singles or blocks of
+    /// `first`, then the next order, and so on. How many.
+    pub(super) fn take(&mut self, count: u32, first: Order, scratch: &mut Scratch) -> u32 {
+        const LISTS: usize = 5;
+        let first = Blocks::index(first).map_or(0, |index| index + 1);
+        let mut taken = 0;
+        for step in 0..LISTS {
+            match (first + step) % LISTS {
+                0 => taken += self.stack.take_oldest(count - taken, &mut scratch.frames),
+                list => {
+                    while taken < count
+                        && let Some(block) = self.stack.blocks.pop_oldest(list - 1)
+                    {
+                        taken += frames_in(block.order());
+                        scratch.blocks.push(block);
+                    }
+                }
+            }
+            if taken >= count {
+                break;
+            }
+        }
+        taken
+    }
+
+    /// Lets the list shrink a step; frames to take.
+    pub(super) fn decay(&mut self) -> u32 {
+        let (rules, count) = (self.stack.rules, self.count());
+        rules.decay(&mut self.stack.state, count)
+    }
+
+    /// Follows other rules from now on; frames that are too many.
+    pub(super) fn set_rules(&mut self, rules: Rules) -> u32 {
+        self.stack.rules = rules;
+        let high = rules.clamp(&mut self.stack.state);
+        if rules.run_max() > 0 {
+            self.set_run(self.used().free_run.min(rules.run_max()));
+        }
+        self.count().saturating_sub(high)
+    }
+
+    /// What the list is like.
+    pub(super) fn info(&self, cpu: Option<CpuId>) -> ListInfo {
+        let (rules, used) = (self.stack.rules, self.used());
+        ListInfo {
+            cpu,
+            count: used.count,
+            high: self.stack.state.high,
+            high_min: rules.high_min,
+            high_max: rules.high_max,
+            batch: rules.batch,
+            free_run: used.free_run,
+            grow: used.grow.into(),
+        }
+    }
+}
+
+impl Drop for List<'_> {
+    /// Says from how many frames on a push has to look at the rules.
+    fn drop(&mut self) {
+        let (rules, frames) = (self.stack.rules, self.stack.blocks.frames);
+        let run_max = u16::try_from(rules.run_max()).unwrap_or(u16::MAX);
+        let shortage = self.conditions.shortage();
+        let unlooked = rules.unlooked(&self.stack.state, shortage);
+        self.stack
+            .set_limits(unlooked.saturating_sub(frames), run_max);
+        // Pairs with: the fence of `PcpLists::alarm`. Either pushes are refused after this, or what is to be seen
+        // is seen here.
+        fence(Ordering::SeqCst);
+        if self.conditions.shortage() != shortage {
+            self.stack.set_limits(0, run_max);
+        }
+        self.beside.note(self.is_grown(), frames);
+    }
+}

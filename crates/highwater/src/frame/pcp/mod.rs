@@ -1,0 +1,287 @@
+//! Per-CPU lists of free frames (pcp): most allocations and frees end here.
+//!
+//! A list is a stack of single frames, and lists of blocks beside it. A frame that was freed last is handed
+//! out first (it is warm); those that were there longest leave first.
+//!
+//! | file | what |
+//! |---|---|
+//! | `sizes`, `policy` | how large a list may be, and how it finds its size: arithmetic |
+//! | `list` | one list while its lock is held |
+//! | `transfer` | bringing frames from the zones and giving them back |
+//! | `scratch` | frames on their way |
+//!
+//! **Fast path.** A pop or a push on the stack of the thread's CPU, and nothing else: the stack's header
+//! counts frames, the run of frees, and halves the growth, in the one store that commits. A push that would reach
+//! what the list may hold is refused and goes the slow way, where the rules are looked at.
+//!
+//! **Slow path.** Under the list's lock the rules say how many frames to move, and the frames leave the
+//! list or are put there. The zones are visited with the lock dropped, so that nobody who
+//! runs on that CPU meanwhile finds the list held. Who finds it held goes to the zones for one frame.
+//!
+//! **Invariant.** A cached frame is owned by its list (its token is in the stack, as a number, or in a list of
+//! blocks): no tag word is touched on a hit.
+//!
+//! **Conditions.** What the rules depend on beside the list (pages are being reclaimed, few are free) is looked
+//! at by those who hold the lock. When it changes for the worse, all pushes are refused once
+//! ([`Stacks::refuse_pushes`]), so that each list looks at its next free, as if every free looked.
+//!
+//! Frames of threads that have ended lie in lists of CPUs, and are found like any others. A list whose
+//! CPU does nothing any more (it went offline, or the program may not use it now) is emptied by decay.
+
+mod list;
+pub(super) mod policy;
+#[cfg(all(test, not(loom)))]
+mod policy_tests;
+mod scratch;
+mod sizes;
+mod transfer;
+
+use crossbeam_utils::CachePadded;
+
+pub(super) use list::is_listed;
+pub use sizes::PcpSizes;
+
+use super::counters::Events;
+use super::{DrainMode, ListInfo, PcpCounters};
+use crate::memmap::{Frame, FrameMemory};
+use crate::percpu::{Regime, Stacks};
+use crate::sync::LockClass;
+use crate::sync::Rank;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use crate::units::{CpuId, Pages};
+use list::{List, ListLock};
+use policy::{Rules, Shortage};
+
+/// Class of every per-CPU list's lock.
+pub(super) static PCP_LOCK: LockClass = LockClass::new("pcp", Rank::Pcp);
+
+/// A list that nothing was taken from or put into for as many decays is emptied. Chosen: a minute at the
+/// default interval; whoever comes back pays one visit to the zones.
+const IDLE_TICKS: u64 = 60;
+
+/// The lists of one pool.
+pub(super) struct PcpLists {
+    stacks: Stacks<Frame, ListLock>,
+    beside: Box<[CachePadded<Beside>]>,
+    conditions: Conditions,
+    drain: DrainMode,
+}
+
+/// Which list.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum At {
+    /// That of the CPU that the thread runs on.
+    Here,
+    /// That of a CPU, wherever the thread runs.
+    On(CpuId),
+}
+
+/// What the rules depend on beside the list.
+#[derive(Debug, Default)]
+struct Conditions {
+    /// Written by: who reclaims. Read by: who holds a list. Publishes: nothing.
+    nr_reclaiming: AtomicU32,
+    /// Written by: refills and drains. Read by: who holds a list. Publishes: nothing.
+    is_below_high: AtomicBool,
+}
+
+/// What is known of a list without its lock.
+#[derive(Debug, Default)]
+struct Beside {
+    events: Events,
+    /// Frames in blocks. Written by: who holds the list. Read by: anybody. Publishes: nothing.
+    block_frames: AtomicU32,
+    /// Whether a decay has something to do. Written by: who holds the list. Read by: decay. Publishes: nothing.
+    is_grown: AtomicBool,
+    /// The stack's header as the last decay saw it, and for how many decays it has been so.
+    /// Written by: decay. Read by: decay. Publishes: nothing.
+    last_seen: AtomicU64,
+    idle_ticks: AtomicU64,
+}
+
+impl Conditions {
+    fn shortage(&self) -> Shortage {
+        // Relaxed: who must not miss a change has a fence.
+        Shortage {
+            reclaim_active: self.nr_reclaiming.load(Ordering::Relaxed) > 0,
+            below_high: self.is_below_high.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Beside {
+    fn note(&self, is_grown: bool, frames_in_blocks: u32) {
+        // Relaxed: see the fields. Looked at first: most of the time nothing changes.
+        if self.block_frames.load(Ordering::Relaxed) != frames_in_blocks {
+            self.block_frames.store(frames_in_blocks, Ordering::Relaxed);
+        }
+        if self.is_grown.load(Ordering::Relaxed) != is_grown {
+            self.is_grown.store(is_grown, Ordering::Relaxed);
+        }
+    }
+}
+
+impl PcpLists {
+    pub(super) fn new(
+        memory: &FrameMemory,
+        regime: Regime,
+        nr_cpus: usize,
+        rules: Rules,
+        capacity: u32,
+        drain: DrainMode,
+    ) -> Self {
+        let state = |_| ListLock::new(rules);
+        let stacks = Stacks::new(regime, nr_cpus, memory.id(), capacity, &PCP_LOCK, state);
+        let lists = Self {
+            beside: stacks.cpus().map(|_| CachePadded::default()).collect(),
+            stacks,
+            conditions: Conditions::default(),
+            drain,
+        };
+        // Says how much they may hold.
+        lists.stacks.cpus().for_each(|cpu| drop(lists.lock(cpu)));
+        lists
+    }
+
+    /// The frame freed last on the thread's CPU.
+    #[inline]
+    pub(super) fn pop(&self) -> Option<Frame> {
+        self.stacks.pop()
+    }
+
+    /// Puts a frame on the thread's CPU's list.
+    ///
+    /// # Errors
+    ///
+    /// Gives it back when somebody has to look at the list.
+    #[inline]
+    pub(super) fn push(&self, frame: Frame) -> Result<(), Frame> {
+        self.stacks.push(frame)
+    }
+
+    /// As [`pop`](Self::pop), from the list of `cpu`.
+    pub(super) fn pop_on(&self, cpu: CpuId) -> Option<Frame> {
+        match self.stacks.regime() {
+            Regime::Atomic => self.stacks.pop_on(cpu),
+            Regime::Restartable => self.try_lock(At::On(cpu))?.pop(),
+        }
+    }
+
+    /// As [`push`](Self::push), to the list of `cpu`.
+    ///
+    /// # Errors
+    ///
+    /// As [`push`](Self::push); always where CPUs are those of the system.
+    pub(super) fn push_on(&self, cpu: CpuId, frame: Frame) -> Result<(), Frame> {
+        match self.stacks.regime() {
+            Regime::Atomic => self.stacks.push_on(cpu, frame),
+            Regime::Restartable => Err(frame),
+        }
+    }
+
+    fn try_lock(&self, at: At) -> Option<List<'_>> {
+        let stack = match at {
+            At::Here => self.stacks.try_lock()?,
+            At::On(cpu) => self.stacks.try_lock_on(cpu)?,
+        };
+        let beside = self.beside(stack.cpu());
+        Some(List::new(stack, &self.conditions, beside))
+    }
+
+    fn lock(&self, cpu: CpuId) -> List<'_> {
+        let stack = self.stacks.lock_on(cpu);
+        List::new(stack, &self.conditions, self.beside(cpu))
+    }
+
+    fn beside(&self, cpu: CpuId) -> &Beside {
+        &self.beside[cpu.index()]
+    }
+
+    /// The list that is probably meant, without its lock.
+    fn near(&self, at: At) -> CpuId {
+        match at {
+            At::Here => self.stacks.here(),
+            At::On(cpu) => cpu,
+        }
+    }
+
+    /// Says that pages are being reclaimed, until it is said that they are not.
+    pub(super) fn begin_reclaim(&self) {
+        // Relaxed: the fence orders it.
+        if self
+            .conditions
+            .nr_reclaiming
+            .fetch_add(1, Ordering::Relaxed)
+            == 0
+        {
+            self.alarm();
+        }
+    }
+
+    pub(super) fn end_reclaim(&self) {
+        // Relaxed: a list that sees it late keeps little for a little longer.
+        self.conditions
+            .nr_reclaiming
+            .fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Says that an allocation saw few free frames.
+    fn set_below_high(&self) {
+        // Relaxed: the fence orders it. Looked at first: it stays set while memory is short.
+        if !self.conditions.is_below_high.load(Ordering::Relaxed)
+            && !self.conditions.is_below_high.swap(true, Ordering::Relaxed)
+        {
+            self.alarm();
+        }
+    }
+
+    fn clear_below_high(&self) {
+        // Relaxed: a list that sees it late grows later.
+        if self.conditions.is_below_high.load(Ordering::Relaxed) {
+            self.conditions
+                .is_below_high
+                .store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes every list look at its next free.
+    fn alarm(&self) {
+        // Pairs with: the fence of `List::drop`.
+        fence(Ordering::SeqCst);
+        self.stacks.refuse_pushes();
+    }
+
+    /// Whether pages are being reclaimed, and whether few are free.
+    pub(super) fn shortage(&self) -> Shortage {
+        self.conditions.shortage()
+    }
+
+    /// Frames in lists. Exact when nothing runs.
+    pub(super) fn nr_cached(&self) -> Pages {
+        let cached = self.stacks.cpus().map(|cpu| {
+            // Relaxed: a number to show.
+            let in_blocks = self.beside(cpu).block_frames.load(Ordering::Relaxed);
+            Pages(u64::from(self.stacks.probe(cpu).len() + in_blocks))
+        });
+        cached.sum()
+    }
+
+    pub(super) fn counters(&self) -> PcpCounters {
+        let each = self.beside.iter().map(|beside| beside.events.read());
+        each.fold(PcpCounters::default(), |sum, one| sum.plus(&one))
+    }
+
+    /// What each list is like.
+    pub(super) fn infos(&self, nr_cpus: usize) -> Vec<ListInfo> {
+        let info = |cpu: CpuId| {
+            let known = Some(cpu).filter(|cpu| cpu.index() < nr_cpus);
+            self.lock(cpu).info(known)
+        };
+        self.stacks.cpus().map(info).collect()
+    }
+
+    /// How lists are written.
+    pub(super) fn regime(&self) -> Regime {
+        self.stacks.regime()
+    }
+}

@@ -1,0 +1,387 @@
+//! Frames between lists and zones.
+//!
+//! A list's lock is never held while the zones are visited: what leaves the list is taken out first, and what comes is put
+//! there afterwards, on whichever CPU the thread is then.
+
+use super::policy::Rules;
+use super::scratch::Scratch;
+use super::{At, IDLE_TICKS, List, PcpLists};
+use crate::frame::backend::Wait;
+use crate::frame::stock::Stock;
+use crate::frame::{AllocError, AllocFlags, DrainMode};
+use crate::memmap::{Block, Frame};
+use crate::sync::atomic::Ordering;
+use crate::units::{CpuId, Order, Pages, Pfn};
+
+impl PcpLists {
+    /// Takes a frame for an allocation that was refused by the stack.
+    ///
+    /// # Errors
+    ///
+    /// When the zones have none to give.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::frame) fn alloc_slow(
+        &self,
+        stock: &Stock,
+        at: At,
+        flags: AllocFlags,
+    ) -> Result<Frame, AllocError> {
+        // One is returned: nothing is appended.
+        self.bring(stock, at, 1, flags, &mut Vec::new())
+    }
+
+    /// Takes up to `count` frames, the first of which the stack refused, and appends them to `out`; at least one.
+    ///
+    /// # Errors
+    ///
+    /// When the zones have none to give.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::frame) fn alloc_many_slow(
+        &self,
+        stock: &Stock,
+        at: At,
+        count: usize,
+        flags: AllocFlags,
+        out: &mut Vec<Frame>,
+    ) -> Result<(), AllocError> {
+        let first = self.bring(stock, at, count, flags, out)?;
+        out.push(first);
+        Ok(())
+    }
+
+    /// Visits the zones once, for `count` frames to hand out and as many for the list as the rules say. One is
+    /// returned, up to `count` - 1 are appended to `out`, and the others are in the list.
+    fn bring(
+        &self,
+        stock: &Stock,
+        at: At,
+        count: usize,
+        flags: AllocFlags,
+        out: &mut Vec<Frame>,
+    ) -> Result<Frame, AllocError> {
+        let (cpu, wanted) = match self.try_lock(at) {
+            Some(mut list) => {
+                if let Some(frame) = list.pop() {
+                    return Ok(frame);
+                }
+                let blocks = list.refill(Order::ZERO).blocks as usize;
+                let at_most = list.rules().cap().max(1) as usize;
+                (list.cpu(), blocks.max(count.min(at_most)))
+            }
+            None => {
+                let cpu = self.near(at);
+                self.beside(cpu).events.fallbacks.add(1);
+                (cpu, 1)
+            }
+        };
+        let mut scratch = Scratch::take();
+        scratch.pfns.resize(wanted, Pfn(0));
+        let taken = stock.take(cpu, Order::ZERO, flags, &mut scratch.pfns);
+        self.look_at_watermark(stock);
+        scratch.pfns.truncate(taken);
+        let events = &self.beside(cpu).events;
+        events.refills.add(u64::from(taken > 0));
+        events.refilled.add(taken as u64);
+        // The lowest is handed out at once, and the others in ascending order, as far as the zones gave them so.
+        scratch.pfns.reverse();
+        stock.memory.claim_all(&scratch.pfns, &mut scratch.frames);
+        let first = scratch.frames.pop();
+        let for_list = taken.saturating_sub(count);
+        out.extend(
+            scratch
+                .frames
+                .drain(for_list.min(scratch.frames.len())..)
+                .rev(),
+        );
+        if for_list > 0 {
+            self.put(stock, at, flags.wait(), &mut scratch);
+        }
+        scratch.keep();
+        first.ok_or_else(|| stock.refusal(Order::ZERO, flags))
+    }
+
+    /// Puts frames or blocks that came from the zones into a list, or back if they do not fit or it is held.
+    fn put(&self, stock: &Stock, at: At, wait: Wait, scratch: &mut Scratch) {
+        if let Some(mut list) = self.try_lock(at) {
+            list.put(scratch);
+        }
+        if !scratch.frames.is_empty() || !scratch.blocks.is_empty() {
+            self.give(stock, self.near(at), wait, scratch);
+        }
+    }
+
+    /// Whether lists may go on growing.
+    fn look_at_watermark(&self, stock: &Stock) {
+        if stock.nr_free() < stock.watermarks().high {
+            self.set_below_high();
+        }
+    }
+
+    /// Frees a frame that the stack refused.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::frame) fn free_slow(&self, stock: &Stock, at: At, frame: Frame) {
+        let Some(mut list) = self.try_lock(at) else {
+            let cpu = self.near(at);
+            self.beside(cpu).events.fallbacks.add(1);
+            return Self::give_one(stock, cpu, Wait::Allowed, frame);
+        };
+        match list.push(frame) {
+            Ok(freed) if freed.drain == 0 => (),
+            Ok(freed) => {
+                let events = &self.beside(list.cpu()).events;
+                events.drains.add(1);
+                events.drain_alls.add(freed.is_drain_all.into());
+                let drained =
+                    self.drain_list(stock, at, list, freed.drain, freed.limit, Order::ZERO);
+                events.drained.add(drained.0);
+                self.look_whether_enough(stock);
+            }
+            Err(frame) => {
+                let cpu = list.cpu();
+                drop(list);
+                Self::give_one(stock, cpu, Wait::Allowed, frame);
+            }
+        }
+    }
+
+    /// Frees a frame without waiting for anybody: it may lie in the list beyond what the list may hold, until
+    /// the next free, or be deferred by the zones.
+    pub(in crate::frame) fn free_unlooked(&self, stock: &Stock, at: At, frame: Frame) {
+        let frame = match self.try_lock(at) {
+            Some(mut list) => list.push_unlooked(frame),
+            None => Err(frame),
+        };
+        if let Err(frame) = frame {
+            Self::give_one(stock, self.near(at), Wait::Never, frame);
+        }
+    }
+
+    fn give_one(stock: &Stock, cpu: CpuId, wait: Wait, frame: Frame) {
+        let pfn = stock.memory.surrender(frame);
+        stock.give(cpu, Order::ZERO, wait, &mut [pfn]);
+    }
+
+    /// Whether lists may grow again.
+    fn look_whether_enough(&self, stock: &Stock) {
+        if self.shortage().below_high && stock.nr_free() >= stock.watermarks().high {
+            self.clear_below_high();
+        }
+    }
+
+    /// Takes a block, from the list of its order if there is one.
+    ///
+    /// # Errors
+    ///
+    /// When the zones have none to give.
+    pub(in crate::frame) fn alloc_block(
+        &self,
+        stock: &Stock,
+        at: At,
+        order: Order,
+        flags: AllocFlags,
+    ) -> Result<Block, AllocError> {
+        let list = super::is_listed(order).then(|| self.try_lock(at));
+        let (cpu, wanted) = match list {
+            Some(Some(mut list)) => {
+                if let Some(block) = list.pop_block(order) {
+                    return Ok(block);
+                }
+                (list.cpu(), list.refill(order).blocks as usize)
+            }
+            _ => (self.near(at), 1),
+        };
+        let mut scratch = Scratch::take();
+        scratch.pfns.resize(wanted, Pfn(0));
+        let taken = stock.take(cpu, order, flags, &mut scratch.pfns);
+        self.look_at_watermark(stock);
+        let events = &self.beside(cpu).events;
+        events.refills.add(u64::from(taken > 0));
+        events.refilled.add((taken as u64) << order.get());
+        let blocks = scratch.pfns[..taken].iter().rev();
+        let blocks = blocks.map(|&first| stock.memory.claim_block(first, order));
+        scratch.blocks.extend(blocks);
+        let first = scratch.blocks.pop();
+        if !scratch.blocks.is_empty() {
+            self.put(stock, at, flags.wait(), &mut scratch);
+        }
+        scratch.keep();
+        first.ok_or_else(|| stock.refusal(order, flags))
+    }
+
+    /// Frees a block, to the list of its order if there is one.
+    pub(in crate::frame) fn free_block(&self, stock: &Stock, at: At, block: Block) {
+        let order = block.order();
+        let list = super::is_listed(order).then(|| self.try_lock(at)).flatten();
+        let Some(mut list) = list else {
+            let cpu = self.near(at);
+            let events = &self.beside(cpu).events;
+            events.fallbacks.add(super::is_listed(order).into());
+            let (first, order) = stock.memory.surrender_block(block);
+            return stock.give(cpu, order, Wait::Allowed, &mut [first]);
+        };
+        let freed = list.push_block(block);
+        if freed.drain > 0 {
+            let events = &self.beside(list.cpu()).events;
+            events.drains.add(1);
+            events.drain_alls.add(freed.is_drain_all.into());
+            let drained = self.drain_list(stock, at, list, freed.drain, freed.limit, order);
+            events.drained.add(drained.0);
+            self.look_whether_enough(stock);
+        }
+    }
+
+    /// Moves `count` frames of a list to the zones, in pieces if that is how it drains; stops when the list is
+    /// held by another thread then, is another CPU's, or has less than `enough`.
+    fn drain_list<'a>(
+        &'a self,
+        stock: &Stock,
+        at: At,
+        mut list: List<'a>,
+        count: u32,
+        enough: u32,
+        first: Order,
+    ) -> Pages {
+        let (cpu, piece) = (list.cpu(), self.piece(list.rules(), count));
+        let mut scratch = Scratch::take();
+        let mut drained = 0;
+        loop {
+            drained += list.take(piece.min(count - drained), first, &mut scratch);
+            drop(list);
+            self.give(stock, cpu, Wait::Allowed, &mut scratch);
+            if drained >= count {
+                break;
+            }
+            match self.try_lock(at) {
+                // Counted again: others took and put frames meanwhile.
+                Some(again) if again.cpu() == cpu && again.count() >= enough.max(1) => list = again,
+                _ => break,
+            }
+        }
+        scratch.keep();
+        Pages(drained.into())
+    }
+
+    fn piece(&self, rules: Rules, count: u32) -> u32 {
+        match self.drain {
+            DrainMode::OneHold => count,
+            DrainMode::Pieces => rules.batch,
+        }
+    }
+
+    /// Gives what is in the scratch to the zones. No lock is held.
+    fn give(&self, stock: &Stock, near: CpuId, wait: Wait, scratch: &mut Scratch) {
+        let Scratch {
+            frames,
+            blocks,
+            pfns,
+        } = scratch;
+        pfns.clear();
+        stock.memory.surrender_all(frames, pfns);
+        stock.give(near, Order::ZERO, wait, pfns);
+        while let Some(order) = blocks.last().map(Block::order) {
+            pfns.clear();
+            while blocks.last().is_some_and(|block| block.order() == order) {
+                let block = blocks.pop().expect("there is a last one");
+                pfns.push(stock.memory.surrender_block(block).0);
+            }
+            stock.give(near, order, wait, pfns);
+        }
+        pfns.clear();
+    }
+
+    /// Moves every frame of one list to the zones, a batch at a time.
+    pub(in crate::frame) fn drain(&self, stock: &Stock, cpu: CpuId) -> Pages {
+        let mut scratch = Scratch::take();
+        let mut drained = 0;
+        let mut left = None;
+        loop {
+            let mut list = self.lock(cpu);
+            // Counted under the lock. Bounded: a list that is filled as fast as it is drained is in use.
+            let most = *left.get_or_insert(list.count());
+            let taken = list.take(list.rules().batch.min(most), Order::ZERO, &mut scratch);
+            drop(list);
+            self.give(stock, cpu, Wait::Allowed, &mut scratch);
+            drained += taken;
+            left = Some(most.saturating_sub(taken));
+            if taken == 0 || left == Some(0) {
+                break;
+            }
+        }
+        scratch.keep();
+        self.look_whether_enough(stock);
+        Pages(drained.into())
+    }
+
+    /// Moves every frame of every list to the zones.
+    pub(in crate::frame) fn drain_all(&self, stock: &Stock) -> Pages {
+        self.stacks.cpus().map(|cpu| self.drain(stock, cpu)).sum()
+    }
+
+    /// Lets lists shrink a step; frames that went to the zones.
+    pub(in crate::frame) fn decay(&self, stock: &Stock) -> Pages {
+        let decayed = self.stacks.cpus().map(|cpu| {
+            let decayed = self.decay_one(stock, cpu);
+            self.beside(cpu).events.decayed.add(decayed.0);
+            decayed
+        });
+        let decayed = decayed.sum();
+        self.look_whether_enough(stock);
+        decayed
+    }
+
+    fn decay_one(&self, stock: &Stock, cpu: CpuId) -> Pages {
+        let (beside, header) = (self.beside(cpu), self.stacks.probe(cpu));
+        // Relaxed: one thread decays at a time, and a list that is looked at in vain loses nothing.
+        let (is_grown, in_blocks) = (
+            beside.is_grown.load(Ordering::Relaxed),
+            beside.block_frames.load(Ordering::Relaxed),
+        );
+        let seen = (u64::from(header.len() + in_blocks) << 24)
+            | (u64::from(header.run()) << 8)
+            | u64::from(header.grow());
+        if beside.last_seen.swap(seen, Ordering::Relaxed) != seen {
+            beside.idle_ticks.store(0, Ordering::Relaxed);
+        } else if header.len() + in_blocks > 0 {
+            let ticks = beside.idle_ticks.fetch_add(1, Ordering::Relaxed) + 1;
+            if ticks >= IDLE_TICKS {
+                return self.drain_idle(stock, cpu);
+            }
+        }
+        if !is_grown {
+            return Pages::ZERO;
+        }
+        let mut list = self.lock(cpu);
+        match list.decay() {
+            0 => Pages::ZERO,
+            count => self.drain_list(stock, At::On(cpu), list, count, 0, Order::ZERO),
+        }
+    }
+
+    /// Empties the list of a CPU that does nothing, unless its size was set by hand.
+    fn drain_idle(&self, stock: &Stock, cpu: CpuId) -> Pages {
+        let is_manual = self.lock(cpu).rules().is_manual();
+        match is_manual {
+            true => Pages::ZERO,
+            false => self.drain(stock, cpu),
+        }
+    }
+
+    /// Has all lists follow other rules; those that hold too many frames give them to the zones.
+    pub(in crate::frame) fn set_rules(&self, stock: &Stock, rules: Rules) {
+        for cpu in self.stacks.cpus() {
+            let mut list = self.lock(cpu);
+            let mut excess = list.set_rules(rules);
+            while excess > 0 {
+                let drained = self.drain_list(stock, At::On(cpu), list, excess, 0, Order::ZERO);
+                if drained == Pages::ZERO {
+                    break;
+                }
+                list = self.lock(cpu);
+                excess = list.set_rules(rules);
+            }
+        }
+    }
+}

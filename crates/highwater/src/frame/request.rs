@@ -1,0 +1,281 @@
+//! Frames and blocks, one by one and many at once: what is done with a pool all the time.
+
+use super::pcp::At;
+use super::{AllocError, AllocFlags, FramePool, Pressure, Zeroing};
+use crate::memmap::{Block, Frame};
+use crate::units::{CpuId, Order};
+
+impl FramePool {
+    /// Takes a frame, from the list of the calling thread's CPU if that has one.
+    ///
+    /// # Cost
+    ///
+    /// A pop from the CPU's list. When it is empty, one visit to the back end brings many.
+    ///
+    /// # Errors
+    ///
+    /// When the back end has none to give; other CPUs' lists may still hold some
+    /// ([`drain_all`](Self::drain_all)).
+    #[inline]
+    pub fn alloc(&self, flags: AllocFlags) -> Result<Frame, AllocError> {
+        match self.lists.pop() {
+            Some(frame) => Ok(self.handed_out(frame, flags)),
+            None => self.alloc_slow(At::Here, flags),
+        }
+    }
+
+    /// As [`alloc`](Self::alloc), from the list of `cpu`.
+    ///
+    /// # Cost
+    ///
+    /// Where CPUs are those of the system ([`Regime::Restartable`]), a lock and a system call: for tests, and for
+    /// who drains.
+    ///
+    /// # Errors
+    ///
+    /// As [`alloc`](Self::alloc).
+    pub fn alloc_on(&self, cpu: CpuId, flags: AllocFlags) -> Result<Frame, AllocError> {
+        let cpu = self.list_of(cpu);
+        match self.lists.pop_on(cpu) {
+            Some(frame) => Ok(self.handed_out(frame, flags)),
+            None => self.alloc_slow(At::On(cpu), flags),
+        }
+    }
+
+    /// As [`alloc`](Self::alloc), and says what it noticed about the pool.
+    ///
+    /// # Errors
+    ///
+    /// As [`alloc`](Self::alloc).
+    #[inline]
+    pub fn alloc_noting(&self, flags: AllocFlags) -> Result<(Frame, Pressure), AllocError> {
+        match self.lists.pop() {
+            Some(frame) => Ok((self.handed_out(frame, flags), Pressure::None)),
+            None => {
+                let frame = self.alloc_slow(At::Here, flags)?;
+                Ok((frame, self.stock.pressure()))
+            }
+        }
+    }
+
+    /// As [`alloc_noting`](Self::alloc_noting), from the list of `cpu`.
+    ///
+    /// # Errors
+    ///
+    /// As [`alloc`](Self::alloc).
+    pub fn alloc_noting_on(
+        &self,
+        cpu: CpuId,
+        flags: AllocFlags,
+    ) -> Result<(Frame, Pressure), AllocError> {
+        let cpu = self.list_of(cpu);
+        match self.lists.pop_on(cpu) {
+            Some(frame) => Ok((self.handed_out(frame, flags), Pressure::None)),
+            None => {
+                let frame = self.alloc_slow(At::On(cpu), flags)?;
+                Ok((frame, self.stock.pressure()))
+            }
+        }
+    }
+
+    #[cold]
+    fn alloc_slow(&self, at: At, flags: AllocFlags) -> Result<Frame, AllocError> {
+        let frame = self.lists.alloc_slow(&self.stock, at, flags)?;
+        Ok(self.handed_out(frame, flags))
+    }
+
+    #[inline]
+    fn handed_out(&self, mut frame: Frame, flags: AllocFlags) -> Frame {
+        if flags.zeroed() || self.config.zeroing == Zeroing::OnAlloc {
+            self.zero(&mut frame);
+        }
+        frame
+    }
+
+    #[cold]
+    fn zero(&self, frame: &mut Frame) {
+        self.stock.memory.bytes_mut(frame).fill(0);
+    }
+
+    /// Takes up to `count` frames and appends them to `out`; how many. If it is less than `count`, no
+    /// more were to be had.
+    pub fn alloc_bulk(&self, count: usize, flags: AllocFlags, out: &mut Vec<Frame>) -> usize {
+        self.alloc_many(At::Here, count, flags, out)
+    }
+
+    /// As [`alloc_bulk`](Self::alloc_bulk), from the list of `cpu`.
+    pub fn alloc_bulk_on(
+        &self,
+        cpu: CpuId,
+        count: usize,
+        flags: AllocFlags,
+        out: &mut Vec<Frame>,
+    ) -> usize {
+        self.alloc_many(At::On(self.list_of(cpu)), count, flags, out)
+    }
+
+    fn alloc_many(&self, at: At, count: usize, flags: AllocFlags, out: &mut Vec<Frame>) -> usize {
+        let before = out.len();
+        out.reserve(count);
+        let end = before + count;
+        while out.len() < end {
+            let cached = match at {
+                At::Here => self.lists.pop(),
+                At::On(cpu) => self.lists.pop_on(cpu),
+            };
+            let missing = end - out.len();
+            match cached {
+                Some(frame) => out.push(frame),
+                None => {
+                    let brought = self
+                        .lists
+                        .alloc_many_slow(&self.stock, at, missing, flags, out);
+                    if brought.is_err() {
+                        break;
+                    }
+                }
+            }
+        }
+        if flags.zeroed() || self.config.zeroing == Zeroing::OnAlloc {
+            out[before..].iter_mut().for_each(|frame| self.zero(frame));
+        }
+        out.len() - before
+    }
+
+    /// Takes 2^order neighbouring frames.
+    ///
+    /// # Cost
+    ///
+    /// For orders 1 to 3 and huge blocks, the lock of the CPU's list; when it has none, and for other orders, one visit
+    /// to the back end. The words of all frames.
+    ///
+    /// # Errors
+    ///
+    /// When the back end has no such block to give.
+    pub fn alloc_block(&self, order: Order, flags: AllocFlags) -> Result<Block, AllocError> {
+        self.alloc_block_at(At::Here, order, flags)
+    }
+
+    /// As [`alloc_block`](Self::alloc_block), from the list of `cpu`.
+    ///
+    /// # Errors
+    ///
+    /// As [`alloc_block`](Self::alloc_block).
+    pub fn alloc_block_on(
+        &self,
+        cpu: CpuId,
+        order: Order,
+        flags: AllocFlags,
+    ) -> Result<Block, AllocError> {
+        self.alloc_block_at(At::On(self.list_of(cpu)), order, flags)
+    }
+
+    fn alloc_block_at(&self, at: At, order: Order, flags: AllocFlags) -> Result<Block, AllocError> {
+        let mut block = self.lists.alloc_block(&self.stock, at, order, flags)?;
+        if flags.zeroed() || self.config.zeroing == Zeroing::OnAlloc {
+            self.stock.memory.block_bytes_mut(&mut block).fill(0);
+        }
+        Ok(block)
+    }
+
+    /// Gives a frame back, to the list of the calling thread's CPU.
+    ///
+    /// # Cost
+    ///
+    /// A push to the CPU's list. When that is full, one visit to the back end for many.
+    ///
+    /// # Panics
+    ///
+    /// When the frame is of another memory.
+    #[inline]
+    pub fn free(&self, frame: Frame) {
+        let frame = self.handed_back(frame);
+        if let Err(frame) = self.lists.push(frame) {
+            self.lists.free_slow(&self.stock, At::Here, frame);
+        }
+    }
+
+    /// As [`free`](Self::free), to the list of `cpu`.
+    ///
+    /// # Panics
+    ///
+    /// When the frame is of another memory.
+    pub fn free_on(&self, cpu: CpuId, frame: Frame) {
+        let cpu = self.list_of(cpu);
+        let frame = self.handed_back(frame);
+        if let Err(frame) = self.lists.push_on(cpu, frame) {
+            self.lists.free_slow(&self.stock, At::On(cpu), frame);
+        }
+    }
+
+    /// As [`free`](Self::free), and waits for nobody: what somebody else holds is passed by, and put in order by a
+    /// later free that may wait.
+    ///
+    /// # Panics
+    ///
+    /// When the frame is of another memory.
+    pub fn free_non_blocking(&self, frame: Frame) {
+        let frame = self.handed_back(frame);
+        if let Err(frame) = self.lists.push(frame) {
+            self.lists.free_unlooked(&self.stock, At::Here, frame);
+        }
+    }
+
+    #[inline]
+    fn handed_back(&self, mut frame: Frame) -> Frame {
+        if self.config.zeroing == Zeroing::OnFree {
+            self.zero(&mut frame);
+        }
+        frame
+    }
+
+    /// Gives many frames back; `frames` is empty afterwards.
+    ///
+    /// # Panics
+    ///
+    /// When a frame is of another memory.
+    pub fn free_bulk(&self, frames: &mut Vec<Frame>) {
+        frames.drain(..).for_each(|frame| self.free(frame));
+    }
+
+    /// As [`free_bulk`](Self::free_bulk), to the list of `cpu`.
+    ///
+    /// # Panics
+    ///
+    /// When a frame is of another memory.
+    pub fn free_bulk_on(&self, cpu: CpuId, frames: &mut Vec<Frame>) {
+        frames.drain(..).for_each(|frame| self.free_on(cpu, frame));
+    }
+
+    /// Gives a block back.
+    ///
+    /// # Panics
+    ///
+    /// When the block is of another memory.
+    pub fn free_block(&self, block: Block) {
+        self.free_block_at(At::Here, block);
+    }
+
+    /// As [`free_block`](Self::free_block), to the list of `cpu`.
+    ///
+    /// # Panics
+    ///
+    /// When the block is of another memory.
+    pub fn free_block_on(&self, cpu: CpuId, block: Block) {
+        self.free_block_at(At::On(self.list_of(cpu)), block);
+    }
+
+    fn free_block_at(&self, at: At, mut block: Block) {
+        // Looks whose it is, too.
+        let bytes = self.stock.memory.block_bytes_mut(&mut block);
+        if self.config.zeroing == Zeroing::OnFree {
+            bytes.fill(0);
+        }
+        self.lists.free_block(&self.stock, at, block);
+    }
+
+    pub(super) fn list_of(&self, cpu: CpuId) -> CpuId {
+        // A CPU that was not there when the pool was made shares a list; only locality suffers.
+        CpuId::from_index(cpu.index() % self.config.nr_cpus)
+    }
+}

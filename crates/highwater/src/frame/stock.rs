@@ -1,0 +1,113 @@
+//! The frames that are in no per-CPU list: a back end, and how much of it may be taken.
+
+use super::backend::{Backend, Wait};
+use super::{AllocError, AllocFlags, PoolConfig, Pressure, Tunables, Watermarks};
+use crate::memmap::FrameMemory;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, StatCell};
+use crate::units::{CpuId, Order, Pages, Pfn};
+
+/// A back end and its watermarks.
+#[derive(Debug)]
+pub(super) struct Stock {
+    pub(super) memory: Arc<FrameMemory>,
+    pub(super) backend: Box<dyn Backend>,
+    /// `min`, `low` and `high`. Written by: who turns knobs. Read by: everybody. Publishes: nothing: each is
+    /// read once for a decision.
+    watermarks: [AtomicU64; 3],
+    /// Most frames that were outside the back end at once.
+    peak_outside: StatCell,
+}
+
+impl Stock {
+    pub(super) fn new(memory: Arc<FrameMemory>, config: &PoolConfig) -> Self {
+        let nr_frames = u32::try_from(memory.pages().0).expect("frame numbers are 32 bits wide");
+        let stock = Self {
+            backend: config.backend.build(nr_frames, config.nr_cpus),
+            memory,
+            watermarks: [0; 3].map(AtomicU64::new),
+            peak_outside: StatCell::new(),
+        };
+        stock.set_watermarks(&config.tunables);
+        stock
+    }
+
+    /// Writes up to `out.len()` blocks of `order` to the front of `out`; how many.
+    pub(super) fn take(
+        &self,
+        near: CpuId,
+        order: Order,
+        flags: AllocFlags,
+        out: &mut [Pfn],
+    ) -> usize {
+        let floor = match flags.may_use_reserve() {
+            false => self.watermarks().min,
+            true => Pages::ZERO,
+        };
+        let taken = self
+            .backend
+            .alloc_bulk(near, order, floor, flags.wait(), out);
+        self.peak_outside
+            .raise(self.managed().saturating_sub(self.nr_free()).0);
+        taken
+    }
+
+    /// Gives blocks back.
+    pub(super) fn give(&self, near: CpuId, order: Order, wait: Wait, blocks: &mut [Pfn]) {
+        if !blocks.is_empty() {
+            self.backend.free_bulk(near, order, wait, blocks);
+        }
+    }
+
+    /// Frames that are free, and not promised or deferred.
+    pub(super) fn nr_free(&self) -> Pages {
+        self.backend.nr_free()
+    }
+
+    pub(super) fn managed(&self) -> Pages {
+        self.memory.pages()
+    }
+
+    pub(super) fn peak(&self) -> Pages {
+        Pages(self.peak_outside.get())
+    }
+
+    pub(super) fn watermarks(&self) -> Watermarks {
+        // Relaxed: each number is taken as it is.
+        let [min, low, high] =
+            [0, 1, 2].map(|at| Pages(self.watermarks[at].load(Ordering::Relaxed)));
+        Watermarks { min, low, high }
+    }
+
+    pub(super) fn set_watermarks(&self, tunables: &Tunables) {
+        let Watermarks { min, low, high } = Watermarks::for_managed(self.managed(), tunables);
+        for (word, value) in self.watermarks.iter().zip([min, low, high]) {
+            // Relaxed: as above.
+            word.store(value.0, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn pressure(&self) -> Pressure {
+        if self.nr_free() <= self.watermarks().low {
+            Pressure::BelowLow
+        } else {
+            Pressure::None
+        }
+    }
+
+    /// Why nothing was taken.
+    pub(super) fn refusal(&self, order: Order, flags: AllocFlags) -> AllocError {
+        let (free, managed, min) = (self.nr_free(), self.managed(), self.watermarks().min);
+        let floor = match flags.may_use_reserve() {
+            false => min,
+            true => Pages::ZERO,
+        };
+        if free < floor + order.pages() {
+            AllocError::Exhausted { free, min, managed }
+        } else if flags.may_block() {
+            AllocError::Fragmented { order, free }
+        } else {
+            AllocError::Contended { free }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! What is done to a pool now and then, and what can be seen of it.
+
+use super::{
+    FrameCounts, FramePool, Knobs, ListsDisabled, PcpCounters, PoolConfig, Reclaiming, Tunables,
+    Watermarks, Zoneinfo, backend, pcp, rules,
+};
+use crate::memmap::FrameMemory;
+use crate::sync::{Arc, LockEvents, LockTimes};
+use crate::units::{CpuId, Order, Pages};
+
+impl FramePool {
+    /// Moves every frame of every per-CPU list to the zones, batch by batch; how many.
+    pub fn drain_all(&self) -> Pages {
+        self.lists.drain_all(&self.stock)
+    }
+
+    /// Moves every frame of one CPU's list to the zones, batch by batch: for one that is not used any more.
+    pub fn drain(&self, cpu: CpuId) -> Pages {
+        self.lists.drain(&self.stock, self.list_of(cpu))
+    }
+
+    /// Lets lists that are larger than they need to be shrink a step; frames that went to the zones. To be
+    /// called once in each [`decay interval`](Tunables::decay_interval).
+    pub fn decay_tick(&self) -> Pages {
+        self.lists.decay(&self.stock)
+    }
+
+    /// Says that pages are being reclaimed for as long as the result lives: lists keep little meanwhile.
+    pub fn reclaiming(&self) -> Reclaiming<'_> {
+        self.lists.begin_reclaim();
+        Reclaiming(self)
+    }
+
+    /// Empties all lists and has them hold nothing for as long as the result lives: every frame that is free is in the zones,
+    /// for somebody who looks for a range of them.
+    pub fn disable_lists(&self) -> ListsDisabled<'_> {
+        self.turn(|knobs| knobs.disabled += 1);
+        self.drain_all();
+        ListsDisabled(self)
+    }
+
+    /// Turns the knobs. Lists that hold more than they may give it to the zones before this returns.
+    pub fn set_tunables(&self, tunables: Tunables) {
+        self.turn(|knobs| knobs.tunables = tunables);
+    }
+
+    pub(super) fn turn(&self, change: impl FnOnce(&mut Knobs)) {
+        let mut knobs = self.knobs.lock();
+        change(&mut knobs);
+        self.stock.set_watermarks(&knobs.tunables);
+        let rules = rules(&self.stock, &self.config, &knobs.tunables);
+        let rules = match knobs.disabled {
+            0 => rules,
+            _ => rules.disabled(),
+        };
+        self.lists.set_rules(&self.stock, rules);
+    }
+
+    /// The knobs as they are now.
+    #[must_use]
+    pub fn tunables(&self) -> Tunables {
+        self.knobs.lock().tunables
+    }
+
+    /// How the pool was made; the knobs as they are now, and the regime that the system allowed.
+    #[must_use]
+    pub fn config(&self) -> PoolConfig {
+        PoolConfig {
+            tunables: self.tunables(),
+            regime: self.lists.regime(),
+            ..self.config
+        }
+    }
+
+    /// Frames in the zones at this moment.
+    #[must_use]
+    pub fn nr_free(&self) -> Pages {
+        self.stock.nr_free()
+    }
+
+    /// How many blocks of `order` the zones could hand out now: frames in per-CPU lists keep theirs
+    /// from being whole.
+    ///
+    /// # Cost
+    ///
+    /// Every zone's lock, one after the other.
+    #[must_use]
+    pub fn nr_free_blocks(&self, order: Order) -> u64 {
+        self.stock.backend.nr_free_blocks(order)
+    }
+
+    /// What lists did so far.
+    #[must_use]
+    pub fn counters(&self) -> PcpCounters {
+        self.lists.counters()
+    }
+
+    /// Watermarks, lists and knobs.
+    ///
+    /// # Cost
+    ///
+    /// Locks one list after the other, from afar.
+    #[must_use]
+    pub fn zoneinfo(&self) -> Zoneinfo {
+        let shortage = self.lists.shortage();
+        Zoneinfo {
+            free: self.nr_free(),
+            managed: self.managed(),
+            watermarks: self.watermarks(),
+            reclaim_active: shortage.reclaim_active,
+            below_high: shortage.below_high,
+            tunables: self.tunables(),
+            counters: self.counters(),
+            lists: self.lists.infos(self.config.nr_cpus),
+        }
+    }
+
+    /// The pool's watermarks.
+    #[must_use]
+    pub fn watermarks(&self) -> Watermarks {
+        self.stock.watermarks()
+    }
+
+    /// Frames in all.
+    #[must_use]
+    pub fn managed(&self) -> Pages {
+        self.stock.managed()
+    }
+
+    /// The memory that the frames are cut from.
+    #[must_use]
+    pub fn memory(&self) -> &Arc<FrameMemory> {
+        &self.stock.memory
+    }
+
+    /// Where every frame is. Exact when nothing runs; otherwise each part is of its own moment.
+    #[must_use]
+    pub fn counts(&self) -> FrameCounts {
+        let (managed, free) = (self.managed(), self.nr_free());
+        let (deferred, cached) = (self.stock.backend.nr_deferred(), self.lists.nr_cached());
+        FrameCounts {
+            managed,
+            free,
+            deferred,
+            cached,
+            allocated: managed.saturating_sub(free + deferred + cached),
+            peak: self.stock.peak(),
+        }
+    }
+
+    /// Contention of the pool's lock classes so far.
+    #[must_use]
+    pub fn lock_events() -> [LockEvents; 2] {
+        [pcp::PCP_LOCK.events(), backend::ZONE_LOCK.events()]
+    }
+
+    /// How long this pool's zone locks were waited for and held so far, and for how many frames.
+    #[must_use]
+    pub fn zone_times(&self) -> LockTimes {
+        self.stock.backend.times()
+    }
+
+    /// Recounts everything that conservation is made of. For quiescent moments: it locks one part
+    /// after the other.
+    ///
+    /// # Panics
+    ///
+    /// When a frame is lost, is in two places, or a zone holds two buddies that it should have
+    /// merged.
+    pub fn check_invariants(&self) {
+        let backend = &self.stock.backend;
+        backend.check_invariants();
+        let runs = backend.free_runs().into_iter();
+        let in_runs: Pages = runs.map(|(_, order)| order.pages()).sum();
+        assert_eq!(in_runs, self.nr_free(), "free blocks and the free total");
+        let counts = self.counts();
+        assert_eq!(
+            counts.free + counts.deferred,
+            self.stock.memory.count_free(),
+            "frames in zones are those that nobody owns"
+        );
+        let parts = counts.free + counts.deferred + counts.cached + counts.allocated;
+        assert_eq!(counts.managed, parts);
+        for list in self.lists.infos(self.config.nr_cpus) {
+            assert!(
+                (list.high_min..=list.high_max).contains(&list.high),
+                "{list:?}"
+            );
+        }
+    }
+}
