@@ -50,6 +50,8 @@ pub struct LockTimes {
     pub wait_ns: Histogram,
     /// Nanoseconds that the lock was held: short holds by samples.
     pub hold_ns: Histogram,
+    /// Nanoseconds from wanting the lock to releasing it, wait and hold together: of the holds that are timed.
+    pub visit_ns: Histogram,
     /// Units of work for each hold (of a zone: frames moved): exact.
     pub work: Histogram,
 }
@@ -189,6 +191,7 @@ macro_rules! each_histogram {
                 Self {
                     wait_ns: self.wait_ns.$method(&other.wait_ns),
                     hold_ns: self.hold_ns.$method(&other.hold_ns),
+                    visit_ns: self.visit_ns.$method(&other.visit_ns),
                     work: self.work.$method(&other.work),
                 }
             }
@@ -237,6 +240,7 @@ impl Cells {
 pub(crate) struct TimeRecorder {
     wait_ns: Cells,
     hold_ns: Cells,
+    visit_ns: Cells,
     work: Cells,
     /// State of the drawing of samples.
     draw: StatCell,
@@ -247,6 +251,7 @@ pub(crate) struct TimeRecorder {
 pub(crate) struct Hold {
     since: Option<Instant>,
     stands_for: u64,
+    waited_ns: u64,
 }
 
 fn nanoseconds(time: Duration) -> u64 {
@@ -258,6 +263,7 @@ impl TimeRecorder {
         Self {
             wait_ns: Cells::new(),
             hold_ns: Cells::new(),
+            visit_ns: Cells::new(),
             work: Cells::new(),
             draw: StatCell::new(),
         }
@@ -265,18 +271,21 @@ impl TimeRecorder {
 
     /// The lock was acquired, for about `work` units, after `waited`: the holder says so.
     pub(crate) fn acquired(&self, work: u64, waited: Option<Duration>) -> Hold {
-        if let Some(waited) = waited {
-            self.wait_ns.record_alone(nanoseconds(waited), 1);
+        let waited_ns = waited.map(nanoseconds);
+        if let Some(waited_ns) = waited_ns {
+            self.wait_ns.record_alone(waited_ns, 1);
         }
-        self.begin(work, waited)
+        self.begin(work, waited_ns)
     }
 
     /// The lock is about to be released, after `work` units: the holder says so.
     pub(crate) fn released(&self, hold: &Hold, work: u64) {
         self.work.record_alone(work, 1);
         if let Some(since) = hold.since {
-            let held = nanoseconds(since.elapsed());
-            self.hold_ns.record_alone(held, hold.stands_for);
+            let held_ns = nanoseconds(since.elapsed());
+            self.hold_ns.record_alone(held_ns, hold.stands_for);
+            let visit_ns = hold.waited_ns.saturating_add(held_ns);
+            self.visit_ns.record_alone(visit_ns, hold.stands_for);
         }
     }
 
@@ -289,16 +298,20 @@ impl TimeRecorder {
     pub(crate) fn visit_ends(&self, hold: &Hold, work: u64) {
         self.work.record(work, 1);
         if let Some(since) = hold.since {
-            let took = nanoseconds(since.elapsed());
-            self.hold_ns.record(took, hold.stands_for);
+            let took_ns = nanoseconds(since.elapsed());
+            self.hold_ns.record(took_ns, hold.stands_for);
+            self.visit_ns.record(took_ns, hold.stands_for);
         }
     }
 
-    fn begin(&self, work: u64, waited: Option<Duration>) -> Hold {
-        if waited.is_some() || work >= LONG {
+    fn begin(&self, work: u64, waited_ns: Option<u64>) -> Hold {
+        let waited = waited_ns.is_some();
+        let waited_ns = waited_ns.unwrap_or(0);
+        if waited || work >= LONG {
             return Hold {
                 since: Some(Instant::now()),
                 stands_for: 1,
+                waited_ns,
             };
         }
         // If two draw at once, one step is lost, and nothing with it.
@@ -307,6 +320,7 @@ impl TimeRecorder {
         Hold {
             since: is_drawn.then(Instant::now),
             stands_for: u64::from(SAMPLED),
+            waited_ns,
         }
     }
 
@@ -314,6 +328,7 @@ impl TimeRecorder {
         LockTimes {
             wait_ns: self.wait_ns.read(),
             hold_ns: self.hold_ns.read(),
+            visit_ns: self.visit_ns.read(),
             work: self.work.read(),
         }
     }
@@ -378,6 +393,12 @@ mod tests {
         let window = recorder.read() - &before;
         assert_eq!((window.contended(), window.holds()), (1, 2));
         assert_eq!((window.wait_ns.sum(), window.work.sum()), (900, 126));
+        // Whoever waited is timed, and the visit is both parts.
+        let whole = window.visit_ns.sum() - window.hold_ns.sum();
+        assert_eq!(
+            (whole, window.visit_ns.count()),
+            (900, window.hold_ns.count())
+        );
         assert_eq!(window + &before, recorder.read());
     }
 
