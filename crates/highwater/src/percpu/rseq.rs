@@ -60,18 +60,18 @@
 //!         stack = stacks.first + cpu
 //!         if stack.station != cpu             locked
 //!             return nothing
-//!         { len, run, grow } = stack.header
+//!         { len, run, grow, mark } = stack.header
 //!         if len == 0
 //!             return nothing
 //!         raw = stack.ring[(stack.bottom + len - 1) & stack.mask]
-//!         stack.header = { len - 1, run / 2, grow }   COMMIT
+//!         stack.header = { len - 1, run / 2, grow, mark }   COMMIT
 //!         return raw
 //!
 //! try_push(stacks, raw) -> pushed or not       to the header as `try_pop`
 //!         if len >= stack.limit
 //!             return not pushed
 //!         stack.ring[(stack.bottom + len) & stack.mask] = raw     above the hot end: not in the stack yet
-//!         stack.header = { len + 1, run + (run < stack.run_max), grow / 2 }   COMMIT
+//!         stack.header = { len + 1, run + (run < stack.run_max), grow / 2, no mark }   COMMIT
 //!
 //! try_add_within(window, pair, delta) -> added or not     see the module `windowed`
 //!         if cpu != window.cpu

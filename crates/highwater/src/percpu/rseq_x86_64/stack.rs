@@ -117,14 +117,16 @@ impl Area {
                     "and {place:e}, dword ptr [{stack} + {mask_at}]",
                     "mov {cpu:r}, qword ptr [{stack} + {ring_at}]",
                     "mov dword ptr [{cpu:r} + {place} * {place_size}], {raw:e}",
-                    // Halve what is above the length; most of the time it is zero.
+                    // Above the length, halve the lowest byte and take the mark away; mostly it is all zero.
                     "mov {place}, {header}",
                     "shr {place}, 48",
                     "jz 4f",
-                    "inc {place}",
-                    "shr {place}, 1",
+                    "movzx {place:e}, {place:l}",
+                    "shr {place:e}, 1",
                     "shl {place}, 48",
-                    "sub {header}, {place}",
+                    "shl {header}, 16",
+                    "shr {header}, 16",
+                    "or {header}, {place}",
                     "4:",
                     // One more token, and if the run is below its bound, one more there by the carry.
                     "cmp {header:x}, word ptr [{stack} + {run_max_at}]",

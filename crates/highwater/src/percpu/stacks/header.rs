@@ -4,6 +4,7 @@
 //! bits  0..16  run    pushes in a row lately: one more by each push up to a bound, halved by each pop
 //! bits 16..48  len    tokens in the stack
 //! bits 48..56  grow   set by whoever holds the lock, halved by each push
+//! bit  56      mark   set by whoever holds the lock, taken away by the next push
 //! ```
 //!
 //! The fields change together, by one store: that is what makes a push or a pop a restartable sequence
@@ -15,6 +16,7 @@ use std::fmt;
 const LEN_SHIFT: u32 = 16;
 const GROW_SHIFT: u32 = 48;
 const ONE_TOKEN: u64 = 1 << LEN_SHIFT;
+const MARK: u64 = 1 << 56;
 
 /// How many tokens a stack has, and how it has been used lately.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,11 +47,18 @@ impl Header {
         (self.0 >> GROW_SHIFT) as u8
     }
 
-    /// After a push: one token more, the run one longer if it is below `run_max`, grow halved.
+    /// Whether nothing was pushed since the mark was set (the last free of a list of frames was of a high
+    /// order).
+    #[inline]
+    pub(crate) const fn is_marked(self) -> bool {
+        self.0 & MARK != 0
+    }
+
+    /// After a push: one token more, the run one longer if it is below `run_max`, grow halved, no mark.
     #[inline]
     pub(super) const fn pushed(self, run_max: u16) -> Self {
         let longer = (self.run() < run_max) as u64;
-        let counted = Self(self.0 + ONE_TOKEN + longer);
+        let counted = Self((self.0 & !MARK) + ONE_TOKEN + longer);
         counted.with_grow(self.grow() / 2)
     }
 
@@ -70,6 +79,14 @@ impl Header {
     pub(super) const fn with_grow(self, grow: u8) -> Self {
         Self(self.0 & !((u8::MAX as u64) << GROW_SHIFT) | (grow as u64) << GROW_SHIFT)
     }
+
+    pub(super) const fn marked(self) -> Self {
+        Self(self.0 | MARK)
+    }
+
+    pub(super) const fn unmarked(self) -> Self {
+        Self(self.0 & !MARK)
+    }
 }
 
 impl fmt::Debug for Header {
@@ -78,6 +95,7 @@ impl fmt::Debug for Header {
             .field("len", &self.len())
             .field("run", &self.run())
             .field("grow", &self.grow())
+            .field("is_marked", &self.is_marked())
             .finish()
     }
 }
@@ -91,15 +109,24 @@ mod tests {
     #[test]
     fn steps_change_their_fields_only() {
         let mut random = crate::seed::rng(5);
-        let fields = |header: Header| (header.len(), header.run(), header.grow());
+        let fields = |header: Header| {
+            let marked = header.is_marked();
+            (header.len(), header.run(), header.grow(), marked)
+        };
         for _ in 0..10_000 {
             let (len, run, grow) = (random.u32(1..u32::MAX), random.u16(..), random.u8(..));
             let header = Header::EMPTY.with_grow(grow).with_len(len).with_run(run);
-            assert_eq!(fields(header), (len, run, grow));
+            assert_eq!(fields(header), (len, run, grow, false));
             let run_max = random.u16(..);
             let longer = if run < run_max { run + 1 } else { run };
-            assert_eq!(fields(header.pushed(run_max)), (len + 1, longer, grow / 2));
-            assert_eq!(fields(header.popped()), (len - 1, run / 2, grow));
+            for header in [header, header.marked()] {
+                let marked = header.is_marked();
+                let pushed = fields(header.pushed(run_max));
+                assert_eq!(pushed, (len + 1, longer, grow / 2, false));
+                assert_eq!(fields(header.popped()), (len - 1, run / 2, grow, marked));
+                assert_eq!(fields(header.unmarked()), (len, run, grow, false));
+            }
+            assert!(header.marked().is_marked());
         }
     }
 }

@@ -398,6 +398,16 @@ impl<T: Token, S> Locked<'_, T, S> {
         self.stack.set_header(self.header().with_grow(grow));
     }
 
+    /// Sets the mark, which the next push takes away.
+    pub(crate) fn mark(&mut self) {
+        self.stack.set_header(self.header().marked());
+    }
+
+    /// Takes the mark away.
+    pub(crate) fn unmark(&mut self) {
+        self.stack.set_header(self.header().unmarked());
+    }
+
     /// Has pushes refused that find `limit` tokens or more, and counts no run as longer than `run_max`. A
     /// run that is longer already stays so until pops have halved it.
     pub(crate) fn set_limits(&mut self, limit: u32, run_max: u16) {

@@ -21,7 +21,7 @@ fn this_machine(regime: Regime) -> Option<Tested> {
     Some(stacks)
 }
 
-/// Which coins are in no stack. One that is put in or comes out twice is noted.
+/// Which coins are in no stack. One that is put in or comes out twice, or never was, is noted.
 struct Ledger {
     is_outside: Vec<AtomicBool>,
     is_broken: AtomicBool,
@@ -37,16 +37,16 @@ impl Ledger {
 
     fn goes_in(&self, coin: &Coin) {
         // Relaxed: a coin is handed on by the stacks, which order it, or that is what is noted.
-        let was_outside = self.is_outside[coin.0 as usize].swap(false, Ordering::Relaxed);
-        if !was_outside {
+        let is_outside = self.is_outside.get(coin.0 as usize);
+        if !is_outside.is_some_and(|is_outside| is_outside.swap(false, Ordering::Relaxed)) {
             self.is_broken.store(true, Ordering::Relaxed);
         }
     }
 
     fn comes_out(&self, coin: &Coin) {
         // Relaxed: as above.
-        let was_outside = self.is_outside[coin.0 as usize].swap(true, Ordering::Relaxed);
-        if was_outside {
+        let is_outside = self.is_outside.get(coin.0 as usize);
+        if is_outside.is_none_or(|is_outside| is_outside.swap(true, Ordering::Relaxed)) {
             self.is_broken.store(true, Ordering::Relaxed);
         }
     }
@@ -96,8 +96,8 @@ fn traffic<'a>(
             .into_iter()
             .for_each(|coin| _ = ledger.put(stacks, coin));
     };
-    thread::scope(|scope| {
-        scope.spawn(|| {
+    let has_panicked = thread::scope(|scope| {
+        let thief = scope.spawn(|| {
             // Relaxed: ends the loop, and publishes nothing.
             while !is_over.load(Ordering::Relaxed) {
                 for cpu in stacks.cpus() {
@@ -108,9 +108,11 @@ fn traffic<'a>(
                 thread::yield_now();
             }
         });
+        let over = Over(&is_over);
         while_moved_around(THREADS, work);
-        // Relaxed: as above.
-        is_over.store(true, Ordering::Relaxed);
+        drop(over);
+        // A lock that is none lets the stack change under the thief, which may not like it.
+        thief.join().is_err()
     });
     for cpu in stacks.cpus() {
         let mut coins = Vec::new();
@@ -122,7 +124,17 @@ fn traffic<'a>(
         .is_outside
         .iter()
         .any(|is_outside| !is_outside.load(Ordering::Relaxed));
-    !is_lost && !ledger.is_broken.load(Ordering::Relaxed)
+    !is_lost && !has_panicked && !ledger.is_broken.load(Ordering::Relaxed)
+}
+
+/// Ends the traffic when it is dropped, also by a panic.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        // Relaxed: ends a loop, and publishes nothing.
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Takes the oldest out and puts them back on top.
@@ -235,6 +247,9 @@ fn sequences_step_the_header_as_it_says() {
             locked.take_oldest(random.u32(..300), &mut Vec::new());
             locked.set_run(random.u16(..));
             locked.set_grow(random.u8(..) >> random.u8(..8));
+            if random.bool() {
+                locked.mark();
+            }
             let (limit, run_max) = (random.u32(..300), random.u16(..));
             locked.set_limits(limit, run_max);
             let (before, limit) = (locked.header(), locked.limit());

@@ -9,7 +9,7 @@ use crate::units::{Pages, Pfn};
 
 static LOCK: LockClass = LockClass::new("tested stacks", Rank::Pcp);
 
-/// A token that cannot be made by others: its number, and the number that its home adds.
+/// A token that cannot be made by others: its number, which its home disguises.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Coin(pub(super) u32);
 
@@ -17,18 +17,18 @@ impl Token for Coin {
     type Home = u32;
 
     fn into_raw(self, home: u32) -> u32 {
-        self.0 + home
+        self.0 ^ home
     }
 
     /// # Safety
     ///
     /// As [`Token::from_raw`]; nothing unsound can be done with a coin.
     unsafe fn from_raw(raw: u32, home: u32) -> Self {
-        Self(raw - home)
+        Self(raw ^ home)
     }
 }
 
-const HOME: u32 = 1_000_000;
+const HOME: u32 = 1 << 30;
 
 pub(super) fn stacks_of(regime: Regime, nr_cpus: usize, capacity: u32) -> Stacks<Coin, u32> {
     Stacks::new(regime, nr_cpus, HOME, capacity, &LOCK, |cpu| cpu.0)
@@ -40,6 +40,7 @@ struct Model {
     coins: VecDeque<u32>,
     run: u16,
     grow: u8,
+    is_marked: bool,
     limit: usize,
     run_max: u16,
 }
@@ -57,6 +58,7 @@ impl Model {
             self.coins.push_back(coin);
             self.run += u16::from(self.run < self.run_max);
             self.grow /= 2;
+            self.is_marked = false;
         }
         is_pushed
     }
@@ -64,6 +66,7 @@ impl Model {
     fn check(&self, header: Header) {
         assert_eq!(header.len() as usize, self.coins.len());
         assert_eq!((header.run(), header.grow()), (self.run, self.grow));
+        assert_eq!(header.is_marked(), self.is_marked);
     }
 }
 
@@ -88,6 +91,11 @@ fn step(random: &mut fastrand::Rng, stacks: &Stacks<Coin, u32>, cpu: CpuId, mode
             (model.run, model.grow) = (random.u16(..), random.u8(..));
             locked.set_run(model.run);
             locked.set_grow(model.grow);
+            locked.mark();
+            model.is_marked = random.bool();
+            if !model.is_marked {
+                locked.unmark();
+            }
             (model.limit, model.run_max) = (random.usize(..20), random.u16(..));
             let limit = u32::try_from(model.limit).expect("a small number");
             locked.set_limits(limit, model.run_max);
