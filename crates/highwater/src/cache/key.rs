@@ -7,7 +7,7 @@ use super::file::FileId;
 /// Bits of a page number: files of up to 2^44 pages (64 PiB).
 const PAGE_BITS: u32 = 44;
 
-/// File and page number, packed into one word that is neither 0 nor `u64::MAX`, so that it can be
+/// File and page number, packed into one word that is not 0, so that it can be
 /// the tag that a frame is published under.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PageKey(u64);

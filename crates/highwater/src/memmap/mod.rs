@@ -16,6 +16,7 @@ mod barrier;
 mod block;
 mod borrow;
 mod frames;
+mod free;
 mod reservation;
 mod token;
 

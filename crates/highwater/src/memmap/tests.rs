@@ -99,7 +99,7 @@ fn seats_are_used_again() {
 }
 
 #[test]
-#[should_panic(expected = "claimed while its tag is")]
+#[should_panic(expected = "claimed while it is not free")]
 fn claiming_twice_panics() {
     let memory = FrameMemory::new(Pages(1)).unwrap();
     let _frame = memory.claim(Pfn(0));
@@ -118,12 +118,13 @@ fn a_token_is_good_for_its_own_memory_only() {
 }
 
 #[test]
-fn the_marks_of_free_and_owned_frames_are_no_tags() {
-    // Goal: no number makes a right. Method: name the marks themselves (0: owned, u64::MAX: free)
-    // for a frame in that state, in every call that takes a tag.
+fn the_mark_of_unpublished_frames_is_no_tag() {
+    // Goal: no number makes a right. Method: name the mark itself for an owned frame and a free one,
+    // in every call that takes a tag.
     let memory = Arc::new(FrameMemory::new(Pages(2)).unwrap());
     let owned = memory.claim(Pfn(0));
-    for (pfn, mark) in [(Pfn(0), 0), (Pfn(1), u64::MAX)] {
+    let mark = 0;
+    for pfn in [Pfn(0), Pfn(1)] {
         let (seated, unseated) = (memory.reader(memory.seat()), memory.reader(None));
         assert!(seated.borrow(pfn, mark).is_none(), "{pfn} by slot");
         assert!(unseated.borrow(pfn, mark).is_none(), "{pfn} by pin");
@@ -280,4 +281,75 @@ fn impossible_blocks_panic() {
     assert!(std::panic::catch_unwind(foreign).is_err());
     other.surrender_block(block);
     memory.surrender(held);
+}
+
+#[test]
+fn free_frames_are_counted_as_a_plain_array_would() {
+    // Goal: claiming and surrendering many or a block moves their bits and no others. Method: random lists,
+    // sorted or not, and random blocks, against an array of booleans; the last word is not full.
+    const FRAMES: u32 = 1000;
+    let mut random = crate::seed::rng(23);
+    let memory = FrameMemory::new(Pages(FRAMES.into())).unwrap();
+    let mut is_free = [true; FRAMES as usize];
+    let (mut owned, mut blocks) = (Vec::new(), Vec::new());
+    for _ in 0..3000 {
+        match random.u8(..4) {
+            0 => {
+                let mut pfns: Vec<Pfn> =
+                    (0..FRAMES).map(Pfn).filter(|_| random.u8(..) < 9).collect();
+                pfns.retain(|pfn| std::mem::replace(&mut is_free[pfn.index()], false));
+                if random.bool() {
+                    random.shuffle(&mut pfns);
+                }
+                let before = owned.len();
+                memory.claim_all(&pfns, &mut owned);
+                assert!(owned[before..].iter().map(Frame::pfn).eq(pfns));
+            }
+            1 => {
+                let mut some = owned.split_off(random.usize(..=owned.len()));
+                let mut pfns = Vec::new();
+                memory.surrender_all(&mut some, &mut pfns);
+                assert!(some.is_empty());
+                pfns.iter().for_each(|pfn| is_free[pfn.index()] = true);
+            }
+            2 => {
+                let order = Order::new(random.u8(..9)).unwrap();
+                let size = 1_usize << order.get();
+                let first = random.usize(..FRAMES as usize / size) * size;
+                if is_free[first..first + size].iter().all(|&is_free| is_free) {
+                    is_free[first..first + size].fill(false);
+                    blocks.push(memory.claim_block(Pfn::from_index(first), order));
+                }
+            }
+            _ if blocks.is_empty() => {}
+            _ => {
+                let block = blocks.swap_remove(random.usize(..blocks.len()));
+                let (first, order) = memory.surrender_block(block);
+                is_free[first.index()..][..1 << order.get()].fill(true);
+            }
+        }
+        let free = is_free.iter().filter(|&&is_free| is_free).count();
+        assert_eq!(memory.count_free(), Pages(free as u64));
+    }
+    memory.surrender_all(&mut owned, &mut Vec::new());
+    blocks
+        .into_iter()
+        .for_each(|block| _ = memory.surrender_block(block));
+}
+
+#[test]
+fn a_list_that_names_a_frame_twice_panics() {
+    // Goal: no list makes two rights to one frame. Method: the same frame twice, side by side and apart,
+    // in one word and with another between; what was free is lost or free, and never there twice.
+    for pfns in [[5, 5, 6], [5, 6, 5], [5, 100, 5]] {
+        let memory = FrameMemory::new(Pages(200)).unwrap();
+        let (mut frames, pfns) = (Vec::new(), pfns.map(Pfn));
+        let claim = std::panic::AssertUnwindSafe(|| memory.claim_all(&pfns, &mut frames));
+        assert!(std::panic::catch_unwind(claim).is_err());
+        let mut claimed: Vec<Pfn> = frames.iter().map(Frame::pfn).collect();
+        claimed.dedup();
+        assert_eq!(claimed.len(), frames.len());
+        assert_eq!(memory.count_free(), Pages(200 - frames.len() as u64));
+        memory.surrender_all(&mut frames, &mut Vec::new());
+    }
 }

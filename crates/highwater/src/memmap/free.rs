@@ -1,0 +1,127 @@
+//! Which frames are free: one bit for each.
+//!
+//! The bit of a free frame is the right to it. Whoever clears it has the right; of two that would clear
+//! it at once, one does. Frames that are neighbours share a word, so that a block, or many frames of a
+//! sorted list, are taken and put back by one instruction for each 64.
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::units::{Order, Pages, Pfn};
+
+/// Bits in a word.
+const BITS: u32 = u64::BITS;
+
+/// The free frames of one memory.
+pub(super) struct FreeMap {
+    /// Written by: whoever takes frames or puts them back (by adding and removing bits). Read by: the same.
+    /// Publishes: that the last owner uses the frame no more.
+    words: Box<[AtomicU64]>,
+}
+
+impl FreeMap {
+    /// Frames below `count`, all free.
+    pub(super) fn all(count: u32) -> Self {
+        let word = |first: u32| {
+            let bits = (count - first).min(BITS);
+            AtomicU64::new(u64::MAX >> (BITS - bits))
+        };
+        let firsts = (0..count).step_by(BITS as usize);
+        Self {
+            words: firsts.map(word).collect(),
+        }
+    }
+
+    /// Takes frames that all must be free, in runs of those that share a word. `taken` is told of each run
+    /// once it is taken.
+    ///
+    /// # Panics
+    ///
+    /// When one is not free: its allocator handed it out twice. Its run is as before then.
+    #[inline]
+    pub(super) fn take_all(&self, pfns: &[Pfn], mut taken: impl FnMut(&[Pfn])) {
+        for_each_run(pfns, |run, word, bits| {
+            self.take(word, bits);
+            taken(run);
+        });
+    }
+
+    /// Puts frames back that the caller has the right to.
+    #[inline]
+    pub(super) fn put_all(&self, pfns: &[Pfn]) {
+        for_each_run(pfns, |_, word, bits| self.put(word, bits));
+    }
+
+    /// Takes the frames of a block.
+    ///
+    /// # Panics
+    ///
+    /// As [`take_all`](Self::take_all); of a block that fills several words, those before the frame that is
+    /// not free stay taken.
+    pub(super) fn take_block(&self, first: Pfn, order: Order) {
+        for_each_word(first, order, |word, bits| self.take(word, bits));
+    }
+
+    /// Puts a block back that the caller has the right to.
+    pub(super) fn put_block(&self, first: Pfn, order: Order) {
+        for_each_word(first, order, |word, bits| self.put(word, bits));
+    }
+
+    /// Free frames; exact when nothing runs.
+    pub(super) fn count(&self) -> Pages {
+        // Relaxed: a count for checks in quiescence.
+        let ones = |word: &AtomicU64| u64::from(word.load(Ordering::Relaxed).count_ones());
+        Pages(self.words.iter().map(ones).sum())
+    }
+
+    #[inline]
+    fn take(&self, word: usize, bits: u64) {
+        // Acquire. Pairs with: the release of `put`, so that the last owners' writes are over.
+        let before = self.words[word].fetch_and(!bits, Ordering::Acquire);
+        if before & bits != bits {
+            self.refuse(word, bits, before & bits);
+        }
+    }
+
+    #[inline]
+    fn put(&self, word: usize, bits: u64) {
+        // Release. Pairs with: the acquire of `take`.
+        let before = self.words[word].fetch_or(bits, Ordering::Release);
+        debug_assert_eq!(before & bits, 0, "a frame was put back twice");
+    }
+
+    #[cold]
+    fn refuse(&self, word: usize, bits: u64, were_free: u64) -> ! {
+        self.put(word, were_free);
+        let first =
+            Pfn::from_index(word * BITS as usize + (bits & !were_free).trailing_zeros() as usize);
+        panic!("{first} claimed while it is not free");
+    }
+}
+
+/// Cuts `pfns` into runs of different frames that share a word, with the number of the word and their bits.
+#[inline]
+fn for_each_run(pfns: &[Pfn], mut visit: impl FnMut(&[Pfn], usize, u64)) {
+    let mut rest = pfns;
+    while let Some(first) = rest.first() {
+        let (word, mut bits, mut count) = (first.0 / BITS, 0, 0);
+        for pfn in rest {
+            let bit = 1 << (pfn.0 % BITS);
+            if pfn.0 / BITS != word || bits & bit != 0 {
+                break;
+            }
+            bits |= bit;
+            count += 1;
+        }
+        let (run, others) = rest.split_at(count);
+        visit(run, word as usize, bits);
+        rest = others;
+    }
+}
+
+/// The words of an aligned block, with its bits in each.
+fn for_each_word(first: Pfn, order: Order, mut visit: impl FnMut(usize, u64)) {
+    let size = 1_u32 << order.get();
+    let bits = u64::MAX >> (BITS - size.min(BITS)) << (first.0 % BITS);
+    for word in first.0 / BITS..(first.0 + size).div_ceil(BITS) {
+        visit(word as usize, bits);
+    }
+}
