@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use highwater::cache::{Access, SyncError};
+use highwater::frame::BackendKind;
 use highwater::manager::AllocError;
 use highwater::percpu::Regime;
 use highwater::{
@@ -309,11 +310,15 @@ fn settings_outside_their_range_are_refused_with_the_range() {
         .unwrap_err()
         .to_string();
     assert!(error.contains("0 B") && error.contains("64 KiB"), "{error}");
-    let error = Manager::builder().zones(0).build().unwrap_err().to_string();
+    let sharded = Manager::builder().backend(BackendKind::Sharded { shards: 0 });
+    let error = sharded.build().unwrap_err().to_string();
     assert!(
-        error.contains("0 zones") && error.contains("1 to 1024"),
+        error.contains("0 shards") && error.contains("1 to 1024"),
         "{error}"
     );
+    let error = Manager::builder().capacity(Bytes::gib(15 << 10)).build();
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("the machine has "), "{error}");
     let topology: Topology = "1x2x2x2".parse().unwrap();
     let builder = Manager::builder()
         .topology(topology)

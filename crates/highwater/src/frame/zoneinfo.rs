@@ -81,6 +81,22 @@ impl fmt::Display for Zoneinfo {
     }
 }
 
+impl fmt::Display for ListInfo {
+    /// A line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.cpu {
+            Some(CpuId(cpu)) => write!(f, "cpu {cpu}:")?,
+            None => write!(f, "cpu none:")?,
+        }
+        let mut separator = "";
+        for (name, value) in self.named() {
+            write!(f, "{separator} {name} {value}")?;
+            separator = ",";
+        }
+        Ok(())
+    }
+}
+
 impl ListInfo {
     /// Each number by its name; the first five as the kernel has them.
     #[must_use]

@@ -2,8 +2,9 @@
 //!
 //! Asleep until an allocation leaves no more than the low watermark; then it reclaims until the high
 //! watermark is reached, or [`FRUITLESS_MAX`] passes freed nothing, in which case it waits to be
-//! woken again: those who need memory go through the slow path meanwhile. Every 2 s it flushes the
-//! statistics of all groups, so that no read of them is older.
+//! woken again: those who need memory go through the slow path meanwhile. While it reclaims, per-CPU lists
+//! keep little. Every 2 s it flushes the statistics of all groups, so that no read of them is older; every
+//! second, or as the knob says, it lets per-CPU lists shrink that are larger than they need to be.
 
 use std::io;
 use std::time::Duration;
@@ -50,6 +51,8 @@ struct State {
     is_wanted: bool,
     is_running: bool,
     is_ending: bool,
+    /// Times have changed since the thread last looked.
+    is_nudged: bool,
     /// Passes and runs that have ended: at the end of each, the thread held no pages.
     steps: u64,
 }
@@ -73,16 +76,25 @@ impl Wakeup {
         }
     }
 
+    /// Has the thread look at its times again.
+    pub(super) fn nudge(&self) {
+        self.state.lock().is_nudged = true;
+        self.woken.notify_one();
+    }
+
     fn end(&self) {
         self.state.lock().is_ending = true;
         self.woken.notify_one();
     }
 
-    /// Waits until reclaim is asked for and begins a run, but no longer than `at_most`.
+    /// Waits until reclaim is asked for and begins a run, but no longer than `at_most`, and not if
+    /// the times have changed.
     fn wait(&self, at_most: Duration) -> Woken {
         let mut state = self.state.lock();
         while !state.is_wanted && !state.is_ending {
-            if self.woken.wait_for(&mut state, at_most) && !state.is_wanted && !state.is_ending {
+            let is_late = !state.is_nudged && self.woken.wait_for(&mut state, at_most);
+            if (is_late || state.is_nudged) && !state.is_wanted && !state.is_ending {
+                state.is_nudged = false;
                 return Woken::ByTheClock;
             }
         }
@@ -128,6 +140,15 @@ enum Woken {
     ToReclaim,
     ByTheClock,
     ToEnd,
+}
+
+/// When the thread does what is done by the clock.
+#[derive(Debug)]
+struct Due {
+    /// When statistics are flushed next.
+    flush_at: Duration,
+    /// When lists were let shrink last.
+    decayed_at: Duration,
 }
 
 /// The thread lives while this does. One that panicked is asked no more and waited for no more.
@@ -186,33 +207,46 @@ impl Core {
     /// The thread's life.
     fn kswapd(&self) {
         let _alive = Alive(&self.wakeup);
-        let mut flush_at = self.now() + FLUSH_PERIOD;
+        let mut due = Due {
+            flush_at: self.now() + FLUSH_PERIOD,
+            decayed_at: self.now(),
+        };
         loop {
-            match self.wakeup.wait(flush_at.saturating_sub(self.now())) {
+            let next = due.flush_at.min(due.decayed_at + self.decay_interval());
+            match self.wakeup.wait(next.saturating_sub(self.now())) {
                 Woken::ToEnd => return,
                 Woken::ByTheClock => (),
                 Woken::ToReclaim => {
                     self.stats.pageoutrun.add(1);
-                    self.balance(&mut flush_at);
+                    self.balance(&mut due);
                     self.wakeup.done();
                 }
             }
-            self.flush_in_time(&mut flush_at);
+            self.do_in_time(&mut due);
         }
     }
 
-    /// Flushes the statistics of groups if it is time, and says when it is again.
-    fn flush_in_time(&self, flush_at: &mut Duration) {
+    /// Flushes the statistics of groups and lets lists shrink if it is time, and says when it is again.
+    fn do_in_time(&self, due: &mut Due) {
         let now = self.now();
-        if now >= *flush_at {
+        if now >= due.flush_at {
             self.groups.flush_periodically(now);
-            *flush_at = now + FLUSH_PERIOD;
+            due.flush_at = now + FLUSH_PERIOD;
         }
+        if now >= due.decayed_at + self.decay_interval() {
+            self.pool.decay_tick();
+            due.decayed_at = now;
+        }
+    }
+
+    fn decay_interval(&self) -> Duration {
+        self.pool.tunables().decay_interval()
     }
 
     /// Reclaims until the high watermark is reached, or nothing helps. However long that takes, statistics are
     /// flushed in time.
-    fn balance(&self, flush_at: &mut Duration) {
+    fn balance(&self, due: &mut Due) {
+        let _little_is_kept = self.pool.reclaiming();
         let root = self.groups.root();
         let mut fruitless = 0;
         while fruitless < FRUITLESS_MAX && !self.wakeup.is_ending() {
@@ -233,7 +267,7 @@ impl Core {
             };
             let freed = self.reclaim.shrink(&control).nr_reclaimed;
             self.wakeup.passed();
-            self.flush_in_time(flush_at);
+            self.do_in_time(due);
             if freed == 0 {
                 fruitless += 1;
                 thread::sleep(FRUITLESS_PAUSE);

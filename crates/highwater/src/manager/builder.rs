@@ -8,6 +8,7 @@ use super::background::{Background, Reclaimer};
 use super::{Core, Manager, Shared, Throttling};
 use crate::cache::Accounting;
 use crate::counter::ActiveCache;
+use crate::frame::{BackendKind, DrainMode, PcpPolicy, PoolConfig, PoolError, Tunables};
 use crate::memmap::{MapError, Reservation};
 use crate::percpu::{Gates, PercpuOwner, Regime};
 use crate::sync::Arc;
@@ -16,8 +17,6 @@ use crate::units::{Bytes, Pages};
 
 /// The least capacity: below it, a single fault could need every frame.
 const CAPACITY_MIN: Pages = Pages(16);
-/// Frames that a zone has at least.
-const ZONE_MIN: u64 = 16;
 
 /// How a manager is made.
 #[derive(Clone, Debug)]
@@ -27,7 +26,7 @@ pub struct Builder {
     topology: Option<Topology>,
     background: Background,
     regime: Option<Regime>,
-    nr_zones: u32,
+    pool: PoolConfig,
     accounting: Accounting,
     throttling: Throttling,
 }
@@ -46,14 +45,9 @@ pub enum BuildError {
         /// The most.
         max: Bytes,
     },
-    /// The number of zones is outside the allowed range.
-    #[error("{zones} zones cannot be managed: give 1 to {max}, one for every 16 frames at most")]
-    Zones {
-        /// What was asked for.
-        zones: u32,
-        /// The most for this capacity.
-        max: u32,
-    },
+    /// The pool of frames cannot be made so.
+    #[error(transparent)]
+    Frames(#[from] PoolError),
     /// Restartable sequences are for CPUs that exist.
     #[error("these CPUs have no restartable sequences: use the atomic regime")]
     Regime,
@@ -80,7 +74,8 @@ impl Builder {
             topology: None,
             background: Background::Off,
             regime: None,
-            nr_zones: 1,
+            // The topology says how many CPUs it is for.
+            pool: PoolConfig::new(1),
             accounting: Accounting::default(),
             throttling: Throttling::default(),
         }
@@ -110,9 +105,27 @@ impl Builder {
         self
     }
 
-    /// Zones that the frames are divided into, each with its own lock. Default: 1.
-    pub fn zones(mut self, zones: u32) -> Self {
-        self.nr_zones = zones;
+    /// What keeps the frames that are in no per-CPU list. Default: that of [`PoolConfig::new`].
+    pub fn backend(mut self, backend: BackendKind) -> Self {
+        self.pool.backend = backend;
+        self
+    }
+
+    /// How per-CPU lists find their size. Default: [`PcpPolicy::Auto`].
+    pub fn pcp_policy(mut self, policy: PcpPolicy) -> Self {
+        self.pool.policy = policy;
+        self
+    }
+
+    /// How a per-CPU list gives back more than a batch. Default: [`DrainMode::Pieces`].
+    pub fn drain_mode(mut self, drain: DrainMode) -> Self {
+        self.pool.drain = drain;
+        self
+    }
+
+    /// The knobs of the pool, which can be turned later, too ([`Manager::set_tunables`]).
+    pub fn tunables(mut self, tunables: Tunables) -> Self {
+        self.pool.tunables = tunables;
         self
     }
 
@@ -149,13 +162,6 @@ impl Builder {
                 max,
             });
         }
-        let max = u32::try_from(pages.0 / ZONE_MIN).unwrap_or(u32::MAX);
-        if self.nr_zones == 0 || self.nr_zones > max {
-            return Err(BuildError::Zones {
-                zones: self.nr_zones,
-                max,
-            });
-        }
         let topology = self.topology.unwrap_or_else(Topology::detect);
         let preferred = Regime::preferred(&topology);
         let regime = self.regime.unwrap_or(preferred);
@@ -169,8 +175,11 @@ impl Builder {
         let core = Arc::new(Core::new(
             pages,
             topology,
-            regime,
-            self.nr_zones,
+            PoolConfig {
+                nr_cpus: cpus,
+                regime,
+                ..self.pool
+            },
             self.accounting,
             self.throttling,
         )?);

@@ -47,10 +47,10 @@ use std::fmt;
 use std::time::Instant;
 
 use crate::cache::{Accounting, FileEntry, PageCache};
-use crate::frame::{BackendKind, FramePool, PoolConfig};
+use crate::frame::{FramePool, PoolConfig, Tunables, Zoneinfo};
 use crate::group::{GroupKey, GroupNode, GroupTree, StatItem, Tolerance};
-use crate::memmap::{FrameMemory, MapError};
-use crate::percpu::{self, PercpuOwner, Regime};
+use crate::memmap::FrameMemory;
+use crate::percpu::{self, PercpuOwner};
 use crate::reclaim::{Actor, ListSizes, Reclaim, ScanControl};
 use crate::sync::{Arc, LockClass, Mutex, Rank, RwLock};
 use crate::topology::Topology;
@@ -203,6 +203,43 @@ impl Manager {
         Snapshot::take(self.core())
     }
 
+    /// Turns the knobs of the pool of frames. A change is in force when this returns.
+    ///
+    /// # Cost
+    ///
+    /// Locks every CPU's list, one after the other; those that hold too much give it back first.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let hw = highwater::Manager::builder().build()?;
+    /// hw.set_tunables(hw.tunables().pcp_batch_scale_max(0)?);
+    /// assert_eq!(hw.zoneinfo().tunables.get("pcp_batch_scale_max"), Some(0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_tunables(&self, tunables: Tunables) {
+        self.core().pool.set_tunables(tunables);
+        // The time of the next decay follows from it.
+        self.core().wakeup.nudge();
+    }
+
+    /// The knobs of the pool of frames as they are now.
+    #[must_use]
+    pub fn tunables(&self) -> Tunables {
+        self.core().pool.tunables()
+    }
+
+    /// The per-CPU lists of free frames, watermarks and knobs, as `/proc/zoneinfo` shows them.
+    #[must_use]
+    pub fn zoneinfo(&self) -> Zoneinfo {
+        self.core().pool.zoneinfo()
+    }
+
+    /// Moves every frame that per-CPU lists hold to the zones; how many.
+    pub fn drain_all(&self) -> Pages {
+        self.core().pool.drain_all()
+    }
+
     /// Memory in all.
     #[must_use]
     pub fn capacity(&self) -> Bytes {
@@ -259,24 +296,13 @@ impl Core {
     fn new(
         pages: Pages,
         topology: Topology,
-        regime: Regime,
-        zones: u32,
+        config: PoolConfig,
         accounting: Accounting,
         throttling: Throttling,
-    ) -> Result<Self, MapError> {
-        let nr_cpus = topology.nr_cpus();
+    ) -> Result<Self, BuildError> {
+        let (nr_cpus, regime) = (config.nr_cpus, config.regime);
         let memory = Arc::new(FrameMemory::new(pages)?);
-        let backend = match zones {
-            1 => BackendKind::SingleLock,
-            shards => BackendKind::Sharded { shards },
-        };
-        let config = PoolConfig {
-            regime,
-            backend,
-            ..PoolConfig::new(nr_cpus)
-        };
-        let pool = FramePool::with_config(Arc::clone(&memory), config);
-        let pool = Arc::new(pool.expect("a builder checks its settings"));
+        let pool = Arc::new(FramePool::with_config(Arc::clone(&memory), config)?);
         let cache = Arc::new(PageCache::new(
             Arc::clone(&memory),
             &topology,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{Core, vmstat};
 use crate::cache::PageCache;
-use crate::frame::{FrameCounts, FramePool, Watermarks};
+use crate::frame::{FrameCounts, FramePool, Watermarks, Zoneinfo};
 use crate::group::{Account, GroupEvents, GroupNode, Stalls, Tolerance};
 use crate::reclaim::{ListSizes, Reclaim};
 use crate::sync::LockEvents;
@@ -19,6 +19,8 @@ pub struct Snapshot {
     pub frames: FrameCounts,
     /// When reclaim begins and ends.
     pub watermarks: Watermarks,
+    /// Per-CPU lists of free frames, and the knobs that they follow.
+    pub zoneinfo: Zoneinfo,
     /// Counters by name, named as in `/proc/vmstat` where it has one.
     #[cfg_attr(feature = "serde", serde(serialize_with = "as_map"))]
     pub vmstat: Vec<(&'static str, u64)>,
@@ -78,6 +80,7 @@ impl Snapshot {
         Self {
             frames: core.pool.counts(),
             watermarks: core.pool.watermarks(),
+            zoneinfo: core.pool.zoneinfo(),
             vmstat: vmstat::read(core),
             locks,
             groups: groups
@@ -177,6 +180,9 @@ impl fmt::Display for Snapshot {
             "watermarks: min {}, low {}, high {}",
             min.0, low.0, high.0
         )?;
+        for list in self.zoneinfo.lists.iter().filter(|list| list.count > 0) {
+            writeln!(f, "pcp {list}")?;
+        }
         for (name, value) in &self.vmstat {
             writeln!(f, "{name} {value}")?;
         }

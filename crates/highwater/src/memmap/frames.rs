@@ -34,7 +34,7 @@ use std::fmt;
 use super::barrier;
 use super::borrow::{Reader, Seat, Seats};
 use super::free::FreeMap;
-use super::reservation::{MapError, Reservation};
+use super::reservation::{MapError, Reservation, memory_of_machine};
 use super::token::Token;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Arc, Sequence};
@@ -92,7 +92,8 @@ impl FrameMemory {
     ///
     /// # Errors
     ///
-    /// Those of [`Reservation::new`].
+    /// Those of [`Reservation::new`], and [`MapError::AboveMachine`] for more than the machine has: frames are
+    /// meant to be used, all of them.
     ///
     /// # Panics
     ///
@@ -100,6 +101,13 @@ impl FrameMemory {
     pub fn new(pages: Pages) -> Result<Self, MapError> {
         static IDS: Sequence = Sequence::new();
 
+        if let Some(memory) = memory_of_machine()
+            && pages <= Reservation::MAX
+            && pages.bytes() > memory
+        {
+            let requested = pages.bytes();
+            return Err(MapError::AboveMachine { requested, memory });
+        }
         let reservation = Reservation::new(pages)?;
         let id = u32::try_from(IDS.next()).expect("fewer than 2^32 memories in one process");
         let count = u32::try_from(pages.0).expect("a reservation has less than 2^32 pages");

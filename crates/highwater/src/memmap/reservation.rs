@@ -25,6 +25,14 @@ pub enum MapError {
         /// The most that can be.
         max: Bytes,
     },
+    /// The machine has less.
+    #[error("cannot cut frames from {requested}: the machine has {memory} of memory")]
+    AboveMachine {
+        /// What was asked for.
+        requested: Bytes,
+        /// What the machine has.
+        memory: Bytes,
+    },
     /// The system refused.
     #[error("the system refused to reserve {requested} of address space: {source}")]
     System {
@@ -33,6 +41,16 @@ pub enum MapError {
         /// Its reason.
         source: io::Error,
     },
+}
+
+/// Memory of the machine; none where the system does not tell.
+pub(super) fn memory_of_machine() -> Option<Bytes> {
+    // SAFETY: asks for a number.
+    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
+    // SAFETY: asks for a number.
+    let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    let (pages, page_bytes) = (u64::try_from(pages).ok()?, u64::try_from(page_bytes).ok()?);
+    Some(Bytes(pages.checked_mul(page_bytes)?)).filter(|bytes| *bytes > Bytes(0))
 }
 
 /// A page-aligned range of memory, unmapped when dropped.

@@ -121,11 +121,6 @@ impl<'a> List<'a> {
         self.stack.header().len() + self.stack.blocks.frames
     }
 
-    /// Whether the list is larger than an idle one need be, or was used since the last look.
-    pub(super) fn is_grown(&self) -> bool {
-        self.stack.state.high > self.stack.rules.high_min
-    }
-
     fn used(&self) -> Use {
         let header = self.stack.header();
         Use {
@@ -325,6 +320,7 @@ impl Drop for List<'_> {
         if self.conditions.shortage() != shortage {
             self.stack.set_limits(0, run_max);
         }
-        self.beside.note(self.is_grown(), frames);
+        let grown_by = self.stack.state.high.saturating_sub(rules.high_min);
+        self.beside.note(grown_by, frames);
     }
 }

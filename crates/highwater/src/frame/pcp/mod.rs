@@ -110,7 +110,8 @@ impl Conditions {
 }
 
 impl Beside {
-    fn note(&self, is_grown: bool, frames_in_blocks: u32) {
+    fn note(&self, grown_by: u32, frames_in_blocks: u32) {
+        let is_grown = grown_by > 0;
         // Relaxed: see the fields. Looked at first: most of the time nothing changes.
         if self.block_frames.load(Ordering::Relaxed) != frames_in_blocks {
             self.block_frames.store(frames_in_blocks, Ordering::Relaxed);

@@ -79,6 +79,15 @@ pub(in crate::frame) struct Shortage {
     pub(in crate::frame) below_high: bool,
 }
 
+/// How much of a list a free may have drained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    /// What is beyond the limit.
+    Excess,
+    /// The list: blocks were freed in a row.
+    All,
+}
+
 /// What to bring from the zones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::frame) struct Refill {
@@ -219,7 +228,11 @@ impl Rules {
         shortage: Shortage,
     ) -> Freed {
         let is_high_order = (1..=COSTLY).contains(&order.get());
-        let is_drain_all = is_high_order && self.drains_all(list, used);
+        let extent = match is_high_order && self.drains_all(list, used) {
+            true => Extent::All,
+            false => Extent::Excess,
+        };
+        let is_drain_all = extent == Extent::All;
         list.prev_high_order = is_high_order;
         let free_run = match self.policy {
             PcpPolicy::Legacy => used.free_run,
@@ -230,7 +243,7 @@ impl Rules {
             }
         };
         let used = Use { free_run, ..used };
-        let limit = self.limit(list, used, shortage, is_drain_all);
+        let limit = self.limit(list, used, shortage, extent);
         if used.count < limit {
             return Freed {
                 limit,
@@ -239,7 +252,7 @@ impl Rules {
                 free_run,
             };
         }
-        let (drain, free_run) = self.to_drain(used, limit, is_drain_all);
+        let (drain, free_run) = self.excess(used, limit, extent);
         Freed {
             limit,
             drain: drain.min(used.count),
@@ -261,13 +274,7 @@ impl Rules {
     }
 
     /// At how many frames a list drains; moves its `high`.
-    fn limit(
-        &self,
-        list: &mut ListState,
-        used: Use,
-        shortage: Shortage,
-        is_drain_all: bool,
-    ) -> u32 {
+    fn limit(&self, list: &mut ListState, used: Use, shortage: Shortage, extent: Extent) -> u32 {
         let high = self.clamp(list);
         if high == 0 {
             return 0;
@@ -277,7 +284,7 @@ impl Rules {
             PcpPolicy::Fixed | PcpPolicy::Auto => used.free_run,
         };
         let lower = |by: u32| high.saturating_sub(by).max(self.high_min);
-        if is_drain_all {
+        if extent == Extent::All {
             list.high = lower(self.cap());
             return 0;
         }
@@ -301,14 +308,14 @@ impl Rules {
     }
 
     /// How many frames a list at its limit gives away, and the run afterwards.
-    fn to_drain(&self, used: Use, limit: u32, is_drain_all: bool) -> (u32, u32) {
+    fn excess(&self, used: Use, limit: u32, extent: Extent) -> (u32, u32) {
         let Use {
             count, free_run, ..
         } = used;
         let most = limit.saturating_sub(self.batch);
         match self.policy {
-            PcpPolicy::Legacy if is_drain_all => (count, free_run),
-            _ if is_drain_all => (count.min(self.cap()), free_run),
+            PcpPolicy::Legacy if extent == Extent::All => (count, free_run),
+            _ if extent == Extent::All => (count.min(self.cap()), free_run),
             _ if limit < self.batch => (1, free_run),
             PcpPolicy::Legacy => {
                 let doubled = u32::try_from(u64::from(self.batch) << free_run.min(32));

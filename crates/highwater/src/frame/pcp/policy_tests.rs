@@ -88,7 +88,9 @@ impl Machine {
 }
 
 fn rules(policy: PcpPolicy, scale: i64, (batch, high_min, high_max): (u32, u32, u32)) -> Rules {
-    let tunables = Tunables::default().pcp_batch_scale_max(scale).unwrap();
+    let tunables = Tunables::default()
+        .pcp_batch_scale_max(scale)
+        .expect("in range");
     let sizes = PcpSizes {
         batch,
         high_min,
@@ -117,7 +119,7 @@ fn all_rules() -> impl Iterator<Item = Rules> {
 fn order_of(random: &mut fastrand::Rng) -> Order {
     match random.u8(..20) {
         0 => Order::HUGE,
-        1..4 => Order::new(random.u8(1..=3)).unwrap(),
+        1..4 => Order::new(random.u8(1..=3)).expect("in range"),
         _ => Order::ZERO,
     }
 }
@@ -274,13 +276,17 @@ fn the_run_of_frees_is_capped_and_halved() {
         before = used.free_run;
     });
     let mut machine = Machine::new(rules(PcpPolicy::Auto, 5, (63, 643, 16_384)));
-    (0..100).for_each(|_| drop(machine.free(Order::ZERO)));
+    for _ in 0..100 {
+        machine.free(Order::ZERO);
+    }
     assert_eq!(machine.used.free_run, 100);
     machine.free(Order::HUGE);
     assert_eq!(machine.used.free_run, 612, "a block counts by its frames");
     machine.alloc(Order::ZERO, 1);
     assert_eq!(machine.used.free_run, 306);
-    (0..9).for_each(|_| drop(machine.free(Order::HUGE)));
+    for _ in 0..9 {
+        machine.free(Order::HUGE);
+    }
     assert_eq!(
         machine.used.free_run, 2016,
         "the thread's first patch: never above the cap"

@@ -65,7 +65,7 @@ mod tests {
         let managed = bytes.pages_floor();
         let tunables = Tunables::default()
             .percpu_pagelist_high_fraction(fraction)
-            .unwrap();
+            .expect("in range");
         let low = Watermarks::for_managed(managed, &tunables).low;
         PcpSizes::for_managed(managed, low, nr_cpus, &tunables)
     }
