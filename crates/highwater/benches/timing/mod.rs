@@ -16,67 +16,88 @@ pub(crate) const ROUNDS: usize = 11;
 /// Times that a round is repeated when its threads did not run at once.
 const REPEATS: u32 = 10;
 
-/// One round of one variant.
-struct Round {
+/// What one round tells.
+pub(crate) struct Round {
     /// Nanoseconds of CPU time each, averaged over the threads.
-    ns: f64,
+    pub(crate) ns: f64,
     /// Whether every thread ran nearly all the time.
-    is_at_once: bool,
+    pub(crate) is_at_once: bool,
 }
 
-/// One thing that is timed: does it the given number of times.
+/// One thing that is timed: does it the given number of times, and says how long that took.
 pub(crate) struct Variant {
     name: &'static str,
     times: u32,
-    run: Box<dyn Fn(u32) + Sync>,
+    time: Box<dyn Fn(u32, u32) -> Round>,
 }
 
 /// Medians by name, in nanoseconds each.
 pub(crate) type Medians = Vec<(&'static str, f64)>;
 
+/// Times `run` on so many threads at once. Each thread first makes a state by `prepare`, from its number, and
+/// drops it afterwards: neither is timed.
+pub(crate) fn round<S>(
+    threads: u32,
+    times: u32,
+    prepare: &(impl Fn(u32) -> S + Sync),
+    run: &(impl Fn(&mut S, u32) + Sync),
+) -> Round {
+    let start = Barrier::new(threads as usize);
+    let timed = |thread| {
+        let mut state = prepare(thread);
+        start.wait();
+        // In this order: booking takes a while, in which the thread does not run.
+        let (cpu_since, since) = (cpu_time(), Instant::now());
+        run(&mut state, times);
+        let wall = since.elapsed();
+        let cpu = cpu_time()
+            .zip(cpu_since)
+            .map_or(wall, |(until, since)| until.saturating_sub(since));
+        // Nobody tidies up while another is timed.
+        start.wait();
+        (cpu.as_secs_f64(), wall.as_secs_f64())
+    };
+    let timed = &timed;
+    let times_of: Vec<_> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|thread| scope.spawn(move || timed(thread)))
+            .collect();
+        let times = workers.into_iter().map(|worker| worker.join());
+        times.map(|time| time.expect("a worker panicked")).collect()
+    });
+    let seconds: f64 = times_of.iter().map(|(cpu, _)| cpu).sum();
+    Round {
+        ns: seconds * 1e9 / f64::from(threads) / f64::from(times),
+        is_at_once: times_of.iter().all(|(cpu, wall)| *cpu >= 0.9 * wall),
+    }
+}
+
 impl Variant {
     /// `run` does it so many times as it is told: `times` in a round.
     pub(crate) fn new(name: &'static str, times: u32, run: impl Fn(u32) + Sync + 'static) -> Self {
-        Self {
-            name,
-            times,
-            run: Box::new(run),
-        }
+        Self::timed_by(name, times, move |threads, times| {
+            round(threads, times, &|_| (), &|(), times| run(times))
+        })
     }
 
-    fn time(&self, threads: u32, times: u32) -> Round {
-        let start = Barrier::new(threads as usize);
-        let timed = || {
-            start.wait();
-            // In this order: booking takes a while, in which the thread does not run.
-            let (cpu_since, since) = (cpu_time(), Instant::now());
-            (self.run)(times);
-            let wall = since.elapsed();
-            let cpu = cpu_time()
-                .zip(cpu_since)
-                .map_or(wall, |(until, since)| until.saturating_sub(since));
-            (cpu.as_secs_f64(), wall.as_secs_f64())
-        };
-        let times_of: Vec<_> = thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(timed)).collect();
-            let times = workers.into_iter().map(|worker| worker.join());
-            times.map(|time| time.expect("a worker panicked")).collect()
-        });
-        let seconds: f64 = times_of.iter().map(|(cpu, _)| cpu).sum();
-        Round {
-            ns: seconds * 1e9 / f64::from(threads) / f64::from(times),
-            is_at_once: times_of.iter().all(|(cpu, wall)| *cpu >= 0.9 * wall),
-        }
+    /// `time` does it on so many threads, so many times on each, and says how long it took.
+    pub(crate) fn timed_by(
+        name: &'static str,
+        times: u32,
+        time: impl Fn(u32, u32) -> Round + 'static,
+    ) -> Self {
+        let time = Box::new(time);
+        Self { name, times, time }
     }
 
-    /// As [`time`](Self::time), again as long as its threads, if there are several, did not run at once.
+    /// One round, again as long as its threads, if there are several, did not run at once.
     fn time_at_once(&self, threads: u32, times: u32) -> Round {
-        let mut round = self.time(threads, times);
+        let mut round = (self.time)(threads, times);
         for _ in 0..REPEATS {
             if threads == 1 || round.is_at_once {
                 break;
             }
-            round = self.time(threads, times);
+            round = (self.time)(threads, times);
         }
         round
     }

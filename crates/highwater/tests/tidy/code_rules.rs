@@ -83,17 +83,18 @@ fn from_root<'a>(file: &File, path: &[&'a str]) -> Option<&'a str> {
     path.get(supers).copied()
 }
 
-/// `unsafe` stands in the two fenced modules only, or in a test or bench of the core that says so;
-/// the lint is lifted for those only.
+/// `unsafe` stands in the two fenced modules only, or in a test or bench of the core, or a bench
+/// against foreign code, that says so; the lint is lifted for those only.
 pub(crate) fn unsafe_fence(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (file, lexed) in tree.rust() {
         let in_fence = file
             .core_module()
             .is_some_and(|module| UNSAFE_MODULES.contains(&module));
-        let may_expect = ["tests/", "benches/"]
-            .iter()
-            .any(|part| file.path.starts_with(&format!("{CORE}{part}")));
+        let may_expect = file.path.starts_with("benches-external/")
+            || ["tests/", "benches/"]
+                .iter()
+                .any(|part| file.path.starts_with(&format!("{CORE}{part}")));
         let compact: String = lexed.code.split_whitespace().collect();
         let expects = may_expect && compact.contains("#![expect(unsafe_code");
         let tokens = lexed.tokens();

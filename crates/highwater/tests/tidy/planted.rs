@@ -28,6 +28,7 @@ const BUDDY: &str = "crates/highwater/src/frame/buddy.rs";
 const PERCPU: &str = "crates/highwater/src/percpu/mod.rs";
 const LIB: &str = "crates/highwater/src/lib.rs";
 const LIMITS: &str = "crates/highwater/tests/limits.rs";
+const EXTERNAL: &str = "benches-external/allocators/src/main.rs";
 const LAB: &str = "crates/highwater-lab/src/lib.rs";
 const VMSTAT: &str = "crates/highwater/src/manager/vmstat.rs";
 const ITEM: &str = "crates/highwater/src/group/stat/item.rs";
@@ -124,6 +125,11 @@ pub(crate) const PLANTED: &[Planted] = &[
     ),
     plant(
         "unsafe fence",
+        &[(EXTERNAL, "//! E.\nunsafe fn f() {}\n")],
+        &[(EXTERNAL, 2)],
+    ),
+    plant(
+        "unsafe fence",
         &[
             (PERCPU, "//! P.\nunsafe fn f() {}\n"),
             (FRAME, "//! No unsafe.\nconst S: &str = \"unsafe\";\n"),
@@ -134,6 +140,10 @@ pub(crate) const PLANTED: &[Planted] = &[
             (
                 LIMITS,
                 "//! L.\n#![expect(unsafe_code, reason = \"r\")]\nunsafe fn f() {}\n",
+            ),
+            (
+                EXTERNAL,
+                "//! E.\n#![expect(unsafe_code, reason = \"r\")]\nunsafe fn f() {}\n",
             ),
             (LAB, "//! L.\n#![forbid(unsafe_code)]\n"),
         ],

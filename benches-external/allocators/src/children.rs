@@ -1,0 +1,85 @@
+//! A process for each source of blocks. The parent writes a line, `WORK THREADS TIMES`; the child times that
+//! round and answers `NANOSECONDS IS_AT_ONCE`.
+
+use std::cell::RefCell;
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::{env, iter};
+
+use crate::blocks::Work;
+use crate::sources;
+use crate::timing::Round;
+
+const SERVE: &str = "--serve";
+const TUNABLES: &str = "GLIBC_TUNABLES";
+
+/// The parent's end.
+pub(crate) struct Child {
+    name: &'static str,
+    pipes: RefCell<(ChildStdin, BufReader<ChildStdout>)>,
+}
+
+impl Child {
+    pub(crate) fn start(name: &'static str) -> Self {
+        let program = env::current_exe().expect("the system tells which program runs");
+        let mut command = Command::new(program);
+        command
+            .args([SERVE, name])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        if name == "tcmalloc" {
+            command.env(TUNABLES, "glibc.pthread.rseq=0");
+        }
+        // It ends when its input does, that is, with this process.
+        let child = command.spawn().expect("this program starts once more");
+        let stdin = child.stdin.expect("it was asked for");
+        let stdout = BufReader::new(child.stdout.expect("it was asked for"));
+        Self {
+            name,
+            pipes: RefCell::new((stdin, stdout)),
+        }
+    }
+
+    /// Lets the child time a round.
+    pub(crate) fn round(&self, work: Work, threads: u32, times: u32) -> Round {
+        let (stdin, stdout) = &mut *self.pipes.borrow_mut();
+        let nth = Work::ALL.iter().position(|&other| other == work);
+        let nth = nth.expect("all are in the list");
+        writeln!(stdin, "{nth} {threads} {times}").expect("the child lives");
+        let mut answer = String::new();
+        stdout.read_line(&mut answer).expect("the child lives");
+        let told = answer.trim().split_once(' ').and_then(|(ns, is_at_once)| {
+            Some(Round {
+                ns: ns.parse().ok()?,
+                is_at_once: is_at_once.parse().ok()?,
+            })
+        });
+        told.unwrap_or_else(|| panic!("{} answered `{answer}`", self.name))
+    }
+}
+
+/// The source that this process was started for, if it is a child.
+pub(crate) fn served() -> Option<String> {
+    let mut arguments = env::args().skip_while(|argument| argument != SERVE);
+    arguments.nth(1)
+}
+
+/// Times rounds of one source for as long as the parent asks.
+pub(crate) fn serve(name: &str) -> ExitCode {
+    let Some(time) = sources::named(name) else {
+        return ExitCode::FAILURE;
+    };
+    let mut lines = io::stdin().lines();
+    for line in iter::from_fn(|| lines.next()?.ok()) {
+        let numbers: Vec<u32> = line
+            .split(' ')
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        let [nth, threads, times] = numbers[..] else {
+            return ExitCode::FAILURE;
+        };
+        let round = time(Work::ALL[nth as usize], threads, times);
+        println!("{} {}", round.ns, round.is_at_once);
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,158 @@
+//! Question: what does a page frame of a [`FramePool`] cost, and what do 4 KiB, aligned to 4 KiB, cost from
+//! the allocators that are in use: jemalloc, mimalloc, snmalloc and tcmalloc?
+//!
+//! Command: `cargo run --release -- --bench`, in this folder. It needs a C and a C++ compiler. Prints
+//! nanoseconds of CPU time for each block, out and back, as medians over interleaved rounds, on one thread
+//! and on two, for the work that `crates/highwater/benches/blocks` describes; beside them the floor, a stack
+//! that each thread has for itself and that knows nothing else. Fails if in all of three runs one of
+//! these is broken:
+//!
+//! - churn is at least 1.4 times faster than with the best of the four, and two threads do at least
+//!   1.8 times as much of it as one;
+//! - a hot pair takes at most 1.5 times as long as with the best;
+//! - 64 Ki out and back are at least twice as fast as with the best;
+//! - blocks that one thread allocates and another frees take at most twice as long as on one.
+//!
+//! Ratios carry over to other machines, single times do not. Without `--bench` it does a thousandth of the
+//! work and promises nothing.
+//!
+//! Each allocator is called directly and has a process of its own, which times a round when it is told: the C
+//! library registers a thread's one area for restartable sequences, and tcmalloc, to have its per-CPU
+//! caches, must register it itself (`GLIBC_TUNABLES=glibc.pthread.rseq=0`); Highwater uses the library's.
+//!
+//! What would change our mind: an allocator that knows no CPUs and no frames, and costs as little.
+
+#![expect(clippy::print_stdout, reason = "a benchmark's table is its purpose")]
+
+#[path = "../../../crates/highwater/benches/blocks/mod.rs"]
+mod blocks;
+mod children;
+mod sources;
+#[path = "../../../crates/highwater/benches/timing/mod.rs"]
+#[expect(dead_code, reason = "every round is timed by a child")]
+mod timing;
+
+use std::process::ExitCode;
+use std::rc::Rc;
+
+use highwater::percpu::has_restartable_sequences;
+use highwater::topology::Topology;
+
+use blocks::Work;
+use children::Child;
+use timing::{Medians, ROUNDS, Variant, is_bench, measure};
+
+/// Runs, of which one has to keep what is promised.
+const RUNS: usize = 3;
+
+/// In the order of the table's columns.
+const OURS: usize = 0;
+const ALLOCATORS: [usize; 4] = [1, 2, 3, 4];
+const NAMES: [&str; 6] = [
+    "Highwater",
+    "jemalloc",
+    "mimalloc",
+    "snmalloc",
+    "tcmalloc",
+    "stack",
+];
+
+fn main() -> ExitCode {
+    if let Some(name) = children::served() {
+        return children::serve(&name);
+    }
+    println!(
+        "{}; {ROUNDS} interleaved rounds; medians of CPU time, ns for each block, out and back",
+        Topology::detect()
+    );
+    let children: Vec<Rc<Child>> = NAMES
+        .iter()
+        .map(|name| Rc::new(Child::start(name)))
+        .collect();
+    for _ in 0..RUNS {
+        let is_kept = run(&children);
+        if !has_restartable_sequences() {
+            println!("no restartable sequences here: nothing is promised");
+            return ExitCode::SUCCESS;
+        }
+        if is_kept || !is_bench() {
+            return ExitCode::SUCCESS;
+        }
+    }
+    ExitCode::FAILURE
+}
+
+/// Whether Highwater is as fast as promised.
+fn run(children: &[Rc<Child>]) -> bool {
+    let mut is_kept = true;
+    for work in Work::ALL {
+        println!("\n{}", work.name());
+        print!("  {:10}", "");
+        for name in NAMES {
+            print!("{name:>11}");
+        }
+        println!();
+        let alone = table_row(children, work, 1);
+        let together = table_row(children, work, 2);
+        for (promise, is_this_kept) in promises(work, &alone, &together) {
+            is_kept &= is_this_kept;
+            let verdict = if is_this_kept { "ok" } else { "NOT KEPT" };
+            println!("  {promise}: {verdict}");
+        }
+    }
+    is_kept
+}
+
+fn table_row(children: &[Rc<Child>], work: Work, threads: u32) -> Medians {
+    let variant = |(child, name): (&Rc<Child>, &'static str)| {
+        let child = Rc::clone(child);
+        Variant::timed_by(name, work.times(), move |threads, times| {
+            child.round(work, threads, times)
+        })
+    };
+    let variants: Vec<Variant> = children.iter().zip(NAMES).map(variant).collect();
+    let medians = measure(&variants, threads);
+    print!("  {threads} threads ");
+    for (_, ns) in &medians {
+        print!("{ns:11.2}");
+    }
+    println!();
+    medians
+}
+
+/// What is promised of some work, and whether it was kept.
+fn promises(work: Work, alone: &Medians, together: &Medians) -> Vec<(String, bool)> {
+    let best = |medians: &Medians| {
+        ALLOCATORS
+            .map(|at| medians[at].1)
+            .into_iter()
+            .reduce(f64::min)
+    };
+    let faster = |medians: &Medians| best(medians).expect("four of them") / medians[OURS].1;
+    let both = [(1, faster(alone)), (2, faster(together))];
+    let against = |least: f64| {
+        both.map(|(threads, ratio)| {
+            let text = format!(
+                "{threads} threads: {ratio:.2} times as fast as the best of the four, at least {least:.2}"
+            );
+            (text, ratio >= least)
+        })
+    };
+    let mut promises = Vec::new();
+    match work {
+        Work::HotPair => promises.extend(against(1.0 / 1.5)),
+        Work::Churn => {
+            promises.extend(against(1.4));
+            let gain = 2.0 * alone[OURS].1 / together[OURS].1;
+            let text = format!("two threads do {gain:.2} times as much as one, at least 1.8");
+            promises.push((text, gain >= 1.8));
+        }
+        Work::OutAndBack => promises.extend(against(2.0)),
+        Work::HandedOver => {
+            let ratio = together[OURS].1 / alone[OURS].1;
+            let text = format!("handed over, {ratio:.2} times as long as on one thread, at most 2");
+            promises.push((text, ratio <= 2.0));
+        }
+    }
+    promises
+}

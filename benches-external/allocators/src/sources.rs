@@ -1,0 +1,171 @@
+//! Who gives blocks out: the pool, the floor, and the allocators that are in use.
+//!
+//! The allocators' interfaces for callers that know size and alignment are used where there are any: they
+//! are the fastest. jemalloc 5.3, mimalloc 3, snmalloc 0.7 and tcmalloc (of 2025, pages of 8 KiB) are built from
+//! the sources that their crates bring.
+
+#![expect(unsafe_code, reason = "the allocators are C and C++")]
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use highwater::frame::{AllocFlags, FramePool, PoolConfig};
+use highwater::memmap::{Frame, FrameMemory};
+use highwater::percpu::Regime;
+use highwater::topology::Topology;
+use highwater::units::Bytes;
+
+use crate::blocks::{Source, Work};
+use crate::timing::Round;
+
+const SIZE: usize = 4096;
+/// Twice what two threads have out at a time.
+const CAPACITY: Bytes = Bytes::gib(1);
+
+/// What times a round.
+pub(crate) type Time = Box<dyn Fn(Work, u32, u32) -> Round>;
+
+/// The source of that name.
+pub(crate) fn named(name: &str) -> Option<Time> {
+    Some(match name {
+        "Highwater" => timed(Highwater::new()),
+        "stack" => timed(Stack),
+        "jemalloc" => timed(Foreign {
+            alloc: || {
+                const LG_ALIGN: i32 = SIZE.ilog2().cast_signed();
+                // SAFETY: the size is not 0.
+                unsafe { tikv_jemalloc_sys::mallocx(SIZE, LG_ALIGN) }
+            },
+            free: |block| {
+                const LG_ALIGN: i32 = SIZE.ilog2().cast_signed();
+                // SAFETY: of that size and alignment it was allocated.
+                unsafe { tikv_jemalloc_sys::sdallocx(block, SIZE, LG_ALIGN) }
+            },
+        }),
+        "mimalloc" => timed(Foreign {
+            // SAFETY: the alignment is a power of two.
+            alloc: || unsafe { libmimalloc_sys::mi_malloc_aligned(SIZE, SIZE) },
+            // SAFETY: it was allocated by mimalloc.
+            free: |block| unsafe { libmimalloc_sys::mi_free(block) },
+        }),
+        "snmalloc" => timed(Foreign {
+            // SAFETY: the alignment is a power of two.
+            alloc: || unsafe { snmalloc_sys::sn_rust_alloc(SIZE, SIZE) }.cast(),
+            free: |block: *mut c_void| {
+                // SAFETY: of that size and alignment it was allocated.
+                unsafe { snmalloc_sys::sn_rust_dealloc(block.cast(), SIZE, SIZE) };
+            },
+        }),
+        "tcmalloc" => timed(tcmalloc()),
+        _ => return None,
+    })
+}
+
+fn timed(source: impl Source + 'static) -> Time {
+    Box::new(move |work, threads, times| work.time(&source, threads, times))
+}
+
+/// An allocator whose threads keep what they have in variables of their own.
+struct Foreign<A, F> {
+    alloc: A,
+    free: F,
+}
+
+/// A block of one of those.
+struct Block(NonNull<c_void>);
+
+// SAFETY: the allocators take a block back from any thread, and nobody touches its bytes.
+unsafe impl Send for Block {}
+
+impl<A: Fn() -> *mut c_void + Sync, F: Fn(*mut c_void) + Sync> Source for Foreign<A, F> {
+    type Block = Block;
+    type Local = ();
+
+    fn local(&self) {}
+
+    #[inline]
+    fn alloc(&self, (): &mut ()) -> Block {
+        let block = NonNull::new((self.alloc)()).expect("there is memory");
+        debug_assert!(block.addr().get().is_multiple_of(SIZE), "it is aligned");
+        Block(block)
+    }
+
+    #[inline]
+    fn free(&self, (): &mut (), block: Block) {
+        (self.free)(block.0.as_ptr());
+    }
+}
+
+fn tcmalloc() -> impl Source {
+    unsafe extern "C" {
+        fn MallocExtension_Internal_GetPerCpuCachesActive() -> bool;
+    }
+    // SAFETY: the alignment is a power of two.
+    let alloc = || unsafe { libtcmalloc_sys::BridgeTCMallocInternalNewAlignedNothrow(SIZE, SIZE) };
+    // SAFETY: of that size and alignment it was allocated.
+    let free = |block| unsafe {
+        libtcmalloc_sys::TCMallocInternalDeleteSizedAligned(block, SIZE, SIZE);
+    };
+    free(alloc());
+    // SAFETY: it only reads a flag.
+    if unsafe { !MallocExtension_Internal_GetPerCpuCachesActive() } {
+        eprintln!("tcmalloc has no per-CPU caches here");
+    }
+    Foreign { alloc, free }
+}
+
+/// The floor: what each thread frees it allocates again; nobody else ever has it.
+struct Stack;
+
+impl Source for Stack {
+    type Block = u32;
+    type Local = Vec<u32>;
+
+    fn local(&self) -> Vec<u32> {
+        (0..1 << 17).collect()
+    }
+
+    #[inline]
+    fn alloc(&self, stack: &mut Vec<u32>) -> u32 {
+        stack.pop().unwrap_or_default()
+    }
+
+    #[inline]
+    fn free(&self, stack: &mut Vec<u32>, block: u32) {
+        stack.push(block);
+    }
+}
+
+struct Highwater(FramePool);
+
+impl Highwater {
+    fn new() -> Self {
+        let memory = FrameMemory::new(CAPACITY.pages_floor()).expect("there is address space");
+        let machine = Topology::detect();
+        let config = PoolConfig {
+            regime: Regime::preferred(&machine),
+            ..PoolConfig::new(machine.nr_cpus())
+        };
+        let pool = FramePool::with_config(Arc::new(memory), config);
+        Self(pool.expect("a pool of the usual kind"))
+    }
+}
+
+impl Source for Highwater {
+    type Block = Frame;
+    type Local = ();
+
+    fn local(&self) {}
+
+    #[inline]
+    fn alloc(&self, (): &mut ()) -> Frame {
+        let taken = self.0.alloc(AllocFlags::default());
+        taken.expect("there are free frames")
+    }
+
+    #[inline]
+    fn free(&self, (): &mut (), frame: Frame) {
+        self.0.free(frame);
+    }
+}

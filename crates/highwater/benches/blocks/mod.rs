@@ -1,0 +1,255 @@
+//! What allocators of page-sized blocks are timed at: the work, whoever gives the blocks out. No block's
+//! bytes are touched, so what is timed is the allocator, and not the memory.
+//!
+//! | work | on each thread |
+//! |---|---|
+//! | hot pair | allocate one block, free it |
+//! | churn | of 16,384 live blocks, replace one that is drawn at random: allocate, free |
+//! | 64 Ki out and back | allocate 65,536 blocks, free them in random order |
+//! | handed over | one thread allocates 256 blocks, another frees them; alone, a thread does both |
+
+use std::hint::{black_box, spin_loop};
+use std::mem;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+use crate::timing::{Round, round};
+
+/// Blocks that a thread of the churn has at a time: a power of two.
+const LIVE: u32 = 1 << 14;
+/// Blocks that are taken out at once.
+const OUT: u32 = 1 << 16;
+/// Blocks that are handed over together.
+const PARCEL: u32 = 256;
+/// Parcels on their way.
+const PARCELS: usize = 8;
+
+/// Who gives blocks out and takes them back, for several threads.
+pub(crate) trait Source: Sync {
+    type Block: Send;
+    /// What each thread has of its own.
+    type Local;
+
+    fn local(&self) -> Self::Local;
+    fn alloc(&self, local: &mut Self::Local) -> Self::Block;
+    fn free(&self, local: &mut Self::Local, block: Self::Block);
+}
+
+/// What is done with blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    HotPair,
+    Churn,
+    OutAndBack,
+    HandedOver,
+}
+
+impl Work {
+    pub(crate) const ALL: [Self; 4] = [
+        Self::HotPair,
+        Self::Churn,
+        Self::OutAndBack,
+        Self::HandedOver,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::HotPair => "hot pair",
+            Self::Churn => "churn over 16,384 live blocks",
+            Self::OutAndBack => "64 Ki out and back at random",
+            Self::HandedOver => "256 at a time, handed over",
+        }
+    }
+
+    /// Blocks that each thread allocates in a round.
+    pub(crate) fn times(self) -> u32 {
+        match self {
+            Self::HotPair | Self::Churn => 1 << 21,
+            Self::OutAndBack => 4 * OUT,
+            Self::HandedOver => 1 << 20,
+        }
+    }
+
+    /// Times a round: nanoseconds for each block, out and back.
+    pub(crate) fn time<S: Source>(self, source: &S, threads: u32, times: u32) -> Round {
+        let prepare = |_| Worker::new(source);
+        match self {
+            Self::HotPair => round(threads, times, &prepare, &Worker::hot_pair),
+            Self::Churn => {
+                let prepare = |_| Worker::new(source).with_live();
+                round(threads, times, &prepare, &Worker::churn)
+            }
+            Self::OutAndBack => round(threads, times, &prepare, &Worker::out_and_back),
+            Self::HandedOver if threads == 1 => round(1, times, &prepare, &Worker::parcels),
+            Self::HandedOver => hand_over(source, threads, times),
+        }
+    }
+}
+
+/// A thread's part.
+struct Worker<'a, S: Source> {
+    source: &'a S,
+    local: S::Local,
+    live: Vec<S::Block>,
+    draws: Draws,
+}
+
+impl<'a, S: Source> Worker<'a, S> {
+    fn new(source: &'a S) -> Self {
+        Self {
+            source,
+            local: source.local(),
+            live: Vec::with_capacity(OUT as usize),
+            draws: Draws(1),
+        }
+    }
+
+    /// With live blocks that lie anywhere, as after a while of churn.
+    fn with_live(mut self) -> Self {
+        self.take(LIVE);
+        self.churn(4 * LIVE);
+        self
+    }
+
+    fn take(&mut self, blocks: u32) {
+        for _ in 0..blocks {
+            self.live.push(self.source.alloc(&mut self.local));
+        }
+    }
+
+    fn hot_pair(&mut self, times: u32) {
+        for _ in 0..times {
+            let block = black_box(self.source.alloc(&mut self.local));
+            self.source.free(&mut self.local, block);
+        }
+    }
+
+    fn churn(&mut self, times: u32) {
+        for _ in 0..times {
+            let at = self.draws.below(LIVE) as usize;
+            let new = self.source.alloc(&mut self.local);
+            let old = mem::replace(&mut self.live[at], new);
+            self.source.free(&mut self.local, old);
+        }
+    }
+
+    fn out_and_back(&mut self, times: u32) {
+        let mut left = times;
+        while left > 0 {
+            let blocks = left.min(OUT);
+            self.take(blocks);
+            for live in (1..=blocks).rev() {
+                let at = self.draws.below(live) as usize;
+                let block = self.live.swap_remove(at);
+                self.source.free(&mut self.local, block);
+            }
+            left -= blocks;
+        }
+    }
+
+    /// What [`hand_over`] does, on one thread.
+    fn parcels(&mut self, times: u32) {
+        for _ in 0..times.div_ceil(PARCEL) {
+            self.take(PARCEL);
+            for block in black_box(&mut self.live).drain(..) {
+                self.source.free(&mut self.local, block);
+            }
+        }
+    }
+}
+
+impl<S: Source> Drop for Worker<'_, S> {
+    fn drop(&mut self) {
+        for block in self.live.drain(..) {
+            self.source.free(&mut self.local, block);
+        }
+    }
+}
+
+/// Numbers drawn one after the other: the same ones for every source.
+struct Draws(u64);
+
+impl Draws {
+    fn below(&mut self, end: u32) -> u32 {
+        // The multiplier is Knuth's (MMIX); the upper half is the random one.
+        let next = self.0.wrapping_mul(6_364_136_223_846_793_005);
+        self.0 = next.wrapping_add(1_442_695_040_888_963_407);
+        let drawn = ((self.0 >> 32) * u64::from(end)) >> 32;
+        u32::try_from(drawn).expect("below a number of 32 bits")
+    }
+}
+
+/// One end of a pair of threads, of which one allocates and the other frees.
+enum End<B> {
+    Allocates {
+        full: SyncSender<Vec<B>>,
+        empty: Receiver<Vec<B>>,
+    },
+    Frees {
+        full: Receiver<Vec<B>>,
+        empty: SyncSender<Vec<B>>,
+    },
+}
+
+/// Times pairs of threads. Each block counts once for each of the two, so that a pair which takes as long as
+/// one thread takes for both has the same figure.
+fn hand_over<S: Source>(source: &S, threads: u32, times: u32) -> Round {
+    let pairs = (0..threads / 2).flat_map(|_| {
+        let (full_in, full_out) = sync_channel(PARCELS);
+        let (empty_in, empty_out) = sync_channel(PARCELS);
+        for _ in 0..PARCELS {
+            let parcel = Vec::with_capacity(PARCEL as usize);
+            empty_in.send(parcel).expect("there is room");
+        }
+        [
+            End::Allocates {
+                full: full_in,
+                empty: empty_out,
+            },
+            End::Frees {
+                full: full_out,
+                empty: empty_in,
+            },
+        ]
+    });
+    let ends = Mutex::new(pairs.collect::<Vec<End<S::Block>>>());
+    let prepare = |_| {
+        let end = ends.lock().expect("nobody panicked").pop();
+        (source.local(), end.expect("threads come in pairs"))
+    };
+    let run = |(local, end): &mut (S::Local, End<S::Block>), times: u32| {
+        for _ in 0..times.div_ceil(PARCEL) {
+            match end {
+                End::Allocates { full, empty } => {
+                    let mut parcel = wait_for(empty);
+                    parcel.extend((0..PARCEL).map(|_| source.alloc(local)));
+                    full.send(parcel).expect("the other lives");
+                }
+                End::Frees { full, empty } => {
+                    let mut parcel = wait_for(full);
+                    for block in parcel.drain(..) {
+                        source.free(local, block);
+                    }
+                    empty.send(parcel).expect("the other lives");
+                }
+            }
+        }
+    };
+    round(threads, times, &prepare, &run)
+}
+
+/// Waits without sleeping, so that the time counts.
+fn wait_for<T>(receiver: &Receiver<T>) -> T {
+    let mut turns = 0_u32;
+    loop {
+        if let Ok(received) = receiver.try_recv() {
+            return received;
+        }
+        spin_loop();
+        turns += 1;
+        if turns.is_multiple_of(1 << 14) {
+            thread::yield_now();
+        }
+    }
+}

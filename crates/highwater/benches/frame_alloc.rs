@@ -1,0 +1,270 @@
+//! Question: what does it cost to allocate a page frame and to free it?
+//!
+//! Command: `cargo bench -p highwater --bench frame_alloc`. Prints nanoseconds of CPU time for each frame,
+//! out and back, as medians over interleaved rounds, on one thread and on two, for the work that the
+//! module `blocks` describes: a pool with each back end, and one in the atomic regime; beside them what else
+//! one would take: the program's allocator for 4 KiB aligned to 4 KiB, a vector of free frames
+//! behind a lock, and the floor, a vector that each thread has for itself and that knows nothing else.
+//! `benches-external/allocators` has jemalloc, mimalloc, snmalloc and tcmalloc.
+//! Medians and ratios carry over to other machines, single times do not. Without `--bench` (as under `cargo
+//! test --benches`) it does a thousandth of the work and promises nothing.
+//!
+//! Fails if in all of three runs one of these is broken:
+//!
+//! - a hot pair and churn take at most five times as long as on the floor;
+//! - two threads do at least 1.8 times as much churn as one;
+//! - frames that one thread allocates and another frees take at most twice as long as on one;
+//! - 64 Ki out and back are at least twice as fast as with the program's allocator.
+//!
+//! What would change our mind: lists that cost as much as a lock would not be worth their rules.
+
+#![expect(clippy::print_stdout, reason = "a benchmark's table is its purpose")]
+
+mod blocks;
+#[expect(
+    dead_code,
+    reason = "rounds are timed with a state, which no variant has by itself"
+)]
+mod timing;
+
+use std::mem::MaybeUninit;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+
+use highwater::frame::{AllocFlags, BackendKind, FramePool, PoolConfig};
+use highwater::memmap::{Frame, FrameMemory};
+use highwater::percpu::{Regime, has_restartable_sequences};
+use highwater::topology::Topology;
+use highwater::units::Bytes;
+
+use blocks::{Source, Work};
+use timing::{Medians, ROUNDS, Round, Variant, is_bench, measure};
+
+/// Runs, of which one has to keep what is promised.
+const RUNS: usize = 3;
+/// Twice what two threads have out at a time.
+const CAPACITY: Bytes = Bytes::gib(1);
+
+const POOL: &str = "pool";
+const ALLOCATOR: &str = "the program's allocator";
+const FLOOR: &str = "a vector for each thread";
+
+/// The most that a hot pair and churn take, of the floor's time.
+const OF_FLOOR: f64 = 5.0;
+/// How much more two threads do than one.
+const GAIN: f64 = 1.8;
+/// The most that handing over takes, of the time that one thread takes.
+const HANDED: f64 = 2.0;
+/// How much faster than the program's allocator many out and back are.
+const FASTER: f64 = 2.0;
+
+struct Pool(FramePool);
+
+impl Pool {
+    fn new(regime: Regime, backend: BackendKind) -> Self {
+        let memory = FrameMemory::new(CAPACITY.pages_floor()).expect("there is address space");
+        let config = PoolConfig {
+            regime,
+            backend,
+            ..PoolConfig::new(Topology::detect().nr_cpus())
+        };
+        let pool = FramePool::with_config(Arc::new(memory), config);
+        Self(pool.expect("a pool of the usual kind"))
+    }
+}
+
+impl Source for Pool {
+    type Block = Frame;
+    type Local = ();
+
+    fn local(&self) {}
+
+    #[inline]
+    fn alloc(&self, (): &mut ()) -> Frame {
+        let frame = self.0.alloc(AllocFlags::new());
+        frame.expect("there are free frames")
+    }
+
+    #[inline]
+    fn free(&self, (): &mut (), frame: Frame) {
+        self.0.free(frame);
+    }
+}
+
+/// 4 KiB, aligned to 4 KiB.
+#[repr(align(4096))]
+struct Page {
+    _bytes: [u8; 4096],
+}
+
+/// The allocator that Rust programs have if they choose none.
+struct Allocator;
+
+impl Source for Allocator {
+    type Block = Box<MaybeUninit<Page>>;
+    type Local = ();
+
+    fn local(&self) {}
+
+    fn alloc(&self, (): &mut ()) -> Self::Block {
+        Box::new_uninit()
+    }
+
+    fn free(&self, (): &mut (), block: Self::Block) {
+        drop(block);
+    }
+}
+
+/// All free frames behind one lock.
+struct Locked(Mutex<Vec<u32>>);
+
+impl Source for Locked {
+    type Block = u32;
+    type Local = ();
+
+    fn local(&self) {}
+
+    fn alloc(&self, (): &mut ()) -> u32 {
+        let mut free = self.0.lock().expect("nobody panics");
+        free.pop().expect("there are free frames")
+    }
+
+    fn free(&self, (): &mut (), block: u32) {
+        self.0.lock().expect("nobody panics").push(block);
+    }
+}
+
+/// What a thread frees it allocates again; nobody else ever has it.
+struct Floor;
+
+impl Source for Floor {
+    type Block = u32;
+    type Local = Vec<u32>;
+
+    fn local(&self) -> Vec<u32> {
+        (0..1 << 17).collect()
+    }
+
+    #[inline]
+    fn alloc(&self, free: &mut Vec<u32>) -> u32 {
+        // A thread that only allocates runs out of its own.
+        free.pop().unwrap_or_default()
+    }
+
+    #[inline]
+    fn free(&self, free: &mut Vec<u32>, block: u32) {
+        free.push(block);
+    }
+}
+
+/// What times a round of a source.
+type Time = Rc<dyn Fn(Work, u32, u32) -> Round>;
+
+fn sources() -> Vec<(&'static str, Time)> {
+    fn timed(source: impl Source + 'static) -> Time {
+        Rc::new(move |work, threads, times| work.time(&source, threads, times))
+    }
+
+    let machine = Topology::detect();
+    let preferred = Regime::preferred(&machine);
+    let backend = PoolConfig::new(machine.nr_cpus()).backend;
+    let four = BackendKind::Sharded { shards: 4 };
+    vec![
+        (POOL, timed(Pool::new(preferred, backend))),
+        (
+            "one lock behind",
+            timed(Pool::new(preferred, BackendKind::SingleLock)),
+        ),
+        ("four locks behind", timed(Pool::new(preferred, four))),
+        ("atomic regime", timed(Pool::new(Regime::Atomic, backend))),
+        (ALLOCATOR, timed(Allocator)),
+        (
+            "a vector behind a lock",
+            timed(Locked(Mutex::new((0..1 << 18).collect()))),
+        ),
+        (FLOOR, timed(Floor)),
+    ]
+}
+
+fn main() -> ExitCode {
+    println!(
+        "{}; {ROUNDS} interleaved rounds; medians of CPU time, ns for each frame, out and back",
+        Topology::detect()
+    );
+    let sources = sources();
+    for _ in 0..RUNS {
+        let is_kept = run(&sources);
+        if !has_restartable_sequences() {
+            println!("no restartable sequences here: nothing is promised");
+            return ExitCode::SUCCESS;
+        }
+        if is_kept || !is_bench() {
+            return ExitCode::SUCCESS;
+        }
+    }
+    ExitCode::FAILURE
+}
+
+/// Whether every promise was kept.
+fn run(sources: &[(&'static str, Time)]) -> bool {
+    let mut is_kept = true;
+    for work in Work::ALL {
+        println!("\n{:34}{:>10}{:>10}", work.name(), "1 thread", "2 threads");
+        let [alone, together] = [1, 2].map(|threads| {
+            let variant = |(name, time): &(&'static str, Time)| {
+                let time = Rc::clone(time);
+                Variant::timed_by(name, work.times(), move |threads, times| {
+                    time(work, threads, times)
+                })
+            };
+            let variants: Vec<Variant> = sources.iter().map(variant).collect();
+            measure(&variants, threads)
+        });
+        for ((name, alone), (_, together)) in alone.iter().zip(&together) {
+            println!("  {name:32}{alone:10.2}{together:10.2}");
+        }
+        for (promise, is_this_kept) in promises(work, &alone, &together) {
+            is_kept &= is_this_kept;
+            let verdict = if is_this_kept { "ok" } else { "NOT KEPT" };
+            println!("  {promise}: {verdict}");
+        }
+    }
+    is_kept
+}
+
+/// What is promised of some work, and whether it was kept.
+fn promises(work: Work, alone: &Medians, together: &Medians) -> Vec<(String, bool)> {
+    let of = |medians: &Medians, wanted| {
+        let found = medians.iter().find(|(name, _)| *name == wanted);
+        found.expect("it was measured").1
+    };
+    let mut promises = Vec::new();
+    let mut at_most = |what: &str, ratio: f64, most: f64| {
+        let text = format!("{what}, {ratio:.2} times as long, at most {most:.2}");
+        promises.push((text, ratio <= most));
+    };
+    let [ours, ours_together] = [alone, together].map(|medians| of(medians, POOL));
+    match work {
+        Work::HotPair | Work::Churn => {
+            at_most("of the floor's time", ours / of(alone, FLOOR), OF_FLOOR);
+            if work == Work::Churn {
+                let gain = 2.0 * ours / ours_together;
+                let text = format!("two threads do {gain:.2} times as much, at least {GAIN}");
+                promises.push((text, gain >= GAIN));
+            }
+        }
+        Work::HandedOver => at_most("handed over", ours_together / ours, HANDED),
+        Work::OutAndBack => {
+            for (medians, ours) in [(alone, ours), (together, ours_together)] {
+                let least = 1.0 / FASTER;
+                at_most(
+                    "than the program's allocator",
+                    ours / of(medians, ALLOCATOR),
+                    least,
+                );
+            }
+        }
+    }
+    promises
+}
