@@ -24,6 +24,12 @@ mod zones;
 #[cfg(all(test, loom))]
 mod loom;
 #[cfg(all(test, not(loom)))]
+mod fragmentation;
+#[cfg(all(test, not(loom)))]
+mod measure;
+#[cfg(all(test, not(loom)))]
+mod stress;
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 use std::fmt;

@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 
 use super::buddy::Buddy;
 use super::*;
-use crate::sync::{LockClass, Mutex, Rank};
 
 /// Every kind, in shapes that differ in what a request may run into.
-const KINDS: [BackendKind; 4] = [
+pub(super) const KINDS: [BackendKind; 4] = [
     BackendKind::SingleLock,
     BackendKind::Sharded { shards: 2 },
     BackendKind::Sharded { shards: 5 },
@@ -21,7 +20,7 @@ fn order(order: u8) -> Order {
     Order::new(order).expect("an order in range")
 }
 
-fn any_wait(rng: &mut fastrand::Rng) -> Wait {
+pub(super) fn any_wait(rng: &mut fastrand::Rng) -> Wait {
     if rng.u8(..) < 60 {
         Wait::Never
     } else {
@@ -30,7 +29,7 @@ fn any_wait(rng: &mut fastrand::Rng) -> Wait {
 }
 
 /// Single frames, as many as there are above the floor, up to `count`.
-fn take(backend: &dyn Backend, count: usize, floor: u64) -> Vec<Pfn> {
+pub(super) fn take(backend: &dyn Backend, count: usize, floor: u64) -> Vec<Pfn> {
     let mut out = vec![Pfn(u32::MAX); count];
     let taken = backend.alloc_bulk(CPU, Order::ZERO, Pages(floor), Wait::Allowed, &mut out);
     out.truncate(taken);
@@ -250,87 +249,6 @@ fn a_broken_contract_panics() {
         assert!(taken.contains(&Pfn(4)));
         assert!(panics("F4 ", || free(&*backend, 4, 3)), "{kind}");
     }
-}
-
-#[test]
-fn what_is_promised_is_never_more_than_there_is() {
-    // Goal: conservation and an exact floor while threads allocate and free beside each other.
-    // Method: each of four threads marks what it holds in one table, in which nobody else may find
-    // its frames marked.
-    const FRAMES: u32 = 3000;
-    const FLOOR: Pages = Pages(200);
-    let seed = crate::seed::seed(3);
-    for kind in KINDS {
-        let backend = kind.build(FRAMES, NR_CPUS);
-        let owners: Vec<_> = (0..FRAMES).map(|_| Mutex::new(&OWNER, 0)).collect();
-        std::thread::scope(|scope| {
-            for thread in 1..=4_u32 {
-                let (backend, owners) = (&*backend, &owners);
-                let rng = fastrand::Rng::with_seed(seed + u64::from(thread));
-                scope.spawn(move || borrow_for_a_while(backend, owners, thread, FLOOR, rng));
-            }
-        });
-        // The next one who may wait finds what was deferred, and everything is free.
-        let mut all = take(&*backend, FRAMES as usize, 0);
-        assert_eq!(all.len(), FRAMES as usize, "{kind}");
-        backend.free_bulk(CPU, Order::ZERO, Wait::Allowed, &mut all);
-        Oracle::new(FRAMES).assert_agrees(&*backend);
-    }
-}
-
-static OWNER: LockClass = LockClass::new("owner in a test", Rank::Leaf);
-
-fn borrow_for_a_while(
-    backend: &dyn Backend,
-    owners: &[Mutex<u32>],
-    thread: u32,
-    floor: Pages,
-    mut rng: fastrand::Rng,
-) {
-    let frames_of = |block: Pfn, of: Order| block.index()..block.index() + (1 << of.get());
-    let mut held: Vec<(Order, Pfn)> = Vec::new();
-    for _ in 0..3000 {
-        if rng.bool() {
-            let of = order(rng.u8(0..=9) * u8::from(rng.u8(..) < 30));
-            let mut out = [Pfn(0); 40];
-            let wanted = rng.usize(1..=40) >> of.get().min(5);
-            let wait = any_wait(&mut rng);
-            let taken = backend.alloc_bulk(CpuId(thread), of, floor, wait, &mut out[..wanted]);
-            for &block in &out[..taken] {
-                for frame in frames_of(block, of) {
-                    let before = std::mem::replace(&mut *owners[frame].lock(), thread);
-                    assert_eq!(before, 0, "frame {frame} was handed out twice");
-                }
-                held.push((of, block));
-            }
-        } else if !held.is_empty() {
-            let of = held[rng.usize(..held.len())].0;
-            let (going, staying): (Vec<_>, Vec<_>) =
-                held.into_iter().partition(|&(order, _)| order == of);
-            held = staying;
-            give_back(backend, owners, of, going, any_wait(&mut rng));
-        }
-        let free = backend.nr_free() + backend.nr_deferred();
-        assert!(free <= Pages(owners.len() as u64), "{free} free");
-    }
-    for (of, block) in held {
-        give_back(backend, owners, of, [(of, block)], Wait::Never);
-    }
-}
-
-fn give_back(
-    backend: &dyn Backend,
-    owners: &[Mutex<u32>],
-    of: Order,
-    blocks: impl IntoIterator<Item = (Order, Pfn)>,
-    wait: Wait,
-) {
-    let mut blocks: Vec<_> = blocks.into_iter().map(|(_, block)| block).collect();
-    for block in &blocks {
-        let frames = block.index()..block.index() + (1 << of.get());
-        owners[frames].iter().for_each(|owner| *owner.lock() = 0);
-    }
-    backend.free_bulk(CPU, of, wait, &mut blocks);
 }
 
 #[test]

@@ -76,6 +76,26 @@ fn a_word_that_is_filled_beside_a_request_is_found_full() {
 }
 
 #[test]
+fn a_full_word_that_was_seen_broken_is_found() {
+    // Goal: a hint that is cleared because its word was seen broken is set if the word became full
+    // meanwhile. Method: one frame comes back while a request for the whole word looks.
+    model(|| {
+        let bitmap = Arc::new(Bitmap::new(64));
+        assert_eq!(bitmap.take(0, 0, 1), 1);
+        let put: Box<dyn FnOnce(&Bitmap) + Send> =
+            Box::new(|bitmap| assert_eq!(bitmap.put(0, 1), 0));
+        let take = |bitmap: &Bitmap| {
+            if bitmap.take_words(0, 1) {
+                assert_eq!(bitmap.put_words(0, 1), 0);
+            }
+        };
+        beside(&bitmap, take, vec![put]);
+        assert_eq!(bitmap.word(0), u64::MAX);
+        bitmap.check_invariants();
+    });
+}
+
+#[test]
 fn whole_words_are_taken_beside_single_frames() {
     // Goal: a block of words is taken whole or not at all, and what was undone is found again.
     // Method: two words; one thread wants both, another one frame of them.

@@ -11,7 +11,7 @@
 //! Each CPU has a *seat*: the tree that it takes frames from, where others do not if they can help
 //! it, so that CPUs write different lines. When that tree is used up, the seat moves on. Requests
 //! look for frames in this order, so that large blocks stay whole: in areas that are broken already;
-//! in areas whose pair is broken; in any; in the trees of other seats. A tree and its seat are hints:
+//! in areas whose pair is; in any; in the trees of other seats. A tree and its seat are hints:
 //! any thread may take any frame, and one that was promised frames finds them wherever they are.
 //!
 //! Progress: every retry of an exchange means that another one succeeded. A request that was
@@ -53,7 +53,7 @@ const _: () = assert!(
     "no block lies in two trees"
 );
 
-/// Trees that are looked at for a broken area before a whole one is broken. Chosen: 1 GiB of frames;
+/// Trees that are looked at for broken areas and pairs before whole ones are broken. Chosen: 1 GiB of frames;
 /// a look at all of a large pool would cost more than the refill that it is for.
 const NEAR_TREES: usize = 64;
 
@@ -83,45 +83,17 @@ struct Seat {
     tree: AtomicUsize,
 }
 
-/// Which frames of which trees a request may take.
+/// What a request may break, least first: areas that are broken already, then whole areas of broken
+/// pairs, then pairs.
+const NR_LEVELS: usize = 3;
+
+/// Words of one tree that have free frames.
 #[derive(Clone, Copy, Debug)]
-struct Pass {
-    spares: Spares,
-    avoids_seated: bool,
-    trees_max: usize,
+struct Levels {
+    full: u64,
+    /// By what taking them would break.
+    words: [u64; NR_LEVELS],
 }
-
-/// What stays whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Spares {
-    Areas,
-    Pairs,
-    Nothing,
-}
-
-/// In this order.
-const PASSES: [Pass; 4] = [
-    Pass {
-        spares: Spares::Areas,
-        avoids_seated: true,
-        trees_max: NEAR_TREES,
-    },
-    Pass {
-        spares: Spares::Pairs,
-        avoids_seated: true,
-        trees_max: NEAR_TREES,
-    },
-    Pass {
-        spares: Spares::Nothing,
-        avoids_seated: true,
-        trees_max: usize::MAX,
-    },
-    Pass {
-        spares: Spares::Nothing,
-        avoids_seated: false,
-        trees_max: usize::MAX,
-    },
-];
 
 impl Trees {
     /// Frames 0 to `nr_frames`, all free, and a seat for each of `nr_cpus` CPUs, as far as there are
@@ -150,57 +122,97 @@ impl Trees {
         }
     }
 
-    /// Looks for promised blocks by the hints, once: how many it found.
+    /// Looks for promised blocks by the hints, once: how many it found. Level by level in the trees
+    /// that are near, then anywhere, then where others sit.
     fn search(&self, near: CpuId, order: Order, out: &mut [Pfn]) -> usize {
         let seat = near.index() % self.seats.len();
         // Relaxed: where to begin.
         let start = self.seats[seat].tree.load(Ordering::Relaxed);
         let nr_trees = self.bitmap.nr_trees();
+        let near_trees = nr_trees.min(NEAR_TREES);
+        // By level, the first of the near trees that has such words: the first level looks at all.
+        let mut first = [0, near_trees, near_trees];
         let mut taken = 0;
-        for pass in PASSES {
+        for level in 0..NR_LEVELS {
             let mut in_vain = 0;
-            let trees = (start..nr_trees).chain(0..start).take(pass.trees_max);
-            for tree in trees {
-                let hints = self.candidates(tree, order, pass.spares);
-                if hints == 0 || pass.avoids_seated && self.is_anothers(tree, seat) {
+            for at in first[level]..near_trees {
+                let tree = (start + at) % nr_trees;
+                if self.is_anothers(tree, seat) {
                     continue;
                 }
-                let found = self.take_from(tree, hints, order, &mut out[taken..]);
-                taken += found;
-                if taken == out.len() {
-                    if order == Order::ZERO {
-                        self.sit_down(seat, start, tree);
+                let levels = self.levels(tree);
+                if level == 0 {
+                    for (first, words) in first.iter_mut().zip(levels.words).skip(1) {
+                        *first = if words != 0 { at.min(*first) } else { *first };
                     }
+                }
+                let found = self.take_from(tree, levels, level, order, &mut out[taken..]);
+                taken += found.unwrap_or(0);
+                if taken == out.len() {
+                    self.sit_down(seat, start, tree, order);
                     return taken;
                 }
-                in_vain += usize::from(found == 0);
-                if in_vain == VAIN_TREES_MAX && pass.spares != Spares::Nothing {
+                in_vain += usize::from(found == Some(0));
+                if in_vain == VAIN_TREES_MAX {
                     break;
+                }
+            }
+        }
+        for others in [false, true] {
+            for tree in (start..nr_trees).chain(0..start) {
+                if self.is_anothers(tree, seat) && !others {
+                    continue;
+                }
+                let found = self.take_from(
+                    tree,
+                    self.levels(tree),
+                    NR_LEVELS - 1,
+                    order,
+                    &mut out[taken..],
+                );
+                taken += found.unwrap_or(0);
+                if taken == out.len() {
+                    self.sit_down(seat, start, tree, order);
+                    return taken;
                 }
             }
         }
         taken
     }
 
-    /// Words of a tree in which a block of `order` may begin.
-    fn candidates(&self, tree: usize, order: Order, spares: Spares) -> u64 {
+    fn levels(&self, tree: usize) -> Levels {
         let (nonempty, full) = self.bitmap.hints(tree);
-        let whole = match spares {
-            Spares::Nothing => 0,
-            // The two most frequent answers need no arithmetic.
-            _ if nonempty == 0 || full == u64::MAX => return 0,
-            Spares::Areas => widen(aligned_runs(full, AREA_WORDS_LOG), AREA_WORDS_LOG),
-            Spares::Pairs => widen(aligned_runs(full, PAIR_WORDS_LOG), PAIR_WORDS_LOG),
-        };
-        match order.get().checked_sub(WORD_LOG) {
-            None => nonempty & !whole,
-            Some(log) => aligned_runs(full & !whole, log),
+        let areas = widen(aligned_runs(full, AREA_WORDS_LOG), AREA_WORDS_LOG);
+        let pairs = widen(aligned_runs(areas, PAIR_WORDS_LOG), PAIR_WORDS_LOG);
+        Levels {
+            full,
+            words: [nonempty & !areas, areas & !pairs, pairs],
         }
     }
 
-    fn take_from(&self, tree: usize, hints: u64, order: Order, out: &mut [Pfn]) -> usize {
+    /// Takes blocks out of words of a tree up to a level: how many, or `None` if no word seemed to
+    /// have one.
+    fn take_from(
+        &self,
+        tree: usize,
+        levels: Levels,
+        level: usize,
+        order: Order,
+        out: &mut [Pfn],
+    ) -> Option<usize> {
+        let words = levels.words[..=level]
+            .iter()
+            .fold(0, |all, words| all | words);
+        let words = match order.get().checked_sub(WORD_LOG) {
+            None => words,
+            Some(log) => aligned_runs(words & levels.full, log),
+        };
+        (words != 0).then(|| self.take_from_words(tree, words, order, out))
+    }
+
+    fn take_from_words(&self, tree: usize, words: u64, order: Order, out: &mut [Pfn]) -> usize {
         let mut taken = 0;
-        for word in Bitmap::words_of(tree, hints) {
+        for word in Bitmap::words_of(tree, words) {
             if taken == out.len() {
                 break;
             }
@@ -225,7 +237,11 @@ impl Trees {
         seated != 0 && seated as usize != seat + 1
     }
 
-    fn sit_down(&self, seat: usize, from: usize, to: usize) {
+    /// The next request begins where this one ended: large blocks are not where frames are.
+    fn sit_down(&self, seat: usize, from: usize, to: usize, order: Order) {
+        if order > Order::ZERO {
+            return;
+        }
         let mine = CpuId::from_index(seat + 1).0;
         // Relaxed throughout: a preference. Nothing is written while a seat stays where it is.
         if self.seated[to].load(Ordering::Relaxed) == 0 {
