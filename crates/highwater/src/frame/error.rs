@@ -19,7 +19,7 @@ pub enum AllocError {
         managed: Pages,
     },
     /// Enough frames are free, but not side by side, or others are about to take them.
-    #[error("{free} frames are free, but no block of order {}", order.get())]
+    #[error("{free} are free, but no block of order {}", order.get())]
     Fragmented {
         /// The order that was asked for.
         order: Order,
@@ -28,7 +28,7 @@ pub enum AllocError {
     },
     /// Enough frames are free, and all that may be looked at without waiting is held by others.
     #[error(
-        "{free} frames are free, but others hold them at the moment and the request may not wait"
+        "{free} are free, but others hold them at the moment and the request may not wait"
     )]
     Contended {
         /// Frames in the zones.

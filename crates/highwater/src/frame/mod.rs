@@ -201,6 +201,15 @@ fn rules(stock: &Stock, config: &PoolConfig, tunables: &Tunables) -> Rules {
     Rules::new(config.policy, sizes, tunables, cache_frames)
 }
 
+impl Drop for FramePool {
+    /// Makes every frame free that nobody has, so that the memory can be put into another pool.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.drain_all();
+        }
+    }
+}
+
 impl fmt::Debug for FramePool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FramePool")

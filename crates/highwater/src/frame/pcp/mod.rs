@@ -30,11 +30,14 @@
 
 mod list;
 pub(super) mod policy;
-#[cfg(all(test, not(loom)))]
-mod policy_tests;
 mod scratch;
 mod sizes;
 mod transfer;
+
+#[cfg(all(test, not(loom)))]
+mod policy_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use crossbeam_utils::CachePadded;
 

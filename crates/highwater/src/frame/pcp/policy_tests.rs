@@ -5,16 +5,16 @@ use super::policy::{ListState, Rules, Shortage, Use};
 use crate::frame::{PcpPolicy, PcpSizes, Tunables};
 use crate::units::Order;
 
-const POLICIES: [PcpPolicy; 3] = [PcpPolicy::Fixed, PcpPolicy::Legacy, PcpPolicy::Auto];
+pub(super) const POLICIES: [PcpPolicy; 3] = [PcpPolicy::Fixed, PcpPolicy::Legacy, PcpPolicy::Auto];
 /// Decays that bring any list of these tests to its least size.
 const TICKS_MAX: u32 = 2000;
 
 /// A list without frames: what the rules see of one, moved as a list moves it.
-struct Machine {
-    rules: Rules,
-    list: ListState,
-    used: Use,
-    shortage: Shortage,
+pub(super) struct Machine {
+    pub(super) rules: Rules,
+    pub(super) list: ListState,
+    pub(super) used: Use,
+    pub(super) shortage: Shortage,
 }
 
 /// What a step of a life was.
@@ -26,15 +26,15 @@ enum Step {
 
 /// What one step moved.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Moved {
-    refilled: u32,
-    drained: u32,
+pub(super) struct Moved {
+    pub(super) refilled: u32,
+    pub(super) drained: u32,
     limit: u32,
     is_drain_all: bool,
 }
 
 impl Machine {
-    fn new(rules: Rules) -> Self {
+    pub(super) fn new(rules: Rules) -> Self {
         Self {
             rules,
             list: rules.initial(),
@@ -48,7 +48,7 @@ impl Machine {
     }
 
     /// Takes a block of an order whose list holds `held` frames of the count.
-    fn alloc(&mut self, order: Order, held: u32) -> Moved {
+    pub(super) fn alloc(&mut self, order: Order, held: u32) -> Moved {
         let mut moved = Moved::default();
         self.used.free_run /= 2;
         let frames = 1 << order.get();
@@ -64,13 +64,14 @@ impl Machine {
         moved
     }
 
-    fn free(&mut self, order: Order) -> Moved {
+    pub(super) fn free(&mut self, order: Order) -> Moved {
         self.used.grow /= 2;
         self.used.count += 1 << order.get();
         let freed = self
             .rules
             .freed(&mut self.list, self.used, order, self.shortage);
         self.used.free_run = freed.free_run;
+        // Whole blocks leave, too: the caller knows which.
         self.used.count -= freed.drain;
         Moved {
             refilled: 0,
@@ -80,7 +81,7 @@ impl Machine {
         }
     }
 
-    fn decay(&mut self) -> u32 {
+    pub(super) fn decay(&mut self) -> u32 {
         let drained = self.rules.decay(&mut self.list, self.used.count);
         self.used.count -= drained;
         drained

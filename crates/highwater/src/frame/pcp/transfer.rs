@@ -66,9 +66,14 @@ impl PcpLists {
                 if let Some(frame) = list.pop() {
                     return Ok(frame);
                 }
-                let blocks = list.refill(Order::ZERO).blocks as usize;
-                let at_most = list.rules().cap().max(1) as usize;
-                (list.cpu(), blocks.max(count.min(at_most)))
+                // As many refills as it would have taken to bring them one by one.
+                let cap = list.rules().cap().max(1) as usize;
+                let first = list.refill(Order::ZERO).blocks as usize;
+                let mut wanted = first;
+                while wanted < count.min(cap) {
+                    wanted += list.refill(Order::ZERO).blocks as usize;
+                }
+                (list.cpu(), wanted.min(cap).max(first))
             }
             None => {
                 let cpu = self.near(at);

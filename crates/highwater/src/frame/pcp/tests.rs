@@ -1,0 +1,690 @@
+//! Lists in a pool, over every back end: against the rules as arithmetic, against a bitmap, and with threads.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::policy_tests::{Machine, POLICIES};
+use super::{IDLE_TICKS, PcpSizes};
+use crate::frame::{
+    AllocError, AllocFlags, BackendKind, DrainMode, FramePool, ListInfo, PcpPolicy, PoolConfig,
+    Tunables, Watermarks, Zeroing,
+};
+use crate::memmap::{Block, Frame, FrameMemory};
+use crate::percpu::Regime;
+use crate::sync::Arc;
+use crate::topology::Topology;
+use crate::units::{CpuId, Order, Pages, Pfn};
+
+const KINDS: [BackendKind; 3] = [
+    BackendKind::SingleLock,
+    BackendKind::Sharded { shards: 3 },
+    BackendKind::Trees,
+];
+const DRAINS: [DrainMode; 2] = [DrainMode::OneHold, DrainMode::Pieces];
+const ORDINARY: AllocFlags = AllocFlags::new();
+const RESERVE: AllocFlags = AllocFlags::new().use_reserve();
+const CPU: CpuId = CpuId(0);
+
+fn pool_of(pages: u64, config: PoolConfig) -> FramePool {
+    let memory = Arc::new(FrameMemory::new(Pages(pages)).expect("a small range"));
+    FramePool::with_config(memory, config).expect("a pool")
+}
+
+fn tunables(scale: i64, fraction: i64) -> Tunables {
+    let tunables = Tunables::default().pcp_batch_scale_max(scale);
+    let tunables = tunables.and_then(|tunables| tunables.percpu_pagelist_high_fraction(fraction));
+    tunables.expect("in range")
+}
+
+/// Every back end, policy and drain.
+fn all_configs(nr_cpus: usize) -> impl Iterator<Item = PoolConfig> {
+    let kinds = KINDS.into_iter().flat_map(move |backend| {
+        POLICIES.into_iter().map(move |policy| PoolConfig {
+            backend,
+            policy,
+            ..PoolConfig::new(nr_cpus)
+        })
+    });
+    kinds.flat_map(|config| DRAINS.map(|drain| PoolConfig { drain, ..config }))
+}
+
+/// Everything is back and in the zones.
+fn assert_conserved(pool: &FramePool) {
+    pool.check_invariants();
+    let before = pool.counts();
+    assert_eq!(before.allocated, Pages::ZERO);
+    assert_eq!(pool.drain_all(), before.cached);
+    let after = pool.counts();
+    assert_eq!(after.cached, Pages::ZERO);
+    assert_eq!(after.free + after.deferred, pool.managed());
+    pool.check_invariants();
+}
+
+/// The list of the first CPU.
+fn list(pool: &FramePool) -> ListInfo {
+    pool.zoneinfo().lists[0]
+}
+
+/// Frames in the parts of one list: singles, orders 1 to 3, huge blocks.
+#[derive(Debug, Default)]
+struct Parts([u32; 5]);
+
+impl Parts {
+    fn at(order: Order) -> usize {
+        match order {
+            Order::HUGE => 4,
+            _ => usize::from(order.get()),
+        }
+    }
+
+    /// Takes at least `count` frames as a drain does; how many it takes.
+    fn drain(&mut self, count: u32, first: Order) -> u32 {
+        let sizes = [1, 2, 4, 8, 512];
+        let mut taken = 0;
+        for step in 0..5 {
+            let at = (Self::at(first) + step) % 5;
+            while taken < count && self.0[at] > 0 {
+                self.0[at] -= sizes[at];
+                taken += sizes[at];
+            }
+        }
+        taken
+    }
+}
+
+/// Holds what was taken from a pool of one CPU, and does each step on the machine, too.
+struct Twins<'a> {
+    pool: &'a FramePool,
+    machine: Machine,
+    parts: Parts,
+    frames: Vec<Frame>,
+    blocks: Vec<Block>,
+}
+
+impl Twins<'_> {
+    fn alloc(&mut self, order: Order) {
+        let at = Parts::at(order);
+        let moved = self.machine.alloc(order, self.parts.0[at]);
+        self.parts.0[at] += moved.refilled;
+        self.parts.0[at] -= 1 << order.get();
+        match order {
+            Order::ZERO => self
+                .frames
+                .push(self.pool.alloc_on(CPU, ORDINARY).expect("frames")),
+            _ => {
+                let block = self.pool.alloc_block_on(CPU, order, ORDINARY);
+                self.blocks.push(block.expect("blocks"));
+            }
+        }
+    }
+
+    fn free(&mut self, random: &mut fastrand::Rng, frees_block: bool) {
+        let order = if frees_block && !self.blocks.is_empty() {
+            let block = self.blocks.swap_remove(random.usize(..self.blocks.len()));
+            let order = block.order();
+            self.pool.free_block_on(CPU, block);
+            order
+        } else if let Some(frame) = self.frames.pop() {
+            self.pool.free_on(CPU, frame);
+            Order::ZERO
+        } else {
+            return;
+        };
+        self.parts.0[Parts::at(order)] += 1 << order.get();
+        let moved = self.machine.free(order);
+        let taken = self.parts.drain(moved.drained, order);
+        // A drain takes whole blocks.
+        self.machine.used.count -= taken - moved.drained;
+    }
+
+    fn decay(&mut self) {
+        let drained = self.machine.decay();
+        let taken = self.parts.drain(drained, Order::ZERO);
+        self.machine.used.count -= taken - drained;
+        self.pool.decay_tick();
+    }
+
+    fn assert_equal(&self, step: usize) {
+        let (info, machine) = (list(self.pool), &self.machine);
+        let seen = (info.count, info.high, info.free_run, info.grow);
+        let used = machine.used;
+        let expected = (
+            used.count,
+            machine.list.high,
+            used.free_run,
+            used.grow.into(),
+        );
+        assert_eq!(
+            seen, expected,
+            "step {step}: {:?} {:?}",
+            self.parts, machine.rules
+        );
+    }
+}
+
+#[test]
+fn a_list_does_what_the_rules_say_to_the_frame() {
+    // Goal: no rule is lost between the arithmetic and a stack that counts in one word: marks, halvings and limits that
+    // pushes do not look at. Method: random bursts on a pool of one CPU and on a machine of numbers beside it; after each
+    // step both have the same count, high, run and growth. One hold, so that a drain is one step.
+    let mut random = crate::seed::rng(41);
+    for (policy, scale) in [
+        (PcpPolicy::Auto, 5),
+        (PcpPolicy::Auto, 0),
+        (PcpPolicy::Fixed, 3),
+        (PcpPolicy::Legacy, 5),
+    ] {
+        let config = PoolConfig {
+            policy,
+            drain: DrainMode::OneHold,
+            tunables: tunables(scale, 0),
+            ..PoolConfig::new(1)
+        };
+        let pool = pool_of(100_000, config);
+        let mut twins = Twins {
+            machine: Machine::new(pool.lists.lock(CPU).rules()),
+            pool: &pool,
+            parts: Parts::default(),
+            frames: Vec::new(),
+            blocks: Vec::new(),
+        };
+        let mut reclaiming = None;
+        for burst in 0..600 {
+            match random.u8(..12) {
+                0 => twins.decay(),
+                1 => {
+                    reclaiming = match reclaiming.take() {
+                        None => Some(pool.reclaiming()),
+                        Some(_) => None,
+                    };
+                    twins.machine.shortage.reclaim_active = reclaiming.is_some();
+                }
+                _ => (),
+            }
+            let (frees, blocks) = (random.bool(), random.u8(..4));
+            let most = 1 << random.u8(..9);
+            for _ in 0..random.u32(..most) {
+                let is_block = random.u8(..8) < blocks;
+                if frees {
+                    twins.free(&mut random, is_block);
+                } else if twins.frames.len() + 8 * twins.blocks.len() < 60_000 {
+                    let small = Order::new(random.u8(1..=3)).expect("in range");
+                    let order = if random.u8(..50) == 0 {
+                        Order::HUGE
+                    } else {
+                        small
+                    };
+                    twins.alloc(if is_block { order } else { Order::ZERO });
+                }
+                twins.assert_equal(burst);
+            }
+        }
+        drop(reclaiming);
+        twins
+            .frames
+            .drain(..)
+            .for_each(|frame| pool.free_on(CPU, frame));
+        twins
+            .blocks
+            .drain(..)
+            .for_each(|block| pool.free_block_on(CPU, block));
+        assert_conserved(&pool);
+    }
+}
+
+/// Who has which frame, by a stamp in its bytes and a map.
+struct Holder<'a> {
+    pool: &'a FramePool,
+    frames: Vec<Frame>,
+    blocks: Vec<Block>,
+    held: HashMap<Pfn, Order>,
+}
+
+impl Holder<'_> {
+    fn take(&mut self, cpu: CpuId, order: Order, flags: AllocFlags) {
+        if order != Order::ZERO {
+            let Ok(block) = self.pool.alloc_block_on(cpu, order, flags) else {
+                return;
+            };
+            self.claim(block.pfn(), order);
+            self.blocks.push(block);
+        } else if let Ok(frame) = self.pool.alloc_on(cpu, flags) {
+            self.claim(frame.pfn(), order);
+            self.frames.push(frame);
+        }
+    }
+
+    fn claim(&mut self, first: Pfn, order: Order) {
+        for pfn in first.0..first.0 + (1 << order.get()) {
+            assert!(
+                self.held.insert(Pfn(pfn), order).is_none(),
+                "F{pfn} was handed out twice"
+            );
+        }
+    }
+
+    fn give(&mut self, cpu: CpuId, random: &mut fastrand::Rng) {
+        if random.u8(..5) == 0 && !self.blocks.is_empty() {
+            let block = self.blocks.swap_remove(random.usize(..self.blocks.len()));
+            let first = block.pfn().0;
+            for pfn in first..first + (1 << block.order().get()) {
+                self.held.remove(&Pfn(pfn));
+            }
+            self.pool.free_block_on(cpu, block);
+        } else if !self.frames.is_empty() {
+            let frame = self.frames.swap_remove(random.usize(..self.frames.len()));
+            self.held.remove(&frame.pfn());
+            match random.u8(..8) {
+                0 => self.pool.free_non_blocking(frame),
+                _ => self.pool.free_on(cpu, frame),
+            }
+        }
+    }
+}
+
+#[test]
+fn every_back_end_conserves_frames_under_every_policy() {
+    // Goal: items 1, 2, 4, 6 and 8 to 10 on real lists. Method: random use as three CPUs by every request there is, with drains,
+    // decays, knobs, reclaim and disabled lists in between; a map knows what is held, and the pool recounts.
+    let mut random = crate::seed::rng(42);
+    for config in all_configs(3) {
+        let pool = pool_of(6000, config);
+        let mut holder = Holder {
+            pool: &pool,
+            frames: Vec::new(),
+            blocks: Vec::new(),
+            held: HashMap::new(),
+        };
+        for step in 0..4000 {
+            let cpu = CpuId(random.u32(..3));
+            match random.u16(..1000) {
+                0..4 => drop(pool.drain(cpu)),
+                4..8 => drop(pool.decay_tick()),
+                8..12 => {
+                    let fraction = *random.choice([-1, 0, 0, 8, 100].iter()).expect("some");
+                    pool.set_tunables(tunables(random.i64(0..=6), fraction));
+                }
+                12..14 => {
+                    let _disabled = pool.disable_lists();
+                    assert_eq!(pool.counts().cached, Pages::ZERO, "item 8");
+                    pool.alloc_on(cpu, RESERVE)
+                        .into_iter()
+                        .for_each(|frame| pool.free_on(cpu, frame));
+                    assert_eq!(pool.counts().cached, Pages::ZERO, "item 8");
+                }
+                14..16 => {
+                    let _reclaiming = pool.reclaiming();
+                    (0..50).for_each(|_| holder.give(cpu, &mut random));
+                }
+                16..500 => holder.give(cpu, &mut random),
+                _ => {
+                    let order = if random.u8(..10) == 0 {
+                        random.u8(1..=9)
+                    } else {
+                        0
+                    };
+                    let flags = if random.bool() {
+                        ORDINARY
+                    } else {
+                        RESERVE.non_blocking()
+                    };
+                    holder.take(cpu, Order::new(order).expect("in range"), flags);
+                }
+            }
+            if step % 500 == 0 {
+                assert_eq!(pool.counts().allocated, Pages(holder.held.len() as u64));
+                pool.check_invariants();
+                let cap = 63 << pool.tunables().get("pcp_batch_scale_max").expect("a knob");
+                for list in pool.zoneinfo().lists {
+                    assert!(config.policy == PcpPolicy::Legacy || i64::from(list.free_run) <= cap);
+                }
+            }
+        }
+        while !holder.held.is_empty() {
+            holder.give(CPU, &mut random);
+        }
+        assert_conserved(&pool);
+    }
+}
+
+#[test]
+fn transfers_of_a_pool_are_bounded() {
+    // Goal: item 3 as the zone sees it. Method: depth that comes and goes by 3,000 frames on one CPU; frames per hold, as the back
+    // end recorded them, are a batch in pieces without scale, and at most the cap in one hold.
+    for backend in [BackendKind::SingleLock, BackendKind::Sharded { shards: 3 }] {
+        for (drain, scale, most) in [
+            (DrainMode::Pieces, 0, 64),
+            (DrainMode::OneHold, 0, 64),
+            (DrainMode::OneHold, 3, 512),
+        ] {
+            let config = PoolConfig {
+                backend,
+                drain,
+                policy: PcpPolicy::Fixed,
+                tunables: tunables(scale, 0),
+                ..PoolConfig::new(1)
+            };
+            let pool = pool_of(300_000, config);
+            let mut frames = Vec::new();
+            for _ in 0..4 {
+                frames.extend((0..3000).map(|_| pool.alloc_on(CPU, ORDINARY).expect("frames")));
+                frames.drain(..).for_each(|frame| pool.free_on(CPU, frame));
+            }
+            let times = pool.zone_times();
+            let largest = times.work.buckets().last().map(|(floor, _)| floor);
+            assert!(
+                largest.is_some_and(|floor| floor < most),
+                "{backend} {drain}: {largest:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn lists_follow_depth_and_decay_when_it_is_gone() {
+    // Goal: item 7 and what auto is for. Method: a loop of 10,000 frames out and back: the second time
+    // the zones are hardly visited; then ticks, until the list is small and, being idle, empty.
+    for backend in KINDS {
+        let config = PoolConfig {
+            backend,
+            ..PoolConfig::new(1)
+        };
+        let pool = pool_of(300_000, config);
+        let mut frames = Vec::new();
+        let mut round = || {
+            let before = pool.counters();
+            assert_eq!(
+                pool.alloc_bulk_on(CPU, 10_000, ORDINARY, &mut frames),
+                10_000
+            );
+            pool.free_bulk_on(CPU, &mut frames);
+            pool.counters().since(&before)
+        };
+        assert!(round().refilled >= 10_000);
+        let last = (0..12).map(|_| round()).last().expect("rounds");
+        assert_eq!(
+            (last.refilled, last.drained),
+            (0, 0),
+            "{backend}: the list holds them all"
+        );
+        let grown = list(&pool);
+        assert!(grown.high > grown.high_min && grown.count >= 10_000);
+        let mut ticks = 0;
+        while list(&pool).high > grown.high_min {
+            assert!(pool.decay_tick() <= Pages(63 << 5));
+            ticks += 1;
+            assert!(ticks < 100, "{:?}", list(&pool));
+        }
+        assert!(list(&pool).count <= grown.high_min);
+        for _ in 0..=IDLE_TICKS {
+            pool.decay_tick();
+        }
+        assert_eq!(list(&pool).count, 0, "nobody was there for a minute");
+        assert_conserved(&pool);
+    }
+}
+
+#[test]
+fn lists_keep_little_while_memory_is_short() {
+    // Goal: the coupling to watermarks. Method: a list that has grown; another CPU takes whatever is free, before and after each free
+    // of the first, whose list falls to the least size; when enough is free again, lists may grow.
+    for backend in KINDS {
+        let config = PoolConfig {
+            backend,
+            ..PoolConfig::new(2)
+        };
+        let pool = pool_of(100_000, config);
+        let mut frames = Vec::new();
+        for _ in 0..6 {
+            pool.alloc_bulk_on(CPU, 5000, ORDINARY, &mut frames);
+            pool.free_bulk_on(CPU, &mut frames);
+        }
+        let high_min = list(&pool).high_min;
+        assert!(list(&pool).high >= 2 * high_min, "{:?}", list(&pool));
+        pool.alloc_bulk_on(CPU, 1000, ORDINARY, &mut frames);
+        let mut taken = Vec::new();
+        for frame in frames.drain(..) {
+            while let Ok(frame) = pool.alloc_on(CpuId(1), RESERVE) {
+                taken.push(frame);
+            }
+            assert!(pool.zoneinfo().below_high);
+            pool.free_on(CPU, frame);
+        }
+        let now = list(&pool);
+        assert_eq!(now.high, high_min, "{now:?}");
+        assert!(now.count < now.high_min, "{now:?}");
+        pool.free_bulk_on(CpuId(1), &mut taken);
+        assert!(!pool.zoneinfo().below_high, "enough was freed");
+        assert_conserved(&pool);
+    }
+}
+
+#[test]
+fn knobs_turn_while_the_pool_runs() {
+    // Goal: a change is in force when the call returns, and shows. Method: fill lists; make them small, large,
+    // and hold nothing.
+    let pool = pool_of(300_000, PoolConfig::new(1));
+    let mut frames = Vec::new();
+    pool.alloc_bulk_on(CPU, 20_000, ORDINARY, &mut frames);
+    pool.free_bulk_on(CPU, &mut frames);
+    pool.set_tunables(tunables(0, -1));
+    let small = list(&pool);
+    assert_eq!(
+        (small.high, small.high_min, small.high_max),
+        (252, 252, 252)
+    );
+    assert!(small.count <= 252 && small.free_run <= 63, "{small:?}");
+    assert_eq!(small.batch, 63);
+    pool.set_tunables(tunables(5, 8));
+    assert_eq!(list(&pool).high, 300_000 / 8);
+    let wide = Tunables::default()
+        .watermark_scale_factor(1000)
+        .expect("in range");
+    pool.set_tunables(wide);
+    assert_eq!(
+        pool.watermarks(),
+        Watermarks::for_managed(Pages(300_000), &wide)
+    );
+    let sizes = PcpSizes::for_managed(Pages(300_000), pool.watermarks().low, 1, &wide);
+    assert_eq!(list(&pool).high_min, sizes.high_min);
+    let text = pool.zoneinfo().to_string();
+    assert!(
+        text.contains("high_min: ") && text.contains("    cpu: 0\n"),
+        "{text}"
+    );
+    assert_conserved(&pool);
+}
+
+#[test]
+fn a_free_that_may_not_wait_passes_by_who_holds_the_list() {
+    // Goal: item 9. Method: the list is held; frees that may not wait return, and their frames are free or deferred;
+    // after normal frees nothing is deferred.
+    for backend in KINDS {
+        let pool = pool_of(
+            100_000,
+            PoolConfig {
+                backend,
+                ..PoolConfig::new(1)
+            },
+        );
+        let mut frames = Vec::new();
+        pool.alloc_bulk_on(CPU, 100, ORDINARY, &mut frames);
+        let held = pool.lists.lock(CPU);
+        assert!(
+            pool.alloc_on(CPU, ORDINARY.non_blocking())
+                .is_ok_and(|frame| {
+                    frames.push(frame);
+                    true
+                })
+        );
+        let before = pool.nr_free() + pool.counts().deferred;
+        frames
+            .drain(..50)
+            .for_each(|frame| pool.free_non_blocking(frame));
+        assert_eq!(pool.nr_free() + pool.counts().deferred, before + Pages(50));
+        drop(held);
+        pool.free_bulk_on(CPU, &mut frames);
+        pool.drain_all();
+        assert_eq!(pool.counts().deferred, Pages::ZERO, "{backend}");
+        assert_conserved(&pool);
+    }
+}
+
+#[test]
+fn frames_are_zeroed_when_the_policy_says_so() {
+    for (zeroing, flags, is_zero) in [
+        (Zeroing::OnRequest, ORDINARY, false),
+        (Zeroing::OnRequest, ORDINARY.zero(), true),
+        (Zeroing::OnAlloc, ORDINARY, true),
+        (Zeroing::OnFree, ORDINARY, true),
+    ] {
+        let pool = pool_of(
+            100_000,
+            PoolConfig {
+                zeroing,
+                ..PoolConfig::new(1)
+            },
+        );
+        let mut frame = pool.alloc_on(CPU, flags).expect("frames");
+        pool.memory().bytes_mut(&mut frame)[17] = 1;
+        pool.free_on(CPU, frame);
+        let frame = pool.alloc_on(CPU, flags).expect("frames");
+        assert_eq!(pool.memory().bytes(&frame)[17] == 0, is_zero, "{zeroing}");
+        pool.free_on(CPU, frame);
+        let order = Order::new(2).expect("in range");
+        let mut block = pool.alloc_block_on(CPU, order, flags).expect("blocks");
+        pool.memory().block_bytes_mut(&mut block)[5000] = 1;
+        pool.free_block_on(CPU, block);
+        let block = pool.alloc_block_on(CPU, order, flags).expect("blocks");
+        assert_eq!(
+            pool.memory().block_bytes(&block)[5000] == 0,
+            is_zero,
+            "{zeroing}"
+        );
+        pool.free_block_on(CPU, block);
+    }
+}
+
+#[test]
+fn a_refusal_says_why() {
+    let pool = pool_of(1024, PoolConfig::new(1));
+    let mut frames = Vec::new();
+    pool.alloc_bulk_on(CPU, 2000, RESERVE, &mut frames);
+    assert_eq!(frames.len(), 1024);
+    let error = pool.alloc_on(CPU, RESERVE).expect_err("all are taken");
+    assert_eq!(
+        error.to_string(),
+        "no free frame: 0 pages of 1024 pages are free and 8 pages are kept in reserve"
+    );
+    // Every other frame: half of all are free, and no two side by side.
+    frames.sort_by_key(Frame::pfn);
+    for (at, frame) in std::mem::take(&mut frames).into_iter().enumerate() {
+        match at % 2 {
+            0 => pool.free_on(CPU, frame),
+            _ => frames.push(frame),
+        }
+    }
+    pool.drain_all();
+    let order = Order::new(1).expect("in range");
+    let error = pool
+        .alloc_block_on(CPU, order, ORDINARY)
+        .expect_err("fragments");
+    assert_eq!(
+        error,
+        AllocError::Fragmented {
+            order,
+            free: Pages(512)
+        }
+    );
+    assert_eq!(
+        error.to_string(),
+        "512 pages are free, but no block of order 1"
+    );
+    pool.free_bulk_on(CPU, &mut frames);
+    assert_conserved(&pool);
+}
+
+#[test]
+fn threads_use_lists_while_others_drain_them() {
+    // Goal: nothing is lost or handed out twice, in both regimes. Method: threads that take, stamp, look at the stamp and
+    // give, on lists that others drain, decay, resize and disable meanwhile.
+    let detected = Topology::detect();
+    let preferred = (Regime::preferred(&detected), detected.nr_cpus());
+    let seed = crate::seed::seed(43);
+    for ((regime, nr_cpus), backend) in [preferred, (Regime::Atomic, 2)]
+        .into_iter()
+        .flat_map(|regime| KINDS.map(|kind| (regime, kind)))
+    {
+        let pool = pool_of(
+            8000,
+            PoolConfig {
+                regime,
+                backend,
+                ..PoolConfig::new(nr_cpus)
+            },
+        );
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..4)
+                .map(|thread| {
+                    let pool = &pool;
+                    scope.spawn(move || take_and_give(pool, seed + thread))
+                })
+                .collect();
+            scope.spawn(|| disturb(&pool, &is_over));
+            workers
+                .into_iter()
+                .for_each(|worker| worker.join().expect("no panic"));
+            is_over.store(true, Ordering::Relaxed);
+        });
+        assert_conserved(&pool);
+    }
+}
+
+fn take_and_give(pool: &FramePool, seed: u64) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let stamp = u8::try_from(seed % 251).expect("below 251") + 1;
+    let mut held = Vec::new();
+    for _ in 0..6000 {
+        if held.len() < 1500 && random.u8(..) < 130 {
+            let Ok(mut frame) = pool.alloc(ORDINARY) else {
+                continue;
+            };
+            pool.memory().bytes_mut(&mut frame)[0] = stamp;
+            held.push(frame);
+        } else if !held.is_empty() {
+            let frame = held.swap_remove(random.usize(..held.len()));
+            assert_eq!(
+                pool.memory().bytes(&frame)[0],
+                stamp,
+                "somebody else has it"
+            );
+            pool.free(frame);
+        }
+        if random.u8(..) == 0 {
+            let order = Order::new(random.u8(1..=3)).expect("in range");
+            pool.alloc_block(order, ORDINARY)
+                .into_iter()
+                .for_each(|block| pool.free_block(block));
+        }
+    }
+    pool.free_bulk(&mut held);
+}
+
+/// Does everything to a pool that is not done by who uses it.
+fn disturb(pool: &FramePool, is_over: &AtomicBool) {
+    for round in 0.. {
+        // Relaxed: the end is in no hurry.
+        if is_over.load(Ordering::Relaxed) {
+            return;
+        }
+        match round % 5 {
+            0 => drop(pool.drain_all()),
+            1 => drop(pool.decay_tick()),
+            2 => pool.set_tunables(tunables(round % 7, if round % 2 == 0 { 0 } else { 8 })),
+            3 => drop(pool.reclaiming()),
+            _ => drop(pool.disable_lists()),
+        }
+        std::thread::yield_now();
+    }
+}
