@@ -62,12 +62,11 @@ impl Work {
         }
     }
 
-    /// Blocks that each thread allocates in a round.
+    /// Blocks that each thread allocates in a round: not so many that threads seldom run at once for so long.
     pub(crate) fn times(self) -> u32 {
         match self {
-            Self::HotPair | Self::Churn => 1 << 21,
-            Self::OutAndBack => 4 * OUT,
-            Self::HandedOver => 1 << 20,
+            Self::HotPair | Self::Churn | Self::HandedOver => 1 << 18,
+            Self::OutAndBack => OUT,
         }
     }
 

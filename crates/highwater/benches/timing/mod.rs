@@ -6,7 +6,9 @@
 //! count in which each was running for nine tenths of the time at least, if there are three of them; a round
 //! that was not is repeated, up to [`REPEATS`] times.
 
+use std::hint::spin_loop;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -42,19 +44,29 @@ pub(crate) fn round<S>(
     prepare: &(impl Fn(u32) -> S + Sync),
     run: &(impl Fn(&mut S, u32) + Sync),
 ) -> Round {
-    let start = Barrier::new(threads as usize);
+    let (prepared, done) = (
+        Barrier::new(threads as usize),
+        Barrier::new(threads as usize),
+    );
+    let running = AtomicU32::new(0);
     let timed = |thread| {
         let mut state = prepare(thread);
-        start.wait();
-        // In this order: booking takes a while, in which the thread does not run.
-        let (cpu_since, since) = (cpu_time(), Instant::now());
+        prepared.wait();
+        // In this order: settling takes a while, in which the thread does not run.
+        let (settled, met_since) = (booked_settled(), Instant::now());
+        meet(&running, threads);
+        // Meeting is not timed: what the thread ran meanwhile is what it did not wait for a CPU.
+        let met = booked();
+        let since = Instant::now();
         run(&mut state, times);
         let wall = since.elapsed();
-        let cpu = cpu_time()
-            .zip(cpu_since)
-            .map_or(wall, |(until, since)| until.saturating_sub(since));
+        let cpu = booked_settled().zip(settled).zip(met);
+        let cpu = cpu.map_or(wall, |((until, settled), met)| {
+            let meeting = (since - met_since).saturating_sub(met.queued - settled.queued);
+            (until.ran - settled.ran).saturating_sub(meeting)
+        });
         // Nobody tidies up while another is timed.
-        start.wait();
+        done.wait();
         (cpu.as_secs_f64(), wall.as_secs_f64())
     };
     let timed = &timed;
@@ -69,6 +81,21 @@ pub(crate) fn round<S>(
     Round {
         ns: seconds * 1e9 / f64::from(threads) / f64::from(times),
         is_at_once: times_of.iter().all(|(cpu, wall)| *cpu >= 0.9 * wall),
+    }
+}
+
+/// Waits, without sleeping, until so many threads do.
+fn meet(running: &AtomicU32, threads: u32) {
+    // Relaxed: it only tells that the others run.
+    running.fetch_add(1, Ordering::Relaxed);
+    for turns in 1_u32.. {
+        if running.load(Ordering::Relaxed) >= threads {
+            return;
+        }
+        spin_loop();
+        if turns.is_multiple_of(1 << 14) {
+            thread::yield_now();
+        }
     }
 }
 
@@ -103,13 +130,28 @@ impl Variant {
     }
 }
 
-/// CPU time of the calling thread, where the system tells: what other processes take is not in it.
-fn cpu_time() -> Option<Duration> {
-    // The scheduler books a thread's time when it stops running.
+/// What the system tells of the calling thread.
+struct Booked {
+    /// How long it ran: what other processes take is not in it. Booked when it stops running.
+    ran: Duration,
+    /// How long it waited for a CPU. Booked when it starts running again.
+    queued: Duration,
+}
+
+fn booked() -> Option<Booked> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    let mut times = text.split_whitespace().map(str::parse);
+    let mut next = || times.next()?.ok().map(Duration::from_nanos);
+    Some(Booked {
+        ran: next()?,
+        queued: next()?,
+    })
+}
+
+/// As [`booked`], with all that the thread ran so far.
+fn booked_settled() -> Option<Booked> {
     thread::sleep(Duration::from_micros(1));
-    let booked = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    let nanoseconds = booked.split_whitespace().next()?.parse().ok()?;
-    Some(Duration::from_nanos(nanoseconds))
+    booked()
 }
 
 /// Whether the program was started to measure, and not to show that it works.
