@@ -18,10 +18,28 @@ impl FramePool {
     /// ([`drain_all`](Self::drain_all)).
     #[inline]
     pub fn alloc(&self, flags: AllocFlags) -> Result<Frame, AllocError> {
+        // One call out of line, so that the rest needs no stack frame.
+        if !self.zeroes(flags)
+            && let Some(frame) = self.lists.try_pop()
+        {
+            return Ok(frame);
+        }
+        self.alloc_otherwise(flags)
+    }
+
+    /// What follows when the fast path has no frame, or it is to be zeroed.
+    #[cold]
+    #[inline(never)]
+    fn alloc_otherwise(&self, flags: AllocFlags) -> Result<Frame, AllocError> {
         match self.lists.pop() {
             Some(frame) => Ok(self.handed_out(frame, flags)),
             None => self.alloc_slow(At::Here, flags),
         }
+    }
+
+    #[inline]
+    fn zeroes(&self, flags: AllocFlags) -> bool {
+        flags.zeroed() || self.config.zeroing == Zeroing::OnAlloc
     }
 
     /// As [`alloc`](Self::alloc), from the list of `cpu`.
@@ -49,6 +67,19 @@ impl FramePool {
     /// As [`alloc`](Self::alloc).
     #[inline]
     pub fn alloc_noting(&self, flags: AllocFlags) -> Result<(Frame, Pressure), AllocError> {
+        // As in `alloc`.
+        if !self.zeroes(flags)
+            && let Some(frame) = self.lists.try_pop()
+        {
+            return Ok((frame, Pressure::None));
+        }
+        self.alloc_noting_otherwise(flags)
+    }
+
+    /// As [`alloc_otherwise`](Self::alloc_otherwise).
+    #[cold]
+    #[inline(never)]
+    fn alloc_noting_otherwise(&self, flags: AllocFlags) -> Result<(Frame, Pressure), AllocError> {
         match self.lists.pop() {
             Some(frame) => Ok((self.handed_out(frame, flags), Pressure::None)),
             None => {
@@ -86,7 +117,7 @@ impl FramePool {
 
     #[inline]
     fn handed_out(&self, mut frame: Frame, flags: AllocFlags) -> Frame {
-        if flags.zeroed() || self.config.zeroing == Zeroing::OnAlloc {
+        if self.zeroes(flags) {
             self.zero(&mut frame);
         }
         frame
@@ -136,7 +167,7 @@ impl FramePool {
                 }
             }
         }
-        if flags.zeroed() || self.config.zeroing == Zeroing::OnAlloc {
+        if self.zeroes(flags) {
             out[before..].iter_mut().for_each(|frame| self.zero(frame));
         }
         out.len() - before
@@ -172,7 +203,7 @@ impl FramePool {
 
     fn alloc_block_at(&self, at: At, order: Order, flags: AllocFlags) -> Result<Block, AllocError> {
         let mut block = self.lists.alloc_block(&self.stock, at, order, flags)?;
-        if flags.zeroed() || self.config.zeroing == Zeroing::OnAlloc {
+        if self.zeroes(flags) {
             self.stock.memory.block_bytes_mut(&mut block).fill(0);
         }
         Ok(block)
@@ -189,6 +220,18 @@ impl FramePool {
     /// When the frame is of another memory.
     #[inline]
     pub fn free(&self, frame: Frame) {
+        // As in `alloc`.
+        if self.config.zeroing == Zeroing::OnFree {
+            self.free_otherwise(frame);
+        } else if let Err(frame) = self.lists.try_push(frame) {
+            self.free_otherwise(frame);
+        }
+    }
+
+    /// What follows when the fast path refuses the frame, or it is to be zeroed.
+    #[cold]
+    #[inline(never)]
+    fn free_otherwise(&self, frame: Frame) {
         let frame = self.handed_back(frame);
         if let Err(frame) = self.lists.push(frame) {
             self.lists.free_slow(&self.stock, At::Here, frame);

@@ -8,7 +8,7 @@ pub(crate) trait Token: Send + Sized {
     /// What the tokens of one stack have in common.
     type Home: Copy + Send + Sync;
 
-    /// Turns the right into its number.
+    /// Turns the right into its number, which is below `u32::MAX`.
     ///
     /// # Panics
     ///

@@ -147,6 +147,22 @@ impl PcpLists {
         lists
     }
 
+    /// As [`pop`](Self::pop), and `pop` may have one if this has none: the fast path.
+    #[inline]
+    pub(super) fn try_pop(&self) -> Option<Frame> {
+        self.stacks.try_pop()
+    }
+
+    /// As [`push`](Self::push), and `push` may take it if this does not: the fast path.
+    ///
+    /// # Errors
+    ///
+    /// Gives it back.
+    #[inline]
+    pub(super) fn try_push(&self, frame: Frame) -> Result<(), Frame> {
+        self.stacks.try_push(frame)
+    }
+
     /// The frame freed last on the thread's CPU.
     #[inline]
     pub(super) fn pop(&self) -> Option<Frame> {

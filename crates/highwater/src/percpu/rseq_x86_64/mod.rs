@@ -30,15 +30,22 @@ const ABORTED: u32 = 1 << 31;
 /// CPU number that an attempt reports whose condition did not hold; as [`ABORTED`].
 const REFUSED: u32 = ABORTED | 1;
 
-/// `DELAY` turns of a loop, none outside tests, at the given label.
+/// `DELAY` turns of a loop, none outside tests, at the given label; in a register that has nothing to keep.
 macro_rules! delay {
     ($label:literal) => {
+        delay!($label, "scratch")
+    };
+    ($label:literal, $register:literal) => {
         concat!(
             ".if {delay}\n",
-            "mov {scratch:e}, {delay}\n",
+            "mov {",
+            $register,
+            ":e}, {delay}\n",
             $label,
             ":\n",
-            "dec {scratch:e}\n",
+            "dec {",
+            $register,
+            ":e}\n",
             "jnz ",
             $label,
             "b\n",
@@ -48,7 +55,7 @@ macro_rules! delay {
 }
 
 /// One restartable sequence: arms, reads the CPU number into `{cpu}`, runs `body`, whose last
-/// instruction is the commit. The body uses `{scratch}` freely and may jump out of the sequence;
+/// instruction is the commit. The body may jump out of the sequence;
 /// `aborted` is where the kernel sends it.
 ///
 /// Clobbers: the registers named, the flags, and the memory of the cell and of the area. The kernel
@@ -67,8 +74,8 @@ macro_rules! sequence {
             ".quad 7b",
             ".popsection",
             // Arm.
-            "lea {scratch}, [rip + 7b]",
-            "mov qword ptr fs:[{area} + {rseq_cs}], {scratch}",
+            "lea {cpu:r}, [rip + 7b]",
+            "mov qword ptr fs:[{area} + {rseq_cs}], {cpu:r}",
             // start
             "2:",
             "mov {cpu:e}, dword ptr fs:[{area} + {cpu_id}]",
@@ -250,7 +257,6 @@ impl Area {
                 owner = in(reg) owner.0,
                 new = in(reg) new,
                 cpu = out(reg) cpu,
-                scratch = out(reg) _,
                 aborted = const ABORTED,
                 refused = const REFUSED,
             );
@@ -493,7 +499,6 @@ impl Area {
                 owner = in(reg) owner.0,
                 new = in(reg) new,
                 cpu = out(reg) cpu,
-                scratch = out(reg) _,
                 aborted = const ABORTED,
                 inout("rax") old => seen,
             );

@@ -8,6 +8,9 @@ use super::super::rseq::{RseqArea, SIGNATURE};
 use super::super::stacks::Stack;
 use super::Area;
 
+/// Stands for no number: no token has it.
+const NOTHING: u32 = u32::MAX;
+
 impl Area {
     /// Pops the number at the hot end of the stack of the CPU that the thread runs on, if there is one, the
     /// stack is not locked and nothing interrupts; else does nothing. `DELAY` is as in
@@ -24,9 +27,7 @@ impl Area {
         first: *const Stack,
         nr_cpus: u32,
     ) -> Option<u32> {
-        /// More than a number of 32 bits.
-        const NOTHING: u64 = u64::MAX;
-        let raw: u64;
+        let raw: u32;
         // SAFETY: the caller vouches for the stacks, and the bounds check inside the sequence keeps its
         // accesses to them. A place is masked, so that it lies in the ring. Whatever leaves the sequence
         // early has stored nothing.
@@ -36,7 +37,7 @@ impl Area {
                 [
                     "cmp {cpu:e}, {nr_cpus:e}",
                     "jae 3f",
-                    delay!("8"),
+                    delay!("8", "place"),
                     "mov {stack:e}, {cpu:e}",
                     "shl {stack}, {size_log2}",
                     "add {stack}, {first}",
@@ -54,11 +55,11 @@ impl Area {
                     "mov {raw:e}, dword ptr [{cpu:r} + {place} * {place_size}]",
                     "shr {header:x}, 1",
                     "sub {header}, 0x10000",
-                    delay!("9"),
+                    delay!("9", "place"),
                     // COMMIT
                     "mov qword ptr [{stack}], {header}",
                 ],
-                aborted ["mov {raw}, {nothing}", "jmp 3b"],
+                aborted ["mov {raw:e}, {nothing}", "jmp 3b"],
                 first = in(reg) first,
                 nr_cpus = in(reg) nr_cpus,
                 raw = inout(reg) NOTHING => raw,
@@ -66,7 +67,6 @@ impl Area {
                 header = out(reg) _,
                 place = out(reg) _,
                 cpu = out(reg) _,
-                scratch = out(reg) _,
                 size_log2 = const size_of::<Stack>().ilog2(),
                 station_at = const Stack::STATION_AT,
                 ring_at = const Stack::RING_AT,
@@ -77,7 +77,7 @@ impl Area {
                 delay = const DELAY,
             );
         }
-        u32::try_from(raw).ok()
+        (raw != NOTHING).then_some(raw)
     }
 
     /// Pushes `raw` on the stack of the CPU that the thread runs on, if that has not reached its limit, is
@@ -102,7 +102,7 @@ impl Area {
                 [
                     "cmp {cpu:e}, {nr_cpus:e}",
                     "jae {not_pushed}",
-                    delay!("8"),
+                    delay!("8", "place"),
                     "mov {stack:e}, {cpu:e}",
                     "shl {stack}, {size_log2}",
                     "add {stack}, {first}",
@@ -131,7 +131,7 @@ impl Area {
                     // One more token, and if the run is below its bound, one more there by the carry.
                     "cmp {header:x}, word ptr [{stack} + {run_max_at}]",
                     "adc {header}, 0x10000",
-                    delay!("9"),
+                    delay!("9", "place"),
                     // COMMIT
                     "mov qword ptr [{stack}], {header}",
                 ],
@@ -143,7 +143,6 @@ impl Area {
                 header = out(reg) _,
                 place = out(reg) _,
                 cpu = out(reg) _,
-                scratch = out(reg) _,
                 size_log2 = const size_of::<Stack>().ilog2(),
                 station_at = const Stack::STATION_AT,
                 ring_at = const Stack::RING_AT,

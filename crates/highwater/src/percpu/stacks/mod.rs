@@ -128,6 +128,13 @@ impl<T: Token, S> Stacks<T, S> {
     /// somebody holds the lock, or the thread was interrupted.
     #[inline]
     pub(crate) fn pop(&self) -> Option<T> {
+        self.try_pop().or_else(|| self.pop_without())
+    }
+
+    /// As [`pop`](Self::pop), by a sequence or not at all: the caller's fast path. When it refuses, `pop`
+    /// may still succeed.
+    #[inline]
+    pub(crate) fn try_pop(&self) -> Option<T> {
         self.pop_delayed::<0>()
     }
 
@@ -143,6 +150,21 @@ impl<T: Token, S> Stacks<T, S> {
     /// When the token is not of the stacks' home.
     #[inline]
     pub(crate) fn push(&self, token: T) -> Result<(), T> {
+        self.try_push(token)
+            .or_else(|token| self.push_without(token))
+    }
+
+    /// As [`push`](Self::push), by a sequence or not at all, as [`try_pop`](Self::try_pop).
+    ///
+    /// # Errors
+    ///
+    /// Gives the token back. `push` may still succeed.
+    ///
+    /// # Panics
+    ///
+    /// As [`push`](Self::push).
+    #[inline]
+    pub(crate) fn try_push(&self, token: T) -> Result<(), T> {
         self.push_delayed::<0>(token)
     }
 
@@ -267,17 +289,12 @@ impl<T: Token, S> Stacks<T, S> {
         self.stacks[0].capacity()
     }
 
-    /// As [`pop`](Self::pop), with `DELAY` turns of a loop at each point where being interrupted must
-    /// restart the sequence.
+    /// As [`pop`](Self::pop), by a sequence or not at all: with `DELAY` turns of a loop at each point where
+    /// being interrupted must restart it.
     #[inline]
     fn pop_delayed<const DELAY: u32>(&self) -> Option<T> {
-        let raw = match self.machine {
-            Some(machine) => match machine.try_pop::<DELAY>(&self.stacks, self.nr_cpus) {
-                Some(raw) => raw,
-                None => self.pop_extra()?,
-            },
-            None => self.pop_as(self.here())?,
-        };
+        let machine = self.machine?;
+        let raw = machine.try_pop::<DELAY>(&self.stacks, self.nr_cpus)?;
         // SAFETY: numbers in a ring come from `into_raw` with this home, and this one has left it.
         Some(unsafe { T::from_raw(raw, self.home) })
     }
@@ -286,12 +303,13 @@ impl<T: Token, S> Stacks<T, S> {
     #[inline]
     fn push_delayed<const DELAY: u32>(&self, token: T) -> Result<(), T> {
         let raw = token.into_raw(self.home);
-        let is_pushed = match self.machine {
-            Some(machine) => {
-                machine.try_push::<DELAY>(&self.stacks, self.nr_cpus, raw) || self.push_extra(raw)
-            }
-            None => self.push_as(self.here(), raw),
-        };
+        debug_assert!(
+            raw < u32::MAX,
+            "no token has the number that stands for none"
+        );
+        let is_pushed = self
+            .machine
+            .is_some_and(|machine| machine.try_push::<DELAY>(&self.stacks, self.nr_cpus, raw));
         if is_pushed {
             return Ok(());
         }
@@ -299,18 +317,31 @@ impl<T: Token, S> Stacks<T, S> {
         Err(unsafe { T::from_raw(raw, self.home) })
     }
 
-    /// What follows when the sequence did not pop: it is not for this thread, or there was a reason.
+    /// Pops where there are no sequences: in the atomic regime, and for threads and CPUs without.
     #[cold]
-    fn pop_extra(&self) -> Option<u32> {
-        let extra = Some(self.here()).filter(|&cpu| cpu == self.extra());
-        extra.and_then(|cpu| self.pop_as(cpu))
+    fn pop_without(&self) -> Option<T> {
+        let cpu = self.here();
+        if self.machine_of(cpu).is_some() {
+            return None;
+        }
+        let raw = self.pop_as(cpu)?;
+        // SAFETY: numbers in a ring come from `into_raw` with this home, and this one has left it.
+        Some(unsafe { T::from_raw(raw, self.home) })
     }
 
-    /// As [`pop_extra`](Self::pop_extra), when it did not push.
+    /// Pushes where there are no sequences, as [`pop_without`](Self::pop_without).
     #[cold]
-    fn push_extra(&self, raw: u32) -> bool {
+    fn push_without(&self, token: T) -> Result<(), T> {
         let cpu = self.here();
-        cpu == self.extra() && self.push_as(cpu, raw)
+        if self.machine_of(cpu).is_some() {
+            return Err(token);
+        }
+        let raw = token.into_raw(self.home);
+        if self.push_as(cpu, raw) {
+            return Ok(());
+        }
+        // SAFETY: the number came from `into_raw` right above, and was put nowhere.
+        Err(unsafe { T::from_raw(raw, self.home) })
     }
 
     /// Pops under the lock, where there is no gate.
