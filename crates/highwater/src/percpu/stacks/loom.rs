@@ -4,7 +4,7 @@ use ::loom::model;
 
 use super::*;
 use crate::percpu::model::run_on;
-use crate::sync::{Arc, Rank, thread};
+use crate::sync::{Arc, Rank};
 
 static LOCK: LockClass = LockClass::new("a model's stacks", Rank::Pcp);
 

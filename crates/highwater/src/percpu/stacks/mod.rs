@@ -24,10 +24,11 @@
 //! ways, never both at once:
 //!
 //! * *Gate down*: in sequences on the stack's CPU, of which each looks at the gate and ends with the
-//!   one store of the header. The extra stack, for threads without rseq and CPUs that are not known, has
-//!   none; nor has any stack in the atomic regime: there, pushes and pops try the lock too.
-//! * *Gate up*: by the thread that holds the lock, and has stopped the sequences that had found the gate
-//!   down. On the stack's own CPU, it raises the gate in a sequence: at that moment every other thread of the
+//!   one store of the header. There are none on the extra stack, for threads without rseq and CPUs that are
+//!   not known, and on all in the atomic regime: there, pushes and pops raise the gate for themselves.
+//! * *Gate up*: by the thread that has raised it. Where there are no sequences, that is a
+//!   compare-and-exchange. Where there are, only who holds the lock raises it, and stops the sequences that
+//!   had found it down. On the stack's own CPU, it raises the gate in a sequence: at that moment every other thread of the
 //!   CPU is preempted, and if it was in a sequence starts again. From another CPU, a membarrier(2) does that.
 //!
 //! **Orderings.** Holders of the lock follow each other by the lock. A holder sees what the sequences
@@ -59,6 +60,7 @@ mod tests;
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::time::Duration;
 
 #[cfg(not(loom))]
 use self::machine::Machine;
@@ -67,7 +69,7 @@ use self::model::Machine;
 use super::cells::RETRIES_MAX;
 use super::{Regime, current_cpu};
 use crate::memmap::Token;
-use crate::sync::{LockClass, Mutex, MutexGuard};
+use crate::sync::{LockClass, Mutex, MutexGuard, thread};
 use crate::units::CpuId;
 
 pub(crate) use self::header::Header;
@@ -199,7 +201,8 @@ impl<T: Token, S> Stacks<T, S> {
         Err(unsafe { T::from_raw(raw, self.home) })
     }
 
-    /// Locks the stack of the CPU that the thread runs on; `None` if somebody holds the lock, or the
+    /// Locks the stack of the CPU that the thread runs on; `None` if somebody holds the lock (or pushes or
+    /// pops, where there are no sequences), or the
     /// thread was interrupted too often. The lock stays that of the stack, wherever the thread runs later.
     ///
     /// # Cost
@@ -217,7 +220,8 @@ impl<T: Token, S> Stacks<T, S> {
         None
     }
 
-    /// Locks the stack of `cpu` from whichever CPU; `None` if somebody holds the lock.
+    /// Locks the stack of `cpu` from whichever CPU; `None` if somebody holds the lock (or pushes or pops, where
+    /// there are no sequences).
     ///
     /// # Cost
     ///
@@ -229,8 +233,8 @@ impl<T: Token, S> Stacks<T, S> {
     /// When there is no such stack.
     pub(crate) fn try_lock_on(&self, cpu: CpuId) -> Option<Locked<'_, T, S>> {
         let state = self.states[cpu.index()].try_lock()?;
-        self.raise(cpu);
-        Some(self.locked(cpu, state))
+        let is_raised = self.try_raise(cpu) || self.raise_from_afar(cpu);
+        is_raised.then(|| self.locked(cpu, state))
     }
 
     /// As [`try_lock_on`](Self::try_lock_on), once nobody else holds the lock.
@@ -240,7 +244,12 @@ impl<T: Token, S> Stacks<T, S> {
     /// When there is no such stack.
     pub(crate) fn lock_on(&self, cpu: CpuId) -> Locked<'_, T, S> {
         let state = self.states[cpu.index()].lock();
-        self.raise(cpu);
+        let mut turns = 0;
+        // Ends: without sequences, who has the gate up pushes or pops, and does not wait.
+        while !(self.try_raise(cpu) || self.raise_from_afar(cpu)) {
+            wait(turns);
+            turns += 1;
+        }
         self.locked(cpu, state)
     }
 
@@ -344,40 +353,42 @@ impl<T: Token, S> Stacks<T, S> {
         Err(unsafe { T::from_raw(raw, self.home) })
     }
 
-    /// Pops under the lock, where there is no gate.
+    /// Pops where there are no sequences.
     fn pop_as(&self, cpu: CpuId) -> Option<u32> {
-        debug_assert!(self.machine_of(cpu).is_none());
-        let _state = self.states[cpu.index()].try_lock()?;
-        self.stacks[cpu.index()].pop()
+        self.alone(cpu)?.pop()
     }
 
-    /// Pushes under the lock, where there is no gate.
+    /// Pushes where there are no sequences.
     fn push_as(&self, cpu: CpuId, raw: u32) -> bool {
-        debug_assert!(self.machine_of(cpu).is_none());
-        let Some(_state) = self.states[cpu.index()].try_lock() else {
-            return false;
-        };
-        let stack = &self.stacks[cpu.index()];
-        stack.push(raw, stack.limit())
+        let alone = self.alone(cpu);
+        alone.is_some_and(|stack| stack.push(raw, stack.limit()))
     }
 
-    /// Raises the gate of a stack whose lock the thread holds, if that needs no membarrier.
+    /// A stack that has no sequences, with its gate up; `None` if somebody else has raised it.
+    fn alone(&self, cpu: CpuId) -> Option<Alone<'_>> {
+        debug_assert!(self.machine_of(cpu).is_none());
+        let stack = &self.stacks[cpu.index()];
+        stack.try_raise().then(|| Alone(stack))
+    }
+
+    /// Raises the gate of a stack whose lock the thread holds, if that needs no membarrier, and nobody is
+    /// pushing or popping where there are no sequences.
     fn try_raise(&self, cpu: CpuId) -> bool {
         let stack = &self.stacks[cpu.index()];
-        self.machine_of(cpu)
-            .is_none_or(|machine| machine.try_raise(stack, cpu))
+        match self.machine_of(cpu) {
+            Some(machine) => machine.try_raise(stack, cpu),
+            None => stack.try_raise(),
+        }
     }
 
-    /// Raises the gate of a stack whose lock the thread holds.
-    fn raise(&self, cpu: CpuId) {
-        let stack = &self.stacks[cpu.index()];
-        let Some(machine) = self.machine_of(cpu) else {
-            return;
-        };
-        if !machine.try_raise(stack, cpu) {
-            stack.raise();
+    /// Raises the gate of a stack whose lock the thread holds, if it has sequences.
+    fn raise_from_afar(&self, cpu: CpuId) -> bool {
+        let machine = self.machine_of(cpu);
+        machine.inspect(|machine| {
+            self.stacks[cpu.index()].raise();
             machine.restart_others_on(cpu);
-        }
+        });
+        machine.is_some()
     }
 
     /// Where the sequences of this stack run, if it has any.
@@ -501,6 +512,33 @@ impl<T: Token, S> Locked<'_, T, S> {
             // SAFETY: numbers in a ring come from `into_raw` with this home, and this one has left it.
             out.push(unsafe { T::from_raw(raw, home) });
         })
+    }
+}
+
+/// Waits a little for who pushes or pops to end.
+fn wait(turns: u32) {
+    const YIELDS_MAX: u32 = 100;
+    if turns < YIELDS_MAX {
+        thread::yield_now();
+    } else {
+        // It has been preempted, perhaps by a thread of lower priority.
+        thread::sleep(Duration::from_micros(50));
+    }
+}
+
+/// A stack without sequences, whose gate this has up.
+struct Alone<'a>(&'a Stack);
+
+impl Deref for Alone<'_> {
+    type Target = Stack;
+    fn deref(&self) -> &Stack {
+        self.0
+    }
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.0.lower();
     }
 }
 

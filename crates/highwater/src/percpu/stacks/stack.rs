@@ -22,7 +22,8 @@ pub(in crate::percpu) struct Stack {
     /// how many there are. Publishes: the numbers in the ring.
     header: AtomicU64,
     /// The CPU that pushes and pops by sequences; above it the gate, up while the lock is held.
-    /// Written by: the holder of the lock. Read by: sequences. Publishes: what was done under the lock.
+    /// Written by: the holder of the lock; where there are no sequences, pushes and pops. Read by: sequences, the
+    /// writers. Publishes: what was done while it was up.
     station: AtomicU64,
     ring: Ring,
     /// Place of the oldest number. Written by: the holder of the lock. Read by: the same, sequences.
@@ -113,13 +114,27 @@ impl Stack {
         self.station.store(raised, Ordering::Relaxed);
     }
 
-    /// Lowers the gate, if it is up.
+    /// Raises the gate if it is down: where there are no sequences, pushes, pops and holders of the lock
+    /// exclude each other so.
+    pub(super) fn try_raise(&self) -> bool {
+        // Relaxed: the half below the gate never changes.
+        let open = self.station.load(Ordering::Relaxed) % Self::GATE.cast_unsigned();
+        let raised = open + Self::GATE.cast_unsigned();
+        // Acquire. Pairs with `lower`. Failure learns nothing.
+        let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
+        let exchanged = self
+            .station
+            .compare_exchange(open, raised, success, failure);
+        exchanged.is_ok()
+    }
+
+    /// Lowers the gate that the caller has raised.
     pub(super) fn lower(&self) {
-        // Relaxed: only the holder of the lock writes it.
+        // Relaxed: only who has raised it writes it.
         let raised = self.station.load(Ordering::Relaxed);
         let cpu = raised % Self::GATE.cast_unsigned();
-        // Release. Pairs with the sequences' look at the station, which acquires: who finds the gate
-        // down finds what was done while it was up.
+        // Release. Pairs with `try_raise`, and the sequences' look at the station, which acquires: who
+        // finds the gate down finds what was done while it was up.
         self.station.store(cpu, Ordering::Release);
     }
 

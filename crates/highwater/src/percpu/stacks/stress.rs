@@ -4,7 +4,6 @@ use super::tests::{Coin, stacks_of};
 use super::*;
 use crate::percpu::harness::{allowed_cpus, run_on, run_unregistered, skipped, while_moved_around};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::thread;
 use crate::topology::Topology;
 
 /// Turns of the loops inside the sequences: most interruptions hit them then.
