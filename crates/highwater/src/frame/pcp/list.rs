@@ -12,12 +12,6 @@ use super::policy::{COSTLY, Freed, ListState, Refill, Rules, Use};
 use super::scratch::Scratch;
 use super::{Beside, Conditions};
 
-/// Set in a stack's `grow` by the free of a block of order 1 to 3. Each push halves `grow`, so that it
-/// tells whether a single frame was freed since.
-const MARK: u8 = 1 << 7;
-/// `grow` proper is below this.
-const GROW_END: u8 = 1 << 3;
-
 /// What a list knows, under its lock.
 #[derive(Debug)]
 pub(super) struct ListLock {
@@ -126,38 +120,17 @@ impl<'a> List<'a> {
         Use {
             count: self.count(),
             free_run: header.run().into(),
-            grow: self.grow(),
+            grow: header.grow(),
         }
-    }
-
-    /// Doublings of the next refill. A mark that pushes have shifted among them stands for five pushes at least,
-    /// which left nothing of the doublings.
-    fn grow(&self) -> u8 {
-        let grow = self.stack.header().grow();
-        match grow {
-            _ if !self.stack.state.prev_high_order => grow,
-            GROW_END.. => grow & (GROW_END - 1),
-            _ => 0,
-        }
-    }
-
-    fn set_grow(&mut self, grow: u8) {
-        let is_marked = self.stack.state.prev_high_order;
-        self.stack
-            .set_grow(if is_marked { grow | MARK } else { grow });
     }
 
     fn set_run(&mut self, run: u32) {
         self.stack.set_run(u16::try_from(run).unwrap_or(u16::MAX));
     }
 
-    /// Forgets a mark that a push has moved.
+    /// Learns whether a single frame was freed since the last block: such a free takes the stack's mark away.
     fn look_at_mark(&mut self) {
-        let grow = self.grow();
-        if self.stack.header().grow() & MARK == 0 {
-            self.stack.state.prev_high_order = false;
-            self.stack.set_grow(grow);
-        }
+        self.stack.state.prev_high_order = self.stack.header().is_marked();
     }
 
     /// The frame that was freed last.
@@ -185,7 +158,7 @@ impl<'a> List<'a> {
         let (used, shortage) = (self.used(), self.conditions.shortage());
         let rules = self.stack.rules;
         let refill = rules.refill(&mut self.stack.state, used, order, shortage);
-        self.set_grow(refill.grow);
+        self.stack.set_grow(refill.grow);
         refill
     }
 
@@ -231,12 +204,11 @@ impl<'a> List<'a> {
         self.look_at_mark();
         let (order, before) = (block.order(), self.used());
         self.stack.blocks.push(block);
-        self.set_grow(before.grow / 2);
+        self.stack.set_grow(before.grow / 2);
         self.freed(before.free_run, order)
     }
 
     fn freed(&mut self, run_before: u32, order: Order) -> Freed {
-        let grow = self.grow();
         let used = Use {
             free_run: run_before,
             ..self.used()
@@ -244,7 +216,10 @@ impl<'a> List<'a> {
         let (rules, shortage) = (self.stack.rules, self.conditions.shortage());
         let freed = rules.freed(&mut self.stack.state, used, order, shortage);
         self.set_run(freed.free_run);
-        self.set_grow(grow);
+        match self.stack.state.prev_high_order {
+            true => self.stack.mark(),
+            false => self.stack.unmark(),
+        }
         freed
     }
 
