@@ -97,24 +97,41 @@ fn a_full_word_that_was_seen_broken_is_found() {
 
 #[test]
 fn whole_words_are_taken_beside_single_frames() {
-    // Goal: a block of words is taken whole or not at all, and what was undone is found again.
-    // Method: two words; one thread wants both, another one frame of them.
+    // Goal: words are taken all or none, and what was undone is free and found again. Method: one
+    // thread wants two words, another borrows a frame of the second.
     model(|| {
-        let trees = Arc::new(Trees::new(128, 1));
-        let block: Box<dyn FnOnce(&Trees) + Send> = Box::new(|trees| {
-            if let Some(block) = take(trees, 7, 0) {
-                assert_eq!(block, Pfn(0));
-                free(trees, 7, block);
-            }
+        let bitmap = Arc::new(Bitmap::new(128));
+        let borrow: Box<dyn FnOnce(&Bitmap) + Send> = Box::new(|bitmap| {
+            let frame = bitmap.take(1, 0, 1);
+            assert_eq!(bitmap.put(1, frame), 0);
         });
-        let frame = |trees: &Trees| {
-            if let Some(frame) = take(trees, 0, 0) {
-                free(trees, 0, frame);
+        let take = |bitmap: &Bitmap| {
+            if bitmap.take_words(0, 2) {
+                assert_eq!((bitmap.word(0), bitmap.word(1)), (0, 0));
+                assert_eq!(bitmap.put_words(0, 2), 0);
             }
         };
-        beside(&trees, frame, vec![block]);
-        trees.check_invariants();
+        beside(&bitmap, take, vec![borrow]);
+        assert_eq!((bitmap.word(0), bitmap.word(1)), (u64::MAX, u64::MAX));
+        bitmap.check_invariants();
+    });
+}
+
+#[test]
+fn a_large_block_is_had_beside_a_single_frame() {
+    // Goal: the same through the back end, with promises.
+    model(|| {
+        let trees = Arc::new(Trees::new(128, 1));
+        let borrow = |of: u8| {
+            move |trees: &Trees| {
+                if let Some(block) = take(trees, of, 0) {
+                    free(trees, of, block);
+                }
+            }
+        };
+        beside(&trees, borrow(0), vec![Box::new(borrow(7))]);
         assert_eq!(trees.nr_free_blocks(Order::new(7).unwrap()), 1);
+        trees.check_invariants();
     });
 }
 
