@@ -1,9 +1,11 @@
 //! `highwater replay`: arguments, progress, and the report.
 
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use highwater::frame::{BackendKind, Tunables};
 use highwater::units::Bytes;
 use highwater_lab::replay::{
     Control, Failure, Outcome, Replay, ReplayConfig, ReplayError, THREADS_MAX, Table, TenantConfig,
@@ -64,6 +66,14 @@ pub(crate) struct ReplayArguments {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_threads)]
     threads: usize,
 
+    /// What keeps free frames: single-lock, sharded:N or trees [default: the library's]
+    #[arg(long, value_name = "KIND")]
+    backend: Option<BackendKind>,
+
+    /// Turn a knob of the per-CPU lists of frames, as in `pcp_batch_scale_max=0`; repeatable
+    #[arg(long = "set", value_name = "KNOB=VALUE")]
+    knobs: Vec<Knob>,
+
     /// A tenant with a name, a trace and perhaps a limit; repeatable
     #[arg(long = "tenant", value_name = "NAME=TRACE[,max=SIZE][,format=FORMAT]")]
     tenants: Vec<TenantArgument>,
@@ -80,6 +90,38 @@ pub(crate) struct ReplayArguments {
     /// Print the report as one JSON object
     #[arg(long)]
     json: bool,
+}
+
+/// A knob and its value, both checked.
+#[derive(Clone, Debug)]
+struct Knob {
+    name: String,
+    value: i64,
+}
+
+impl Knob {
+    fn turn(&self, tunables: Tunables) -> Tunables {
+        // Checked when it was read, and no knob's range depends on another.
+        tunables.with(&self.name, self.value).unwrap_or(tunables)
+    }
+}
+
+impl FromStr for Knob {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, value) = text.split_once('=').ok_or("expected KNOB=VALUE")?;
+        let value = value
+            .parse()
+            .map_err(|_| format!("`{value}` is not a whole number"))?;
+        Tunables::default()
+            .with(name, value)
+            .map_err(|e| e.to_string())?;
+        Ok(Self {
+            name: name.to_owned(),
+            value,
+        })
+    }
 }
 
 fn parse_bytes(text: &str) -> Result<Bytes, String> {
@@ -155,6 +197,11 @@ impl ReplayArguments {
             tenants,
             capacity: self.capacity,
             threads: self.threads,
+            backend: self.backend,
+            tunables: self
+                .knobs
+                .iter()
+                .fold(Tunables::default(), |tunables, knob| knob.turn(tunables)),
             seed: self.seed,
             dir: self.dir.clone().unwrap_or_else(std::env::temp_dir),
         }
@@ -254,6 +301,18 @@ impl Watched for Control {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn knobs_are_refused_with_their_range() {
+        let refused = |text: &str| text.parse::<Knob>().expect_err("not a knob");
+        assert!(refused("pcp_batch_scale_max=7").contains("give 0 to 6"));
+        assert!(refused("percpu_pagelist_high_fraction=3").contains("give -1, 0, or 8"));
+        assert!(refused("swappiness=60").contains("pcp_batch_scale_max"));
+        assert_eq!(refused("pcp_batch_scale_max"), "expected KNOB=VALUE");
+        let knob: Knob = "pcp_batch_scale_max=0".parse().expect("in range");
+        let turned = knob.turn(Tunables::default());
+        assert_eq!(turned.get("pcp_batch_scale_max"), Some(0));
+    }
 
     #[test]
     fn tenants_are_named_after_their_files() {

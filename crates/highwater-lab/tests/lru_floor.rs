@@ -17,6 +17,7 @@ mod shared_traces;
 use std::collections::HashSet;
 use std::path::Path;
 
+use highwater::frame::Tunables;
 use highwater::units::Pages;
 use highwater_lab::models::Lru;
 use highwater_lab::replay::{Control, Replay, ReplayConfig, Report, TenantConfig, TraceInput};
@@ -106,6 +107,8 @@ impl Recorded {
             tenants: vec![tenant],
             capacity: capacity.bytes(),
             threads: 1,
+            backend: None,
+            tunables: Tunables::default(),
             seed: 1,
             dir: std::env::temp_dir(),
         };

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex};
 
 use fastrand::Rng;
 use highwater::cache::Backing;
+use highwater::frame::Tunables;
 use highwater::units::{Bytes, PAGE_SIZE};
 use highwater_lab::models::Lru;
 use highwater_lab::replay::{
@@ -36,6 +37,8 @@ fn config(dir: &Path) -> ReplayConfig {
         tenants: Vec::new(),
         capacity: CAPACITY,
         threads: 1,
+        backend: None,
+        tunables: Tunables::default(),
         seed: seed(),
         dir: dir.to_path_buf(),
     }

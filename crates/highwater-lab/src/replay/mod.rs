@@ -38,6 +38,7 @@ mod versions;
 
 use std::path::PathBuf;
 
+use highwater::frame::{BackendKind, Tunables};
 use highwater::units::Bytes;
 
 use crate::trace::ReaderOptions;
@@ -65,6 +66,10 @@ pub struct ReplayConfig {
     /// Threads that access pages, 1 to [`THREADS_MAX`]. With one, a run is a function of the traces
     /// and the seed.
     pub threads: usize,
+    /// What keeps free frames; none for the manager's choice.
+    pub backend: Option<BackendKind>,
+    /// Knobs of the pool of frames.
+    pub tunables: Tunables,
     /// Decides page contents and the order of tenants.
     pub seed: u64,
     /// Where the run's directory is made.

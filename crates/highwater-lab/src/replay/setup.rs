@@ -300,7 +300,13 @@ fn check(config: &ReplayConfig) -> Result<(), ReplayError> {
 /// and has one CPU to itself, wherever the system runs it: else the frames and charges that it
 /// leaves behind with each move between CPUs would make every run a little different.
 fn build_manager(config: &ReplayConfig) -> Result<Manager, ReplayError> {
-    let builder = Manager::builder().capacity(config.capacity);
+    let builder = Manager::builder()
+        .capacity(config.capacity)
+        .tunables(config.tunables);
+    let builder = match config.backend {
+        Some(backend) => builder.backend(backend),
+        None => builder,
+    };
     let builder = match config.threads {
         1 => builder.topology(Topology::flat(1)),
         _ => builder.background(Background::Thread),

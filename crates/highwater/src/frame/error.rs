@@ -27,9 +27,7 @@ pub enum AllocError {
         free: Pages,
     },
     /// Enough frames are free, and all that may be looked at without waiting is held by others.
-    #[error(
-        "{free} are free, but others hold them at the moment and the request may not wait"
-    )]
+    #[error("{free} are free, but others hold them at the moment and the request may not wait")]
     Contended {
         /// Frames in the zones.
         free: Pages,

@@ -3,7 +3,7 @@
 
 use ::loom::{model, thread};
 
-use super::{AllocError, AllocFlags, FramePool};
+use super::{AllocError, AllocFlags, FramePool, Tunables};
 use crate::memmap::{Frame, FrameMemory};
 use crate::sync::Arc;
 use crate::units::{CpuId, Pages};
@@ -15,10 +15,8 @@ const OTHER_CPU: CpuId = CpuId(1);
 fn pool(frames: u64, nr_cpus: usize) -> Arc<FramePool> {
     let memory = Arc::new(FrameMemory::new(Pages(frames)).unwrap());
     let pool = FramePool::new(memory, nr_cpus).unwrap();
-    assert!(
-        pool.lists[0].try_lock().is_some(),
-        "lists that hold something"
-    );
+    let lists = pool.zoneinfo().lists;
+    assert!(lists[0].high_min > 0, "lists that hold something");
     Arc::new(pool)
 }
 
@@ -54,7 +52,7 @@ fn assert_conserved(pool: &FramePool) {
     let counts = pool.counts();
     assert_eq!(counts.allocated, Pages::ZERO);
     assert_eq!(pool.drain_all(), counts.cached);
-    assert_eq!(pool.nr_free(), pool.managed());
+    assert_eq!(pool.nr_free() + pool.counts().deferred, pool.managed());
     pool.check_invariants();
 }
 
@@ -124,6 +122,66 @@ fn a_list_that_fills_up_gives_back_beside_a_drain() {
         let free_other = move |pool: &FramePool| pool.free_on(CPU, other);
         beside(&pool, free_mine, free_other);
         drainer.join().unwrap();
+        assert_conserved(&pool);
+    });
+}
+
+#[test]
+fn decay_and_knobs_beside_a_free_conserve_frames() {
+    // The list has one frame; another comes while the list is made small.
+    model(|| {
+        let pool = pool(2, 1);
+        let kept = try_alloc(&pool, CPU).unwrap();
+        assert!(borrow_a_frame(&pool, CPU));
+        let small = Tunables::default()
+            .percpu_pagelist_high_fraction(-1)
+            .unwrap();
+        let turner = Arc::clone(&pool);
+        let turner = thread::spawn(move || {
+            turner.set_tunables(small);
+            turner.decay_tick();
+        });
+        pool.free_on(CPU, kept);
+        turner.join().unwrap();
+        assert_conserved(&pool);
+    });
+}
+
+#[test]
+fn a_list_that_is_told_of_reclaim_looks_at_its_next_free() {
+    // Either the free comes first, or it is refused and looks: after both, a further free sees the flag.
+    model(|| {
+        let pool = pool(4, 1);
+        let (first, second) = (
+            try_alloc(&pool, CPU).unwrap(),
+            try_alloc(&pool, CPU).unwrap(),
+        );
+        let teller = Arc::clone(&pool);
+        let teller = thread::spawn(move || std::mem::forget(teller.reclaiming()));
+        pool.free_on(CPU, first);
+        teller.join().unwrap();
+        pool.free_on(CPU, second);
+        let list = pool.zoneinfo().lists[0];
+        assert!(
+            pool.zoneinfo().reclaim_active && list.high == list.high_min,
+            "{list:?}"
+        );
+        assert_conserved(&pool);
+    });
+}
+
+#[test]
+fn a_free_that_may_not_wait_beside_a_drain_conserves_frames() {
+    model(|| {
+        let pool = pool(2, 1);
+        let kept = try_alloc(&pool, CPU).unwrap();
+        assert!(borrow_a_frame(&pool, CPU));
+        let drainer = Arc::clone(&pool);
+        let drainer = thread::spawn(move || drainer.drain_all());
+        pool.free_non_blocking(kept);
+        drainer.join().unwrap();
+        // Takes in what was deferred.
+        assert!(borrow_a_frame(&pool, CPU));
         assert_conserved(&pool);
     });
 }

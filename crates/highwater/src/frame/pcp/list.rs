@@ -295,7 +295,9 @@ impl Drop for List<'_> {
         if self.conditions.shortage() != shortage {
             self.stack.set_limits(0, run_max);
         }
-        let grown_by = self.stack.state.high.saturating_sub(rules.high_min);
+        let high = self.stack.state.high;
+        let beyond = self.count().saturating_sub(high);
+        let grown_by = high.saturating_sub(rules.high_min).max(beyond);
         self.beside.note(grown_by, frames);
     }
 }

@@ -118,18 +118,21 @@ impl Twins<'_> {
         }
     }
 
-    fn free(&mut self, random: &mut fastrand::Rng, frees_block: bool) {
-        let order = if frees_block && !self.blocks.is_empty() {
-            let block = self.blocks.swap_remove(random.usize(..self.blocks.len()));
-            let order = block.order();
-            self.pool.free_block_on(CPU, block);
-            order
-        } else if let Some(frame) = self.frames.pop() {
+    fn free_frame(&mut self) {
+        if let Some(frame) = self.frames.pop() {
             self.pool.free_on(CPU, frame);
-            Order::ZERO
-        } else {
-            return;
-        };
+            self.freed(Order::ZERO);
+        }
+    }
+
+    fn free_block(&mut self, random: &mut fastrand::Rng) {
+        let block = self.blocks.swap_remove(random.usize(..self.blocks.len()));
+        let order = block.order();
+        self.pool.free_block_on(CPU, block);
+        self.freed(order);
+    }
+
+    fn freed(&mut self, order: Order) {
         self.parts.0[Parts::at(order)] += 1 << order.get();
         let moved = self.machine.free(order);
         let taken = self.parts.drain(moved.drained, order);
@@ -205,8 +208,10 @@ fn a_list_does_what_the_rules_say_to_the_frame() {
             let most = 1 << random.u8(..9);
             for _ in 0..random.u32(..most) {
                 let is_block = random.u8(..8) < blocks;
-                if frees {
-                    twins.free(&mut random, is_block);
+                if frees && is_block && !twins.blocks.is_empty() {
+                    twins.free_block(&mut random);
+                } else if frees {
+                    twins.free_frame();
                 } else if twins.frames.len() + 8 * twins.blocks.len() < 60_000 {
                     let small = Order::new(random.u8(1..=3)).expect("in range");
                     let order = if random.u8(..50) == 0 {
