@@ -52,18 +52,21 @@ pub(crate) fn round<S>(
     let timed = |thread| {
         let mut state = prepare(thread);
         prepared.wait();
-        // In this order: settling takes a while, in which the thread does not run.
-        let (settled, met_since) = (booked_settled(), Instant::now());
+        // In this order: settling takes a while, in which the thread does not run; and a thread that is
+        // interrupted between two readings is not to seem to have run less.
+        let settled = booked_settled();
+        let meeting_since = Instant::now();
         meet(&running, threads);
-        // Meeting is not timed: what the thread ran meanwhile is what it did not wait for a CPU.
+        let meeting = meeting_since.elapsed();
         let met = booked();
         let since = Instant::now();
         run(&mut state, times);
         let wall = since.elapsed();
         let cpu = booked_settled().zip(settled).zip(met);
         let cpu = cpu.map_or(wall, |((until, settled), met)| {
-            let meeting = (since - met_since).saturating_sub(met.queued - settled.queued);
-            (until.ran - settled.ran).saturating_sub(meeting)
+            // Meeting is not counted: who met ran when not waiting for a CPU.
+            let met_for = meeting.saturating_sub(met.queued - settled.queued);
+            (until.ran - settled.ran).saturating_sub(met_for).min(wall)
         });
         // Nobody tidies up while another is timed.
         done.wait();
