@@ -58,10 +58,6 @@ mod refs;
 mod rseq;
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri)))]
 mod rseq_x86_64;
-#[cfg_attr(
-    any(not(test), loom),
-    expect(dead_code, reason = "the frame layer is about to use it")
-)]
 mod stacks;
 mod touched;
 mod windowed;
@@ -82,8 +78,7 @@ pub use home::Home;
 pub(crate) use owned::{Claim, OwnedSlots, Owner, Place, WORDS};
 pub(crate) use published::Published;
 pub(crate) use refs::{PercpuOwner, PercpuRef, PercpuView};
-#[expect(unused_imports, reason = "the frame layer is about to use it")]
-pub(crate) use stacks::{Header, Locked, Stacks};
+pub(crate) use stacks::{Locked, Stacks};
 pub(crate) use touched::Touched;
 pub(crate) use windowed::{Sequences, Windowed};
 

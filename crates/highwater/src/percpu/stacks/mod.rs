@@ -293,11 +293,6 @@ impl<T: Token, S> Stacks<T, S> {
         }
     }
 
-    /// Tokens that fit a stack.
-    pub(crate) fn capacity(&self) -> u32 {
-        self.stacks[0].capacity()
-    }
-
     /// As [`pop`](Self::pop), by a sequence or not at all: with `DELAY` turns of a loop at each point where
     /// being interrupted must restart it.
     #[inline]
@@ -455,12 +450,6 @@ impl<T: Token, S> Locked<'_, T, S> {
     pub(crate) fn set_limits(&mut self, limit: u32, run_max: u16) {
         self.stack.set_run_max(run_max);
         self.stack.set_limit(limit);
-    }
-
-    /// What pushes are refused at: what was set, [`refuse_pushes`](Stacks::refuse_pushes) since, or the
-    /// capacity.
-    pub(crate) fn limit(&self) -> u32 {
-        self.stack.limit()
     }
 
     /// Pushes as [`Stacks::push`] does, beyond the limit if need be.

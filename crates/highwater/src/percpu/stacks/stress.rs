@@ -251,7 +251,7 @@ fn sequences_step_the_header_as_it_says() {
             }
             let (limit, run_max) = (random.u32(..300), random.u16(..));
             locked.set_limits(limit, run_max);
-            let (before, limit) = (locked.header(), locked.limit());
+            let (before, limit) = (locked.header(), locked.stack.limit());
             drop(locked);
             if before.len() < limit {
                 let coin = 1000 + round;
