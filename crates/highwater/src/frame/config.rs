@@ -91,7 +91,7 @@ impl PoolConfig {
         Self {
             nr_cpus,
             regime: Regime::Atomic,
-            backend: BackendKind::SingleLock,
+            backend: BackendKind::Trees,
             policy: PcpPolicy::default(),
             drain: DrainMode::default(),
             tunables: Tunables::default(),

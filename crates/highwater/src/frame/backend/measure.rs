@@ -147,8 +147,7 @@ fn kinds_beside_each_other() {
             }
             for (kind, Batches { out, back }) in KINDS.iter().zip(&mut times) {
                 println!(
-                    "{name:14} {threads} threads {:12} out {:6.1} {:6.1}   back {:6.1} {:6.1}",
-                    kind.to_string(),
+                    "{name:14} {threads} threads {kind:12} out {:6.1} {:6.1}   back {:6.1} {:6.1}",
                     quantile(out, 0.5),
                     quantile(out, 0.99),
                     quantile(back, 0.5),

@@ -129,7 +129,7 @@ pub enum BackendKind {
         /// as those.
         shards: u32,
     },
-    /// A bit for each frame, found through trees of 4,096, without locks. CPUs prefer trees of their
+    /// The default: a bit for each frame, found through trees of 4,096, without locks. CPUs prefer trees of their
     /// own, and areas that are broken already.
     Trees,
 }
@@ -173,9 +173,9 @@ impl BackendKind {
 impl fmt::Display for BackendKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::SingleLock => f.write_str("single-lock"),
-            Self::Sharded { shards } => write!(f, "sharded:{shards}"),
-            Self::Trees => f.write_str("trees"),
+            Self::SingleLock => f.pad("single-lock"),
+            Self::Sharded { shards } => f.pad(&format!("sharded:{shards}")),
+            Self::Trees => f.pad("trees"),
         }
     }
 }
