@@ -38,6 +38,8 @@ mod transfer;
 mod policy_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
+#[cfg(all(test, not(loom)))]
+mod twin_tests;
 
 use crossbeam_utils::CachePadded;
 
