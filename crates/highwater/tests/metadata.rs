@@ -1,0 +1,101 @@
+//! Promise: what memory and pool keep about a frame takes at most 64 bytes; of that, at most two bits in the trees
+//! of free frames.
+#![expect(unsafe_code, reason = "counts what the allocator is asked for")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use highwater::frame::{BackendKind, FramePool, PoolConfig};
+use highwater::memmap::FrameMemory;
+use highwater::units::Pages;
+
+/// Hands out memory of the system's, and counts it.
+struct Counting;
+
+static IN_USE: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: hands everything on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    /// # Safety
+    ///
+    /// As the trait says.
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        IN_USE.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promises are handed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    /// # Safety
+    ///
+    /// As the trait says.
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        IN_USE.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    /// # Safety
+    ///
+    /// As the trait says.
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        IN_USE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Between these sizes the rings of per-CPU lists, which have a power of two of places, do not grow.
+const FEW: Pages = Pages(72_000);
+const MANY: Pages = Pages(124_000);
+
+fn allocated<T>(made: impl FnOnce() -> T) -> usize {
+    let before = IN_USE.load(Ordering::Relaxed);
+    let _made = made();
+    IN_USE.load(Ordering::Relaxed) - before
+}
+
+/// Bits that one frame more takes.
+fn bits_a_frame<T>(make: impl Fn(Pages) -> T) -> f64 {
+    let more = allocated(|| make(MANY)) - allocated(|| make(FEW));
+    let [more, frames] =
+        [more as u64, MANY.0 - FEW.0].map(|count| u32::try_from(count).expect("small"));
+    8.0 * f64::from(more) / f64::from(frames)
+}
+
+fn memory(pages: Pages) -> Arc<FrameMemory> {
+    Arc::new(FrameMemory::new(pages).expect("there is address space"))
+}
+
+// Goal: the books of a frame are small, whatever keeps the free ones. Method: an allocator that counts, and memories
+// and pools of two sizes, between which only what is kept for each frame grows; then all that one pool
+// has, rings of its lists too. One test, so that nothing else is counted.
+#[test]
+fn what_is_kept_about_a_frame_takes_few_bytes() {
+    drop(FramePool::new(memory(FEW), 1).expect("for what is made only once"));
+    let words = bits_a_frame(memory);
+    let backends = [
+        BackendKind::SingleLock,
+        BackendKind::Sharded { shards: 4 },
+        BackendKind::Trees,
+    ];
+    for backend in backends {
+        let config = PoolConfig {
+            backend,
+            ..PoolConfig::new(1)
+        };
+        let pool = |pages| FramePool::with_config(memory(pages), config).expect("one CPU");
+        let free = bits_a_frame(pool) - words;
+        let all = allocated(|| pool(MANY)) as u64;
+        println!(
+            "{backend}: of {words:.2} bits a frame in memories, {free:.2} in zones; {all} bytes in all"
+        );
+        assert!(all <= 64 * MANY.0, "{all} bytes for {MANY}");
+        if backend == BackendKind::Trees {
+            assert!(free <= 2.0, "{free:.2} bits a frame in trees");
+        }
+    }
+}
