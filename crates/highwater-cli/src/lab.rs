@@ -34,6 +34,8 @@ Examples:
       with real threads that read real pages besides
   highwater lab flush-reads --kernel
       reads of group statistics, and of this kernel's memory.stat beside them
+  highwater lab pcp-exit --matrix
+      every policy with every scale, drain and back end, with 1, 2 and 18 tenants
   highwater lab all --quick
       a smaller run of each
 
@@ -81,6 +83,10 @@ pub(crate) struct LabArguments {
     /// some, and makes them in a directory of its own, which it removes
     #[arg(long)]
     kernel: bool,
+
+    /// Run every combination of what varies, for the experiments that leave some out; takes minutes
+    #[arg(long)]
+    matrix: bool,
 
     /// Print each outcome as one JSON object on a line of its own
     #[arg(long)]
@@ -147,6 +153,7 @@ impl LabArguments {
             threads: self.threads,
             traces: self.traces.clone(),
             is_kernel: self.kernel,
+            is_matrix: self.matrix,
         })
     }
 

@@ -4,7 +4,9 @@
 
 use std::io;
 
+use highwater::frame::{PoolError, TunableError};
 use highwater::manager::{BuildError, ReadError};
+use highwater::memmap::MapError;
 use highwater::topology::{CPUS_MAX, ParseTopologyError};
 use thiserror::Error;
 
@@ -58,6 +60,12 @@ pub enum ExperimentError {
         /// The experiment.
         experiment: &'static str,
     },
+    /// The experiment runs everything that it has in any case.
+    #[error("`{experiment}` leaves no combination out: leave `--matrix` out")]
+    NoMatrix {
+        /// The experiment.
+        experiment: &'static str,
+    },
     /// A recorded trace cannot be read.
     #[error(transparent)]
     Trace(#[from] RssTraceError),
@@ -93,6 +101,15 @@ pub enum ExperimentError {
     /// The library could not set up its memory.
     #[error("no manager for the experiment: {0}")]
     Manager(#[from] BuildError),
+    /// The system refused the memory of a pool.
+    #[error("no memory for the experiment: {0}")]
+    Memory(#[from] MapError),
+    /// A pool could not be set up.
+    #[error("no pool for the experiment: {0}")]
+    Pool(#[from] PoolError),
+    /// A knob does not take what it was to be turned to.
+    #[error("{0}")]
+    Knob(#[from] TunableError),
     /// A page could not be read through the library.
     #[error("a page of the experiment could not be read: {0}")]
     Page(#[from] ReadError),

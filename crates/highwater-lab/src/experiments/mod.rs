@@ -7,20 +7,25 @@
 //! To add one: a file here with an `EXPERIMENT` of type [`Experiment`], and a line in
 //! [`EXPERIMENTS`].
 
+mod buckets;
 mod clock;
 mod contenders;
 mod control;
 mod error;
+mod fit;
 mod flushers;
 pub mod flush_mixed;
 pub mod flush_reads;
 mod lineup;
 mod memcg;
+pub mod pcp_exit;
+pub mod pcp_tune;
 mod periodic;
 pub mod rss_cost;
 pub mod rss_hits;
 pub mod rss_hop;
 pub mod rss_theft;
+mod service;
 mod truth;
 pub mod victim;
 
@@ -43,6 +48,8 @@ pub static EXPERIMENTS: &[&Experiment] = &[
     &victim::EXPERIMENT,
     &flush_mixed::EXPERIMENT,
     &flush_reads::EXPERIMENT,
+    &pcp_exit::EXPERIMENT,
+    &pcp_tune::EXPERIMENT,
 ];
 
 /// Most threads that may be asked for.
@@ -84,6 +91,8 @@ pub struct Request {
     pub traces: Vec<PathBuf>,
     /// On groups of this machine's own kernel besides, for the experiments that can.
     pub is_kernel: bool,
+    /// Every combination of what varies, for the experiments that leave some out.
+    pub is_matrix: bool,
 }
 
 impl Default for Request {
@@ -96,6 +105,7 @@ impl Default for Request {
             threads: None,
             traces: Vec::new(),
             is_kernel: false,
+            is_matrix: false,
         }
     }
 }
@@ -117,6 +127,8 @@ pub struct Setup {
     pub traces: Vec<PathBuf>,
     /// On groups of this machine's own kernel besides.
     pub is_kernel: bool,
+    /// Every combination of what varies.
+    pub is_matrix: bool,
 }
 
 impl Setup {
@@ -159,6 +171,8 @@ pub struct Experiment {
     pub has_traces: bool,
     /// Whether it can run on groups of this machine's own kernel besides.
     pub has_kernel: bool,
+    /// Whether it leaves combinations out unless it is asked for all.
+    pub has_matrix: bool,
     /// Runs it.
     pub run: fn(&Setup, &Control) -> Result<Outcome, ExperimentError>,
 }
@@ -204,6 +218,11 @@ impl Experiment {
                 experiment: self.name,
             });
         }
+        if request.is_matrix && !self.has_matrix {
+            return Err(ExperimentError::NoMatrix {
+                experiment: self.name,
+            });
+        }
         let setup = Setup {
             topology,
             seed: request.seed,
@@ -212,6 +231,7 @@ impl Experiment {
             threads: request.threads,
             traces: request.traces.clone(),
             is_kernel: request.is_kernel,
+            is_matrix: request.is_matrix,
         };
         (self.run)(&setup, control)
     }
@@ -266,6 +286,7 @@ mod tests {
         has_real: false,
         has_traces: false,
         has_kernel: false,
+        has_matrix: false,
         run: sum_of_cpus,
     };
 
@@ -317,6 +338,14 @@ mod tests {
         assert!(
             kernel.contains("`demo`") && kernel.contains("--kernel"),
             "{kernel}"
+        );
+        let matrix = refused(Request {
+            is_matrix: true,
+            ..Request::default()
+        });
+        assert!(
+            matrix.contains("`demo`") && matrix.contains("--matrix"),
+            "{matrix}"
         );
         for threads in [0, THREADS_MAX + 1] {
             let number = refused(Request {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::text::{Side, write_rows};
-use super::{Check, Outcome, Row, Source, Unit};
+use super::{Check, Figures, Outcome, Row, Source, Unit};
 
 /// Figures of the configuration that begin so are remarks, shown last and in lines of their own.
 const NOTE: &str = "note_";
@@ -23,7 +23,7 @@ impl fmt::Display for Table<'_> {
         for part in self.parts() {
             let rows: Vec<&Row> = self.rows().filter(|row| row.part == part).collect();
             writeln!(f, "\n{part}")?;
-            write_rows(f, &cells(&rows), &[Side::Left, Side::Left])?;
+            write_rows(f, &cells(&joined(&rows)), &[Side::Left, Side::Left])?;
         }
         writeln!(f)?;
         self.checks(f)?;
@@ -94,9 +94,46 @@ fn check_cells(check: &Check) -> Vec<String> {
     vec![name.clone(), want.clone(), got.clone(), verdict.to_owned()]
 }
 
-/// A header and a line of cells for each row, with a column for each figure that any of them has: those
-/// of measured rows first.
-fn cells(rows: &[&Row]) -> Vec<Vec<String>> {
+/// A line of a table: a row, or several of one variant.
+struct Line {
+    variant: String,
+    sources: Vec<&'static str>,
+    figures: Figures,
+}
+
+/// A line for each row. A row joins a line above it that has the same variant and none of its figures: what was
+/// published and what was measured stand side by side then.
+fn joined(rows: &[&Row]) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    for row in rows {
+        let source = match row.source {
+            Source::Run => "this run",
+            other => other.name(),
+        };
+        let is_free = |line: &&mut Line| {
+            let mut figures = row.figures.iter();
+            line.variant == row.variant && figures.all(|(name, _)| line.figures.get(name).is_none())
+        };
+        match lines.iter_mut().find(is_free) {
+            None => lines.push(Line {
+                variant: row.variant.clone(),
+                sources: vec![source],
+                figures: row.figures.clone(),
+            }),
+            Some(line) => {
+                line.sources.push(source);
+                for (name, value) in row.figures.iter() {
+                    line.figures = std::mem::take(&mut line.figures).with(name, value.clone());
+                }
+            }
+        }
+    }
+    lines
+}
+
+/// A header and a row of cells for each line, with a column for each figure that any of them has: those
+/// of the last rows first.
+fn cells(rows: &[Line]) -> Vec<Vec<String>> {
     let mut columns: Vec<&'static str> = Vec::new();
     for row in rows.iter().rev() {
         for (name, _) in row.figures.iter() {
@@ -107,12 +144,8 @@ fn cells(rows: &[&Row]) -> Vec<Vec<String>> {
     }
     let mut header = vec!["variant".to_owned(), "source".to_owned()];
     header.extend(columns.iter().map(|name| heading(name)));
-    let line = |row: &&Row| {
-        let source = match row.source {
-            Source::Run => "this run",
-            other => other.name(),
-        };
-        let mut line = vec![row.variant.clone(), source.to_owned()];
+    let line = |row: &Line| {
+        let mut line = vec![row.variant.clone(), row.sources.join(", ")];
         line.extend(columns.iter().map(|name| {
             let value = row.figures.get(name);
             value.map_or_else(|| "-".to_owned(), |value| value.shown(Unit::of(name).0))
@@ -157,7 +190,6 @@ fn write_broken(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Figures;
 
     /// Goal: people see published and measured figures under each other, kernels marked, and the
     /// checks last. Method: compare with the text.
@@ -196,6 +228,37 @@ mod tests {
              1 of 1 checks FAILED\n\
              \n\
              Directions only.\n"
+        );
+    }
+
+    /// Goal: one variant's published and measured figures stand in one line, but never one in the place of the
+    /// other. Method: rows with figures of their own, and rows with the same.
+    #[test]
+    fn rows_of_one_variant_are_joined_when_they_have_different_figures() {
+        let outcome = Outcome {
+            experiment: "demo",
+            thread: "a-thread",
+            config: Figures::default(),
+            rows: vec![
+                Row::new("times", Source::Run, "1 -> 2 ns").with("ours", 3_u64),
+                Row::new("times", Source::Run, "4 -> 8 ns").with("theirs", 4_u64),
+            ],
+            published: vec![
+                Row::new("times", Source::Thread, "1 -> 2 ns").with("theirs", 1_u64),
+                Row::new("times", Source::Thread, "4 -> 8 ns").with("theirs", 2_u64),
+            ],
+            checks: Vec::new(),
+        };
+        let table = Table(&outcome).to_string();
+        let lines: Vec<_> = table.lines().skip(3).take(4).collect();
+        assert_eq!(
+            lines,
+            [
+                "variant    source            theirs  ours",
+                "1 -> 2 ns  thread, this run       1     3",
+                "4 -> 8 ns  thread                 2     -",
+                "4 -> 8 ns  this run               4     -",
+            ]
         );
     }
 }

@@ -34,6 +34,7 @@ pub static EXPERIMENT: Experiment = Experiment {
     has_real: false,
     has_traces: false,
     has_kernel: false,
+    has_matrix: false,
     run,
 };
 

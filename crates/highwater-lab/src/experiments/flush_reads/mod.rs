@@ -7,7 +7,6 @@
 mod groups;
 mod kernel;
 mod published;
-mod service;
 mod storm;
 
 use std::sync::PoisonError;
@@ -15,9 +14,9 @@ use std::time::Duration;
 
 use self::groups::{GROUP_CPUS, Groups, UPDATES_PERCENT};
 use self::kernel::KernelRun;
-use self::service::Times;
 use self::storm::{Served, reads_per_s};
 use super::flushers::{Flusher, MUTEX, OURS, PATCH, SKIP};
+use super::service::Times;
 use super::{Control, Experiment, ExperimentError, Setup};
 use crate::baselines::flush::{FlushRule, LibraryStatistics, Shape};
 use crate::report::{Check, Figures, Outcome, Row, Source, Unit};
@@ -32,6 +31,7 @@ pub static EXPERIMENT: Experiment = Experiment {
     has_real: false,
     has_traces: false,
     has_kernel: true,
+    has_matrix: false,
     run,
 };
 
@@ -40,6 +40,13 @@ const ARRIVALS: &str =
     "from the scheduled arrival to the end of the read, with all that the machine did besides";
 const STALE: &str = "how stale reads were, beyond what was in flight";
 const KERNEL: &str = "CPU time of a read of memory.stat";
+
+/// The thread's buckets.
+const BUCKETS: [Duration; 3] = [
+    Duration::from_micros(50),
+    Duration::from_millis(1),
+    Duration::from_millis(100),
+];
 
 const NOTE: &str = "Service time leaves out what a reader spent ready to run while others ran: on few CPUs a preempted reader waits \
     whole time slices, whatever it reads. Waits for locks are in it. The second table has everything. Readers come in open \
@@ -79,10 +86,12 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
         time_checks(&lanes, OURS, &mut checks);
     }
     let rows = [
-        rows(&lanes, |lane| lane.served.service.on(row(READS, lane))),
+        rows(&lanes, |lane| {
+            times_on(row(READS, lane), &lane.served.service)
+        }),
         kernel_row(&kernel, READS, |served| &served.service),
         rows(&lanes, |lane| {
-            lane.served.since_arrival.on(row(ARRIVALS, lane))
+            times_on(row(ARRIVALS, lane), &lane.served.since_arrival)
         }),
         kernel_row(&kernel, ARRIVALS, |served| &served.since_arrival),
         rows(&lanes, stale_row),
@@ -170,8 +179,25 @@ fn kernel_row(
         KernelRun::Read {
             description,
             served,
-        } => vec![times(served).on(Row::new(part, Source::Run, description))],
+        } => vec![times_on(
+            Row::new(part, Source::Run, description),
+            times(served),
+        )],
     }
+}
+
+/// `row` with the thread's buckets and quantiles.
+fn times_on(row: Row, times: &Times) -> Row {
+    let [short, middle, long] = BUCKETS.map(|bucket| times.above_percent(bucket));
+    row.with("reads", times.calls())
+        .with("within_50_us_percent", 100.0 - short)
+        .with("within_1_ms_percent", short - middle)
+        .with("within_100_ms_percent", middle - long)
+        .with("longer_percent", long)
+        .with("p50_us", times.quantile_us(0.5))
+        .with("p99_us", times.quantile_us(0.99))
+        .with("p999_us", times.quantile_us(0.999))
+        .with("most_us", times.max_us())
 }
 
 /// Whether the kernel's groups were read, if that was asked for, or why not.

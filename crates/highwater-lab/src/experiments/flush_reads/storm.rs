@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 
-use super::service::{ServiceClock, Times};
+use crate::experiments::service::{ServiceClock, Times};
 use crate::experiments::{Control, ExperimentError};
 use crate::report::text::to_f64;
 
@@ -178,7 +178,7 @@ mod tests {
         let (slow, control) = (Slow::default(), Control::default());
         let served = storm(&slow, 10, Duration::from_millis(300), 1, &control).unwrap();
         let reads = slow.reads.load(Ordering::Relaxed);
-        assert_eq!(served.service.reads(), reads);
+        assert_eq!(served.service.calls(), reads);
         assert_eq!(slow.settled.load(Ordering::Relaxed), reads);
         let expected = reads_per_s() * 0.3;
         assert!((to_f64(reads) / expected - 1.0).abs() < 0.2, "{reads}");

@@ -30,6 +30,7 @@ pub static EXPERIMENT: Experiment = Experiment {
     has_real: false,
     has_traces: true,
     has_kernel: false,
+    has_matrix: false,
     run,
 };
 

@@ -33,6 +33,7 @@ pub static EXPERIMENT: Experiment = Experiment {
     has_real: true,
     has_traces: false,
     has_kernel: false,
+    has_matrix: false,
     run,
 };
 

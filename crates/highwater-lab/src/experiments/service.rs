@@ -1,13 +1,11 @@
-//! How long a read takes a reader, whatever else the machine does.
+//! How long a call takes its caller, whatever else the machine does.
 //!
-//! On few CPUs a reader that is preempted waits a whole time slice, 8 ms and more, whatever it reads; and
-//! a virtual CPU may itself be off for as long. Neither is the read's. Waiting for a lock is.
+//! On few CPUs a caller that is preempted waits a whole time slice, 8 ms and more, whatever it calls; and
+//! a virtual CPU may itself be off for as long. Neither is the call's. Waiting for a lock is.
 //!
-//! So the *service time* is the real time, less what the reader spent ready to run while others ran, which
-//! the kernel counts for each thread (`/proc/thread-self/schedstat`). A reader that was never taken off its CPU has
+//! So the *service time* is the real time, less what the caller spent ready to run while others ran, which
+//! the kernel counts for each thread (`/proc/thread-self/schedstat`). A caller that was never taken off its CPU has
 //! waited for nobody: then it is the CPU time, if that is less. Without that file it is the real time.
-//!
-//! The time from the scheduled arrival to the end is kept too, with everything in it.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,21 +13,13 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-use crate::experiments::clock::thread_ns;
-use crate::report::Row;
+use super::clock::thread_ns;
 use crate::report::text::to_f64;
 
 /// Where a thread finds what it has waited for CPUs.
 const SCHEDSTAT: &str = "/proc/thread-self/schedstat";
 
-/// The thread's buckets.
-const BUCKETS: [Duration; 3] = [
-    Duration::from_micros(50),
-    Duration::from_millis(1),
-    Duration::from_millis(100),
-];
-
-/// Measures reads of the thread that made it.
+/// Measures calls of the thread that made it.
 #[derive(Debug)]
 pub(super) struct ServiceClock {
     schedstat: Option<File>,
@@ -86,7 +76,7 @@ fn parse(text: &str) -> Option<Scheduled> {
     })
 }
 
-/// Times of many reads.
+/// Times of many calls.
 #[derive(Clone, Debug)]
 pub(super) struct Times {
     ns: Histogram<u64>,
@@ -113,11 +103,11 @@ impl Times {
         self.ns.add(&other.ns).expect(ALL_FIT);
     }
 
-    pub(super) fn reads(&self) -> u64 {
+    pub(super) fn calls(&self) -> u64 {
         self.ns.len()
     }
 
-    /// In microseconds; no number if nothing was read.
+    /// In microseconds; no number if nothing was called.
     pub(super) fn quantile_us(&self, quantile: f64) -> f64 {
         match self.ns.len() {
             0 => f64::NAN,
@@ -129,7 +119,7 @@ impl Times {
         self.quantile_us(1.0)
     }
 
-    /// Reads that took longer, in parts of a hundred; no number if nothing was read.
+    /// Calls that took longer, in parts of a hundred; no number if nothing was called.
     pub(super) fn above_percent(&self, time: Duration) -> f64 {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let above = match ns.checked_add(1) {
@@ -137,20 +127,6 @@ impl Times {
             _ => 0,
         };
         100.0 * to_f64(above) / to_f64(self.ns.len())
-    }
-
-    /// `row` with the thread's buckets and quantiles.
-    pub(super) fn on(&self, row: Row) -> Row {
-        let [short, middle, long] = BUCKETS.map(|bucket| self.above_percent(bucket));
-        row.with("reads", self.reads())
-            .with("within_50_us_percent", 100.0 - short)
-            .with("within_1_ms_percent", short - middle)
-            .with("within_100_ms_percent", middle - long)
-            .with("longer_percent", long)
-            .with("p50_us", self.quantile_us(0.5))
-            .with("p99_us", self.quantile_us(0.99))
-            .with("p999_us", self.quantile_us(0.999))
-            .with("most_us", self.max_us())
     }
 }
 
@@ -160,18 +136,19 @@ mod tests {
 
     use super::*;
 
-    /// Goal: buckets and quantiles are those of known times. Method: 1,000 of 10 us, and one in each bucket.
+    /// Goal: parts and quantiles are those of known times. Method: 1,000 of 10 us, but for a few that are longer.
     #[test]
-    fn times_fall_into_the_threads_buckets() {
+    fn parts_and_quantiles_are_those_of_the_times() {
+        let limits = [50, 1000, 100_000].map(Duration::from_micros);
         let mut times = Times::default();
-        assert!(times.above_percent(BUCKETS[0]).is_nan() && times.max_us().is_nan());
+        assert!(times.above_percent(limits[0]).is_nan() && times.max_us().is_nan());
         for _ in 0..996 {
             times.add(Duration::from_micros(10));
         }
         for us in [51, 1001, 5000, 100_100] {
             times.add(Duration::from_micros(us));
         }
-        let above = BUCKETS.map(|bucket| times.above_percent(bucket));
+        let above = limits.map(|limit| times.above_percent(limit));
         for (above, wanted) in above.into_iter().zip([0.4, 0.3, 0.1]) {
             assert!((above - wanted).abs() < 1e-9, "{above} for {wanted}");
         }
@@ -180,7 +157,7 @@ mod tests {
     }
 
     /// Goal: sleeping, as a wait for a lock does, is service; the kernel's three numbers are understood. Method:
-    /// a nap, an empty read, and text.
+    /// a nap, an empty call, and text.
     #[test]
     fn waits_for_others_are_service() {
         let clock = ServiceClock::of_this_thread();

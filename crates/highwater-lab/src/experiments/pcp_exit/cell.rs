@@ -1,0 +1,113 @@
+//! The rounds of one variant, and what they say together.
+
+use super::bystander::Stood;
+use super::round::{FreeBlocks, Round};
+use super::variants::Variant;
+use crate::experiments::buckets::Buckets;
+use crate::experiments::clock::median;
+use crate::report::text::to_f64;
+
+/// A variant and its rounds.
+#[derive(Debug)]
+pub(super) struct Cell {
+    pub(super) variant: Variant,
+    pub(super) rounds: Vec<Round>,
+}
+
+/// The cell of the variant called `name`.
+pub(super) fn cell<'a>(cells: &'a [Cell], name: &str) -> &'a Cell {
+    let found = cells.iter().find(|cell| cell.variant.name == name);
+    found.expect("every variant runs")
+}
+
+impl Round {
+    pub(super) fn freed_per_s(&self) -> f64 {
+        to_f64(self.freed) / self.exit_s
+    }
+
+    pub(super) fn exits_per_s(&self) -> f64 {
+        to_f64(self.exits) / self.exit_s
+    }
+
+    /// The mean hold of tenants that exit in turn, in nanoseconds. What other programs took is taken out: nobody but they
+    /// keep such a tenant from running, in a hold as often as elsewhere.
+    pub(super) fn quiet_hold_ns(&self) -> f64 {
+        self.exiting.hold_ns() * self.cpu_s / self.exits_s
+    }
+}
+
+impl Cell {
+    pub(super) fn median_of(&self, figure: impl Fn(&Round) -> f64) -> f64 {
+        median(self.rounds.iter().map(figure).collect())
+    }
+
+    /// The median over rounds of a figure against another variant's in the same round.
+    pub(super) fn against(&self, other: &Self, figure: impl Fn(&Round) -> f64) -> f64 {
+        let pairs = self.rounds.iter().zip(&other.rounds);
+        median(
+            pairs
+                .map(|(own, other)| figure(own) / figure(other))
+                .collect(),
+        )
+    }
+
+    /// Frames freed in a second, in the turn in which that was most: other programs only make it less.
+    pub(super) fn freed_most_per_s(&self) -> f64 {
+        let turns = self.rounds.iter().map(|round| {
+            let of_turn = to_f64(round.freed) / to_f64(round.turns);
+            of_turn / round.exit_least_s
+        });
+        turns.fold(f64::NAN, f64::max)
+    }
+
+    /// Seconds of waiting for zones and holding them in a second of exiting, over all rounds.
+    pub(super) fn contention(&self) -> f64 {
+        let sum = |part: fn(&Round) -> f64| self.rounds.iter().map(part).sum::<f64>();
+        sum(|round| round.exiting.waited_s() + round.exiting.held_s()) / sum(|round| round.exit_s)
+    }
+
+    fn merged(&self, part: impl Fn(&Round) -> Buckets) -> Buckets {
+        let mut all = Buckets::default();
+        for round in &self.rounds {
+            all.merge(&part(round));
+        }
+        all
+    }
+
+    /// How long visits took, waits and holds, while tenants exited: almost all of them drain a list.
+    pub(super) fn drains(&self) -> Buckets {
+        self.merged(|round| round.exiting.visits())
+    }
+
+    /// The same while tenants filled: almost all of them refill a list.
+    pub(super) fn refills(&self) -> Buckets {
+        self.merged(|round| round.filling.visits())
+    }
+
+    pub(super) fn waits(&self) -> Buckets {
+        self.merged(|round| round.exiting.waits())
+    }
+
+    pub(super) fn holds(&self) -> Buckets {
+        self.merged(|round| round.exiting.holds())
+    }
+
+    pub(super) fn stood(&self) -> Stood {
+        let mut all = Stood::default();
+        for round in &self.rounds {
+            all.merge(&round.stood);
+        }
+        all
+    }
+
+    /// The middle one of the rounds in which blocks were counted.
+    pub(super) fn blocks(&self) -> Option<FreeBlocks> {
+        let mut counted: Vec<_> = self
+            .rounds
+            .iter()
+            .filter_map(|round| round.blocks)
+            .collect();
+        counted.sort_by_key(|blocks| blocks.whole);
+        counted.get(counted.len() / 2).copied()
+    }
+}

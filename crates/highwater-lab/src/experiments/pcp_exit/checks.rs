@@ -1,0 +1,148 @@
+//! What counts as the thread's findings reproduced, and what goes beyond them.
+//!
+//! Variants take turns, so that what slows a whole round down cancels. Waits, holds and refills are those of all rounds. Throughput is that of the turn in which it was most, which other programs disturbed
+//! least. Quantiles are those of all rounds together.
+
+use super::cell::{Cell, cell};
+use super::round::Round;
+use super::variants::{A, C, CONSERVED, D, OURS, PIECES, SCALES, in_turn};
+use crate::experiments::fit::Line;
+use crate::report::text::to_f64;
+use crate::report::{Check, Unit};
+
+/// What must hold of every variant, however long it took.
+pub(super) fn value_checks(cells: &[Cell], checks: &mut Vec<Check>) {
+    let wrong: u64 = cells
+        .iter()
+        .flat_map(|cell| &cell.rounds)
+        .map(|round| round.wrong)
+        .sum();
+    checks.push(Check::equal(
+        "frames that were lost, left charged, or not whose they should have been",
+        &wrong,
+        &0,
+    ));
+    let short: u64 = cells.iter().map(|cell| cell.stood().short).sum();
+    checks.push(Check::equal(
+        "refills that brought the bystander too little",
+        &short,
+        &0,
+    ));
+}
+
+/// The line through hold times by frames of a hold, over the scales.
+pub(super) fn hold_line(cells: &[Cell]) -> Line {
+    let points = SCALES.map(|scale| {
+        let cell = cell(cells, &in_turn(scale));
+        (
+            cell.median_of(|round| round.exiting.frames_a_visit()),
+            cell.median_of(Round::quiet_hold_ns),
+        )
+    });
+    Line::through(&points)
+}
+
+/// What the specification calls reproduced, and what it calls better.
+pub(super) fn time_checks(cells: &[Cell], checks: &mut Vec<Check>) {
+    let line = hold_line(cells);
+    checks.push(Check::between(
+        "hold time for each frame more, scales 0 to 5",
+        line.slope,
+        20.0,
+        60.0,
+        Unit::Ns,
+    ));
+    checks.push(Check::at_least(
+        "part of the hold time that frames explain (R squared)",
+        line.explained,
+        0.95,
+        Unit::Ratio,
+    ));
+    drain_checks(cells, checks);
+    conservation_checks(cells, checks);
+    piece_checks(cells, checks);
+    beyond_checks(cells, checks);
+}
+
+fn drain_checks(cells: &[Cell], checks: &mut Vec<Check>) {
+    let [legacy, zero] = [A, D].map(|name| cell(cells, name));
+    for (name, quantile) in [("p50", 0.5), ("p99", 0.99)] {
+        checks.push(Check::at_least(
+            format!("{name} of a drain: {A} against {D}"),
+            legacy.drains().quantile_us(quantile) / zero.drains().quantile_us(quantile),
+            10.0,
+            Unit::Ratio,
+        ));
+    }
+}
+
+fn conservation_checks(cells: &[Cell], checks: &mut Vec<Check>) {
+    let scaled = CONSERVED.map(|name| cell(cells, name));
+    let base = cell(cells, C);
+    for other in scaled.into_iter().filter(|other| other.variant.name != C) {
+        let name = &other.variant.name;
+        checks.push(Check::between(
+            format!("waits and holds in a second: {name} against {C}"),
+            other.contention() / base.contention(),
+            0.85,
+            1.15,
+            Unit::Ratio,
+        ));
+        checks.push(Check::between(
+            format!("frames freed in a second: {name} against {C}"),
+            other.freed_most_per_s() / base.freed_most_per_s(),
+            0.7,
+            1.3,
+            Unit::Ratio,
+        ));
+    }
+}
+
+fn piece_checks(cells: &[Cell], checks: &mut Vec<Check>) {
+    let [pieces, zero, whole] = [PIECES, D, C].map(|name| cell(cells, name));
+    checks.push(Check::at_most(
+        format!("p99 of a hold: {PIECES} against {D}"),
+        pieces.holds().quantile_us(0.99) / zero.holds().quantile_us(0.99),
+        2.0,
+        Unit::Ratio,
+    ));
+    checks.push(Check::between(
+        format!("refills: {PIECES} against {C}"),
+        pieces.against(whole, |round| to_f64(round.nr_refills)),
+        0.85,
+        1.15,
+        Unit::Ratio,
+    ));
+}
+
+fn beyond_checks(cells: &[Cell], checks: &mut Vec<Check>) {
+    let [ours, single] = [OURS, C].map(|name| cell(cells, name));
+    checks.push(Check::at_least(
+        format!("waits and holds in a second: {C} against {OURS}"),
+        single.contention() / ours.contention(),
+        5.0,
+        Unit::Ratio,
+    ));
+    checks.push(Check::at_least(
+        format!("p99 of a bystander's refill: {C} against {OURS}"),
+        single.stood().service.quantile_us(0.99) / ours.stood().service.quantile_us(0.99),
+        10.0,
+        Unit::Ratio,
+    ));
+    checks.push(Check::at_least(
+        format!("exits in a second: {OURS} against {C}"),
+        ours.freed_most_per_s() / single.freed_most_per_s(),
+        1.0,
+        Unit::Ratio,
+    ));
+    let whole = |cell: &Cell| {
+        cell.blocks()
+            .map_or(f64::NAN, |blocks| to_f64(blocks.whole))
+    };
+    checks.push(Check::at_least(
+        format!("free blocks of 2 MiB after churn: {OURS} against {C}"),
+        whole(ours) / whole(single),
+        1.0,
+        Unit::Ratio,
+    ));
+}

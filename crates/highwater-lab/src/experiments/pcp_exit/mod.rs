@@ -1,0 +1,256 @@
+//! `pcp-exit`: 18 tenants exit at once, and a nineteenth that wants a few frames meanwhile.
+//!
+//! The thread's question is how many frames one hold of a zone's lock may give back. The reviewer's are how long the exits
+//! take, and what becomes of those who allocate beside them. So each variant frees the same interleaved frames, and shows
+//! how long calls took that drained a list, how long zones were waited for and held, how many exits there were in a
+//! second, and how long a bystander's refills of 63 frames took.
+//!
+//! Every tenant is a thread that acts as a CPU of its own. Variants take turns, round after round, on the same memory.
+
+mod bystander;
+mod cell;
+mod checks;
+mod published;
+mod round;
+mod tenants;
+mod variants;
+mod zone;
+
+use self::bystander::TAKEN;
+use self::cell::{Cell, cell};
+use self::published::{bucket_rows, quantiles};
+use self::round::{Blocks, Ground};
+use self::variants::{A, B, C, D, Exits, OURS, TENANTS, variants};
+use super::{Control, Experiment, ExperimentError, Setup};
+use crate::report::text::to_f64;
+use crate::report::{Figures, Outcome, Row, Source};
+
+/// The experiment.
+pub static EXPERIMENT: Experiment = Experiment {
+    name: "pcp-exit",
+    thread: "pcp-batch-scale-review-2024",
+    summary: "18 tenants free their interleaved frames at once; how long drains, exits and a bystander's refills take",
+    topology: "1x1x19x1",
+    cpus: 2..=8192,
+    has_real: false,
+    has_traces: false,
+    has_kernel: false,
+    has_matrix: true,
+    run,
+};
+
+const EXITS: &str = "exits at once: how fast, and how much waiting";
+const BYSTANDER: &str = "a bystander's refills of 63 frames while others exit";
+const HOLDS: &str = "visits to the zones while tenants exit";
+const CALLS: &str = "calls that drained a list";
+const DRAINS: &str = "calls that drained a list, by how long they took";
+const REFILLS: &str = "calls that refilled a list while tenants filled, by how long they took";
+
+const NOTE: &str = "Threads are real, and so are pages, locks and work: an exit clears page-table slots, drops reverse-map \
+    entries, uncharges in batches and frees. CPUs are virtual, one for each tenant, as in the thread; on few real ones the \
+    longest times are those of the scheduler, so look at p50 and p99. Waits, holds and calls are real time. A bystander's service \
+    time leaves out what it spent ready to run while others ran; waits for locks are in it. Frames in a second are medians over rounds in \
+    which the variants take turns, and the most of any turn, which other programs disturbed least. In turn, tenants fill at once and exit one \
+    after the other: from their holds, of which what other programs took is left out in proportion, comes the line. The legacy lists are made as large as they can be, because the thread's were (100 batches). \
+    Visits of the trees hold no lock: what counts as held is the time of the whole visit.";
+
+fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
+    let rounds = setup.pick(7, 1);
+    let frames = setup.pick(FRAMES, FRAMES_QUICK);
+    let variants = variants(setup);
+    control.expect(variants.len() as u64 * rounds);
+    let ground = Ground::new(setup, frames)?;
+    let mut cells: Vec<_> = variants
+        .into_iter()
+        .map(|variant| Cell {
+            variant,
+            rounds: Vec::new(),
+        })
+        .collect();
+    for number in 0..rounds {
+        let count = cells.len();
+        for turn in 0..count {
+            let cell = &mut cells[(usize::try_from(number).unwrap_or(0) + turn) % count];
+            let is_at_once = cell.variant.exits == Exits::AtOnce;
+            let blocks = match is_at_once && number < FEW_ROUNDS {
+                true => Blocks::Counted,
+                false => Blocks::Left,
+            };
+            // Nothing that exits in turn is fought over, so that a few rounds say it.
+            if is_at_once || number < FEW_ROUNDS {
+                let round = round::run(setup, &ground, &cell.variant, number, blocks)?;
+                cell.rounds.push(round);
+            }
+            control.advance(1)?;
+        }
+    }
+    let mut checks = Vec::new();
+    checks::value_checks(&cells, &mut checks);
+    // What a build with debug assertions takes is nobody's promise, and few frames are soon lost in what else the
+    // machine does.
+    if !cfg!(debug_assertions) && setup.pick(true, false) {
+        checks::time_checks(&cells, &mut checks);
+    }
+    Ok(Outcome {
+        experiment: EXPERIMENT.name,
+        thread: EXPERIMENT.thread,
+        config: config(setup, &ground, rounds, frames, &cells),
+        rows: rows(&cells),
+        published: published::rows(),
+        checks,
+    })
+}
+
+/// Frames of a tenant: 128 MiB, several times what a list may hold.
+const FRAMES: usize = 32_768;
+const FRAMES_QUICK: usize = 1024;
+
+/// Rounds in which free blocks are counted, and tenants exit in turn.
+const FEW_ROUNDS: u64 = 3;
+
+fn config(setup: &Setup, ground: &Ground, rounds: u64, frames: usize, cells: &[Cell]) -> Figures {
+    let knows_waits = cell(cells, C).stood().knows_waits;
+    let config = setup
+        .config()
+        .with("tenants", TENANTS)
+        .with("tenant_pages", frames)
+        .with("pool_pages", ground.pages().0)
+        .with("bystander_takes_pages", TAKEN)
+        .with("rounds", rounds)
+        .with("exits_of_a_round_and_tenant", round::TURNS)
+        .with("waits_for_cpus_known", knows_waits)
+        .with("times_checked", !cfg!(debug_assertions))
+        .with("note_scope", NOTE);
+    published::setting(variants::setting(config))
+}
+
+fn rows(cells: &[Cell]) -> Vec<Row> {
+    let each = |row: fn(&Cell) -> Row| cells.iter().map(row).collect::<Vec<_>>();
+    let columns = [
+        ("legacy_calls", A),
+        ("fraction_calls", B),
+        ("auto_5_calls", C),
+        ("auto_0_calls", D),
+        ("highwater_calls", OURS),
+    ];
+    let drains = columns.map(|(name, variant)| (name, cell(cells, variant).drains()));
+    let refills = columns.map(|(name, variant)| (name, cell(cells, variant).refills()));
+    let by_bucket = |part, columns: &[(&'static str, _)]| {
+        let columns: Vec<_> = columns
+            .iter()
+            .map(|(name, buckets)| (*name, buckets))
+            .collect();
+        bucket_rows(part, Source::Run, &columns)
+    };
+    let watched = cells
+        .iter()
+        .filter(|cell| cell.variant.exits == Exits::AtOnce);
+    let stood = watched.map(bystander_row).collect();
+    [
+        each(exit_row),
+        stood,
+        each(hold_row),
+        vec![line_row(cells)],
+        each(call_row),
+        by_bucket(DRAINS, &drains),
+        by_bucket(REFILLS, &refills),
+    ]
+    .concat()
+}
+
+fn row(part: &'static str, cell: &Cell) -> Row {
+    Row::new(part, Source::Run, cell.variant.name.as_str())
+}
+
+fn exit_row(cell: &Cell) -> Row {
+    let row = cell.variant.on(row(EXITS, cell));
+    let visits = |round: &round::Round| round.exiting.nr_visits() / to_f64(round.freed) * 1e3;
+    let row = row
+        .with("exits_per_s", cell.median_of(round::Round::exits_per_s))
+        .with("frames_per_s", cell.median_of(round::Round::freed_per_s))
+        .with("frames_most_per_s", cell.freed_most_per_s())
+        .with(
+            "exit_us",
+            cell.median_of(|round| 1e6 * round.exits_s / to_f64(round.exits)),
+        )
+        .with(
+            "cpu_of_a_frame_ns",
+            cell.median_of(|round| 1e9 * round.cpu_s / to_f64(round.freed)),
+        )
+        .with("waited_and_held_s_per_s", cell.contention())
+        .with(
+            "held_s_per_s",
+            cell.median_of(|round| round.exiting.held_s() / round.exit_s),
+        )
+        .with("visits_per_1000_frames", cell.median_of(visits))
+        .with(
+            "cached_when_full_pages",
+            cell.median_of(|round| to_f64(round.cached_when_full)),
+        )
+        .with(
+            "cached_when_empty_pages",
+            cell.median_of(|round| to_f64(round.cached_when_empty)),
+        )
+        .with("refills", cell.median_of(|round| to_f64(round.nr_refills)));
+    match cell.blocks() {
+        None => row,
+        Some(blocks) => row
+            .with("free_2_mib_blocks", blocks.whole)
+            .with("of_possible_blocks", blocks.possible),
+    }
+}
+
+fn bystander_row(cell: &Cell) -> Row {
+    let stood = cell.stood();
+    row(BYSTANDER, cell)
+        .with("refills", stood.service.calls())
+        .with("p50_us", stood.service.quantile_us(0.5))
+        .with("p99_us", stood.service.quantile_us(0.99))
+        .with("p999_us", stood.service.quantile_us(0.999))
+        .with("most_us", stood.service.max_us())
+        .with("real_p50_us", stood.real.quantile_us(0.5))
+        .with("real_p99_us", stood.real.quantile_us(0.99))
+}
+
+fn hold_row(cell: &Cell) -> Row {
+    let (waits, holds) = (cell.waits(), cell.holds());
+    row(HOLDS, cell)
+        .with("visits", holds.calls())
+        .with(
+            "contended_ratio",
+            cell.median_of(|round| round.exiting.contended_part()),
+        )
+        .with(
+            "frames_a_visit_pages",
+            cell.median_of(|round| round.exiting.frames_a_visit()),
+        )
+        .with(
+            "hold_mean_us",
+            cell.median_of(|round| round.exiting.hold_ns() / 1e3),
+        )
+        .with(
+            "hold_of_a_frame_ns",
+            cell.median_of(|round| round.exiting.frame_ns()),
+        )
+        .with("hold_p50_us", holds.quantile_us(0.5))
+        .with("hold_p99_us", holds.quantile_us(0.99))
+        .with("wait_p50_us", waits.quantile_us(0.5))
+        .with("wait_p99_us", waits.quantile_us(0.99))
+}
+
+/// The line through hold times by frames, of tenants in turn.
+fn line_row(cells: &[Cell]) -> Row {
+    let line = checks::hold_line(cells);
+    Row::new(
+        HOLDS,
+        Source::Run,
+        "the line through the holds in turn, scales 0 to 5",
+    )
+    .with("hold_of_a_frame_ns", line.slope)
+    .with("hold_of_no_frame_ns", line.intercept)
+    .with("explained_ratio", line.explained)
+}
+
+fn call_row(cell: &Cell) -> Row {
+    quantiles(row(CALLS, cell), &cell.drains())
+}

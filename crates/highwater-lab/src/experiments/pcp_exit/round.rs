@@ -1,0 +1,329 @@
+//! One round of one variant: a pool of its own, filled and emptied a few times by all tenants at once.
+//!
+//! The first turn is not measured: after it, free blocks lie as they do for ever after, and lists have found their
+//! size. Tenants wait for each other before they fill and before they exit, so that all exit at once and what is
+//! measured of one is not of the other; or they exit one after the other, for the sake of holds that nobody disturbs. In the last turn of some rounds every third tenant stays, and what free memory
+//! is left between them is counted in blocks of 2 MiB.
+
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use highwater::frame::{FramePool, PcpCounters};
+use highwater::memmap::FrameMemory;
+use highwater::units::{Order, Pages};
+
+use super::bystander::{Phase, Stood, stand_by};
+use super::tenants::{Machine, ReverseMap, Tenant, bystander_cpu, tenants};
+use super::variants::{Exits, TENANTS, Variant};
+use super::zone::ZoneTimes;
+use crate::experiments::clock::thread_ns;
+use crate::experiments::{ExperimentError, Setup};
+use crate::report::text::to_f64;
+
+/// Turns of a round that are measured.
+pub(super) const TURNS: u64 = 2;
+
+/// One tenant in so many stays while blocks are counted.
+const STAYS: usize = 3;
+
+/// Memory that all rounds use, one after the other.
+#[derive(Debug)]
+pub(super) struct Ground {
+    memory: Arc<FrameMemory>,
+    rmap: ReverseMap,
+    /// Frames of each of [`TENANTS`] tenants.
+    frames: usize,
+    nr_cpus: usize,
+}
+
+impl Ground {
+    /// Lists may hold an eighth of the memory, and the bystander and the watermarks need some.
+    pub(super) fn new(setup: &Setup, frames: usize) -> Result<Self, ExperimentError> {
+        let needed = (frames * TENANTS) as u64;
+        let pages = Pages(needed + needed / 4 + 4096);
+        let memory = FrameMemory::new(pages).map_err(ExperimentError::Memory)?;
+        Ok(Self {
+            rmap: ReverseMap::new(pages),
+            memory: super::tenants::touched(memory),
+            frames,
+            nr_cpus: setup.topology.nr_cpus(),
+        })
+    }
+
+    pub(super) fn pages(&self) -> Pages {
+        self.memory.pages()
+    }
+}
+
+/// What the measured turns of a round showed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Round {
+    /// From the moment that tenants might exit until the last one had.
+    pub(super) exit_s: f64,
+    /// That of the turn in which it took least.
+    pub(super) exit_least_s: f64,
+    pub(super) turns: u64,
+    /// What each tenant took, all together.
+    pub(super) exits_s: f64,
+    pub(super) exits: u64,
+    /// CPU time of all tenants while they exited.
+    pub(super) cpu_s: f64,
+    pub(super) freed: u64,
+    pub(super) fill_s: f64,
+    /// While tenants filled, and while they exited.
+    pub(super) filling: ZoneTimes,
+    pub(super) exiting: ZoneTimes,
+    pub(super) nr_refills: u64,
+    pub(super) nr_drains: u64,
+    pub(super) stood: Stood,
+    /// In lists when all tenants have filled, and after they have exited.
+    pub(super) cached_when_full: u64,
+    pub(super) cached_when_empty: u64,
+    /// If they were counted.
+    pub(super) blocks: Option<FreeBlocks>,
+    /// Frames that were not whose they should have been, were lost, or are charged still.
+    pub(super) wrong: u64,
+    pub(super) refused: u64,
+}
+
+/// Free memory while one tenant in [`STAYS`] is there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FreeBlocks {
+    /// In blocks of 2 MiB.
+    pub(super) whole: u64,
+    /// As many as the free frames would make if they lay together.
+    pub(super) possible: u64,
+}
+
+/// What one tenant's exit took.
+#[derive(Clone, Copy, Debug)]
+struct Exit {
+    ended: Instant,
+    took: Duration,
+    cpu_ns: u64,
+    freed: u64,
+}
+
+/// Runs round `number` of `variant`.
+pub(super) fn run(
+    setup: &Setup,
+    ground: &Ground,
+    variant: &Variant,
+    number: u64,
+    blocks: Blocks,
+) -> Result<Round, ExperimentError> {
+    let config = variant.config(ground.nr_cpus);
+    let pool = FramePool::with_config(Arc::clone(&ground.memory), config)?;
+    let machine = Machine {
+        pool: &pool,
+        memory: &ground.memory,
+        rmap: &ground.rmap,
+    };
+    let seed = setup.seed.wrapping_mul(1_000_003).wrapping_add(number);
+    let mut tenants = tenants(variant.tenants, ground.frames, ground.nr_cpus, seed);
+    let phase = Phase::default();
+    let bystander = bystander_cpu(ground.nr_cpus);
+    let mut round = thread::scope(|scope| {
+        let bystander = scope.spawn(|| stand_by(&pool, bystander, &phase, seed));
+        let mut round = turns(&machine, &mut tenants, &phase, variant.exits);
+        phase.end();
+        round.stood = bystander.join().expect("the bystander does not panic");
+        round
+    });
+    if blocks == Blocks::Counted {
+        round.blocks = Some(count_blocks(&machine, &mut tenants));
+    }
+    pool.drain_all();
+    if number == 0 {
+        pool.check_invariants();
+    }
+    let lost = pool.managed().0 - pool.nr_free().0;
+    let wrong = tenants.iter().map(|tenant| tenant.wrong + tenant.charged());
+    round.wrong = wrong.sum::<u64>() + lost + ground.rmap.mapped();
+    round.refused = tenants.iter().map(|tenant| tenant.refused).sum();
+    Ok(round)
+}
+
+/// Whether a round counts free blocks at its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Blocks {
+    Counted,
+    Left,
+}
+
+/// What the pool had counted at a moment.
+#[derive(Clone, Debug)]
+struct Snapshot {
+    taken: Instant,
+    times: ZoneTimes,
+    counters: PcpCounters,
+    cached: u64,
+}
+
+impl Snapshot {
+    fn of(pool: &FramePool) -> Self {
+        Self {
+            times: ZoneTimes::of(pool),
+            counters: pool.counters(),
+            cached: pool.counts().cached.0,
+            taken: Instant::now(),
+        }
+    }
+}
+
+/// The moments of one turn.
+#[derive(Clone, Debug)]
+struct Turn {
+    begun: Snapshot,
+    filled: Duration,
+    full: Snapshot,
+    empty: Snapshot,
+}
+
+/// All tenants fill and exit, once unmeasured and then [`TURNS`] times.
+fn turns(machine: &Machine<'_>, tenants: &mut [Tenant], phase: &Phase, exits: Exits) -> Round {
+    let barrier = &Barrier::new(tenants.len() + 1);
+    let gate = &Gate {
+        exits,
+        turn: Mutex::new(()),
+    };
+    let (turns, exits) = thread::scope(|scope| {
+        let workers: Vec<_> = tenants
+            .iter_mut()
+            .map(|tenant| scope.spawn(move || work(machine, tenant, barrier, gate)))
+            .collect();
+        let idle = Phase::default();
+        let turns: Vec<_> = (0..=TURNS)
+            .map(|turn| {
+                let is_seen = turn > 0 && exits == Exits::AtOnce;
+                let seen = if is_seen { phase } else { &idle };
+                lead(machine.pool, barrier, seen)
+            })
+            .collect();
+        let exits = workers.into_iter().map(|worker| worker.join());
+        let exits: Vec<_> = exits
+            .map(|exits| exits.expect("tenants do not panic"))
+            .collect();
+        (turns, exits)
+    });
+    let mut round = Round::default();
+    for (number, turn) in turns.iter().enumerate().skip(1) {
+        round.add(turn, exits.iter().map(|exits| exits[number]));
+    }
+    round
+}
+
+/// Lets the tenants do a turn, and takes note of what the pool counts at its stations.
+fn lead(pool: &FramePool, barrier: &Barrier, phase: &Phase) -> Turn {
+    let begun = Snapshot::of(pool);
+    barrier.wait();
+    barrier.wait();
+    let filled = begun.taken.elapsed();
+    phase.turn();
+    let full = Snapshot::of(pool);
+    barrier.wait();
+    barrier.wait();
+    phase.turn();
+    Turn {
+        begun,
+        filled,
+        full,
+        empty: Snapshot::of(pool),
+    }
+}
+
+/// Lets tenants exit.
+#[derive(Debug)]
+struct Gate {
+    exits: Exits,
+    turn: Mutex<()>,
+}
+
+impl Gate {
+    /// What a tenant holds while it exits, if it must be the only one.
+    fn pass(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.exits {
+            Exits::AtOnce => None,
+            Exits::InTurn => Some(self.turn.lock().unwrap_or_else(PoisonError::into_inner)),
+        }
+    }
+}
+
+/// A tenant's side of all turns.
+fn work(machine: &Machine<'_>, tenant: &mut Tenant, barrier: &Barrier, gate: &Gate) -> Vec<Exit> {
+    let turn = |_| {
+        barrier.wait();
+        tenant.fill(machine);
+        barrier.wait();
+        barrier.wait();
+        let turn = gate.pass();
+        let (begun, cpu_begun) = (Instant::now(), thread_ns());
+        let freed = tenant.exit(machine);
+        let cpu_ns = thread_ns().saturating_sub(cpu_begun);
+        let ended = Instant::now();
+        drop(turn);
+        barrier.wait();
+        Exit {
+            ended,
+            took: ended - begun,
+            cpu_ns,
+            freed,
+        }
+    };
+    (0..=TURNS).map(turn).collect()
+}
+
+impl Round {
+    fn add(&mut self, turn: &Turn, exits: impl Iterator<Item = Exit>) {
+        let mut last = turn.full.taken;
+        for exit in exits {
+            last = last.max(exit.ended);
+            self.exits += 1;
+            self.exits_s += exit.took.as_secs_f64();
+            self.cpu_s += to_f64(exit.cpu_ns) / 1e9;
+            self.freed += exit.freed;
+        }
+        let exit_s = (last - turn.full.taken).as_secs_f64();
+        self.exit_s += exit_s;
+        self.exit_least_s = match self.turns {
+            0 => exit_s,
+            _ => self.exit_least_s.min(exit_s),
+        };
+        self.turns += 1;
+        self.fill_s += turn.filled.as_secs_f64();
+        self.filling
+            .merge(&turn.full.times.since(&turn.begun.times));
+        self.exiting
+            .merge(&turn.empty.times.since(&turn.full.times));
+        self.nr_refills += turn.full.counters.since(&turn.begun.counters).refills;
+        self.nr_drains += turn.empty.counters.since(&turn.full.counters).drains;
+        self.cached_when_full = turn.full.cached;
+        self.cached_when_empty = turn.empty.cached;
+    }
+}
+
+/// Fills once more, lets all but one in [`STAYS`] exit, looks, and lets the rest exit.
+fn count_blocks(machine: &Machine<'_>, tenants: &mut [Tenant]) -> FreeBlocks {
+    thread::scope(|scope| {
+        for tenant in &mut *tenants {
+            scope.spawn(|| tenant.fill(machine));
+        }
+    });
+    thread::scope(|scope| {
+        for (index, tenant) in tenants.iter_mut().enumerate() {
+            if index % STAYS != 0 {
+                scope.spawn(|| tenant.exit(machine));
+            }
+        }
+    });
+    machine.pool.drain_all();
+    let blocks = FreeBlocks {
+        whole: machine.pool.nr_free_blocks(Order::HUGE),
+        possible: machine.pool.nr_free().0 / Order::HUGE.pages().0,
+    };
+    for tenant in tenants {
+        tenant.exit(machine);
+    }
+    blocks
+}

@@ -1,0 +1,241 @@
+//! What is compared: how lists find their size, how much they move at once, how they give it back, and what lies
+//! behind them.
+
+use highwater::frame::{BackendKind, DrainMode, PcpPolicy, PoolConfig, TunableError, Tunables};
+
+use crate::experiments::Setup;
+use crate::report::{Figures, Row};
+
+/// Tenants that exit at once, as in the thread.
+pub(super) const TENANTS: usize = 18;
+
+/// The thread's variants, by its letters.
+pub(super) const A: &str = "legacy (A)";
+pub(super) const B: &str = "fraction 0x7fffffff (B)";
+pub(super) const C: &str = "auto, scale 5 (C)";
+pub(super) const D: &str = "auto, scale 0 (D)";
+/// Small lists that never grow.
+pub(super) const FIXED: &str = "fixed, scale 5";
+/// One lock, but it is dropped between batches.
+pub(super) const PIECES: &str = "auto, scale 5, in pieces";
+/// The library as it comes.
+pub(super) const OURS: &str = "Highwater";
+/// The other back ends.
+pub(super) const SHARDED: &str = "sharded";
+pub(super) const TREES: &str = "trees";
+
+/// The fraction that makes lists as small as they can be, as the thread has it.
+const FRACTION_HUGE: i64 = 0x7fff_ffff;
+
+/// The fraction that makes the legacy lists as large as they may be. The thread's were 100 batches, by watermarks that a
+/// pool of this size cannot have.
+const FRACTION_LEGACY: i64 = 8;
+
+/// Locks of the sharded variant.
+const SHARDS: u32 = 8;
+
+/// When tenants exit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Exits {
+    /// All at once, and a bystander looks on.
+    AtOnce,
+    /// One after the other, and nobody looks on: their frames lie as in the others, but no lock is fought over.
+    InTurn,
+}
+
+/// One way to set a pool up, and how many tenants it has.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Variant {
+    pub(super) name: String,
+    pub(super) tenants: usize,
+    pub(super) exits: Exits,
+    pub(super) scale: u8,
+    fraction: i64,
+    pub(super) policy: PcpPolicy,
+    pub(super) drain: DrainMode,
+    pub(super) backend: BackendKind,
+}
+
+impl Variant {
+    /// The thread's: one lock, one hold, lists that tune themselves.
+    fn auto(name: impl Into<String>, scale: u8) -> Self {
+        Self {
+            name: name.into(),
+            tenants: TENANTS,
+            exits: Exits::AtOnce,
+            scale,
+            fraction: 0,
+            policy: PcpPolicy::Auto,
+            drain: DrainMode::OneHold,
+            backend: BackendKind::SingleLock,
+        }
+    }
+
+    /// What the library does unasked.
+    fn ours(nr_cpus: usize) -> Self {
+        let PoolConfig {
+            backend,
+            policy,
+            drain,
+            tunables,
+            ..
+        } = PoolConfig::new(nr_cpus);
+        let knob = |name| tunables.get(name).expect("the knob is there");
+        Self {
+            name: OURS.to_owned(),
+            tenants: TENANTS,
+            exits: Exits::AtOnce,
+            scale: u8::try_from(knob("pcp_batch_scale_max")).expect("0 to 6"),
+            fraction: knob("percpu_pagelist_high_fraction"),
+            policy,
+            drain,
+            backend,
+        }
+    }
+
+    /// As a pool is told.
+    pub(super) fn config(&self, nr_cpus: usize) -> PoolConfig {
+        PoolConfig {
+            policy: self.policy,
+            drain: self.drain,
+            backend: self.backend,
+            tunables: self.tunables().expect("values within the knobs' ranges"),
+            ..PoolConfig::new(nr_cpus)
+        }
+    }
+
+    fn tunables(&self) -> Result<Tunables, TunableError> {
+        Tunables::default()
+            .pcp_batch_scale_max(self.scale.into())?
+            .percpu_pagelist_high_fraction(self.fraction)
+    }
+
+    /// What it is, on its row.
+    pub(super) fn on(&self, row: Row) -> Row {
+        row.with("tenants", self.tenants)
+            .with("backend", self.backend.to_string())
+            .with("policy", self.policy.to_string())
+            .with("scale", u64::from(self.scale))
+            .with("drain", self.drain.to_string())
+    }
+}
+
+/// A variant's name where tenants exit one after the other.
+pub(super) fn in_turn(scale: u8) -> String {
+    format!("auto, scale {scale}, in turn")
+}
+
+/// Scales over which the hold time is to be linear.
+pub(super) const SCALES: [u8; 6] = [0, 1, 2, 3, 4, 5];
+
+/// Scales at which contention is to be conserved: the ends, and one between.
+pub(super) const CONSERVED: [&str; 3] = [D, SCALE_2, C];
+pub(super) const SCALE_2: &str = "auto, scale 2";
+
+/// Those that the checks need, or every combination.
+pub(super) fn variants(setup: &Setup) -> Vec<Variant> {
+    let nr_cpus = setup.topology.nr_cpus();
+    let mut variants = needed(nr_cpus);
+    if setup.is_matrix {
+        variants.extend(matrix());
+    }
+    variants
+}
+
+/// Those that the checks need.
+fn needed(nr_cpus: usize) -> Vec<Variant> {
+    let mut variants = vec![
+        Variant {
+            fraction: FRACTION_LEGACY,
+            policy: PcpPolicy::Legacy,
+            ..Variant::auto(A, 5)
+        },
+        Variant {
+            fraction: FRACTION_HUGE,
+            ..Variant::auto(B, 5)
+        },
+        Variant::auto(C, 5),
+        Variant::auto(SCALE_2, 2),
+        Variant::auto(D, 0),
+        Variant {
+            policy: PcpPolicy::Fixed,
+            ..Variant::auto(FIXED, 5)
+        },
+        Variant {
+            drain: DrainMode::Pieces,
+            ..Variant::auto(PIECES, 5)
+        },
+        Variant {
+            backend: BackendKind::Sharded { shards: SHARDS },
+            ..Variant::auto(SHARDED, 5)
+        },
+        Variant {
+            backend: BackendKind::Trees,
+            ..Variant::auto(TREES, 5)
+        },
+        Variant::ours(nr_cpus),
+    ];
+    variants.extend(SCALES.map(|scale| Variant {
+        exits: Exits::InTurn,
+        ..Variant::auto(in_turn(scale), scale)
+    }));
+    variants
+}
+
+/// Every policy with every scale, drain and back end, with one, two and all tenants.
+fn matrix() -> Vec<Variant> {
+    let mut all = Vec::new();
+    for tenants in [1, 2, TENANTS] {
+        for backend in [
+            BackendKind::SingleLock,
+            BackendKind::Sharded { shards: SHARDS },
+            BackendKind::Trees,
+        ] {
+            for (policy, fraction) in [
+                (PcpPolicy::Legacy, FRACTION_LEGACY),
+                (PcpPolicy::Fixed, 0),
+                (PcpPolicy::Auto, 0),
+            ] {
+                for drain in [DrainMode::OneHold, DrainMode::Pieces] {
+                    all.extend([0, 1, 2, 3, 5, 6].map(|scale| Variant {
+                        name: format!("{tenants}, {backend}, {policy}, {scale}, {drain}"),
+                        tenants,
+                        exits: Exits::AtOnce,
+                        scale,
+                        fraction,
+                        policy,
+                        drain,
+                        backend,
+                    }));
+                }
+            }
+        }
+    }
+    all
+}
+
+/// What all variants share, on the configuration.
+pub(super) fn setting(config: Figures) -> Figures {
+    config
+        .with("legacy_fraction", FRACTION_LEGACY.unsigned_abs())
+        .with("shards", u64::from(SHARDS))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Goal: every row can be told from the others, and the matrix is whole. Method: names, and products.
+    #[test]
+    fn variants_have_names_of_their_own() {
+        let all: Vec<_> = needed(19).into_iter().chain(matrix()).collect();
+        let names: BTreeSet<_> = all.iter().map(|variant| &variant.name).collect();
+        assert_eq!(names.len(), all.len());
+        assert_eq!(matrix().len(), 3 * 3 * 3 * 2 * 6);
+        for variant in all {
+            assert_eq!(variant.config(19).policy, variant.policy);
+        }
+    }
+}

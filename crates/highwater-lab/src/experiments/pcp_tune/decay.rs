@@ -1,0 +1,142 @@
+//! What becomes of frames in lists when the load stops.
+
+use super::loads::{Driven, Load};
+use super::{DECAY, Sizes, auto, pool};
+use crate::experiments::{Control, ExperimentError, Setup};
+use crate::report::text::to_f64;
+use crate::report::{Check, Row, Source};
+
+/// Scales, on which a decay's steps must not depend.
+const SCALES: [i64; 3] = [0, 5, 6];
+
+/// Ticks after which lists are looked at.
+const LOOKS: [(&str, usize); 7] = [
+    ("tick_0_pages", 0),
+    ("tick_1_pages", 1),
+    ("tick_2_pages", 2),
+    ("tick_4_pages", 4),
+    ("tick_8_pages", 8),
+    ("tick_16_pages", 16),
+    ("tick_32_pages", 32),
+];
+
+/// More ticks than any list needs.
+const TICKS_MAX: usize = 1000;
+
+/// What one scale showed.
+struct Decayed {
+    scale: i64,
+    /// In all lists, tick by tick.
+    cached: Vec<u64>,
+    /// Ticks until no list had more than `high_min` and a cap.
+    ticks: Option<usize>,
+    /// Whether every list is at `high_min` at last.
+    is_at_min: bool,
+    lost: u64,
+}
+
+/// Steps that [`run`] reports.
+pub(super) const STEPS: u64 = SCALES.len() as u64;
+
+pub(super) fn run(
+    setup: &Setup,
+    sizes: Sizes,
+    rows: &mut Vec<Row>,
+    checks: &mut Vec<Check>,
+    control: &Control,
+) -> Result<(), ExperimentError> {
+    let mut all = Vec::new();
+    for scale in SCALES {
+        all.push(decay(setup, sizes, scale, control)?);
+        control.advance(1)?;
+    }
+    for decayed in &all {
+        rows.push(row(decayed));
+        let allowed = eighths(sizes);
+        checks.push(Check {
+            name: format!(
+                "scale {}: ticks until no list holds more than {} and a cap",
+                decayed.scale, sizes.high_min
+            ),
+            want: format!("<= {allowed}"),
+            got: decayed
+                .ticks
+                .map_or("never".to_owned(), |ticks| ticks.to_string()),
+            pass: decayed.ticks.is_some_and(|ticks| ticks <= allowed),
+        });
+        checks.push(Check::equal(
+            format!(
+                "scale {}: every list ends as small as it can be",
+                decayed.scale
+            ),
+            &decayed.is_at_min,
+            &true,
+        ));
+    }
+    let same = all.iter().all(|decayed| decayed.cached == all[0].cached);
+    checks.push(Check::equal(
+        "lists decay alike under every scale",
+        &same,
+        &true,
+    ));
+    let lost: u64 = all.iter().map(|decayed| decayed.lost).sum();
+    checks.push(Check::equal("frames lost by decay", &lost, &0));
+    Ok(())
+}
+
+/// Ticks that an eighth each takes from `high_max` down to `high_min`.
+fn eighths(sizes: Sizes) -> usize {
+    let (most, least) = (to_f64(sizes.high_max), to_f64(sizes.high_min));
+    let steps = |ticks: &usize| most * 0.875_f64.powi(i32::try_from(*ticks).unwrap_or(0)) <= least;
+    (0..TICKS_MAX).find(steps).unwrap_or(TICKS_MAX)
+}
+
+fn decay(
+    setup: &Setup,
+    sizes: Sizes,
+    scale: i64,
+    control: &Control,
+) -> Result<Decayed, ExperimentError> {
+    let mut config = auto(setup);
+    let pool = pool(setup, config)?;
+    // Every list is filled by the same load, and only then is the scale set that decay must not depend on.
+    let mut driven = Driven::new(&pool, setup.topology.nr_cpus(), setup.seed);
+    driven.run(Load::Loop, sizes.most(), setup.pick(20_000, 4000), control)?;
+    driven.rest();
+    config.tunables = config.tunables.pcp_batch_scale_max(scale)?;
+    pool.set_tunables(config.tunables);
+    let cap = sizes.batch << scale;
+    let mut decayed = Decayed {
+        scale,
+        cached: vec![pool.counts().cached.0],
+        ticks: None,
+        is_at_min: false,
+        lost: 0,
+    };
+    for tick in 0..TICKS_MAX {
+        let lists = pool.zoneinfo().lists;
+        let most = lists.iter().map(|list| list.count).max().unwrap_or(0);
+        if decayed.ticks.is_none() && u64::from(most) <= sizes.high_min + cap {
+            decayed.ticks = Some(tick);
+        }
+        decayed.is_at_min = lists
+            .iter()
+            .all(|list| list.high <= list.high_min && list.count <= list.high_min);
+        if decayed.is_at_min {
+            break;
+        }
+        pool.decay_tick();
+        decayed.cached.push(pool.counts().cached.0);
+    }
+    decayed.lost = driven.finish();
+    Ok(decayed)
+}
+
+fn row(decayed: &Decayed) -> Row {
+    let last = decayed.cached.len() - 1;
+    let mut row = Row::new(DECAY, Source::Run, format!("auto, scale {}", decayed.scale));
+    for (name, tick) in LOOKS {
+        row = row.with(name, decayed.cached[tick.min(last)]);
+    }
+    row.with("ticks_until_idle", last)
+}

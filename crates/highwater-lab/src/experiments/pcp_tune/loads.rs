@@ -1,0 +1,241 @@
+//! What CPUs do with frames, one step at a time, drawn from a seed.
+//!
+//! | load | a step of a CPU |
+//! |---|---|
+//! | [`Load::Loop`] | goes on with a run of allocations, then of frees; a run is a quarter to three quarters of what a list may hold |
+//! | [`Load::Jobs`] | works on a job that takes memory, gives some back now and then, and at its end all, a block of two frames last: most jobs are small |
+//! | [`Load::OneWay`] | allocates what the CPU beside it frees, or frees what that one allocated |
+//!
+//! Half of the pool is resident all the time, as most memory is on a machine that is in use. CPUs are virtual and steps are
+//! taken by one thread, so that one seed gives one outcome.
+
+use std::collections::VecDeque;
+
+use fastrand::Rng;
+use highwater::frame::{AllocFlags, FramePool, PcpCounters};
+use highwater::memmap::{Block, Frame};
+use highwater::units::{CpuId, Order};
+
+use crate::experiments::{Control, ExperimentError};
+use crate::report::text::to_f64;
+
+/// Frames of a step.
+const STEP: usize = 64;
+
+/// Steps between looks at how much lists hold, and between looks at whether to stop.
+const SAMPLED: u64 = 16;
+const UNWATCHED: u64 = 4096;
+
+/// One step in so many, a job gives part of what it took last back.
+const GIVES_BACK: u32 = 4;
+
+/// Frames that may be on their way from one CPU to another.
+const ON_THE_WAY: usize = 256;
+
+/// The block of a job's page table, of two frames.
+const ROOT: Order = match Order::new(1) {
+    Some(order) => order,
+    None => Order::ZERO,
+};
+
+/// Half of the pool is resident.
+const RESIDENT_PART: u64 = 2;
+
+/// A kind of load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Load {
+    Loop,
+    Jobs,
+    OneWay,
+}
+
+/// What a load showed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub(super) allocs: u64,
+    pub(super) counters: PcpCounters,
+    /// Frames that were handed out or in lists, on average.
+    pub(super) in_use_mean: f64,
+    pub(super) cached_mean: f64,
+    pub(super) cached_peak: u64,
+}
+
+impl Seen {
+    /// Frames that came from the zones, for each that was allocated.
+    pub(super) fn zone_share(&self) -> f64 {
+        to_f64(self.counters.refilled) / to_f64(self.allocs)
+    }
+}
+
+/// A pool under load.
+#[derive(Debug)]
+pub(super) struct Driven<'a> {
+    pool: &'a FramePool,
+    random: Rng,
+    cpus: Vec<Worker>,
+    resident: Vec<Frame>,
+    allocs: u64,
+}
+
+/// What one CPU has.
+#[derive(Debug, Default)]
+struct Worker {
+    held: VecDeque<Frame>,
+    /// What a job has for its page table.
+    root: Option<Block>,
+    /// How many it wants.
+    depth: usize,
+    is_freeing: bool,
+}
+
+impl<'a> Driven<'a> {
+    /// `pool` with its resident half.
+    pub(super) fn new(pool: &'a FramePool, nr_cpus: usize, seed: u64) -> Self {
+        let mut driven = Self {
+            pool,
+            random: Rng::with_seed(seed),
+            cpus: (0..nr_cpus).map(|_| Worker::default()).collect(),
+            resident: Vec::new(),
+            allocs: 0,
+        };
+        for _ in 0..pool.managed().0 / RESIDENT_PART {
+            let frame = driven.alloc(0);
+            driven.resident.push(frame);
+        }
+        pool.drain_all();
+        driven
+    }
+
+    fn alloc(&mut self, cpu: usize) -> Frame {
+        self.allocs += 1;
+        let frame = self
+            .pool
+            .alloc_on(CpuId::from_index(cpu), AllocFlags::new());
+        frame.expect("a quarter of the pool is never used")
+    }
+
+    fn free(&self, cpu: usize, frame: Frame) {
+        self.pool.free_on(CpuId::from_index(cpu), frame);
+    }
+
+    /// Takes `steps` steps of `load`. `most`: what a list of the default policy may hold.
+    pub(super) fn run(
+        &mut self,
+        load: Load,
+        most: usize,
+        steps: u64,
+        control: &Control,
+    ) -> Result<Seen, ExperimentError> {
+        let (counters, allocs) = (self.pool.counters(), self.allocs);
+        let (mut samples, mut in_use, mut cached, mut cached_peak) = (0, 0, 0, 0);
+        for step in 0..steps {
+            let cpu = self.random.usize(..self.cpus.len());
+            match load {
+                Load::Loop | Load::Jobs => self.work(load, cpu, most),
+                Load::OneWay => self.pass_on(cpu),
+            }
+            if step % SAMPLED == 0 {
+                let counts = self.pool.counts();
+                samples += 1;
+                in_use += counts.managed.0 - counts.free.0;
+                cached += counts.cached.0;
+                cached_peak = cached_peak.max(counts.cached.0);
+            }
+            if step % UNWATCHED == 0 && control.is_stopped() {
+                self.finish();
+                return Err(ExperimentError::Interrupted);
+            }
+        }
+        Ok(Seen {
+            allocs: self.allocs - allocs,
+            counters: self.pool.counters().since(&counters),
+            in_use_mean: to_f64(in_use) / to_f64(samples),
+            cached_mean: to_f64(cached) / to_f64(samples),
+            cached_peak,
+        })
+    }
+
+    /// One step of a loop or a job.
+    fn work(&mut self, load: Load, cpu: usize, most: usize) {
+        if self.cpus[cpu].depth == 0 {
+            self.cpus[cpu].depth = match load {
+                Load::Loop => self.random.usize(most / 4..most * 3 / 4),
+                // As many of each power of two.
+                _ => STEP << self.random.u32(0..=(2 * most / STEP).ilog2()),
+            };
+        }
+        if load == Load::Jobs && self.cpus[cpu].root.is_none() {
+            let cpu_id = CpuId::from_index(cpu);
+            let root = self.pool.alloc_block_on(cpu_id, ROOT, AllocFlags::new());
+            self.cpus[cpu].root = root.ok();
+        }
+        let (held, depth) = (self.cpus[cpu].held.len(), self.cpus[cpu].depth);
+        if self.cpus[cpu].is_freeing {
+            self.give(cpu, STEP);
+            if self.cpus[cpu].held.is_empty() {
+                self.free_root(cpu);
+                self.cpus[cpu].is_freeing = false;
+                self.cpus[cpu].depth = 0;
+            }
+        } else if held >= depth {
+            self.cpus[cpu].is_freeing = true;
+        } else if load == Load::Jobs && self.random.u32(..GIVES_BACK) == 0 {
+            self.give(cpu, STEP / 4);
+        } else {
+            for _ in 0..STEP.min(depth - held) {
+                let frame = self.alloc(cpu);
+                self.cpus[cpu].held.push_back(frame);
+            }
+        }
+    }
+
+    fn free_root(&mut self, cpu: usize) {
+        if let Some(root) = self.cpus[cpu].root.take() {
+            self.pool.free_block_on(CpuId::from_index(cpu), root);
+        }
+    }
+
+    /// Frees what was taken last.
+    fn give(&mut self, cpu: usize, frames: usize) {
+        for _ in 0..frames {
+            let Some(frame) = self.cpus[cpu].held.pop_back() else {
+                break;
+            };
+            self.free(cpu, frame);
+        }
+    }
+
+    /// CPUs of even numbers allocate, those of odd numbers free.
+    fn pass_on(&mut self, cpu: usize) {
+        let (from, to) = (cpu & !1, cpu | 1);
+        if cpu == from || to >= self.cpus.len() {
+            while self.cpus[from].held.len() < ON_THE_WAY {
+                let frame = self.alloc(from);
+                self.cpus[from].held.push_back(frame);
+            }
+        }
+        for _ in 0..STEP {
+            if let Some(frame) = self.cpus[from].held.pop_front() {
+                self.free(to % self.cpus.len(), frame);
+            }
+        }
+    }
+
+    /// Frees what the load has, but nothing that is resident.
+    pub(super) fn rest(&mut self) {
+        for cpu in 0..self.cpus.len() {
+            self.give(cpu, usize::MAX);
+            self.free_root(cpu);
+        }
+    }
+
+    /// Frees everything; the frames that the pool has not got back then.
+    pub(super) fn finish(&mut self) -> u64 {
+        self.rest();
+        while let Some(frame) = self.resident.pop() {
+            self.free(0, frame);
+        }
+        self.pool.drain_all();
+        self.pool.managed().0 - self.pool.nr_free().0
+    }
+}
