@@ -45,7 +45,8 @@ impl Buckets {
         all
     }
 
-    fn index(ns: u64) -> usize {
+    /// The bucket of a time.
+    pub(super) fn index(ns: u64) -> usize {
         (ns.max(1).ilog2() as usize).min(BUCKETS - 1)
     }
 

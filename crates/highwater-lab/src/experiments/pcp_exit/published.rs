@@ -52,11 +52,17 @@ fn drains() -> [Published; 4] {
     ]
 }
 
-fn refills() -> [(&'static str, Buckets); 2] {
-    [
-        ("v2_scale_5_calls", Buckets::published(512, &V2_SCALE_5)),
-        ("v2_scale_0_calls", Buckets::published(512, &V2_SCALE_0)),
-    ]
+/// Rows of the second version; what is not stored is in none.
+fn refill_rows() -> Vec<Row> {
+    let [five, zero] =
+        [&V2_SCALE_5[..], &V2_SCALE_0[..]].map(|counts| Buckets::published(512, counts));
+    let rows = bucket_rows(REFILLS, Source::Thread, &[("v2_scale_5_calls", &five)]);
+    let known = Buckets::index(512) + V2_SCALE_0.len();
+    let with_zero = |(row, index): (Row, usize)| match index < known {
+        true => row.with("v2_scale_0_calls", zero.count(index)),
+        false => row,
+    };
+    rows.into_iter().zip(SHOWN).map(with_zero).collect()
 }
 
 pub(super) fn rows() -> Vec<Row> {
@@ -67,8 +73,6 @@ pub(super) fn rows() -> Vec<Row> {
         .iter()
         .map(|histogram| (histogram.column, &histogram.buckets))
         .collect();
-    let refills = refills();
-    let refill_columns: Vec<_> = refills.iter().map(|(name, each)| (*name, each)).collect();
     let summaries = drains.iter().map(|histogram| {
         quantiles(
             Row::new(CALLS, Source::Thread, histogram.name),
@@ -79,7 +83,7 @@ pub(super) fn rows() -> Vec<Row> {
     columns(DRAINS, &drain_columns)
         .into_iter()
         .chain(summaries)
-        .chain(columns(REFILLS, &refill_columns))
+        .chain(refill_rows())
         .collect()
 }
 
@@ -144,11 +148,21 @@ mod tests {
         for (sum, wanted) in sums.into_iter().zip([6.4, 6.3, 4.8, 7.6]) {
             assert!((sum - wanted).abs() < 0.1, "{sum} for {wanted}");
         }
-        let [v2, _] = refills();
-        assert_eq!(v2.1.calls(), 1_305_239);
-        let sum = v2.1.sum_s();
+        let v2 = Buckets::published(512, &V2_SCALE_5);
+        assert_eq!(v2.calls(), 1_305_239);
+        let sum = v2.sum_s();
         // 587 s were published; buckets leave 10 % of play.
         assert!((sum - 587.0).abs() < 59.0, "{sum} s");
+    }
+
+    /// Goal: what is not known is not 0. Method: the second version's buckets with a scale of 0.
+    #[test]
+    fn what_is_not_stored_is_not_shown() {
+        let rows = refill_rows();
+        let mut shown = rows
+            .iter()
+            .filter(|row| row.figures.get("v2_scale_0_calls").is_some());
+        assert_eq!(shown.next_back().unwrap().variant, "8192 -> 16383 ns");
     }
 
     /// Goal: no call is left out of the table. Method: calls in buckets at its ends, and beyond.
