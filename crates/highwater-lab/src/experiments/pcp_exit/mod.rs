@@ -20,7 +20,7 @@ use self::bystander::TAKEN;
 use self::cell::{Cell, cell};
 use self::published::{bucket_rows, quantiles};
 use self::round::{Blocks, Ground};
-use self::variants::{A, B, C, D, Exits, OURS, TENANTS, variants};
+use self::variants::{A, B, C, CONSERVED, D, Exits, OURS, TENANTS, Variant, variants};
 use super::{Control, Experiment, ExperimentError, Setup};
 use crate::report::text::to_f64;
 use crate::report::{Figures, Outcome, Row, Source};
@@ -55,7 +55,7 @@ const NOTE: &str = "Threads are real, and so are pages, locks and work: an exit 
     Visits of the trees hold no lock: what counts as held is the time of the whole visit.";
 
 fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
-    let rounds = setup.pick(7, 1);
+    let rounds = setup.pick(ROUNDS, 1);
     let frames = setup.pick(FRAMES, FRAMES_QUICK);
     let variants = variants(setup);
     control.expect(variants.len() as u64 * rounds);
@@ -76,8 +76,7 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
                 true => Blocks::Counted,
                 false => Blocks::Left,
             };
-            // Nothing that exits in turn is fought over, so that a few rounds say it.
-            if is_at_once || number < FEW_ROUNDS {
+            if number < rounds_of(&cell.variant) {
                 let round = round::run(setup, &ground, &cell.variant, number, blocks)?;
                 cell.rounds.push(round);
             }
@@ -105,8 +104,23 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
 const FRAMES: usize = 32_768;
 const FRAMES_QUICK: usize = 1024;
 
-/// Rounds in which free blocks are counted, and tenants exit in turn.
+/// Rounds of the variants whose contention is compared: that of one differs by a fifth from round to round.
+const ROUNDS: u64 = 21;
+
+/// Rounds of the others.
+const ROUNDS_APART: u64 = 7;
+
+/// Rounds in which free blocks are counted, and tenants exit in turn: nothing is fought over there, so that a
+/// few rounds say it.
 const FEW_ROUNDS: u64 = 3;
+
+fn rounds_of(variant: &Variant) -> u64 {
+    match variant.exits {
+        Exits::InTurn => FEW_ROUNDS,
+        Exits::AtOnce if CONSERVED.contains(&variant.name.as_str()) => ROUNDS,
+        Exits::AtOnce => ROUNDS_APART,
+    }
+}
 
 fn config(setup: &Setup, ground: &Ground, rounds: u64, frames: usize, cells: &[Cell]) -> Figures {
     let knows_waits = cell(cells, C).stood().knows_waits;
