@@ -215,6 +215,7 @@ impl<'a> List<'a> {
         };
         let (rules, shortage) = (self.stack.rules, self.conditions.shortage());
         let freed = rules.freed(&mut self.stack.state, used, order, shortage);
+        debug_assert!(freed.drain > 0 || used.count < freed.limit, "{freed:?}");
         self.set_run(freed.free_run);
         match self.stack.state.prev_high_order {
             true => self.stack.mark(),

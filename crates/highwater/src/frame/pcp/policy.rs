@@ -137,10 +137,10 @@ impl Rules {
         }
     }
 
-    /// Rules by which lists hold nothing.
+    /// Rules by which lists hold nothing. The batch stays, so that what they held leaves in pieces of it; of a list that
+    /// may hold nothing, every free takes one frame and every refill brings one.
     pub(in crate::frame) fn disabled(self) -> Self {
         Self {
-            batch: 1,
             high_min: 0,
             high_max: 0,
             ..self

@@ -214,6 +214,40 @@ fn transfers_of_a_pool_are_bounded() {
 }
 
 #[test]
+fn a_drain_moves_a_run_of_frees_in_either_way() {
+    // Goal: D (4.7) is what a drain moves, also in pieces, and lists that are disabled leave in pieces of a batch. Method: a list
+    // of a fixed size is freed to beyond it; frames per drain are those of one hold, and far more than a batch.
+    let per_drain = DRAINS.map(|drain| {
+        let config = PoolConfig {
+            backend: BackendKind::SingleLock,
+            drain,
+            tunables: tunables(5, 100),
+            ..PoolConfig::new(1)
+        };
+        let pool = pool_of(300_000, config);
+        let mut frames = Vec::new();
+        assert_eq!(
+            pool.alloc_bulk_on(CPU, 20_000, ORDINARY, &mut frames),
+            20_000
+        );
+        pool.free_bulk_on(CPU, &mut frames);
+        let events = pool.counters();
+        let visits = || pool.zone_times().work.count();
+        let (before, held) = (visits(), pool.counts().cached.0);
+        drop(pool.disable_lists());
+        let most = match drain {
+            DrainMode::OneHold => 1,
+            DrainMode::Pieces => held.div_ceil(63),
+        };
+        assert!(held > 63 && visits() - before <= most, "{drain}: {held}");
+        assert_conserved(&pool);
+        events.drained / events.drains
+    });
+    assert_eq!(per_drain[0], per_drain[1]);
+    assert!(per_drain[1] > 4 * 63, "{per_drain:?}");
+}
+
+#[test]
 fn lists_follow_depth_and_decay_when_it_is_gone() {
     // Goal: item 7 and what auto is for. Method: a loop of 10,000 frames out and back: the second time
     // the zones are hardly visited; then ticks, until the list is small and, being idle, empty.

@@ -139,8 +139,7 @@ impl PcpLists {
                 let events = &self.beside(list.cpu()).events;
                 events.drains.add(1);
                 events.drain_alls.add(freed.is_drain_all.into());
-                let drained =
-                    self.drain_list(stock, at, list, freed.drain, freed.limit, Order::ZERO);
+                let drained = self.drain_list(stock, at, list, freed.drain, Order::ZERO);
                 events.drained.add(drained.0);
                 self.look_whether_enough(stock);
             }
@@ -232,21 +231,24 @@ impl PcpLists {
             let events = &self.beside(list.cpu()).events;
             events.drains.add(1);
             events.drain_alls.add(freed.is_drain_all.into());
-            let drained = self.drain_list(stock, at, list, freed.drain, freed.limit, order);
+            let drained = self.drain_list(stock, at, list, freed.drain, order);
             events.drained.add(drained.0);
             self.look_whether_enough(stock);
         }
     }
 
     /// Moves `count` frames of a list to the zones, in pieces if that is how it drains; stops when the list is
-    /// held by another thread then, is another CPU's, or has less than `enough`.
+    /// held by another thread then, is another CPU's, or is empty.
+    ///
+    /// Deviation: the specification (4.7) has a drain in pieces stop below the limit, too. A list drains as soon as
+    /// it reaches the limit, so that its first piece would be its last, and a long run of frees would never move
+    /// more than a batch.
     fn drain_list<'a>(
         &'a self,
         stock: &Stock,
         at: At,
         mut list: List<'a>,
         count: u32,
-        enough: u32,
         first: Order,
     ) -> Pages {
         let (cpu, piece) = (list.cpu(), self.piece(list.rules(), count));
@@ -261,7 +263,7 @@ impl PcpLists {
             }
             match self.try_lock(at) {
                 // Counted again: others took and put frames meanwhile.
-                Some(again) if again.cpu() == cpu && again.count() >= enough.max(1) => list = again,
+                Some(again) if again.cpu() == cpu && again.count() > 0 => list = again,
                 _ => break,
             }
         }
@@ -361,7 +363,7 @@ impl PcpLists {
         let mut list = self.lock(cpu);
         match list.decay() {
             0 => Pages::ZERO,
-            count => self.drain_list(stock, At::On(cpu), list, count, 0, Order::ZERO),
+            count => self.drain_list(stock, At::On(cpu), list, count, Order::ZERO),
         }
     }
 
@@ -380,7 +382,7 @@ impl PcpLists {
             let mut list = self.lock(cpu);
             let mut excess = list.set_rules(rules);
             while excess > 0 {
-                let drained = self.drain_list(stock, At::On(cpu), list, excess, 0, Order::ZERO);
+                let drained = self.drain_list(stock, At::On(cpu), list, excess, Order::ZERO);
                 if drained == Pages::ZERO {
                     break;
                 }

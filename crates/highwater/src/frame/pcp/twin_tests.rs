@@ -110,17 +110,22 @@ impl Twins<'_> {
 fn a_list_does_what_the_rules_say_to_the_frame() {
     // Goal: no rule is lost between the arithmetic and a stack that counts in one word: marks, halvings and limits that
     // pushes do not look at. Method: random bursts on a pool of one CPU and on a machine of numbers beside it; after each
-    // step both have the same count, high, run and growth. One hold, so that a drain is one step.
+    // step both have the same count, high, run and growth, in whichever way a drain moves its frames.
     let mut random = crate::seed::rng(41);
-    for (policy, scale) in [
+    let lives = [
         (PcpPolicy::Auto, 5),
         (PcpPolicy::Auto, 0),
         (PcpPolicy::Fixed, 3),
         (PcpPolicy::Legacy, 5),
-    ] {
+    ];
+    let drains = [DrainMode::OneHold, DrainMode::Pieces];
+    for (drain, (policy, scale)) in drains
+        .into_iter()
+        .flat_map(|drain| lives.map(|life| (drain, life)))
+    {
         let config = PoolConfig {
             policy,
-            drain: DrainMode::OneHold,
+            drain,
             tunables: tunables(scale, 0),
             ..PoolConfig::new(1)
         };
