@@ -77,7 +77,7 @@ impl fmt::Display for Zoneinfo {
         for (name, value) in self.counters.named() {
             writeln!(f, "  pcp_{name} {value}")?;
         }
-        Ok(())
+        write!(f, "{}", self.tunables)
     }
 }
 

@@ -180,6 +180,7 @@ impl fmt::Display for Snapshot {
             "watermarks: min {}, low {}, high {}",
             min.0, low.0, high.0
         )?;
+        write!(f, "{}", self.zoneinfo.tunables)?;
         for list in self.zoneinfo.lists.iter().filter(|list| list.count > 0) {
             writeln!(f, "pcp {list}")?;
         }
