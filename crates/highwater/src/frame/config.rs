@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::{BackendKind, Tunables};
 use crate::percpu::Regime;
-use crate::units::Bytes;
+use crate::units::{Bytes, Pages};
 
 /// How a [`FramePool`](super::FramePool) is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +81,14 @@ pub enum PoolError {
         shards: u32,
         /// The most.
         most: u32,
+    },
+    /// Somebody has frames of the memory.
+    #[error("only {free} of {managed} are free: a pool needs the whole memory")]
+    NotFree {
+        /// Frames that nobody has.
+        free: Pages,
+        /// Frames in all.
+        managed: Pages,
     },
 }
 

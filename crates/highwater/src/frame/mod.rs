@@ -149,7 +149,7 @@ impl FramePool {
     ///
     /// # Errors
     ///
-    /// No CPUs; no shards, or too many.
+    /// No CPUs; no shards, or too many; memory that somebody has frames of.
     pub fn with_config(memory: Arc<FrameMemory>, config: PoolConfig) -> Result<Self, PoolError> {
         if config.nr_cpus == 0 {
             return Err(PoolError::NoCpus);
@@ -159,6 +159,10 @@ impl FramePool {
         {
             let most = BackendKind::SHARDS_MAX;
             return Err(PoolError::Shards { shards, most });
+        }
+        let (free, managed) = (memory.count_free(), memory.pages());
+        if free != managed {
+            return Err(PoolError::NotFree { free, managed });
         }
         let stock = Stock::new(memory, &config);
         let rules = rules(&stock, &config, &config.tunables);

@@ -16,6 +16,22 @@ fn pool(pages: u64, nr_cpus: usize, nr_zones: u32) -> FramePool {
 }
 
 #[test]
+fn a_pool_takes_whole_memory_only() {
+    let memory = Arc::new(FrameMemory::new(Pages(100)).expect("a small range"));
+    let frame = memory.claim(crate::units::Pfn(17));
+    let refused = FramePool::new(Arc::clone(&memory), 1).expect_err("one is taken");
+    assert_eq!(
+        refused.to_string(),
+        "only 99 pages of 100 pages are free: a pool needs the whole memory"
+    );
+    memory.surrender(frame);
+    let pool = FramePool::new(Arc::clone(&memory), 1).expect("all are free");
+    let frame = pool.alloc(ORDINARY).expect("one is free");
+    assert!(FramePool::new(Arc::clone(&memory), 1).is_err(), "{frame:?}");
+    pool.free(frame);
+}
+
+#[test]
 fn frames_are_conserved_under_random_use() {
     // Goal: managed = free + cached + allocated, always. Method: random allocations and frees on
     // random CPUs of pools of odd shapes, recounted as it goes.
