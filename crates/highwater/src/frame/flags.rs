@@ -29,7 +29,8 @@ impl AllocFlags {
     }
 
     /// Waits for no lock: what somebody holds at the moment is as if it were empty. Such a request does
-    /// not reclaim either. For callers that may not sleep, and for those that interrupted the holder.
+    /// not reclaim either. For callers that may not sleep. Not for signal handlers: memory for the books of a transfer may come from the
+    /// global allocator, which waits for locks and may have been interrupted itself.
     #[must_use]
     pub const fn non_blocking(self) -> Self {
         Self(self.0 | Self::NON_BLOCKING | Self::NO_RECLAIM)
