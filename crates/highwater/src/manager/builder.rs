@@ -8,7 +8,7 @@ use super::background::{Background, Reclaimer};
 use super::{Core, Manager, Shared, Throttling};
 use crate::cache::Accounting;
 use crate::counter::ActiveCache;
-use crate::frame::{BackendKind, DrainMode, PcpPolicy, PoolConfig, PoolError, Tunables};
+use crate::frame::{BackendKind, DrainMode, PcpPolicy, PoolConfig, PoolError, Tunables, Zeroing};
 use crate::memmap::{MapError, Reservation};
 use crate::percpu::{Gates, PercpuOwner, Regime};
 use crate::sync::Arc;
@@ -120,6 +120,12 @@ impl Builder {
     /// How a per-CPU list gives back more than a batch. Default: [`DrainMode::Pieces`].
     pub fn drain_mode(mut self, drain: DrainMode) -> Self {
         self.pool.drain = drain;
+        self
+    }
+
+    /// When frames are zeroed. Default: [`Zeroing::OnRequest`].
+    pub fn zeroing(mut self, zeroing: Zeroing) -> Self {
+        self.pool.zeroing = zeroing;
         self
     }
 

@@ -223,6 +223,12 @@ impl Manager {
         self.core().wakeup.nudge();
     }
 
+    /// Lets per-CPU lists that are larger than they need to be shrink a step; frames that went to the zones. For managers without
+    /// a background thread, once in each [`decay interval`](Tunables::decay_interval); with one, it does that.
+    pub fn decay_tick(&self) -> Pages {
+        self.core().pool.decay_tick()
+    }
+
     /// The knobs of the pool of frames as they are now.
     #[must_use]
     pub fn tunables(&self) -> Tunables {
