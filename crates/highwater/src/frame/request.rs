@@ -128,8 +128,8 @@ impl FramePool {
         self.stock.memory.bytes_mut(frame).fill(0);
     }
 
-    /// Takes up to `count` frames and appends them to `out`; how many. If it is less than `count`, no
-    /// more were to be had.
+    /// Takes up to `count` frames and appends them to `out`; how many. If it is less than `count`, this CPU's list
+    /// and the back end had no more; other CPUs' lists may still hold some ([`drain_all`](Self::drain_all)).
     pub fn alloc_bulk(&self, count: usize, flags: AllocFlags, out: &mut Vec<Frame>) -> usize {
         self.alloc_many(At::Here, count, flags, out)
     }
@@ -147,6 +147,9 @@ impl FramePool {
 
     fn alloc_many(&self, at: At, count: usize, flags: AllocFlags, out: &mut Vec<Frame>) -> usize {
         let before = out.len();
+        // No more can be had, whatever was asked for.
+        let managed = usize::try_from(self.managed().0).unwrap_or(usize::MAX);
+        let count = count.min(managed);
         out.reserve(count);
         let end = before + count;
         while out.len() < end {
@@ -182,7 +185,8 @@ impl FramePool {
     ///
     /// # Errors
     ///
-    /// When the back end has no such block to give.
+    /// When the back end has no such block to give; frames in lists, other CPUs' or of other orders, may keep one from being
+    /// whole ([`drain_all`](Self::drain_all)).
     pub fn alloc_block(&self, order: Order, flags: AllocFlags) -> Result<Block, AllocError> {
         self.alloc_block_at(At::Here, order, flags)
     }

@@ -1,5 +1,7 @@
 //! The frames that are in no per-CPU list: a back end, and how much of it may be taken.
 
+use crossbeam_utils::CachePadded;
+
 use super::backend::{Backend, Wait};
 use super::{AllocError, AllocFlags, PoolConfig, Pressure, Tunables, Watermarks};
 use crate::memmap::FrameMemory;
@@ -15,8 +17,8 @@ pub(super) struct Stock {
     /// `min`, `low` and `high`. Written by: who turns knobs. Read by: everybody. Publishes: nothing: each is
     /// read once for a decision.
     watermarks: [AtomicU64; 3],
-    /// Most frames that were outside the back end at once.
-    peak_outside: StatCell,
+    /// Most frames that were outside the back end at once. Apart from the watermarks, which everybody reads.
+    peak_outside: CachePadded<StatCell>,
 }
 
 impl Stock {
@@ -26,27 +28,31 @@ impl Stock {
             backend: config.backend.build(nr_frames, config.nr_cpus),
             memory,
             watermarks: [0; 3].map(AtomicU64::new),
-            peak_outside: StatCell::new(),
+            peak_outside: CachePadded::new(StatCell::new()),
         };
         stock.set_watermarks(&config.tunables);
         stock
     }
 
-    /// Writes up to `out.len()` blocks of `order` to the front of `out`; how many.
+    /// Writes up to `out.len()` blocks of `order` to the front of `out`; how many. The reserve is taken from only if
+    /// nothing else is left, and only for those that are `handed_out`: what stays in a list may go to anybody.
     pub(super) fn take(
         &self,
         near: CpuId,
         order: Order,
         flags: AllocFlags,
+        handed_out: usize,
         out: &mut [Pfn],
     ) -> usize {
-        let floor = match flags.may_use_reserve() {
-            false => self.watermarks().min,
-            true => Pages::ZERO,
-        };
-        let taken = self
-            .backend
-            .alloc_bulk(near, order, floor, flags.wait(), out);
+        let (min, wait) = (self.watermarks().min, flags.wait());
+        let mut taken = self.backend.alloc_bulk(near, order, min, wait, out);
+        if taken == 0 && flags.may_use_reserve() {
+            let most = handed_out.min(out.len());
+            let floor = Pages::ZERO;
+            taken = self
+                .backend
+                .alloc_bulk(near, order, floor, wait, &mut out[..most]);
+        }
         self.peak_outside
             .raise(self.managed().saturating_sub(self.nr_free()).0);
         taken

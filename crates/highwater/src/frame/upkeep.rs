@@ -10,8 +10,12 @@ use crate::units::{CpuId, Order, Pages};
 
 impl FramePool {
     /// Moves every frame of every per-CPU list to the zones, batch by batch; how many.
+    ///
+    /// # Cost
+    ///
+    /// A load for each list, and the lock of each that holds something. What is put there meanwhile may stay.
     pub fn drain_all(&self) -> Pages {
-        self.lists.drain_all(&self.stock)
+        self.lists.drain_filled(&self.stock)
     }
 
     /// Moves every frame of one CPU's list to the zones, batch by batch: for one that is not used any more.
@@ -35,7 +39,7 @@ impl FramePool {
     /// for somebody who looks for a range of them.
     pub fn disable_lists(&self) -> ListsDisabled<'_> {
         self.turn(|knobs| knobs.disabled += 1);
-        self.drain_all();
+        self.lists.drain_all(&self.stock);
         ListsDisabled(self)
     }
 

@@ -26,7 +26,8 @@
 //! to 4.8 (6.7 to 6.18) and 5.1 (5.14 to 6.6), with the first two patches of the thread
 //! pcp-batch-scale-review-2024: the run of frees never exceeds its cap, and decay does not depend on the
 //! batch scale. Deviations: `high` falls by one at least in a decay (an eighth of 7 is 0, and would leave
-//! small lists above their least size for ever); a drain moves one frame at least (a list that is as small as a batch
+//! small lists above their least size for ever); a list whose least size is 0 may grow all the same, because
+//! only its largest size says that it is to hold nothing; a drain moves one frame at least (a list that is as small as a batch
 //! would otherwise drain nothing and grow without a bound).
 
 use crate::frame::{PcpPolicy, PcpSizes, Tunables};
@@ -190,7 +191,7 @@ impl Rules {
     ) -> Refill {
         let mut grow = used.grow.min(self.scale_max);
         let high = self.clamp(list);
-        if high < self.batch {
+        if self.high_max < self.batch {
             return Refill { blocks: 1, grow };
         }
         let doubled = match (self.policy, order) {
@@ -276,7 +277,7 @@ impl Rules {
     /// At how many frames a list drains; moves its `high`.
     fn limit(&self, list: &mut ListState, used: Use, shortage: Shortage, extent: Extent) -> u32 {
         let high = self.clamp(list);
-        if high == 0 {
+        if self.high_max == 0 {
             return 0;
         }
         let run = match self.policy {

@@ -15,14 +15,14 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::topology::Topology;
 use crate::units::{CpuId, Order, Pages, Pfn};
 
-const KINDS: [BackendKind; 3] = [
+pub(super) const KINDS: [BackendKind; 3] = [
     BackendKind::SingleLock,
     BackendKind::Sharded { shards: 3 },
     BackendKind::Trees,
 ];
-const DRAINS: [DrainMode; 2] = [DrainMode::OneHold, DrainMode::Pieces];
+pub(super) const DRAINS: [DrainMode; 2] = [DrainMode::OneHold, DrainMode::Pieces];
 pub(super) const ORDINARY: AllocFlags = AllocFlags::new();
-const RESERVE: AllocFlags = AllocFlags::new().use_reserve();
+pub(super) const RESERVE: AllocFlags = AllocFlags::new().use_reserve();
 pub(super) const CPU: CpuId = CpuId(0);
 
 pub(super) fn pool_of(pages: u64, config: PoolConfig) -> FramePool {
@@ -214,40 +214,6 @@ fn transfers_of_a_pool_are_bounded() {
 }
 
 #[test]
-fn a_drain_moves_a_run_of_frees_in_either_way() {
-    // Goal: D (4.7) is what a drain moves, also in pieces, and lists that are disabled leave in pieces of a batch. Method: a list
-    // of a fixed size is freed to beyond it; frames per drain are those of one hold, and far more than a batch.
-    let per_drain = DRAINS.map(|drain| {
-        let config = PoolConfig {
-            backend: BackendKind::SingleLock,
-            drain,
-            tunables: tunables(5, 100),
-            ..PoolConfig::new(1)
-        };
-        let pool = pool_of(300_000, config);
-        let mut frames = Vec::new();
-        assert_eq!(
-            pool.alloc_bulk_on(CPU, 20_000, ORDINARY, &mut frames),
-            20_000
-        );
-        pool.free_bulk_on(CPU, &mut frames);
-        let events = pool.counters();
-        let visits = || pool.zone_times().work.count();
-        let (before, held) = (visits(), pool.counts().cached.0);
-        drop(pool.disable_lists());
-        let most = match drain {
-            DrainMode::OneHold => 1,
-            DrainMode::Pieces => held.div_ceil(63),
-        };
-        assert!(held > 63 && visits() - before <= most, "{drain}: {held}");
-        assert_conserved(&pool);
-        events.drained / events.drains
-    });
-    assert_eq!(per_drain[0], per_drain[1]);
-    assert!(per_drain[1] > 4 * 63, "{per_drain:?}");
-}
-
-#[test]
 fn lists_follow_depth_and_decay_when_it_is_gone() {
     // Goal: item 7 and what auto is for. Method: a loop of 10,000 frames out and back: the second time
     // the zones are hardly visited; then ticks, until the list is small and, being idle, empty.
@@ -359,6 +325,8 @@ fn knobs_turn_while_the_pool_runs() {
         text.contains("high_min: ") && text.contains("    cpu: 0\n"),
         "{text}"
     );
+    assert!(text.ends_with(&wide.to_string()), "{text}");
+    assert!(text.contains("vm.watermark_scale_factor = 1000\n"));
     assert_conserved(&pool);
 }
 

@@ -61,7 +61,9 @@ impl PcpLists {
         flags: AllocFlags,
         out: &mut Vec<Frame>,
     ) -> Result<Frame, AllocError> {
-        let (cpu, wanted) = match self.try_lock(at) {
+        let list = self.try_lock(at);
+        let is_held = list.is_none();
+        let (cpu, wanted) = match list {
             Some(mut list) => {
                 if let Some(frame) = list.pop() {
                     return Ok(frame);
@@ -83,7 +85,7 @@ impl PcpLists {
         };
         let mut scratch = Scratch::take();
         scratch.pfns.resize(wanted, Pfn(0));
-        let taken = stock.take(cpu, Order::ZERO, flags, &mut scratch.pfns);
+        let taken = stock.take(cpu, Order::ZERO, flags, count, &mut scratch.pfns);
         self.look_at_watermark(stock);
         scratch.pfns.truncate(taken);
         let events = &self.beside(cpu).events;
@@ -104,7 +106,37 @@ impl PcpLists {
             self.put(stock, at, flags.wait(), &mut scratch);
         }
         scratch.keep();
-        first.ok_or_else(|| stock.refusal(Order::ZERO, flags))
+        match first {
+            Some(frame) => Ok(frame),
+            None if is_held && flags.may_block() => self.bring_after_wait(stock, cpu, flags),
+            None => Err(stock.refusal(Order::ZERO, flags)),
+        }
+    }
+
+    /// What follows when the zones have nothing and somebody held the list: waits for it. Who held it has left frames there (they
+    /// looked at it), or has given them to the zones (they drained it).
+    ///
+    /// # Errors
+    ///
+    /// When neither has any.
+    #[cold]
+    fn bring_after_wait(
+        &self,
+        stock: &Stock,
+        cpu: CpuId,
+        flags: AllocFlags,
+    ) -> Result<Frame, AllocError> {
+        if let Some(frame) = self.lock(cpu).pop() {
+            return Ok(frame);
+        }
+        let mut pfn = [Pfn(0)];
+        if stock.take(cpu, Order::ZERO, flags, 1, &mut pfn) == 0 {
+            return Err(stock.refusal(Order::ZERO, flags));
+        }
+        let events = &self.beside(cpu).events;
+        events.refills.add(1);
+        events.refilled.add(1);
+        Ok(stock.memory.claim(pfn[0]))
     }
 
     /// Puts frames or blocks that came from the zones into a list, or back if they do not fit or it is held.
@@ -199,7 +231,7 @@ impl PcpLists {
         };
         let mut scratch = Scratch::take();
         scratch.pfns.resize(wanted, Pfn(0));
-        let taken = stock.take(cpu, order, flags, &mut scratch.pfns);
+        let taken = stock.take(cpu, order, flags, 1, &mut scratch.pfns);
         self.look_at_watermark(stock);
         let events = &self.beside(cpu).events;
         events.refills.add(u64::from(taken > 0));
@@ -322,7 +354,13 @@ impl PcpLists {
         Pages(drained.into())
     }
 
-    /// Moves every frame of every list to the zones.
+    /// Moves every frame of the lists that seem to have some to the zones.
+    pub(in crate::frame) fn drain_filled(&self, stock: &Stock) -> Pages {
+        let filled = self.stacks.cpus().filter(|&cpu| self.nr_cached_on(cpu) > 0);
+        filled.map(|cpu| self.drain(stock, cpu)).sum()
+    }
+
+    /// Moves every frame of every list to the zones, also of those that seem to be empty.
     pub(in crate::frame) fn drain_all(&self, stock: &Stock) -> Pages {
         self.stacks.cpus().map(|cpu| self.drain(stock, cpu)).sum()
     }

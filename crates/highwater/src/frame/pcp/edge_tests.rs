@@ -1,0 +1,169 @@
+//! Lists where little is left to hand out or to hold, and what a drain moves.
+
+use super::tests::{
+    CPU, DRAINS, KINDS, ORDINARY, RESERVE, assert_conserved, list, pool_of, tunables,
+};
+use crate::frame::{BackendKind, DrainMode, PoolConfig};
+use crate::sync::thread;
+use crate::units::{CpuId, Order, Pages};
+
+#[test]
+fn a_drain_moves_a_run_of_frees_in_either_way() {
+    // Goal: D (4.7) is what a drain moves, also in pieces, and lists that are disabled leave in pieces of a batch. Method: a list
+    // of a fixed size is freed to beyond it; frames per drain are those of one hold, and far more than a batch.
+    let per_drain = DRAINS.map(|drain| {
+        let config = PoolConfig {
+            backend: BackendKind::SingleLock,
+            drain,
+            tunables: tunables(5, 100),
+            ..PoolConfig::new(1)
+        };
+        let pool = pool_of(300_000, config);
+        let mut frames = Vec::new();
+        assert_eq!(
+            pool.alloc_bulk_on(CPU, 20_000, ORDINARY, &mut frames),
+            20_000
+        );
+        pool.free_bulk_on(CPU, &mut frames);
+        let events = pool.counters();
+        let visits = || pool.zone_times().work.count();
+        let (before, held) = (visits(), pool.counts().cached.0);
+        drop(pool.disable_lists());
+        let most = match drain {
+            DrainMode::OneHold => 1,
+            DrainMode::Pieces => held.div_ceil(63),
+        };
+        assert!(held > 63 && visits() - before <= most, "{drain}: {held}");
+        assert_conserved(&pool);
+        events.drained / events.drains
+    });
+    assert_eq!(per_drain[0], per_drain[1]);
+    assert!(per_drain[1] > 4 * 63, "{per_drain:?}");
+}
+
+#[test]
+fn a_list_that_is_held_is_not_empty() {
+    // Goal: nobody is told that no frame is free while the CPU's own list has some and somebody looks at it. Method: the zones are
+    // empty and the list is held until a request has found it so; that request is served, one that may not wait is not.
+    for backend in KINDS {
+        let config = PoolConfig {
+            backend,
+            ..PoolConfig::new(1)
+        };
+        let pool = pool_of(100_000, config);
+        let mut frames = Vec::new();
+        pool.alloc_bulk_on(CPU, usize::MAX, RESERVE, &mut frames);
+        frames
+            .drain(..100)
+            .for_each(|frame| pool.free_on(CPU, frame));
+        assert_eq!((pool.nr_free(), list(&pool).count), (Pages::ZERO, 100));
+        let held = pool.lists.lock(CPU);
+        assert!(pool.alloc_on(CPU, RESERVE.non_blocking()).is_err());
+        let before = pool.counters().fallbacks;
+        thread::scope(|scope| {
+            let served = scope.spawn(|| pool.alloc_on(CPU, ORDINARY));
+            while pool.counters().fallbacks == before {
+                thread::yield_now();
+            }
+            drop(held);
+            let frame = served.join().expect("no panic");
+            frames.push(frame.expect("the list has frames"));
+        });
+        pool.free_bulk_on(CPU, &mut frames);
+        assert_conserved(&pool);
+    }
+}
+
+#[test]
+fn a_list_of_a_small_pool_with_many_cpus_grows() {
+    // Goal: where a CPU's part is so small that idle lists hold nothing, busy ones hold something. Method: 64 MiB and 384 CPUs;
+    // one of them takes and gives two frames again and again: from some time on, no zone is visited.
+    let pool = pool_of(16_384, PoolConfig::new(384));
+    let (high_min, high_max) = (list(&pool).high_min, list(&pool).high_max);
+    assert!(high_min == 0 && high_max >= 2, "{:?}", list(&pool));
+    let mut frames = Vec::new();
+    let mut round = || {
+        let before = pool.counters();
+        pool.alloc_bulk_on(CPU, 2, ORDINARY, &mut frames);
+        pool.free_bulk_on(CPU, &mut frames);
+        pool.counters().since(&before)
+    };
+    let last = (0..20).map(|_| round()).last().expect("rounds");
+    assert_eq!((last.refilled, last.drained), (0, 0), "{:?}", list(&pool));
+    for _ in 0..10 {
+        pool.decay_tick();
+    }
+    assert_eq!((list(&pool).high, list(&pool).count), (0, 0), "decayed");
+    assert_conserved(&pool);
+}
+
+#[test]
+fn the_reserve_is_for_those_that_may_use_it() {
+    // Goal: a request that may use the reserve leaves none of it in a list, where anybody would find it. Method: all that is
+    // above `min` is taken; each request that may use the reserve takes what it hands out from then on, an ordinary one nothing.
+    for backend in KINDS {
+        let config = PoolConfig {
+            backend,
+            ..PoolConfig::new(1)
+        };
+        let pool = pool_of(100_000, config);
+        let mut frames = Vec::new();
+        let ordinary = pool.alloc_bulk_on(CPU, usize::MAX, ORDINARY, &mut frames);
+        let min = pool.watermarks().min;
+        assert_eq!((ordinary as u64, pool.nr_free()), (100_000 - min.0, min));
+        let blocks: Vec<_> = (0..=1)
+            .map(|order| {
+                let order = Order::new(order).expect("in range");
+                let block = pool.alloc_block_on(CPU, order, RESERVE);
+                block.expect("the reserve has one")
+            })
+            .collect();
+        frames.push(pool.alloc_on(CPU, RESERVE).expect("the reserve has one"));
+        assert_eq!(pool.alloc_bulk_on(CPU, 10, RESERVE, &mut frames), 10);
+        assert_eq!(pool.nr_free(), min - Pages(1 + 2 + 1 + 10), "{backend}");
+        assert_eq!(pool.counts().cached, Pages::ZERO, "{backend}");
+        assert!(pool.alloc_on(CPU, ORDINARY).is_err(), "{backend}");
+        let rest = pool.alloc_bulk_on(CPU, usize::MAX, RESERVE, &mut frames);
+        assert_eq!((rest as u64, pool.nr_free()), (min.0 - 14, Pages::ZERO));
+        pool.free_bulk_on(CPU, &mut frames);
+        for block in blocks {
+            pool.free_block_on(CPU, block);
+        }
+        assert_conserved(&pool);
+    }
+}
+
+#[test]
+fn who_frees_in_bulk_keeps_nobody_from_refills() {
+    // Goal: a tenant that ends gives its frames back a batch per hold, so that another's refill never stands behind more. Method: one
+    // CPU frees 20,000 frames while another takes 500, each of which is had; holds for more than a batch are at most the refills.
+    // In one hold there are more: the count tells the two apart.
+    for drain in DRAINS {
+        let config = PoolConfig {
+            backend: BackendKind::SingleLock,
+            drain,
+            tunables: tunables(5, 100),
+            ..PoolConfig::new(2)
+        };
+        let pool = pool_of(300_000, config);
+        let (mut frames, mut others) = (Vec::new(), Vec::new());
+        pool.alloc_bulk_on(CPU, 20_000, ORDINARY, &mut frames);
+        let large = || -> u64 {
+            let work = pool.zone_times().work;
+            let large = work.buckets().filter(|&(floor, _)| floor > 63);
+            large.map(|(_, count)| count).sum()
+        };
+        let (before, counters) = (large(), pool.counters());
+        thread::scope(|scope| {
+            scope.spawn(|| pool.free_bulk_on(CPU, &mut frames));
+            for _ in 0..500 {
+                others.push(pool.alloc_on(CpuId(1), ORDINARY).expect("enough are free"));
+            }
+        });
+        let (holds, refills) = (large() - before, pool.counters().since(&counters).refills);
+        let is_behind = holds > refills;
+        assert_eq!(is_behind, drain == DrainMode::OneHold, "{holds}, {refills}");
+        pool.free_bulk_on(CpuId(1), &mut others);
+        assert_conserved(&pool);
+    }
+}
