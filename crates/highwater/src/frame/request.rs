@@ -46,7 +46,7 @@ impl FramePool {
     ///
     /// # Cost
     ///
-    /// Where CPUs are those of the system ([`Regime::Restartable`]), a lock and a system call: for tests, and for
+    /// Where CPUs are those of the system ([`Regime::Restartable`](crate::percpu::Regime::Restartable)), a lock and a system call: for tests, and for
     /// who drains.
     ///
     /// # Errors

@@ -15,7 +15,9 @@ impl FramePool {
     ///
     /// A load for each list, and the lock of each that holds something. What is put there meanwhile may stay.
     pub fn drain_all(&self) -> Pages {
-        self.lists.drain_filled(&self.stock)
+        let drained = self.lists.drain_filled(&self.stock);
+        self.stock.backend.splice();
+        drained
     }
 
     /// Moves every frame of one CPU's list to the zones, batch by batch: for one that is not used any more.
@@ -26,7 +28,9 @@ impl FramePool {
     /// Lets lists that are larger than they need to be shrink a step; frames that went to the zones. To be
     /// called once in each [`decay interval`](Tunables::decay_interval).
     pub fn decay_tick(&self) -> Pages {
-        self.lists.decay(&self.stock)
+        let decayed = self.lists.decay(&self.stock);
+        self.stock.backend.splice();
+        decayed
     }
 
     /// Says that pages are being reclaimed for as long as the result lives: lists keep little meanwhile.

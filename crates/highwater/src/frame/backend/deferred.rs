@@ -16,12 +16,13 @@ const NIL: u32 = u32::MAX;
 pub(super) struct Deferred {
     start: u32,
     /// Written by: threads that put blocks on (Release, `push_all`), and the zone's holder (Acquire,
-    /// `take`). Publishes: the links from the head on.
+    /// `take`, `take_some`). Publishes: the links from the head on.
     heads: [AtomicU32; NR_ORDERS],
     /// By frame, counted from `start`. Written by: the thread whose block it is, before it puts it
     /// on; published by the head.
     next: Box<[AtomicU32]>,
-    /// Written by: whoever puts on or takes off. Read by: probes. Publishes: nothing.
+    /// Written by: whoever puts on, and the zone's holder (Release, `are_free`). Read by: requests
+    /// (Acquire, `nr_frames`). Publishes: that frames that are gone from here are counted as free.
     frames: AtomicU64,
 }
 
@@ -36,10 +37,17 @@ impl Deferred {
         }
     }
 
-    /// Frames on the lists.
+    /// Frames on the lists, and those that were taken off and are not counted as free yet.
     pub(super) fn nr_frames(&self) -> Pages {
-        // Relaxed: a probe orders nothing.
-        Pages(self.frames.load(Ordering::Relaxed))
+        // Acquire: a request that sees none here sees them among the free. Pairs with the release
+        // in `are_free`.
+        Pages(self.frames.load(Ordering::Acquire))
+    }
+
+    /// Frames that were taken off are counted as free: from now on they are not counted here.
+    pub(super) fn are_free(&self, frames: Pages) {
+        // Release: they were counted before. Pairs with the acquire in `nr_frames`.
+        self.frames.fetch_sub(frames.0, Ordering::Release);
     }
 
     pub(super) fn push_all(&self, order: Order, blocks: &[Pfn]) {
@@ -64,7 +72,8 @@ impl Deferred {
             at = Pfn(self.link(at).load(Ordering::Relaxed));
             count += 1;
         }
-        // Relaxed: a probe orders nothing. Before the blocks can be taken off, so never below zero.
+        // Relaxed: says that there is something, and publishes nothing. Before the blocks can be taken
+        // off, so never below zero.
         self.frames
             .fetch_add(count << order.get(), Ordering::Relaxed);
         let head = &self.heads[usize::from(order.get())];
@@ -73,7 +82,7 @@ impl Deferred {
         // Progress: an exchange fails only because another thread's succeeded.
         loop {
             self.link(last).store(seen, Ordering::Relaxed);
-            // Release: the chain's links. Pairs with the acquire in `take`.
+            // Release: the chain's links. Pairs with the acquires in `take` and `take_some`.
             match head.compare_exchange_weak(seen, first.0, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => seen = now,
@@ -81,7 +90,8 @@ impl Deferred {
         }
     }
 
-    /// Takes every block of `order` off; only the zone's holder calls this.
+    /// Takes every block of `order` off; only the zone's holder calls this, and says
+    /// [`are_free`](Self::are_free) then.
     pub(super) fn take(&self, order: Order, mut give: impl FnMut(Pfn)) {
         let head = &self.heads[usize::from(order.get())];
         // Relaxed: whether there is anything, and if not now, then for the next holder.
@@ -90,16 +100,37 @@ impl Deferred {
         }
         // Acquire: the links of every chain put on. Pairs with the release in `push`.
         let mut at = head.swap(NIL, Ordering::Acquire);
-        let mut frames = 0;
         while at != NIL {
             // Relaxed: ordered by the exchange above. Read before the block is given away.
             let next = self.link(Pfn(at)).load(Ordering::Relaxed);
             give(Pfn(at));
-            frames += order.pages().0;
             at = next;
         }
-        // Relaxed: a probe orders nothing.
-        self.frames.fetch_sub(frames, Ordering::Relaxed);
+    }
+
+    /// As [`take`](Self::take), but at most `count` blocks, the newest first: how many.
+    pub(super) fn take_some(&self, order: Order, count: usize, mut give: impl FnMut(Pfn)) -> usize {
+        let head = &self.heads[usize::from(order.get())];
+        for taken in 0..count {
+            // Acquire: the links of every chain put on. Pairs with the release in `push`.
+            let mut at = head.load(Ordering::Acquire);
+            // Progress: an exchange fails only because another thread put a chain on.
+            loop {
+                if at == NIL {
+                    return taken;
+                }
+                // Relaxed: ordered by reading the head. Only the holder takes off, so while this block
+                // is the head its link is as it was read.
+                let next = self.link(Pfn(at)).load(Ordering::Relaxed);
+                // Acquire: as above, of the head that was seen instead.
+                match head.compare_exchange_weak(at, next, Ordering::Relaxed, Ordering::Acquire) {
+                    Ok(_) => break,
+                    Err(now) => at = now,
+                }
+            }
+            give(Pfn(at));
+        }
+        count
     }
 
     fn link(&self, block: Pfn) -> &AtomicU32 {

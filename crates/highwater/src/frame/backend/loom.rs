@@ -50,7 +50,31 @@ fn deferred_chains_of_two_threads_are_taken_off_once() {
         taken.extend(take(&deferred));
         taken.sort_unstable();
         assert_eq!(taken, [Pfn(8), Pfn(9), Pfn(10)]);
+        deferred.are_free(Pages(3));
         assert_eq!(deferred.nr_frames(), Pages::ZERO);
+    });
+}
+
+#[test]
+fn deferred_blocks_are_taken_off_one_by_one_beside_a_chain() {
+    // Goal: the same of a holder that must not wait, and takes off one block at a time.
+    model(|| {
+        let deferred = Arc::new(Deferred::new(8, 4));
+        deferred.push_all(Order::ZERO, &[Pfn(11)]);
+        let put = |deferred: &Deferred| {
+            deferred.push_all(Order::ZERO, &[Pfn(8), Pfn(9)]);
+            Vec::new()
+        };
+        let take = |deferred: &Deferred| {
+            let mut taken = Vec::new();
+            let count = deferred.take_some(Order::ZERO, 2, |block| taken.push(block));
+            assert_eq!(count, taken.len());
+            taken
+        };
+        let (mut taken, _) = beside(&deferred, take, put);
+        deferred.take(Order::ZERO, |block| taken.push(block));
+        taken.sort_unstable();
+        assert_eq!(taken, [Pfn(8), Pfn(9), Pfn(11)]);
     });
 }
 

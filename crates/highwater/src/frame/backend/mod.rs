@@ -70,6 +70,9 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
     /// reaches the free ones, and as far as the kind can see it.
     fn free_bulk(&self, near: CpuId, order: Order, wait: Wait, blocks: &mut [Pfn]);
 
+    /// Frees what is deferred; waits for locks.
+    fn splice(&self);
+
     /// Free frames that are not deferred, less those that requests have been promised.
     fn nr_free(&self) -> Pages;
 

@@ -109,6 +109,91 @@ fn seconds() -> Duration {
     })
 }
 
+/// Frames that a thread of [`requests_within_the_pool_are_met`] has at most.
+const SHARE: usize = 100;
+
+fn hold_a_share(backend: &dyn Backend, kind: BackendKind, seed: u64, turns: usize) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut held: Vec<Pfn> = Vec::new();
+    for turn in 0..turns {
+        let near = CpuId(rng.u32(..4));
+        // Most of the time all that it may have.
+        let most = if rng.bool() { SHARE } else { 40 };
+        let mut out = vec![Pfn(u32::MAX); most.min(SHARE - held.len())];
+        let wanted = out.len();
+        let taken = backend.alloc_bulk(near, Order::ZERO, Pages::ZERO, Wait::Allowed, &mut out);
+        assert_eq!(taken, wanted, "{kind}: turn {turn} of seed {seed}");
+        held.extend(out);
+        rng.shuffle(&mut held);
+        let mut back = held.split_off(held.len() - rng.usize(..=held.len().min(50)));
+        let wait = any_wait(&mut rng);
+        for part in back.chunks_mut(1 + rng.usize(..40)) {
+            backend.free_bulk(near, Order::ZERO, wait, part);
+        }
+    }
+    backend.free_bulk(CpuId(0), Order::ZERO, Wait::Never, &mut held);
+}
+
+/// Counts down when its thread ends, however that is.
+struct OneLess<'a>(&'a AtomicU32);
+
+impl Drop for OneLess<'_> {
+    fn drop(&mut self) {
+        // Relaxed: says when to end.
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Blocks that are not there, and single frames that never wait: neither may cost others anything.
+fn ask_in_vain(backend: &dyn Backend, seed: u64, holders: &AtomicU32) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut out = [Pfn(u32::MAX); 32];
+    // Relaxed: says when to end.
+    while holders.load(Ordering::Relaxed) > 0 {
+        let order = Order::new(rng.u8(1..=10)).expect("in range");
+        let near = CpuId(rng.u32(..4));
+        let wait = any_wait(&mut rng);
+        let taken = backend.alloc_bulk(near, order, Pages::ZERO, wait, &mut out);
+        assert_eq!(taken, 0, "no two neighbours are free");
+    }
+}
+
+#[test]
+fn requests_within_the_pool_are_met() {
+    // Goal: no false exhaustion: a request for single frames that may wait gets all of them when others
+    // hold so little that they are there, also while frames are deferred and spliced, and beside those
+    // who look for blocks in vain. Method: one frame in 16 is free; four threads hold a share of these
+    // each at most, and some of their frees never wait; two threads ask for blocks, of which there
+    // are none.
+    let seed = crate::seed::seed(7);
+    for kind in KINDS {
+        let backend = kind.build(FRAMES, 4);
+        let all = take(&*backend, FRAMES as usize, 0);
+        let (mut free, mut kept): (Vec<_>, Vec<_>) =
+            all.iter().partition(|frame| frame.0 % 16 == 0);
+        kept.extend(free.split_off(4 * SHARE));
+        backend.free_bulk(CpuId(0), Order::ZERO, Wait::Allowed, &mut free);
+        let holders = AtomicU32::new(4);
+        thread::scope(|scope| {
+            let (backend, holders) = (&*backend, &holders);
+            for thread in 0..4 {
+                scope.spawn(move || {
+                    let done = OneLess(holders);
+                    hold_a_share(backend, kind, seed.wrapping_add(thread), 3000);
+                    drop(done);
+                });
+            }
+            for thread in 4..6 {
+                scope.spawn(move || ask_in_vain(backend, seed.wrapping_add(thread), holders));
+            }
+        });
+        backend.free_bulk(CpuId(0), Order::ZERO, Wait::Allowed, &mut kept);
+        backend.splice();
+        backend.check_invariants();
+        assert_eq!(backend.nr_free(), Pages(u64::from(FRAMES)), "{kind}");
+    }
+}
+
 #[test]
 fn no_kind_loses_a_frame_or_hands_it_out_twice() {
     let seed = crate::seed::seed(3);

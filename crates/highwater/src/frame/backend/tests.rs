@@ -311,6 +311,57 @@ fn a_free_that_must_not_wait_is_found_by_the_next_who_may() {
 }
 
 #[test]
+fn those_who_never_wait_find_what_they_deferred() {
+    // Goal: frames do not stay deferred when nobody ever waits. Method: all of a pool is freed beside a
+    // held lock; then nothing but requests that must not wait.
+    for of in [0, 3] {
+        let zones = Zones::new(1024, 1);
+        let mut out = vec![Pfn(0); 1024 >> of];
+        let request =
+            |out: &mut [Pfn]| zones.alloc_bulk(CPU, order(of), Pages::ZERO, Wait::Never, out);
+        assert_eq!(request(&mut out), out.len());
+        let held = zones.hold(0);
+        for block in &mut out {
+            zones.free_bulk(CPU, order(of), Wait::Never, std::slice::from_mut(block));
+        }
+        drop(held);
+        let mut had = Vec::new();
+        let mut batch = [Pfn(0); 63];
+        loop {
+            let taken = request(&mut batch);
+            if taken == 0 {
+                break;
+            }
+            had.extend_from_slice(&batch[..taken]);
+        }
+        assert_eq!(had.len(), 1024 >> of);
+        assert_eq!(zones.nr_deferred(), Pages::ZERO);
+        zones.free_bulk(CPU, order(of), Wait::Never, &mut had);
+        zones.check_invariants();
+        assert_eq!(zones.nr_free(), Pages(1024));
+    }
+}
+
+#[test]
+fn a_splice_frees_what_is_deferred() {
+    let zones = Zones::new(4096, 4);
+    let mut all = take(&zones, 4096, 0);
+    let held = zones.hold(1);
+    zones.free_bulk(CPU, Order::ZERO, Wait::Never, &mut all);
+    assert_eq!(
+        (zones.nr_free(), zones.nr_deferred()),
+        (Pages(3072), Pages(1024))
+    );
+    drop(held);
+    zones.splice();
+    assert_eq!(
+        (zones.nr_free(), zones.nr_deferred()),
+        (Pages(4096), Pages::ZERO)
+    );
+    zones.check_invariants();
+}
+
+#[test]
 fn a_frame_goes_back_to_its_zone_whoever_frees_it() {
     // Goal: owner routing. Method: the frames of all zones, shuffled, freed in bulks by one CPU.
     let mut rng = crate::seed::rng(4);

@@ -4,13 +4,17 @@ use std::ops::Range;
 
 use super::buddy::Buddy;
 use super::deferred::Deferred;
-use super::{Wait, pages_of};
+use super::{FreeCount, Wait, pages_of};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Hold, LockClass, LockTimes, Mutex, MutexGuard, Rank, TimeRecorder};
 use crate::units::{Order, Pages, Pfn};
 
 /// Class of every zone's lock.
 pub(in crate::frame) static ZONE_LOCK: LockClass = LockClass::new("zone", Rank::Zone);
+
+/// Deferred blocks of an order that a holder who must not wait takes off at most. Chosen: about the batch
+/// of 63 frames that a per-CPU list moves, so that the hold stays as short as others.
+const SPLICED_BRIEFLY: usize = 64;
 
 /// A range of frames and its buddy allocator.
 #[derive(Debug)]
@@ -19,8 +23,9 @@ pub(super) struct Zone {
     buddy: Mutex<Buddy>,
     deferred: Deferred,
     times: TimeRecorder,
-    /// Written by: the holder of the buddy's lock. Read by: requests that choose a zone. Publishes:
-    /// nothing; it may be an update behind.
+    /// Written by: the holder of the buddy's lock, before what it freed is counted. Read by: requests
+    /// that choose a zone. Publishes: nothing; who was promised frames acquired with the promise what
+    /// was written here.
     nr_free: AtomicU64,
 }
 
@@ -91,21 +96,45 @@ impl Zone {
 }
 
 impl LockedZone<'_> {
-    /// Moves the deferred blocks into the buddy: how many frames.
-    pub(super) fn splice(&mut self) -> Pages {
+    /// Moves the deferred blocks into the buddy and counts them as free; who must not wait, some of
+    /// them.
+    ///
+    /// In this order: the frames are free, the zone shows them, they are counted, they stop being
+    /// deferred. So a request that was promised some finds their zone, and one that finds nothing
+    /// deferred finds them counted.
+    pub(super) fn splice(&mut self, wait: Wait, count: &FreeCount) {
         if self.zone.nr_deferred() == Pages::ZERO {
-            return Pages::ZERO;
+            return;
         }
         let before = self.buddy.nr_free();
+        let deferred = &self.zone.deferred;
         for order in Order::all() {
-            let buddy = &mut *self.buddy;
-            self.zone
-                .deferred
-                .take(order, |block| buddy.free(block, order));
+            let free = |block| self.buddy.free(block, order);
+            match wait {
+                Wait::Allowed => deferred.take(order, free),
+                Wait::Never => {
+                    deferred.take_some(order, SPLICED_BRIEFLY, free);
+                }
+            }
         }
         let spliced = self.buddy.nr_free() - before;
         self.moved += spliced;
-        spliced
+        self.show();
+        count.add_frames(spliced);
+        deferred.are_free(spliced);
+    }
+
+    /// How many blocks of `order` can be taken in this hold.
+    pub(super) fn nr_blocks(&self, order: Order) -> usize {
+        usize::try_from(self.buddy.nr_free_blocks(order)).unwrap_or(usize::MAX)
+    }
+
+    /// Lets requests see how much is free here.
+    fn show(&self) {
+        // Relaxed: ordered by the count of free frames; stores are in the lock's order.
+        self.zone
+            .nr_free
+            .store(self.buddy.nr_free().0, Ordering::Relaxed);
     }
 
     /// Takes blocks until `out` is full or there are none: how many.
@@ -132,10 +161,7 @@ impl LockedZone<'_> {
 
 impl Drop for LockedZone<'_> {
     fn drop(&mut self) {
-        // Relaxed: a probe orders nothing; stores are in the lock's order.
-        self.zone
-            .nr_free
-            .store(self.buddy.nr_free().0, Ordering::Relaxed);
+        self.show();
         self.zone.times.released(&self.hold, self.moved.0);
     }
 }

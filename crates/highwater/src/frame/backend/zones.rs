@@ -5,20 +5,27 @@
 //! begins at the zone of its CPU's number and goes round; a free goes to the zone that the frame is
 //! from, and blocks of one zone that are freed together cost one hold of its lock.
 //!
-//! Deviation from the kernel: the free total is one word for all zones, taken from before a lock is
-//! (see the module above), so the floor is exact over all of them and a probe reads one line.
+//! Deviation from the kernel: the free total is one word for all zones, so the floor is exact over all
+//! of them and a probe reads one line. Single frames are taken from it before a lock is (see the
+//! module above), by requests that may wait and hence get what they are promised; whoever may not find
+//! what it wants takes it from there when it sees the blocks in the zone that it holds.
 
 use crossbeam_utils::CachePadded;
 
 use super::zone::{LockedZone, Zone};
 use super::{Backend, FreeCount, Wait, pages_of};
-use crate::sync::LockTimes;
+use crate::sync::{LockTimes, thread};
 use crate::units::{CpuId, Order, Pages, Pfn};
 
-/// A request for single frames goes round the zones this often at most. Chosen: what it was promised
-/// is there, and a zone that is found empty was emptied by another request, so more than one round
-/// is needed only when others free and allocate as fast as this one looks.
-const ROUNDS_MAX: usize = 4;
+/// A request for single frames goes round the zones this often at most, and lets others run before each
+/// further round. Chosen: what it was promised is there, and a zone that is found empty was emptied
+/// by another request, so more than one round is needed only when others free and allocate as fast
+/// as this one looks; four without a pause were too few for more threads than CPUs.
+const ROUNDS_MAX: usize = if cfg!(loom) { 4 } else { 64 };
+
+/// A request that is promised too little while frames are deferred asks again this often at most.
+/// Chosen: as the rounds.
+const PROMISES_MAX: usize = ROUNDS_MAX;
 
 /// Zones of equal size, the last one perhaps smaller.
 #[derive(Debug)]
@@ -49,12 +56,11 @@ impl Zones {
         }
     }
 
-    /// A zone's lock. A holder that may wait frees what was deferred first.
+    /// A zone's lock. A holder frees what was deferred first; one that must not wait, some of it, so
+    /// that those who never wait find what they defer.
     fn enter<'a>(&self, zone: &'a Zone, wait: Wait, frames: Pages) -> Option<LockedZone<'a>> {
         let mut locked = zone.enter(wait, frames)?;
-        if wait == Wait::Allowed {
-            self.free.add_frames(locked.splice());
-        }
+        locked.splice(wait, &self.free);
         Some(locked)
     }
 
@@ -66,18 +72,28 @@ impl Zones {
             .expect("an entry that may wait")
     }
 
-    /// Frees every deferred block.
-    fn splice_all(&self) {
+    /// Frees every deferred block: whether there were any.
+    fn splice_all(&self) -> bool {
+        let mut any = false;
         for zone in &self.zones {
             let deferred = zone.nr_deferred();
             if deferred > Pages::ZERO {
+                any = true;
                 self.enter(zone, Wait::Allowed, deferred);
             }
         }
+        any
     }
 
-    /// Looks once into each zone for promised blocks: how many it found.
-    fn take_round(&self, near: CpuId, order: Order, wait: Wait, out: &mut [Pfn]) -> usize {
+    /// Looks once into each zone, the CPU's own first: how many blocks `take` took there.
+    fn round(
+        &self,
+        near: CpuId,
+        order: Order,
+        wait: Wait,
+        out: &mut [Pfn],
+        take: impl Fn(&mut LockedZone<'_>, &mut [Pfn]) -> usize,
+    ) -> usize {
         let nr_zones = self.zones.len();
         let home = near.index() % nr_zones;
         let mut taken = 0;
@@ -87,9 +103,81 @@ impl Zones {
             }
             let wanted = pages_of(order, out.len() - taken);
             if let Some(mut locked) = self.enter(zone, wait, wanted) {
-                taken += locked.take(order, &mut out[taken..]);
+                taken += take(&mut locked, &mut out[taken..]);
             }
             if taken == out.len() {
+                break;
+            }
+        }
+        taken
+    }
+
+    /// Single frames for a request that may wait: promised first, so that it does not enter zones in
+    /// vain, then looked for until they are found.
+    fn alloc_frames(&self, near: CpuId, floor: Pages, out: &mut [Pfn]) -> usize {
+        let promised = self.promise_frames(out.len(), floor);
+        let mut taken = 0;
+        for round in 0..ROUNDS_MAX {
+            if taken == promised {
+                break;
+            }
+            if round > 0 {
+                thread::yield_now();
+            }
+            let rest = &mut out[taken..promised];
+            let take = |zone: &mut LockedZone<'_>, out: &mut [Pfn]| zone.take(Order::ZERO, out);
+            taken += self.round(near, Order::ZERO, Wait::Allowed, rest, take);
+        }
+        self.free.add(promised - taken, Order::ZERO);
+        taken
+    }
+
+    /// Fewer than `count` frames are promised only if there are no more above the floor, deferred ones
+    /// included.
+    fn promise_frames(&self, count: usize, floor: Pages) -> usize {
+        let promise = |count| self.free.promise(count, Order::ZERO, floor);
+        let mut promised = promise(count);
+        for _ in 0..PROMISES_MAX {
+            if promised == count {
+                break;
+            }
+            let spliced = self.splice_all();
+            let more = promise(count - promised);
+            promised += more;
+            // What is deferred now may be what was counted at the first look.
+            if !spliced && more == 0 && self.nr_deferred() == Pages::ZERO {
+                break;
+            }
+            if promised < count {
+                thread::yield_now();
+            }
+        }
+        promised
+    }
+
+    /// Blocks of any order, or frames for a request that must not wait: seen first, in the zone that is
+    /// held, and promised then. Nothing is withheld from others that this request may not get.
+    fn alloc_seen(
+        &self,
+        near: CpuId,
+        order: Order,
+        floor: Pages,
+        wait: Wait,
+        out: &mut [Pfn],
+    ) -> usize {
+        let mut taken = 0;
+        for _ in 0..2 {
+            let is_enough = |free: Pages| free >= floor + order.pages();
+            if is_enough(self.free.get()) || is_enough(self.free.get() + self.nr_deferred()) {
+                taken += self.round(near, order, wait, &mut out[taken..], |zone, out| {
+                    let seen = out.len().min(zone.nr_blocks(order));
+                    let promised = self.free.promise(seen, order, floor);
+                    let taken = zone.take(order, &mut out[..promised]);
+                    debug_assert_eq!(taken, promised, "blocks of {order:?} were there");
+                    taken
+                });
+            }
+            if taken == out.len() || wait == Wait::Never || !self.splice_all() {
                 break;
             }
         }
@@ -121,21 +209,11 @@ impl Backend for Zones {
         wait: Wait,
         out: &mut [Pfn],
     ) -> usize {
-        let mut promised = self.free.promise(out.len(), order, floor);
-        if promised < out.len() && wait == Wait::Allowed && self.nr_deferred() > Pages::ZERO {
-            self.splice_all();
-            promised += self.free.promise(out.len() - promised, order, floor);
+        if order == Order::ZERO && wait == Wait::Allowed {
+            self.alloc_frames(near, floor, out)
+        } else {
+            self.alloc_seen(near, order, floor, wait, out)
         }
-        let mut taken = 0;
-        for _ in 0..ROUNDS_MAX {
-            taken += self.take_round(near, order, wait, &mut out[taken..promised]);
-            // Frames that were promised are somewhere; blocks of a higher order need not be.
-            if taken == promised || order > Order::ZERO || wait == Wait::Never {
-                break;
-            }
-        }
-        self.free.add(promised - taken, order);
-        taken
     }
 
     fn free_bulk(&self, _: CpuId, order: Order, wait: Wait, blocks: &mut [Pfn]) {
@@ -156,6 +234,10 @@ impl Backend for Zones {
             self.free_in(zone, order, wait, here);
             rest = elsewhere;
         }
+    }
+
+    fn splice(&self) {
+        self.splice_all();
     }
 
     fn nr_free(&self) -> Pages {

@@ -378,6 +378,9 @@ impl Backend for Trees {
         self.recorder(near).visit_ends(&visit, moved.0);
     }
 
+    /// Nothing is ever deferred.
+    fn splice(&self) {}
+
     fn nr_free(&self) -> Pages {
         self.free.get()
     }
