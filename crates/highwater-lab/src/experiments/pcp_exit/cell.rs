@@ -100,14 +100,12 @@ impl Cell {
         all
     }
 
-    /// The middle one of the rounds in which blocks were counted.
+    /// The sum over the rounds in which blocks were counted: of every variant the same ones, from the same seeds.
     pub(super) fn blocks(&self) -> Option<FreeBlocks> {
-        let mut counted: Vec<_> = self
-            .rounds
-            .iter()
-            .filter_map(|round| round.blocks)
-            .collect();
-        counted.sort_by_key(|blocks| blocks.whole);
-        counted.get(counted.len() / 2).copied()
+        let counted = self.rounds.iter().filter_map(|round| round.blocks);
+        counted.reduce(|all, blocks| FreeBlocks {
+            whole: all.whole + blocks.whole,
+            possible: all.possible + blocks.possible,
+        })
     }
 }

@@ -104,20 +104,22 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
 const FRAMES: usize = 32_768;
 const FRAMES_QUICK: usize = 1024;
 
-/// Rounds of the variants whose contention is compared: that of one differs by a fifth from round to round.
+/// Rounds of the variants whose contention is compared, that of one differing by a fifth from round to round: their exits
+/// take some seconds together, and their bystanders refill thousands of times.
 const ROUNDS: u64 = 21;
 
 /// Rounds of the others.
-const ROUNDS_APART: u64 = 7;
+const ROUNDS_APART: u64 = 5;
 
 /// Rounds in which free blocks are counted, and tenants exit in turn: nothing is fought over there, so that a
 /// few rounds say it.
 const FEW_ROUNDS: u64 = 3;
 
 fn rounds_of(variant: &Variant) -> u64 {
+    let name = variant.name.as_str();
     match variant.exits {
         Exits::InTurn => FEW_ROUNDS,
-        Exits::AtOnce if CONSERVED.contains(&variant.name.as_str()) => ROUNDS,
+        Exits::AtOnce if CONSERVED.contains(&name) || name == OURS => ROUNDS,
         Exits::AtOnce => ROUNDS_APART,
     }
 }
@@ -131,6 +133,7 @@ fn config(setup: &Setup, ground: &Ground, rounds: u64, frames: usize, cells: &[C
         .with("pool_pages", ground.pages().0)
         .with("bystander_takes_pages", TAKEN)
         .with("rounds", rounds)
+        .with("rounds_of_other_variants", rounds.min(ROUNDS_APART))
         .with("exits_of_a_round_and_tenant", round::TURNS)
         .with("waits_for_cpus_known", knows_waits)
         .with("times_checked", !cfg!(debug_assertions))

@@ -22,7 +22,7 @@ use crate::experiments::{ExperimentError, Setup};
 use crate::report::text::to_f64;
 
 /// Turns of a round that are measured.
-pub(super) const TURNS: u64 = 2;
+pub(super) const TURNS: u64 = 3;
 
 /// One tenant in so many stays while blocks are counted.
 const STAYS: usize = 3;
