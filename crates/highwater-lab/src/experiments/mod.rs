@@ -17,6 +17,7 @@ mod flushers;
 pub mod flush_mixed;
 pub mod flush_reads;
 mod lineup;
+mod meeting;
 mod memcg;
 pub mod pcp_exit;
 pub mod pcp_tune;

@@ -42,9 +42,20 @@ impl Phase {
         self.number.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn end(&self) {
+    /// What ends the phases when it is dropped, also by a panic.
+    pub(super) fn ends(&self) -> Ends<'_> {
+        Ends(self)
+    }
+}
+
+/// Ends its phases when it is dropped.
+#[derive(Debug)]
+pub(super) struct Ends<'a>(&'a Phase);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
         // Relaxed: as above.
-        self.number.store(OVER, Ordering::Relaxed);
+        self.0.number.store(OVER, Ordering::Relaxed);
     }
 }
 
@@ -129,7 +140,7 @@ mod tests {
             while pool.counters().refills < 10 {
                 thread::sleep(Duration::from_millis(1));
             }
-            phase.end();
+            drop(phase.ends());
             bystander.join().unwrap()
         });
         let calls = stood.real.calls();

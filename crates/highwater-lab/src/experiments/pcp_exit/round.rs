@@ -5,7 +5,7 @@
 //! measured of one is not of the other; or they exit one after the other, for the sake of holds that nobody disturbs. In the last turn of some rounds every third tenant stays, and what free memory
 //! is left between them is counted in blocks of 2 MiB.
 
-use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use super::tenants::{Machine, ReverseMap, Tenant, bystander_cpu, tenants};
 use super::variants::{Exits, TENANTS, Variant};
 use super::zone::ZoneTimes;
 use crate::experiments::clock::thread_ns;
+use crate::experiments::meeting::{Meeting, Member};
 use crate::experiments::{ExperimentError, Setup};
 use crate::report::text::to_f64;
 
@@ -126,8 +127,10 @@ pub(super) fn run(
     let bystander = bystander_cpu(ground.nr_cpus);
     let mut round = thread::scope(|scope| {
         let bystander = scope.spawn(|| stand_by(&pool, bystander, &phase, seed));
-        let mut round = turns(&machine, &mut tenants, &phase, variant.exits);
-        phase.end();
+        let mut round = {
+            let _ends = phase.ends();
+            turns(&machine, &mut tenants, &phase, variant.exits)
+        };
         round.stood = bystander.join().expect("the bystander does not panic");
         round
     });
@@ -183,7 +186,7 @@ struct Turn {
 
 /// All tenants fill and exit, once unmeasured and then [`TURNS`] times.
 fn turns(machine: &Machine<'_>, tenants: &mut [Tenant], phase: &Phase, exits: Exits) -> Round {
-    let barrier = &Barrier::new(tenants.len() + 1);
+    let meeting = &Meeting::new(tenants.len() + 1);
     let gate = &Gate {
         exits,
         turn: Mutex::new(()),
@@ -191,14 +194,14 @@ fn turns(machine: &Machine<'_>, tenants: &mut [Tenant], phase: &Phase, exits: Ex
     let (turns, exits) = thread::scope(|scope| {
         let workers: Vec<_> = tenants
             .iter_mut()
-            .map(|tenant| scope.spawn(move || work(machine, tenant, barrier, gate)))
+            .map(|tenant| scope.spawn(move || work(machine, tenant, &meeting.member(), gate)))
             .collect();
-        let idle = Phase::default();
+        let (idle, member) = (Phase::default(), meeting.member());
         let turns: Vec<_> = (0..=TURNS)
             .map(|turn| {
                 let is_seen = turn > 0 && exits == Exits::AtOnce;
                 let seen = if is_seen { phase } else { &idle };
-                lead(machine.pool, barrier, seen)
+                lead(machine.pool, &member, seen)
             })
             .collect();
         let exits = workers.into_iter().map(|worker| worker.join());
@@ -215,15 +218,15 @@ fn turns(machine: &Machine<'_>, tenants: &mut [Tenant], phase: &Phase, exits: Ex
 }
 
 /// Lets the tenants do a turn, and takes note of what the pool counts at its stations.
-fn lead(pool: &FramePool, barrier: &Barrier, phase: &Phase) -> Turn {
+fn lead(pool: &FramePool, member: &Member<'_>, phase: &Phase) -> Turn {
     let begun = Snapshot::of(pool);
-    barrier.wait();
-    barrier.wait();
+    member.wait();
+    member.wait();
     let filled = begun.taken.elapsed();
     phase.turn();
     let full = Snapshot::of(pool);
-    barrier.wait();
-    barrier.wait();
+    member.wait();
+    member.wait();
     phase.turn();
     Turn {
         begun,
@@ -251,19 +254,19 @@ impl Gate {
 }
 
 /// A tenant's side of all turns.
-fn work(machine: &Machine<'_>, tenant: &mut Tenant, barrier: &Barrier, gate: &Gate) -> Vec<Exit> {
+fn work(machine: &Machine<'_>, tenant: &mut Tenant, member: &Member<'_>, gate: &Gate) -> Vec<Exit> {
     let turn = |_| {
-        barrier.wait();
+        member.wait();
         tenant.fill(machine);
-        barrier.wait();
-        barrier.wait();
+        member.wait();
+        member.wait();
         let turn = gate.pass();
         let (begun, cpu_begun) = (Instant::now(), thread_ns());
         let freed = tenant.exit(machine);
         let cpu_ns = thread_ns().saturating_sub(cpu_begun);
         let ended = Instant::now();
         drop(turn);
-        barrier.wait();
+        member.wait();
         Exit {
             ended,
             took: ended - begun,
@@ -326,4 +329,34 @@ fn count_blocks(machine: &Machine<'_>, tenants: &mut [Tenant]) -> FreeBlocks {
         tenant.exit(machine);
     }
     blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::catch_unwind;
+
+    use super::*;
+
+    /// Goal: a tenant that panics ends the round, and nobody waits for it. Method: more tenants than the pool has frames for.
+    #[test]
+    fn a_pool_that_is_too_small_ends_the_round() {
+        let round = catch_unwind(|| {
+            let memory = Arc::new(FrameMemory::new(Pages(4096)).unwrap());
+            let pool = FramePool::new(Arc::clone(&memory), 4).unwrap();
+            let rmap = ReverseMap::new(memory.pages());
+            let machine = Machine {
+                pool: &pool,
+                memory: &memory,
+                rmap: &rmap,
+            };
+            let mut tenants = tenants(3, 3000, 4, 1);
+            let phase = Phase::default();
+            thread::scope(|scope| {
+                scope.spawn(|| stand_by(&pool, bystander_cpu(4), &phase, 1));
+                let _ends = phase.ends();
+                turns(&machine, &mut tenants, &phase, Exits::AtOnce)
+            })
+        });
+        assert!(round.is_err());
+    }
 }
