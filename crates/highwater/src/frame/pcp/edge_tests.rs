@@ -75,6 +75,34 @@ fn a_list_that_is_held_is_not_empty() {
 }
 
 #[test]
+fn a_list_that_is_held_has_its_blocks() {
+    // Goal and method: as above, with the one block that is left.
+    let order = Order::new(2).expect("in range");
+    let pool = pool_of(100_000, PoolConfig::new(1));
+    let block = pool.alloc_block_on(CPU, order, ORDINARY).expect("a block");
+    let mut frames = Vec::new();
+    pool.drain_all();
+    pool.alloc_bulk_on(CPU, usize::MAX, RESERVE, &mut frames);
+    pool.free_block_on(CPU, block);
+    assert_eq!((pool.nr_free(), list(&pool).count), (Pages::ZERO, 4));
+    let held = pool.lists.lock(CPU);
+    let may_not_wait = ORDINARY.non_blocking();
+    assert!(pool.alloc_block_on(CPU, order, may_not_wait).is_err());
+    let before = pool.counters().fallbacks;
+    thread::scope(|scope| {
+        let served = scope.spawn(|| pool.alloc_block_on(CPU, order, ORDINARY));
+        while pool.counters().fallbacks == before {
+            thread::yield_now();
+        }
+        drop(held);
+        let block = served.join().expect("no panic");
+        pool.free_block_on(CPU, block.expect("the list has one"));
+    });
+    pool.free_bulk_on(CPU, &mut frames);
+    assert_conserved(&pool);
+}
+
+#[test]
 fn a_list_of_a_small_pool_with_many_cpus_grows() {
     // Goal: where a CPU's part is so small that idle lists hold nothing, busy ones hold something. Method: 64 MiB and 384 CPUs;
     // one of them takes and gives two frames again and again: from some time on, no zone is visited.

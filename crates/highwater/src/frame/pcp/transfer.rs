@@ -220,6 +220,7 @@ impl PcpLists {
         flags: AllocFlags,
     ) -> Result<Block, AllocError> {
         let list = super::is_listed(order).then(|| self.try_lock(at));
+        let is_held = matches!(list, Some(None));
         let (cpu, wanted) = match list {
             Some(Some(mut list)) => {
                 if let Some(block) = list.pop_block(order) {
@@ -234,16 +235,21 @@ impl PcpLists {
         let taken = stock.take(cpu, order, flags, 1, &mut scratch.pfns);
         self.look_at_watermark(stock);
         let events = &self.beside(cpu).events;
+        events.fallbacks.add(is_held.into());
         events.refills.add(u64::from(taken > 0));
         events.refilled.add((taken as u64) << order.get());
         let blocks = scratch.pfns[..taken].iter().rev();
         let blocks = blocks.map(|&first| stock.memory.claim_block(first, order));
         scratch.blocks.extend(blocks);
-        let first = scratch.blocks.pop();
+        let mut first = scratch.blocks.pop();
         if !scratch.blocks.is_empty() {
             self.put(stock, at, flags.wait(), &mut scratch);
         }
         scratch.keep();
+        if first.is_none() && is_held && flags.may_block() {
+            // As for frames: who held the list may have left a block there.
+            first = self.lock(cpu).pop_block(order);
+        }
         first.ok_or_else(|| stock.refusal(order, flags))
     }
 
