@@ -280,12 +280,12 @@ fn pcp_exit_holds_on_every_machine() {
         found.unwrap()[column].as_u64().unwrap()
     };
     let bucket = "1048576 -> 2097151 ns";
-    let columns = ["a_calls", "b_calls", "c_calls", "d_calls"];
+    let columns = ["a_visits", "b_visits", "c_visits", "d_visits"];
     assert_eq!(
         columns.map(|column| calls(bucket, column)),
         [284, 122, 714, 19]
     );
-    assert_eq!(calls(bucket, "v2_scale_5_calls"), 73_567);
+    assert_eq!(calls(bucket, "v2_scale_5_visits"), 73_567);
     outcome(&["pcp-exit", "--cpus", "2"]);
 }
 

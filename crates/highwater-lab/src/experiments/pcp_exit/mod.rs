@@ -2,7 +2,7 @@
 //!
 //! The thread's question is how many frames one hold of a zone's lock may give back. The reviewer's are how long the exits
 //! take, and what becomes of those who allocate beside them. So each variant frees the same interleaved frames, and shows
-//! how long calls took that drained a list, how long zones were waited for and held, how many exits there were in a
+//! how long visits to the zones took that drained a list, how long zones were waited for and held, how many exits there were in a
 //! second, and how long a bystander's refills of 63 frames took.
 //!
 //! Every tenant is a thread that acts as a CPU of its own. Variants take turns, round after round, on the same memory.
@@ -42,13 +42,15 @@ pub static EXPERIMENT: Experiment = Experiment {
 const EXITS: &str = "exits at once: how fast, and how much waiting";
 const BYSTANDER: &str = "a bystander's refills of 63 frames while others exit";
 const HOLDS: &str = "visits to the zones while tenants exit";
-const CALLS: &str = "calls that drained a list";
-const DRAINS: &str = "calls that drained a list, by how long they took";
-const REFILLS: &str = "calls that refilled a list while tenants filled, by how long they took";
+const DRAINED: &str = "visits that drained a list, waits and holds together";
+const DRAINS: &str = "visits that drained a list, by how long they took";
+const REFILLS: &str = "visits that refilled a list while tenants filled, by how long they took";
 
 const NOTE: &str = "Threads are real, and so are pages, locks and work: an exit clears page-table slots, drops reverse-map \
     entries, uncharges in batches and frees. CPUs are virtual, one for each tenant, as in the thread; on few real ones the \
-    longest times are those of the scheduler, so look at p50 and p99. Waits, holds and calls are real time. A bystander's service \
+    longest times are those of the scheduler, so look at p50 and p99. A visit waits for a zone and holds it, in real time. \
+    A call of the thread's drained in one hold, and is one visit; of ours, one that drains in pieces is as many as it has pieces. Visits while tenants exit are those that drain, \
+    but for the bystander's few. A bystander's service \
     time leaves out what it spent ready to run while others ran; waits for locks are in it. Frames in a second are medians over rounds in \
     which the variants take turns, and the most of any turn, which other programs disturbed least. In turn, tenants fill at once and exit one \
     after the other: from their holds, of which what other programs took is left out in proportion, comes the line. The legacy lists are made as large as they can be, because the thread's were (100 batches). \
@@ -144,11 +146,11 @@ fn config(setup: &Setup, ground: &Ground, rounds: u64, frames: usize, cells: &[C
 fn rows(cells: &[Cell]) -> Vec<Row> {
     let each = |row: fn(&Cell) -> Row| cells.iter().map(row).collect::<Vec<_>>();
     let columns = [
-        ("legacy_calls", A),
-        ("fraction_calls", B),
-        ("auto_5_calls", C),
-        ("auto_0_calls", D),
-        ("highwater_calls", OURS),
+        ("legacy_visits", A),
+        ("fraction_visits", B),
+        ("auto_5_visits", C),
+        ("auto_0_visits", D),
+        ("highwater_visits", OURS),
     ];
     let drains = columns.map(|(name, variant)| (name, cell(cells, variant).drains()));
     let refills = columns.map(|(name, variant)| (name, cell(cells, variant).refills()));
@@ -168,7 +170,7 @@ fn rows(cells: &[Cell]) -> Vec<Row> {
         stood,
         each(hold_row),
         vec![line_row(cells)],
-        each(call_row),
+        each(drain_row),
         by_bucket(DRAINS, &drains),
         by_bucket(REFILLS, &refills),
     ]
@@ -268,6 +270,6 @@ fn line_row(cells: &[Cell]) -> Row {
     .with("explained_ratio", line.explained)
 }
 
-fn call_row(cell: &Cell) -> Row {
-    quantiles(row(CALLS, cell), &cell.drains())
+fn drain_row(cell: &Cell) -> Row {
+    quantiles(row(DRAINED, cell), &cell.drains())
 }

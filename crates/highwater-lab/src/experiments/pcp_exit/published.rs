@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::{CALLS, DRAINS, REFILLS};
+use super::{DRAINED, DRAINS, REFILLS};
 use crate::experiments::buckets::{BUCKETS, Buckets};
 use crate::report::text::to_f64;
 use crate::report::{Figures, Row, Source};
@@ -45,10 +45,10 @@ fn drains() -> [Published; 4] {
         buckets: Buckets::published(128, counts),
     };
     [
-        of("a_calls", "A: 6.1.y as it comes", 6329, &A_DEFAULT),
-        of("b_calls", "B: fraction 0x7fffffff", 189, &B_FRACTION),
-        of("c_calls", "C: auto-tuning, scale 5", 2016, &C_AUTO),
-        of("d_calls", "D: auto-tuning, scale 0", 63, &D_SCALE_0),
+        of("a_visits", "A: 6.1.y as it comes", 6329, &A_DEFAULT),
+        of("b_visits", "B: fraction 0x7fffffff", 189, &B_FRACTION),
+        of("c_visits", "C: auto-tuning, scale 5", 2016, &C_AUTO),
+        of("d_visits", "D: auto-tuning, scale 0", 63, &D_SCALE_0),
     ]
 }
 
@@ -56,10 +56,10 @@ fn drains() -> [Published; 4] {
 fn refill_rows() -> Vec<Row> {
     let [five, zero] =
         [&V2_SCALE_5[..], &V2_SCALE_0[..]].map(|counts| Buckets::published(512, counts));
-    let rows = bucket_rows(REFILLS, Source::Thread, &[("v2_scale_5_calls", &five)]);
+    let rows = bucket_rows(REFILLS, Source::Thread, &[("v2_scale_5_visits", &five)]);
     let known = Buckets::index(512) + V2_SCALE_0.len();
     let with_zero = |(row, index): (Row, usize)| match index < known {
-        true => row.with("v2_scale_0_calls", zero.count(index)),
+        true => row.with("v2_scale_0_visits", zero.count(index)),
         false => row,
     };
     rows.into_iter().zip(SHOWN).map(with_zero).collect()
@@ -75,7 +75,7 @@ pub(super) fn rows() -> Vec<Row> {
         .collect();
     let summaries = drains.iter().map(|histogram| {
         quantiles(
-            Row::new(CALLS, Source::Thread, histogram.name),
+            Row::new(DRAINED, Source::Thread, histogram.name),
             &histogram.buckets,
         )
         .with("frames_a_hold_max", histogram.frames)
@@ -90,7 +90,7 @@ pub(super) fn rows() -> Vec<Row> {
 /// Buckets of the tables, from 128 ns; what is shorter or longer is in the first and the last one.
 const SHOWN: RangeInclusive<usize> = 7..=28;
 
-/// A row for each bucket of [`SHOWN`], by its name, with how many calls each column has there.
+/// A row for each bucket of [`SHOWN`], by its name, with how many visits each column has there.
 pub(super) fn bucket_rows(
     part: &'static str,
     source: Source,
@@ -115,12 +115,12 @@ pub(super) fn bucket_rows(
     SHOWN.map(row).collect()
 }
 
-/// `row` with how many calls there were, and how long they took.
+/// `row` with how many visits there were, and how long they took.
 pub(super) fn quantiles(row: Row, buckets: &Buckets) -> Row {
-    let calls = to_f64(buckets.calls());
-    row.with("calls", buckets.calls())
+    let visits = to_f64(buckets.calls());
+    row.with("visits", buckets.calls())
         .with("in_all_s", buckets.sum_s())
-        .with("mean_us", buckets.sum_s() * 1e6 / calls)
+        .with("mean_us", buckets.sum_s() * 1e6 / visits)
         .with("p50_us", buckets.quantile_us(0.5))
         .with("p99_us", buckets.quantile_us(0.99))
         .with("p999_us", buckets.quantile_us(0.999))
@@ -161,7 +161,7 @@ mod tests {
         let rows = refill_rows();
         let mut shown = rows
             .iter()
-            .filter(|row| row.figures.get("v2_scale_0_calls").is_some());
+            .filter(|row| row.figures.get("v2_scale_0_visits").is_some());
         assert_eq!(shown.next_back().unwrap().variant, "8192 -> 16383 ns");
     }
 
@@ -170,8 +170,8 @@ mod tests {
     fn every_call_is_in_a_row() {
         let times = [1, 130, 300, 1 << 28, 1 << 35];
         let buckets = Buckets::of(times.into_iter().map(|ns| (ns, 1)));
-        let rows = bucket_rows(DRAINS, Source::Run, &[("ours_calls", &buckets)]);
-        let calls = |row: &Row| row.figures.get("ours_calls").cloned();
+        let rows = bucket_rows(DRAINS, Source::Run, &[("ours_visits", &buckets)]);
+        let calls = |row: &Row| row.figures.get("ours_visits").cloned();
         assert_eq!(rows.len(), SHOWN.count());
         assert_eq!(rows[0].variant, "up to 255 ns");
         assert_eq!(calls(&rows[0]), Some(2_u64.into()));
