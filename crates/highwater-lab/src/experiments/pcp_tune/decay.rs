@@ -1,5 +1,7 @@
 //! What becomes of frames in lists when the load stops.
 
+use highwater::frame::ListInfo;
+
 use super::loads::{Driven, Load};
 use super::{DECAY, Sizes, auto, pool};
 use crate::experiments::{Control, ExperimentError, Setup};
@@ -28,8 +30,12 @@ struct Decayed {
     scale: i64,
     /// In all lists, tick by tick.
     cached: Vec<u64>,
-    /// Ticks until no list had more than `high_min` and a cap.
+    /// What no list is to hold more than: `high_min` and a cap; or half of the largest one, if no list held so much.
+    bound: u64,
+    /// Ticks until none did.
     ticks: Option<usize>,
+    /// In how many they should.
+    allowed: usize,
     /// Whether every list is at `high_min` at last.
     is_at_min: bool,
     lost: u64,
@@ -52,11 +58,11 @@ pub(super) fn run(
     }
     for decayed in &all {
         rows.push(row(decayed));
-        let allowed = eighths(sizes);
+        let allowed = decayed.allowed;
         checks.push(Check {
             name: format!(
-                "scale {}: ticks until no list holds more than {} and a cap",
-                decayed.scale, sizes.high_min
+                "scale {}: ticks until no list holds more than {}",
+                decayed.scale, decayed.bound
             ),
             want: format!("<= {allowed}"),
             got: decayed
@@ -84,9 +90,9 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Ticks that an eighth each takes from `high_max` down to `high_min`.
-fn eighths(sizes: Sizes) -> usize {
-    let (most, least) = (to_f64(sizes.high_max), to_f64(sizes.high_min));
+/// Ticks that an eighth each takes from `most` down to `least`.
+fn eighths(most: u64, least: u64) -> usize {
+    let (most, least) = (to_f64(most), to_f64(least));
     let steps = |ticks: &usize| most * 0.875_f64.powi(i32::try_from(*ticks).unwrap_or(0)) <= least;
     (0..TICKS_MAX).find(steps).unwrap_or(TICKS_MAX)
 }
@@ -105,18 +111,28 @@ fn decay(
     driven.rest();
     config.tunables = config.tunables.pcp_batch_scale_max(scale)?;
     pool.set_tunables(config.tunables);
-    let cap = sizes.batch << scale;
+    let count = |list: &ListInfo| u64::from(list.count);
+    let largest = pool.zoneinfo().lists.iter().map(count).max();
+    let largest = largest.unwrap_or(0);
+    let with_cap = sizes.high_min + (sizes.batch << scale);
+    let (bound, allowed) = match with_cap < largest {
+        true => (with_cap, eighths(sizes.high_max, sizes.high_min)),
+        // A cap that no list reaches says nothing: then it is how fast they decay, or that there is nothing to.
+        false => (sizes.high_min.max(largest / 2), eighths(2, 1)),
+    };
     let mut decayed = Decayed {
         scale,
         cached: vec![pool.counts().cached.0],
+        bound,
         ticks: None,
+        allowed,
         is_at_min: false,
         lost: 0,
     };
     for tick in 0..TICKS_MAX {
         let lists = pool.zoneinfo().lists;
-        let most = lists.iter().map(|list| list.count).max().unwrap_or(0);
-        if decayed.ticks.is_none() && u64::from(most) <= sizes.high_min + cap {
+        let most = lists.iter().map(count).max().unwrap_or(0);
+        if decayed.ticks.is_none() && most <= bound {
             decayed.ticks = Some(tick);
         }
         decayed.is_at_min = lists

@@ -1,43 +1,45 @@
 //! What each knob does, turned while the pool is under load.
 
-use highwater::frame::{DrainMode, PcpCounters, PoolConfig, Tunables};
+use highwater::frame::{DrainMode, PcpCounters, PoolConfig, Tunables, Watermarks};
 
 use super::loads::{Driven, Load, Seen};
-use super::{KNOBS, Sizes, auto, pool};
+use super::{KNOBS, POOL, POOL_QUICK, Sizes, auto, pool};
 use crate::experiments::{Control, ExperimentError, Setup};
 use crate::report::text::to_f64;
 use crate::report::{Check, Row, Source};
 
 /// Knobs and what they are turned to; each time from their defaults.
 const TURNS: [(&str, i64); 15] = [
-    ("pcp_batch_scale_max", 0),
-    ("pcp_batch_scale_max", 1),
-    ("pcp_batch_scale_max", 3),
-    ("pcp_batch_scale_max", 5),
-    ("pcp_batch_scale_max", 6),
+    (SCALE, 0),
+    (SCALE, 1),
+    (SCALE, 3),
+    (SCALE, 5),
+    (SCALE, 6),
     (FRACTION, -1),
     (FRACTION, 0),
     (FRACTION, 8),
     (FRACTION, 64),
     (FRACTION, FRACTION_HUGE),
-    ("watermark_scale_factor", 1),
-    ("watermark_scale_factor", 10),
-    ("watermark_scale_factor", 1000),
+    (FACTOR, 1),
+    (FACTOR, 10),
+    (FACTOR, 1000),
     ("decay_interval_ms", 100),
     ("decay_interval_ms", 1000),
 ];
 
+const SCALE: &str = "pcp_batch_scale_max";
+const FACTOR: &str = "watermark_scale_factor";
 const FRACTION: &str = "percpu_pagelist_high_fraction";
 const FRACTION_HUGE: i64 = 0x7fff_ffff;
 
 /// Values that knobs must refuse.
 const REFUSED: [(&str, i64); 6] = [
-    ("pcp_batch_scale_max", 7),
-    ("pcp_batch_scale_max", -1),
+    (SCALE, 7),
+    (SCALE, -1),
     (FRACTION, 1),
     (FRACTION, 7),
     (FRACTION, -2),
-    ("watermark_scale_factor", 0),
+    (FACTOR, 0),
 ];
 
 /// Steps that [`run`] reports.
@@ -49,10 +51,12 @@ struct Turned {
     value: i64,
     /// As zoneinfo says at once, and at the end.
     shown: Option<i64>,
-    low: u64,
+    watermarks: Watermarks,
     sizes: Sizes,
     seen: Seen,
     lost: u64,
+    /// In lists after all were drained.
+    left: u64,
 }
 
 pub(super) fn run(
@@ -90,8 +94,16 @@ pub(super) fn run(
     ));
     let lost: u64 = turned.iter().map(|turned| turned.lost).sum();
     checks.push(Check::equal("frames lost by turning knobs", &lost, &0));
+    let left: u64 = turned.iter().map(|turned| turned.left).sum();
+    checks.push(Check::equal(
+        "frames that a drain of all lists leaves in them",
+        &left,
+        &0,
+    ));
+    watermark_checks(setup, &turned, checks);
     fraction_checks(&turned, checks);
     scale_checks(&turned, checks);
+    visit_checks(sizes, &turned, checks);
     Ok(())
 }
 
@@ -100,6 +112,51 @@ fn find<'a>(turned: &'a [Turned], knob: &str, value: i64) -> &'a Turned {
         .iter()
         .find(|turned| turned.knob == knob && turned.value == value);
     found.expect("every turn is taken")
+}
+
+/// The low watermark is above the least by a quarter of that, or by so many ten-thousandths of the pool, if they are more.
+fn watermark_checks(setup: &Setup, turned: &[Turned], checks: &mut Vec<Check>) {
+    for factor in [1, 10, 1000] {
+        let Watermarks { min, low, .. } = find(turned, FACTOR, factor).watermarks;
+        let part = setup.pick(POOL, POOL_QUICK).0 * factor.unsigned_abs() / 10_000;
+        checks.push(Check::equal(
+            format!("{FACTOR} {factor}: pages from the least to the low watermark"),
+            &(low.0 - min.0),
+            &part.max(min.0 / 4),
+        ));
+    }
+}
+
+/// A visit moves at most as many frames as the scale allows, and more with each scale that lists are large enough for.
+fn visit_checks(sizes: Sizes, turned: &[Turned], checks: &mut Vec<Check>) {
+    let scales = [0, 1, 3, 5, 6].map(|scale| (scale, find(turned, SCALE, scale)));
+    let cap = |scale: i64| sizes.batch << scale;
+    let over = scales.iter().filter(|(scale, turned)| {
+        let counters = turned.seen.counters;
+        counters.refilled > counters.refills * cap(*scale)
+            || counters.drained > counters.drains * cap(*scale)
+    });
+    checks.push(Check::equal(
+        "scales whose visits move more than a batch doubled so often",
+        &over.count(),
+        &0,
+    ));
+    let fewer = scales.windows(2).filter(|pair| {
+        let [small, large] = [&pair[0], &pair[1]];
+        let refill = |turned: &Turned| {
+            to_f64(turned.seen.counters.refilled) / to_f64(turned.seen.counters.refills)
+        };
+        let (small, large_refill) = (refill(small.1), refill(large.1));
+        match 2 * cap(large.0) <= sizes.high_max {
+            true => large_refill <= small,
+            false => large_refill < small,
+        }
+    });
+    checks.push(Check::equal(
+        "scales whose refills are no larger than the scale's before",
+        &fewer.count(),
+        &0,
+    ));
 }
 
 fn fraction_checks(turned: &[Turned], checks: &mut Vec<Check>) {
@@ -136,7 +193,7 @@ fn visits(counters: &PcpCounters) -> String {
 }
 
 fn scale_checks(turned: &[Turned], checks: &mut Vec<Check>) {
-    let zero = find(turned, "pcp_batch_scale_max", 0);
+    let zero = find(turned, SCALE, 0);
     let counters = zero.seen.counters;
     checks.push(Check::equal(
         "scale 0: frames of all refills, against one batch each",
@@ -168,16 +225,17 @@ fn turn(
     pool.set_tunables(config.tunables.with(knob, value)?);
     let shown = pool.zoneinfo().tunables.get(knob);
     let seen = driven.run(Load::OneWay, sizes.most(), steps, control)?;
-    let low = pool.zoneinfo().watermarks.low.0;
+    let watermarks = pool.zoneinfo().watermarks;
     let sizes = Sizes::of(&pool);
     Ok(Turned {
         knob,
         value,
         shown,
-        low,
+        watermarks,
         sizes,
         seen,
         lost: driven.finish(),
+        left: pool.counts().cached.0,
     })
 }
 
@@ -189,7 +247,7 @@ fn row(turned: &Turned) -> Row {
         Source::Run,
         format!("{} = {}", turned.knob, turned.value),
     )
-    .with("low_watermark_pages", turned.low)
+    .with("low_watermark_pages", turned.watermarks.low.0)
     .with("high_min_pages", sizes.high_min)
     .with("high_max_pages", sizes.high_max)
     .with("from_zone_ratio", seen.zone_share())

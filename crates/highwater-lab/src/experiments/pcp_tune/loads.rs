@@ -4,9 +4,10 @@
 //! |---|---|
 //! | [`Load::Loop`] | goes on with a run of allocations, then of frees; a run is a quarter to three quarters of what a list may hold |
 //! | [`Load::Jobs`] | works on a job that takes memory, gives some back now and then, and at its end all, a block of two frames last: most jobs are small |
+//! | [`Load::InTurn`] | as in a loop, but one CPU after the other, while the others are idle and lists decay |
 //! | [`Load::OneWay`] | allocates what the CPU beside it frees, or frees what that one allocated |
 //!
-//! Half of the pool is resident all the time, as most memory is on a machine that is in use. CPUs are virtual and steps are
+//! A third of the pool is resident all the time: not so much that what lists may hold, an eighth of the pool, is little beside it. CPUs are virtual and steps are
 //! taken by one thread, so that one seed gives one outcome.
 
 use std::collections::VecDeque;
@@ -29,6 +30,10 @@ const UNWATCHED: u64 = 4096;
 /// One step in so many, a job gives part of what it took last back.
 const GIVES_BACK: u32 = 4;
 
+/// Steps of a CPU's turn, and between ticks of decay in [`Load::InTurn`].
+const TURN: u64 = 250;
+const TICK: u64 = 50;
+
 /// Frames that may be on their way from one CPU to another.
 const ON_THE_WAY: usize = 256;
 
@@ -38,14 +43,15 @@ const ROOT: Order = match Order::new(1) {
     None => Order::ZERO,
 };
 
-/// Half of the pool is resident.
-const RESIDENT_PART: u64 = 2;
+/// A third of the pool is resident.
+const RESIDENT_PART: u64 = 3;
 
 /// A kind of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Load {
     Loop,
     Jobs,
+    InTurn,
     OneWay,
 }
 
@@ -89,7 +95,7 @@ struct Worker {
 }
 
 impl<'a> Driven<'a> {
-    /// `pool` with its resident half.
+    /// `pool` with its resident third.
     pub(super) fn new(pool: &'a FramePool, nr_cpus: usize, seed: u64) -> Self {
         let mut driven = Self {
             pool,
@@ -129,9 +135,12 @@ impl<'a> Driven<'a> {
         let (counters, allocs) = (self.pool.counters(), self.allocs);
         let (mut samples, mut in_use, mut cached, mut cached_peak) = (0, 0, 0, 0);
         for step in 0..steps {
-            let cpu = self.random.usize(..self.cpus.len());
+            let cpu = match load {
+                Load::InTurn => self.whose_turn(step),
+                _ => self.random.usize(..self.cpus.len()),
+            };
             match load {
-                Load::Loop | Load::Jobs => self.work(load, cpu, most),
+                Load::Loop | Load::InTurn | Load::Jobs => self.work(load, cpu, most),
                 Load::OneWay => self.pass_on(cpu),
             }
             if step % SAMPLED == 0 {
@@ -155,11 +164,22 @@ impl<'a> Driven<'a> {
         })
     }
 
+    /// Whose step it is when CPUs work in turn. Who has had its turn gives back what it has.
+    fn whose_turn(&mut self, step: u64) -> usize {
+        if step.is_multiple_of(TURN) {
+            self.rest();
+        }
+        if step.is_multiple_of(TICK) {
+            self.pool.decay_tick();
+        }
+        usize::try_from(step / TURN).unwrap_or(0) % self.cpus.len()
+    }
+
     /// One step of a loop or a job.
     fn work(&mut self, load: Load, cpu: usize, most: usize) {
         if self.cpus[cpu].depth == 0 {
             self.cpus[cpu].depth = match load {
-                Load::Loop => self.random.usize(most / 4..most * 3 / 4),
+                Load::Loop | Load::InTurn => self.random.usize(most / 4..most * 3 / 4),
                 // As many of each power of two.
                 _ => STEP << self.random.u32(0..=(2 * most / STEP).ilog2()),
             };
@@ -226,6 +246,8 @@ impl<'a> Driven<'a> {
         for cpu in 0..self.cpus.len() {
             self.give(cpu, usize::MAX);
             self.free_root(cpu);
+            self.cpus[cpu].is_freeing = false;
+            self.cpus[cpu].depth = 0;
         }
     }
 
