@@ -11,7 +11,7 @@
 use std::hint::{black_box, spin_loop};
 use std::mem;
 use std::sync::Mutex;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread;
 
 use crate::timing::{Round, round};
@@ -242,8 +242,10 @@ fn hand_over<S: Source>(source: &S, threads: u32, times: u32) -> Round {
 fn wait_for<T>(receiver: &Receiver<T>) -> T {
     let mut turns = 0_u32;
     loop {
-        if let Ok(received) = receiver.try_recv() {
-            return received;
+        match receiver.try_recv() {
+            Ok(received) => return received,
+            Err(TryRecvError::Disconnected) => panic!("the thread at the other end is gone"),
+            Err(TryRecvError::Empty) => {}
         }
         spin_loop();
         turns += 1;
