@@ -122,7 +122,7 @@ impl Deferred {
                 // Relaxed: ordered by reading the head. Only the holder takes off, so while this block
                 // is the head its link is as it was read.
                 let next = self.link(Pfn(at)).load(Ordering::Relaxed);
-                // Acquire: as above, of the head that was seen instead.
+                // Acquire: as above, of the head that was seen instead. Pairs with the release in `push`.
                 match head.compare_exchange_weak(at, next, Ordering::Relaxed, Ordering::Acquire) {
                     Ok(_) => break,
                     Err(now) => at = now,
