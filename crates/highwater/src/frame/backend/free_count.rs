@@ -2,7 +2,9 @@
 //!
 //! Invariant: the count is at most the number of frames in free blocks, less those that requests
 //! were promised and have not taken yet. A free adds to it after its blocks are free; a request
-//! takes from it before it looks for blocks. What a request was promised is therefore there.
+//! takes from it before it looks for blocks. Single frames that a request was promised are therefore
+//! there. Blocks of a higher order may be taken apart between the look at them and the promise: such
+//! a promise is *in doubt* until it is settled, and who is promised too little meanwhile asks again.
 
 use super::pages_of;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -11,22 +13,28 @@ use crate::units::{Order, Pages};
 /// Frames that may still be promised.
 #[derive(Debug)]
 pub(super) struct FreeCount {
-    /// Written by: requests (Acquire, promise) and frees (Release, add). Read by: probes of any
-    /// thread. Publishes: that the blocks counted are free.
+    /// Written by: requests (`AcqRel`, promise) and frees (Release, add). Read by: probes of any
+    /// thread. Publishes: that the blocks counted are free; and that a promise is in doubt.
     frames: AtomicU64,
+    /// Promises in doubt. Written by: who makes them, before, and settles them (Release). Read by:
+    /// requests that were promised too little (Acquire). Publishes: that what was not needed is
+    /// counted again.
+    doubts: AtomicU64,
 }
 
 impl FreeCount {
     pub(super) fn new(frames: Pages) -> Self {
         Self {
             frames: AtomicU64::new(frames.0),
+            doubts: AtomicU64::new(0),
         }
     }
 
     /// Promises up to `blocks` blocks of `order` and leaves `floor` frames: how many blocks.
     pub(super) fn promise(&self, blocks: usize, order: Order, floor: Pages) -> usize {
-        // Relaxed: the exchange below orders what it takes.
-        let mut frames = self.frames.load(Ordering::Relaxed);
+        // Acquire: who sees the frames of a promise in doubt gone sees the doubt. Pairs with the release
+        // in the exchange below.
+        let mut frames = self.frames.load(Ordering::Acquire);
         // Progress: an exchange fails only because another one, or a free, succeeded.
         loop {
             let above_floor = frames.saturating_sub(floor.0) >> order.get();
@@ -35,17 +43,39 @@ impl FreeCount {
                 return 0;
             }
             let left = frames - ((blocks as u64) << order.get());
-            // Acquire: the promised blocks are seen to be free. Pairs with the release in `add`.
+            // Acquire: the promised blocks are seen to be free. Pairs with the release in `add_frames`.
+            // Release: a doubt that was noted before. Pairs with the acquire at the top.
             match self.frames.compare_exchange_weak(
                 frames,
                 left,
+                Ordering::AcqRel,
                 Ordering::Acquire,
-                Ordering::Relaxed,
             ) {
                 Ok(_) => return blocks,
                 Err(seen) => frames = seen,
             }
         }
+    }
+
+    /// As [`promise`](Self::promise), of blocks that may be gone already. To be
+    /// [settled](Self::settle), whatever was promised.
+    pub(super) fn promise_in_doubt(&self, blocks: usize, order: Order, floor: Pages) -> usize {
+        // Relaxed: published by the promise.
+        self.doubts.fetch_add(1, Ordering::Relaxed);
+        self.promise(blocks, order, floor)
+    }
+
+    /// Ends a promise in doubt, of which `blocks` were gone.
+    pub(super) fn settle(&self, blocks: usize, order: Order) {
+        self.add(blocks, order);
+        // Release: they were counted before. Pairs with the acquire in `is_in_doubt`.
+        self.doubts.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Whether more may be free than could be promised a moment ago.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        // Acquire: if not, then what was given back is counted. Pairs with the release in `settle`.
+        self.doubts.load(Ordering::Acquire) > 0
     }
 
     /// Counts `blocks` blocks of `order` that are free, or were promised and are not needed.

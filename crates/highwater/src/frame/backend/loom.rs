@@ -137,3 +137,29 @@ fn two_threads_route_each_others_frames_back() {
         assert_eq!(zones.nr_free_blocks(Order::MAX), 2);
     });
 }
+
+#[test]
+fn a_block_that_is_not_there_costs_others_nothing() {
+    // Goal: looking for a block in vain withholds no frames. Method: two frames are free that are no
+    // block; both are wanted beside a request for a block.
+    model(|| {
+        let zones = Arc::new(Zones::new(3, 1));
+        let all: Vec<_> = (0..3)
+            .map(|_| take_one(&*zones, CPU, 0, Wait::Allowed).unwrap())
+            .collect();
+        free_one(&*zones, all[0], Wait::Allowed);
+        free_one(&*zones, all[2], Wait::Allowed);
+        let block = |zones: &Zones| {
+            let order = Order::new(1).unwrap();
+            let mut out = [Pfn(u32::MAX)];
+            let taken = zones.alloc_bulk(CPU, order, Pages::ZERO, Wait::Allowed, &mut out);
+            assert_eq!(taken, 0);
+        };
+        let frames = |zones: &Zones| {
+            for _ in 0..2 {
+                assert!(take_one(zones, CPU, 0, Wait::Allowed).is_some());
+            }
+        };
+        beside(&zones, frames, block);
+    });
+}

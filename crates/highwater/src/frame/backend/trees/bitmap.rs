@@ -121,6 +121,25 @@ impl Bitmap {
         }
     }
 
+    /// How many blocks of 2^`log` frames one word seems to have.
+    pub(super) fn nr_runs(&self, word: usize, log: u8) -> usize {
+        let seen = self.word(word);
+        let runs = aligned_runs(seen, log).count_ones() as usize;
+        if runs == 0 {
+            self.correct(word, seen);
+        }
+        runs
+    }
+
+    /// Whether `count` words seem to be full.
+    pub(super) fn are_full(&self, first: usize, count: usize) -> bool {
+        let seen = (first..first + count).map(|word| (word, self.word(word)));
+        let broken = seen.into_iter().find(|&(_, bits)| bits != FULL);
+        broken
+            .inspect(|&(word, bits)| self.correct(word, bits))
+            .is_none()
+    }
+
     /// Takes `count` full words of one tree, all or none: whether it did.
     pub(super) fn take_words(&self, first: usize, count: usize) -> bool {
         for word in first..first + count {
@@ -171,7 +190,8 @@ impl Bitmap {
 
     /// The bits of one word, at this moment.
     pub(super) fn word(&self, word: usize) -> u64 {
-        // Relaxed: for reports, and for the second look, which the clearing before it orders.
+        // Relaxed: for reports, for looks whether to take, and for the second look, which the clearing
+        // before it orders.
         self.words[word].load(Ordering::Relaxed)
     }
 
@@ -179,15 +199,17 @@ impl Bitmap {
         self.words.len()
     }
 
-    /// Sets the hints of every word anew: for a request that was promised frames and did not find
+    /// Sets the hints of every word that lack: for a request that was promised frames and did not find
     /// them by the hints, because somebody stands between a clearing and the second look.
     pub(super) fn look_everywhere(&self) {
         for word in 0..self.words.len() {
-            let bits = self.word(word);
-            if bits != 0 {
+            // What is set already is left alone: who clears it meanwhile looks again, too.
+            let (nonempty, full) = self.hints(word / TREE_WORDS);
+            let (bits, at) = (self.word(word), word % TREE_WORDS);
+            if bits != 0 && nonempty >> at & 1 == 0 {
                 self.set_nonempty(word, 1);
             }
-            if bits == FULL {
+            if bits == FULL && full >> at & 1 == 0 {
                 self.set_full(word, 1);
             }
         }

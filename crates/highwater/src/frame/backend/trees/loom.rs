@@ -181,3 +181,48 @@ fn the_last_frame_above_the_floor_goes_to_one_of_two_requests() {
         trees.check_invariants();
     });
 }
+
+#[test]
+fn a_block_that_is_not_there_costs_others_nothing() {
+    // Goal: looking for a block in vain withholds no frames. Method: two frames are free that are no
+    // block; both are wanted beside a request for a block.
+    model(|| {
+        let trees = Arc::new(Trees::new(3, 1));
+        let all: Vec<_> = (0..3).map(|_| take(&trees, 0, 0).unwrap()).collect();
+        free(&trees, 0, all[0]);
+        free(&trees, 0, all[2]);
+        let block = |trees: &Trees| assert_eq!(take(trees, 1, 0), None);
+        let frames = |trees: &Trees| {
+            assert!(take(trees, 0, 0).is_some() && take(trees, 0, 0).is_some());
+        };
+        beside(&trees, frames, vec![Box::new(block)]);
+    });
+}
+
+#[test]
+fn a_promise_in_doubt_is_waited_for() {
+    // Goal: a block that is taken apart between the look at it and the promise costs others nothing.
+    // Method: two frames are wanted of three beside a request for a block of two, which either gets
+    // it or leaves both.
+    model(|| {
+        let trees = Arc::new(Trees::new(3, 1));
+        let blocks = Arc::new(AtomicU32::new(0));
+        let had = Arc::clone(&blocks);
+        let block = move |trees: &Trees| {
+            if take(trees, 1, 0).is_some() {
+                had.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        let frames = Arc::new(AtomicU32::new(0));
+        let got = Arc::clone(&frames);
+        let singles = move |trees: &Trees| {
+            for _ in 0..2 {
+                got.fetch_add(u32::from(take(trees, 0, 0).is_some()), Ordering::Relaxed);
+            }
+        };
+        beside(&trees, singles, vec![Box::new(block)]);
+        let counts = [&blocks, &frames].map(|count| count.load(Ordering::Relaxed));
+        assert!(matches!(counts, [0, 2] | [1, 1]), "{counts:?}");
+        trees.check_invariants();
+    });
+}

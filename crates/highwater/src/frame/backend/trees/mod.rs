@@ -35,7 +35,7 @@ use crossbeam_utils::CachePadded;
 
 use super::{Backend, FreeCount, Wait, pages_of};
 use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use crate::sync::{LockTimes, TimeRecorder};
+use crate::sync::{LockTimes, TimeRecorder, thread};
 use crate::units::{CpuId, Order, Pages, Pfn};
 use bitmap::{Bitmap, TREE_WORDS, WORD_FRAMES};
 use bits::{aligned_runs, ones, widen};
@@ -60,8 +60,14 @@ const NEAR_TREES: usize = 16;
 /// Trees that are looked into in vain, for runs in broken words, before a whole area is broken.
 const VAIN_TREES_MAX: usize = 16;
 
-/// As of zones: a request that was promised frames looks everywhere this often at most.
-const ROUNDS_MAX: usize = 4;
+/// As of zones: a request that was promised frames looks everywhere this often at most, and lets others
+/// run before each further time; one that must not wait only [`ROUNDS_BRIEFLY`] times.
+const ROUNDS_MAX: usize = if cfg!(loom) { 4 } else { 64 };
+const ROUNDS_BRIEFLY: usize = 4;
+
+/// A request for single frames that is promised too little while other promises are in doubt asks again
+/// this often at most. Chosen: as the rounds.
+const PROMISES_MAX: usize = ROUNDS_MAX;
 
 /// A back end of bits.
 #[derive(Debug)]
@@ -81,6 +87,15 @@ pub(super) struct Trees {
 struct Seat {
     /// Written and read by requests of the CPU; publishes nothing: where to begin.
     tree: AtomicUsize,
+}
+
+/// What is looked for.
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    order: Order,
+    /// Frames to leave, of a request that is promised blocks when it sees them: nothing is withheld
+    /// from others that it may not find. None of one whose frames are promised.
+    floor: Option<Pages>,
 }
 
 /// What a request may break, least first: areas that are broken already, then whole areas of broken
@@ -122,9 +137,9 @@ impl Trees {
         }
     }
 
-    /// Looks for promised blocks by the hints, once: how many it found. Level by level in the trees
+    /// Looks for blocks by the hints, once: how many it found. Level by level in the trees
     /// that are near, then anywhere, then where others sit.
-    fn search(&self, near: CpuId, order: Order, out: &mut [Pfn]) -> usize {
+    fn search(&self, near: CpuId, request: Request, out: &mut [Pfn]) -> usize {
         let seat = near.index() % self.seats.len();
         // Relaxed: where to begin.
         let start = self.seats[seat].tree.load(Ordering::Relaxed);
@@ -147,10 +162,10 @@ impl Trees {
                         *first = if words != 0 { at.min(*first) } else { *first };
                     }
                 }
-                let found = self.take_from(tree, levels, level, order, &mut out[taken..]);
+                let found = self.take_from(tree, levels, level, request, &mut out[taken..]);
                 taken += found.unwrap_or(0);
                 if taken == out.len() {
-                    self.sit_down(seat, start, tree, order);
+                    self.sit_down(seat, start, tree, request.order);
                     return taken;
                 }
                 in_vain += usize::from(found == Some(0));
@@ -168,12 +183,12 @@ impl Trees {
                     tree,
                     self.levels(tree),
                     NR_LEVELS - 1,
-                    order,
+                    request,
                     &mut out[taken..],
                 );
                 taken += found.unwrap_or(0);
                 if taken == out.len() {
-                    self.sit_down(seat, start, tree, order);
+                    self.sit_down(seat, start, tree, request.order);
                     return taken;
                 }
             }
@@ -205,38 +220,118 @@ impl Trees {
         tree: usize,
         levels: Levels,
         level: usize,
-        order: Order,
+        request: Request,
         out: &mut [Pfn],
     ) -> Option<usize> {
         let words = levels.words[..=level]
             .iter()
             .fold(0, |all, words| all | words);
-        let words = match order.get().checked_sub(WORD_LOG) {
+        let words = match request.order.get().checked_sub(WORD_LOG) {
             None => words,
             Some(log) => aligned_runs(words & levels.full, log),
         };
-        (words != 0).then(|| self.take_from_words(tree, words, order, out))
+        (words != 0).then(|| self.take_from_words(tree, words, request, out))
     }
 
-    fn take_from_words(&self, tree: usize, words: u64, order: Order, out: &mut [Pfn]) -> usize {
+    fn take_from_words(&self, tree: usize, words: u64, request: Request, out: &mut [Pfn]) -> usize {
         let mut taken = 0;
         for word in Bitmap::words_of(tree, words) {
             if taken == out.len() {
                 break;
             }
-            let first = Pfn::from_index(word * WORD_FRAMES);
-            if order.get() <= WORD_LOG {
-                let heads = self.bitmap.take(word, order.get(), out.len() - taken);
-                for head in ones(heads) {
-                    out[taken] = Pfn(first.0 + head);
-                    taken += 1;
-                }
-            } else if self.bitmap.take_words(word, 1 << (order.get() - WORD_LOG)) {
-                out[taken] = first;
-                taken += 1;
-            }
+            let rest = &mut out[taken..];
+            taken += match request.floor {
+                None => self.take_from_word(word, request.order, rest),
+                Some(floor) => self.take_seen(word, request.order, floor, rest),
+            };
         }
         taken
+    }
+
+    /// Blocks that are seen from a word on, then promised, then taken: how many.
+    fn take_seen(&self, word: usize, order: Order, floor: Pages, out: &mut [Pfn]) -> usize {
+        let seen = match order.get().checked_sub(WORD_LOG) {
+            None | Some(0) => self.bitmap.nr_runs(word, order.get()),
+            Some(log) => usize::from(self.bitmap.are_full(word, 1 << log)),
+        };
+        let wanted = seen.min(out.len());
+        if wanted == 0 {
+            return 0;
+        }
+        let promised = self.free.promise_in_doubt(wanted, order, floor);
+        let taken = match promised {
+            0 => 0,
+            _ => self.take_from_word(word, order, &mut out[..promised]),
+        };
+        self.free.settle(promised - taken, order);
+        taken
+    }
+
+    /// Promised blocks from a word on: how many were there.
+    fn take_from_word(&self, word: usize, order: Order, out: &mut [Pfn]) -> usize {
+        let first = Pfn::from_index(word * WORD_FRAMES);
+        if order.get() > WORD_LOG {
+            let is_taken = self.bitmap.take_words(word, 1 << (order.get() - WORD_LOG));
+            if is_taken {
+                out[0] = first;
+            }
+            return usize::from(is_taken);
+        }
+        let heads = self.bitmap.take(word, order.get(), out.len());
+        let mut taken = 0;
+        for head in ones(heads) {
+            out[taken] = Pfn(first.0 + head);
+            taken += 1;
+        }
+        taken
+    }
+
+    /// Single frames: promised first, then looked for until they are found.
+    fn alloc_frames(&self, near: CpuId, floor: Pages, wait: Wait, out: &mut [Pfn]) -> usize {
+        let promised = self.promise_frames(out.len(), floor, wait);
+        let rounds = match wait {
+            Wait::Allowed => ROUNDS_MAX,
+            Wait::Never => ROUNDS_BRIEFLY,
+        };
+        let (order, floor) = (Order::ZERO, None);
+        let request = Request { order, floor };
+        let mut taken = 0;
+        for round in 0..rounds {
+            if taken == promised {
+                break;
+            }
+            if round > 0 {
+                if wait == Wait::Allowed {
+                    thread::yield_now();
+                }
+                self.bitmap.look_everywhere();
+            }
+            taken += self.search(near, request, &mut out[taken..promised]);
+        }
+        self.free.add(promised - taken, order);
+        taken
+    }
+
+    /// Fewer than `count` frames are promised to a request that may wait only if there are no more above
+    /// the floor, those whose promise is in doubt included.
+    fn promise_frames(&self, count: usize, floor: Pages, wait: Wait) -> usize {
+        let promise = |count| self.free.promise(count, Order::ZERO, floor);
+        let mut promised = promise(count);
+        for _ in 0..PROMISES_MAX {
+            if promised == count || wait == Wait::Never {
+                break;
+            }
+            let was_in_doubt = self.free.is_in_doubt();
+            let more = promise(count - promised);
+            promised += more;
+            if !was_in_doubt && more == 0 && !self.free.is_in_doubt() {
+                break;
+            }
+            if promised < count {
+                thread::yield_now();
+            }
+        }
+        promised
     }
 
     fn is_anothers(&self, tree: usize, seat: usize) -> bool {
@@ -333,29 +428,20 @@ impl Backend for Trees {
         near: CpuId,
         order: Order,
         floor: Pages,
-        _: Wait,
+        wait: Wait,
         out: &mut [Pfn],
     ) -> usize {
         let visit = self
             .recorder(near)
             .visit_begins(pages_of(order, out.len()).0);
-        let promised = self.free.promise(out.len(), order, floor);
-        let out = &mut out[..promised];
-        let mut taken = 0;
-        for round in 0..ROUNDS_MAX {
-            if taken == promised {
-                break;
-            }
-            // Frames that were promised are somewhere; blocks of a higher order need not be.
-            if round > 0 && order > Order::ZERO {
-                break;
-            }
-            if round > 0 {
-                self.bitmap.look_everywhere();
-            }
-            taken += self.search(near, order, &mut out[taken..]);
-        }
-        self.free.add(promised - taken, order);
+        let taken = if order == Order::ZERO {
+            self.alloc_frames(near, floor, wait, out)
+        } else if self.free.get() >= floor + order.pages() {
+            let floor = Some(floor);
+            self.search(near, Request { order, floor }, out)
+        } else {
+            0
+        };
         let moved = pages_of(order, taken);
         self.recorder(near).visit_ends(&visit, moved.0);
         taken
