@@ -32,8 +32,16 @@ const _: () = assert!(SAMPLED.is_power_of_two());
 /// number comes once.
 const DRAW_STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Spreads a number of that sequence over its high bits. Chosen: odd, half of its bits set.
-const DRAW_MIX: u64 = 0xD6E8_FEB8_6659_FD93;
+/// Makes a number of that sequence one that has nothing to do with those before it. A multiplication
+/// alone would not: it makes another even sequence, and work that repeats would be seen at the same point
+/// too often or never.
+///
+/// Source: the finaliser of SplitMix64 (Steele, Lea and Flood, 2014).
+const fn mixed(drawn: u64) -> u64 {
+    let mixed = (drawn ^ drawn >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ mixed >> 31
+}
 
 /// Where values fall, by powers of two, and their sum.
 #[derive(Clone, PartialEq, Eq)]
@@ -316,7 +324,7 @@ impl TimeRecorder {
         }
         // If two draw at once, one step is lost, and nothing with it.
         self.draw.add_alone(DRAW_STEP);
-        let is_drawn = self.draw.get().wrapping_mul(DRAW_MIX) >> (64 - SAMPLED.ilog2()) == 0;
+        let is_drawn = mixed(self.draw.get()) >> (64 - SAMPLED.ilog2()) == 0;
         Hold {
             since: is_drawn.then(Instant::now),
             stands_for: u64::from(SAMPLED),
@@ -404,20 +412,31 @@ mod tests {
 
     #[test]
     fn samples_stand_for_all_short_holds() {
-        // Goal: no period in the work is mistaken for all of it. Method: two kinds of hold in turn, of
-        // which each must be drawn as often as its share, within five standard deviations.
+        // Goal: no period in the work is mistaken for all of it. Method: which of many holds are drawn; of
+        // every period up to 128, each phase must be drawn as often as its share, within five and a half
+        // standard deviations.
         let recorder = TimeRecorder::new();
-        let mut drawn = [0_u32; 2];
-        for turn in 0..80_000 {
-            let hold = recorder.acquired(1, None);
-            drawn[turn % 2] += u32::from(hold.since.is_some());
-            recorder.released(&hold, 1);
-        }
-        for drawn in drawn {
-            assert!(
-                (4650..5350).contains(&drawn),
-                "{drawn} of 40,000, one in 8 expected"
-            );
+        let draws: Vec<bool> = (0..80_000)
+            .map(|_| {
+                let hold = recorder.acquired(1, None);
+                recorder.released(&hold, 1);
+                hold.since.is_some()
+            })
+            .collect();
+        for period in 1..=128 {
+            for phase in 0..period {
+                let holds = draws.iter().skip(phase).step_by(period);
+                let (count, drawn) = holds.fold((0_u32, 0_u32), |(count, drawn), &is_drawn| {
+                    (count + 1, drawn + u32::from(is_drawn))
+                });
+                let share = 1.0 / f64::from(SAMPLED);
+                let deviation = (f64::from(count) * share * (1.0 - share)).sqrt();
+                let off = (f64::from(drawn) - f64::from(count) * share).abs() / deviation;
+                assert!(
+                    off < 5.5,
+                    "phase {phase} of {period}: {drawn} of {count} drawn"
+                );
+            }
         }
         assert_eq!(recorder.read().holds(), 80_000);
         let long = recorder.acquired(LONG, None);
