@@ -41,6 +41,13 @@ impl Cell {
         median(self.rounds.iter().map(figure).collect())
     }
 
+    /// The lower quartile over rounds.
+    pub(super) fn low_of(&self, figure: impl Fn(&Round) -> f64) -> f64 {
+        let mut figures: Vec<f64> = self.rounds.iter().map(figure).collect();
+        figures.sort_by(f64::total_cmp);
+        figures[(figures.len() - 1) / 4]
+    }
+
     /// The median over rounds of a figure against another variant's in the same round.
     pub(super) fn against(&self, other: &Self, figure: impl Fn(&Round) -> f64) -> f64 {
         let pairs = self.rounds.iter().zip(&other.rounds);

@@ -30,13 +30,14 @@ pub(super) fn value_checks(cells: &[Cell], checks: &mut Vec<Check>) {
     ));
 }
 
-/// The line through hold times by frames of a hold, over the scales.
+/// The line through hold times by frames of a hold, over the scales; of each scale at the lower quartile of
+/// its rounds, which other programs disturbed little.
 pub(super) fn hold_line(cells: &[Cell]) -> Line {
     let points = SCALES.map(|scale| {
         let cell = cell(cells, &in_turn(scale));
         (
             cell.median_of(|round| round.exiting.frames_a_visit()),
-            cell.median_of(Round::quiet_hold_ns),
+            cell.low_of(Round::quiet_hold_ns),
         )
     });
     Line::through(&points)

@@ -74,7 +74,7 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
         for turn in 0..count {
             let cell = &mut cells[(usize::try_from(number).unwrap_or(0) + turn) % count];
             let is_at_once = cell.variant.exits == Exits::AtOnce;
-            let blocks = match is_at_once && number < FEW_ROUNDS {
+            let blocks = match is_at_once && number < COUNTED_ROUNDS {
                 true => Blocks::Counted,
                 false => Blocks::Left,
             };
@@ -117,14 +117,13 @@ const ROUNDS: u64 = 21;
 /// Rounds of the others.
 const ROUNDS_APART: u64 = 5;
 
-/// Rounds in which free blocks are counted, and tenants exit in turn: nothing is fought over there, so that a
-/// few rounds say it.
-const FEW_ROUNDS: u64 = 3;
+/// Rounds in which free blocks are counted.
+const COUNTED_ROUNDS: u64 = 3;
 
 fn rounds_of(variant: &Variant) -> u64 {
     let name = variant.name.as_str();
     match variant.exits {
-        Exits::InTurn => FEW_ROUNDS,
+        Exits::InTurn => ROUNDS_APART,
         Exits::AtOnce if CONSERVED.contains(&name) || name == OURS => ROUNDS,
         Exits::AtOnce => ROUNDS_APART,
     }
