@@ -36,7 +36,7 @@ const DRAW_STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 /// alone would not: it makes another even sequence, and work that repeats would be seen at the same point
 /// too often or never.
 ///
-/// Source: the finaliser of SplitMix64 (Steele, Lea and Flood, 2014).
+/// Source: the finaliser of `SplitMix64` (Steele, Lea and Flood, 2014).
 const fn mixed(drawn: u64) -> u64 {
     let mixed = (drawn ^ drawn >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
