@@ -87,7 +87,7 @@ fn what_is_kept_about_a_frame_takes_few_bytes() {
             backend,
             ..PoolConfig::new(1)
         };
-        let pool = |pages| FramePool::with_config(memory(pages), config).expect("one CPU");
+        let pool = |pages| FramePool::with_config(memory(pages), config).expect("a pool");
         let free = bits_a_frame(pool) - words;
         let all = allocated(|| pool(MANY)) as u64;
         println!(
@@ -97,5 +97,25 @@ fn what_is_kept_about_a_frame_takes_few_bytes() {
         if backend == BackendKind::Trees {
             assert!(free <= 2.0, "{free:.2} bits a frame in trees");
         }
+        if backend == BackendKind::SingleLock {
+            let crowded = free + bits_beyond_one_lock();
+            println!("with more CPUs than trees, {crowded:.2} in trees");
+            assert!(
+                crowded <= 2.0,
+                "{crowded:.2} bits a frame in trees of many CPUs"
+            );
+        }
     }
+}
+
+/// Bits that a frame takes in trees with more CPUs than trees, less those behind one lock: lists are the same.
+fn bits_beyond_one_lock() -> f64 {
+    let bits = |backend| {
+        let config = PoolConfig {
+            backend,
+            ..PoolConfig::new(64)
+        };
+        bits_a_frame(|pages| FramePool::with_config(memory(pages), config).expect("a pool"))
+    };
+    bits(BackendKind::Trees) - bits(BackendKind::SingleLock)
 }

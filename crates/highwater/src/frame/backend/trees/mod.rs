@@ -123,8 +123,8 @@ impl Trees {
                 tree: AtomicUsize::new(seat * nr_trees / nr_seats),
             })
         };
-        // Three trees make up for the kilobyte of a recorder: less than a bit a frame.
-        let nr_recorders = nr_cpus.min(nr_trees.div_ceil(3));
+        // Six trees make up for the kilobyte of a recorder, and one for a seat: two thirds of a bit a frame.
+        let nr_recorders = nr_cpus.min(nr_trees.div_ceil(6));
         Self {
             nr_frames,
             seated: (0..nr_trees).map(|_| AtomicU32::new(0)).collect(),
