@@ -143,7 +143,8 @@ impl Trees {
     /// Adds on the CPU that the calling thread runs on.
     #[inline]
     pub(super) fn add(&self, member: usize, delta: i64) -> Climb {
-        if self.cells.try_add(member, delta) {
+        // Every block has all words of its line, and members are checked by those who have them.
+        if self.cells.try_add_known(member, delta) {
             return Climb::default();
         }
         self.add_and_climb(None, member, delta)

@@ -253,6 +253,25 @@ impl Cells {
         self.try_add_delayed::<0>(word, delta)
     }
 
+    /// As [`try_add`](Self::try_add), to a word that the caller knows to be there, of the first eight: where
+    /// it is a constant, nothing is left to compare.
+    ///
+    /// # Panics
+    ///
+    /// For a word beyond the first eight.
+    #[inline]
+    pub(crate) fn try_add_known(&self, word: usize, delta: i64) -> bool {
+        debug_assert!(word < self.words(), "the caller knows better");
+        // A slot has whole lines, so that a word of the first one is memory of its own in any case.
+        assert!(word < LINE_WORDS, "word {word} is not in the first line");
+        let Some(area) = self.writer.area else {
+            return self.try_add_atomically(self.hinted_slot(), word, delta);
+        };
+        let (column, mask) = (self.column(word), self.mask);
+        // SAFETY: as in `attempt`: the first line of every slot holds the word.
+        unsafe { area.try_add::<0>(column, delta << 1, mask) }
+    }
+
     /// As [`try_add`](Self::try_add), with delays as [`add_delayed`](Self::add_delayed).
     #[inline]
     pub(super) fn try_add_delayed<const DELAY: u32>(&self, word: usize, delta: i64) -> bool {
