@@ -83,14 +83,12 @@ impl Tunables {
     ///
     /// Outside 0 to 6.
     pub fn pcp_batch_scale_max(mut self, scale: i64) -> Result<Self, TunableError> {
-        let is_valid = |scale: &u8| *scale <= 6;
-        let scale_max = u8::try_from(scale).ok().filter(is_valid);
-        self.pcp_batch_scale_max = scale_max.ok_or(TunableError::Range {
+        let range = Range {
             knob: "pcp_batch_scale_max",
-            value: scale,
             range: "0 to 6",
             reason: "64 batches would be 16 MiB in one visit",
-        })?;
+        };
+        self.pcp_batch_scale_max = range.check(scale, |scale| *scale <= 6)?;
         Ok(self)
     }
 
@@ -101,14 +99,13 @@ impl Tunables {
     ///
     /// Below -1, and 1 to 7.
     pub fn percpu_pagelist_high_fraction(mut self, fraction: i64) -> Result<Self, TunableError> {
-        let is_valid = |fraction: &i32| matches!(fraction, -1 | 0 | 8..);
-        let valid = i32::try_from(fraction).ok().filter(is_valid);
-        self.percpu_pagelist_high_fraction = valid.ok_or(TunableError::Range {
+        let range = Range {
             knob: "percpu_pagelist_high_fraction",
-            value: fraction,
             range: "-1, 0, or 8 to 2147483647",
             reason: "1 to 7 would let lists hold more than an eighth of the pool",
-        })?;
+        };
+        let is_valid = |fraction: &i32| matches!(fraction, -1 | 0 | 8..);
+        self.percpu_pagelist_high_fraction = range.check(fraction, is_valid)?;
         Ok(self)
     }
 
@@ -118,14 +115,12 @@ impl Tunables {
     ///
     /// Outside 1 to 1000.
     pub fn watermark_scale_factor(mut self, factor: i64) -> Result<Self, TunableError> {
-        let is_valid = |factor: &u16| (1..=1000).contains(factor);
-        let valid = u16::try_from(factor).ok().filter(is_valid);
-        self.watermark_scale_factor = valid.ok_or(TunableError::Range {
+        let range = Range {
             knob: "watermark_scale_factor",
-            value: factor,
             range: "1 to 1000",
             reason: "in ten-thousandths, so that 1000 is a tenth of the pool",
-        })?;
+        };
+        self.watermark_scale_factor = range.check(factor, |factor| (1..=1000).contains(factor))?;
         Ok(self)
     }
 
@@ -135,14 +130,13 @@ impl Tunables {
     ///
     /// Outside 1 ms to an hour.
     pub fn decay_interval_ms(mut self, interval: i64) -> Result<Self, TunableError> {
-        let is_valid = |interval: &u32| (1..=3_600_000).contains(interval);
-        let valid = u32::try_from(interval).ok().filter(is_valid);
-        self.decay_interval_ms = valid.ok_or(TunableError::Range {
+        let range = Range {
             knob: "decay_interval_ms",
-            value: interval,
             range: "1 to 3600000",
             reason: "an hour at most, so that idle memory is found",
-        })?;
+        };
+        let is_valid = |interval: &u32| (1..=3_600_000).contains(interval);
+        self.decay_interval_ms = range.check(interval, is_valid)?;
         Ok(self)
     }
 
@@ -177,6 +171,35 @@ impl Tunables {
     #[must_use]
     pub fn decay_interval(&self) -> Duration {
         Duration::from_millis(self.decay_interval_ms.into())
+    }
+}
+
+/// What a knob takes.
+struct Range {
+    knob: &'static str,
+    range: &'static str,
+    reason: &'static str,
+}
+
+impl Range {
+    /// A knob's new value, if its type has room for it and it `is_valid`.
+    fn check<T: TryFrom<i64>>(
+        self,
+        value: i64,
+        is_valid: impl FnOnce(&T) -> bool,
+    ) -> Result<T, TunableError> {
+        let Self {
+            knob,
+            range,
+            reason,
+        } = self;
+        let valid = T::try_from(value).ok().filter(is_valid);
+        valid.ok_or(TunableError::Range {
+            knob,
+            value,
+            range,
+            reason,
+        })
     }
 }
 

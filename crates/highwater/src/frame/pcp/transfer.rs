@@ -3,7 +3,7 @@
 //! A list's lock is never held while the zones are visited: what leaves the list is taken out first, and what comes is put
 //! there afterwards, on whichever CPU the thread is then.
 
-use super::policy::Rules;
+use super::policy::{Freed, Rules};
 use super::scratch::Scratch;
 use super::{At, IDLE_TICKS, List, PcpLists};
 use crate::frame::backend::Wait;
@@ -166,15 +166,7 @@ impl PcpLists {
             return Self::give_one(stock, cpu, Wait::Allowed, frame);
         };
         match list.push(frame) {
-            Ok(freed) if freed.drain == 0 => (),
-            Ok(freed) => {
-                let events = &self.beside(list.cpu()).events;
-                events.drains.add(1);
-                events.drain_alls.add(freed.is_drain_all.into());
-                let drained = self.drain_list(stock, at, list, freed.drain, Order::ZERO);
-                events.drained.add(drained.0);
-                self.look_whether_enough(stock);
-            }
+            Ok(freed) => self.drain_after(stock, at, list, freed, Order::ZERO),
             Err(frame) => {
                 let cpu = list.cpu();
                 drop(list);
@@ -265,14 +257,20 @@ impl PcpLists {
             return stock.give(cpu, order, Wait::Allowed, &mut [first]);
         };
         let freed = list.push_block(block);
-        if freed.drain > 0 {
-            let events = &self.beside(list.cpu()).events;
-            events.drains.add(1);
-            events.drain_alls.add(freed.is_drain_all.into());
-            let drained = self.drain_list(stock, at, list, freed.drain, order);
-            events.drained.add(drained.0);
-            self.look_whether_enough(stock);
+        self.drain_after(stock, at, list, freed, order);
+    }
+
+    /// Drains what a free has made too much, blocks of `first` before others.
+    fn drain_after(&self, stock: &Stock, at: At, list: List<'_>, freed: Freed, first: Order) {
+        if freed.drain == 0 {
+            return;
         }
+        let events = &self.beside(list.cpu()).events;
+        events.drains.add(1);
+        events.drain_alls.add(freed.is_drain_all.into());
+        let drained = self.drain_list(stock, at, list, freed.drain, first);
+        events.drained.add(drained.0);
+        self.look_whether_enough(stock);
     }
 
     /// Moves `count` frames of a list to the zones, in pieces if that is how it drains; stops when the list is
