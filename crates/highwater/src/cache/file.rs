@@ -24,25 +24,66 @@ pub enum Access {
     ReadWrite,
 }
 
-/// Number of an open file; its lowest bit says whether it is writable.
+/// What the pages of a file object are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FileKind {
+    /// Pages of a file: they are read from it, and written back to it.
+    File,
+    /// Anonymous memory: it begins as zeros, is swapped out, and ends with its mapping.
+    Anon,
+    /// Shared memory: as anonymous, but for whoever maps it.
+    Shmem,
+}
+
+impl FileKind {
+    /// Whether pages go to swap when they are taken back. They are on the lists of anonymous pages.
+    #[must_use]
+    pub const fn is_swap_backed(self) -> bool {
+        matches!(self, Self::Anon | Self::Shmem)
+    }
+}
+
+/// Number of an open file; its lowest bits say what its pages are, and how they are used.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(u32);
 
 /// Bits of a file number.
-const FILE_BITS: u32 = 19;
+const FILE_BITS: u32 = 20;
+/// Those of them that say what the pages are.
+const KIND_BITS: u32 = 2;
+const READ_ONLY: u32 = 0;
+const READ_WRITE: u32 = 1;
+const ANON: u32 = 2;
+const SHMEM: u32 = 3;
 
 impl FileId {
-    /// Files that can be open at once.
-    pub const MAX: usize = (1 << (FILE_BITS - 1)) - 2;
+    /// Files that can be open at once, mappings of anonymous memory included.
+    pub const MAX: usize = (1 << (FILE_BITS - KIND_BITS)) - 2;
 
-    fn new(slot: usize, access: Access) -> Self {
+    fn new(slot: usize, kind: FileKind, access: Access) -> Self {
         debug_assert!(slot < Self::MAX);
         let slot = u32::try_from(slot + 1).expect("at most `MAX` files are open");
-        Self(slot << 1 | u32::from(access == Access::ReadWrite))
+        let kind = match (kind, access) {
+            (FileKind::File, Access::ReadOnly) => READ_ONLY,
+            (FileKind::File, Access::ReadWrite) => READ_WRITE,
+            (FileKind::Anon, _) => ANON,
+            (FileKind::Shmem, _) => SHMEM,
+        };
+        Self(slot << KIND_BITS | kind)
     }
 
     fn slot(self) -> usize {
-        (self.0 >> 1) as usize - 1
+        (self.0 >> KIND_BITS) as usize - 1
+    }
+
+    /// What the file's pages are.
+    #[must_use]
+    pub const fn kind(self) -> FileKind {
+        match self.0 & ((1 << KIND_BITS) - 1) {
+            READ_ONLY | READ_WRITE => FileKind::File,
+            ANON => FileKind::Anon,
+            _ => FileKind::Shmem,
+        }
     }
 
     pub(super) const fn get(self) -> u32 {
@@ -57,21 +98,22 @@ impl FileId {
         Self(bits as u32)
     }
 
-    /// Whether pages of the file have latches and may be dirty.
+    /// Whether pages of the file have latches and may be dirty: all but those of read-only files.
     #[must_use]
     pub const fn is_writable(self) -> bool {
-        self.0 & 1 == 1
+        self.0 & ((1 << KIND_BITS) - 1) != READ_ONLY
     }
 }
 
 impl fmt::Debug for FileId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "file {}{}",
-            self.0 >> 1,
-            if self.is_writable() { "w" } else { "" }
-        )
+        let kind = match self.kind() {
+            FileKind::File if self.is_writable() => "writable file",
+            FileKind::File => "file",
+            FileKind::Anon => "anon",
+            FileKind::Shmem => "shmem",
+        };
+        write!(f, "{kind} {}", self.0 >> KIND_BITS)
     }
 }
 
@@ -152,6 +194,7 @@ impl Files {
     pub(super) fn open(
         &self,
         backing: Arc<dyn Backing>,
+        kind: FileKind,
         access: Access,
     ) -> Result<Arc<FileEntry>, TooManyFiles> {
         let resident = CounterSet::new(&self.layout);
@@ -162,7 +205,7 @@ impl Files {
         };
         let slot = slot.ok_or(TooManyFiles { max: FileId::MAX })?;
         let entry = Arc::new(FileEntry {
-            id: FileId::new(slot, access),
+            id: FileId::new(slot, kind, access),
             backing,
             resident,
         });

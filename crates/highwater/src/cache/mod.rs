@@ -40,7 +40,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 pub use backing::{Backing, FileBacking};
-pub use file::{Access, FileEntry, FileId, TooManyFiles};
+pub use file::{Access, FileEntry, FileId, FileKind, TooManyFiles};
 pub use index::Presence;
 pub use key::PageKey;
 pub use latch::{PageRead, PageWrite};

@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use thiserror::Error;
 
-use super::{Access, Backing, FileEntry, FileId, PageCache, PageKey, TooManyFiles};
+use super::{Access, Backing, FileEntry, FileId, FileKind, PageCache, PageKey, TooManyFiles};
 use crate::memmap::Frame;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
@@ -83,7 +83,7 @@ impl PageCache {
         backing: Arc<dyn Backing>,
         access: Access,
     ) -> Result<Arc<FileEntry>, TooManyFiles> {
-        self.files.open(backing, access)
+        self.files.open(backing, FileKind::File, access)
     }
 
     /// Forgets a file. The caller has evicted all its pages.
