@@ -521,7 +521,7 @@ fn pages_that_are_held_do_not_hide_those_that_are_not() {
     for page in (0..60).chain(0..60).chain(100..400) {
         map.read(&hw.enter(), page).unwrap();
     }
-    assert!(hw.root().list_sizes().active >= Pages(50));
+    assert!(hw.root().list_sizes().active_file >= Pages(50));
     let pins: Vec<_> = (300..400).map(|page| map.pin(page).unwrap()).collect();
     hw.drop_caches();
     assert_eq!(file.resident_precise(), 100);
@@ -545,7 +545,7 @@ fn a_group_is_full_when_every_page_of_it_is_held() {
     for page in (0..15).chain(0..15).chain(100..160) {
         map.read(&hw.enter(), page).unwrap();
     }
-    assert!(small.list_sizes().active >= Pages(10));
+    assert!(small.list_sizes().active_file >= Pages(10));
     let pins: Vec<_> = (200..400).map_while(|page| map.pin(page).ok()).collect();
     assert_eq!(pins.len(), 40);
     drop(pins);

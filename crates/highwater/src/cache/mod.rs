@@ -25,6 +25,7 @@
 
 mod backing;
 mod file;
+mod flags;
 mod index;
 mod key;
 mod latch;
@@ -41,6 +42,7 @@ use std::fmt;
 
 pub use backing::{Backing, FileBacking};
 pub use file::{Access, FileEntry, FileId, FileKind, TooManyFiles};
+pub use flags::PageFlag;
 pub use index::Presence;
 pub use key::PageKey;
 pub use latch::{PageRead, PageWrite};
@@ -54,6 +56,7 @@ use crate::sync::{Arc, LockEvents, RwLock, StatCell};
 use crate::topology::Topology;
 use crate::units::{GroupId, PAGE_SIZE, Pages, Pfn};
 use file::Files;
+use flags::FrameFlags;
 use index::Index;
 use space::Spaces;
 
@@ -71,6 +74,8 @@ pub struct PageCache {
     /// Written by: latch holders. Read by: reclaim, write-back. Publishes: when clear, that the file
     /// has taken the page; whoever acts on a set mark holds the latch.
     dirty: Box<[AtomicBool]>,
+    /// By frame.
+    flags: Box<[FrameFlags]>,
     files: Files,
     spaces: Spaces,
     nr_dirty: StatCell,
@@ -167,6 +172,7 @@ impl PageCache {
             index: Index::new(memory.pages()),
             young: marks(),
             dirty: marks(),
+            flags: frames.clone().map(|_| FrameFlags::default()).collect(),
             pages: frames.clone().map(|_| page()).collect(),
             spaces: Spaces::new(topology, regime, accounting),
             files: Files::new(topology, regime),
@@ -255,6 +261,7 @@ impl PageCache {
         page.group.store(group.0, Ordering::Relaxed);
         page.space.store(space.0, Ordering::Relaxed);
         self.young[pfn.index()].store(false, Ordering::Relaxed);
+        self.flags[pfn.index()].reset();
         debug_assert!(
             !self.dirty[pfn.index()].load(Ordering::Relaxed),
             "{pfn} reused dirty"

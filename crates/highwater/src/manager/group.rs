@@ -163,9 +163,14 @@ impl Group {
         self.node.events_local()
     }
 
-    /// Pages of files on the group's own lists.
+    /// Pages on the group's own lists.
+    ///
+    /// # Cost
+    ///
+    /// The lock of each CPU's batch of pages that have just come in, which are put on their lists first.
     #[must_use]
     pub fn list_sizes(&self) -> ListSizes {
+        self.shared.core.reclaim.drain_batches();
         self.shared.core.reclaim.list_sizes(&self.node)
     }
 

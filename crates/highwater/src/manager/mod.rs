@@ -51,7 +51,7 @@ use crate::frame::{FramePool, PoolConfig, Tunables, Zoneinfo};
 use crate::group::{GroupKey, GroupNode, GroupTree, StatItem, Tolerance};
 use crate::memmap::FrameMemory;
 use crate::percpu::{self, PercpuOwner};
-use crate::reclaim::{Actor, ListSizes, Reclaim, ScanControl};
+use crate::reclaim::{Actor, Reclaim, ScanControl};
 use crate::sync::{Arc, LockClass, Mutex, Rank, RwLock};
 use crate::topology::Topology;
 use crate::units::{Bytes, CpuId, Pages};
@@ -282,11 +282,14 @@ impl Manager {
             "{on_lists} on lists, {charged} charged"
         );
         let stats = core.groups.root().read_stats(Tolerance::EXACT, core.now());
-        let ListSizes { inactive, active } = core.reclaim.total_sizes();
+        let sizes = core.reclaim.total_sizes();
         for (item, pages) in [
             (StatItem::File, on_lists),
-            (StatItem::InactiveFile, inactive),
-            (StatItem::ActiveFile, active),
+            (StatItem::InactiveAnon, sizes.inactive_anon),
+            (StatItem::ActiveAnon, sizes.active_anon),
+            (StatItem::InactiveFile, sizes.inactive_file),
+            (StatItem::ActiveFile, sizes.active_file),
+            (StatItem::Unevictable, sizes.unevictable),
         ] {
             let (counted, name) = (stats.get(item), item.name());
             assert_eq!(u64::try_from(counted), Ok(pages.0), "{name} of the root");
@@ -318,7 +321,8 @@ impl Core {
         let groups = GroupTree::with_regime(regime, nr_cpus);
         let root = groups.root();
         root.set_max(pages).expect("nothing is charged yet");
-        let reclaim = Reclaim::new(Arc::clone(&cache), Arc::clone(&pool), groups.clone());
+        let (of_cache, of_pool) = (Arc::clone(&cache), Arc::clone(&pool));
+        let reclaim = Reclaim::new(of_cache, of_pool, groups.clone(), nr_cpus);
         reclaim.add_group(&root);
         Ok(Self {
             topology,
@@ -345,6 +349,7 @@ impl Core {
     fn drop_caches(&self) -> Pages {
         // Pages that the background thread has isolated are on no list.
         self.wakeup.wait_idle();
+        self.reclaim.drain_batches();
         let root = self.groups.root();
         let control = ScanControl {
             nr_to_reclaim: Pages::MAX,

@@ -53,7 +53,7 @@ pub struct GroupSnapshot {
     pub high: Option<Pages>,
     /// Its maximum; none if it has no limit of its own.
     pub max: Option<Pages>,
-    /// Pages of files on its own lists.
+    /// Pages on its own lists.
     pub lists: ListSizes,
     /// Statistics of it and its descendants, by the names of `memory.stat`.
     #[cfg_attr(feature = "serde", serde(serialize_with = "as_map"))]
@@ -68,6 +68,7 @@ pub struct GroupSnapshot {
 
 impl Snapshot {
     pub(super) fn take(core: &Core) -> Self {
+        core.reclaim.drain_batches();
         let root = core.groups.root();
         root.flush_subtree(core.now());
         let groups = core.groups.subtree(&root);

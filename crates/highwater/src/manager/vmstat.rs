@@ -28,8 +28,11 @@ macro_rules! counters {
 
 counters! {
     |core| core.pool.nr_free().0 => "nr_free_pages",
-    |core| core.reclaim.total_sizes().inactive.0 => "nr_inactive_file",
-    |core| core.reclaim.total_sizes().active.0 => "nr_active_file",
+    |core| core.reclaim.total_sizes().inactive_anon.0 => "nr_inactive_anon",
+    |core| core.reclaim.total_sizes().active_anon.0 => "nr_active_anon",
+    |core| core.reclaim.total_sizes().inactive_file.0 => "nr_inactive_file",
+    |core| core.reclaim.total_sizes().active_file.0 => "nr_active_file",
+    |core| core.reclaim.total_sizes().unevictable.0 => "nr_unevictable",
     |core| core.cache.nr_dirty().0 => "nr_dirty",
     |core| core.stats.pgfault.get() => "pgfault",
     |core| core.stats.pgmajfault.get() => "pgmajfault",

@@ -1,7 +1,8 @@
 //! Taking pages back: which ones, how many, and at whose cost.
 //!
-//! Every group has an lruvec: an inactive and an active list of the pages it pays for.
-//! A page comes in at the head of the inactive list. When reclaim reaches it at the tail, a page
+//! Every group has an lruvec: an inactive and an active list of the pages it pays for, for anonymous pages and
+//! for pages of files, and a list of those that stay. A page comes in at the head of the inactive list, by way of
+//! a batch of the CPU. When reclaim reaches it at the tail, a page
 //! that was read since (its *young* mark) is activated, the others are evicted: one access is not a
 //! reason to stay, two are. The active list is aged when it outgrows the inactive one: pages that
 //! were read since go round once more, the others get their second chance on the inactive list.
@@ -18,7 +19,16 @@
 //!
 //! Groups that use no more than their `min` or `low` are passed over (`pass.rs`).
 //!
-//! Invariant: a page is on exactly one list of the group that pays for it, or isolated by one
+//! | file | what |
+//! |---|---|
+//! | `lists`, `sizes` | lists, and how long they are |
+//! | `lruvec`, `table` | one group's lists, and those of every group |
+//! | `batch` | pages that have just come in |
+//! | `scan`, `pass`, `cursor` | one pass: how much of whom, protection, where it goes on |
+//! | `shadow` | what is remembered of evicted pages |
+//! | `stats` | what is counted |
+//!
+//! Invariant: a page is on exactly one list of the group that pays for it, in one add batch, or isolated by one
 //! thread; it is in the page index all the while, and leaves both together.
 //!
 //! Source: the LRU, scan and workingset mechanisms of Linux as the frames-and-reclaim specification
@@ -26,18 +36,21 @@
 //! whatever they hold; scan priorities start where 1/2^p of the pool is about 700 pages (9.7);
 //! direct reclaim writes back as well.
 
+mod batch;
 mod cursor;
+mod lists;
 mod lruvec;
 mod pass;
 mod scan;
 mod shadow;
 mod sizes;
 mod stats;
+mod table;
 
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use lruvec::Placement;
+pub use lists::{LruList, PageType};
 pub use scan::{Actor, Outcome, ScanControl};
 pub use shadow::Refault;
 pub use sizes::ListSizes;
@@ -50,13 +63,36 @@ use crate::frame::FramePool;
 use crate::group::{GroupNode, GroupTree, StatItem};
 use crate::sync::{Arc, LockEvents};
 use crate::units::{Pages, Pfn};
-use lruvec::{Lruvec, Lruvecs};
+use batch::AddBatches;
+use lruvec::Lruvec;
 use shadow::Shadows;
+use table::{Lruvecs, list_for, note_placement};
 
 /// Pages examined and evicted together. Chosen: as in Linux; it also spreads the cost of one heavy
 /// barrier over that many pages.
 const CLUSTER_MAX: u64 = 32;
 const CLUSTER_MAX_LEN: usize = 32;
+
+/// Where a page is put: at the head of a list of its type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// The inactive list.
+    Inactive,
+    /// The active list.
+    Active,
+    /// The list of pages that stay.
+    Unevictable,
+}
+
+impl Placement {
+    const fn of(list: LruList) -> Self {
+        match list {
+            LruList::Unevictable => Self::Unevictable,
+            list if list.is_active() => Self::Active,
+            _ => Self::Inactive,
+        }
+    }
+}
 
 /// The reclaim state of one pool.
 pub struct Reclaim {
@@ -64,21 +100,28 @@ pub struct Reclaim {
     pool: Arc<FramePool>,
     groups: GroupTree,
     lruvecs: Lruvecs,
+    batches: AddBatches,
     shadows: Shadows,
     stats: ReclaimStats,
 }
 
 impl Reclaim {
     /// Empty lists for the pages of `cache`, which live in frames of `pool` and are charged to
-    /// groups of `groups`.
+    /// groups of `groups`. Pages come in on `nr_cpus` CPUs.
     #[must_use]
-    pub fn new(cache: Arc<PageCache>, pool: Arc<FramePool>, groups: GroupTree) -> Self {
+    pub fn new(
+        cache: Arc<PageCache>,
+        pool: Arc<FramePool>,
+        groups: GroupTree,
+        nr_cpus: usize,
+    ) -> Self {
         let managed = pool.managed();
         Self {
             cache,
             pool,
             groups,
             lruvecs: Lruvecs::new(managed),
+            batches: AddBatches::new(managed, nr_cpus),
             shadows: Shadows::new(managed),
             stats: ReclaimStats::default(),
         }
@@ -92,6 +135,7 @@ impl Reclaim {
     /// Moves a group's pages to its parent's lists, charges included, and forgets its lists.
     /// Pages that some thread has isolated follow when they are put back.
     pub fn reparent_group(&self, group: &GroupNode) {
+        self.drain_batches();
         if let Some(child) = self.lruvecs.remove(group) {
             self.lruvecs.reparent(&self.cache, &child);
         }
@@ -122,13 +166,41 @@ impl Reclaim {
             _ => Placement::Inactive,
         };
         self.stats.count_refault(lruvec.group(), refault);
-        self.lruvecs.add(&self.cache, lruvec, pfn, placement);
+        note_placement(&self.cache, pfn, placement);
+        self.batches.add(pfn, |batch| self.spill(batch));
         refault
+    }
+
+    /// Puts the pages of a batch on the lists of the groups that pay for them.
+    fn spill(&self, batch: &[Pfn]) {
+        let mut rest = batch;
+        while let Some(&first) = rest.first() {
+            let lruvec = self.lruvecs.of_isolated(&self.cache, &self.groups, first);
+            let group = lruvec.group().id();
+            let is_its = |pfn: &&Pfn| self.cache.group_of(**pfn) == group;
+            // At least the first, which has been given to an ancestor if its group was removed.
+            let (run, later) = rest.split_at(rest.iter().take_while(is_its).count());
+            let placed = run
+                .iter()
+                .map(|&pfn| (pfn, Placement::of(list_for(&self.cache, pfn))));
+            self.lruvecs.add_all(&self.cache, &lruvec, placed);
+            rest = later;
+        }
+    }
+
+    /// Puts every page that has come in on its list; how many were not yet.
+    ///
+    /// # Cost
+    ///
+    /// The lock of each CPU's batch, one after the other.
+    pub fn drain_batches(&self) -> usize {
+        self.batches.drain_all(|batch| self.spill(batch))
     }
 
     /// Evicts every page of a file that nobody holds and that is clean; leaves no shadows. True
     /// when no page is left.
     pub fn evict_file(&self, file: FileId) -> bool {
+        self.drain_batches();
         let mut batch = EvictBatch::default();
         let mut is_empty = true;
         let pages: Vec<Pfn> = self.cache.pages_of(file).collect();
@@ -141,7 +213,7 @@ impl Reclaim {
                 is_empty = false;
                 let lruvec = self.lruvecs.of_isolated(&self.cache, &self.groups, pfn);
                 self.lruvecs
-                    .add(&self.cache, lruvec, pfn, Placement::Inactive);
+                    .add_all(&self.cache, &lruvec, [(pfn, Placement::Inactive)]);
             }
             for evicted in batch.evicted.drain(..) {
                 self.groups.add_stat(evicted.group, StatItem::File, -1);
@@ -152,7 +224,8 @@ impl Reclaim {
         is_empty
     }
 
-    /// Pages on the lists of a group itself; none when it was removed.
+    /// Pages on the lists of a group itself; none when it was removed. Those in [batches](Self::drain_batches) are
+    /// not on them yet.
     #[must_use]
     pub fn list_sizes(&self, group: &GroupNode) -> ListSizes {
         self.lruvecs
@@ -197,6 +270,7 @@ impl Reclaim {
     ///
     /// When a page is on no list, on two, or on one of a group that does not pay for it.
     pub fn check_invariants(&self) {
+        self.drain_batches();
         let listed: Pages = self
             .lruvecs
             .live()

@@ -73,7 +73,7 @@ impl<'a> Pass<'a> {
 
     /// What the pass may do with a group's lists now. No lock is held.
     pub(super) fn judge(&mut self, lruvec: &Lruvec) -> Verdict {
-        let size = lruvec.sizes().total().0;
+        let size = lruvec.sizes().evictable().0;
         let unprotected = Verdict::Scan {
             size,
             exposed: u64::MAX,

@@ -1,10 +1,11 @@
 //! One reclaim pass: scan a target's lists until enough pages are free.
 
 use super::cursor::Visit;
-use super::lruvec::{Lruvec, Placement};
+use super::lists::PageType;
+use super::lruvec::Lruvec;
 use super::pass::{Pass, Verdict};
 use super::shadow::Shadow;
-use super::{LruvecRef, Reclaim};
+use super::{LruvecRef, Placement, Reclaim};
 use crate::cache::{EvictBatch, Evicted, Kept, WriteBackError, WrittenBack};
 use crate::group::{GroupNode, StatItem};
 use crate::units::{Pages, Pfn};
@@ -60,6 +61,7 @@ pub struct Outcome {
 /// The work of one step: a cluster of one group's pages.
 struct Chunk<'a> {
     lruvec: &'a LruvecRef,
+    page_type: PageType,
     count: u64,
     priority: u32,
     control: &'a ScanControl<'a>,
@@ -88,8 +90,14 @@ impl Reclaim {
         let mut outcome = Outcome::default();
         let mut scratch = Scratch::default();
         let mut pass = Pass::new(control, &self.groups);
+        self.batches.drain(|batch| self.spill(batch));
         self.scan_lists(control, &mut pass, &mut scratch, &mut outcome);
-        if outcome.nr_reclaimed == 0 && control.nr_to_reclaim > Pages::ZERO && pass.deepen() {
+        let finds_none =
+            |outcome: &Outcome| outcome.nr_reclaimed == 0 && control.nr_to_reclaim > Pages::ZERO;
+        if finds_none(&outcome) && self.drain_batches() > 0 {
+            self.scan_lists(control, &mut pass, &mut scratch, &mut outcome);
+        }
+        if finds_none(&outcome) && pass.deepen() {
             self.scan_lists(control, &mut pass, &mut scratch, &mut outcome);
         }
         if outcome.nr_reclaimed == 0 {
@@ -120,13 +128,21 @@ impl Reclaim {
                 let Some((lruvec, count)) = self.next_chunk(control.target, pass, priority) else {
                     break;
                 };
-                let chunk = Chunk {
-                    lruvec: &lruvec,
-                    count,
-                    priority,
-                    control,
-                };
-                let looked = self.shrink_chunk(&chunk, scratch, outcome);
+                let sizes = lruvec.sizes();
+                let types = PageType::ALL.into_iter();
+                let looked: u64 = types
+                    .filter(|&page_type| sizes.of_type(page_type) > Pages::ZERO)
+                    .map(|page_type| {
+                        let chunk = Chunk {
+                            lruvec: &lruvec,
+                            page_type,
+                            count,
+                            priority,
+                            control,
+                        };
+                        self.shrink_chunk(&chunk, scratch, outcome)
+                    })
+                    .sum();
                 budget = budget.saturating_sub(looked.max(1));
             }
         }
@@ -146,7 +162,9 @@ impl Reclaim {
 
     /// Pages of the groups that a pass accepts.
     fn pages_for(&self, pass: &Pass<'_>) -> Pages {
-        self.lruvecs.sizes_of(|lruvec| pass.accepts(lruvec)).total()
+        self.lruvecs
+            .sizes_of(|lruvec| pass.accepts(lruvec))
+            .evictable()
     }
 
     /// The lists that are scanned next for a target, and how many of their pages.
@@ -173,7 +191,7 @@ impl Reclaim {
     /// Where the reclaimers of a target go on.
     fn peek(&self, home: &Lruvec, pass: &Pass<'_>) -> Option<(Visit, LruvecRef)> {
         let has_pages =
-            |lruvec: &Lruvec| pass.accepts(lruvec) && lruvec.sizes().total() > Pages::ZERO;
+            |lruvec: &Lruvec| pass.accepts(lruvec) && lruvec.sizes().evictable() > Pages::ZERO;
         let cursor = home.cursor.lock();
         let (at, lruvec) = self.lruvecs.next_from(cursor.next_at(), has_pages)?;
         Some((cursor.visit(at), lruvec))
@@ -183,19 +201,20 @@ impl Reclaim {
     fn shrink_chunk(&self, chunk: &Chunk<'_>, scratch: &mut Scratch, outcome: &mut Outcome) -> u64 {
         let &Chunk {
             lruvec,
+            page_type,
             count,
             priority,
             control,
         } = chunk;
         let mut looked = 0;
-        if lruvec.sizes().inactive_is_low() {
-            looked += self.age_active(lruvec, count, priority);
+        if lruvec.sizes().inactive_is_low(page_type) {
+            looked += self.age_active(chunk, scratch);
         }
         scratch.isolated.clear();
         // Counted before they are taken: who finds the lists empty knows that pages may come back.
         lruvec.note_isolated(count);
         self.lruvecs
-            .isolate_tail(lruvec, count, &mut scratch.isolated);
+            .isolate_tail(lruvec, page_type.inactive(), count, &mut scratch.isolated);
         let scanned = scratch.isolated.len() as u64;
         outcome.nr_scanned += scanned;
         let group = lruvec.group();
@@ -225,7 +244,6 @@ impl Reclaim {
         }
         lruvec.age(scratch.evict.kept.len() as u64);
         if !scratch.putback.is_empty() {
-            let lruvec = LruvecRef::clone(lruvec);
             self.lruvecs
                 .add_all(&self.cache, lruvec, scratch.putback.drain(..));
         }
@@ -238,10 +256,25 @@ impl Reclaim {
 
     /// Moves pages from the active to the inactive list. Those that were read since go round once
     /// more, except at the last priority.
-    fn age_active(&self, lruvec: &Lruvec, count: u64, priority: u32) -> u64 {
-        let stays = |pfn| self.cache.test_and_clear_young(pfn) && priority > 0;
-        let (rotated, deactivated) = self.lruvecs.age_active(lruvec, count, stays);
-        let looked_at = rotated + deactivated;
+    fn age_active(&self, chunk: &Chunk<'_>, scratch: &mut Scratch) -> u64 {
+        let lruvec = chunk.lruvec;
+        let from = chunk.page_type.active();
+        scratch.isolated.clear();
+        lruvec.note_isolated(chunk.count);
+        self.lruvecs
+            .isolate_tail(lruvec, from, chunk.count, &mut scratch.isolated);
+        let looked_at = scratch.isolated.len() as u64;
+        let stays = |pfn| self.cache.test_and_clear_young(pfn) && chunk.priority > 0;
+        let placed = scratch.isolated.drain(..).map(|pfn| match stays(pfn) {
+            true => (pfn, Placement::Active),
+            false => (pfn, Placement::Inactive),
+        });
+        scratch.putback.extend(placed);
+        let is_out = |(_, to): &&(Pfn, Placement)| *to == Placement::Inactive;
+        let deactivated = scratch.putback.iter().filter(is_out).count() as u64;
+        self.lruvecs
+            .add_all(&self.cache, lruvec, scratch.putback.drain(..));
+        lruvec.note_settled(chunk.count);
         self.stats
             .count_aged(lruvec.group(), looked_at, deactivated);
         looked_at

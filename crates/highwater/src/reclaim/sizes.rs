@@ -1,44 +1,90 @@
-//! Lengths of a group's lists, and which of the two is too long.
+//! Lengths of a group's lists, and which of two is too long.
 
 use std::iter::Sum;
 use std::ops::Add;
 
+use super::lists::{LruList, PageType};
 use crate::units::Pages;
 
 /// Lengths of a group's lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ListSizes {
-    /// Pages on the inactive list.
-    pub inactive: Pages,
-    /// Pages on the active list.
-    pub active: Pages,
+    /// Pages on the inactive list of anonymous pages.
+    pub inactive_anon: Pages,
+    /// Pages on the active list of anonymous pages.
+    pub active_anon: Pages,
+    /// Pages on the inactive list of files.
+    pub inactive_file: Pages,
+    /// Pages on the active list of files.
+    pub active_file: Pages,
+    /// Pages on the list of those that stay.
+    pub unevictable: Pages,
 }
 
 impl ListSizes {
-    /// Pages on both lists.
-    #[must_use]
-    pub fn total(self) -> Pages {
-        self.inactive + self.active
+    /// From the length of each list, in their order.
+    pub(super) fn from_lists(lens: [u64; LruList::COUNT]) -> Self {
+        let [
+            inactive_anon,
+            active_anon,
+            inactive_file,
+            active_file,
+            unevictable,
+        ] = lens.map(Pages);
+        Self {
+            inactive_anon,
+            active_anon,
+            inactive_file,
+            active_file,
+            unevictable,
+        }
     }
 
-    /// Whether the active list should be aged: it has outgrown the inactive list, by a factor that
+    /// Pages on one list.
+    #[must_use]
+    pub const fn of(self, list: LruList) -> Pages {
+        match list {
+            LruList::InactiveAnon => self.inactive_anon,
+            LruList::ActiveAnon => self.active_anon,
+            LruList::InactiveFile => self.inactive_file,
+            LruList::ActiveFile => self.active_file,
+            LruList::Unevictable => self.unevictable,
+        }
+    }
+
+    /// Pages on all lists.
+    #[must_use]
+    pub fn total(self) -> Pages {
+        self.evictable() + self.unevictable
+    }
+
+    /// Pages on the lists that reclaim looks at.
+    #[must_use]
+    pub fn evictable(self) -> Pages {
+        self.of_type(PageType::Anon) + self.of_type(PageType::File)
+    }
+
+    /// Evictable pages of one type.
+    #[must_use]
+    pub fn of_type(self, page_type: PageType) -> Pages {
+        self.of(page_type.inactive()) + self.of(page_type.active())
+    }
+
+    /// Whether the active list of a type should be aged: it has outgrown the inactive list, by a factor that
     /// grows with both (1 below 1 GiB, 3 at 1 GiB, 10 at 10 GiB).
-    pub(super) fn inactive_is_low(self) -> bool {
+    pub(super) fn inactive_is_low(self, page_type: PageType) -> bool {
         const GIB_PAGES: u64 = 1 << 18;
-        let gib = self.total().0 / GIB_PAGES;
+        let gib = self.of_type(page_type).0 / GIB_PAGES;
         let ratio = if gib == 0 { 1 } else { (10 * gib).isqrt() };
-        self.inactive.0 * ratio < self.active.0
+        self.of(page_type.inactive()).0 * ratio < self.of(page_type.active()).0
     }
 }
 
 impl Add for ListSizes {
     type Output = Self;
     fn add(self, other: Self) -> Self {
-        Self {
-            inactive: self.inactive + other.inactive,
-            active: self.active + other.active,
-        }
+        Self::from_lists(LruList::ALL.map(|list| (self.of(list) + other.of(list)).0))
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::shadow::{Shadow, WorkingsetClock};
 use super::*;
-use crate::cache::{Access, Accounting, Backing, Presence, SpaceId};
+use crate::cache::{Access, Accounting, Backing, PageFlag, Presence, SpaceId};
 use crate::group::Limits;
 use crate::memmap::FrameMemory;
 use crate::percpu::Regime;
@@ -51,7 +51,7 @@ impl Scene {
         ));
         let pool = Arc::new(FramePool::new(Arc::clone(&memory), 1).expect("a pool"));
         let groups = GroupTree::new(1);
-        let reclaim = Reclaim::new(Arc::clone(&cache), Arc::clone(&pool), groups.clone());
+        let reclaim = Reclaim::new(Arc::clone(&cache), Arc::clone(&pool), groups.clone(), 1);
         reclaim.add_group(&groups.root());
         let file = cache
             .open(Arc::new(Nothing(1 << 20)), Access::ReadOnly)
@@ -119,79 +119,93 @@ impl Scene {
     }
 }
 
+/// The five lists as queues, heads first.
+#[derive(Default)]
+struct Queues([VecDeque<Pfn>; LruList::COUNT]);
+
+impl Queues {
+    fn len(&self) -> usize {
+        self.0.iter().map(VecDeque::len).sum()
+    }
+}
+
 #[test]
 fn lists_agree_with_queues() {
-    // Goal: order, lengths and membership, whatever is added, isolated and aged. Method: random
-    // operations on one group's lists; two queues are the model.
+    // Goal: order, lengths and membership, whatever is added, isolated and taken out. Method: random
+    // operations on one group's five lists; queues are the model.
     let mut rng = crate::seed::rng(21);
     let scene = Scene::new(256);
+    let cache = &scene.cache;
     let root = scene.groups.root();
     let lruvecs = Lruvecs::new(Pages(256));
     lruvecs.insert(&root);
     let lruvec = lruvecs.get(root.id()).expect("inserted");
-    let (mut inactive, mut active) = (VecDeque::new(), VecDeque::new());
+    let mut queues = Queues::default();
     let mut off: Vec<Pfn> = (0..256).map(Pfn).collect();
     for _ in 0..20_000 {
-        match rng.u8(..4) {
+        match rng.u8(..3) {
             0 if !off.is_empty() => {
                 let pfn = off.swap_remove(rng.usize(..off.len()));
-                let place = if rng.bool() {
-                    Placement::Active
-                } else {
-                    Placement::Inactive
+                let list = LruList::ALL[rng.usize(..LruList::COUNT)];
+                match list == LruList::InactiveAnon || list == LruList::ActiveAnon {
+                    true => cache.set_flag(pfn, PageFlag::Swapbacked),
+                    false => cache.clear_flag(pfn, PageFlag::Swapbacked),
                 };
-                lruvecs.add(&scene.cache, Arc::clone(&lruvec), pfn, place);
-                if place == Placement::Active {
-                    &mut active
-                } else {
-                    &mut inactive
-                }
-                .push_front(pfn);
+                lruvecs.add_all(cache, &lruvec, [(pfn, Placement::of(list))]);
+                queues.0[list as usize].push_front(pfn);
             }
             1 => {
                 let (count, mut out) = (rng.u64(..5), Vec::new());
-                lruvecs.isolate_tail(&lruvec, count, &mut out);
-                let want: Vec<Pfn> = (0..count).map_while(|_| inactive.pop_back()).collect();
+                let list = LruList::ALL[rng.usize(..LruList::COUNT)];
+                lruvecs.isolate_tail(&lruvec, list, count, &mut out);
+                let queue = &mut queues.0[list as usize];
+                let want: Vec<Pfn> = (0..count).map_while(|_| queue.pop_back()).collect();
                 assert_eq!(out, want);
                 off.extend(out);
             }
-            2 => {
-                let (count, odd_stay) = (rng.u64(..5), |pfn: Pfn| pfn.0 % 2 == 1);
-                lruvecs.age_active(&lruvec, count, odd_stay);
-                for pfn in (0..count.min(active.len() as u64))
-                    .map_while(|_| active.pop_back())
-                    .collect::<Vec<_>>()
-                {
-                    if odd_stay(pfn) {
-                        &mut active
-                    } else {
-                        &mut inactive
-                    }
-                    .push_front(pfn);
-                }
-            }
             _ => {
                 let pfn = Pfn(rng.u32(..256));
-                let is_listed = lruvecs.isolate_page(&scene.cache, pfn);
-                let before = inactive.len() + active.len();
-                inactive.retain(|&other| other != pfn);
-                active.retain(|&other| other != pfn);
-                assert_eq!(is_listed, inactive.len() + active.len() < before);
+                let is_listed = lruvecs.isolate_page(cache, pfn);
+                let before = queues.len();
+                let others = |queue: &mut VecDeque<Pfn>| queue.retain(|&other| other != pfn);
+                queues.0.iter_mut().for_each(others);
+                assert_eq!(is_listed, queues.len() < before);
                 if is_listed {
                     off.push(pfn);
                 }
             }
         }
-        let sizes = lruvec.sizes();
-        assert_eq!(
-            (sizes.inactive.0, sizes.active.0),
-            (inactive.len() as u64, active.len() as u64)
-        );
+        let lens = queues.0.each_ref().map(|queue| queue.len() as u64);
+        assert_eq!(lruvec.sizes(), ListSizes::from_lists(lens));
     }
+    let listed = lruvecs.check_invariants(cache, &lruvec);
+    assert_eq!(listed.0, queues.len() as u64);
+}
+
+#[test]
+fn pages_in_batches_are_seen_by_who_looks_for_them() {
+    // Goal: a page in an add batch is on no list, and on its list once batches are drained, with what was
+    // decided meanwhile. Method: a pool that is large enough for batches; pages up to one less than
+    // a full batch, one of which is activated before it is on a list, then one more.
+    let scene = Scene::new(8192);
+    let root = scene.groups.root();
+    (0..30).for_each(|page| assert_eq!(scene.fault(&root, page), None));
+    assert_eq!(scene.reclaim.list_sizes(&root).total(), Pages::ZERO);
+    let Presence::Resident(pfn) = scene.cache.lookup(PageKey::new(scene.file, 3)) else {
+        panic!("just read in");
+    };
+    scene.cache.set_flag(pfn, PageFlag::Active);
+    scene.fault(&root, 30);
+    let sizes = scene.reclaim.list_sizes(&root);
     assert_eq!(
-        lruvecs.check_invariants(&scene.cache, &lruvec).0,
-        (inactive.len() + active.len()) as u64
+        (sizes.inactive_file, sizes.active_file),
+        (Pages(30), Pages(1))
     );
+    assert_eq!(scene.reclaim.drain_batches(), 0);
+    (31..40).for_each(|page| assert_eq!(scene.fault(&root, page), None));
+    assert!(scene.reclaim.evict_file(scene.file), "nobody holds them");
+    assert_eq!(scene.reclaim.total_sizes().total(), Pages::ZERO);
+    scene.assert_nothing_is_left();
 }
 
 #[test]
@@ -260,7 +274,7 @@ fn refault_distances_agree_with_the_order_of_evictions() {
         scene.fault(&root, page);
     }
     scene.shrink(&root, 100, None);
-    let active = scene.reclaim.list_sizes(&root).active.0;
+    let active = scene.reclaim.list_sizes(&root).active_file.0;
     assert!((1..50).contains(&active), "{active} active pages");
     assert_eq!((100..200).filter(|&page| !scene.read(page)).count(), 100);
     assert_eq!(
@@ -487,7 +501,7 @@ fn no_clock_judges_what_another_of_its_number_counted() {
         assert!(scene.read(page));
     }
     scene.shrink(&next, 1, None);
-    assert!(scene.reclaim.list_sizes(&next).active > Pages(8));
+    assert!(scene.reclaim.list_sizes(&next).active_file > Pages(8));
     for page in 0..8 {
         let back = scene.fault(&next, page);
         assert_ne!(back, Some(Refault::WithinWorkingset), "page {page}");

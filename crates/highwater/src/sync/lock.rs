@@ -19,6 +19,8 @@ use super::stat::StatCell;
 pub enum Rank {
     /// Contents of one frame. A thread may hold several; ordering those is its own business.
     Latch,
+    /// Pages that have just come in, of one CPU.
+    AddBatch,
     /// Open files, mounted on the manager.
     Files,
     /// Table of spaces.

@@ -15,7 +15,7 @@
 
 use std::array;
 
-use super::item::NR_ITEMS;
+use super::item::NR_CELLS;
 use crate::percpu::{Sequences, Windowed};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::units::CpuId;
@@ -132,11 +132,11 @@ const _: () = assert!(size_of::<Block>() == 384);
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Block {
-    cells: Windowed<NR_ITEMS>,
+    cells: Windowed<NR_CELLS>,
     /// How much of each cell has been absorbed beyond its base: while the block is open, what sequences
     /// have added, which is within 32 bits as their windows are. An `i32`. Written and read by: who holds
     /// the group's flush lock. Publishes: nothing.
-    taken: [AtomicU32; NR_ITEMS],
+    taken: [AtomicU32; NR_CELLS],
 }
 
 impl Block {

@@ -29,7 +29,7 @@
 
 use super::Stat;
 use super::block::{Block, NARROWEST, State, Window};
-use super::item::NR_ITEMS;
+use super::item::{NR_CELLS, NR_ITEMS};
 use super::read::{Cause, Counts};
 use crate::percpu::Regime;
 use crate::sync::atomic::{Ordering, fence};
@@ -253,9 +253,9 @@ impl Stat {
 
     /// Absorbs what a block shows that sequences add to; whether there was anything.
     fn take(&self, block: &Block, found: &mut Found) -> bool {
-        let cells: [i64; NR_ITEMS] = std::array::from_fn(|item| block.cell(item));
+        let cells: [i64; NR_CELLS] = std::array::from_fn(|item| block.cell(item));
         let hidden = |item: usize| block.hidden(item, cells[item]);
-        if (0..NR_ITEMS).all(|item| hidden(item) == 0) {
+        if (0..NR_CELLS).all(|item| hidden(item) == 0) {
             return false;
         }
         // What is taken and what comes after it are within the same window, each on any side.
@@ -312,7 +312,7 @@ impl Stat {
         }
         let mut found = Found::nothing();
         self.take(block, &mut found);
-        for item in 0..NR_ITEMS {
+        for item in 0..NR_CELLS {
             block.move_base(item, block.cell(item));
         }
         let window = block.window();
@@ -334,9 +334,9 @@ impl Stat {
     /// Closes the block and absorbs its cells. What is added to them meanwhile opens it again.
     fn close(self: &Arc<Self>, cpu: CpuId, block: &Block, found: &mut Found) {
         let window = close_window(block);
-        let cells: [i64; NR_ITEMS] = std::array::from_fn(|item| block.cell(item));
+        let cells: [i64; NR_CELLS] = std::array::from_fn(|item| block.cell(item));
         // Updates that have added and not looked yet may have gone beyond the window.
-        let hidden = (0..NR_ITEMS).map(|item| block.hidden(item, cells[item]));
+        let hidden = (0..NR_CELLS).map(|item| block.hidden(item, cells[item]));
         let most = hidden.map(i64::unsigned_abs).max().unwrap_or(0);
         let allowed = window.may_hide();
         if most > allowed {
@@ -354,7 +354,7 @@ impl Stat {
         // before the cells are looked at again, and who adds looks at those afterwards.
         fence(Ordering::SeqCst);
         let missed = |block: &Block| {
-            let missed = (0..NR_ITEMS).map(|item| block.hidden(item, block.cell(item)));
+            let missed = (0..NR_CELLS).map(|item| block.hidden(item, block.cell(item)));
             missed.map(i64::unsigned_abs).max().unwrap_or(0)
         };
         if missed(block) > 0 {

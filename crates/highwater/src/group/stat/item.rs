@@ -63,22 +63,46 @@ items! {
     Pgactivate => "pgactivate",
     /// Pages moved from an active to an inactive list.
     Pgdeactivate => "pgdeactivate",
+    /// Anonymous pages on the inactive list.
+    InactiveAnon => "inactive_anon",
+    /// Anonymous pages on the active list.
+    ActiveAnon => "active_anon",
+    /// Pages that reclaim does not look at.
+    Unevictable => "unevictable",
 }
 
 /// Number of items; the model checker looks at the first only.
 pub(super) const NR_ITEMS: usize = if cfg!(loom) { 1 } else { StatItem::ALL.len() };
 
-const _: () = assert!(NR_ITEMS <= 32);
+/// Number of items that each CPU counts in cells of its own: the first ones. The others are for what changes
+/// by the cluster, and are counted in the group: a cell takes 20 bytes for each CPU and group.
+pub(super) const NR_CELLS: usize = if cfg!(loom) { 1 } else { 16 };
 
 impl StatItem {
     /// Whether the item counts events, which never become fewer, and not pages that are there now.
     #[must_use]
     pub const fn is_event(self) -> bool {
-        self as usize >= Self::WorkingsetRefaultFile as usize
+        !matches!(
+            self,
+            Self::Anon
+                | Self::File
+                | Self::Shmem
+                | Self::InactiveAnon
+                | Self::ActiveAnon
+                | Self::InactiveFile
+                | Self::ActiveFile
+                | Self::Unevictable
+        )
     }
 
     #[inline]
     pub(super) const fn index(self) -> usize {
         self as usize
+    }
+
+    /// Whether CPUs have cells for it.
+    #[inline]
+    pub(super) const fn has_cells(self) -> bool {
+        self.index() < NR_CELLS
     }
 }

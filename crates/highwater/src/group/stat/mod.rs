@@ -43,7 +43,7 @@
 //!
 //! # Memory
 //!
-//! A group that `k` CPUs have counted in has `k` blocks of 384 bytes, sums of 272 bytes, and addresses:
+//! A group that `k` CPUs have counted in has `k` blocks of 384 bytes, sums of 320 bytes, and addresses:
 //! 8 bytes for each 16 CPUs of the machine, 128 bytes for each 16 of which one has counted, and a bit for each CPU.
 //! A parent has a bit and 8 bytes for each child that counted. Checked, with what charges cost: `tests/group_memory.rs::fifty_thousand_groups_on_384_cpus_stay_below_200_mib`.
 //!

@@ -33,7 +33,8 @@
 //! leaves the block open and takes what it sees: that was within the window of the same base, so at most two widths can be hidden after it, on any level. What closes
 //! a block is `flush.rs`. Who cannot add there (a thread without sequences, a CPU that the tree does not
 //! know, a block that is closing, a storm of interruptions) hands the update to the group as a child would:
-//! a line of each group above, instead of one of the CPU.
+//! a line of each group above, instead of one of the CPU. So does, in both regimes, whoever counts an item
+//! that CPUs have no cells for.
 //!
 //! **Doubling** makes a block that counts a million events walk the chain 17 times, and one that counts
 //! up and down by no more than its window never.
@@ -65,7 +66,8 @@ impl Stat {
     /// When `delta` is above [`DELTA_MAX`].
     #[inline]
     pub(super) fn add(self: &Arc<Self>, item: StatItem, delta: i64) {
-        if let Some(cpu) = self.sequences.cpu()
+        if item.has_cells()
+            && let Some(cpu) = self.sequences.cpu()
             && let Some(block) = self.blocks.find(cpu.index())
             && block.try_add(self.sequences, item.index(), delta)
         {
@@ -104,6 +106,9 @@ impl Stat {
         if delta == 0 {
             return;
         }
+        if !item.has_cells() {
+            return self.add_apart(item, delta);
+        }
         let block = match self.blocks.get(cpu.index()) {
             Some(block) if block.window().state() == State::Open => block,
             _ => self.open_for(cpu, delta),
@@ -129,7 +134,8 @@ impl Stat {
         if self.sequences.regime() == Regime::Atomic {
             return self.add_as(self.known(current_cpu()), item, delta);
         }
-        for _ in 0..ATTEMPTS_MAX {
+        let attempts = if item.has_cells() { ATTEMPTS_MAX } else { 0 };
+        for _ in 0..attempts {
             let cpu = self.sequences.cpu();
             let Some(cpu) = cpu.filter(|cpu| cpu.index() < self.shared.nr_cpus) else {
                 break;
@@ -152,8 +158,14 @@ impl Stat {
                 State::Opening => self.finish_opening(cpu, block, window),
             }
         }
+        self.add_apart(item, delta);
+    }
+
+    /// Hands the update to the group as a child would.
+    fn add_apart(self: &Arc<Self>, item: StatItem, delta: i64) {
         let mut deltas = [0; NR_ITEMS];
         deltas[item.index()] = delta;
+        let size = delta.unsigned_abs();
         self.raise_chain(size);
         self.receive(&deltas, size);
         self.mark_chain();

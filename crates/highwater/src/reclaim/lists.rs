@@ -1,0 +1,218 @@
+//! The lists that pages are on, and the links that they are made of.
+//!
+//! Lists are threaded through one array of links, indexed by frame, that all groups share; a
+//! frame's link belongs to the group that pays for its page and is touched under that group's
+//! lruvec lock only.
+//!
+//! Invariant: a link's `list` says which list the frame is on; none means isolated, in an add batch, or
+//! not a page. Lengths are the number of links on each list.
+
+use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use crate::units::{Pages, Pfn};
+
+const NIL: u32 = u32::MAX;
+/// A link that is on no list.
+const UNLISTED: u8 = u8::MAX;
+
+/// What a page is backed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageType {
+    /// Anonymous or shared memory: it goes to swap.
+    Anon,
+    /// A page of a file.
+    File,
+}
+
+impl PageType {
+    /// Both, in the kernel's order.
+    pub const ALL: [Self; 2] = [Self::Anon, Self::File];
+
+    /// The list of pages of this type that were accessed once.
+    #[must_use]
+    pub const fn inactive(self) -> LruList {
+        match self {
+            Self::Anon => LruList::InactiveAnon,
+            Self::File => LruList::InactiveFile,
+        }
+    }
+
+    /// The list of pages of this type that belong to the working set.
+    #[must_use]
+    pub const fn active(self) -> LruList {
+        match self {
+            Self::Anon => LruList::ActiveAnon,
+            Self::File => LruList::ActiveFile,
+        }
+    }
+}
+
+/// One of a group's lists, in the kernel's order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum LruList {
+    /// Anonymous pages that may go.
+    InactiveAnon,
+    /// Anonymous pages of the working set.
+    ActiveAnon,
+    /// Pages of files that may go.
+    InactiveFile,
+    /// Pages of files in the working set.
+    ActiveFile,
+    /// Pages that stay, whoever needs memory. Reclaim does not look at them.
+    Unevictable,
+}
+
+impl LruList {
+    /// All of them.
+    pub const ALL: [Self; Self::COUNT] = [
+        Self::InactiveAnon,
+        Self::ActiveAnon,
+        Self::InactiveFile,
+        Self::ActiveFile,
+        Self::Unevictable,
+    ];
+
+    /// How many there are.
+    pub const COUNT: usize = 5;
+
+    /// Whether it holds pages of the working set.
+    #[must_use]
+    pub const fn is_active(self) -> bool {
+        matches!(self, Self::ActiveAnon | Self::ActiveFile)
+    }
+
+    fn of_number(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+}
+
+/// A frame's place in a list.
+/// Written by and read under: the lruvec lock of the page's group. Publishes: nothing.
+struct Link {
+    next: AtomicU32,
+    prev: AtomicU32,
+    list: AtomicU8,
+}
+
+/// The links of every frame.
+pub(super) struct Links(Box<[Link]>);
+
+/// The ends of one group's lists.
+#[derive(Debug, Default)]
+pub(super) struct Lists {
+    lists: [List; LruList::COUNT],
+    /// The group was removed; its pages are the parent's.
+    pub(super) is_dead: bool,
+}
+
+#[derive(Debug)]
+struct List {
+    head: u32,
+    tail: u32,
+    len: u64,
+}
+
+impl Default for List {
+    fn default() -> Self {
+        Self {
+            head: NIL,
+            tail: NIL,
+            len: 0,
+        }
+    }
+}
+
+impl Lists {
+    pub(super) fn len(&self, list: LruList) -> u64 {
+        self.lists[list as usize].len
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.lists.iter().all(|list| list.len == 0)
+    }
+}
+
+// Relaxed throughout below: links are touched under their lruvec's lock only.
+impl Links {
+    pub(super) fn new(frames: Pages) -> Self {
+        let link = || Link {
+            next: AtomicU32::new(NIL),
+            prev: AtomicU32::new(NIL),
+            list: AtomicU8::new(UNLISTED),
+        };
+        Self((0..frames.0).map(|_| link()).collect())
+    }
+
+    pub(super) fn nr_frames(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The list that a page is on.
+    pub(super) fn list_of(&self, pfn: Pfn) -> Option<LruList> {
+        LruList::of_number(self.0[pfn.index()].list.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn push_head(&self, lists: &mut Lists, pfn: Pfn, to: LruList) {
+        let link = &self.0[pfn.index()];
+        assert_eq!(self.list_of(pfn), None, "{pfn} is on a list already");
+        let list = &mut lists.lists[to as usize];
+        link.list.store(to as u8, Ordering::Relaxed);
+        link.prev.store(NIL, Ordering::Relaxed);
+        link.next.store(list.head, Ordering::Relaxed);
+        match self.0.get(list.head as usize) {
+            Some(old_head) => old_head.prev.store(pfn.0, Ordering::Relaxed),
+            None => list.tail = pfn.0,
+        }
+        list.head = pfn.0;
+        list.len += 1;
+    }
+
+    pub(super) fn pop_tail(&self, lists: &mut Lists, from: LruList) -> Option<Pfn> {
+        let tail = lists.lists[from as usize].tail;
+        if tail == NIL {
+            return None;
+        }
+        self.unlink(lists, Pfn(tail));
+        Some(Pfn(tail))
+    }
+
+    /// Takes a page off its list.
+    pub(super) fn unlink(&self, lists: &mut Lists, pfn: Pfn) {
+        let link = &self.0[pfn.index()];
+        let from = self.list_of(pfn);
+        let from = from.unwrap_or_else(|| unreachable!("{pfn} is on no list"));
+        let list = &mut lists.lists[from as usize];
+        let (next, prev) = (
+            link.next.load(Ordering::Relaxed),
+            link.prev.load(Ordering::Relaxed),
+        );
+        match self.0.get(prev as usize) {
+            Some(before) => before.next.store(next, Ordering::Relaxed),
+            None => list.head = next,
+        }
+        match self.0.get(next as usize) {
+            Some(after) => after.prev.store(prev, Ordering::Relaxed),
+            None => list.tail = prev,
+        }
+        link.list.store(UNLISTED, Ordering::Relaxed);
+        list.len -= 1;
+    }
+
+    /// Checks one list, and shows each page on it.
+    pub(super) fn check(&self, lists: &Lists, id: LruList, mut look: impl FnMut(Pfn)) {
+        let list = &lists.lists[id as usize];
+        let (mut at, mut prev, mut len) = (list.head, NIL, 0);
+        while at != NIL {
+            let link = &self.0[at as usize];
+            assert_eq!(self.list_of(Pfn(at)), Some(id), "F{at}");
+            assert_eq!(link.prev.load(Ordering::Relaxed), prev, "F{at}");
+            look(Pfn(at));
+            (prev, at, len) = (at, link.next.load(Ordering::Relaxed), len + 1);
+        }
+        assert_eq!(
+            (list.tail, list.len),
+            (prev, len),
+            "tail and length of {id:?}"
+        );
+    }
+}

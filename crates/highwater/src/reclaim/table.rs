@@ -1,0 +1,316 @@
+//! The lists of every group: found by group number, and handed up when groups are removed.
+
+use std::iter::Sum;
+
+use super::lists::{Links, LruList, PageType};
+use super::lruvec::Lruvec;
+use super::{ListSizes, LruvecRef, Placement};
+use crate::cache::{PageCache, PageFlag};
+use crate::group::{GroupNode, GroupTree};
+use crate::sync::{Arc, LockClass, Rank, RwLock};
+use crate::units::{GroupId, Pages, Pfn};
+
+static TABLE_LOCK: LockClass = LockClass::new("lruvecs", Rank::Lruvecs);
+
+/// The lists of every group.
+pub(super) struct Lruvecs {
+    links: Links,
+    /// By group number.
+    table: RwLock<Vec<Place>>,
+}
+
+/// A group number's place in the table.
+#[derive(Debug, Default)]
+struct Place {
+    lists: Option<LruvecRef>,
+    /// Where the clock of the number's next group begins.
+    next_clock: u64,
+}
+
+impl Place {
+    /// Takes the lists out; `gap` is more than any refault distance that counts.
+    fn take(&mut self, gap: u64) -> Option<LruvecRef> {
+        let former = self.lists.take()?;
+        self.next_clock = former.workingset_clock().now + gap;
+        Some(former)
+    }
+}
+
+impl Lruvecs {
+    pub(super) fn new(frames: Pages) -> Self {
+        Self {
+            links: Links::new(frames),
+            table: RwLock::new(&TABLE_LOCK, Vec::new()),
+        }
+    }
+
+    pub(super) fn nr_frames(&self) -> usize {
+        self.links.nr_frames()
+    }
+
+    pub(super) fn insert(&self, group: &GroupNode) {
+        let mut table = self.table.write();
+        let index = group.id().index();
+        if table.len() <= index {
+            table.resize_with(index + 1, Place::default);
+        }
+        let place = &mut table[index];
+        let former = place.take(self.clock_gap());
+        place.lists = Some(Arc::new(Lruvec::new(group.clone(), place.next_clock)));
+        if let Some(former) = former {
+            // A number is used again once nothing is charged to its former group, which may be
+            // before that group's remover comes for the lists.
+            assert!(
+                former.group().is_removed(),
+                "{} has lists already",
+                group.id()
+            );
+            let mut lists = former.lock();
+            assert!(lists.is_empty(), "nobody pays for these");
+            lists.is_dead = true;
+        }
+    }
+
+    /// Takes a group's lists out, unless a later group of the same number has replaced them.
+    pub(super) fn remove(&self, group: &GroupNode) -> Option<LruvecRef> {
+        let mut table = self.table.write();
+        let place = table.get_mut(group.id().index())?;
+        let is_its = place.lists.as_ref().is_some_and(|it| it.group() == group);
+        is_its.then(|| place.take(self.clock_gap())).flatten()
+    }
+
+    /// More than the longest active list, and than what reclaimers that still hold lists may add to
+    /// their clock.
+    fn clock_gap(&self) -> u64 {
+        self.links.nr_frames() as u64 + (1 << 20)
+    }
+
+    pub(super) fn get(&self, group: GroupId) -> Option<LruvecRef> {
+        self.table.read().get(group.index())?.lists.clone()
+    }
+
+    /// The lists of a group, unless it was removed.
+    pub(super) fn of(&self, group: &GroupNode) -> Option<LruvecRef> {
+        self.get(group.id())
+            .filter(|lruvec| lruvec.group() == group)
+    }
+
+    /// Every group's lists, in order of group number.
+    pub(super) fn live(&self) -> Vec<LruvecRef> {
+        let table = self.table.read();
+        table
+            .iter()
+            .filter_map(|place| place.lists.clone())
+            .collect()
+    }
+
+    /// Pages on the lists of the groups that `accept` takes.
+    ///
+    /// # Cost
+    ///
+    /// A few loads a group; no allocation.
+    pub(super) fn sizes_of(&self, accept: impl Fn(&Lruvec) -> bool) -> ListSizes {
+        self.sum_of(accept, Lruvec::sizes)
+    }
+
+    /// Pages that reclaimers hold of the groups that `accept` takes.
+    pub(super) fn isolated_of(&self, accept: impl Fn(&Lruvec) -> bool) -> u64 {
+        self.sum_of(accept, Lruvec::nr_isolated)
+    }
+
+    /// Pages that are being read in for the groups that `accept` takes.
+    pub(super) fn filling_of(&self, accept: impl Fn(&Lruvec) -> bool) -> u64 {
+        self.sum_of(accept, Lruvec::nr_filling)
+    }
+
+    /// Evictions so far from the lists of the groups that `accept` takes.
+    pub(super) fn evictions_of(&self, accept: impl Fn(&Lruvec) -> bool) -> u64 {
+        self.sum_of(accept, Lruvec::nr_evicted)
+    }
+
+    fn sum_of<T: Sum>(&self, accept: impl Fn(&Lruvec) -> bool, part: impl Fn(&Lruvec) -> T) -> T {
+        let table = self.table.read();
+        table
+            .iter()
+            .filter_map(|place| place.lists.as_ref())
+            .filter(|lruvec| accept(lruvec))
+            .map(|lruvec| part(lruvec))
+            .sum()
+    }
+
+    /// The next lists at or after a place in the table, going round once.
+    pub(super) fn next_from(
+        &self,
+        at: usize,
+        accept: impl Fn(&Lruvec) -> bool,
+    ) -> Option<(usize, LruvecRef)> {
+        let table = self.table.read();
+        let len = table.len();
+        (0..len).map(|step| (at + step) % len).find_map(|index| {
+            let lruvec = table[index]
+                .lists
+                .as_ref()
+                .filter(|lruvec| accept(lruvec))?;
+            Some((index, Arc::clone(lruvec)))
+        })
+    }
+
+    /// The lists of the group that pays for a page which this thread has isolated; the page is
+    /// given to an ancestor if the group was removed.
+    pub(super) fn of_isolated(&self, cache: &PageCache, groups: &GroupTree, pfn: Pfn) -> LruvecRef {
+        let group = cache.group_of(pfn);
+        self.get(group).unwrap_or_else(|| {
+            let removed = groups
+                .get(group)
+                .expect("a group stays while pages are charged to it");
+            self.adopt(cache, &removed, pfn)
+        })
+    }
+
+    /// Puts pages of one group that are on no list at the heads of its lists.
+    pub(super) fn add_all(
+        &self,
+        cache: &PageCache,
+        lruvec: &LruvecRef,
+        pages: impl IntoIterator<Item = (Pfn, Placement)>,
+    ) {
+        let mut lists = lruvec.lock();
+        if lists.is_dead {
+            drop(lists);
+            for (pfn, place) in pages {
+                // Ends at the root, which is never removed.
+                let heir = self.adopt(cache, lruvec.group(), pfn);
+                self.add_all(cache, &heir, [(pfn, place)]);
+            }
+            return;
+        }
+        for (pfn, place) in pages {
+            debug_assert_eq!(cache.group_of(pfn), lruvec.group().id(), "{pfn}");
+            note_placement(cache, pfn, place);
+            self.links.push_head(&mut lists, pfn, list_for(cache, pfn));
+        }
+        lruvec.note_sizes(&lists);
+    }
+
+    /// Takes up to `count` pages off the tail of a list.
+    pub(super) fn isolate_tail(
+        &self,
+        lruvec: &Lruvec,
+        from: LruList,
+        count: u64,
+        out: &mut Vec<Pfn>,
+    ) {
+        let mut lists = lruvec.lock();
+        let pop = |_| self.links.pop_tail(&mut lists, from);
+        out.extend((0..count).map_while(pop));
+        lruvec.note_sizes(&lists);
+    }
+
+    /// Takes one page off whatever list it is on; false when it is on none.
+    pub(super) fn isolate_page(&self, cache: &PageCache, pfn: Pfn) -> bool {
+        let Some(lruvec) = self.get(cache.group_of(pfn)) else {
+            return false;
+        };
+        let mut lists = lruvec.lock();
+        // The page may have been given to the parent since its group was read, and the number to
+        // another group.
+        if lists.is_dead
+            || cache.group_of(pfn) != lruvec.group().id()
+            || self.links.list_of(pfn).is_none()
+        {
+            return false;
+        }
+        self.links.unlink(&mut lists, pfn);
+        lruvec.note_sizes(&lists);
+        true
+    }
+
+    /// Gives every page on a removed group's lists to its parent's, in order. Pages that are on no
+    /// list are given by whoever has isolated them, when they are put back.
+    pub(super) fn reparent(&self, cache: &PageCache, child: &Lruvec) {
+        let mut pages = Vec::new();
+        {
+            let mut lists = child.lock();
+            lists.is_dead = true;
+            for list in LruList::ALL {
+                while let Some(pfn) = self.links.pop_tail(&mut lists, list) {
+                    pages.push((pfn, Placement::of(list)));
+                }
+            }
+            child.note_sizes(&lists);
+        }
+        // Where nothing is charged any more, the parent may be gone by now too.
+        if pages.is_empty() {
+            return;
+        }
+        let heir = self.hand_up(child.group(), Pages(pages.len() as u64));
+        for &(pfn, _) in &pages {
+            cache.set_group(pfn, heir.group().id());
+        }
+        self.add_all(cache, &heir, pages);
+    }
+
+    /// Makes the nearest ancestor of a removed group that has lists pay for pages of it.
+    fn hand_up(&self, removed: &GroupNode, pages: Pages) -> LruvecRef {
+        let mut from = removed.clone();
+        // Ends at the root, which is never removed.
+        loop {
+            let parent = from.parent().expect("the root is never removed");
+            from.uncharge_to_parent(pages);
+            if let Some(heir) = self.get(parent.id()) {
+                return heir;
+            }
+            from = parent;
+        }
+    }
+
+    /// Gives one isolated page of a removed group to the nearest ancestor that has lists.
+    fn adopt(&self, cache: &PageCache, removed: &GroupNode, pfn: Pfn) -> LruvecRef {
+        let heir = self.hand_up(removed, Pages(1));
+        cache.set_group(pfn, heir.group().id());
+        heir
+    }
+
+    /// Checks one group's lists; returns how many pages are on them.
+    pub(super) fn check_invariants(&self, cache: &PageCache, lruvec: &Lruvec) -> Pages {
+        let lists = lruvec.lock();
+        lruvec.note_sizes(&lists);
+        for list in LruList::ALL {
+            self.links.check(&lists, list, |pfn| {
+                assert_eq!(cache.group_of(pfn), lruvec.group().id(), "{pfn}");
+                assert_eq!(list_for(cache, pfn), list, "{pfn}");
+            });
+        }
+        lruvec.sizes().total()
+    }
+}
+
+/// Whether a page goes to swap or to a file.
+pub(super) fn type_of(cache: &PageCache, pfn: Pfn) -> PageType {
+    match cache.has_flag(pfn, PageFlag::Swapbacked) {
+        true => PageType::Anon,
+        false => PageType::File,
+    }
+}
+
+/// The list that a page belongs on, by its flags.
+pub(super) fn list_for(cache: &PageCache, pfn: Pfn) -> LruList {
+    if cache.has_flag(pfn, PageFlag::Unevictable) {
+        return LruList::Unevictable;
+    }
+    let page_type = type_of(cache, pfn);
+    match cache.has_flag(pfn, PageFlag::Active) {
+        true => page_type.active(),
+        false => page_type.inactive(),
+    }
+}
+
+/// Makes a page's flags say where it belongs. The page is on no list.
+pub(super) fn note_placement(cache: &PageCache, pfn: Pfn, place: Placement) {
+    let note = |flag, is_wanted| match is_wanted {
+        true => cache.set_flag(pfn, flag),
+        false => cache.clear_flag(pfn, flag),
+    };
+    note(PageFlag::Active, place == Placement::Active);
+    note(PageFlag::Unevictable, place == Placement::Unevictable);
+}
