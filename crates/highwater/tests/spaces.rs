@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use highwater::cache::{Access, Accounting, RssMember};
-use highwater::{BuildError, Manager, Pages, Topology};
+use highwater::{BuildError, Manager, Pages, ReadError, Topology};
 use support::TestFile;
 
 /// A manager of each kind of accounting.
@@ -24,25 +24,32 @@ fn anon(space: &highwater::Space, pages: i64) {
 }
 
 #[test]
-fn pages_are_counted_for_the_space_that_brought_them_in() {
-    // Goal: who uses how much. Method: two spaces read overlapping parts of one file; then
-    // everything is evicted.
+fn pages_are_counted_for_each_space_that_has_them_mapped() {
+    // Goal: who uses how much. Method: two spaces read overlapping parts of one file; one of them unmaps
+    // some; then everything is evicted.
     for hw in managers(512) {
         let file = hw
             .open_backing(TestFile::new(300), Access::ReadOnly)
             .unwrap();
         let (first, second) = (hw.space(&hw.root()), hw.space(&hw.root()));
-        for (space, pages) in [(&first, 0..200), (&second, 100..300)] {
+        let maps = [(&first, 0..200), (&second, 100..300)].map(|(space, pages)| {
             let map = space.map_file(&file, 0..300).unwrap();
             for page in pages {
                 map.read(&hw.enter(), page).unwrap();
             }
-        }
-        assert_eq!(
-            (first.rss_precise(), second.rss_precise()),
-            (Pages(200), Pages(100))
-        );
+            map
+        });
+        let resident = || (first.rss_precise(), second.rss_precise());
+        assert_eq!(resident(), (Pages(200), Pages(200)));
         assert!(first.rss().contains(Pages(200)));
+        assert_eq!(file.resident_precise(), 300);
+        hw.check_invariants();
+        maps[0].unmap(150..250).unwrap();
+        assert_eq!(resident(), (Pages(150), Pages(200)));
+        assert!(matches!(
+            maps[0].read(&hw.enter(), 150),
+            Err(ReadError::Unmapped { page: 150 })
+        ));
         hw.check_invariants();
         hw.drop_caches();
         assert_eq!(
@@ -83,14 +90,14 @@ fn the_resident_set_is_files_anonymous_pages_and_shared_memory() {
 }
 
 #[test]
-fn pages_outlive_their_space_and_are_uncounted_where_they_were_counted() {
-    // Goal: no number is used again while pages carry it. Method: spaces come and go while their
-    // pages stay; books are checked throughout, and at the end nothing is left.
+fn pages_outlive_the_spaces_that_brought_them_in() {
+    // Goal: what a space mapped is uncounted when it is unmapped, and stays cached. Method: spaces come and go,
+    // some of them with their mappings kept; books are checked throughout, and at the end nothing is left.
     for hw in managers(256) {
         let file = hw
             .open_backing(TestFile::new(200), Access::ReadOnly)
             .unwrap();
-        let mut ids = Vec::new();
+        let (mut ids, mut kept) = (Vec::new(), Vec::new());
         for turn in 0..20 {
             let space = hw.space(&hw.root());
             assert!(!ids.contains(&space.id()), "{} is in use", space.id());
@@ -98,10 +105,15 @@ fn pages_outlive_their_space_and_are_uncounted_where_they_were_counted() {
             for page in turn * 10..turn * 10 + 10 {
                 map.read(&hw.enter(), page).unwrap();
             }
-            ids.push(space.id());
+            if turn % 2 == 0 {
+                ids.push(space.id());
+                kept.push(map);
+            }
             hw.check_invariants();
         }
+        assert_eq!(file.resident_precise(), 200);
         hw.drop_caches();
+        drop(kept);
         let again = (0..40).map(|_| hw.space(&hw.root()).id());
         assert!(again.into_iter().any(|id| ids.contains(&id)));
         assert_eq!(hw.snapshot().counter("bad_rss_counter"), 0);

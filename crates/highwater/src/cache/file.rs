@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use super::Evicted;
 use super::backing::Backing;
+use super::rmap::Rmap;
 use crate::counter::{CounterSet, Layout};
 use crate::percpu::Regime;
 use crate::sync::{Arc, LockClass, Rank, RwLock};
@@ -131,6 +132,8 @@ pub struct FileEntry {
     id: FileId,
     backing: Arc<dyn Backing>,
     resident: CounterSet<1>,
+    /// Who maps it.
+    pub(super) rmap: Rmap,
 }
 
 /// The only counter of a file.
@@ -208,6 +211,7 @@ impl Files {
             id: FileId::new(slot, kind, access),
             backing,
             resident,
+            rmap: Rmap::new(),
         });
         if slot == open.entries.len() {
             open.entries.push(None);
@@ -235,6 +239,11 @@ impl Files {
                 entry.resident.add(ONLY, -count);
             }
         }
+    }
+
+    /// Files that are open, or have pages in the cache.
+    pub(super) fn all(&self) -> Vec<Arc<FileEntry>> {
+        self.open.read().entries.iter().flatten().cloned().collect()
     }
 
     /// The open file of a number, which a page of it is in the cache for.

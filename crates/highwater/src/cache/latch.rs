@@ -44,6 +44,13 @@ impl PageCache {
 
     /// As [`try_read_latched`](Self::try_read_latched), for a page found in a frame.
     pub fn try_read_latched_at(&self, key: PageKey, pfn: Pfn) -> Option<PageRead<'_>> {
+        let read = self.latch_at(key, pfn)?;
+        self.mark_young(pfn);
+        Some(read)
+    }
+
+    /// As [`try_read_latched_at`](Self::try_read_latched_at), for a caller that marks the access itself.
+    pub fn latch_at(&self, key: PageKey, pfn: Pfn) -> Option<PageRead<'_>> {
         let page = &self.pages[pfn.index()];
         let latch = match without_waiting(|| page.latch.try_read()) {
             Some(latch) => latch,
@@ -55,7 +62,6 @@ impl PageCache {
         if latch.is_none() || self.index.key_of(pfn) != Some(key) {
             return None;
         }
-        self.mark_young(pfn);
         Some(PageRead { cache: self, latch })
     }
 
@@ -70,8 +76,14 @@ impl PageCache {
 
     /// As [`try_write`](Self::try_write), for a page found in a frame.
     pub fn try_write_at(&self, key: PageKey, pfn: Pfn) -> Option<PageWrite<'_>> {
-        let latch = self.latch_exclusively(key, pfn)?;
+        let write = self.latch_to_write_at(key, pfn)?;
         self.mark_young(pfn);
+        Some(write)
+    }
+
+    /// As [`try_write_at`](Self::try_write_at), for a caller that marks the access itself.
+    pub fn latch_to_write_at(&self, key: PageKey, pfn: Pfn) -> Option<PageWrite<'_>> {
+        let latch = self.latch_exclusively(key, pfn)?;
         self.mark_dirty(pfn);
         Some(PageWrite { cache: self, latch })
     }

@@ -4,7 +4,7 @@
 use ::loom::{model, thread};
 
 use super::{
-    Access, Accounting, Backing, EvictBatch, FileEntry, Kept, PageCache, PageKey, Presence, SpaceId,
+    Access, Accounting, Backing, EvictBatch, FileEntry, Kept, PageCache, PageKey, Presence,
 };
 use crate::memmap::FrameMemory;
 use crate::percpu::Regime;
@@ -96,7 +96,7 @@ impl Scene {
 
     fn fill_with(&self, key: PageKey, pfn: u32, byte: u8) -> bool {
         let frame = self.memory.claim(Pfn(pfn));
-        match self.cache.begin_fill(key, frame, GroupId(0), SpaceId::NONE) {
+        match self.cache.begin_fill(key, frame, GroupId(0)) {
             Ok(mut filling) => {
                 self.cache.filling_bytes(&mut filling)[0] = byte;
                 self.cache.finish_fill(filling);
@@ -148,7 +148,7 @@ fn a_waiter_is_woken_when_a_fill_is_given_up() {
         let frame = scene.memory.claim(Pfn(0));
         let filling = scene
             .cache
-            .begin_fill(scene.key, frame, GroupId(0), SpaceId::NONE)
+            .begin_fill(scene.key, frame, GroupId(0))
             .unwrap();
         let waiter = Arc::clone(&scene);
         let waiter = thread::spawn(move || waiter.cache.lookup(waiter.key));
@@ -242,10 +242,7 @@ fn a_latch_is_not_taken_for_a_page_that_has_left() {
             if other.evict(0).is_ok() {
                 let frame = other.memory.claim(Pfn(0));
                 let key = PageKey::new(other.file.id(), 1);
-                let mut filling = other
-                    .cache
-                    .begin_fill(key, frame, GroupId(0), SpaceId::NONE)
-                    .unwrap();
+                let mut filling = other.cache.begin_fill(key, frame, GroupId(0)).unwrap();
                 other.cache.filling_bytes(&mut filling)[0] = 2;
                 other.cache.finish_fill(filling);
             }

@@ -23,13 +23,16 @@
 //! The cache does not choose what to evict, count who pays, or find free frames: reclaim, groups
 //! and the manager do.
 
+mod area;
 mod backing;
 mod file;
 mod flags;
 mod index;
 mod key;
 mod latch;
+mod rmap;
 mod space;
+mod table;
 mod writeback;
 
 #[cfg(all(test, loom))]
@@ -37,22 +40,23 @@ mod loom;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use std::collections::HashMap;
 use std::fmt;
 
+pub use area::{Area, AreaFlag, AreaSpec};
 pub use backing::{Backing, FileBacking};
 pub use file::{Access, FileEntry, FileId, FileKind, TooManyFiles};
 pub use flags::PageFlag;
 pub use index::Presence;
 pub use key::PageKey;
 pub use latch::{PageRead, PageWrite};
+pub use rmap::{Referenced, RmapAccess, Unmapped};
 pub use space::{Accounting, RssMember, RssResidue, SpaceEntry, SpaceId};
 pub use writeback::{SyncError, WriteBackError, WrittenBack};
 
 use crate::memmap::{Frame, FrameMemory, Pinned, Reader, Retracted};
 use crate::percpu::Regime;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use crate::sync::{Arc, LockEvents, RwLock, StatCell};
+use crate::sync::{Arc, LockEvents, RwLock, Sequence, StatCell};
 use crate::topology::Topology;
 use crate::units::{GroupId, PAGE_SIZE, Pages, Pfn};
 use file::Files;
@@ -74,6 +78,13 @@ pub struct PageCache {
     /// Written by: latch holders. Read by: reclaim, write-back. Publishes: when clear, that the file
     /// has taken the page; whoever acts on a set mark holds the latch.
     dirty: Box<[AtomicBool]>,
+    /// By frame: entries of page tables that name it. See the module `rmap`.
+    /// Written by: who installs (under a hold on the page) and who takes out. Read by: eviction.
+    /// Publishes: when 0 in a frame that eviction has taken, that no entry names the frame.
+    mapcounts: Box<[AtomicU32]>,
+    /// Accesses through an entry that are counted.
+    young_max: u32,
+    area_numbers: Sequence,
     /// By frame.
     flags: Box<[FrameFlags]>,
     files: Files,
@@ -95,9 +106,6 @@ struct Page {
     /// Written by: the filler, and reparenting under the lruvec's lock. Read by: whoever has
     /// isolated the page. Publishes: nothing; isolation orders it.
     group: AtomicU32,
-    /// The space that the page was brought in for.
-    /// Written by: the filler. Read by: whoever evicts it. Publishes: nothing, as `group`.
-    space: AtomicU32,
 }
 
 /// A page that is being read in: its frame is this thread's own.
@@ -118,8 +126,6 @@ pub struct Evicted {
     pub frame: Frame,
     /// Who paid for it.
     pub group: GroupId,
-    /// Whom it was brought in for.
-    pub space: SpaceId,
 }
 
 /// Why a page could not be evicted.
@@ -129,6 +135,8 @@ pub enum Kept {
     Borrowed,
     /// It has to be written back first.
     Dirty,
+    /// It is mapped: a fault came after its entries were cleared, if they were.
+    Mapped,
     /// It is being filled or evicted by another thread, or holds no page any more.
     Busy,
 }
@@ -166,7 +174,6 @@ impl PageCache {
             latch: RwLock::new(&latch::LATCH_LOCK, None),
             waiters: AtomicU32::new(0),
             group: AtomicU32::new(0),
-            space: AtomicU32::new(SpaceId::NONE.0),
         };
         Self {
             index: Index::new(memory.pages()),
@@ -174,6 +181,9 @@ impl PageCache {
             dirty: marks(),
             flags: frames.clone().map(|_| FrameFlags::default()).collect(),
             pages: frames.clone().map(|_| page()).collect(),
+            mapcounts: frames.clone().map(|_| AtomicU32::new(0)).collect(),
+            young_max: 1,
+            area_numbers: Sequence::new(),
             spaces: Spaces::new(topology, regime, accounting),
             files: Files::new(topology, regime),
             nr_dirty: StatCell::new(),
@@ -210,9 +220,20 @@ impl PageCache {
         key: PageKey,
         pfn: Pfn,
     ) -> Option<&'r [u8; PAGE_SIZE]> {
-        let bytes = reader.borrow(pfn, key.get())?;
+        let bytes = self.borrow_at(reader, key, pfn)?;
         self.mark_young(pfn);
         Some(bytes)
+    }
+
+    /// As [`try_read_at`](Self::try_read_at), for a caller that marks the access itself.
+    #[inline]
+    pub fn borrow_at<'r>(
+        &self,
+        reader: &'r Reader<'_>,
+        key: PageKey,
+        pfn: Pfn,
+    ) -> Option<&'r [u8; PAGE_SIZE]> {
+        reader.borrow(pfn, key.get())
     }
 
     /// Pins a resident page of a read-only file: the borrow may outlive readers and threads.
@@ -228,9 +249,15 @@ impl PageCache {
     /// As [`try_pin`](Self::try_pin), for a page that [`lookup`](Self::lookup) found in a frame.
     #[must_use]
     pub fn try_pin_at(&self, key: PageKey, pfn: Pfn) -> Option<Pinned> {
-        let pinned = Pinned::new(Arc::clone(&self.memory), pfn, key.get())?;
+        let pinned = self.pin_at(key, pfn)?;
         self.mark_young(pfn);
         Some(pinned)
+    }
+
+    /// As [`try_pin_at`](Self::try_pin_at), for a caller that marks the access itself.
+    #[must_use]
+    pub fn pin_at(&self, key: PageKey, pfn: Pfn) -> Option<Pinned> {
+        Pinned::new(Arc::clone(&self.memory), pfn, key.get())
     }
 
     /// Whether a page is there, after waiting for whoever fills or evicts it.
@@ -242,24 +269,17 @@ impl PageCache {
         self.index.lookup(key)
     }
 
-    /// Begins to read a page in, for `group` to pay and for `space` to count. Gives the frame back if
-    /// the page is there by now.
+    /// Begins to read a page in, for `group` to pay. Gives the frame back if the page is there by now.
     ///
     /// # Errors
     ///
     /// The frame, unused, when another thread was first.
-    pub fn begin_fill(
-        &self,
-        key: PageKey,
-        frame: Frame,
-        group: GroupId,
-        space: SpaceId,
-    ) -> Result<Filling, Frame> {
+    pub fn begin_fill(&self, key: PageKey, frame: Frame, group: GroupId) -> Result<Filling, Frame> {
         let pfn = frame.pfn();
         let page = &self.pages[pfn.index()];
         // Relaxed, all: the frame is this thread's own, and finishing the fill publishes it.
         page.group.store(group.0, Ordering::Relaxed);
-        page.space.store(space.0, Ordering::Relaxed);
+        debug_assert_eq!(self.mapcount(pfn), 0, "{pfn} reused mapped");
         self.young[pfn.index()].store(false, Ordering::Relaxed);
         self.flags[pfn.index()].reset();
         debug_assert!(
@@ -336,6 +356,12 @@ impl PageCache {
                 batch.kept.push((pfn, Kept::Busy));
                 continue;
             };
+            // Also looked at once the frame is taken; here it spares the attempt.
+            if self.mapcount(pfn) > 0 {
+                self.index.set_resident(pfn);
+                batch.kept.push((pfn, Kept::Mapped));
+                continue;
+            }
             if !key.file().is_writable() {
                 batch.retract.push((pfn, key.get()));
                 continue;
@@ -359,13 +385,19 @@ impl PageCache {
                     .index
                     .key_of(frame.pfn())
                     .expect("retracted under its key");
+                // Mapped by a reader that held the page before it was taken: it stays (module `rmap`, 3).
+                if self.mapcount(frame.pfn()) > 0 {
+                    let pfn = self.memory.publish(frame, key.get());
+                    self.index.set_resident(pfn);
+                    batch.kept.push((pfn, Kept::Mapped));
+                    continue;
+                }
                 batch.evicted.push(self.evicted(key, frame));
             }
         }
-        // Both before the pages leave the index: until then their files cannot be closed, nor their
-        // numbers be given to others.
+        // Before the pages leave the index: until then their files cannot be closed, nor their numbers be
+        // given to others.
         self.files.note_evicted(&batch.evicted);
-        self.spaces.note_evicted(&batch.evicted);
         leave(&batch.evicted);
         for evicted in &batch.evicted {
             self.index.remove(evicted.frame.pfn());
@@ -384,6 +416,10 @@ impl PageCache {
         if self.is_dirty(pfn) {
             return Err(Kept::Dirty);
         }
+        // Under the exclusive latch nobody installs.
+        if self.mapcount(pfn) > 0 {
+            return Err(Kept::Mapped);
+        }
         Ok(latch
             .take()
             .expect("a resident page of a writable file is in its latch"))
@@ -391,13 +427,7 @@ impl PageCache {
 
     fn evicted(&self, key: PageKey, frame: Frame) -> Evicted {
         let group = self.group_of(frame.pfn());
-        let space = self.space_of(frame.pfn());
-        Evicted {
-            key,
-            frame,
-            group,
-            space,
-        }
+        Evicted { key, frame, group }
     }
 
     /// Whether a page was read since this was last asked; clears the mark.
@@ -412,8 +442,15 @@ impl PageCache {
         was_young
     }
 
+    /// Forgets every access to a page that was filled by this thread and that nobody else has found yet.
+    pub fn forget_young(&self, pfn: Pfn) {
+        self.test_and_clear_young(pfn);
+        self.referenced(pfn, RmapAccess::Snapshot, None);
+    }
+
+    /// Marks a page as accessed since reclaim last looked.
     #[inline]
-    fn mark_young(&self, pfn: Pfn) {
+    pub fn mark_young(&self, pfn: Pfn) {
         let young = &self.young[pfn.index()];
         // Relaxed, both: as above. Stored only when clear, so that hits of a hot page share its
         // cache line instead of fighting for it.
@@ -445,19 +482,14 @@ impl PageCache {
             .store(group.0, Ordering::Relaxed);
     }
 
-    fn space_of(&self, pfn: Pfn) -> SpaceId {
-        // Relaxed: as in `group_of`.
-        SpaceId(self.pages[pfn.index()].space.load(Ordering::Relaxed))
-    }
-
     /// Opens a space, in which pages can be brought in.
     #[must_use]
     pub fn open_space(&self) -> Arc<SpaceEntry> {
         self.spaces.open()
     }
 
-    /// Ends a space that nobody maps through any more. Its pages stay, and are counted until they
-    /// are evicted; what else it has should be nothing, and is returned.
+    /// Ends a space that nobody maps through any more. What it counted should be gone; what is not is
+    /// returned.
     pub fn close_space(&self, space: &Arc<SpaceEntry>) -> Option<RssResidue> {
         self.spaces.close(space)
     }
@@ -482,8 +514,12 @@ impl PageCache {
 
     /// Contention of the cache's lock classes so far.
     #[must_use]
-    pub fn lock_events() -> [LockEvents; 2] {
-        [index::INDEX_LOCK.events(), latch::LATCH_LOCK.events()]
+    pub fn lock_events() -> [LockEvents; 3] {
+        [
+            index::INDEX_LOCK.events(),
+            latch::LATCH_LOCK.events(),
+            rmap::RMAP_LOCK.events(),
+        ]
     }
 
     /// Checks that index, frames, latches and spaces agree. For quiescent moments.
@@ -516,31 +552,12 @@ impl PageCache {
                 "{pfn} is dirty and holds {key:?}"
             );
         }
-        self.check_spaces();
+        self.check_mappings();
         let in_use = self.memory.pages() - self.memory.count_free();
         assert!(
             Pages(indexed) <= in_use,
             "{indexed} pages in {in_use} frames"
         );
-    }
-}
-
-impl PageCache {
-    /// Each space counts as many pages of files as were brought in for it and are still there.
-    fn check_spaces(&self) {
-        let mut here = HashMap::new();
-        for pfn in (0..).map(Pfn).take(self.pages.len()) {
-            if self.index.key_of(pfn).is_some() {
-                *here.entry(self.space_of(pfn)).or_insert(0) += 1;
-            }
-        }
-        for space in self.spaces.all() {
-            let pages = Pages(here.remove(&space.id()).unwrap_or(0));
-            let counted = space.precise(RssMember::File);
-            assert_eq!(pages, counted, "pages of {}", space.id());
-        }
-        here.remove(&SpaceId::NONE);
-        assert!(here.is_empty(), "pages of spaces that are gone: {here:?}");
     }
 }
 

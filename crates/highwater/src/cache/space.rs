@@ -1,14 +1,14 @@
-//! Spaces: whom a page was brought in for, and how much each of them has.
+//! Spaces: who maps pages, and how much each of them has.
 //!
 //! A space counts four members, as the kernel does for each of its own: pages of files, anonymous
 //! pages, swap entries and shared memory. Its resident set is the first, second and fourth. Pages of
-//! files are counted by the cache, for the space whose access brought them in, until they are
-//! evicted; the other members are the embedder's to count.
+//! files are counted by the cache: as many as entries of the space's page tables name a frame. The other
+//! members are the embedder's to count.
 //!
 //! **Life.** A space is open while somebody maps through it. When it is closed, what the embedder
-//! counted should be gone: what is not is reported, with numbers. Its pages of files stay in the
-//! cache, and with them its entry, so that each is uncounted where it was counted; an entry whose
-//! last page has gone is forgotten when later spaces are opened or closed, a few at a time.
+//! counted should be gone: what is not is reported, with numbers. Reclaim may be about to uncount pages that it
+//! unmapped just before; the entry stays until it has, and is forgotten when later spaces are opened or
+//! closed, a few at a time.
 //!
 //! **Accounting.** Two ways to count, chosen for all spaces of a cache: [`Accounting`]. What a read promises
 //! is said by the counters: [`CounterSet`], [`ActiveSpace`], [`Peak`].
@@ -16,7 +16,6 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use super::Evicted;
 use crate::counter::active::{ActiveConfig, Foreign, THRESHOLD_DEFAULT};
 use crate::counter::{ActiveCache, ActiveSpace, CounterSet, Layout, Peak};
 use crate::percpu::Regime;
@@ -353,16 +352,6 @@ impl Spaces {
         residue
     }
 
-    /// Uncounts pages that have left the cache, a run of one space's pages at a time.
-    pub(super) fn note_evicted(&self, evicted: &[Evicted]) {
-        for run in evicted.chunk_by(|a, b| a.space == b.space) {
-            let count = i64::try_from(run.len()).expect("a cluster of pages");
-            if let Some(entry) = self.get(run[0].space) {
-                entry.add(RssMember::File, -count);
-            }
-        }
-    }
-
     pub(super) fn nr_residues(&self) -> u64 {
         self.nr_residues.get()
     }
@@ -376,11 +365,6 @@ impl Spaces {
             .flatten()
             .cloned()
             .collect()
-    }
-
-    fn get(&self, id: SpaceId) -> Option<Arc<SpaceEntry>> {
-        let table = self.table.read();
-        table.entries.get(id.slot()?)?.clone()
     }
 }
 

@@ -1,5 +1,6 @@
 //! The index against a map, files of odd lengths, and what eviction keeps.
 
+use std::collections::HashMap;
 use std::io::Write;
 
 use super::*;
@@ -37,7 +38,7 @@ fn cache(frames: u64) -> (Arc<FrameMemory>, PageCache) {
 
 fn fill(memory: &FrameMemory, cache: &PageCache, pfn: u32, key: PageKey) {
     let filling = cache
-        .begin_fill(key, memory.claim(Pfn(pfn)), GroupId(0), SpaceId::NONE)
+        .begin_fill(key, memory.claim(Pfn(pfn)), GroupId(0))
         .expect("absent");
     cache.finish_fill(filling);
 }
@@ -230,7 +231,7 @@ fn two_threads_that_miss_the_same_page_read_it_once() {
                             return 0;
                         }
                         let frame = memory.claim(Pfn(page * 2 + thread));
-                        match cache.begin_fill(key, frame, GroupId(0), SpaceId::NONE) {
+                        match cache.begin_fill(key, frame, GroupId(0)) {
                             Ok(filling) => {
                                 std::thread::yield_now();
                                 cache.finish_fill(filling);

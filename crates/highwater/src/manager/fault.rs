@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use super::Core;
 use super::slow::{AllocError, Patience};
-use crate::cache::{FileEntry, Filling, PageKey, Presence, RssMember, SpaceEntry};
+use crate::cache::{FileEntry, Filling, PageKey, Presence};
 use crate::group::{Charge, GroupNode, StatItem};
 use crate::reclaim::OnItsWay;
 use crate::units::{Pages, Pfn};
@@ -31,6 +31,12 @@ pub enum ReadError {
         page: u64,
         /// Pages in the mapping.
         pages: u64,
+    },
+    /// The page was unmapped.
+    #[error("page {page} of the mapping was unmapped")]
+    Unmapped {
+        /// The page asked for.
+        page: u64,
     },
     /// The file was opened for another kind of access.
     #[error("the file is open {is}, but the call is for files open {needs}")]
@@ -76,15 +82,6 @@ pub enum ReadError {
     },
 }
 
-/// Whom a page is brought in for.
-#[derive(Clone, Copy)]
-pub(super) struct Payer<'a> {
-    /// Is charged for it.
-    pub(super) group: &'a GroupNode,
-    /// Counts it.
-    pub(super) space: &'a SpaceEntry,
-}
-
 /// A fill that is aborted unless it is finished: on an error, and on a panic of the storage.
 struct Fill<'a> {
     core: &'a Core,
@@ -97,12 +94,12 @@ impl Core {
     pub(super) fn fault<R>(
         &self,
         file: &FileEntry,
-        payer: Payer<'_>,
+        group: &GroupNode,
         key: PageKey,
         mut take: impl FnMut(Pfn) -> Option<R>,
     ) -> Result<R, ReadError> {
         self.stats.pgfault.add(1);
-        payer.group.add_stat(StatItem::Pgfault, 1);
+        group.add_stat(StatItem::Pgfault, 1);
         for _ in 0..ROUNDS_MAX {
             if let Presence::Resident(pfn) = self.cache.lookup(key) {
                 match take(pfn) {
@@ -110,14 +107,14 @@ impl Core {
                     None => continue,
                 }
             }
-            let Some((fill, on_its_way)) = self.begin_fill(payer, key)? else {
+            let Some((fill, on_its_way)) = self.begin_fill(group, key)? else {
                 continue;
             };
-            let pfn = fill.read(file, payer, key)?;
+            let pfn = fill.read(file, group, key)?;
             // Taken before the page is on a list: until then nobody can evict it.
             let taken = take(pfn);
             // The read that brings a page in is not a reason to keep it; the next one is.
-            self.cache.test_and_clear_young(pfn);
+            self.cache.forget_young(pfn);
             self.reclaim.add_page(pfn, key);
             drop(on_its_way);
             return Ok(taken.expect("a page on no list stays"));
@@ -131,10 +128,9 @@ impl Core {
     /// Takes memory for a page and enters it as being filled; `None` when another was first.
     fn begin_fill(
         &self,
-        payer: Payer<'_>,
+        group: &GroupNode,
         key: PageKey,
     ) -> Result<Option<(Fill<'_>, OnItsWay)>, ReadError> {
-        let Payer { group, space } = payer;
         let no_memory = |source| ReadError::NoMemory {
             page: key.page(),
             source,
@@ -146,7 +142,7 @@ impl Core {
         let frame = self.alloc_frame(group).map_err(no_memory)?;
         // Not before: those who wait for frames would wait for each other.
         let on_its_way = self.reclaim.page_on_its_way(group);
-        match self.cache.begin_fill(key, frame, group.id(), space.id()) {
+        match self.cache.begin_fill(key, frame, group.id()) {
             Ok(filling) => {
                 let parts = Some((filling, charge));
                 Ok(Some((Fill { core: self, parts }, on_its_way)))
@@ -161,17 +157,16 @@ impl Core {
 
 impl Fill<'_> {
     /// Reads the page from its file and makes it resident.
-    fn read(mut self, file: &FileEntry, payer: Payer<'_>, key: PageKey) -> Result<Pfn, ReadError> {
+    fn read(mut self, file: &FileEntry, group: &GroupNode, key: PageKey) -> Result<Pfn, ReadError> {
         let core = self.core;
         let (filling, _) = self.parts.as_mut().expect("present until finished");
         fill_from(file, key.page(), core.cache.filling_bytes(filling))?;
         core.stats.pgmajfault.add(1);
-        payer.group.add_stat(StatItem::Pgmajfault, 1);
+        group.add_stat(StatItem::Pgmajfault, 1);
         let (filling, charge) = self.parts.take().expect("present until finished");
         let pfn = core.cache.finish_fill(filling);
         file.note_filled();
-        payer.space.add(RssMember::File, 1);
-        payer.group.add_stat(StatItem::File, 1);
+        group.add_stat(StatItem::File, 1);
         // From here on the page pays, until it is evicted.
         let _paid_by_the_page = charge.disown();
         Ok(pfn)

@@ -1,22 +1,15 @@
-//! Files and mappings: how the embedder reads and writes pages.
+//! Files: opening, making durable, closing.
 
 use std::fs::OpenOptions;
 use std::io;
-use std::ops::Range;
 use std::path::Path;
 
 use thiserror::Error;
 
-use super::fault::ReadError;
-use super::guard::Guard;
-use super::space::Space;
 use super::{Core, Handle, Manager};
-use crate::cache::{
-    Access, Backing, FileBacking, FileEntry, PageKey, PageRead, PageWrite, SyncError, TooManyFiles,
-};
-use crate::memmap::Pinned;
+use crate::cache::{Access, Backing, FileBacking, FileEntry, PageKey, SyncError, TooManyFiles};
 use crate::sync::Arc;
-use crate::units::{Estimate, PAGE_SIZE};
+use crate::units::Estimate;
 
 /// A file whose pages are cached. Cheap to clone; closed with its last handle or mapping.
 #[derive(Clone, Debug)]
@@ -28,22 +21,6 @@ pub struct File {
 struct OpenFile {
     shared: Handle,
     entry: Arc<FileEntry>,
-}
-
-/// A range of a file's pages in a space.
-#[derive(Clone, Debug)]
-pub struct Mapping {
-    file: File,
-    space: Space,
-    pages: Range<u64>,
-}
-
-/// A page that stays readable for as long as this is held, across waiting and threads. Each costs
-/// an atomic on the frame's word; while any is held, that page cannot be evicted.
-#[derive(Debug)]
-pub struct PinnedPage {
-    pinned: Pinned,
-    _file: File,
 }
 
 /// A file could not be opened.
@@ -174,8 +151,12 @@ impl File {
         &self.open.shared
     }
 
+    pub(super) fn entry(&self) -> &Arc<FileEntry> {
+        &self.open.entry
+    }
+
     #[inline]
-    fn access(&self) -> Access {
+    pub(super) fn access(&self) -> Access {
         if self.open.entry.id().is_writable() {
             Access::ReadWrite
         } else {
@@ -221,185 +202,5 @@ impl Core {
                 self.closing.lock().push(entry);
             }
         }
-    }
-}
-
-impl Mapping {
-    pub(super) fn new(file: File, space: Space, pages: Range<u64>) -> Self {
-        Self { file, space, pages }
-    }
-
-    /// Pages in the mapping.
-    #[must_use]
-    pub fn pages(&self) -> u64 {
-        self.pages.end - self.pages.start
-    }
-
-    /// The mapped file.
-    #[must_use]
-    pub fn file(&self) -> &File {
-        &self.file
-    }
-
-    /// A page of a read-only file, if it is resident. Pages beyond the mapping are not.
-    ///
-    /// # Cost
-    ///
-    /// A few loads; no store to shared memory once the page is young.
-    ///
-    /// # Panics
-    ///
-    /// When the guard is of another manager.
-    #[inline]
-    pub fn try_read<'g>(&self, guard: &'g Guard<'_>, page: u64) -> Option<&'g [u8; PAGE_SIZE]> {
-        let core = self.core();
-        guard.assert_of(core);
-        core.cache
-            .try_read(guard.reader(), self.key(page, Access::ReadOnly).ok()?)
-    }
-
-    /// A page of a read-only file, read in if it is not resident. The last page of a file is zero
-    /// beyond the file's end.
-    ///
-    /// # Cost
-    ///
-    /// As [`try_read`](Self::try_read) when resident; else the file's I/O, and reclaim if memory is
-    /// short.
-    ///
-    /// # Errors
-    ///
-    /// [`ReadError`]; nothing is cached or charged then.
-    ///
-    /// # Panics
-    ///
-    /// When the guard is of another manager.
-    #[inline]
-    pub fn read<'g>(
-        &self,
-        guard: &'g Guard<'_>,
-        page: u64,
-    ) -> Result<&'g [u8; PAGE_SIZE], ReadError> {
-        let (core, reader) = (self.core(), guard.reader());
-        guard.assert_of(core);
-        let key = self.key(page, Access::ReadOnly)?;
-        match core.cache.try_read(reader, key) {
-            Some(bytes) => Ok(bytes),
-            None => core.fault(self.entry(), self.space.payer(), key, |pfn| {
-                core.cache.try_read_at(reader, key, pfn)
-            }),
-        }
-    }
-
-    /// A page of a read-only file, for as long as the result is held.
-    ///
-    /// # Errors
-    ///
-    /// As [`read`](Self::read).
-    pub fn pin(&self, page: u64) -> Result<PinnedPage, ReadError> {
-        let key = self.key(page, Access::ReadOnly)?;
-        let core = self.core();
-        let pinned = match core.cache.try_pin(key) {
-            Some(pinned) => pinned,
-            None => core.fault(self.entry(), self.space.payer(), key, |pfn| {
-                core.cache.try_pin_at(key, pfn)
-            })?,
-        };
-        Ok(PinnedPage {
-            pinned,
-            _file: self.file.clone(),
-        })
-    }
-
-    /// A page of a writable file, if it is resident, held for reading.
-    #[must_use]
-    pub fn try_read_latched(&self, page: u64) -> Option<PageRead<'_>> {
-        self.core()
-            .cache
-            .try_read_latched(self.key(page, Access::ReadWrite).ok()?)
-    }
-
-    /// A page of a writable file, read in if it is not resident, held for reading.
-    ///
-    /// # Errors
-    ///
-    /// As [`read`](Self::read).
-    pub fn read_latched(&self, page: u64) -> Result<PageRead<'_>, ReadError> {
-        let key = self.key(page, Access::ReadWrite)?;
-        let core = self.core();
-        match core.cache.try_read_latched(key) {
-            Some(read) => Ok(read),
-            None => core.fault(self.entry(), self.space.payer(), key, |pfn| {
-                core.cache.try_read_latched_at(key, pfn)
-            }),
-        }
-    }
-
-    /// A page of a writable file, if it is resident, held for writing and dirty.
-    #[must_use]
-    pub fn try_write(&self, page: u64) -> Option<PageWrite<'_>> {
-        self.core()
-            .cache
-            .try_write(self.key(page, Access::ReadWrite).ok()?)
-    }
-
-    /// A page of a writable file, read in if it is not resident, held for writing and dirty.
-    ///
-    /// # Errors
-    ///
-    /// As [`read`](Self::read).
-    pub fn write(&self, page: u64) -> Result<PageWrite<'_>, ReadError> {
-        let key = self.key(page, Access::ReadWrite)?;
-        let core = self.core();
-        match core.cache.try_write(key) {
-            Some(write) => Ok(write),
-            None => core.fault(self.entry(), self.space.payer(), key, |pfn| {
-                core.cache.try_write_at(key, pfn)
-            }),
-        }
-    }
-
-    /// The name of a page of the mapping, for calls that need files open in one way.
-    #[inline]
-    fn key(&self, page: u64, needs: Access) -> Result<PageKey, ReadError> {
-        if page >= self.pages() {
-            return Err(ReadError::OutOfRange {
-                page,
-                pages: self.pages(),
-            });
-        }
-        if self.file.access() != needs {
-            return Err(wrong_access(needs));
-        }
-        Ok(PageKey::new(self.entry().id(), self.pages.start + page))
-    }
-
-    fn entry(&self) -> &FileEntry {
-        &self.file.open.entry
-    }
-
-    fn core(&self) -> &Core {
-        &self.file.open.shared.core
-    }
-}
-
-#[cold]
-fn wrong_access(needs: Access) -> ReadError {
-    match needs {
-        Access::ReadOnly => ReadError::Access {
-            is: "to write",
-            needs: "to read only",
-        },
-        Access::ReadWrite => ReadError::Access {
-            is: "to read only",
-            needs: "to write",
-        },
-    }
-}
-
-impl PinnedPage {
-    /// The page's bytes.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8; PAGE_SIZE] {
-        self.pinned.bytes()
     }
 }

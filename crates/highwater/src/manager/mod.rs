@@ -12,7 +12,7 @@
 //! | `charge` | memory that is charged: at once, by force, in line |
 //! | `pressure` | who stalls for want of memory |
 //! | `background` | the reclaim thread |
-//! | `builder`, `group`, `file`, `space`, `guard` | making a manager, and its handles |
+//! | `builder`, `group`, `file`, `space`, `mapping`, `guard` | making a manager, and its handles |
 //! | `snapshot`, `vmstat` | what is going on, by the field's names |
 
 mod background;
@@ -22,6 +22,7 @@ mod fault;
 mod file;
 mod group;
 mod guard;
+mod mapping;
 mod pressure;
 mod slow;
 mod snapshot;
@@ -34,9 +35,10 @@ pub use background::Background;
 pub use builder::{BuildError, Builder};
 pub use charge::{Charge, ChargeWait};
 pub use fault::ReadError;
-pub use file::{File, Mapping, OpenError, PinnedPage, RangeError};
+pub use file::{File, OpenError, RangeError};
 pub use group::Group;
 pub use guard::Guard;
+pub use mapping::{Mapping, PinnedPage};
 pub use pressure::Working;
 pub use slow::{AllocError, ChargeFailed};
 pub use snapshot::{GroupSnapshot, Snapshot};

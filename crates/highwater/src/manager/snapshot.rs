@@ -73,9 +73,9 @@ impl Snapshot {
         root.flush_subtree(core.now());
         let groups = core.groups.subtree(&root);
         let locks = [
-            FramePool::lock_events(),
-            PageCache::lock_events(),
-            Reclaim::lock_events(),
+            &FramePool::lock_events()[..],
+            &PageCache::lock_events(),
+            &Reclaim::lock_events(),
         ]
         .concat();
         Self {

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::fault::Payer;
-use super::file::{File, Mapping, RangeError};
+use super::file::{File, RangeError};
+use super::mapping::Mapping;
 use super::{Group, Handle, Manager};
 use crate::cache::{RssMember, SpaceEntry, SpaceId};
 use crate::group::{GroupNode, StatItem};
@@ -13,8 +13,8 @@ use crate::units::{Estimate, Pages};
 /// An address space: mappings of files, whose pages are charged to one group. Cheap to clone; closed
 /// with its last handle or mapping.
 ///
-/// A space knows its resident set: pages of files that were brought in through it and are still in
-/// the cache, and what the program counts itself ([`Space::add_rss`]). A space that one CPU uses
+/// A space knows its resident set: pages that its mappings have in their page tables, and what the program
+/// counts itself ([`Space::add_rss`]). A page that several mappings have counts in each. A space that one CPU uses
 /// costs a few cache lines; one that many use gets words for each of them.
 ///
 /// # Examples
@@ -153,11 +153,12 @@ impl Space {
         self.open.entry.precise(member)
     }
 
-    pub(super) fn payer(&self) -> Payer<'_> {
-        Payer {
-            group: &self.open.group,
-            space: &self.open.entry,
-        }
+    pub(super) fn group(&self) -> &GroupNode {
+        &self.open.group
+    }
+
+    pub(super) fn entry(&self) -> &Arc<SpaceEntry> {
+        &self.open.entry
     }
 }
 

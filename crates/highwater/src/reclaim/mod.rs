@@ -41,6 +41,7 @@ mod cursor;
 mod lists;
 mod lruvec;
 mod pass;
+mod rmap;
 mod scan;
 mod shadow;
 mod sizes;

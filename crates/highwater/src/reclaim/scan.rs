@@ -264,7 +264,7 @@ impl Reclaim {
         self.lruvecs
             .isolate_tail(lruvec, from, chunk.count, &mut scratch.isolated);
         let looked_at = scratch.isolated.len() as u64;
-        let stays = |pfn| self.cache.test_and_clear_young(pfn) && chunk.priority > 0;
+        let stays = |pfn| self.is_young(pfn) && chunk.priority > 0;
         let placed = scratch.isolated.drain(..).map(|pfn| match stays(pfn) {
             true => (pfn, Placement::Active),
             false => (pfn, Placement::Inactive),
@@ -284,13 +284,16 @@ impl Reclaim {
     fn sort_isolated(&self, priority: u32, scratch: &mut Scratch, outcome: &mut Outcome) {
         scratch.candidates.clear();
         for &pfn in &scratch.isolated {
-            let is_young = self.cache.test_and_clear_young(pfn);
+            let is_young = self.is_young(pfn);
             if is_young && priority > 0 {
                 scratch.putback.push((pfn, Placement::Active));
                 continue;
             }
             match self.clean(pfn, outcome) {
-                Ok(()) => scratch.candidates.push(pfn),
+                Ok(()) => {
+                    self.unmap(pfn);
+                    scratch.candidates.push(pfn);
+                }
                 Err(place) => scratch.putback.push((pfn, place)),
             }
         }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::shadow::{Shadow, WorkingsetClock};
 use super::*;
-use crate::cache::{Access, Accounting, Backing, PageFlag, Presence, SpaceId};
+use crate::cache::{Access, Accounting, Backing, PageFlag, Presence};
 use crate::group::Limits;
 use crate::memmap::FrameMemory;
 use crate::percpu::Regime;
@@ -86,7 +86,7 @@ impl Scene {
         let _paid_by_the_page = group.try_charge(Pages(1)).expect("no limit").disown();
         let filling = self
             .cache
-            .begin_fill(key, frame, group.id(), SpaceId::NONE)
+            .begin_fill(key, frame, group.id())
             .expect("absent");
         let pfn = self.cache.finish_fill(filling);
         self.reclaim.add_page(pfn, key)

@@ -33,6 +33,8 @@ pub enum Rank {
     Statistics,
     /// The embedder's callback for victims.
     Victim,
+    /// Areas that map one file: its reverse map.
+    Rmap,
     /// One shard of the page index.
     PageIndex,
     /// Where the reclaimers of one target go on.

@@ -1,0 +1,252 @@
+//! Areas: ranges of files that spaces map, and how a page is reached through one.
+//!
+//! An access looks at the area's page table first. An entry that names a frame is a hint that costs no walk of
+//! the index; whether the frame still holds the page is decided by taking hold of it (borrow, pin or latch), as
+//! after any other look-up. An access that had to find the page by the index *installs* its frame in the table,
+//! which is when the page is mapped and counted for the space:
+//!
+//! ```text
+//! page held -> mapcount + 1 -> entry: absent -> present -> resident set + 1 -> page let go
+//! ```
+//!
+//! Invariants, of which the argument is in the module `rmap`: `mapcount` of a frame is at least the number of
+//! entries that name it, and equal at rest; a space's resident set is, at rest, the number of entries of its areas that
+//! name a frame; an entry names a frame only while that frame holds the entry's page.
+//!
+//! An access that began before its page was unmapped may end after: it gets the bytes, and installs nothing.
+
+use std::fmt;
+use std::ops::Range;
+
+use super::PageCache;
+use super::file::FileEntry;
+use super::key::PageKey;
+use super::space::{RssMember, SpaceEntry};
+use super::table::{Entry, Installed, PageTable};
+use crate::group::GroupNode;
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{Arc, LockClass, Mutex, Rank};
+use crate::units::Pfn;
+
+static PARTS_LOCK: LockClass = LockClass::new("area_parts", Rank::Leaf);
+
+/// Something that is true of a whole area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AreaFlag {
+    /// Its pages hold code: they are kept longer.
+    Executable = 1 << 0,
+    /// Its pages are not to be evicted.
+    Locked = 1 << 1,
+    /// It is read from front to back: accesses through it say nothing about later ones.
+    Sequential = 1 << 2,
+    /// It is read in no order: reading ahead is of no use, and accesses say nothing about later ones.
+    Random = 1 << 3,
+}
+
+/// What an area is of.
+#[derive(Clone, Debug)]
+pub struct AreaSpec {
+    /// The file.
+    pub file: Arc<FileEntry>,
+    /// The space that maps it, and counts its pages.
+    pub space: Arc<SpaceEntry>,
+    /// The group of the space.
+    pub group: GroupNode,
+    /// Pages of the file.
+    pub pages: Range<u64>,
+    /// What the space counts them as.
+    pub member: RssMember,
+}
+
+/// A range of a file's pages in a space, less what was unmapped since.
+pub struct Area {
+    spec: AreaSpec,
+    number: u64,
+    /// Written by: the embedder's calls. Read by: reclaim and readahead. Publishes: nothing; whoever
+    /// reads an old value acts as it would have a moment before.
+    flags: AtomicU32,
+    pub(super) table: PageTable,
+    /// The parts that are still mapped, as pages of the file. Changed under the file's rmap lock.
+    pub(super) parts: Mutex<Vec<Range<u64>>>,
+}
+
+impl Area {
+    pub(super) fn new(spec: AreaSpec, number: u64) -> Self {
+        let len = spec.pages.end - spec.pages.start;
+        Self {
+            table: PageTable::new(len),
+            parts: Mutex::new(&PARTS_LOCK, vec![spec.pages.clone()]),
+            flags: AtomicU32::new(0),
+            spec,
+            number,
+        }
+    }
+
+    /// Tells areas apart.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn file(&self) -> &Arc<FileEntry> {
+        &self.spec.file
+    }
+
+    /// The space.
+    #[must_use]
+    pub fn space(&self) -> &Arc<SpaceEntry> {
+        &self.spec.space
+    }
+
+    /// The space's group.
+    #[must_use]
+    pub fn group(&self) -> &GroupNode {
+        &self.spec.group
+    }
+
+    /// What the space counts the pages as.
+    #[must_use]
+    pub fn member(&self) -> RssMember {
+        self.spec.member
+    }
+
+    /// Pages in the area as it was mapped.
+    #[inline]
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.spec.pages.end - self.spec.pages.start
+    }
+
+    /// The name of a page, counted from the area's first.
+    #[inline]
+    #[must_use]
+    pub fn key(&self, page: u64) -> PageKey {
+        PageKey::new(self.spec.file.id(), self.spec.pages.start + page)
+    }
+
+    /// Whether a page was unmapped.
+    #[must_use]
+    pub fn is_hole(&self, page: u64) -> bool {
+        self.table.get(page).is_hole()
+    }
+
+    /// Whether a flag is set.
+    #[must_use]
+    pub fn has(&self, flag: AreaFlag) -> bool {
+        // Relaxed: see the field.
+        self.flags.load(Ordering::Relaxed) & flag as u32 != 0
+    }
+
+    /// Sets a flag.
+    pub fn set(&self, flag: AreaFlag) {
+        // Relaxed: see the field.
+        self.flags.fetch_or(flag as u32, Ordering::Relaxed);
+    }
+
+    /// Clears a flag.
+    pub fn clear(&self, flag: AreaFlag) {
+        // Relaxed: see the field.
+        self.flags.fetch_and(!(flag as u32), Ordering::Relaxed);
+    }
+
+    /// The page of the table that a page of the file has.
+    pub(super) fn page_of(&self, key: PageKey) -> u64 {
+        debug_assert!(
+            key.file() == self.spec.file.id() && self.spec.pages.contains(&key.page()),
+            "{key:?} is not of {self:?}"
+        );
+        key.page() - self.spec.pages.start
+    }
+}
+
+impl PageCache {
+    /// Takes hold of a page through an area, if it is resident and was not unmapped, by `hold`: which borrows, pins or latches the page in
+    /// a frame, unless it has left that.
+    ///
+    /// # Cost
+    ///
+    /// Three loads where the page is mapped, and what `hold` costs; nothing is stored once the page is young. Else a walk
+    /// of the index, and installing the page.
+    #[inline]
+    pub fn hold_mapped<R>(
+        &self,
+        area: &Area,
+        page: u64,
+        mut hold: impl FnMut(PageKey, Pfn) -> Option<R>,
+    ) -> Option<R> {
+        let seen = area.table.get(page);
+        if let Some(pfn) = seen.pfn()
+            && let Some(held) = hold(area.key(page), pfn)
+        {
+            area.table.touch(page, seen, self.young_max);
+            return Some(held);
+        }
+        if seen.is_hole() {
+            return None;
+        }
+        self.hold_unmapped(area, page, hold)
+    }
+
+    /// As [`hold_mapped`](Self::hold_mapped), by the index.
+    #[cold]
+    fn hold_unmapped<R>(
+        &self,
+        area: &Area,
+        page: u64,
+        mut hold: impl FnMut(PageKey, Pfn) -> Option<R>,
+    ) -> Option<R> {
+        let key = area.key(page);
+        let mut found = None;
+        let held = self.index.find(key, |pfn| {
+            found = Some(pfn);
+            hold(key, pfn)
+        })?;
+        self.install(area, page, found.expect("held in a frame"));
+        Some(held)
+    }
+
+    /// Maps a page that the caller holds in a frame: borrowed, pinned or latched.
+    pub fn install(&self, area: &Area, page: u64, pfn: Pfn) {
+        let mapcount = &self.mapcounts[pfn.index()];
+        // Relaxed: the caller's hold keeps eviction from looking at the count, and its end publishes it.
+        mapcount.fetch_add(1, Ordering::Relaxed);
+        match area.table.install(page, pfn) {
+            Installed::Now(was) => {
+                area.space().add(area.member(), 1);
+                if was.is_swapped() {
+                    area.space().add(RssMember::Swap, -1);
+                }
+            }
+            // Relaxed: as above; no entry was changed.
+            Installed::Before | Installed::Hole => _ = mapcount.fetch_sub(1, Ordering::Relaxed),
+        }
+    }
+
+    /// Counts what an area had in an entry that was taken out of it. The page's count comes last: until then it stays.
+    pub(super) fn note_taken(&self, area: &Area, was: Entry) {
+        if let Some(pfn) = was.pfn() {
+            area.space().add(area.member(), -1);
+            // Release. Pairs with: the acquire of `mapcount`: who finds no entry left sees that this one is clear.
+            let before = self.mapcounts[pfn.index()].fetch_sub(1, Ordering::Release);
+            debug_assert!(before > 0, "{pfn} was unmapped more often than mapped");
+        } else if was.is_swapped() {
+            area.space().add(RssMember::Swap, -1);
+        }
+    }
+
+    /// Entries that name a frame, or a few more while some come or go.
+    #[must_use]
+    pub fn mapcount(&self, pfn: Pfn) -> u32 {
+        // Acquire. Pairs with: the release of `note_taken`.
+        self.mapcounts[pfn.index()].load(Ordering::Acquire)
+    }
+}
+
+impl fmt::Debug for Area {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { spec, number, .. } = self;
+        let (space, file) = (spec.space.id(), spec.file.id());
+        write!(f, "area {number} of {space}: {:?} of {file:?}", spec.pages)
+    }
+}

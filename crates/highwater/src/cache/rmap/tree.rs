@@ -1,0 +1,137 @@
+//! The interval tree of a file's mappings: which of them map a page.
+//!
+//! A treap ordered by where a mapped range begins; each node knows how far the ranges below it reach, so
+//! that a search for a page passes over what ends before it or begins behind it. Nodes are shared and never
+//! change: an insertion or removal copies the nodes on its way from the root, O(log n) of them, and whoever
+//! holds the former root goes on with the tree as it was ([`super::Rmap`]).
+//!
+//! Invariant: keys `(start, area's number)` are in order and unique; no node's weight is above its parent's;
+//! `reach` is the greatest end of the subtree.
+//!
+//! Source: treaps (Aragon and Seidel, 1989); interval trees augmented by the greatest end (Cormen et al.).
+//! Deviation from Linux, whose tree changes in place under the lock: readers here need none.
+
+use std::ops::Range;
+
+use super::super::area::Area;
+use crate::sync::Arc;
+
+/// A tree, or nothing.
+pub(super) type Tree = Option<Arc<Node>>;
+
+/// A range of a file that an area maps.
+#[derive(Debug)]
+pub(super) struct Node {
+    pages: Range<u64>,
+    area: Arc<Area>,
+    weight: u64,
+    /// The greatest end of a range in this subtree.
+    reach: u64,
+    before: Tree,
+    behind: Tree,
+}
+
+impl Node {
+    fn key(&self) -> (u64, u64) {
+        (self.pages.start, self.area.number())
+    }
+
+    /// This node over other subtrees.
+    fn over(&self, before: Tree, behind: Tree) -> Tree {
+        let below = [&before, &behind].into_iter().flatten();
+        let reach = below.map(|node| node.reach).fold(self.pages.end, u64::max);
+        Some(Arc::new(Self {
+            pages: self.pages.clone(),
+            area: Arc::clone(&self.area),
+            weight: self.weight,
+            reach,
+            before,
+            behind,
+        }))
+    }
+}
+
+/// The tree with one range more.
+pub(super) fn with(tree: &Tree, pages: Range<u64>, area: &Arc<Area>) -> Tree {
+    let node = Node {
+        reach: pages.end,
+        weight: weight(pages.start, area.number()),
+        pages,
+        area: Arc::clone(area),
+        before: None,
+        behind: None,
+    };
+    let (before, behind) = split(tree, node.key());
+    join(&join(&before, &Some(Arc::new(node))), &behind)
+}
+
+/// The tree without a range.
+///
+/// # Panics
+///
+/// When it is not there.
+pub(super) fn without(tree: &Tree, start: u64, area: &Area) -> Tree {
+    let key = (start, area.number());
+    let (before, rest) = split(tree, key);
+    let (found, behind) = split(&rest, (start, area.number() + 1));
+    let found = found.expect("a mapped range is in the tree");
+    debug_assert!(found.key() == key && found.before.is_none() && found.behind.is_none());
+    join(&before, &behind)
+}
+
+/// Shows `visit` every area that maps a page, in order of where they begin.
+pub(super) fn for_each_of(tree: &Tree, page: u64, visit: &mut impl FnMut(&Arc<Area>)) {
+    let Some(node) = tree else { return };
+    if node.reach <= page {
+        return;
+    }
+    for_each_of(&node.before, page, visit);
+    if node.pages.start <= page {
+        if page < node.pages.end {
+            visit(&node.area);
+        }
+        for_each_of(&node.behind, page, visit);
+    }
+}
+
+/// Shows `visit` every range.
+pub(super) fn for_each(tree: &Tree, visit: &mut impl FnMut(&Range<u64>, &Arc<Area>)) {
+    if let Some(node) = tree {
+        for_each(&node.before, visit);
+        visit(&node.pages, &node.area);
+        for_each(&node.behind, visit);
+    }
+}
+
+/// What lies before a key, and what does not.
+fn split(tree: &Tree, key: (u64, u64)) -> (Tree, Tree) {
+    let Some(node) = tree else {
+        return (None, None);
+    };
+    if node.key() < key {
+        let (before, behind) = split(&node.behind, key);
+        (node.over(node.before.clone(), before), behind)
+    } else {
+        let (before, behind) = split(&node.before, key);
+        (before, node.over(behind, node.behind.clone()))
+    }
+}
+
+/// Two trees, all keys of the first before those of the second, as one.
+fn join(first: &Tree, second: &Tree) -> Tree {
+    match (first, second) {
+        (None, tree) | (tree, None) => tree.clone(),
+        (Some(a), Some(b)) if a.weight >= b.weight => {
+            a.over(a.before.clone(), join(&a.behind, second))
+        }
+        (Some(_), Some(b)) => b.over(join(first, &b.before), b.behind.clone()),
+    }
+}
+
+/// As good as random, and the same in every run. The finaliser of `SplitMix64` spreads neighbours.
+fn weight(start: u64, number: u64) -> u64 {
+    let mixed = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ start;
+    let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ mixed >> 31
+}

@@ -1,0 +1,334 @@
+//! Software page tables: where the pages of a mapping are.
+//!
+//! A table has one word for each page of its mapping, its *entry*:
+//!
+//! ```text
+//! absent --install--> present(frame, young) --clear--> absent | swapped
+//!    \-------------------- punch ----------> hole <--/           (for ever)
+//! ```
+//!
+//! A *hole* is a page that the mapping has no more. An entry says where a page is, not that it may be
+//! touched: that is for the frame's tag or latch, so that a stale entry costs a second look and nothing else.
+//! The *young* mark counts accesses since reclaim last looked, up to what the cache makes use of.
+//!
+//! Who may do what: any thread that holds the page (borrow, pin or latch) installs; any thread clears;
+//! whoever takes a frame out of an entry gives that entry's count of the frame (`mapcount`) back.
+//! Each transition is one atomic step on the word, so that each installed frame is taken out once.
+//!
+//! Entries lie in leaves that are made when a page of theirs is first installed: 512 entries, or more where
+//! that would make more than 65,536 leaves.
+//!
+//! Deviations from hardware tables: two levels; no dirty bit, because writers mark the frame itself under its
+//! latch.
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::sync::OnceLock;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::units::Pfn;
+
+/// Entries of a leaf, as a power of two: a page full of them.
+const LEAF_SHIFT_MIN: u32 = 9;
+/// More than this, 2 MiB of entries, are not made at once.
+const LEAF_SHIFT_MAX: u32 = 18;
+/// Leaves of a table, as a power of two, from where on they are larger. Chosen: a megabyte of them.
+const LEAVES_SHIFT: u32 = 16;
+
+/// What an entry holds: one word, moved by [`PageTable`] only.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Entry(u64);
+
+impl Entry {
+    const ABSENT: Self = Self(0);
+    /// Below it lies the frame's number.
+    const PRESENT: u64 = 1 << 32;
+    const YOUNG_SHIFT: u32 = 33;
+    const YOUNG: u64 = 0b11 << Self::YOUNG_SHIFT;
+    const SWAPPED: Self = Self(1 << 35);
+    const HOLE: Self = Self(1 << 36);
+
+    fn present(pfn: Pfn, young: u32) -> Self {
+        Self(u64::from(pfn.0) | Self::PRESENT | u64::from(young) << Self::YOUNG_SHIFT)
+    }
+
+    /// The frame that a present entry names.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the low half is the frame")]
+    pub(super) const fn pfn(self) -> Option<Pfn> {
+        if self.0 & Self::PRESENT == 0 {
+            return None;
+        }
+        Some(Pfn(self.0 as u32))
+    }
+
+    /// Accesses since the mark was last cleared, as far as they are counted.
+    #[inline]
+    pub(super) const fn young(self) -> u32 {
+        ((self.0 & Self::YOUNG) >> Self::YOUNG_SHIFT) as u32
+    }
+
+    pub(super) const fn is_swapped(self) -> bool {
+        self.0 == Self::SWAPPED.0
+    }
+
+    pub(super) const fn is_hole(self) -> bool {
+        self.0 == Self::HOLE.0
+    }
+
+    const fn without_young(self) -> Self {
+        Self(self.0 & !Self::YOUNG)
+    }
+
+    const fn touched(self) -> Self {
+        Self(self.0 + (1 << Self::YOUNG_SHIFT))
+    }
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pfn() {
+            Some(pfn) => write!(f, "{pfn} young {}", self.young()),
+            None if self.is_hole() => f.write_str("hole"),
+            None if self.is_swapped() => f.write_str("swapped"),
+            None => f.write_str("absent"),
+        }
+    }
+}
+
+/// What became of an attempt to install a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Installed {
+    /// The entry names the frame now, through this call; it was as given before.
+    Now(Entry),
+    /// The entry named the frame already.
+    Before,
+    /// The mapping does not have the page any more.
+    Hole,
+}
+
+/// The entries of one mapping.
+pub(super) struct PageTable {
+    leaves: Box<[OnceLock<Leaf>]>,
+    leaf_shift: u32,
+    len: u64,
+}
+
+/// Entries of some pages in a row; none when all of them are holes.
+///
+/// Written by: threads that hold the page (install), any thread (clear, marks). Read by: any thread.
+/// Publishes: nothing by being present, the frame's own word decides; by being cleared, through the count that is
+/// given back afterwards, that no entry names the frame.
+type Leaf = Box<[AtomicU64]>;
+
+impl PageTable {
+    /// A table of `len` pages, all absent.
+    pub(super) fn new(len: u64) -> Self {
+        let bits = len.max(1).next_power_of_two().ilog2();
+        let leaf_shift = bits
+            .saturating_sub(LEAVES_SHIFT)
+            .clamp(LEAF_SHIFT_MIN, LEAF_SHIFT_MAX);
+        let nr_leaves = len.div_ceil(1 << leaf_shift);
+        let table = Self {
+            leaves: (0..nr_leaves).map(|_| OnceLock::new()).collect(),
+            leaf_shift,
+            len,
+        };
+        // A small mapping's only leaf is made at once.
+        if nr_leaves == 1 {
+            table.leaf(0);
+        }
+        table
+    }
+
+    /// What a page's entry holds at this moment.
+    #[inline]
+    pub(super) fn get(&self, page: u64) -> Entry {
+        // Relaxed: whatever it says, the frame's own word decides.
+        self.existing(page)
+            .map_or(Entry::ABSENT, |word| match word {
+                Some(word) => Entry(word.load(Ordering::Relaxed)),
+                None => Entry::HOLE,
+            })
+    }
+
+    /// Counts an access through an entry that was seen as `seen`, up to `young_max`.
+    #[inline]
+    pub(super) fn touch(&self, page: u64, seen: Entry, young_max: u32) {
+        if seen.young() < young_max {
+            self.touch_slowly(page, seen);
+        }
+    }
+
+    #[cold]
+    fn touch_slowly(&self, page: u64, seen: Entry) {
+        if let Some(Some(word)) = self.existing(page) {
+            // Relaxed: a mark orders nothing. Failure, which is a change of the entry meanwhile, loses one
+            // access: at worst a second chance.
+            let _ = word.compare_exchange(
+                seen.0,
+                seen.touched().0,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+        }
+    }
+
+    /// Makes an entry name the frame that holds its page, accessed once. The caller holds the page and has raised the
+    /// frame's count; unless the result is [`Installed::Now`] it lowers that again.
+    ///
+    /// # Panics
+    ///
+    /// When the entry names another frame: a page is in one frame at a time.
+    pub(super) fn install(&self, page: u64, pfn: Pfn) -> Installed {
+        let Some(word) = self.word(page) else {
+            return Installed::Hole;
+        };
+        // Relaxed: the exchange below decides.
+        let mut seen = Entry(word.load(Ordering::Relaxed));
+        // Ends: an entry that fails the exchange has become present, swapped or a hole, or was marked.
+        loop {
+            if seen.is_hole() {
+                return Installed::Hole;
+            }
+            if let Some(there) = seen.pfn() {
+                assert_eq!(there, pfn, "page {page} of a mapping is in two frames");
+                return Installed::Before;
+            }
+            let present = Entry::present(pfn, 1);
+            // Release. Pairs with: the acquire of `clear` and `punch`: the count that the caller raised is
+            // lowered after that, never before.
+            match word.compare_exchange(seen.0, present.0, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return Installed::Now(seen),
+                Err(now) => seen = Entry(now),
+            }
+        }
+    }
+
+    /// Takes a frame out of an entry that names it; `leaves_swapped` says what is left. What the entry held, if it named
+    /// the frame.
+    pub(super) fn clear(&self, page: u64, pfn: Pfn, left: Left) -> Option<Entry> {
+        let word = self.existing(page).flatten()?;
+        let left = match left {
+            Left::Absent => Entry::ABSENT,
+            Left::Swapped => Entry::SWAPPED,
+        };
+        // Relaxed: the exchange below decides.
+        let mut seen = Entry(word.load(Ordering::Relaxed));
+        // Ends: it fails only when the mark has grown, which has an end, or when the frame is gone.
+        while seen.pfn() == Some(pfn) {
+            // Acquire. Pairs with: the release of `install`.
+            match word.compare_exchange(seen.0, left.0, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Some(seen),
+                Err(now) => seen = Entry(now),
+            }
+        }
+        None
+    }
+
+    /// Makes holes of pages; shows `taken` what was there, page by page, where anything was.
+    pub(super) fn punch(&self, pages: Range<u64>, mut taken: impl FnMut(u64, Entry)) {
+        let mut page = pages.start;
+        while page < pages.end {
+            let index = self.leaf_index(page);
+            let first = (index as u64) << self.leaf_shift;
+            let last = (first + (1 << self.leaf_shift)).min(self.len);
+            let end = last.min(pages.end);
+            // A leaf of holes only needs no entries.
+            if page == first && end == last && self.leaves[index].set(Leaf::default()).is_ok() {
+                page = end;
+                continue;
+            }
+            let leaf = self.leaf(index);
+            for page in page..end {
+                let Some(word) = leaf.get(self.slot(page)) else {
+                    break;
+                };
+                // Acquire. Pairs with: the release of `install`.
+                let was = Entry(word.swap(Entry::HOLE.0, Ordering::Acquire));
+                if was != Entry::ABSENT && !was.is_hole() {
+                    taken(page, was);
+                }
+            }
+            page = end;
+        }
+    }
+
+    /// Clears the young mark of an entry that names a frame; what it was.
+    pub(super) fn take_young(&self, page: u64, pfn: Pfn) -> u32 {
+        let Some(word) = self.existing(page).flatten() else {
+            return 0;
+        };
+        // Relaxed, both: a mark orders nothing.
+        let seen = Entry(word.load(Ordering::Relaxed));
+        if seen.pfn() != Some(pfn) || seen.young() == 0 {
+            return 0;
+        }
+        let cleared = seen.without_young().0;
+        // Failure is one access more, which counts for the next time, or an entry that is gone.
+        let taken = word.compare_exchange(seen.0, cleared, Ordering::Relaxed, Ordering::Relaxed);
+        taken.map_or(0, |_| seen.young())
+    }
+
+    /// Shows `visit` each page whose entry names a frame.
+    pub(super) fn for_each_present(&self, mut visit: impl FnMut(u64, Pfn)) {
+        for (index, leaf) in (0..).zip(&self.leaves) {
+            let first: u64 = index << self.leaf_shift;
+            for (page, word) in (first..).zip(leaf.get().into_iter().flatten()) {
+                // Relaxed: for quiescent moments.
+                if let Some(pfn) = Entry(word.load(Ordering::Relaxed)).pfn() {
+                    visit(page, pfn);
+                }
+            }
+        }
+    }
+
+    /// A page's word if its leaf was made: `Some(None)` in a leaf of holes.
+    #[inline]
+    fn existing(&self, page: u64) -> Option<Option<&AtomicU64>> {
+        let leaf = self.leaves.get(self.leaf_index(page))?.get()?;
+        Some(leaf.get(self.slot(page)))
+    }
+
+    /// A page's word; `None` in a leaf of holes.
+    fn word(&self, page: u64) -> Option<&AtomicU64> {
+        self.leaf(self.leaf_index(page)).get(self.slot(page))
+    }
+
+    fn leaf(&self, index: usize) -> &Leaf {
+        self.leaves[index].get_or_init(|| {
+            let first = (index as u64) << self.leaf_shift;
+            let len = (self.len - first).min(1 << self.leaf_shift);
+            (0..len).map(|_| AtomicU64::new(Entry::ABSENT.0)).collect()
+        })
+    }
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "a table fits memory")]
+    fn leaf_index(&self, page: u64) -> usize {
+        (page >> self.leaf_shift) as usize
+    }
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "a leaf fits memory")]
+    fn slot(&self, page: u64) -> usize {
+        (page & ((1 << self.leaf_shift) - 1)) as usize
+    }
+}
+
+/// What is left in an entry that a frame is taken out of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// Nothing: the page is in its file.
+    Absent,
+    /// That it was swapped out.
+    Swapped,
+}
+
+impl fmt::Debug for PageTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PageTable")
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,296 @@
+//! Mappings: how the embedder reads and writes pages.
+
+use std::ops::Range;
+
+use super::Core;
+use super::fault::ReadError;
+use super::file::{File, RangeError};
+use super::guard::Guard;
+use super::space::Space;
+use crate::cache::{Access, Area, AreaSpec, PageKey, PageRead, PageWrite, RssMember};
+use crate::memmap::Pinned;
+use crate::sync::Arc;
+use crate::units::{PAGE_SIZE, Pfn};
+
+/// A range of a file's pages in a space. Cheap to clone; unmapped with its last handle, or in parts before
+/// ([`unmap`](Self::unmap)). Pages are counted from the mapping's first.
+#[derive(Clone, Debug)]
+pub struct Mapping {
+    open: Arc<OpenMapping>,
+}
+
+#[derive(Debug)]
+struct OpenMapping {
+    area: Arc<Area>,
+    file: File,
+    space: Space,
+}
+
+/// A page that stays readable for as long as this is held, across waiting and threads. Each costs
+/// an atomic on the frame's word; while any is held, that page cannot be evicted.
+#[derive(Debug)]
+pub struct PinnedPage {
+    pinned: Pinned,
+    _file: File,
+}
+
+impl Mapping {
+    pub(super) fn new(file: File, space: Space, pages: Range<u64>) -> Self {
+        let spec = AreaSpec {
+            file: Arc::clone(file.entry()),
+            space: Arc::clone(space.entry()),
+            group: space.group().clone(),
+            pages,
+            member: RssMember::File,
+        };
+        let area = file.shared().core.cache.map(spec);
+        let open = OpenMapping { area, file, space };
+        Self {
+            open: Arc::new(open),
+        }
+    }
+
+    /// Pages in the mapping as it was made.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.open.area.pages()
+    }
+
+    /// The mapped file.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.open.file
+    }
+
+    /// The space that it is in.
+    #[must_use]
+    pub fn space(&self) -> &Space {
+        &self.open.space
+    }
+
+    /// Unmaps some pages for ever: of all handles of this mapping. Reading them is an error from then on.
+    ///
+    /// # Cost
+    ///
+    /// The file's reverse-map lock, held while the entries of the range are cleared.
+    ///
+    /// # Errors
+    ///
+    /// When the range is not within the mapping; nothing is unmapped then.
+    pub fn unmap(&self, pages: Range<u64>) -> Result<(), RangeError> {
+        if pages.start > pages.end || pages.end > self.pages() {
+            return Err(RangeError {
+                start: pages.start,
+                end: pages.end,
+                pages: self.pages(),
+            });
+        }
+        self.core().unmap(&self.open.area, pages);
+        Ok(())
+    }
+
+    /// A page of a read-only file, if it is resident. Pages beyond the mapping are not.
+    ///
+    /// # Cost
+    ///
+    /// A few loads; no store to shared memory once the page is young.
+    ///
+    /// # Panics
+    ///
+    /// When the guard is of another manager.
+    #[inline]
+    pub fn try_read<'g>(&self, guard: &'g Guard<'_>, page: u64) -> Option<&'g [u8; PAGE_SIZE]> {
+        let core = self.core();
+        guard.assert_of(core);
+        self.try_hold(page, Access::ReadOnly, |key, pfn| {
+            core.cache.borrow_at(guard.reader(), key, pfn)
+        })
+    }
+
+    /// A page of a read-only file, read in if it is not resident. The last page of a file is zero
+    /// beyond the file's end.
+    ///
+    /// # Cost
+    ///
+    /// As [`try_read`](Self::try_read) when resident; else the file's I/O, and reclaim if memory is
+    /// short.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`]; nothing is cached or charged then.
+    ///
+    /// # Panics
+    ///
+    /// When the guard is of another manager.
+    #[inline]
+    pub fn read<'g>(
+        &self,
+        guard: &'g Guard<'_>,
+        page: u64,
+    ) -> Result<&'g [u8; PAGE_SIZE], ReadError> {
+        let core = self.core();
+        guard.assert_of(core);
+        self.hold(page, Access::ReadOnly, |key, pfn| {
+            core.cache.borrow_at(guard.reader(), key, pfn)
+        })
+    }
+
+    /// A page of a read-only file, for as long as the result is held.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn pin(&self, page: u64) -> Result<PinnedPage, ReadError> {
+        let core = self.core();
+        let pinned = self.hold(page, Access::ReadOnly, |key, pfn| {
+            core.cache.pin_at(key, pfn)
+        })?;
+        Ok(PinnedPage {
+            pinned,
+            _file: self.open.file.clone(),
+        })
+    }
+
+    /// A page of a writable file, if it is resident, held for reading.
+    #[must_use]
+    pub fn try_read_latched(&self, page: u64) -> Option<PageRead<'_>> {
+        self.try_hold(page, Access::ReadWrite, |key, pfn| {
+            self.core().cache.latch_at(key, pfn)
+        })
+    }
+
+    /// A page of a writable file, read in if it is not resident, held for reading.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn read_latched(&self, page: u64) -> Result<PageRead<'_>, ReadError> {
+        self.hold(page, Access::ReadWrite, |key, pfn| {
+            self.core().cache.latch_at(key, pfn)
+        })
+    }
+
+    /// A page of a writable file, if it is resident, held for writing and dirty.
+    #[must_use]
+    pub fn try_write(&self, page: u64) -> Option<PageWrite<'_>> {
+        self.try_hold(page, Access::ReadWrite, |key, pfn| {
+            self.core().cache.latch_to_write_at(key, pfn)
+        })
+    }
+
+    /// A page of a writable file, read in if it is not resident, held for writing and dirty.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn write(&self, page: u64) -> Result<PageWrite<'_>, ReadError> {
+        self.hold(page, Access::ReadWrite, |key, pfn| {
+            self.core().cache.latch_to_write_at(key, pfn)
+        })
+    }
+
+    /// Takes hold of a page that is resident.
+    #[inline]
+    fn try_hold<R>(
+        &self,
+        page: u64,
+        needs: Access,
+        hold: impl FnMut(PageKey, Pfn) -> Option<R>,
+    ) -> Option<R> {
+        self.check(page, needs).ok()?;
+        self.core().cache.hold_mapped(&self.open.area, page, hold)
+    }
+
+    /// Takes hold of a page, reading it in if it is not resident.
+    #[inline]
+    fn hold<R>(
+        &self,
+        page: u64,
+        needs: Access,
+        mut hold: impl FnMut(PageKey, Pfn) -> Option<R>,
+    ) -> Result<R, ReadError> {
+        self.check(page, needs)?;
+        match self
+            .core()
+            .cache
+            .hold_mapped(&self.open.area, page, &mut hold)
+        {
+            Some(held) => Ok(held),
+            None => self.fault(page, hold),
+        }
+    }
+
+    #[cold]
+    fn fault<R>(
+        &self,
+        page: u64,
+        mut hold: impl FnMut(PageKey, Pfn) -> Option<R>,
+    ) -> Result<R, ReadError> {
+        let (core, area) = (self.core(), &*self.open.area);
+        if area.is_hole(page) {
+            return Err(ReadError::Unmapped { page });
+        }
+        let key = area.key(page);
+        core.fault(area.file(), area.group(), key, |pfn| {
+            let held = hold(key, pfn)?;
+            core.cache.install(area, page, pfn);
+            Some(held)
+        })
+    }
+
+    /// Whether a page is of the mapping, and open for what a call needs.
+    #[inline]
+    fn check(&self, page: u64, needs: Access) -> Result<(), ReadError> {
+        if page >= self.pages() {
+            return Err(ReadError::OutOfRange {
+                page,
+                pages: self.pages(),
+            });
+        }
+        if self.open.file.access() != needs {
+            return Err(wrong_access(needs));
+        }
+        Ok(())
+    }
+
+    fn core(&self) -> &Core {
+        &self.open.file.shared().core
+    }
+}
+
+impl Core {
+    /// Unmaps pages of an area. That those which are young were accessed is not lost with their entries.
+    fn unmap(&self, area: &Arc<Area>, pages: Range<u64>) {
+        self.cache
+            .unmap(area, pages, |pfn| self.cache.mark_young(pfn));
+    }
+}
+
+impl Drop for OpenMapping {
+    fn drop(&mut self) {
+        let core = &self.file.shared().core;
+        core.unmap(&self.area, 0..self.area.pages());
+    }
+}
+
+#[cold]
+fn wrong_access(needs: Access) -> ReadError {
+    match needs {
+        Access::ReadOnly => ReadError::Access {
+            is: "to write",
+            needs: "to read only",
+        },
+        Access::ReadWrite => ReadError::Access {
+            is: "to read only",
+            needs: "to write",
+        },
+    }
+}
+
+impl PinnedPage {
+    /// The page's bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8; PAGE_SIZE] {
+        self.pinned.bytes()
+    }
+}
