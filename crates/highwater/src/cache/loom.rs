@@ -15,7 +15,7 @@ use crate::units::{GroupId, PAGE_BYTES, Pages, Pfn};
 
 /// Storage that nobody reads in a model.
 #[derive(Debug)]
-struct Nothing;
+pub(super) struct Nothing;
 
 impl Backing for Nothing {
     fn len(&self) -> u64 {

@@ -40,7 +40,7 @@ const LEAVES_SHIFT: u32 = 16;
 pub(super) struct Entry(u64);
 
 impl Entry {
-    const ABSENT: Self = Self(0);
+    pub(super) const ABSENT: Self = Self(0);
     /// Below it lies the frame's number.
     const PRESENT: u64 = 1 << 32;
     const YOUNG_SHIFT: u32 = 33;

@@ -35,6 +35,11 @@
 
 mod tree;
 
+#[cfg(all(test, loom))]
+mod loom;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 use std::fmt;
 use std::ops::Range;
 

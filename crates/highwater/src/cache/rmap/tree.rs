@@ -36,6 +36,12 @@ impl Node {
         (self.pages.start, self.area.number())
     }
 
+    /// Levels from here down, given those of a subtree.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn depth(&self, of: impl Fn(&Tree) -> usize) -> usize {
+        1 + of(&self.before).max(of(&self.behind))
+    }
+
     /// This node over other subtrees.
     fn over(&self, before: Tree, behind: Tree) -> Tree {
         let below = [&before, &behind].into_iter().flatten();

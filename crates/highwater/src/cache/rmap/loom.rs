@@ -1,0 +1,204 @@
+//! All interleavings of mapping, evicting and unmapping one page, two threads each: installing an entry
+//! against eviction by a snapshot, both against unmapping, and reading by an entry that has become stale.
+
+use ::loom::{model, thread};
+
+use super::super::loom::Nothing;
+use super::super::*;
+use crate::group::GroupTree;
+
+/// A cache of two frames, the first two pages of one file mapped by one area; page 0 is resident in frame 0.
+struct Scene {
+    memory: Arc<FrameMemory>,
+    cache: PageCache,
+    file: Arc<FileEntry>,
+    groups: GroupTree,
+    area: Arc<Area>,
+}
+
+impl Scene {
+    fn new(access: Access) -> Arc<Self> {
+        let memory = Arc::new(FrameMemory::new(Pages(2)).unwrap());
+        let cache = PageCache::new(
+            Arc::clone(&memory),
+            &Topology::flat(1),
+            Regime::Atomic,
+            Accounting::default(),
+        );
+        let file = cache.open(Arc::new(Nothing), access).unwrap();
+        let groups = GroupTree::with_regime(Regime::Atomic, 1);
+        let area = map(&cache, &file, &groups);
+        let scene = Self {
+            memory,
+            cache,
+            file,
+            groups,
+            area,
+        };
+        scene.fill(0, 0, 1);
+        Arc::new(scene)
+    }
+
+    /// Reads a page into a frame.
+    fn fill(&self, page: u64, pfn: u32, byte: u8) {
+        let frame = self.memory.claim(Pfn(pfn));
+        let key = self.area.key(page);
+        let mut filling = self.cache.begin_fill(key, frame, GroupId(0)).unwrap();
+        self.cache.filling_bytes(&mut filling)[0] = byte;
+        self.cache.finish_fill(filling);
+        self.file.note_filled();
+    }
+
+    /// Accesses page 0 through an area; what it found.
+    fn access(&self, area: &Area) -> Option<u8> {
+        if self.file.id().is_writable() {
+            let held = |key, pfn| self.cache.latch_at(key, pfn);
+            return self.cache.hold_mapped(area, 0, held).map(|page| page[0]);
+        }
+        let reader = self.memory.reader(self.memory.seat());
+        let held = |key, pfn| self.cache.borrow_at(&reader, key, pfn);
+        self.cache.hold_mapped(area, 0, held).map(|page| page[0])
+    }
+
+    /// Unmaps and evicts what frame 0 holds; says why not. The frame's next owner writes it.
+    fn evict(&self) -> Result<(), Kept> {
+        self.cache.unmap_page(Pfn(0), RmapAccess::Snapshot);
+        let mut batch = EvictBatch::default();
+        self.cache.evict(&[Pfn(0)], &mut batch);
+        let Some(evicted) = batch.evicted.pop() else {
+            return Err(batch.kept[0].1);
+        };
+        let mut frame = evicted.frame;
+        self.memory.bytes_mut(&mut frame)[0] = 99;
+        self.memory.surrender(frame);
+        Ok(())
+    }
+
+    /// Whether an area's entry names frame 0, which has to agree with its count and the resident set.
+    fn check(&self, areas: &[&Area]) -> u32 {
+        let named = areas.iter().filter(|area| {
+            let entry = area.table.get(0).pfn();
+            assert!(entry.is_none_or(|pfn| pfn == Pfn(0)));
+            entry.is_some()
+        });
+        let named = u32::try_from(named.count()).unwrap();
+        assert_eq!(self.cache.mapcount(Pfn(0)), named);
+        let spaces = areas
+            .iter()
+            .map(|area| area.space().precise(RssMember::File).0);
+        assert_eq!(spaces.sum::<u64>(), u64::from(named));
+        named
+    }
+}
+
+fn map(cache: &PageCache, file: &Arc<FileEntry>, groups: &GroupTree) -> Arc<Area> {
+    cache.map(AreaSpec {
+        file: Arc::clone(file),
+        space: cache.open_space(),
+        group: groups.root(),
+        pages: 0..2,
+        member: RssMember::File,
+    })
+}
+
+fn evict_beside_an_access(access: Access) {
+    let scene = Scene::new(access);
+    let reclaimer = Arc::clone(&scene);
+    let reclaimer = thread::spawn(move || reclaimer.evict());
+    if let Some(byte) = scene.access(&scene.area) {
+        assert_eq!(byte, 1);
+    }
+    let evicted = reclaimer.join().unwrap();
+    let named = scene.check(&[&scene.area]);
+    match evicted {
+        Ok(()) => assert_eq!((named, scene.cache.key_of(Pfn(0))), (0, None)),
+        Err(kept) => {
+            assert!(matches!(kept, Kept::Borrowed | Kept::Mapped), "{kept:?}");
+            assert_eq!(scene.access(&scene.area), Some(1));
+        }
+    }
+}
+
+#[test]
+fn an_entry_installed_during_an_eviction_keeps_the_page() {
+    // Goal: no entry names a frame that has lost its page (parts 1 to 3 of the argument). Method: an access
+    // installs the page while it is unmapped and evicted.
+    model(|| evict_beside_an_access(Access::ReadOnly));
+}
+
+#[test]
+fn an_entry_installed_during_an_eviction_keeps_a_latched_page() {
+    // Goal and method: as above, where a latch holds the page.
+    model(|| evict_beside_an_access(Access::ReadWrite));
+}
+
+#[test]
+fn an_area_that_is_mapped_during_an_eviction_is_not_missed() {
+    // Goal: part 4 of the argument. Method: another space maps and accesses the page while it is evicted by a
+    // snapshot that may be older.
+    model(|| {
+        let scene = Scene::new(Access::ReadOnly);
+        assert_eq!(scene.access(&scene.area), Some(1));
+        let reclaimer = Arc::clone(&scene);
+        let reclaimer = thread::spawn(move || reclaimer.evict());
+        let other = map(&scene.cache, &scene.file, &scene.groups);
+        let byte = scene.access(&other);
+        let evicted = reclaimer.join().unwrap();
+        let named = scene.check(&[&scene.area, &other]);
+        assert!(byte.is_none_or(|byte| byte == 1));
+        if evicted.is_ok() {
+            assert_eq!(named, 0);
+        }
+    });
+}
+
+#[test]
+fn an_entry_is_taken_out_once() {
+    // Goal: reclaim and unmapping count each entry once between them. Method: both clear the same entry.
+    model(|| {
+        let scene = Scene::new(Access::ReadOnly);
+        assert_eq!(scene.access(&scene.area), Some(1));
+        let reclaimer = Arc::clone(&scene);
+        let reclaimer = thread::spawn(move || reclaimer.evict());
+        scene.cache.unmap(&scene.area, 0..2, |_| ());
+        let _ = reclaimer.join().unwrap();
+        assert_eq!(scene.check(&[&scene.area]), 0);
+        assert!(scene.area.is_hole(0));
+    });
+}
+
+#[test]
+fn nothing_is_installed_in_what_was_unmapped() {
+    // Goal: an access beside an unmapping leaves no entry behind it. Method: both at once.
+    model(|| {
+        let scene = Scene::new(Access::ReadOnly);
+        let other = Arc::clone(&scene);
+        let other = thread::spawn(move || other.cache.unmap(&other.area, 0..1, |_| ()));
+        if let Some(byte) = scene.access(&scene.area) {
+            assert_eq!(byte, 1);
+        }
+        other.join().unwrap();
+        assert_eq!(scene.check(&[&scene.area]), 0);
+        assert!(scene.area.is_hole(0));
+    });
+}
+
+#[test]
+fn a_stale_entry_shows_no_other_page() {
+    // Goal: an entry is a hint. Method: the frame is evicted and filled with another page between an access's
+    // look at the entry and its hold.
+    model(|| {
+        let scene = Scene::new(Access::ReadOnly);
+        assert_eq!(scene.access(&scene.area), Some(1));
+        let other = Arc::clone(&scene);
+        let other = thread::spawn(move || {
+            if other.evict().is_ok() {
+                other.fill(1, 0, 2);
+            }
+        });
+        if let Some(byte) = scene.access(&scene.area) {
+            assert_eq!(byte, 1);
+        }
+        other.join().unwrap();
+    });
+}

@@ -1,0 +1,193 @@
+//! The interval tree against a list, and page tables against a map.
+
+use std::collections::BTreeMap;
+
+use super::super::table::{Entry, Installed, PageTable};
+use super::super::*;
+use super::*;
+use crate::group::GroupTree;
+
+/// Storage that nobody reads.
+#[derive(Debug)]
+struct Nothing;
+
+impl Backing for Nothing {
+    fn len(&self) -> u64 {
+        1 << 40
+    }
+    fn read_page(&self, _: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+        Ok(buf.len())
+    }
+    fn write_page(&self, _: u64, buf: &[u8]) -> std::io::Result<usize> {
+        Ok(buf.len())
+    }
+    fn sync(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+struct Scene {
+    cache: PageCache,
+    file: Arc<FileEntry>,
+    groups: GroupTree,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let memory = Arc::new(FrameMemory::new(Pages(16)).expect("a small range"));
+        let topology = Topology::flat(1);
+        let cache = PageCache::new(memory, &topology, Regime::Atomic, Accounting::default());
+        let file = cache.open(Arc::new(Nothing), Access::ReadOnly).unwrap();
+        let groups = GroupTree::with_regime(Regime::Atomic, 1);
+        Self {
+            cache,
+            file,
+            groups,
+        }
+    }
+
+    fn spec(&self, pages: Range<u64>) -> AreaSpec {
+        AreaSpec {
+            file: Arc::clone(&self.file),
+            space: self.cache.open_space(),
+            group: self.groups.root(),
+            pages,
+            member: RssMember::File,
+        }
+    }
+}
+
+fn depth(tree: &Tree) -> usize {
+    tree.as_ref().map_or(0, |node| node.depth(depth))
+}
+
+#[test]
+fn the_tree_agrees_with_a_list() {
+    // Goal: every area that maps a page is found, no other, and an old root stays as it was. Method: random
+    // ranges come and go, beside a list; stabs everywhere; a root kept from before is searched again later.
+    let scene = Scene::new();
+    let mut rng = crate::seed::rng(31);
+    let (mut tree, mut list): (Tree, Vec<(Range<u64>, Arc<Area>)>) = (None, Vec::new());
+    let stab = |tree: &Tree, page| {
+        let mut found = Vec::new();
+        tree::for_each_of(tree, page, &mut |area| found.push(area.number()));
+        found.sort_unstable();
+        found
+    };
+    let stab_list = |list: &[(Range<u64>, Arc<Area>)], page| {
+        let areas = list.iter().filter(|(pages, _)| pages.contains(&page));
+        let mut found: Vec<u64> = areas.map(|(_, area)| area.number()).collect();
+        found.sort_unstable();
+        found
+    };
+    let mut former = None;
+    for step in 0..4000 {
+        if list.len() < 400 && (list.is_empty() || rng.u8(..) < 140) {
+            let start = rng.u64(..1000);
+            let most = if rng.bool() { 4 } else { 500 };
+            let pages = start..start + 1 + rng.u64(..most);
+            let area = Arc::new(Area::new(scene.spec(pages.clone()), step));
+            tree = tree::with(&tree, pages.clone(), &area);
+            list.push((pages, area));
+        } else {
+            let (pages, area) = list.swap_remove(rng.usize(..list.len()));
+            tree = tree::without(&tree, pages.start, &area);
+        }
+        let page = rng.u64(..1500);
+        assert_eq!(stab(&tree, page), stab_list(&list, page), "step {step}");
+        if step % 200 == 0 {
+            if let Some((tree, list)) = former.replace((tree.clone(), list.clone())) {
+                for page in 0..1500 {
+                    assert_eq!(stab(&tree, page), stab_list(&list, page), "of an old root");
+                }
+            }
+            // Of random trees: 2.99 log2(n) on average (Devroye, 1986); at 400 nodes 26.
+            assert!(depth(&tree) <= 50, "{} deep", depth(&tree));
+        }
+    }
+}
+
+#[test]
+fn parts_of_areas_are_found_until_they_are_unmapped() {
+    // Goal: splitting an area loses and keeps nothing it should not. Method: random unmaps of one area,
+    // beside a set of pages; every page is looked for after each.
+    let mut rng = crate::seed::rng(32);
+    for _ in 0..20 {
+        let scene = Scene::new();
+        let area = scene.cache.map(scene.spec(100..400));
+        let beside = scene.cache.map(scene.spec(0..1000));
+        let mut mapped = [true; 300];
+        for _ in 0..20 {
+            let start = rng.u64(..300);
+            let pages = start..start + rng.u64(..=(300 - start).min(60));
+            scene.cache.unmap(&area, pages.clone(), |_| ());
+            for page in pages {
+                mapped[usize::try_from(page).unwrap()] = false;
+            }
+            let tree = scene.file.rmap.snapshot();
+            for (page, &is_mapped) in (0..).zip(&mapped) {
+                let mut found = Vec::new();
+                tree::for_each_of(&tree, 100 + page, &mut |area| found.push(area.number()));
+                assert_eq!(found.contains(&area.number()), is_mapped, "page {page}");
+                assert!(found.contains(&beside.number()));
+                assert_eq!(area.is_hole(page), !is_mapped);
+            }
+        }
+        scene.cache.unmap(&area, 0..300, |_| ());
+        scene.cache.unmap(&beside, 0..1000, |_| ());
+        assert!(!scene.file.is_mapped());
+        scene.cache.check_invariants();
+    }
+}
+
+#[test]
+fn tables_agree_with_a_map() {
+    // Goal: an entry holds what was put there, whatever leaf it is in. Method: random transitions of entries in
+    // tables of all shapes, beside a map.
+    let mut rng = crate::seed::rng(33);
+    for len in [1, 511, 512, 513, 5000, 1 << 30] {
+        let table = PageTable::new(len);
+        let mut model: BTreeMap<u64, Option<Pfn>> = BTreeMap::new();
+        for _ in 0..3000 {
+            // A few places, so that few leaves are made of a table that is large.
+            let page = (rng.u64(..20) * (len / 20) + rng.u64(..200)) % len;
+            let pfn = Pfn(rng.u32(..1000));
+            match (rng.u8(..20), model.get(&page).copied()) {
+                (0, _) => {
+                    let end = (page + rng.u64(..700)).min(len);
+                    let mut taken = Vec::new();
+                    table.punch(page..end, |page, was| taken.push((page, was.pfn())));
+                    let held = model.range(page..end).filter(|(_, pfn)| pfn.is_some());
+                    let held: Vec<_> = held.map(|(&page, &pfn)| (page, pfn)).collect();
+                    assert_eq!(taken, held);
+                    for page in page..end {
+                        model.insert(page, None);
+                    }
+                }
+                (1..12, None) => {
+                    assert_eq!(table.install(page, pfn), Installed::Now(Entry::ABSENT));
+                    model.insert(page, Some(pfn));
+                }
+                (_, None) => assert_eq!(table.get(page), Entry::ABSENT),
+                (_, Some(None)) => assert_eq!(table.install(page, pfn), Installed::Hole),
+                (1..8, Some(Some(there))) => {
+                    assert_eq!(table.clear(page, Pfn(there.0 + 1), Left::Absent), None);
+                    assert!(table.clear(page, there, Left::Absent).is_some());
+                    model.remove(&page);
+                }
+                (_, Some(Some(there))) => {
+                    assert_eq!(table.install(page, there), Installed::Before);
+                    let seen = table.get(page);
+                    table.touch(page, seen, 2);
+                    let young = table.get(page).young();
+                    assert_eq!(young, (seen.young() + 1).min(2));
+                    assert_eq!(table.take_young(page, there), young);
+                    assert_eq!(table.get(page).young(), 0);
+                }
+            }
+            let want = model.get(&page).copied();
+            assert_eq!(table.get(page).pfn(), want.flatten());
+            assert_eq!(table.get(page).is_hole(), want == Some(None));
+        }
+    }
+}
