@@ -56,7 +56,7 @@ pub use writeback::{SyncError, WriteBackError, WrittenBack};
 use crate::memmap::{Frame, FrameMemory, Pinned, Reader, Retracted};
 use crate::percpu::Regime;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use crate::sync::{Arc, LockEvents, RwLock, Sequence, StatCell};
+use crate::sync::{Arc, LockEvents, RwLock, Sequence, StatCell, TimeRecorder};
 use crate::topology::Topology;
 use crate::units::{GroupId, PAGE_SIZE, Pages, Pfn};
 use file::Files;
@@ -85,6 +85,7 @@ pub struct PageCache {
     /// Accesses through an entry that are counted.
     young_max: u32,
     area_numbers: Sequence,
+    rmap_times: TimeRecorder,
     /// By frame.
     flags: Box<[FrameFlags]>,
     files: Files,
@@ -184,6 +185,7 @@ impl PageCache {
             mapcounts: frames.clone().map(|_| AtomicU32::new(0)).collect(),
             young_max: 1,
             area_numbers: Sequence::new(),
+            rmap_times: TimeRecorder::new(),
             spaces: Spaces::new(topology, regime, accounting),
             files: Files::new(topology, regime),
             nr_dirty: StatCell::new(),

@@ -11,6 +11,7 @@ use crate::counter::ActiveCache;
 use crate::frame::{BackendKind, DrainMode, PcpPolicy, PoolConfig, PoolError, Tunables, Zeroing};
 use crate::memmap::{MapError, Reservation};
 use crate::percpu::{Gates, PercpuOwner, Regime};
+use crate::reclaim::RmapConfig;
 use crate::sync::Arc;
 use crate::topology::Topology;
 use crate::units::{Bytes, Pages};
@@ -29,6 +30,7 @@ pub struct Builder {
     pool: PoolConfig,
     accounting: Accounting,
     throttling: Throttling,
+    rmap: RmapConfig,
 }
 
 /// A manager could not be made.
@@ -78,6 +80,7 @@ impl Builder {
             pool: PoolConfig::new(1),
             accounting: Accounting::default(),
             throttling: Throttling::default(),
+            rmap: RmapConfig::default(),
         }
     }
 
@@ -148,6 +151,13 @@ impl Builder {
         self
     }
 
+    /// What reclaim does while a thread that maps or unmaps a file holds its reverse-map lock. Default:
+    /// [`RmapPolicy::Defer`](crate::reclaim::RmapPolicy::Defer).
+    pub fn rmap(mut self, rmap: RmapConfig) -> Self {
+        self.rmap = rmap;
+        self
+    }
+
     /// Reserves the memory and starts what was asked for.
     ///
     /// # Cost
@@ -188,6 +198,7 @@ impl Builder {
             },
             self.accounting,
             self.throttling,
+            self.rmap,
         )?);
         let reclaimer = Reclaimer::start(self.background, &core).map_err(BuildError::Thread)?;
         let shared = Shared {

@@ -147,6 +147,18 @@ impl File {
         self.open.shared.core.cache.sync(&self.open.entry)
     }
 
+    /// Runs `within` while this thread holds the lock of the file's reverse map, as a long change of its mappings would:
+    /// to measure and test what reclaim does then ([`RmapPolicy`](crate::reclaim::RmapPolicy)).
+    ///
+    /// `within` must not use the manager, nor, where reclaim waits for the lock, wait for a thread that needs memory: that
+    /// would be a deadlock (a debug build panics).
+    pub fn hold_rmap<R>(&self, within: impl FnOnce() -> R) -> R {
+        let (core, entry) = (&self.open.shared.core, &self.open.entry);
+        let result = core.cache.hold_rmap(entry, within);
+        core.reclaim.settle_deferred(entry);
+        result
+    }
+
     pub(super) fn shared(&self) -> &Handle {
         &self.open.shared
     }

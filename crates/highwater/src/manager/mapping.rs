@@ -43,7 +43,7 @@ impl Mapping {
             pages,
             member: RssMember::File,
         };
-        let area = file.shared().core.cache.map(spec);
+        let area = file.shared().core.map(spec);
         let open = OpenMapping { area, file, space };
         Self {
             open: Arc::new(open),
@@ -259,10 +259,17 @@ impl Mapping {
 }
 
 impl Core {
+    fn map(&self, spec: AreaSpec) -> Arc<Area> {
+        let area = self.cache.map(spec);
+        self.reclaim.settle_deferred(area.file());
+        area
+    }
+
     /// Unmaps pages of an area. That those which are young were accessed is not lost with their entries.
     fn unmap(&self, area: &Arc<Area>, pages: Range<u64>) {
         self.cache
             .unmap(area, pages, |pfn| self.cache.mark_young(pfn));
+        self.reclaim.settle_deferred(area.file());
     }
 }
 

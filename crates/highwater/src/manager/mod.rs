@@ -53,8 +53,8 @@ use crate::frame::{FramePool, PoolConfig, Tunables, Zoneinfo};
 use crate::group::{GroupKey, GroupNode, GroupTree, StatItem, Tolerance};
 use crate::memmap::FrameMemory;
 use crate::percpu::{self, PercpuOwner};
-use crate::reclaim::{Actor, Reclaim, ScanControl};
-use crate::sync::{Arc, LockClass, Mutex, Rank, RwLock};
+use crate::reclaim::{Actor, Reclaim, RmapConfig, ScanControl};
+use crate::sync::{Arc, LockClass, LockTimes, Mutex, Rank, RwLock};
 use crate::topology::Topology;
 use crate::units::{Bytes, CpuId, Pages};
 use crate::victim::{self, Decision, Policy, Selector, Victim};
@@ -248,6 +248,13 @@ impl Manager {
         self.core().pool.drain_all()
     }
 
+    /// How long reclaim waited for the reverse-map locks of files, and how long mapping and unmapping held
+    /// them, for how many pages.
+    #[must_use]
+    pub fn rmap_times(&self) -> LockTimes {
+        self.core().cache.rmap_times()
+    }
+
     /// Memory in all.
     #[must_use]
     pub fn capacity(&self) -> Bytes {
@@ -310,6 +317,7 @@ impl Core {
         config: PoolConfig,
         accounting: Accounting,
         throttling: Throttling,
+        rmap: RmapConfig,
     ) -> Result<Self, BuildError> {
         let (nr_cpus, regime) = (config.nr_cpus, config.regime);
         let memory = Arc::new(FrameMemory::new(pages)?);
@@ -324,7 +332,7 @@ impl Core {
         let root = groups.root();
         root.set_max(pages).expect("nothing is charged yet");
         let (of_cache, of_pool) = (Arc::clone(&cache), Arc::clone(&pool));
-        let reclaim = Reclaim::new(of_cache, of_pool, groups.clone(), nr_cpus);
+        let reclaim = Reclaim::new(of_cache, of_pool, groups.clone(), nr_cpus).with_rmap(rmap);
         reclaim.add_group(&root);
         Ok(Self {
             topology,

@@ -58,6 +58,12 @@ counters! {
     |core| core.reclaim.stats().nr_vmscan_write_failed.get() => "nr_vmscan_write_failed",
     |core| core.reclaim.stats().workingset_refault_file.get() => "workingset_refault_file",
     |core| core.reclaim.stats().workingset_activate_file.get() => "workingset_activate_file",
+    |core| core.reclaim.rmap_stats().checks.get() => "rmap_checks",
+    |core| core.reclaim.rmap_stats().checks_contended.get() => "rmap_checks_contended",
+    |core| core.reclaim.rmap_stats().unmaps_contended.get() => "rmap_unmaps_contended",
+    |core| core.reclaim.rmap_stats().deferred.get() => "rmap_deferred",
+    |core| core.reclaim.rmap_stats().settled.get() => "rmap_settled",
+    |core| core.reclaim.rmap_stats().over_debt.get() => "rmap_over_debt",
     |core| core.stats.oom_kill.get() => "oom_kill",
     |core| core.cache.nr_rss_residues() => "bad_rss_counter",
 }

@@ -52,6 +52,7 @@ mod table;
 mod tests;
 
 pub use lists::{LruList, PageType};
+pub use rmap::{DEBT_MAX, RmapConfig, RmapPolicy, RmapQuirks, RmapStats};
 pub use scan::{Actor, Outcome, ScanControl};
 pub use shadow::Refault;
 pub use sizes::ListSizes;
@@ -104,6 +105,8 @@ pub struct Reclaim {
     batches: AddBatches,
     shadows: Shadows,
     stats: ReclaimStats,
+    rmap: RmapConfig,
+    rmap_stats: RmapStats,
 }
 
 impl Reclaim {
@@ -125,6 +128,8 @@ impl Reclaim {
             batches: AddBatches::new(managed, nr_cpus),
             shadows: Shadows::new(managed),
             stats: ReclaimStats::default(),
+            rmap: RmapConfig::default(),
+            rmap_stats: RmapStats::default(),
         }
     }
 

@@ -4,9 +4,10 @@ use super::cursor::Visit;
 use super::lists::PageType;
 use super::lruvec::Lruvec;
 use super::pass::{Pass, Verdict};
+use super::rmap::{Level, RmapQuirks};
 use super::shadow::Shadow;
 use super::{LruvecRef, Placement, Reclaim};
-use crate::cache::{EvictBatch, Evicted, Kept, WriteBackError, WrittenBack};
+use crate::cache::{EvictBatch, Evicted, Kept, Referenced, WriteBackError, WrittenBack};
 use crate::group::{GroupNode, StatItem};
 use crate::units::{Pages, Pfn};
 
@@ -203,8 +204,8 @@ impl Reclaim {
             lruvec,
             page_type,
             count,
-            priority,
             control,
+            ..
         } = chunk;
         let mut looked = 0;
         if lruvec.sizes().inactive_is_low(page_type) {
@@ -220,7 +221,7 @@ impl Reclaim {
         let group = lruvec.group();
         self.stats.count_scanned(group, control.actor, scanned);
 
-        self.sort_isolated(priority, scratch, outcome);
+        self.sort_isolated(self.level(chunk), scratch, outcome);
         let activated = scratch
             .putback
             .iter()
@@ -254,6 +255,25 @@ impl Reclaim {
         looked + scanned
     }
 
+    fn level(&self, chunk: &Chunk<'_>) -> Level {
+        let first = chunk.control.first_priority;
+        Level {
+            priority: chunk.priority,
+            first: first.unwrap_or_else(|| self.first_priority()),
+        }
+    }
+
+    /// Whether an isolated page was accessed since reclaim last looked; clears the marks. `None` when that cannot be
+    /// known now: the page then keeps what it had, unless the kernel is followed.
+    fn is_young(&self, pfn: Pfn, level: Level) -> Option<bool> {
+        let own = || self.cache.test_and_clear_young(pfn);
+        let taken = (self.rmap_quirks() == RmapQuirks::KernelFaithful).then(own);
+        match self.look(pfn, level) {
+            Referenced::Contended => None,
+            Referenced::Seen { young, .. } => Some(taken.unwrap_or_else(own) || young > 0),
+        }
+    }
+
     /// Moves pages from the active to the inactive list. Those that were read since go round once
     /// more, except at the last priority.
     fn age_active(&self, chunk: &Chunk<'_>, scratch: &mut Scratch) -> u64 {
@@ -264,10 +284,19 @@ impl Reclaim {
         self.lruvecs
             .isolate_tail(lruvec, from, chunk.count, &mut scratch.isolated);
         let looked_at = scratch.isolated.len() as u64;
-        let stays = |pfn| self.is_young(pfn) && chunk.priority > 0;
-        let placed = scratch.isolated.drain(..).map(|pfn| match stays(pfn) {
-            true => (pfn, Placement::Active),
-            false => (pfn, Placement::Inactive),
+        let level = self.level(chunk);
+        let is_faithful = self.rmap_quirks() == RmapQuirks::KernelFaithful;
+        let placed = scratch.isolated.drain(..).map(|pfn| {
+            let stays = match self.is_young(pfn, level) {
+                Some(is_young) => is_young && chunk.priority > 0,
+                None => !is_faithful,
+            };
+            let to = if stays {
+                Placement::Active
+            } else {
+                Placement::Inactive
+            };
+            (pfn, to)
         });
         scratch.putback.extend(placed);
         let is_out = |(_, to): &&(Pfn, Placement)| *to == Placement::Inactive;
@@ -281,21 +310,22 @@ impl Reclaim {
     }
 
     /// Decides about each isolated page: to be evicted, or where it goes back to.
-    fn sort_isolated(&self, priority: u32, scratch: &mut Scratch, outcome: &mut Outcome) {
+    fn sort_isolated(&self, level: Level, scratch: &mut Scratch, outcome: &mut Outcome) {
         scratch.candidates.clear();
         for &pfn in &scratch.isolated {
-            let is_young = self.is_young(pfn);
-            if is_young && priority > 0 {
-                scratch.putback.push((pfn, Placement::Active));
-                continue;
-            }
-            match self.clean(pfn, outcome) {
-                Ok(()) => {
-                    self.unmap(pfn);
-                    scratch.candidates.push(pfn);
-                }
-                Err(place) => scratch.putback.push((pfn, place)),
-            }
+            let place = match self.is_young(pfn, level) {
+                None => Placement::Inactive,
+                Some(true) if level.priority > 0 => Placement::Active,
+                Some(_) => match self.clean(pfn, outcome) {
+                    Err(place) => place,
+                    Ok(()) if self.unmap(pfn, level) => {
+                        scratch.candidates.push(pfn);
+                        continue;
+                    }
+                    Ok(()) => Placement::Inactive,
+                },
+            };
+            scratch.putback.push((pfn, place));
         }
     }
 
@@ -323,7 +353,7 @@ impl Reclaim {
     }
 
     /// Leaves shadows in the places of pages that are about to leave the cache.
-    fn leave_shadows(&self, lruvec: &Lruvec, evicted: &[Evicted]) {
+    pub(super) fn leave_shadows(&self, lruvec: &Lruvec, evicted: &[Evicted]) {
         let ages = lruvec.evict(evicted.len() as u64) + 1..;
         for (age, evicted) in ages.zip(evicted) {
             let group = evicted.group;
@@ -332,7 +362,7 @@ impl Reclaim {
     }
 
     /// Uncharges and frees. No lock is held.
-    fn free_evicted(&self, batch: &mut EvictBatch) -> u64 {
+    pub(super) fn free_evicted(&self, batch: &mut EvictBatch) -> u64 {
         let freed = batch.evicted.len() as u64;
         for evicted in batch.evicted.drain(..) {
             self.groups.add_stat(evicted.group, StatItem::File, -1);

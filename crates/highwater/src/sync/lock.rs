@@ -427,8 +427,17 @@ impl<T> RwLock<T> {
     ///
     /// In debug builds, when a lock of the same or a higher rank is held.
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        let (raw, held, _) = acquire!(self.class, self.raw.try_read(), self.raw.read());
-        RwLockReadGuard { raw, _held: held }
+        self.read_timed().0
+    }
+
+    /// As [`RwLock::read`], and how long it waited if it did.
+    ///
+    /// # Panics
+    ///
+    /// As [`RwLock::read`].
+    pub(crate) fn read_timed(&self) -> (RwLockReadGuard<'_, T>, Option<Duration>) {
+        let (raw, held, waited) = acquire!(self.class, self.raw.try_read(), self.raw.read());
+        (RwLockReadGuard { raw, _held: held }, waited)
     }
 
     /// Takes the lock for writing, parking while anyone holds it.

@@ -286,6 +286,11 @@ impl TimeRecorder {
         self.begin(work, waited_ns)
     }
 
+    /// A thread has waited for the lock, which others may hold as well.
+    pub(crate) fn waited(&self, waited: Duration) {
+        self.wait_ns.record(nanoseconds(waited), 1);
+    }
+
     /// The lock is about to be released, after `work` units: the holder says so.
     pub(crate) fn released(&self, hold: &Hold, work: u64) {
         self.work.record_alone(work, 1);

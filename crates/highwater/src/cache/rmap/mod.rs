@@ -44,17 +44,22 @@ use std::fmt;
 use std::ops::Range;
 
 use super::area::{Area, AreaFlag, AreaSpec};
+use super::key::PageKey;
 use super::space::RssMember;
 use super::table::Left;
 use super::{FileEntry, PageCache};
 use crate::group::GroupNode;
-use crate::sync::{Arc, LockClass, Mutex, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::sync::{
+    Arc, Hold, LockClass, LockTimes, Mutex, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    TimeRecorder,
+};
 use crate::units::Pfn;
 use tree::Tree;
 
 /// Class of every file's reverse-map lock.
 pub(super) static RMAP_LOCK: LockClass = LockClass::new("rmap", Rank::Rmap);
 static ROOT_LOCK: LockClass = LockClass::new("rmap_root", Rank::Leaf);
+static DEFERRED_LOCK: LockClass = LockClass::new("rmap_deferred", Rank::Leaf);
 
 /// How reclaim comes by the areas that map a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +103,8 @@ pub(super) struct Rmap {
     lock: RwLock<()>,
     /// The tree. Replaced by holders of `lock` for writing.
     root: Mutex<Tree>,
+    /// Pages that reclaim passed over because `lock` was held, for its holder to evict.
+    deferred: Mutex<Vec<(Pfn, PageKey)>>,
 }
 
 impl Rmap {
@@ -105,6 +112,7 @@ impl Rmap {
         Self {
             lock: RwLock::new(&RMAP_LOCK, ()),
             root: Mutex::new(&ROOT_LOCK, None),
+            deferred: Mutex::new(&DEFERRED_LOCK, Vec::new()),
         }
     }
 
@@ -114,17 +122,36 @@ impl Rmap {
     }
 
     /// Changes the tree.
-    fn update(&self, _: &RwLockWriteGuard<'_, ()>, change: impl FnOnce(Tree) -> Tree) {
+    fn update(&self, _: &Writing<'_>, change: impl FnOnce(Tree) -> Tree) {
         let after = change(self.snapshot());
         let before = std::mem::replace(&mut *self.root.lock(), after);
         // Not under the root's lock: the last holder of a node frees it.
         drop(before);
     }
 
+    fn read_waiting(&self, times: &TimeRecorder) -> RwLockReadGuard<'_, ()> {
+        let (locked, waited) = self.lock.read_timed();
+        if let Some(waited) = waited {
+            times.waited(waited);
+        }
+        locked
+    }
+
+    /// Takes the lock to change areas and entries of `pages` pages.
+    fn write<'a>(&'a self, pages: u64, times: &'a TimeRecorder) -> Writing<'a> {
+        let locked = self.lock.write();
+        Writing {
+            hold: times.visit_begins(pages),
+            pages,
+            times,
+            _locked: locked,
+        }
+    }
+
     /// The areas as `access` says; `None` when that would have to wait.
-    fn read(&self, access: RmapAccess) -> Option<Reading<'_>> {
+    fn read(&self, access: RmapAccess, times: &TimeRecorder) -> Option<Reading<'_>> {
         let locked = match access {
-            RmapAccess::Wait => Some(self.lock.read()),
+            RmapAccess::Wait => Some(self.read_waiting(times)),
             RmapAccess::Try => Some(self.lock.try_read()?),
             RmapAccess::Snapshot => None,
         };
@@ -132,6 +159,20 @@ impl Rmap {
             tree: self.snapshot(),
             _locked: locked,
         })
+    }
+}
+
+/// The right to change the areas of a file.
+struct Writing<'a> {
+    hold: Hold,
+    pages: u64,
+    times: &'a TimeRecorder,
+    _locked: RwLockWriteGuard<'a, ()>,
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.times.visit_ends(&self.hold, self.pages);
     }
 }
 
@@ -152,7 +193,7 @@ impl PageCache {
         let pages = area.parts.lock().first().cloned();
         let file = Arc::clone(area.file());
         let rmap = &file.rmap;
-        let locked = rmap.lock.write();
+        let locked = rmap.write(area.pages(), &self.rmap_times);
         if let Some(pages) = pages.filter(|pages| !pages.is_empty()) {
             rmap.update(&locked, |tree| tree::with(&tree, pages, &area));
         }
@@ -176,7 +217,7 @@ impl PageCache {
         );
         let first = area.key(0).page();
         let rmap = &area.file().rmap;
-        let locked = rmap.lock.write();
+        let locked = rmap.write(pages.end - pages.start, &self.rmap_times);
         area.table.punch(pages.clone(), |_, was| {
             if let Some(pfn) = was.pfn()
                 && was.young() > 0
@@ -196,6 +237,12 @@ impl PageCache {
             }
             tree
         });
+    }
+
+    /// Runs `within` while this thread holds a file's rmap lock, as if it mapped or unmapped.
+    pub fn hold_rmap<R>(&self, file: &FileEntry, within: impl FnOnce() -> R) -> R {
+        let _writing = file.rmap.write(0, &self.rmap_times);
+        within()
     }
 
     /// Whether a page was accessed through its mappings since this was last asked, and what these are; clears the
@@ -260,6 +307,35 @@ impl PageCache {
         }
     }
 
+    /// Puts a page on its file's list for whoever holds the file's rmap lock, unless there are `most` of them already. The
+    /// caller has isolated the page.
+    pub fn defer(&self, pfn: Pfn, most: usize) -> bool {
+        let key = self.key_of(pfn);
+        let file = key.and_then(|key| Some((key, self.files.get(key.file())?)));
+        let Some((key, file)) = file else {
+            return false;
+        };
+        let mut deferred = file.rmap.deferred.lock();
+        let has_room = deferred.len() < most;
+        if has_room {
+            deferred.push((pfn, key));
+        }
+        has_room
+    }
+
+    /// Takes the pages that were put on a file's list, with their names then.
+    #[must_use]
+    pub fn take_deferred(&self, file: &FileEntry) -> Vec<(Pfn, PageKey)> {
+        std::mem::take(&mut *file.rmap.deferred.lock())
+    }
+
+    /// How long reclaim waited for rmap locks, and how long they were held to map and unmap, for how many
+    /// pages.
+    #[must_use]
+    pub fn rmap_times(&self) -> LockTimes {
+        self.rmap_times.read()
+    }
+
     /// Shows `visit` every area that maps a page, and the page's place in it.
     fn walk(
         &self,
@@ -275,7 +351,7 @@ impl PageCache {
         let Some((key, file)) = file else {
             return Ok(());
         };
-        let reading = file.rmap.read(access).ok_or(Contended)?;
+        let reading = file.rmap.read(access, &self.rmap_times).ok_or(Contended)?;
         tree::for_each_of(&reading.tree, key.page(), &mut |area| {
             visit(area, area.page_of(key));
         });

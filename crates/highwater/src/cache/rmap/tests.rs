@@ -37,7 +37,8 @@ impl Scene {
         let memory = Arc::new(FrameMemory::new(Pages(16)).expect("a small range"));
         let topology = Topology::flat(1);
         let cache = PageCache::new(memory, &topology, Regime::Atomic, Accounting::default());
-        let file = cache.open(Arc::new(Nothing), Access::ReadOnly).unwrap();
+        let file = cache.open(Arc::new(Nothing), Access::ReadOnly);
+        let file = file.expect("the first file");
         let groups = GroupTree::with_regime(Regime::Atomic, 1);
         Self {
             cache,
@@ -67,7 +68,8 @@ fn the_tree_agrees_with_a_list() {
     // ranges come and go, beside a list; stabs everywhere; a root kept from before is searched again later.
     let scene = Scene::new();
     let mut rng = crate::seed::rng(31);
-    let (mut tree, mut list): (Tree, Vec<(Range<u64>, Arc<Area>)>) = (None, Vec::new());
+    let mut tree: Tree = None;
+    let mut list: Vec<(Range<u64>, Arc<Area>)> = Vec::new();
     let stab = |tree: &Tree, page| {
         let mut found = Vec::new();
         tree::for_each_of(tree, page, &mut |area| found.push(area.number()));

@@ -1,0 +1,181 @@
+//! Promise: a thread that maps and unmaps a file without end neither stalls reclaim nor shelters its pages. (Invariants
+//! 14 and 16 of the frames-and-reclaim specification, for each policy.)
+
+#![expect(clippy::unwrap_used, reason = "a failure shows where it was")]
+
+mod support;
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use highwater::cache::Access;
+use highwater::reclaim::{DEBT_MAX, RmapConfig, RmapPolicy, RmapQuirks};
+use highwater::{File, Manager, Mapping, Pages, ReadError};
+use support::TestFile;
+
+/// A full pool: every page of it mapped by one space, read once.
+struct Scene {
+    hw: Manager,
+    file: File,
+    map: Mapping,
+}
+
+const POOL: u64 = 512;
+
+impl Scene {
+    fn new(policy: RmapPolicy, quirks: RmapQuirks) -> Self {
+        Self::of(POOL, policy, quirks)
+    }
+
+    fn of(pool: u64, policy: RmapPolicy, quirks: RmapQuirks) -> Self {
+        let config = RmapConfig { policy, quirks };
+        let builder = Manager::builder().capacity(Pages(pool).bytes());
+        let hw = builder.rmap(config).build().unwrap();
+        let file = hw
+            .open_backing(TestFile::new(2 * pool), Access::ReadOnly)
+            .unwrap();
+        let map = hw.space(&hw.root()).map_file(&file, 0..2 * pool).unwrap();
+        for page in 0..2 * pool {
+            map.read(&hw.enter(), page).unwrap();
+        }
+        Self { hw, file, map }
+    }
+
+    fn rss(&self) -> u64 {
+        self.map.space().rss_precise().0
+    }
+
+    /// Reads pages of another file.
+    fn read_another(&self, pages: u64) -> Result<(), ReadError> {
+        let hw = &self.hw;
+        let file = hw
+            .open_backing(TestFile::new(pages), Access::ReadOnly)
+            .unwrap();
+        let map = hw.space(&hw.root()).map_file(&file, 0..pages).unwrap();
+        for page in 0..pages {
+            map.read(&hw.enter(), page)?;
+        }
+        Ok(())
+    }
+
+    /// Does something while another thread holds the lock of the file's reverse map.
+    fn while_held<R>(&self, work: impl FnOnce() -> R) -> R {
+        let (held, is_held) = mpsc::channel();
+        let (done, is_done) = mpsc::channel::<()>();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                self.file.hold_rmap(|| {
+                    held.send(()).unwrap();
+                    // Ends when the other end is dropped, by a panic, too.
+                    is_done.recv().unwrap_err();
+                });
+            });
+            is_held.recv().unwrap();
+            let result = work();
+            drop(done);
+            result
+        })
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        self.hw.snapshot().counter(name)
+    }
+}
+
+#[test]
+fn a_contended_page_is_never_freed_where_reclaim_skips() {
+    // Goal: invariant 14. Method: everything is to be dropped while the lock is held; then again when it is not.
+    let scene = Scene::new(RmapPolicy::Skip, RmapQuirks::Mended);
+    let before = scene.rss();
+    scene.while_held(|| scene.hw.drop_caches());
+    assert_eq!(scene.rss(), before);
+    assert!(scene.counter("rmap_checks_contended") >= before);
+    scene.hw.check_invariants();
+    scene.hw.drop_caches();
+    assert_eq!(scene.rss(), 0);
+}
+
+#[test]
+fn reclaim_that_skips_gives_up_though_memory_could_be_had() {
+    // Goal: the harm that the default mends is there to be seen. Method: the lock of the only file with pages is held
+    // while another is read.
+    let scene = Scene::new(RmapPolicy::Skip, RmapQuirks::KernelFaithful);
+    let read = scene.while_held(|| scene.read_another(POOL));
+    assert!(matches!(read, Err(ReadError::NoMemory { .. })), "{read:?}");
+    scene.read_another(POOL).unwrap();
+}
+
+#[test]
+fn reclaim_goes_on_while_the_lock_is_held() {
+    // Goal: invariant 16, with no wait at all. Method: as above, with the policies that use the snapshot.
+    for policy in [RmapPolicy::Snapshot, RmapPolicy::Defer] {
+        let scene = Scene::new(policy, RmapQuirks::Mended);
+        assert_eq!(RmapConfig::default().policy, RmapPolicy::Defer);
+        scene
+            .while_held(|| scene.read_another(POOL))
+            .unwrap_or_else(|error| panic!("{policy:?}: {error}"));
+        assert_eq!(scene.hw.rmap_times().contended(), 0, "nobody waited");
+        assert_eq!(scene.counter("rmap_checks_contended"), 0);
+        let (deferred, over) = (
+            scene.counter("rmap_deferred"),
+            scene.counter("rmap_over_debt"),
+        );
+        assert_eq!(deferred + over, scene.counter("rmap_unmaps_contended"));
+        match policy {
+            RmapPolicy::Snapshot => assert_eq!(deferred + over, 0),
+            _ => assert!(deferred <= DEBT_MAX as u64 && over > 0, "{deferred} {over}"),
+        }
+        scene.hw.check_invariants();
+    }
+}
+
+#[test]
+fn the_holder_evicts_what_was_left_for_it() {
+    // Goal: the work lands on the thread that is in the way. Method: some pages more than the pool has are
+    // wanted while the lock is held; what was passed over for that is gone when the holder has let go.
+    let scene = Scene::new(RmapPolicy::Defer, RmapQuirks::Mended);
+    let (before, stolen) = (scene.rss(), scene.counter("pgsteal_direct"));
+    let deferred = scene.while_held(|| {
+        scene.read_another(32).unwrap();
+        scene.counter("rmap_deferred")
+    });
+    assert!(deferred > 0);
+    let settled = scene.counter("rmap_settled");
+    assert!(
+        settled > 0 && settled <= deferred,
+        "{settled} of {deferred}"
+    );
+    assert!(scene.rss() <= before - settled);
+    assert!(scene.counter("pgsteal_direct") >= stolen + settled);
+    scene.hw.check_invariants();
+}
+
+#[test]
+fn blocking_and_late_throttling_wait_for_the_holder() {
+    // Goal: the kernel's two policies that wait do. Method: pages of another file are wanted while a thread holds the
+    // lock of the file that all pages are of; it lets go some time after reclaim has begun to look, and no page
+    // was freed until then. The pool is large enough for a pass of more than three priorities.
+    for (policy, pool) in [(RmapPolicy::Blocking, POOL), (RmapPolicy::Throttle, 4096)] {
+        let scene = Scene::of(pool, policy, RmapQuirks::Mended);
+        let stolen = scene.counter("pgsteal_direct");
+        let looks = scene.counter("rmap_checks");
+        thread::scope(|scope| {
+            let reader = scene.while_held(|| {
+                let reader = scope.spawn(|| scene.read_another(POOL).unwrap());
+                while scene.counter("rmap_checks") == looks {
+                    thread::yield_now();
+                }
+                // Enough for reclaim that does not wait to free something.
+                thread::sleep(Duration::from_millis(30));
+                assert_eq!(scene.counter("pgsteal_direct"), stolen, "{policy:?}");
+                reader
+            });
+            reader.join().unwrap();
+        });
+        assert!(scene.hw.rmap_times().contended() > 0);
+        let given_up = scene.counter("rmap_checks_contended");
+        assert_eq!(given_up > 0, policy == RmapPolicy::Throttle, "{given_up}");
+        scene.hw.check_invariants();
+    }
+}
