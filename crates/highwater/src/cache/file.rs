@@ -6,13 +6,14 @@ use std::fmt;
 use thiserror::Error;
 
 use super::Evicted;
+use super::anon::Anon;
 use super::backing::Backing;
 use super::rmap::Rmap;
 use crate::counter::{CounterSet, Layout};
 use crate::percpu::Regime;
 use crate::sync::{Arc, LockClass, Rank, RwLock};
 use crate::topology::Topology;
-use crate::units::Estimate;
+use crate::units::{Estimate, Pages};
 
 static FILES_LOCK: LockClass = LockClass::new("files", Rank::Files);
 
@@ -131,9 +132,20 @@ pub struct TooManyFiles {
 pub struct FileEntry {
     id: FileId,
     backing: Arc<dyn Backing>,
+    /// What is behind `backing` if the pages are swap-backed.
+    anon: Option<Arc<Anon>>,
     resident: CounterSet<1>,
     /// Who maps it.
     pub(super) rmap: Rmap,
+}
+
+/// What a file is opened over.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// Storage of its own.
+    Backing(Arc<dyn Backing>, Access),
+    /// Memory: anonymous, or shared.
+    Memory(Anon, FileKind),
 }
 
 /// The only counter of a file.
@@ -150,6 +162,18 @@ impl FileEntry {
     #[must_use]
     pub fn backing(&self) -> &dyn Backing {
         &*self.backing
+    }
+
+    /// The memory whose pages these are, if they are swap-backed.
+    pub(super) fn anon(&self) -> Option<&Anon> {
+        self.anon.as_deref()
+    }
+
+    /// Whether a page that is not resident has to be read from storage: that of a file always, that of
+    /// anonymous memory if it lies in swap.
+    #[must_use]
+    pub fn is_stored(&self, page: u64) -> bool {
+        self.anon().is_none_or(|anon| anon.is_swapped(page))
     }
 
     /// Counts a page that has become resident.
@@ -194,12 +218,15 @@ impl Files {
         }
     }
 
-    pub(super) fn open(
-        &self,
-        backing: Arc<dyn Backing>,
-        kind: FileKind,
-        access: Access,
-    ) -> Result<Arc<FileEntry>, TooManyFiles> {
+    pub(super) fn open(&self, source: Source) -> Result<Arc<FileEntry>, TooManyFiles> {
+        let (backing, anon, kind, access) = match source {
+            Source::Backing(backing, access) => (backing, None, FileKind::File, access),
+            Source::Memory(anon, kind) => {
+                let anon = Arc::new(anon);
+                let backing = Arc::clone(&anon) as Arc<dyn Backing>;
+                (backing, Some(anon), kind, Access::ReadWrite)
+            }
+        };
         let resident = CounterSet::new(&self.layout);
         let mut open = self.open.write();
         let slot = match open.entries.len() {
@@ -210,6 +237,7 @@ impl Files {
         let entry = Arc::new(FileEntry {
             id: FileId::new(slot, kind, access),
             backing,
+            anon,
             resident,
             rmap: Rmap::new(),
         });
@@ -244,6 +272,17 @@ impl Files {
     /// Files that are open, or have pages in the cache.
     pub(super) fn all(&self) -> Vec<Arc<FileEntry>> {
         self.open.read().entries.iter().flatten().cloned().collect()
+    }
+
+    /// Pages of all open objects that have a slot in swap.
+    pub(super) fn nr_places(&self) -> Pages {
+        let open = self.open.read();
+        let anon = open
+            .entries
+            .iter()
+            .flatten()
+            .filter_map(|entry| entry.anon());
+        anon.map(Anon::nr_places).sum()
     }
 
     /// The open file of a number, which a page of it is in the cache for.

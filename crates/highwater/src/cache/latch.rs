@@ -84,7 +84,7 @@ impl PageCache {
     /// As [`try_write_at`](Self::try_write_at), for a caller that marks the access itself.
     pub fn latch_to_write_at(&self, key: PageKey, pfn: Pfn) -> Option<PageWrite<'_>> {
         let latch = self.latch_exclusively(key, pfn)?;
-        self.mark_dirty(pfn);
+        self.mark_dirty(pfn, key);
         Some(PageWrite { cache: self, latch })
     }
 

@@ -23,6 +23,7 @@
 //! The cache does not choose what to evict, count who pays, or find free frames: reclaim, groups
 //! and the manager do.
 
+mod anon;
 mod area;
 mod backing;
 mod file;
@@ -32,6 +33,7 @@ mod key;
 mod latch;
 mod rmap;
 mod space;
+mod swap;
 mod table;
 mod writeback;
 
@@ -51,12 +53,14 @@ pub use key::PageKey;
 pub use latch::{PageRead, PageWrite};
 pub use rmap::{Referenced, RmapAccess, Unmapped};
 pub use space::{Accounting, RssMember, RssResidue, SpaceEntry, SpaceId};
+pub use swap::SwapArea;
+pub(crate) use swap::SwapStats;
 pub use writeback::{SyncError, WriteBackError, WrittenBack};
 
 use crate::memmap::{Frame, FrameMemory, Pinned, Reader, Retracted};
 use crate::percpu::Regime;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use crate::sync::{Arc, LockEvents, RwLock, Sequence, StatCell, TimeRecorder};
+use crate::sync::{Arc, LockClass, LockEvents, RwLock, Sequence, StatCell, TimeRecorder};
 use crate::topology::Topology;
 use crate::units::{GroupId, PAGE_SIZE, Pages, Pfn};
 use file::Files;
@@ -90,6 +94,8 @@ pub struct PageCache {
     flags: Box<[FrameFlags]>,
     files: Files,
     spaces: Spaces,
+    /// Where swap-backed pages go.
+    swap: Option<Arc<SwapArea>>,
     nr_dirty: StatCell,
     nr_cleaned: StatCell,
 }
@@ -188,10 +194,24 @@ impl PageCache {
             rmap_times: TimeRecorder::new(),
             spaces: Spaces::new(topology, regime, accounting),
             files: Files::new(topology, regime),
+            swap: None,
             nr_dirty: StatCell::new(),
             nr_cleaned: StatCell::new(),
             memory,
         }
+    }
+
+    /// Has pages of memory swapped out to `area`. For caches in which no memory is open yet.
+    #[must_use]
+    pub fn swapping_to(mut self, area: Arc<SwapArea>) -> Self {
+        self.swap = Some(area);
+        self
+    }
+
+    /// Where swap-backed pages go; `None` when they have to stay.
+    #[must_use]
+    pub fn swap(&self) -> Option<&SwapArea> {
+        self.swap.as_deref()
     }
 
     /// The bytes of a resident page of a read-only file.
@@ -516,12 +536,10 @@ impl PageCache {
 
     /// Contention of the cache's lock classes so far.
     #[must_use]
-    pub fn lock_events() -> [LockEvents; 3] {
-        [
-            index::INDEX_LOCK.events(),
-            latch::LATCH_LOCK.events(),
-            rmap::RMAP_LOCK.events(),
-        ]
+    pub fn lock_events() -> [LockEvents; 4] {
+        let (index, latch) = (&index::INDEX_LOCK, &latch::LATCH_LOCK);
+        let [index, latch, rmap] = [index, latch, &rmap::RMAP_LOCK].map(LockClass::events);
+        [index, latch, rmap, SwapArea::lock_events()]
     }
 
     /// Checks that index, frames, latches and spaces agree. For quiescent moments.
@@ -531,16 +549,7 @@ impl PageCache {
     /// When they do not.
     pub fn check_invariants(&self) {
         let indexed = self.index.check_invariants();
-        let dirty = self
-            .dirty
-            .iter()
-            .filter(|mark| mark.load(Ordering::Relaxed))
-            .count();
-        assert_eq!(
-            self.nr_dirty(),
-            Pages(dirty as u64),
-            "dirty marks and their count"
-        );
+        self.check_dirty();
         for (pfn, page) in (0..).map(Pfn).zip(&self.pages) {
             let key = self.index.key_of(pfn);
             let is_latched = key.is_some_and(|key| key.file().is_writable());

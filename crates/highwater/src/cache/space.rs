@@ -16,6 +16,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
+use super::file::FileKind;
 use crate::counter::active::{ActiveConfig, Foreign, THRESHOLD_DEFAULT};
 use crate::counter::{ActiveCache, ActiveSpace, CounterSet, Layout, Peak};
 use crate::percpu::Regime;
@@ -60,6 +61,16 @@ impl RssMember {
             Self::Anon => "anon",
             Self::Swap => "swap",
             Self::Shmem => "shmem",
+        }
+    }
+}
+
+impl From<FileKind> for RssMember {
+    fn from(kind: FileKind) -> Self {
+        match kind {
+            FileKind::File => Self::File,
+            FileKind::Anon => Self::Anon,
+            FileKind::Shmem => Self::Shmem,
         }
     }
 }

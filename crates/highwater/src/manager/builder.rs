@@ -1,12 +1,13 @@
 //! Making a manager: settings, their ranges, and what was wrong with them.
 
 use std::io;
+use std::path::PathBuf;
 
 use thiserror::Error;
 
 use super::background::{Background, Reclaimer};
 use super::{Core, Manager, Shared, Throttling};
-use crate::cache::Accounting;
+use crate::cache::{Accounting, Backing, SwapArea};
 use crate::counter::ActiveCache;
 use crate::frame::{BackendKind, DrainMode, PcpPolicy, PoolConfig, PoolError, Tunables, Zeroing};
 use crate::memmap::{MapError, Reservation};
@@ -31,6 +32,16 @@ pub struct Builder {
     accounting: Accounting,
     throttling: Throttling,
     rmap: RmapConfig,
+    swap: Option<Swap>,
+}
+
+/// Where anonymous pages are swapped out to.
+#[derive(Clone, Debug)]
+enum Swap {
+    /// A new file of some size in a directory.
+    In(PathBuf, Bytes),
+    /// Other storage.
+    On(Arc<dyn Backing>),
 }
 
 /// A manager could not be made.
@@ -64,6 +75,16 @@ pub enum BuildError {
     /// The memory could not be reserved.
     #[error(transparent)]
     Map(#[from] MapError),
+    /// The swap file could not be made.
+    #[error("cannot make a swap file of {size} in {dir}: {source}")]
+    Swap {
+        /// Where it was to be.
+        dir: String,
+        /// How large.
+        size: Bytes,
+        /// The system's reason.
+        source: io::Error,
+    },
     /// The background thread could not be started.
     #[error("the background reclaim thread could not be started: {0}")]
     Thread(#[source] io::Error),
@@ -81,6 +102,7 @@ impl Builder {
             accounting: Accounting::default(),
             throttling: Throttling::default(),
             rmap: RmapConfig::default(),
+            swap: None,
         }
     }
 
@@ -158,6 +180,38 @@ impl Builder {
         self
     }
 
+    /// Swaps anonymous pages and shared memory out to a new file in the directory `dir`, of `size` rounded down to
+    /// whole pages. Nobody else can open it, and it ends with the process. Its blocks are taken as they are
+    /// first written. Default: no swap; such pages stay in memory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::{Bytes, Manager, Pages};
+    ///
+    /// let hw = Manager::builder()
+    ///     .capacity(Bytes::mib(1))
+    ///     .swap(std::env::temp_dir(), Bytes::mib(8))
+    ///     .build()?;
+    /// let space = hw.space(&hw.root());
+    /// let scratch = space.map_anon(Pages(1024))?;
+    /// for page in 0..1024 {
+    ///     scratch.write(page)?[0] = 7;
+    /// }
+    /// assert_eq!(scratch.read_latched(3)?[..2], [7, 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn swap(mut self, dir: impl Into<PathBuf>, size: Bytes) -> Self {
+        self.swap = Some(Swap::In(dir.into(), size));
+        self
+    }
+
+    /// As [`swap`](Self::swap), on storage that the program brings: one slot for each whole page of its length.
+    pub fn swap_on(mut self, storage: Arc<dyn Backing>) -> Self {
+        self.swap = Some(Swap::On(storage));
+        self
+    }
+
     /// Reserves the memory and starts what was asked for.
     ///
     /// # Cost
@@ -199,6 +253,7 @@ impl Builder {
             self.accounting,
             self.throttling,
             self.rmap,
+            self.swap.map(Swap::open).transpose()?,
         )?);
         let reclaimer = Reclaimer::start(self.background, &core).map_err(BuildError::Thread)?;
         let shared = Shared {
@@ -208,5 +263,20 @@ impl Builder {
         Ok(Manager {
             shared: Arc::new(PercpuOwner::new(Gates::new(regime, cpus), shared)),
         })
+    }
+}
+
+impl Swap {
+    fn open(self) -> Result<SwapArea, BuildError> {
+        match self {
+            Self::In(dir, size) => {
+                SwapArea::create(&dir, size).map_err(|source| BuildError::Swap {
+                    dir: dir.display().to_string(),
+                    size,
+                    source,
+                })
+            }
+            Self::On(storage) => Ok(SwapArea::on(storage)),
+        }
     }
 }

@@ -13,7 +13,7 @@ use super::Core;
 use super::slow::{AllocError, Patience};
 use crate::cache::{FileEntry, Filling, PageKey, Presence};
 use crate::group::{Charge, GroupNode, StatItem};
-use crate::reclaim::OnItsWay;
+use crate::reclaim::{OnItsWay, pages_item};
 use crate::units::{Pages, Pfn};
 
 /// Rounds of one fault. A round ends because another thread filled or evicted the page meanwhile;
@@ -160,13 +160,17 @@ impl Fill<'_> {
     fn read(mut self, file: &FileEntry, group: &GroupNode, key: PageKey) -> Result<Pfn, ReadError> {
         let core = self.core;
         let (filling, _) = self.parts.as_mut().expect("present until finished");
+        // Before: a page that has been read in is there.
+        let is_major = file.is_stored(key.page());
         fill_from(file, key.page(), core.cache.filling_bytes(filling))?;
-        core.stats.pgmajfault.add(1);
-        group.add_stat(StatItem::Pgmajfault, 1);
+        if is_major {
+            core.stats.pgmajfault.add(1);
+            group.add_stat(StatItem::Pgmajfault, 1);
+        }
         let (filling, charge) = self.parts.take().expect("present until finished");
         let pfn = core.cache.finish_fill(filling);
         file.note_filled();
-        group.add_stat(StatItem::File, 1);
+        group.add_stat(pages_item(key.file().kind()), 1);
         // From here on the page pays, until it is evicted.
         let _paid_by_the_page = charge.disown();
         Ok(pfn)

@@ -106,16 +106,18 @@ impl Manager {
         }
         self.core().reap_closing();
         let entry = self.core().cache.open(backing, access)?;
-        Ok(File {
-            open: Arc::new(OpenFile {
-                shared: Arc::clone(&self.shared),
-                entry,
-            }),
-        })
+        Ok(File::new(&self.shared, entry))
     }
 }
 
 impl File {
+    pub(super) fn new(shared: &Handle, entry: Arc<FileEntry>) -> Self {
+        let shared = Arc::clone(shared);
+        Self {
+            open: Arc::new(OpenFile { shared, entry }),
+        }
+    }
+
     /// Pages in the file.
     #[must_use]
     pub fn pages(&self) -> u64 {
@@ -194,7 +196,9 @@ impl Core {
     }
 
     fn try_close(&self, entry: &FileEntry) -> bool {
-        if entry.id().is_writable()
+        if entry.id().kind().is_swap_backed() {
+            self.cache.discard(entry);
+        } else if entry.id().is_writable()
             && let Err(error) = self.cache.write_back_file(entry)
         {
             tracing::error!(file = ?entry.id(), %error, "dirty pages stay in the cache after their file's close");

@@ -7,7 +7,7 @@ use super::fault::ReadError;
 use super::file::{File, RangeError};
 use super::guard::Guard;
 use super::space::Space;
-use crate::cache::{Access, Area, AreaSpec, PageKey, PageRead, PageWrite, RssMember};
+use crate::cache::{Access, Area, AreaSpec, PageKey, PageRead, PageWrite};
 use crate::memmap::Pinned;
 use crate::sync::Arc;
 use crate::units::{PAGE_SIZE, Pfn};
@@ -41,7 +41,7 @@ impl Mapping {
             space: Arc::clone(space.entry()),
             group: space.group().clone(),
             pages,
-            member: RssMember::File,
+            member: file.entry().id().kind().into(),
         };
         let area = file.shared().core.map(spec);
         let open = OpenMapping { area, file, space };

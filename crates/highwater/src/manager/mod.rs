@@ -12,9 +12,11 @@
 //! | `charge` | memory that is charged: at once, by force, in line |
 //! | `pressure` | who stalls for want of memory |
 //! | `background` | the reclaim thread |
+//! | `anon` | memory without a file |
 //! | `builder`, `group`, `file`, `space`, `mapping`, `guard` | making a manager, and its handles |
 //! | `snapshot`, `vmstat` | what is going on, by the field's names |
 
+mod anon;
 mod background;
 mod builder;
 mod charge;
@@ -31,6 +33,7 @@ mod stat;
 mod throttle;
 mod vmstat;
 
+pub use anon::MemoryError;
 pub use background::Background;
 pub use builder::{BuildError, Builder};
 pub use charge::{Charge, ChargeWait};
@@ -48,7 +51,7 @@ pub use throttle::Throttling;
 use std::fmt;
 use std::time::Instant;
 
-use crate::cache::{Accounting, FileEntry, PageCache};
+use crate::cache::{Accounting, FileEntry, FileKind, PageCache, SwapArea};
 use crate::frame::{FramePool, PoolConfig, Tunables, Zoneinfo};
 use crate::group::{GroupKey, GroupNode, GroupTree, StatItem, Tolerance};
 use crate::memmap::FrameMemory;
@@ -56,7 +59,7 @@ use crate::percpu::{self, PercpuOwner};
 use crate::reclaim::{Actor, Reclaim, RmapConfig, ScanControl};
 use crate::sync::{Arc, LockClass, LockTimes, Mutex, Rank, RwLock};
 use crate::topology::Topology;
-use crate::units::{Bytes, CpuId, Pages};
+use crate::units::{Bytes, CpuId, Pages, Pfn};
 use crate::victim::{self, Decision, Policy, Selector, Victim};
 use background::{Reclaimer, Wakeup};
 use vmstat::ManagerStats;
@@ -292,8 +295,15 @@ impl Manager {
         );
         let stats = core.groups.root().read_stats(Tolerance::EXACT, core.now());
         let sizes = core.reclaim.total_sizes();
+        let frames = (0..)
+            .map(Pfn)
+            .take_while(|pfn| u64::from(pfn.0) < core.memory.pages().0);
+        let keys = frames.filter_map(|pfn| core.cache.key_of(pfn));
+        let of_files = keys
+            .filter(|key| key.file().kind() == FileKind::File)
+            .count();
         for (item, pages) in [
-            (StatItem::File, on_lists),
+            (StatItem::File, Pages(of_files as u64)),
             (StatItem::InactiveAnon, sizes.inactive_anon),
             (StatItem::ActiveAnon, sizes.active_anon),
             (StatItem::InactiveFile, sizes.inactive_file),
@@ -318,16 +328,16 @@ impl Core {
         accounting: Accounting,
         throttling: Throttling,
         rmap: RmapConfig,
+        swap: Option<SwapArea>,
     ) -> Result<Self, BuildError> {
         let (nr_cpus, regime) = (config.nr_cpus, config.regime);
         let memory = Arc::new(FrameMemory::new(pages)?);
         let pool = Arc::new(FramePool::with_config(Arc::clone(&memory), config)?);
-        let cache = Arc::new(PageCache::new(
-            Arc::clone(&memory),
-            &topology,
-            regime,
-            accounting,
-        ));
+        let cache = PageCache::new(Arc::clone(&memory), &topology, regime, accounting);
+        let cache = Arc::new(match swap {
+            Some(area) => cache.swapping_to(Arc::new(area)),
+            None => cache,
+        });
         let groups = GroupTree::with_regime(regime, nr_cpus);
         let root = groups.root();
         root.set_max(pages).expect("nothing is charged yet");

@@ -160,6 +160,10 @@ impl Space {
     pub(super) fn entry(&self) -> &Arc<SpaceEntry> {
         &self.open.entry
     }
+
+    pub(super) fn shared(&self) -> &Handle {
+        &self.open.shared
+    }
 }
 
 impl Drop for OpenSpace {

@@ -3,6 +3,7 @@
 //! `docs/stats.md` says what each means, its unit and what moves it.
 
 use super::Core;
+use crate::cache::SwapStats;
 use crate::sync::StatCell;
 
 /// Events that the manager itself counts.
@@ -64,8 +65,21 @@ counters! {
     |core| core.reclaim.rmap_stats().deferred.get() => "rmap_deferred",
     |core| core.reclaim.rmap_stats().settled.get() => "rmap_settled",
     |core| core.reclaim.rmap_stats().over_debt.get() => "rmap_over_debt",
+    |core| core.cache.swap().map_or(0, |swap| swap.total().0) => "nr_swap_total",
+    |core| core.cache.swap().map_or(0, |swap| swap.used().0) => "nr_swap_used",
+    |core| swap_stat(core, |stats| &stats.pswpin) => "pswpin",
+    |core| swap_stat(core, |stats| &stats.pswpout) => "pswpout",
+    |core| swap_stat(core, |stats| &stats.swpout_zero) => "swpout_zero",
+    |core| swap_stat(core, |stats| &stats.swap_fail) => "swap_fail",
+    |core| swap_stat(core, |stats| &stats.swap_read_failed) => "swap_read_failed",
+    |core| swap_stat(core, |stats| &stats.swap_write_failed) => "swap_write_failed",
     |core| core.stats.oom_kill.get() => "oom_kill",
     |core| core.cache.nr_rss_residues() => "bad_rss_counter",
+}
+
+/// A counter of the swap area; 0 without one.
+fn swap_stat(core: &Core, of: fn(&SwapStats) -> &StatCell) -> u64 {
+    core.cache.swap().map_or(0, |swap| of(swap.stats()).get())
 }
 
 /// Every counter and its value now, in the table's order.

@@ -56,13 +56,13 @@ pub use rmap::{DEBT_MAX, RmapConfig, RmapPolicy, RmapQuirks, RmapStats};
 pub use scan::{Actor, Outcome, ScanControl};
 pub use shadow::Refault;
 pub use sizes::ListSizes;
-pub use stats::ReclaimStats;
+pub use stats::{ReclaimStats, pages_item};
 
 use std::fmt;
 
 use crate::cache::{EvictBatch, FileId, PageCache, PageKey};
 use crate::frame::FramePool;
-use crate::group::{GroupNode, GroupTree, StatItem};
+use crate::group::{GroupNode, GroupTree};
 use crate::sync::{Arc, LockEvents};
 use crate::units::{Pages, Pfn};
 use batch::AddBatches;
@@ -222,7 +222,8 @@ impl Reclaim {
                     .add_all(&self.cache, &lruvec, [(pfn, Placement::Inactive)]);
             }
             for evicted in batch.evicted.drain(..) {
-                self.groups.add_stat(evicted.group, StatItem::File, -1);
+                let item = pages_item(evicted.key.file().kind());
+                self.groups.add_stat(evicted.group, item, -1);
                 self.groups.uncharge(evicted.group, Pages(1));
                 self.pool.free(evicted.frame);
             }

@@ -6,9 +6,10 @@ use super::lruvec::Lruvec;
 use super::pass::{Pass, Verdict};
 use super::rmap::{Level, RmapQuirks};
 use super::shadow::Shadow;
+use super::stats::pages_item;
 use super::{LruvecRef, Placement, Reclaim};
 use crate::cache::{EvictBatch, Evicted, Kept, Referenced, WriteBackError, WrittenBack};
-use crate::group::{GroupNode, StatItem};
+use crate::group::GroupNode;
 use crate::units::{Pages, Pfn};
 
 /// Who reclaims.
@@ -341,6 +342,8 @@ impl Reclaim {
             }
             // A page whose latch is held will not be evicted.
             Ok(WrittenBack::Clean | WrittenBack::Latched) => Ok(()),
+            // Nor does it go while there is no swap for it.
+            Ok(WrittenBack::NoSlot) => Err(Placement::Active),
             Err(error) => {
                 tracing::warn!(%pfn, %error, "write-back failed in reclaim");
                 self.stats.nr_vmscan_write_failed.add(1);
@@ -365,7 +368,8 @@ impl Reclaim {
     pub(super) fn free_evicted(&self, batch: &mut EvictBatch) -> u64 {
         let freed = batch.evicted.len() as u64;
         for evicted in batch.evicted.drain(..) {
-            self.groups.add_stat(evicted.group, StatItem::File, -1);
+            let item = pages_item(evicted.key.file().kind());
+            self.groups.add_stat(evicted.group, item, -1);
             self.groups.uncharge(evicted.group, Pages(1));
             self.pool.free(evicted.frame);
         }

@@ -2,6 +2,7 @@
 
 use super::scan::Actor;
 use super::shadow::Refault;
+use crate::cache::FileKind;
 use crate::group::{GroupNode, StatItem};
 use crate::sync::StatCell;
 
@@ -77,6 +78,16 @@ impl ReclaimStats {
         self.pgdeactivate.add(deactivated);
         group.add_stat(StatItem::Pgrefill, signed(looked_at));
         group.add_stat(StatItem::Pgdeactivate, signed(deactivated));
+    }
+}
+
+/// The item that counts pages of a kind.
+#[must_use]
+pub fn pages_item(kind: FileKind) -> StatItem {
+    match kind {
+        FileKind::File => StatItem::File,
+        FileKind::Anon => StatItem::Anon,
+        FileKind::Shmem => StatItem::Shmem,
     }
 }
 

@@ -290,7 +290,8 @@ impl PageCache {
         let mut cleared = 0;
         let walked = self.walk(pfn, access, |area, page| {
             let left = match area.member() {
-                RssMember::Anon => Left::Swapped,
+                // Zeros come back as zeros without swap.
+                RssMember::Anon if area.file().is_stored(area.key(page).page()) => Left::Swapped,
                 _ => Left::Absent,
             };
             if let Some(was) = area.table.clear(page, pfn, left) {

@@ -1,0 +1,200 @@
+//! Anonymous objects: memory without a file. Its pages begin as zeros and go to swap when they are
+//! taken back.
+//!
+//! An object knows the *place* of each page: none, or a slot of the swap area. Whose bytes count:
+//!
+//! | the page is | its place | its bytes are |
+//! |---|---|---|
+//! | not resident | none | zeros |
+//! | not resident | a slot | those in the slot |
+//! | resident and clean | none | in the frame: zeros |
+//! | resident and clean | a slot | in the frame, and the same in the slot |
+//! | resident and dirty | none | in the frame |
+//!
+//! A place changes under the exclusive latch of the resident page: to a slot when the page was written there
+//! whole, to none when the page is written to ([`Anon::forget`]), or holds zeros only. That it becomes none when
+//! a page that is not resident is discarded needs no lock: who reads a page in looks at the place again
+//! afterwards, and only a page that is resident gets a place, so that a place which is the same before and
+//! after has been the same all the while.
+
+use std::io;
+
+use super::backing::Backing;
+use super::swap::{Slot, SwapArea};
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{Arc, OnceLock};
+use crate::units::{PAGE_BYTES, Pages};
+
+/// Places allocated together. Chosen: 2 KiB of them for 2 MiB of memory that was swapped out.
+const CHUNK: usize = 512;
+/// No place. Slots are stored plus one.
+const NONE: u32 = 0;
+
+/// Places of neighbouring pages.
+/// Written by: holders of a page's exclusive latch; who discards pages (to none). Read by: those, and who reads the
+/// page in. Publishes: nothing; the page's own state orders it.
+type Chunk = [AtomicU32; CHUNK];
+
+/// Memory without a file.
+#[derive(Debug)]
+pub(super) struct Anon {
+    pages: Pages,
+    swap: Option<Arc<SwapArea>>,
+    places: Box<[OnceLock<Box<Chunk>>]>,
+}
+
+/// Why a page could not be swapped out.
+#[derive(Debug)]
+pub(super) enum SwapOutError {
+    /// There is no swap area, or it is full.
+    NoSlot,
+    /// The storage refused.
+    Io(io::Error),
+}
+
+impl Anon {
+    pub(super) fn new(pages: Pages, swap: Option<Arc<SwapArea>>) -> Self {
+        let nr_chunks = index(pages.0).div_ceil(CHUNK);
+        Self {
+            pages,
+            swap,
+            places: (0..nr_chunks).map(|_| OnceLock::new()).collect(),
+        }
+    }
+
+    /// Whether a page that is not resident lies in swap.
+    pub(super) fn is_swapped(&self, page: u64) -> bool {
+        self.place(page).is_some()
+    }
+
+    /// Pages that have a slot.
+    pub(super) fn nr_places(&self) -> Pages {
+        let places = self
+            .places
+            .iter()
+            .filter_map(OnceLock::get)
+            .flat_map(|chunk| &**chunk);
+        // Relaxed: exact when nothing moves.
+        let used = places.filter(|place| place.load(Ordering::Relaxed) != NONE);
+        Pages(used.count() as u64)
+    }
+
+    /// Gives a page's slot back, if it has one: what lies there is not what the page holds any more. The page's
+    /// exclusive latch is held, or the page is being discarded.
+    pub(super) fn forget(&self, page: u64) {
+        let Some(place) = self.entry(page) else {
+            return;
+        };
+        // Relaxed, both: see the module's header. The swap decides who gives the slot back.
+        if place.load(Ordering::Relaxed) != NONE
+            && let Some(slot) = slot_of(place.swap(NONE, Ordering::Relaxed))
+        {
+            self.area().give_back(slot);
+        }
+    }
+
+    /// Writes a page to swap; returns how many bytes were taken. The page's exclusive latch is held.
+    pub(super) fn swap_out(&self, page: u64, bytes: &[u8]) -> Result<usize, SwapOutError> {
+        if bytes.iter().all(|byte| *byte == 0) {
+            self.forget(page);
+            if let Some(swap) = &self.swap {
+                swap.stats().swpout_zero.add(1);
+            }
+            return Ok(bytes.len());
+        }
+        let swap = self.swap.as_ref().ok_or(SwapOutError::NoSlot)?;
+        let Some(fresh) = swap.take() else {
+            swap.stats().swap_fail.add(1);
+            return Err(SwapOutError::NoSlot);
+        };
+        let taken = fresh.write(bytes).map_err(SwapOutError::Io)?;
+        if taken == bytes.len() {
+            let place = self.entry_or_make(page);
+            // Relaxed: the latch is held.
+            let before = place.swap(fresh.keep().0 + 1, Ordering::Relaxed);
+            if let Some(slot) = slot_of(before) {
+                swap.give_back(slot);
+            }
+        }
+        Ok(taken)
+    }
+
+    fn place(&self, page: u64) -> Option<Slot> {
+        // Relaxed: see the module's header.
+        slot_of(self.entry(page)?.load(Ordering::Relaxed))
+    }
+
+    fn entry(&self, page: u64) -> Option<&AtomicU32> {
+        let (chunk, at) = split(page);
+        Some(&self.places[chunk].get()?[at])
+    }
+
+    fn entry_or_make(&self, page: u64) -> &AtomicU32 {
+        let (chunk, at) = split(page);
+        let make = || Box::new([const { AtomicU32::new(NONE) }; CHUNK]);
+        &self.places[chunk].get_or_init(make)[at]
+    }
+
+    fn area(&self) -> &SwapArea {
+        self.swap.as_deref().expect("only an area gives slots")
+    }
+}
+
+fn split(page: u64) -> (usize, usize) {
+    let page = index(page);
+    (page / CHUNK, page % CHUNK)
+}
+
+fn index(page: u64) -> usize {
+    usize::try_from(page).expect("places fit memory")
+}
+
+fn slot_of(place: u32) -> Option<Slot> {
+    place.checked_sub(1).map(Slot)
+}
+
+impl Backing for Anon {
+    fn len(&self) -> u64 {
+        self.pages.0.saturating_mul(PAGE_BYTES)
+    }
+
+    fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let place = self.place(page);
+        let result = match place {
+            Some(slot) => self.area().read(slot, buf),
+            None => Ok(0),
+        };
+        // Discarded before, or meanwhile: what was read may be another page's by now.
+        if place.is_none() || self.place(page) != place {
+            buf.fill(0);
+            return Ok(buf.len());
+        }
+        result
+    }
+
+    fn write_page(&self, page: u64, buf: &[u8]) -> io::Result<usize> {
+        self.swap_out(page, buf).map_err(|error| match error {
+            SwapOutError::NoSlot => io::ErrorKind::StorageFull.into(),
+            SwapOutError::Io(error) => error,
+        })
+    }
+
+    /// Nothing to do: memory without a file ends with the process.
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Anon {
+    fn drop(&mut self) {
+        let Some(swap) = &self.swap else { return };
+        for chunk in self.places.iter_mut().filter_map(OnceLock::get_mut) {
+            for place in chunk.iter_mut() {
+                // Relaxed: nobody else has the object.
+                if let Some(slot) = slot_of(place.load(Ordering::Relaxed)) {
+                    swap.give_back(slot);
+                }
+            }
+        }
+    }
+}
