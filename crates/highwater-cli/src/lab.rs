@@ -75,7 +75,8 @@ pub(crate) struct LabArguments {
     #[arg(long, value_name = "N", requires = "real")]
     threads: Option<u32>,
 
-    /// Replay a recorded trace of rss events besides, as in traces/README.md; may be given again
+    /// Replay a recorded trace besides: of rss events, as in traces/README.md, or for `policies` of accesses; may be
+    /// given again
     #[arg(long = "trace", value_name = "FILE")]
     traces: Vec<PathBuf>,
 

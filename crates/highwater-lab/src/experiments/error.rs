@@ -12,6 +12,7 @@ use thiserror::Error;
 
 use super::THREADS_MAX;
 use crate::rss_trace::RssTraceError;
+use crate::trace::TraceError;
 
 /// Why an experiment failed.
 #[derive(Debug, Error)]
@@ -69,6 +70,14 @@ pub enum ExperimentError {
     /// A recorded trace cannot be read.
     #[error(transparent)]
     Trace(#[from] RssTraceError),
+    /// A trace of accesses cannot be read.
+    #[error("{trace}: {source}")]
+    AccessTrace {
+        /// The trace.
+        trace: String,
+        /// What is wrong with it.
+        source: TraceError,
+    },
     /// A recorded trace is of more CPUs than there can be.
     #[error("{trace}: a trace of {cpus} CPUs: expected at most {max}")]
     TraceCpus {

@@ -22,6 +22,7 @@ mod memcg;
 pub mod pcp_exit;
 pub mod pcp_tune;
 mod periodic;
+pub mod policies;
 pub mod rss_cost;
 pub mod rss_hits;
 pub mod rss_hop;
@@ -51,6 +52,7 @@ pub static EXPERIMENTS: &[&Experiment] = &[
     &flush_reads::EXPERIMENT,
     &pcp_exit::EXPERIMENT,
     &pcp_tune::EXPERIMENT,
+    &policies::EXPERIMENT,
 ];
 
 /// Most threads that may be asked for.

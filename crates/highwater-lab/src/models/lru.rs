@@ -43,7 +43,7 @@ struct Node {
 pub struct Lru {
     capacity: usize,
     nodes: Vec<Node>,
-    places: HashMap<u64, u32, BuildHasherDefault<PageHasher>>,
+    places: HashMap<u64, u32, PageHashers>,
     oldest: u32,
     newest: u32,
 }
@@ -145,10 +145,13 @@ impl Lru {
     }
 }
 
+/// Makes [`PageHasher`]s.
+pub(super) type PageHashers = BuildHasherDefault<PageHasher>;
+
 /// Mixes a page number: one multiplication, whose upper half is folded into the lower. Page numbers are not chosen by
 /// an adversary here, and the standard hasher would take most of the model's time.
 #[derive(Clone, Copy, Debug, Default)]
-struct PageHasher(u64);
+pub(super) struct PageHasher(u64);
 
 impl Hasher for PageHasher {
     fn finish(&self) -> u64 {

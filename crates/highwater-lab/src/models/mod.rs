@@ -2,5 +2,7 @@
 //! conditions is compared with what they say.
 
 mod lru;
+mod replacement;
 
 pub use lru::Lru;
+pub use replacement::{AccessTrace, Algorithm, Replacement, misses};

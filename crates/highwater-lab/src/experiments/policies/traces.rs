@@ -1,0 +1,180 @@
+//! The traces that the table is about: every access trace that was recorded, and the one that ships.
+//!
+//! Recorded traces are not part of the project. Their folder is named by `HIGHWATER_TRACES`, or lies beside the workspace
+//! that the program was built in; without it only the shipped trace is left.
+
+use std::path::{Path, PathBuf};
+
+use crate::experiments::{Control, ExperimentError, Size};
+use crate::models::AccessTrace;
+use crate::trace::{Format, ReaderOptions, Target, TraceError, TraceReader};
+
+/// PostgreSQL under pgbench; `traces/README.md` says how it was recorded.
+const SHIPPED: &[u8] = include_bytes!("../../../../../traces/pgbench.hwt.zst");
+
+/// Accesses between two looks at whether the run was told to stop.
+const STEP: usize = 1 << 16;
+
+/// A recorded trace, with what its content does not tell.
+#[derive(Clone, Copy, Debug)]
+struct Recorded {
+    file: &'static str,
+    format: Option<Format>,
+    block_size: Option<u32>,
+    /// Small enough for a first look.
+    is_quick: bool,
+}
+
+const fn told(file: &'static str) -> Recorded {
+    Recorded {
+        file,
+        format: None,
+        block_size: None,
+        is_quick: false,
+    }
+}
+
+const fn quick(file: &'static str) -> Recorded {
+    Recorded {
+        is_quick: true,
+        ..told(file)
+    }
+}
+
+const fn keys(file: &'static str, format: Format) -> Recorded {
+    Recorded {
+        format: Some(format),
+        ..told(file)
+    }
+}
+
+const RECORDED: [Recorded; 18] = [
+    told("block-io/P3.lis.zst"),
+    told("block-io/P6.lis.zst"),
+    told("block-io/cloudPhysicsIO-w92.vscsi.xz"),
+    quick("classic/lirs-cpp.trace.gz"),
+    quick("classic/lirs-cs.trace.gz"),
+    quick("classic/lirs-loop.trace.gz"),
+    quick("classic/lirs-multi1.trace.gz"),
+    quick("classic/lirs-multi3.trace.gz"),
+    quick("classic/lirs-scan.trace.gz"),
+    quick("classic/lirs-sprite.trace.gz"),
+    quick("kv-cdn/adaptsize-request.trace.xz"),
+    quick("kv-cdn/mooncake-synthetic_trace.jsonl.xz"),
+    keys("kv-cdn/scarab-recs.trace.xz", Format::U64Be),
+    Recorded {
+        is_quick: true,
+        ..keys("kv-cdn/web07.trace.xz", Format::U32Be)
+    },
+    told("mem-ref/address-gcc.trace.gz"),
+    told("mem-ref/address-twolf.trace.gz"),
+    Recorded {
+        block_size: Some(4096),
+        ..told("oltp-db/OLTP.lis.zst")
+    },
+    keys("oltp-db/orm-busy.trace.xz", Format::U32Be),
+];
+
+/// A trace that can be opened.
+#[derive(Clone, Debug)]
+pub(super) struct Source {
+    pub(super) name: String,
+    /// One of those that means are taken over.
+    pub(super) is_recorded: bool,
+    place: Place,
+    options: ReaderOptions,
+}
+
+#[derive(Clone, Debug)]
+enum Place {
+    Shipped,
+    File(PathBuf),
+}
+
+/// The recorded traces, if their folder is found.
+pub(super) fn recorded(size: Size) -> Vec<Source> {
+    let Some(folder) = folder() else {
+        return Vec::new();
+    };
+    let wanted = RECORDED
+        .iter()
+        .filter(|each| each.is_quick || size == Size::Full);
+    wanted.map(|each| each.in_folder(&folder)).collect()
+}
+
+/// Number of traces that [`recorded`] finds where there are all of them.
+pub(super) const fn nr_recorded() -> usize {
+    RECORDED.len()
+}
+
+pub(super) fn shipped() -> Source {
+    Source {
+        name: "pgbench".to_owned(),
+        is_recorded: false,
+        place: Place::Shipped,
+        options: ReaderOptions::default(),
+    }
+}
+
+/// A trace that was asked for.
+pub(super) fn given(path: &Path) -> Source {
+    Source {
+        name: path.display().to_string(),
+        is_recorded: false,
+        place: Place::File(path.to_owned()),
+        options: ReaderOptions::default(),
+    }
+}
+
+fn folder() -> Option<PathBuf> {
+    let named = std::env::var_os("HIGHWATER_TRACES").map(PathBuf::from);
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let beside = ["../shared/traces", "../../../shared/traces"].map(|path| workspace.join(path));
+    let mut places = named.into_iter().chain(beside);
+    places.find(|place| place.join("block-io").is_dir())
+}
+
+impl Recorded {
+    fn in_folder(&self, folder: &Path) -> Source {
+        let file = self.file.rsplit('/').next().unwrap_or(self.file);
+        let name = file.split('.').next().unwrap_or(file);
+        Source {
+            name: name.to_owned(),
+            is_recorded: true,
+            place: Place::File(folder.join(self.file)),
+            options: ReaderOptions {
+                format: self.format,
+                block_size: self.block_size,
+                ..ReaderOptions::default()
+            },
+        }
+    }
+}
+
+impl Source {
+    /// Reads every access; a key is one page, whatever its size.
+    pub(super) fn read(&self, control: &Control) -> Result<AccessTrace, ExperimentError> {
+        let failed = |source| ExperimentError::AccessTrace {
+            trace: self.name.clone(),
+            source,
+        };
+        let reader = match &self.place {
+            Place::File(path) => TraceReader::open(path, &self.options),
+            Place::Shipped => TraceReader::from_reader(&self.name, SHIPPED, &self.options),
+        };
+        let mut pages = Vec::new();
+        let mut due = STEP;
+        for request in reader.map_err(failed)? {
+            let request: Result<_, TraceError> = request;
+            match request.map_err(failed)?.target {
+                Target::Pages { first, count } => pages.extend(first..first + count),
+                Target::Key { key, .. } => pages.push(key),
+            }
+            if pages.len() >= due {
+                control.advance(0)?;
+                due = pages.len() + STEP;
+            }
+        }
+        Ok(pages.into_iter().collect())
+    }
+}

@@ -1,0 +1,177 @@
+//! Exact replacement algorithms: who leaves a full cache, decided at each access with everything known.
+//!
+//! They are what the library's eviction policies are compared with. The library cannot run most of them as they stand:
+//! an access there sets a mark and moves nothing, and pages are looked at in clusters, later.
+//!
+//! Pages are numbered densely ([`AccessTrace`]), so that every list and table is an array and the models do millions of
+//! accesses a second.
+//!
+//! Invariant: a cache of `capacity` pages never holds more, and the page accessed last is one of them.
+//!
+//! Checked against independent counts and plain oracles: `tests/policies.rs::models_match_the_reference_counts`, and below.
+
+mod arc;
+mod balanced;
+mod belady;
+mod car;
+mod clock;
+mod lists;
+mod lru;
+mod s3_fifo;
+mod sieve;
+mod two_q;
+
+use std::collections::HashMap;
+
+/// A cache of a fixed number of pages.
+pub trait Replacement {
+    /// Accesses a page: `true` when it is resident. It is resident afterwards.
+    fn access(&mut self, page: u32) -> bool;
+
+    /// Pages that are resident.
+    fn resident(&self) -> usize;
+}
+
+/// The accesses of a trace, their pages numbered in the order in which they first appear.
+#[derive(Clone, Debug, Default)]
+pub struct AccessTrace {
+    pages: Vec<u32>,
+    footprint: usize,
+}
+
+impl AccessTrace {
+    /// The accesses, as numbers below [`footprint`](Self::footprint).
+    #[must_use]
+    pub fn pages(&self) -> &[u32] {
+        &self.pages
+    }
+
+    /// Distinct pages.
+    #[must_use]
+    pub fn footprint(&self) -> usize {
+        self.footprint
+    }
+
+    /// Pages of a cache that holds `share` of the footprint, at least one.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a share of a count far below 2^53"
+    )]
+    pub fn capacity(&self, share: f64) -> usize {
+        ((self.footprint as f64 * share) as usize).max(1)
+    }
+}
+
+impl FromIterator<u64> for AccessTrace {
+    /// # Panics
+    ///
+    /// When there are 2^32 - 1 distinct pages or accesses, or more.
+    fn from_iter<I: IntoIterator<Item = u64>>(pages: I) -> Self {
+        let mut numbers = HashMap::<u64, u32, super::lru::PageHashers>::default();
+        let mut number = |page| {
+            let next = u32::try_from(numbers.len()).expect("fewer than 2^32 pages");
+            *numbers.entry(page).or_insert(next)
+        };
+        let pages: Vec<u32> = pages.into_iter().map(&mut number).collect();
+        assert!(
+            u32::try_from(pages.len()).is_ok_and(|accesses| accesses < u32::MAX),
+            "{} accesses: expected less than 2^32 - 1",
+            pages.len()
+        );
+        let footprint = numbers.len();
+        Self { pages, footprint }
+    }
+}
+
+/// A replacement algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// Least recently used.
+    Lru,
+    /// First in first out.
+    Fifo,
+    /// First in first out with a second chance.
+    Clock,
+    /// CLOCK whose survivors stay where they are.
+    Sieve,
+    /// A small, a large and a ghost queue.
+    S3Fifo,
+    /// A queue before an LRU list.
+    TwoQ,
+    /// Two LRU lists whose share adapts.
+    Arc,
+    /// Two clocks whose share adapts.
+    Car,
+    /// S3-FIFO whose small queue finds its own length: the library's default with everything known.
+    Balanced,
+    /// The one that knows the future.
+    Belady,
+}
+
+impl Algorithm {
+    /// All of them, LRU first and Belady's last.
+    pub const ALL: [Self; 10] = [
+        Self::Lru,
+        Self::Fifo,
+        Self::Clock,
+        Self::Sieve,
+        Self::S3Fifo,
+        Self::TwoQ,
+        Self::Arc,
+        Self::Car,
+        Self::Balanced,
+        Self::Belady,
+    ];
+
+    /// What its authors call it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Lru => "LRU",
+            Self::Fifo => "FIFO",
+            Self::Clock => "CLOCK",
+            Self::Sieve => "SIEVE",
+            Self::S3Fifo => "S3-FIFO",
+            Self::TwoQ => "2Q",
+            Self::Arc => "ARC",
+            Self::Car => "CAR",
+            Self::Balanced => "balanced",
+            Self::Belady => "Belady",
+        }
+    }
+
+    /// Accesses of `trace` that a cache of `capacity` pages, empty at first, does not hit.
+    ///
+    /// # Panics
+    ///
+    /// When `capacity` is 0.
+    #[must_use]
+    pub fn misses(self, trace: &AccessTrace, capacity: usize) -> u64 {
+        assert!(capacity > 0, "a cache of no pages");
+        let pages = trace.footprint();
+        match self {
+            Self::Lru => misses(lru::Lru::new(capacity, pages), trace),
+            Self::Fifo => misses(lru::Fifo::new(capacity, pages), trace),
+            Self::Clock => misses(clock::Clock::new(capacity, pages), trace),
+            Self::Sieve => misses(sieve::Sieve::new(capacity, pages), trace),
+            Self::S3Fifo => misses(s3_fifo::S3Fifo::new(capacity, pages), trace),
+            Self::TwoQ => misses(two_q::TwoQ::new(capacity, pages), trace),
+            Self::Arc => misses(arc::Arc::new(capacity, pages), trace),
+            Self::Car => misses(car::Car::new(capacity, pages), trace),
+            Self::Balanced => misses(balanced::Balanced::new(capacity, pages), trace),
+            Self::Belady => misses(belady::Belady::new(capacity, trace), trace),
+        }
+    }
+}
+
+/// Accesses of `trace` that `cache` does not hit.
+pub fn misses(mut cache: impl Replacement, trace: &AccessTrace) -> u64 {
+    let pages = trace.pages().iter();
+    pages.map(|&page| u64::from(!cache.access(page))).sum()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,62 @@
+//! SIEVE: CLOCK whose survivors stay where they are, while the hand passes over them.
+//!
+//! The hand goes from the oldest page towards the newest and evicts the first that was not accessed since it last came
+//! by. New pages come in at the head, behind survivors that never move: they are looked at soon after they came.
+//!
+//! Source: Zhang and others, NSDI 2024, algorithm 1.
+
+use super::Replacement;
+use super::lists::Lists;
+
+const RESIDENT: usize = 0;
+
+#[derive(Debug)]
+pub(super) struct Sieve {
+    capacity: usize,
+    lists: Lists<1>,
+    hand: Option<u32>,
+}
+
+impl Sieve {
+    pub(super) fn new(capacity: usize, footprint: usize) -> Self {
+        Self {
+            capacity,
+            lists: Lists::new(footprint),
+            hand: None,
+        }
+    }
+
+    fn evict(&mut self) {
+        let tail = self.lists.tail(RESIDENT);
+        let mut at = self.hand.or(tail);
+        // Ends: each step clears a mark, and only an access sets one.
+        while let Some(page) = at {
+            let next = self.lists.newer(page);
+            if self.lists.mark(page) == 0 {
+                self.lists.remove(page);
+                self.hand = next;
+                return;
+            }
+            self.lists.set_mark(page, 0);
+            at = next.or(tail);
+        }
+    }
+}
+
+impl Replacement for Sieve {
+    fn access(&mut self, page: u32) -> bool {
+        if self.lists.list_of(page).is_some() {
+            self.lists.set_mark(page, 1);
+            return true;
+        }
+        if self.lists.len(RESIDENT) == self.capacity {
+            self.evict();
+        }
+        self.lists.push(RESIDENT, page);
+        false
+    }
+
+    fn resident(&self) -> usize {
+        self.lists.len(RESIDENT)
+    }
+}
