@@ -1,280 +1,223 @@
-//! Promise: nothing is lost. Random operations over files, groups and charges, on storage that
-//! refuses and falls short, against a model of every page's contents; the books are checked as it
-//! goes, and at the end everything is where it was.
+//! Promise: nothing is lost. Random operations over files, mappings, spaces, groups and charges, on storage that
+//! refuses, falls short and is slow: every byte that is read is the one that was written last, every page that leaves
+//! the cache is on its storage, whole; what was synced is there; the books are right, and at the end
+//! everything is where it was.
+//!
+//! Eight threads run for 2 seconds, or for `CACHE_TORTURE_SECONDS`: 60 in `.ci/run`, 1800 in a nightly run.
+//! Lock ranks are checked (debug builds), and a watchdog says who stands where if a step does not end.
 
 #[path = "../src/seed.rs"]
 mod seed;
+mod nothing_is_lost {
+    pub(crate) mod storage;
+    pub(crate) mod watchdog;
+    pub(crate) mod worker;
+}
 mod support;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use highwater::cache::Access;
-use highwater::{Background, Charge, File, Group, Limits, Manager, Mapping, Pages, ReadError};
-use support::{TestFile, assert_empty, first_word};
+use highwater::cache::{Access, Accounting};
+use highwater::{Background, Manager, Pages};
+use nothing_is_lost::storage::{Storage, Wrongs};
+use nothing_is_lost::watchdog::{PATIENCE, Watchdog};
+use nothing_is_lost::worker::{Arena, EVERYTHING, Opened, Tally, Worker};
+use support::assert_empty;
 
-const PAGES: u64 = 200;
-const FRAMES: u64 = 96;
+const THREADS: u32 = 8;
 
-/// One writable file, its storage, and what each page must hold.
-struct Model {
-    storage: Arc<TestFile>,
-    file: File,
-    /// Version of each page: the byte behind its number.
-    versions: Vec<u8>,
+/// What reclaim does in every run that is long enough.
+const EVENTS: [&str; 6] = [
+    "pgscan_direct",
+    "pgsteal_direct",
+    "pgactivate",
+    "nr_vmscan_write",
+    "nr_vmscan_write_failed",
+    "workingset_refault_file",
+];
+
+/// What a run is made of.
+struct Run {
+    seed: u64,
+    threads: u32,
+    steps: u32,
+    background: Background,
 }
 
-impl Model {
-    fn new(hw: &Manager) -> Self {
-        let storage = TestFile::new(PAGES);
-        let backing = Arc::clone(&storage) as Arc<dyn highwater::Backing>;
-        let file = hw
-            .open_backing(backing, Access::ReadWrite)
-            .expect("one file more");
-        let versions = vec![0x5a; usize::try_from(PAGES).expect("small")];
-        Self {
-            storage,
-            file,
-            versions,
-        }
-    }
-
-    fn version(&mut self, page: u64) -> &mut u8 {
-        &mut self.versions[usize::try_from(page).expect("small")]
-    }
-}
-
-/// What may fail while storage misbehaves, and only then.
-fn is_excused(storage: &TestFile, error: &ReadError) -> bool {
-    let misbehaves = storage.fails_reads.load(Ordering::Relaxed)
-        || storage.fails_writes.load(Ordering::Relaxed)
-        || storage.falls_short.load(Ordering::Relaxed);
-    misbehaves
-        && matches!(
-            error,
-            ReadError::Io { .. } | ReadError::Short { .. } | ReadError::NoMemory { .. }
-        )
-}
-
-/// One thread's random operations on a file of its own, in groups of its own.
-struct Actor<'a> {
-    hw: &'a Manager,
-    rng: Rng,
-    parent: Group,
-    groups: Vec<Group>,
-    charges: Vec<Charge>,
-    model: Model,
-    made: u32,
-}
-
-impl<'a> Actor<'a> {
-    fn new(hw: &'a Manager, seed: u64, name: &str) -> Self {
-        let parent = hw
-            .root()
-            .child(name, Limits::default())
-            .expect("a new name");
-        let model = Model::new(hw);
-        let (groups, charges) = (Vec::new(), Vec::new());
-        Self {
-            hw,
-            rng: Rng::with_seed(seed),
-            parent,
-            groups,
-            charges,
-            model,
-            made: 0,
-        }
-    }
-
-    fn map(&mut self) -> Mapping {
-        let group = self.rng.choice(&self.groups).unwrap_or(&self.parent);
-        self.hw
-            .space(group)
-            .map_file(&self.model.file, 0..PAGES)
-            .expect("the whole file")
-    }
-
-    fn step(&mut self) {
-        let page = self.rng.u64(..PAGES);
-        match self.rng.u8(..100) {
-            0..35 => self.read(page),
-            35..65 => self.write(page),
-            65..72 => self.charge(),
-            72..79 => drop(self.charges.pop()),
-            79..84 => self.add_group(),
-            84..88 => self.remove_group(),
-            88..91 => drop(self.hw.drop_caches()),
-            91..95 => self.sync(),
-            _ => self.misbehave(),
-        }
-    }
-
-    fn read(&mut self, page: u64) {
-        let map = self.map();
-        match map.read_latched(page) {
-            Ok(bytes) => {
-                assert_eq!(
-                    (first_word(&bytes), bytes[8]),
-                    (page, *self.model.version(page))
-                );
-            }
-            Err(error) => assert!(is_excused(&self.model.storage, &error), "{error}"),
+impl Run {
+    fn manager(&self, rng: &mut Rng) -> Manager {
+        let accounting = match rng.u8(..4) {
+            0 => Accounting::ActiveCache,
+            _ => Accounting::CpuWords,
         };
+        // Little enough that the files do not fit, and enough for what the threads hold at a time.
+        let pages = 8 * u64::from(self.threads) + rng.u64(24..60);
+        Manager::builder()
+            .capacity(Pages(pages).bytes())
+            .background(self.background)
+            .accounting(accounting)
+            .build()
+            .expect("a small manager")
     }
 
-    fn write(&mut self, page: u64) {
-        let map = self.map();
-        match map.write(page) {
-            Ok(mut bytes) => {
-                let version = self.model.version(page);
-                assert_eq!((first_word(&bytes), bytes[8]), (page, *version));
-                *version = version.wrapping_add(1);
-                bytes[8] = *version;
-            }
-            Err(error) => assert!(is_excused(&self.model.storage, &error), "{error}"),
+    /// Lets every thread do its steps, and says what happened.
+    fn go(&self) -> Tally {
+        seed::show(self.seed);
+        let mut rng = Rng::with_seed(self.seed);
+        let wrongs = Arc::new(Wrongs::default());
+        let hw = self.manager(&mut rng);
+        let file = |nth| {
+            let storage = Storage::new(nth, rng.u64(512..80_000), &wrongs);
+            let access = match nth {
+                0..2 => Access::ReadOnly,
+                _ => Access::ReadWrite,
+            };
+            Opened::new(&hw, storage, access)
         };
-    }
-
-    fn charge(&mut self) {
-        let group = self.rng.choice(&self.groups).unwrap_or(&self.parent);
-        // A refusal is an answer; what is granted stays within the group's maximum.
-        if let Ok(charge) = group.charge(Pages(self.rng.u64(1..8)).bytes()) {
-            self.charges.push(charge);
-        }
-        self.charges.truncate(4);
-    }
-
-    fn add_group(&mut self) {
-        self.made += 1;
-        let max = Pages(self.rng.u64(20..60)).bytes();
-        let name = format!("g{}", self.made);
-        self.groups.push(
-            self.parent
-                .child(&name, Limits::max(max))
-                .expect("a new name"),
-        );
-    }
-
-    fn remove_group(&mut self) {
-        if !self.groups.is_empty() {
-            let group = self.groups.swap_remove(self.rng.usize(..self.groups.len()));
-            group.remove().expect("childless");
-        }
-    }
-
-    fn sync(&mut self) {
-        let storage = &self.model.storage;
-        let well = !storage.fails_writes.load(Ordering::Relaxed)
-            && !storage.falls_short.load(Ordering::Relaxed);
-        match self.model.file.sync() {
-            Ok(()) => self.assert_stored(),
-            Err(error) => assert!(!well, "{error}"),
-        }
-    }
-
-    fn assert_stored(&self) {
-        let stored = self
-            .model
-            .storage
-            .pages
+        let arena = Arena {
+            files: (0..5).map(file).collect(),
+            passing: Mutex::new(Vec::new()),
+            wrongs,
+            hw: hw.clone(),
+        };
+        let mut tally = self.work(&arena);
+        arena
+            .passing
             .lock()
-            .expect("no panic under the lock");
-        for (page, version) in stored.iter().zip(&self.model.versions) {
-            assert_eq!(page[8], *version, "page {}", first_word(page));
+            .expect("no panic under the lock")
+            .clear();
+        for opened in arena.files {
+            opened.storage.trouble.end();
+            opened.file.sync().expect("storage works again");
+            opened.storage.assert_all_stored();
         }
+        arena.wrongs.assert_none();
+        drop(arena.hw);
+        assert_empty(&hw);
+        for (name, events) in hw.snapshot().vmstat {
+            assert!(name != "bad_rss_counter" || events == 0, "{events} spaces");
+            if EVENTS.contains(&name) && events > 0 {
+                *tally.entry(name).or_default() += events;
+            }
+        }
+        tally
     }
 
-    fn misbehave(&mut self) {
-        let storage = &self.model.storage;
-        for trouble in [
-            &storage.fails_reads,
-            &storage.fails_writes,
-            &storage.falls_short,
-        ] {
-            trouble.store(self.rng.u8(..) < 40, Ordering::Relaxed);
-        }
-    }
-
-    /// Ends well: storage recovers, everything reaches it, everything is given back.
-    fn finish(mut self) {
-        let storage = &self.model.storage;
-        for trouble in [
-            &storage.fails_reads,
-            &storage.fails_writes,
-            &storage.falls_short,
-        ] {
-            trouble.store(false, Ordering::Relaxed);
-        }
-        self.model.file.sync().expect("storage works again");
-        self.assert_stored();
-        self.charges.clear();
-        for group in self.groups.drain(..) {
-            group.remove().expect("childless");
-        }
-        self.parent.remove().expect("childless");
+    fn work(&self, arena: &Arena) -> Tally {
+        let watchdog = Watchdog::new(self.threads as usize, self.seed, PATIENCE);
+        let work = |number: u32| {
+            let post = watchdog.post(number as usize);
+            let seed = self.seed * 1000 + u64::from(number);
+            let mut worker = Worker::new(arena, post, number, seed);
+            for step in 0..self.steps {
+                worker.step();
+                // Alone, every moment between two steps is at rest.
+                if self.threads == 1 && self.background == Background::Off && step % 20 == 0 {
+                    arena.hw.check_invariants();
+                }
+            }
+            worker.finish()
+        };
+        let mut sum = Tally::new();
+        thread::scope(|scope| {
+            scope.spawn(|| watchdog.watch());
+            let _over = watchdog.until_dropped();
+            let work = &work;
+            let spawn = |number| {
+                let named = thread::Builder::new().name(format!("worker{number}"));
+                named
+                    .spawn_scoped(scope, move || work(number))
+                    .expect("a thread more")
+            };
+            let workers: Vec<_> = (0..self.threads).map(spawn).collect();
+            for worker in workers {
+                let tally = worker.join().expect("a worker panicked");
+                for (what, times) in tally {
+                    *sum.entry(what).or_default() += times;
+                }
+            }
+        });
+        sum
     }
 }
 
-fn manager(background: Background) -> Manager {
-    let builder = Manager::builder()
-        .capacity(Pages(FRAMES).bytes())
-        .background(background);
-    builder.build().expect("a small manager")
+/// Adds up what happened, and asserts in the end that everything did.
+fn assert_everything(tally: &Tally) {
+    for what in EVERYTHING.into_iter().chain(EVENTS) {
+        assert!(tally.contains_key(what), "never {what}: {tally:?}");
+    }
+}
+
+fn add(sum: &mut Tally, tally: Tally) {
+    for (what, times) in tally {
+        *sum.entry(what).or_default() += times;
+    }
 }
 
 #[test]
 fn one_thread_against_the_model() {
-    // Method: 400 steps for each of 50 seeds, the books checked every 20 steps.
+    // Method: 400 steps for each of 40 seeds, without a background thread: the same seed does the same again. The
+    // books are checked every 20 steps.
     let first = seed::seed(100);
-    for seed in first..first + 50 {
-        let hw = manager(Background::Off);
-        let mut actor = Actor::new(&hw, seed, "actor");
-        for step in 0..400 {
-            actor.step();
-            if step % 20 == 0 {
-                hw.check_invariants();
-            }
-        }
-        actor.finish();
-        assert_empty(&hw);
+    let mut sum = Tally::new();
+    for seed in first..first + 40 {
+        let run = Run {
+            seed,
+            threads: 1,
+            steps: 400,
+            background: Background::Off,
+        };
+        add(&mut sum, run.go());
     }
+    assert_everything(&sum);
 }
 
 #[test]
-fn threads_with_files_of_their_own_share_one_pool() {
-    // Method: 4 threads, each with a file, groups and a model of its own; the pool, its lists, the
-    // tree and the background thread are shared.
+fn eight_threads_against_the_model() {
+    // Method: rounds of 8 threads that share a pool smaller than their files, files to read and to write, and
+    // mappings; each has groups and a file of its own too. At least two rounds, whatever time it is.
+    let seconds = std::env::var("CACHE_TORTURE_SECONDS").ok();
+    let seconds = seconds.map_or(2, |text| text.parse().expect("a number of seconds"));
+    let until = Instant::now() + Duration::from_secs(seconds);
     let first = seed::seed(200);
-    for seed in first..first + 12 {
-        let hw = manager(Background::Thread);
-        let steps = AtomicU64::new(0);
-        std::thread::scope(|scope| {
-            for thread in 0..4 {
-                let (hw, steps) = (&hw, &steps);
-                scope.spawn(move || {
-                    let name = format!("actor{thread}");
-                    let mut actor = Actor::new(hw, seed * 4 + thread, &name);
-                    for _ in 0..1500 {
-                        match actor.rng.u8(..10) {
-                            0 => actor.add_group(),
-                            1 => actor.remove_group(),
-                            2..6 => {
-                                let page = actor.rng.u64(..PAGES);
-                                actor.write(page);
-                            }
-                            _ => {
-                                let page = actor.rng.u64(..PAGES);
-                                actor.read(page);
-                            }
-                        }
-                        steps.fetch_add(1, Ordering::Relaxed);
-                    }
-                    actor.finish();
-                });
-            }
-        });
-        assert_eq!(steps.load(Ordering::Relaxed), 6000);
-        assert_empty(&hw);
+    let mut sum = Tally::new();
+    for seed in first.. {
+        if seed >= first + 2 && Instant::now() >= until {
+            break;
+        }
+        let background = match seed % 2 {
+            0 => Background::Thread,
+            _ => Background::Off,
+        };
+        let run = Run {
+            seed,
+            threads: THREADS,
+            steps: 800,
+            background,
+        };
+        add(&mut sum, run.go());
     }
+    assert_everything(&sum);
+}
+
+#[test]
+fn the_watchdog_tells_who_stands_where() {
+    // Method: two workers, one of which is done; without patience, the other one stands at once.
+    let watchdog = Watchdog::new(2, 7, Duration::ZERO);
+    watchdog.post(0).end();
+    watchdog.post(1).begin("reading", 42);
+    let report = watchdog.stalled().expect("no time is too short");
+    assert!(report.contains("SEED=7"), "{report}");
+    assert!(report.contains("worker 0: step 0, done"), "{report}");
+    assert!(
+        report.contains("worker 1: step 1, reading, page 42"),
+        "{report}"
+    );
+    watchdog.post(1).end();
+    assert_eq!(watchdog.stalled(), None);
+    let patient = Watchdog::new(1, 7, PATIENCE);
+    assert_eq!(patient.stalled(), None);
 }
