@@ -342,7 +342,9 @@ fn groups_that_end_leave_what_they_counted_in(case: &Case) {
 fn after_reclaim_every_read_sees_it() {
     // Goal: who has reclaimed reads what it did, with whatever tolerance, at every level. Method: fill
     // two groups side by side, read so that everybody knows it, reclaim one, and read without flushing.
+    // Each page comes by a fault of its own.
     let hw = manager(256);
+    hw.set_readahead(Pages(0));
     let parent = hw.root().child("parent", Limits::default()).unwrap();
     let [one, other] = ["one", "other"].map(|name| parent.child(name, Limits::default()).unwrap());
     let mut open = Vec::new();

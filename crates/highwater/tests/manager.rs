@@ -37,7 +37,7 @@ fn a_file_larger_than_the_pool_is_read_through_it() {
     }
     let snapshot = hw.snapshot();
     assert_eq!(
-        snapshot.counter("pgmajfault"),
+        snapshot.counter("pgmajfault") + snapshot.counter("pgreadahead"),
         storage.reads.load(Ordering::Relaxed)
     );
     assert!(snapshot.counter("workingset_refault_file") > 0);
@@ -69,10 +69,12 @@ fn a_group_at_its_maximum_reclaims_from_itself_only() {
         }
     };
     read(&quiet, 0..300);
+    let before = quiet.usage_precise();
+    assert!(before >= Pages(300));
     read(&noisy, 300..2048);
     assert_eq!(
         quiet.usage_precise(),
-        Pages(300),
+        before,
         "nothing was taken from the quiet tenant"
     );
     assert!(noisy.usage_precise() <= Pages(100) && noisy.usage_precise() > Pages(80));

@@ -28,6 +28,8 @@ fn pages_are_counted_for_each_space_that_has_them_mapped() {
     // Goal: who uses how much. Method: two spaces read overlapping parts of one file; one of them unmaps
     // some; then everything is evicted.
     for hw in managers(512) {
+        // Nobody brings in what others then read.
+        hw.set_readahead(Pages(0));
         let file = hw
             .open_backing(TestFile::new(300), Access::ReadOnly)
             .unwrap();

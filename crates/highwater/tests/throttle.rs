@@ -35,8 +35,9 @@ fn ms(ms: u64) -> Duration {
 fn a_stream_is_held_at_high_by_reclaim() {
     // Goal: who reads beyond high reclaims from itself and is neither refused nor delayed. Method: ten times
     // high, streamed through a child; after each page the tenant is above by no more than what is
-    // parked, and others keep what they have.
+    // parked, and others keep what they have. Nobody brings in what others then read.
     let hw = manager(CAPACITY);
+    hw.set_readahead(Pages(0));
     let other = hw.root().child("other", Limits::default()).unwrap();
     let tenant = tenant(&hw, 200);
     let child = tenant.child("child", Limits::default()).unwrap();

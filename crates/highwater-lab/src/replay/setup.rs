@@ -15,7 +15,7 @@ use highwater::group::Limits;
 use highwater::manager::{Background, File, Group, Manager, Mapping};
 use highwater::sync::StatCell;
 use highwater::topology::Topology;
-use highwater::units::{Bytes, GroupId, PAGE_BYTES};
+use highwater::units::{Bytes, GroupId, PAGE_BYTES, Pages};
 
 use super::backing::TenantFile;
 use super::control::Control;
@@ -302,6 +302,8 @@ fn check(config: &ReplayConfig) -> Result<(), ReplayError> {
 fn build_manager(config: &ReplayConfig) -> Result<Manager, ReplayError> {
     let builder = Manager::builder()
         .capacity(config.capacity)
+        // A trace names the pages that were asked for; what else was read is not in it.
+        .readahead(Pages(0))
         .tunables(config.tunables);
     let builder = match config.backend {
         Some(backend) => builder.backend(backend),

@@ -20,6 +20,7 @@ use std::ops::Range;
 
 use super::PageCache;
 use super::file::FileEntry;
+use super::flags::PageFlag;
 use super::key::PageKey;
 use super::space::{RssMember, SpaceEntry};
 use super::table::{Entry, Installed, PageTable};
@@ -175,34 +176,44 @@ impl PageCache {
         page: u64,
         mut hold: impl FnMut(PageKey, Pfn) -> Option<R>,
     ) -> Option<R> {
-        let seen = area.table.get(page);
-        if let Some(pfn) = seen.pfn()
-            && let Some(held) = hold(area.key(page), pfn)
-        {
-            area.table.touch(page, seen, self.young_max);
-            return Some(held);
+        match self.hold_by_entry(area, page, &mut hold) {
+            None if area.is_hole(page) => None,
+            None => self.hold_unmapped(area, page, hold),
+            held => held,
         }
-        if seen.is_hole() {
-            return None;
-        }
-        self.hold_unmapped(area, page, hold)
     }
 
-    /// As [`hold_mapped`](Self::hold_mapped), by the index.
+    /// As [`hold_mapped`](Self::hold_mapped), if the page table names the page.
+    #[inline]
+    pub fn hold_by_entry<R>(
+        &self,
+        area: &Area,
+        page: u64,
+        mut hold: impl FnMut(PageKey, Pfn) -> Option<R>,
+    ) -> Option<R> {
+        let seen = area.table.get(page);
+        let held = hold(area.key(page), seen.pfn()?)?;
+        area.table.touch(page, seen, self.young_max);
+        Some(held)
+    }
+
+    /// As [`hold_mapped`](Self::hold_mapped), by the index, for a page that was not unmapped.
     #[cold]
-    fn hold_unmapped<R>(
+    pub fn hold_unmapped<R>(
         &self,
         area: &Area,
         page: u64,
         mut hold: impl FnMut(PageKey, Pfn) -> Option<R>,
     ) -> Option<R> {
         let key = area.key(page);
-        let mut found = None;
-        let held = self.index.find(key, |pfn| {
-            found = Some(pfn);
-            hold(key, pfn)
-        })?;
-        self.install(area, page, found.expect("held in a frame"));
+        let (held, pfn) = self
+            .index
+            .find(key, |pfn| hold(key, pfn).map(|held| (held, pfn)))?;
+        self.install(area, page, pfn);
+        if self.clear_flag(pfn, PageFlag::Unread) {
+            // As for a read that brings its page in.
+            self.forget_young(pfn);
+        }
         Some(held)
     }
 

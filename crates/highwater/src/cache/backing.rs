@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::unix::fs::FileExt;
 
+use crate::memmap::read_vectored_at;
 use crate::units::{PAGE_BYTES, PAGE_SIZE};
 
 /// Storage of one file's pages. Called from many threads at once, with no lock held but, for pages
@@ -25,6 +26,27 @@ pub trait Backing: Send + Sync + fmt::Debug {
     ///
     /// Whatever the storage says; the page is then not cached. A panic reaches who wanted the page.
     fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize>;
+
+    /// Reads neighbouring pages from `first` on, each into a buffer of as many bytes as the page has
+    /// ([`page_len`](Self::page_len)); returns how many bytes there were in all, without a gap from the start. Fewer
+    /// than asked for is an error only to who wants a page that is not whole.
+    ///
+    /// # Errors
+    ///
+    /// When nothing could be read of the first page; as [`read_page`](Self::read_page).
+    fn read_pages(&self, first: u64, bufs: &mut [&mut [u8]]) -> io::Result<usize> {
+        let mut done = 0;
+        for (page, buf) in (first..).zip(bufs) {
+            let want = buf.len();
+            match self.read_page(page, buf) {
+                Ok(got) if got == want => done += got,
+                Ok(got) => return Ok(done + got),
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
 
     /// Writes a page; returns how many bytes were taken. Fewer than given is an error to the cache.
     ///
@@ -97,6 +119,26 @@ impl Backing for FileBacking {
         complete(buf.len(), |done| {
             self.file.read_at(&mut buf[done..], offset + done as u64)
         })
+    }
+
+    fn read_pages(&self, first: u64, bufs: &mut [&mut [u8]]) -> io::Result<usize> {
+        let offset = first * PAGE_BYTES;
+        let mut slices: Vec<IoSliceMut<'_>> =
+            bufs.iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
+        let (mut left, mut done) = (&mut slices[..], 0);
+        while !left.is_empty() {
+            match read_vectored_at(&self.file, left, offset + done as u64) {
+                Ok(0) => break,
+                Ok(count) => {
+                    done += count;
+                    IoSliceMut::advance_slices(&mut left, count);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
     }
 
     fn write_page(&self, page: u64, buf: &[u8]) -> io::Result<usize> {

@@ -8,6 +8,8 @@ use thiserror::Error;
 use super::Evicted;
 use super::anon::Anon;
 use super::backing::Backing;
+use super::key::PageKey;
+use super::readahead::Readahead;
 use super::rmap::Rmap;
 use crate::counter::{CounterSet, Layout};
 use crate::percpu::Regime;
@@ -134,6 +136,7 @@ pub struct FileEntry {
     backing: Arc<dyn Backing>,
     /// What is behind `backing` if the pages are swap-backed.
     anon: Option<Arc<Anon>>,
+    readahead: Readahead,
     resident: CounterSet<1>,
     /// Who maps it.
     pub(super) rmap: Rmap,
@@ -158,6 +161,16 @@ impl FileEntry {
         self.id
     }
 
+    /// The name of a page of the file.
+    ///
+    /// # Panics
+    ///
+    /// As [`PageKey::new`].
+    #[must_use]
+    pub fn key(&self, page: u64) -> PageKey {
+        PageKey::new(self.id, page)
+    }
+
     /// Where its pages are read from and written to.
     #[must_use]
     pub fn backing(&self) -> &dyn Backing {
@@ -174,6 +187,12 @@ impl FileEntry {
     #[must_use]
     pub fn is_stored(&self, page: u64) -> bool {
         self.anon().is_none_or(|anon| anon.is_swapped(page))
+    }
+
+    /// Where the file is read in order.
+    #[must_use]
+    pub fn readahead(&self) -> &Readahead {
+        &self.readahead
     }
 
     /// Counts a page that has become resident.
@@ -238,6 +257,7 @@ impl Files {
             id: FileId::new(slot, kind, access),
             backing,
             anon,
+            readahead: Readahead::default(),
             resident,
             rmap: Rmap::new(),
         });

@@ -26,6 +26,10 @@ pub enum PageFlag {
     Unevictable = 1 << 4,
     /// Goes to swap when it is evicted, not to a file.
     Swapbacked = 1 << 5,
+    /// Who finds it resident reads the next window (module `readahead`).
+    Readahead = 1 << 6,
+    /// Was read ahead, and nobody has asked for it yet.
+    Unread = 1 << 7,
 }
 
 /// The flags of one frame.

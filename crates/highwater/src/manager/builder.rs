@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use super::background::{Background, Reclaimer};
-use super::{Core, Manager, Shared, Throttling};
-use crate::cache::{Accounting, Backing, SwapArea};
+use super::read::ReadaheadMax;
+use super::{Core, Manager, Parts, Shared, Throttling};
+use crate::cache::{Accounting, Backing, READAHEAD_DEFAULT, SwapArea};
 use crate::counter::ActiveCache;
 use crate::frame::{BackendKind, DrainMode, PcpPolicy, PoolConfig, PoolError, Tunables, Zeroing};
 use crate::memmap::{MapError, Reservation};
@@ -33,6 +34,7 @@ pub struct Builder {
     throttling: Throttling,
     rmap: RmapConfig,
     swap: Option<Swap>,
+    readahead: Pages,
 }
 
 /// Where anonymous pages are swapped out to.
@@ -103,6 +105,7 @@ impl Builder {
             throttling: Throttling::default(),
             rmap: RmapConfig::default(),
             swap: None,
+            readahead: READAHEAD_DEFAULT,
         }
     }
 
@@ -212,6 +215,14 @@ impl Builder {
         self
     }
 
+    /// Pages that are read together at most, when reads come in order; below 2, no page is read before it is asked for.
+    /// The kernel's `read_ahead_kb`, in pages. A window is also at most a 64th of the capacity, and a 16th of the maximum
+    /// of the group that pays. Default: 32 pages ([`READAHEAD_DEFAULT`]).
+    pub fn readahead(mut self, max: Pages) -> Self {
+        self.readahead = max;
+        self
+    }
+
     /// Reserves the memory and starts what was asked for.
     ///
     /// # Cost
@@ -245,15 +256,18 @@ impl Builder {
         let core = Arc::new(Core::new(
             pages,
             topology,
-            PoolConfig {
-                nr_cpus: cpus,
-                regime,
-                ..self.pool
+            Parts {
+                pool: PoolConfig {
+                    nr_cpus: cpus,
+                    regime,
+                    ..self.pool
+                },
+                accounting: self.accounting,
+                throttling: self.throttling,
+                rmap: self.rmap,
+                swap: self.swap.map(Swap::open).transpose()?,
+                readahead: ReadaheadMax::new(self.readahead),
             },
-            self.accounting,
-            self.throttling,
-            self.rmap,
-            self.swap.map(Swap::open).transpose()?,
         )?);
         let reclaimer = Reclaimer::start(self.background, &core).map_err(BuildError::Thread)?;
         let shared = Shared {

@@ -10,11 +10,11 @@ use std::io;
 use thiserror::Error;
 
 use super::Core;
-use super::slow::{AllocError, Patience};
-use crate::cache::{FileEntry, Filling, PageKey, Presence};
-use crate::group::{Charge, GroupNode, StatItem};
-use crate::reclaim::{OnItsWay, pages_item};
-use crate::units::{Pages, Pfn};
+use super::fill::Source;
+use super::slow::AllocError;
+use crate::cache::{FileEntry, PageFlag, PageKey, Presence, Window};
+use crate::group::{GroupNode, StatItem};
+use crate::units::Pfn;
 
 /// Rounds of one fault. A round ends because another thread filled or evicted the page meanwhile;
 /// a page that this thread has filled itself is taken before it can be evicted.
@@ -82,120 +82,111 @@ pub enum ReadError {
     },
 }
 
-/// A fill that is aborted unless it is finished: on an error, and on a panic of the storage.
-struct Fill<'a> {
-    core: &'a Core,
-    parts: Option<(Filling, Charge)>,
+/// How a page was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// In the cache.
+    Cached,
+    /// In its file or in swap: this thread has read it.
+    Read,
+    /// Nowhere: it is of memory that begins as zeros.
+    Zeroed,
 }
 
 impl Core {
-    /// Brings a page in, unless it is there, and hands its frame to `take`, which may find that the
+    /// Brings a page of a mapping in, unless it is there, and hands its frame to `take`, which may find that the
     /// page has left the frame again.
     pub(super) fn fault<R>(
         &self,
         file: &FileEntry,
         group: &GroupNode,
         key: PageKey,
-        mut take: impl FnMut(Pfn) -> Option<R>,
+        take: impl FnMut(Pfn) -> Option<R>,
     ) -> Result<R, ReadError> {
         self.stats.pgfault.add(1);
         group.add_stat(StatItem::Pgfault, 1);
+        let source = Source {
+            file,
+            readahead: file.readahead(),
+            group,
+        };
+        let (taken, found) = self.bring_in(source, key.page(), 1, take)?;
+        source.readahead.note_asked(key.page());
+        if found == Found::Read {
+            self.stats.pgmajfault.add(1);
+            group.add_stat(StatItem::Pgmajfault, 1);
+        }
+        Ok(taken)
+    }
+
+    /// Brings a page in, unless it is there, and those that readahead wants with it. The caller will go on to read
+    /// `asked` pages from it on.
+    pub(super) fn bring_in<R>(
+        &self,
+        source: Source<'_>,
+        page: u64,
+        asked: u64,
+        mut take: impl FnMut(Pfn) -> Option<R>,
+    ) -> Result<(R, Found), ReadError> {
         for _ in 0..ROUNDS_MAX {
-            if let Presence::Resident(pfn) = self.cache.lookup(key) {
-                match take(pfn) {
-                    Some(taken) => return Ok(taken),
-                    None => continue,
+            if let Presence::Resident(pfn) = self.cache.lookup(source.file.key(page)) {
+                // Before the page is held: the I/O is on nobody's latch.
+                if self.cache.clear_flag(pfn, PageFlag::Readahead) {
+                    self.read_ahead_from(source, page);
                 }
+                let is_first = self.cache.clear_flag(pfn, PageFlag::Unread);
+                let Some(taken) = take(pfn) else {
+                    continue;
+                };
+                if is_first {
+                    // As for a read that brings its page in.
+                    self.cache.forget_young(pfn);
+                }
+                return Ok((taken, Found::Cached));
             }
-            let Some((fill, on_its_way)) = self.begin_fill(group, key)? else {
+            let max = self.window_max(source);
+            let Source {
+                file, readahead, ..
+            } = source;
+            let window = self.cache.window_of_miss(readahead, file, page, asked, max);
+            let Some(mut fills) = self.begin_wanted(source, &window)? else {
                 continue;
             };
-            let pfn = fill.read(file, group, key)?;
-            // Taken before the page is on a list: until then nobody can evict it.
-            let taken = take(pfn);
-            // The read that brings a page in is not a reason to keep it; the next one is.
-            self.cache.forget_young(pfn);
-            self.reclaim.add_page(pfn, key);
-            drop(on_its_way);
-            return Ok(taken.expect("a page on no list stays"));
+            // Before: a page that has been read in is there.
+            let is_stored = file.is_stored(page);
+            fills.read()?;
+            let taken = fills.finish(take).expect("a page on no list stays");
+            let found = if is_stored {
+                Found::Read
+            } else {
+                Found::Zeroed
+            };
+            return Ok((taken, found));
         }
         Err(ReadError::Starved {
-            page: key.page(),
+            page,
             rounds: ROUNDS_MAX,
         })
     }
 
-    /// Takes memory for a page and enters it as being filled; `None` when another was first.
-    fn begin_fill(
-        &self,
-        group: &GroupNode,
-        key: PageKey,
-    ) -> Result<Option<(Fill<'_>, OnItsWay)>, ReadError> {
-        let no_memory = |source| ReadError::NoMemory {
-            page: key.page(),
-            source,
-        };
-        // What it owes is for the program to ask for: `Group::throttle`.
-        let (charge, _owed) = self
-            .charge(group, Pages(1), Patience::Fault)
-            .map_err(|failed| no_memory(failed.into()))?;
-        let frame = self.alloc_frame(group).map_err(no_memory)?;
-        // Not before: those who wait for frames would wait for each other.
-        let on_its_way = self.reclaim.page_on_its_way(group);
-        match self.cache.begin_fill(key, frame, group.id()) {
-            Ok(filling) => {
-                let parts = Some((filling, charge));
-                Ok(Some((Fill { core: self, parts }, on_its_way)))
-            }
-            Err(frame) => {
-                self.pool.free(frame);
-                Ok(None)
-            }
+    /// Reads the window that a mark asks for.
+    #[cold]
+    fn read_ahead_from(&self, source: Source<'_>, page: u64) {
+        let Source {
+            file, readahead, ..
+        } = source;
+        let max = self.window_max(source);
+        if let Some(window) = self.cache.window_of_mark(readahead, file, page, max) {
+            self.read_ahead(source, &window);
         }
     }
-}
 
-impl Fill<'_> {
-    /// Reads the page from its file and makes it resident.
-    fn read(mut self, file: &FileEntry, group: &GroupNode, key: PageKey) -> Result<Pfn, ReadError> {
-        let core = self.core;
-        let (filling, _) = self.parts.as_mut().expect("present until finished");
-        // Before: a page that has been read in is there.
-        let is_major = file.is_stored(key.page());
-        fill_from(file, key.page(), core.cache.filling_bytes(filling))?;
-        if is_major {
-            core.stats.pgmajfault.add(1);
-            group.add_stat(StatItem::Pgmajfault, 1);
-        }
-        let (filling, charge) = self.parts.take().expect("present until finished");
-        let pfn = core.cache.finish_fill(filling);
-        file.note_filled();
-        group.add_stat(pages_item(key.file().kind()), 1);
-        // From here on the page pays, until it is evicted.
-        let _paid_by_the_page = charge.disown();
-        Ok(pfn)
-    }
-}
-
-/// Reads one page; the last page of a file is zero beyond the file's end.
-fn fill_from(file: &FileEntry, page: u64, bytes: &mut [u8]) -> Result<(), ReadError> {
-    let want = file.backing().page_len(page);
-    match file.backing().read_page(page, &mut bytes[..want]) {
-        Ok(got) if got == want => {
-            bytes[want..].fill(0);
-            Ok(())
-        }
-        Ok(got) => Err(ReadError::Short { page, got, want }),
-        Err(source) => Err(ReadError::Io { page, source }),
-    }
-}
-
-impl Drop for Fill<'_> {
-    fn drop(&mut self) {
-        if let Some((filling, charge)) = self.parts.take() {
-            let frame = self.core.cache.abort_fill(filling);
-            self.core.pool.free(frame);
-            drop(charge);
+    /// Reads what is missing of a window, as far as memory and storage allow.
+    pub(super) fn read_ahead(&self, source: Source<'_>, window: &Window) {
+        let mut fills = self.begin_ahead(source, window);
+        match fills.read() {
+            Ok(()) => fills.finish_ahead(),
+            Err(error) => tracing::debug!(%error, "readahead gave up"),
         }
     }
 }

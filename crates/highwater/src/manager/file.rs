@@ -169,6 +169,10 @@ impl File {
         &self.open.entry
     }
 
+    pub(super) fn core(&self) -> &Core {
+        &self.open.shared.core
+    }
+
     #[inline]
     pub(super) fn access(&self) -> Access {
         if self.open.entry.id().is_writable() {

@@ -213,13 +213,14 @@ impl Mapping {
         match self
             .core()
             .cache
-            .hold_mapped(&self.open.area, page, &mut hold)
+            .hold_by_entry(&self.open.area, page, &mut hold)
         {
             Some(held) => Ok(held),
             None => self.fault(page, hold),
         }
     }
 
+    /// Takes hold of a page that the page table does not name.
     #[cold]
     fn fault<R>(
         &self,
@@ -231,6 +232,11 @@ impl Mapping {
             return Err(ReadError::Unmapped { page });
         }
         let key = area.key(page);
+        if !core.cache.is_marked_ahead(key)
+            && let Some(held) = core.cache.hold_unmapped(area, page, &mut hold)
+        {
+            return Ok(held);
+        }
         core.fault(area.file(), area.group(), key, |pfn| {
             let held = hold(key, pfn)?;
             core.cache.install(area, page, pfn);

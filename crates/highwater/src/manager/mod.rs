@@ -7,7 +7,8 @@
 //! | file | what |
 //! |---|---|
 //! | `slow` | when memory is short: reclaim, drain, victim, error |
-//! | `fault` | bringing a page in |
+//! | `fault`, `fill` | bringing pages in: one that is missing, and those to come |
+//! | `read` | read(2)-like access, and what is known of the order of reads |
 //! | `throttle` | above a group's `high` |
 //! | `charge` | memory that is charged: at once, by force, in line |
 //! | `pressure` | who stalls for want of memory |
@@ -22,10 +23,12 @@ mod builder;
 mod charge;
 mod fault;
 mod file;
+mod fill;
 mod group;
 mod guard;
 mod mapping;
 mod pressure;
+mod read;
 mod slow;
 mod snapshot;
 mod space;
@@ -62,6 +65,7 @@ use crate::topology::Topology;
 use crate::units::{Bytes, CpuId, Pages, Pfn};
 use crate::victim::{self, Decision, Policy, Selector, Victim};
 use background::{Reclaimer, Wakeup};
+use read::ReadaheadMax;
 use vmstat::ManagerStats;
 
 static HANDLER_LOCK: LockClass = LockClass::new("on_exhausted", Rank::Victim);
@@ -110,6 +114,7 @@ pub(crate) struct Core {
     reclaim: Reclaim,
     stats: ManagerStats,
     throttling: Throttling,
+    readahead: ReadaheadMax,
     /// When the manager was made: its clock begins there.
     begun: Instant,
     wakeup: Arc<Wakeup>,
@@ -117,6 +122,16 @@ pub(crate) struct Core {
     victims: Mutex<Victims>,
     /// Files that were closed while some of their pages could not leave the cache.
     closing: Mutex<Vec<Arc<FileEntry>>>,
+}
+
+/// What a manager is made from, beside memory and topology.
+struct Parts {
+    pool: PoolConfig,
+    accounting: Accounting,
+    throttling: Throttling,
+    rmap: RmapConfig,
+    swap: Option<SwapArea>,
+    readahead: ReadaheadMax,
 }
 
 /// How victims are chosen, and the memory for it: reserved here, because it is needed when there is
@@ -321,15 +336,15 @@ impl Manager {
 }
 
 impl Core {
-    fn new(
-        pages: Pages,
-        topology: Topology,
-        config: PoolConfig,
-        accounting: Accounting,
-        throttling: Throttling,
-        rmap: RmapConfig,
-        swap: Option<SwapArea>,
-    ) -> Result<Self, BuildError> {
+    fn new(pages: Pages, topology: Topology, parts: Parts) -> Result<Self, BuildError> {
+        let Parts {
+            pool: config,
+            accounting,
+            throttling,
+            rmap,
+            swap,
+            readahead,
+        } = parts;
         let (nr_cpus, regime) = (config.nr_cpus, config.regime);
         let memory = Arc::new(FrameMemory::new(pages)?);
         let pool = Arc::new(FramePool::with_config(Arc::clone(&memory), config)?);
@@ -353,6 +368,7 @@ impl Core {
             reclaim,
             stats: ManagerStats::default(),
             throttling,
+            readahead,
             begun: Instant::now(),
             wakeup: Arc::new(Wakeup::new()),
             on_exhausted: RwLock::new(&HANDLER_LOCK, None),

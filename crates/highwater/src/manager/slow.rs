@@ -99,6 +99,15 @@ pub(super) enum Patience {
     /// A charge that stands in line when nothing can be reclaimed: nobody is stopped for it, and it does
     /// not make room for those before it.
     Line,
+    /// Pages that nobody has asked for: as for [`Line`](Self::Line).
+    Ahead,
+}
+
+impl Patience {
+    /// Whether others go first, and nobody is stopped.
+    const fn is_modest(self) -> bool {
+        matches!(self, Self::Line | Self::Ahead)
+    }
 }
 
 thread_local! {
@@ -217,7 +226,7 @@ impl Core {
                     self.make_room(group, pages, patience, &mut effort)
                 }
                 // What is freed there lets those that wait go on, and then this one.
-                ChargeError::Behind { group, .. } if patience != Patience::Line => {
+                ChargeError::Behind { group, .. } if !patience.is_modest() => {
                     self.stall_for(charged, &mut effort);
                     self.make_room(group, pages, patience, &mut effort)
                 }
@@ -264,7 +273,7 @@ impl Core {
         if self.reclaim_directly(&target, goal, effort) {
             return effort.may_retry();
         }
-        if patience == Patience::Line {
+        if patience.is_modest() {
             return false;
         }
         let pages_may_come = effort.last.nr_borrowed + effort.last.nr_isolated > 0;
@@ -328,6 +337,41 @@ impl Core {
                 });
             }
         }
+    }
+
+    /// Takes frames for pages that nobody has asked for, and appends them to `frames`; how many. One pass of reclaim is
+    /// made if there are too few, and no more.
+    pub(super) fn alloc_frames_ahead(
+        &self,
+        payer: &GroupNode,
+        count: usize,
+        frames: &mut Vec<Frame>,
+    ) -> usize {
+        let mut effort = Effort::default();
+        frames.reserve(count);
+        let mut got = 0;
+        while got < count {
+            match self.pool.alloc_noting(AllocFlags::new()) {
+                Ok((frame, pressure)) => {
+                    if pressure == Pressure::BelowLow {
+                        self.wakeup.notify();
+                    }
+                    frames.push(frame);
+                    got += 1;
+                }
+                Err(_) if effort.attempts == 0 => {
+                    effort.attempts = 1;
+                    effort.stall(self, payer);
+                    self.wakeup.notify();
+                    self.stats.allocstall.add(1);
+                    let goal = self.direct_goal(self.pool.managed());
+                    let goal = goal.max(Pages((count - got) as u64));
+                    self.reclaim_directly(&self.groups.root(), goal, &mut effort);
+                }
+                Err(_) => break,
+            }
+        }
+        got
     }
 
     /// Frees frames from the whole pool; false when nothing helps.

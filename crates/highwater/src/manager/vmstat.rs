@@ -11,6 +11,7 @@ use crate::sync::StatCell;
 pub(super) struct ManagerStats {
     pub(super) pgfault: StatCell,
     pub(super) pgmajfault: StatCell,
+    pub(super) readahead: StatCell,
     pub(super) allocstall: StatCell,
     pub(super) drain_all: StatCell,
     pub(super) pageoutrun: StatCell,
@@ -37,6 +38,7 @@ counters! {
     |core| core.cache.nr_dirty().0 => "nr_dirty",
     |core| core.stats.pgfault.get() => "pgfault",
     |core| core.stats.pgmajfault.get() => "pgmajfault",
+    |core| core.stats.readahead.get() => "pgreadahead",
     |core| core.reclaim.stats().pgrefill.get() => "pgrefill",
     |core| core.reclaim.stats().pgactivate.get() => "pgactivate",
     |core| core.reclaim.stats().pgdeactivate.get() => "pgdeactivate",

@@ -19,6 +19,7 @@ mod frames;
 mod free;
 mod reservation;
 mod token;
+mod vectored;
 
 #[cfg(all(test, loom))]
 mod loom;
@@ -30,3 +31,4 @@ pub use borrow::{Pinned, Reader, Seat};
 pub use frames::{Frame, FrameMemory, MemoryId, Retracted};
 pub use reservation::{MapError, Reservation};
 pub(crate) use token::Token;
+pub(crate) use vectored::read_vectored_at;

@@ -1,0 +1,300 @@
+//! Reading pages in, many at once: a missing page and those that readahead wants with it.
+//!
+//! All memory is had before the first page is entered as being filled, so that nobody who waits for one of them waits
+//! for reclaim; then each is entered unless it has come meanwhile, the storage is asked once for each run of
+//! neighbours, and all become resident. The page that is wanted comes first. What readahead adds is nobody's need: no
+//! victim is told for it, what memory or storage refuse is left out, and its errors are nobody's.
+//!
+//! Invariant: the charge of [`Fills`] is of as many pages as are being filled; on any way out both are given back
+//! or become resident.
+
+use std::ops::Range;
+
+use super::Core;
+use super::fault::ReadError;
+use super::slow::{AllocError, Patience};
+use crate::cache::{FileEntry, Filling, PageCache, PageFlag, Readahead, Window};
+use crate::group::{Charge, GroupNode};
+use crate::memmap::Frame;
+use crate::reclaim::{OnItsWay, pages_item};
+use crate::units::{PAGE_SIZE, Pages, Pfn};
+
+/// Share of the pool that a window has at most. Chosen: what a stream reads ahead (two windows) stays on the inactive list
+/// until it is read, also where that list is a small part of the pool.
+const CAPACITY_SHARE: u64 = 64;
+/// Share of the payer's maximum. Chosen: likewise; a group's pages are its own, a pool's many groups'.
+const MAX_SHARE: u64 = 16;
+
+/// Whose pages are read, and for whom.
+#[derive(Clone, Copy)]
+pub(super) struct Source<'a> {
+    pub(super) file: &'a FileEntry,
+    pub(super) readahead: &'a Readahead,
+    /// Pays.
+    pub(super) group: &'a GroupNode,
+}
+
+/// Pages of one file that this thread reads in.
+pub(super) struct Fills<'a> {
+    core: &'a Core,
+    source: Source<'a>,
+    /// In order. Others wait for them.
+    filling: Vec<Filling>,
+    charge: Option<Charge>,
+    _on_its_way: OnItsWay,
+}
+
+/// Memory for pages, paid for.
+struct Supply {
+    charge: Option<Charge>,
+    frames: Vec<Frame>,
+}
+
+impl Core {
+    /// Pages that are read at once for a payer, at most. Of swap, one: its slots are in no order of use.
+    pub(super) fn window_max(&self, source: Source<'_>) -> Pages {
+        if source.file.id().kind().is_swap_backed() {
+            return Pages(1);
+        }
+        let capacity = self.pool.managed().0 / CAPACITY_SHARE;
+        let group = source.group.limits().max.0 / MAX_SHARE;
+        self.readahead.get().min(Pages(capacity.min(group)))
+    }
+
+    /// Takes memory for the first page of a window, and for as many of the others as can be had; enters them as
+    /// being filled. `None` when another thread was first with the first page.
+    pub(super) fn begin_wanted<'a>(
+        &'a self,
+        source: Source<'a>,
+        window: &Window,
+    ) -> Result<Option<Fills<'a>>, ReadError> {
+        let (page, group) = (window.pages.start, source.group);
+        let no_memory = |source| ReadError::NoMemory { page, source };
+        // What it owes is for the program to ask for: `Group::throttle`.
+        let (charge, _owed) = self
+            .charge(group, Pages(1), Patience::Fault)
+            .map_err(|failed| no_memory(AllocError::from(failed)))?;
+        let frame = self.alloc_frame(group).map_err(no_memory)?;
+        let mut supply = Supply {
+            charge: Some(charge),
+            frames: vec![frame],
+        };
+        let others = self.missing_of(source.file, page + 1..window.pages.end);
+        self.supply_more(source.group, others.len(), &mut supply);
+        let pages = std::iter::once(page).chain(others);
+        let fills = self.begin_fills(source, window, pages, supply);
+        let is_first = |filling: &Filling| filling.page() == page;
+        Ok(fills.filling.first().is_some_and(is_first).then_some(fills))
+    }
+
+    /// Takes memory for as many pages of a window as can be had, and enters them as being filled.
+    pub(super) fn begin_ahead<'a>(&'a self, source: Source<'a>, window: &Window) -> Fills<'a> {
+        let pages = self.missing_of(source.file, window.pages.clone());
+        let mut supply = Supply {
+            charge: None,
+            frames: Vec::new(),
+        };
+        self.supply_more(source.group, pages.len(), &mut supply);
+        self.begin_fills(source, window, pages.into_iter(), supply)
+    }
+
+    /// Pages that are not in the cache, as far as can be seen without a lock.
+    fn missing_of(&self, file: &FileEntry, pages: Range<u64>) -> Vec<u64> {
+        pages
+            .filter(|page| !self.cache.seems_cached(file.key(*page)))
+            .collect()
+    }
+
+    /// Adds memory for `count` pages, or as many as can be had without telling a victim.
+    fn supply_more(&self, group: &GroupNode, count: usize, supply: &mut Supply) {
+        let pages = Pages(count as u64);
+        if count == 0 {
+            return;
+        }
+        let Ok((mut charge, _owed)) = self.charge(group, pages, Patience::Ahead) else {
+            return;
+        };
+        let got = self.alloc_frames_ahead(group, count, &mut supply.frames);
+        charge.shrink(Pages((count - got) as u64));
+        match &mut supply.charge {
+            Some(paid) => paid.merge(charge).expect("both are the payer's"),
+            None => supply.charge = Some(charge),
+        }
+    }
+
+    /// Enters pages as being filled, in order, for as long as there are frames. Pages that have come meanwhile are
+    /// passed over, but for the first, without which there are none.
+    fn begin_fills<'a>(
+        &'a self,
+        source: Source<'a>,
+        window: &Window,
+        pages: impl Iterator<Item = u64>,
+        supply: Supply,
+    ) -> Fills<'a> {
+        let group = source.group;
+        let Supply { charge, mut frames } = supply;
+        let mut fills = Fills {
+            core: self,
+            source,
+            filling: Vec::with_capacity(frames.len()),
+            charge,
+            // Not before: those who wait for frames would wait for each other.
+            _on_its_way: self.reclaim.page_on_its_way(group),
+        };
+        let mut unused = Vec::new();
+        for (page, frame) in pages.zip(frames.drain(..)) {
+            let key = source.file.key(page);
+            match self.cache.begin_fill(key, frame, group.id()) {
+                Ok(filling) => fills.filling.push(filling),
+                Err(frame) => unused.push(frame),
+            }
+        }
+        fills.uncharge(unused.len());
+        self.pool.free_bulk(&mut unused);
+        let is_marked = |filling: &&Filling| window.mark.is_some_and(|mark| filling.page() >= mark);
+        if let Some(marked) = fills.filling.iter().find(is_marked) {
+            self.cache.flag_filling(marked, PageFlag::Readahead);
+        }
+        fills
+    }
+}
+
+impl Fills<'_> {
+    /// Reads the pages. Those that storage does not give are left out; that is an error where it is the first.
+    pub(super) fn read(&mut self) -> Result<(), ReadError> {
+        let mut begin = 0;
+        while begin < self.filling.len() {
+            let run = run_len(&self.filling[begin..]);
+            let read = read_run(
+                &self.core.cache,
+                self.source.file,
+                &mut self.filling[begin..begin + run],
+            );
+            let whole = *read.as_ref().unwrap_or(&0);
+            begin += whole;
+            if whole < run {
+                self.give_up(begin);
+                return match read {
+                    Err(error) if begin == 0 => Err(error),
+                    _ => Ok(()),
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the pages resident. `take` is shown the first before anybody can evict it.
+    pub(super) fn finish<R>(mut self, take: impl FnOnce(Pfn) -> R) -> R {
+        let first = self.filling.remove(0);
+        let key = first.key();
+        let pfn = self.core.cache.finish_fill(first);
+        self.note_resident();
+        // Taken before the page is on a list: until then nobody can evict it.
+        let taken = take(pfn);
+        // The read that brings a page in is not a reason to keep it; the next one is.
+        self.core.cache.forget_young(pfn);
+        self.core.reclaim.add_page(pfn, key);
+        self.finish_ahead();
+        taken
+    }
+
+    /// Makes the pages resident that nobody has asked for yet.
+    pub(super) fn finish_ahead(mut self) {
+        let core = self.core;
+        core.stats.readahead.add(self.filling.len() as u64);
+        for filling in std::mem::take(&mut self.filling) {
+            let key = filling.key();
+            core.cache.flag_filling(&filling, PageFlag::Unread);
+            let pfn = core.cache.finish_fill(filling);
+            self.note_resident();
+            core.reclaim.add_page(pfn, key);
+        }
+    }
+
+    /// Counts a page that has become resident. From here on it pays for itself, until it is evicted.
+    fn note_resident(&mut self) {
+        self.source.file.note_filled();
+        self.source
+            .group
+            .add_stat(pages_item(self.source.file.id().kind()), 1);
+        let charge = self.charge.as_mut().expect("as many pages as are filled");
+        let _paid_by_the_page = charge.split(Pages(1)).disown();
+    }
+
+    /// Gives up the pages from one on.
+    fn give_up(&mut self, from: usize) {
+        let Some(first) = self.filling.get(from) else {
+            return;
+        };
+        self.source.readahead.cut(first.page());
+        let given_up = self.filling.len() - from;
+        for filling in self.filling.drain(from..) {
+            self.core.pool.free(self.core.cache.abort_fill(filling));
+        }
+        self.uncharge(given_up);
+    }
+
+    fn uncharge(&mut self, pages: usize) {
+        if let Some(charge) = &mut self.charge {
+            charge.shrink(Pages(pages as u64));
+        }
+    }
+}
+
+impl Drop for Fills<'_> {
+    /// On an error, and on a panic of the storage.
+    fn drop(&mut self) {
+        self.give_up(0);
+    }
+}
+
+/// How many of the first pages are neighbours.
+fn run_len(filling: &[Filling]) -> usize {
+    let neighbours = filling
+        .windows(2)
+        .take_while(|pair| pair[0].page() + 1 == pair[1].page());
+    neighbours.count() + 1
+}
+
+/// Reads neighbouring pages; how many of them are whole. The last page of a file is zero beyond the file's end. An
+/// error is about the first page.
+fn read_run(
+    cache: &PageCache,
+    file: &FileEntry,
+    filling: &mut [Filling],
+) -> Result<usize, ReadError> {
+    let (backing, first) = (file.backing(), filling[0].page());
+    let lens: Vec<usize> = filling
+        .iter()
+        .map(|filling| backing.page_len(filling.page()))
+        .collect();
+    let mut pages: Vec<&mut [u8; PAGE_SIZE]> = filling
+        .iter_mut()
+        .map(|filling| cache.filling_bytes(filling))
+        .collect();
+    let mut bufs: Vec<&mut [u8]> = pages
+        .iter_mut()
+        .zip(&lens)
+        .map(|(page, len)| &mut page[..*len])
+        .collect();
+    let read = match &mut bufs[..] {
+        [only] => backing.read_page(first, only),
+        many => backing.read_pages(first, many),
+    };
+    let mut got = read.map_err(|source| ReadError::Io {
+        page: first,
+        source,
+    })?;
+    let short = ReadError::Short {
+        page: first,
+        got,
+        want: lens[0],
+    };
+    let mut whole = 0;
+    while whole < lens.len() && got >= lens[whole] {
+        got -= lens[whole];
+        pages[whole][lens[whole]..].fill(0);
+        whole += 1;
+    }
+    if whole == 0 { Err(short) } else { Ok(whole) }
+}

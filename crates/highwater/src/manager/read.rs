@@ -1,0 +1,190 @@
+//! Reading bytes of a file without mapping it, and saying in which order it will be read.
+
+use std::ops::Range;
+
+use super::fault::ReadError;
+use super::fill::Source;
+use super::guard::Guard;
+use super::{Core, File, Group, Manager};
+use crate::cache::{ReadPattern, Window};
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::units::{PAGE_BYTES, PAGE_SIZE, Pages};
+
+/// The longest window of readahead, which can be changed while the manager runs.
+#[derive(Debug)]
+pub(super) struct ReadaheadMax {
+    /// Written by: the embedder. Read by: who misses. Publishes: nothing.
+    pages: AtomicU64,
+}
+
+impl ReadaheadMax {
+    pub(super) fn new(max: Pages) -> Self {
+        Self {
+            pages: AtomicU64::new(max.0),
+        }
+    }
+
+    pub(super) fn get(&self) -> Pages {
+        // Relaxed: a number by itself.
+        Pages(self.pages.load(Ordering::Relaxed))
+    }
+}
+
+impl Manager {
+    /// Says how many pages are read together at most from now on: see
+    /// [`Builder::readahead`](super::Builder::readahead).
+    pub fn set_readahead(&self, max: Pages) {
+        // Relaxed: as in `ReadaheadMax::get`.
+        self.core().readahead.pages.store(max.0, Ordering::Relaxed);
+    }
+
+    /// Pages that are read together at most.
+    #[must_use]
+    pub fn readahead(&self) -> Pages {
+        self.core().readahead.get()
+    }
+}
+
+impl File {
+    /// Copies bytes of the file into `buf`, from `offset` on, as read(2) does: pages that are not in the cache are
+    /// read in and charged to `group`, those that are stay whose they are, and no space counts them. Returns how
+    /// many bytes; fewer than asked for at the end of the file, or where a page behind the first could not be read: reading on there
+    /// says why.
+    ///
+    /// Reads in order make the cache read ahead ([`Builder::readahead`](super::Builder::readahead)), each handle that was opened by
+    /// itself for itself.
+    ///
+    /// # Cost
+    ///
+    /// For each resident page a guard or a latch, and the copy. For others the file's I/O, for many pages at once where
+    /// reads come in order.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`], when nothing could be read.
+    ///
+    /// # Panics
+    ///
+    /// When the group is of another manager.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # let path = std::env::temp_dir().join(format!("highwater-read-at-{}", std::process::id()));
+    /// std::fs::write(&path, "a page, or less")?;
+    /// let hw = highwater::Manager::builder().build()?;
+    /// let file = hw.open(&path)?;
+    /// let mut word = [0; 4];
+    /// assert_eq!(file.read_at(&hw.root(), 2, &mut word)?, 4);
+    /// assert_eq!(&word, b"page");
+    /// assert_eq!(file.read_at(&hw.root(), 11, &mut [0; 8])?, 4);
+    /// # std::fs::remove_file(path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn read_at(&self, group: &Group, offset: u64, buf: &mut [u8]) -> Result<usize, ReadError> {
+        self.assert_same_manager(group);
+        let source = self.source_for(group);
+        let len = source.file.backing().len().saturating_sub(offset);
+        let len = usize::try_from(len).map_or(buf.len(), |len| len.min(buf.len()));
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let (page, begin) = (at / PAGE_BYTES, within_page(at));
+            let count = (PAGE_SIZE - begin).min(len - done);
+            let piece = &mut buf[done..done + count];
+            let asked = (begin + len - done).div_ceil(PAGE_SIZE) as u64;
+            match self.core().copy_page(source, page, asked, begin, piece) {
+                Ok(()) => done += count,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Says in which order this handle, and the mappings made with it, will be read from now on.
+    pub fn set_read_pattern(&self, pattern: ReadPattern) {
+        self.entry().readahead().set_pattern(pattern);
+    }
+
+    /// Reads pages in that are not in the cache, as far as there is memory without stopping anybody, and charges
+    /// them to `group`. What cannot be read is left for who will ask for it.
+    ///
+    /// # Cost
+    ///
+    /// The I/O, here and now.
+    ///
+    /// # Panics
+    ///
+    /// When the group is of another manager.
+    pub fn will_need(&self, group: &Group, pages: Range<u64>) {
+        self.assert_same_manager(group);
+        self.core().read_ahead_all(self.source_for(group), pages);
+    }
+
+    fn source_for<'a>(&'a self, group: &'a Group) -> Source<'a> {
+        let file = self.entry();
+        Source {
+            file,
+            readahead: file.readahead(),
+            group: group.node(),
+        }
+    }
+
+    fn assert_same_manager(&self, group: &Group) {
+        assert!(
+            Arc::ptr_eq(group.shared(), self.shared()),
+            "the group is of another manager"
+        );
+    }
+}
+
+impl Core {
+    /// Copies a part of a page, reading it in if need be.
+    fn copy_page(
+        &self,
+        source: Source<'_>,
+        page: u64,
+        asked: u64,
+        begin: usize,
+        into: &mut [u8],
+    ) -> Result<(), ReadError> {
+        let key = source.file.key(page);
+        let part = begin..begin + into.len();
+        let copy = |bytes: &[u8; PAGE_SIZE], into: &mut [u8]| {
+            into.copy_from_slice(&bytes[part.clone()]);
+        };
+        if key.file().is_writable() {
+            let read = self.bring_in(source, page, asked, |pfn| {
+                self.cache.try_read_latched_at(key, pfn)
+            });
+            copy(&read?.0, into);
+        } else {
+            let guard = Guard::new(self);
+            let read = self.bring_in(source, page, asked, |pfn| {
+                self.cache.try_read_at(guard.reader(), key, pfn)
+            });
+            copy(read?.0, into);
+        }
+        source.readahead.note_asked(page);
+        Ok(())
+    }
+
+    /// Reads a range in, a window at a time.
+    pub(super) fn read_ahead_all(&self, source: Source<'_>, pages: Range<u64>) {
+        let end = pages.end.min(source.file.backing().pages());
+        let mut at = pages.start;
+        while at < end {
+            let step = self.window_max(source).0.max(1);
+            let pages = at..end.min(at.saturating_add(step));
+            at = pages.end;
+            self.read_ahead(source, &Window { pages, mark: None });
+        }
+    }
+}
+
+/// Where in its page a byte is.
+fn within_page(offset: u64) -> usize {
+    usize::try_from(offset % PAGE_BYTES).expect("less than a page")
+}

@@ -1,0 +1,50 @@
+//! Reading from a file into many frames by one system call.
+//!
+//! The standard library has `readv` at a file's position, and `pread` into one buffer; frames of neighbouring
+//! pages are not neighbours, and a position is shared by all threads that read the file.
+
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+
+/// Buffers of one call. Chosen: what every Linux takes (`UIO_MAXIOV`).
+#[cfg(target_os = "linux")]
+const BUFS_MAX: usize = 1024;
+
+/// Reads from `offset` on into `bufs`, in order; returns how many bytes, which may be fewer than asked for.
+///
+/// # Errors
+///
+/// Whatever the system says.
+#[cfg(target_os = "linux")]
+pub(crate) fn read_vectored_at(
+    file: &File,
+    bufs: &mut [IoSliceMut<'_>],
+    offset: u64,
+) -> io::Result<usize> {
+    use std::os::fd::AsRawFd;
+
+    let count = bufs.len().min(BUFS_MAX);
+    let count = libc::c_int::try_from(count).expect("at most `BUFS_MAX`");
+    let offset =
+        libc::off64_t::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let iovecs = bufs.as_mut_ptr().cast::<libc::iovec>();
+    // SAFETY: the first `count` buffers are borrowed exclusively for the call, and an `IoSliceMut` is laid out as
+    // an `iovec` (so the standard library says). The file is open.
+    let read = unsafe { libc::preadv64(file.as_raw_fd(), iovecs, count, offset) };
+    usize::try_from(read).map_err(|_| io::Error::last_os_error())
+}
+
+/// As above, where there is no such call: the first buffer alone.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn read_vectored_at(
+    file: &File,
+    bufs: &mut [IoSliceMut<'_>],
+    offset: u64,
+) -> io::Result<usize> {
+    use std::os::unix::fs::FileExt;
+
+    match bufs.first_mut() {
+        Some(first) => file.read_at(first, offset),
+        None => Ok(0),
+    }
+}

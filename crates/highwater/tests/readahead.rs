@@ -1,0 +1,326 @@
+//! Promise: reads in order are read ahead, many pages by one call to the storage; what was read ahead and cannot be had is
+//! nobody's error and nobody's charge; `read_at` reads the file's bytes, whatever else goes on.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
+mod support;
+
+use std::io;
+use std::io::Write;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use highwater::cache::{Access, Backing, ReadPattern};
+use highwater::manager::ReadError;
+use highwater::units::{PAGE_BYTES, PAGE_SIZE};
+use highwater::{File, Limits, Manager, Pages};
+use support::{assert_empty, first_word, manager};
+
+/// Pages that begin with their number, and a record of what was asked for. From a page on it can be told to fail.
+#[derive(Debug)]
+struct Recorder {
+    pages: u64,
+    /// First page and number of pages of each call.
+    calls: Mutex<Vec<(u64, u64)>>,
+    fails_from: AtomicU64,
+    panics_from: AtomicU64,
+}
+
+impl Recorder {
+    fn new(pages: u64) -> Arc<Self> {
+        Arc::new(Self {
+            pages,
+            calls: Mutex::new(Vec::new()),
+            fails_from: AtomicU64::new(u64::MAX),
+            panics_from: AtomicU64::new(u64::MAX),
+        })
+    }
+
+    fn calls(&self) -> Vec<(u64, u64)> {
+        std::mem::take(&mut self.calls.lock().unwrap())
+    }
+
+    fn fill(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
+        assert!(page < self.panics_from.load(Ordering::Relaxed), "as told");
+        if page >= self.fails_from.load(Ordering::Relaxed) {
+            return Err(io::Error::other("as told"));
+        }
+        buf.fill(0x5a);
+        buf[..8].copy_from_slice(&page.to_le_bytes());
+        Ok(buf.len())
+    }
+}
+
+impl Backing for Recorder {
+    fn len(&self) -> u64 {
+        self.pages * PAGE_BYTES
+    }
+
+    fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
+        self.calls.lock().unwrap().push((page, 1));
+        self.fill(page, buf)
+    }
+
+    fn read_pages(&self, first: u64, bufs: &mut [&mut [u8]]) -> io::Result<usize> {
+        self.calls.lock().unwrap().push((first, bufs.len() as u64));
+        let mut done = 0;
+        for (page, buf) in (first..).zip(bufs) {
+            match self.fill(page, buf) {
+                Ok(got) => done += got,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_page(&self, _: u64, buf: &[u8]) -> io::Result<usize> {
+        Ok(buf.len())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn open(hw: &Manager, storage: &Arc<Recorder>) -> File {
+    let backing = Arc::clone(storage) as Arc<dyn Backing>;
+    hw.open_backing(backing, Access::ReadOnly).unwrap()
+}
+
+fn counter(hw: &Manager, name: &str) -> u64 {
+    hw.snapshot().counter(name)
+}
+
+// Goal: a file that is mapped and read in order is read by calls of up to 32 pages, and faults that read themselves are few.
+// Method: 1,024 pages in a pool of 4,096, each looked at.
+#[test]
+fn a_mapping_read_in_order_is_read_ahead() {
+    let hw = manager(4_096);
+    let storage = Recorder::new(1_024);
+    let file = open(&hw, &storage);
+    let map = hw.space(&hw.root()).map_file(&file, 0..1_024).unwrap();
+    for page in 0..1_024 {
+        assert_eq!(first_word(map.read(&hw.enter(), page).unwrap()), page);
+    }
+    let calls = storage.calls();
+    assert_eq!(calls[..4], [(0, 4), (4, 8), (12, 16), (28, 32)]);
+    let read: u64 = calls.iter().map(|(_, pages)| pages).sum();
+    assert_eq!(read, 1_024, "each page once");
+    assert!(calls.len() <= 36, "{} calls", calls.len());
+    let (major, ahead) = (counter(&hw, "pgmajfault"), counter(&hw, "pgreadahead"));
+    assert_eq!((major, ahead), (1, 1_023), "the others met their marks");
+    drop((map, file));
+    assert_empty(&hw);
+}
+
+// Goal: read_at in order misses once: marks do the rest. Method: as above, by calls of 1,000 bytes, whose pages are counted
+// by what the storage was asked for.
+#[test]
+fn read_at_in_order_meets_its_marks() {
+    let hw = manager(4_096);
+    let storage = Recorder::new(1_000);
+    let file = open(&hw, &storage);
+    let (mut at, mut buf) = (0, [0; 1_000]);
+    loop {
+        let got = file.read_at(&hw.root(), at, &mut buf).unwrap();
+        if got == 0 {
+            break;
+        }
+        at += got as u64;
+    }
+    assert_eq!(at, 1_000 * PAGE_BYTES);
+    let calls = storage.calls();
+    assert_eq!(calls[..5], [(0, 4), (4, 8), (12, 16), (28, 32), (60, 32)]);
+    assert_eq!(calls.last(), Some(&(988, 12)), "the end of the file");
+    assert_eq!(hw.root().usage_precise(), Pages(1_000));
+    drop(file);
+    assert_empty(&hw);
+}
+
+// Goal: reads in no order read what they ask for, and so do those that say so.
+#[test]
+fn jumps_read_single_pages() {
+    let hw = manager(4_096);
+    let storage = Recorder::new(1_000);
+    let file = open(&hw, &storage);
+    let root = hw.root();
+    for page in (1..140).map(|at| 1_000 - 7 * at) {
+        file.read_at(&root, page * PAGE_BYTES, &mut [0; 100])
+            .unwrap();
+    }
+    assert!(storage.calls().iter().all(|(_, pages)| *pages == 1));
+    hw.drop_caches();
+    file.set_read_pattern(ReadPattern::Random);
+    file.read_at(&root, 0, &mut [0; 20 * PAGE_SIZE]).unwrap();
+    assert_eq!(storage.calls(), [(0, 20)], "what one call asks for is one");
+    file.set_read_pattern(ReadPattern::Sequential);
+    hw.set_readahead(Pages(0));
+    hw.drop_caches();
+    for page in 0..20 {
+        file.read_at(&root, page * PAGE_BYTES, &mut [0; 1]).unwrap();
+    }
+    assert!(storage.calls().iter().all(|(_, pages)| *pages == 1));
+    drop(file);
+    assert_empty(&hw);
+}
+
+// Goal: a page that was read ahead in vain is an error to who asks for it, and to nobody else. Method: storage fails, then panics,
+// from a page in the middle of a window on.
+#[test]
+fn what_cannot_be_read_ahead_is_nobodys_error() {
+    let hw = manager(4_096);
+    let storage = Recorder::new(100);
+    let file = open(&hw, &storage);
+    let map = hw.space(&hw.root()).map_file(&file, 0..100).unwrap();
+    storage.fails_from.store(6, Ordering::Relaxed);
+    for page in 0..6 {
+        assert_eq!(first_word(map.read(&hw.enter(), page).unwrap()), page);
+    }
+    for _ in 0..3 {
+        let failed = map.read(&hw.enter(), 6).map(|_| ());
+        assert!(
+            matches!(failed, Err(ReadError::Io { page: 6, .. })),
+            "{failed:?}"
+        );
+    }
+    // A call that has read something says so, and the next one why it was not more.
+    let mut buf = [0; 4 * PAGE_SIZE];
+    let root = hw.root();
+    let got = file.read_at(&root, 4 * PAGE_BYTES, &mut buf).unwrap();
+    assert_eq!(got, 2 * PAGE_SIZE);
+    file.read_at(&root, 6 * PAGE_BYTES, &mut buf).unwrap_err();
+    assert_eq!(hw.root().usage_precise(), Pages(6), "those that are there");
+
+    storage.fails_from.store(u64::MAX, Ordering::Relaxed);
+    storage.panics_from.store(8, Ordering::Relaxed);
+    let panicked = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        map.read(&hw.enter(), 6).map(|_| ()).unwrap();
+    }));
+    assert!(panicked.is_err(), "the panic reaches who called");
+    hw.check_invariants();
+    storage.panics_from.store(u64::MAX, Ordering::Relaxed);
+    for page in 0..100 {
+        assert_eq!(first_word(map.read(&hw.enter(), page).unwrap()), page);
+    }
+    drop((map, file));
+    assert_empty(&hw);
+}
+
+// Goal: readahead keeps within what there is. Method: a group of 64 pages, and a pool of 128, read 2,000 pages in order three
+// times; usage is looked at after each read.
+#[test]
+fn readahead_fits_into_a_group_and_a_pool() {
+    for (capacity, max) in [(4_096, 64), (128, 128)] {
+        let hw = manager(capacity);
+        let limits = Limits::max(Pages(max).bytes());
+        let group = hw.root().child("small", limits).unwrap();
+        let storage = Recorder::new(2_000);
+        let file = open(&hw, &storage);
+        let map = hw.space(&group).map_file(&file, 0..2_000).unwrap();
+        for _ in 0..3 {
+            for page in 0..2_000 {
+                assert_eq!(first_word(map.read(&hw.enter(), page).unwrap()), page);
+                assert!(group.usage_precise() <= Pages(max));
+            }
+        }
+        let calls = storage.calls();
+        let longest = calls.iter().map(|(_, pages)| *pages).max();
+        let share = (capacity / 64).min(max / 16);
+        assert!(longest <= Some(share), "{longest:?} of {share}");
+        assert!(calls.len() < 4_000, "{} calls", calls.len());
+        drop((map, file));
+        assert_empty(&hw);
+    }
+}
+
+// Goal: `will_need` reads a range once, as far as it exists, and later reads find it.
+#[test]
+fn what_will_be_needed_is_there() {
+    let hw = manager(4_096);
+    let storage = Recorder::new(100);
+    let file = open(&hw, &storage);
+    let map = hw.space(&hw.root()).map_file(&file, 0..100).unwrap();
+    file.will_need(&hw.root(), 30..130);
+    assert_eq!(storage.calls(), [(30, 32), (62, 32), (94, 6)]);
+    file.will_need(&hw.root(), 0..100);
+    assert_eq!(storage.calls(), [(0, 30)], "what is there is passed over");
+    assert_eq!(counter(&hw, "pgmajfault"), 0);
+    let guard = hw.enter();
+    assert!((0..15).all(|page| map.try_read(&guard, page).is_some()));
+    drop(guard);
+    drop((map, file));
+    assert_empty(&hw);
+}
+
+// Goal: `read_at` gives the file's bytes: any offset and length, read-only and writable, by one call to the system for many
+// pages, the last of them partial. Method: random calls of four threads on a real file of random bytes, in a pool of a quarter
+// of it, against the bytes.
+#[test]
+fn read_at_gives_the_files_bytes() {
+    let seed = std::env::var("SEED").map_or(0xb17e5, |seed| seed.parse().unwrap());
+    println!("SEED={seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut bytes = vec![0; 1_024 * PAGE_SIZE - 1_234];
+    rng.fill(&mut bytes);
+    let mut temporary = tempfile::NamedTempFile::new().unwrap();
+    temporary.write_all(&bytes).unwrap();
+    for is_writable in [false, true] {
+        let hw = manager(256);
+        let file = if is_writable {
+            hw.open_writable(temporary.path())
+        } else {
+            hw.open(temporary.path())
+        };
+        let file = file.unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (hw, file, bytes) = (&hw, &file, &bytes);
+                scope.spawn(move || {
+                    let mut rng = fastrand::Rng::with_seed(seed + thread);
+                    let mut buf = vec![0; 5 * PAGE_SIZE];
+                    let mut at = 0;
+                    for _ in 0..2_000 {
+                        if rng.u32(..8) == 0 {
+                            at = rng.usize(..bytes.len() + 10);
+                        }
+                        let len = rng.usize(..buf.len());
+                        let got = file
+                            .read_at(&hw.root(), at as u64, &mut buf[..len])
+                            .unwrap();
+                        let want = bytes.get(at..).unwrap_or(&[]);
+                        assert_eq!(buf[..got], want[..len.min(want.len())], "{len} at {at}");
+                        at += got;
+                    }
+                });
+            }
+        });
+        drop(file);
+        assert_empty(&hw);
+    }
+}
+
+// Goal: reads of a file that has become shorter say so. Method: a real file, cut in the middle of a window.
+#[test]
+fn a_file_cut_short_is_an_error_where_it_was_cut() {
+    let mut temporary = tempfile::NamedTempFile::new().unwrap();
+    temporary.write_all(&vec![7; 40 * PAGE_SIZE]).unwrap();
+    let hw = manager(4_096);
+    let file = hw.open(temporary.path()).unwrap();
+    let cut = 10 * PAGE_BYTES + 5;
+    temporary.as_file().set_len(cut).unwrap();
+    let (root, mut buf) = (hw.root(), vec![0; 40 * PAGE_SIZE]);
+    assert_eq!(file.read_at(&root, 0, &mut buf).unwrap(), 10 * PAGE_SIZE);
+    let short = file.read_at(&root, 10 * PAGE_BYTES, &mut buf);
+    let is_short = matches!(
+        short,
+        Err(ReadError::Short {
+            page: 10,
+            got: 5,
+            want: PAGE_SIZE
+        })
+    );
+    assert!(is_short, "{short:?}");
+    drop(file);
+    assert_empty(&hw);
+}
