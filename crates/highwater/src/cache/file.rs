@@ -11,6 +11,7 @@ use super::backing::Backing;
 use super::key::PageKey;
 use super::readahead::Readahead;
 use super::rmap::Rmap;
+use super::writeback::SyncFailures;
 use crate::counter::{CounterSet, Layout};
 use crate::percpu::Regime;
 use crate::sync::{Arc, LockClass, Rank, RwLock};
@@ -138,6 +139,7 @@ pub struct FileEntry {
     anon: Option<Arc<Anon>>,
     readahead: Readahead,
     resident: CounterSet<1>,
+    pub(super) sync_failures: SyncFailures,
     /// Who maps it.
     pub(super) rmap: Rmap,
 }
@@ -259,6 +261,7 @@ impl Files {
             anon,
             readahead: Readahead::default(),
             resident,
+            sync_failures: SyncFailures::new(),
             rmap: Rmap::new(),
         });
         if slot == open.entries.len() {

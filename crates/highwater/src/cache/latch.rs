@@ -30,6 +30,15 @@ pub struct PageRead<'c> {
 pub struct PageWrite<'c> {
     cache: &'c PageCache,
     latch: RwLockWriteGuard<'c, Option<Frame>>,
+    was_clean: bool,
+}
+
+impl PageWrite<'_> {
+    /// Whether the page was clean before it was taken.
+    #[must_use]
+    pub fn was_clean(&self) -> bool {
+        self.was_clean
+    }
 }
 
 impl PageCache {
@@ -84,8 +93,12 @@ impl PageCache {
     /// As [`try_write_at`](Self::try_write_at), for a caller that marks the access itself.
     pub fn latch_to_write_at(&self, key: PageKey, pfn: Pfn) -> Option<PageWrite<'_>> {
         let latch = self.latch_exclusively(key, pfn)?;
-        self.mark_dirty(pfn, key);
-        Some(PageWrite { cache: self, latch })
+        let was_clean = self.mark_dirty(pfn, key);
+        Some(PageWrite {
+            cache: self,
+            latch,
+            was_clean,
+        })
     }
 
     /// The exclusive latch of a page, unless it has left the frame.

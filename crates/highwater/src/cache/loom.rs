@@ -268,7 +268,8 @@ fn a_sync_makes_durable_what_reclaim_wrote_before_it_evicted() {
         scene.cache.try_write(scene.key).unwrap()[0] = 7;
         let syncing = Arc::clone(&scene);
         let syncing = thread::spawn(move || {
-            syncing.cache.sync(&syncing.file).unwrap();
+            let told = syncing.file.told_of_failures();
+            syncing.cache.sync(&syncing.file, &told).unwrap();
             assert_eq!(storage.durable.load(Ordering::Relaxed), 7);
         });
         if scene.cache.try_write_back(Pfn(0)).is_ok() && scene.evict(0).is_ok() {

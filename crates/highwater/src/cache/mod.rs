@@ -26,6 +26,7 @@
 mod anon;
 mod area;
 mod backing;
+mod dirty;
 mod file;
 mod flags;
 mod index;
@@ -47,6 +48,7 @@ use std::fmt;
 
 pub use area::{Area, AreaFlag, AreaSpec};
 pub use backing::{Backing, FileBacking};
+pub use dirty::{DirtyEvents, DirtyPressure, WriteBack, WriteBackOutcome};
 pub use file::{Access, FileEntry, FileId, FileKind, TooManyFiles};
 pub use flags::PageFlag;
 pub use index::Presence;
@@ -57,14 +59,15 @@ pub use rmap::{Referenced, RmapAccess, Unmapped};
 pub use space::{Accounting, RssMember, RssResidue, SpaceEntry, SpaceId};
 pub use swap::SwapArea;
 pub(crate) use swap::SwapStats;
-pub use writeback::{SyncError, WriteBackError, WrittenBack};
+pub use writeback::{SyncError, ToldOf, WriteBackError, WrittenBack};
 
 use crate::memmap::{Frame, FrameMemory, Pinned, Reader, Retracted};
 use crate::percpu::Regime;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use crate::sync::{Arc, LockClass, LockEvents, RwLock, Sequence, StatCell, TimeRecorder};
+use crate::sync::{Arc, LockClass, LockEvents, RwLock, Sequence, TimeRecorder};
 use crate::topology::Topology;
 use crate::units::{GroupId, PAGE_SIZE, Pages, Pfn};
+use dirty::DirtyPages;
 use file::Files;
 use flags::FrameFlags;
 use index::Index;
@@ -80,10 +83,7 @@ pub struct PageCache {
     /// Written by: readers (set, only when clear), reclaim (clear). Read by: reclaim.
     /// Publishes: nothing; a lost mark costs a page its second chance.
     young: Box<[AtomicBool]>,
-    /// By frame: written since it was last written back.
-    /// Written by: latch holders. Read by: reclaim, write-back. Publishes: when clear, that the file
-    /// has taken the page; whoever acts on a set mark holds the latch.
-    dirty: Box<[AtomicBool]>,
+    dirty: DirtyPages,
     /// By frame: entries of page tables that name it. See the module `rmap`.
     /// Written by: who installs (under a hold on the page) and who takes out. Read by: eviction.
     /// Publishes: when 0 in a frame that eviction has taken, that no entry names the frame.
@@ -98,8 +98,6 @@ pub struct PageCache {
     spaces: Spaces,
     /// Where swap-backed pages go.
     swap: Option<Arc<SwapArea>>,
-    nr_dirty: StatCell,
-    nr_cleaned: StatCell,
 }
 
 /// What the cache keeps for each frame beside the index.
@@ -178,7 +176,6 @@ impl PageCache {
         accounting: Accounting,
     ) -> Self {
         let frames = 0..memory.pages().0;
-        let marks = || frames.clone().map(|_| AtomicBool::new(false)).collect();
         let page = || Page {
             latch: RwLock::new(&latch::LATCH_LOCK, None),
             waiters: AtomicU32::new(0),
@@ -186,8 +183,8 @@ impl PageCache {
         };
         Self {
             index: Index::new(memory.pages()),
-            young: marks(),
-            dirty: marks(),
+            young: frames.clone().map(|_| AtomicBool::new(false)).collect(),
+            dirty: DirtyPages::new(memory.pages()),
             flags: frames.clone().map(|_| FrameFlags::default()).collect(),
             pages: frames.clone().map(|_| page()).collect(),
             mapcounts: frames.clone().map(|_| AtomicU32::new(0)).collect(),
@@ -197,8 +194,6 @@ impl PageCache {
             spaces: Spaces::new(topology, regime, accounting),
             files: Files::new(topology, regime),
             swap: None,
-            nr_dirty: StatCell::new(),
-            nr_cleaned: StatCell::new(),
             memory,
         }
     }
@@ -306,10 +301,7 @@ impl PageCache {
         debug_assert_eq!(self.mapcount(pfn), 0, "{pfn} reused mapped");
         self.young[pfn.index()].store(false, Ordering::Relaxed);
         self.flags[pfn.index()].reset();
-        debug_assert!(
-            !self.dirty[pfn.index()].load(Ordering::Relaxed),
-            "{pfn} reused dirty"
-        );
+        debug_assert!(!self.is_dirty(pfn), "{pfn} reused dirty");
         if self.index.insert_filling(key, pfn) {
             Ok(Filling { key, frame })
         } else {
@@ -483,14 +475,6 @@ impl PageCache {
         }
     }
 
-    /// Whether a page has to be written back before it can be evicted.
-    #[must_use]
-    pub fn is_dirty(&self, pfn: Pfn) -> bool {
-        // Acquire. Pairs with: the release of `clear_dirty`. Who acts on a page that is dirty holds its
-        // latch; who finds it clean may rely on the file having it.
-        self.dirty[pfn.index()].load(Ordering::Acquire)
-    }
-
     /// The group that pays for a page.
     #[must_use]
     pub fn group_of(&self, pfn: Pfn) -> GroupId {
@@ -528,12 +512,6 @@ impl PageCache {
     #[must_use]
     pub fn key_of(&self, pfn: Pfn) -> Option<PageKey> {
         self.index.key_of(pfn)
-    }
-
-    /// Dirty pages at this moment.
-    #[must_use]
-    pub fn nr_dirty(&self) -> Pages {
-        Pages(self.nr_dirty.get().saturating_sub(self.nr_cleaned.get()))
     }
 
     /// Contention of the cache's lock classes so far.

@@ -13,10 +13,13 @@ use thiserror::Error;
 use super::anon::{Anon, SwapOutError};
 use super::file::Source;
 use super::{Access, Backing, FileEntry, FileId, FileKind, PageCache, PageKey, TooManyFiles};
+use crate::group::StatItem;
 use crate::memmap::Frame;
-use crate::sync::Arc;
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, LockClass, Mutex, Rank};
 use crate::units::{PAGE_SIZE, Pages, Pfn};
+
+static SYNC_FAILURES_LOCK: LockClass = LockClass::new("sync_failures", Rank::Leaf);
 
 /// What became of a page that was to be written back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +76,86 @@ pub enum SyncError {
     /// the next sync does not write them again, and may succeed without them (Linux reports a failed
     /// fsync once). Who needs them durable has to write them again.
     #[error("all pages were written, but making them durable failed: {0}")]
-    Durability(#[source] io::Error),
+    Durability(#[source] Arc<io::Error>),
+    /// Every page was written and made durable as far as the file says, but since this handle last heard of it, it failed
+    /// at that for others. What was written before can be lost. Each handle that was open then is told once.
+    #[error(
+        "all is durable now, but making pages durable failed {failures} times since this handle's last sync, and some \
+         can be lost; last: {last}"
+    )]
+    Earlier {
+        /// How often.
+        failures: u64,
+        /// The last failure.
+        last: Arc<io::Error>,
+    },
+}
+
+/// Failures to make a file durable, so that each handle can be told of each: a number that grows with them, and the
+/// last. A handle remembers how many it knows of.
+///
+/// Source: errseq of Linux. Deviation: a failure to write a page back is none, because the page stays dirty and every
+/// sync tries it again.
+#[derive(Debug)]
+pub(super) struct SyncFailures {
+    so_far: Mutex<(u64, Option<Arc<io::Error>>)>,
+}
+
+/// How many failures of its file's syncs a handle was told of. A clone has been told of the same.
+#[derive(Debug)]
+pub struct ToldOf {
+    /// Written and read under the lock of the file's failures, but for clones. Publishes: nothing.
+    failures: AtomicU64,
+}
+
+impl Clone for ToldOf {
+    fn clone(&self) -> Self {
+        // Relaxed: a clone is told again of what its source is told of meanwhile.
+        let failures = self.failures.load(Ordering::Relaxed);
+        Self {
+            failures: AtomicU64::new(failures),
+        }
+    }
+}
+
+impl SyncFailures {
+    pub(super) fn new() -> Self {
+        Self {
+            so_far: Mutex::new(&SYNC_FAILURES_LOCK, (0, None)),
+        }
+    }
+
+    /// Counts a failure, which the handle is told of.
+    fn note(&self, error: io::Error, told: &ToldOf) -> SyncError {
+        let error = Arc::new(error);
+        let mut so_far = self.so_far.lock();
+        *so_far = (so_far.0 + 1, Some(Arc::clone(&error)));
+        // Relaxed: under the lock.
+        told.failures.fetch_add(1, Ordering::Relaxed);
+        SyncError::Durability(error)
+    }
+
+    /// Tells a handle of the failures that it does not know of.
+    fn tell(&self, told: &ToldOf) -> Result<(), SyncError> {
+        let so_far = self.so_far.lock();
+        // Relaxed: under the lock.
+        let failures = so_far.0 - told.failures.swap(so_far.0, Ordering::Relaxed);
+        match so_far.1.clone().filter(|_| failures > 0) {
+            Some(last) => Err(SyncError::Earlier { failures, last }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FileEntry {
+    /// For a new handle: it has been told of all that happened before.
+    #[must_use]
+    pub fn told_of_failures(&self) -> ToldOf {
+        let so_far = self.sync_failures.so_far.lock();
+        ToldOf {
+            failures: AtomicU64::new(so_far.0),
+        }
+    }
 }
 
 impl PageCache {
@@ -154,15 +236,21 @@ impl PageCache {
     ///
     /// One load per frame of the pool, plus the I/O. None for memory, which nothing makes durable.
     ///
+    /// `told` says what the caller's handle was told of ([`FileEntry::told_of_failures`]), and is brought up to date.
+    ///
     /// # Errors
     ///
-    /// When any page could not be written (all are tried), or the file could not be made durable.
-    pub fn sync(&self, file: &FileEntry) -> Result<(), SyncError> {
+    /// When any page could not be written (all are tried), the file could not be made durable, or it failed at that
+    /// since.
+    pub fn sync(&self, file: &FileEntry, told: &ToldOf) -> Result<(), SyncError> {
         if file.id().kind().is_swap_backed() {
             return Ok(());
         }
         self.write_back_file(file)?;
-        file.backing().sync().map_err(SyncError::Durability)
+        match guarded(|| file.backing().sync()) {
+            Ok(()) => file.sync_failures.tell(told),
+            Err(error) => Err(file.sync_failures.note(error, told)),
+        }
     }
 
     /// Writes every dirty page of a file back.
@@ -201,12 +289,20 @@ impl PageCache {
         if !self.is_dirty(pfn) {
             return Ok(WrittenBack::Clean);
         }
-        let is_written = match file.anon() {
-            Some(anon) => self.swap_out(key, frame, anon)?,
-            None => self.write_page(key, frame, file.backing()).map(|()| true)?,
-        };
-        if !is_written {
-            return Ok(WrittenBack::NoSlot);
+        match file.anon() {
+            Some(anon) if !self.swap_out(key, frame, anon)? => return Ok(WrittenBack::NoSlot),
+            Some(_) => {}
+            None => {
+                self.count_for_group(pfn, StatItem::FileWriteback, 1);
+                let written = self.write_page(key, frame, file.backing());
+                self.count_for_group(pfn, StatItem::FileWriteback, -1);
+                let count = match written {
+                    Ok(()) => &self.dirty.nr_written,
+                    Err(_) => &self.dirty.nr_write_failed,
+                };
+                count.add(1);
+                written?;
+            }
         }
         self.clear_dirty(pfn, key);
         Ok(WrittenBack::Written)
@@ -263,63 +359,6 @@ impl PageCache {
                 anon.forget(key.page());
                 self.clear_dirty(pfn, key);
             }
-        }
-    }
-
-    /// Marks a page dirty. The exclusive latch is held.
-    pub(super) fn mark_dirty(&self, pfn: Pfn, key: PageKey) {
-        // Relaxed, both: ordered by the latch.
-        if self.dirty[pfn.index()].load(Ordering::Relaxed) {
-            return;
-        }
-        if key.file().kind().is_swap_backed() {
-            // What lies in swap is not what the page will hold.
-            let file = self.files.get(key.file());
-            let file = file.expect("a file with pages in the cache is open");
-            file.anon().iter().for_each(|anon| anon.forget(key.page()));
-        } else {
-            self.nr_dirty.add(1);
-        }
-        self.dirty[pfn.index()].store(true, Ordering::Relaxed);
-    }
-
-    /// Dirty pages of files are as many as are counted, and slots in use as many as pages have; none is a dirty
-    /// page's.
-    pub(super) fn check_dirty(&self) {
-        let mut nr_dirty = Pages::ZERO;
-        for pfn in (0..).map(Pfn).take(self.dirty.len()) {
-            let Some(key) = self.key_of(pfn).filter(|_| self.is_dirty(pfn)) else {
-                continue;
-            };
-            match self.files.get(key.file()) {
-                Some(file) if file.anon().is_some() => {
-                    assert!(
-                        !file.is_stored(key.page()),
-                        "{key:?} is dirty and has a slot"
-                    );
-                }
-                _ => nr_dirty += Pages(1),
-            }
-        }
-        assert_eq!(self.nr_dirty(), nr_dirty, "dirty marks and their count");
-        if let Some(swap) = self.swap() {
-            swap.check_invariants();
-            let used = swap.used();
-            assert_eq!(
-                self.files.nr_places(),
-                used,
-                "pages in slots, and slots in use"
-            );
-        }
-    }
-
-    /// Clears the mark of a dirty page. The exclusive latch is held.
-    fn clear_dirty(&self, pfn: Pfn, key: PageKey) {
-        // Release. Pairs with: the acquire of `is_dirty`: a sync that finds the page clean without its
-        // latch makes durable what was written here.
-        self.dirty[pfn.index()].store(false, Ordering::Release);
-        if !key.file().kind().is_swap_backed() {
-            self.nr_cleaned.add(1);
         }
     }
 }

@@ -58,6 +58,7 @@ pub use counters::PcpCounters;
 pub use error::AllocError;
 pub use flags::AllocFlags;
 pub use pcp::PcpSizes;
+pub(crate) use tunables::KnobRange;
 pub use tunables::{TunableError, Tunables};
 pub use watermarks::Watermarks;
 pub use zoneinfo::{ListInfo, Zoneinfo};

@@ -83,7 +83,7 @@ impl Tunables {
     ///
     /// Outside 0 to 6.
     pub fn pcp_batch_scale_max(mut self, scale: i64) -> Result<Self, TunableError> {
-        let range = Range {
+        let range = KnobRange {
             knob: "pcp_batch_scale_max",
             range: "0 to 6",
             reason: "64 batches would be 16 MiB in one visit",
@@ -99,7 +99,7 @@ impl Tunables {
     ///
     /// Below -1, and 1 to 7.
     pub fn percpu_pagelist_high_fraction(mut self, fraction: i64) -> Result<Self, TunableError> {
-        let range = Range {
+        let range = KnobRange {
             knob: "percpu_pagelist_high_fraction",
             range: "-1, 0, or 8 to 2147483647",
             reason: "1 to 7 would let lists hold more than an eighth of the pool",
@@ -115,7 +115,7 @@ impl Tunables {
     ///
     /// Outside 1 to 1000.
     pub fn watermark_scale_factor(mut self, factor: i64) -> Result<Self, TunableError> {
-        let range = Range {
+        let range = KnobRange {
             knob: "watermark_scale_factor",
             range: "1 to 1000",
             reason: "in ten-thousandths, so that 1000 is a tenth of the pool",
@@ -130,7 +130,7 @@ impl Tunables {
     ///
     /// Outside 1 ms to an hour.
     pub fn decay_interval_ms(mut self, interval: i64) -> Result<Self, TunableError> {
-        let range = Range {
+        let range = KnobRange {
             knob: "decay_interval_ms",
             range: "1 to 3600000",
             reason: "an hour at most, so that idle memory is found",
@@ -175,15 +175,15 @@ impl Tunables {
 }
 
 /// What a knob takes.
-struct Range {
-    knob: &'static str,
-    range: &'static str,
-    reason: &'static str,
+pub(crate) struct KnobRange {
+    pub(crate) knob: &'static str,
+    pub(crate) range: &'static str,
+    pub(crate) reason: &'static str,
 }
 
-impl Range {
+impl KnobRange {
     /// A knob's new value, if its type has room for it and it `is_valid`.
-    fn check<T: TryFrom<i64>>(
+    pub(crate) fn check<T: TryFrom<i64>>(
         self,
         value: i64,
         is_valid: impl FnOnce(&T) -> bool,

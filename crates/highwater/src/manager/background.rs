@@ -27,12 +27,12 @@ const FRUITLESS_PAUSE: Duration = Duration::from_micros(100);
 /// that nobody asks for more from; others may keep it at work for as long as they like.
 const STEPS_MAX: u64 = 64;
 
-/// Whether a thread reclaims ahead of need.
+/// Whether threads reclaim and write back ahead of need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Background {
-    /// No thread: whoever needs memory reclaims it.
+    /// No thread: whoever needs memory reclaims it, and dirty pages are written back when that has to be.
     Off,
-    /// One thread for the pool.
+    /// One thread for the pool that reclaims, and one that writes dirty pages back.
     Thread,
 }
 

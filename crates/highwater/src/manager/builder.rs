@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use super::background::{Background, Reclaimer};
 use super::read::ReadaheadMax;
+use super::writeback::{DirtyTunables, Writer};
 use super::{Core, Manager, Parts, Shared, Throttling};
 use crate::cache::{Accounting, Backing, READAHEAD_DEFAULT, SwapArea};
 use crate::counter::ActiveCache;
@@ -35,6 +36,7 @@ pub struct Builder {
     rmap: RmapConfig,
     swap: Option<Swap>,
     readahead: Pages,
+    dirty_tunables: DirtyTunables,
 }
 
 /// Where anonymous pages are swapped out to.
@@ -106,6 +108,7 @@ impl Builder {
             rmap: RmapConfig::default(),
             swap: None,
             readahead: READAHEAD_DEFAULT,
+            dirty_tunables: DirtyTunables::default(),
         }
     }
 
@@ -121,7 +124,7 @@ impl Builder {
         self
     }
 
-    /// Whether a thread reclaims ahead of need. Default: none; requests reclaim for themselves.
+    /// Whether threads reclaim and write back ahead of need. Default: none; requests do that for themselves.
     pub fn background(mut self, background: Background) -> Self {
         self.background = background;
         self
@@ -209,6 +212,12 @@ impl Builder {
         self
     }
 
+    /// The knobs of write-back, which can be turned later, too ([`Manager::set_dirty_tunables`]).
+    pub fn dirty_tunables(mut self, tunables: DirtyTunables) -> Self {
+        self.dirty_tunables = tunables;
+        self
+    }
+
     /// As [`swap`](Self::swap), on storage that the program brings: one slot for each whole page of its length.
     pub fn swap_on(mut self, storage: Arc<dyn Backing>) -> Self {
         self.swap = Some(Swap::On(storage));
@@ -269,9 +278,12 @@ impl Builder {
                 readahead: ReadaheadMax::new(self.readahead),
             },
         )?);
+        core.set_dirty_tunables(self.dirty_tunables);
         let reclaimer = Reclaimer::start(self.background, &core).map_err(BuildError::Thread)?;
+        let writer = Writer::start(self.background, &core).map_err(BuildError::Thread)?;
         let shared = Shared {
             _reclaimer: reclaimer,
+            _writer: writer,
             core,
         };
         Ok(Manager {

@@ -7,14 +7,18 @@ use std::path::Path;
 use thiserror::Error;
 
 use super::{Core, Handle, Manager};
-use crate::cache::{Access, Backing, FileBacking, FileEntry, PageKey, SyncError, TooManyFiles};
+use crate::cache::{
+    Access, Backing, FileBacking, FileEntry, PageKey, SyncError, ToldOf, TooManyFiles,
+};
 use crate::sync::Arc;
 use crate::units::Estimate;
 
-/// A file whose pages are cached. Cheap to clone; closed with its last handle or mapping.
+/// A file whose pages are cached. Cheap to clone; closed with its last handle or mapping. Each clone is a handle of its
+/// own as far as errors are concerned ([`sync`](Self::sync)).
 #[derive(Clone, Debug)]
 pub struct File {
     open: Arc<OpenFile>,
+    told: ToldOf,
 }
 
 #[derive(Debug)]
@@ -114,6 +118,7 @@ impl File {
     pub(super) fn new(shared: &Handle, entry: Arc<FileEntry>) -> Self {
         let shared = Arc::clone(shared);
         Self {
+            told: entry.told_of_failures(),
             open: Arc::new(OpenFile { shared, entry }),
         }
     }
@@ -136,17 +141,24 @@ impl File {
         self.open.entry.resident_precise()
     }
 
-    /// Writes every dirty page back and makes the file durable.
+    /// Writes every dirty page back and makes the file durable. After `Ok`, what was written before this was called is on
+    /// storage, whoever wrote it back, unless this handle was told otherwise before.
+    ///
+    /// No error is lost: a page that somebody could not write back, in this call or another, stays dirty, and every
+    /// sync tries it until it succeeds. A failure to make pages durable, whoever met it, is told to each handle that
+    /// was open then, once ([`SyncError::Earlier`]).
     ///
     /// # Cost
     ///
-    /// One load per frame of the pool, plus the I/O.
+    /// One load per frame of the pool, plus the I/O. Nothing for memory without a file.
     ///
     /// # Errors
     ///
-    /// When any page could not be written; those stay dirty and the next sync tries again.
+    /// When any page could not be written; those stay dirty and the next sync tries again. When pages could not be made
+    /// durable, now or since this handle's last sync.
     pub fn sync(&self) -> Result<(), SyncError> {
-        self.open.shared.core.cache.sync(&self.open.entry)
+        let core = &self.open.shared.core;
+        core.cache.sync(&self.open.entry, &self.told)
     }
 
     /// Runs `within` while this thread holds the lock of the file's reverse map, as a long change of its mappings would:

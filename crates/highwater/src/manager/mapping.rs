@@ -173,9 +173,11 @@ impl Mapping {
     /// A page of a writable file, if it is resident, held for writing and dirty.
     #[must_use]
     pub fn try_write(&self, page: u64) -> Option<PageWrite<'_>> {
-        self.try_hold(page, Access::ReadWrite, |key, pfn| {
+        let write = self.try_hold(page, Access::ReadWrite, |key, pfn| {
             self.core().cache.latch_to_write_at(key, pfn)
-        })
+        })?;
+        self.core().note_written(&write);
+        Some(write)
     }
 
     /// A page of a writable file, read in if it is not resident, held for writing and dirty.
@@ -184,9 +186,14 @@ impl Mapping {
     ///
     /// As [`read`](Self::read).
     pub fn write(&self, page: u64) -> Result<PageWrite<'_>, ReadError> {
-        self.hold(page, Access::ReadWrite, |key, pfn| {
+        if !self.open.file.entry().id().kind().is_swap_backed() {
+            self.core().balance_dirty_pages();
+        }
+        let write = self.hold(page, Access::ReadWrite, |key, pfn| {
             self.core().cache.latch_to_write_at(key, pfn)
-        })
+        })?;
+        self.core().note_written(&write);
+        Ok(write)
     }
 
     /// Takes hold of a page that is resident.

@@ -12,7 +12,7 @@
 //! | `throttle` | above a group's `high` |
 //! | `charge` | memory that is charged: at once, by force, in line |
 //! | `pressure` | who stalls for want of memory |
-//! | `background` | the reclaim thread |
+//! | `background`, `writeback` | the reclaim thread, and the one that writes dirty pages back |
 //! | `anon` | memory without a file |
 //! | `builder`, `group`, `file`, `space`, `mapping`, `guard` | making a manager, and its handles |
 //! | `snapshot`, `vmstat` | what is going on, by the field's names |
@@ -35,6 +35,7 @@ mod space;
 mod stat;
 mod throttle;
 mod vmstat;
+mod writeback;
 
 pub use anon::MemoryError;
 pub use background::Background;
@@ -50,6 +51,7 @@ pub use slow::{AllocError, ChargeFailed};
 pub use snapshot::{GroupSnapshot, Snapshot};
 pub use space::Space;
 pub use throttle::Throttling;
+pub use writeback::DirtyTunables;
 
 use std::fmt;
 use std::time::Instant;
@@ -67,6 +69,7 @@ use crate::victim::{self, Decision, Policy, Selector, Victim};
 use background::{Reclaimer, Wakeup};
 use read::ReadaheadMax;
 use vmstat::ManagerStats;
+use writeback::{Writeback, Writer};
 
 static HANDLER_LOCK: LockClass = LockClass::new("on_exhausted", Rank::Victim);
 static SELECTION_LOCK: LockClass = LockClass::new("victim_selection", Rank::Selection);
@@ -101,6 +104,7 @@ type Handle = Arc<PercpuOwner<Shared>>;
 pub(crate) struct Shared {
     // Declared first: the thread ends before what it works on.
     _reclaimer: Reclaimer,
+    _writer: Writer,
     core: Arc<Core>,
 }
 
@@ -118,6 +122,7 @@ pub(crate) struct Core {
     /// When the manager was made: its clock begins there.
     begun: Instant,
     wakeup: Arc<Wakeup>,
+    writeback: Writeback,
     on_exhausted: RwLock<Option<Arc<ExhaustedHandler>>>,
     victims: Mutex<Victims>,
     /// Files that were closed while some of their pages could not leave the cache.
@@ -324,6 +329,8 @@ impl Manager {
             (StatItem::InactiveFile, sizes.inactive_file),
             (StatItem::ActiveFile, sizes.active_file),
             (StatItem::Unevictable, sizes.unevictable),
+            (StatItem::FileDirty, core.cache.nr_dirty()),
+            (StatItem::FileWriteback, Pages::ZERO),
         ] {
             let (counted, name) = (stats.get(item), item.name());
             assert_eq!(u64::try_from(counted), Ok(pages.0), "{name} of the root");
@@ -348,12 +355,13 @@ impl Core {
         let (nr_cpus, regime) = (config.nr_cpus, config.regime);
         let memory = Arc::new(FrameMemory::new(pages)?);
         let pool = Arc::new(FramePool::with_config(Arc::clone(&memory), config)?);
-        let cache = PageCache::new(Arc::clone(&memory), &topology, regime, accounting);
+        let groups = GroupTree::with_regime(regime, nr_cpus);
+        let cache = PageCache::new(Arc::clone(&memory), &topology, regime, accounting)
+            .counting_dirty_for(groups.clone());
         let cache = Arc::new(match swap {
             Some(area) => cache.swapping_to(Arc::new(area)),
             None => cache,
         });
-        let groups = GroupTree::with_regime(regime, nr_cpus);
         let root = groups.root();
         root.set_max(pages).expect("nothing is charged yet");
         let (of_cache, of_pool) = (Arc::clone(&cache), Arc::clone(&pool));
@@ -371,6 +379,7 @@ impl Core {
             readahead,
             begun: Instant::now(),
             wakeup: Arc::new(Wakeup::new()),
+            writeback: Writeback::new(),
             on_exhausted: RwLock::new(&HANDLER_LOCK, None),
             victims: Mutex::new(&SELECTION_LOCK, Victims::new()),
             closing: Mutex::new(&CLOSING_LOCK, Vec::new()),

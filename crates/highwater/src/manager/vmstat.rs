@@ -16,6 +16,7 @@ pub(super) struct ManagerStats {
     pub(super) drain_all: StatCell,
     pub(super) pageoutrun: StatCell,
     pub(super) oom_kill: StatCell,
+    pub(super) nr_dirty_throttled: StatCell,
 }
 
 /// How a counter is read.
@@ -36,6 +37,12 @@ counters! {
     |core| core.reclaim.total_sizes().active_file.0 => "nr_active_file",
     |core| core.reclaim.total_sizes().unevictable.0 => "nr_unevictable",
     |core| core.cache.nr_dirty().0 => "nr_dirty",
+    |core| core.cache.dirty_limits().0.0 => "nr_dirty_background_threshold",
+    |core| core.cache.dirty_limits().1.0 => "nr_dirty_threshold",
+    |core| core.cache.dirty_events().nr_dirtied => "nr_dirtied",
+    |core| core.cache.dirty_events().nr_written => "nr_written",
+    |core| core.cache.dirty_events().nr_write_failed => "nr_write_failed",
+    |core| core.stats.nr_dirty_throttled.get() => "nr_dirty_throttled",
     |core| core.stats.pgfault.get() => "pgfault",
     |core| core.stats.pgmajfault.get() => "pgmajfault",
     |core| core.stats.readahead.get() => "pgreadahead",

@@ -18,6 +18,7 @@ pub(crate) struct TestFile {
     pub(crate) fails_reads: AtomicBool,
     pub(crate) fails_writes: AtomicBool,
     pub(crate) falls_short: AtomicBool,
+    pub(crate) fails_syncs: AtomicBool,
     pub(crate) reads: AtomicU64,
     pub(crate) read_pause_us: AtomicU64,
     pub(crate) write_pause_us: AtomicU64,
@@ -36,6 +37,7 @@ impl TestFile {
             fails_reads: AtomicBool::new(false),
             fails_writes: AtomicBool::new(false),
             falls_short: AtomicBool::new(false),
+            fails_syncs: AtomicBool::new(false),
             reads: AtomicU64::new(0),
             read_pause_us: AtomicU64::new(0),
             write_pause_us: AtomicU64::new(0),
@@ -84,7 +86,7 @@ impl Backing for TestFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        Ok(())
+        self.misbehaviour(&self.fails_syncs, 0).map(|_| ())
     }
 }
 

@@ -69,6 +69,10 @@ items! {
     ActiveAnon => "active_anon",
     /// Pages that reclaim does not look at.
     Unevictable => "unevictable",
+    /// Pages of files that were written since they were last written back.
+    FileDirty => "file_dirty",
+    /// Pages of files that are being written back.
+    FileWriteback => "file_writeback",
 }
 
 /// Number of items; the model checker looks at the first only.
@@ -92,6 +96,8 @@ impl StatItem {
                 | Self::InactiveFile
                 | Self::ActiveFile
                 | Self::Unevictable
+                | Self::FileDirty
+                | Self::FileWriteback
         )
     }
 

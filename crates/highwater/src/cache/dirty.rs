@@ -1,0 +1,339 @@
+//! Which pages are dirty, since when, and how many may be.
+//!
+//! A page is dirty from the moment it is taken to be written until its storage has taken it whole. The mark is moved
+//! under the page's exclusive latch, and with it the counts: of the cache, and of the group that pays for the page.
+//!
+//! Dirty pages of files are limited. Above the *background* limit somebody should write them back; above the
+//! *dirty* limit those who write wait, or write back themselves, before they take another page. The cache only says so
+//! ([`DirtyPressure`], [`PageCache::is_dirty_exceeded`]). Swap-backed pages have no file that would have to hear of them
+//! in time: they are marked, but neither counted nor limited.
+//!
+//! Source: `balance_dirty_pages` and the flusher of Linux. Deviation: pages are found by their marks, a byte for each
+//! frame, instead of by lists of files.
+
+use super::{FileEntry, FileId, PageCache, PageKey, WriteBackError, WrittenBack};
+use crate::group::{GroupTree, StatItem};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{OnceLock, StatCell};
+use crate::units::{Pages, Pfn};
+
+/// The marks of all frames.
+pub(super) struct DirtyPages {
+    /// By frame: written since it was last written back.
+    /// Written by: latch holders. Read by: reclaim, write-back. Publishes: when clear, that the file
+    /// has taken the page; whoever acts on a set mark holds the latch.
+    marks: Box<[AtomicBool]>,
+    /// By frame: when it was marked, by `clock`. Written and read as `marks`. Publishes: nothing.
+    since: Box<[AtomicU32]>,
+    /// Centiseconds, as last told. Written by: who keeps the time. Read by: who marks. Publishes: nothing.
+    clock: AtomicU32,
+    /// Marked pages of files.
+    /// Written by: latch holders. Read by: anybody. Publishes: nothing; who acts on it looks again.
+    nr_dirty: AtomicU64,
+    /// Written by: who sets limits. Read by: who marks. Publishes: nothing.
+    background: AtomicU64,
+    /// As `background`.
+    limit: AtomicU64,
+    /// More pages are dirty than the limit allows, when last looked: so that those who write look at a line that
+    /// seldom changes. Written by: who marks, and who has written back. Read by: who is about to write. Publishes:
+    /// nothing.
+    is_exceeded: AtomicBool,
+    /// Whose pages are counted.
+    groups: OnceLock<GroupTree>,
+    nr_dirtied: StatCell,
+    pub(super) nr_written: StatCell,
+    pub(super) nr_write_failed: StatCell,
+}
+
+/// What has become of pages of files since the cache was made. `docs/stats.md` says what moves each.
+#[derive(Clone, Copy, Debug)]
+pub struct DirtyEvents {
+    /// Pages that became dirty.
+    pub nr_dirtied: u64,
+    /// Pages that were written back.
+    pub nr_written: u64,
+    /// Times that a page could not be written back.
+    pub nr_write_failed: u64,
+}
+
+/// How many pages of files are dirty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DirtyPressure {
+    /// Not too many.
+    None,
+    /// So many that some should be written back.
+    Background,
+    /// So many that those who write should wait.
+    Exceeded,
+}
+
+/// Which dirty pages are to be written back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteBack {
+    /// Those that have been dirty for so many centiseconds or more.
+    Expired(u32),
+    /// As many, those first that have been dirty for longest.
+    Oldest(Pages),
+}
+
+/// What became of pages that were to be written back together.
+#[derive(Debug, Default)]
+pub struct WriteBackOutcome {
+    /// Pages that their files have taken.
+    pub nr_written: u64,
+    /// Pages that their files refused; they stay dirty.
+    pub nr_failed: u64,
+    /// Pages that somebody held; they stay dirty.
+    pub nr_latched: u64,
+    /// The first refusal.
+    pub first_error: Option<WriteBackError>,
+}
+
+impl DirtyPages {
+    pub(super) fn new(frames: Pages) -> Self {
+        Self {
+            marks: (0..frames.0).map(|_| AtomicBool::new(false)).collect(),
+            since: (0..frames.0).map(|_| AtomicU32::new(0)).collect(),
+            clock: AtomicU32::new(0),
+            nr_dirty: AtomicU64::new(0),
+            background: AtomicU64::new(u64::MAX),
+            limit: AtomicU64::new(u64::MAX),
+            is_exceeded: AtomicBool::new(false),
+            groups: OnceLock::new(),
+            nr_dirtied: StatCell::new(),
+            nr_written: StatCell::new(),
+            nr_write_failed: StatCell::new(),
+        }
+    }
+
+    fn nr_dirty(&self) -> u64 {
+        // Relaxed: see the field.
+        self.nr_dirty.load(Ordering::Relaxed)
+    }
+
+    fn exceeds(&self, limit: &AtomicU64) -> bool {
+        // Relaxed: see the fields.
+        self.nr_dirty() > limit.load(Ordering::Relaxed)
+    }
+}
+
+impl PageCache {
+    /// Has dirty pages counted for the groups of `groups` that pay for them. For caches without a page.
+    #[must_use]
+    pub fn counting_dirty_for(self, groups: GroupTree) -> Self {
+        let was_set = self.dirty.groups.set(groups).is_err();
+        debug_assert!(!was_set, "the groups are known already");
+        self
+    }
+
+    /// Whether a page has to be written back before it can be evicted.
+    #[must_use]
+    pub fn is_dirty(&self, pfn: Pfn) -> bool {
+        // Acquire. Pairs with: the release of `clear_dirty`. Who acts on a page that is dirty holds its
+        // latch; who finds it clean may rely on the file having it.
+        self.dirty.marks[pfn.index()].load(Ordering::Acquire)
+    }
+
+    /// Dirty pages of files at this moment.
+    #[must_use]
+    pub fn nr_dirty(&self) -> Pages {
+        Pages(self.dirty.nr_dirty())
+    }
+
+    /// What has become of pages of files so far.
+    #[must_use]
+    pub fn dirty_events(&self) -> DirtyEvents {
+        DirtyEvents {
+            nr_dirtied: self.dirty.nr_dirtied.get(),
+            nr_written: self.dirty.nr_written.get(),
+            nr_write_failed: self.dirty.nr_write_failed.get(),
+        }
+    }
+
+    /// Sets from how many dirty pages on some should be written back, and from how many on writers should wait.
+    pub fn set_dirty_limits(&self, background: Pages, limit: Pages) {
+        // Relaxed, both: see the fields.
+        self.dirty.background.store(background.0, Ordering::Relaxed);
+        self.dirty.limit.store(limit.0, Ordering::Relaxed);
+        self.look_at_dirty_limit();
+    }
+
+    /// The limits: background, and dirty.
+    #[must_use]
+    pub fn dirty_limits(&self) -> (Pages, Pages) {
+        // Relaxed, both: see the fields.
+        let [background, limit] =
+            [&self.dirty.background, &self.dirty.limit].map(|limit| limit.load(Ordering::Relaxed));
+        (Pages(background), Pages(limit))
+    }
+
+    /// Tells the time: pages that become dirty from now on have been so since then.
+    pub fn set_dirty_clock(&self, centisecs: u32) {
+        // Relaxed: see the field.
+        self.dirty.clock.store(centisecs, Ordering::Relaxed);
+    }
+
+    /// How many pages are dirty, against the limits.
+    #[must_use]
+    pub fn dirty_pressure(&self) -> DirtyPressure {
+        let dirty = &self.dirty;
+        match (
+            dirty.exceeds(&dirty.background),
+            dirty.exceeds(&dirty.limit),
+        ) {
+            (_, true) => DirtyPressure::Exceeded,
+            (true, false) => DirtyPressure::Background,
+            (false, false) => DirtyPressure::None,
+        }
+    }
+
+    /// Whether more pages were dirty than the limit allows when somebody last looked.
+    ///
+    /// # Cost
+    ///
+    /// One load of a line that is written when that changes.
+    #[inline]
+    #[must_use]
+    pub fn is_dirty_exceeded(&self) -> bool {
+        // Relaxed: see the field.
+        self.dirty.is_exceeded.load(Ordering::Relaxed)
+    }
+
+    /// Looks whether more pages are dirty than the limit allows.
+    pub fn look_at_dirty_limit(&self) -> bool {
+        let is_exceeded = self.dirty.exceeds(&self.dirty.limit);
+        // Relaxed: see the field. Stored only when it changes.
+        if self.is_dirty_exceeded() != is_exceeded {
+            self.dirty.is_exceeded.store(is_exceeded, Ordering::Relaxed);
+        }
+        is_exceeded
+    }
+
+    /// Writes dirty pages of files back that nobody holds, file by file, from front to back.
+    ///
+    /// # Cost
+    ///
+    /// A load for each frame, a sort of the dirty pages, and the I/O.
+    pub fn write_back_some(&self, which: WriteBack) -> WriteBackOutcome {
+        let mut outcome = WriteBackOutcome::default();
+        for (_, pfn) in self.dirty_pages(which) {
+            match self.try_write_back(pfn) {
+                Ok(WrittenBack::Written) => outcome.nr_written += 1,
+                Ok(WrittenBack::Latched) => outcome.nr_latched += 1,
+                Ok(WrittenBack::Clean | WrittenBack::NoSlot) => {}
+                Err(error) => {
+                    outcome.nr_failed += 1;
+                    outcome.first_error.get_or_insert(error);
+                }
+            }
+        }
+        self.look_at_dirty_limit();
+        outcome
+    }
+
+    /// Dirty pages of files, in the order of files and pages.
+    fn dirty_pages(&self, which: WriteBack) -> Vec<(PageKey, Pfn)> {
+        // Relaxed, both: who acts on a page looks again under its latch.
+        let now = self.dirty.clock.load(Ordering::Relaxed);
+        let age =
+            |pfn: Pfn| now.wrapping_sub(self.dirty.since[pfn.index()].load(Ordering::Relaxed));
+        let frames = (0..).map(Pfn).take(self.dirty.marks.len());
+        let dirty = frames.filter(|&pfn| self.is_dirty(pfn)).filter_map(|pfn| {
+            let key = self.key_of(pfn)?;
+            (!key.file().kind().is_swap_backed()).then_some((age(pfn), key, pfn))
+        });
+        let mut chosen: Vec<_> = match which {
+            WriteBack::Expired(expire) => dirty.filter(|(age, ..)| *age >= expire).collect(),
+            WriteBack::Oldest(_) => dirty.collect(),
+        };
+        if let WriteBack::Oldest(pages) = which {
+            let pages = usize::try_from(pages.0).unwrap_or(usize::MAX);
+            if pages < chosen.len() {
+                chosen.select_nth_unstable_by_key(pages, |(age, key, _)| (u32::MAX - age, *key));
+                chosen.truncate(pages);
+            }
+        }
+        let mut chosen: Vec<_> = chosen.into_iter().map(|(_, key, pfn)| (key, pfn)).collect();
+        chosen.sort_unstable_by_key(|(key, _)| *key);
+        chosen
+    }
+
+    /// Marks a page dirty; whether it was clean. The exclusive latch is held.
+    pub(super) fn mark_dirty(&self, pfn: Pfn, key: PageKey) -> bool {
+        let dirty = &self.dirty;
+        // Relaxed, all: ordered by the latch.
+        if dirty.marks[pfn.index()].load(Ordering::Relaxed) {
+            return false;
+        }
+        let now = dirty.clock.load(Ordering::Relaxed);
+        dirty.since[pfn.index()].store(now, Ordering::Relaxed);
+        if key.file().kind().is_swap_backed() {
+            // What lies in swap is not what the page will hold.
+            let file = self.open_file(key.file());
+            file.anon().iter().for_each(|anon| anon.forget(key.page()));
+        } else {
+            dirty.nr_dirty.fetch_add(1, Ordering::Relaxed);
+            dirty.nr_dirtied.add(1);
+            self.count_for_group(pfn, StatItem::FileDirty, 1);
+            if dirty.exceeds(&dirty.limit) {
+                self.look_at_dirty_limit();
+            }
+        }
+        dirty.marks[pfn.index()].store(true, Ordering::Relaxed);
+        true
+    }
+
+    /// Clears the mark of a dirty page. The exclusive latch is held.
+    pub(super) fn clear_dirty(&self, pfn: Pfn, key: PageKey) {
+        // Release. Pairs with: the acquire of `is_dirty`: a sync that finds the page clean without its
+        // latch makes durable what was written here.
+        self.dirty.marks[pfn.index()].store(false, Ordering::Release);
+        if !key.file().kind().is_swap_backed() {
+            // Relaxed: see the field.
+            self.dirty.nr_dirty.fetch_sub(1, Ordering::Relaxed);
+            self.count_for_group(pfn, StatItem::FileDirty, -1);
+        }
+    }
+
+    /// Counts for the group that pays for a page.
+    pub(super) fn count_for_group(&self, pfn: Pfn, item: StatItem, delta: i64) {
+        if let Some(groups) = self.dirty.groups.get() {
+            groups.add_stat(self.group_of(pfn), item, delta);
+        }
+    }
+
+    fn open_file(&self, id: FileId) -> crate::sync::Arc<FileEntry> {
+        self.files
+            .get(id)
+            .expect("a file with pages in the cache is open")
+    }
+
+    /// Dirty pages of files are as many as are counted, and slots in use as many as pages have; none is a dirty
+    /// page's.
+    pub(super) fn check_dirty(&self) {
+        let mut nr_dirty = Pages::ZERO;
+        for pfn in (0..).map(Pfn).take(self.dirty.marks.len()) {
+            let Some(key) = self.key_of(pfn).filter(|_| self.is_dirty(pfn)) else {
+                continue;
+            };
+            let file = self.open_file(key.file());
+            match file.anon() {
+                Some(_) => assert!(
+                    !file.is_stored(key.page()),
+                    "{key:?} is dirty and has a slot"
+                ),
+                None => nr_dirty += Pages(1),
+            }
+        }
+        assert_eq!(self.nr_dirty(), nr_dirty, "dirty marks and their count");
+        if let Some(swap) = self.swap() {
+            swap.check_invariants();
+            let used = swap.used();
+            assert_eq!(
+                self.files.nr_places(),
+                used,
+                "pages in slots, and slots in use"
+            );
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! Background write-back: dirty pages reach their files before somebody has to wait for that.
+//!
+//! A thread, started with the reclaim thread, looks every `dirty_writeback_centisecs`: pages that have been dirty for
+//! `dirty_expire_centisecs` are written back. It is woken when more pages of files are dirty than
+//! `dirty_background_ratio` allows, and writes back, oldest first, until they are no more. Above `dirty_ratio` those who
+//! write wait for it, no longer than [`PAUSE_MAX`] for each page: they may hold the latches that it would need. Without
+//! the thread they write back themselves.
+//!
+//! A page that somebody holds is passed over; one that its file refuses stays dirty and is tried again the next time.
+//!
+//! Source: the flusher threads and `balance_dirty_pages` of Linux. Deviations: a thread for all files; writers wait at
+//! one limit, instead of ever longer from halfway between the two; what a ratio is a share of is the
+//! memory that has no anonymous pages in it.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use super::{Background, Core, Manager};
+use crate::cache::{DirtyPressure, PageWrite, WriteBack, WriteBackOutcome};
+use crate::frame::{KnobRange, TunableError};
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank};
+use crate::units::Pages;
+
+static WRITEBACK_LOCK: LockClass = LockClass::new("writeback", Rank::Leaf);
+static DIRTY_KNOBS_LOCK: LockClass = LockClass::new("dirty_knobs", Rank::Leaf);
+
+/// Pages written back before the limits are looked at again. Chosen: as in Linux, 4 MiB.
+const CHUNK: Pages = Pages(1024);
+/// Pages that a writer writes back at once where nobody else does. Chosen: a cluster.
+const OWN_CHUNK: Pages = Pages(32);
+/// The longest that a writer waits before it takes a page. Chosen: as in Linux.
+const PAUSE_MAX: Duration = Duration::from_millis(200);
+
+/// The knobs of write-back, under the names that the kernel's have. A value is checked when it is set, so that every
+/// `DirtyTunables` is valid.
+///
+/// # Examples
+///
+/// ```
+/// use highwater::Manager;
+/// use highwater::manager::DirtyTunables;
+///
+/// let tunables = DirtyTunables::default().dirty_ratio(40)?.dirty_expire_centisecs(100)?;
+/// let hw = Manager::builder().dirty_tunables(tunables).build()?;
+/// assert_eq!(hw.dirty_tunables(), tunables);
+/// assert!(tunables.dirty_ratio(101).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirtyTunables {
+    dirty_background_ratio: u8,
+    dirty_ratio: u8,
+    dirty_writeback_centisecs: u32,
+    dirty_expire_centisecs: u32,
+}
+
+impl Default for DirtyTunables {
+    fn default() -> Self {
+        Self {
+            dirty_background_ratio: 10,
+            dirty_ratio: 20,
+            dirty_writeback_centisecs: 500,
+            dirty_expire_centisecs: 3000,
+        }
+    }
+}
+
+impl DirtyTunables {
+    /// Percent of memory that may be dirty before the thread writes back whatever is oldest. Half of
+    /// [`dirty_ratio`](Self::dirty_ratio), if that is less. Default: 10.
+    ///
+    /// # Errors
+    ///
+    /// Outside 0 to 100.
+    pub fn dirty_background_ratio(mut self, percent: i64) -> Result<Self, TunableError> {
+        self.dirty_background_ratio = percent_of("dirty_background_ratio", percent)?;
+        Ok(self)
+    }
+
+    /// Percent of memory that may be dirty before writers wait. Default: 20.
+    ///
+    /// # Errors
+    ///
+    /// Outside 0 to 100.
+    pub fn dirty_ratio(mut self, percent: i64) -> Result<Self, TunableError> {
+        self.dirty_ratio = percent_of("dirty_ratio", percent)?;
+        Ok(self)
+    }
+
+    /// Time between two looks for pages that have been dirty for too long, in hundredths of a second; 0 for never.
+    /// Default: 500.
+    ///
+    /// # Errors
+    ///
+    /// Outside 0 to an hour.
+    pub fn dirty_writeback_centisecs(mut self, centisecs: i64) -> Result<Self, TunableError> {
+        self.dirty_writeback_centisecs = time_of("dirty_writeback_centisecs", centisecs)?;
+        Ok(self)
+    }
+
+    /// How long a page may be dirty before it is written back, in hundredths of a second: when the thread looks for the first
+    /// time after that. Default: 3000.
+    ///
+    /// # Errors
+    ///
+    /// Outside 0 to an hour.
+    pub fn dirty_expire_centisecs(mut self, centisecs: i64) -> Result<Self, TunableError> {
+        self.dirty_expire_centisecs = time_of("dirty_expire_centisecs", centisecs)?;
+        Ok(self)
+    }
+
+    /// Pages that may be dirty, of `pages`: before the thread writes back, and before writers wait.
+    fn limits(&self, pages: Pages) -> (Pages, Pages) {
+        let percent = |ratio: u8| Pages(pages.0 / 100 * u64::from(ratio));
+        let limit = percent(self.dirty_ratio);
+        let background = percent(self.dirty_background_ratio);
+        match background < limit {
+            true => (background, limit),
+            false => (Pages(limit.0 / 2), limit),
+        }
+    }
+}
+
+fn percent_of(knob: &'static str, percent: i64) -> Result<u8, TunableError> {
+    let (range, reason) = ("0 to 100", "in percent of memory");
+    let range = KnobRange {
+        knob,
+        range,
+        reason,
+    };
+    range.check(percent, |percent| *percent <= 100)
+}
+
+fn time_of(knob: &'static str, centisecs: i64) -> Result<u32, TunableError> {
+    let (range, reason) = (
+        "0 to 360000",
+        "an hour at most, so that what is dirty is found",
+    );
+    let range = KnobRange {
+        knob,
+        range,
+        reason,
+    };
+    range.check(centisecs, |centisecs| *centisecs <= 360_000)
+}
+
+impl fmt::Display for DirtyTunables {
+    /// A line for each knob, as sysctl shows them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "vm.dirty_background_ratio = {}",
+            self.dirty_background_ratio
+        )?;
+        writeln!(f, "vm.dirty_ratio = {}", self.dirty_ratio)?;
+        let (writeback, expire) = (self.dirty_writeback_centisecs, self.dirty_expire_centisecs);
+        writeln!(f, "vm.dirty_writeback_centisecs = {writeback}")?;
+        writeln!(f, "vm.dirty_expire_centisecs = {expire}")
+    }
+}
+
+/// How the thread is woken and ended, and what it is to do.
+#[derive(Debug)]
+pub(super) struct Writeback {
+    state: Mutex<State>,
+    woken: Condvar,
+    /// The thread has written some pages back, or found that it cannot.
+    wrote: Condvar,
+    tunables: Mutex<DirtyTunables>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_started: bool,
+    is_wanted: bool,
+    is_ending: bool,
+    /// Chunks that were written back, or could not be.
+    chunks: u64,
+    /// Runs in which nothing could be written back.
+    fruitless_runs: u64,
+}
+
+/// The thread, ended when dropped, and joined by any thread but itself.
+#[derive(Debug)]
+pub(super) struct Writer {
+    core: Arc<Core>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The thread lives while this does: one that panicked is waited for no more.
+struct Alive<'a>(&'a Writeback);
+
+impl Drop for Alive<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().is_started = false;
+        self.0.wrote.notify_all();
+    }
+}
+
+impl Writeback {
+    pub(super) fn new() -> Self {
+        Self {
+            state: Mutex::new(&WRITEBACK_LOCK, State::default()),
+            woken: Condvar::new(),
+            wrote: Condvar::new(),
+            tunables: Mutex::new(&DIRTY_KNOBS_LOCK, DirtyTunables::default()),
+        }
+    }
+
+    /// Asks for a run.
+    fn notify(&self) {
+        let mut state = self.state.lock();
+        if state.is_started && !state.is_wanted {
+            state.is_wanted = true;
+            self.woken.notify_one();
+        }
+    }
+
+    /// Waits for the next run; false when there is none any more.
+    fn wait(&self, at_most: Option<Duration>) -> bool {
+        let mut state = self.state.lock();
+        let mut is_late = false;
+        while !state.is_wanted && !state.is_ending && !is_late {
+            match at_most {
+                Some(at_most) => is_late = self.woken.wait_for(&mut state, at_most),
+                None => self.woken.wait(&mut state),
+            }
+        }
+        state.is_wanted = false;
+        !state.is_ending
+    }
+
+    fn is_ending(&self) -> bool {
+        self.state.lock().is_ending
+    }
+
+    fn note(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.lock());
+        self.wrote.notify_all();
+    }
+}
+
+impl Writer {
+    pub(super) fn start(background: Background, core: &Arc<Core>) -> io::Result<Self> {
+        let core = Arc::clone(core);
+        let thread = match background {
+            Background::Off => None,
+            Background::Thread => {
+                let works_on = Arc::clone(&core);
+                let builder = thread::Builder::new().name("highwater-writeback".into());
+                let thread = builder.spawn(move || works_on.write_back_for_ever())?;
+                core.writeback.state.lock().is_started = true;
+                Some(thread)
+            }
+        };
+        Ok(Self { core, thread })
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            self.core.writeback.state.lock().is_ending = true;
+            self.core.writeback.woken.notify_one();
+            // As for the reclaim thread.
+            if thread.thread().id() != thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl Manager {
+    /// Turns the knobs of write-back. A change is in force when this returns.
+    pub fn set_dirty_tunables(&self, tunables: DirtyTunables) {
+        self.core().set_dirty_tunables(tunables);
+    }
+
+    /// The knobs of write-back as they are now.
+    #[must_use]
+    pub fn dirty_tunables(&self) -> DirtyTunables {
+        *self.core().writeback.tunables.lock()
+    }
+
+    /// Writes back what has been dirty for too long, or is too much; pages written. For managers without a background
+    /// thread, once in each `dirty_writeback_centisecs`; with one, it does that.
+    pub fn writeback_tick(&self) -> Pages {
+        self.core().write_back_what_is_due()
+    }
+}
+
+impl Core {
+    pub(super) fn set_dirty_tunables(&self, tunables: DirtyTunables) {
+        *self.writeback.tunables.lock() = tunables;
+        self.look_at_dirty_limits();
+        // Its times may have changed.
+        self.writeback.notify();
+    }
+
+    /// The thread's life.
+    fn write_back_for_ever(&self) {
+        let _alive = Alive(&self.writeback);
+        loop {
+            let interval = self.writeback.tunables.lock().dirty_writeback_centisecs;
+            let interval = Duration::from_millis(u64::from(interval) * 10);
+            if !self
+                .writeback
+                .wait((!interval.is_zero()).then_some(interval))
+            {
+                return;
+            }
+            self.write_back_what_is_due();
+        }
+    }
+
+    fn write_back_what_is_due(&self) -> Pages {
+        self.look_at_dirty_limits();
+        let expire = self.writeback.tunables.lock().dirty_expire_centisecs;
+        let mut written = self.write_back(WriteBack::Expired(expire)).nr_written;
+        while self.cache.dirty_pressure() != DirtyPressure::None && !self.writeback.is_ending() {
+            let (background, _) = self.cache.dirty_limits();
+            let too_many = self.cache.nr_dirty().saturating_sub(background);
+            let now = self.write_back(WriteBack::Oldest(too_many.min(CHUNK)));
+            written += now.nr_written;
+            // The rest is held, or refused: for the next time.
+            if now.nr_written == 0 {
+                break;
+            }
+        }
+        self.writeback
+            .note(|state| state.fruitless_runs += u64::from(written == 0));
+        Pages(written)
+    }
+
+    fn write_back(&self, which: WriteBack) -> WriteBackOutcome {
+        let outcome = self.cache.write_back_some(which);
+        if let Some(error) = &outcome.first_error {
+            let failed = outcome.nr_failed;
+            tracing::warn!(failed, %error, "background write-back failed, the pages stay dirty");
+        }
+        self.writeback.note(|state| state.chunks += 1);
+        outcome
+    }
+
+    /// Brings limits and clock up to date.
+    pub(super) fn look_at_dirty_limits(&self) {
+        let sizes = self.reclaim.total_sizes();
+        let anon = sizes.inactive_anon + sizes.active_anon;
+        let tunables = *self.writeback.tunables.lock();
+        let (background, limit) = tunables.limits(self.pool.managed().saturating_sub(anon));
+        self.cache.set_dirty_limits(background, limit);
+        let centisecs = self.now().as_millis() / 10 % (1 << 32);
+        let centisecs = u32::try_from(centisecs).expect("reduced to 32 bits");
+        self.cache.set_dirty_clock(centisecs);
+    }
+
+    /// Called when a page was taken to be written: has some written back if that is one too many.
+    #[inline]
+    pub(super) fn note_written(&self, write: &PageWrite<'_>) {
+        if write.was_clean() {
+            self.note_dirtied();
+        }
+    }
+
+    #[cold]
+    fn note_dirtied(&self) {
+        if self.cache.dirty_pressure() != DirtyPressure::None {
+            self.writeback.notify();
+        }
+    }
+
+    /// Called before a page of a file is taken to be written: waits while too many are dirty, no longer than
+    /// [`PAUSE_MAX`], and not at all when nothing can be written back.
+    #[inline]
+    pub(super) fn balance_dirty_pages(&self) {
+        if self.cache.is_dirty_exceeded() {
+            self.wait_for_writeback();
+        }
+    }
+
+    #[cold]
+    fn wait_for_writeback(&self) {
+        self.stats.nr_dirty_throttled.add(1);
+        let deadline = self.now() + PAUSE_MAX;
+        // Ends: at the deadline.
+        while self.cache.look_at_dirty_limit() && self.now() < deadline {
+            let mut state = self.writeback.state.lock();
+            if !state.is_started {
+                drop(state);
+                if self.write_back(WriteBack::Oldest(OWN_CHUNK)).nr_written == 0 {
+                    return;
+                }
+                continue;
+            }
+            let fruitless_runs = state.fruitless_runs;
+            state.is_wanted = true;
+            self.writeback.woken.notify_one();
+            let left = deadline.saturating_sub(self.now());
+            self.writeback.wrote.wait_for(&mut state, left);
+            if state.fruitless_runs != fruitless_runs {
+                return;
+            }
+        }
+    }
+}

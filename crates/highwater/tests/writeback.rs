@@ -1,0 +1,269 @@
+//! Promise: dirty pages reach their file in time, are never more than the knobs allow while storage takes them, and no
+//! error on the way is lost.
+
+#[path = "../src/seed.rs"]
+mod seed;
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use highwater::cache::Access;
+use highwater::group::{StatItem, Tolerance};
+use highwater::manager::DirtyTunables;
+use highwater::{Background, Manager, Mapping, Pages, SyncError};
+use support::{TestFile, assert_empty, mapped};
+
+const FRAMES: u64 = 1000;
+const PAGES: u64 = 700;
+
+fn tunables() -> DirtyTunables {
+    DirtyTunables::default()
+}
+
+fn build(tunables: DirtyTunables, background: Background) -> Manager {
+    Manager::builder()
+        .capacity(Pages(FRAMES).bytes())
+        .dirty_tunables(tunables)
+        .background(background)
+        .build()
+        .expect("a small manager")
+}
+
+fn write(map: &Mapping, page: u64) {
+    map.write(page).expect("there is memory")[8] = 1;
+}
+
+/// Pages that storage has taken.
+fn taken(storage: &TestFile) -> Vec<u64> {
+    let pages = storage.pages.lock().expect("no panic under the lock");
+    let is_taken = |(_, bytes): &(u64, &[u8; 4096])| bytes[8] == 1;
+    (0..)
+        .zip(pages.iter())
+        .filter(is_taken)
+        .map(|(page, _)| page)
+        .collect()
+}
+
+fn counter(hw: &Manager, name: &str) -> u64 {
+    hw.snapshot().counter(name)
+}
+
+#[test]
+fn pages_that_are_old_are_written_back() {
+    // Goal: no page is dirty for ever. Method: pages that may be dirty for an hour stay; those that may not be at all
+    // are in storage after the next look. The counts of the group follow.
+    let hour = tunables()
+        .dirty_expire_centisecs(360_000)
+        .expect("in range");
+    let hw = build(hour, Background::Off);
+    let storage = TestFile::new(PAGES);
+    let (_file, map) = mapped(&hw, &storage, Access::ReadWrite);
+    (0..50).for_each(|page| write(&map, page));
+    assert_eq!(hw.writeback_tick(), Pages::ZERO);
+    assert_eq!((counter(&hw, "nr_dirty"), taken(&storage)), (50, vec![]));
+    let dirty = || hw.root().stat(StatItem::FileDirty, Tolerance::EXACT).value;
+    assert_eq!(dirty(), 50);
+    hw.set_dirty_tunables(tunables().dirty_expire_centisecs(0).expect("in range"));
+    assert_eq!(hw.writeback_tick(), Pages(50));
+    assert_eq!(taken(&storage), (0..50).collect::<Vec<_>>());
+    assert_eq!((counter(&hw, "nr_dirty"), dirty()), (0, 0));
+    assert_eq!(
+        (counter(&hw, "nr_dirtied"), counter(&hw, "nr_written")),
+        (50, 50)
+    );
+    hw.check_invariants();
+}
+
+#[test]
+fn too_many_are_written_back_oldest_first() {
+    // Goal: above `dirty_background_ratio`, 10 % of 1,000, what is beyond goes, and what was written first. Method: 100
+    // dirty pages stay; 50 that are younger make 50 of the older ones go.
+    let hw = build(tunables(), Background::Off);
+    let storage = TestFile::new(PAGES);
+    let (_file, map) = mapped(&hw, &storage, Access::ReadWrite);
+    (300..400).for_each(|page| write(&map, page));
+    std::thread::sleep(Duration::from_millis(25));
+    assert_eq!(hw.writeback_tick(), Pages::ZERO);
+    (0..50).for_each(|page| write(&map, page));
+    assert_eq!(hw.writeback_tick(), Pages(50));
+    assert_eq!(taken(&storage), (300..350).collect::<Vec<_>>());
+    hw.check_invariants();
+}
+
+#[test]
+fn writers_keep_to_the_limit() {
+    // Goal: no more than `dirty_ratio`, 20 % of 1,000, is dirty while storage takes what it is given, also without
+    // a thread. Method: one writer; look after each page. When storage refuses, the writer goes on, is not kept waiting,
+    // and nothing is lost.
+    let hw = build(tunables(), Background::Off);
+    let storage = TestFile::new(PAGES);
+    let (file, map) = mapped(&hw, &storage, Access::ReadWrite);
+    for page in 0..500 {
+        write(&map, page);
+        assert!(counter(&hw, "nr_dirty") <= 201, "page {page}");
+    }
+    assert!(counter(&hw, "nr_dirty_throttled") > 0);
+    storage.fails_writes.store(true, Ordering::Relaxed);
+    let begun = Instant::now();
+    (500..700).for_each(|page| write(&map, page));
+    assert!(
+        begun.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert!(counter(&hw, "nr_dirty") > 201);
+    assert!(counter(&hw, "nr_write_failed") > 0);
+    hw.check_invariants();
+    storage.fails_writes.store(false, Ordering::Relaxed);
+    file.sync().expect("storage is well again");
+    assert_eq!(taken(&storage), (0..PAGES).collect::<Vec<_>>());
+    drop((file, map));
+    assert_empty(&hw);
+}
+
+#[test]
+fn the_thread_writes_while_others_do() {
+    // Goal: with the thread, writers wait for it, and get on; what they leave dirty is written when it is old. Method:
+    // two threads write all of a file each, on slow storage, and then do nothing.
+    let quick = tunables()
+        .dirty_writeback_centisecs(1)
+        .and_then(|tunables| tunables.dirty_expire_centisecs(1));
+    let hw = build(quick.expect("in range"), Background::Thread);
+    let files: Vec<_> = (0..2)
+        .map(|_| {
+            let storage = TestFile::new(300);
+            storage.write_pause_us.store(20, Ordering::Relaxed);
+            (mapped(&hw, &storage, Access::ReadWrite), storage)
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        for ((_, map), _) in &files {
+            scope.spawn(|| (0..300).for_each(|page| write(map, page)));
+        }
+    });
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while counter(&hw, "nr_dirty") > 0 {
+        assert!(Instant::now() < deadline, "{}", hw.snapshot());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for (_, storage) in &files {
+        assert_eq!(taken(storage), (0..300).collect::<Vec<_>>());
+    }
+    drop(files);
+    assert_empty(&hw);
+}
+
+#[test]
+fn a_page_that_is_refused_is_tried_again() {
+    // Goal: an error in the background costs nobody a byte, and is counted. Method: storage that refuses, or falls short,
+    // while the thread's work is done; then one that does not.
+    let hw = build(
+        tunables().dirty_expire_centisecs(0).expect("in range"),
+        Background::Off,
+    );
+    let storage = TestFile::new(PAGES);
+    let (file, map) = mapped(&hw, &storage, Access::ReadWrite);
+    (0..20).for_each(|page| write(&map, page));
+    for flag in [&storage.fails_writes, &storage.falls_short] {
+        let before = counter(&hw, "nr_write_failed");
+        flag.store(true, Ordering::Relaxed);
+        assert_eq!(hw.writeback_tick(), Pages::ZERO);
+        let error = file.sync().expect_err("it cannot be written");
+        assert!(
+            matches!(error, SyncError::WriteBack { failed: 20, .. }),
+            "{error}"
+        );
+        flag.store(false, Ordering::Relaxed);
+        assert_eq!(counter(&hw, "nr_write_failed"), before + 40);
+    }
+    assert_eq!((taken(&storage).len(), counter(&hw, "nr_dirty")), (20, 20));
+    file.sync().expect("every page was tried again");
+    assert_eq!(counter(&hw, "nr_dirty"), 0);
+    hw.check_invariants();
+}
+
+#[test]
+fn each_handle_hears_of_each_failed_sync_once() {
+    // Goal: no failure to make pages durable is lost, whoever met it. Method: handles that come, sync and go at random on
+    // storage that fails at random, against a count of what each has not been told of.
+    let mut rng = seed::rng(71);
+    let hw = support::manager(64);
+    let storage = TestFile::new(8);
+    let (file, _map) = mapped(&hw, &storage, Access::ReadWrite);
+    let mut handles = vec![(file, 0_u64)];
+    for _ in 0..3000 {
+        let at = rng.usize(..handles.len());
+        match rng.u8(..10) {
+            0 if handles.len() < 6 => {
+                let (file, untold) = &handles[at];
+                handles.push((file.clone(), *untold));
+            }
+            1 if handles.len() > 1 => drop(handles.swap_remove(at)),
+            2 => storage.fails_syncs.store(rng.bool(), Ordering::Relaxed),
+            _ => {
+                let fails = storage.fails_syncs.load(Ordering::Relaxed);
+                let result = handles[at].0.sync();
+                if fails {
+                    assert!(
+                        matches!(result, Err(SyncError::Durability(_))),
+                        "{result:?}"
+                    );
+                    handles.iter_mut().for_each(|(_, untold)| *untold += 1);
+                    handles[at].1 -= 1;
+                    continue;
+                }
+                match (std::mem::take(&mut handles[at].1), result) {
+                    (0, Ok(())) => {}
+                    (untold, Err(SyncError::Earlier { failures, .. })) => {
+                        assert_eq!(failures, untold);
+                    }
+                    (untold, result) => panic!("{untold} untold, but {result:?}"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_that_sync_one_handle_hear_of_a_failure_once() {
+    // Goal, method: as above, but four threads on one handle, and another one that is told all in the end.
+    let hw = support::manager(64);
+    let storage = TestFile::new(8);
+    let (file, map) = mapped(&hw, &storage, Access::ReadWrite);
+    let other = file.clone();
+    let mut told = 0;
+    std::thread::scope(|scope| {
+        let syncs = |thread: u64| {
+            let (file, storage) = (&file, Arc::clone(&storage));
+            move || {
+                let mut rng = fastrand::Rng::with_seed(thread);
+                let mut told = 0;
+                for _ in 0..300 {
+                    storage
+                        .fails_syncs
+                        .store(rng.u8(..4) == 0, Ordering::Relaxed);
+                    told += match file.sync() {
+                        Ok(()) => 0,
+                        Err(SyncError::Durability(_)) => 1,
+                        Err(SyncError::Earlier { failures, .. }) => failures,
+                        Err(error) => panic!("{error}"),
+                    };
+                }
+                told
+            }
+        };
+        let threads: Vec<_> = (0..4).map(|thread| scope.spawn(syncs(thread))).collect();
+        for thread in threads {
+            told += thread.join().expect("it does not panic");
+        }
+    });
+    storage.fails_syncs.store(false, Ordering::Relaxed);
+    file.sync().expect("this handle has heard of all");
+    match other.sync() {
+        Err(SyncError::Earlier { failures, .. }) => assert_eq!(failures, told),
+        result => panic!("{told} failures, but {result:?}"),
+    }
+    drop(map);
+}
