@@ -62,6 +62,8 @@ pub struct AreaSpec {
 /// A range of a file's pages in a space, less what was unmapped since.
 pub struct Area {
     spec: AreaSpec,
+    /// The name of the area's first page, here because every access needs it.
+    first: PageKey,
     number: u64,
     /// Written by: the embedder's calls. Read by: reclaim and readahead. Publishes: nothing; whoever
     /// reads an old value acts as it would have a moment before.
@@ -75,6 +77,8 @@ impl Area {
     pub(super) fn new(spec: AreaSpec, number: u64) -> Self {
         let len = spec.pages.end - spec.pages.start;
         Self {
+            // An empty range may begin behind the last page that has a name.
+            first: PageKey::new(spec.file.id(), spec.pages.start.min(PageKey::PAGES_MAX - 1)),
             table: PageTable::new(len),
             parts: Mutex::new(&PARTS_LOCK, vec![spec.pages.clone()]),
             flags: AtomicU32::new(0),
@@ -123,7 +127,7 @@ impl Area {
     #[inline]
     #[must_use]
     pub fn key(&self, page: u64) -> PageKey {
-        PageKey::new(self.spec.file.id(), self.spec.pages.start + page)
+        self.first.plus(page)
     }
 
     /// Whether a page was unmapped.

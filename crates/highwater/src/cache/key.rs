@@ -27,6 +27,13 @@ impl PageKey {
         Self(u64::from(file.get()) << PAGE_BITS | page)
     }
 
+    /// The name of a page further on in the same file, of which the caller knows that it is one.
+    #[inline]
+    pub(super) fn plus(self, pages: u64) -> Self {
+        debug_assert!(self.page() + pages < Self::PAGES_MAX);
+        Self(self.0 + pages)
+    }
+
     /// The key of which [`get`](Self::get) is `word`, which is 0 for none.
     pub(crate) const fn from_word(word: u64) -> Option<Self> {
         if word == 0 { None } else { Some(Self(word)) }

@@ -22,6 +22,10 @@ pub struct Mapping {
 #[derive(Debug)]
 struct OpenMapping {
     area: Arc<Area>,
+    /// How the file is open, how many pages there are, and the manager's layers: what each access asks for first.
+    access: Access,
+    pages: u64,
+    core: Arc<Core>,
     file: File,
     space: Space,
 }
@@ -43,8 +47,16 @@ impl Mapping {
             pages,
             member: file.entry().id().kind().into(),
         };
-        let area = file.shared().core.map(spec);
-        let open = OpenMapping { area, file, space };
+        let core = Arc::clone(&file.shared().core);
+        let area = core.map(spec);
+        let open = OpenMapping {
+            access: file.access(),
+            pages: area.pages(),
+            area,
+            core,
+            file,
+            space,
+        };
         Self {
             open: Arc::new(open),
         }
@@ -53,7 +65,7 @@ impl Mapping {
     /// Pages in the mapping as it was made.
     #[must_use]
     pub fn pages(&self) -> u64 {
-        self.open.area.pages()
+        self.open.pages
     }
 
     /// The mapped file.
@@ -260,14 +272,14 @@ impl Mapping {
                 pages: self.pages(),
             });
         }
-        if self.open.file.access() != needs {
+        if self.open.access != needs {
             return Err(wrong_access(needs));
         }
         Ok(())
     }
 
     fn core(&self) -> &Core {
-        &self.open.file.shared().core
+        &self.open.core
     }
 }
 
@@ -288,8 +300,7 @@ impl Core {
 
 impl Drop for OpenMapping {
     fn drop(&mut self) {
-        let core = &self.file.shared().core;
-        core.unmap(&self.area, 0..self.area.pages());
+        self.core.unmap(&self.area, 0..self.pages);
     }
 }
 

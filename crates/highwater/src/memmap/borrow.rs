@@ -155,8 +155,9 @@ pub struct Reader<'m> {
     seat: Option<Seat>,
     /// Slots in use, filled from the front.
     used: Cell<usize>,
-    /// Frames borrowed by pin because the slots were full, each pinned once.
-    pinned: RefCell<BTreeSet<Pfn>>,
+    /// Frames borrowed by pin because the slots were full, each pinned once. Boxed: a reader that pins nothing, as most do,
+    /// drops nothing.
+    pinned: RefCell<Option<Box<BTreeSet<Pfn>>>>,
 }
 
 impl<'m> Reader<'m> {
@@ -165,7 +166,7 @@ impl<'m> Reader<'m> {
             memory,
             seat,
             used: Cell::new(0),
-            pinned: RefCell::new(BTreeSet::new()),
+            pinned: RefCell::new(None),
         }
     }
 
@@ -224,6 +225,7 @@ impl<'m> Reader<'m> {
     #[cold]
     fn announce_by_pin(&self, pfn: Pfn, tag: u64) -> bool {
         let mut pinned = self.pinned.borrow_mut();
+        let pinned = pinned.get_or_insert_default();
         // Pinned before: it stays published. A pin for each read would be a leak until the reader ends.
         if pinned.contains(&pfn) {
             return self.memory.has_tag(pfn, tag);
@@ -248,14 +250,14 @@ impl<'m> Reader<'m> {
                 slot.store(EMPTY, Ordering::Release);
             }
         }
-        if !self.pinned.get_mut().is_empty() {
+        if self.pinned.get_mut().is_some() {
             self.unpin_all();
         }
     }
 
     #[cold]
     fn unpin_all(&mut self) {
-        for pfn in std::mem::take(self.pinned.get_mut()) {
+        for pfn in self.pinned.take().into_iter().flat_map(|pinned| *pinned) {
             self.memory.unpin(pfn);
         }
     }
