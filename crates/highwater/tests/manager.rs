@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use highwater::cache::{Access, SyncError};
 use highwater::frame::BackendKind;
-use highwater::manager::AllocError;
+use highwater::manager::{AllocError, DirtyTunables};
 use highwater::percpu::Regime;
 use highwater::{
     Background, BuildError, Bytes, Group, Limits, Manager, Pages, ReadError, Topology,
@@ -132,6 +132,8 @@ fn written_pages_reach_the_file_or_stay_dirty() {
     // Goal: nothing is lost. Method: write more pages than fit while the file refuses: the pool must
     // not lose a page to make room; then the file recovers and everything is there.
     let hw = manager(64);
+    let any = DirtyTunables::default().dirty_ratio(100).unwrap();
+    hw.set_dirty_tunables(any);
     let storage = TestFile::new(256);
     let (file, map) = mapped(&hw, &storage, Access::ReadWrite);
     for page in 0..32 {

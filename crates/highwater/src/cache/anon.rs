@@ -131,7 +131,7 @@ impl Anon {
 
     fn entry_or_make(&self, page: u64) -> &AtomicU32 {
         let (chunk, at) = split(page);
-        let make = || Box::new([const { AtomicU32::new(NONE) }; CHUNK]);
+        let make = || Box::new(std::array::from_fn(|_| AtomicU32::new(NONE)));
         &self.places[chunk].get_or_init(make)[at]
     }
 

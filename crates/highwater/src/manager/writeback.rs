@@ -113,7 +113,7 @@ impl DirtyTunables {
 
     /// Pages that may be dirty, of `pages`: before the thread writes back, and before writers wait.
     fn limits(&self, pages: Pages) -> (Pages, Pages) {
-        let percent = |ratio: u8| Pages(pages.0 / 100 * u64::from(ratio));
+        let percent = |ratio: u8| Pages(pages.0 * u64::from(ratio) / 100);
         let limit = percent(self.dirty_ratio);
         let background = percent(self.dirty_background_ratio);
         match background < limit {

@@ -523,7 +523,7 @@ impl<'a> Worker<'a> {
         self.spaces.clear();
         self.charges.clear();
         self.own.storage.trouble.end();
-        self.own.file.sync().expect("storage works again");
+        crate::sync(&self.own.file);
         self.own.storage.assert_all_stored();
         for group in self.groups.drain(..) {
             group.remove().expect("childless");
