@@ -4,10 +4,12 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
 
-use highwater::cache::{Access, Backing};
+use highwater::cache::{Access, Backing, ReadPattern};
 use highwater::units::PAGE_BYTES;
 use highwater::{Background, Charge, File, Limits, Manager, Pages};
 
@@ -94,6 +96,41 @@ fn groups_come_and_go_on_many_threads() {
     });
     hw.check_invariants();
     assert_empty(&hw);
+}
+
+#[test]
+fn the_holder_of_a_page_gets_those_that_are_read_ahead_with_it() {
+    // Goal: a thread that brings a page in waits for its latch with nothing in its hands that the latch's holder
+    // can wait for. Method: one thread reads the first page of a window; another takes that page to write as
+    // soon as it is there, and then reads the others of the window. 300 rounds, each within a minute.
+    let hw = manager(1024);
+    let file = hw.open_backing(TestFile::new(16), Access::ReadWrite);
+    let file = file.unwrap();
+    file.set_read_pattern(ReadPattern::Sequential);
+    let (done, rounds) = mpsc::channel();
+    thread::spawn(move || {
+        for _ in 0..300 {
+            let map = hw.space(&hw.root()).map_file(&file, 0..16).unwrap();
+            let reads = || drop(map.read_latched(0).unwrap());
+            let holds = || {
+                let held = (0..u32::MAX).find_map(|_| map.try_write(0)).unwrap();
+                for page in 1..16 {
+                    map.read_latched(page).unwrap();
+                }
+                drop(held);
+            };
+            thread::scope(|scope| {
+                scope.spawn(reads);
+                holds();
+            });
+            file.sync().unwrap();
+            hw.drop_caches();
+            done.send(hw.snapshot().counter("pgreadahead")).unwrap();
+        }
+    });
+    let minute = Duration::from_secs(60);
+    let read_ahead = (0..300).map(|_| rounds.recv_timeout(minute).expect("a round that ends"));
+    assert!(read_ahead.last().unwrap() > 300, "nothing was read ahead");
 }
 
 #[test]

@@ -185,6 +185,8 @@ impl Fills<'_> {
 
     /// Makes the pages resident. `take` is shown the first before anybody can evict it.
     pub(super) fn finish<R>(mut self, take: impl FnOnce(Pfn) -> R) -> R {
+        // Before the first: `take` may wait for its latch, and who holds that may wait for one of these.
+        self.finish_from(1);
         let first = self.filling.remove(0);
         let key = first.key();
         let pfn = self.core.cache.finish_fill(first);
@@ -194,15 +196,20 @@ impl Fills<'_> {
         // The read that brings a page in is not a reason to keep it; the next one is.
         self.core.cache.forget_young(pfn);
         self.core.reclaim.add_page(pfn, key);
-        self.finish_ahead();
         taken
     }
 
     /// Makes the pages resident that nobody has asked for yet.
     pub(super) fn finish_ahead(mut self) {
+        self.finish_from(0);
+    }
+
+    /// As [`finish_ahead`](Self::finish_ahead), for the pages from one on.
+    fn finish_from(&mut self, from: usize) {
         let core = self.core;
-        core.stats.readahead.add(self.filling.len() as u64);
-        for filling in std::mem::take(&mut self.filling) {
+        let ahead: Vec<_> = self.filling.drain(from..).collect();
+        core.stats.readahead.add(ahead.len() as u64);
+        for filling in ahead {
             let key = filling.key();
             core.cache.flag_filling(&filling, PageFlag::Unread);
             let pfn = core.cache.finish_fill(filling);
