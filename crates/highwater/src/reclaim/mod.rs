@@ -41,6 +41,7 @@ mod cursor;
 mod lists;
 mod lruvec;
 mod pass;
+pub mod policy;
 mod rmap;
 mod scan;
 mod shadow;

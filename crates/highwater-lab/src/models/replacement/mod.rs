@@ -15,11 +15,14 @@ mod balanced;
 mod belady;
 mod car;
 mod clock;
+mod decided;
 mod lists;
 mod lru;
 mod s3_fifo;
 mod sieve;
 mod two_q;
+
+pub use decided::Decided;
 
 use std::collections::HashMap;
 

@@ -1,0 +1,115 @@
+//! A cache whose decisions the library's policies make, with every access known at once.
+//!
+//! It carries out what a policy says as reclaim does, in clusters from the end of a list; only when a page is accessed is
+//! its mark counted exactly. So what it misses differs from the library itself by what the library does not know, and
+//! from the exact models by the policy's stated deviations and the clusters.
+
+use highwater::cache::Referenced;
+use highwater::reclaim::PageType;
+use highwater::reclaim::policy::{EvictionPolicy, Fate, Lens, Look, PolicyState, Side};
+
+use super::lists::Lists;
+use super::{AccessTrace, Replacement};
+
+const SIDES: [Side; 2] = [Side::Inactive, Side::Active];
+
+/// Pages that reclaim isolates at once at most, and the part of a pool that they are at most.
+const CLUSTER_MAX: usize = 32;
+const CLUSTER_FRACTION: usize = 256;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Decided<P> {
+    policy: P,
+    state: PolicyState,
+    capacity: usize,
+    cluster: usize,
+    lists: Lists<2>,
+    /// By page that left: its list, and its number among those that left it.
+    left: Vec<Option<(Side, u64)>>,
+}
+
+impl<P: EvictionPolicy> Decided<P> {
+    /// An empty cache for the pages of a trace that looks at pages one by one.
+    #[must_use]
+    pub fn new(policy: P, trace: &AccessTrace, capacity: usize) -> Self {
+        Self {
+            policy,
+            state: PolicyState::default(),
+            capacity,
+            cluster: 1,
+            lists: Lists::new(trace.footprint()),
+            left: vec![None; trace.footprint()],
+        }
+    }
+
+    /// As large clusters as reclaim has in a pool of that many pages.
+    #[must_use]
+    pub fn in_clusters(mut self) -> Self {
+        self.cluster = (self.capacity / CLUSTER_FRACTION).clamp(1, CLUSTER_MAX);
+        self
+    }
+
+    fn lens(&self) -> Lens {
+        Lens {
+            inactive: self.lists.len(Side::Inactive as usize) as u64,
+            active: self.lists.len(Side::Active as usize) as u64,
+            capacity: self.capacity as u64,
+        }
+    }
+
+    /// Looks at a cluster of the list that the policy names.
+    fn shrink(&mut self) {
+        let from = self.policy.next(&self.state, self.lens());
+        let isolated: Vec<u32> = (0..self.cluster)
+            .map_while(|_| self.lists.pop(from as usize))
+            .collect();
+        for page in isolated {
+            let look = Look {
+                entries: Referenced::Seen {
+                    young: 0,
+                    executable: false,
+                    locked: false,
+                },
+                credit: u32::from(self.lists.mark(page)),
+                is_new: false,
+                page_type: PageType::File,
+            };
+            match self.policy.judge(from, look) {
+                Fate::Evict | Fate::EvictClean => {
+                    let age = self.state.leave(from, 1);
+                    self.left[page as usize] = Some((from, age));
+                }
+                Fate::Stay { to, credit } => {
+                    let credit = u8::try_from(credit).expect("at most three");
+                    self.lists.set_mark(page, credit);
+                    self.lists.push(to as usize, page);
+                }
+                Fate::Cull => unreachable!("no page is locked"),
+            }
+        }
+    }
+}
+
+impl<P: EvictionPolicy> Replacement for Decided<P> {
+    fn access(&mut self, page: u32) -> bool {
+        if self.lists.list_of(page).is_some() {
+            let most = u8::try_from(self.policy.accesses_max()).expect("at most three");
+            self.lists.raise_mark(page, most);
+            return true;
+        }
+        while self.resident() >= self.capacity {
+            self.shrink();
+        }
+        let left = self.left[page as usize].take();
+        let departure = left.map(|(from, age)| self.state.departure(from, age));
+        let to = self.policy.admit(&self.state, self.lens(), departure);
+        self.lists.set_mark(page, 0);
+        self.lists.push(to as usize, page);
+        false
+    }
+
+    fn resident(&self) -> usize {
+        SIDES.map(|side| self.lists.len(side as usize)).iter().sum()
+    }
+}

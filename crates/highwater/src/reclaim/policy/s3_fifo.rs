@@ -1,0 +1,59 @@
+//! S3-FIFO: a tenth of the pages on a list of new ones, which most leave soon; those that were accessed twice there, or came
+//! back soon after they left it, go round on the other list as often as they were accessed.
+//!
+//! Source: Yang and others, SOSP 2023. Deviation: a page is remembered until nine tenths of the capacity of others have left
+//! the list of new pages after it, whether they have come back since or not.
+
+use super::{Departure, EvictionPolicy, Fate, Lens, PolicyState, Side};
+
+/// Accesses after which a page is worth a place among those that stay.
+const MOVE_ON: u32 = 2;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct S3Fifo;
+
+fn small(lens: Lens) -> u64 {
+    (lens.capacity / 10).max(1)
+}
+
+impl EvictionPolicy for S3Fifo {
+    fn accesses_max(&self) -> u32 {
+        3
+    }
+
+    fn admit(&self, state: &PolicyState, lens: Lens, departure: Option<Departure>) -> Side {
+        let is_known = departure.is_some_and(|departure| {
+            departure.from == Side::Inactive && departure.distance < lens.capacity * 9 / 10
+        });
+        // Until something had to go, new pages fill both lists.
+        let is_filling = state.nr_left() == 0 && lens.inactive >= small(lens);
+        if is_known || is_filling {
+            Side::Active
+        } else {
+            Side::Inactive
+        }
+    }
+
+    fn next(&self, _: &PolicyState, lens: Lens) -> Side {
+        if lens.active > lens.capacity.saturating_sub(small(lens)) || lens.inactive == 0 {
+            Side::Active
+        } else {
+            Side::Inactive
+        }
+    }
+
+    fn decide(&self, from: Side, accesses: u32) -> Fate {
+        match from {
+            Side::Inactive if accesses >= MOVE_ON => Fate::Stay {
+                to: Side::Active,
+                credit: 0,
+            },
+            Side::Active if accesses > 0 => Fate::Stay {
+                to: Side::Active,
+                credit: accesses - 1,
+            },
+            _ => Fate::Evict,
+        }
+    }
+}
