@@ -157,6 +157,10 @@ pub struct Reader<'m> {
     used: Cell<usize>,
     /// Frames borrowed by pin because the slots were full, each pinned once. Boxed: a reader that pins nothing, as most do,
     /// drops nothing.
+    #[expect(
+        clippy::box_collection,
+        reason = "an empty box is dropped without a call"
+    )]
     pinned: RefCell<Option<Box<BTreeSet<Pfn>>>>,
 }
 
