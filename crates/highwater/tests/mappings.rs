@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::thread;
 
 use fastrand::Rng;
-use highwater::cache::Access;
+use highwater::cache::{Access, ReadPattern};
 use highwater::reclaim::{RmapConfig, RmapPolicy, RmapQuirks};
 use highwater::{File, Manager, Mapping, Pages, ReadError, Space};
 use support::{TestFile, assert_empty, first_word};
@@ -88,6 +88,13 @@ impl Model {
         }
     }
 
+    fn dont_need(&mut self, which: usize) {
+        let part = self.range(self.maps[which].map.pages());
+        let mapped = &mut self.maps[which];
+        mapped.map.dont_need(part.clone()).unwrap();
+        mapped.present.retain(|page| !part.contains(page));
+    }
+
     fn access(&mut self, which: usize) {
         let Self {
             hw,
@@ -138,7 +145,8 @@ impl Model {
         match (self.rng.u8(..100), some) {
             (0..4, _) if self.maps.len() < 12 => self.map(),
             (4..7, Some(which)) => drop(self.maps.swap_remove(which)),
-            (7..12, Some(which)) => self.unmap(which),
+            (7..10, Some(which)) => self.unmap(which),
+            (10..12, Some(which)) => self.dont_need(which),
             (12, _) => {
                 self.hw.drop_caches();
                 for mapped in &mut self.maps {
@@ -190,6 +198,41 @@ fn resident_sets_are_what_is_mapped() {
     }
 }
 
+#[test]
+fn advice_does_what_it_says() {
+    // Goal: what is wanted is there before it is asked for, and what is not is not counted. Method: counts of
+    // faults, storage calls and resident pages around each; ranges outside the mapping are refused.
+    let hw = support::manager(512);
+    let storage = TestFile::new(PAGES);
+    let (file, map) = support::mapped(&hw, &storage, Access::ReadOnly);
+    map.set_read_pattern(ReadPattern::Random);
+    map.read(&hw.enter(), 50).unwrap();
+    assert_eq!(file.resident_precise(), 1, "nothing is read ahead");
+    map.will_need(10..40).unwrap();
+    assert_eq!(file.resident_precise(), 31);
+    let counter = |name| hw.snapshot().counter(name);
+    let missed = counter("pgmajfault");
+    for page in 10..40 {
+        assert_eq!(first_word(map.read(&hw.enter(), page).unwrap()), page);
+    }
+    assert_eq!(counter("pgmajfault"), missed, "all were there");
+    assert_eq!(map.space().rss_precise(), Pages(31));
+    map.dont_need(0..20).unwrap();
+    assert_eq!(map.space().rss_precise(), Pages(21));
+    assert_eq!(file.resident_precise(), 31, "they stay in the cache");
+    map.read(&hw.enter(), 15).unwrap();
+    assert_eq!(counter("pgmajfault"), missed);
+    assert_eq!(map.space().rss_precise(), Pages(22));
+    for refused in [
+        map.dont_need(0..PAGES + 1),
+        map.will_need(PAGES..PAGES + 1),
+        map.unmap(3..PAGES + 9),
+    ] {
+        assert_eq!(refused.unwrap_err().pages, PAGES);
+    }
+    hw.check_invariants();
+}
+
 /// One thread's work: it maps, reads more than fits, unmaps parts, in a space of its own and one of all.
 fn map_and_read(hw: &Manager, file: &File, shared: &Mapping, rng: &mut Rng) {
     for _ in 0..60 {
@@ -204,6 +247,9 @@ fn map_and_read(hw: &Manager, file: &File, shared: &Mapping, rng: &mut Rng) {
             }
             let page = rng.u64(..PAGES);
             assert_eq!(first_word(shared.read(&hw.enter(), page).unwrap()), page);
+            if rng.u8(..) < 10 {
+                map.dont_need(0..map.pages() / 2).unwrap();
+            }
             if rng.u8(..) < 10 {
                 let first = rng.u64(..map.pages());
                 map.unmap(first..map.pages()).unwrap();

@@ -22,6 +22,7 @@ use super::PageCache;
 use super::file::FileEntry;
 use super::flags::PageFlag;
 use super::key::PageKey;
+use super::readahead::{ReadPattern, Readahead};
 use super::space::{RssMember, SpaceEntry};
 use super::table::{Entry, Installed, PageTable};
 use crate::group::GroupNode;
@@ -68,6 +69,7 @@ pub struct Area {
     /// Written by: the embedder's calls. Read by: reclaim and readahead. Publishes: nothing; whoever
     /// reads an old value acts as it would have a moment before.
     flags: AtomicU32,
+    readahead: Readahead,
     pub(super) table: PageTable,
     /// The parts that are still mapped, as pages of the file. Changed under the file's rmap lock.
     pub(super) parts: Mutex<Vec<Range<u64>>>,
@@ -76,15 +78,19 @@ pub struct Area {
 impl Area {
     pub(super) fn new(spec: AreaSpec, number: u64) -> Self {
         let len = spec.pages.end - spec.pages.start;
-        Self {
+        let pattern = spec.file.readahead().pattern();
+        let area = Self {
             // An empty range may begin behind the last page that has a name.
             first: PageKey::new(spec.file.id(), spec.pages.start.min(PageKey::PAGES_MAX - 1)),
+            readahead: Readahead::default(),
             table: PageTable::new(len),
             parts: Mutex::new(&PARTS_LOCK, vec![spec.pages.clone()]),
             flags: AtomicU32::new(0),
             spec,
             number,
-        }
+        };
+        area.set_read_pattern(pattern);
+        area
     }
 
     /// Tells areas apart.
@@ -134,6 +140,24 @@ impl Area {
     #[must_use]
     pub fn is_hole(&self, page: u64) -> bool {
         self.table.get(page).is_hole()
+    }
+
+    /// What is read with a page that is not there.
+    #[must_use]
+    pub fn readahead(&self) -> &Readahead {
+        &self.readahead
+    }
+
+    /// Says how pages are going to be read from now on.
+    pub fn set_read_pattern(&self, pattern: ReadPattern) {
+        self.readahead.set_pattern(pattern);
+        self.clear(AreaFlag::Sequential);
+        self.clear(AreaFlag::Random);
+        match pattern {
+            ReadPattern::Normal => {}
+            ReadPattern::Sequential => self.set(AreaFlag::Sequential),
+            ReadPattern::Random => self.set(AreaFlag::Random),
+        }
     }
 
     /// Whether a flag is set.

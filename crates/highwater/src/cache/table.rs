@@ -254,6 +254,23 @@ impl PageTable {
         }
     }
 
+    /// Takes the frames out of entries that name one, of some pages; shows `taken` what was there.
+    pub(super) fn zap(&self, pages: Range<u64>, mut taken: impl FnMut(Entry)) {
+        let mut page = pages.start;
+        while page < pages.end {
+            let index = self.leaf_index(page);
+            let end = ((index as u64 + 1) << self.leaf_shift).min(pages.end);
+            if self.leaves[index].get().is_some() {
+                for page in page..end {
+                    let seen = self.get(page).pfn();
+                    let was = seen.and_then(|pfn| self.clear(page, pfn, Left::Absent));
+                    was.into_iter().for_each(&mut taken);
+                }
+            }
+            page = end;
+        }
+    }
+
     /// Clears the young mark of an entry that names a frame; what it was.
     pub(super) fn take_young(&self, page: u64, pfn: Pfn) -> u32 {
         let Some(word) = self.existing(page).flatten() else {

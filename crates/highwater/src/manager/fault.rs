@@ -12,8 +12,8 @@ use thiserror::Error;
 use super::Core;
 use super::fill::Source;
 use super::slow::AllocError;
-use crate::cache::{FileEntry, PageFlag, PageKey, Presence, Window};
-use crate::group::{GroupNode, StatItem};
+use crate::cache::{Area, PageFlag, Presence, Window};
+use crate::group::StatItem;
 use crate::units::Pfn;
 
 /// Rounds of one fault. A round ends because another thread filled or evicted the page meanwhile;
@@ -98,20 +98,16 @@ impl Core {
     /// page has left the frame again.
     pub(super) fn fault<R>(
         &self,
-        file: &FileEntry,
-        group: &GroupNode,
-        key: PageKey,
+        area: &Area,
+        page: u64,
         take: impl FnMut(Pfn) -> Option<R>,
     ) -> Result<R, ReadError> {
+        let source = Source::of(area);
+        let (group, page) = (source.group, area.key(page).page());
         self.stats.pgfault.add(1);
         group.add_stat(StatItem::Pgfault, 1);
-        let source = Source {
-            file,
-            readahead: file.readahead(),
-            group,
-        };
-        let (taken, found) = self.bring_in(source, key.page(), 1, take)?;
-        source.readahead.note_asked(key.page());
+        let (taken, found) = self.bring_in(source, page, 1, take)?;
+        source.readahead.note_asked(page);
         if found == Found::Read {
             self.stats.pgmajfault.add(1);
             group.add_stat(StatItem::Pgmajfault, 1);

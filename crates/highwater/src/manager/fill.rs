@@ -13,7 +13,7 @@ use std::ops::Range;
 use super::Core;
 use super::fault::ReadError;
 use super::slow::{AllocError, Patience};
-use crate::cache::{FileEntry, Filling, PageCache, PageFlag, Readahead, Window};
+use crate::cache::{Area, FileEntry, Filling, PageCache, PageFlag, Readahead, Window};
 use crate::group::{Charge, GroupNode};
 use crate::memmap::Frame;
 use crate::reclaim::{OnItsWay, pages_item};
@@ -32,6 +32,17 @@ pub(super) struct Source<'a> {
     pub(super) readahead: &'a Readahead,
     /// Pays.
     pub(super) group: &'a GroupNode,
+}
+
+impl<'a> Source<'a> {
+    /// Pages of a mapping.
+    pub(super) fn of(area: &'a Area) -> Self {
+        Self {
+            file: area.file(),
+            readahead: area.readahead(),
+            group: area.group(),
+        }
+    }
 }
 
 /// Pages of one file that this thread reads in.

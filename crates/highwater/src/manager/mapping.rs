@@ -5,9 +5,12 @@ use std::ops::Range;
 use super::Core;
 use super::fault::ReadError;
 use super::file::{File, RangeError};
+use super::fill::Source;
 use super::guard::Guard;
 use super::space::Space;
-use crate::cache::{Access, Area, AreaSpec, PageKey, PageRead, PageWrite};
+use crate::cache::{
+    Access, Area, AreaFlag, AreaSpec, PageKey, PageRead, PageWrite, ReadPattern, WasYoung,
+};
 use crate::memmap::Pinned;
 use crate::sync::Arc;
 use crate::units::{PAGE_SIZE, Pfn};
@@ -90,6 +93,78 @@ impl Mapping {
     ///
     /// When the range is not within the mapping; nothing is unmapped then.
     pub fn unmap(&self, pages: Range<u64>) -> Result<(), RangeError> {
+        self.check_range(&pages)?;
+        self.core().unmap(&self.open.area, pages);
+        Ok(())
+    }
+
+    /// Says in which order pages will be read through this mapping from now on. Where an order is known,
+    /// an access says nothing about later ones: it does not keep its page (`MADV_SEQUENTIAL`, `MADV_RANDOM`).
+    pub fn set_read_pattern(&self, pattern: ReadPattern) {
+        self.open.area.set_read_pattern(pattern);
+    }
+
+    /// Reads pages in that are not in the cache, as far as there is memory without stopping anybody (`MADV_WILLNEED`). They
+    /// are charged to the space's group, and mapped when they are first accessed.
+    ///
+    /// # Cost
+    ///
+    /// The I/O, here and now.
+    ///
+    /// # Errors
+    ///
+    /// When the range is not within the mapping.
+    pub fn will_need(&self, pages: Range<u64>) -> Result<(), RangeError> {
+        self.check_range(&pages)?;
+        let area = &*self.open.area;
+        let first = area.key(0).page();
+        let pages = first + pages.start..first + pages.end;
+        self.core().read_ahead_all(Source::of(area), pages);
+        Ok(())
+    }
+
+    /// Takes pages out of the mapping's page table (`MADV_DONTNEED` of a file): the space counts them no longer, and the next
+    /// access finds them again wherever they are then. What was written stays, of anonymous memory, too.
+    ///
+    /// # Cost
+    ///
+    /// A few atomics for each page that is mapped; no lock.
+    ///
+    /// # Errors
+    ///
+    /// When the range is not within the mapping.
+    pub fn dont_need(&self, pages: Range<u64>) -> Result<(), RangeError> {
+        self.check_range(&pages)?;
+        let area = &*self.open.area;
+        self.core()
+            .let_go(area, |core, leaving| core.cache.zap(area, pages, leaving));
+        Ok(())
+    }
+
+    /// Says that the pages hold code: one access through this mapping keeps them as two do others.
+    pub fn set_executable(&self) {
+        self.open.area.set(AreaFlag::Executable);
+    }
+
+    /// Keeps pages that are mapped from being evicted, from the moment on at which reclaim meets them, until
+    /// they are unlocked or unmapped. It reads nothing in. Not counted by how often.
+    pub fn lock(&self) {
+        self.open.area.set(AreaFlag::Locked);
+    }
+
+    /// Lets pages be evicted again that no other mapping has locked.
+    ///
+    /// # Cost
+    ///
+    /// A look at each entry of the mapping.
+    pub fn unlock(&self) {
+        let (core, area) = (self.core(), &*self.open.area);
+        area.clear(AreaFlag::Locked);
+        core.cache
+            .for_each_mapped(area, |pfn| core.reclaim.rescue_unlocked(pfn));
+    }
+
+    fn check_range(&self, pages: &Range<u64>) -> Result<(), RangeError> {
         if pages.start > pages.end || pages.end > self.pages() {
             return Err(RangeError {
                 start: pages.start,
@@ -97,7 +172,6 @@ impl Mapping {
                 pages: self.pages(),
             });
         }
-        self.core().unmap(&self.open.area, pages);
         Ok(())
     }
 
@@ -256,7 +330,7 @@ impl Mapping {
         {
             return Ok(held);
         }
-        core.fault(area.file(), area.group(), key, |pfn| {
+        core.fault(area, page, |pfn| {
             let held = hold(key, pfn)?;
             core.cache.install(area, page, pfn);
             Some(held)
@@ -292,9 +366,25 @@ impl Core {
 
     /// Unmaps pages of an area. That those which are young were accessed is not lost with their entries.
     fn unmap(&self, area: &Arc<Area>, pages: Range<u64>) {
-        self.cache
-            .unmap(area, pages, |pfn| self.cache.mark_young(pfn));
+        self.let_go(area, |core, leaving| core.cache.unmap(area, pages, leaving));
         self.reclaim.settle_deferred(area.file());
+    }
+
+    /// Takes pages out of an area by `take`, and sees to it that those which its lock kept can go.
+    fn let_go(&self, area: &Area, take: impl FnOnce(&Self, &mut dyn FnMut(Pfn, WasYoung))) {
+        let mut were_locked = Vec::new();
+        take(self, &mut |pfn, WasYoung(was_young)| {
+            if was_young {
+                self.cache.mark_young(pfn);
+            }
+            if area.has(AreaFlag::Locked) {
+                were_locked.push(pfn);
+            }
+        });
+        // Not before: until then the area has them.
+        for pfn in were_locked {
+            self.reclaim.rescue_unlocked(pfn);
+        }
     }
 }
 

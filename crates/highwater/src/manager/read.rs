@@ -103,7 +103,7 @@ impl File {
         Ok(done)
     }
 
-    /// Says in which order this handle, and the mappings made with it, will be read from now on.
+    /// Says in which order this handle, and mappings that are made with it from now on, will be read.
     pub fn set_read_pattern(&self, pattern: ReadPattern) {
         self.entry().readahead().set_pattern(pattern);
     }

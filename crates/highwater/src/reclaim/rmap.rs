@@ -29,7 +29,9 @@
 //! pages to a thread of its own that waits; here their holder evicts them.
 
 use super::{Actor, Placement, Reclaim};
-use crate::cache::{EvictBatch, Evicted, FileEntry, PageKey, Referenced, RmapAccess, Unmapped};
+use crate::cache::{
+    EvictBatch, Evicted, FileEntry, PageFlag, PageKey, Referenced, RmapAccess, Unmapped,
+};
 use crate::sync::StatCell;
 use crate::units::Pfn;
 
@@ -226,6 +228,26 @@ impl Reclaim {
         }
         self.cache.unmap_page(pfn, RmapAccess::Snapshot);
         true
+    }
+
+    /// Puts a page back among those that may go, if it is on the unevictable list and no mapping that has it is
+    /// locked. For who unlocks or unmaps, after that; and for who has found a page locked, after putting it on that
+    /// list: of two that do so at once, the later one finds what the other has done, because both go through the
+    /// lock of the lists.
+    pub fn rescue_unlocked(&self, pfn: Pfn) {
+        if !self.cache.has_flag(pfn, PageFlag::Unevictable)
+            || self.cache.is_locked(pfn)
+            || !self.lruvecs.isolate_page(&self.cache, pfn)
+        {
+            return;
+        }
+        let goes = self.cache.has_flag(pfn, PageFlag::Unevictable) && !self.cache.is_locked(pfn);
+        let place = if goes {
+            Placement::Inactive
+        } else {
+            Placement::Unevictable
+        };
+        self.put_back(pfn, place);
     }
 
     fn put_back(&self, pfn: Pfn, place: Placement) {

@@ -160,7 +160,7 @@ fn an_entry_is_taken_out_once() {
         assert_eq!(scene.access(&scene.area), Some(1));
         let reclaimer = Arc::clone(&scene);
         let reclaimer = thread::spawn(move || reclaimer.evict());
-        scene.cache.unmap(&scene.area, 0..2, |_| ());
+        scene.cache.unmap(&scene.area, 0..2, |_, _| ());
         let _ = reclaimer.join().unwrap();
         assert_eq!(scene.check(&[&scene.area]), 0);
         assert!(scene.area.is_hole(0));
@@ -173,7 +173,7 @@ fn nothing_is_installed_in_what_was_unmapped() {
     model(|| {
         let scene = Scene::new(Access::ReadOnly);
         let other = Arc::clone(&scene);
-        let other = thread::spawn(move || other.cache.unmap(&other.area, 0..1, |_| ()));
+        let other = thread::spawn(move || other.cache.unmap(&other.area, 0..1, |_, _| ()));
         if let Some(byte) = scene.access(&scene.area) {
             assert_eq!(byte, 1);
         }

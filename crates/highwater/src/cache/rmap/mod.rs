@@ -46,7 +46,7 @@ use std::ops::Range;
 use super::area::{Area, AreaFlag, AreaSpec};
 use super::key::PageKey;
 use super::space::RssMember;
-use super::table::Left;
+use super::table::{Entry, Left};
 use super::{FileEntry, PageCache};
 use crate::group::GroupNode;
 use crate::sync::{
@@ -87,6 +87,10 @@ pub enum Referenced {
     /// The rmap lock was held by somebody else.
     Contended,
 }
+
+/// Whether a page was accessed through an area, since reclaim last looked, that lets it go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WasYoung(pub bool);
 
 /// Whether a page's entries were cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,8 +204,8 @@ impl PageCache {
         area
     }
 
-    /// Unmaps pages of an area, counted from its first; those that are not mapped are passed over. Shows `accessed` the
-    /// frames of pages that were accessed through the area since reclaim last looked, while they are still there.
+    /// Unmaps pages of an area, counted from its first; those that are not mapped are passed over. Shows `leaving`
+    /// every page that the area had in a frame, while it is still there.
     ///
     /// # Cost
     ///
@@ -210,7 +214,12 @@ impl PageCache {
     /// # Panics
     ///
     /// When the range is not within the area.
-    pub fn unmap(&self, area: &Arc<Area>, pages: Range<u64>, mut accessed: impl FnMut(Pfn)) {
+    pub fn unmap(
+        &self,
+        area: &Arc<Area>,
+        pages: Range<u64>,
+        mut leaving: impl FnMut(Pfn, WasYoung),
+    ) {
         assert!(
             pages.start <= pages.end && pages.end <= area.pages(),
             "pages {pages:?} of {area:?}"
@@ -219,12 +228,7 @@ impl PageCache {
         let rmap = &area.file().rmap;
         let locked = rmap.write(pages.end - pages.start, &self.rmap_times);
         area.table.punch(pages.clone(), |_, was| {
-            if let Some(pfn) = was.pfn()
-                && was.young() > 0
-            {
-                accessed(pfn);
-            }
-            self.note_taken(area, was);
+            self.let_go(area, was, &mut leaving);
         });
         let gone = first + pages.start..first + pages.end;
         let (before, after) = take_out(&mut area.parts.lock(), &gone);
@@ -237,6 +241,49 @@ impl PageCache {
             }
             tree
         });
+    }
+
+    /// Takes pages of an area out of its table, as if they had not been accessed yet. Shows `leaving` as
+    /// [`unmap`](Self::unmap) does.
+    ///
+    /// # Cost
+    ///
+    /// Atomics on the entries; no lock.
+    ///
+    /// # Panics
+    ///
+    /// When the range is not within the area.
+    pub fn zap(&self, area: &Area, pages: Range<u64>, mut leaving: impl FnMut(Pfn, WasYoung)) {
+        assert!(
+            pages.start <= pages.end && pages.end <= area.pages(),
+            "pages {pages:?} of {area:?}"
+        );
+        area.table
+            .zap(pages, |was| self.let_go(area, was, &mut leaving));
+    }
+
+    /// Shows a page that an area had in a frame, then counts that it has it no more.
+    fn let_go(&self, area: &Area, was: Entry, leaving: &mut impl FnMut(Pfn, WasYoung)) {
+        if let Some(pfn) = was.pfn() {
+            leaving(pfn, WasYoung(was.young() > 0));
+        }
+        self.note_taken(area, was);
+    }
+
+    /// Whether any area that maps a page is locked.
+    #[must_use]
+    pub fn is_locked(&self, pfn: Pfn) -> bool {
+        let mut locked = false;
+        let walked = self.walk(pfn, RmapAccess::Snapshot, |area, page| {
+            // A page that the area has unmapped is none of its business any more.
+            locked |= area.has(AreaFlag::Locked) && !area.is_hole(page);
+        });
+        walked.is_ok() && locked
+    }
+
+    /// Shows `visit` the frame of every page that an area has in one at this moment.
+    pub fn for_each_mapped(&self, area: &Area, mut visit: impl FnMut(Pfn)) {
+        area.table.for_each_present(|_, pfn| visit(pfn));
     }
 
     /// Runs `within` while this thread holds a file's rmap lock, as if it mapped or unmapped.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::table::{Entry, Installed, PageTable};
+use super::super::table::{Installed, PageTable};
 use super::super::*;
 use super::*;
 use crate::group::GroupTree;
@@ -122,7 +122,7 @@ fn parts_of_areas_are_found_until_they_are_unmapped() {
         for _ in 0..20 {
             let start = rng.u64(..300);
             let pages = start..start + rng.u64(..=(300 - start).min(60));
-            scene.cache.unmap(&area, pages.clone(), |_| ());
+            scene.cache.unmap(&area, pages.clone(), |_, _| ());
             for page in pages {
                 mapped[usize::try_from(page).unwrap()] = false;
             }
@@ -135,8 +135,8 @@ fn parts_of_areas_are_found_until_they_are_unmapped() {
                 assert_eq!(area.is_hole(page), !is_mapped);
             }
         }
-        scene.cache.unmap(&area, 0..300, |_| ());
-        scene.cache.unmap(&beside, 0..1000, |_| ());
+        scene.cache.unmap(&area, 0..300, |_, _| ());
+        scene.cache.unmap(&beside, 0..1000, |_, _| ());
         assert!(!scene.file.is_mapped());
         scene.cache.check_invariants();
     }
