@@ -1,4 +1,4 @@
-//! Promise: nothing is lost. Random operations over files, mappings, spaces, groups and charges, on storage that
+//! Promise: nothing is lost. Random operations over files, memory, mappings, spaces, groups and charges, on storage that
 //! refuses, falls short and is slow: every byte that is read is the one that was written last, every page that leaves
 //! the cache is on its storage, whole; what was synced is there; the books are right, and at the end
 //! everything is where it was.
@@ -9,6 +9,8 @@
 #[path = "../src/seed.rs"]
 mod seed;
 mod nothing_is_lost {
+    pub(crate) mod arena;
+    pub(crate) mod model;
     pub(crate) mod storage;
     pub(crate) mod watchdog;
     pub(crate) mod worker;
@@ -21,22 +23,27 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use highwater::cache::{Access, Accounting};
-use highwater::{Background, File, Manager, Pages, SyncError};
-use nothing_is_lost::storage::{Storage, Wrongs};
+use highwater::reclaim::{RmapConfig, RmapPolicy, RmapQuirks};
+use highwater::{Background, Backing, Manager, Pages};
+use nothing_is_lost::arena::{Arena, Opened};
+use nothing_is_lost::storage::{Storage, Swap, Wrongs};
 use nothing_is_lost::watchdog::{PATIENCE, Watchdog};
-use nothing_is_lost::worker::{Arena, EVERYTHING, Opened, Tally, Worker};
+use nothing_is_lost::worker::{EVERYTHING, Tally, Worker};
 use support::assert_empty;
 
 const THREADS: u32 = 8;
 
 /// What reclaim does in every run that is long enough.
-const EVENTS: [&str; 6] = [
+const EVENTS: [&str; 9] = [
     "pgscan_direct",
     "pgsteal_direct",
     "pgactivate",
     "nr_vmscan_write",
     "nr_vmscan_write_failed",
     "workingset_refault_file",
+    "pswpin",
+    "pswpout",
+    "pgreadahead",
 ];
 
 /// What a run is made of.
@@ -48,17 +55,35 @@ struct Run {
 }
 
 impl Run {
-    fn manager(&self, rng: &mut Rng) -> Manager {
+    fn manager(&self, rng: &mut Rng, swap: &Arc<Swap>) -> Manager {
         let accounting = match rng.u8(..4) {
             0 => Accounting::ActiveCache,
             _ => Accounting::CpuWords,
         };
+        let policies = [
+            RmapPolicy::Blocking,
+            RmapPolicy::Skip,
+            RmapPolicy::Throttle,
+            RmapPolicy::Snapshot,
+        ];
+        let policy = rng.choice(policies).filter(|_| self.seed % 2 == 1);
+        let policy = policy.unwrap_or_default();
+        let quirks = match rng.u8(..4) {
+            0 => RmapQuirks::KernelFaithful,
+            _ => RmapQuirks::Mended,
+        };
         // Little enough that the files do not fit, and enough for what the threads hold at a time.
-        let pages = 8 * u64::from(self.threads) + rng.u64(24..60);
+        // Every third time enough that pages are read ahead, which a window's share of the pool bounds.
+        let pages = match self.seed % 3 {
+            0 => rng.u64(260..600),
+            _ => 8 * u64::from(self.threads) + rng.u64(24..60),
+        };
         Manager::builder()
             .capacity(Pages(pages).bytes())
             .background(self.background)
             .accounting(accounting)
+            .rmap(RmapConfig { policy, quirks })
+            .swap_on(Arc::clone(swap) as Arc<dyn Backing>)
             .build()
             .expect("a small manager")
     }
@@ -68,8 +93,13 @@ impl Run {
         seed::show(self.seed);
         let mut rng = Rng::with_seed(self.seed);
         let wrongs = Arc::new(Wrongs::default());
-        let hw = self.manager(&mut rng);
+        // Room for all memory, or for some of it.
+        let swap = Swap::new(rng.u64(1..400));
+        let hw = self.manager(&mut rng, &swap);
         let file = |nth| {
+            if nth == 5 {
+                return Opened::memory(&hw, nth, rng.u64(1..120));
+            }
             let storage = Storage::new(nth, rng.u64(512..80_000), &wrongs);
             let access = match nth {
                 0..2 => Access::ReadOnly,
@@ -78,8 +108,9 @@ impl Run {
             Opened::new(&hw, storage, access)
         };
         let arena = Arena {
-            files: (0..5).map(file).collect(),
+            files: (0..6).map(file).collect(),
             passing: Mutex::new(Vec::new()),
+            swap,
             wrongs,
             hw: hw.clone(),
         };
@@ -90,9 +121,7 @@ impl Run {
             .expect("no panic under the lock")
             .clear();
         for opened in arena.files {
-            opened.storage.trouble.end();
-            sync(&opened.file);
-            opened.storage.assert_all_stored();
+            opened.recover();
         }
         arena.wrongs.assert_none();
         drop(arena.hw);
@@ -155,15 +184,6 @@ fn add(sum: &mut Tally, tally: Tally) {
     for (what, times) in tally {
         *sum.entry(what).or_default() += times;
     }
-}
-
-/// Syncs a file whose storage works again. The first time may tell of syncs that failed for others.
-fn sync(file: &File) {
-    let synced = match file.sync() {
-        Err(SyncError::Earlier { .. }) => file.sync(),
-        synced => synced,
-    };
-    synced.expect("storage works again");
 }
 
 #[test]

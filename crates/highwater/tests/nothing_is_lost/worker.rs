@@ -1,119 +1,40 @@
 //! One thread's random operations, each of which knows what it must find.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use fastrand::Rng;
-use highwater::cache::Access;
+use highwater::cache::{Access, ReadPattern};
 use highwater::manager::PinnedPage;
 use highwater::units::GroupId;
-use highwater::{Backing, Charge, File, Group, Limits, Manager, Mapping, Pages, ReadError, Space};
+use highwater::{Charge, Group, Limits, Pages, ReadError, Space};
 
-use super::storage::{Storage, Wrongs, is_made_up};
+use super::arena::{Arena, Mapped, Opened};
+use super::model::Model;
+use super::storage::{Storage, is_made_up};
 use super::watchdog::Post;
-
-/// A file and what it must hold.
-#[derive(Clone, Debug)]
-pub(crate) struct Opened {
-    pub(crate) storage: Arc<Storage>,
-    pub(crate) file: File,
-    access: Access,
-}
-
-impl Opened {
-    pub(crate) fn new(hw: &Manager, storage: Arc<Storage>, access: Access) -> Self {
-        let backing = Arc::clone(&storage) as Arc<dyn Backing>;
-        let file = hw.open_backing(backing, access).expect("one file more");
-        Self {
-            storage,
-            file,
-            access,
-        }
-    }
-}
-
-/// A mapping, and which of its pages are unmapped. Clones share both.
-#[derive(Clone, Debug)]
-pub(crate) struct Mapped {
-    map: Mapping,
-    /// Who pays.
-    group: GroupId,
-    of: Opened,
-    first: u64,
-    /// Set before a page is unmapped.
-    goes: Arc<[AtomicBool]>,
-    /// Set after it was.
-    is_gone: Arc<[AtomicBool]>,
-}
-
-impl Mapped {
-    fn new((space, group): &(Space, GroupId), of: &Opened, pages: Range<u64>) -> Self {
-        let map = space
-            .map_file(&of.file, pages.clone())
-            .expect("within the file");
-        let flags = || pages.clone().map(|_| AtomicBool::new(false)).collect();
-        Self {
-            map,
-            group: *group,
-            of: of.clone(),
-            first: pages.start,
-            goes: flags(),
-            is_gone: flags(),
-        }
-    }
-
-    fn unmap(&self, pages: Range<u64>) {
-        let set = |flags: &[AtomicBool]| {
-            for page in pages.clone() {
-                flags[usize::try_from(page).expect("a small mapping")]
-                    .store(true, Ordering::SeqCst);
-            }
-        };
-        set(&self.goes);
-        self.map.unmap(pages.clone()).expect("within the mapping");
-        set(&self.is_gone);
-    }
-
-    fn is_gone(&self, page: u64) -> bool {
-        self.is_gone[usize::try_from(page).expect("a small mapping")].load(Ordering::SeqCst)
-    }
-
-    fn goes(&self, page: u64) -> bool {
-        self.goes[usize::try_from(page).expect("a small mapping")].load(Ordering::SeqCst)
-    }
-}
-
-/// What workers share.
-pub(crate) struct Arena {
-    pub(crate) hw: Manager,
-    pub(crate) files: Vec<Opened>,
-    /// Mappings on their way from one worker to another.
-    pub(crate) passing: Mutex<Vec<Mapped>>,
-    pub(crate) wrongs: Arc<Wrongs>,
-}
 
 /// How often what happened.
 pub(crate) type Tally = BTreeMap<&'static str, u64>;
 
 /// What happens in every run that is long enough.
-pub(crate) const EVERYTHING: [&str; 20] = [
+pub(crate) const EVERYTHING: [&str; 22] = [
     "read", "hit", "pinned", "latched", "written", "mapped", "unmapped", "ended", "passed",
     "charged", "grouped", "removed", "limited", "synced", "dropped", "troubled", "reopened",
-    "refused", "guarded", "drained",
+    "refused", "guarded", "drained", "copied", "needed",
 ];
 
 pub(crate) struct Worker<'a> {
     arena: &'a Arena,
     post: &'a Post,
+    number: u32,
     rng: Rng,
     parent: Group,
     groups: Vec<Group>,
     /// Each with the group that pays for it.
     spaces: Vec<(Space, GroupId)>,
     maps: Vec<Mapped>,
-    pins: Vec<(PinnedPage, Arc<Storage>, u64)>,
+    pins: Vec<(PinnedPage, Arc<Model>, u64)>,
     charges: Vec<Charge>,
     /// A file that nobody else knows.
     own: Opened,
@@ -133,6 +54,7 @@ impl<'a> Worker<'a> {
         Self {
             arena,
             post,
+            number,
             rng,
             spaces: Vec::new(),
             parent,
@@ -156,7 +78,9 @@ impl<'a> Worker<'a> {
 
     pub(crate) fn step(&mut self) {
         match self.rng.u8(..200) {
-            0..100 => self.access(),
+            0..90 => self.access(),
+            90..98 => self.copy(),
+            98..100 => self.need(),
             100..108 => self.read_many(),
             108..116 => drop(self.unpin()),
             116..130 => self.map(),
@@ -213,7 +137,7 @@ impl<'a> Worker<'a> {
         match mapped.map.read(&guard, page) {
             Ok(bytes) => {
                 assert!(!was_gone, "page {page} was read after it was unmapped");
-                mapped.of.storage.assert_page(bytes, mapped.first + page);
+                mapped.of.model.assert_page(bytes, mapped.first + page);
                 self.count("read");
             }
             Err(error) => self.refused(mapped, page, &error),
@@ -226,7 +150,7 @@ impl<'a> Worker<'a> {
         let guard = self.arena.hw.enter();
         if let Some(bytes) = mapped.map.try_read(&guard, page) {
             assert!(!was_gone, "page {page} was read after it was unmapped");
-            mapped.of.storage.assert_page(bytes, mapped.first + page);
+            mapped.of.model.assert_page(bytes, mapped.first + page);
             self.count("hit");
         }
     }
@@ -254,7 +178,7 @@ impl<'a> Worker<'a> {
             _ => self.access(),
         }
         for (mapped, bytes, page) in held {
-            mapped.of.storage.assert_page(bytes, mapped.first + page);
+            mapped.of.model.assert_page(bytes, mapped.first + page);
             self.count("guarded");
         }
         let [one, other] = guards;
@@ -267,15 +191,63 @@ impl<'a> Worker<'a> {
         }
     }
 
+    /// A file of all, or the one that nobody else knows.
+    fn any_file(&mut self) -> Opened {
+        let nth = self.rng.usize(..=self.arena.files.len());
+        self.arena.files.get(nth).unwrap_or(&self.own).clone()
+    }
+
+    fn group(&mut self) -> Group {
+        let group = self.rng.choice(&self.groups).unwrap_or(&self.parent);
+        group.clone()
+    }
+
+    /// Reads as read(2) does: here and there, or on from page to page.
+    fn copy(&mut self) {
+        let (of, group) = (self.any_file(), self.group());
+        let words = of.model.len() / 8;
+        let mut first = self.rng.u64(..words);
+        let mut buf = vec![0; self.rng.usize(1..1200) * 8];
+        for _ in 0..self.rng.u8(1..6) {
+            self.begin("copying", first / 512);
+            let settled = of.model.settled();
+            match of.file.read_at(&group, first * 8, &mut buf) {
+                Ok(got) => {
+                    of.model.assert_copy(&buf[..got], first, &settled);
+                    first += got as u64 / 8;
+                    self.count("copied");
+                }
+                Err(error) => {
+                    assert!(is_excused(&error), "{error}");
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Says what will be read.
+    fn need(&mut self) {
+        let (of, group) = (self.any_file(), self.group());
+        let start = self.rng.u64(..of.file.pages());
+        self.begin("needing", start);
+        of.file.set_read_pattern(match self.rng.u8(..4) {
+            0 => ReadPattern::Random,
+            1 => ReadPattern::Normal,
+            _ => ReadPattern::Sequential,
+        });
+        of.file.will_need(&group, start..start + self.rng.u64(..40));
+        self.count("needed");
+    }
+
     fn pin(&mut self, mapped: &Mapped, page: u64) {
         self.begin("pinning", mapped.first + page);
         let was_gone = mapped.is_gone(page);
         match mapped.map.pin(page) {
             Ok(pin) => {
                 assert!(!was_gone, "page {page} was pinned after it was unmapped");
-                let (storage, page) = (Arc::clone(&mapped.of.storage), mapped.first + page);
-                storage.assert_page(pin.bytes(), page);
-                self.pins.push((pin, storage, page));
+                let (model, page) = (Arc::clone(&mapped.of.model), mapped.first + page);
+                model.assert_page(pin.bytes(), page);
+                self.pins.push((pin, model, page));
                 self.count("pinned");
             }
             Err(error) => self.refused(mapped, page, &error),
@@ -289,9 +261,9 @@ impl<'a> Worker<'a> {
         if self.pins.is_empty() {
             return None;
         }
-        let (pin, storage, page) = self.pins.swap_remove(self.rng.usize(..self.pins.len()));
+        let (pin, model, page) = self.pins.swap_remove(self.rng.usize(..self.pins.len()));
         self.begin("unpinning", page);
-        storage.assert_page(pin.bytes(), page);
+        model.assert_page(pin.bytes(), page);
         Some(pin)
     }
 
@@ -301,7 +273,7 @@ impl<'a> Worker<'a> {
         match mapped.map.read_latched(page) {
             Ok(bytes) => {
                 assert!(!was_gone, "page {page} was read after it was unmapped");
-                mapped.of.storage.assert_page(&bytes, mapped.first + page);
+                mapped.of.model.assert_page(&bytes, mapped.first + page);
                 self.count("latched");
             }
             Err(error) => self.refused(mapped, page, &error),
@@ -315,9 +287,9 @@ impl<'a> Worker<'a> {
         match mapped.map.write(page) {
             Ok(mut bytes) => {
                 assert!(!was_gone, "page {page} was written after it was unmapped");
-                let version = mapped.of.storage.write_next(&mut bytes, in_file);
+                let version = mapped.of.model.write_next(&mut bytes, in_file);
                 drop(bytes);
-                mapped.of.storage.settle(in_file, version);
+                mapped.of.model.settle(in_file, version);
                 self.count("written");
             }
             Err(error) => self.refused(mapped, page, &error),
@@ -328,10 +300,7 @@ impl<'a> Worker<'a> {
     fn refused(&mut self, mapped: &Mapped, page: u64, error: &ReadError) {
         let is_excused = match error {
             ReadError::Unmapped { .. } => mapped.goes(page),
-            ReadError::Io { source, .. } => is_made_up(source),
-            // Storage that falls short; groups that are full of what is held; dirty pages that storage refuses.
-            ReadError::Short { .. } | ReadError::NoMemory { .. } => true,
-            _ => false,
+            other => is_excused(other),
         };
         assert!(is_excused, "page {page} of {mapped:?}: {error}");
         self.count(match error {
@@ -347,19 +316,25 @@ impl<'a> Worker<'a> {
     fn map(&mut self) {
         self.begin("mapping", 0);
         if self.spaces.is_empty() || self.rng.u8(..4) == 0 {
-            let group = self.rng.choice(&self.groups).unwrap_or(&self.parent);
-            self.spaces.push((self.arena.hw.space(group), group.id()));
+            let group = self.group();
+            self.spaces.push((self.arena.hw.space(&group), group.id()));
         }
         if self.spaces.len() > 3 {
             self.spaces.swap_remove(self.rng.usize(..3));
         }
-        let nth = self.rng.usize(..=self.arena.files.len());
-        let of = self.arena.files.get(nth).unwrap_or(&self.own);
-        let pages = of.file.pages();
-        let start = self.rng.u64(..pages);
-        let end = self.rng.u64(start + 1..=pages);
+        let nth = self.rng.usize(..=self.arena.files.len() + 1);
         let space = self.rng.choice(&self.spaces).expect("one at least");
-        self.maps.push(Mapped::new(space, of, start..end));
+        let mapped = if nth > self.arena.files.len() {
+            self.made += 1;
+            let id = 1000 * (self.number + 1) + self.made;
+            Mapped::anonymous(space, id, self.rng.u64(1..60))
+        } else {
+            let of = self.arena.files.get(nth).unwrap_or(&self.own);
+            let pages = of.file.pages();
+            let start = self.rng.u64(..pages);
+            Mapped::new(space, of, start..self.rng.u64(start + 1..=pages))
+        };
+        self.maps.push(mapped);
         self.count("mapped");
         if self.maps.len() > 6 {
             self.end_mapping();
@@ -391,7 +366,7 @@ impl<'a> Worker<'a> {
         let Some((mapped, _)) = self.any_page() else {
             return;
         };
-        if Arc::ptr_eq(&mapped.of.storage, &self.own.storage) {
+        if Arc::ptr_eq(&mapped.of.model, &self.own.model) {
             return;
         }
         let mut passing = self.arena.passing.lock().expect("no panic under the lock");
@@ -409,7 +384,7 @@ impl<'a> Worker<'a> {
 
     fn charge(&mut self) {
         self.begin("charging", 0);
-        let group = self.rng.choice(&self.groups).unwrap_or(&self.parent);
+        let group = self.group();
         // A refusal is an answer; what is granted stays within the group's maximum.
         if let Ok(charge) = group.charge(Pages(self.rng.u64(1..8)).bytes()) {
             self.charges.push(charge);
@@ -456,15 +431,16 @@ impl<'a> Worker<'a> {
     }
 
     fn sync(&mut self) {
-        let nth = self.rng.usize(..=self.arena.files.len());
-        let of = self.arena.files.get(nth).unwrap_or(&self.own).clone();
+        let of = self.any_file();
         if of.access == Access::ReadOnly {
             return;
         }
         self.begin("syncing", 0);
-        let settled = of.storage.settled();
+        let settled = of.model.settled();
         if of.file.sync().is_ok() {
-            of.storage.assert_stored(&settled);
+            if let Some(storage) = &of.storage {
+                storage.assert_stored(&settled);
+            }
             self.count("synced");
         }
     }
@@ -477,27 +453,21 @@ impl<'a> Worker<'a> {
 
     fn trouble(&mut self) {
         self.begin("troubling", 0);
-        let nth = self.rng.usize(..=self.arena.files.len());
-        let of = self.arena.files.get(nth).unwrap_or(&self.own);
-        for chance in of.storage.trouble.all() {
-            let of_256 = match self.rng.u8(..8) {
-                0 => self.rng.u8(..),
-                1 => 10,
-                _ => 0,
-            };
-            chance.store(of_256, Ordering::Relaxed);
-        }
+        let of = self.any_file();
+        let of_file = of.storage.as_ref().map(|storage| &storage.trouble);
+        let trouble = of_file.unwrap_or(&self.arena.swap.trouble);
+        trouble.begin(&mut self.rng);
         self.count("troubled");
     }
 
     /// Closes the file that nobody else knows, and opens what is on its storage.
     fn reopen(&mut self) {
         self.begin("reopening", 0);
-        self.own.storage.trouble.end();
-        let storage = Arc::clone(&self.own.storage);
+        let storage = self.own.storage.clone().expect("it is a file");
+        storage.trouble.end();
         self.maps
-            .retain(|mapped| !Arc::ptr_eq(&mapped.of.storage, &storage));
-        // In place of a file that stays for a moment: dirty pages are written back when it is closed.
+            .retain(|mapped| !Arc::ptr_eq(&mapped.of.model, storage.model()));
+        // Its last handle goes: dirty pages are written back.
         self.own = self.arena.files[0].clone();
         storage.assert_all_stored();
         self.own = Opened::new(&self.arena.hw, storage, Access::ReadWrite);
@@ -522,9 +492,7 @@ impl<'a> Worker<'a> {
         self.maps.clear();
         self.spaces.clear();
         self.charges.clear();
-        self.own.storage.trouble.end();
-        crate::sync(&self.own.file);
-        self.own.storage.assert_all_stored();
+        self.own.recover();
         for group in self.groups.drain(..) {
             group.remove().expect("childless");
         }
@@ -533,5 +501,15 @@ impl<'a> Worker<'a> {
         self.parent.remove().expect("childless");
         self.post.end();
         self.tally
+    }
+}
+
+/// Whether a page that is mapped may be refused so.
+fn is_excused(error: &ReadError) -> bool {
+    match error {
+        ReadError::Io { source, .. } => is_made_up(source),
+        // Storage that falls short; groups that are full of what is held; dirty pages that storage refuses.
+        ReadError::Short { .. } | ReadError::NoMemory { .. } => true,
+        _ => false,
     }
 }

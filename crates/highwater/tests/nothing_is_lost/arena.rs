@@ -1,0 +1,135 @@
+//! What workers share: files, memory and mappings, with what is known of them.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use highwater::cache::Access;
+use highwater::units::GroupId;
+use highwater::{Backing, File, Manager, Mapping, Pages, Space, SyncError};
+
+use super::model::{Begins, Model};
+use super::storage::{Storage, Swap, Wrongs};
+
+/// A file, or a piece of memory, and what it must hold.
+#[derive(Clone, Debug)]
+pub(crate) struct Opened {
+    pub(crate) model: Arc<Model>,
+    /// Where it is when it is not in the cache; `None` for memory.
+    pub(crate) storage: Option<Arc<Storage>>,
+    pub(crate) file: File,
+    pub(crate) access: Access,
+}
+
+impl Opened {
+    pub(crate) fn new(hw: &Manager, storage: Arc<Storage>, access: Access) -> Self {
+        let backing = Arc::clone(&storage) as Arc<dyn Backing>;
+        let file = hw.open_backing(backing, access).expect("one file more");
+        Self {
+            model: Arc::clone(storage.model()),
+            storage: Some(storage),
+            file,
+            access,
+        }
+    }
+
+    /// Shared memory.
+    pub(crate) fn memory(hw: &Manager, id: u32, pages: u64) -> Self {
+        let file = hw.shared_memory(Pages(pages)).expect("a little memory");
+        Self::of_memory(id, file)
+    }
+
+    fn of_memory(id: u32, file: File) -> Self {
+        Self {
+            model: Arc::new(Model::new(id, file.pages() * 512, Begins::Empty)),
+            storage: None,
+            file,
+            access: Access::ReadWrite,
+        }
+    }
+
+    /// Storage works again, and gets everything.
+    pub(crate) fn recover(&self) {
+        if let Some(storage) = &self.storage {
+            storage.trouble.end();
+            // The first time may tell of syncs that failed for others.
+            let synced = match self.file.sync() {
+                Err(SyncError::Earlier { .. }) => self.file.sync(),
+                synced => synced,
+            };
+            synced.expect("storage works again");
+            storage.assert_all_stored();
+        }
+    }
+}
+
+/// A mapping, and which of its pages are unmapped. Clones share both.
+#[derive(Clone, Debug)]
+pub(crate) struct Mapped {
+    pub(crate) map: Mapping,
+    /// Who pays.
+    pub(crate) group: GroupId,
+    pub(crate) of: Opened,
+    pub(crate) first: u64,
+    /// Set before a page is unmapped.
+    goes: Arc<[AtomicBool]>,
+    /// Set after it was.
+    is_gone: Arc<[AtomicBool]>,
+}
+
+impl Mapped {
+    pub(crate) fn new((space, group): &(Space, GroupId), of: &Opened, pages: Range<u64>) -> Self {
+        let map = space.map_file(&of.file, pages.clone());
+        Self::of(map.expect("within the file"), *group, of, pages)
+    }
+
+    /// Memory that nobody else sees, unless the mapping is passed on.
+    pub(crate) fn anonymous((space, group): &(Space, GroupId), id: u32, pages: u64) -> Self {
+        let map = space.map_anon(Pages(pages)).expect("a little memory");
+        let of = Opened::of_memory(id, map.file().clone());
+        Self::of(map, *group, &of, 0..pages)
+    }
+
+    fn of(map: Mapping, group: GroupId, of: &Opened, pages: Range<u64>) -> Self {
+        let flags = || pages.clone().map(|_| AtomicBool::new(false)).collect();
+        Self {
+            map,
+            group,
+            of: of.clone(),
+            first: pages.start,
+            goes: flags(),
+            is_gone: flags(),
+        }
+    }
+
+    pub(crate) fn unmap(&self, pages: Range<u64>) {
+        let set = |flags: &[AtomicBool]| {
+            for page in pages.clone() {
+                flags[usize::try_from(page).expect("a small mapping")]
+                    .store(true, Ordering::SeqCst);
+            }
+        };
+        set(&self.goes);
+        self.map.unmap(pages.clone()).expect("within the mapping");
+        set(&self.is_gone);
+    }
+
+    pub(crate) fn is_gone(&self, page: u64) -> bool {
+        self.is_gone[usize::try_from(page).expect("a small mapping")].load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn goes(&self, page: u64) -> bool {
+        self.goes[usize::try_from(page).expect("a small mapping")].load(Ordering::SeqCst)
+    }
+}
+
+/// What workers share.
+pub(crate) struct Arena {
+    pub(crate) hw: Manager,
+    pub(crate) files: Vec<Opened>,
+    /// Mappings on their way from one worker to another.
+    pub(crate) passing: Mutex<Vec<Mapped>>,
+    /// Where memory goes.
+    pub(crate) swap: Arc<Swap>,
+    pub(crate) wrongs: Arc<Wrongs>,
+}
