@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use highwater::cache::{Access, Backing, ReadPattern};
+use highwater::manager::DirtyTunables;
 use highwater::units::PAGE_BYTES;
 use highwater::{Background, Charge, File, Limits, Manager, Pages};
 
@@ -173,6 +174,8 @@ fn storage_that_panics_while_writing_loses_nothing_and_stops_nobody() {
         let space = hw.space(&hw.root());
         let dirty_map = space.map_file(&dirty, 0..16).unwrap();
         let clean_map = space.map_file(&clean, 0..256).unwrap();
+        // All of them may be dirty.
+        hw.set_dirty_tunables(DirtyTunables::default().dirty_ratio(100).unwrap());
         for page in 0..16 {
             dirty_map.write(page).unwrap()[8] = 1;
         }
