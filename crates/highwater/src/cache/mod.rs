@@ -301,6 +301,9 @@ impl PageCache {
         debug_assert_eq!(self.mapcount(pfn), 0, "{pfn} reused mapped");
         self.young[pfn.index()].store(false, Ordering::Relaxed);
         self.flags[pfn.index()].reset();
+        if key.file().kind().is_swap_backed() {
+            self.set_flag(pfn, PageFlag::Swapbacked);
+        }
         debug_assert!(!self.is_dirty(pfn), "{pfn} reused dirty");
         if self.index.insert_filling(key, pfn) {
             Ok(Filling { key, frame })

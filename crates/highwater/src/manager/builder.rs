@@ -14,7 +14,7 @@ use crate::counter::ActiveCache;
 use crate::frame::{BackendKind, DrainMode, PcpPolicy, PoolConfig, PoolError, Tunables, Zeroing};
 use crate::memmap::{MapError, Reservation};
 use crate::percpu::{Gates, PercpuOwner, Regime};
-use crate::reclaim::RmapConfig;
+use crate::reclaim::{RmapConfig, TwoListRules};
 use crate::sync::Arc;
 use crate::topology::Topology;
 use crate::units::{Bytes, Pages};
@@ -34,6 +34,7 @@ pub struct Builder {
     accounting: Accounting,
     throttling: Throttling,
     rmap: RmapConfig,
+    rules: TwoListRules,
     swap: Option<Swap>,
     readahead: Pages,
     dirty_tunables: DirtyTunables,
@@ -106,6 +107,7 @@ impl Builder {
             accounting: Accounting::default(),
             throttling: Throttling::default(),
             rmap: RmapConfig::default(),
+            rules: TwoListRules::default(),
             swap: None,
             readahead: READAHEAD_DEFAULT,
             dirty_tunables: DirtyTunables::default(),
@@ -183,6 +185,13 @@ impl Builder {
     /// [`RmapPolicy::Defer`](crate::reclaim::RmapPolicy::Defer).
     pub fn rmap(mut self, rmap: RmapConfig) -> Self {
         self.rmap = rmap;
+        self
+    }
+
+    /// By which rules pages move between the inactive and the active list of their type. Default:
+    /// [`TwoListRules::ReadAgain`].
+    pub fn two_list(mut self, rules: TwoListRules) -> Self {
+        self.rules = rules;
         self
     }
 
@@ -274,6 +283,7 @@ impl Builder {
                 accounting: self.accounting,
                 throttling: self.throttling,
                 rmap: self.rmap,
+                rules: self.rules,
                 swap: self.swap.map(Swap::open).transpose()?,
                 readahead: ReadaheadMax::new(self.readahead),
             },

@@ -204,8 +204,9 @@ impl Fills<'_> {
         self.note_resident();
         // Taken before the page is on a list: until then nobody can evict it.
         let taken = take(pfn);
-        // The read that brings a page in is not a reason to keep it; the next one is.
-        self.core.cache.forget_young(pfn);
+        if !self.core.reclaim.rules().counts_first_access() {
+            self.core.cache.forget_young(pfn);
+        }
         self.core.reclaim.add_page(pfn, key);
         taken
     }
@@ -222,7 +223,9 @@ impl Fills<'_> {
         core.stats.readahead.add(ahead.len() as u64);
         for filling in ahead {
             let key = filling.key();
-            core.cache.flag_filling(&filling, PageFlag::Unread);
+            if !core.reclaim.rules().counts_first_access() {
+                core.cache.flag_filling(&filling, PageFlag::Unread);
+            }
             let pfn = core.cache.finish_fill(filling);
             self.note_resident();
             core.reclaim.add_page(pfn, key);

@@ -372,15 +372,21 @@ impl Core {
 
     /// Takes pages out of an area by `take`, and sees to it that those which its lock kept can go.
     fn let_go(&self, area: &Area, take: impl FnOnce(&Self, &mut dyn FnMut(Pfn, WasYoung))) {
-        let mut were_locked = Vec::new();
+        let (mut were_locked, mut were_young) = (Vec::new(), Vec::new());
         take(self, &mut |pfn, WasYoung(was_young)| {
             if was_young {
-                self.cache.mark_young(pfn);
+                were_young.push(pfn);
             }
             if area.has(AreaFlag::Locked) {
                 were_locked.push(pfn);
             }
         });
+        // Not under the file's lock. A page that has left its frame meanwhile is not found there any more.
+        for pfn in were_young {
+            if let Some(key) = self.cache.key_of(pfn) {
+                self.reclaim.mark_accessed(pfn, key);
+            }
+        }
         // Not before: until then the area has them.
         for pfn in were_locked {
             self.reclaim.rescue_unlocked(pfn);

@@ -61,7 +61,7 @@ use crate::frame::{FramePool, PoolConfig, Tunables, Zoneinfo};
 use crate::group::{GroupKey, GroupNode, GroupTree, StatItem, Tolerance};
 use crate::memmap::FrameMemory;
 use crate::percpu::{self, PercpuOwner};
-use crate::reclaim::{Actor, Reclaim, RmapConfig, ScanControl};
+use crate::reclaim::{Actor, Reclaim, RmapConfig, ScanControl, TwoListRules};
 use crate::sync::{Arc, LockClass, LockTimes, Mutex, Rank, RwLock};
 use crate::topology::Topology;
 use crate::units::{Bytes, CpuId, Pages, Pfn};
@@ -135,6 +135,7 @@ struct Parts {
     accounting: Accounting,
     throttling: Throttling,
     rmap: RmapConfig,
+    rules: TwoListRules,
     swap: Option<SwapArea>,
     readahead: ReadaheadMax,
 }
@@ -349,6 +350,7 @@ impl Core {
             accounting,
             throttling,
             rmap,
+            rules,
             swap,
             readahead,
         } = parts;
@@ -365,7 +367,9 @@ impl Core {
         let root = groups.root();
         root.set_max(pages).expect("nothing is charged yet");
         let (of_cache, of_pool) = (Arc::clone(&cache), Arc::clone(&pool));
-        let reclaim = Reclaim::new(of_cache, of_pool, groups.clone(), nr_cpus).with_rmap(rmap);
+        let reclaim = Reclaim::new(of_cache, of_pool, groups.clone(), nr_cpus)
+            .with_rmap(rmap)
+            .with_rules(rules);
         reclaim.add_group(&root);
         Ok(Self {
             topology,
@@ -399,7 +403,7 @@ impl Core {
         let control = ScanControl {
             nr_to_reclaim: Pages::MAX,
             target: &root,
-            actor: Actor::Direct,
+            actor: Actor::Requested,
             first_priority: Some(0),
             ignores_protection: true,
         };

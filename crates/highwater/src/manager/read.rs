@@ -155,19 +155,26 @@ impl Core {
         let copy = |bytes: &[u8; PAGE_SIZE], into: &mut [u8]| {
             into.copy_from_slice(&bytes[part.clone()]);
         };
-        if key.file().is_writable() {
+        let pfn = if key.file().is_writable() {
             let read = self.bring_in(source, page, asked, |pfn| {
-                self.cache.try_read_latched_at(key, pfn)
+                Some((self.cache.latch_at(key, pfn)?, pfn))
             });
-            copy(&read?.0, into);
+            let ((bytes, pfn), _) = read?;
+            copy(&bytes, into);
+            pfn
         } else {
             let guard = Guard::new(self);
             let read = self.bring_in(source, page, asked, |pfn| {
-                self.cache.try_read_at(guard.reader(), key, pfn)
+                Some((self.cache.borrow_at(guard.reader(), key, pfn)?, pfn))
             });
-            copy(read?.0, into);
+            let ((bytes, pfn), _) = read?;
+            copy(bytes, into);
+            pfn
+        };
+        // A page that is read piece by piece is read once.
+        if source.readahead.note_asked(page) {
+            self.reclaim.mark_accessed(pfn, key);
         }
-        source.readahead.note_asked(page);
         Ok(())
     }
 

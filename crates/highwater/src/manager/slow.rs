@@ -363,7 +363,6 @@ impl Core {
                     effort.attempts = 1;
                     effort.stall(self, payer);
                     self.wakeup.notify();
-                    self.stats.allocstall.add(1);
                     let goal = self.direct_goal(self.pool.managed());
                     let goal = goal.max(Pages((count - got) as u64));
                     self.reclaim_directly(&self.groups.root(), goal, &mut effort);
@@ -377,7 +376,6 @@ impl Core {
     /// Frees frames from the whole pool; false when nothing helps.
     fn make_frames(&self, effort: &mut Effort<'_>) -> bool {
         let root = self.groups.root();
-        self.stats.allocstall.add(1);
         let goal = self.direct_goal(self.pool.managed());
         if self.reclaim_directly(&root, goal, effort) {
             return effort.may_retry();

@@ -61,7 +61,7 @@ impl Core {
             let control = ScanControl {
                 nr_to_reclaim: pages - freed,
                 target: group.node(),
-                actor: Actor::Direct,
+                actor: Actor::Requested,
                 first_priority: None,
                 ignores_protection: false,
             };

@@ -1,13 +1,16 @@
-//! Per-CPU add batches: pages that have just come in, before they are on a list.
+//! Per-CPU batches: pages that have just come in, before they are on a list, and pages that are to be activated.
 //!
 //! A page that has come in is put into the batch of the CPU. A full batch goes to the lists at once, so that the
 //! lruvec's lock is taken once for all its pages of one group. Where a page belongs is said by its flags
 //! when the batch goes, so that what happens to it meanwhile is heeded.
 //!
-//! Pages in a batch are invisible to reclaim: every pass begins with the batch of its CPU, one that frees nothing
+//! Pages that have come in are invisible to reclaim: every pass begins with the batch of its CPU, one that frees nothing
 //! with all of them.
 //!
-//! Invariant: a page in a batch is on no list; who adds the pages to the lists holds the batch's lock all the
+//! Pages that are to be activated stay where they are meanwhile, so that they may be evicted, or their frame
+//! hold another page, by the time the batch goes: they are looked at again then, by name.
+//!
+//! Invariant: a page that has come in and is in a batch is on no list; who adds the pages to the lists holds the batch's lock all the
 //! while, so that whoever has gone through all batches has seen on the lists what was in them.
 //!
 //! Source: the add batches of Linux (frames-and-reclaim specification, 9.1). Deviation: small pools have smaller
@@ -15,6 +18,7 @@
 
 use crossbeam_utils::CachePadded;
 
+use crate::cache::PageKey;
 use crate::percpu;
 use crate::sync::{LockClass, Mutex, Rank};
 use crate::units::{Pages, Pfn};
@@ -26,15 +30,35 @@ const BATCH_MAX: u64 = 31;
 /// Batches hold at most one page of so many of the pool.
 const HIDDEN_FRACTION: u64 = 128;
 
-/// A batch for each CPU.
-pub(super) struct AddBatches {
-    cpus: Box<[CachePadded<Mutex<Vec<Pfn>>>]>,
+/// The batches of each CPU.
+pub(super) struct Batches {
+    cpus: Box<[CachePadded<Mutex<Batch>>]>,
     limit: usize,
 }
 
-impl AddBatches {
+/// What is on its way to the lists.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    /// Pages that have come in, and are on no list.
+    pub(super) added: Vec<Pfn>,
+    /// Pages that are to be activated, wherever they are by then.
+    pub(super) activated: Vec<(Pfn, PageKey)>,
+}
+
+impl Batch {
+    fn len(&self) -> usize {
+        self.added.len().max(self.activated.len())
+    }
+
+    fn clear(&mut self) {
+        self.added.clear();
+        self.activated.clear();
+    }
+}
+
+impl Batches {
     pub(super) fn new(frames: Pages, nr_cpus: usize) -> Self {
-        let batch = || CachePadded::new(Mutex::new(&BATCH_LOCK, Vec::new()));
+        let batch = || CachePadded::new(Mutex::new(&BATCH_LOCK, Batch::default()));
         let limit = (frames.0 / HIDDEN_FRACTION / nr_cpus as u64).min(BATCH_MAX);
         Self {
             cpus: (0..nr_cpus).map(|_| batch()).collect(),
@@ -42,42 +66,46 @@ impl AddBatches {
         }
     }
 
-    /// Takes a page that is on no list; shows `spill` the batch when it is full.
-    pub(super) fn add(&self, pfn: Pfn, spill: impl FnOnce(&[Pfn])) {
+    /// Changes the batch of this CPU; shows it to `spill` when it is full then, and empties it.
+    pub(super) fn change(&self, change: impl FnOnce(&mut Batch), spill: impl FnOnce(&Batch)) {
         // Whoever has it goes through it, or was interrupted on this CPU: neither is waited for.
         match self.here().try_lock() {
             Some(mut batch) => {
-                batch.push(pfn);
+                change(&mut batch);
                 if batch.len() >= self.limit {
                     spill(&batch);
                     batch.clear();
                 }
             }
-            None => spill(&[pfn]),
+            None => {
+                let mut batch = Batch::default();
+                change(&mut batch);
+                spill(&batch);
+            }
         }
     }
 
     /// Shows `spill` the batch of this CPU and empties it.
-    pub(super) fn drain(&self, spill: impl FnMut(&[Pfn])) {
+    pub(super) fn drain(&self, spill: impl FnMut(&Batch)) {
         drain(self.here(), spill);
     }
 
-    /// Shows `spill` every batch and empties it; how many pages those were.
-    pub(super) fn drain_all(&self, mut spill: impl FnMut(&[Pfn])) -> usize {
+    /// Shows `spill` every batch and empties it; how many pages have come to lists by that.
+    pub(super) fn drain_all(&self, mut spill: impl FnMut(&Batch)) -> usize {
         self.cpus.iter().map(|batch| drain(batch, &mut spill)).sum()
     }
 
-    fn here(&self) -> &Mutex<Vec<Pfn>> {
+    fn here(&self) -> &Mutex<Batch> {
         &self.cpus[percpu::current_cpu().index() % self.cpus.len()]
     }
 }
 
-fn drain(batch: &Mutex<Vec<Pfn>>, mut spill: impl FnMut(&[Pfn])) -> usize {
+fn drain(batch: &Mutex<Batch>, mut spill: impl FnMut(&Batch)) -> usize {
     let mut batch = batch.lock();
-    let count = batch.len();
-    if count > 0 {
+    let nr_added = batch.added.len();
+    if batch.len() > 0 {
         spill(&batch);
         batch.clear();
     }
-    count
+    nr_added
 }

@@ -4,13 +4,15 @@
 //! give, and then takes a cluster of that. If others have moved the cursor on meanwhile, it stays where
 //! they left it.
 
+use super::balance::ScanCounts;
+
 /// A place in the walk over a target's groups.
 #[derive(Debug, Default)]
 pub(super) struct Cursor {
     /// Index into the table of lruvecs.
     at: usize,
     /// Pages still to be scanned there.
-    remaining: u64,
+    remaining: ScanCounts,
     /// How often it has moved.
     moves: u64,
 }
@@ -26,10 +28,10 @@ pub(super) struct Visit {
 impl Cursor {
     /// Where to look for the next group.
     pub(super) fn next_at(&self) -> usize {
-        if self.remaining > 0 {
-            self.at
-        } else {
+        if self.remaining.is_spent() {
             self.at + 1
+        } else {
+            self.at
         }
     }
 
@@ -41,20 +43,18 @@ impl Cursor {
         }
     }
 
-    /// Takes the next cluster of a group that has `share` pages to be scanned before the next group is.
-    pub(super) fn take(&mut self, visit: Visit, share: u64, cluster: u64) -> u64 {
+    /// Takes the next clusters of a group of which `share` is to be scanned before the next group is.
+    pub(super) fn take(&mut self, visit: Visit, share: ScanCounts, cluster: u64) -> ScanCounts {
         if visit.moves != self.moves {
-            return share.min(cluster);
+            return { share }.take(cluster);
         }
-        if visit.at != self.at || self.remaining == 0 {
+        if visit.at != self.at || self.remaining.is_spent() {
             *self = Self {
                 at: visit.at,
                 remaining: share,
                 moves: self.moves + 1,
             };
         }
-        let count = self.remaining.min(cluster);
-        self.remaining -= count;
-        count
+        self.remaining.take(cluster)
     }
 }

@@ -3,11 +3,11 @@
 //! A page's group changes under the locks of both lruvecs (reparenting), so whoever locks the lruvec of
 //! a page's group looks again whether it still is.
 
-use super::ListSizes;
+use super::balance::Costs;
 use super::cursor::Cursor;
 use super::lists::{Lists, LruList, PageType};
-use super::shadow::WorkingsetClock;
 use super::stats::signed;
+use super::{ListSizes, LruvecRef};
 use crate::group::{GroupNode, StatItem};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{LockClass, Mutex, MutexGuard, Rank};
@@ -29,13 +29,26 @@ const LIST_ITEMS: [StatItem; LruList::COUNT] = [
 #[derive(Debug)]
 pub(super) struct Lruvec {
     group: GroupNode,
+    /// Of the group above.
+    parent: Option<LruvecRef>,
     lists: Mutex<Lists>,
     /// Written by: holders of the lists' lock. Read by: anybody. Publishes: nothing.
     sizes: [AtomicU64; LruList::COUNT],
-    /// Evictions and activations: the clock of refault distances. Begins far ahead of where the clock
-    /// of the number's former group ended, so that its shadows are too old for this one.
+    /// Sums over the group and those below it. As `sizes`.
+    subtree_sizes: [AtomicU64; LruList::COUNT],
+    /// Evictions for want of memory in the group, and activations in it and below it: the clock of refault distances. Begins
+    /// far ahead of where the clock of the number's former group ended, so that its shadows are too old for
+    /// this one.
     /// Written by: reclaimers. Read by: refaults. Publishes: nothing.
     nonresident_age: AtomicU64,
+    /// Refaults within the working set here and below, by type, and how many of them there were at the end of the last
+    /// reclaim for the group.
+    /// Written by: refaults; reclaimers. Read by: reclaimers. Publishes: nothing.
+    nr_refaulted: [AtomicU64; 2],
+    nr_refaulted_seen: [AtomicU64; 2],
+    /// What reclaim has cost lately here and below, by type.
+    /// Written by: reclaimers, who may overwrite each other's. Read by: reclaimers. Publishes: nothing.
+    costs: [AtomicU64; 2],
     /// Evictions so far: the progress that those who wait for room look at. Activations are none: who
     /// finds only pages that cannot be written activates them, and would take itself for progress.
     /// Written by: reclaimers. Read by: those who found nothing to reclaim. Publishes: nothing.
@@ -51,12 +64,17 @@ pub(super) struct Lruvec {
 }
 
 impl Lruvec {
-    pub(super) fn new(group: GroupNode, clock: u64) -> Self {
+    pub(super) fn new(group: GroupNode, parent: Option<LruvecRef>, clock: u64) -> Self {
         Self {
             group,
+            parent,
             lists: Mutex::new(&LRUVEC_LOCK, Lists::default()),
             sizes: Default::default(),
+            subtree_sizes: Default::default(),
             nonresident_age: AtomicU64::new(clock),
+            nr_refaulted: Default::default(),
+            nr_refaulted_seen: Default::default(),
+            costs: Default::default(),
             nr_evicted: AtomicU64::new(0),
             nr_isolated: AtomicU64::new(0),
             nr_filling: AtomicU64::new(0),
@@ -73,19 +91,70 @@ impl Lruvec {
         self.group.is_descendant_of(target)
     }
 
-    pub(super) fn sizes(&self) -> ListSizes {
-        // Relaxed: each length is of its own moment.
-        ListSizes::from_lists(
-            LruList::ALL.map(|list| self.sizes[list as usize].load(Ordering::Relaxed)),
-        )
+    /// These lists, and those of the groups above.
+    fn chain(&self) -> impl Iterator<Item = &Self> {
+        std::iter::successors(Some(self), |lruvec| lruvec.parent.as_deref())
     }
 
-    pub(super) fn workingset_clock(&self) -> WorkingsetClock {
+    pub(super) fn sizes(&self) -> ListSizes {
+        lengths(&self.sizes)
+    }
+
+    /// Lengths of the lists of the group and of those below it.
+    pub(super) fn subtree_sizes(&self) -> ListSizes {
+        lengths(&self.subtree_sizes)
+    }
+
+    pub(super) fn clock(&self) -> u64 {
         // Relaxed: a clock that is a few ticks behind judges a few pages differently.
-        let now = self.nonresident_age.load(Ordering::Relaxed);
-        WorkingsetClock {
-            now,
-            nr_active: self.sizes().of(PageType::File.active()).0,
+        self.nonresident_age.load(Ordering::Relaxed)
+    }
+
+    /// Counts a page that came back soon enough, here and above.
+    pub(super) fn note_refault(&self, page_type: PageType) {
+        for lruvec in self.chain() {
+            // Relaxed: as above.
+            lruvec.nr_refaulted[page_type as usize].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether pages of a type have come back soon enough since reclaim last ended here: a new working set.
+    pub(super) fn has_new_workingset(&self, page_type: PageType) -> bool {
+        let [now, seen] = [&self.nr_refaulted, &self.nr_refaulted_seen];
+        // Relaxed, both: as above.
+        let load = |counts: &[AtomicU64; 2]| counts[page_type as usize].load(Ordering::Relaxed);
+        load(now) != load(seen)
+    }
+
+    /// Says that reclaim for this group has ended.
+    pub(super) fn see_refaults(&self) {
+        for (now, seen) in self.nr_refaulted.iter().zip(&self.nr_refaulted_seen) {
+            // Relaxed, both: as above.
+            seen.store(now.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn costs(&self) -> Costs {
+        // Relaxed: as above.
+        let [anon, file] = self
+            .costs
+            .each_ref()
+            .map(|cost| cost.load(Ordering::Relaxed));
+        Costs { anon, file }
+    }
+
+    /// Notes what reclaim has cost: pages that were written or came back, and pages that stayed. Here and above.
+    pub(super) fn note_cost(&self, page_type: PageType, io: u64, rotated: u64) {
+        if io + rotated == 0 {
+            return;
+        }
+        for lruvec in self.chain() {
+            let pages = lruvec.subtree_sizes().evictable().0;
+            let Costs { anon, file } = lruvec.costs().noting(page_type, io, rotated, pages);
+            for (cost, now) in lruvec.costs.iter().zip([anon, file]) {
+                // Relaxed: as above.
+                cost.store(now, Ordering::Relaxed);
+            }
         }
     }
 
@@ -121,17 +190,23 @@ impl Lruvec {
         self.nr_isolated.fetch_sub(count, Ordering::Relaxed);
     }
 
-    /// Counts pages that are about to leave, and advances the clock; returns its reading before.
-    pub(super) fn evict(&self, count: u64) -> u64 {
+    /// Counts pages that are about to leave these lists.
+    pub(super) fn note_evicted(&self, count: u64) {
         // Relaxed: who acts on it looks again.
         self.nr_evicted.fetch_add(count, Ordering::Relaxed);
-        self.age(count)
     }
 
-    /// Advances the clock; returns its reading before.
+    /// Advances the clock, and those of the groups above; returns its reading before.
     pub(super) fn age(&self, ticks: u64) -> u64 {
-        // Relaxed: as above.
-        self.nonresident_age.fetch_add(ticks, Ordering::Relaxed)
+        let tick = |lruvec: &Self| {
+            // Relaxed: as above.
+            lruvec.nonresident_age.fetch_add(ticks, Ordering::Relaxed)
+        };
+        let before = tick(self);
+        if ticks > 0 {
+            self.chain().skip(1).for_each(|lruvec| _ = tick(lruvec));
+        }
+        before
     }
 
     /// Evictions so far from these lists.
@@ -152,9 +227,20 @@ impl Lruvec {
             let before = size.load(Ordering::Relaxed);
             if before != len {
                 size.store(len, Ordering::Relaxed);
+                for lruvec in self.chain() {
+                    let sum = &lruvec.subtree_sizes[list as usize];
+                    // Relaxed: each change is in it once.
+                    sum.fetch_add(len.wrapping_sub(before), Ordering::Relaxed);
+                }
                 let change = signed(len) - signed(before);
                 self.group.add_stat(LIST_ITEMS[list as usize], change);
             }
         }
     }
+}
+
+fn lengths(sizes: &[AtomicU64; LruList::COUNT]) -> ListSizes {
+    // Relaxed: each length is of its own moment. Sums of which a part is on its way may be below zero.
+    let load = |list: LruList| sizes[list as usize].load(Ordering::Relaxed).cast_signed();
+    ListSizes::from_lists(LruList::ALL.map(|list| load(list).max(0).cast_unsigned()))
 }

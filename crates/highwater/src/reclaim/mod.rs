@@ -2,10 +2,9 @@
 //!
 //! Every group has an lruvec: an inactive and an active list of the pages it pays for, for anonymous pages and
 //! for pages of files, and a list of those that stay. A page comes in at the head of the inactive list, by way of
-//! a batch of the CPU. When reclaim reaches it at the tail, a page
-//! that was read since (its *young* mark) is activated, the others are evicted: one access is not a
-//! reason to stay, two are. The active list is aged when it outgrows the inactive one: pages that
-//! were read since go round once more, the others get their second chance on the inactive list.
+//! a batch of the CPU. When reclaim reaches it at the tail, its accesses decide ([`TwoListRules`]): it is evicted, stays for another
+//! look, or is activated. By copying reads ([`Reclaim::mark_accessed`]) the second access activates it at once.
+//! Active pages come back to the inactive list when that is short or a new working set arrives.
 //!
 //! An evicted page leaves a shadow: when it comes back within a distance that a larger active
 //! list would have bridged, it is taken straight into the active list (a *workingset activation*),
@@ -24,7 +23,11 @@
 //! | `lists`, `sizes` | lists, and how long they are |
 //! | `lruvec`, `table` | one group's lists, and those of every group |
 //! | `batch` | pages that have just come in |
-//! | `scan`, `pass`, `cursor` | one pass: how much of whom, protection, where it goes on |
+//! | `scan`, `pass`, `cursor` | one pass: of whom, protection, where it goes on |
+//! | `balance` | how much of each list |
+//! | `shrink` | a cluster of one list |
+//! | `two_list`, `verdict` | what becomes of a page |
+//! | `rmap` | what is asked of mappings |
 //! | `shadow` | what is remembered of evicted pages |
 //! | `stats` | what is counted |
 //!
@@ -32,10 +35,10 @@
 //! thread; it is in the page index all the while, and leaves both together.
 //!
 //! Source: the LRU, scan and workingset mechanisms of Linux as the frames-and-reclaim specification
-//! describes them (sections 9, 11, 12). Deviations: active pages that were read since are rotated,
-//! whatever they hold; scan priorities start where 1/2^p of the pool is about 700 pages (9.7);
-//! direct reclaim writes back as well.
+//! describes them (sections 9, 11, 12). Deviations: scan priorities start where 1/2^p of the pool is about 700
+//! pages (9.7), and the last one does not heed accesses; direct reclaim writes back as well; modules name theirs.
 
+mod balance;
 mod batch;
 mod cursor;
 mod lists;
@@ -45,10 +48,15 @@ pub mod policy;
 mod rmap;
 mod scan;
 mod shadow;
+mod shrink;
 mod sizes;
 mod stats;
 mod table;
+mod two_list;
+mod verdict;
 
+#[cfg(all(test, not(loom)))]
+mod access_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -58,23 +66,30 @@ pub use scan::{Actor, Outcome, ScanControl};
 pub use shadow::Refault;
 pub use sizes::ListSizes;
 pub use stats::{ReclaimStats, pages_item};
+pub use two_list::TwoListRules;
+pub use verdict::{Accesses, Verdict};
 
 use std::fmt;
 
-use crate::cache::{EvictBatch, FileId, PageCache, PageKey};
+use crate::cache::{EvictBatch, FileId, PageCache, PageFlag, PageKey};
 use crate::frame::FramePool;
 use crate::group::{GroupNode, GroupTree};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, LockEvents};
 use crate::units::{Pages, Pfn};
-use batch::AddBatches;
+use balance::SWAPPINESS_EVEN;
+use batch::{Batch, Batches};
 use lruvec::Lruvec;
-use shadow::Shadows;
-use table::{Lruvecs, list_for, note_placement};
+use shadow::{Shadows, WorkingsetClock};
+use table::{Lruvecs, list_for, note_placement, type_of};
 
 /// Pages examined and evicted together. Chosen: as in Linux; it also spreads the cost of one heavy
 /// barrier over that many pages.
 const CLUSTER_MAX: u64 = 32;
 const CLUSTER_MAX_LEN: usize = 32;
+
+/// Swappiness to begin with, as in the kernel.
+const SWAPPINESS: u64 = 60;
 
 /// Where a page is put: at the head of a list of its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,11 +118,14 @@ pub struct Reclaim {
     pool: Arc<FramePool>,
     groups: GroupTree,
     lruvecs: Lruvecs,
-    batches: AddBatches,
+    batches: Batches,
     shadows: Shadows,
     stats: ReclaimStats,
     rmap: RmapConfig,
     rmap_stats: RmapStats,
+    rules: TwoListRules,
+    /// Written by: whoever sets it. Read by: reclaimers. Publishes: nothing.
+    swappiness: AtomicU64,
 }
 
 impl Reclaim {
@@ -126,12 +144,27 @@ impl Reclaim {
             pool,
             groups,
             lruvecs: Lruvecs::new(managed),
-            batches: AddBatches::new(managed, nr_cpus),
+            batches: Batches::new(managed, nr_cpus),
             shadows: Shadows::new(managed),
             stats: ReclaimStats::default(),
             rmap: RmapConfig::default(),
             rmap_stats: RmapStats::default(),
+            rules: TwoListRules::default(),
+            swappiness: AtomicU64::new(SWAPPINESS),
         }
+    }
+
+    /// Moves pages between lists by other rules.
+    #[must_use]
+    pub fn with_rules(mut self, rules: TwoListRules) -> Self {
+        self.rules = rules;
+        self
+    }
+
+    /// By which rules pages move between lists.
+    #[must_use]
+    pub const fn rules(&self) -> TwoListRules {
+        self.rules
     }
 
     /// Makes the lists of a new group.
@@ -161,25 +194,104 @@ impl Reclaim {
     /// was evicted before.
     pub fn add_page(&self, pfn: Pfn, key: PageKey) -> Option<Refault> {
         let lruvec = self.lruvecs.of_isolated(&self.cache, &self.groups, pfn);
+        let page_type = type_of(&self.cache, pfn);
         let refault = self.shadows.take(key).map(|shadow| {
-            // The distance is counted by the clock of the group that the page was evicted from.
+            // The distance is counted by the clock of the group for whose want the page was evicted.
             match self.lruvecs.get(shadow.group) {
-                Some(evicted_from) => evicted_from.workingset_clock().judge(shadow.age),
+                Some(short) => self.workingset_clock(&short, page_type).judge(shadow),
                 None => Refault::Beyond,
             }
         });
-        let placement = match refault {
-            Some(Refault::WithinWorkingset) => Placement::Active,
-            _ => Placement::Inactive,
-        };
-        self.stats.count_refault(lruvec.group(), refault);
-        note_placement(&self.cache, pfn, placement);
-        self.batches.add(pfn, |batch| self.spill(batch));
+        if let Some(refault) = refault {
+            self.note_refault(&lruvec, pfn, page_type, refault);
+        }
+        note_placement(&self.cache, pfn, self.rules.admit(refault));
+        self.batches
+            .change(|batch| batch.added.push(pfn), |batch| self.spill(batch));
         refault
     }
 
-    /// Puts the pages of a batch on the lists of the groups that pay for them.
-    fn spill(&self, batch: &[Pfn]) {
+    /// What a page that was evicted for want of memory in the group of `short` competes with when it comes back.
+    fn workingset_clock(&self, short: &Lruvec, page_type: PageType) -> WorkingsetClock {
+        let sizes = short.subtree_sizes();
+        let sizes = match self.has_swap() {
+            true => sizes,
+            // Nobody could go in its place.
+            false => sizes.without_anon(),
+        };
+        WorkingsetClock {
+            now: short.clock(),
+            workingset: sizes.workingset_for(page_type).0,
+        }
+    }
+
+    /// Counts that a page which was evicted has come back.
+    fn note_refault(&self, lruvec: &Lruvec, pfn: Pfn, page_type: PageType, refault: Refault) {
+        self.stats.count_refault(lruvec.group(), page_type, refault);
+        if refault == Refault::Beyond {
+            return;
+        }
+        lruvec.note_refault(page_type);
+        lruvec.age(1);
+        if refault == Refault::Restored {
+            self.cache.set_flag(pfn, PageFlag::Workingset);
+            lruvec.note_cost(page_type, 1, 0);
+        }
+    }
+
+    /// Whether anonymous pages can go anywhere.
+    fn has_swap(&self) -> bool {
+        // Also where swap is full: what is there and was not written since needs no more room.
+        self.cache.swap().is_some()
+    }
+
+    /// Says what I/O for swap costs beside that for files, from 0 (swapping is dear) to 200 (reading files is); 100
+    /// is the same.
+    pub fn set_swappiness(&self, swappiness: u64) {
+        // Relaxed: a setting.
+        self.swappiness
+            .store(swappiness.min(2 * SWAPPINESS_EVEN), Ordering::Relaxed);
+    }
+
+    /// Says that a page was accessed by a copying read, which no entry tells of: once, and it is referenced; again, and it
+    /// is activated. The caller has just found the page in the frame; if it is not there any more, no harm is done.
+    ///
+    /// # Cost
+    ///
+    /// A load for a page that is active and referenced; else an atomic on the frame's flags, or the batch of the CPU.
+    pub fn mark_accessed(&self, pfn: Pfn, key: PageKey) {
+        let cache = &self.cache;
+        if !cache.set_flag(pfn, PageFlag::Referenced)
+            || cache.has_flag(pfn, PageFlag::Active)
+            || cache.has_flag(pfn, PageFlag::Unevictable)
+        {
+            return;
+        }
+        cache.clear_flag(pfn, PageFlag::Referenced);
+        let activate = |batch: &mut Batch| match batch.added.contains(&pfn) {
+            true => _ = cache.set_flag(pfn, PageFlag::Active),
+            false => batch.activated.push((pfn, key)),
+        };
+        self.batches.change(activate, |batch| self.spill(batch));
+    }
+
+    /// Carries out what a batch says.
+    fn spill(&self, batch: &Batch) {
+        self.spill_added(&batch.added);
+        for &(pfn, key) in &batch.activated {
+            // Its group cannot be told while nothing holds the page; whoever is found is asked under its lock.
+            let Some(lruvec) = self.lruvecs.get(self.cache.group_of(pfn)) else {
+                continue;
+            };
+            if self.lruvecs.activate(&self.cache, &lruvec, pfn, key) {
+                self.stats.count_activated(lruvec.group(), 1);
+                lruvec.age(1);
+            }
+        }
+    }
+
+    /// Puts pages that have come in on the lists of the groups that pay for them.
+    fn spill_added(&self, batch: &[Pfn]) {
         let mut rest = batch;
         while let Some(&first) = rest.first() {
             let lruvec = self.lruvecs.of_isolated(&self.cache, &self.groups, first);
@@ -222,12 +334,7 @@ impl Reclaim {
                 self.lruvecs
                     .add_all(&self.cache, &lruvec, [(pfn, Placement::Inactive)]);
             }
-            for evicted in batch.evicted.drain(..) {
-                let item = pages_item(evicted.key.file().kind());
-                self.groups.add_stat(evicted.group, item, -1);
-                self.groups.uncharge(evicted.group, Pages(1));
-                self.pool.free(evicted.frame);
-            }
+            self.free_evicted(&mut batch);
         }
         is_empty
     }

@@ -18,7 +18,7 @@ use crate::units::Pages;
 
 /// What a pass may do with a group's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Turn {
     /// Nothing.
     PassOver,
     /// Look at pages of it.
@@ -72,9 +72,9 @@ impl<'a> Pass<'a> {
     }
 
     /// What the pass may do with a group's lists now. No lock is held.
-    pub(super) fn judge(&mut self, lruvec: &Lruvec) -> Verdict {
+    pub(super) fn judge(&mut self, lruvec: &Lruvec) -> Turn {
         let size = lruvec.sizes().evictable().0;
-        let unprotected = Verdict::Scan {
+        let unprotected = Turn::Scan {
             size,
             exposed: u64::MAX,
         };
@@ -95,7 +95,7 @@ impl<'a> Pass<'a> {
                 if usage <= protection.low && self.told_low.insert(group.key()) {
                     group.record_low();
                 }
-                Verdict::Scan {
+                Turn::Scan {
                     size: protection.scanned(size, usage, self.depth),
                     exposed: exposed.0,
                 }
@@ -103,7 +103,7 @@ impl<'a> Pass<'a> {
             passed_over => {
                 self.is_any_sheltered |= passed_over == Exposure::Sheltered;
                 self.passed_over.insert(group.key());
-                Verdict::PassOver
+                Turn::PassOver
             }
         }
     }

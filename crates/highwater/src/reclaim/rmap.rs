@@ -28,10 +28,11 @@
 //! merged), kshrinkd (2024, not merged), all as the specification describes them. Deviation: kshrinkd gives contended
 //! pages to a thread of its own that waits; here their holder evicts them.
 
-use super::{Actor, Placement, Reclaim};
+use super::{Placement, Reclaim};
 use crate::cache::{
     EvictBatch, Evicted, FileEntry, PageFlag, PageKey, Referenced, RmapAccess, Unmapped,
 };
+use crate::group::GroupNode;
 use crate::sync::StatCell;
 use crate::units::Pfn;
 
@@ -132,20 +133,36 @@ impl Reclaim {
         &self.rmap_stats
     }
 
-    /// In which details the kernel is followed.
-    pub(super) fn rmap_quirks(&self) -> RmapQuirks {
-        self.rmap.quirks
+    /// Whether the kernel is followed where its answer is a mistake.
+    pub(super) fn is_kernel_faithful(&self) -> bool {
+        self.rmap.quirks == RmapQuirks::KernelFaithful
     }
 
-    /// What the entries of a page say that this thread has isolated; clears their marks.
-    pub(super) fn look(&self, pfn: Pfn, level: Level) -> Referenced {
+    /// What was done with a page that this thread has isolated since reclaim last looked; clears the marks, unless they
+    /// cannot be looked at. Where a group is short for itself (`within`), only what it and those below it did through
+    /// their mappings counts.
+    pub(super) fn look(&self, pfn: Pfn, level: Level, within: Option<&GroupNode>) -> Referenced {
         let access = self.rmap.tries(level);
         self.rmap_stats.checks.add(1);
-        let referenced = self.cache.referenced(pfn, access, None);
-        if referenced == Referenced::Contended {
-            self.rmap_stats.checks_contended.add(1);
+        match self.cache.referenced(pfn, access, within) {
+            Referenced::Contended => {
+                self.rmap_stats.checks_contended.add(1);
+                Referenced::Contended
+            }
+            Referenced::Seen {
+                young,
+                executable,
+                locked,
+            } => {
+                // Of accesses without an entry.
+                let is_marked = self.cache.test_and_clear_young(pfn);
+                Referenced::Seen {
+                    young: young.max(u32::from(is_marked)),
+                    executable,
+                    locked,
+                }
+            }
         }
-        referenced
     }
 
     /// Clears the entries of a page that this thread has isolated; false if it has to stay.
@@ -202,9 +219,8 @@ impl Reclaim {
         let note = |evicted: &[Evicted]| {
             for run in evicted.chunk_by(|a, b| a.group == b.group) {
                 if let Some(lruvec) = self.lruvecs.get(run[0].group) {
-                    self.leave_shadows(&lruvec, run);
-                    let count = run.len() as u64;
-                    self.stats.count_freed(lruvec.group(), Actor::Direct, count);
+                    self.leave_shadows(&lruvec, &lruvec, run);
+                    self.stats.count_settled(lruvec.group(), run);
                 }
             }
         };

@@ -1,28 +1,44 @@
-//! One reclaim pass: scan a target's lists until enough pages are free.
+//! One reclaim pass: which lists are scanned, and how much of them, until enough pages are free.
+//!
+//! A pass goes through priorities: at priority `p` each group gives 1/2^p of its lists (module `balance`), beginning where
+//! that is a few hundred pages of the pool. It ends when enough is free. Direct reclaim for the whole pool takes the
+//! first round whole, where that is a small part of the pool: the background thread is behind.
+//! The background thread stays at a priority while that gives something.
+//!
+//! A pass that has freed nothing begins anew, each once: with the pages of all add batches; with active pages, if some
+//! were spared; with what is protected by `low`.
+//!
+//! Source: frames-and-reclaim specification, 9.5 to 9.7 and 15. Deviations: what is left of a group's
+//! share when enough is free is left to whoever reclaims next, instead of being cut; so small goals are shared
+//! in proportion too. At the last priority, accesses are not heeded, and every list is scanned twice, so that whoever needs memory
+//! gets it while others read.
 
+use super::balance::{ScanCounts, ScanInput};
 use super::cursor::Visit;
-use super::lists::PageType;
+use super::lists::{LruList, PageType};
 use super::lruvec::Lruvec;
-use super::pass::{Pass, Verdict};
-use super::rmap::{Level, RmapQuirks};
-use super::shadow::Shadow;
-use super::stats::pages_item;
-use super::{LruvecRef, Placement, Reclaim};
-use crate::cache::{EvictBatch, Evicted, Kept, Referenced, WriteBackError, WrittenBack};
+use super::pass::{Pass, Turn};
+use super::rmap::Level;
+use super::shrink::Scratch;
+use super::{LruvecRef, Reclaim};
+use crate::cache::WriteBackError;
 use crate::group::GroupNode;
-use crate::units::{Pages, Pfn};
+use crate::sync::atomic::Ordering;
+use crate::units::Pages;
+
+/// Rounds that direct reclaim takes whole are at most this part of the pool. Chosen: what a round frees beyond the goal
+/// lies idle, and small pools have no memory for that.
+const WHOLE_ROUND_FRACTION: u64 = 128;
 
 /// Who reclaims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Actor {
     /// The background thread (kswapd).
-    Background = 0,
+    Background,
     /// The thread that needs the memory.
-    Direct = 1,
-}
-
-impl Actor {
-    pub(super) const COUNT: usize = 2;
+    Direct,
+    /// Whoever asks for pages to go, without need. Counted as direct reclaim, as in the kernel.
+    Requested,
 }
 
 /// What a pass is to achieve.
@@ -39,6 +55,13 @@ pub struct ScanControl<'a> {
     pub first_priority: Option<u32>,
     /// Whether pages go that a group's `min` or `low` would keep.
     pub ignores_protection: bool,
+}
+
+impl ScanControl<'_> {
+    /// Whether the whole pool is short.
+    pub(super) fn is_pool_wide(&self) -> bool {
+        self.target.parent().is_none()
+    }
 }
 
 /// What a pass achieved.
@@ -60,22 +83,43 @@ pub struct Outcome {
     pub write_error: Option<WriteBackError>,
 }
 
-/// The work of one step: a cluster of one group's pages.
-struct Chunk<'a> {
-    lruvec: &'a LruvecRef,
-    page_type: PageType,
-    count: u64,
-    priority: u32,
-    control: &'a ScanControl<'a>,
+/// The state of one pass.
+pub(super) struct Scan<'a> {
+    pub(super) control: &'a ScanControl<'a>,
+    pass: Pass<'a>,
+    pub(super) scratch: Scratch,
+    pub(super) outcome: Outcome,
+    /// Whether active pages are looked at whatever the lists' lengths are.
+    forces_deactivation: bool,
+    /// Whether active pages were spared.
+    has_spared_active: bool,
+    has_drained: bool,
 }
 
-/// Buffers of one pass.
-#[derive(Default)]
-struct Scratch {
-    isolated: Vec<Pfn>,
-    candidates: Vec<Pfn>,
-    putback: Vec<(Pfn, Placement)>,
-    evict: EvictBatch,
+/// What the lists of each group are scanned by in one round.
+pub(super) struct Round {
+    pub(super) level: Level,
+    /// Lists of the target, which the cursor is kept with.
+    pub(super) home: LruvecRef,
+    /// What every group has in common.
+    input: ScanInput,
+}
+
+/// Part of one group's lists, scanned at once.
+pub(super) struct Step {
+    pub(super) lruvec: LruvecRef,
+    /// At most a cluster of each list.
+    pub(super) counts: ScanCounts,
+}
+
+impl Scan<'_> {
+    fn has_enough(&self) -> bool {
+        self.outcome.nr_reclaimed >= self.control.nr_to_reclaim.0
+    }
+
+    fn finds_none(&self) -> bool {
+        self.outcome.nr_reclaimed == 0 && self.control.nr_to_reclaim > Pages::ZERO
+    }
 }
 
 impl Reclaim {
@@ -85,107 +129,165 @@ impl Reclaim {
     ///
     /// # Cost
     ///
-    /// Bounded: at priority `p` it scans at most 1/2^p of the target's pages, down to `p` = 0. Writes
-    /// dirty pages back (I/O). Allocates its buffers, a few hundred bytes, outside all locks. Where any
+    /// Bounded: at priority `p` it scans at most 1/2^p of the target's pages, down to `p` = 0, and goes through the priorities four
+    /// times at most. Writes dirty pages back (I/O). Allocates its buffers, a few hundred bytes, outside all locks. Where any
     /// group has a `min` or a `low`, also [`GroupNode::protection_below`] for each group that it comes to.
     pub fn shrink(&self, control: &ScanControl<'_>) -> Outcome {
-        let mut outcome = Outcome::default();
-        let mut scratch = Scratch::default();
-        let mut pass = Pass::new(control, &self.groups);
+        let mut scan = Scan {
+            control,
+            pass: Pass::new(control, &self.groups),
+            scratch: Scratch::default(),
+            outcome: Outcome::default(),
+            // Who begins at the last priority wants everything to go.
+            forces_deactivation: control.first_priority == Some(0),
+            has_spared_active: false,
+            has_drained: false,
+        };
         self.batches.drain(|batch| self.spill(batch));
-        self.scan_lists(control, &mut pass, &mut scratch, &mut outcome);
-        let finds_none =
-            |outcome: &Outcome| outcome.nr_reclaimed == 0 && control.nr_to_reclaim > Pages::ZERO;
-        if finds_none(&outcome) && self.drain_batches() > 0 {
-            self.scan_lists(control, &mut pass, &mut scratch, &mut outcome);
+        self.scan_lists(&mut scan);
+        while scan.finds_none() && self.tries_harder(&mut scan) {
+            self.scan_lists(&mut scan);
         }
-        if finds_none(&outcome) && pass.deepen() {
-            self.scan_lists(control, &mut pass, &mut scratch, &mut outcome);
+        if let Some(home) = self.lruvecs.of(control.target) {
+            home.see_refaults();
         }
-        if outcome.nr_reclaimed == 0 {
+        if scan.outcome.nr_reclaimed == 0 {
             let in_target = |lruvec: &Lruvec| lruvec.is_in_subtree_of(control.target);
-            outcome.nr_isolated = self.lruvecs.isolated_of(in_target);
-            outcome.nr_filling = self.lruvecs.filling_of(in_target);
+            scan.outcome.nr_isolated = self.lruvecs.isolated_of(in_target);
+            scan.outcome.nr_filling = self.lruvecs.filling_of(in_target);
         }
-        outcome
+        scan.outcome
     }
 
-    /// Once through the lists that the pass accepts.
-    fn scan_lists(
-        &self,
-        control: &ScanControl<'_>,
-        pass: &mut Pass<'_>,
-        scratch: &mut Scratch,
-        outcome: &mut Outcome,
-    ) {
-        let first = control
-            .first_priority
-            .unwrap_or_else(|| self.first_priority());
-        for priority in (0..=first).rev() {
-            // At the last priority twice: the first round may only take marks away.
-            let rounds = if priority == 0 { 2 } else { 1 };
-            let mut budget = (self.pages_for(pass).0 >> priority) * rounds;
-            budget = budget.max(self.cluster());
-            while budget > 0 && outcome.nr_reclaimed < control.nr_to_reclaim.0 {
-                let Some((lruvec, count)) = self.next_chunk(control.target, pass, priority) else {
-                    break;
-                };
-                let sizes = lruvec.sizes();
-                let types = PageType::ALL.into_iter();
-                let looked: u64 = types
-                    .filter(|&page_type| sizes.of_type(page_type) > Pages::ZERO)
-                    .map(|page_type| {
-                        let chunk = Chunk {
-                            lruvec: &lruvec,
-                            page_type,
-                            count,
-                            priority,
-                            control,
-                        };
-                        self.shrink_chunk(&chunk, scratch, outcome)
-                    })
-                    .sum();
-                budget = budget.saturating_sub(looked.max(1));
-            }
+    /// Whether there is something that the pass has not looked at yet.
+    ///
+    /// Progress: batches are drained once, active pages forced once on each side of `low`, which is passed once.
+    fn tries_harder(&self, scan: &mut Scan<'_>) -> bool {
+        if !std::mem::replace(&mut scan.has_drained, true) && self.drain_batches() > 0 {
+            return true;
         }
+        if std::mem::take(&mut scan.has_spared_active) && !scan.forces_deactivation {
+            scan.forces_deactivation = true;
+            return true;
+        }
+        scan.forces_deactivation = scan.control.first_priority == Some(0);
+        scan.pass.deepen()
+    }
+
+    /// Once through the priorities.
+    fn scan_lists(&self, scan: &mut Scan<'_>) {
+        if scan.control.actor == Actor::Direct && scan.control.is_pool_wide() {
+            self.stats.allocstall.add(1);
+        }
+        let first = scan.control.first_priority;
+        let first = first.unwrap_or_else(|| self.first_priority());
+        let mut priority = first;
+        loop {
+            let (scanned, reclaimed) = (scan.outcome.nr_scanned, scan.outcome.nr_reclaimed);
+            self.scan_round(scan, Level { priority, first });
+            if scan.has_enough() {
+                return;
+            }
+            let (scanned, reclaimed) = (
+                scan.outcome.nr_scanned - scanned,
+                scan.outcome.nr_reclaimed - reclaimed,
+            );
+            // Ends: each such round frees a part of what is to be freed.
+            let gives = reclaimed > 0 && scanned >= scan.control.nr_to_reclaim.0;
+            if scan.control.actor == Actor::Background && gives {
+                continue;
+            }
+            if priority == 0 {
+                return;
+            }
+            priority -= 1;
+        }
+    }
+
+    /// Once through the lists that the pass accepts, at one priority.
+    fn scan_round(&self, scan: &mut Scan<'_>, level: Level) {
+        let Some(round) = self.prepare(scan, level) else {
+            return;
+        };
+        let Level { priority, first } = level;
+        self.stats.count_round(priority);
+        // At the last priority twice: the first round may only take marks away.
+        let rounds = if priority == 0 { 2 } else { 1 };
+        let mut budget = self.lruvecs.sum_of(
+            |lruvec| scan.pass.accepts(lruvec),
+            |lruvec| round.counts(lruvec, lruvec.sizes()).total(),
+        );
+        budget = (budget * rounds).max(self.cluster());
+        let takes_whole = priority == first && self.takes_whole_round(scan.control, budget);
+        while budget > 0 && (takes_whole || !scan.has_enough()) {
+            let Some(step) = self.next_step(&round, scan) else {
+                break;
+            };
+            let looked = self.shrink_step(&round, &step, scan);
+            budget = budget.saturating_sub(looked.max(1));
+        }
+    }
+
+    fn takes_whole_round(&self, control: &ScanControl<'_>, budget: u64) -> bool {
+        let is_small = budget <= self.pool.managed().0 / WHOLE_ROUND_FRACTION;
+        control.actor == Actor::Direct && control.is_pool_wide() && is_small
     }
 
     /// Where scanning starts: 1/2^p of the pool is about 700 pages, but at least a quarter of a
     /// small one is looked at at once.
-    fn first_priority(&self) -> u32 {
-        self.pool
-            .managed()
-            .0
-            .max(1)
-            .ilog2()
-            .saturating_sub(9)
-            .max(2)
+    pub(super) fn first_priority(&self) -> u32 {
+        let frames = self.pool.managed().0.max(1);
+        frames.ilog2().saturating_sub(9).max(2)
     }
 
-    /// Pages of the groups that a pass accepts.
-    fn pages_for(&self, pass: &Pass<'_>) -> Pages {
-        self.lruvecs
-            .sizes_of(|lruvec| pass.accepts(lruvec))
-            .evictable()
+    /// What a round goes by; `None` when the target is gone. Notes whether it spares active pages.
+    fn prepare(&self, scan: &mut Scan<'_>, level: Level) -> Option<Round> {
+        let priority = level.priority;
+        let home = self.lruvecs.of(scan.control.target)?;
+        let sizes = home.subtree_sizes();
+        let may_deactivate = PageType::ALL.map(|page_type| {
+            scan.forces_deactivation
+                || sizes.inactive_is_low(page_type)
+                || home.has_new_workingset(page_type)
+        });
+        for page_type in PageType::ALL {
+            let active = sizes.of(page_type.active());
+            scan.has_spared_active |=
+                !may_deactivate[page_type as usize] && active.0 >> priority > 0;
+        }
+        let file = sizes.of_type(PageType::File) + self.pool.nr_free();
+        let file_is_tiny = scan.control.is_pool_wide()
+            && file <= self.pool.watermarks().high
+            && !may_deactivate[PageType::Anon as usize]
+            && sizes.inactive_anon.0 >> priority > 0;
+        let input = ScanInput {
+            sizes,
+            priority,
+            // Relaxed: a setting.
+            swappiness: self.swappiness.load(Ordering::Relaxed),
+            has_swap: self.has_swap(),
+            is_group_reclaim: !scan.control.is_pool_wide(),
+            file_is_tiny,
+            may_deactivate,
+            costs: home.costs(),
+        };
+        Some(Round { level, home, input })
     }
 
     /// The lists that are scanned next for a target, and how many of their pages.
     ///
     /// Progress: a group that is protected is passed over once, and not accepted again.
-    fn next_chunk(
-        &self,
-        target: &GroupNode,
-        pass: &mut Pass<'_>,
-        priority: u32,
-    ) -> Option<(LruvecRef, u64)> {
-        let home = self.lruvecs.of(target)?;
+    fn next_step(&self, round: &Round, scan: &mut Scan<'_>) -> Option<Step> {
         loop {
-            let (visit, lruvec) = self.peek(&home, pass)?;
+            let (visit, lruvec) = self.peek(&round.home, &scan.pass)?;
             // Without the cursor: what a group is worth takes the lock of the tree.
-            if let Verdict::Scan { size, exposed } = pass.judge(&lruvec) {
-                let share = (size >> priority).max(1);
-                let count = home.cursor.lock().take(visit, share, self.cluster());
-                return Some((lruvec, count.min(exposed.max(1))));
+            if let Turn::Scan { size, exposed } = scan.pass.judge(&lruvec) {
+                let share = round.counts(&lruvec, lruvec.sizes().scaled(Pages(size)));
+                let mut cursor = round.home.cursor.lock();
+                let counts = cursor.take(visit, share, self.cluster());
+                drop(cursor);
+                let counts = counts.at_most(exposed.max(1));
+                return Some(Step { lruvec, counts });
             }
         }
     }
@@ -198,181 +300,31 @@ impl Reclaim {
         let (at, lruvec) = self.lruvecs.next_from(cursor.next_at(), has_pages)?;
         Some((cursor.visit(at), lruvec))
     }
+}
 
-    /// Scans one cluster of one group's lists; returns how many pages it looked at.
-    fn shrink_chunk(&self, chunk: &Chunk<'_>, scratch: &mut Scratch, outcome: &mut Outcome) -> u64 {
-        let &Chunk {
-            lruvec,
-            page_type,
-            count,
-            control,
-            ..
-        } = chunk;
-        let mut looked = 0;
-        if lruvec.sizes().inactive_is_low(page_type) {
-            looked += self.age_active(chunk, scratch);
+impl Round {
+    /// Pages of each list of a group to look at: one at least, if there is any that may be.
+    fn counts(&self, _lruvec: &Lruvec, sizes: crate::reclaim::ListSizes) -> ScanCounts {
+        let counts = ScanInput {
+            sizes,
+            ..self.input
         }
-        scratch.isolated.clear();
-        // Counted before they are taken: who finds the lists empty knows that pages may come back.
-        lruvec.note_isolated(count);
-        self.lruvecs
-            .isolate_tail(lruvec, page_type.inactive(), count, &mut scratch.isolated);
-        let scanned = scratch.isolated.len() as u64;
-        outcome.nr_scanned += scanned;
-        let group = lruvec.group();
-        self.stats.count_scanned(group, control.actor, scanned);
-
-        self.sort_isolated(self.level(chunk), scratch, outcome);
-        let activated = scratch
-            .putback
-            .iter()
-            .filter(|(_, to)| *to == Placement::Active)
-            .count() as u64;
-        self.stats.count_activated(group, activated);
-        lruvec.age(activated);
-        let leave_shadows = |evicted: &[Evicted]| self.leave_shadows(lruvec, evicted);
-        self.cache
-            .evict_leaving(&scratch.candidates, &mut scratch.evict, leave_shadows);
-        for &(pfn, kept) in &scratch.evict.kept {
-            debug_assert!(
-                kept != Kept::Busy,
-                "{pfn}: an isolated page is nobody else's"
-            );
-            outcome.nr_borrowed += 1;
-            self.stats.pgrotated.add(1);
-            // In use. On the inactive list, enough of these would keep the active list from ever being aged,
-            // and what nobody holds there from being found.
-            scratch.putback.push((pfn, Placement::Active));
+        .counts();
+        if counts.total() > 0 {
+            return counts;
         }
-        lruvec.age(scratch.evict.kept.len() as u64);
-        if !scratch.putback.is_empty() {
-            self.lruvecs
-                .add_all(&self.cache, lruvec, scratch.putback.drain(..));
+        let whole = ScanInput {
+            sizes,
+            priority: 0,
+            ..self.input
+        };
+        let mut one = ScanCounts::default();
+        let most = LruList::ALL
+            .into_iter()
+            .max_by_key(|list| whole.counts().of(*list));
+        if let Some(list) = most {
+            one.set(list, whole.counts().of(list).min(1));
         }
-        let freed = self.free_evicted(&mut scratch.evict);
-        lruvec.note_settled(count);
-        outcome.nr_reclaimed += freed;
-        self.stats.count_freed(lruvec.group(), control.actor, freed);
-        looked + scanned
-    }
-
-    fn level(&self, chunk: &Chunk<'_>) -> Level {
-        let first = chunk.control.first_priority;
-        Level {
-            priority: chunk.priority,
-            first: first.unwrap_or_else(|| self.first_priority()),
-        }
-    }
-
-    /// Whether an isolated page was accessed since reclaim last looked; clears the marks. `None` when that cannot be
-    /// known now: the page then keeps what it had, unless the kernel is followed.
-    fn is_young(&self, pfn: Pfn, level: Level) -> Option<bool> {
-        let own = || self.cache.test_and_clear_young(pfn);
-        let taken = (self.rmap_quirks() == RmapQuirks::KernelFaithful).then(own);
-        match self.look(pfn, level) {
-            Referenced::Contended => None,
-            Referenced::Seen { young, .. } => Some(taken.unwrap_or_else(own) || young > 0),
-        }
-    }
-
-    /// Moves pages from the active to the inactive list. Those that were read since go round once
-    /// more, except at the last priority.
-    fn age_active(&self, chunk: &Chunk<'_>, scratch: &mut Scratch) -> u64 {
-        let lruvec = chunk.lruvec;
-        let from = chunk.page_type.active();
-        scratch.isolated.clear();
-        lruvec.note_isolated(chunk.count);
-        self.lruvecs
-            .isolate_tail(lruvec, from, chunk.count, &mut scratch.isolated);
-        let looked_at = scratch.isolated.len() as u64;
-        let level = self.level(chunk);
-        let is_faithful = self.rmap_quirks() == RmapQuirks::KernelFaithful;
-        let placed = scratch.isolated.drain(..).map(|pfn| {
-            let stays = match self.is_young(pfn, level) {
-                Some(is_young) => is_young && chunk.priority > 0,
-                None => !is_faithful,
-            };
-            let to = if stays {
-                Placement::Active
-            } else {
-                Placement::Inactive
-            };
-            (pfn, to)
-        });
-        scratch.putback.extend(placed);
-        let is_out = |(_, to): &&(Pfn, Placement)| *to == Placement::Inactive;
-        let deactivated = scratch.putback.iter().filter(is_out).count() as u64;
-        self.lruvecs
-            .add_all(&self.cache, lruvec, scratch.putback.drain(..));
-        lruvec.note_settled(chunk.count);
-        self.stats
-            .count_aged(lruvec.group(), looked_at, deactivated);
-        looked_at
-    }
-
-    /// Decides about each isolated page: to be evicted, or where it goes back to.
-    fn sort_isolated(&self, level: Level, scratch: &mut Scratch, outcome: &mut Outcome) {
-        scratch.candidates.clear();
-        for &pfn in &scratch.isolated {
-            let place = match self.is_young(pfn, level) {
-                None => Placement::Inactive,
-                Some(true) if level.priority > 0 => Placement::Active,
-                Some(_) => match self.clean(pfn, outcome) {
-                    Err(place) => place,
-                    Ok(()) if self.unmap(pfn, level) => {
-                        scratch.candidates.push(pfn);
-                        continue;
-                    }
-                    Ok(()) => Placement::Inactive,
-                },
-            };
-            scratch.putback.push((pfn, place));
-        }
-    }
-
-    /// Writes a page back if it is dirty; else says where it goes back to.
-    fn clean(&self, pfn: Pfn, outcome: &mut Outcome) -> Result<(), Placement> {
-        if !self.cache.is_dirty(pfn) {
-            return Ok(());
-        }
-        match self.cache.try_write_back(pfn) {
-            Ok(WrittenBack::Written) => {
-                self.stats.nr_vmscan_write.add(1);
-                Ok(())
-            }
-            // A page whose latch is held will not be evicted.
-            Ok(WrittenBack::Clean | WrittenBack::Latched) => Ok(()),
-            // Nor does it go while there is no swap for it.
-            Ok(WrittenBack::NoSlot) => Err(Placement::Active),
-            Err(error) => {
-                tracing::warn!(%pfn, %error, "write-back failed in reclaim");
-                self.stats.nr_vmscan_write_failed.add(1);
-                outcome.nr_write_failed += 1;
-                outcome.write_error = Some(error);
-                // Out of the way: trying it again at once would most likely fail again.
-                Err(Placement::Active)
-            }
-        }
-    }
-
-    /// Leaves shadows in the places of pages that are about to leave the cache.
-    pub(super) fn leave_shadows(&self, lruvec: &Lruvec, evicted: &[Evicted]) {
-        let ages = lruvec.evict(evicted.len() as u64) + 1..;
-        for (age, evicted) in ages.zip(evicted) {
-            let group = evicted.group;
-            self.shadows.insert(evicted.key, Shadow { group, age });
-        }
-    }
-
-    /// Uncharges and frees. No lock is held.
-    pub(super) fn free_evicted(&self, batch: &mut EvictBatch) -> u64 {
-        let freed = batch.evicted.len() as u64;
-        for evicted in batch.evicted.drain(..) {
-            let item = pages_item(evicted.key.file().kind());
-            self.groups.add_stat(evicted.group, item, -1);
-            self.groups.uncharge(evicted.group, Pages(1));
-            self.pool.free(evicted.frame);
-        }
-        freed
+        one
     }
 }

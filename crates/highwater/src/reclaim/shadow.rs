@@ -1,18 +1,19 @@
 //! Shadows: what remains of an evicted page, until it comes back or is forgotten.
 //!
-//! Each group has a clock that ticks with every eviction and every activation on its lists. A
-//! shadow keeps the clock's reading. When the page is read again, the ticks since are its *refault
-//! distance*: at least that many other pages went through the inactive list meanwhile, so the page
-//! would have stayed if the inactive list had been longer by the distance. The active list holds
-//! that many places if it is at least as long: then the page competes with active pages on equal
-//! terms, and is taken in as one.
+//! Each group has a clock that ticks with every eviction for want of memory in it and every activation on its
+//! lists, here and below. A shadow keeps the reading of the clock of the group for whose want the page
+//! was evicted. When the page is read again, the ticks since are its *refault distance*: that many other
+//! pages went through the inactive lists meanwhile, so the page would have stayed if those had been
+//! longer by the distance. If what is kept beside them (active pages, and those of the other type where they could go) is
+//! at least as much, the page competes with that on equal terms, and is taken in as active. If it had been active
+//! before, that is no change of working set but thrashing, which counts as a cost of reclaiming pages of its type.
 //!
 //! Shadows are bounded: [`PER_FRAME`] of them for each frame of the pool, in rings that forget the
 //! oldest; about 28 bytes each, allocated once.
 //!
 //! Source: the workingset detection of Linux (frames-and-reclaim specification, section 11).
 //! Deviation: a ring of fixed size instead of entries in the page index; whole clocks instead of
-//! truncated ones; the clock is the group's own, not also its ancestors'.
+//! truncated ones.
 
 use crossbeam_utils::CachePadded;
 
@@ -32,35 +33,39 @@ const NIL: u32 = u32::MAX;
 /// What is remembered of an evicted page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shadow {
-    /// The group whose lists it was evicted from.
+    /// The group for whose want of memory it was evicted.
     pub(super) group: GroupId,
-    /// That group's clock at the eviction.
+    /// That group's clock before the eviction.
     pub(super) age: u64,
+    /// Whether the page had been active.
+    pub(super) was_workingset: bool,
 }
 
 /// How a page that was evicted before came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refault {
-    /// Soon enough that it belongs to the working set.
+    /// Soon enough that it belongs to the working set, which it did not before.
     WithinWorkingset,
+    /// Soon enough, and it had been part of the working set: there is too little memory for that.
+    Restored,
     /// Too late: no list of this size would have kept it.
     Beyond,
 }
 
-/// A group's clock and how far its active list reaches.
+/// A group's clock and how many pages a page of some type competes with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkingsetClock {
     pub(super) now: u64,
-    pub(super) nr_active: u64,
+    pub(super) workingset: u64,
 }
 
 impl WorkingsetClock {
-    pub(super) fn judge(self, age: u64) -> Refault {
-        let refault_distance = self.now.saturating_sub(age);
-        if refault_distance <= self.nr_active {
-            Refault::WithinWorkingset
-        } else {
-            Refault::Beyond
+    pub(super) fn judge(self, shadow: Shadow) -> Refault {
+        let refault_distance = self.now.saturating_sub(shadow.age);
+        match refault_distance <= self.workingset {
+            true if shadow.was_workingset => Refault::Restored,
+            true => Refault::WithinWorkingset,
+            false => Refault::Beyond,
         }
     }
 }
@@ -85,9 +90,13 @@ struct Entry {
     /// The page's name, 0 when the entry is empty.
     key: u64,
     age: u64,
+    /// The group's number, and [`WORKINGSET`].
     group: u32,
     next: u32,
 }
+
+/// Bit of an entry's group that says that the page had been active. There are fewer groups.
+const WORKINGSET: u32 = 1 << 31;
 
 impl Shadows {
     pub(super) fn new(frames: Pages) -> Self {
@@ -145,6 +154,7 @@ impl Ring {
     }
 
     fn insert(&mut self, hash: u64, key: u64, shadow: Shadow) {
+        assert!(shadow.group.0 < WORKINGSET, "{} is too large", shadow.group);
         // The page may have left a shadow before and come back without being looked up.
         self.take(hash, key);
         let at = self.oldest;
@@ -158,7 +168,7 @@ impl Ring {
         self.entries[at] = Entry {
             key,
             age: shadow.age,
-            group: shadow.group.0,
+            group: shadow.group.0 | if shadow.was_workingset { WORKINGSET } else { 0 },
             next,
         };
         self.buckets[bucket] = u32::try_from(at).expect("checked by `new`");
@@ -171,8 +181,9 @@ impl Ring {
             if entry.key == key {
                 self.unlink(hash, at as usize);
                 return Some(Shadow {
-                    group: GroupId(entry.group),
+                    group: GroupId(entry.group & !WORKINGSET),
                     age: entry.age,
+                    was_workingset: entry.group & WORKINGSET != 0,
                 });
             }
             at = entry.next;

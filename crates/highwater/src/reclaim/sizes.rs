@@ -71,6 +71,23 @@ impl ListSizes {
         self.of(page_type.inactive()) + self.of(page_type.active())
     }
 
+    /// Pages that would have made room for a page of a type, had they been evicted in its place: what a refault's
+    /// distance is held against.
+    pub(super) fn workingset_for(self, page_type: PageType) -> Pages {
+        let other = match page_type {
+            PageType::Anon => self.inactive_file,
+            PageType::File => self.inactive_anon,
+        };
+        self.active_file + self.active_anon + other
+    }
+
+    /// As if there were no anonymous pages.
+    pub(super) const fn without_anon(mut self) -> Self {
+        self.inactive_anon = Pages::ZERO;
+        self.active_anon = Pages::ZERO;
+        self
+    }
+
     /// Whether the active list of a type should be aged: it has outgrown the inactive list, by a factor that
     /// grows with both (1 below 1 GiB, 3 at 1 GiB, 10 at 10 GiB).
     pub(super) fn inactive_is_low(self, page_type: PageType) -> bool {
@@ -78,6 +95,21 @@ impl ListSizes {
         let gib = self.of_type(page_type).0 / GIB_PAGES;
         let ratio = if gib == 0 { 1 } else { (10 * gib).isqrt() };
         self.of(page_type.inactive()).0 * ratio < self.of(page_type.active()).0
+    }
+}
+
+impl ListSizes {
+    /// The part of each list that is to all of them as `part` is to what may be evicted.
+    pub(super) fn scaled(self, part: Pages) -> Self {
+        let whole = self.evictable().0;
+        if part.0 >= whole {
+            return self;
+        }
+        let scale = |list| {
+            let scaled = u128::from(self.of(list).0) * u128::from(part.0) / u128::from(whole);
+            u64::try_from(scaled).expect("at most the list")
+        };
+        Self::from_lists(LruList::ALL.map(scale))
     }
 }
 

@@ -1,25 +1,51 @@
 //! What reclaim did, counted as the kernel's vmstat counts it.
 
-use super::scan::Actor;
+use super::lists::PageType;
+use super::scan::{Actor, ScanControl};
 use super::shadow::Refault;
-use crate::cache::FileKind;
+use crate::cache::{Evicted, FileKind};
 use crate::group::{GroupNode, StatItem};
 use crate::sync::StatCell;
 
 /// Event counts since the manager was built. `docs/stats.md` says what moves each.
 #[derive(Debug, Default)]
 pub struct ReclaimStats {
-    pub(crate) pgscan: [StatCell; Actor::COUNT],
-    pub(crate) pgsteal: [StatCell; Actor::COUNT],
+    pub(crate) allocstall: StatCell,
+    pub(crate) pgscan_kswapd: StatCell,
+    pub(crate) pgscan_direct: StatCell,
+    /// By type, as those below it.
+    pub(crate) pgscan: [StatCell; 2],
+    pub(crate) pgsteal_kswapd: StatCell,
+    pub(crate) pgsteal_direct: StatCell,
+    pub(crate) pgsteal: [StatCell; 2],
     pub(crate) pgrefill: StatCell,
     pub(crate) pgactivate: StatCell,
     pub(crate) pgdeactivate: StatCell,
-    pub(crate) pgrotated: StatCell,
     pub(crate) nr_vmscan_write: StatCell,
     pub(crate) nr_vmscan_write_failed: StatCell,
-    pub(crate) workingset_refault_file: StatCell,
-    pub(crate) workingset_activate_file: StatCell,
+    pub(crate) workingset_refault: [StatCell; 2],
+    pub(crate) workingset_activate: [StatCell; 2],
+    pub(crate) workingset_restore: [StatCell; 2],
+    /// By priority; those above the last are counted there.
+    rounds: [StatCell; PRIORITIES],
 }
+
+/// Priorities that rounds are told apart by: a pool of 2^40 frames begins at 31.
+const PRIORITIES: usize = 32;
+
+/// Statistics of groups by type: refaults, those within the working set, those that had been active.
+const WORKINGSET_ITEMS: [[StatItem; 3]; 2] = [
+    [
+        StatItem::WorkingsetRefaultAnon,
+        StatItem::WorkingsetActivateAnon,
+        StatItem::WorkingsetRestoreAnon,
+    ],
+    [
+        StatItem::WorkingsetRefaultFile,
+        StatItem::WorkingsetActivateFile,
+        StatItem::WorkingsetRestoreFile,
+    ],
+];
 
 impl ReclaimStats {
     /// Pages examined on inactive lists, by everybody.
@@ -34,35 +60,67 @@ impl ReclaimStats {
         self.pgsteal.iter().map(StatCell::get).sum()
     }
 
+    /// Rounds over the lists, by priority.
+    #[must_use]
+    pub fn rounds(&self) -> [u64; PRIORITIES] {
+        self.rounds.each_ref().map(StatCell::get)
+    }
+
+    pub(super) fn count_round(&self, priority: u32) {
+        let at = usize::try_from(priority).map_or(PRIORITIES - 1, |at| at.min(PRIORITIES - 1));
+        self.rounds[at].add(1);
+    }
+
     /// Counts what has happened to a page that comes in for `group`.
-    pub(super) fn count_refault(&self, group: &GroupNode, refault: Option<Refault>) {
-        if let Some(refault) = refault {
-            self.workingset_refault_file.add(1);
-            group.add_stat(StatItem::WorkingsetRefaultFile, 1);
-            if refault == Refault::WithinWorkingset {
-                self.workingset_activate_file.add(1);
-                group.add_stat(StatItem::WorkingsetActivateFile, 1);
-            }
+    pub(super) fn count_refault(&self, group: &GroupNode, page_type: PageType, refault: Refault) {
+        let [refaults, activations, restored] = WORKINGSET_ITEMS[page_type as usize];
+        self.workingset_refault[page_type as usize].add(1);
+        group.add_stat(refaults, 1);
+        if refault != Refault::Beyond {
+            self.workingset_activate[page_type as usize].add(1);
+            group.add_stat(activations, 1);
+        }
+        if refault == Refault::Restored {
+            self.workingset_restore[page_type as usize].add(1);
+            group.add_stat(restored, 1);
         }
     }
 
-    /// Counts pages that were looked at on the inactive list of `group`.
-    pub(super) fn count_scanned(&self, group: &GroupNode, actor: Actor, pages: u64) {
-        let item = match actor {
-            Actor::Background => StatItem::PgscanKswapd,
-            Actor::Direct => StatItem::PgscanDirect,
+    /// Counts pages that were looked at on an inactive list of `group`.
+    pub(super) fn count_scanned(
+        &self,
+        group: &GroupNode,
+        control: &ScanControl<'_>,
+        page_type: PageType,
+        pages: u64,
+    ) {
+        let (actor, item) = match control.actor {
+            Actor::Background => (&self.pgscan_kswapd, StatItem::PgscanKswapd),
+            Actor::Direct | Actor::Requested => (&self.pgscan_direct, StatItem::PgscanDirect),
         };
-        self.pgscan[actor as usize].add(pages);
+        if control.is_pool_wide() {
+            actor.add(pages);
+        }
+        self.pgscan[page_type as usize].add(pages);
         group.add_stat(item, signed(pages));
     }
 
-    /// Counts pages of `group` that were freed: its files have so many less in memory.
-    pub(super) fn count_freed(&self, group: &GroupNode, actor: Actor, pages: u64) {
-        let item = match actor {
-            Actor::Background => StatItem::PgstealKswapd,
-            Actor::Direct => StatItem::PgstealDirect,
+    /// Counts pages of `group` that were freed.
+    pub(super) fn count_freed(
+        &self,
+        group: &GroupNode,
+        control: &ScanControl<'_>,
+        page_type: PageType,
+        pages: u64,
+    ) {
+        let (actor, item) = match control.actor {
+            Actor::Background => (&self.pgsteal_kswapd, StatItem::PgstealKswapd),
+            Actor::Direct | Actor::Requested => (&self.pgsteal_direct, StatItem::PgstealDirect),
         };
-        self.pgsteal[actor as usize].add(pages);
+        if control.is_pool_wide() {
+            actor.add(pages);
+        }
+        self.pgsteal[page_type as usize].add(pages);
         group.add_stat(item, signed(pages));
     }
 
@@ -72,9 +130,30 @@ impl ReclaimStats {
         group.add_stat(StatItem::Pgactivate, signed(pages));
     }
 
-    /// Counts pages that were looked at on the active list of `group`, and those of them that left it.
-    pub(super) fn count_aged(&self, group: &GroupNode, looked_at: u64, deactivated: u64) {
-        self.pgrefill.add(looked_at);
+    /// Counts pages of `group` that were looked at before, and freed by whoever was in the way then.
+    pub(super) fn count_settled(&self, group: &GroupNode, evicted: &[Evicted]) {
+        for page_type in PageType::ALL {
+            let is_anon = page_type == PageType::Anon;
+            let is_of = |page: &&Evicted| page.key.file().kind().is_swap_backed() == is_anon;
+            let pages = evicted.iter().filter(is_of).count() as u64;
+            self.pgsteal[page_type as usize].add(pages);
+        }
+        let pages = evicted.len() as u64;
+        self.pgsteal_direct.add(pages);
+        group.add_stat(StatItem::PgstealDirect, signed(pages));
+    }
+
+    /// Counts pages that were looked at on an active list of `group`, and those of them that left it.
+    pub(super) fn count_aged(
+        &self,
+        group: &GroupNode,
+        control: &ScanControl<'_>,
+        looked_at: u64,
+        deactivated: u64,
+    ) {
+        if control.is_pool_wide() {
+            self.pgrefill.add(looked_at);
+        }
         self.pgdeactivate.add(deactivated);
         group.add_stat(StatItem::Pgrefill, signed(looked_at));
         group.add_stat(StatItem::Pgdeactivate, signed(deactivated));

@@ -5,7 +5,7 @@ use std::iter::Sum;
 use super::lists::{Links, LruList, PageType};
 use super::lruvec::Lruvec;
 use super::{ListSizes, LruvecRef, Placement};
-use crate::cache::{PageCache, PageFlag};
+use crate::cache::{PageCache, PageFlag, PageKey};
 use crate::group::{GroupNode, GroupTree};
 use crate::sync::{Arc, LockClass, Rank, RwLock};
 use crate::units::{GroupId, Pages, Pfn};
@@ -31,7 +31,7 @@ impl Place {
     /// Takes the lists out; `gap` is more than any refault distance that counts.
     fn take(&mut self, gap: u64) -> Option<LruvecRef> {
         let former = self.lists.take()?;
-        self.next_clock = former.workingset_clock().now + gap;
+        self.next_clock = former.clock() + gap;
         Some(former)
     }
 }
@@ -49,6 +49,7 @@ impl Lruvecs {
     }
 
     pub(super) fn insert(&self, group: &GroupNode) {
+        let parent = group.parent().and_then(|parent| self.of(&parent));
         let mut table = self.table.write();
         let index = group.id().index();
         if table.len() <= index {
@@ -56,7 +57,11 @@ impl Lruvecs {
         }
         let place = &mut table[index];
         let former = place.take(self.clock_gap());
-        place.lists = Some(Arc::new(Lruvec::new(group.clone(), place.next_clock)));
+        place.lists = Some(Arc::new(Lruvec::new(
+            group.clone(),
+            parent,
+            place.next_clock,
+        )));
         if let Some(former) = former {
             // A number is used again once nothing is charged to its former group, which may be
             // before that group's remover comes for the lists.
@@ -128,7 +133,11 @@ impl Lruvecs {
         self.sum_of(accept, Lruvec::nr_evicted)
     }
 
-    fn sum_of<T: Sum>(&self, accept: impl Fn(&Lruvec) -> bool, part: impl Fn(&Lruvec) -> T) -> T {
+    pub(super) fn sum_of<T: Sum>(
+        &self,
+        accept: impl Fn(&Lruvec) -> bool,
+        part: impl Fn(&Lruvec) -> T,
+    ) -> T {
         let table = self.table.read();
         table
             .iter()
@@ -221,6 +230,28 @@ impl Lruvecs {
             return false;
         }
         self.links.unlink(&mut lists, pfn);
+        lruvec.note_sizes(&lists);
+        true
+    }
+
+    /// Moves a page from the inactive to the active list of its type, if it is still there and the same page.
+    pub(super) fn activate(
+        &self,
+        cache: &PageCache,
+        lruvec: &Lruvec,
+        pfn: Pfn,
+        key: PageKey,
+    ) -> bool {
+        let mut lists = lruvec.lock();
+        let is_here = !lists.is_dead && cache.group_of(pfn) == lruvec.group().id();
+        let list = self.links.list_of(pfn).filter(|_| is_here);
+        let is_inactive = matches!(list, Some(LruList::InactiveAnon | LruList::InactiveFile));
+        if !is_inactive || cache.key_of(pfn) != Some(key) {
+            return false;
+        }
+        self.links.unlink(&mut lists, pfn);
+        cache.set_flag(pfn, PageFlag::Active);
+        self.links.push_head(&mut lists, pfn, list_for(cache, pfn));
         lruvec.note_sizes(&lists);
         true
     }

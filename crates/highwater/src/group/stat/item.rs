@@ -73,6 +73,14 @@ items! {
     FileDirty => "file_dirty",
     /// Pages of files that are being written back.
     FileWriteback => "file_writeback",
+    /// Pages of the working set that were read in again soon after they were evicted.
+    WorkingsetRestoreFile => "workingset_restore_file",
+    /// Anonymous pages brought back while their shadow was remembered.
+    WorkingsetRefaultAnon => "workingset_refault_anon",
+    /// Those of them that were taken straight into the active list.
+    WorkingsetActivateAnon => "workingset_activate_anon",
+    /// Anonymous pages of the working set that were brought back soon.
+    WorkingsetRestoreAnon => "workingset_restore_anon",
 }
 
 /// Number of items; the model checker looks at the first only.

@@ -1,0 +1,185 @@
+//! How accesses decide what stays: the streaming oracle, second chances, activation, and what refaults do.
+
+use super::tests::Scene;
+use super::*;
+use crate::cache::Presence;
+use crate::group::{StatItem, Tolerance};
+
+/// Reads a file of twice the pool three times, with `access` after each page has come in.
+fn stream(frames: u64, rules: TwoListRules, access: impl Fn(&Scene, u64)) -> Scene {
+    let scene = Scene::with_rules(frames, rules);
+    let root = scene.groups.root();
+    let mut refaults = 0;
+    for page in (0..3).flat_map(|_| 0..2 * frames) {
+        if scene.pool.nr_free() < Pages(8) {
+            assert!(scene.shrink(&root, 1, None).nr_reclaimed > 0);
+        }
+        refaults += u64::from(scene.fault(&root, page).is_some());
+        access(&scene, page);
+    }
+    // Nothing is found resident, and every page of the later passes is known.
+    assert_eq!(refaults, 2 * 2 * frames);
+    let stats = scene.reclaim.stats();
+    let counted = stats.workingset_refault[PageType::File as usize].get();
+    assert_eq!(counted, refaults);
+    scene
+}
+
+/// Pages freed for a hundred looked at.
+fn efficiency(scene: &Scene) -> u64 {
+    let (scanned, stolen) = (
+        scene.reclaim.stats().scanned(),
+        scene.reclaim.stats().stolen(),
+    );
+    assert!(scanned >= stolen);
+    100 * stolen / scanned
+}
+
+#[test]
+fn a_mapped_stream_takes_two_scans_a_page() {
+    // Goal: the streaming oracle: three passes over a file of twice the pool through a mapping: refaults
+    // are exactly twice the file's pages, and half of what is looked at goes. Method: the access that brings a page
+    // in leaves it young.
+    let scene = stream(256, TwoListRules::Kernel, |scene, page| {
+        assert!(scene.read(page));
+    });
+    let efficiency = efficiency(&scene);
+    assert!((45..=50).contains(&efficiency), "{efficiency} %");
+    scene.assert_nothing_is_left();
+}
+
+#[test]
+fn a_copied_stream_takes_one_scan_a_page() {
+    // Goal and method as above, by copying reads: everything that is looked at goes.
+    for rules in [TwoListRules::Kernel, TwoListRules::ReadAgain] {
+        let scene = stream(256, rules, |scene, page| scene.copy(page));
+        assert_eq!(efficiency(&scene), 100);
+        scene.assert_nothing_is_left();
+    }
+}
+
+#[test]
+fn a_mapped_stream_takes_one_scan_where_its_first_access_is_none() {
+    // Goal: as above, for the other rules: what is not accessed after it has come in goes at its first look.
+    let scene = stream(256, TwoListRules::ReadAgain, |scene, page| {
+        scene.cache.forget_young(scene.pfn(page));
+    });
+    assert_eq!(efficiency(&scene), 100);
+    scene.assert_nothing_is_left();
+}
+
+#[test]
+fn copying_reads_mark_then_activate_then_mark() {
+    // Goal: the three states of 9.2. Method: reads of one page on the inactive list, by flags and sizes.
+    let scene = Scene::new(256);
+    let root = scene.groups.root();
+    (0..8).for_each(|page| assert_eq!(scene.fault(&root, page), None));
+    let pfn = scene.pfn(3);
+    let state = || {
+        scene.reclaim.drain_batches();
+        let has = |flag| scene.cache.has_flag(pfn, flag);
+        let active = scene.reclaim.list_sizes(&root).active_file.0;
+        (has(PageFlag::Referenced), has(PageFlag::Active), active)
+    };
+    assert_eq!(state(), (false, false, 0));
+    for after in [
+        (true, false, 0),
+        (false, true, 1),
+        (true, true, 1),
+        (true, true, 1),
+    ] {
+        scene.copy(3);
+        assert_eq!(state(), after);
+    }
+    assert_eq!(scene.reclaim.stats().pgactivate.get(), 1);
+    scene.assert_nothing_is_left();
+}
+
+#[test]
+fn active_pages_are_deactivated_whether_read_or_not() {
+    // Goal: 9.4: what is no code in use leaves the active list at its end, with the workingset flag. Method: more
+    // active than inactive pages, all of them young; one round over them.
+    let scene = Scene::with_rules(256, TwoListRules::Kernel);
+    let root = scene.groups.root();
+    for page in 0..100 {
+        scene.fault(&root, page);
+        (0..2).for_each(|_| scene.copy(page));
+        assert!(scene.read(page));
+    }
+    scene.reclaim.drain_batches();
+    assert_eq!(scene.reclaim.list_sizes(&root).active_file, Pages(100));
+    scene.shrink(&root, 1, None);
+    let stats = scene.reclaim.stats();
+    let (looked_at, left) = (stats.pgrefill.get(), stats.pgdeactivate.get());
+    assert!(left > 0 && looked_at == left, "{left} of {looked_at}");
+    scene.assert_nothing_is_left();
+}
+
+#[test]
+fn a_working_set_that_comes_back_is_restored() {
+    // Goal: a page that had been active and comes back soon is active at once, is counted as restored, for its group too, and
+    // adds to the cost of its type; one that had not is activated only. Method: pages that were deactivated go with
+    // others that never were active, and some of both come back while as many active pages are left.
+    let scene = Scene::new(1024);
+    let root = scene.groups.root();
+    for page in 0..400 {
+        scene.fault(&root, page);
+        (0..2).for_each(|_| scene.copy(page));
+    }
+    scene.reclaim.drain_batches();
+    // Of the longer list, a part is deactivated; some of it goes.
+    while scene.reclaim.stats().stolen() < 40 {
+        scene.shrink(&root, 8, None);
+    }
+    let gone = (0..400).filter(|&page| !scene.read(page));
+    let last = gone.max().expect("some went");
+    assert_eq!(scene.fault(&root, last), Some(Refault::Restored));
+    let stats = scene.reclaim.stats();
+    assert_eq!(stats.workingset_restore[PageType::File as usize].get(), 1);
+    assert_eq!(stats.workingset_activate[PageType::File as usize].get(), 1);
+    let counted = root.read_stats(Tolerance::EXACT, std::time::Duration::ZERO);
+    assert_eq!(counted.get(StatItem::WorkingsetRestoreFile), 1);
+    assert!(scene.cache.has_flag(scene.pfn(last), PageFlag::Active));
+    assert!(scene.cache.has_flag(scene.pfn(last), PageFlag::Workingset));
+    scene.assert_nothing_is_left();
+}
+
+#[test]
+fn want_in_the_pool_is_measured_against_all_of_it() {
+    // Goal: shadows keep the clock of the group that was short, and are held against what is active in all of
+    // it. Method: a group without active pages, beside one with many: what goes for want in the pool competes with those,
+    // what goes for want in the group does not.
+    let scene = Scene::new(1024);
+    let (root, busy, plain) = (
+        scene.groups.root(),
+        scene.group("busy"),
+        scene.group("plain"),
+    );
+    for page in 1000..1200 {
+        scene.fault(&busy, page);
+        (0..2).for_each(|_| scene.copy(page));
+    }
+    for page in 0..100 {
+        scene.fault(&plain, page);
+    }
+    let gone = || {
+        (0..100)
+            .filter(|&page| scene.cache.lookup(PageKey::new(scene.file, page)) == Presence::Absent)
+    };
+    scene.shrink(&plain, 20, None);
+    let (gone_for_plain, all_gone) = (gone().next_back().expect("some went"), gone().count());
+    while gone().count() == all_gone {
+        scene.shrink(&root, 4, None);
+    }
+    let gone_for_all = gone().next_back().expect("one more went");
+    assert!(gone_for_all > gone_for_plain, "in order");
+    let back = scene.fault(&plain, gone_for_plain);
+    assert_eq!(back, Some(Refault::Beyond), "no active pages there");
+    let back = scene.fault(&plain, gone_for_all);
+    assert_eq!(
+        back,
+        Some(Refault::WithinWorkingset),
+        "200 active pages in the pool"
+    );
+    scene.assert_nothing_is_left();
+}

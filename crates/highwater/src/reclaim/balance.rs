@@ -1,0 +1,325 @@
+//! How many pages of each list one visit to a group looks at.
+//!
+//! Each list gives its length divided by 2^priority, and then types of pages are weighed against each other:
+//!
+//! | condition, first match | looked at |
+//! |---|---|
+//! | no swap, or a group that must not swap reclaims for itself | files only |
+//! | the last priority, and swapping is allowed | both alike |
+//! | few pages of files are left in the pool | anonymous only |
+//! | many inactive pages of files, and no new working set of them | files only |
+//! | otherwise | by what reclaim of each type has cost lately, and swappiness |
+//!
+//! **Cost.** A page that was looked at and stayed costs 1; one that was written out, or came back although it had
+//! been part of the working set, costs as much as 32 of those ([`Costs`]). The weight of a type is in inverse proportion to its
+//! cost, but at least a third of the pressure reaches each side.
+//!
+//! Source: frames-and-reclaim specification, 9.5 and 9.6.
+
+use super::lists::{LruList, PageType};
+use super::sizes::ListSizes;
+
+/// Pages that one write costs as much as.
+const IO_COST: u64 = 32;
+
+/// Swappiness at which reclaim of both types is taken to cost the same I/O, as in the kernel.
+pub(super) const SWAPPINESS_EVEN: u64 = 100;
+
+/// What reclaim of each type has cost lately.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Costs {
+    pub(super) anon: u64,
+    pub(super) file: u64,
+}
+
+impl Costs {
+    /// After `io` pages were written or came back, and `rotated` were looked at and stayed. Halved while it is above a
+    /// quarter of the pages that there are, so that what happened lately counts most.
+    #[must_use]
+    pub(super) const fn noting(
+        mut self,
+        page_type: PageType,
+        io: u64,
+        rotated: u64,
+        pages: u64,
+    ) -> Self {
+        let cost = io * IO_COST + rotated;
+        match page_type {
+            PageType::Anon => self.anon += cost,
+            PageType::File => self.file += cost,
+        }
+        if self.anon + self.file > pages / 4 {
+            self.anon /= 2;
+            self.file /= 2;
+        }
+        self
+    }
+}
+
+/// Pages of each list to look at; of the unevictable one, none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ScanCounts([u64; LruList::COUNT]);
+
+impl ScanCounts {
+    pub(super) const fn of(self, list: LruList) -> u64 {
+        self.0[list as usize]
+    }
+
+    pub(super) fn total(self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// Whether only active anonymous pages are left to look at, which is no reason to go on.
+    pub(super) fn is_spent(self) -> bool {
+        self.total() == self.of(LruList::ActiveAnon)
+    }
+
+    pub(super) fn set(&mut self, list: LruList, count: u64) {
+        self.0[list as usize] = count;
+    }
+
+    /// As many, but no more than `most` of inactive lists.
+    pub(super) fn at_most(mut self, most: u64) -> Self {
+        let mut left = most;
+        for page_type in [PageType::File, PageType::Anon] {
+            let list = page_type.inactive();
+            let count = self.of(list).min(left);
+            self.set(list, count);
+            left -= count;
+        }
+        self
+    }
+
+    /// Takes up to `cluster` of each list.
+    pub(super) fn take(&mut self, cluster: u64) -> Self {
+        let taken = self.0.map(|count| count.min(cluster));
+        for (count, taken) in self.0.iter_mut().zip(taken) {
+            *count -= taken;
+        }
+        Self(taken)
+    }
+}
+
+/// What the numbers depend on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ScanInput {
+    /// Lengths of the lists, or of the part of them that is not protected.
+    pub(super) sizes: ListSizes,
+    /// Lists are divided by 2 to the power of this.
+    pub(super) priority: u32,
+    /// 0..=200: what I/O for files costs beside that for swap; 100 is the same.
+    pub(super) swappiness: u64,
+    /// Whether anonymous pages can go anywhere.
+    pub(super) has_swap: bool,
+    /// Whether a group reclaims because of its own limit.
+    pub(super) is_group_reclaim: bool,
+    /// Whether the pages of files in the pool, free ones included, are no more than what it keeps free.
+    pub(super) file_is_tiny: bool,
+    /// Whether pages of a type may be deactivated, by type: 0 anonymous, 1 files.
+    pub(super) may_deactivate: [bool; 2],
+    pub(super) costs: Costs,
+}
+
+/// Which types are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ScanBalance {
+    /// Both, each by its length.
+    Equal,
+    Only(PageType),
+    /// Each by its length and weight.
+    Fractions {
+        anon: u64,
+        file: u64,
+    },
+}
+
+impl ScanInput {
+    /// Pages of each list to look at.
+    pub(super) fn counts(&self) -> ScanCounts {
+        let balance = self.balance();
+        let mut counts = ScanCounts::default();
+        for page_type in PageType::ALL {
+            for list in [page_type.inactive(), page_type.active()] {
+                let may_scan = !list.is_active() || self.may_deactivate[page_type as usize];
+                let whole = self.sizes.of(list).0 >> self.priority;
+                let count = balance.share(page_type, whole);
+                counts.set(list, if may_scan { count } else { 0 });
+            }
+        }
+        counts
+    }
+
+    fn balance(&self) -> ScanBalance {
+        let swaps = self.has_swap && !(self.is_group_reclaim && self.swappiness == 0);
+        if !swaps {
+            return ScanBalance::Only(PageType::File);
+        }
+        if self.priority == 0 && self.swappiness > 0 {
+            return ScanBalance::Equal;
+        }
+        if self.file_is_tiny {
+            return ScanBalance::Only(PageType::Anon);
+        }
+        let inactive_file = self.sizes.of(LruList::InactiveFile).0;
+        if inactive_file >> self.priority > 0 && !self.may_deactivate[PageType::File as usize] {
+            return ScanBalance::Only(PageType::File);
+        }
+        self.fractions()
+    }
+
+    fn fractions(&self) -> ScanBalance {
+        let both = self.costs.anon + self.costs.file;
+        let (anon_cost, file_cost) = (both + self.costs.anon, both + self.costs.file);
+        let total = anon_cost + file_cost + 1;
+        ScanBalance::Fractions {
+            anon: self.swappiness * total / (anon_cost + 1),
+            file: (2 * SWAPPINESS_EVEN - self.swappiness) * total / (file_cost + 1),
+        }
+    }
+}
+
+impl ScanBalance {
+    fn share(self, page_type: PageType, whole: u64) -> u64 {
+        match self {
+            Self::Equal => whole,
+            Self::Only(only) if only == page_type => whole,
+            Self::Only(_) => 0,
+            Self::Fractions { anon, file } => {
+                let part = if page_type == PageType::Anon {
+                    anon
+                } else {
+                    file
+                };
+                whole * part / (anon + file).max(1)
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::units::Pages;
+
+    fn input() -> ScanInput {
+        ScanInput {
+            sizes: ListSizes {
+                inactive_anon: Pages(4000),
+                active_anon: Pages(8000),
+                inactive_file: Pages(4000),
+                active_file: Pages(8000),
+                unevictable: Pages(1000),
+            },
+            priority: 2,
+            swappiness: 60,
+            has_swap: true,
+            is_group_reclaim: false,
+            file_is_tiny: false,
+            may_deactivate: [true, true],
+            costs: Costs::default(),
+        }
+    }
+
+    fn counts(input: ScanInput) -> [u64; 4] {
+        let counts = input.counts();
+        assert_eq!(counts.of(LruList::Unevictable), 0);
+        [0, 1, 2, 3].map(|nth| counts.of(LruList::ALL[nth]))
+    }
+
+    #[test]
+    fn rules_are_asked_in_order() {
+        // Goal: the table of the module, each row winning against those below it.
+        let files_only = [0, 0, 1000, 2000];
+        assert_eq!(
+            counts(ScanInput {
+                has_swap: false,
+                file_is_tiny: true,
+                ..input()
+            }),
+            files_only
+        );
+        let own = ScanInput {
+            is_group_reclaim: true,
+            swappiness: 0,
+            priority: 2,
+            ..input()
+        };
+        assert_eq!(counts(own), files_only);
+        let last = ScanInput {
+            priority: 0,
+            file_is_tiny: true,
+            ..input()
+        };
+        assert_eq!(counts(last), [4000, 8000, 4000, 8000]);
+        let tiny = ScanInput {
+            file_is_tiny: true,
+            may_deactivate: [true, false],
+            ..input()
+        };
+        assert_eq!(counts(tiny), [1000, 2000, 0, 0]);
+        let trims = ScanInput {
+            may_deactivate: [true, false],
+            ..input()
+        };
+        assert_eq!(counts(trims), [0, 0, 1000, 0]);
+        // Without costs by swappiness alone: 60 to 140.
+        assert_eq!(counts(input()), [300, 600, 700, 1400]);
+    }
+
+    #[test]
+    fn each_side_gets_a_third_whatever_it_costs() {
+        // Goal: the bound that weights in inverse proportion have. Method: all cost on one side, at even
+        // swappiness; and what costs more gives less, monotonously.
+        let even = |anon, file| {
+            let costs = Costs { anon, file };
+            counts(ScanInput {
+                swappiness: SWAPPINESS_EVEN,
+                costs,
+                ..input()
+            })
+        };
+        assert_eq!(even(5000, 5000), even(0, 0));
+        let mut last = even(0, 1_000_000)[0];
+        assert!(
+            (660..=667).contains(&last),
+            "two thirds of 1000, not {last}"
+        );
+        for anon in (0..1_000_000).step_by(50_000) {
+            let now = even(anon, 1_000_000 - anon)[0];
+            assert!(now <= last, "{now} after {last}");
+            last = now;
+        }
+        assert!((333..=380).contains(&last), "a third of 1000, not {last}");
+    }
+
+    #[test]
+    fn costs_are_those_of_late() {
+        // Goal: a write costs 32 looks; costs stay below a quarter of the pages, twice that for one step.
+        let costs = Costs::default().noting(PageType::Anon, 2, 3, 10_000);
+        assert_eq!(costs, Costs { anon: 67, file: 0 });
+        let mut costs = Costs {
+            anon: 0,
+            file: 2000,
+        };
+        for _ in 0..1000 {
+            costs = costs.noting(PageType::Anon, 0, 32, 10_000);
+            assert!(costs.anon + costs.file <= 2500 + 32);
+        }
+        assert!(
+            costs.file < costs.anon / 100,
+            "{costs:?}: what was is forgotten"
+        );
+    }
+
+    #[test]
+    fn clusters_of_a_share_add_up_to_it() {
+        let mut rest = input().counts();
+        let (whole, mut sum) = (rest, 0);
+        while !rest.is_spent() {
+            let step = rest.take(32);
+            assert!(LruList::ALL.iter().all(|list| step.of(*list) <= 32));
+            sum += step.total();
+        }
+        assert_eq!(sum + rest.total(), whole.total());
+    }
+}

@@ -1,0 +1,280 @@
+//! Scanning a cluster of one list: isolate, look, write back, evict, put back.
+//!
+//! Pages are isolated under the lruvec's lock, and everything else happens without it. What goes is evicted together, so that
+//! the heavy barrier of retracting is paid once; what stays goes to the heads of its lists; frames are freed
+//! last.
+
+use super::lists::{LruList, PageType};
+use super::lruvec::Lruvec;
+use super::scan::{Round, Scan, ScanControl, Step};
+use super::shadow::Shadow;
+use super::stats::pages_item;
+use super::verdict::{Accesses, Verdict};
+use super::{LruvecRef, Placement, Reclaim};
+use crate::cache::{EvictBatch, Evicted, Kept, PageFlag, Referenced, WrittenBack};
+use crate::group::GroupNode;
+use crate::units::{Pages, Pfn};
+
+/// Buffers of one pass.
+#[derive(Default)]
+pub(super) struct Scratch {
+    isolated: Vec<Pfn>,
+    candidates: Vec<Pfn>,
+    putback: Vec<(Pfn, Placement)>,
+    evict: EvictBatch,
+    /// Pages of the cluster that were written back.
+    nr_written: u64,
+}
+
+/// One list's part of a step.
+struct Cluster<'a> {
+    lruvec: &'a LruvecRef,
+    page_type: PageType,
+    count: u64,
+    round: &'a Round,
+}
+
+/// The group that only its own accesses are counted of, if it is short for itself.
+fn within<'a>(control: &ScanControl<'a>) -> Option<&'a GroupNode> {
+    (!control.is_pool_wide()).then_some(control.target)
+}
+
+impl Reclaim {
+    /// Scans a cluster of each list of one group; returns how many pages it looked at.
+    pub(super) fn shrink_step(&self, round: &Round, step: &Step, scan: &mut Scan<'_>) -> u64 {
+        let Step { lruvec, counts } = step;
+        let cluster = |list: LruList, page_type| Cluster {
+            lruvec,
+            page_type,
+            count: counts.of(list),
+            round,
+        };
+        let mut looked = 0;
+        for page_type in PageType::ALL {
+            looked += self.shrink_inactive(&cluster(page_type.inactive(), page_type), scan);
+            looked += self.shrink_active(&cluster(page_type.active(), page_type), scan);
+        }
+        looked
+    }
+
+    /// Takes pages off the tail of a list.
+    fn isolate(&self, cluster: &Cluster<'_>, from: LruList, scratch: &mut Scratch) -> u64 {
+        scratch.isolated.clear();
+        if cluster.count == 0 {
+            return 0;
+        }
+        // Counted before they are taken: who finds the lists empty knows that pages may come back.
+        cluster.lruvec.note_isolated(cluster.count);
+        self.lruvecs
+            .isolate_tail(cluster.lruvec, from, cluster.count, &mut scratch.isolated);
+        scratch.isolated.len() as u64
+    }
+
+    /// Puts back what stays.
+    fn put_back_all(&self, cluster: &Cluster<'_>, scratch: &mut Scratch) {
+        if scratch.putback.is_empty() {
+            return;
+        }
+        let is_culled = |(_, to): &&(Pfn, Placement)| *to == Placement::Unevictable;
+        let culled: Vec<Pfn> = scratch
+            .putback
+            .iter()
+            .filter(is_culled)
+            .map(|it| it.0)
+            .collect();
+        self.lruvecs
+            .add_all(&self.cache, cluster.lruvec, scratch.putback.drain(..));
+        // They may have been unlocked since they were looked at, by somebody who did not find them on that list.
+        culled.into_iter().for_each(|pfn| self.rescue_unlocked(pfn));
+    }
+
+    /// Frees pages of an inactive list, or finds out why they stay.
+    fn shrink_inactive(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> u64 {
+        let (lruvec, page_type) = (cluster.lruvec, cluster.page_type);
+        let scanned = self.isolate(cluster, page_type.inactive(), &mut scan.scratch);
+        if scanned == 0 {
+            lruvec.note_settled(cluster.count);
+            return 0;
+        }
+        scan.outcome.nr_scanned += scanned;
+        self.stats
+            .count_scanned(lruvec.group(), scan.control, page_type, scanned);
+        scan.scratch.nr_written = 0;
+        self.sort_isolated(cluster, scan);
+        self.evict_candidates(cluster, scan);
+        let scratch = &mut scan.scratch;
+        let is_active = |(_, to): &&(Pfn, Placement)| *to == Placement::Active;
+        let activated = scratch.putback.iter().filter(is_active).count() as u64;
+        self.stats.count_activated(lruvec.group(), activated);
+        lruvec.age(activated);
+        self.put_back_all(cluster, scratch);
+        let freed = self.free_evicted(&mut scratch.evict);
+        lruvec.note_settled(cluster.count);
+        lruvec.note_cost(page_type, scratch.nr_written, scanned - freed);
+        scan.outcome.nr_reclaimed += freed;
+        self.stats
+            .count_freed(lruvec.group(), scan.control, page_type, freed);
+        scanned
+    }
+
+    /// Moves pages of an active list to the inactive one, but for what goes round.
+    fn shrink_active(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> u64 {
+        let (lruvec, page_type) = (cluster.lruvec, cluster.page_type);
+        let looked_at = self.isolate(cluster, page_type.active(), &mut scan.scratch);
+        let scratch = &mut scan.scratch;
+        for &pfn in &scratch.isolated {
+            let accesses = self.accesses(pfn, cluster, scan.control);
+            let (mut to, is_referenced) = self.rules.at_active_tail(accesses);
+            if is_referenced {
+                self.cache.set_flag(pfn, PageFlag::Referenced);
+            }
+            let is_lost = accesses.entries == Referenced::Contended && self.is_kernel_faithful();
+            if to == Placement::Active && (cluster.round.level.priority == 0 || is_lost) {
+                to = Placement::Inactive;
+            }
+            if to == Placement::Inactive {
+                self.cache.set_flag(pfn, PageFlag::Workingset);
+            }
+            scratch.putback.push((pfn, to));
+        }
+        let count = |place| {
+            scratch
+                .putback
+                .iter()
+                .filter(|(_, to)| *to == place)
+                .count() as u64
+        };
+        let (deactivated, rotated) = (count(Placement::Inactive), count(Placement::Active));
+        self.put_back_all(cluster, scratch);
+        lruvec.note_settled(cluster.count);
+        lruvec.note_cost(page_type, 0, rotated);
+        self.stats
+            .count_aged(lruvec.group(), scan.control, looked_at, deactivated);
+        looked_at
+    }
+
+    /// Decides about each isolated page: to be evicted, or where it goes back to.
+    fn sort_isolated(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>) {
+        scan.scratch.candidates.clear();
+        for nth in 0..scan.scratch.isolated.len() {
+            let pfn = scan.scratch.isolated[nth];
+            match self.place_of(pfn, cluster, scan) {
+                Some(place) => scan.scratch.putback.push((pfn, place)),
+                None if self.unmap(pfn, cluster.round.level) => {
+                    scan.scratch.candidates.push(pfn);
+                }
+                None => scan.scratch.putback.push((pfn, Placement::Inactive)),
+            }
+        }
+    }
+
+    /// Where a page goes back to; `None` if it is to be evicted, and clean.
+    fn place_of(&self, pfn: Pfn, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> Option<Placement> {
+        if self.cache.has_flag(pfn, PageFlag::Unevictable) {
+            return Some(Placement::Unevictable);
+        }
+        let accesses = self.accesses(pfn, cluster, scan.control);
+        let (verdict, is_referenced) = self.rules.at_inactive_tail(accesses);
+        if is_referenced {
+            self.cache.set_flag(pfn, PageFlag::Referenced);
+        }
+        match verdict {
+            Verdict::Cull => Some(Placement::Unevictable),
+            _ if accesses.entries == Referenced::Contended => Some(Placement::Inactive),
+            // Whoever gets here needs memory more than others need what they have read lately.
+            _ if cluster.round.level.priority == 0 => self.clean(pfn, scan).err(),
+            Verdict::Activate => Some(Placement::Active),
+            Verdict::Keep => Some(Placement::Inactive),
+            Verdict::ReclaimClean if self.cache.is_dirty(pfn) => Some(Placement::Inactive),
+            Verdict::ReclaimClean | Verdict::Reclaim => self.clean(pfn, scan).err(),
+        }
+    }
+
+    /// What is known of the accesses to an isolated page; takes its marks away.
+    fn accesses(&self, pfn: Pfn, cluster: &Cluster<'_>, control: &ScanControl<'_>) -> Accesses {
+        let entries = self.look(pfn, cluster.round.level, within(control));
+        let was_referenced = self.cache.clear_flag(pfn, PageFlag::Referenced);
+        // The kernel takes the mark away before it finds out that it cannot look.
+        let is_lost = entries == Referenced::Contended && self.is_kernel_faithful();
+        Accesses {
+            entries,
+            was_referenced: was_referenced && !is_lost,
+            page_type: cluster.page_type,
+        }
+    }
+
+    /// Writes a page back if it is dirty; else says where it goes back to.
+    fn clean(&self, pfn: Pfn, scan: &mut Scan<'_>) -> Result<(), Placement> {
+        if !self.cache.is_dirty(pfn) {
+            return Ok(());
+        }
+        match self.cache.try_write_back(pfn) {
+            Ok(WrittenBack::Written) => {
+                self.stats.nr_vmscan_write.add(1);
+                scan.scratch.nr_written += 1;
+                Ok(())
+            }
+            // A page whose latch is held will not be evicted.
+            Ok(WrittenBack::Clean | WrittenBack::Latched) => Ok(()),
+            // Nor does it go while there is no swap for it.
+            Ok(WrittenBack::NoSlot) => Err(Placement::Active),
+            Err(error) => {
+                tracing::warn!(%pfn, %error, "write-back failed in reclaim");
+                self.stats.nr_vmscan_write_failed.add(1);
+                scan.outcome.nr_write_failed += 1;
+                scan.outcome.write_error = Some(error);
+                // Out of the way: trying it again at once would most likely fail again.
+                Err(Placement::Active)
+            }
+        }
+    }
+
+    /// Evicts the candidates, and puts back those that somebody holds.
+    fn evict_candidates(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>) {
+        let (scratch, outcome) = (&mut scan.scratch, &mut scan.outcome);
+        let (lruvec, short) = (cluster.lruvec, &cluster.round.home);
+        let leave = |evicted: &[Evicted]| self.leave_shadows(lruvec, short, evicted);
+        self.cache
+            .evict_leaving(&scratch.candidates, &mut scratch.evict, leave);
+        for &(pfn, kept) in &scratch.evict.kept {
+            debug_assert!(
+                kept != Kept::Busy,
+                "{pfn}: an isolated page is nobody else's"
+            );
+            outcome.nr_borrowed += 1;
+            // In use. On the inactive list, enough of these would keep the active list from ever being aged,
+            // and what nobody holds there from being found.
+            scratch.putback.push((pfn, Placement::Active));
+        }
+    }
+
+    /// Leaves shadows in the places of pages of `lruvec` that are about to leave the cache, by the clock of the group that
+    /// is short.
+    pub(super) fn leave_shadows(&self, lruvec: &Lruvec, short: &Lruvec, evicted: &[Evicted]) {
+        lruvec.note_evicted(evicted.len() as u64);
+        let group = short.group().id();
+        let ages = short.age(evicted.len() as u64)..;
+        for (age, evicted) in ages.zip(evicted) {
+            let pfn = evicted.frame.pfn();
+            let was_workingset = self.cache.has_flag(pfn, PageFlag::Workingset);
+            let shadow = Shadow {
+                group,
+                age,
+                was_workingset,
+            };
+            self.shadows.insert(evicted.key, shadow);
+        }
+    }
+
+    /// Uncharges and frees. No lock is held.
+    pub(super) fn free_evicted(&self, batch: &mut EvictBatch) -> u64 {
+        let freed = batch.evicted.len() as u64;
+        for evicted in batch.evicted.drain(..) {
+            let item = pages_item(evicted.key.file().kind());
+            self.groups.add_stat(evicted.group, item, -1);
+            self.groups.uncharge(evicted.group, Pages(1));
+            self.pool.free(evicted.frame);
+        }
+        freed
+    }
+}
