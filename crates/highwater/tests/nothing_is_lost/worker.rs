@@ -484,7 +484,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Ends well: storage recovers, what is its own reaches it, everything is given back.
-    pub(crate) fn finish(mut self) -> Tally {
+    pub(crate) fn finish(&mut self) {
         while let Some(pin) = self.unpin() {
             drop(pin);
         }
@@ -500,7 +500,16 @@ impl<'a> Worker<'a> {
         // Mappings of its spaces may still be on their way: removing waits for nobody.
         self.parent.remove().expect("childless");
         self.post.end();
+    }
+
+    /// What it did.
+    pub(crate) fn tally(self) -> Tally {
         self.tally
+    }
+
+    /// A moment of rest is over: it may have been a long one.
+    pub(crate) fn rested(&mut self) {
+        self.begin("resting", 0);
     }
 }
 
