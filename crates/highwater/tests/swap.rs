@@ -6,7 +6,7 @@ mod seed;
 mod support;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fastrand::Rng;
 use highwater::cache::RssMember;
@@ -228,12 +228,87 @@ fn shared_memory_is_one_for_all() {
     assert_empty(&hw);
 }
 
+#[test]
+fn what_is_discarded_is_zeros_and_free() {
+    // Goal: memory that is let go of is free, wherever it was, and zeros. Method: a mapping of twice the pool; a part
+    // is discarded, then another unmapped: frames, slots and the space's counts are those of what is left.
+    let (hw, _storage) = swapping(64, 200);
+    let map = map(&hw, 128);
+    (0..128).for_each(|page| write(&map, page, 1).expect("there is swap"));
+    map.discard(20..100).expect("within the mapping");
+    let held = || hw.snapshot().frames.allocated.0 + used(&hw);
+    let counted = || {
+        let members = [RssMember::Anon, RssMember::Swap];
+        members.map(|member| map.space().member_precise(member).0)
+    };
+    hw.check_invariants();
+    assert!(
+        held() <= 48 && counted().iter().sum::<u64>() <= 48,
+        "{} {:?}",
+        held(),
+        counted()
+    );
+    (0..128).for_each(|page| {
+        let version = u64::from(!(20..100).contains(&page));
+        check(&map, page, version).expect("there is swap");
+    });
+    (0..128).for_each(|page| write(&map, page, 2).expect("there is swap"));
+    map.unmap(64..128).expect("within the mapping");
+    hw.check_invariants();
+    assert!(
+        held() <= 64 && counted().iter().sum::<u64>() == 64,
+        "{} {:?}",
+        held(),
+        counted()
+    );
+    (0..64).for_each(|page| check(&map, page, 2).expect("it was written"));
+    assert!(matches!(
+        check(&map, 64, 0),
+        Err(ReadError::Unmapped { page: 64 })
+    ));
+    let error = map.discard(100..129).expect_err("it has 128 pages");
+    assert!(error.to_string().contains("129"), "{error}");
+    drop(map);
+    assert_empty(&hw);
+}
+
+#[test]
+fn discarding_and_reading_in_exclude_each_other() {
+    // Goal: a page that is discarded while others read it in is zeros, or what was written after. Method: one thread writes
+    // each page of shared memory and discards it; another reads all the time, in a pool so small that pages are on their
+    // way to and from swap.
+    let (hw, storage) = swapping(32, 200);
+    storage.read_pause_us.store(20, Ordering::Relaxed);
+    let map = map(&hw, 96);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut rng = seed::rng(63);
+            while !is_over.load(Ordering::Relaxed) {
+                // Whatever it finds, it has been in a frame.
+                map.read_latched(rng.u64(..96)).expect("there is swap");
+            }
+        });
+        for round in 1..40 {
+            (0..96).for_each(|page| write(&map, page, round).expect("there is swap"));
+            map.discard(0..96).expect("within the mapping");
+            (0..96).for_each(|page| check(&map, page, 0).expect("there is memory"));
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    hw.check_invariants();
+    drop(map);
+    assert_eq!(used(&hw), 0);
+    assert_empty(&hw);
+}
+
 /// Mappings of one thread, and the version of each page.
 struct Model<'a> {
     hw: &'a Manager,
     storage: &'a TestFile,
     rng: Rng,
     maps: Vec<(Mapping, Vec<u64>)>,
+    next_version: u64,
     slots_are_few: bool,
 }
 
@@ -246,16 +321,24 @@ impl Model<'_> {
             self.maps.push((map, vec![0; Self::PAGES]));
         }
         let at = self.rng.usize(..self.maps.len());
-        let page = self.rng.usize(..Self::PAGES);
+        let at_page = self.rng.usize(..Self::PAGES);
         let (map, versions) = &mut self.maps[at];
-        let version = &mut versions[page];
-        let page = page as u64;
+        let version = &mut versions[at_page];
+        let page = at_page as u64;
         match self.rng.u8(..100) {
             0..48 => excuse(check(map, page, *version)),
-            48..94 => {
-                let result = write(map, page, *version + 1);
-                *version += u64::from(result.is_ok());
+            48..90 => {
+                let result = write(map, page, self.next_version);
+                if result.is_ok() {
+                    *version = self.next_version;
+                    self.next_version += 1;
+                }
                 excuse(result);
+            }
+            90..94 => {
+                let end = (at_page + self.rng.usize(..20)).min(Self::PAGES);
+                map.discard(page..end as u64).expect("within the mapping");
+                versions[at_page..end].fill(0);
             }
             94 => drop(self.maps.swap_remove(at)),
             _ => self.misbehave(),
@@ -317,6 +400,7 @@ fn random_operations(threads: u64, rounds: u32, steps: u32, slots: u64) {
         storage: &storage,
         rng: Rng::with_seed(seed ^ thread),
         maps: Vec::new(),
+        next_version: 1,
         slots_are_few: slots < threads * 3 * Model::PAGES as u64,
     };
     let mut models: Vec<Model<'_>> = (0..threads).map(model).collect();

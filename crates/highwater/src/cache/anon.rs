@@ -18,6 +18,7 @@
 //! after has been the same all the while.
 
 use std::io;
+use std::ops::Range;
 
 use super::backing::Backing;
 use super::swap::{Slot, SwapArea};
@@ -65,6 +66,17 @@ impl Anon {
     /// Whether a page that is not resident lies in swap.
     pub(super) fn is_swapped(&self, page: u64) -> bool {
         self.place(page).is_some()
+    }
+
+    /// Pages of a range that lie in swap.
+    pub(super) fn swapped_in(&self, pages: &Range<u64>) -> Vec<u64> {
+        let chunks = (0..).zip(&self.places);
+        let chunks = chunks.filter_map(|(at, chunk)| Some((at * CHUNK as u64, chunk.get()?)));
+        let all = chunks.flat_map(|(first, chunk)| (first..).zip(chunk.iter()));
+        // Relaxed: who acts on it looks again.
+        let swapped = all
+            .filter(|(page, place)| pages.contains(page) && place.load(Ordering::Relaxed) != NONE);
+        swapped.map(|(page, _)| page).collect()
     }
 
     /// Pages that have a slot.

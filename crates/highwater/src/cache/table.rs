@@ -226,6 +226,27 @@ impl PageTable {
         None
     }
 
+    /// Takes what says that pages are in swap out of their entries; how many there were.
+    pub(super) fn take_swapped(&self, pages: Range<u64>) -> i64 {
+        let mut taken = 0;
+        let mut page = pages.start;
+        while page < pages.end {
+            let index = self.leaf_index(page);
+            let end = ((index as u64 + 1) << self.leaf_shift).min(pages.end);
+            let leaf = self.leaves[index].get();
+            let words = leaf.and_then(|leaf| leaf.get(self.slot(page)..));
+            for (word, _) in words.unwrap_or_default().iter().zip(page..end) {
+                let (swapped, absent) = (Entry::SWAPPED.0, Entry::ABSENT.0);
+                // Relaxed, both: nothing is published by it.
+                let result =
+                    word.compare_exchange(swapped, absent, Ordering::Relaxed, Ordering::Relaxed);
+                taken += i64::from(result.is_ok());
+            }
+            page = end;
+        }
+        taken
+    }
+
     /// Makes holes of pages; shows `taken` what was there, page by page, where anything was.
     pub(super) fn punch(&self, pages: Range<u64>, mut taken: impl FnMut(u64, Entry)) {
         let mut page = pages.start;

@@ -345,22 +345,6 @@ impl PageCache {
             Err(source) => Err(WriteBackError::Io { page, source }),
         }
     }
-
-    /// Lets every page of an object's memory forget what it holds, for an object that nobody can reach any
-    /// more: the pages can be evicted without I/O.
-    pub fn discard(&self, file: &FileEntry) {
-        let Some(anon) = file.anon() else { return };
-        for pfn in self.pages_of(file.id()) {
-            let key = self.key_of(pfn).filter(|key| key.file() == file.id());
-            let Some(key) = key else { continue };
-            // Reclaim may be writing it.
-            let latch = self.latch_exclusively(key, pfn);
-            if latch.is_some() && self.is_dirty(pfn) {
-                anon.forget(key.page());
-                self.clear_dirty(pfn, key);
-            }
-        }
-    }
 }
 
 /// Asks storage to write. Storage that panics has refused, whatever it was asked. Reclaim writes on behalf of

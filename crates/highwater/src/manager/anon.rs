@@ -5,14 +5,16 @@
 //! memory; what was only read can go. An object ends with its last handle or mapping: its pages and slots
 //! are free then, without I/O.
 
+use std::ops::Range;
+
 use thiserror::Error;
 
-use super::file::File;
+use super::file::{File, RangeError};
 use super::mapping::Mapping;
 use super::space::Space;
-use super::{Handle, Manager};
-use crate::cache::{FileKind, TooManyFiles};
-use crate::units::Pages;
+use super::{Core, Handle, Manager};
+use crate::cache::{Area, Discard, FileKind, RmapAccess, TooManyFiles};
+use crate::units::{Pages, Pfn};
 
 /// Memory without a file could not be had.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -29,6 +31,12 @@ pub enum MemoryError {
     /// Too many files are open.
     #[error(transparent)]
     TooMany(#[from] TooManyFiles),
+    /// The mapping is of a file, which would lose what it holds.
+    #[error("the mapping is of a file, and only memory can be discarded")]
+    NotMemory,
+    /// The range is not within the mapping.
+    #[error(transparent)]
+    Range(#[from] RangeError),
 }
 
 impl Space {
@@ -45,6 +53,58 @@ impl Space {
     pub fn map_anon(&self, pages: Pages) -> Result<Mapping, MemoryError> {
         let memory = open(self.shared(), pages, FileKind::Anon)?;
         Ok(Mapping::new(memory, self.clone(), 0..pages.0))
+    }
+}
+
+impl Mapping {
+    /// Lets go of what pages of memory hold, in memory and in swap: they are zeros again, for all who map them, and cost nothing
+    /// until they are read or written the next time.
+    ///
+    /// # Cost
+    ///
+    /// The lock of an index shard for each page, or a look at each frame of the pool if those are fewer. Waits for pages
+    /// that somebody holds: a thread that holds one itself waits for ever.
+    ///
+    /// # Errors
+    ///
+    /// For a mapping of a file, and a range that is not within the mapping; nothing is discarded then.
+    pub fn discard(&self, pages: Range<u64>) -> Result<(), MemoryError> {
+        if !self.area().file().id().kind().is_swap_backed() {
+            return Err(MemoryError::NotMemory);
+        }
+        self.check_range(&pages)?;
+        let (core, area) = (self.core(), self.area());
+        let resident = core.discard(area, pages.clone(), Discard::Wait, |_| false);
+        core.cache.forget_swapped(area, pages);
+        for &pfn in &resident {
+            core.cache.unmap_page(pfn, RmapAccess::Wait);
+        }
+        core.reclaim.evict_pages(&resident);
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Lets go of pages of anonymous memory that nobody maps any more. Those that somebody holds still go with their object.
+    pub(super) fn discard_unmapped(&self, area: &Area, pages: Range<u64>) {
+        let file = area.file();
+        if file.id().kind() == FileKind::Anon {
+            let resident = self.discard(area, pages, Discard::Skip, |page| file.maps_page(page));
+            self.reclaim.evict_pages(&resident);
+        }
+    }
+
+    /// Discards pages of an area, counted from its first.
+    fn discard(
+        &self,
+        area: &Area,
+        pages: Range<u64>,
+        discard: Discard,
+        is_needed: impl FnMut(u64) -> bool,
+    ) -> Vec<Pfn> {
+        let first = area.key(0).page();
+        let pages = first + pages.start..first + pages.end;
+        self.cache.discard(area.file(), pages, discard, is_needed)
     }
 }
 

@@ -213,7 +213,7 @@ impl Core {
 
     fn try_close(&self, entry: &FileEntry) -> bool {
         if entry.id().kind().is_swap_backed() {
-            self.cache.discard(entry);
+            self.cache.discard_all(entry);
         } else if entry.id().is_writable()
             && let Err(error) = self.cache.write_back_file(entry)
         {

@@ -94,7 +94,8 @@ impl Mapping {
     /// When the range is not within the mapping; nothing is unmapped then.
     pub fn unmap(&self, pages: Range<u64>) -> Result<(), RangeError> {
         self.check_range(&pages)?;
-        self.core().unmap(&self.open.area, pages);
+        self.core().unmap(&self.open.area, pages.clone());
+        self.core().discard_unmapped(&self.open.area, pages);
         Ok(())
     }
 
@@ -124,7 +125,8 @@ impl Mapping {
     }
 
     /// Takes pages out of the mapping's page table (`MADV_DONTNEED` of a file): the space counts them no longer, and the next
-    /// access finds them again wherever they are then. What was written stays, of anonymous memory, too.
+    /// access finds them again wherever they are then. What was written stays, of anonymous memory, too:
+    /// [`discard`](Self::discard) lets go of that.
     ///
     /// # Cost
     ///
@@ -164,7 +166,7 @@ impl Mapping {
             .for_each_mapped(area, |pfn| core.reclaim.rescue_unlocked(pfn));
     }
 
-    fn check_range(&self, pages: &Range<u64>) -> Result<(), RangeError> {
+    pub(super) fn check_range(&self, pages: &Range<u64>) -> Result<(), RangeError> {
         if pages.start > pages.end || pages.end > self.pages() {
             return Err(RangeError {
                 start: pages.start,
@@ -282,6 +284,10 @@ impl Mapping {
         Ok(write)
     }
 
+    pub(super) fn area(&self) -> &Arc<Area> {
+        &self.open.area
+    }
+
     /// Takes hold of a page that is resident.
     #[inline]
     fn try_hold<R>(
@@ -352,7 +358,7 @@ impl Mapping {
         Ok(())
     }
 
-    fn core(&self) -> &Core {
+    pub(super) fn core(&self) -> &Core {
         &self.open.core
     }
 }

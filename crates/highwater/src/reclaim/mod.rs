@@ -319,10 +319,15 @@ impl Reclaim {
     /// Evicts every page of a file that nobody holds and that is clean; leaves no shadows. True
     /// when no page is left.
     pub fn evict_file(&self, file: FileId) -> bool {
+        let pages: Vec<Pfn> = self.cache.pages_of(file).collect();
+        self.evict_pages(&pages)
+    }
+
+    /// Evicts those of some pages that nobody holds and that are clean; leaves no shadows. True when none is left.
+    pub fn evict_pages(&self, pages: &[Pfn]) -> bool {
         self.drain_batches();
         let mut batch = EvictBatch::default();
         let mut is_empty = true;
-        let pages: Vec<Pfn> = self.cache.pages_of(file).collect();
         for cluster in pages.chunks(CLUSTER_MAX_LEN) {
             let isolate = |pfn: &Pfn| self.lruvecs.isolate_page(&self.cache, *pfn);
             let isolated: Vec<Pfn> = cluster.iter().copied().filter(isolate).collect();

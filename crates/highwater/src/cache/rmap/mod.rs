@@ -464,6 +464,14 @@ fn take_out(parts: &mut Vec<Range<u64>>, gone: &Range<u64>) -> (Vec<Range<u64>>,
 }
 
 impl FileEntry {
+    /// Whether any space maps a page of the file at this moment.
+    #[must_use]
+    pub fn maps_page(&self, page: u64) -> bool {
+        let mut is_mapped = false;
+        tree::for_each_of(&self.rmap.snapshot(), page, &mut |_| is_mapped = true);
+        is_mapped
+    }
+
     /// Whether any space maps pages of the file.
     #[must_use]
     pub fn is_mapped(&self) -> bool {
