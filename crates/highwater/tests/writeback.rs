@@ -267,3 +267,20 @@ fn threads_that_sync_one_handle_hear_of_a_failure_once() {
     }
     drop(map);
 }
+
+#[test]
+fn the_thread_holds_nothing_while_caches_are_dropped() {
+    // Goal: what is dropped is dropped, and the books can be checked, although the thread looks every 10 ms. Method: write
+    // and drop over and over, on slow storage.
+    let quick = tunables()
+        .dirty_writeback_centisecs(1)
+        .and_then(|tunables| tunables.dirty_expire_centisecs(0));
+    let hw = build(quick.expect("in range"), Background::Thread);
+    let storage = TestFile::new(PAGES);
+    storage.write_pause_us.store(50, Ordering::Relaxed);
+    let (_file, map) = mapped(&hw, &storage, Access::ReadWrite);
+    for _ in 0..30 {
+        (0..60).for_each(|page| write(&map, page));
+        assert_empty(&hw);
+    }
+}

@@ -292,7 +292,7 @@ impl Manager {
     }
 
     /// Checks the books of every layer, and that what groups pay for pages is what the pages are.
-    /// For moments at which no other thread uses the manager; its own thread is waited for.
+    /// For moments at which no other thread uses the manager; its own threads are waited for.
     ///
     /// # Panics
     ///
@@ -300,6 +300,7 @@ impl Manager {
     pub fn check_invariants(&self) {
         let core = self.core();
         core.wakeup.wait_idle();
+        let _paused = core.writeback.pause();
         core.pool.check_invariants();
         core.cache.check_invariants();
         core.reclaim.check_invariants();
@@ -396,8 +397,9 @@ impl Core {
     }
 
     fn drop_caches(&self) -> Pages {
-        // Pages that the background thread has isolated are on no list.
+        // Pages that the background thread has isolated are on no list, and those that are being written back are held.
         self.wakeup.wait_idle();
+        let _paused = self.writeback.pause();
         self.reclaim.drain_batches();
         let root = self.groups.root();
         let control = ScanControl {

@@ -175,9 +175,10 @@ pub(super) struct Writeback {
 struct State {
     is_started: bool,
     is_wanted: bool,
+    is_running: bool,
     is_ending: bool,
-    /// Chunks that were written back, or could not be.
-    chunks: u64,
+    /// Those who want it to stand still.
+    pauses: u32,
     /// Runs in which nothing could be written back.
     fruitless_runs: u64,
 }
@@ -194,8 +195,8 @@ struct Alive<'a>(&'a Writeback);
 
 impl Drop for Alive<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().is_started = false;
-        self.0.wrote.notify_all();
+        self.0
+            .note(|state| (state.is_started, state.is_running) = (false, false));
     }
 }
 
@@ -221,24 +222,49 @@ impl Writeback {
     /// Waits for the next run; false when there is none any more.
     fn wait(&self, at_most: Option<Duration>) -> bool {
         let mut state = self.state.lock();
-        let mut is_late = false;
-        while !state.is_wanted && !state.is_ending && !is_late {
+        let is_due = |state: &State| state.is_wanted && state.pauses == 0;
+        while !is_due(&state) && !state.is_ending {
             match at_most {
-                Some(at_most) => is_late = self.woken.wait_for(&mut state, at_most),
+                Some(at_most) => state.is_wanted |= self.woken.wait_for(&mut state, at_most),
                 None => self.woken.wait(&mut state),
             }
         }
         state.is_wanted = false;
+        state.is_running = !state.is_ending;
         !state.is_ending
     }
 
-    fn is_ending(&self) -> bool {
-        self.state.lock().is_ending
+    /// Whether a run is to end early.
+    fn is_cut_short(&self) -> bool {
+        let state = self.state.lock();
+        state.is_ending || state.pauses > 0
+    }
+
+    /// Lets the thread hold no page while the result lives. Waits for what it is writing back at the moment.
+    pub(super) fn pause(&self) -> Paused<'_> {
+        let mut state = self.state.lock();
+        state.pauses += 1;
+        // Ends: a run ends with its chunk, and the thread begins no other.
+        while state.is_running {
+            self.wrote.wait(&mut state);
+        }
+        Paused(self)
     }
 
     fn note(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.state.lock());
         self.wrote.notify_all();
+    }
+}
+
+/// The thread stands still while this lives.
+#[derive(Debug)]
+pub(super) struct Paused<'a>(&'a Writeback);
+
+impl Drop for Paused<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().pauses -= 1;
+        self.0.woken.notify_one();
     }
 }
 
@@ -312,6 +338,7 @@ impl Core {
                 return;
             }
             self.write_back_what_is_due();
+            self.writeback.note(|state| state.is_running = false);
         }
     }
 
@@ -319,7 +346,7 @@ impl Core {
         self.look_at_dirty_limits();
         let expire = self.writeback.tunables.lock().dirty_expire_centisecs;
         let mut written = self.write_back(WriteBack::Expired(expire)).nr_written;
-        while self.cache.dirty_pressure() != DirtyPressure::None && !self.writeback.is_ending() {
+        while self.cache.dirty_pressure() != DirtyPressure::None && !self.writeback.is_cut_short() {
             let (background, _) = self.cache.dirty_limits();
             let too_many = self.cache.nr_dirty().saturating_sub(background);
             let now = self.write_back(WriteBack::Oldest(too_many.min(CHUNK)));
@@ -340,7 +367,7 @@ impl Core {
             let failed = outcome.nr_failed;
             tracing::warn!(failed, %error, "background write-back failed, the pages stay dirty");
         }
-        self.writeback.note(|state| state.chunks += 1);
+        self.writeback.note(|_| ());
         outcome
     }
 
