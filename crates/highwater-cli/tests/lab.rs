@@ -387,3 +387,23 @@ fn a_signal_ends_a_run() {
     assert_eq!(text(&output.stderr).trim(), "highwater: interrupted");
     assert!(output.stdout.is_empty());
 }
+
+/// Goal: reclaim beside a tenant that holds the lock of the reverse map loses no byte under any policy, with one reader and
+/// with two, and the thread's tables are there. Efficiency and times are checked in full runs only.
+#[test]
+fn rmap_experiments_hold() {
+    for (name, elapsed_s) in [("rmap-mapped", 24.64), ("rmap-read", 27.24)] {
+        let thread = outcome(&[name]);
+        assert_eq!(thread["thread"], "lru-rmap-lock-throttle-2022");
+        let published = thread["published"].as_array().unwrap();
+        assert_eq!(published[0]["elapsed_s"], elapsed_s);
+        let figures = ["pgscan_direct", "pgmajfault", "workingset_refault_file"];
+        let rows = thread["rows"].as_array().unwrap();
+        for figure in figures {
+            assert!(published[0][figure].is_u64(), "{figure}");
+            assert!(rows[0][figure].is_number(), "{figure}");
+        }
+        let tenants = rows.iter().filter(|row| !row["a_refaults"].is_null());
+        assert_eq!(tenants.count(), 5);
+    }
+}

@@ -23,6 +23,9 @@ pub mod pcp_exit;
 pub mod pcp_tune;
 mod periodic;
 pub mod policies;
+mod rmap;
+pub mod rmap_mapped;
+pub mod rmap_read;
 pub mod rss_cost;
 pub mod rss_hits;
 pub mod rss_hop;
@@ -53,6 +56,8 @@ pub static EXPERIMENTS: &[&Experiment] = &[
     &pcp_exit::EXPERIMENT,
     &pcp_tune::EXPERIMENT,
     &policies::EXPERIMENT,
+    &rmap_mapped::EXPERIMENT,
+    &rmap_read::EXPERIMENT,
 ];
 
 /// Most threads that may be asked for.

@@ -1,0 +1,143 @@
+//! The files that all rounds read.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use highwater::cache::{Access, Backing, FileBacking};
+use highwater::manager;
+use highwater::units::{PAGE_BYTES, PAGE_SIZE};
+
+use super::Scenario;
+use crate::experiments::ExperimentError;
+use crate::report::text::to_f64;
+
+/// Files without names, each twice as large as the pool.
+#[derive(Debug)]
+pub(super) struct Ground {
+    /// Frames of the pool.
+    pub(super) capacity: u64,
+    a: File,
+    /// What C reads.
+    c: Option<File>,
+    salt: u64,
+}
+
+impl Ground {
+    pub(super) fn new(
+        seed: u64,
+        capacity: u64,
+        scenario: Scenario,
+    ) -> Result<Self, ExperimentError> {
+        let make = |salt| write_file(salt, 2 * capacity).map_err(refused);
+        Ok(Self {
+            capacity,
+            a: make(seed)?,
+            c: match scenario {
+                Scenario::Mapped => None,
+                Scenario::Read => Some(make(!seed)?),
+            },
+            salt: seed,
+        })
+    }
+
+    /// Pages of each file.
+    pub(super) fn pages(&self) -> u64 {
+        2 * self.capacity
+    }
+
+    pub(super) fn pages_f64(&self) -> f64 {
+        to_f64(self.pages())
+    }
+
+    /// Opens A's file.
+    pub(super) fn open_a(&self, hw: &manager::Manager) -> Result<manager::File, ExperimentError> {
+        open(hw, &self.a)
+    }
+
+    /// Opens C's file, if there is a C.
+    pub(super) fn open_c(
+        &self,
+        hw: &manager::Manager,
+    ) -> Result<Option<manager::File>, ExperimentError> {
+        self.c.as_ref().map(|file| open(hw, file)).transpose()
+    }
+
+    /// Whether these are the bytes of a page of A's file.
+    pub(super) fn is_of_a(&self, page: u64, bytes: &[u8]) -> bool {
+        is_page(self.salt, page, bytes)
+    }
+
+    /// Whether these are the bytes of a page of C's file.
+    pub(super) fn is_of_c(&self, page: u64, bytes: &[u8]) -> bool {
+        is_page(!self.salt, page, bytes)
+    }
+}
+
+fn refused(source: io::Error) -> ExperimentError {
+    ExperimentError::System {
+        what: "write a file to read".to_owned(),
+        source,
+        remedy: "set TMPDIR to a directory with 512 MiB free",
+    }
+}
+
+fn open(hw: &manager::Manager, file: &File) -> Result<manager::File, ExperimentError> {
+    let backing = file.try_clone().and_then(FileBacking::new);
+    let backing = backing.map_err(refused)?;
+    let backing: Arc<dyn Backing> = Arc::new(backing);
+    let opened = hw.open_backing(backing, Access::ReadOnly);
+    opened.map_err(|error| refused(io::Error::other(error)))
+}
+
+/// The first and the last word of a page.
+fn word(salt: u64, page: u64) -> [u8; 8] {
+    (salt ^ page.wrapping_mul(0x9E37_79B9_7F4A_7C15)).to_le_bytes()
+}
+
+fn is_page(salt: u64, page: u64, bytes: &[u8]) -> bool {
+    let word = word(salt, page);
+    bytes.len() == PAGE_SIZE && bytes.starts_with(&word) && bytes.ends_with(&word)
+}
+
+fn write_file(salt: u64, pages: u64) -> io::Result<File> {
+    let mut file = tempfile::tempfile()?;
+    let mut piece = Vec::new();
+    for page in 0..pages {
+        let begin = piece.len();
+        piece.resize(begin + PAGE_SIZE, 0x5a);
+        piece[begin..begin + 8].copy_from_slice(&word(salt, page));
+        piece[begin + PAGE_SIZE - 8..].copy_from_slice(&word(salt, page));
+        if piece.len() as u64 >= 256 * PAGE_BYTES || page + 1 == pages {
+            file.write_all(&piece)?;
+            piece.clear();
+        }
+    }
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    /// Goal: a page is known by its bytes. Method: pages of both files, as they are and in each other's place.
+    #[test]
+    fn pages_are_told_apart() {
+        let ground = Ground::new(7, 200, Scenario::Read).unwrap();
+        let mut bytes = [0; PAGE_SIZE];
+        for page in [0, 1, 255, 256, 399] {
+            ground
+                .a
+                .read_exact_at(&mut bytes, page * PAGE_BYTES)
+                .unwrap();
+            assert!(ground.is_of_a(page, &bytes));
+            assert!(!ground.is_of_a(page + 1, &bytes) && !ground.is_of_c(page, &bytes));
+            let c = ground.c.as_ref().unwrap();
+            c.read_exact_at(&mut bytes, page * PAGE_BYTES).unwrap();
+            assert!(ground.is_of_c(page, &bytes));
+        }
+        assert_eq!(ground.a.metadata().unwrap().len(), 400 * PAGE_BYTES);
+    }
+}

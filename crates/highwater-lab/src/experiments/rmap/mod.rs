@@ -1,0 +1,242 @@
+//! What `rmap-mapped` and `rmap-read` share: the thread's two scenarios, run with real pages of real files.
+//!
+//! *A* maps a file of twice the pool and touches it in three passes. *B* maps and unmaps random ranges of that file, and holds the lock of its
+//! reverse map, until A has ended. In the second scenario *C* reads another file of twice the pool by `read_at`. Each is a
+//! tenant of its own. The library's background thread reclaims, and whoever finds no frame. Every variant is the library,
+//! told by [`Builder::rmap`](highwater::manager::Builder::rmap) what to do about a held lock; variants take turns, round
+//! after round, each in a new manager over the same files.
+//!
+//! B's part of the time is calibrated before, and again after each round, so that under *skip* 40 to 50 of 100 looks
+//! at a page find the lock held. In each round all variants meet the same B.
+
+mod cell;
+mod ground;
+mod load;
+mod round;
+mod rows;
+mod variants;
+
+pub(super) use cell::{Cell, cell};
+pub(super) use rows::published;
+pub(super) use variants::{HELD, OURS, PRIORITY, SKIP, VANILLA};
+
+use self::ground::Ground;
+use self::load::Churn;
+use self::round::Round;
+use self::variants::{Variant, variants};
+use super::{Control, ExperimentError, Setup};
+use crate::report::text::to_f64;
+use crate::report::{Check, Figures, Row, Unit};
+
+/// Which of the thread's scenarios.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scenario {
+    /// A and B.
+    Mapped,
+    /// And C.
+    Read,
+}
+
+/// What a scenario showed.
+#[derive(Debug)]
+pub(super) struct Shown {
+    pub(super) config: Figures,
+    pub(super) rows: Vec<Row>,
+    pub(super) cells: Vec<Cell>,
+    /// Those that hold of any run, whatever it took.
+    pub(super) checks: Vec<Check>,
+}
+
+/// Frames of the pool: 128 MiB.
+const CAPACITY: u64 = 32_768;
+const CAPACITY_QUICK: u64 = 2048;
+
+/// How often A touches every page, as in the thread.
+const PASSES: u64 = 3;
+
+/// Repetitions, as the specification wants them.
+const ROUNDS: u64 = 5;
+
+/// What a look finds held under *skip*: what is wanted, and with what calibration is content.
+const CONTENDED: [f64; 2] = [0.40, 0.50];
+const CONTENT: [f64; 2] = [0.43, 0.47];
+const CALIBRATIONS: u64 = 8;
+
+const NOTE: &str = "Files, pages, page tables, locks and I/O are real; the files are read through the system's cache. Each run has a new manager, \
+    so that the first pass reads every page for the first time. Watermarks lie apart as in the thread's machine, in windows of readahead (about 30): by \
+    default a pool of this size has two, and every fault would find it short. B maps a random range of at most a 16th of A's file, keeps the lock of the reverse map for 50 us, unmaps, \
+    and sleeps as long as its part of the time asks for. Where it holds 95 % of the time, each time is 2 ms. A's and C's refaults are counted for their \
+    groups. The lock lets readers in that were there before a writer waited; a look that fails because a writer waits counts as contended. \
+    Elapsed times are means, with the coefficient of variation over the rounds; counts are means.";
+
+/// Runs a scenario.
+pub(super) fn run(
+    setup: &Setup,
+    control: &Control,
+    scenario: Scenario,
+) -> Result<Shown, ExperimentError> {
+    let capacity = setup.pick(CAPACITY, CAPACITY_QUICK);
+    let rounds = setup.pick(ROUNDS, 1);
+    let variants = variants(setup);
+    control.expect(variants.len() as u64 * rounds);
+    let ground = Ground::new(setup.seed, capacity, scenario)?;
+    let mut share = calibrate(setup, &ground, control)?;
+    let mut shares = Vec::new();
+    let mut cells: Vec<_> = variants.into_iter().map(Cell::new).collect();
+    for number in 0..rounds {
+        let count = cells.len();
+        shares.push(share);
+        for turn in 0..count {
+            let cell = &mut cells[(usize::try_from(number).unwrap_or(0) + turn) % count];
+            let churn = cell.variant.churn(share);
+            let seed = setup.seed.wrapping_mul(1_000_003).wrapping_add(number);
+            let round = round::run(&ground, cell.variant.rmap, churn, PASSES, seed, control)?;
+            cell.rounds.push(round);
+            control.advance(1)?;
+        }
+        share = adjusted(share, last(&cells, SKIP).contended_ratio());
+    }
+    Ok(Shown {
+        config: config(setup, &ground, rounds, shares),
+        rows: rows::rows(&cells, scenario),
+        checks: value_checks(&cells, &ground),
+        cells,
+    })
+}
+
+/// Whether what depends on times is held against what is promised: a build with debug assertions, or little memory, is
+/// not what the thread measured.
+pub(super) fn checks_times(setup: &Setup) -> bool {
+    !cfg!(debug_assertions) && setup.pick(true, false)
+}
+
+/// The part of the time that B holds the lock for, found by runs of *skip* in which A passes once.
+fn calibrate(setup: &Setup, ground: &Ground, control: &Control) -> Result<f64, ExperimentError> {
+    let mut share: f64 = 0.1;
+    for attempt in 0..setup.pick(CALIBRATIONS, 1) {
+        let seed = setup.seed.wrapping_add(attempt);
+        let churn = Some(Churn::short(share));
+        let round = round::run(ground, Variant::skip(), churn, 1, seed, control)?;
+        let contended = round.contended_ratio();
+        if (CONTENT[0]..=CONTENT[1]).contains(&contended) || contended.is_nan() {
+            break;
+        }
+        share = adjusted(share, contended);
+    }
+    Ok(share)
+}
+
+/// The part of the time for B that would have made looks find the lock held as often as is wanted, if they found it
+/// held as often as `contended` says.
+fn adjusted(share: f64, contended: f64) -> f64 {
+    if contended.is_nan() {
+        return share;
+    }
+    // As many times the odds as are missing, not all of them, so that noise does not make it swing.
+    let odds = |part: f64| part / (1.0 - part).max(0.01);
+    let missing = odds(0.45) / odds(contended).max(0.01);
+    (share * missing.clamp(0.1, 10.0).powf(0.7)).clamp(0.001, 0.9)
+}
+
+fn last<'a>(cells: &'a [Cell], name: &str) -> &'a Round {
+    let rounds = &cell(cells, name).rounds;
+    rounds.last().expect("a round has just been run")
+}
+
+fn config(setup: &Setup, ground: &Ground, rounds: u64, shares: Vec<f64>) -> Figures {
+    setup
+        .config()
+        .with("capacity_pages", ground.capacity)
+        .with("file_pages", ground.pages())
+        .with("passes", PASSES)
+        .with("rounds", rounds)
+        .with("watermark_scale_factor", round::WATERMARK_SCALE_FACTOR)
+        .with("calibrated_hold_of_each_round_ratio", shares)
+        .with("times_checked", checks_times(setup))
+        .with("note_scope", NOTE)
+}
+
+/// What must hold of every variant, however long it took.
+fn value_checks(cells: &[Cell], ground: &Ground) -> Vec<Check> {
+    let rounds = || cells.iter().flat_map(|cell| &cell.rounds);
+    let wrong: u64 = rounds().map(|round| round.wrong).sum();
+    let passed = |round: &&Round| round.a.pages == to_f64(PASSES) * ground.pages_f64();
+    let unfinished = rounds().filter(|round| !passed(round)).count();
+    let freed_more = rounds().filter(|round| round.freed() > round.scanned());
+    vec![
+        Check::equal("pages with bytes of others", &wrong, &0),
+        Check::equal("runs in which A did not read every page", &unfinished, &0),
+        Check::equal(
+            "runs in which more pages were freed than looked at",
+            &freed_more.count(),
+            &0,
+        ),
+    ]
+}
+
+/// A's refaults against twice its file, as many as its later passes read: of each variant.
+pub(super) fn refault_checks(cells: &[Cell], checks: &mut Vec<Check>) {
+    for cell in cells {
+        checks.push(Check::at_most(
+            format!("A's refaults against twice its file: {}", cell.variant.name),
+            cell.mean_of(Round::a_refaults_of_later_passes),
+            1.0,
+            Unit::Ratio,
+        ));
+    }
+}
+
+/// What both scenarios ask of ours, and of the calibration.
+pub(super) fn beyond_checks(cells: &[Cell], checks: &mut Vec<Check>) {
+    let [vanilla, skip, ours, held] = [VANILLA, SKIP, OURS, HELD].map(|name| cell(cells, name));
+    checks.push(Check::between(
+        "looks that find the lock held: skip",
+        skip.mean_of(Round::contended_ratio),
+        CONTENDED[0],
+        CONTENDED[1],
+        Unit::Ratio,
+    ));
+    checks.push(Check::between(
+        "efficiency of ours against vanilla's, in points",
+        100.0 * (ours.efficiency() - vanilla.efficiency()),
+        -3.0,
+        3.0,
+        Unit::Percent,
+    ));
+    checks.push(Check::between(
+        "A's refaults: ours against vanilla",
+        ours.against(vanilla, |round| round.a.refaults),
+        0.95,
+        1.05,
+        Unit::Ratio,
+    ));
+    for cell in [ours, held] {
+        checks.push(Check::at_most(
+            format!(
+                "p99.9 of the time that reclaim is blocked: {}",
+                cell.variant.name
+            ),
+            cell.blocked_p999_us(),
+            1000.0,
+            Unit::Us,
+        ));
+    }
+    checks.push(Check::at_most(
+        "allocstalls: ours against vanilla",
+        ours.against(vanilla, |round| round.count("allocstall_movable")),
+        2.0,
+        Unit::Ratio,
+    ));
+    checks.push(Check::at_least(
+        "time that B holds the lock: ours, B holds 95 %",
+        held.mean_of(|round| round.b.held_ratio()),
+        0.95,
+        Unit::Ratio,
+    ));
+    checks.push(Check::at_least(
+        "frames freed in a second: ours, B holds 95 %, against vanilla",
+        held.against(vanilla, Round::freed_per_s),
+        0.8,
+        Unit::Ratio,
+    ));
+}

@@ -1,0 +1,166 @@
+//! One run of one variant: a manager of its own, the tenants, and what was counted.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use highwater::frame::Tunables;
+use highwater::group::{Limits, StatItem, Tolerance};
+use highwater::manager::{Background, Group, Manager};
+use highwater::reclaim::RmapConfig;
+use highwater::units::{PAGE_BYTES, Pages};
+
+use super::ground::Ground;
+use super::load::{self, Churn, Churned, Read};
+use super::rows::COUNTED;
+use crate::experiments::buckets::Buckets;
+use crate::experiments::{Control, ExperimentError};
+use crate::report::text::to_f64;
+
+/// Distance between watermarks, in ten-thousandths of the pool: 32 windows of readahead in a pool of 128 MiB. The thread's machine, of
+/// 12 GiB, had about a hundred by default.
+pub(super) const WATERMARK_SCALE_FACTOR: i64 = 300;
+
+/// What a run showed.
+#[derive(Debug)]
+pub(crate) struct Round {
+    /// What A took.
+    pub(super) elapsed_s: f64,
+    pub(super) a: Tenant,
+    pub(super) b: Churned,
+    pub(super) c: Option<Tenant>,
+    /// Pages with bytes of others.
+    pub(super) wrong: u64,
+    /// By [`COUNTED`].
+    counts: Vec<u64>,
+    /// Times that reclaim waited for the lock.
+    pub(super) blocked: Buckets,
+    pub(super) blocked_s: f64,
+}
+
+/// A tenant that reads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tenant {
+    pub(crate) pages: f64,
+    pub(crate) refaults: f64,
+    pub(crate) majfaults: f64,
+}
+
+impl Tenant {
+    fn of(group: &Group, read: Read) -> Self {
+        let stat = |item| to_f64(group.stat(item, Tolerance::EXACT).value.unsigned_abs());
+        Self {
+            pages: to_f64(read.pages),
+            refaults: stat(StatItem::WorkingsetRefaultFile),
+            majfaults: stat(StatItem::Pgmajfault),
+        }
+    }
+}
+
+impl Round {
+    /// A counter, by the kernel's name or the library's.
+    pub(crate) fn count(&self, name: &str) -> f64 {
+        let at = COUNTED.iter().position(|counted| *counted == name);
+        to_f64(self.counts[at.expect("it is counted")])
+    }
+
+    /// Pages that reclaim looked at, and that it freed.
+    pub(crate) fn scanned(&self) -> f64 {
+        self.count("pgscan_kswapd") + self.count("pgscan_direct")
+    }
+
+    pub(super) fn freed(&self) -> f64 {
+        self.count("pgsteal_kswapd") + self.count("pgsteal_direct")
+    }
+
+    pub(super) fn freed_per_s(&self) -> f64 {
+        self.freed() / self.elapsed_s
+    }
+
+    /// Of the looks at pages' young marks, those that found the lock held.
+    pub(super) fn contended_ratio(&self) -> f64 {
+        self.count("rmap_checks_contended") / self.count("rmap_checks")
+    }
+
+    /// A's refaults against the pages that its passes but the first read.
+    pub(super) fn a_refaults_of_later_passes(&self) -> f64 {
+        self.a.refaults / (self.a.pages * 2.0 / 3.0)
+    }
+
+    /// C's refaults for each page that it read.
+    pub(crate) fn c_refaults_of_reads(&self) -> f64 {
+        self.c.map_or(f64::NAN, |c| c.refaults / c.pages)
+    }
+
+    /// Bytes that a tenant read in a second.
+    pub(super) fn bytes_per_s(&self, tenant: Tenant) -> f64 {
+        tenant.pages * to_f64(PAGE_BYTES) / self.elapsed_s
+    }
+}
+
+/// Says that it is over when A ends, however it ends.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        // Relaxed: the flag alone is the message.
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Runs A in `passes` passes beside B, if there is one, and C, if the ground has a file for it.
+pub(super) fn run(
+    ground: &Ground,
+    rmap: RmapConfig,
+    churn: Option<Churn>,
+    passes: u64,
+    seed: u64,
+    control: &Control,
+) -> Result<Round, ExperimentError> {
+    let hw = Manager::builder()
+        .capacity(Pages(ground.capacity).bytes())
+        .background(Background::Thread)
+        .tunables(Tunables::default().watermark_scale_factor(WATERMARK_SCALE_FACTOR)?)
+        .rmap(rmap)
+        .build()?;
+    let tenant = |name| hw.root().child(name, Limits::default());
+    let [a, b, c] = ["a", "b", "c"].map(|name| tenant(name).expect("a new name"));
+    let (file, c_file) = (ground.open_a(&hw)?, ground.open_c(&hw)?);
+    let mapping = hw.space(&a).map_file(&file, 0..file.pages());
+    let mapping = mapping.expect("the whole file");
+    let is_over = AtomicBool::new(false);
+    let begun = Instant::now();
+    let (read, elapsed, churned, c_read) = thread::scope(|scope| {
+        let churning = churn.map(|churn| {
+            let (file, space, is_over) = (&file, hw.space(&b), &is_over);
+            scope.spawn(move || load::churn(churn, file, &space, seed, is_over))
+        });
+        let reading = c_file.as_ref().map(|file| {
+            let (c, is_over) = (&c, &is_over);
+            scope.spawn(move || load::read(ground, file, c, is_over))
+        });
+        let over = Over(&is_over);
+        let read = load::touch(&hw, ground, &mapping, passes, control);
+        let elapsed = begun.elapsed();
+        drop(over);
+        let churned = churning.map(|thread| thread.join().expect("B does not panic"));
+        let c_read = reading.map(|thread| thread.join().expect("C does not panic"));
+        (read, elapsed, churned, c_read)
+    });
+    let (read, c_read) = (read?, c_read.transpose()?);
+    if control.is_stopped() {
+        return Err(ExperimentError::Interrupted);
+    }
+    let snapshot = hw.snapshot();
+    let waits = hw.rmap_times().wait_ns;
+    Ok(Round {
+        elapsed_s: elapsed.as_secs_f64(),
+        a: Tenant::of(&a, read),
+        b: churned.unwrap_or_default(),
+        c: c_read.map(|read| Tenant::of(&c, read)),
+        wrong: read.wrong + c_read.map_or(0, |read| read.wrong),
+        counts: COUNTED.iter().map(|name| snapshot.counter(name)).collect(),
+        blocked: Buckets::of(waits.buckets()),
+        blocked_s: to_f64(waits.sum()) / 1e9,
+    })
+}

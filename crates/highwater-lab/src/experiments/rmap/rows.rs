@@ -1,0 +1,158 @@
+//! What is shown of the variants, under the thread's row names where it has them.
+
+use super::Scenario;
+use super::cell::Cell;
+use super::round::Tenant;
+use crate::report::{Row, Source};
+
+/// The thread's rows, in its order.
+pub(crate) const KERNEL: [&str; 9] = [
+    "allocstall_movable",
+    "pgactivate",
+    "pgdeactivate",
+    "pgmajfault",
+    "pgsteal_kswapd",
+    "pgsteal_direct",
+    "pgscan_kswapd",
+    "pgscan_direct",
+    "workingset_refault_file",
+];
+
+/// What the library counts at the reverse map.
+const RMAP: [&str; 6] = [
+    "rmap_checks",
+    "rmap_checks_contended",
+    "rmap_unmaps_contended",
+    "rmap_deferred",
+    "rmap_settled",
+    "rmap_over_debt",
+];
+
+/// What is read of each run.
+pub(super) const COUNTED: [&str; 15] = {
+    let mut all = [""; 15];
+    let mut at = 0;
+    while at < all.len() {
+        all[at] = match at < KERNEL.len() {
+            true => KERNEL[at],
+            false => RMAP[at - KERNEL.len()],
+        };
+        at += 1;
+    }
+    all
+};
+
+const VMSTAT: &str = "vmstat and A's elapsed time, as in the thread";
+const TENANTS: &str = "what each tenant got, and what it cost";
+const LOCK: &str = "the lock of the reverse map";
+
+/// A row of the thread: a variant's elapsed time, its deviation in per cent, and the counters by [`KERNEL`].
+pub(crate) fn published(variant: &str, elapsed_s: f64, deviation: f64, counts: [u64; 9]) -> Row {
+    let mut row = Row::new(VMSTAT, Source::Thread, variant)
+        .with("elapsed_s", elapsed_s)
+        .with("deviation_percent", deviation);
+    for (name, count) in KERNEL.into_iter().zip(counts) {
+        row = row.with(name, count);
+    }
+    let [kswapd, direct, scan_kswapd, scan_direct] =
+        [4, 5, 6, 7].map(|at| crate::report::text::to_f64(counts[at]));
+    row.with(
+        "efficiency_percent",
+        100.0 * (kswapd + direct) / (scan_kswapd + scan_direct),
+    )
+    .with("of_kswapd_percent", 100.0 * kswapd / scan_kswapd)
+    .with("of_direct_percent", 100.0 * direct / scan_direct)
+}
+
+pub(super) fn rows(cells: &[Cell], scenario: Scenario) -> Vec<Row> {
+    let vmstat = cells.iter().map(vmstat_row);
+    let tenants = cells.iter().map(|cell| tenant_row(cell, scenario));
+    vmstat
+        .chain(tenants)
+        .chain(cells.iter().map(lock_row))
+        .collect()
+}
+
+fn row(part: &'static str, cell: &Cell) -> Row {
+    Row::new(part, Source::Run, cell.variant.name.as_str())
+}
+
+fn vmstat_row(cell: &Cell) -> Row {
+    let mut row = row(VMSTAT, cell).with("elapsed_s", cell.elapsed_s()).with(
+        "deviation_percent",
+        cell.variation_percent(|round| round.elapsed_s),
+    );
+    for name in KERNEL {
+        row = row.with(name, cell.count(name).round());
+    }
+    row.with("efficiency_percent", 100.0 * cell.efficiency())
+        .with(
+            "of_kswapd_percent",
+            100.0 * cell.efficiency_of("pgsteal_kswapd", "pgscan_kswapd"),
+        )
+        .with(
+            "of_direct_percent",
+            100.0 * cell.efficiency_of("pgsteal_direct", "pgscan_direct"),
+        )
+}
+
+fn tenant_row(cell: &Cell, scenario: Scenario) -> Row {
+    let row = row(TENANTS, cell)
+        .with("a_refaults", cell.mean_of(|round| round.a.refaults))
+        .with("a_majfaults", cell.mean_of(|round| round.a.majfaults))
+        .with(
+            "a_bytes_per_s",
+            cell.mean_of(|round| round.bytes_per_s(round.a)),
+        )
+        .with("b_maps_per_s", cell.mean_of(|round| round.b.maps_per_s()));
+    if scenario == Scenario::Mapped {
+        return row;
+    }
+    let of_c = |figure: fn(&Tenant) -> f64| {
+        cell.mean_of(|round| round.c.as_ref().map_or(f64::NAN, figure))
+    };
+    row.with("c_refaults", of_c(|c| c.refaults))
+        .with("c_refaults_of_reads_ratio", of_c(|c| c.refaults / c.pages))
+        .with(
+            "c_bytes_per_s",
+            cell.mean_of(|round| round.c.map_or(f64::NAN, |c| round.bytes_per_s(c))),
+        )
+}
+
+fn lock_row(cell: &Cell) -> Row {
+    let blocked = cell.blocked();
+    let mut row = row(LOCK, cell)
+        .with(
+            "contended_ratio",
+            cell.mean_of(super::round::Round::contended_ratio),
+        )
+        .with("b_held_ratio", cell.mean_of(|round| round.b.held_ratio()))
+        .with("blocked", blocked.calls())
+        .with("blocked_in_a_run_s", cell.mean_of(|round| round.blocked_s))
+        .with("blocked_p999_us", cell.blocked_p999_us())
+        .with("blocked_at_most_us", cell.blocked_most_us());
+    for name in RMAP {
+        row = row.with(name, cell.count(name).round());
+    }
+    row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Value;
+
+    /// Goal: the thread's own summary follows from its rows. Method: its first table's efficiency.
+    #[test]
+    fn efficiency_follows_from_the_published_counts() {
+        let counts = [
+            582, 232, 78, 58, 15_947_857, 105_439, 24_647_536, 8_398_139, 12_582_926,
+        ];
+        let row = published("vanilla", 24.64, 5.04, counts);
+        let Some(Value::Real(efficiency)) = row.figures.get("efficiency_percent") else {
+            panic!("{row:?}");
+        };
+        assert!((efficiency - 48.58).abs() < 0.01, "{efficiency}");
+        assert!(COUNTED.contains(&"rmap_over_debt") && COUNTED.contains(&"pgscan_direct"));
+    }
+}

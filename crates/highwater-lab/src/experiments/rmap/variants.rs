@@ -1,0 +1,114 @@
+//! What is compared: what reclaim does about a lock that somebody holds.
+
+use highwater::reclaim::{RmapConfig, RmapPolicy, RmapQuirks};
+
+use super::load::Churn;
+use crate::experiments::Setup;
+
+/// The thread's variants, by its names.
+pub(crate) const VANILLA: &str = "vanilla";
+pub(crate) const SKIP: &str = "rmap_skip";
+pub(crate) const PRIORITY: &str = "priority";
+/// The library as it comes.
+pub(crate) const OURS: &str = "Highwater";
+/// The same, against a B that holds the lock almost always.
+pub(crate) const HELD: &str = "Highwater, B holds 95 %";
+
+/// The part of the time that B holds the lock for where it is to starve reclaim. A little more than is checked.
+const STARVING: f64 = 0.97;
+
+/// A way to deal with held locks, and who holds them.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Variant {
+    pub(crate) name: String,
+    pub(crate) rmap: RmapConfig,
+    b: B,
+}
+
+/// How much B is in the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum B {
+    Absent,
+    Calibrated,
+    Starving,
+}
+
+impl Variant {
+    fn kernel(name: &str, policy: RmapPolicy) -> Self {
+        Self {
+            name: name.to_owned(),
+            rmap: RmapConfig {
+                policy,
+                quirks: RmapQuirks::KernelFaithful,
+            },
+            b: B::Calibrated,
+        }
+    }
+
+    fn ours(name: &str, b: B) -> Self {
+        Self {
+            name: name.to_owned(),
+            rmap: RmapConfig::default(),
+            b,
+        }
+    }
+
+    /// What calibration runs.
+    pub(super) fn skip() -> RmapConfig {
+        Self::kernel(SKIP, RmapPolicy::Skip).rmap
+    }
+
+    /// What B does, if its calibrated part of the time is `share`.
+    pub(super) fn churn(&self, share: f64) -> Option<Churn> {
+        match self.b {
+            B::Absent => None,
+            B::Calibrated => Some(Churn::short(share)),
+            B::Starving => Some(Churn::long(STARVING)),
+        }
+    }
+}
+
+/// Those that the checks need, or more.
+pub(super) fn variants(setup: &Setup) -> Vec<Variant> {
+    let mut variants = vec![
+        Variant::kernel(VANILLA, RmapPolicy::Blocking),
+        Variant::kernel(SKIP, RmapPolicy::Skip),
+        Variant::kernel(PRIORITY, RmapPolicy::Throttle),
+        Variant::ours(OURS, B::Calibrated),
+        Variant::ours(HELD, B::Starving),
+    ];
+    if setup.is_matrix {
+        variants.push(Variant::ours("Highwater, no B", B::Absent));
+        variants.extend(
+            [
+                ("rmap_skip, mended", RmapPolicy::Skip),
+                ("priority, mended", RmapPolicy::Throttle),
+                ("snapshot", RmapPolicy::Snapshot),
+            ]
+            .map(|(name, policy)| Variant {
+                name: name.to_owned(),
+                rmap: RmapConfig {
+                    policy,
+                    quirks: RmapQuirks::Mended,
+                },
+                b: B::Calibrated,
+            }),
+        );
+    }
+    variants
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: the thread's variants are the kernel's, and ours is the library as it comes. Method: their settings.
+    #[test]
+    fn variants_are_what_their_names_say() {
+        assert_eq!(Variant::skip().policy, RmapPolicy::Skip);
+        assert_eq!(Variant::skip().quirks, RmapQuirks::KernelFaithful);
+        let ours = Variant::ours(OURS, B::Calibrated);
+        assert_eq!(ours.rmap, RmapConfig::default());
+        assert!(Variant::ours("alone", B::Absent).churn(0.5).is_none());
+    }
+}

@@ -1,0 +1,133 @@
+//! `rmap-mapped`: a tenant streams a mapped file of twice the pool while another keeps the lock of its reverse map busy.
+//!
+//! The thread's first scenario. Its finding: where reclaim passes over pages whose lock is held, it scans twice as much to free the same, and faults wait
+//! for I/O themselves; where it does so only at the first priorities, less.
+
+use super::rmap::{self, Cell, PRIORITY, SKIP, Scenario, VANILLA, cell, published};
+use super::{Control, Experiment, ExperimentError, Setup};
+use crate::report::text::to_f64;
+use crate::report::{Check, Outcome, Row, Unit, Value};
+
+/// The experiment.
+pub static EXPERIMENT: Experiment = Experiment {
+    name: "rmap-mapped",
+    thread: "lru-rmap-lock-throttle-2022",
+    summary: "one tenant streams a mapped file, another maps and unmaps it: what reclaim scans, frees and waits for",
+    topology: "1x1x2x1",
+    cpus: 1..=8192,
+    has_real: false,
+    has_traces: false,
+    has_kernel: false,
+    has_matrix: true,
+    run,
+};
+
+fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
+    let shown = rmap::run(setup, control, Scenario::Mapped)?;
+    let mut checks = shown.checks;
+    if rmap::checks_times(setup) {
+        let Some(Value::Count(pages)) = shown.config.get("file_pages") else {
+            unreachable!("the configuration says how large the file is");
+        };
+        reproduced(&shown.cells, *pages, &mut checks);
+        rmap::beyond_checks(&shown.cells, &mut checks);
+    }
+    Ok(Outcome {
+        experiment: EXPERIMENT.name,
+        thread: EXPERIMENT.thread,
+        config: shown.config,
+        rows: shown.rows,
+        published: published_rows(),
+        checks,
+    })
+}
+
+/// What the specification calls reproduced.
+fn reproduced(cells: &[Cell], pages: u64, checks: &mut Vec<Check>) {
+    let [vanilla, skip, priority] = [VANILLA, SKIP, PRIORITY].map(|name| cell(cells, name));
+    checks.push(Check::between(
+        "refaults against twice the file: vanilla",
+        vanilla.count("workingset_refault_file") / (2.0 * to_f64(pages)),
+        0.99,
+        1.01,
+        Unit::Ratio,
+    ));
+    let percent = |cell: &Cell| 100.0 * cell.efficiency();
+    checks.push(Check::between(
+        "efficiency: vanilla",
+        percent(vanilla),
+        45.0,
+        50.0,
+        Unit::Percent,
+    ));
+    checks.push(Check::at_most(
+        "efficiency: rmap_skip",
+        percent(skip),
+        33.0,
+        Unit::Percent,
+    ));
+    checks.push(Check::at_least(
+        "pages scanned: rmap_skip against vanilla",
+        skip.against(vanilla, |round| round.scanned()),
+        1.5,
+        Unit::Ratio,
+    ));
+    checks.push(Check::between(
+        "efficiency of priority against vanilla's, in points",
+        percent(priority) - percent(vanilla),
+        -5.0,
+        5.0,
+        Unit::Percent,
+    ));
+    let elapsed = [vanilla, skip, priority].map(Cell::elapsed_s);
+    let [least, most] = [f64::min, f64::max].map(|pick| elapsed.into_iter().reduce(pick));
+    checks.push(Check::at_most(
+        "elapsed: the longest of the three against the shortest",
+        most.unwrap_or(f64::NAN) / least.unwrap_or(f64::NAN),
+        1.1,
+        Unit::Ratio,
+    ));
+    checks.push(Check::at_least(
+        "major faults: rmap_skip against vanilla",
+        skip.against(vanilla, |round| round.count("pgmajfault")),
+        10.0,
+        Unit::Ratio,
+    ));
+    checks.push(Check::at_least(
+        "allocstalls: rmap_skip against vanilla",
+        skip.against(vanilla, |round| round.count("allocstall_movable")),
+        5.0,
+        Unit::Ratio,
+    ));
+}
+
+/// The thread's first table.
+fn published_rows() -> Vec<Row> {
+    vec![
+        published(
+            VANILLA,
+            24.64,
+            5.04,
+            [
+                582, 232, 78, 58, 15_947_857, 105_439, 24_647_536, 8_398_139, 12_582_926,
+            ],
+        ),
+        published(
+            SKIP,
+            25.20,
+            4.16,
+            [
+                9772, 25_865, 17_265, 10_639, 15_133_195, 583_092, 52_768_898, 3_767_100,
+                12_248_353,
+            ],
+        ),
+        published(
+            PRIORITY,
+            23.62,
+            6.61,
+            [
+                14_643, 4906, 651, 1376, 15_095_445, 943_195, 28_103_170, 7_966_353, 12_565_934,
+            ],
+        ),
+    ]
+}

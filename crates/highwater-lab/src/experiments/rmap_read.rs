@@ -1,0 +1,126 @@
+//! `rmap-read`: as `rmap-mapped`, and a third tenant reads another file by read(2).
+//!
+//! The thread's second scenario. Its finding: where reclaim passes over pages whose lock is held, refaults more than double, and the first tenant
+//! takes longer. Whose refaults they are, and how much the reader read meanwhile, the thread does not say; here they are shown
+//! apart.
+
+use super::rmap::{self, Cell, OURS, PRIORITY, SKIP, Scenario, VANILLA, cell, published};
+use super::{Control, Experiment, ExperimentError, Setup};
+use crate::report::{Check, Outcome, Row, Unit};
+
+/// The experiment.
+pub static EXPERIMENT: Experiment = Experiment {
+    name: "rmap-read",
+    thread: "lru-rmap-lock-throttle-2022",
+    summary: "the same beside a tenant that reads another file: who is reclaimed from, and how fast each goes on",
+    topology: "1x1x2x1",
+    cpus: 1..=8192,
+    has_real: false,
+    has_traces: false,
+    has_kernel: false,
+    has_matrix: true,
+    run,
+};
+
+fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
+    let shown = rmap::run(setup, control, Scenario::Read)?;
+    let mut checks = shown.checks;
+    if rmap::checks_times(setup) {
+        reproduced(&shown.cells, &mut checks);
+        rmap::refault_checks(&shown.cells, &mut checks);
+        rmap::beyond_checks(&shown.cells, &mut checks);
+        let [vanilla, ours] = [VANILLA, OURS].map(|name| cell(&shown.cells, name));
+        checks.push(Check::between(
+            "C's refaults for each page that it read: ours against vanilla",
+            ours.against(vanilla, |round| round.c_refaults_of_reads()),
+            0.95,
+            1.05,
+            Unit::Ratio,
+        ));
+    }
+    Ok(Outcome {
+        experiment: EXPERIMENT.name,
+        thread: EXPERIMENT.thread,
+        config: shown.config,
+        rows: shown.rows,
+        published: published_rows(),
+        checks,
+    })
+}
+
+/// What the specification calls reproduced.
+fn reproduced(cells: &[Cell], checks: &mut Vec<Check>) {
+    let [vanilla, skip, priority] = [VANILLA, SKIP, PRIORITY].map(|name| cell(cells, name));
+    for other in [skip, priority] {
+        checks.push(Check::between(
+            format!(
+                "efficiency of {} against vanilla's, in points",
+                other.variant.name
+            ),
+            100.0 * (other.efficiency() - vanilla.efficiency()),
+            -3.0,
+            3.0,
+            Unit::Percent,
+        ));
+    }
+    let refaults =
+        |cell: &Cell| cell.against(vanilla, |round| round.count("workingset_refault_file"));
+    let elapsed = |cell: &Cell| cell.elapsed_s() / vanilla.elapsed_s();
+    checks.push(Check::at_least(
+        "refaults of all: rmap_skip against vanilla",
+        refaults(skip),
+        1.7,
+        Unit::Ratio,
+    ));
+    checks.push(Check::at_most(
+        "refaults of all: priority against vanilla",
+        refaults(priority),
+        1.15,
+        Unit::Ratio,
+    ));
+    checks.push(Check::at_least(
+        "A's elapsed time: rmap_skip against vanilla",
+        elapsed(skip),
+        1.1,
+        Unit::Ratio,
+    ));
+    checks.push(Check::at_most(
+        "A's elapsed time: priority against vanilla",
+        elapsed(priority),
+        1.08,
+        Unit::Ratio,
+    ));
+}
+
+/// The thread's second table.
+fn published_rows() -> Vec<Row> {
+    vec![
+        published(
+            VANILLA,
+            27.24,
+            5.29,
+            [
+                15_262, 3_042_004, 2_307_849, 566, 17_557_735, 955_389, 31_622_695, 4_924_052,
+                13_466_538,
+            ],
+        ),
+        published(
+            SKIP,
+            33.54,
+            3.20,
+            [
+                81_258, 3_086_906, 8_959_162, 1059, 30_861_283, 6_353_527, 59_670_433, 13_939_254,
+                32_193_161,
+            ],
+        ),
+        published(
+            PRIORITY,
+            28.68,
+            1.26,
+            [
+                21_644, 3_502_959, 3_605_768, 557, 18_385_674, 1_233_605, 35_372_575, 4_310_247,
+                14_588_019,
+            ],
+        ),
+    ]
+}
