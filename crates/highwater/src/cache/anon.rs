@@ -213,13 +213,14 @@ impl Drop for Anon {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::sync::Mutex;
-
     use super::*;
+    use crate::sync::{LockClass, Mutex, Rank};
     use crate::units::PAGE_SIZE;
 
+    static HURRIED: LockClass = LockClass::new("hurried", Rank::Leaf);
+
     /// Slots in memory, which page 0 is discarded from while it is read, and page 1 written to.
-    #[derive(Debug, Default)]
+    #[derive(Debug)]
     struct Hurried {
         slots: Mutex<[Vec<u8>; 2]>,
         anon: OnceLock<Arc<Anon>>,
@@ -234,11 +235,11 @@ mod tests {
                 anon.forget(0);
                 anon.swap_out(1, &[1; PAGE_SIZE]).expect("there is a slot");
             }
-            buf.copy_from_slice(&self.slots.lock().expect("no panic")[index(slot)]);
+            buf.copy_from_slice(&self.slots.lock()[index(slot)]);
             Ok(buf.len())
         }
         fn write_page(&self, slot: u64, buf: &[u8]) -> io::Result<usize> {
-            self.slots.lock().expect("no panic")[index(slot)] = buf.to_vec();
+            self.slots.lock()[index(slot)] = buf.to_vec();
             Ok(buf.len())
         }
         fn sync(&self) -> io::Result<()> {
@@ -250,7 +251,10 @@ mod tests {
     fn a_page_that_is_discarded_while_it_is_read_is_zeros() {
         // Goal: nobody sees another page's bytes. Method: a slot that is given back, and taken and written by another
         // page, in the middle of the read.
-        let storage = Arc::new(Hurried::default());
+        let storage = Arc::new(Hurried {
+            slots: Mutex::new(&HURRIED, Default::default()),
+            anon: OnceLock::new(),
+        });
         let area = Arc::new(SwapArea::on(Arc::clone(&storage) as Arc<dyn Backing>));
         let anon = Arc::new(Anon::new(Pages(2), Some(Arc::clone(&area))));
         anon.swap_out(0, &[7; PAGE_SIZE]).expect("there is a slot");
@@ -258,7 +262,7 @@ mod tests {
         storage.anon.set(Arc::clone(&anon)).expect("set once");
         let mut bytes = [9; PAGE_SIZE];
         assert_eq!(anon.read_page(0, &mut bytes).expect("it can"), PAGE_SIZE);
-        let in_slot = storage.slots.lock().expect("no panic")[0].clone();
+        let in_slot = storage.slots.lock()[0].clone();
         assert!(in_slot == [1; PAGE_SIZE], "the same slot");
         assert!(bytes == [0; PAGE_SIZE], "bytes of another page");
         assert_eq!((area.used(), anon.nr_places()), (Pages(1), Pages(1)));
