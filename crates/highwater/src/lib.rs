@@ -25,6 +25,11 @@
 //! [`Mapping`] is a range of a file's pages in a space. Storage is a [`Backing`]: a file of the
 //! system, or what the program brings.
 //!
+//! # Memory
+//!
+//! [`Space::map_anon`] maps memory without a file, [`Manager::shared_memory`] makes some that many spaces map: zeros until
+//! they are written to, swapped out under pressure where the manager has a swap area ([`Builder::swap`]).
+//!
 //! # Guards
 //!
 //! A [`Guard`] keeps the pages of read-only files where they are while they are read: a resident
