@@ -233,6 +233,40 @@ fn advice_does_what_it_says() {
     hw.check_invariants();
 }
 
+#[test]
+fn locked_pages_stay_until_they_are_unlocked_or_unmapped() {
+    // Goal: a lock keeps pages, whatever is wanted beside them, and its end keeps none. Method: a locked mapping in a
+    // pool through which another file is read; then it is unlocked, or dropped, and the same again.
+    for ends_by_unlocking in [true, false] {
+        let hw = support::manager(256);
+        let (file, map) = support::mapped(&hw, &TestFile::new(64), Access::ReadOnly);
+        let (_other, stream) = support::mapped(&hw, &TestFile::new(1000), Access::ReadOnly);
+        let read = |map: &Mapping| {
+            for page in 0..map.pages() {
+                assert_eq!(first_word(map.read(&hw.enter(), page).unwrap()), page);
+            }
+        };
+        map.lock();
+        read(&map);
+        read(&stream);
+        read(&stream);
+        assert_eq!(map.space().rss_precise(), Pages(64));
+        assert_eq!(file.resident_precise(), 64);
+        assert!(hw.snapshot().counter("nr_unevictable") > 0);
+        hw.check_invariants();
+        if ends_by_unlocking {
+            map.unlock();
+        } else {
+            drop(map);
+        }
+        assert_eq!(hw.snapshot().counter("nr_unevictable"), 0);
+        read(&stream);
+        read(&stream);
+        assert!(file.resident_precise() < 64, "they can go");
+        hw.check_invariants();
+    }
+}
+
 /// One thread's work: it maps, reads more than fits, unmaps parts, in a space of its own and one of all.
 fn map_and_read(hw: &Manager, file: &File, shared: &Mapping, rng: &mut Rng) {
     for _ in 0..60 {

@@ -239,7 +239,10 @@ impl Reclaim {
             Referenced::Seen { young, locked, .. } => young > 0 || locked,
             Referenced::Contended => true,
         };
-        if is_wanted || self.cache.is_dirty(pfn) {
+        // By a copying read, since it was put on the list: what reclaim knew then said that it goes.
+        let is_marked =
+            self.cache.has_flag(pfn, PageFlag::Referenced) || self.cache.test_and_clear_young(pfn);
+        if is_wanted || is_marked || self.cache.is_dirty(pfn) {
             return false;
         }
         self.cache.unmap_page(pfn, RmapAccess::Snapshot);

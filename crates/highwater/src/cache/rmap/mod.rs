@@ -293,7 +293,7 @@ impl PageCache {
     }
 
     /// Whether a page was accessed through its mappings since this was last asked, and what these are; clears the
-    /// marks. Counts only areas of `within` and its descendants, if given. The caller has isolated
+    /// marks. Counts accesses only through areas of `within` and its descendants, if given. The caller has isolated
     /// the page.
     ///
     /// # Cost
@@ -307,10 +307,11 @@ impl PageCache {
     ) -> Referenced {
         let (mut young, mut executable, mut locked) = (0, false, false);
         let looked = self.walk(pfn, access, |area, page| {
+            // Whoever has locked it.
+            locked |= area.has(AreaFlag::Locked);
             if within.is_some_and(|group| !area.group().is_descendant_of(group)) {
                 return;
             }
-            locked |= area.has(AreaFlag::Locked);
             let taken = area.table.take_young(page, pfn);
             // As the kernel: of who reads front to back, or in no order, nothing follows.
             if taken > 0 && !area.has(AreaFlag::Sequential) && !area.has(AreaFlag::Random) {
