@@ -18,10 +18,10 @@ use super::watchdog::Post;
 pub(crate) type Tally = BTreeMap<&'static str, u64>;
 
 /// What happens in every run that is long enough.
-pub(crate) const EVERYTHING: [&str; 22] = [
+pub(crate) const EVERYTHING: [&str; 23] = [
     "read", "hit", "pinned", "latched", "written", "mapped", "unmapped", "ended", "passed",
     "charged", "grouped", "removed", "limited", "synced", "dropped", "troubled", "reopened",
-    "refused", "guarded", "drained", "copied", "needed",
+    "refused", "guarded", "drained", "copied", "needed", "advised",
 ];
 
 pub(crate) struct Worker<'a> {
@@ -81,6 +81,7 @@ impl<'a> Worker<'a> {
             0..90 => self.access(),
             90..98 => self.copy(),
             98..100 => self.need(),
+            198 => self.advise(),
             100..108 => self.read_many(),
             108..116 => drop(self.unpin()),
             116..130 => self.map(),
@@ -96,7 +97,7 @@ impl<'a> Worker<'a> {
             187..189 if self.rng.u8(..60) == 0 => self.drop_caches(),
             189..196 => self.trouble(),
             196..198 => self.reopen(),
-            198 => self.drain(),
+            199 if self.rng.bool() => self.drain(),
             _ => self.access(),
         }
         self.arena.wrongs.assert_none();
@@ -237,6 +238,25 @@ impl<'a> Worker<'a> {
         });
         of.file.will_need(&group, start..start + self.rng.u64(..40));
         self.count("needed");
+    }
+
+    /// Says how a mapping is used: whatever it is, nothing that is in the pages changes.
+    fn advise(&mut self) {
+        let Some((mapped, page)) = self.any_page() else {
+            return;
+        };
+        self.begin("advising", mapped.first + page);
+        let map = &mapped.map;
+        let pages = page..map.pages().min(page + 20);
+        match self.rng.u8(..8) {
+            0 => map.set_executable(),
+            1 => map.lock(),
+            2..4 => map.unlock(),
+            4 => map.will_need(pages).expect("within the mapping"),
+            5 => map.set_read_pattern(ReadPattern::Random),
+            _ => map.dont_need(pages).expect("within the mapping"),
+        }
+        self.count("advised");
     }
 
     fn pin(&mut self, mapped: &Mapped, page: u64) {
