@@ -255,6 +255,12 @@ impl Manager {
         self.core().pool.decay_tick()
     }
 
+    /// Says what I/O for swap costs beside that for files, from 0 (swapping is dear) to 200 (reading files is); 100 is the
+    /// same. Reclaim weighs anonymous pages and pages of files by it, as by `vm.swappiness`. Default: 60.
+    pub fn set_swappiness(&self, swappiness: u64) {
+        self.core().reclaim.set_swappiness(swappiness);
+    }
+
     /// The knobs of the pool of frames as they are now.
     #[must_use]
     pub fn tunables(&self) -> Tunables {

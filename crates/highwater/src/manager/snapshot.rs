@@ -24,6 +24,8 @@ pub struct Snapshot {
     /// Counters by name, named as in `/proc/vmstat` where it has one.
     #[cfg_attr(feature = "serde", serde(serialize_with = "as_map"))]
     pub vmstat: Vec<(&'static str, u64)>,
+    /// Rounds of reclaim over lists, by priority, for each priority that there was one at: how hard memory was to find.
+    pub reclaim_rounds: Vec<(u32, u64)>,
     /// Contention of the lock classes that pages go through, over all managers of the process.
     pub locks: Vec<LockEvents>,
     /// Every group, parents before children.
@@ -83,6 +85,10 @@ impl Snapshot {
             watermarks: core.pool.watermarks(),
             zoneinfo: core.pool.zoneinfo(),
             vmstat: vmstat::read(core),
+            reclaim_rounds: (0..)
+                .zip(core.reclaim.stats().rounds())
+                .filter(|(_, rounds)| *rounds > 0)
+                .collect(),
             locks,
             groups: groups
                 .iter()
@@ -187,6 +193,9 @@ impl fmt::Display for Snapshot {
         }
         for (name, value) in &self.vmstat {
             writeln!(f, "{name} {value}")?;
+        }
+        for (priority, rounds) in &self.reclaim_rounds {
+            writeln!(f, "reclaim_rounds priority {priority}: {rounds}")?;
         }
         for LockEvents {
             class,

@@ -183,3 +183,74 @@ fn want_in_the_pool_is_measured_against_all_of_it() {
     );
     scene.assert_nothing_is_left();
 }
+
+#[test]
+fn refault_distances_agree_with_a_model() {
+    // Goal: invariant 15: a shadow's age is the number of evictions and activations before it, each counted once, and a
+    // refault is within the working set exactly when no more of those have happened since than pages are active.
+    // Method: random reads of three pools' worth, a part of them over a small set; the model counts what is
+    // evicted, and gives each the age that its shadow must have.
+    let mut rng = crate::seed::rng(15);
+    let scene = Scene::new(512);
+    let root = scene.groups.root();
+    let lruvec = scene.reclaim.lruvecs.get(root.id()).expect("the root's");
+    let stats = scene.reclaim.stats();
+    let mut ages = std::collections::HashMap::new();
+    let mut resident: Vec<u64> = Vec::new();
+    let (mut within, mut beyond) = (0, 0);
+    for _ in 0..6000 {
+        let page = if rng.u8(..3) == 0 {
+            rng.u64(..200)
+        } else {
+            rng.u64(..1536)
+        };
+        let key = PageKey::new(scene.file, page);
+        if scene.cache.lookup(key) != Presence::Absent {
+            scene.copy(page);
+            continue;
+        }
+        if scene.pool.nr_free() < Pages(16) {
+            scene.reclaim.drain_batches();
+            let (clock, activated) = (lruvec.clock(), stats.pgactivate.get());
+            scene.shrink(&root, 16, None);
+            let is_gone = |page: &u64| {
+                scene.cache.lookup(PageKey::new(scene.file, *page)) == Presence::Absent
+            };
+            let gone: Vec<u64> = resident.extract_if(.., |page| is_gone(page)).collect();
+            let ticks = gone.len() as u64 + stats.pgactivate.get() - activated;
+            assert_eq!(lruvec.clock(), clock + ticks, "evictions and activations");
+            for page in gone {
+                let key = PageKey::new(scene.file, page);
+                let shadow = scene.reclaim.shadows.take(key).expect("just evicted");
+                assert!((clock..clock + ticks).contains(&shadow.age));
+                scene.reclaim.shadows.insert(key, shadow);
+                assert_eq!(
+                    ages.insert(page, shadow.age),
+                    None,
+                    "page {page} left twice"
+                );
+            }
+            let mut all: Vec<u64> = ages.values().copied().collect();
+            all.sort_unstable();
+            all.dedup();
+            assert_eq!(all.len(), ages.len(), "each eviction has an age of its own");
+        }
+        scene.reclaim.drain_batches();
+        let active = scene.reclaim.list_sizes(&root).active_file.0;
+        let expected = ages.remove(&page).map(|age| lruvec.clock() - age <= active);
+        let refault = scene.fault(&root, page);
+        let found = refault.map(|refault| refault != Refault::Beyond);
+        // What was remembered long ago may be forgotten, which is said nothing of here.
+        if refault.is_some() {
+            assert_eq!(found, expected, "page {page}: {refault:?}");
+        }
+        within += u32::from(found == Some(true));
+        beyond += u32::from(found == Some(false));
+        resident.push(page);
+    }
+    assert!(
+        within > 100 && beyond > 100,
+        "{within} within, {beyond} beyond"
+    );
+    scene.assert_nothing_is_left();
+}

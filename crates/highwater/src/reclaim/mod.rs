@@ -391,6 +391,17 @@ impl Reclaim {
     /// When a page is on no list, on two, or on one of a group that does not pay for it.
     pub fn check_invariants(&self) {
         self.drain_batches();
+        assert_eq!(self.lruvecs.isolated_of(|_| true), 0, "isolated pages");
+        for lruvec in self.lruvecs.live() {
+            let group = lruvec.group();
+            let below = self.lruvecs.sizes_of(|it| it.is_in_subtree_of(group));
+            assert_eq!(
+                lruvec.subtree_sizes(),
+                below,
+                "lists of {} and below",
+                group.id()
+            );
+        }
         let listed: Pages = self
             .lruvecs
             .live()
