@@ -6,6 +6,7 @@ use std::str::FromStr;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use highwater::frame::{BackendKind, Tunables};
+use highwater::reclaim::policy::PolicyKind;
 use highwater::units::Bytes;
 use highwater_lab::replay::{
     Control, Failure, Outcome, Replay, ReplayConfig, ReplayError, THREADS_MAX, Table, TenantConfig,
@@ -69,6 +70,10 @@ pub(crate) struct ReplayArguments {
     /// What keeps free frames: single-lock, sharded:N or trees [default: the library's]
     #[arg(long, value_name = "KIND")]
     backend: Option<BackendKind>,
+
+    /// Which pages leave when memory is short: two-list, clock, sieve, s3-fifo, car or balanced
+    #[arg(long, value_name = "POLICY", default_value_t)]
+    policy: PolicyKind,
 
     /// Turn a knob of the per-CPU lists of frames, as in `pcp_batch_scale_max=0`; repeatable
     #[arg(long = "set", value_name = "KNOB=VALUE")]
@@ -198,6 +203,7 @@ impl ReplayArguments {
             capacity: self.capacity,
             threads: self.threads,
             backend: self.backend,
+            policy: self.policy,
             tunables: self
                 .knobs
                 .iter()

@@ -18,6 +18,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use highwater::frame::Tunables;
+use highwater::reclaim::policy::PolicyKind;
 use highwater::units::Pages;
 use highwater_lab::models::Lru;
 use highwater_lab::replay::{Control, Replay, ReplayConfig, Report, TenantConfig, TraceInput};
@@ -108,6 +109,7 @@ impl Recorded {
             capacity: capacity.bytes(),
             threads: 1,
             backend: None,
+            policy: PolicyKind::default(),
             tunables: Tunables::default(),
             seed: 1,
             dir: std::env::temp_dir(),

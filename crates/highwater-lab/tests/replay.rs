@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use fastrand::Rng;
 use highwater::cache::Backing;
 use highwater::frame::Tunables;
+use highwater::reclaim::policy::PolicyKind;
 use highwater::units::{Bytes, PAGE_SIZE};
 use highwater_lab::models::Lru;
 use highwater_lab::replay::{
@@ -38,6 +39,7 @@ fn config(dir: &Path) -> ReplayConfig {
         capacity: CAPACITY,
         threads: 1,
         backend: None,
+        policy: PolicyKind::default(),
         tunables: Tunables::default(),
         seed: seed(),
         dir: dir.to_path_buf(),

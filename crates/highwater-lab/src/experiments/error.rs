@@ -11,6 +11,7 @@ use highwater::topology::{CPUS_MAX, ParseTopologyError};
 use thiserror::Error;
 
 use super::THREADS_MAX;
+use crate::replay::ReplayError;
 use crate::rss_trace::RssTraceError;
 use crate::trace::TraceError;
 
@@ -77,6 +78,14 @@ pub enum ExperimentError {
         trace: String,
         /// What is wrong with it.
         source: TraceError,
+    },
+    /// A trace could not be replayed.
+    #[error("{trace}: {source}")]
+    Replay {
+        /// The trace.
+        trace: String,
+        /// What failed.
+        source: Box<ReplayError>,
     },
     /// A recorded trace is of more CPUs than there can be.
     #[error("{trace}: a trace of {cpus} CPUs: expected at most {max}")]

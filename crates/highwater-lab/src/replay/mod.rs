@@ -39,6 +39,7 @@ mod versions;
 use std::path::PathBuf;
 
 use highwater::frame::{BackendKind, Tunables};
+use highwater::reclaim::policy::PolicyKind;
 use highwater::units::Bytes;
 
 use crate::trace::ReaderOptions;
@@ -68,6 +69,8 @@ pub struct ReplayConfig {
     pub threads: usize,
     /// What keeps free frames; none for the manager's choice.
     pub backend: Option<BackendKind>,
+    /// Which pages leave when memory is short.
+    pub policy: PolicyKind,
     /// Knobs of the pool of frames.
     pub tunables: Tunables,
     /// Decides page contents and the order of tenants.

@@ -302,6 +302,7 @@ fn check(config: &ReplayConfig) -> Result<(), ReplayError> {
 fn build_manager(config: &ReplayConfig) -> Result<Manager, ReplayError> {
     let builder = Manager::builder()
         .capacity(config.capacity)
+        .eviction_policy(config.policy)
         // A trace names the pages that were asked for; what else was read is not in it.
         .readahead(Pages(0))
         .tunables(config.tunables);

@@ -52,7 +52,7 @@ pub use backing::{Backing, FileBacking};
 pub use dirty::{DirtyEvents, DirtyPressure, WriteBack, WriteBackOutcome};
 pub use discard::Discard;
 pub use file::{Access, FileEntry, FileId, FileKind, TooManyFiles};
-pub use flags::PageFlag;
+pub use flags::{CREDIT_MAX, PageFlag};
 pub use index::Presence;
 pub use key::PageKey;
 pub use latch::{PageRead, PageWrite};
@@ -198,6 +198,14 @@ impl PageCache {
             swap: None,
             memory,
         }
+    }
+
+    /// The cache, with entries that count so many accesses between two looks: 1 unless said, 3 at most. Each costs who reads
+    /// the page a store.
+    #[must_use]
+    pub fn counting_accesses(mut self, young_max: u32) -> Self {
+        self.young_max = young_max.clamp(1, CREDIT_MAX);
+        self
     }
 
     /// Has pages of memory swapped out to `area`. For caches in which no memory is open yet.

@@ -14,6 +14,7 @@ use crate::counter::ActiveCache;
 use crate::frame::{BackendKind, DrainMode, PcpPolicy, PoolConfig, PoolError, Tunables, Zeroing};
 use crate::memmap::{MapError, Reservation};
 use crate::percpu::{Gates, PercpuOwner, Regime};
+use crate::reclaim::policy::PolicyKind;
 use crate::reclaim::{RmapConfig, TwoListRules};
 use crate::sync::Arc;
 use crate::topology::Topology;
@@ -35,6 +36,7 @@ pub struct Builder {
     throttling: Throttling,
     rmap: RmapConfig,
     rules: TwoListRules,
+    policy: PolicyKind,
     swap: Option<Swap>,
     readahead: Pages,
     dirty_tunables: DirtyTunables,
@@ -108,6 +110,7 @@ impl Builder {
             throttling: Throttling::default(),
             rmap: RmapConfig::default(),
             rules: TwoListRules::default(),
+            policy: PolicyKind::default(),
             swap: None,
             readahead: READAHEAD_DEFAULT,
             dirty_tunables: DirtyTunables::default(),
@@ -185,6 +188,12 @@ impl Builder {
     /// [`RmapPolicy::Defer`](crate::reclaim::RmapPolicy::Defer).
     pub fn rmap(mut self, rmap: RmapConfig) -> Self {
         self.rmap = rmap;
+        self
+    }
+
+    /// Which pages leave when memory is short. Default: [`PolicyKind::TwoList`].
+    pub fn eviction_policy(mut self, policy: PolicyKind) -> Self {
+        self.policy = policy;
         self
     }
 
@@ -284,6 +293,7 @@ impl Builder {
                 throttling: self.throttling,
                 rmap: self.rmap,
                 rules: self.rules,
+                policy: self.policy,
                 swap: self.swap.map(Swap::open).transpose()?,
                 readahead: ReadaheadMax::new(self.readahead),
             },

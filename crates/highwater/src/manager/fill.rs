@@ -204,7 +204,7 @@ impl Fills<'_> {
         self.note_resident();
         // Taken before the page is on a list: until then nobody can evict it.
         let taken = take(pfn);
-        if !self.core.reclaim.rules().counts_first_access() {
+        if !self.core.reclaim.counts_first_access() {
             self.core.cache.forget_young(pfn);
         }
         self.core.reclaim.add_page(pfn, key);
@@ -223,7 +223,7 @@ impl Fills<'_> {
         core.stats.readahead.add(ahead.len() as u64);
         for filling in ahead {
             let key = filling.key();
-            if !core.reclaim.rules().counts_first_access() {
+            if !core.reclaim.counts_first_access() {
                 core.cache.flag_filling(&filling, PageFlag::Unread);
             }
             let pfn = core.cache.finish_fill(filling);

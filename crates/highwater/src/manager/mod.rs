@@ -61,6 +61,7 @@ use crate::frame::{FramePool, PoolConfig, Tunables, Zoneinfo};
 use crate::group::{GroupKey, GroupNode, GroupTree, StatItem, Tolerance};
 use crate::memmap::FrameMemory;
 use crate::percpu::{self, PercpuOwner};
+use crate::reclaim::policy::PolicyKind;
 use crate::reclaim::{Actor, Reclaim, RmapConfig, ScanControl, TwoListRules};
 use crate::sync::{Arc, LockClass, LockTimes, Mutex, Rank, RwLock};
 use crate::topology::Topology;
@@ -136,6 +137,7 @@ struct Parts {
     throttling: Throttling,
     rmap: RmapConfig,
     rules: TwoListRules,
+    policy: PolicyKind,
     swap: Option<SwapArea>,
     readahead: ReadaheadMax,
 }
@@ -358,6 +360,7 @@ impl Core {
             throttling,
             rmap,
             rules,
+            policy,
             swap,
             readahead,
         } = parts;
@@ -366,7 +369,8 @@ impl Core {
         let pool = Arc::new(FramePool::with_config(Arc::clone(&memory), config)?);
         let groups = GroupTree::with_regime(regime, nr_cpus);
         let cache = PageCache::new(Arc::clone(&memory), &topology, regime, accounting)
-            .counting_dirty_for(groups.clone());
+            .counting_dirty_for(groups.clone())
+            .counting_accesses(policy.accesses_max());
         let cache = Arc::new(match swap {
             Some(area) => cache.swapping_to(Arc::new(area)),
             None => cache,
@@ -376,7 +380,8 @@ impl Core {
         let (of_cache, of_pool) = (Arc::clone(&cache), Arc::clone(&pool));
         let reclaim = Reclaim::new(of_cache, of_pool, groups.clone(), nr_cpus)
             .with_rmap(rmap)
-            .with_rules(rules);
+            .with_rules(rules)
+            .with_eviction_policy(policy);
         reclaim.add_group(&root);
         Ok(Self {
             topology,

@@ -6,6 +6,7 @@
 use super::balance::Costs;
 use super::cursor::Cursor;
 use super::lists::{Lists, LruList, PageType};
+use super::policy::PolicyState;
 use super::stats::signed;
 use super::{ListSizes, LruvecRef};
 use crate::group::{GroupNode, StatItem};
@@ -59,6 +60,8 @@ pub(super) struct Lruvec {
     /// Pages that are being read in for the group, and paid for by it.
     /// Written by: those who read them. Read by: those that found nothing to reclaim. Publishes: nothing.
     nr_filling: AtomicU64,
+    /// What the eviction policy has learnt of the lists of each type.
+    policy_states: [PolicyState; 2],
     /// Where the reclaimers of this group as a target go on.
     pub(super) cursor: Mutex<Cursor>,
 }
@@ -78,6 +81,10 @@ impl Lruvec {
             nr_evicted: AtomicU64::new(0),
             nr_isolated: AtomicU64::new(0),
             nr_filling: AtomicU64::new(0),
+            policy_states: [
+                PolicyState::starting_at(clock),
+                PolicyState::starting_at(clock),
+            ],
             cursor: Mutex::new(&CURSOR_LOCK, Cursor::default()),
         }
     }
@@ -89,6 +96,16 @@ impl Lruvec {
     pub(super) fn is_in_subtree_of(&self, target: &GroupNode) -> bool {
         // Not by number: that of a removed target may be another group's by now.
         self.group.is_descendant_of(target)
+    }
+
+    pub(super) fn policy_state(&self, page_type: PageType) -> &PolicyState {
+        &self.policy_states[page_type as usize]
+    }
+
+    /// A reading that no shadow of these lists is ahead of, whichever clock it keeps.
+    pub(super) fn last_clock(&self) -> u64 {
+        let clocks = self.policy_states.iter().map(PolicyState::clock);
+        clocks.fold(self.clock(), u64::max)
     }
 
     /// These lists, and those of the groups above.

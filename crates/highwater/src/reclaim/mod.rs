@@ -27,6 +27,7 @@
 //! | `balance` | how much of each list |
 //! | `shrink` | a cluster of one list |
 //! | `two_list`, `verdict` | what becomes of a page |
+//! | `policy`, `by_policy` | the same by other policies than the two-list LRU |
 //! | `rmap` | what is asked of mappings |
 //! | `shadow` | what is remembered of evicted pages |
 //! | `stats` | what is counted |
@@ -40,6 +41,7 @@
 
 mod balance;
 mod batch;
+mod by_policy;
 mod cursor;
 mod lists;
 mod lruvec;
@@ -80,6 +82,7 @@ use crate::units::{Pages, Pfn};
 use balance::SWAPPINESS_EVEN;
 use batch::{Batch, Batches};
 use lruvec::Lruvec;
+use policy::{EvictionPolicy, PolicyKind};
 use shadow::{Shadows, WorkingsetClock};
 use table::{Lruvecs, list_for, note_placement, type_of};
 
@@ -124,6 +127,9 @@ pub struct Reclaim {
     rmap: RmapConfig,
     rmap_stats: RmapStats,
     rules: TwoListRules,
+    policy_kind: PolicyKind,
+    /// Who leaves, where the two lists' rules do not say it.
+    policy: Option<Box<dyn EvictionPolicy>>,
     /// Written by: whoever sets it. Read by: reclaimers. Publishes: nothing.
     swappiness: AtomicU64,
 }
@@ -150,6 +156,8 @@ impl Reclaim {
             rmap: RmapConfig::default(),
             rmap_stats: RmapStats::default(),
             rules: TwoListRules::default(),
+            policy_kind: PolicyKind::TwoList,
+            policy: None,
             swappiness: AtomicU64::new(SWAPPINESS),
         }
     }
@@ -195,6 +203,14 @@ impl Reclaim {
     pub fn add_page(&self, pfn: Pfn, key: PageKey) -> Option<Refault> {
         let lruvec = self.lruvecs.of_isolated(&self.cache, &self.groups, pfn);
         let page_type = type_of(&self.cache, pfn);
+        if let Some(policy) = &self.policy {
+            let refault = self.admit_by_policy(&**policy, &lruvec, pfn, key);
+            if let Some(refault) = refault {
+                self.note_refault(&lruvec, pfn, page_type, refault);
+            }
+            self.put_in_batch(pfn);
+            return refault;
+        }
         let refault = self.shadows.take(key).map(|shadow| {
             // The distance is counted by the clock of the group for whose want the page was evicted.
             match self.lruvecs.get(shadow.group) {
@@ -206,9 +222,13 @@ impl Reclaim {
             self.note_refault(&lruvec, pfn, page_type, refault);
         }
         note_placement(&self.cache, pfn, self.rules.admit(refault));
+        self.put_in_batch(pfn);
+        refault
+    }
+
+    fn put_in_batch(&self, pfn: Pfn) {
         self.batches
             .change(|batch| batch.added.push(pfn), |batch| self.spill(batch));
-        refault
     }
 
     /// What a page that was evicted for want of memory in the group of `short` competes with when it comes back.
@@ -261,6 +281,9 @@ impl Reclaim {
     /// A load for a page that is active and referenced; else an atomic on the frame's flags, or the batch of the CPU.
     pub fn mark_accessed(&self, pfn: Pfn, key: PageKey) {
         let cache = &self.cache;
+        if self.policy.is_some() {
+            return self.mark_accessed_by_policy(pfn);
+        }
         if !cache.set_flag(pfn, PageFlag::Referenced)
             || cache.has_flag(pfn, PageFlag::Active)
             || cache.has_flag(pfn, PageFlag::Unevictable)

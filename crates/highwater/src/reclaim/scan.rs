@@ -110,6 +110,8 @@ pub(super) struct Step {
     pub(super) lruvec: LruvecRef,
     /// At most a cluster of each list.
     pub(super) counts: ScanCounts,
+    /// Pages that may go before the group is protected: one at least.
+    pub(super) exposed: u64,
 }
 
 impl Scan<'_> {
@@ -246,7 +248,9 @@ impl Reclaim {
         let home = self.lruvecs.of(scan.control.target)?;
         let sizes = home.subtree_sizes();
         let may_deactivate = PageType::ALL.map(|page_type| {
-            scan.forces_deactivation
+            // A policy of its own says which list is looked at.
+            self.policy.is_some()
+                || scan.forces_deactivation
                 || sizes.inactive_is_low(page_type)
                 || home.has_new_workingset(page_type)
         });
@@ -286,8 +290,13 @@ impl Reclaim {
                 let mut cursor = round.home.cursor.lock();
                 let counts = cursor.take(visit, share, self.cluster());
                 drop(cursor);
-                let counts = counts.at_most(exposed.max(1));
-                return Some(Step { lruvec, counts });
+                let exposed = exposed.max(1);
+                let counts = counts.at_most(exposed);
+                return Some(Step {
+                    lruvec,
+                    counts,
+                    exposed,
+                });
             }
         }
     }

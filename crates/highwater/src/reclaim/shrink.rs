@@ -27,11 +27,19 @@ pub(super) struct Scratch {
 }
 
 /// One list's part of a step.
-struct Cluster<'a> {
-    lruvec: &'a LruvecRef,
-    page_type: PageType,
-    count: u64,
-    round: &'a Round,
+pub(super) struct Cluster<'a> {
+    pub(super) lruvec: &'a LruvecRef,
+    pub(super) page_type: PageType,
+    pub(super) list: LruList,
+    pub(super) count: u64,
+    pub(super) round: &'a Round,
+}
+
+impl Cluster<'_> {
+    /// Whether everything goes that can.
+    pub(super) fn is_last_resort(&self) -> bool {
+        self.round.level.priority == 0
+    }
 }
 
 /// The group that only its own accesses are counted of, if it is short for itself.
@@ -42,31 +50,39 @@ fn within<'a>(control: &ScanControl<'a>) -> Option<&'a GroupNode> {
 impl Reclaim {
     /// Scans a cluster of each list of one group; returns how many pages it looked at.
     pub(super) fn shrink_step(&self, round: &Round, step: &Step, scan: &mut Scan<'_>) -> u64 {
-        let Step { lruvec, counts } = step;
+        if let Some(policy) = &self.policy {
+            return self.shrink_by_policy(&**policy, round, step, scan);
+        }
+        let Step { lruvec, counts, .. } = step;
         let cluster = |list: LruList, page_type| Cluster {
             lruvec,
             page_type,
+            list,
             count: counts.of(list),
             round,
         };
         let mut looked = 0;
         for page_type in PageType::ALL {
-            looked += self.shrink_inactive(&cluster(page_type.inactive(), page_type), scan);
+            looked += self.shrink_list(&cluster(page_type.inactive(), page_type), scan);
             looked += self.shrink_active(&cluster(page_type.active(), page_type), scan);
         }
         looked
     }
 
     /// Takes pages off the tail of a list.
-    fn isolate(&self, cluster: &Cluster<'_>, from: LruList, scratch: &mut Scratch) -> u64 {
+    fn isolate(&self, cluster: &Cluster<'_>, scratch: &mut Scratch) -> u64 {
         scratch.isolated.clear();
         if cluster.count == 0 {
             return 0;
         }
         // Counted before they are taken: who finds the lists empty knows that pages may come back.
         cluster.lruvec.note_isolated(cluster.count);
-        self.lruvecs
-            .isolate_tail(cluster.lruvec, from, cluster.count, &mut scratch.isolated);
+        self.lruvecs.isolate_tail(
+            cluster.lruvec,
+            cluster.list,
+            cluster.count,
+            &mut scratch.isolated,
+        );
         scratch.isolated.len() as u64
     }
 
@@ -88,10 +104,10 @@ impl Reclaim {
         culled.into_iter().for_each(|pfn| self.rescue_unlocked(pfn));
     }
 
-    /// Frees pages of an inactive list, or finds out why they stay.
-    fn shrink_inactive(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> u64 {
+    /// Frees pages of a list, or finds out why they stay.
+    pub(super) fn shrink_list(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> u64 {
         let (lruvec, page_type) = (cluster.lruvec, cluster.page_type);
-        let scanned = self.isolate(cluster, page_type.inactive(), &mut scan.scratch);
+        let scanned = self.isolate(cluster, &mut scan.scratch);
         if scanned == 0 {
             lruvec.note_settled(cluster.count);
             return 0;
@@ -104,7 +120,10 @@ impl Reclaim {
         self.evict_candidates(cluster, scan);
         let scratch = &mut scan.scratch;
         let is_active = |(_, to): &&(Pfn, Placement)| *to == Placement::Active;
-        let activated = scratch.putback.iter().filter(is_active).count() as u64;
+        let activated = match cluster.list.is_active() {
+            true => 0,
+            false => scratch.putback.iter().filter(is_active).count() as u64,
+        };
         self.stats.count_activated(lruvec.group(), activated);
         lruvec.age(activated);
         self.put_back_all(cluster, scratch);
@@ -120,7 +139,7 @@ impl Reclaim {
     /// Moves pages of an active list to the inactive one, but for what goes round.
     fn shrink_active(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> u64 {
         let (lruvec, page_type) = (cluster.lruvec, cluster.page_type);
-        let looked_at = self.isolate(cluster, page_type.active(), &mut scan.scratch);
+        let looked_at = self.isolate(cluster, &mut scan.scratch);
         let scratch = &mut scan.scratch;
         for &pfn in &scratch.isolated {
             let accesses = self.accesses(pfn, cluster, scan.control);
@@ -163,7 +182,10 @@ impl Reclaim {
                 None if self.unmap(pfn, cluster.round.level) => {
                     scan.scratch.candidates.push(pfn);
                 }
-                None => scan.scratch.putback.push((pfn, Placement::Inactive)),
+                None => scan
+                    .scratch
+                    .putback
+                    .push((pfn, Placement::of(cluster.list))),
             }
         }
     }
@@ -172,6 +194,9 @@ impl Reclaim {
     fn place_of(&self, pfn: Pfn, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> Option<Placement> {
         if self.cache.has_flag(pfn, PageFlag::Unevictable) {
             return Some(Placement::Unevictable);
+        }
+        if let Some(policy) = &self.policy {
+            return self.place_by_policy(&**policy, pfn, cluster, scan);
         }
         let accesses = self.accesses(pfn, cluster, scan.control);
         let (verdict, is_referenced) = self.rules.at_inactive_tail(accesses);
@@ -190,9 +215,19 @@ impl Reclaim {
         }
     }
 
+    /// What the entries of an isolated page say, as far as they count for whoever is short.
+    pub(super) fn look_within(
+        &self,
+        pfn: Pfn,
+        cluster: &Cluster<'_>,
+        control: &ScanControl<'_>,
+    ) -> Referenced {
+        self.look(pfn, cluster.round.level, within(control))
+    }
+
     /// What is known of the accesses to an isolated page; takes its marks away.
     fn accesses(&self, pfn: Pfn, cluster: &Cluster<'_>, control: &ScanControl<'_>) -> Accesses {
-        let entries = self.look(pfn, cluster.round.level, within(control));
+        let entries = self.look_within(pfn, cluster, control);
         let was_referenced = self.cache.clear_flag(pfn, PageFlag::Referenced);
         // The kernel takes the mark away before it finds out that it cannot look.
         let is_lost = entries == Referenced::Contended && self.is_kernel_faithful();
@@ -204,7 +239,7 @@ impl Reclaim {
     }
 
     /// Writes a page back if it is dirty; else says where it goes back to.
-    fn clean(&self, pfn: Pfn, scan: &mut Scan<'_>) -> Result<(), Placement> {
+    pub(super) fn clean(&self, pfn: Pfn, scan: &mut Scan<'_>) -> Result<(), Placement> {
         if !self.cache.is_dirty(pfn) {
             return Ok(());
         }
@@ -254,6 +289,9 @@ impl Reclaim {
         lruvec.note_evicted(evicted.len() as u64);
         let group = short.group().id();
         let ages = short.age(evicted.len() as u64)..;
+        if self.policy.is_some() {
+            return self.leave_shadows_by_policy(lruvec, evicted);
+        }
         for (age, evicted) in ages.zip(evicted) {
             let pfn = evicted.frame.pfn();
             let was_workingset = self.cache.has_flag(pfn, PageFlag::Workingset);

@@ -31,7 +31,7 @@ impl Place {
     /// Takes the lists out; `gap` is more than any refault distance that counts.
     fn take(&mut self, gap: u64) -> Option<LruvecRef> {
         let former = self.lists.take()?;
-        self.next_clock = former.clock() + gap;
+        self.next_clock = former.last_clock() + gap;
         Some(former)
     }
 }

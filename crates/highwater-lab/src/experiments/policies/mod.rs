@@ -5,9 +5,11 @@
 //! it misses more. *balanced* is what the library is to do by default, with everything known at each access.
 //!
 //! Beside the models the library's own policies decide, in clusters as large as reclaim's
-//! ([`Decided`](crate::models::Decided)): what the promise is checked with.
+//! ([`Decided`](crate::models::Decided)): what the promise is checked with. With `--real`, traces are replayed through the library
+//! itself as well, under the two-list LRU and the balanced policy, where the cache is large enough for a pool.
 
 mod published;
+mod real;
 mod traces;
 
 use std::time::{Duration, Instant};
@@ -27,7 +29,7 @@ pub static EXPERIMENT: Experiment = Experiment {
     summary: "misses of each eviction policy, as a model, on every recorded trace",
     topology: "1x1x2x1",
     cpus: 1..=1024,
-    has_real: false,
+    has_real: true,
     has_traces: true,
     has_kernel: false,
     has_matrix: false,
@@ -37,6 +39,7 @@ pub static EXPERIMENT: Experiment = Experiment {
 const PART_01: &str = "misses spared of LRU's, cache of 0.1 % of the footprint";
 const PART_1: &str = "misses spared of LRU's, cache of 1 % of the footprint";
 const PART_10: &str = "misses spared of LRU's, cache of 10 % of the footprint";
+const REAL: &str = "misses spared by the library itself, as replayed";
 const SPEED: &str = "accesses of the models";
 
 const DECIDED_01: &str =
@@ -80,7 +83,7 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
     control.expect(steps as u64);
     let mut found = Found::default();
     for trace in recorded.iter().chain(&others) {
-        found.add(trace, control)?;
+        found.add(trace, setup, control)?;
     }
     Ok(Outcome {
         experiment: EXPERIMENT.name,
@@ -129,6 +132,8 @@ struct Cell {
     misses: Vec<u64>,
     /// Under the library's policies, in the order of [`DECIDED`].
     decided: Vec<u64>,
+    /// By the library itself, in the order of [`real::REPLAYED`].
+    replayed: Option<[u64; real::REPLAYED.len()]>,
 }
 
 /// Whose misses.
@@ -162,6 +167,23 @@ impl Cell {
     }
 }
 
+impl Cell {
+    /// Percent of LRU's misses that the library spares, in the order of [`real::REPLAYED`].
+    fn real_reductions(&self) -> Option<[f64; real::REPLAYED.len()]> {
+        let lru = to_f64(self.misses(By::Model(Algorithm::Lru)));
+        let spared = |misses| 100.0 * (1.0 - to_f64(misses) / lru);
+        self.replayed.map(|replayed| replayed.map(spared))
+    }
+
+    fn real_row(&self) -> Option<Row> {
+        let name = format!("{}, {} %", self.trace, self.share * 100.0);
+        let row = Row::new(REAL, Source::Run, name).with("cache_pages", self.capacity);
+        let figures = real::REPLAYED.iter().zip(self.real_reductions()?);
+        let with = |row: Row, (&(_, figure), spared)| row.with(figure, spared);
+        Some(figures.fold(row, with))
+    }
+}
+
 /// Misses under the library's policy of that name, in clusters.
 fn decided(algorithm: Algorithm, trace: &AccessTrace, capacity: usize) -> u64 {
     match algorithm {
@@ -191,7 +213,12 @@ struct Found {
 }
 
 impl Found {
-    fn add(&mut self, source: &Trace, control: &Control) -> Result<(), ExperimentError> {
+    fn add(
+        &mut self,
+        source: &Trace,
+        setup: &Setup,
+        control: &Control,
+    ) -> Result<(), ExperimentError> {
         let trace = source.read(control)?;
         for (share, ..) in SHARES {
             let capacity = trace.capacity(share);
@@ -201,6 +228,10 @@ impl Found {
                 decisions.push(decided(algorithm, &trace, capacity));
                 control.advance(1)?;
             }
+            let replayed = match setup.is_real {
+                true => real::misses(source, capacity, setup, control)?,
+                false => None,
+            };
             self.cells.push(Cell {
                 trace: source.name.clone(),
                 is_recorded: source.is_recorded,
@@ -209,6 +240,7 @@ impl Found {
                 accesses: trace.pages().len() as u64,
                 misses,
                 decided: decisions,
+                replayed,
             });
         }
         Ok(())
@@ -257,6 +289,7 @@ impl Found {
         for (share, _, part) in SHARES {
             rows.extend(self.rows_of(share, part, &DECIDED.map(By::Library)));
         }
+        rows.extend(self.cells.iter().filter_map(Cell::real_row));
         for (algorithm, elapsed) in Algorithm::ALL.iter().zip(&self.elapsed) {
             let per_s = to_f64(self.accesses) / elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
             let row = Row::new(SPEED, Source::Run, algorithm.name());
@@ -293,6 +326,7 @@ impl Found {
         for (share, ..) in SHARES {
             checks.extend(self.worst_check(share));
         }
+        checks.extend(self.real_check());
         checks
     }
 
@@ -322,6 +356,21 @@ impl Found {
                 Unit::Percent,
             ),
         ]
+    }
+
+    /// The replay in which the library does worst, under the balanced policy.
+    fn real_check(&self) -> Option<Check> {
+        let spared = |cell: &Cell| cell.real_reductions().map(|[_, balanced]| balanced);
+        let replayed = self
+            .cells
+            .iter()
+            .filter_map(|cell| Some((cell, spared(cell)?)));
+        let (cell, worst) = replayed.min_by(|a, b| a.1.total_cmp(&b.1))?;
+        let name = format!(
+            "replayed: misses spared by balanced at worst ({})",
+            cell.trace
+        );
+        Some(Check::at_least(name, worst, -WORSE_MAX, Unit::Percent))
     }
 
     /// The trace on which the default does worst, where the cache is large enough.

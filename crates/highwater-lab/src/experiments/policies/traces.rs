@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::experiments::{Control, ExperimentError, Size};
 use crate::models::AccessTrace;
+use crate::replay::TraceInput;
 use crate::trace::{Format, ReaderOptions, Target, TraceError, TraceReader};
 
 /// PostgreSQL under pgbench; `traces/README.md` says how it was recorded.
@@ -23,6 +24,8 @@ struct Recorded {
     block_size: Option<u32>,
     /// Small enough for a first look.
     is_quick: bool,
+    /// Its keys have sizes.
+    has_sizes: bool,
 }
 
 const fn told(file: &'static str) -> Recorded {
@@ -31,6 +34,7 @@ const fn told(file: &'static str) -> Recorded {
         format: None,
         block_size: None,
         is_quick: false,
+        has_sizes: false,
     }
 }
 
@@ -59,7 +63,10 @@ const RECORDED: [Recorded; 18] = [
     quick("classic/lirs-multi3.trace.gz"),
     quick("classic/lirs-scan.trace.gz"),
     quick("classic/lirs-sprite.trace.gz"),
-    quick("kv-cdn/adaptsize-request.trace.xz"),
+    Recorded {
+        has_sizes: true,
+        ..quick("kv-cdn/adaptsize-request.trace.xz")
+    },
     quick("kv-cdn/mooncake-synthetic_trace.jsonl.xz"),
     keys("kv-cdn/scarab-recs.trace.xz", Format::U64Be),
     Recorded {
@@ -81,8 +88,10 @@ pub(super) struct Source {
     pub(super) name: String,
     /// One of those that means are taken over.
     pub(super) is_recorded: bool,
+    /// Whether its keys have sizes, which make a key more than one page in a replay.
+    pub(super) has_sizes: bool,
     place: Place,
-    options: ReaderOptions,
+    pub(super) options: ReaderOptions,
 }
 
 #[derive(Clone, Debug)]
@@ -111,6 +120,7 @@ pub(super) fn shipped() -> Source {
     Source {
         name: "pgbench".to_owned(),
         is_recorded: false,
+        has_sizes: false,
         place: Place::Shipped,
         options: ReaderOptions::default(),
     }
@@ -121,6 +131,7 @@ pub(super) fn given(path: &Path) -> Source {
     Source {
         name: path.display().to_string(),
         is_recorded: false,
+        has_sizes: false,
         place: Place::File(path.to_owned()),
         options: ReaderOptions::default(),
     }
@@ -141,6 +152,7 @@ impl Recorded {
         Source {
             name: name.to_owned(),
             is_recorded: true,
+            has_sizes: self.has_sizes,
             place: Place::File(folder.join(self.file)),
             options: ReaderOptions {
                 format: self.format,
@@ -152,6 +164,17 @@ impl Recorded {
 }
 
 impl Source {
+    /// As a replay takes it.
+    pub(super) fn input(&self) -> TraceInput {
+        match &self.place {
+            Place::File(path) => TraceInput::File(path.clone()),
+            Place::Shipped => TraceInput::Embedded {
+                name: "pgbench.hwt.zst",
+                bytes: SHIPPED,
+            },
+        }
+    }
+
     /// Reads every access; a key is one page, whatever its size.
     pub(super) fn read(&self, control: &Control) -> Result<AccessTrace, ExperimentError> {
         let failed = |source| ExperimentError::AccessTrace {

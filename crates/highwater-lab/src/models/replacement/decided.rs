@@ -72,7 +72,6 @@ impl<P: EvictionPolicy> Decided<P> {
                     locked: false,
                 },
                 credit: u32::from(self.lists.mark(page)),
-                is_new: false,
                 page_type: PageType::File,
             };
             match self.policy.judge(from, look) {

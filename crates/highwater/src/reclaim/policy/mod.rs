@@ -32,6 +32,7 @@
 mod balanced;
 mod car;
 mod clock;
+mod kind;
 mod s3_fifo;
 mod sieve;
 mod state;
@@ -39,6 +40,7 @@ mod state;
 pub use balanced::Balanced;
 pub use car::Car;
 pub use clock::Clock;
+pub use kind::{ParsePolicyError, PolicyKind};
 pub use s3_fifo::S3Fifo;
 pub use sieve::Sieve;
 pub use state::PolicyState;
@@ -115,8 +117,6 @@ pub struct Look {
     pub entries: Referenced,
     /// Accesses that are known otherwise: by copying reads, or left over from the last look.
     pub credit: u32,
-    /// Whether the access that brought it in is among them: nobody has looked at it before.
-    pub is_new: bool,
     /// What it is backed by.
     pub page_type: PageType,
 }
@@ -163,7 +163,7 @@ pub trait EvictionPolicy: fmt::Debug + Send + Sync {
                 credit: look.credit,
             },
             Referenced::Seen { young, .. } => {
-                let accesses = (young + look.credit).saturating_sub(u32::from(look.is_new));
+                let accesses = young.saturating_add(look.credit);
                 self.decide(from, accesses.min(self.accesses_max()))
             }
         }

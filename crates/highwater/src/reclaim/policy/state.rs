@@ -12,6 +12,8 @@ const UNKNOWN: u64 = u64::MAX;
 /// What is known beside the lists themselves.
 #[derive(Debug)]
 pub struct PolicyState {
+    /// What the counts of pages that left began with: far above what the shadows of a former group of the same number say.
+    start: u64,
     /// Pages that have left each list.
     /// Written by: reclaimers. Read by: refaults. Publishes: nothing.
     left: [AtomicU64; 2],
@@ -28,17 +30,33 @@ pub struct PolicyState {
 
 impl Default for PolicyState {
     fn default() -> Self {
-        Self {
-            left: Default::default(),
-            ghosts: Default::default(),
-            target: AtomicU64::new(UNKNOWN),
-            is_turning: AtomicBool::new(false),
-        }
+        Self::starting_at(0)
     }
 }
 
 // Relaxed throughout: see the module.
 impl PolicyState {
+    /// Nothing learnt yet; the first page that leaves either list is number `start` + 1.
+    #[must_use]
+    pub fn starting_at(start: u64) -> Self {
+        Self {
+            start,
+            left: [AtomicU64::new(start), AtomicU64::new(start)],
+            ghosts: Default::default(),
+            target: AtomicU64::new(UNKNOWN),
+            is_turning: AtomicBool::new(false),
+        }
+    }
+
+    /// A number above that of every page that has left.
+    #[must_use]
+    pub fn clock(&self) -> u64 {
+        let [inactive, active] = &self.left;
+        inactive
+            .load(Ordering::Relaxed)
+            .max(active.load(Ordering::Relaxed))
+    }
+
     /// Counts pages that leave a list; the first one's number, which its shadow keeps, the others' follow.
     pub fn leave(&self, from: Side, count: u64) -> u64 {
         self.ghosts[from as usize].fetch_add(count, Ordering::Relaxed);
@@ -53,11 +71,11 @@ impl PolicyState {
         Departure { from, distance }
     }
 
-    /// Pages that have left both lists.
+    /// Pages that have left either list.
     #[must_use]
     pub fn nr_left(&self) -> u64 {
         let [inactive, active] = &self.left;
-        inactive.load(Ordering::Relaxed) + active.load(Ordering::Relaxed)
+        inactive.load(Ordering::Relaxed) + active.load(Ordering::Relaxed) - 2 * self.start
     }
 
     /// The length that the inactive list is to have; `start` if nothing was learnt.

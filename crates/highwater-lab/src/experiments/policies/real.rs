@@ -1,0 +1,70 @@
+//! The library itself: traces replayed through the whole cache, with real frames and a real file.
+//!
+//! Caches too small for a pool are left out, and traces whose keys have sizes, which a replay lays out as several pages.
+
+use highwater::frame::Tunables;
+use highwater::reclaim::policy::PolicyKind;
+use highwater::units::Pages;
+
+use super::traces::Source as Trace;
+use crate::experiments::{Control, ExperimentError, Setup};
+use crate::replay::{self, Replay, ReplayConfig, TenantConfig};
+
+/// The policies that are replayed, and the figures of the misses they spare.
+pub(super) const REPLAYED: [(PolicyKind, &str); 2] = [
+    (PolicyKind::TwoList, "two_list_percent"),
+    (PolicyKind::Balanced, "balanced_percent"),
+];
+
+/// Pools below this are not replayed. Chosen: what a pool keeps back is a noticeable part of a smaller one.
+pub(super) const POOL_MIN: usize = 512;
+
+/// Misses of a replay on a pool of `capacity` pages, in the order of [`REPLAYED`]; none where it would show nothing.
+pub(super) fn misses(
+    trace: &Trace,
+    capacity: usize,
+    setup: &Setup,
+    control: &Control,
+) -> Result<Option<[u64; REPLAYED.len()]>, ExperimentError> {
+    if capacity < POOL_MIN || trace.has_sizes {
+        return Ok(None);
+    }
+    let mut misses = [0; REPLAYED.len()];
+    for (misses, (policy, _)) in misses.iter_mut().zip(REPLAYED) {
+        *misses = replayed(trace, capacity, policy, setup)?;
+        control.advance(0)?;
+    }
+    Ok(Some(misses))
+}
+
+fn replayed(
+    trace: &Trace,
+    capacity: usize,
+    policy: PolicyKind,
+    setup: &Setup,
+) -> Result<u64, ExperimentError> {
+    let failed = |source| ExperimentError::Replay {
+        trace: trace.name.clone(),
+        source: Box::new(source),
+    };
+    let tenant = TenantConfig {
+        name: "recorded".to_owned(),
+        trace: trace.input(),
+        options: trace.options.clone(),
+        max: None,
+    };
+    let config = ReplayConfig {
+        tenants: vec![tenant],
+        capacity: Pages(capacity as u64).bytes(),
+        threads: setup.threads.unwrap_or(1) as usize,
+        backend: None,
+        policy,
+        tunables: Tunables::default(),
+        seed: setup.seed,
+        dir: std::env::temp_dir(),
+    };
+    let run = Replay::prepare(&config).map_err(failed)?;
+    let outcome = run.run(&replay::Control::default());
+    let report = outcome.map_err(|failure| failed(failure.error))?.report;
+    Ok(report.misses)
+}

@@ -1,0 +1,187 @@
+//! Reclaim under an eviction policy other than the two-list LRU: where it asks, and carries out the answer.
+//!
+//! Everything else is as with two lists: groups, protection, priorities, clusters, the weighing of anonymous pages
+//! against pages of files. In place of the shares of inactive and active lists, a step looks at a cluster of the list that
+//! the policy names; pages go from either. A page's shadow keeps its list, and that list's count, in place of the clock.
+//!
+//! What is counted: pages looked at on either list in `pgscan`, pages that move on in `pgactivate`; `pgrefill` and `pgdeactivate`
+//! stay 0, as no list is only aged. A page that comes back and is activated is a *workingset activation*; none is a *restore*.
+
+use super::lists::PageType;
+use super::lruvec::Lruvec;
+use super::policy::{Departure, EvictionPolicy, Fate, Lens, Look, PolicyKind, Side};
+use super::scan::{Round, Scan, Step};
+use super::shadow::Shadow;
+use super::shrink::Cluster;
+use super::table::{note_placement, type_of};
+use super::{Placement, Reclaim, Refault};
+use crate::cache::{Evicted, PageFlag, PageKey, Referenced};
+use crate::units::Pfn;
+
+const fn place(side: Side) -> Placement {
+    match side {
+        Side::Inactive => Placement::Inactive,
+        Side::Active => Placement::Active,
+    }
+}
+
+/// Lengths of a group's lists of one type.
+fn lens(lruvec: &Lruvec, page_type: PageType) -> Lens {
+    let sizes = lruvec.sizes();
+    let [inactive, active] =
+        [page_type.inactive(), page_type.active()].map(|list| sizes.of(list).0);
+    Lens {
+        inactive,
+        active,
+        capacity: inactive + active,
+    }
+}
+
+impl Reclaim {
+    /// Has pages leave by another policy.
+    #[must_use]
+    pub fn with_eviction_policy(mut self, kind: PolicyKind) -> Self {
+        self.policy_kind = kind;
+        self.policy = kind.policy();
+        self
+    }
+
+    /// By which policy pages leave.
+    #[must_use]
+    pub const fn eviction_policy(&self) -> PolicyKind {
+        self.policy_kind
+    }
+
+    /// Whether the access that brings a page in through a mapping leaves it young.
+    #[must_use]
+    pub const fn counts_first_access(&self) -> bool {
+        self.policy.is_none() && self.rules.counts_first_access()
+    }
+
+    /// Asks where a page that has come in goes; says whether it was evicted before.
+    pub(super) fn admit_by_policy(
+        &self,
+        policy: &dyn EvictionPolicy,
+        lruvec: &Lruvec,
+        pfn: Pfn,
+        key: PageKey,
+    ) -> Option<Refault> {
+        let page_type = type_of(&self.cache, pfn);
+        let shadow = self.shadows.take(key);
+        let departure = shadow.and_then(|shadow| self.departure(lruvec, page_type, shadow));
+        let to = policy.admit(
+            lruvec.policy_state(page_type),
+            lens(lruvec, page_type),
+            departure,
+        );
+        self.cache.set_flag(pfn, PageFlag::New);
+        note_placement(&self.cache, pfn, place(to));
+        shadow.map(|_| match to {
+            Side::Active => Refault::WithinWorkingset,
+            Side::Inactive => Refault::Beyond,
+        })
+    }
+
+    /// What is known of a page that comes back; nothing if it left another group's lists, of which these have learnt nothing.
+    fn departure(&self, lruvec: &Lruvec, page_type: PageType, shadow: Shadow) -> Option<Departure> {
+        let from = match shadow.was_workingset {
+            true => Side::Active,
+            false => Side::Inactive,
+        };
+        let state = lruvec.policy_state(page_type);
+        (shadow.group == lruvec.group().id()).then(|| state.departure(from, shadow.age))
+    }
+
+    /// Counts an access by a copying read, but for the one that brought the page in.
+    pub(super) fn mark_accessed_by_policy(&self, pfn: Pfn) {
+        if !self.cache.clear_flag(pfn, PageFlag::New) {
+            self.cache.add_credit(pfn);
+        }
+    }
+
+    /// Scans up to a cluster of the list of each type that the policy names; returns how many pages it looked at.
+    pub(super) fn shrink_by_policy(
+        &self,
+        policy: &dyn EvictionPolicy,
+        round: &Round,
+        step: &Step,
+        scan: &mut Scan<'_>,
+    ) -> u64 {
+        let Step { lruvec, counts, .. } = step;
+        let mut looked = 0;
+        for page_type in PageType::ALL {
+            let share = counts.of(page_type.inactive()) + counts.of(page_type.active());
+            let count = share.min(self.cluster()).min(step.exposed);
+            if count == 0 {
+                continue;
+            }
+            let from = policy.next(lruvec.policy_state(page_type), lens(lruvec, page_type));
+            let list = match from {
+                Side::Inactive => page_type.inactive(),
+                Side::Active => page_type.active(),
+            };
+            let cluster = Cluster {
+                lruvec,
+                page_type,
+                list,
+                count,
+                round,
+            };
+            looked += self.shrink_list(&cluster, scan);
+        }
+        looked
+    }
+
+    /// Where the policy puts an isolated page back to; `None` if it is to be evicted, and clean.
+    pub(super) fn place_by_policy(
+        &self,
+        policy: &dyn EvictionPolicy,
+        pfn: Pfn,
+        cluster: &Cluster<'_>,
+        scan: &mut Scan<'_>,
+    ) -> Option<Placement> {
+        let from = match cluster.list.is_active() {
+            true => Side::Active,
+            false => Side::Inactive,
+        };
+        let entries = self.look_within(pfn, cluster, scan.control);
+        if entries == Referenced::Contended {
+            return Some(place(from));
+        }
+        let look = Look {
+            entries,
+            credit: self.cache.replace_credit(pfn, 0),
+            page_type: cluster.page_type,
+        };
+        match policy.judge(from, look) {
+            Fate::Cull => Some(Placement::Unevictable),
+            // Whoever gets here needs memory more than others need what they have read lately.
+            _ if cluster.is_last_resort() => self.clean(pfn, scan).err(),
+            Fate::Stay { to, credit } => {
+                self.cache.replace_credit(pfn, credit);
+                Some(place(to))
+            }
+            Fate::EvictClean if self.cache.is_dirty(pfn) => Some(place(from)),
+            Fate::Evict | Fate::EvictClean => self.clean(pfn, scan).err(),
+        }
+    }
+
+    /// Leaves shadows in the places of pages of `lruvec` that are about to leave the cache, by what they leave.
+    pub(super) fn leave_shadows_by_policy(&self, lruvec: &Lruvec, evicted: &[Evicted]) {
+        for evicted in evicted {
+            let pfn = evicted.frame.pfn();
+            let is_active = self.cache.has_flag(pfn, PageFlag::Active);
+            let from = match is_active {
+                true => Side::Active,
+                false => Side::Inactive,
+            };
+            let state = lruvec.policy_state(type_of(&self.cache, pfn));
+            let shadow = Shadow {
+                group: lruvec.group().id(),
+                age: state.leave(from, 1),
+                was_workingset: is_active,
+            };
+            self.shadows.insert(evicted.key, shadow);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The eviction policies by name.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{Balanced, Car, Clock, EvictionPolicy, S3Fifo, Sieve};
+
+/// Which eviction policy a manager has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PolicyKind {
+    /// Two lists, aged as in Linux: LRU as far as marks can tell.
+    #[default]
+    TwoList,
+    /// One list, and a second chance.
+    Clock,
+    /// One list, and a hand that passes over what was accessed.
+    Sieve,
+    /// New pages apart, on a list of a fixed share.
+    S3Fifo,
+    /// Two clocks whose share adapts, as in ARC.
+    Car,
+    /// New pages apart, on a list that finds its own share.
+    Balanced,
+}
+
+impl PolicyKind {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::TwoList,
+        Self::Clock,
+        Self::Sieve,
+        Self::S3Fifo,
+        Self::Car,
+        Self::Balanced,
+    ];
+
+    /// Its name, as it is read back.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TwoList => "two-list",
+            Self::Clock => "clock",
+            Self::Sieve => "sieve",
+            Self::S3Fifo => "s3-fifo",
+            Self::Car => "car",
+            Self::Balanced => "balanced",
+        }
+    }
+
+    /// Up to how many accesses between two looks make a difference.
+    #[must_use]
+    pub fn accesses_max(self) -> u32 {
+        self.policy().map_or(1, |policy| policy.accesses_max())
+    }
+
+    /// Its decisions; none for the two lists, which have scan loops of their own.
+    #[must_use]
+    pub fn policy(self) -> Option<Box<dyn EvictionPolicy>> {
+        match self {
+            Self::TwoList => None,
+            Self::Clock => Some(Box::new(Clock)),
+            Self::Sieve => Some(Box::new(Sieve)),
+            Self::S3Fifo => Some(Box::new(S3Fifo)),
+            Self::Car => Some(Box::new(Car)),
+            Self::Balanced => Some(Box::new(Balanced)),
+        }
+    }
+}
+
+impl fmt::Display for PolicyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A name that is none of an eviction policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParsePolicyError(String);
+
+impl fmt::Display for ParsePolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = PolicyKind::ALL.map(PolicyKind::name).join(", ");
+        write!(f, "eviction policy `{}`: expected one of {names}", self.0)
+    }
+}
+
+impl std::error::Error for ParsePolicyError {}
+
+impl FromStr for PolicyKind {
+    type Err = ParsePolicyError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|kind| kind.name() == text);
+        found.ok_or_else(|| ParsePolicyError(text.to_owned()))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        // Goal: each policy can be asked for by its name, and a wrong one is answered with all of them.
+        for kind in PolicyKind::ALL {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+        }
+        let error = "lru".parse::<PolicyKind>().unwrap_err().to_string();
+        assert!(
+            PolicyKind::ALL
+                .iter()
+                .all(|kind| error.contains(kind.name())),
+            "{error}"
+        );
+    }
+}
