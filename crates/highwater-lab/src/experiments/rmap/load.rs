@@ -17,6 +17,9 @@ const STRIDE: u64 = 1024;
 /// Bytes that C reads by one call: 128 KiB.
 const READ: usize = 32 * PAGE_SIZE;
 
+/// Refusals of one read before it is given up.
+const TRIES: u32 = 10_000;
+
 /// What B does.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Churn {
@@ -27,16 +30,18 @@ pub(super) struct Churn {
 }
 
 impl Churn {
+    /// Long enough to be slept: a thread that kept the CPU while it holds the lock would lose it now and then, on a machine with
+    /// less CPUs than tenants, and the lock would be held for as long as the others' time slices.
     pub(super) fn short(share: f64) -> Self {
         Self {
-            hold: Duration::from_micros(50),
+            hold: Duration::from_micros(200),
             share,
         }
     }
 
     pub(super) fn long(share: f64) -> Self {
         Self {
-            hold: Duration::from_millis(2),
+            hold: Duration::from_millis(8),
             share,
         }
     }
@@ -68,6 +73,23 @@ pub(super) struct Read {
     pub(super) pages: u64,
     /// Pages that were not what they should have been.
     pub(super) wrong: u64,
+    /// Reads that were refused for want of memory, and tried again.
+    pub(super) refused: u64,
+}
+
+/// Reads; where there is no memory, waits a little and tries again, and counts it: a kernel would have stopped somebody.
+fn again<T>(
+    refused: &mut u64,
+    mut read: impl FnMut() -> Result<T, ReadError>,
+) -> Result<T, ReadError> {
+    for _ in 0..TRIES {
+        match read() {
+            Err(ReadError::NoMemory { .. }) => *refused += 1,
+            result => return result,
+        }
+        thread::sleep(Duration::from_micros(100));
+    }
+    read()
 }
 
 /// A: touches every page in order, `passes` times.
@@ -84,8 +106,10 @@ pub(super) fn touch(
             if page % STRIDE == 0 && control.is_stopped() {
                 return Ok(read);
             }
-            let guard = hw.enter();
-            let is_right = ground.is_of_a(page, mapping.read(&guard, page)?);
+            let is_right = again(&mut read.refused, || {
+                let guard = hw.enter();
+                Ok(ground.is_of_a(page, mapping.read(&guard, page)?))
+            })?;
             read.wrong += u64::from(!is_right);
             read.pages += 1;
         }
@@ -150,7 +174,7 @@ pub(super) fn read(
     let mut buf = vec![0; READ];
     // Relaxed: as above.
     while !is_over.load(Ordering::Relaxed) {
-        let got = file.read_at(group, at, &mut buf)?;
+        let got = again(&mut read.refused, || file.read_at(group, at, &mut buf))?;
         for (page, bytes) in (at / PAGE_BYTES..).zip(buf[..got].chunks(PAGE_SIZE)) {
             read.wrong += u64::from(!ground.is_of_c(page, bytes));
             read.pages += 1;

@@ -7,7 +7,7 @@ use std::time::Instant;
 use highwater::frame::Tunables;
 use highwater::group::{Limits, StatItem, Tolerance};
 use highwater::manager::{Background, Group, Manager};
-use highwater::reclaim::RmapConfig;
+use highwater::reclaim::{RmapConfig, TwoListRules};
 use highwater::units::{PAGE_BYTES, Pages};
 
 use super::ground::Ground;
@@ -31,6 +31,8 @@ pub(crate) struct Round {
     pub(super) c: Option<Tenant>,
     /// Pages with bytes of others.
     pub(super) wrong: u64,
+    /// Reads that were refused for want of memory, and tried again.
+    pub(super) refused: u64,
     /// By [`COUNTED`].
     counts: Vec<u64>,
     /// Times that reclaim waited for the lock.
@@ -121,6 +123,7 @@ pub(super) fn run(
         .capacity(Pages(ground.capacity).bytes())
         .background(Background::Thread)
         .tunables(Tunables::default().watermark_scale_factor(WATERMARK_SCALE_FACTOR)?)
+        .two_list(TwoListRules::Kernel)
         .rmap(rmap)
         .build()?;
     let tenant = |name| hw.root().child(name, Limits::default());
@@ -159,6 +162,7 @@ pub(super) fn run(
         b: churned.unwrap_or_default(),
         c: c_read.map(|read| Tenant::of(&c, read)),
         wrong: read.wrong + c_read.map_or(0, |read| read.wrong),
+        refused: read.refused + c_read.map_or(0, |read| read.refused),
         counts: COUNTED.iter().map(|name| snapshot.counter(name)).collect(),
         blocked: Buckets::of(waits.buckets()),
         blocked_s: to_f64(waits.sum()) / 1e9,

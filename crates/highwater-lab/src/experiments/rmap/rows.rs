@@ -98,6 +98,10 @@ fn vmstat_row(cell: &Cell) -> Row {
 
 fn tenant_row(cell: &Cell, scenario: Scenario) -> Row {
     let row = row(TENANTS, cell)
+        .with(
+            "refused_reads",
+            cell.mean_of(|round| crate::report::text::to_f64(round.refused)),
+        )
         .with("a_refaults", cell.mean_of(|round| round.a.refaults))
         .with("a_majfaults", cell.mean_of(|round| round.a.majfaults))
         .with(

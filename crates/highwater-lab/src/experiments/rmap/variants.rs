@@ -9,13 +9,14 @@ use crate::experiments::Setup;
 pub(crate) const VANILLA: &str = "vanilla";
 pub(crate) const SKIP: &str = "rmap_skip";
 pub(crate) const PRIORITY: &str = "priority";
-/// The library as it comes.
+/// What the library does about a held lock unasked.
 pub(crate) const OURS: &str = "Highwater";
 /// The same, against a B that holds the lock almost always.
 pub(crate) const HELD: &str = "Highwater, B holds 95 %";
 
-/// The part of the time that B holds the lock for where it is to starve reclaim. A little more than is checked.
-const STARVING: f64 = 0.97;
+/// The part of the time that B holds the lock for where it is to starve reclaim: it never sleeps without it. What is left is mapping and
+/// unmapping, and paying its debt.
+const STARVING: f64 = 1.0;
 
 /// A way to deal with held locks, and who holds them.
 #[derive(Clone, Debug, PartialEq)]
