@@ -174,8 +174,9 @@ fn storage_that_panics_while_writing_loses_nothing_and_stops_nobody() {
         let space = hw.space(&hw.root());
         let dirty_map = space.map_file(&dirty, 0..16).unwrap();
         let clean_map = space.map_file(&clean, 0..256).unwrap();
-        // All of them may be dirty.
-        hw.set_dirty_tunables(DirtyTunables::default().dirty_ratio(100).unwrap());
+        // All of them may be dirty, and nobody writes them but who has to.
+        let tunables = DirtyTunables::default().dirty_ratio(100).unwrap();
+        hw.set_dirty_tunables(tunables.dirty_background_ratio(100).unwrap());
         for page in 0..16 {
             dirty_map.write(page).unwrap()[8] = 1;
         }

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use highwater::cache::Access;
-use highwater::reclaim::{DEBT_MAX, RmapConfig, RmapPolicy, RmapQuirks};
+use highwater::reclaim::{DEBT_MAX, RmapConfig, RmapPolicy, RmapQuirks, TwoListRules};
 use highwater::{File, Manager, Mapping, Pages, ReadError};
 use support::TestFile;
 
@@ -31,6 +31,7 @@ impl Scene {
     fn of(pool: u64, policy: RmapPolicy, quirks: RmapQuirks) -> Self {
         let config = RmapConfig { policy, quirks };
         let builder = Manager::builder().capacity(Pages(pool).bytes());
+        let builder = builder.two_list(TwoListRules::ReadAgain);
         let hw = builder.rmap(config).build().unwrap();
         let file = hw
             .open_backing(TestFile::new(2 * pool), Access::ReadOnly)

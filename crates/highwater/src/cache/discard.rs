@@ -62,9 +62,11 @@ impl PageCache {
         if pages.end.saturating_sub(pages.start) <= self.pages.len() as u64 {
             pages.for_each(&mut one);
         } else {
-            let mut touched = anon.swapped_in(&pages);
+            // Those in frames first: one that leaves its frame meanwhile is in swap by then.
             let frames = self.pages_of(file.id());
-            touched.extend(frames.filter_map(|pfn| Some(self.key_of(pfn)?.page())));
+            let in_frames = frames.filter_map(|pfn| Some(self.key_of(pfn)?.page()));
+            let mut touched: Vec<u64> = in_frames.collect();
+            touched.extend(anon.swapped_in(&pages));
             touched.sort_unstable();
             touched.dedup();
             touched.retain(|page| pages.contains(page));
@@ -82,6 +84,8 @@ impl PageCache {
         discard: Discard,
     ) -> Option<Pfn> {
         let key = PageKey::new(file.id(), page);
+        // Whether the page was in swap: who has read it in meanwhile has what was there.
+        let mut was_in_swap = false;
         // Ends: each further round is because another thread has read the page in or evicted it meanwhile.
         loop {
             let Presence::Resident(pfn) = self.lookup(key) else {
@@ -89,6 +93,7 @@ impl PageCache {
                     return None;
                 }
                 anon.forget(page);
+                was_in_swap = true;
                 continue;
             };
             let latch = match discard {
@@ -103,7 +108,7 @@ impl PageCache {
                 continue;
             };
             if let Some(frame) = latch.as_mut()
-                && (anon.is_swapped(page) || self.is_dirty(pfn))
+                && (was_in_swap || anon.is_swapped(page) || self.is_dirty(pfn))
             {
                 self.memory.bytes_mut(frame).fill(0);
                 anon.forget(page);

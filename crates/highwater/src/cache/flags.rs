@@ -111,6 +111,13 @@ impl PageCache {
         _ = flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     }
 
+    /// Whether there were accesses that no entry tells of.
+    #[must_use]
+    pub fn has_credit(&self, pfn: Pfn) -> bool {
+        // Relaxed: as above.
+        credit_of(self.flags[pfn.index()].0.load(Ordering::Relaxed)) > 0
+    }
+
     /// Sets the count of accesses that no entry tells of; what it was.
     pub fn replace_credit(&self, pfn: Pfn, credit: u32) -> u32 {
         let flags = &self.flags[pfn.index()].0;

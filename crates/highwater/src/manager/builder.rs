@@ -191,15 +191,16 @@ impl Builder {
         self
     }
 
-    /// Which pages leave when memory is short. Default: [`PolicyKind::TwoList`].
+    /// Which pages leave when memory is short. Default: [`PolicyKind::Balanced`].
     pub fn eviction_policy(mut self, policy: PolicyKind) -> Self {
         self.policy = policy;
         self
     }
 
-    /// By which rules pages move between the inactive and the active list of their type. Default:
-    /// [`TwoListRules::ReadAgain`].
+    /// Has pages leave by the two lists of Linux ([`PolicyKind::TwoList`]), and says by which rules they move between the inactive
+    /// and the active one.
     pub fn two_list(mut self, rules: TwoListRules) -> Self {
+        self.policy = PolicyKind::TwoList;
         self.rules = rules;
         self
     }

@@ -9,7 +9,7 @@ use super::fill::Source;
 use super::guard::Guard;
 use super::space::Space;
 use crate::cache::{
-    Access, Area, AreaFlag, AreaSpec, PageKey, PageRead, PageWrite, ReadPattern, WasYoung,
+    Access, Area, AreaFlag, AreaSpec, PageFlag, PageKey, PageRead, PageWrite, ReadPattern, WasYoung,
 };
 use crate::memmap::Pinned;
 use crate::sync::Arc;
@@ -383,7 +383,8 @@ impl Core {
             if was_young {
                 were_young.push(pfn);
             }
-            if area.has(AreaFlag::Locked) {
+            // The flag: it may have been unlocked a moment ago, by somebody who does not find the entry any more.
+            if area.has(AreaFlag::Locked) || self.cache.has_flag(pfn, PageFlag::Unevictable) {
                 were_locked.push(pfn);
             }
         });

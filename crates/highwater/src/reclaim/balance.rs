@@ -78,6 +78,16 @@ impl ScanCounts {
         self.0[list as usize] = count;
     }
 
+    /// As many of each type, all of its inactive list.
+    pub(super) fn by_type(mut self) -> Self {
+        for page_type in PageType::ALL {
+            let (inactive, active) = (page_type.inactive(), page_type.active());
+            self.set(inactive, self.of(inactive) + self.of(active));
+            self.set(active, 0);
+        }
+        self
+    }
+
     /// As many, but no more than `most` of inactive lists.
     pub(super) fn at_most(mut self, most: u64) -> Self {
         let mut left = most;

@@ -1,7 +1,7 @@
 //! Reclaim under an eviction policy other than the two-list LRU: where it asks, and carries out the answer.
 //!
 //! Everything else is as with two lists: groups, protection, priorities, clusters, the weighing of anonymous pages
-//! against pages of files. In place of the shares of inactive and active lists, a step looks at a cluster of the list that
+//! against pages of files. The shares of a type's inactive and active list are taken together, and a step looks at a cluster of the list that
 //! the policy names; pages go from either. A page's shadow keeps its list, and that list's count, in place of the clock.
 //!
 //! What is counted: pages looked at on either list in `pgscan`, pages that move on in `pgactivate`; `pgrefill` and `pgdeactivate`
@@ -99,7 +99,8 @@ impl Reclaim {
         }
     }
 
-    /// Scans up to a cluster of the list of each type that the policy names; returns how many pages it looked at.
+    /// Scans a cluster of the list of each type that the policy names; returns how many pages it looked at. At the last priority one of
+    /// the other list too: what is held on one does not hide what is on the other.
     pub(super) fn shrink_by_policy(
         &self,
         policy: &dyn EvictionPolicy,
@@ -107,27 +108,28 @@ impl Reclaim {
         step: &Step,
         scan: &mut Scan<'_>,
     ) -> u64 {
-        let Step { lruvec, counts, .. } = step;
-        let mut looked = 0;
+        let lruvec = &step.lruvec;
+        let (before, mut looked) = (scan.outcome.nr_reclaimed, 0);
         for page_type in PageType::ALL {
-            let share = counts.of(page_type.inactive()) + counts.of(page_type.active());
-            let count = share.min(self.cluster()).min(step.exposed);
-            if count == 0 {
-                continue;
-            }
             let from = policy.next(lruvec.policy_state(page_type), lens(lruvec, page_type));
-            let list = match from {
-                Side::Inactive => page_type.inactive(),
-                Side::Active => page_type.active(),
-            };
-            let cluster = Cluster {
-                lruvec,
-                page_type,
-                list,
-                count,
-                round,
-            };
-            looked += self.shrink_list(&cluster, scan);
+            let sides = [from, from.other()];
+            let nr_sides = if round.level.priority == 0 { 2 } else { 1 };
+            for side in &sides[..nr_sides] {
+                let list = match side {
+                    Side::Inactive => page_type.inactive(),
+                    Side::Active => page_type.active(),
+                };
+                let exposed = step.exposed - (scan.outcome.nr_reclaimed - before);
+                let count = step.counts.of(page_type.inactive()).min(exposed);
+                let cluster = Cluster {
+                    lruvec,
+                    page_type,
+                    list,
+                    count,
+                    round,
+                };
+                looked += self.shrink_list(&cluster, scan);
+            }
         }
         looked
     }

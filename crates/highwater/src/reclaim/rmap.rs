@@ -240,8 +240,7 @@ impl Reclaim {
             Referenced::Contended => true,
         };
         // By a copying read, since it was put on the list: what reclaim knew then said that it goes.
-        let is_marked =
-            self.cache.has_flag(pfn, PageFlag::Referenced) || self.cache.test_and_clear_young(pfn);
+        let is_marked = self.cache.has_credit(pfn) || self.cache.test_and_clear_young(pfn);
         if is_wanted || is_marked || self.cache.is_dirty(pfn) {
             return false;
         }

@@ -20,7 +20,7 @@ use super::lruvec::Lruvec;
 use super::pass::{Pass, Turn};
 use super::rmap::Level;
 use super::shrink::Scratch;
-use super::{LruvecRef, Reclaim};
+use super::{ListSizes, LruvecRef, Reclaim};
 use crate::cache::WriteBackError;
 use crate::group::GroupNode;
 use crate::sync::atomic::Ordering;
@@ -103,6 +103,8 @@ pub(super) struct Round {
     pub(super) home: LruvecRef,
     /// What every group has in common.
     input: ScanInput,
+    /// Whether a policy says which list of a type is looked at.
+    is_by_policy: bool,
 }
 
 /// Part of one group's lists, scanned at once.
@@ -217,7 +219,7 @@ impl Reclaim {
         let rounds = if priority == 0 { 2 } else { 1 };
         let mut budget = self.lruvecs.sum_of(
             |lruvec| scan.pass.accepts(lruvec),
-            |lruvec| round.counts(lruvec, lruvec.sizes()).total(),
+            |lruvec| round.counts(lruvec.sizes()).total(),
         );
         budget = (budget * rounds).max(self.cluster());
         let takes_whole = priority == first && self.takes_whole_round(scan.control, budget);
@@ -275,7 +277,12 @@ impl Reclaim {
             may_deactivate,
             costs: home.costs(),
         };
-        Some(Round { level, home, input })
+        Some(Round {
+            level,
+            home,
+            input,
+            is_by_policy: self.policy.is_some(),
+        })
     }
 
     /// The lists that are scanned next for a target, and how many of their pages.
@@ -286,7 +293,7 @@ impl Reclaim {
             let (visit, lruvec) = self.peek(&round.home, &scan.pass)?;
             // Without the cursor: what a group is worth takes the lock of the tree.
             if let Turn::Scan { size, exposed } = scan.pass.judge(&lruvec) {
-                let share = round.counts(&lruvec, lruvec.sizes().scaled(Pages(size)));
+                let share = round.counts(lruvec.sizes().scaled(Pages(size)));
                 let mut cursor = round.home.cursor.lock();
                 let counts = cursor.take(visit, share, self.cluster());
                 drop(cursor);
@@ -312,28 +319,33 @@ impl Reclaim {
 }
 
 impl Round {
-    /// Pages of each list of a group to look at: one at least, if there is any that may be.
-    fn counts(&self, _lruvec: &Lruvec, sizes: crate::reclaim::ListSizes) -> ScanCounts {
-        let counts = ScanInput {
-            sizes,
-            ..self.input
-        }
-        .counts();
+    /// Pages of each list of a group to look at: one at least, if there is any that may be. Under a policy, of each type, as if
+    /// all were on its inactive list.
+    fn counts(&self, sizes: ListSizes) -> ScanCounts {
+        let counts = self.counts_at(self.input.priority, sizes);
         if counts.total() > 0 {
             return counts;
         }
-        let whole = ScanInput {
-            sizes,
-            priority: 0,
-            ..self.input
-        };
+        let whole = self.counts_at(0, sizes);
         let mut one = ScanCounts::default();
-        let most = LruList::ALL
-            .into_iter()
-            .max_by_key(|list| whole.counts().of(*list));
+        let most = LruList::ALL.into_iter().max_by_key(|list| whole.of(*list));
         if let Some(list) = most {
-            one.set(list, whole.counts().of(list).min(1));
+            one.set(list, whole.of(list).min(1));
         }
         one
+    }
+
+    fn counts_at(&self, priority: u32, sizes: ListSizes) -> ScanCounts {
+        let input = ScanInput {
+            sizes,
+            priority,
+            ..self.input
+        };
+        let counts = input.counts();
+        if self.is_by_policy {
+            counts.by_type()
+        } else {
+            counts
+        }
     }
 }

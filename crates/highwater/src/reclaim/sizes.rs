@@ -99,14 +99,16 @@ impl ListSizes {
 }
 
 impl ListSizes {
-    /// The part of each list that is to all of them as `part` is to what may be evicted.
+    /// The part of each list that is to all of them as `part` is to what may be evicted. Rounded up: a small part has a page
+    /// of each list, whichever of them is looked at.
     pub(super) fn scaled(self, part: Pages) -> Self {
         let whole = self.evictable().0;
         if part.0 >= whole {
             return self;
         }
         let scale = |list| {
-            let scaled = u128::from(self.of(list).0) * u128::from(part.0) / u128::from(whole);
+            let scaled = u128::from(self.of(list).0) * u128::from(part.0);
+            let scaled = scaled.div_ceil(u128::from(whole));
             u64::try_from(scaled).expect("at most the list")
         };
         Self::from_lists(LruList::ALL.map(scale))

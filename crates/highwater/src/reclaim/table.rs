@@ -222,11 +222,9 @@ impl Lruvecs {
         };
         let mut lists = lruvec.lock();
         // The page may have been given to the parent since its group was read, and the number to
-        // another group.
-        if lists.is_dead
-            || cache.group_of(pfn) != lruvec.group().id()
-            || self.links.list_of(pfn).is_none()
-        {
+        // another group. And the frame may be another group's, on whose lists it is: its group is read on both sides of that look.
+        let is_its = || cache.group_of(pfn) == lruvec.group().id();
+        if lists.is_dead || !is_its() || self.links.list_of(pfn).is_none() || !is_its() {
             return false;
         }
         self.links.unlink(&mut lists, pfn);

@@ -270,13 +270,13 @@ impl PageCache {
         self.note_taken(area, was);
     }
 
-    /// Whether any area that maps a page is locked.
+    /// Whether any area that has a page in its table is locked.
     #[must_use]
     pub fn is_locked(&self, pfn: Pfn) -> bool {
         let mut locked = false;
         let walked = self.walk(pfn, RmapAccess::Snapshot, |area, page| {
             // A page that the area has unmapped is none of its business any more.
-            locked |= area.has(AreaFlag::Locked) && !area.is_hole(page);
+            locked |= area.has(AreaFlag::Locked) && area.table.get(page).pfn() == Some(pfn);
         });
         walked.is_ok() && locked
     }
@@ -307,8 +307,8 @@ impl PageCache {
     ) -> Referenced {
         let (mut young, mut executable, mut locked) = (0, false, false);
         let looked = self.walk(pfn, access, |area, page| {
-            // Whoever has locked it.
-            locked |= area.has(AreaFlag::Locked);
+            // Whoever has locked it, and has it: with the entry goes the lock, and the page is looked at again.
+            locked |= area.has(AreaFlag::Locked) && area.table.get(page).pfn() == Some(pfn);
             if within.is_some_and(|group| !area.group().is_descendant_of(group)) {
                 return;
             }

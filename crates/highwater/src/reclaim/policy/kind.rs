@@ -10,7 +10,6 @@ use super::{Balanced, Car, Clock, EvictionPolicy, S3Fifo, Sieve};
 #[non_exhaustive]
 pub enum PolicyKind {
     /// Two lists, aged as in Linux: LRU as far as marks can tell.
-    #[default]
     TwoList,
     /// One list, and a second chance.
     Clock,
@@ -20,7 +19,9 @@ pub enum PolicyKind {
     S3Fifo,
     /// Two clocks whose share adapts, as in ARC.
     Car,
-    /// New pages apart, on a list that finds its own share.
+    /// New pages apart, on a list that finds its own share. The default: over recorded traces it misses less than the others,
+    /// and on none notably more than LRU (`highwater lab policies`).
+    #[default]
     Balanced,
 }
 
