@@ -5,7 +5,7 @@
 //! it misses more. *balanced* is what the library is to do by default, with everything known at each access.
 //!
 //! Beside the models the library's own policies decide, in clusters as large as reclaim's
-//! ([`Decided`](crate::models::Decided)): what the promise is checked with. With `--real`, traces are replayed through the library
+//! ([`Decided`]): what the promise is checked with. With `--real`, traces are replayed through the library
 //! itself as well, under the two-list LRU and the balanced policy, where the cache is large enough for a pool.
 
 mod published;
