@@ -297,7 +297,14 @@ impl Mapping {
         hold: impl FnMut(PageKey, Pfn) -> Option<R>,
     ) -> Option<R> {
         self.check(page, needs).ok()?;
-        self.core().cache.hold_mapped(&self.open.area, page, hold)
+        let held = self.core().cache.hold_mapped(&self.open.area, page, hold)?;
+        (!self.is_gone(page, needs)).then_some(held)
+    }
+
+    /// Whether a page that is latched now was unmapped before it was: memory that nobody maps any more is zeros.
+    #[inline]
+    fn is_gone(&self, page: u64, needs: Access) -> bool {
+        needs == Access::ReadWrite && self.open.area.is_hole(page)
     }
 
     /// Takes hold of a page, reading it in if it is not resident.
@@ -309,14 +316,15 @@ impl Mapping {
         mut hold: impl FnMut(PageKey, Pfn) -> Option<R>,
     ) -> Result<R, ReadError> {
         self.check(page, needs)?;
-        match self
-            .core()
-            .cache
-            .hold_by_entry(&self.open.area, page, &mut hold)
-        {
-            Some(held) => Ok(held),
-            None => self.fault(page, hold),
+        let cache = &self.core().cache;
+        let held = match cache.hold_by_entry(&self.open.area, page, &mut hold) {
+            Some(held) => held,
+            None => self.fault(page, hold)?,
+        };
+        if self.is_gone(page, needs) {
+            return Err(ReadError::Unmapped { page });
         }
+        Ok(held)
     }
 
     /// Takes hold of a page that the page table does not name.
