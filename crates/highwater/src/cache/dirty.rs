@@ -298,7 +298,8 @@ impl PageCache {
     /// Counts for the group that pays for a page.
     pub(super) fn count_for_group(&self, pfn: Pfn, item: StatItem, delta: i64) {
         if let Some(groups) = self.dirty.groups.get() {
-            groups.add_stat(self.group_of(pfn), item, delta);
+            // Ends: a group that is gone has given the page to one above it before; the root stays.
+            while !groups.add_stat(self.group_of(pfn), item, delta) {}
         }
     }
 

@@ -272,32 +272,45 @@ impl Lruvecs {
         if pages.is_empty() {
             return;
         }
-        let heir = self.hand_up(child.group(), Pages(pages.len() as u64));
-        for &(pfn, _) in &pages {
-            cache.set_group(pfn, heir.group().id());
-        }
+        let heir = self.hand_up(cache, child.group(), pages.iter().map(|&(pfn, _)| pfn));
         self.add_all(cache, &heir, pages);
     }
 
-    /// Makes the nearest ancestor of a removed group that has lists pay for pages of it.
-    fn hand_up(&self, removed: &GroupNode, pages: Pages) -> LruvecRef {
+    /// Makes the nearest ancestor of a removed group that has lists pay for isolated pages of it.
+    fn hand_up(
+        &self,
+        cache: &PageCache,
+        removed: &GroupNode,
+        pages: impl ExactSizeIterator<Item = Pfn>,
+    ) -> LruvecRef {
+        let count = Pages(pages.len() as u64);
+        let heir = self.heir_of(removed);
+        // Before the charge goes, which is what keeps the group: who counts for the group of a page finds one that is there.
+        pages.for_each(|pfn| cache.set_group(pfn, heir.group().id()));
         let mut from = removed.clone();
+        while from != *heir.group() {
+            from.uncharge_to_parent(count);
+            from = from.parent().expect("the heir is above");
+        }
+        heir
+    }
+
+    /// The lists of the nearest ancestor of a removed group that has any.
+    fn heir_of(&self, removed: &GroupNode) -> LruvecRef {
+        let mut at = removed.parent();
         // Ends at the root, which is never removed.
         loop {
-            let parent = from.parent().expect("the root is never removed");
-            from.uncharge_to_parent(pages);
-            if let Some(heir) = self.get(parent.id()) {
+            let ancestor = at.expect("the root is never removed");
+            if let Some(heir) = self.of(&ancestor) {
                 return heir;
             }
-            from = parent;
+            at = ancestor.parent();
         }
     }
 
     /// Gives one isolated page of a removed group to the nearest ancestor that has lists.
     fn adopt(&self, cache: &PageCache, removed: &GroupNode, pfn: Pfn) -> LruvecRef {
-        let heir = self.hand_up(removed, Pages(1));
-        cache.set_group(pfn, heir.group().id());
-        heir
+        self.hand_up(cache, removed, std::iter::once(pfn))
     }
 
     /// Checks one group's lists; returns how many pages are on them.

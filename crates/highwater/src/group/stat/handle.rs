@@ -115,15 +115,17 @@ impl GroupTree {
     }
 
     /// Adds `delta` to `item` of the group of that id, also of a removed one to which pages are
-    /// charged: for whoever keeps ids, such as the owner of a page frame.
+    /// charged: for whoever keeps ids, such as the owner of a page frame. False if there is none.
     ///
     /// # Cost
     ///
     /// As [`GroupTree::get`] and [`GroupNode::add_stat`].
-    pub fn add_stat(&self, id: GroupId, item: StatItem, delta: i64) {
-        if let Some(group) = self.get(id) {
+    pub fn add_stat(&self, id: GroupId, item: StatItem, delta: i64) -> bool {
+        let group = self.get(id);
+        if let Some(group) = &group {
             group.add_stat(item, delta);
         }
+        group.is_some()
     }
 
     /// Flushes of this tree's statistics so far.
