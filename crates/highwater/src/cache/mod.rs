@@ -510,7 +510,7 @@ impl PageCache {
     }
 
     /// Ends a space that nobody maps through any more. What it counted should be gone; what is not is
-    /// returned.
+    /// returned, or if reclaim may still be counting for the space, reported when a later one is opened or closed.
     pub fn close_space(&self, space: &Arc<SpaceEntry>) -> Option<RssResidue> {
         self.spaces.close(space)
     }

@@ -2,13 +2,13 @@
 //!
 //! A space counts four members, as the kernel does for each of its own: pages of files, anonymous
 //! pages, swap entries and shared memory. Its resident set is the first, second and fourth. Pages of
-//! files are counted by the cache: as many as entries of the space's page tables name a frame. The other
-//! members are the embedder's to count.
+//! files are counted by the cache, as many as entries of the space's page tables name a frame; the other members by the
+//! cache for what it maps, and by the embedder for what it has itself.
 //!
-//! **Life.** A space is open while somebody maps through it. When it is closed, what the embedder
-//! counted should be gone: what is not is reported, with numbers. Reclaim may be about to uncount pages that it
-//! unmapped just before; the entry stays until it has, and is forgotten when later spaces are opened or
-//! closed, a few at a time.
+//! **Life.** A space is open while somebody maps through it. When it is closed, everything that was counted should be
+//! uncounted: what is not is reported, with numbers. Reclaim may be about to uncount pages that it unmapped just before: it
+//! holds the area, and that the entry. Then the entry stays, is looked at when later spaces are opened or closed, a few
+//! at a time, and reported and forgotten once nobody holds it who could count.
 //!
 //! **Accounting.** Two ways to count, chosen for all spaces of a cache: [`Accounting`]. What a read promises
 //! is said by the counters: [`CounterSet`], [`ActiveSpace`], [`Peak`].
@@ -20,6 +20,7 @@ use super::file::FileKind;
 use crate::counter::active::{ActiveConfig, Foreign, THRESHOLD_DEFAULT};
 use crate::counter::{ActiveCache, ActiveSpace, CounterSet, Layout, Peak};
 use crate::percpu::Regime;
+use crate::sync::atomic::{Ordering, fence};
 use crate::sync::{Arc, LockClass, Rank, RwLock, StatCell};
 use crate::topology::Topology;
 use crate::units::{Estimate, Pages};
@@ -212,21 +213,13 @@ impl SpaceEntry {
         pages(self.peak.get())
     }
 
-    /// Whether the space certainly has no pages of files, also while others move.
-    fn has_left_the_cache(&self) -> bool {
-        self.counters.precise_of(&[RssMember::File.index()]) == Estimate::exact(0)
-    }
-
     fn resident(&self) -> Estimate<i64> {
         self.counters.approximate_of(&RESIDENT)
     }
 
-    /// What the embedder counted and did not uncount.
+    /// What was counted and not uncounted.
     fn residue(&self) -> Option<RssResidue> {
-        let sums = RssMember::ALL.map(|member| match member {
-            RssMember::File => 0,
-            member => self.counters.precise_of(&[member.index()]).value,
-        });
+        let sums = RssMember::ALL.map(|member| self.counters.precise_of(&[member.index()]).value);
         let space = self.id;
         sums.iter()
             .any(|sum| *sum != 0)
@@ -302,8 +295,27 @@ struct Table {
     /// By slot.
     entries: Vec<Option<Arc<SpaceEntry>>>,
     unused: Vec<usize>,
-    /// Closed, but with pages in the cache when last looked at.
-    closed: VecDeque<Arc<SpaceEntry>>,
+    closed: VecDeque<Closed>,
+}
+
+/// A closed space that somebody held when it was last looked at.
+#[derive(Debug)]
+struct Closed {
+    entry: Arc<SpaceEntry>,
+    is_reported: bool,
+}
+
+impl Closed {
+    /// What was not uncounted, once that is certain: nobody but `holders` holds the entry.
+    fn residue(&mut self, holders: usize) -> Option<RssResidue> {
+        if self.is_reported || Arc::strong_count(&self.entry) > holders {
+            return None;
+        }
+        // Acquire. Pairs with: the release with which others let the entry go, after they counted.
+        fence(Ordering::Acquire);
+        self.is_reported = true;
+        self.entry.residue()
+    }
 }
 
 impl Spaces {
@@ -343,24 +355,36 @@ impl Spaces {
         }
         table.entries[slot] = Some(Arc::clone(&entry));
         drop(table);
-        // Not under the lock: where CPUs have words of a space, its end waits for them.
-        drop(gone);
+        self.forget(gone);
         entry
     }
 
-    /// Ends a space that nobody maps through any more, and says what should not be left of it.
+    /// Ends a space that nobody maps through any more, and says what should not be left of it, if that is certain now.
     pub(super) fn close(&self, entry: &Arc<SpaceEntry>) -> Option<RssResidue> {
-        let residue = entry.residue();
-        if residue.is_some() {
-            self.nr_residues.add(1);
-        }
         let mut table = self.table.write();
-        table.closed.push_back(Arc::clone(entry));
+        let mut closed = Closed {
+            entry: Arc::clone(entry),
+            is_reported: false,
+        };
+        // The table, the caller, and this.
+        let residue = closed.residue(3);
+        table.closed.push_back(closed);
         let gone = table.reap();
         drop(table);
-        // As above.
-        drop(gone);
+        self.nr_residues.add(u64::from(residue.is_some()));
+        self.forget(gone);
         residue
+    }
+
+    /// Reports what is left of spaces that were closed before. Not under the lock: where CPUs have words of a space, its end
+    /// waits for them.
+    fn forget(&self, gone: [Option<Closed>; REAPED_AT_ONCE]) {
+        for mut closed in gone.into_iter().flatten() {
+            if let Some(residue) = closed.residue(1) {
+                self.nr_residues.add(1);
+                tracing::error!(%residue, "bad rss counters");
+            }
+        }
     }
 
     pub(super) fn nr_residues(&self) -> u64 {
@@ -380,21 +404,22 @@ impl Spaces {
 }
 
 impl Table {
-    /// Forgets closed spaces whose pages have left the cache, and returns them.
-    fn reap(&mut self) -> [Option<Arc<SpaceEntry>>; REAPED_AT_ONCE] {
+    /// Takes closed spaces that nobody holds any more out of the table.
+    fn reap(&mut self) -> [Option<Closed>; REAPED_AT_ONCE] {
         let mut gone = [const { None }; REAPED_AT_ONCE];
         for gone in &mut gone {
-            let Some(entry) = self.closed.pop_front() else {
+            let Some(closed) = self.closed.pop_front() else {
                 break;
             };
-            if !entry.has_left_the_cache() {
-                self.closed.push_back(entry);
+            // By the table, and this.
+            if Arc::strong_count(&closed.entry) > 2 {
+                self.closed.push_back(closed);
                 continue;
             }
-            let slot = entry.id.slot().expect("an entry has a slot");
+            let slot = closed.entry.id.slot().expect("an entry has a slot");
             self.entries[slot] = None;
             self.unused.push(slot);
-            *gone = Some(entry);
+            *gone = Some(closed);
         }
         gone
     }
