@@ -13,7 +13,8 @@
 //! *Changes* hold the lock of the key's shard (a run of buckets). States: see the module `cache`.
 //!
 //! Deviation from Linux, which keeps one tree per file: a table's memory is bounded by the pool,
-//! whatever is mapped, and a lookup is two loads. Ranges are found by walking frames instead.
+//! whatever is mapped, and a lookup is two loads. The pages of a file are found by their names, or by a walk over
+//! the frames where those are fewer.
 
 use std::fmt;
 
@@ -137,6 +138,12 @@ impl Index {
     /// Whether a page is there, once nobody fills or evicts it.
     pub(super) fn lookup(&self, key: PageKey) -> Presence {
         self.lookup_and(key, |_| ())
+    }
+
+    /// The frame of a page, also of one that is being filled or evicted.
+    pub(super) fn frame_of(&self, key: PageKey) -> Option<Pfn> {
+        let _locked = self.shard(self.bucket(key)).waiting.lock();
+        self.find_locked(key)
     }
 
     /// As [`lookup`](Self::lookup); shows `hold` a page that is there before anybody can begin to

@@ -293,9 +293,13 @@ fn files_of_odd_length_end_where_they_end() {
 #[test]
 fn a_page_that_leaves_is_counted_before_it_is_gone() {
     // Goal: no file can be closed, and its number used again, between a page's leaving and its being
-    // counted. Method: look at both while the page is about to leave.
-    let (memory, cache) = cache(2);
-    for access in [Access::ReadOnly, Access::ReadWrite] {
+    // counted. Method: look at both while the page is about to leave, by frames where those are few, and by names.
+    let accesses = [Access::ReadOnly, Access::ReadWrite];
+    for (frames, access) in [2, 64]
+        .into_iter()
+        .flat_map(|n| accesses.map(|how| (n, how)))
+    {
+        let (memory, cache) = cache(frames);
         let file = cache.open(Arc::new(Numbered(4096)), access).unwrap();
         fill(&memory, &cache, 1, PageKey::new(file.id(), 0));
         file.note_filled();

@@ -19,6 +19,9 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, LockClass, Mutex, Rank};
 use crate::units::{PAGE_SIZE, Pages, Pfn};
 
+/// Chosen: a lock and a walk of a chain somewhere in memory cost about as much as looking at so many frames in order.
+const LOOKS_PER_LOOKUP: u64 = 16;
+
 static SYNC_FAILURES_LOCK: LockClass = LockClass::new("sync_failures", Rank::Leaf);
 
 /// What became of a page that was to be written back.
@@ -234,7 +237,7 @@ impl PageCache {
     ///
     /// # Cost
     ///
-    /// One load per frame of the pool, plus the I/O. None for memory, which nothing makes durable.
+    /// [`pages_of`](Self::pages_of), plus the I/O. None for memory, which nothing makes durable.
     ///
     /// `told` says what the caller's handle was told of ([`FileEntry::told_of_failures`]), and is brought up to date.
     ///
@@ -270,10 +273,21 @@ impl PageCache {
         }
     }
 
-    /// Frames that hold pages of a file at this moment.
+    /// Frames that hold pages of a file at this moment, also those that come or go.
+    ///
+    /// # Cost
+    ///
+    /// The lock of an index shard for each page of the file, in order, or if those are many, a look at each frame of the pool.
     pub fn pages_of(&self, id: FileId) -> impl Iterator<Item = Pfn> + '_ {
-        let frames = (0..).map(Pfn).take(self.pages.len());
-        frames.filter(move |&pfn| self.key_of(pfn).is_some_and(|key| key.file() == id))
+        let frames = self.pages.len() as u64;
+        let pages = self.files.get(id).map_or(0, |file| file.backing().pages());
+        let (names, frames) = match pages.saturating_mul(LOOKS_PER_LOOKUP) <= frames {
+            true => (0..pages, 0..0),
+            false => (0..0, 0..self.pages.len()),
+        };
+        let named = names.filter_map(move |page| self.index.frame_of(PageKey::new(id, page)));
+        let is_of_file = move |pfn: &Pfn| self.key_of(*pfn).is_some_and(|key| key.file() == id);
+        named.chain((0..).map(Pfn).take(frames.len()).filter(is_of_file))
     }
 
     fn write_back_latched(
