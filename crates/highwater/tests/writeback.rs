@@ -185,6 +185,63 @@ fn a_page_that_is_refused_is_tried_again() {
 }
 
 #[test]
+fn storage_that_refuses_holds_up_nobody_elses_pages() {
+    // Goal: `dirty_ratio`, 200 pages, is kept by who writes to storage that is well, although the oldest dirty pages are of a
+    // file whose storage is full; with and without the thread. Method: 150, then 300 pages that are refused; another file's
+    // pages are looked at after each. Then the storage recovers, and the refused pages are written without being asked for.
+    for background in [Background::Off, Background::Thread] {
+        let hw = build(tunables(), background);
+        let [full, well] = [(); 2].map(|()| TestFile::new(400));
+        let (_full_file, full_map) = mapped(&hw, &full, Access::ReadWrite);
+        let (_well_file, well_map) = mapped(&hw, &well, Access::ReadWrite);
+        full.fails_writes.store(true, Ordering::Relaxed);
+        for (refused, most) in [(0..150, 201), (150..300, 300 + 33)] {
+            refused.for_each(|page| write(&full_map, page));
+            // Of the next centisecond, if there is a thread that looks at the clock.
+            std::thread::sleep(Duration::from_millis(20));
+            for page in 0..400 {
+                write(&well_map, page);
+                let nr_dirty = counter(&hw, "nr_dirty");
+                assert!(nr_dirty <= most, "{nr_dirty} dirty at page {page}");
+            }
+        }
+        full.fails_writes.store(false, Ordering::Relaxed);
+        assert_eq!(taken(&full), vec![]);
+        for page in 0..400 {
+            write(&well_map, page);
+        }
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while counter(&hw, "nr_dirty") > 200 {
+            assert!(Instant::now() < deadline, "{}", hw.snapshot());
+            write(&well_map, 0);
+        }
+        assert!(!taken(&full).is_empty());
+        drop((_full_file, full_map, _well_file, well_map));
+        assert_empty(&hw);
+        assert_eq!(taken(&full), (0..300).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn pages_that_are_held_hold_up_nobody_elses() {
+    // Goal: as above, where the oldest dirty pages are held. Method: a thread reads 60 of them for as long as it writes others.
+    let hw = build(tunables(), Background::Off);
+    let storage = TestFile::new(PAGES);
+    let (_file, map) = mapped(&hw, &storage, Access::ReadWrite);
+    (0..60).for_each(|page| write(&map, page));
+    let held: Vec<_> = (0..60)
+        .map(|page| map.try_read_latched(page).expect("it is dirty"))
+        .collect();
+    for page in 60..600 {
+        write(&map, page);
+        let nr_dirty = counter(&hw, "nr_dirty");
+        assert!(nr_dirty <= 201, "{nr_dirty} dirty at page {page}");
+    }
+    drop(held);
+    hw.check_invariants();
+}
+
+#[test]
 fn each_handle_hears_of_each_failed_sync_once() {
     // Goal: no failure to make pages durable is lost, whoever met it. Method: handles that come, sync and go at random on
     // storage that fails at random, against a count of what each has not been told of.

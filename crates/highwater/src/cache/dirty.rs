@@ -8,14 +8,23 @@
 //! ([`DirtyPressure`], [`PageCache::is_dirty_exceeded`]). Swap-backed pages have no file that would have to hear of them
 //! in time: they are marked, but neither counted nor limited.
 //!
-//! Source: `balance_dirty_pages` and the flusher of Linux. Deviation: pages are found by their marks, a byte for each
-//! frame, instead of by lists of files.
+//! Pages are written back in the order in which they became dirty. One that its storage refuses goes to the end of that
+//! order: it counts as dirty since then, and behind all that were not refused. So storage that is full or broken keeps nobody
+//! else's pages from being written; nor do pages that are held, which are passed over.
+//!
+//! Source: `balance_dirty_pages` and the flusher of Linux (`redirty_tail` for what is refused). Deviation: pages are found by
+//! their marks, a byte for each frame, instead of by lists of files.
 
-use super::{FileEntry, FileId, PageCache, PageKey, WriteBackError, WrittenBack};
+use std::cmp::Reverse;
+
+use super::{FileEntry, FileId, PageCache, PageFlag, PageKey, WriteBackError, WrittenBack};
 use crate::group::{GroupTree, StatItem};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{OnceLock, StatCell};
 use crate::units::{Pages, Pfn};
+
+/// Pages that are passed over at once, beside those that are to be written. Chosen: more than threads hold at a time.
+const PASSED_OVER_MAX: usize = 1024;
 
 /// The marks of all frames.
 pub(super) struct DirtyPages {
@@ -23,7 +32,7 @@ pub(super) struct DirtyPages {
     /// Written by: latch holders. Read by: reclaim, write-back. Publishes: when clear, that the file
     /// has taken the page; whoever acts on a set mark holds the latch.
     marks: Box<[AtomicBool]>,
-    /// By frame: when it was marked, by `clock`. Written and read as `marks`. Publishes: nothing.
+    /// By frame: when it was marked, or refused by its storage, by `clock`. Written and read as `marks`. Publishes: nothing.
     since: Box<[AtomicU32]>,
     /// Centiseconds, as last told. Written by: who keeps the time. Read by: who marks. Publishes: nothing.
     clock: AtomicU32,
@@ -83,10 +92,35 @@ pub struct WriteBackOutcome {
     pub nr_written: u64,
     /// Pages that their files refused; they stay dirty.
     pub nr_failed: u64,
+    /// Those of them that had not been refused since they were last written: the next time others come first.
+    pub nr_failed_first: u64,
     /// Pages that somebody held; they stay dirty.
     pub nr_latched: u64,
     /// The first refusal.
     pub first_error: Option<WriteBackError>,
+}
+
+/// A dirty page, as seen without its latch.
+#[derive(Clone, Copy, Debug)]
+struct DirtyPage {
+    was_refused: bool,
+    /// Centiseconds since it became dirty, or was refused.
+    age: u32,
+    key: PageKey,
+    pfn: Pfn,
+}
+
+/// Takes out the first `count` pages in the order of write-back.
+fn take_first(pages: &mut Vec<DirtyPage>, count: usize) -> Vec<DirtyPage> {
+    if count < pages.len() {
+        // The first at the end, where they can be cut off.
+        let at = pages.len() - count;
+        pages.select_nth_unstable_by_key(at, |page| {
+            (!page.was_refused, page.age, Reverse(page.key))
+        });
+        return pages.split_off(at);
+    }
+    std::mem::take(pages)
 }
 
 impl DirtyPages {
@@ -216,23 +250,68 @@ impl PageCache {
     /// A load for each frame, a sort of the dirty pages, and the I/O.
     pub fn write_back_some(&self, which: WriteBack) -> WriteBackOutcome {
         let mut outcome = WriteBackOutcome::default();
-        for (_, pfn) in self.dirty_pages(which) {
-            match self.try_write_back(pfn) {
-                Ok(WrittenBack::Written) => outcome.nr_written += 1,
-                Ok(WrittenBack::Latched) => outcome.nr_latched += 1,
-                Ok(WrittenBack::Clean | WrittenBack::NoSlot) => {}
-                Err(error) => {
-                    outcome.nr_failed += 1;
-                    outcome.first_error.get_or_insert(error);
-                }
+        let mut left = self.dirty_pages();
+        match which {
+            WriteBack::Expired(expire) => {
+                left.retain(|page| page.age >= expire);
+                self.write_back_batch(left, &mut outcome);
+            }
+            WriteBack::Oldest(pages) => {
+                let pages = usize::try_from(pages.0).unwrap_or(usize::MAX);
+                self.write_back_oldest(pages, left, &mut outcome);
             }
         }
         self.look_at_dirty_limit();
         outcome
     }
 
-    /// Dirty pages of files, in the order of files and pages.
-    fn dirty_pages(&self, which: WriteBack) -> Vec<(PageKey, Pfn)> {
+    /// Writes back as many pages, in their order, passing over those that are held or refused.
+    ///
+    /// Ends: each batch is taken from what is left.
+    fn write_back_oldest(
+        &self,
+        pages: usize,
+        mut left: Vec<DirtyPage>,
+        outcome: &mut WriteBackOutcome,
+    ) {
+        let mut passed_over = 0;
+        while outcome.nr_written < pages as u64 && passed_over <= PASSED_OVER_MAX {
+            let wanted = pages - usize::try_from(outcome.nr_written).expect("fewer than `pages`");
+            let batch = take_first(&mut left, wanted);
+            if batch.is_empty() {
+                return;
+            }
+            let were_refused = batch.iter().all(|page| page.was_refused);
+            let (tried, before) = (batch.len(), outcome.nr_written);
+            self.write_back_batch(batch, outcome);
+            let written = outcome.nr_written - before;
+            // Storage that has refused pages before refuses them again: a batch is enough to see that.
+            if were_refused && written == 0 {
+                return;
+            }
+            passed_over += tried - usize::try_from(written).expect("at most those that were tried");
+        }
+    }
+
+    /// Writes pages back in the order of files and pages.
+    fn write_back_batch(&self, mut batch: Vec<DirtyPage>, outcome: &mut WriteBackOutcome) {
+        batch.sort_unstable_by_key(|page| page.key);
+        for page in batch {
+            match self.try_write_back(page.pfn) {
+                Ok(WrittenBack::Written) => outcome.nr_written += 1,
+                Ok(WrittenBack::Latched) => outcome.nr_latched += 1,
+                Ok(WrittenBack::Clean | WrittenBack::NoSlot) => {}
+                Err(error) => {
+                    outcome.nr_failed += 1;
+                    outcome.nr_failed_first += u64::from(!page.was_refused);
+                    outcome.first_error.get_or_insert(error);
+                }
+            }
+        }
+    }
+
+    /// Dirty pages of files.
+    fn dirty_pages(&self) -> Vec<DirtyPage> {
         // Relaxed, both: who acts on a page looks again under its latch.
         let now = self.dirty.clock.load(Ordering::Relaxed);
         let age =
@@ -240,22 +319,22 @@ impl PageCache {
         let frames = (0..).map(Pfn).take(self.dirty.marks.len());
         let dirty = frames.filter(|&pfn| self.is_dirty(pfn)).filter_map(|pfn| {
             let key = self.key_of(pfn)?;
-            (!key.file().kind().is_swap_backed()).then_some((age(pfn), key, pfn))
+            (!key.file().kind().is_swap_backed()).then(|| DirtyPage {
+                was_refused: self.has_flag(pfn, PageFlag::Refused),
+                age: age(pfn),
+                key,
+                pfn,
+            })
         });
-        let mut chosen: Vec<_> = match which {
-            WriteBack::Expired(expire) => dirty.filter(|(age, ..)| *age >= expire).collect(),
-            WriteBack::Oldest(_) => dirty.collect(),
-        };
-        if let WriteBack::Oldest(pages) = which {
-            let pages = usize::try_from(pages.0).unwrap_or(usize::MAX);
-            if pages < chosen.len() {
-                chosen.select_nth_unstable_by_key(pages, |(age, key, _)| (u32::MAX - age, *key));
-                chosen.truncate(pages);
-            }
-        }
-        let mut chosen: Vec<_> = chosen.into_iter().map(|(_, key, pfn)| (key, pfn)).collect();
-        chosen.sort_unstable_by_key(|(key, _)| *key);
-        chosen
+        dirty.collect()
+    }
+
+    /// Notes that a dirty page's storage refused it. The exclusive latch is held.
+    pub(super) fn note_refused(&self, pfn: Pfn) {
+        self.set_flag(pfn, PageFlag::Refused);
+        // Relaxed, both: as in `mark_dirty`.
+        let now = self.dirty.clock.load(Ordering::Relaxed);
+        self.dirty.since[pfn.index()].store(now, Ordering::Relaxed);
     }
 
     /// Marks a page dirty; whether it was clean. The exclusive latch is held.
@@ -288,6 +367,7 @@ impl PageCache {
         // Release. Pairs with: the acquire of `is_dirty`: a sync that finds the page clean without its
         // latch makes durable what was written here.
         self.dirty.marks[pfn.index()].store(false, Ordering::Release);
+        self.clear_flag(pfn, PageFlag::Refused);
         if !key.file().kind().is_swap_backed() {
             // Relaxed: see the field.
             self.dirty.nr_dirty.fetch_sub(1, Ordering::Relaxed);

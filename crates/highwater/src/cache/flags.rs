@@ -32,6 +32,8 @@ pub enum PageFlag {
     Unread = 1 << 7,
     /// Has come in, and the copying read that brought it in has not been told of yet: that is not one access more.
     New = 1 << 8,
+    /// Its storage refused it when it was last to be written back, or took a part only.
+    Refused = 1 << 10,
 }
 
 /// Beside [`PageFlag::Referenced`], the upper bit of a count of accesses, for policies that count them.

@@ -310,12 +310,12 @@ impl PageCache {
                 self.count_for_group(pfn, StatItem::FileWriteback, 1);
                 let written = self.write_page(key, frame, file.backing());
                 self.count_for_group(pfn, StatItem::FileWriteback, -1);
-                let count = match written {
-                    Ok(()) => &self.dirty.nr_written,
-                    Err(_) => &self.dirty.nr_write_failed,
-                };
-                count.add(1);
-                written?;
+                if let Err(error) = written {
+                    self.dirty.nr_write_failed.add(1);
+                    self.note_refused(pfn);
+                    return Err(error);
+                }
+                self.dirty.nr_written.add(1);
             }
         }
         self.clear_dirty(pfn, key);

@@ -6,7 +6,7 @@
 //! write wait for it, no longer than [`PAUSE_MAX`] for each page: they may hold the latches that it would need. Without
 //! the thread they write back themselves.
 //!
-//! A page that somebody holds is passed over; one that its file refuses stays dirty and is tried again the next time.
+//! A page that somebody holds is passed over; one that its file refuses stays dirty, and is tried again after all others.
 //!
 //! Source: the flusher threads and `balance_dirty_pages` of Linux. Deviations: a thread for all files; writers wait at
 //! one limit, instead of ever longer from halfway between the two; what a ratio is a share of is the
@@ -159,6 +159,12 @@ impl fmt::Display for DirtyTunables {
         writeln!(f, "vm.dirty_writeback_centisecs = {writeback}")?;
         writeln!(f, "vm.dirty_expire_centisecs = {expire}")
     }
+}
+
+/// Whether to go on: pages were written, or refused for the first time, so that others come before them now. Each page is
+/// that once.
+fn is_of_use(outcome: &WriteBackOutcome) -> bool {
+    outcome.nr_written + outcome.nr_failed_first > 0
 }
 
 /// How the thread is woken and ended, and what it is to do.
@@ -351,8 +357,8 @@ impl Core {
             let too_many = self.cache.nr_dirty().saturating_sub(background);
             let now = self.write_back(WriteBack::Oldest(too_many.min(CHUNK)));
             written += now.nr_written;
-            // The rest is held, or refused: for the next time.
-            if now.nr_written == 0 {
+            // The rest is held, or was refused before: for the next time.
+            if !is_of_use(&now) {
                 break;
             }
         }
@@ -416,7 +422,7 @@ impl Core {
             let mut state = self.writeback.state.lock();
             if !state.is_started {
                 drop(state);
-                if self.write_back(WriteBack::Oldest(OWN_CHUNK)).nr_written == 0 {
+                if !is_of_use(&self.write_back(WriteBack::Oldest(OWN_CHUNK))) {
                     return;
                 }
                 continue;
