@@ -5,14 +5,15 @@
 mod seed;
 mod support;
 
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use highwater::cache::Access;
 use highwater::group::{StatItem, Tolerance};
 use highwater::manager::DirtyTunables;
-use highwater::{Background, Manager, Mapping, Pages, SyncError};
+use highwater::{Background, Backing, Manager, Mapping, Pages, SyncError};
 use support::{TestFile, assert_empty, mapped};
 
 const FRAMES: u64 = 1000;
@@ -323,6 +324,82 @@ fn threads_that_sync_one_handle_hear_of_a_failure_once() {
         result => panic!("{told} failures, but {result:?}"),
     }
     drop(map);
+}
+
+/// Storage of one page that tells one sync of a failure, as the kernel does, and is slow to say so.
+#[derive(Debug, Default)]
+struct TellsOne {
+    has_failed: AtomicBool,
+    /// Syncs that have asked.
+    asked: AtomicU64,
+    may_tell: AtomicBool,
+}
+
+impl Backing for TellsOne {
+    fn len(&self) -> u64 {
+        4096
+    }
+    fn read_page(&self, _: u64, buf: &mut [u8]) -> io::Result<usize> {
+        buf.fill(0);
+        Ok(buf.len())
+    }
+    fn write_page(&self, _: u64, buf: &[u8]) -> io::Result<usize> {
+        Ok(buf.len())
+    }
+    fn sync(&self) -> io::Result<()> {
+        let is_told = self.has_failed.swap(false, Ordering::SeqCst);
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        if !is_told {
+            return Ok(());
+        }
+        while !self.may_tell.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        Err(io::Error::from_raw_os_error(5 /* EIO */))
+    }
+}
+
+#[test]
+fn no_sync_succeeds_while_another_is_being_told_of_a_failure() {
+    // Goal: each handle that was open hears of a failure once, and before it hears that all is well. Method: storage tells the
+    // first handle's sync, which is held up before it can say so; the second handle's sync asks meanwhile, and is told that
+    // all is well.
+    let hw = support::manager(64);
+    let storage = Arc::new(TellsOne::default());
+    let backing = Arc::clone(&storage) as Arc<dyn Backing>;
+    let first = hw.open_backing(backing, Access::ReadWrite);
+    let first = first.expect("one file more");
+    let [second, third] = [(); 2].map(|()| first.clone());
+    for _ in 0..20 {
+        storage.has_failed.store(true, Ordering::SeqCst);
+        storage.asked.store(0, Ordering::SeqCst);
+        storage.may_tell.store(false, Ordering::SeqCst);
+        let asked = |times| {
+            while storage.asked.load(Ordering::SeqCst) < times {
+                std::thread::yield_now();
+            }
+        };
+        std::thread::scope(|scope| {
+            let told = scope.spawn(|| first.sync());
+            asked(1);
+            let fooled = scope.spawn(|| second.sync());
+            asked(2);
+            std::thread::sleep(Duration::from_millis(2));
+            storage.may_tell.store(true, Ordering::SeqCst);
+            let [told, fooled] = [told, fooled].map(|it| it.join().expect("it does not panic"));
+            assert!(matches!(told, Err(SyncError::Durability(_))), "{told:?}");
+            let is_told = matches!(fooled, Err(SyncError::Earlier { failures: 1, .. }));
+            assert!(is_told, "{fooled:?}");
+        });
+        let late = third.sync();
+        assert!(
+            matches!(late, Err(SyncError::Earlier { failures: 1, .. })),
+            "{late:?}"
+        );
+        for handle in [&first, &second, &third] {
+            handle.sync().expect("it has heard of it");
+        }
+    }
 }
 
 #[test]

@@ -5,11 +5,12 @@ use ::loom::{model, thread};
 
 use super::{
     Access, Accounting, Backing, EvictBatch, FileEntry, Kept, PageCache, PageKey, Presence,
+    SyncError,
 };
 use crate::memmap::FrameMemory;
 use crate::percpu::Regime;
 use crate::sync::Arc;
-use crate::sync::atomic::{AtomicU8, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use crate::topology::Topology;
 use crate::units::{GroupId, PAGE_BYTES, Pages, Pfn};
 
@@ -55,6 +56,30 @@ impl Backing for Relayed {
         let written = self.written.load(Ordering::Relaxed);
         self.durable.store(written, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+/// Storage that has failed, and tells one sync of it.
+#[derive(Debug)]
+struct TellsOne {
+    has_failed: AtomicBool,
+}
+
+impl Backing for TellsOne {
+    fn len(&self) -> u64 {
+        PAGE_BYTES
+    }
+    fn read_page(&self, _: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+        Ok(buf.len())
+    }
+    fn write_page(&self, _: u64, buf: &[u8]) -> std::io::Result<usize> {
+        Ok(buf.len())
+    }
+    fn sync(&self) -> std::io::Result<()> {
+        match self.has_failed.swap(false, Ordering::Relaxed) {
+            true => Err(std::io::Error::from_raw_os_error(5 /* EIO */)),
+            false => Ok(()),
+        }
     }
 }
 
@@ -277,6 +302,34 @@ fn a_sync_makes_durable_what_reclaim_wrote_before_it_evicted() {
             assert!(scene.fill_with(next, 0, 2));
         }
         syncing.join().unwrap();
+    });
+}
+
+#[test]
+fn a_failed_sync_is_told_to_each_handle_once() {
+    // Goal: of two handles that sync at a time, one meets the failure and the other one hears of it, in that sync and in no
+    // other, whoever ends first.
+    model(|| {
+        let storage = TellsOne {
+            has_failed: AtomicBool::new(true),
+        };
+        let scene = Scene::over(Arc::new(storage), Access::ReadWrite);
+        let (mine, theirs) = (scene.file.told_of_failures(), scene.file.told_of_failures());
+        let other = Arc::clone(&scene);
+        let other = thread::spawn(move || {
+            let result = other.cache.sync(&other.file, &theirs);
+            (result, theirs)
+        });
+        let own = scene.cache.sync(&scene.file, &mine);
+        let (others, theirs) = other.join().unwrap();
+        let met = |result: &Result<(), SyncError>| matches!(result, Err(SyncError::Durability(_)));
+        let heard = |result: &Result<(), SyncError>| {
+            matches!(result, Err(SyncError::Earlier { failures: 1, .. }))
+        };
+        let is_told = met(&own) && heard(&others) || met(&others) && heard(&own);
+        assert!(is_told, "{own:?} {others:?}");
+        assert!(scene.cache.sync(&scene.file, &mine).is_ok());
+        assert!(scene.cache.sync(&scene.file, &theirs).is_ok());
     });
 }
 

@@ -16,7 +16,7 @@ use super::{Access, Backing, FileEntry, FileId, FileKind, PageCache, PageKey, To
 use crate::group::StatItem;
 use crate::memmap::Frame;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Arc, LockClass, Mutex, Rank};
+use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank};
 use crate::units::{PAGE_SIZE, Pages, Pfn};
 
 /// Chosen: a lock and a walk of a chain somewhere in memory cost about as much as looking at so many frames in order.
@@ -97,11 +97,26 @@ pub enum SyncError {
 /// Failures to make a file durable, so that each handle can be told of each: a number that grows with them, and the
 /// last. A handle remembers how many it knows of.
 ///
+/// Storage may report a failure to one of several that sync at a time, and to no other. One that succeeds has therefore not
+/// succeeded before all that began earlier have said how they ended: it waits for them.
+///
 /// Source: errseq of Linux. Deviation: a failure to write a page back is none, because the page stays dirty and every
 /// sync tries it again.
 #[derive(Debug)]
 pub(super) struct SyncFailures {
-    so_far: Mutex<(u64, Option<Arc<io::Error>>)>,
+    so_far: Mutex<SoFar>,
+    /// A sync has ended.
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct SoFar {
+    failures: u64,
+    last: Option<Arc<io::Error>>,
+    /// Syncs that have begun; the number of each is how many had with it.
+    nr_begun: u64,
+    /// Numbers of those that have not ended.
+    under_way: Vec<u64>,
 }
 
 /// How many failures of its file's syncs a handle was told of. A clone has been told of the same.
@@ -124,26 +139,47 @@ impl Clone for ToldOf {
 impl SyncFailures {
     pub(super) fn new() -> Self {
         Self {
-            so_far: Mutex::new(&SYNC_FAILURES_LOCK, (0, None)),
+            so_far: Mutex::new(&SYNC_FAILURES_LOCK, SoFar::default()),
+            ended: Condvar::new(),
         }
     }
 
-    /// Counts a failure, which the handle is told of.
-    fn note(&self, error: io::Error, told: &ToldOf) -> SyncError {
-        let error = Arc::new(error);
-        let mut so_far = self.so_far.lock();
-        *so_far = (so_far.0 + 1, Some(Arc::clone(&error)));
-        // Relaxed: under the lock.
-        told.failures.fetch_add(1, Ordering::Relaxed);
-        SyncError::Durability(error)
+    /// Makes everything that was written durable; what the handle has not been told of yet is an error too. No lock is
+    /// held meanwhile.
+    fn sync(&self, backing: &dyn Backing, told: &ToldOf) -> Result<(), SyncError> {
+        let number = self.begin();
+        let result = guarded(|| backing.sync());
+        self.end(number, result, told)
     }
 
-    /// Tells a handle of the failures that it does not know of.
-    fn tell(&self, told: &ToldOf) -> Result<(), SyncError> {
-        let so_far = self.so_far.lock();
+    fn begin(&self) -> u64 {
+        let mut so_far = self.so_far.lock();
+        so_far.nr_begun += 1;
+        let number = so_far.nr_begun;
+        so_far.under_way.push(number);
+        number
+    }
+
+    fn end(&self, number: u64, result: io::Result<()>, told: &ToldOf) -> Result<(), SyncError> {
+        let mut so_far = self.so_far.lock();
+        so_far.under_way.retain(|other| *other != number);
+        self.ended.notify_all();
+        if let Err(error) = result {
+            let error = Arc::new(error);
+            so_far.failures += 1;
+            so_far.last = Some(Arc::clone(&error));
+            // Relaxed: under the lock.
+            told.failures.fetch_add(1, Ordering::Relaxed);
+            return Err(SyncError::Durability(error));
+        }
+        let last = so_far.nr_begun;
+        // Ends: those that began before now do, and no later one is waited for.
+        while so_far.under_way.iter().any(|other| *other <= last) {
+            self.ended.wait(&mut so_far);
+        }
         // Relaxed: under the lock.
-        let failures = so_far.0 - told.failures.swap(so_far.0, Ordering::Relaxed);
-        match so_far.1.clone().filter(|_| failures > 0) {
+        let failures = so_far.failures - told.failures.swap(so_far.failures, Ordering::Relaxed);
+        match so_far.last.clone().filter(|_| failures > 0) {
             Some(last) => Err(SyncError::Earlier { failures, last }),
             None => Ok(()),
         }
@@ -156,7 +192,7 @@ impl FileEntry {
     pub fn told_of_failures(&self) -> ToldOf {
         let so_far = self.sync_failures.so_far.lock();
         ToldOf {
-            failures: AtomicU64::new(so_far.0),
+            failures: AtomicU64::new(so_far.failures),
         }
     }
 }
@@ -237,7 +273,8 @@ impl PageCache {
     ///
     /// # Cost
     ///
-    /// [`pages_of`](Self::pages_of), plus the I/O. None for memory, which nothing makes durable.
+    /// [`pages_of`](Self::pages_of), plus the I/O; waits for other syncs of the file that began before this one has succeeded.
+    /// None for memory, which nothing makes durable.
     ///
     /// `told` says what the caller's handle was told of ([`FileEntry::told_of_failures`]), and is brought up to date.
     ///
@@ -250,10 +287,7 @@ impl PageCache {
             return Ok(());
         }
         self.write_back_file(file)?;
-        match guarded(|| file.backing().sync()) {
-            Ok(()) => file.sync_failures.tell(told),
-            Err(error) => Err(file.sync_failures.note(error, told)),
-        }
+        file.sync_failures.sync(file.backing(), told)
     }
 
     /// Writes every dirty page of a file back.

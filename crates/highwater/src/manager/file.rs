@@ -150,8 +150,8 @@ impl File {
     ///
     /// # Cost
     ///
-    /// A lookup for each page of the file, or if it is large, a load for each frame of the pool; plus the I/O. Nothing for
-    /// memory without a file.
+    /// A lookup for each page of the file, or if it is large, a load for each frame of the pool; plus the I/O; waits for syncs of
+    /// the file that others have begun. Nothing for memory without a file.
     ///
     /// # Errors
     ///
