@@ -6,6 +6,8 @@
 //! write wait for it, no longer than [`PAUSE_MAX`] for each page: they may hold the latches that it would need. Without
 //! the thread they write back themselves.
 //!
+//! By the clock it also tries again to let go of files and memory that were closed while somebody held pages of theirs.
+//!
 //! A page that somebody holds is passed over; one that its file refuses stays dirty, and is tried again after all others.
 //!
 //! Source: the flusher threads and `balance_dirty_pages` of Linux. Deviations: a thread for all files; writers wait at
@@ -189,6 +191,14 @@ struct State {
     fruitless_runs: u64,
 }
 
+/// Why the thread does not wait any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Woken {
+    ByNeed,
+    ByTheClock,
+    ToEnd,
+}
+
 /// The thread, ended when dropped, and joined by any thread but itself.
 #[derive(Debug)]
 pub(super) struct Writer {
@@ -225,19 +235,30 @@ impl Writeback {
         }
     }
 
-    /// Waits for the next run; false when there is none any more.
-    fn wait(&self, at_most: Option<Duration>) -> bool {
+    /// Waits for the next run. `left` says how long it is until one is due by the clock, if that is ever: asked each time, so
+    /// that who wakes the thread for nothing does not put it off.
+    fn wait(&self, left: impl Fn() -> Option<Duration>) -> Woken {
         let mut state = self.state.lock();
-        let is_due = |state: &State| state.is_wanted && state.pauses == 0;
-        while !is_due(&state) && !state.is_ending {
-            match at_most {
-                Some(at_most) => state.is_wanted |= self.woken.wait_for(&mut state, at_most),
+        while !state.is_ending {
+            let left = left();
+            if state.pauses > 0 {
+                self.woken.wait(&mut state);
+                continue;
+            }
+            let is_due = left == Some(Duration::ZERO);
+            if is_due || state.is_wanted {
+                (state.is_wanted, state.is_running) = (false, true);
+                return match is_due {
+                    true => Woken::ByTheClock,
+                    false => Woken::ByNeed,
+                };
+            }
+            match left {
+                Some(left) => _ = self.woken.wait_for(&mut state, left),
                 None => self.woken.wait(&mut state),
             }
         }
-        state.is_wanted = false;
-        state.is_running = !state.is_ending;
-        !state.is_ending
+        Woken::ToEnd
     }
 
     /// Whether a run is to end early.
@@ -319,6 +340,7 @@ impl Manager {
     /// Writes back what has been dirty for too long, or is too much; pages written. For managers without a background
     /// thread, once in each `dirty_writeback_centisecs`; with one, it does that.
     pub fn writeback_tick(&self) -> Pages {
+        self.core().reap_closing();
         self.core().write_back_what_is_due()
     }
 }
@@ -334,16 +356,21 @@ impl Core {
     /// The thread's life.
     fn write_back_for_ever(&self) {
         let _alive = Alive(&self.writeback);
+        let mut begun = self.now();
         loop {
             let interval = self.writeback.tunables.lock().dirty_writeback_centisecs;
             let interval = Duration::from_millis(u64::from(interval) * 10);
-            if !self
-                .writeback
-                .wait((!interval.is_zero()).then_some(interval))
-            {
-                return;
+            let left =
+                || (!interval.is_zero()).then(|| (begun + interval).saturating_sub(self.now()));
+            match self.writeback.wait(left) {
+                Woken::ToEnd => return,
+                Woken::ByNeed => _ = self.write_back_what_is_due(),
+                Woken::ByTheClock => {
+                    begun = self.now();
+                    self.reap_closing();
+                    self.write_back_what_is_due();
+                }
             }
-            self.write_back_what_is_due();
             self.writeback.note(|state| state.is_running = false);
         }
     }
@@ -436,5 +463,38 @@ impl Core {
                 return;
             }
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn pauses_do_not_put_off_what_is_due_by_the_clock() {
+        // Goal: old pages are written back however often somebody has the thread stand still. Method: pauses that are much
+        // shorter than the interval, one after the other; the thread's turn has to come before they end.
+        let writeback = Writeback::new();
+        let begun = std::time::Instant::now();
+        let interval = Duration::from_millis(20);
+        let has_come = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let pauses = scope.spawn(|| {
+                (0..20_000).any(|_| {
+                    drop(writeback.pause());
+                    thread::sleep(Duration::from_micros(500));
+                    has_come.load(Ordering::Relaxed)
+                })
+            });
+            let woken = writeback.wait(|| Some(interval.saturating_sub(begun.elapsed())));
+            assert_eq!(woken, Woken::ByTheClock);
+            has_come.store(true, Ordering::Relaxed);
+            writeback.note(|state| state.is_running = false);
+            assert!(
+                pauses.join().expect("it does not panic"),
+                "waited for the last pause"
+            );
+        });
     }
 }
