@@ -273,6 +273,37 @@ fn what_is_discarded_is_zeros_and_free() {
 }
 
 #[test]
+fn memory_that_ends_has_no_slots_whoever_holds_its_pages() {
+    // Goal: slots in use are 0 as soon as the last mapping has gone, also while reclaim has isolated pages of it or
+    // writes them; their frames are let go of by the clock. Method: one thread swaps out whatever there is, on slow storage;
+    // the other one writes memory and lets go of it, over and over.
+    let (hw, storage) = swapping(64, 200);
+    storage.write_pause_us.store(20, Ordering::Relaxed);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let _ = hw.root().reclaim(Pages(20).bytes());
+            }
+        });
+        let _over = SetOnDrop(&is_over);
+        for round in 0..300 {
+            let map = map(&hw, 90);
+            for page in 0..90 {
+                write(&map, page, round + 1).expect("there is swap");
+            }
+            check(&map, 0, round + 1).expect("it was written");
+            drop(map);
+            assert_eq!(used(&hw), 0, "round {round}");
+        }
+    });
+    assert!(hw.snapshot().counter("pswpout") > 1000);
+    hw.writeback_tick();
+    assert_eq!(hw.snapshot().frames.allocated, Pages::ZERO);
+    assert_empty(&hw);
+}
+
+#[test]
 fn discarding_and_reading_in_exclude_each_other() {
     // Goal: a page that is discarded while others read it in is zeros, or what was written after. Method: one thread writes
     // each page of shared memory and discards it; another reads all the time, in a pool so small that pages are on their

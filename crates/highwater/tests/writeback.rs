@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use highwater::cache::Access;
 use highwater::group::{StatItem, Tolerance};
 use highwater::manager::DirtyTunables;
-use highwater::{Background, Backing, Manager, Mapping, Pages, SyncError};
+use highwater::{Background, Backing, Limits, Manager, Mapping, Pages, SyncError};
 use support::{TestFile, assert_empty, mapped};
 
 const FRAMES: u64 = 1000;
@@ -324,6 +324,42 @@ fn threads_that_sync_one_handle_hear_of_a_failure_once() {
         result => panic!("{told} failures, but {result:?}"),
     }
     drop(map);
+}
+
+#[test]
+fn what_was_closed_goes_by_the_clock_and_before_a_victim_is_told() {
+    // Goal: a file that was closed while its storage refused pages is let go of as soon as that is well again: by the clock,
+    // or when memory is short, even where reclaim may not take its pages. Method: 90 of 200 frames that a group's `min`
+    // keeps, and memory of 150 pages for others.
+    for by_the_clock in [true, false] {
+        let hw = Manager::builder()
+            .capacity(Pages(200).bytes())
+            .build()
+            .expect("a small manager");
+        hw.on_exhausted(|victim| panic!("{victim:?}"));
+        let limits = Limits::default().with_min(Pages(100).bytes());
+        let group = hw.root().child("kept", limits).expect("a new name");
+        let storage = TestFile::new(90);
+        let file = hw.open_backing(Arc::clone(&storage) as Arc<dyn Backing>, Access::ReadWrite);
+        let file = file.expect("one file more");
+        let map = hw.space(&group).map_file(&file, 0..90);
+        let map = map.expect("the whole file");
+        storage.fails_writes.store(true, Ordering::Relaxed);
+        (0..90).for_each(|page| write(&map, page));
+        drop((map, file));
+        assert_eq!(counter(&hw, "nr_dirty"), 90);
+        storage.fails_writes.store(false, Ordering::Relaxed);
+        if by_the_clock {
+            hw.writeback_tick();
+            assert_eq!(hw.snapshot().frames.allocated, Pages::ZERO);
+        } else {
+            let others = hw.space(&hw.root()).map_anon(Pages(150));
+            let others = others.expect("a small mapping");
+            (0..150).for_each(|page| write(&others, page));
+        }
+        assert_eq!(taken(&storage), (0..90).collect::<Vec<_>>());
+        assert_empty(&hw);
+    }
 }
 
 /// Storage of one page that tells one sync of a failure, as the kernel does, and is slow to say so.

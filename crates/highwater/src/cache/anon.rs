@@ -105,6 +105,17 @@ impl Anon {
         }
     }
 
+    /// Gives every slot back. Nobody can reach the object any more, and no page of it is dirty.
+    pub(super) fn forget_all(&self) {
+        let chunks = self.places.iter().filter_map(OnceLock::get);
+        for place in chunks.flat_map(|chunk| &**chunk) {
+            // Relaxed: as in `forget`.
+            if let Some(slot) = slot_of(place.swap(NONE, Ordering::Relaxed)) {
+                self.area().give_back(slot);
+            }
+        }
+    }
+
     /// Writes a page to swap; returns how many bytes were taken. The page's exclusive latch is held.
     pub(super) fn swap_out(&self, page: u64, bytes: &[u8]) -> Result<usize, SwapOutError> {
         if bytes.iter().all(|byte| *byte == 0) {
@@ -199,15 +210,7 @@ impl Backing for Anon {
 
 impl Drop for Anon {
     fn drop(&mut self) {
-        let Some(swap) = &self.swap else { return };
-        for chunk in self.places.iter_mut().filter_map(OnceLock::get_mut) {
-            for place in chunk.iter_mut() {
-                // Relaxed: nobody else has the object.
-                if let Some(slot) = slot_of(place.load(Ordering::Relaxed)) {
-                    swap.give_back(slot);
-                }
-            }
-        }
+        self.forget_all();
     }
 }
 

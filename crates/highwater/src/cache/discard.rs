@@ -22,7 +22,7 @@ pub enum Discard {
 
 impl PageCache {
     /// Lets every page of an object's memory forget what it holds, for an object that nobody can reach any
-    /// more: the pages can be evicted without I/O.
+    /// more: the pages can be evicted without I/O, and no slot is theirs.
     pub fn discard_all(&self, file: &FileEntry) {
         let Some(anon) = file.anon() else { return };
         for pfn in self.pages_of(file.id()) {
@@ -31,10 +31,11 @@ impl PageCache {
             // Reclaim may be writing it.
             let latch = self.latch_exclusively(key, pfn);
             if latch.is_some() && self.is_dirty(pfn) {
-                anon.forget(key.page());
                 self.clear_dirty(pfn, key);
             }
         }
+        // Not before: a page that is dirty may be given a slot, and one that is clean is not any more.
+        anon.forget_all();
     }
 
     /// Makes pages of an object's memory zeros, unless `is_needed` says otherwise of one; the frames of those that are

@@ -227,13 +227,16 @@ impl Core {
         is_empty
     }
 
-    /// Tries again to let go of files that were closed.
-    pub(super) fn reap_closing(&self) {
+    /// Tries again to let go of files that were closed; whether any has gone.
+    pub(super) fn reap_closing(&self) -> bool {
         let closing = std::mem::take(&mut *self.closing.lock());
-        for entry in closing {
-            if !self.try_close(&entry) {
-                self.closing.lock().push(entry);
-            }
-        }
+        let nr_closing = closing.len();
+        let left: Vec<_> = closing
+            .into_iter()
+            .filter(|entry| !self.try_close(entry))
+            .collect();
+        let has_gone = left.len() < nr_closing;
+        self.closing.lock().extend(left);
+        has_gone
     }
 }

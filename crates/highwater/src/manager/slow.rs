@@ -422,6 +422,10 @@ impl Core {
     /// Chooses a victim below `target` and tells the embedder, or finds one that is being stopped;
     /// false when there is neither.
     fn tell_victim(&self, target: &GroupNode, effort: &mut Effort<'_>) -> bool {
+        // What nobody can reach any more goes first.
+        if self.reap_closing() {
+            return effort.may_retry();
+        }
         let handler = self.on_exhausted.read().as_ref().map(Arc::clone);
         let Some(handler) = handler.filter(|_| effort.told.len() < VICTIMS_MAX) else {
             return false;
