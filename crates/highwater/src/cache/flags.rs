@@ -30,10 +30,8 @@ pub enum PageFlag {
     Readahead = 1 << 6,
     /// Was read ahead, and nobody has asked for it yet.
     Unread = 1 << 7,
-    /// Has come in, and the copying read that brought it in has not been told of yet: that is not one access more.
-    New = 1 << 8,
     /// Its storage refused it when it was last to be written back, or took a part only.
-    Refused = 1 << 10,
+    Refused = 1 << 8,
 }
 
 /// Beside [`PageFlag::Referenced`], the upper bit of a count of accesses, for policies that count them.
@@ -145,6 +143,6 @@ mod tests {
             }
         }
         assert_eq!(credit_of(PageFlag::Referenced as u16), 1);
-        assert_eq!(CREDIT & PageFlag::New as u16, 0);
+        assert_eq!(CREDIT & PageFlag::Refused as u16, 0);
     }
 }

@@ -87,6 +87,8 @@ pub enum ReadError {
 pub(super) enum Found {
     /// In the cache.
     Cached,
+    /// In the cache, read ahead, and this thread is the first to ask for it.
+    Ahead,
     /// In its file or in swap: this thread has read it.
     Read,
     /// Nowhere: it is of memory that begins as zeros.
@@ -137,6 +139,7 @@ impl Core {
                 if is_first {
                     // As for a read that brings its page in.
                     self.cache.forget_young(pfn);
+                    return Ok((taken, Found::Ahead));
                 }
                 return Ok((taken, Found::Cached));
             }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::fault::ReadError;
+use super::fault::{Found, ReadError};
 use super::fill::Source;
 use super::guard::Guard;
 use super::{Core, File, Group, Manager};
@@ -155,24 +155,25 @@ impl Core {
         let copy = |bytes: &[u8; PAGE_SIZE], into: &mut [u8]| {
             into.copy_from_slice(&bytes[part.clone()]);
         };
-        let pfn = if key.file().is_writable() {
+        let (pfn, found) = if key.file().is_writable() {
             let read = self.bring_in(source, page, asked, |pfn| {
                 Some((self.cache.latch_at(key, pfn)?, pfn))
             });
-            let ((bytes, pfn), _) = read?;
+            let ((bytes, pfn), found) = read?;
             copy(&bytes, into);
-            pfn
+            (pfn, found)
         } else {
             let guard = Guard::new(self);
             let read = self.bring_in(source, page, asked, |pfn| {
                 Some((self.cache.borrow_at(guard.reader(), key, pfn)?, pfn))
             });
-            let ((bytes, pfn), _) = read?;
+            let ((bytes, pfn), found) = read?;
             copy(bytes, into);
-            pfn
+            (pfn, found)
         };
         // A page that is read piece by piece is read once.
-        if source.readahead.note_asked(page) {
+        let is_new = source.readahead.note_asked(page);
+        if is_new && (found == Found::Cached || self.reclaim.counts_first_copy()) {
             self.reclaim.mark_accessed(pfn, key);
         }
         Ok(())
@@ -194,4 +195,67 @@ impl Core {
 /// Where in its page a byte is.
 fn within_page(offset: u64) -> usize {
     usize::try_from(offset % PAGE_BYTES).expect("less than a page")
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::cache::{Access, Backing, Presence};
+
+    /// Zeros.
+    #[derive(Debug)]
+    struct Zeros;
+
+    impl Backing for Zeros {
+        fn len(&self) -> u64 {
+            64 * PAGE_BYTES
+        }
+        fn read_page(&self, _: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+            buf.fill(0);
+            Ok(buf.len())
+        }
+        fn write_page(&self, _: u64, buf: &[u8]) -> std::io::Result<usize> {
+            Ok(buf.len())
+        }
+        fn sync(&self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_copying_read_that_brings_a_page_in_is_the_only_one_that_does_not_count() {
+        // Goal: every other one does, also of a page that a mapping or another handle has brought in. Method: look at the
+        // credit of pages under the default policy; pages 3 and later are read ahead.
+        for access in [Access::ReadOnly, Access::ReadWrite] {
+            let hw = Manager::builder().build().expect("a manager");
+            let file = hw.open_backing(Arc::new(Zeros), access).expect("a file");
+            let map = hw.space(&hw.root()).map_file(&file, 0..1);
+            let map = map.expect("within the file");
+            let copy = |page: u64| {
+                let group = hw.root();
+                let got = file.read_at(&group, page * PAGE_BYTES, &mut [0; 8]);
+                assert_eq!(got.expect("it can be read"), 8);
+            };
+            let has_credit = |page| match hw.core().cache.lookup(file.entry().key(page)) {
+                Presence::Resident(pfn) => hw.core().cache.has_credit(pfn),
+                Presence::Absent => panic!("page {page} is not there"),
+            };
+            match access {
+                Access::ReadOnly => _ = map.read(&hw.enter(), 0).expect("it can be read"),
+                Access::ReadWrite => _ = map.read_latched(0).expect("it can be read"),
+            }
+            assert!(!has_credit(0), "an entry says that");
+            copy(20);
+            copy(0);
+            assert!(!has_credit(20) && has_credit(0));
+            copy(20);
+            assert!(has_credit(20));
+            file.will_need(&hw.root(), 3..5);
+            copy(3);
+            copy(4);
+            assert!(!has_credit(3) && !has_credit(4));
+            copy(3);
+            assert!(has_credit(3) && !has_credit(4));
+        }
+    }
 }

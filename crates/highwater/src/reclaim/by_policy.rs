@@ -58,6 +58,12 @@ impl Reclaim {
         self.policy.is_none() && self.rules.counts_first_access()
     }
 
+    /// Whether the copying read that brings a page in counts as an access to it, as in the kernel.
+    #[must_use]
+    pub const fn counts_first_copy(&self) -> bool {
+        self.policy.is_none()
+    }
+
     /// Asks where a page that has come in goes; says whether it was evicted before.
     pub(super) fn admit_by_policy(
         &self,
@@ -74,7 +80,6 @@ impl Reclaim {
             lens(lruvec, page_type),
             departure,
         );
-        self.cache.set_flag(pfn, PageFlag::New);
         note_placement(&self.cache, pfn, place(to));
         shadow.map(|_| match to {
             Side::Active => Refault::WithinWorkingset,
@@ -90,13 +95,6 @@ impl Reclaim {
         };
         let state = lruvec.policy_state(page_type);
         (shadow.group == lruvec.group().id()).then(|| state.departure(from, shadow.age))
-    }
-
-    /// Counts an access by a copying read, but for the one that brought the page in.
-    pub(super) fn mark_accessed_by_policy(&self, pfn: Pfn) {
-        if !self.cache.clear_flag(pfn, PageFlag::New) {
-            self.cache.add_credit(pfn);
-        }
     }
 
     /// Scans a cluster of the list of each type that the policy names; returns how many pages it looked at. At the last priority one of

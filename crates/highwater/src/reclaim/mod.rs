@@ -282,7 +282,7 @@ impl Reclaim {
     pub fn mark_accessed(&self, pfn: Pfn, key: PageKey) {
         let cache = &self.cache;
         if self.policy.is_some() {
-            return self.mark_accessed_by_policy(pfn);
+            return cache.add_credit(pfn);
         }
         if !cache.set_flag(pfn, PageFlag::Referenced)
             || cache.has_flag(pfn, PageFlag::Active)
