@@ -304,6 +304,62 @@ fn memory_that_ends_has_no_slots_whoever_holds_its_pages() {
 }
 
 #[test]
+fn each_space_counts_what_it_has_in_frames_and_in_swap() {
+    // Goal: of memory that several spaces map, each counts the pages that it has accessed, as anonymous or as swapped out,
+    // until it unmaps them or they are discarded. Method: random accesses, discards and ends of mappings of 80 pages in 32
+    // frames, against the set of pages that each mapping has accessed; no page is zeros.
+    let (hw, _storage) = swapping(32, 200);
+    let first = map(&hw, 80);
+    let mut rng = seed::rng(65);
+    let mut maps = vec![(first.clone(), vec![true; 80])];
+    (0..80).for_each(|page| write(&first, page, 1).expect("there is swap"));
+    for step in 0..3000 {
+        let at = rng.usize(..maps.len());
+        let start = rng.usize(..80);
+        let end = (start + rng.usize(1..20)).min(80);
+        let pages = start as u64..end as u64;
+        match rng.u8(..100) {
+            0..90 => {
+                let (map, accessed) = &mut maps[at];
+                accessed[start] = true;
+                if rng.bool() {
+                    map.read_latched(pages.start).expect("there is swap");
+                } else {
+                    write(map, pages.start, step + 2).expect("there is swap");
+                }
+            }
+            90..94 if maps.len() < 4 => {
+                let map = hw.space(&hw.root()).map_file(first.file(), 0..80);
+                maps.push((map.expect("the whole of it"), vec![false; 80]));
+            }
+            90..94 if at > 0 => drop(maps.swap_remove(at)),
+            90..94 => {}
+            _ => {
+                maps[at].0.discard(pages.clone()).expect("within");
+                for (_, accessed) in &mut maps {
+                    accessed[start..end].fill(false);
+                }
+                let (map, accessed) = &mut maps[at];
+                accessed[start..end].fill(true);
+                pages.for_each(|page| write(map, page, 1).expect("there is swap"));
+            }
+        }
+        for (map, accessed) in &maps {
+            let counted = |member| map.space().member_precise(member).0;
+            let counted = counted(RssMember::Anon) + counted(RssMember::Swap);
+            let expected = accessed.iter().filter(|it| **it).count();
+            assert_eq!(counted, expected as u64, "step {step}");
+        }
+        hw.check_invariants();
+    }
+    assert!(hw.snapshot().counter("pswpin") > 500);
+    drop((first, maps));
+    assert_eq!(hw.snapshot().counter("bad_rss_counter"), 0);
+    assert_eq!(used(&hw), 0);
+    assert_empty(&hw);
+}
+
+#[test]
 fn discarding_and_reading_in_exclude_each_other() {
     // Goal: a page that is discarded while others read it in is zeros, or what was written after. Method: one thread writes
     // each page of shared memory and discards it; another reads all the time, in a pool so small that pages are on their

@@ -274,12 +274,6 @@ impl PageCache {
         }
     }
 
-    /// Forgets that pages of an area, counted from its first, are in swap.
-    pub fn forget_swapped(&self, area: &Area, pages: Range<u64>) {
-        area.space()
-            .add(RssMember::Swap, -area.table.take_swapped(pages));
-    }
-
     /// Entries that name a frame, or a few more while some come or go.
     #[must_use]
     pub fn mapcount(&self, pfn: Pfn) -> u32 {

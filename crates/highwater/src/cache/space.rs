@@ -1,9 +1,9 @@
 //! Spaces: who maps pages, and how much each of them has.
 //!
 //! A space counts four members, as the kernel does for each of its own: pages of files, anonymous
-//! pages, swap entries and shared memory. Its resident set is the first, second and fourth. Pages of
-//! files are counted by the cache, as many as entries of the space's page tables name a frame; the other members by the
-//! cache for what it maps, and by the embedder for what it has itself.
+//! pages, swap entries and shared memory. Its resident set is the first, second and fourth. The cache counts
+//! entries of the space's page tables: as many as name a frame, each for the member of its mapping, and as *swap* those that say that
+//! their page was swapped out. To the last three the embedder may add what it has itself.
 //!
 //! **Life.** A space is open while somebody maps through it. When it is closed, everything that was counted should be
 //! uncounted: what is not is reported, with numbers. Reclaim may be about to uncount pages that it unmapped just before: it
@@ -20,7 +20,7 @@ use super::file::FileKind;
 use crate::counter::active::{ActiveConfig, Foreign, THRESHOLD_DEFAULT};
 use crate::counter::{ActiveCache, ActiveSpace, CounterSet, Layout, Peak};
 use crate::percpu::Regime;
-use crate::sync::atomic::{Ordering, fence};
+use crate::sync::atomic::{AtomicBool, Ordering, fence};
 use crate::sync::{Arc, LockClass, Rank, RwLock, StatCell};
 use crate::topology::Topology;
 use crate::units::{Estimate, Pages};
@@ -39,7 +39,7 @@ pub enum RssMember {
     File,
     /// Anonymous pages.
     Anon,
-    /// Pages that were swapped out: not resident.
+    /// Anonymous pages that were swapped out since they were last accessed through this space's mappings.
     Swap,
     /// Shared memory.
     Shmem,
@@ -157,6 +157,10 @@ pub struct SpaceEntry {
     id: SpaceId,
     counters: Counters,
     peak: Peak,
+    /// The embedder has counted pages of its own.
+    /// Written by: the embedder's calls, once. Read by: who checks the books. Publishes: nothing; they are checked at quiescent
+    /// moments.
+    is_added_to: AtomicBool,
 }
 
 impl SpaceEntry {
@@ -176,6 +180,29 @@ impl SpaceEntry {
         self.counters.add(member, pages);
         if pages > 0 && member != RssMember::Swap {
             self.peak.observe(self.resident());
+        }
+    }
+
+    /// As [`add`](Self::add), for pages that the embedder itself holds.
+    pub fn add_of_embedder(&self, member: RssMember, pages: i64) {
+        // Relaxed, both: see the field. Stored once.
+        if !self.is_added_to.load(Ordering::Relaxed) {
+            self.is_added_to.store(true, Ordering::Relaxed);
+        }
+        self.add(member, pages);
+    }
+
+    /// Checks that a member is as many as the cache's entries say, unless the embedder has added to it. For quiescent
+    /// moments.
+    ///
+    /// # Panics
+    ///
+    /// When it is not.
+    pub(super) fn check(&self, member: RssMember, pages: i64) {
+        // Relaxed: see the field.
+        if member == RssMember::File || !self.is_added_to.load(Ordering::Relaxed) {
+            let counted = self.counters.precise_of(&[member.index()]).value;
+            assert_eq!(pages, counted, "{member} pages of {}", self.id);
         }
     }
 
@@ -349,6 +376,7 @@ impl Spaces {
             id: SpaceId::new(slot),
             counters,
             peak: Peak::new(),
+            is_added_to: AtomicBool::new(false),
         });
         if slot == table.entries.len() {
             table.entries.push(None);

@@ -226,8 +226,8 @@ impl PageTable {
         None
     }
 
-    /// Takes what says that pages are in swap out of their entries; how many there were.
-    pub(super) fn take_swapped(&self, pages: Range<u64>) -> i64 {
+    /// Takes what says that pages are in swap out of entries for which it is not so; how many there were.
+    pub(super) fn take_swapped(&self, pages: Range<u64>, is_swapped: impl Fn(u64) -> bool) -> i64 {
         let mut taken = 0;
         let mut page = pages.start;
         while page < pages.end {
@@ -235,12 +235,14 @@ impl PageTable {
             let end = ((index as u64 + 1) << self.leaf_shift).min(pages.end);
             let leaf = self.leaves[index].get();
             let words = leaf.and_then(|leaf| leaf.get(self.slot(page)..));
-            for (word, _) in words.unwrap_or_default().iter().zip(page..end) {
-                let (swapped, absent) = (Entry::SWAPPED.0, Entry::ABSENT.0);
-                // Relaxed, both: nothing is published by it.
-                let result =
-                    word.compare_exchange(swapped, absent, Ordering::Relaxed, Ordering::Relaxed);
-                taken += i64::from(result.is_ok());
+            for (word, page) in words.unwrap_or_default().iter().zip(page..end) {
+                // Relaxed, all: nothing is published by it.
+                let (seen, absent) = (Entry(word.load(Ordering::Relaxed)), Entry::ABSENT.0);
+                if seen.is_swapped() && !is_swapped(page) {
+                    let result =
+                        word.compare_exchange(seen.0, absent, Ordering::Relaxed, Ordering::Relaxed);
+                    taken += i64::from(result.is_ok());
+                }
             }
             page = end;
         }
@@ -308,14 +310,15 @@ impl PageTable {
         taken.map_or(0, |_| seen.young())
     }
 
-    /// Shows `visit` each page whose entry names a frame.
-    pub(super) fn for_each_present(&self, mut visit: impl FnMut(u64, Pfn)) {
+    /// Shows `visit` each page whose entry says where it is: in a frame, or in swap.
+    pub(super) fn for_each(&self, mut visit: impl FnMut(u64, Entry)) {
         for (index, leaf) in (0..).zip(&self.leaves) {
             let first: u64 = index << self.leaf_shift;
             for (page, word) in (first..).zip(leaf.get().into_iter().flatten()) {
                 // Relaxed: for quiescent moments.
-                if let Some(pfn) = Entry(word.load(Ordering::Relaxed)).pfn() {
-                    visit(page, pfn);
+                let entry = Entry(word.load(Ordering::Relaxed));
+                if entry.pfn().is_some() || entry.is_swapped() {
+                    visit(page, entry);
                 }
             }
         }

@@ -75,11 +75,13 @@ impl Mapping {
         self.check_range(&pages)?;
         let (core, area) = (self.core(), self.area());
         let resident = core.discard(area, pages.clone(), Discard::Wait, |_| false);
-        core.cache.forget_swapped(area, pages);
         for &pfn in &resident {
             core.cache.unmap_page(pfn, RmapAccess::Wait);
         }
         core.reclaim.evict_pages(&resident);
+        let first = area.key(0).page();
+        let pages = first + pages.start..first + pages.end;
+        core.cache.forget_swapped(area.file(), &pages);
         Ok(())
     }
 }

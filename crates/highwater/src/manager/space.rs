@@ -114,7 +114,7 @@ impl Space {
             member != RssMember::File,
             "pages of files are counted by the cache"
         );
-        self.open.entry.add(member, pages);
+        self.open.entry.add_of_embedder(member, pages);
         let item = match member {
             RssMember::Anon => StatItem::Anon,
             RssMember::Shmem => StatItem::Shmem,

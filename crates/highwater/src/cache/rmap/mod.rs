@@ -125,6 +125,17 @@ impl Rmap {
         self.root.lock().clone()
     }
 
+    /// The areas, each once.
+    fn areas(&self) -> Vec<Arc<Area>> {
+        let mut areas = Vec::new();
+        tree::for_each(&self.snapshot(), &mut |_, area| {
+            areas.push(Arc::clone(area))
+        });
+        areas.sort_by_key(|area| area.number());
+        areas.dedup_by_key(|area| area.number());
+        areas
+    }
+
     /// Changes the tree.
     fn update(&self, _: &Writing<'_>, change: impl FnOnce(Tree) -> Tree) {
         let after = change(self.snapshot());
@@ -283,7 +294,8 @@ impl PageCache {
 
     /// Shows `visit` the frame of every page that an area has in one at this moment.
     pub fn for_each_mapped(&self, area: &Area, mut visit: impl FnMut(Pfn)) {
-        area.table.for_each_present(|_, pfn| visit(pfn));
+        area.table
+            .for_each(|_, entry| entry.pfn().into_iter().for_each(&mut visit));
     }
 
     /// Runs `within` while this thread holds a file's rmap lock, as if it mapped or unmapped.
@@ -356,6 +368,25 @@ impl PageCache {
         }
     }
 
+    /// Has all that map pages of memory forget that those are in swap which are not there any more.
+    ///
+    /// # Cost
+    ///
+    /// A look at every area of the file, and at the entries of the range.
+    pub fn forget_swapped(&self, file: &FileEntry, pages: &Range<u64>) {
+        tree::for_each(&file.rmap.snapshot(), &mut |part, area| {
+            let first = area.key(0).page();
+            let (start, end) = (pages.start.max(part.start), pages.end.min(part.end));
+            if start < end {
+                let is_swapped = |page| file.is_stored(first + page);
+                let taken = area
+                    .table
+                    .take_swapped(start - first..end - first, is_swapped);
+                area.space().add(RssMember::Swap, -taken);
+            }
+        });
+    }
+
     /// Puts a page on its file's list for whoever holds the file's rmap lock, unless there are `most` of them already. The
     /// caller has isolated the page.
     pub fn defer(&self, pfn: Pfn, most: usize) -> bool {
@@ -414,21 +445,19 @@ impl PageCache {
     /// When they do not.
     pub(super) fn check_mappings(&self) {
         let mut mapped = vec![0; self.pages.len()];
-        let mut resident = std::collections::HashMap::new();
+        let mut counted = std::collections::HashMap::new();
         for file in self.files.all() {
-            let mut areas = Vec::new();
-            tree::for_each(&file.rmap.snapshot(), &mut |_, area| {
-                areas.push(Arc::clone(area));
-            });
-            areas.sort_by_key(|area| area.number());
-            areas.dedup_by_key(|area| area.number());
-            for area in areas {
-                area.table.for_each_present(|page, pfn| {
-                    assert_eq!(self.key_of(pfn), Some(area.key(page)), "{area:?}: {pfn}");
-                    mapped[pfn.index()] += 1;
-                    if area.member() == RssMember::File {
-                        *resident.entry(area.space().id()).or_insert(0) += 1;
-                    }
+            for area in file.rmap.areas() {
+                area.table.for_each(|page, entry| {
+                    let member = match entry.pfn() {
+                        Some(pfn) => {
+                            assert_eq!(self.key_of(pfn), Some(area.key(page)), "{area:?}: {pfn}");
+                            mapped[pfn.index()] += 1;
+                            area.member()
+                        }
+                        None => RssMember::Swap,
+                    };
+                    *counted.entry((area.space().id(), member)).or_insert(0) += 1;
                 });
             }
         }
@@ -436,11 +465,12 @@ impl PageCache {
             assert_eq!(self.mapcount(pfn), mapped, "entries that name {pfn}");
         }
         for space in self.spaces.all() {
-            let pages = resident.remove(&space.id()).unwrap_or(0);
-            let counted = space.precise(RssMember::File).0;
-            assert_eq!(pages, counted, "pages of files in {}", space.id());
+            for member in RssMember::ALL {
+                let pages = counted.remove(&(space.id(), member)).unwrap_or(0);
+                space.check(member, pages);
+            }
         }
-        assert!(resident.is_empty(), "pages of spaces that are gone");
+        assert!(counted.is_empty(), "pages of spaces that are gone");
     }
 }
 
