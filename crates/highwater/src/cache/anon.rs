@@ -26,8 +26,8 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, OnceLock};
 use crate::units::{PAGE_BYTES, Pages};
 
-/// Places allocated together. Chosen: 2 KiB of them for 2 MiB of memory that was swapped out.
-const CHUNK: usize = 512;
+/// Places allocated together. Chosen: 2 KiB of them for 2 MiB of memory that was swapped out. In models as few as are used.
+const CHUNK: usize = if cfg!(loom) { 2 } else { 512 };
 /// No place. Slots are stored plus one.
 const NONE: u32 = 0;
 

@@ -12,6 +12,9 @@
 
 mod slots;
 
+#[cfg(all(test, loom))]
+mod loom;
+
 use std::fs::{File, OpenOptions, remove_file};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;

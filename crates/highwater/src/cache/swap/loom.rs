@@ -1,0 +1,283 @@
+//! All interleavings of what moves a page's place in swap, two threads each: swapping out, reading in, writing again, discarding,
+//! evicting, and the end of the object.
+
+use ::loom::{model, thread};
+
+use super::super::*;
+use crate::sync::atomic::AtomicU8;
+use crate::units::PAGE_BYTES;
+
+/// Slots of one byte each. Relaxed: the cache has to order who writes and who reads one.
+#[derive(Debug)]
+struct Bytes([AtomicU8; 2]);
+
+impl Backing for Bytes {
+    fn len(&self) -> u64 {
+        self.0.len() as u64 * PAGE_BYTES
+    }
+    fn read_page(&self, slot: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+        buf.fill(0);
+        buf[0] = self.0[usize::from(slot > 0)].load(Ordering::Relaxed);
+        Ok(buf.len())
+    }
+    fn write_page(&self, slot: u64, buf: &[u8]) -> std::io::Result<usize> {
+        self.0[usize::from(slot > 0)].store(buf[0], Ordering::Relaxed);
+        Ok(buf.len())
+    }
+    fn sync(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// One slot.
+#[derive(Debug)]
+struct OneSlot(Bytes);
+
+impl Backing for OneSlot {
+    fn len(&self) -> u64 {
+        PAGE_BYTES
+    }
+    fn read_page(&self, slot: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+        self.0.read_page(slot, buf)
+    }
+    fn write_page(&self, slot: u64, buf: &[u8]) -> std::io::Result<usize> {
+        self.0.write_page(slot, buf)
+    }
+    fn sync(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn bytes() -> Bytes {
+    Bytes([AtomicU8::new(0), AtomicU8::new(0)])
+}
+
+/// A cache of three frames, and memory of two pages: page 0 in frame 0, dirty.
+struct Scene {
+    memory: Arc<FrameMemory>,
+    cache: PageCache,
+    file: Arc<FileEntry>,
+}
+
+impl Scene {
+    fn new(storage: Arc<dyn Backing>) -> Arc<Self> {
+        let memory = Arc::new(FrameMemory::new(Pages(3)).unwrap());
+        let cache = PageCache::new(
+            Arc::clone(&memory),
+            &Topology::flat(1),
+            Regime::Atomic,
+            Accounting::default(),
+        )
+        .swapping_to(Arc::new(SwapArea::on(storage)));
+        let file = cache.open_memory(Pages(2), FileKind::Anon).unwrap();
+        let scene = Self {
+            memory,
+            cache,
+            file,
+        };
+        assert!(scene.read_in(0, 0));
+        scene.write(0, 7).unwrap();
+        Arc::new(scene)
+    }
+
+    fn key(&self, page: u64) -> PageKey {
+        self.file.key(page)
+    }
+
+    /// Reads a page into a frame, as the manager does; false when another thread was first.
+    fn read_in(&self, page: u64, pfn: u32) -> bool {
+        let frame = self.memory.claim(Pfn(pfn));
+        match self.cache.begin_fill(self.key(page), frame, GroupId(0)) {
+            Ok(mut filling) => {
+                let bytes = self.cache.filling_bytes(&mut filling);
+                let got = self.file.backing().read_page(page, bytes);
+                assert_eq!(got.unwrap(), PAGE_SIZE);
+                self.cache.finish_fill(filling);
+                self.file.note_filled();
+                true
+            }
+            Err(frame) => {
+                self.memory.surrender(frame);
+                false
+            }
+        }
+    }
+
+    fn write(&self, page: u64, byte: u8) -> Option<()> {
+        self.cache.try_write(self.key(page))?[0] = byte;
+        Some(())
+    }
+
+    fn read(&self, page: u64) -> Option<u8> {
+        Some(self.cache.try_read_latched(self.key(page))?[0])
+    }
+
+    /// Evicts what a frame holds; whether it went.
+    fn evict(&self, pfn: u32) -> bool {
+        let mut batch = EvictBatch::default();
+        self.cache.evict(&[Pfn(pfn)], &mut batch);
+        let evicted = batch.evicted.pop();
+        evicted
+            .map(|evicted| self.memory.surrender(evicted.frame))
+            .is_some()
+    }
+
+    fn swap_out(&self, pfn: u32) -> WrittenBack {
+        self.cache.try_write_back(Pfn(pfn)).unwrap()
+    }
+
+    fn used(&self) -> u64 {
+        self.cache.swap().unwrap().used().0
+    }
+
+    /// A page has a slot when, and only when, it needs one.
+    fn check(&self) {
+        self.cache.check_invariants();
+    }
+}
+
+#[test]
+fn a_page_that_goes_to_swap_comes_back() {
+    // Goal: who finds the page absent reads what was written. Method: reclaim swaps out and evicts while another thread
+    // reads, from the frame or from swap.
+    model(|| {
+        let scene = Scene::new(Arc::new(bytes()));
+        let reclaimer = Arc::clone(&scene);
+        let reclaimer = thread::spawn(move || {
+            reclaimer.swap_out(0);
+            reclaimer.evict(0);
+        });
+        if scene.cache.lookup(scene.key(0)) == Presence::Absent {
+            assert!(scene.read_in(0, 1));
+            assert_eq!(scene.read(0), Some(7));
+        } else if let Some(byte) = scene.read(0) {
+            assert_eq!(byte, 7);
+        }
+        reclaimer.join().unwrap();
+        scene.check();
+        assert!(scene.used() == 1 || scene.read(0) == Some(7));
+    });
+}
+
+#[test]
+fn a_page_that_is_written_again_has_no_slot() {
+    // Goal: what lies in swap is never taken for the page's bytes once these are others; it stays good where the write came
+    // too late. Method: a page that is clean in a frame, and in a slot, is evicted while it is written.
+    model(|| {
+        let scene = Scene::new(Arc::new(bytes()));
+        assert_eq!(scene.swap_out(0), WrittenBack::Written);
+        let reclaimer = Arc::clone(&scene);
+        let reclaimer = thread::spawn(move || reclaimer.evict(0));
+        let wrote = scene.write(0, 8).is_some();
+        let went = reclaimer.join().unwrap();
+        assert!(!(wrote && went), "both wrote and evicted");
+        scene.check();
+        assert_eq!(scene.used(), u64::from(!wrote));
+        if went {
+            assert!(scene.read_in(0, 1));
+        }
+        assert_eq!(scene.read(0), Some(if wrote { 8 } else { 7 }));
+    });
+}
+
+#[test]
+fn a_page_that_is_discarded_while_it_is_read_in_is_zeros() {
+    // Goal: after a discard nobody reads what was there before, nor what another page put into its slot. Method: the page is
+    // read in beside the discard, and the other page swapped out after it.
+    model(|| {
+        let scene = Scene::new(Arc::new(bytes()));
+        assert_eq!(scene.swap_out(0), WrittenBack::Written);
+        assert!(scene.evict(0) && scene.read_in(1, 1));
+        scene.write(1, 9).unwrap();
+        let other = Arc::clone(&scene);
+        let other = thread::spawn(move || {
+            other
+                .cache
+                .discard(&other.file, 0..1, Discard::Wait, |_| false);
+            other.swap_out(1);
+        });
+        if scene.read_in(0, 0) {
+            let byte = scene.read(0);
+            assert!(byte == Some(7) || byte == Some(0), "{byte:?}");
+        }
+        other.join().unwrap();
+        scene.check();
+        assert_eq!((scene.read(0), scene.used()), (Some(0), 1));
+    });
+}
+
+#[test]
+fn memory_that_ends_has_no_slots() {
+    // Goal: when an object has ended no slot is taken, whatever reclaim was doing with its pages. Method: the end beside
+    // swapping out and evicting.
+    model(|| {
+        let scene = Scene::new(Arc::new(bytes()));
+        let reclaimer = Arc::clone(&scene);
+        let reclaimer = thread::spawn(move || {
+            reclaimer.swap_out(0);
+            reclaimer.evict(0);
+        });
+        scene.cache.discard_all(&scene.file);
+        assert_eq!(scene.used(), 0);
+        reclaimer.join().unwrap();
+        assert_eq!(scene.used(), 0);
+        scene.check();
+    });
+}
+
+#[test]
+fn the_last_slot_is_one_pages() {
+    // Goal: of two pages that are swapped out at a time one gets the only slot, and the other one stays. Method: both beside
+    // each other; the one that got it goes and comes back.
+    model(|| {
+        let scene = Scene::new(Arc::new(OneSlot(bytes())));
+        assert!(scene.read_in(1, 1));
+        scene.write(1, 9).unwrap();
+        let other = Arc::clone(&scene);
+        let other = thread::spawn(move || other.swap_out(1));
+        let both = [scene.swap_out(0), other.join().unwrap()];
+        scene.check();
+        assert_eq!(scene.used(), 1);
+        let (page, byte) = match both {
+            [WrittenBack::Written, WrittenBack::NoSlot] => (0, 7),
+            [WrittenBack::NoSlot, WrittenBack::Written] => (1, 9),
+            both => panic!("{both:?}"),
+        };
+        assert!(scene.evict(page) && !scene.evict(1 - page));
+        assert!(scene.read_in(page.into(), 2));
+        assert_eq!(scene.read(page.into()), Some(byte));
+    });
+}
+
+#[test]
+fn a_page_that_is_written_while_it_is_written_back_is_dirty_or_in_its_file() {
+    // Goal: a mark is cleared only of what the file has; counts follow the marks. Method: a page of a file is written to beside
+    // two threads' worth of write-back, one that waits for its latch and one that does not.
+    model(|| {
+        let memory = Arc::new(FrameMemory::new(Pages(1)).unwrap());
+        let regime = Regime::Atomic;
+        let accounting = Accounting::default();
+        let cache = PageCache::new(Arc::clone(&memory), &Topology::flat(1), regime, accounting);
+        let storage = Arc::new(OneSlot(bytes()));
+        let backing = Arc::clone(&storage) as Arc<dyn Backing>;
+        let file = cache.open(backing, Access::ReadWrite).unwrap();
+        let filling = cache.begin_fill(file.key(0), memory.claim(Pfn(0)), GroupId(0));
+        cache.finish_fill(filling.unwrap());
+        cache.try_write(file.key(0)).unwrap()[0] = 7;
+        let cache = Arc::new(cache);
+        let other = Arc::clone(&cache);
+        let of = Arc::clone(&file);
+        let other = thread::spawn(move || {
+            let waited = other.write_back(Pfn(0), &of).unwrap();
+            u64::from(waited == WrittenBack::Written)
+        });
+        let mut written = u64::from(cache.try_write_back(Pfn(0)).unwrap() == WrittenBack::Written);
+        cache.try_write(file.key(0)).unwrap()[0] = 8;
+        written += other.join().unwrap();
+        let is_dirty = cache.is_dirty(Pfn(0));
+        assert_eq!(cache.nr_dirty(), Pages(u64::from(is_dirty)));
+        assert_eq!(cache.dirty_events().nr_written, written);
+        assert!(is_dirty || storage.0.0[0].load(Ordering::Relaxed) == 8);
+        cache.check_invariants();
+    });
+}
