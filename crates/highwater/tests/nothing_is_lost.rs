@@ -26,7 +26,7 @@ use highwater::cache::{Access, Accounting};
 use highwater::reclaim::{RmapConfig, RmapPolicy, RmapQuirks};
 use highwater::{Background, Backing, Manager, Pages};
 use nothing_is_lost::arena::{Arena, Opened};
-use nothing_is_lost::storage::{Storage, Swap, Wrongs};
+use nothing_is_lost::storage::{Disk, Storage, Wrongs};
 use nothing_is_lost::watchdog::{PATIENCE, Watchdog};
 use nothing_is_lost::worker::{EVERYTHING, Tally, Worker};
 use support::assert_empty;
@@ -57,7 +57,7 @@ struct Run {
 }
 
 impl Run {
-    fn manager(&self, rng: &mut Rng, swap: &Arc<Swap>) -> Manager {
+    fn manager(&self, rng: &mut Rng, swap: &Arc<Disk>) -> Manager {
         let accounting = match rng.u8(..4) {
             0 => Accounting::ActiveCache,
             _ => Accounting::CpuWords,
@@ -96,7 +96,7 @@ impl Run {
         let mut rng = Rng::with_seed(self.seed);
         let wrongs = Arc::new(Wrongs::default());
         // Room for all memory, or for some of it.
-        let swap = Swap::new(rng.u64(1..400));
+        let swap = Disk::swap(rng.u64(1..400));
         let hw = self.manager(&mut rng, &swap);
         let file = |nth| {
             if nth == 5 {

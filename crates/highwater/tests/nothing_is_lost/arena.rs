@@ -9,7 +9,7 @@ use highwater::units::GroupId;
 use highwater::{Backing, File, Manager, Mapping, Pages, Space, SyncError};
 
 use super::model::{Begins, Model};
-use super::storage::{Storage, Swap, Wrongs};
+use super::storage::{Disk, Storage, Wrongs};
 
 /// A file, or a piece of memory, and what it must hold.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ impl Opened {
     /// Storage works again, and gets everything.
     pub(crate) fn recover(&self) {
         if let Some(storage) = &self.storage {
-            storage.trouble.end();
+            storage.disk.trouble.end();
             // The first time may tell of syncs that failed for others.
             let synced = match self.file.sync() {
                 Err(SyncError::Earlier { .. }) => self.file.sync(),
@@ -60,6 +60,54 @@ impl Opened {
             synced.expect("storage works again");
             storage.assert_all_stored();
         }
+    }
+}
+
+/// A handle of a file that one worker syncs.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    file: File,
+    storage: Arc<Storage>,
+    /// Syncs that had failed before the file was opened.
+    failed_before: u64,
+    /// Failures that it was told of.
+    heard: u64,
+}
+
+impl Handle {
+    /// `None` for memory. No sync of the file, as it is open now, has failed yet.
+    pub(crate) fn new(of: &Opened) -> Option<Self> {
+        let storage = of.storage.clone()?;
+        Some(Self {
+            file: of.file.clone(),
+            failed_before: storage.failed_syncs(),
+            storage,
+            heard: 0,
+        })
+    }
+
+    /// Syncs: unless pages could not be written, everything that was written before is on storage, and all is well if it is
+    /// durable. The handle is told of each failure of a sync once, its own or another's, before it hears that all is well.
+    /// Whether it did.
+    pub(crate) fn sync(&mut self) -> bool {
+        let settled = self.storage.model().settled();
+        let before = self.storage.failed_syncs() - self.failed_before;
+        let result = self.file.sync();
+        match &result {
+            Err(SyncError::WriteBack { .. }) => return false,
+            Err(SyncError::Durability(_)) => self.heard += 1,
+            Err(SyncError::Earlier { failures, .. }) => self.heard += failures,
+            Ok(()) => self.storage.assert_durable(&settled),
+            Err(error) => panic!("{error}"),
+        }
+        self.storage.assert_stored(&settled);
+        let after = self.storage.failed_syncs() - self.failed_before;
+        let heard = self.heard;
+        assert!(heard <= after, "heard of {heard} failures of {after}");
+        if !matches!(result, Err(SyncError::Durability(_))) {
+            assert!(before <= heard, "heard of {heard} failures of {before}");
+        }
+        result.is_ok()
     }
 }
 
@@ -130,6 +178,6 @@ pub(crate) struct Arena {
     /// Mappings on their way from one worker to another.
     pub(crate) passing: Mutex<Vec<Mapped>>,
     /// Where memory goes.
-    pub(crate) swap: Arc<Swap>,
+    pub(crate) swap: Arc<Disk>,
     pub(crate) wrongs: Arc<Wrongs>,
 }

@@ -162,13 +162,20 @@ impl Model {
         );
     }
 
+    /// The oldest version that a word of a page on storage is of.
+    pub(crate) fn least_version(&self, bytes: &[u8], page: u64) -> u32 {
+        let found = self.versions_in(bytes, page);
+        *found
+            .unwrap_or_else(|wrong| panic!("on storage: {wrong}"))
+            .start()
+    }
+
     /// Every word is of the given version of a page, or of a later one.
     pub(crate) fn assert_version(&self, bytes: &[u8], page: u64, at_least: u32) {
-        let found = self.versions_in(bytes, page);
-        let found = found.unwrap_or_else(|wrong| panic!("on storage: {wrong}"));
+        let least = self.least_version(bytes, page);
         assert!(
-            *found.start() >= at_least,
-            "page {page} of file {} was synced at version {at_least}; stored: {found:?}",
+            least >= at_least,
+            "page {page} of file {} was synced at version {at_least}; stored: {least}",
             self.id
         );
     }

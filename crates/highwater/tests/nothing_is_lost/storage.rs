@@ -1,8 +1,8 @@
 //! Storage that holds every page against the model, and misbehaves when it is told to.
 
 use std::io;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use highwater::cache::Backing;
@@ -78,22 +78,29 @@ impl Trouble {
         }
     }
 
+    /// What the next operation is subject to.
+    fn draw(&self) -> fastrand::Rng {
+        let nth = self.operations.fetch_add(1, Ordering::Relaxed);
+        fastrand::Rng::with_seed(nth.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    }
+
     /// How many of `len` bytes an operation manages.
     fn strike(&self, fails: &AtomicU8, short: &AtomicU8, len: usize) -> io::Result<usize> {
-        let nth = self.operations.fetch_add(1, Ordering::Relaxed);
-        let mut draw = fastrand::Rng::with_seed(nth);
-        let drawn = [draw.u8(..), draw.u8(..), draw.u8(..)];
-        let strikes = |nth: usize, chance: &AtomicU8| drawn[nth] < chance.load(Ordering::Relaxed);
-        if strikes(0, &self.slow) {
-            std::thread::sleep(Duration::from_micros(draw.u64(1..300)));
-        }
-        if strikes(1, fails) {
+        let mut draw = self.draw();
+        self.dawdle(&mut draw);
+        if strikes(&mut draw, fails) {
             return Err(io::Error::from_raw_os_error(EIO));
         }
-        if strikes(2, short) {
+        if strikes(&mut draw, short) {
             return Ok(draw.usize(..len / 8) * 8);
         }
         Ok(len)
+    }
+
+    fn dawdle(&self, draw: &mut fastrand::Rng) {
+        if strikes(draw, &self.slow) {
+            std::thread::sleep(Duration::from_micros(draw.u64(1..300)));
+        }
     }
 
     fn read(&self, len: usize) -> io::Result<usize> {
@@ -103,11 +110,10 @@ impl Trouble {
     fn write(&self, len: usize) -> io::Result<usize> {
         self.strike(&self.write_fails, &self.write_short, len)
     }
+}
 
-    fn sync(&self) -> io::Result<()> {
-        let never = AtomicU8::new(0);
-        self.strike(&self.sync_fails, &never, 8).map(|_| ())
-    }
+fn strikes(draw: &mut fastrand::Rng, of_256: &AtomicU8) -> bool {
+    draw.u8(..) < of_256.load(Ordering::Relaxed)
 }
 
 /// Whether an error is one that storage makes up.
@@ -115,23 +121,81 @@ pub(crate) fn is_made_up(error: &io::Error) -> bool {
     error.raw_os_error() == Some(EIO)
 }
 
+/// Pages in memory. By itself a swap area: whose page is in a slot only the cache knows.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    pages: Vec<Mutex<Box<Bytes>>>,
+    pub(crate) trouble: Trouble,
+}
+
+impl Disk {
+    fn of(pages: impl Iterator<Item = Box<Bytes>>) -> Self {
+        Self {
+            pages: pages.map(Mutex::new).collect(),
+            trouble: Trouble::default(),
+        }
+    }
+
+    pub(crate) fn swap(slots: u64) -> Arc<Self> {
+        let rubbish = || Box::new([0xee; PAGE_SIZE]);
+        Arc::new(Self::of((0..slots).map(|_| rubbish())))
+    }
+
+    fn page(&self, page: u64) -> MutexGuard<'_, Box<Bytes>> {
+        self.pages[index(page)]
+            .lock()
+            .expect("no panic under the lock")
+    }
+
+    /// Reads a page; shows `check` all that is there.
+    fn read(&self, page: u64, buf: &mut [u8], check: impl FnOnce(&Bytes)) -> io::Result<usize> {
+        let len = self.trouble.read(buf.len())?;
+        let stored = self.page(page);
+        check(&stored);
+        buf[..len].copy_from_slice(&stored[..len]);
+        Ok(len)
+    }
+}
+
+impl Backing for Disk {
+    fn len(&self) -> u64 {
+        self.pages.len() as u64 * PAGE_BYTES
+    }
+
+    fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
+        self.read(page, buf, |_| ())
+    }
+
+    fn write_page(&self, page: u64, buf: &[u8]) -> io::Result<usize> {
+        let len = self.trouble.write(buf.len())?;
+        self.page(page)[..len].copy_from_slice(&buf[..len]);
+        Ok(len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// A file in memory.
 #[derive(Debug)]
 pub(crate) struct Storage {
     model: Arc<Model>,
-    pages: Vec<Mutex<Box<Bytes>>>,
-    pub(crate) trouble: Trouble,
+    pub(crate) disk: Disk,
+    /// By page: the version of which it is known that it would be there after a crash.
+    durable: Vec<AtomicU32>,
+    failed_syncs: AtomicU64,
     wrongs: Arc<Wrongs>,
 }
 
 impl Storage {
     pub(crate) fn new(id: u32, words: u64, wrongs: &Arc<Wrongs>) -> Arc<Self> {
         let model = Model::new(id, words, Begins::Stamped);
-        let pages = (0..model.pages()).map(|page| Mutex::new(model.first(page)));
         Arc::new(Self {
-            pages: pages.collect(),
+            disk: Disk::of((0..model.pages()).map(|page| model.first(page))),
+            durable: (0..model.pages()).map(|_| AtomicU32::new(0)).collect(),
+            failed_syncs: AtomicU64::new(0),
             model: Arc::new(model),
-            trouble: Trouble::default(),
             wrongs: Arc::clone(wrongs),
         })
     }
@@ -140,14 +204,28 @@ impl Storage {
         &self.model
     }
 
+    /// Syncs that have failed, the callers of some of which may not know it yet.
+    pub(crate) fn failed_syncs(&self) -> u64 {
+        self.failed_syncs.load(Ordering::SeqCst)
+    }
+
     /// Every word on storage is of the given version of its page, or of a later one.
     pub(crate) fn assert_stored(&self, at_least: &[u32]) {
         for (page, &least) in (0..).zip(at_least) {
-            let stored = self.pages[index(page)]
-                .lock()
-                .expect("no panic under the lock");
+            let stored = self.disk.page(page);
             let within = &stored[..self.model.page_len(page)];
             self.model.assert_version(within, page, least);
+        }
+    }
+
+    /// So it would be after a crash.
+    pub(crate) fn assert_durable(&self, at_least: &[u32]) {
+        for (page, (durable, &least)) in self.durable.iter().zip(at_least).enumerate() {
+            let durable = durable.load(Ordering::SeqCst);
+            assert!(
+                durable >= least,
+                "page {page}: version {durable} is durable, {least} was synced"
+            );
         }
     }
 
@@ -163,17 +241,13 @@ impl Backing for Storage {
     }
 
     fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
-        let len = self.trouble.read(buf.len())?;
-        let stored = self.pages[index(page)]
-            .lock()
-            .expect("no panic under the lock");
         // Nobody holds a page that is being read in, and it left the cache with its last version written.
-        let within = &stored[..self.model.page_len(page)];
-        if let Err(wrong) = self.model.check_page(within, page) {
-            self.wrongs.say(format!("to be read in: {wrong}"));
-        }
-        buf[..len].copy_from_slice(&stored[..len]);
-        Ok(len)
+        self.disk.read(page, buf, |stored| {
+            let within = &stored[..self.model.page_len(page)];
+            if let Err(wrong) = self.model.check_page(within, page) {
+                self.wrongs.say(format!("to be read in: {wrong}"));
+            }
+        })
     }
 
     fn write_page(&self, page: u64, buf: &[u8]) -> io::Result<usize> {
@@ -181,61 +255,30 @@ impl Backing for Storage {
         if let Err(wrong) = self.model.check_page(buf, page) {
             self.wrongs.say(format!("to be written back: {wrong}"));
         }
-        let len = self.trouble.write(buf.len())?;
-        let mut stored = self.pages[index(page)]
-            .lock()
-            .expect("no panic under the lock");
-        stored[..len].copy_from_slice(&buf[..len]);
-        Ok(len)
+        self.disk.write_page(page, buf)
     }
 
+    /// Whether it fails is decided first, and told to nobody else: who asks meanwhile hears that all is well.
     fn sync(&self) -> io::Result<()> {
-        self.trouble.sync()
-    }
-}
-
-/// A swap area in memory: whose page is in a slot only the cache knows.
-#[derive(Debug)]
-pub(crate) struct Swap {
-    slots: Vec<Mutex<Box<Bytes>>>,
-    pub(crate) trouble: Trouble,
-}
-
-impl Swap {
-    pub(crate) fn new(slots: u64) -> Arc<Self> {
-        Arc::new(Self {
-            slots: (0..slots)
-                .map(|_| Mutex::new(Box::new([0xee; PAGE_SIZE])))
-                .collect(),
-            trouble: Trouble::default(),
-        })
-    }
-}
-
-impl Backing for Swap {
-    fn len(&self) -> u64 {
-        self.slots.len() as u64 * PAGE_BYTES
-    }
-
-    fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
-        let len = self.trouble.read(buf.len())?;
-        let slot = self.slots[index(page)]
-            .lock()
-            .expect("no panic under the lock");
-        buf[..len].copy_from_slice(&slot[..len]);
-        Ok(len)
-    }
-
-    fn write_page(&self, page: u64, buf: &[u8]) -> io::Result<usize> {
-        let len = self.trouble.write(buf.len())?;
-        let mut slot = self.slots[index(page)]
-            .lock()
-            .expect("no panic under the lock");
-        slot[..len].copy_from_slice(&buf[..len]);
-        Ok(len)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.trouble.sync()
+        let trouble = &self.disk.trouble;
+        let mut draw = trouble.draw();
+        let fails = strikes(&mut draw, &trouble.sync_fails);
+        if fails {
+            self.failed_syncs.fetch_add(1, Ordering::SeqCst);
+        }
+        let least = |page: u64| {
+            let stored = self.disk.page(page);
+            let within = &stored[..self.model.page_len(page)];
+            self.model.least_version(within, page)
+        };
+        let stored: Vec<u32> = (0..self.model.pages()).map(least).collect();
+        trouble.dawdle(&mut draw);
+        if fails {
+            return Err(io::Error::from_raw_os_error(EIO));
+        }
+        for (durable, stored) in self.durable.iter().zip(stored) {
+            durable.fetch_max(stored, Ordering::SeqCst);
+        }
+        Ok(())
     }
 }

@@ -9,7 +9,7 @@ use highwater::manager::PinnedPage;
 use highwater::units::GroupId;
 use highwater::{Charge, Group, Limits, Pages, ReadError, Space};
 
-use super::arena::{Arena, Mapped, Opened};
+use super::arena::{Arena, Handle, Mapped, Opened};
 use super::model::Model;
 use super::storage::{Storage, is_made_up};
 use super::watchdog::Post;
@@ -38,6 +38,9 @@ pub(crate) struct Worker<'a> {
     charges: Vec<Charge>,
     /// A file that nobody else knows.
     own: Opened,
+    own_handle: Option<Handle>,
+    /// Of files that others know.
+    handles: Vec<Handle>,
     made: u32,
     tally: Tally,
 }
@@ -51,7 +54,12 @@ impl<'a> Worker<'a> {
             .child(&format!("worker{number}"), Limits::default())
             .expect("a new name");
         let storage = Storage::new(100 + number, rng.u64(512..20_000), &arena.wrongs);
+        let own = Opened::new(&arena.hw, storage, Access::ReadWrite);
+        let writable = |of: &&Opened| of.access == Access::ReadWrite;
+        let shared = arena.files.iter().filter(writable);
         Self {
+            own_handle: Handle::new(&own),
+            handles: shared.filter_map(Handle::new).collect(),
             arena,
             post,
             number,
@@ -62,7 +70,7 @@ impl<'a> Worker<'a> {
             maps: Vec::new(),
             pins: Vec::new(),
             charges: Vec::new(),
-            own: Opened::new(&arena.hw, storage, Access::ReadWrite),
+            own,
             made: 0,
             tally: Tally::new(),
         }
@@ -451,16 +459,10 @@ impl<'a> Worker<'a> {
     }
 
     fn sync(&mut self) {
-        let of = self.any_file();
-        if of.access == Access::ReadOnly {
-            return;
-        }
         self.begin("syncing", 0);
-        let settled = of.model.settled();
-        if of.file.sync().is_ok() {
-            if let Some(storage) = &of.storage {
-                storage.assert_stored(&settled);
-            }
+        let nth = self.rng.usize(..=self.handles.len());
+        let handle = self.handles.get_mut(nth).or(self.own_handle.as_mut());
+        if handle.expect("one at least").sync() {
             self.count("synced");
         }
     }
@@ -474,7 +476,7 @@ impl<'a> Worker<'a> {
     fn trouble(&mut self) {
         self.begin("troubling", 0);
         let of = self.any_file();
-        let of_file = of.storage.as_ref().map(|storage| &storage.trouble);
+        let of_file = of.storage.as_ref().map(|storage| &storage.disk.trouble);
         let trouble = of_file.unwrap_or(&self.arena.swap.trouble);
         trouble.begin(&mut self.rng);
         self.count("troubled");
@@ -484,13 +486,15 @@ impl<'a> Worker<'a> {
     fn reopen(&mut self) {
         self.begin("reopening", 0);
         let storage = self.own.storage.clone().expect("it is a file");
-        storage.trouble.end();
+        storage.disk.trouble.end();
         self.maps
             .retain(|mapped| !Arc::ptr_eq(&mapped.of.model, storage.model()));
         // Its last handle goes: dirty pages are written back.
         self.own = self.arena.files[0].clone();
+        self.own_handle = None;
         storage.assert_all_stored();
         self.own = Opened::new(&self.arena.hw, storage, Access::ReadWrite);
+        self.own_handle = Handle::new(&self.own);
         self.count("reopened");
     }
 
@@ -512,6 +516,8 @@ impl<'a> Worker<'a> {
         self.maps.clear();
         self.spaces.clear();
         self.charges.clear();
+        self.handles.clear();
+        self.own_handle = None;
         self.own.recover();
         for group in self.groups.drain(..) {
             group.remove().expect("childless");
