@@ -132,6 +132,8 @@ fn zeros_cost_no_swap() {
     hw.check_invariants();
     let snapshot = hw.snapshot();
     assert!(snapshot.counter("swpout_zero") > 250, "{snapshot}");
+    let swapped = map.space().member_precise(RssMember::Swap);
+    assert_eq!(swapped, Pages::ZERO, "they are nowhere");
     for untouched in ["pswpin", "pswpout", "swap_write_failed", "pgmajfault"] {
         assert_eq!(snapshot.counter(untouched), 0, "{untouched}");
     }

@@ -211,6 +211,14 @@ impl Model {
         next
     }
 
+    /// The page is zeros again: the next version that is so. Nobody else uses it.
+    pub(crate) fn empty(&self, page: u64) {
+        let next = self.version(page).next_multiple_of(5);
+        assert!(self.is_empty(next), "a file's page is never empty");
+        self.versions[index(page)].store(next, Ordering::Relaxed);
+        self.settle(page, next);
+    }
+
     /// The caller has let go of the page's latch: who syncs from here on gets this version, or a later one, on
     /// storage.
     pub(crate) fn settle(&self, page: u64, version: u32) {

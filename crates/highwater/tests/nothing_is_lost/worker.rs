@@ -18,10 +18,10 @@ use super::watchdog::Post;
 pub(crate) type Tally = BTreeMap<&'static str, u64>;
 
 /// What happens in every run that is long enough.
-pub(crate) const EVERYTHING: [&str; 23] = [
+pub(crate) const EVERYTHING: [&str; 24] = [
     "read", "hit", "pinned", "latched", "written", "mapped", "unmapped", "ended", "passed",
     "charged", "grouped", "removed", "limited", "synced", "dropped", "troubled", "reopened",
-    "refused", "guarded", "drained", "copied", "needed", "advised",
+    "refused", "guarded", "drained", "copied", "needed", "advised", "emptied",
 ];
 
 pub(crate) struct Worker<'a> {
@@ -90,7 +90,8 @@ impl<'a> Worker<'a> {
             90..98 => self.copy(),
             98..100 => self.need(),
             198 => self.advise(),
-            100..108 => self.read_many(),
+            100..106 => self.read_many(),
+            106..108 => self.discard(),
             108..116 => drop(self.unpin()),
             116..130 => self.map(),
             130..138 => self.unmap(),
@@ -265,6 +266,26 @@ impl<'a> Worker<'a> {
             _ => map.dont_need(pages).expect("within the mapping"),
         }
         self.count("advised");
+    }
+
+    /// Lets go of what memory holds that nobody else has: wherever it is, and whatever reclaim is doing with it.
+    fn discard(&mut self) {
+        let is_own = |mapped: &&Mapped| {
+            mapped.of.storage.is_none() && Arc::strong_count(&mapped.of.model) == 1
+        };
+        let own: Vec<&Mapped> = self.maps.iter().filter(is_own).collect();
+        let Some(mapped) = self.rng.choice(own) else {
+            return;
+        };
+        let start = self.rng.u64(..mapped.map.pages());
+        let pages = start..self.rng.u64(start..mapped.map.pages()) + 1;
+        self.begin("discarding", start);
+        mapped
+            .map
+            .discard(pages.clone())
+            .expect("within the mapping");
+        pages.for_each(|page| mapped.of.model.empty(page));
+        self.count("emptied");
     }
 
     fn pin(&mut self, mapped: &Mapped, page: u64) {
