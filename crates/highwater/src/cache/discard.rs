@@ -38,8 +38,8 @@ impl PageCache {
         anon.forget_all();
     }
 
-    /// Makes pages of an object's memory zeros, unless `is_needed` says otherwise of one; the frames of those that are
-    /// resident. In a range of more pages than there are frames, one that others touch meanwhile may stay as it was.
+    /// Makes pages of an object's memory zeros, unless `is_needed` says otherwise of one; those that are resident, with
+    /// their frames. In a range of more pages than there are frames, one that others touch meanwhile may stay as it was.
     ///
     /// # Cost
     ///
@@ -50,7 +50,7 @@ impl PageCache {
         pages: Range<u64>,
         discard: Discard,
         mut is_needed: impl FnMut(u64) -> bool,
-    ) -> Vec<Pfn> {
+    ) -> Vec<(Pfn, PageKey)> {
         let Some(anon) = file.anon() else {
             return Vec::new();
         };
@@ -76,14 +76,14 @@ impl PageCache {
         resident
     }
 
-    /// Makes a page zeros; its frame, if it is resident.
+    /// Makes a page zeros; its frame and name, if it is resident.
     fn discard_page(
         &self,
         file: &FileEntry,
         anon: &Anon,
         page: u64,
         discard: Discard,
-    ) -> Option<Pfn> {
+    ) -> Option<(Pfn, PageKey)> {
         let key = PageKey::new(file.id(), page);
         // Whether the page was in swap: who has read it in meanwhile has what was there.
         let mut was_in_swap = false;
@@ -117,7 +117,7 @@ impl PageCache {
                     self.clear_dirty(pfn, key);
                 }
             }
-            return Some(pfn);
+            return Some((pfn, key));
         }
     }
 }

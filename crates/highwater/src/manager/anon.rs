@@ -13,7 +13,7 @@ use super::file::{File, RangeError};
 use super::mapping::Mapping;
 use super::space::Space;
 use super::{Core, Handle, Manager};
-use crate::cache::{Area, Discard, FileKind, RmapAccess, TooManyFiles};
+use crate::cache::{Area, Discard, FileKind, PageKey, TooManyFiles};
 use crate::units::{Pages, Pfn};
 
 /// Memory without a file could not be had.
@@ -75,9 +75,6 @@ impl Mapping {
         self.check_range(&pages)?;
         let (core, area) = (self.core(), self.area());
         let resident = core.discard(area, pages.clone(), Discard::Wait, |_| false);
-        for &pfn in &resident {
-            core.cache.unmap_page(pfn, RmapAccess::Wait);
-        }
         core.reclaim.evict_pages(&resident);
         let first = area.key(0).page();
         let pages = first + pages.start..first + pages.end;
@@ -103,7 +100,7 @@ impl Core {
         pages: Range<u64>,
         discard: Discard,
         is_needed: impl FnMut(u64) -> bool,
-    ) -> Vec<Pfn> {
+    ) -> Vec<(Pfn, PageKey)> {
         let first = area.key(0).page();
         let pages = first + pages.start..first + pages.end;
         self.cache.discard(area.file(), pages, discard, is_needed)

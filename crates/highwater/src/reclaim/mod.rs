@@ -23,6 +23,7 @@
 //! | `lists`, `sizes` | lists, and how long they are |
 //! | `lruvec`, `table` | one group's lists, and those of every group |
 //! | `batch` | pages that have just come in |
+//! | `isolate` | pages taken off lists by name |
 //! | `scan`, `pass`, `cursor` | one pass: of whom, protection, where it goes on |
 //! | `balance` | how much of each list |
 //! | `shrink` | a cluster of one list |
@@ -43,6 +44,7 @@ mod balance;
 mod batch;
 mod by_policy;
 mod cursor;
+mod isolate;
 mod lists;
 mod lruvec;
 mod pass;
@@ -60,6 +62,10 @@ mod verdict;
 #[cfg(all(test, not(loom)))]
 mod access_tests;
 #[cfg(all(test, not(loom)))]
+mod isolate_tests;
+#[cfg(all(test, loom))]
+mod loom;
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use lists::{LruList, PageType};
@@ -73,7 +79,7 @@ pub use verdict::{Accesses, Verdict};
 
 use std::fmt;
 
-use crate::cache::{EvictBatch, FileId, PageCache, PageFlag, PageKey};
+use crate::cache::{PageCache, PageFlag, PageKey};
 use crate::frame::FramePool;
 use crate::group::{GroupNode, GroupTree};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -185,7 +191,7 @@ impl Reclaim {
     pub fn reparent_group(&self, group: &GroupNode) {
         self.drain_batches();
         if let Some(child) = self.lruvecs.remove(group) {
-            self.lruvecs.reparent(&self.cache, &child);
+            self.lruvecs.reparent(&self.cache, &self.groups, &child);
         }
     }
 
@@ -339,34 +345,6 @@ impl Reclaim {
         self.batches.drain_all(|batch| self.spill(batch))
     }
 
-    /// Evicts every page of a file that nobody holds and that is clean; leaves no shadows. True
-    /// when no page is left.
-    pub fn evict_file(&self, file: FileId) -> bool {
-        let pages: Vec<Pfn> = self.cache.pages_of(file).collect();
-        self.evict_pages(&pages)
-    }
-
-    /// Evicts those of some pages that nobody holds and that are clean; leaves no shadows. True when none is left.
-    pub fn evict_pages(&self, pages: &[Pfn]) -> bool {
-        self.drain_batches();
-        let mut batch = EvictBatch::default();
-        let mut is_empty = true;
-        for cluster in pages.chunks(CLUSTER_MAX_LEN) {
-            let isolate = |pfn: &Pfn| self.lruvecs.isolate_page(&self.cache, *pfn);
-            let isolated: Vec<Pfn> = cluster.iter().copied().filter(isolate).collect();
-            is_empty &= isolated.len() == cluster.len();
-            self.cache.evict(&isolated, &mut batch);
-            for (pfn, _) in batch.kept.drain(..) {
-                is_empty = false;
-                let lruvec = self.lruvecs.of_isolated(&self.cache, &self.groups, pfn);
-                self.lruvecs
-                    .add_all(&self.cache, &lruvec, [(pfn, Placement::Inactive)]);
-            }
-            self.free_evicted(&mut batch);
-        }
-        is_empty
-    }
-
     /// Pages on the lists of a group itself; none when it was removed. Those in [batches](Self::drain_batches) are
     /// not on them yet.
     #[must_use]
@@ -388,6 +366,15 @@ impl Reclaim {
     pub fn evictions_of(&self, target: &GroupNode) -> u64 {
         self.lruvecs
             .evictions_of(|lruvec| lruvec.is_in_subtree_of(target))
+    }
+
+    /// Pages that reclaimers have taken off the lists of a group and its descendants, and are about to put back or to free.
+    #[must_use]
+    pub fn nr_isolated_of(&self, target: &GroupNode) -> u64 {
+        let isolated = |lruvec: &LruvecRef| PageType::ALL.map(|it| lruvec.nr_isolated(it));
+        self.lruvecs
+            .of(target)
+            .map_or(0, |lruvec| isolated(&lruvec).iter().sum())
     }
 
     /// What reclaim has done so far.
@@ -414,9 +401,12 @@ impl Reclaim {
     /// When a page is on no list, on two, or on one of a group that does not pay for it.
     pub fn check_invariants(&self) {
         self.drain_batches();
-        assert_eq!(self.lruvecs.isolated_of(|_| true), 0, "isolated pages");
         for lruvec in self.lruvecs.live() {
             let group = lruvec.group();
+            for page_type in PageType::ALL {
+                let isolated = lruvec.nr_isolated(page_type);
+                assert_eq!(isolated, 0, "isolated pages of {}", group.id());
+            }
             let below = self.lruvecs.sizes_of(|it| it.is_in_subtree_of(group));
             assert_eq!(
                 lruvec.subtree_sizes(),

@@ -28,10 +28,8 @@
 //! merged), kshrinkd (2024, not merged), all as the specification describes them. Deviation: kshrinkd gives contended
 //! pages to a thread of its own that waits; here their holder evicts them.
 
-use super::{Placement, Reclaim};
-use crate::cache::{
-    EvictBatch, Evicted, FileEntry, PageFlag, PageKey, Referenced, RmapAccess, Unmapped,
-};
+use super::Reclaim;
+use crate::cache::{EvictBatch, Evicted, FileEntry, Referenced, RmapAccess, Unmapped};
 use crate::group::GroupNode;
 use crate::sync::StatCell;
 use crate::units::Pfn;
@@ -195,26 +193,18 @@ impl Reclaim {
         if deferred.is_empty() {
             return 0;
         }
-        let is_isolated = |&(pfn, key): &(Pfn, PageKey)| {
-            let is_isolated = self.lruvecs.isolate_page(&self.cache, pfn);
-            if is_isolated && self.cache.key_of(pfn) != Some(key) {
-                self.put_back(pfn, Placement::Inactive);
-                return false;
+        let mut isolated = Vec::with_capacity(deferred.len());
+        for (pfn, key) in deferred {
+            let Some(page) = self.lruvecs.isolate_named(&self.cache, pfn, key) else {
+                continue;
+            };
+            if self.is_idle(pfn) {
+                isolated.push(page);
+            } else {
+                self.lruvecs.put_back(&self.cache, &self.groups, page);
             }
-            is_isolated
-        };
-        let mut candidates: Vec<Pfn> = deferred
-            .iter()
-            .filter(|it| is_isolated(it))
-            .map(|it| it.0)
-            .collect();
-        candidates.retain(|&pfn| {
-            let goes = self.is_idle(pfn);
-            if !goes {
-                self.put_back(pfn, Placement::Inactive);
-            }
-            goes
-        });
+        }
+        let candidates: Vec<Pfn> = isolated.iter().map(|page| page.pfn).collect();
         let mut batch = EvictBatch::default();
         let note = |evicted: &[Evicted]| {
             for run in evicted.chunk_by(|a, b| a.group == b.group) {
@@ -225,10 +215,7 @@ impl Reclaim {
             }
         };
         self.cache.evict_leaving(&candidates, &mut batch, note);
-        for (pfn, _) in batch.kept.drain(..) {
-            self.put_back(pfn, Placement::Active);
-        }
-        let freed = self.free_evicted(&mut batch);
+        let freed = self.settle(isolated, &mut batch);
         self.rmap_stats.settled.add(freed);
         freed
     }
@@ -246,31 +233,6 @@ impl Reclaim {
         }
         self.cache.unmap_page(pfn, RmapAccess::Snapshot);
         true
-    }
-
-    /// Puts a page back among those that may go, if it is on the unevictable list and no mapping that has it is
-    /// locked. For who unlocks or unmaps, after that; and for who has found a page locked, after putting it on that
-    /// list: of two that do so at once, the later one finds what the other has done, because both go through the
-    /// lock of the lists.
-    pub fn rescue_unlocked(&self, pfn: Pfn) {
-        if !self.cache.has_flag(pfn, PageFlag::Unevictable)
-            || self.cache.is_locked(pfn)
-            || !self.lruvecs.isolate_page(&self.cache, pfn)
-        {
-            return;
-        }
-        let goes = self.cache.has_flag(pfn, PageFlag::Unevictable) && !self.cache.is_locked(pfn);
-        let place = if goes {
-            Placement::Inactive
-        } else {
-            Placement::Unevictable
-        };
-        self.put_back(pfn, place);
-    }
-
-    fn put_back(&self, pfn: Pfn, place: Placement) {
-        let lruvec = self.lruvecs.of_isolated(&self.cache, &self.groups, pfn);
-        self.lruvecs.add_all(&self.cache, &lruvec, [(pfn, place)]);
     }
 }
 

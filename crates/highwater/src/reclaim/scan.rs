@@ -157,7 +157,7 @@ impl Reclaim {
         }
         if scan.outcome.nr_reclaimed == 0 {
             let in_target = |lruvec: &Lruvec| lruvec.is_in_subtree_of(control.target);
-            scan.outcome.nr_isolated = self.lruvecs.isolated_of(in_target);
+            scan.outcome.nr_isolated = self.nr_isolated_of(control.target);
             scan.outcome.nr_filling = self.lruvecs.filling_of(in_target);
         }
         scan.outcome

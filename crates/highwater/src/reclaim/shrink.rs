@@ -76,7 +76,9 @@ impl Reclaim {
             return 0;
         }
         // Counted before they are taken: who finds the lists empty knows that pages may come back.
-        cluster.lruvec.note_isolated(cluster.count);
+        cluster
+            .lruvec
+            .note_isolated(cluster.page_type, cluster.count);
         self.lruvecs.isolate_tail(
             cluster.lruvec,
             cluster.list,
@@ -109,7 +111,7 @@ impl Reclaim {
         let (lruvec, page_type) = (cluster.lruvec, cluster.page_type);
         let scanned = self.isolate(cluster, &mut scan.scratch);
         if scanned == 0 {
-            lruvec.note_settled(cluster.count);
+            lruvec.note_settled(page_type, cluster.count);
             return 0;
         }
         scan.outcome.nr_scanned += scanned;
@@ -128,7 +130,7 @@ impl Reclaim {
         lruvec.age(activated);
         self.put_back_all(cluster, scratch);
         let freed = self.free_evicted(&mut scratch.evict);
-        lruvec.note_settled(cluster.count);
+        lruvec.note_settled(page_type, cluster.count);
         lruvec.note_cost(page_type, scratch.nr_written, scanned - freed);
         scan.outcome.nr_reclaimed += freed;
         self.stats
@@ -165,7 +167,7 @@ impl Reclaim {
         };
         let (deactivated, rotated) = (count(Placement::Inactive), count(Placement::Active));
         self.put_back_all(cluster, scratch);
-        lruvec.note_settled(cluster.count);
+        lruvec.note_settled(page_type, cluster.count);
         lruvec.note_cost(page_type, 0, rotated);
         self.stats
             .count_aged(lruvec.group(), scan.control, looked_at, deactivated);

@@ -2,6 +2,7 @@
 
 use std::iter::Sum;
 
+use super::isolate::Isolated;
 use super::lists::{Links, LruList, PageType};
 use super::lruvec::Lruvec;
 use super::{ListSizes, LruvecRef, Placement};
@@ -118,11 +119,6 @@ impl Lruvecs {
         self.sum_of(accept, Lruvec::sizes)
     }
 
-    /// Pages that reclaimers hold of the groups that `accept` takes.
-    pub(super) fn isolated_of(&self, accept: impl Fn(&Lruvec) -> bool) -> u64 {
-        self.sum_of(accept, Lruvec::nr_isolated)
-    }
-
     /// Pages that are being read in for the groups that `accept` takes.
     pub(super) fn filling_of(&self, accept: impl Fn(&Lruvec) -> bool) -> u64 {
         self.sum_of(accept, Lruvec::nr_filling)
@@ -215,21 +211,29 @@ impl Lruvecs {
         lruvec.note_sizes(&lists);
     }
 
-    /// Takes one page off whatever list it is on; false when it is on none.
-    pub(super) fn isolate_page(&self, cache: &PageCache, pfn: Pfn) -> bool {
-        let Some(lruvec) = self.get(cache.group_of(pfn)) else {
-            return false;
-        };
+    /// Takes one page off whatever list it is on, if it is on one and `is_it` says so; what that sees stays so.
+    pub(super) fn isolate_page(
+        &self,
+        cache: &PageCache,
+        pfn: Pfn,
+        is_it: impl FnOnce() -> bool,
+    ) -> Option<Isolated> {
+        let lruvec = self.get(cache.group_of(pfn))?;
         let mut lists = lruvec.lock();
         // The page may have been given to the parent since its group was read, and the number to
         // another group. And the frame may be another group's, on whose lists it is: its group is read on both sides of that look.
         let is_its = || cache.group_of(pfn) == lruvec.group().id();
         if lists.is_dead || !is_its() || self.links.list_of(pfn).is_none() || !is_its() {
-            return false;
+            return None;
         }
+        if !is_it() {
+            return None;
+        }
+        // Counted before it is taken: who finds the lists empty knows that pages may come back.
+        let isolated = Isolated::note(cache, &lruvec, pfn);
         self.links.unlink(&mut lists, pfn);
         lruvec.note_sizes(&lists);
-        true
+        Some(isolated)
     }
 
     /// Moves a page from the inactive to the active list of its type, if it is still there and the same page.
@@ -256,7 +260,7 @@ impl Lruvecs {
 
     /// Gives every page on a removed group's lists to its parent's, in order. Pages that are on no
     /// list are given by whoever has isolated them, when they are put back.
-    pub(super) fn reparent(&self, cache: &PageCache, child: &Lruvec) {
+    pub(super) fn reparent(&self, cache: &PageCache, groups: &GroupTree, child: &Lruvec) {
         let mut pages = Vec::new();
         {
             let mut lists = child.lock();
@@ -273,7 +277,13 @@ impl Lruvecs {
             return;
         }
         let heir = self.hand_up(cache, child.group(), pages.iter().map(|&(pfn, _)| pfn));
-        self.add_all(cache, &heir, pages);
+        self.add_all(cache, &heir, pages.iter().copied());
+        // Who has unlocked one meanwhile has found it on no list.
+        for (pfn, place) in pages {
+            if place == Placement::Unevictable {
+                self.rescue_unlocked(cache, groups, pfn);
+            }
+        }
     }
 
     /// Makes the nearest ancestor of a removed group that has lists pay for isolated pages of it.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::shadow::Shadow;
 use super::*;
-use crate::cache::{Access, Accounting, Backing, Presence};
+use crate::cache::{Access, Accounting, Backing, FileId, Presence};
 use crate::group::Limits;
 use crate::memmap::FrameMemory;
 use crate::percpu::Regime;
@@ -12,7 +12,7 @@ use crate::topology::Topology;
 use crate::units::{GroupId, PAGE_BYTES};
 
 #[derive(Debug)]
-struct Nothing(u64);
+pub(super) struct Nothing(pub(super) u64);
 
 impl Backing for Nothing {
     fn len(&self) -> u64 {
@@ -31,7 +31,7 @@ impl Backing for Nothing {
 
 /// The layers below the manager, and one file.
 pub(super) struct Scene {
-    memory: Arc<FrameMemory>,
+    pub(super) memory: Arc<FrameMemory>,
     pub(super) cache: Arc<PageCache>,
     pub(super) pool: Arc<FramePool>,
     pub(super) groups: GroupTree,
@@ -189,7 +189,7 @@ fn lists_agree_with_queues() {
             }
             _ => {
                 let pfn = Pfn(rng.u32(..256));
-                let is_listed = lruvecs.isolate_page(cache, pfn);
+                let is_listed = lruvecs.isolate_page(cache, pfn, || true).is_some();
                 let before = queues.len();
                 let others = |queue: &mut VecDeque<Pfn>| queue.retain(|&other| other != pfn);
                 queues.0.iter_mut().for_each(others);

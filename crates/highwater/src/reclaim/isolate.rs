@@ -1,0 +1,170 @@
+//! Pages taken off their lists one by one, by name: to evict what nobody needs any more, what a holder of a reverse
+//! map was left to evict, and what was unlocked.
+//!
+//! Who looks for a page knows its name and the frame that it was in; by now the frame may hold another page. A
+//! page leaves its frame only off the lists, so a name that is found under the lock of the list holds until that thread lets go
+//! of the page: what is taken is the page that was meant, and a page that has taken its frame meanwhile is
+//! not touched.
+//!
+//! **Locked pages.** A page that a locked mapping has goes to the unevictable list when reclaim meets it. Three threads may
+//! meet there: one that puts the page on that list, one that unlocks the mapping (or unmaps), and one that moves the
+//! list to another group. Whoever puts a page on that list or unlocks calls [`rescue_unlocked`](Lruvecs::rescue_unlocked) afterwards,
+//! which takes it off unless a mapping is locked. Nobody is missed:
+//!
+//! 1. One stores the flag, the other that the mapping is unlocked, and each looks for the other's store after a fence in between:
+//!    at least one of them sees both, and tries to take the page off.
+//! 2. If it does not find the page on a list, somebody else has it off the lists, and puts it back later. If it
+//!    puts it on the unevictable list, it begins at 1 after that.
+//!
+//! Checked by the models in `loom`.
+
+use super::lists::PageType;
+use super::table::{Lruvecs, list_for, type_of};
+use super::{CLUSTER_MAX_LEN, LruvecRef, Placement, Reclaim};
+use crate::cache::{EvictBatch, FileId, PageCache, PageFlag, PageKey, RmapAccess};
+use crate::group::GroupTree;
+use crate::sync::Arc;
+use crate::sync::atomic::{Ordering, fence};
+use crate::units::Pfn;
+
+/// A page that this thread has taken off its list, to put it back or to free it. It counts as isolated while this lives.
+#[derive(Debug)]
+#[must_use = "the page is on no list"]
+pub(super) struct Isolated {
+    pub(super) pfn: Pfn,
+    page_type: PageType,
+    /// The lists that it was on.
+    from: LruvecRef,
+}
+
+impl Isolated {
+    /// Takes note of a page that is about to be taken off a list. The list's lock is held.
+    pub(super) fn note(cache: &PageCache, from: &LruvecRef, pfn: Pfn) -> Self {
+        let page_type = type_of(cache, pfn);
+        from.note_isolated(page_type, 1);
+        Self {
+            pfn,
+            page_type,
+            from: Arc::clone(from),
+        }
+    }
+}
+
+impl Drop for Isolated {
+    fn drop(&mut self) {
+        self.from.note_settled(self.page_type, 1);
+    }
+}
+
+impl Lruvecs {
+    /// Takes a page off its list if it is on one.
+    pub(super) fn isolate_named(
+        &self,
+        cache: &PageCache,
+        pfn: Pfn,
+        key: PageKey,
+    ) -> Option<Isolated> {
+        self.isolate_page(cache, pfn, || cache.key_of(pfn) == Some(key))
+    }
+
+    /// Puts a page at the head of the list that its flags name.
+    pub(super) fn put_back(&self, cache: &PageCache, groups: &GroupTree, isolated: Isolated) {
+        let place = Placement::of(list_for(cache, isolated.pfn));
+        let pfn = isolated.pfn;
+        self.put_back_at(cache, groups, isolated, place);
+        if place == Placement::Unevictable {
+            self.rescue_unlocked(cache, groups, pfn);
+        }
+    }
+
+    fn put_back_at(
+        &self,
+        cache: &PageCache,
+        groups: &GroupTree,
+        isolated: Isolated,
+        place: Placement,
+    ) {
+        let lruvec = self.of_isolated(cache, groups, isolated.pfn);
+        self.add_all(cache, &lruvec, [(isolated.pfn, place)]);
+    }
+
+    /// Puts the page of a frame back among those that may go, if it is on the unevictable list and no mapping that has
+    /// it is locked. For who has unlocked or unmapped, and for who has put it on that list.
+    pub(super) fn rescue_unlocked(&self, cache: &PageCache, groups: &GroupTree, pfn: Pfn) {
+        let belongs = || cache.has_flag(pfn, PageFlag::Unevictable);
+        // Ends: each further round is because somebody has locked the page after the last look.
+        loop {
+            // SeqCst. Pairs with: itself, in the thread that unlocks and in the one that puts the page on the list; with
+            // Acquire and Release each could miss what the other has stored.
+            fence(Ordering::SeqCst);
+            if !belongs() || cache.is_locked(pfn) {
+                return;
+            }
+            let Some(isolated) = self.isolate_page(cache, pfn, belongs) else {
+                return;
+            };
+            if !cache.is_locked(pfn) {
+                return self.put_back_at(cache, groups, isolated, Placement::Inactive);
+            }
+            self.put_back_at(cache, groups, isolated, Placement::Unevictable);
+        }
+    }
+}
+
+impl Reclaim {
+    /// Evicts every page of a file that nobody holds and that is clean; leaves no shadows. True
+    /// when no page is left.
+    pub fn evict_file(&self, file: FileId) -> bool {
+        let named = |pfn| Some((pfn, self.cache.key_of(pfn)?));
+        let pages: Vec<(Pfn, PageKey)> = self
+            .cache
+            .pages_of(file)
+            .filter_map(named)
+            .filter(|(_, key)| key.file() == file)
+            .collect();
+        self.evict_pages(&pages)
+    }
+
+    /// Evicts those of some pages that nobody holds and that are clean, wherever they are mapped; leaves no shadows. True
+    /// when none of them is left in the frame that it was in. No lock of a reverse map is held.
+    pub fn evict_pages(&self, pages: &[(Pfn, PageKey)]) -> bool {
+        self.drain_batches();
+        let mut batch = EvictBatch::default();
+        let mut is_empty = true;
+        for cluster in pages.chunks(CLUSTER_MAX_LEN) {
+            let mut isolated = Vec::with_capacity(cluster.len());
+            for &(pfn, key) in cluster {
+                match self.lruvecs.isolate_named(&self.cache, pfn, key) {
+                    Some(page) => isolated.push(page),
+                    None => is_empty &= self.cache.key_of(pfn) != Some(key),
+                }
+            }
+            let pfns: Vec<Pfn> = isolated.iter().map(|page| page.pfn).collect();
+            for &pfn in &pfns {
+                self.cache.unmap_page(pfn, RmapAccess::Wait);
+            }
+            self.cache.evict(&pfns, &mut batch);
+            is_empty &= batch.kept.is_empty();
+            self.settle(isolated, &mut batch);
+        }
+        is_empty
+    }
+
+    /// Frees what was evicted of some isolated pages, and puts the others back; how many were freed.
+    pub(super) fn settle(&self, isolated: Vec<Isolated>, batch: &mut EvictBatch) -> u64 {
+        let is_kept = |page: &Isolated| batch.kept.iter().any(|(kept, _)| *kept == page.pfn);
+        let (kept, evicted): (Vec<_>, Vec<_>) = isolated.into_iter().partition(is_kept);
+        for page in kept {
+            self.lruvecs.put_back(&self.cache, &self.groups, page);
+        }
+        let freed = self.free_evicted(batch);
+        drop(evicted);
+        freed
+    }
+
+    /// Puts a page back among those that may go, if it is on the unevictable list and no mapping that has it is
+    /// locked. For who unlocks or unmaps, after that.
+    pub fn rescue_unlocked(&self, pfn: Pfn) {
+        self.lruvecs.rescue_unlocked(&self.cache, &self.groups, pfn);
+    }
+}

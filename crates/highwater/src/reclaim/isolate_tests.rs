@@ -1,0 +1,81 @@
+//! Pages that somebody comes for by name: only those are touched, and what is not taken is where it was.
+
+use super::tests::{Nothing, Scene};
+use super::*;
+use crate::cache::Access;
+
+#[test]
+fn a_page_that_took_anothers_frame_stays_where_it_is() {
+    // Goal: who comes for a page by its frame leaves the page alone that has taken the frame since. Method: pages go, others take
+    // their frames and become active; evictions of the former by name, and settling a list that holds their names.
+    let scene = Scene::new(16);
+    let backing = Arc::new(Nothing(1 << 20));
+    let file = scene.cache.open(backing, Access::ReadOnly);
+    let file = file.expect("one more");
+    let scene = Scene {
+        file: file.id(),
+        ..scene
+    };
+    let root = scene.groups.root();
+    let key = |page| PageKey::new(scene.file, page);
+    (0..8).for_each(|page| assert_eq!(scene.fault(&root, page), None));
+    let gone: Vec<(Pfn, PageKey)> = (0..8).map(|page| (scene.pfn(page), key(page))).collect();
+    for &(pfn, _) in &gone {
+        assert!(scene.cache.defer(pfn, DEBT_MAX));
+    }
+    assert!(scene.reclaim.evict_pages(&gone), "nobody holds them");
+    for page in 100..108 {
+        scene.fault(&root, page);
+        (0..2).for_each(|_| scene.copy(page));
+    }
+    scene.reclaim.drain_batches();
+    let taken: Vec<Pfn> = (100..108).map(|page| scene.pfn(page)).collect();
+    assert!(gone.iter().any(|(pfn, _)| taken.contains(pfn)), "reused");
+    let sizes = scene.reclaim.list_sizes(&root);
+    assert_eq!(sizes.active_file, Pages(8));
+    assert!(scene.reclaim.evict_pages(&gone), "they are gone");
+    assert_eq!(scene.reclaim.settle_deferred(&file), 0);
+    assert_eq!(scene.reclaim.list_sizes(&root), sizes);
+    scene.assert_nothing_is_left();
+}
+
+#[test]
+fn who_is_held_goes_back_where_it_was_and_is_counted_meanwhile() {
+    // Goal: an eviction by name that fails changes nothing, and pages in hand count as isolated, here and above. Method: active
+    // and inactive pages, all borrowed; and one that is taken by hand.
+    let scene = Scene::new(256);
+    let (root, group) = (scene.groups.root(), scene.group("one"));
+    let key = |page| PageKey::new(scene.file, page);
+    for page in 0..8 {
+        scene.fault(&group, page);
+        (0..page % 2 * 2).for_each(|_| scene.copy(page));
+    }
+    scene.reclaim.drain_batches();
+    let sizes = scene.reclaim.list_sizes(&group);
+    assert_eq!(
+        (sizes.active_file, sizes.inactive_file),
+        (Pages(4), Pages(4))
+    );
+    let reader = scene.memory.reader(scene.memory.seat());
+    let pages: Vec<(Pfn, PageKey)> = (0..8).map(|page| (scene.pfn(page), key(page))).collect();
+    let held: Vec<_> = (0..8)
+        .map(|page| scene.cache.try_read(&reader, key(page)).expect("resident"))
+        .collect();
+    assert!(!scene.reclaim.evict_pages(&pages), "all are held");
+    assert_eq!(scene.reclaim.list_sizes(&group), sizes);
+    drop(held);
+    drop(reader);
+    let (pfn, key) = pages[0];
+    let page = scene.reclaim.lruvecs.isolate_named(&scene.cache, pfn, key);
+    let page = page.expect("on a list");
+    assert_eq!(scene.reclaim.nr_isolated_of(&group), 1);
+    assert_eq!(scene.reclaim.nr_isolated_of(&root), 1);
+    assert!(!scene.reclaim.evict_pages(&pages[..1]), "in other hands");
+    scene
+        .reclaim
+        .lruvecs
+        .put_back(&scene.cache, &scene.groups, page);
+    assert_eq!(scene.reclaim.nr_isolated_of(&root), 0);
+    assert!(scene.reclaim.evict_pages(&pages));
+    scene.assert_nothing_is_left();
+}

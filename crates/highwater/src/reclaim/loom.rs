@@ -1,0 +1,220 @@
+//! All interleavings of what takes a page to the unevictable list and back, two threads each: reclaim that finds it locked, or
+//! evicts it; the thread that unlocks; a group that hands its lists up; and another mapping that is locked meanwhile.
+
+use ::loom::{model, thread};
+
+use super::lists::LruList;
+use super::table::Lruvecs;
+use super::{ListSizes, LruvecRef, Placement};
+use crate::cache::{
+    Access, Accounting, Area, AreaFlag, AreaSpec, Backing, EvictBatch, FileEntry, PageCache,
+    PageKey, Referenced, RmapAccess, RssMember,
+};
+use crate::group::{GroupNode, GroupTree, Limits};
+use crate::memmap::FrameMemory;
+use crate::percpu::Regime;
+use crate::sync::Arc;
+use crate::topology::Topology;
+use crate::units::{PAGE_BYTES, Pages, Pfn};
+
+/// Storage that nobody reads in a model.
+#[derive(Debug)]
+struct Nothing;
+
+impl Backing for Nothing {
+    fn len(&self) -> u64 {
+        PAGE_BYTES
+    }
+    fn read_page(&self, _: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+        Ok(buf.len())
+    }
+    fn write_page(&self, _: u64, buf: &[u8]) -> std::io::Result<usize> {
+        Ok(buf.len())
+    }
+    fn sync(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+const PFN: Pfn = Pfn(0);
+
+/// A page in frame 0 that a locked area has mapped, and that a group pays for; it is on no list yet.
+struct Scene {
+    memory: Arc<FrameMemory>,
+    cache: PageCache,
+    groups: GroupTree,
+    lruvecs: Lruvecs,
+    file: Arc<FileEntry>,
+    payer: GroupNode,
+    area: Arc<Area>,
+}
+
+impl Scene {
+    fn new(payer: impl FnOnce(&GroupTree) -> GroupNode) -> Self {
+        let memory = Arc::new(FrameMemory::new(Pages(1)).unwrap());
+        let cache = PageCache::new(
+            Arc::clone(&memory),
+            &Topology::flat(1),
+            Regime::Atomic,
+            Accounting::default(),
+        );
+        let file = cache.open(Arc::new(Nothing), Access::ReadOnly).unwrap();
+        let groups = GroupTree::with_regime(Regime::Atomic, 1);
+        let lruvecs = Lruvecs::new(Pages(1));
+        lruvecs.insert(&groups.root());
+        let payer = payer(&groups);
+        if payer != groups.root() {
+            lruvecs.insert(&payer);
+        }
+        let area = map(&cache, &file, &payer);
+        let key = area.key(0);
+        let _paid_by_the_page = payer.try_charge(Pages(1)).unwrap().disown();
+        let filling = cache.begin_fill(key, memory.claim(PFN), payer.id());
+        cache.finish_fill(filling.unwrap());
+        file.note_filled();
+        let scene = Self {
+            memory,
+            cache,
+            groups,
+            lruvecs,
+            file,
+            payer,
+            area,
+        };
+        scene.access(&scene.area);
+        scene.area.set(AreaFlag::Locked);
+        scene
+    }
+
+    fn access(&self, area: &Area) {
+        let reader = self.memory.reader(self.memory.seat());
+        let held = |key: PageKey, pfn| self.cache.borrow_at(&reader, key, pfn).map(|_| ());
+        assert!(self.cache.hold_mapped(area, 0, held).is_some());
+    }
+
+    fn lists(&self, group: &GroupNode) -> LruvecRef {
+        self.lruvecs.of(group).unwrap()
+    }
+
+    fn put(&self, place: Placement) {
+        let lruvec = self.lists(&self.payer);
+        self.lruvecs.add_all(&self.cache, &lruvec, [(PFN, place)]);
+    }
+
+    /// As reclaim that comes to the end of the inactive list: locked, and the page is out of the way; else it goes.
+    fn reclaim(&self) {
+        let lruvec = self.lists(&self.payer);
+        let mut isolated = Vec::new();
+        self.lruvecs
+            .isolate_tail(&lruvec, LruList::InactiveFile, 1, &mut isolated);
+        if isolated.is_empty() {
+            return;
+        }
+        let seen = self.cache.referenced(PFN, RmapAccess::Snapshot, None);
+        let place = match seen {
+            Referenced::Seen { locked: true, .. } => Placement::Unevictable,
+            _ => {
+                self.cache.unmap_page(PFN, RmapAccess::Snapshot);
+                let mut batch = EvictBatch::default();
+                self.cache.evict(&isolated, &mut batch);
+                if let Some(evicted) = batch.evicted.pop() {
+                    self.memory.surrender(evicted.frame);
+                    return;
+                }
+                Placement::Inactive
+            }
+        };
+        self.put(place);
+        self.lruvecs.rescue_unlocked(&self.cache, &self.groups, PFN);
+    }
+
+    fn unlock(&self) {
+        self.area.clear(AreaFlag::Locked);
+        self.lruvecs.rescue_unlocked(&self.cache, &self.groups, PFN);
+    }
+
+    /// Pages on the lists of all groups.
+    fn sizes(&self) -> ListSizes {
+        let live = self.lruvecs.live();
+        for lruvec in &live {
+            self.lruvecs.check_invariants(&self.cache, lruvec);
+        }
+        live.iter().map(|lruvec| lruvec.sizes()).sum()
+    }
+}
+
+fn map(cache: &PageCache, file: &Arc<FileEntry>, group: &GroupNode) -> Arc<Area> {
+    cache.map(AreaSpec {
+        file: Arc::clone(file),
+        space: cache.open_space(),
+        group: group.clone(),
+        pages: 0..1,
+        member: RssMember::File,
+    })
+}
+
+#[test]
+fn a_page_that_is_unlocked_while_reclaim_culls_it_can_go() {
+    // Goal: parts 1 and 2 of the argument. Method: reclaim finds the page locked, or not and evicts it, while its only area is
+    // unlocked: it is on the inactive list in the end, or gone.
+    model(|| {
+        let scene = Arc::new(Scene::new(GroupTree::root));
+        scene.put(Placement::Inactive);
+        let reclaimer = Arc::clone(&scene);
+        let reclaimer = thread::spawn(move || reclaimer.reclaim());
+        scene.unlock();
+        reclaimer.join().unwrap();
+        let left = u64::from(scene.cache.key_of(PFN).is_some());
+        let sizes = scene.sizes();
+        assert_eq!(
+            (sizes.total(), sizes.unevictable),
+            (Pages(left), Pages::ZERO)
+        );
+    });
+}
+
+#[test]
+fn a_page_that_is_unlocked_while_its_group_goes_can_go() {
+    // Goal: part 2, where the lists are handed up. Method: a removed group's page on its unevictable list; its parent
+    // takes it over while its area is unlocked.
+    model(|| {
+        let child = |groups: &GroupTree| groups.root().child("c", Limits::default()).unwrap();
+        let scene = Arc::new(Scene::new(child));
+        scene.put(Placement::Unevictable);
+        scene.groups.remove(&scene.payer).unwrap();
+        let heir = Arc::clone(&scene);
+        let heir = thread::spawn(move || {
+            let child = heir.lruvecs.remove(&heir.payer).unwrap();
+            heir.lruvecs.reparent(&heir.cache, &heir.groups, &child);
+        });
+        scene.unlock();
+        heir.join().unwrap();
+        let sizes = scene.sizes();
+        assert_eq!(sizes.inactive_file, Pages(1), "{sizes:?}");
+        assert_eq!(scene.lists(&scene.groups.root()).sizes(), sizes);
+    });
+}
+
+#[test]
+fn two_that_unlock_the_same_page_free_it() {
+    // Goal: who finds a page in another rescuer's hands may leave it to that one. Method: two areas have the page, both locked, and
+    // are unlocked at once.
+    model(|| {
+        let scene = Scene::new(GroupTree::root);
+        let other = map(&scene.cache, &scene.file, &scene.payer);
+        scene.access(&other);
+        other.set(AreaFlag::Locked);
+        scene.put(Placement::Unevictable);
+        let scene = Arc::new(scene);
+        let unlocker = Arc::clone(&scene);
+        let unlocker = thread::spawn(move || {
+            other.clear(AreaFlag::Locked);
+            let (cache, groups) = (&unlocker.cache, &unlocker.groups);
+            unlocker.lruvecs.rescue_unlocked(cache, groups, PFN);
+        });
+        scene.unlock();
+        unlocker.join().unwrap();
+        let sizes = scene.sizes();
+        assert_eq!(sizes.inactive_file, Pages(1), "{sizes:?}");
+    });
+}
