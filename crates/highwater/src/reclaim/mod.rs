@@ -67,6 +67,8 @@ mod isolate_tests;
 mod loom;
 #[cfg(all(test, not(loom)))]
 mod tests;
+#[cfg(all(test, not(loom)))]
+mod walk_tests;
 
 pub use lists::{LruList, PageType};
 pub use rmap::{DEBT_MAX, RmapConfig, RmapPolicy, RmapQuirks, RmapStats};

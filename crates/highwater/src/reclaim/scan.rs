@@ -71,6 +71,8 @@ pub struct Outcome {
     pub nr_scanned: u64,
     /// Pages freed.
     pub nr_reclaimed: u64,
+    /// Clusters of groups that were looked at for that.
+    pub nr_steps: u64,
     /// Pages that stayed because somebody read them or held their latch.
     pub nr_borrowed: u64,
     /// Pages that other reclaimers held when this pass ended without having freed any.
@@ -228,6 +230,7 @@ impl Reclaim {
                 break;
             };
             let looked = self.shrink_step(&round, &step, scan);
+            scan.outcome.nr_steps += 1;
             budget = budget.saturating_sub(looked.max(1));
         }
     }
@@ -290,7 +293,7 @@ impl Reclaim {
     /// Progress: a group that is protected is passed over once, and not accepted again.
     fn next_step(&self, round: &Round, scan: &mut Scan<'_>) -> Option<Step> {
         loop {
-            let (visit, lruvec) = self.peek(&round.home, &scan.pass)?;
+            let (visit, lruvec) = self.peek(round, &scan.pass)?;
             // Without the cursor: what a group is worth takes the lock of the tree.
             if let Turn::Scan { size, exposed } = scan.pass.judge(&lruvec) {
                 let share = round.counts(lruvec.sizes().scaled(Pages(size)));
@@ -308,12 +311,13 @@ impl Reclaim {
         }
     }
 
-    /// Where the reclaimers of a target go on.
-    fn peek(&self, home: &Lruvec, pass: &Pass<'_>) -> Option<(Visit, LruvecRef)> {
-        let has_pages =
-            |lruvec: &Lruvec| pass.accepts(lruvec) && lruvec.sizes().evictable() > Pages::ZERO;
-        let cursor = home.cursor.lock();
-        let (at, lruvec) = self.lruvecs.next_from(cursor.next_at(), has_pages)?;
+    /// Where the reclaimers of a target go on: the next group that has pages of which this round looks at any. Others
+    /// would use up what the round may look at.
+    fn peek(&self, round: &Round, pass: &Pass<'_>) -> Option<(Visit, LruvecRef)> {
+        let gives =
+            |lruvec: &Lruvec| pass.accepts(lruvec) && round.counts(lruvec.sizes()).total() > 0;
+        let cursor = round.home.cursor.lock();
+        let (at, lruvec) = self.lruvecs.next_from(cursor.next_at(), gives)?;
         Some((cursor.visit(at), lruvec))
     }
 }
