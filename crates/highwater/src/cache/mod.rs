@@ -57,7 +57,7 @@ pub use index::Presence;
 pub use key::PageKey;
 pub use latch::{PageRead, PageWrite};
 pub use readahead::{READAHEAD_DEFAULT, ReadPattern, Readahead, Window};
-pub use rmap::{Referenced, RmapAccess, Unmapped, WasYoung};
+pub use rmap::{Deferred, EvictedFor, Referenced, RmapAccess, Unmapped, WasYoung};
 pub use space::{Accounting, RssMember, RssResidue, SpaceEntry, SpaceId};
 pub use swap::SwapArea;
 pub(crate) use swap::SwapStats;

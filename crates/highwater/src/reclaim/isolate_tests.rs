@@ -2,7 +2,8 @@
 
 use super::tests::{Nothing, Scene};
 use super::*;
-use crate::cache::Access;
+use crate::cache::{Access, EvictedFor};
+use crate::group::{StatItem, Tolerance};
 
 #[test]
 fn a_page_that_took_anothers_frame_stays_where_it_is() {
@@ -21,7 +22,11 @@ fn a_page_that_took_anothers_frame_stays_where_it_is() {
     (0..8).for_each(|page| assert_eq!(scene.fault(&root, page), None));
     let gone: Vec<(Pfn, PageKey)> = (0..8).map(|page| (scene.pfn(page), key(page))).collect();
     for &(pfn, _) in &gone {
-        assert!(scene.cache.defer(pfn, DEBT_MAX));
+        let to = EvictedFor {
+            short: root.id(),
+            is_background: false,
+        };
+        assert!(scene.cache.defer(pfn, to, DEBT_MAX));
     }
     assert!(scene.reclaim.evict_pages(&gone), "nobody holds them");
     for page in 100..108 {
@@ -77,5 +82,49 @@ fn who_is_held_goes_back_where_it_was_and_is_counted_meanwhile() {
         .put_back(&scene.cache, &scene.groups, page);
     assert_eq!(scene.reclaim.nr_isolated_of(&root), 0);
     assert!(scene.reclaim.evict_pages(&pages));
+    scene.assert_nothing_is_left();
+}
+
+#[test]
+fn settled_pages_count_for_whom_they_were_looked_at() {
+    // Goal: what a holder evicts is stolen by the actor that has scanned it, so that each one's efficiency is its own; for a
+    // group's own want it is in the group's statistics only, and in those by type. The shadow keeps the clock of who was short. Method:
+    // pages are put on the file's list as by either actor, for either target, and settled.
+    let scene = Scene::new(256);
+    let backing = Arc::new(Nothing(1 << 20));
+    let file = scene.cache.open(backing, Access::ReadOnly);
+    let file = file.expect("one more");
+    let scene = Scene {
+        file: file.id(),
+        ..scene
+    };
+    let (root, group) = (scene.groups.root(), scene.group("one"));
+    (0..10).for_each(|page| assert_eq!(scene.fault(&group, page), None));
+    scene.reclaim.drain_batches();
+    let defer = |pages: std::ops::Range<u64>, short: &GroupNode, is_background| {
+        for page in pages {
+            let to = EvictedFor {
+                short: short.id(),
+                is_background,
+            };
+            assert!(scene.cache.defer(scene.pfn(page), to, DEBT_MAX));
+        }
+    };
+    defer(0..1, &root, true);
+    defer(1..3, &root, false);
+    defer(3..6, &group, true);
+    defer(6..10, &group, false);
+    assert_eq!(scene.reclaim.settle_deferred(&file), 10);
+    let stats = scene.reclaim.stats();
+    assert_eq!(stats.pgsteal_kswapd.get(), 1);
+    assert_eq!(stats.pgsteal_direct.get(), 2);
+    assert_eq!(stats.pgsteal[PageType::File as usize].get(), 10);
+    let of_group = group.read_stats(Tolerance::EXACT, std::time::Duration::ZERO);
+    assert_eq!(of_group.get(StatItem::PgstealKswapd), 1 + 3);
+    assert_eq!(of_group.get(StatItem::PgstealDirect), 2 + 4);
+    for (page, short) in [(0, &root), (2, &root), (3, &group), (9, &group)] {
+        let shadow = scene.reclaim.shadows.take(PageKey::new(scene.file, page));
+        assert_eq!(shadow.map(|it| it.group), Some(short.id()), "page {page}");
+    }
     scene.assert_nothing_is_left();
 }

@@ -29,7 +29,12 @@
 //! pages to a thread of its own that waits; here their holder evicts them.
 
 use super::Reclaim;
-use crate::cache::{EvictBatch, Evicted, FileEntry, Referenced, RmapAccess, Unmapped};
+use super::lists::PageType;
+use super::scan::ScanControl;
+use super::stats::Account;
+use crate::cache::{
+    Deferred, EvictBatch, Evicted, EvictedFor, FileEntry, Referenced, RmapAccess, Unmapped,
+};
 use crate::group::GroupNode;
 use crate::sync::StatCell;
 use crate::units::Pfn;
@@ -164,7 +169,7 @@ impl Reclaim {
     }
 
     /// Clears the entries of a page that this thread has isolated; false if it has to stay.
-    pub(super) fn unmap(&self, pfn: Pfn, level: Level) -> bool {
+    pub(super) fn unmap(&self, pfn: Pfn, level: Level, control: &ScanControl<'_>) -> bool {
         let access = self.rmap.to_unmap(level);
         if self.cache.unmap_page(pfn, access) != Unmapped::Contended {
             return true;
@@ -173,7 +178,11 @@ impl Reclaim {
         if self.rmap.policy != RmapPolicy::Defer {
             return false;
         }
-        if self.cache.defer(pfn, DEBT_MAX) {
+        let to = EvictedFor {
+            short: control.target.id(),
+            is_background: control.account().is_background,
+        };
+        if self.cache.defer(pfn, to, DEBT_MAX) {
             self.rmap_stats.deferred.add(1);
             return false;
         }
@@ -194,7 +203,7 @@ impl Reclaim {
             return 0;
         }
         let mut isolated = Vec::with_capacity(deferred.len());
-        for (pfn, key) in deferred {
+        for &Deferred { pfn, key, .. } in &deferred {
             let Some(page) = self.lruvecs.isolate_named(&self.cache, pfn, key) else {
                 continue;
             };
@@ -207,10 +216,10 @@ impl Reclaim {
         let candidates: Vec<Pfn> = isolated.iter().map(|page| page.pfn).collect();
         let mut batch = EvictBatch::default();
         let note = |evicted: &[Evicted]| {
-            for run in evicted.chunk_by(|a, b| a.group == b.group) {
-                if let Some(lruvec) = self.lruvecs.get(run[0].group) {
-                    self.leave_shadows(&lruvec, &lruvec, run);
-                    self.stats.count_settled(lruvec.group(), run);
+            for evicted in evicted {
+                let is_it = |deferred: &&Deferred| deferred.key == evicted.key;
+                if let Some(deferred) = deferred.iter().find(is_it) {
+                    self.note_settled(evicted, deferred.to);
                 }
             }
         };
@@ -218,6 +227,27 @@ impl Reclaim {
         let freed = self.settle(isolated, &mut batch);
         self.rmap_stats.settled.add(freed);
         freed
+    }
+
+    /// Counts a page that goes for whoever has deferred it: they have counted that they looked at it.
+    fn note_settled(&self, evicted: &Evicted, to: EvictedFor) {
+        let Some(lruvec) = self.lruvecs.get(evicted.group) else {
+            return;
+        };
+        // One that is gone has nobody who is short.
+        let short = self.lruvecs.get(to.short);
+        let short = short.as_ref().unwrap_or(&lruvec);
+        self.leave_shadows(&lruvec, short, std::slice::from_ref(evicted));
+        let account = Account {
+            is_background: to.is_background,
+            is_pool_wide: short.group().parent().is_none(),
+        };
+        let page_type = match evicted.key.file().kind().is_swap_backed() {
+            true => PageType::Anon,
+            false => PageType::File,
+        };
+        self.stats
+            .count_freed(lruvec.group(), account, page_type, 1);
     }
 
     /// Whether an isolated page is clean and was not accessed; its entries are clear then.

@@ -20,6 +20,7 @@ use super::lruvec::Lruvec;
 use super::pass::{Pass, Turn};
 use super::rmap::Level;
 use super::shrink::Scratch;
+use super::stats::Account;
 use super::{ListSizes, LruvecRef, Reclaim};
 use crate::cache::WriteBackError;
 use crate::group::GroupNode;
@@ -61,6 +62,14 @@ impl ScanControl<'_> {
     /// Whether the whole pool is short.
     pub(super) fn is_pool_wide(&self) -> bool {
         self.target.parent().is_none()
+    }
+
+    /// On whose account it is counted.
+    pub(super) fn account(&self) -> Account {
+        Account {
+            is_background: self.actor == Actor::Background,
+            is_pool_wide: self.is_pool_wide(),
+        }
     }
 }
 

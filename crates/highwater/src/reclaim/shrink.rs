@@ -116,7 +116,7 @@ impl Reclaim {
         }
         scan.outcome.nr_scanned += scanned;
         self.stats
-            .count_scanned(lruvec.group(), scan.control, page_type, scanned);
+            .count_scanned(lruvec.group(), scan.control.account(), page_type, scanned);
         scan.scratch.nr_written = 0;
         self.sort_isolated(cluster, scan);
         self.evict_candidates(cluster, scan);
@@ -134,7 +134,7 @@ impl Reclaim {
         lruvec.note_cost(page_type, scratch.nr_written, scanned - freed);
         scan.outcome.nr_reclaimed += freed;
         self.stats
-            .count_freed(lruvec.group(), scan.control, page_type, freed);
+            .count_freed(lruvec.group(), scan.control.account(), page_type, freed);
         scanned
     }
 
@@ -169,8 +169,12 @@ impl Reclaim {
         self.put_back_all(cluster, scratch);
         lruvec.note_settled(page_type, cluster.count);
         lruvec.note_cost(page_type, 0, rotated);
-        self.stats
-            .count_aged(lruvec.group(), scan.control, looked_at, deactivated);
+        self.stats.count_aged(
+            lruvec.group(),
+            scan.control.account(),
+            looked_at,
+            deactivated,
+        );
         looked_at
     }
 
@@ -181,7 +185,7 @@ impl Reclaim {
             let pfn = scan.scratch.isolated[nth];
             match self.place_of(pfn, cluster, scan) {
                 Some(place) => scan.scratch.putback.push((pfn, place)),
-                None if self.unmap(pfn, cluster.round.level) => {
+                None if self.unmap(pfn, cluster.round.level, scan.control) => {
                     scan.scratch.candidates.push(pfn);
                 }
                 None => scan

@@ -1,9 +1,8 @@
 //! What reclaim did, counted as the kernel's vmstat counts it.
 
 use super::lists::PageType;
-use super::scan::{Actor, ScanControl};
 use super::shadow::Refault;
-use crate::cache::{Evicted, FileKind};
+use crate::cache::FileKind;
 use crate::group::{GroupNode, StatItem};
 use crate::sync::StatCell;
 
@@ -28,6 +27,36 @@ pub struct ReclaimStats {
     pub(crate) workingset_restore: [StatCell; 2],
     /// By priority; those above the last are counted there.
     rounds: [StatCell; PRIORITIES],
+}
+
+/// On whose account events are counted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Account {
+    /// The background thread's; else whoever needed memory itself.
+    pub(super) is_background: bool,
+    /// For want in the whole pool. What a group does because of its own limit is in its own statistics only.
+    pub(super) is_pool_wide: bool,
+}
+
+/// Counters of one event: by who reclaims, and by type.
+struct Split<'a> {
+    kswapd: (&'a StatCell, StatItem),
+    direct: (&'a StatCell, StatItem),
+    of_type: &'a StatCell,
+}
+
+impl Split<'_> {
+    fn count(&self, group: &GroupNode, account: Account, pages: u64) {
+        let (actor, item) = match account.is_background {
+            true => self.kswapd,
+            false => self.direct,
+        };
+        if account.is_pool_wide {
+            actor.add(pages);
+        }
+        self.of_type.add(pages);
+        group.add_stat(item, signed(pages));
+    }
 }
 
 /// Priorities that rounds are told apart by: a pool of 2^40 frames begins at 31.
@@ -90,38 +119,32 @@ impl ReclaimStats {
     pub(super) fn count_scanned(
         &self,
         group: &GroupNode,
-        control: &ScanControl<'_>,
+        account: Account,
         page_type: PageType,
         pages: u64,
     ) {
-        let (actor, item) = match control.actor {
-            Actor::Background => (&self.pgscan_kswapd, StatItem::PgscanKswapd),
-            Actor::Direct | Actor::Requested => (&self.pgscan_direct, StatItem::PgscanDirect),
+        let split = Split {
+            kswapd: (&self.pgscan_kswapd, StatItem::PgscanKswapd),
+            direct: (&self.pgscan_direct, StatItem::PgscanDirect),
+            of_type: &self.pgscan[page_type as usize],
         };
-        if control.is_pool_wide() {
-            actor.add(pages);
-        }
-        self.pgscan[page_type as usize].add(pages);
-        group.add_stat(item, signed(pages));
+        split.count(group, account, pages);
     }
 
     /// Counts pages of `group` that were freed.
     pub(super) fn count_freed(
         &self,
         group: &GroupNode,
-        control: &ScanControl<'_>,
+        account: Account,
         page_type: PageType,
         pages: u64,
     ) {
-        let (actor, item) = match control.actor {
-            Actor::Background => (&self.pgsteal_kswapd, StatItem::PgstealKswapd),
-            Actor::Direct | Actor::Requested => (&self.pgsteal_direct, StatItem::PgstealDirect),
+        let split = Split {
+            kswapd: (&self.pgsteal_kswapd, StatItem::PgstealKswapd),
+            direct: (&self.pgsteal_direct, StatItem::PgstealDirect),
+            of_type: &self.pgsteal[page_type as usize],
         };
-        if control.is_pool_wide() {
-            actor.add(pages);
-        }
-        self.pgsteal[page_type as usize].add(pages);
-        group.add_stat(item, signed(pages));
+        split.count(group, account, pages);
     }
 
     /// Counts pages that were activated in `group`.
@@ -130,28 +153,15 @@ impl ReclaimStats {
         group.add_stat(StatItem::Pgactivate, signed(pages));
     }
 
-    /// Counts pages of `group` that were looked at before, and freed by whoever was in the way then.
-    pub(super) fn count_settled(&self, group: &GroupNode, evicted: &[Evicted]) {
-        for page_type in PageType::ALL {
-            let is_anon = page_type == PageType::Anon;
-            let is_of = |page: &&Evicted| page.key.file().kind().is_swap_backed() == is_anon;
-            let pages = evicted.iter().filter(is_of).count() as u64;
-            self.pgsteal[page_type as usize].add(pages);
-        }
-        let pages = evicted.len() as u64;
-        self.pgsteal_direct.add(pages);
-        group.add_stat(StatItem::PgstealDirect, signed(pages));
-    }
-
     /// Counts pages that were looked at on an active list of `group`, and those of them that left it.
     pub(super) fn count_aged(
         &self,
         group: &GroupNode,
-        control: &ScanControl<'_>,
+        account: Account,
         looked_at: u64,
         deactivated: u64,
     ) {
-        if control.is_pool_wide() {
+        if account.is_pool_wide {
             self.pgrefill.add(looked_at);
         }
         self.pgdeactivate.add(deactivated);

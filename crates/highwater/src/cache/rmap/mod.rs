@@ -53,7 +53,7 @@ use crate::sync::{
     Arc, Hold, LockClass, LockTimes, Mutex, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard,
     TimeRecorder,
 };
-use crate::units::Pfn;
+use crate::units::{GroupId, Pfn};
 use tree::Tree;
 
 /// Class of every file's reverse-map lock.
@@ -101,6 +101,26 @@ pub enum Unmapped {
     Contended,
 }
 
+/// For whom a page was to be evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EvictedFor {
+    /// The group that is short of memory.
+    pub short: GroupId,
+    /// Whether the background thread has looked at it, and not whoever needs the memory.
+    pub is_background: bool,
+}
+
+/// A page that reclaim passed over for whoever holds the rmap lock to evict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deferred {
+    /// The frame that it was in.
+    pub pfn: Pfn,
+    /// Its name.
+    pub key: PageKey,
+    /// For whom it goes.
+    pub to: EvictedFor,
+}
+
 /// The areas that map one file.
 pub(super) struct Rmap {
     /// Held by writers while they change the tree and clear entries, by readers as [`RmapAccess`] says.
@@ -108,7 +128,7 @@ pub(super) struct Rmap {
     /// The tree. Replaced by holders of `lock` for writing.
     root: Mutex<Tree>,
     /// Pages that reclaim passed over because `lock` was held, for its holder to evict.
-    deferred: Mutex<Vec<(Pfn, PageKey)>>,
+    deferred: Mutex<Vec<Deferred>>,
 }
 
 impl Rmap {
@@ -389,7 +409,7 @@ impl PageCache {
 
     /// Puts a page on its file's list for whoever holds the file's rmap lock, unless there are `most` of them already. The
     /// caller has isolated the page.
-    pub fn defer(&self, pfn: Pfn, most: usize) -> bool {
+    pub fn defer(&self, pfn: Pfn, to: EvictedFor, most: usize) -> bool {
         let key = self.key_of(pfn);
         let file = key.and_then(|key| Some((key, self.files.get(key.file())?)));
         let Some((key, file)) = file else {
@@ -398,14 +418,14 @@ impl PageCache {
         let mut deferred = file.rmap.deferred.lock();
         let has_room = deferred.len() < most;
         if has_room {
-            deferred.push((pfn, key));
+            deferred.push(Deferred { pfn, key, to });
         }
         has_room
     }
 
-    /// Takes the pages that were put on a file's list, with their names then.
+    /// Takes the pages that were put on a file's list.
     #[must_use]
-    pub fn take_deferred(&self, file: &FileEntry) -> Vec<(Pfn, PageKey)> {
+    pub fn take_deferred(&self, file: &FileEntry) -> Vec<Deferred> {
         std::mem::take(&mut *file.rmap.deferred.lock())
     }
 
