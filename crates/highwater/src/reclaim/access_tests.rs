@@ -1,5 +1,6 @@
 //! How accesses decide what stays: the streaming oracle, second chances, activation, and what refaults do.
 
+use super::shadow::Shadow;
 use super::tests::Scene;
 use super::*;
 use crate::cache::Presence;
@@ -221,14 +222,16 @@ fn refault_distances_agree_with_a_model() {
             assert_eq!(lruvec.clock(), clock + ticks, "evictions and activations");
             for page in gone {
                 let key = PageKey::new(scene.file, page);
-                let shadow = scene.reclaim.shadows.take(key).expect("just evicted");
-                assert!((clock..clock + ticks).contains(&shadow.age));
+                let recalled = scene.reclaim.shadows.take(key).expect("just evicted");
+                let age = lruvec.clock() - recalled.age.distance(lruvec.clock());
+                assert!((clock..clock + ticks).contains(&age));
+                let shadow = Shadow {
+                    group: recalled.group.expect("the root"),
+                    age,
+                    was_workingset: recalled.was_workingset,
+                };
                 scene.reclaim.shadows.insert(key, shadow);
-                assert_eq!(
-                    ages.insert(page, shadow.age),
-                    None,
-                    "page {page} left twice"
-                );
+                assert_eq!(ages.insert(page, age), None, "page {page} left twice");
             }
             let mut all: Vec<u64> = ages.values().copied().collect();
             all.sort_unstable();

@@ -11,7 +11,7 @@ use super::lists::PageType;
 use super::lruvec::Lruvec;
 use super::policy::{Departure, EvictionPolicy, Fate, Lens, Look, PolicyKind, Side};
 use super::scan::{Round, Scan, Step};
-use super::shadow::Shadow;
+use super::shadow::{Recalled, Shadow};
 use super::shrink::Cluster;
 use super::table::{note_placement, type_of};
 use super::{Placement, Reclaim, Refault};
@@ -88,13 +88,19 @@ impl Reclaim {
     }
 
     /// What is known of a page that comes back; nothing if it left another group's lists, of which these have learnt nothing.
-    fn departure(&self, lruvec: &Lruvec, page_type: PageType, shadow: Shadow) -> Option<Departure> {
+    fn departure(
+        &self,
+        lruvec: &Lruvec,
+        page_type: PageType,
+        shadow: Recalled,
+    ) -> Option<Departure> {
         let from = match shadow.was_workingset {
             true => Side::Active,
             false => Side::Inactive,
         };
         let state = lruvec.policy_state(page_type);
-        (shadow.group == lruvec.group().id()).then(|| state.departure(from, shadow.age))
+        let distance = shadow.age.distance(state.nr_left_of(from));
+        (shadow.group == Some(lruvec.group().id())).then_some(Departure { from, distance })
     }
 
     /// Scans a cluster of the list of each type that the policy names; returns how many pages it looked at. At the last priority one of

@@ -221,7 +221,7 @@ impl Reclaim {
         }
         let refault = self.shadows.take(key).map(|shadow| {
             // The distance is counted by the clock of the group for whose want the page was evicted.
-            match self.lruvecs.get(shadow.group) {
+            match shadow.group.and_then(|group| self.lruvecs.get(group)) {
                 Some(short) => self.workingset_clock(&short, page_type).judge(shadow),
                 None => Refault::Beyond,
             }

@@ -8,12 +8,21 @@
 //! at least as much, the page competes with that on equal terms, and is taken in as active. If it had been active
 //! before, that is no change of working set but thrashing, which counts as a cost of reclaiming pages of its type.
 //!
-//! Shadows are bounded: [`PER_FRAME`] of them for each frame of the pool, in rings that forget the
-//! oldest; about 28 bytes each, allocated once.
+//! **Bounds.** [`SET_LEN`] shadows for each frame of the pool, of 8 bytes, allocated once: a cache line a frame, 1.6 % of the
+//! pool. A page's name says which line, its *set*, and the oldest of a set is forgotten. So a page is remembered until
+//! eight others of its set have been evicted that are still away: for 8 pools of such evictions on average. Of pages that come back after as many evictions as
+//! there are frames, 1 of 100,000 was forgotten; after twice as many, 1 of 900; after four times as many, 1 of 20 (Poisson: 8 or more where that many are
+//! expected).
+//!
+//! | bits | what | what is lost |
+//! |---|---|---|
+//! | [`NAME_BITS`] 23 | of the page's name, beside what the set says | a page that was never evicted, or is forgotten, is taken for another one of its set with a probability of at most 8 in 2^23, one in a million |
+//! | 1 | whether it had been active | - |
+//! | [`AGE_BITS`] 20 | the clock, in units of at most 1/2^13 of the pool, or of one tick below 16,384 frames | a distance is wrong by less than a unit; one of 64 pools at least, or of 2^20 ticks, looks like none |
+//! | 20 | the group's number | groups from number [`GROUPS_MAX`] on are not known again: their pages come back as from too far |
 //!
 //! Source: the workingset detection of Linux (frames-and-reclaim specification, section 11).
-//! Deviation: a ring of fixed size instead of entries in the page index; whole clocks instead of
-//! truncated ones.
+//! Deviation: sets of fixed size instead of entries in the page index, which are exact and live as long as the file.
 
 use crossbeam_utils::CachePadded;
 
@@ -21,16 +30,70 @@ use crate::cache::PageKey;
 use crate::sync::{LockClass, Mutex, Rank};
 use crate::units::{GroupId, Pages};
 
-/// Class of the locks of shadow rings.
+/// Class of the locks of shards of shadows.
 pub(super) static SHADOW_LOCK: LockClass = LockClass::new("shadows", Rank::Shadows);
 
-/// Chosen: a loop over a file of up to three times the pool is recognised.
-const PER_FRAME: u64 = 2;
+/// Shadows of a set: those of one cache line. There are as many sets as frames. Chosen: the kernel's bound, 1.8 % of memory; two streams
+/// through files of twice the pool each are remembered.
+const SET_LEN: usize = 8;
+const LINE: usize = 64;
 const SHARDS_MAX: u64 = 64;
-/// End of a chain, empty bucket, empty entry.
-const NIL: u32 = u32::MAX;
 
-/// What is remembered of an evicted page.
+const NAME_BITS: u32 = 23;
+const AGE_BITS: u32 = 20;
+const ACTIVE_SHIFT: u32 = NAME_BITS;
+const AGE_SHIFT: u32 = ACTIVE_SHIFT + 1;
+const GROUP_SHIFT: u32 = AGE_SHIFT + AGE_BITS;
+const NAME_MASK: u64 = (1 << NAME_BITS) - 1;
+const AGE_MASK: u64 = (1 << AGE_BITS) - 1;
+/// Numbers of groups that are remembered are less. One more than the number is kept, so that no shadow is 0.
+const GROUPS_MAX: u32 = (1 << (64 - GROUP_SHIFT)) - 2;
+
+const _: () = assert!(SET_LEN * size_of::<u64>() == LINE, "a set is a line");
+
+/// The ticks that a remembered clock counts by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AgeUnit {
+    shift: u32,
+}
+
+impl AgeUnit {
+    pub(super) fn of(frames: Pages) -> Self {
+        let pool_bits = frames.0.max(1).ilog2();
+        Self {
+            shift: (pool_bits + 7).saturating_sub(AGE_BITS),
+        }
+    }
+
+    /// Ticks that no distance which counts comes near, as far ahead as behind.
+    pub(super) const fn half_range(self) -> u64 {
+        1 << (AGE_BITS - 1 + self.shift)
+    }
+}
+
+/// A clock's reading, as it is remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Age {
+    units: u64,
+    unit: AgeUnit,
+}
+
+impl Age {
+    pub(super) const fn of(clock: u64, unit: AgeUnit) -> Self {
+        Self {
+            units: (clock >> unit.shift) & AGE_MASK,
+            unit,
+        }
+    }
+
+    /// Ticks until the clock showed `now`.
+    pub(super) const fn distance(self, now: u64) -> u64 {
+        let now = Self::of(now, self.unit);
+        (now.units.wrapping_sub(self.units) & AGE_MASK) << self.unit.shift
+    }
+}
+
+/// What is to be remembered of an evicted page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shadow {
     /// The group for whose want of memory it was evicted.
@@ -38,6 +101,15 @@ pub(super) struct Shadow {
     /// That group's clock before the eviction.
     pub(super) age: u64,
     /// Whether the page had been active.
+    pub(super) was_workingset: bool,
+}
+
+/// What is remembered of a page that comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Recalled {
+    /// As in the shadow, if its number was small enough.
+    pub(super) group: Option<GroupId>,
+    pub(super) age: Age,
     pub(super) was_workingset: bool,
 }
 
@@ -60,8 +132,8 @@ pub(super) struct WorkingsetClock {
 }
 
 impl WorkingsetClock {
-    pub(super) fn judge(self, shadow: Shadow) -> Refault {
-        let refault_distance = self.now.saturating_sub(shadow.age);
+    pub(super) fn judge(self, shadow: Recalled) -> Refault {
+        let refault_distance = shadow.age.distance(self.now);
         match refault_distance <= self.workingset {
             true if shadow.was_workingset => Refault::Restored,
             true => Refault::WithinWorkingset,
@@ -73,145 +145,239 @@ impl WorkingsetClock {
 /// The shadows of one pool.
 #[derive(Debug)]
 pub(super) struct Shadows {
-    shards: Box<[CachePadded<Mutex<Ring>>]>,
+    shards: Box<[CachePadded<Mutex<Shard>>]>,
+    nr_sets: u64,
+    unit: AgeUnit,
 }
 
-/// Entries in order of eviction, found by hash.
+/// Sets, each in order: the youngest first, and empty ones, which are 0, last.
 #[derive(Debug)]
-struct Ring {
-    buckets: Box<[u32]>,
-    entries: Box<[Entry]>,
-    /// The entry that is overwritten next: the oldest.
-    oldest: usize,
+struct Shard {
+    words: Box<[u64]>,
+    /// Where a cache line begins.
+    first: usize,
 }
 
+/// Where a page's shadow is, and how it is known there.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
-    /// The page's name, 0 when the entry is empty.
-    key: u64,
-    age: u64,
-    /// The group's number, and [`WORKINGSET`].
-    group: u32,
-    next: u32,
+struct Spot {
+    set: u64,
+    name: u64,
 }
-
-/// Bit of an entry's group that says that the page had been active. There are fewer groups.
-const WORKINGSET: u32 = 1 << 31;
 
 impl Shadows {
     pub(super) fn new(frames: Pages) -> Self {
-        let wanted = (frames.0 * PER_FRAME).max(8);
-        let nr_shards = SHARDS_MAX.min(wanted.div_ceil(64).next_power_of_two());
-        // An eighth more than a shard's share, for the luck of the hash.
-        let share = wanted.div_ceil(nr_shards);
-        let per_shard = usize::try_from(share + share / 8 + 8).expect("shadows fit memory");
-        let ring = || CachePadded::new(Mutex::new(&SHADOW_LOCK, Ring::new(per_shard)));
+        let nr_sets = frames.0.max(1);
+        let nr_shards = SHARDS_MAX.min(nr_sets.div_ceil(16).next_power_of_two());
+        let per_shard = usize::try_from(nr_sets.div_ceil(nr_shards)).expect("shadows fit memory");
+        let shard = || CachePadded::new(Mutex::new(&SHADOW_LOCK, Shard::new(per_shard)));
         Self {
-            shards: (0..nr_shards).map(|_| ring()).collect(),
+            shards: (0..nr_shards).map(|_| shard()).collect(),
+            nr_sets,
+            unit: AgeUnit::of(frames),
         }
     }
 
-    /// Remembers an evicted page, in the place of the oldest.
+    /// Remembers an evicted page, in the place of the oldest of its set.
     pub(super) fn insert(&self, key: PageKey, shadow: Shadow) {
-        let hash = hash(key);
-        self.shard(hash).lock().insert(hash, key.get(), shadow);
+        let Spot { set, name } = self.spot(key);
+        let age = Age::of(shadow.age, self.unit);
+        let group = u64::from(shadow.group.0.min(GROUPS_MAX)) + 1;
+        let word = name
+            | u64::from(shadow.was_workingset) << ACTIVE_SHIFT
+            | age.units << AGE_SHIFT
+            | group << GROUP_SHIFT;
+        let (shard, at) = self.shard(set);
+        insert(shard.lock().set(at), word);
     }
 
     /// What is remembered of a page that comes back; it is forgotten then.
-    pub(super) fn take(&self, key: PageKey) -> Option<Shadow> {
-        let hash = hash(key);
-        self.shard(hash).lock().take(hash, key.get())
+    pub(super) fn take(&self, key: PageKey) -> Option<Recalled> {
+        let Spot { set, name } = self.spot(key);
+        let (shard, at) = self.shard(set);
+        let word = take(shard.lock().set(at), name)?;
+        let group = u32::try_from((word >> GROUP_SHIFT) - 1).expect("20 bits");
+        Some(Recalled {
+            group: (group < GROUPS_MAX).then_some(GroupId(group)),
+            age: Age {
+                units: (word >> AGE_SHIFT) & AGE_MASK,
+                unit: self.unit,
+            },
+            was_workingset: (word >> ACTIVE_SHIFT) & 1 == 1,
+        })
     }
 
-    fn shard(&self, hash: u64) -> &Mutex<Ring> {
-        &self.shards[upper(hash) & (self.shards.len() - 1)]
-    }
-}
-
-fn hash(key: PageKey) -> u64 {
-    let mixed = key.get().wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    mixed ^ (mixed >> 29)
-}
-
-fn upper(hash: u64) -> usize {
-    (hash >> 48) as usize
-}
-
-impl Ring {
-    fn new(capacity: usize) -> Self {
-        assert!(capacity < NIL as usize, "entries are numbered by 32 bits");
-        let empty = Entry {
-            key: 0,
-            age: 0,
-            group: 0,
-            next: NIL,
-        };
-        Self {
-            buckets: vec![NIL; capacity.next_power_of_two()].into(),
-            entries: vec![empty; capacity].into(),
-            oldest: 0,
+    fn spot(&self, key: PageKey) -> Spot {
+        let mixed = mix(key.get());
+        let set = (u128::from(mixed) * u128::from(self.nr_sets)) >> 64;
+        Spot {
+            set: u64::try_from(set).expect("less than the sets"),
+            name: mixed & NAME_MASK,
         }
     }
 
-    fn insert(&mut self, hash: u64, key: u64, shadow: Shadow) {
-        assert!(shadow.group.0 < WORKINGSET, "{} is too large", shadow.group);
-        // The page may have left a shadow before and come back without being looked up.
-        self.take(hash, key);
-        let at = self.oldest;
-        self.oldest = (at + 1) % self.entries.len();
-        let forgotten = self.entries[at].key;
-        if let Some(forgotten) = PageKey::from_word(forgotten) {
-            self.unlink(self::hash(forgotten), at);
-        }
-        let bucket = self.bucket(hash);
-        let next = self.buckets[bucket];
-        self.entries[at] = Entry {
-            key,
-            age: shadow.age,
-            group: shadow.group.0 | if shadow.was_workingset { WORKINGSET } else { 0 },
-            next,
-        };
-        self.buckets[bucket] = u32::try_from(at).expect("checked by `new`");
+    fn shard(&self, set: u64) -> (&Mutex<Shard>, usize) {
+        let nr_shards = self.shards.len() as u64;
+        let index = |part| usize::try_from(part).expect("an index");
+        (&self.shards[index(set % nr_shards)], index(set / nr_shards))
+    }
+}
+
+impl Shard {
+    fn new(nr_sets: usize) -> Self {
+        let more = LINE / size_of::<u64>() - 1;
+        // Of zeros, so that the system gives memory when it is first used.
+        let words = vec![0; nr_sets * SET_LEN + more].into_boxed_slice();
+        // It may say that it cannot tell.
+        let first = words.as_ptr().align_offset(LINE).min(more);
+        Self { words, first }
     }
 
-    fn take(&mut self, hash: u64, key: u64) -> Option<Shadow> {
-        let mut at = self.buckets[self.bucket(hash)];
-        while at != NIL {
-            let entry = self.entries[at as usize];
-            if entry.key == key {
-                self.unlink(hash, at as usize);
-                return Some(Shadow {
-                    group: GroupId(entry.group & !WORKINGSET),
-                    age: entry.age,
-                    was_workingset: entry.group & WORKINGSET != 0,
-                });
+    fn set(&mut self, at: usize) -> &mut [u64] {
+        let begin = self.first + at * SET_LEN;
+        &mut self.words[begin..begin + SET_LEN]
+    }
+}
+
+/// Puts a shadow first, in the place of what is known by the same name: the page may have come back without being looked
+/// up; or else of nothing, or of the oldest.
+fn insert(set: &mut [u64], word: u64) {
+    let name = word & NAME_MASK;
+    let is_free = |kept: &u64| *kept == 0 || *kept & NAME_MASK == name;
+    let at = set.iter().position(is_free).unwrap_or(SET_LEN - 1);
+    set.copy_within(..at, 1);
+    set[0] = word;
+}
+
+/// Takes the shadow of a name out.
+fn take(set: &mut [u64], name: u64) -> Option<u64> {
+    let is_its = |kept: &u64| *kept != 0 && *kept & NAME_MASK == name;
+    let at = set.iter().position(is_its)?;
+    let word = set[at];
+    set.copy_within(at + 1.., at);
+    set[SET_LEN - 1] = 0;
+    Some(word)
+}
+
+/// Mixes the bits of a name; different names stay different.
+///
+/// Source: the finalizer of `MurmurHash3` (public domain).
+const fn mix(name: u64) -> u64 {
+    let mixed = (name ^ (name >> 33)).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
+    let mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xC4CE_B9FE_1A85_EC53);
+    mixed ^ (mixed >> 33)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const GROUP: GroupId = GroupId(3);
+
+    fn key(page: u64) -> PageKey {
+        PageKey::from_word(1 << 44 | page).expect("a name")
+    }
+
+    fn shadow(age: u64) -> Shadow {
+        Shadow {
+            group: GROUP,
+            age,
+            was_workingset: false,
+        }
+    }
+
+    #[test]
+    fn words_keep_what_they_are_given() {
+        // Goal: every field comes back, at the ends of its range. Method: one page at a time, in pools below and above the size at which
+        // clocks are remembered by the tick.
+        for frames in [1, 512, 16_384, 1 << 20, 1 << 30] {
+            let unit = AgeUnit::of(Pages(frames));
+            // Sets of the largest are not needed.
+            let shadows = Shadows {
+                unit,
+                ..Shadows::new(Pages(frames.min(1 << 10)))
+            };
+            for (group, is_known) in [
+                (0, true),
+                (GROUPS_MAX - 1, true),
+                (GROUPS_MAX, false),
+                (u32::MAX, false),
+            ] {
+                for (age, was_workingset) in [(0, true), (77, false), (u64::MAX / 3, true)] {
+                    let group = GroupId(group);
+                    shadows.insert(
+                        key(5),
+                        Shadow {
+                            group,
+                            age,
+                            was_workingset,
+                        },
+                    );
+                    let back = shadows.take(key(5)).expect("just put there");
+                    assert_eq!(back.group, is_known.then_some(group));
+                    assert_eq!(back.was_workingset, was_workingset);
+                    for distance in [0, 1, frames / 2, frames, 8 * frames, 63 * frames] {
+                        let found = back.age.distance(age + distance);
+                        assert!(
+                            found.abs_diff(distance) < 1 << unit.shift,
+                            "{found} for {distance}"
+                        );
+                    }
+                    assert_eq!(shadows.take(key(5)), None, "taken once");
+                }
             }
-            at = entry.next;
+            assert!(
+                1 << unit.shift <= frames.div_ceil(1 << 13),
+                "{unit:?} of {frames}"
+            );
+            assert!(unit.half_range() >= 32 * frames);
         }
-        None
     }
 
-    /// Takes an entry off its chain and empties it.
-    fn unlink(&mut self, hash: u64, entry: usize) {
-        let next = self.entries[entry].next;
-        let bucket = self.bucket(hash);
-        let mut at = self.buckets[bucket];
-        if at as usize == entry {
-            self.buckets[bucket] = next;
-        } else {
-            while self.entries[at as usize].next as usize != entry {
-                at = self.entries[at as usize].next;
+    #[test]
+    fn pages_are_remembered_as_long_as_is_said() {
+        // Goal: the shares that are forgotten, of the module's header, and that nothing is remembered of pages that were
+        // never evicted. Method: a stream of pages, and for each distance the share of those that left so long ago and are
+        // known; then a million others.
+        let frames = 4096;
+        let shadows = Shadows::new(Pages(frames));
+        let last = 40 * frames;
+        (0..last).for_each(|page| shadows.insert(key(page), shadow(page)));
+        let forgotten = |pools: u64| {
+            let at = last - pools * frames;
+            let is_gone = |page: &u64| shadows.take(key(*page)).is_none();
+            (at..at + frames).filter(is_gone).count()
+        };
+        // Of 4,096; what is asked for last has been away for as long as is said, what is asked for first for one pool longer.
+        let counts = [2, 4, 12, 20].map(forgotten);
+        assert!(counts[0] <= 20, "{counts:?}");
+        assert!((50..=350).contains(&counts[1]), "{counts:?}");
+        assert!((3200..=4000).contains(&counts[2]), "{counts:?}");
+        assert!(counts[3] >= 4090, "{counts:?}");
+        let known = (last..last + 1_000_000).filter(|&page| shadows.take(key(page)).is_some());
+        let known = known.count();
+        assert!(known <= 8, "{known} of pages that were never there");
+    }
+
+    #[test]
+    fn of_a_set_the_oldest_is_forgotten() {
+        // Goal: order is kept whatever comes and goes. Method: one set, against a queue.
+        let mut rng = crate::seed::rng(22);
+        let mut set = [0; SET_LEN];
+        let mut queue = std::collections::VecDeque::new();
+        for _ in 0..20_000 {
+            let name = rng.u64(1..16);
+            let known = queue.iter().position(|word| word & NAME_MASK == name);
+            let known = known.and_then(|at| queue.remove(at));
+            if rng.bool() {
+                let word = name | rng.u64(1..1 << 20) << GROUP_SHIFT;
+                insert(&mut set, word);
+                queue.push_front(word);
+                queue.truncate(SET_LEN);
+            } else {
+                assert_eq!(take(&mut set, name), known);
             }
-            self.entries[at as usize].next = next;
+            assert!(queue.iter().eq(set.iter().take_while(|word| **word != 0)));
         }
-        self.entries[entry].key = 0;
-    }
-
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "some bits of a hash are wanted"
-    )]
-    fn bucket(&self, hash: u64) -> usize {
-        hash as usize & (self.buckets.len() - 1)
     }
 }

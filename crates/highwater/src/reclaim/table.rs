@@ -5,6 +5,7 @@ use std::iter::Sum;
 use super::isolate::Isolated;
 use super::lists::{Links, LruList, PageType};
 use super::lruvec::Lruvec;
+use super::shadow::AgeUnit;
 use super::{ListSizes, LruvecRef, Placement};
 use crate::cache::{PageCache, PageFlag, PageKey};
 use crate::group::{GroupNode, GroupTree};
@@ -88,7 +89,7 @@ impl Lruvecs {
     /// More than the longest active list, and than what reclaimers that still hold lists may add to
     /// their clock.
     fn clock_gap(&self) -> u64 {
-        self.links.nr_frames() as u64 + (1 << 20)
+        AgeUnit::of(Pages(self.links.nr_frames() as u64)).half_range()
     }
 
     pub(super) fn get(&self, group: GroupId) -> Option<LruvecRef> {

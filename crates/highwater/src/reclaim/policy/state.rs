@@ -63,11 +63,16 @@ impl PolicyState {
         self.left[from as usize].fetch_add(count, Ordering::Relaxed) + 1
     }
 
+    /// The number of the last page that has left a list.
+    #[must_use]
+    pub fn nr_left_of(&self, from: Side) -> u64 {
+        self.left[from as usize].load(Ordering::Relaxed)
+    }
+
     /// What is known of a page that comes back and left `from` as number `age`.
     #[must_use]
     pub fn departure(&self, from: Side, age: u64) -> Departure {
-        let left = self.left[from as usize].load(Ordering::Relaxed);
-        let distance = left.saturating_sub(age);
+        let distance = self.nr_left_of(from).saturating_sub(age);
         Departure { from, distance }
     }
 
