@@ -302,6 +302,7 @@ impl Builder {
         core.set_dirty_tunables(self.dirty_tunables);
         let reclaimer = Reclaimer::start(self.background, &core).map_err(BuildError::Thread)?;
         let writer = Writer::start(self.background, &core).map_err(BuildError::Thread)?;
+        let memory = Arc::clone(&core.memory);
         let shared = Shared {
             _reclaimer: reclaimer,
             _writer: writer,
@@ -309,6 +310,7 @@ impl Builder {
         };
         Ok(Manager {
             shared: Arc::new(PercpuOwner::new(Gates::new(regime, cpus), shared)),
+            memory,
         })
     }
 }

@@ -95,6 +95,8 @@ static CLOSING_LOCK: LockClass = LockClass::new("closing_files", Rank::Leaf);
 #[derive(Clone)]
 pub struct Manager {
     shared: Handle,
+    /// The core's, here because every guard needs it.
+    memory: Arc<FrameMemory>,
 }
 
 /// What handles share; charges refer to it by a count for each CPU.
@@ -195,7 +197,7 @@ impl Manager {
     #[inline]
     #[must_use]
     pub fn enter(&self) -> Guard<'_> {
-        Guard::new(&self.shared.core)
+        Guard::new(&self.memory)
     }
 
     /// Says what to do with a victim when memory is exhausted. Called on the thread that needs

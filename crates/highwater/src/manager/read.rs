@@ -163,7 +163,7 @@ impl Core {
             copy(&bytes, into);
             (pfn, found)
         } else {
-            let guard = Guard::new(self);
+            let guard = Guard::new(&self.memory);
             let read = self.bring_in(source, page, asked, |pfn| {
                 Some((self.cache.borrow_at(guard.reader(), key, pfn)?, pfn))
             });

@@ -42,17 +42,41 @@ pub(super) fn heavy() {
 #[cfg(all(target_os = "linux", not(loom)))]
 mod membarrier {
     use crate::sync::OnceLock;
+    use crate::sync::atomic::{AtomicU8, Ordering};
 
     const REGISTER_PRIVATE_EXPEDITED: libc::c_int = libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED;
     const TRIES: u32 = 1_000_000;
     const PRIVATE_EXPEDITED: libc::c_int = libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED;
 
+    /// What [`ANSWER`] holds until it was asked for, and then.
+    const UNKNOWN: u8 = 0;
+    const YES: u8 = 1;
+    const NO: u8 = 2;
+
+    /// Written by: whoever asks first, with what [`ask`] tells everybody. Read by: both sides of the barrier. Publishes: nothing.
+    static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
+
     /// Whether the kernel takes this process's membarrier calls; asked once.
     #[inline]
     pub(super) fn is_registered() -> bool {
+        // Relaxed: it is either the one answer there is, or not known yet.
+        match ANSWER.load(Ordering::Relaxed) {
+            YES => true,
+            NO => false,
+            _ => ask(),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn ask() -> bool {
         static REGISTERED: OnceLock<bool> = OnceLock::new();
         // Registration is for the life of the process, so that `light` and `heavy` always agree.
-        *REGISTERED.get_or_init(|| call(REGISTER_PRIVATE_EXPEDITED) && call(PRIVATE_EXPEDITED))
+        let is_registered =
+            *REGISTERED.get_or_init(|| call(REGISTER_PRIVATE_EXPEDITED) && call(PRIVATE_EXPEDITED));
+        // Relaxed: as above.
+        ANSWER.store(if is_registered { YES } else { NO }, Ordering::Relaxed);
+        is_registered
     }
 
     /// Runs a full barrier on every CPU that runs a thread of this process.

@@ -32,12 +32,13 @@
 use std::fmt;
 
 use super::barrier;
-use super::borrow::{Reader, Seat, Seats};
+use super::borrow::Reader;
 use super::free::FreeMap;
 use super::reservation::{MapError, Reservation, memory_of_machine};
+use super::seat::{Seat, Seats, sit_down};
 use super::token::Token;
+use crate::sync::Sequence;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Arc, Sequence};
 use crate::units::{PAGE_SIZE, Pages, Pfn};
 
 /// Tag of a frame that is not published.
@@ -53,8 +54,9 @@ pub struct FrameMemory {
     pub(super) id: MemoryId,
     pub(super) reservation: Reservation,
     pub(super) free: FreeMap,
+    /// As many as the reservation has frames.
     words: Box<[FrameWord]>,
-    seats: Arc<Seats>,
+    seats: Seats,
 }
 
 /// Who may touch one frame.
@@ -111,12 +113,13 @@ impl FrameMemory {
         let reservation = Reservation::new(pages)?;
         let id = u32::try_from(IDS.next()).expect("fewer than 2^32 memories in one process");
         let count = u32::try_from(pages.0).expect("a reservation has less than 2^32 pages");
+        let id = MemoryId(id);
         Ok(Self {
-            id: MemoryId(id),
+            id,
             reservation,
             free: FreeMap::all(count),
             words: unpublished(count as usize),
-            seats: Arc::new(Seats::new()),
+            seats: Seats::new(id),
         })
     }
 
@@ -223,7 +226,7 @@ impl FrameMemory {
     }
 
     /// Whether anybody pins a frame whose tag was just taken away.
-    fn is_pinned(&self, pfn: Pfn) -> bool {
+    pub(super) fn is_pinned(&self, pfn: Pfn) -> bool {
         // Acquire. Pairs with: the release decrement of `unpin`.
         self.words[pfn.index()].pins.load(Ordering::Acquire) > 0
     }
@@ -264,6 +267,24 @@ impl FrameMemory {
         // free or owned is published under nothing.
         let word = self.words.get(pfn.index()).filter(|_| is_tag(tag));
         word.is_some_and(|word| word.tag.load(Ordering::Acquire) == tag)
+    }
+
+    /// Bytes of a frame, if it is published under `tag` as seen now.
+    ///
+    /// # Safety
+    ///
+    /// The frame was announced in a seat or pinned, and a light barrier passed after that, before this is called; it stays so
+    /// for as long as the bytes are borrowed. A frame that does not exist need not be.
+    #[inline]
+    pub(super) unsafe fn bytes_under(&self, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
+        if !self.has_tag(pfn, tag) {
+            return None;
+        }
+        // SAFETY: the frame has a word, so it is in the reservation, which has as many frames as there are words.
+        let bytes = unsafe { self.reservation.frame_ptr_unchecked(pfn) };
+        // SAFETY: the frame lies in the reservation, which `self` keeps mapped; it was published after it was announced
+        // or pinned, and as long as it is, nobody can own it to write it.
+        Some(unsafe { bytes.cast::<[u8; PAGE_SIZE]>().as_ref() })
     }
 
     /// Bytes of a frame that stays published for as long as the caller says.
@@ -333,27 +354,31 @@ impl FrameMemory {
     /// (4,096 of them).
     #[must_use]
     pub fn seat(&self) -> Option<Seat> {
-        Seats::take(&self.seats)
+        self.seats.take()
     }
 
-    /// Begins to borrow from a seat of this memory, or without one (each borrow then pins).
+    /// Begins to borrow, from a seat that this thread has left before if there is one. Without any (they are all taken) each
+    /// borrow pins.
+    ///
+    /// # Cost
+    ///
+    /// No store to shared memory. The first reader of a thread takes a seat (an atomic), as do several at once.
+    #[inline]
+    pub fn enter(&self) -> Reader<'_> {
+        Reader::new(self, sit_down(&self.seats))
+    }
+
+    /// Begins to borrow from a seat of this memory, or without one (each borrow then pins). This thread keeps the seat
+    /// afterwards.
     ///
     /// # Panics
     ///
     /// When the seat is of another memory.
-    #[inline]
     pub fn reader(&self, seat: Option<Seat>) -> Reader<'_> {
         if let Some(seat) = &seat {
-            assert!(seat.is_of(&self.seats), "the seat is of another memory");
+            assert!(seat.is_of(self.id), "the seat is of another memory");
         }
         Reader::new(self, seat)
-    }
-
-    /// Whether a seat was taken from this memory.
-    #[inline]
-    #[must_use]
-    pub fn owns_seat(&self, seat: &Seat) -> bool {
-        seat.is_of(&self.seats)
     }
 
     /// Frames that are free at this moment; exact when nothing runs.

@@ -18,6 +18,7 @@ mod borrow;
 mod frames;
 mod free;
 mod reservation;
+mod seat;
 mod token;
 mod vectored;
 
@@ -27,8 +28,9 @@ mod loom;
 mod tests;
 
 pub use block::Block;
-pub use borrow::{Pinned, Reader, Seat};
+pub use borrow::{Pinned, Reader};
 pub use frames::{Frame, FrameMemory, MemoryId, Retracted};
 pub use reservation::{MapError, Reservation};
+pub use seat::Seat;
 pub(crate) use token::Token;
 pub(crate) use vectored::read_vectored_at;

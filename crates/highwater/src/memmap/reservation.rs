@@ -174,7 +174,19 @@ impl Reservation {
     #[inline]
     pub(super) fn frame_ptr(&self, pfn: Pfn) -> NonNull<u8> {
         assert!(pfn.0 < self.pages, "{pfn} of {} frames", self.pages);
-        // SAFETY: checked above: the offset lies inside the range, which is one allocation.
+        // SAFETY: checked above.
+        unsafe { self.frame_ptr_unchecked(pfn) }
+    }
+
+    /// As [`frame_ptr`](Self::frame_ptr), without looking.
+    ///
+    /// # Safety
+    ///
+    /// The frame is in the range.
+    #[inline]
+    pub(super) unsafe fn frame_ptr_unchecked(&self, pfn: Pfn) -> NonNull<u8> {
+        debug_assert!(pfn.0 < self.pages, "{pfn} of {} frames", self.pages);
+        // SAFETY: the caller says that the offset lies inside the range, which is one allocation.
         unsafe { self.base.add(pfn.index() * PAGE_SIZE) }
     }
 

@@ -238,6 +238,46 @@ fn a_page_counts_once_however_often_one_reader_reads_it() {
 }
 
 #[test]
+fn pages_read_in_turn_take_a_slot_each_and_no_pin() {
+    // Goal: a reader holds 15 frames without a pin however often it reads each. Method: two in turn until no slot
+    // is left, then 13 others, and a look at a tag that is gone in between; the sixteenth is pinned.
+    let memory = FrameMemory::new(Pages(16)).unwrap();
+    let pfns: Vec<Pfn> = (0..16).map(|pfn| published(&memory, pfn, 1)).collect();
+    let reader = memory.reader(memory.seat());
+    for &pfn in pfns[..2].iter().cycle().take(100).chain(&pfns[2..15]) {
+        assert!(reader.borrow_likely(pfn, TAG + 1).is_none(), "another tag");
+        assert!(reader.borrow_likely(pfn, TAG).is_some());
+    }
+    assert!(pfns.iter().all(|&pfn| !memory.is_pinned(pfn)));
+    assert_eq!(retract(&memory, &pfns[..15]).borrowed.len(), 15);
+    assert!(reader.borrow_likely(pfns[15], TAG).is_some());
+    assert!(memory.is_pinned(pfns[15]));
+    assert_eq!(retract(&memory, &pfns).borrowed.len(), 16);
+    drop(reader);
+    assert_eq!(surrender_all(&memory, retract(&memory, &pfns)), 16);
+}
+
+#[test]
+fn a_thread_keeps_its_seats() {
+    // Goal: readers of one thread, of several memories, one after another or at once, take seats anew only as many as there
+    // are at once. Method: the seats that others get are always the same.
+    let memories = [1, 2].map(|pages| FrameMemory::new(Pages(pages)).unwrap());
+    let next = |memory: &FrameMemory| format!("{:?}", memory.seat().unwrap());
+    let at_once = || {
+        memories
+            .each_ref()
+            .map(|memory| (memory.enter(), memory.enter()))
+    };
+    drop(at_once());
+    let free = memories.each_ref().map(next);
+    for _ in 0..100 {
+        drop(at_once());
+        memories.iter().for_each(|memory| drop(memory.enter()));
+        assert_eq!(memories.each_ref().map(next), free);
+    }
+}
+
+#[test]
 fn a_block_is_one_right_to_its_frames() {
     // Goal: a block's frames are owned together, written as one slice, and free again together or one by
     // one. Method: every order that fits, at the memory's end.

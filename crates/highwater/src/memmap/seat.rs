@@ -1,0 +1,241 @@
+//! Seats: announcement slots that one reader at a time writes.
+//!
+//! A seat is [`SLOTS`] slots in lines of its own. It belongs to one memory for ever, and is taken by one holder at a time.
+//! A thread keeps the seats that it has left, and takes one of them for its next reader: that one costs nobody else anything.
+//! What the slots are for: module `borrow`.
+
+use std::fmt;
+
+use crossbeam_utils::CachePadded;
+
+use super::frames::MemoryId;
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::sync::{Arc, LockClass, Rank, RwLock};
+use crate::units::Pfn;
+
+pub(super) use kept::{leave, sit_down};
+
+/// Announcements per seat. Chosen: fifteen numbers and the mark of occupation fill 64 bytes.
+pub(super) const SLOTS: usize = if cfg!(loom) { 2 } else { 15 };
+
+/// The most seats that one memory has; readers beyond them pin. Chosen: half a megabyte of them,
+/// and a walk over all is still shorter than the I/O that reclaim is for.
+const SEATS_MAX: usize = 4096;
+
+/// A slot that announces nothing. Frame numbers are stored plus one.
+const EMPTY: u32 = 0;
+
+static SEATS_LOCK: LockClass = LockClass::new("seats", Rank::Leaf);
+
+/// Every seat of one memory. Seats are made when they are first needed and stay.
+pub(super) struct Seats {
+    memory: MemoryId,
+    lines: RwLock<Vec<Arc<CachePadded<SeatLine>>>>,
+}
+
+#[repr(C)]
+struct SeatLine {
+    /// Written by: the seat's holder (announce: before a light barrier; clear; both release).
+    /// Read by: `retract` (acquire, after its heavy barrier). Publishes: that what the slot announced
+    /// before is read no more.
+    slots: [AtomicU32; SLOTS],
+    /// Written by: whoever takes or leaves the seat. Read by: those looking for a seat, `retract`.
+    /// Publishes: that the slots are empty, and what they announced is read no more.
+    is_taken: AtomicBool,
+    /// Whose seat it is.
+    memory: MemoryId,
+}
+
+impl SeatLine {
+    fn try_take(&self) -> bool {
+        // Acquire. Pairs with: the release store of a seat's drop. Failure learns nothing.
+        let taken =
+            self.is_taken
+                .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok()
+    }
+}
+
+impl Seats {
+    pub(super) fn new(memory: MemoryId) -> Self {
+        Self {
+            memory,
+            lines: RwLock::new(&SEATS_LOCK, Vec::new()),
+        }
+    }
+
+    /// Takes the first free seat, or makes one; `None` when there are too many.
+    pub(super) fn take(&self) -> Option<Seat> {
+        let free = self
+            .lines
+            .read()
+            .iter()
+            .find(|line| line.try_take())
+            .cloned();
+        let line = free.or_else(|| {
+            let mut lines = self.lines.write();
+            if lines.len() >= SEATS_MAX {
+                return None;
+            }
+            let line = Arc::new(CachePadded::new(SeatLine {
+                slots: std::array::from_fn(|_| AtomicU32::new(EMPTY)),
+                is_taken: AtomicBool::new(true),
+                memory: self.memory,
+            }));
+            lines.push(Arc::clone(&line));
+            Some(line)
+        });
+        line.map(|line| Seat { line })
+    }
+
+    /// Collects every announced frame. Called after the heavy barrier: a reader that saw its tag
+    /// before the barrier had its seat in the list before, and its announcement in the slot.
+    pub(super) fn collect_announced(&self, announced: &mut Vec<Pfn>) {
+        announced.clear();
+        for line in self.lines.read().iter() {
+            // Acquire. Pairs with: the release store of a seat's drop, so that what was read from the
+            // seat lies before whatever the new owner writes.
+            if !line.is_taken.load(Ordering::Acquire) {
+                continue;
+            }
+            for slot in &line.slots {
+                // Acquire. Pairs with: the release store that clears a slot or announces the next
+                // frame in it, so that the reader's last look at the bytes lies before whatever the
+                // new owner writes.
+                let pfn = slot.load(Ordering::Acquire);
+                if pfn != EMPTY {
+                    announced.push(Pfn(pfn - 1));
+                }
+            }
+        }
+    }
+}
+
+/// The right to one seat. Taking one may allocate; keep it for the next reader.
+pub struct Seat {
+    line: Arc<CachePadded<SeatLine>>,
+}
+
+impl Seat {
+    #[inline]
+    pub(super) fn is_of(&self, memory: MemoryId) -> bool {
+        self.line.memory == memory
+    }
+
+    /// Announces a frame by a slot; false when there is no such slot. What the slot announced before must not be read any more.
+    #[inline]
+    pub(super) fn announce(&self, slot: usize, pfn: Pfn) -> bool {
+        let Some(slot) = self.line.slots.get(slot) else {
+            return false;
+        };
+        // The light barrier that follows orders it before the look at the tag. Release. Pairs with: the
+        // acquire load of `collect_announced`: an earlier reader of this seat may have read a frame
+        // by the same slot, and whoever sees this announcement no longer sees that the slot was cleared.
+        slot.store(pfn.0 + 1, Ordering::Release);
+        true
+    }
+
+    /// Empties a slot: what it announced is read no more.
+    #[inline]
+    pub(super) fn clear(&self, slot: usize) {
+        // Release. Pairs with: the acquire load of `collect_announced`.
+        self.line.slots[slot].store(EMPTY, Ordering::Release);
+    }
+
+    /// What the slots announce, in their order.
+    pub(super) fn announced(&self) -> [Option<Pfn>; SLOTS] {
+        // Relaxed: only the holder writes the slots.
+        let pfn = |slot: usize| self.line.slots[slot].load(Ordering::Relaxed);
+        std::array::from_fn(|slot| pfn(slot).checked_sub(1).map(Pfn))
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        // Release. Pairs with: the acquire of `try_take`: the next holder finds empty slots.
+        self.line.is_taken.store(false, Ordering::Release);
+    }
+}
+
+impl fmt::Debug for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Seat({:p})", Arc::as_ptr(&self.line))
+    }
+}
+
+/// The seats that a thread keeps.
+#[cfg(not(loom))]
+mod kept {
+    use std::cell::{Cell, RefCell};
+
+    use super::{Seat, Seats};
+
+    /// Seats that a thread keeps, of all memories together, beside the one that it left last. Chosen: more readers at once
+    /// in one thread are rare; they take a seat each time.
+    const KEPT_MAX: usize = 16;
+
+    thread_local! {
+        /// The seat that was left last: most often that of the next reader.
+        static LAST: Cell<Option<Seat>> = const { Cell::new(None) };
+        /// The others.
+        static OTHERS: RefCell<Vec<Seat>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// Takes one of this thread's seats, or a free one. `None` when all are taken, or when the thread is ending.
+    #[inline]
+    pub(in super::super) fn sit_down(seats: &Seats) -> Option<Seat> {
+        match LAST.try_with(Cell::take) {
+            Ok(Some(seat)) if seat.is_of(seats.memory) => Some(seat),
+            last => find(seats, last.ok().flatten()),
+        }
+    }
+
+    /// As [`sit_down`], when the seat that was left last is of another memory, or taken by another reader of this thread.
+    #[cold]
+    #[inline(never)]
+    fn find(seats: &Seats, last: Option<Seat>) -> Option<Seat> {
+        if let Some(last) = last {
+            keep(last);
+        }
+        let kept = OTHERS.try_with(|others| {
+            let mut others = others.borrow_mut();
+            let at = others.iter().rposition(|seat| seat.is_of(seats.memory))?;
+            Some(others.swap_remove(at))
+        });
+        kept.ok().flatten().or_else(|| seats.take())
+    }
+
+    /// Gives a seat of which all slots are empty back to this thread; without thread locals (the thread is ending) to all.
+    #[inline]
+    pub(in super::super) fn leave(seat: Seat) {
+        if let Ok(Some(former)) = LAST.try_with(|last| last.replace(Some(seat))) {
+            keep(former);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn keep(seat: Seat) {
+        let _ = OTHERS.try_with(|others| {
+            let mut others = others.borrow_mut();
+            if others.len() >= KEPT_MAX {
+                others.remove(0);
+            }
+            others.push(seat);
+        });
+    }
+}
+
+/// In a model, threads keep no seats: what one execution leaves behind must not be seen by the next.
+#[cfg(loom)]
+mod kept {
+    use super::{Seat, Seats};
+
+    pub(in super::super) fn sit_down(seats: &Seats) -> Option<Seat> {
+        seats.take()
+    }
+
+    pub(in super::super) fn leave(seat: Seat) {
+        drop(seat);
+    }
+}
