@@ -134,6 +134,8 @@ pub struct TooManyFiles {
 #[derive(Debug)]
 pub struct FileEntry {
     id: FileId,
+    /// As many as there were when it was opened.
+    pages: u64,
     backing: Arc<dyn Backing>,
     /// What is behind `backing` if the pages are swap-backed.
     anon: Option<Arc<Anon>>,
@@ -171,6 +173,12 @@ impl FileEntry {
     #[must_use]
     pub fn key(&self, page: u64) -> PageKey {
         PageKey::new(self.id, page)
+    }
+
+    /// Pages in the file.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.pages
     }
 
     /// Where its pages are read from and written to.
@@ -249,6 +257,8 @@ impl Files {
             }
         };
         let resident = CounterSet::new(&self.layout);
+        // Not under the lock: it may panic.
+        let pages = backing.pages();
         let mut open = self.open.write();
         let slot = match open.entries.len() {
             FileId::MAX => open.closed.pop_front(),
@@ -257,6 +267,7 @@ impl Files {
         let slot = slot.ok_or(TooManyFiles { max: FileId::MAX })?;
         let entry = Arc::new(FileEntry {
             id: FileId::new(slot, kind, access),
+            pages,
             backing,
             anon,
             readahead: Readahead::default(),

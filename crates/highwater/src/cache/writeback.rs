@@ -314,7 +314,7 @@ impl PageCache {
     /// The lock of an index shard for each page of the file, in order, or if those are many, a look at each frame of the pool.
     pub fn pages_of(&self, id: FileId) -> impl Iterator<Item = Pfn> + '_ {
         let frames = self.pages.len() as u64;
-        let pages = self.files.get(id).map_or(0, |file| file.backing().pages());
+        let pages = self.files.get(id).map_or(0, |file| file.pages());
         let (names, frames) = match pages.saturating_mul(LOOKS_PER_LOOKUP) <= frames {
             true => (0..pages, 0..0),
             false => (0..0, 0..self.pages.len()),

@@ -126,7 +126,7 @@ impl File {
     /// Pages in the file.
     #[must_use]
     pub fn pages(&self) -> u64 {
-        self.open.entry.backing().pages()
+        self.open.entry.pages()
     }
 
     /// Pages of the file that are in the cache, as an interval, at once.

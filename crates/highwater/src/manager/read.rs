@@ -181,7 +181,7 @@ impl Core {
 
     /// Reads a range in, a window at a time.
     pub(super) fn read_ahead_all(&self, source: Source<'_>, pages: Range<u64>) {
-        let end = pages.end.min(source.file.backing().pages());
+        let end = pages.end.min(source.file.pages());
         let mut at = pages.start;
         while at < end {
             let step = self.window_max(source).0.max(1);

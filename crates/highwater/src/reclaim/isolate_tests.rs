@@ -124,7 +124,11 @@ fn settled_pages_count_for_whom_they_were_looked_at() {
     assert_eq!(of_group.get(StatItem::PgstealDirect), 2 + 4);
     for (page, short) in [(0, &root), (2, &root), (3, &group), (9, &group)] {
         let shadow = scene.reclaim.shadows.take(PageKey::new(scene.file, page));
-        assert_eq!(shadow.map(|it| it.group), Some(short.id()), "page {page}");
+        assert_eq!(
+            shadow.map(|it| it.group),
+            Some(Some(short.id())),
+            "page {page}"
+        );
     }
     scene.assert_nothing_is_left();
 }

@@ -267,7 +267,7 @@ impl State {
     fn bounds(&self, file: &FileEntry, max: Pages) -> Bounds {
         Bounds {
             max: max.0,
-            file: file.backing().pages(),
+            file: file.pages(),
             pattern: self.pattern,
         }
     }
