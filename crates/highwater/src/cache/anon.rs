@@ -15,14 +15,14 @@
 //! whole, to none when the page is written to ([`Anon::forget`]), or holds zeros only. That it becomes none when
 //! a page that is not resident is discarded needs no lock: who reads a page in looks at the place again
 //! afterwards, and only a page that is resident gets a place, so that a place which is the same before and
-//! after has been the same all the while.
+//! after has been the same all the while. Storage need not order its reads and writes for that: fences do.
 
 use std::io;
 use std::ops::Range;
 
 use super::backing::Backing;
 use super::swap::{Slot, SwapArea};
-use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicU32, Ordering, fence};
 use crate::sync::{Arc, OnceLock};
 use crate::units::{PAGE_BYTES, Pages};
 
@@ -97,10 +97,13 @@ impl Anon {
         let Some(place) = self.entry(page) else {
             return;
         };
-        // Relaxed, both: see the module's header. The swap decides who gives the slot back.
+        // Relaxed, both: the fence orders them. The swap decides who gives the slot back.
         if place.load(Ordering::Relaxed) != NONE
             && let Some(slot) = slot_of(place.swap(NONE, Ordering::Relaxed))
         {
+            // Pairs with: the fence of `read_page`. SeqCst: who has read what the slot's next page put there has to find the
+            // place changed, although nothing but those bytes leads from the one to the other.
+            fence(Ordering::SeqCst);
             self.area().give_back(slot);
         }
     }
@@ -187,6 +190,8 @@ impl Backing for Anon {
             Some(slot) => self.area().read(slot, buf),
             None => Ok(0),
         };
+        // Pairs with: the fence of `forget`.
+        fence(Ordering::SeqCst);
         // Discarded before, or meanwhile: what was read may be another page's by now.
         if place.is_none() || self.place(page) != place {
             buf.fill(0);

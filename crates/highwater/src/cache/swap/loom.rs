@@ -1,4 +1,4 @@
-//! All interleavings of what moves a page's place in swap, two threads each: swapping out, reading in, writing again, discarding,
+//! All interleavings of what moves a page's place in swap, two or three threads each: swapping out, reading in, writing again, discarding,
 //! evicting, and the end of the object.
 
 use ::loom::{model, thread};
@@ -182,25 +182,27 @@ fn a_page_that_is_written_again_has_no_slot() {
 
 #[test]
 fn a_page_that_is_discarded_while_it_is_read_in_is_zeros() {
-    // Goal: after a discard nobody reads what was there before, nor what another page put into its slot. Method: the page is
-    // read in beside the discard, and the other page swapped out after it.
+    // Goal: after a discard nobody reads what was there before, and never what another page put into its slot. Method: the
+    // page is read in beside the discard, while the other page is swapped out: into the slot that is free by then, or another.
     model(|| {
         let scene = Scene::new(Arc::new(bytes()));
         assert_eq!(scene.swap_out(0), WrittenBack::Written);
         assert!(scene.evict(0) && scene.read_in(1, 1));
         scene.write(1, 9).unwrap();
-        let other = Arc::clone(&scene);
-        let other = thread::spawn(move || {
-            other
-                .cache
-                .discard(&other.file, 0..1, Discard::Wait, |_| false);
-            other.swap_out(1);
+        let [reader, discarder] = [(); 2].map(|()| Arc::clone(&scene));
+        let reader = thread::spawn(move || {
+            if reader.read_in(0, 0) {
+                let byte = reader.read(0);
+                assert!(byte == Some(7) || byte == Some(0), "{byte:?}");
+            }
         });
-        if scene.read_in(0, 0) {
-            let byte = scene.read(0);
-            assert!(byte == Some(7) || byte == Some(0), "{byte:?}");
-        }
-        other.join().unwrap();
+        let discarder = thread::spawn(move || {
+            let (file, cache) = (&discarder.file, &discarder.cache);
+            cache.discard(file, 0..1, Discard::Wait, |_| false);
+        });
+        assert_eq!(scene.swap_out(1), WrittenBack::Written);
+        reader.join().unwrap();
+        discarder.join().unwrap();
         scene.check();
         assert_eq!((scene.read(0), scene.used()), (Some(0), 1));
     });
