@@ -8,10 +8,15 @@
 mod seed;
 mod support;
 
+use std::sync::Arc;
+use std::thread;
+
 use highwater::cache::Access;
+use highwater::group::{StatItem, Tolerance};
 use highwater::reclaim::TwoListRules;
+use highwater::reclaim::policy::PolicyKind;
 use highwater::topology::Topology;
-use highwater::{File, Limits, Manager, Pages, Snapshot};
+use highwater::{Background, Backing, File, Group, Limits, Manager, Pages, Snapshot};
 use support::{TestFile, assert_empty};
 
 const POOL: u64 = 1024;
@@ -23,6 +28,27 @@ fn by_rules(rules: TwoListRules) -> (Manager, File) {
         .capacity(Pages(POOL).bytes())
         .topology(Topology::flat(1));
     let hw = builder.two_list(rules).readahead(Pages(1)).build().unwrap();
+    let file = hw.open_backing(TestFile::new(FILE), Access::ReadOnly);
+    (hw, file.unwrap())
+}
+
+/// How pages leave: by every policy, and by both rules of the two lists.
+fn kinds() -> Vec<(PolicyKind, TwoListRules)> {
+    let default = TwoListRules::default();
+    let others = PolicyKind::ALL.into_iter().map(|policy| (policy, default));
+    others
+        .chain([(PolicyKind::TwoList, TwoListRules::Kernel)])
+        .collect()
+}
+
+fn by_kind((policy, rules): (PolicyKind, TwoListRules), background: Background) -> (Manager, File) {
+    let builder = Manager::builder()
+        .capacity(Pages(POOL).bytes())
+        .topology(Topology::flat(1))
+        .background(background)
+        .two_list(rules)
+        .eviction_policy(policy);
+    let hw = builder.readahead(Pages(1)).build().unwrap();
     let file = hw.open_backing(TestFile::new(FILE), Access::ReadOnly);
     (hw, file.unwrap())
 }
@@ -100,11 +126,11 @@ fn a_copied_stream_is_looked_at_once() {
 #[test]
 fn a_tenant_that_scans_does_not_cost_another_its_hot_set() {
     // Goal: fairness: of two tenants of equal `low`, one scans and the other has a hot set inside its `low`: that one
-    // hits at least 99 of 100 times, by whatever rules. Method: the scanner reads eight pools' worth once, while
+    // hits at least 99 of 100 times, by whatever rules and under every policy. Method: the scanner reads eight pools' worth once, while
     // the other reads pages of its set at random, one in four reads.
     let mut rng = seed::rng(14);
-    for rules in [TwoListRules::Kernel, TwoListRules::ReadAgain] {
-        let (hw, hot_file) = by_rules(rules);
+    for kind in kinds() {
+        let (hw, hot_file) = by_kind(kind, Background::Off);
         let low = Limits::default().with_low(Pages(350).bytes());
         let (hot, scanner) = (
             hw.root().child("hot", low).unwrap(),
@@ -127,16 +153,107 @@ fn a_tenant_that_scans_does_not_cost_another_its_hot_set() {
                 set.read(&hw.enter(), page).unwrap();
             }
         }
-        assert!(100 * hits >= 99 * reads, "{rules:?}: {hits} of {reads}");
+        assert!(100 * hits >= 99 * reads, "{kind:?}: {hits} of {reads}");
         assert_eq!(
             hot.events().low,
             0,
-            "{rules:?}: nothing was taken below its low"
+            "{kind:?}: nothing was taken below its low"
         );
         drop((set, stream));
         drop((hot_space, space));
         hw.drop_caches();
         hw.check_invariants();
+    }
+}
+
+#[test]
+fn a_tenant_at_its_max_reclaims_from_itself_only() {
+    // Goal: fairness: what a tenant needs beyond its own maximum it takes from itself, while there is room in the pool. Method: a
+    // tenant streams ten times its maximum by two threads, beside one that holds pages and touches none: none of
+    // those is looked at, and the first has its maximum at most.
+    const MAX: u64 = 100;
+    for kind in kinds() {
+        let (hw, file) = by_kind(kind, Background::Thread);
+        let child = |name, limits| hw.root().child(name, limits).unwrap();
+        let bystander = child("bystander", Limits::default());
+        let tenant = child("tenant", Limits::max(Pages(MAX).bytes()));
+        let held = hw.space(&bystander).map_file(&file, 0..500).unwrap();
+        for page in 0..500 {
+            held.read(&hw.enter(), page).unwrap();
+        }
+        let map = hw.space(&tenant).map_file(&file, 500..FILE).unwrap();
+        thread::scope(|scope| {
+            for nth in 0..2 {
+                let (hw, map) = (&hw, &map);
+                scope.spawn(move || {
+                    for page in 0..5 * MAX {
+                        map.read(&hw.enter(), nth * 5 * MAX + page).unwrap();
+                    }
+                });
+            }
+        });
+        assert!(tenant.usage_precise() <= Pages(MAX), "{kind:?}");
+        assert_eq!(bystander.usage_precise(), Pages(500), "{kind:?}");
+        let counted = |group: &Group, item| group.stats(Tolerance::EXACT).get(item);
+        for item in [
+            StatItem::PgscanDirect,
+            StatItem::PgscanKswapd,
+            StatItem::Pgrefill,
+        ] {
+            assert_eq!(counted(&bystander, item), 0, "{kind:?}: {item:?}");
+        }
+        let stolen = counted(&tenant, StatItem::PgstealDirect);
+        assert!(stolen >= 9 * MAX.cast_signed(), "{kind:?}: {stolen}");
+        drop((held, map));
+        assert_empty(&hw);
+    }
+}
+
+#[test]
+fn pages_and_counts_add_up_under_every_policy() {
+    // Goal: invariants 11 and 12 where several threads reclaim at once: no page is on two lists or on none, none stays isolated, and for
+    // want in the pool, what each actor has scanned and stolen is what was scanned and stolen of both types. Method: three
+    // threads read a file and memory that together are four times the pool, beside the background thread.
+    for kind in kinds() {
+        let (policy, rules) = kind;
+        let hw = Manager::builder()
+            .capacity(Pages(POOL).bytes())
+            .background(Background::Thread)
+            .two_list(rules)
+            .eviction_policy(policy)
+            .swap_on(TestFile::new(FILE) as Arc<dyn Backing>)
+            .build()
+            .unwrap();
+        let file = hw.open_backing(TestFile::new(FILE), Access::ReadOnly);
+        let space = hw.space(&hw.root());
+        let map = space.map_file(&file.unwrap(), 0..FILE).unwrap();
+        let memory = space.map_anon(Pages(FILE)).unwrap();
+        let seed = seed::seed(11);
+        thread::scope(|scope| {
+            for nth in 0..3 {
+                let (hw, map, memory) = (&hw, &map, &memory);
+                scope.spawn(move || {
+                    let mut rng = fastrand::Rng::with_seed(seed + nth);
+                    for _ in 0..2 * FILE {
+                        let page = rng.u64(..FILE);
+                        match rng.u8(..4) {
+                            0 => memory.write(page).unwrap()[0] = 1,
+                            1 => drop(memory.read_latched(page).unwrap()),
+                            _ => drop(map.read(&hw.enter(), page).unwrap()),
+                        }
+                    }
+                });
+            }
+        });
+        hw.check_invariants();
+        let snapshot = hw.snapshot();
+        let counted = Counted::of(&snapshot);
+        assert!(counted.stolen > POOL, "{kind:?}");
+        for name in ["nr_isolated_anon", "nr_isolated_file"] {
+            assert_eq!(snapshot.counter(name), 0, "{kind:?}: {name}");
+        }
+        drop((map, memory));
+        assert_empty(&hw);
     }
 }
 
@@ -155,8 +272,8 @@ fn a_stall_is_counted_for_want_in_the_pool_only() {
     let names = ["allocstall_movable", "pgscan_direct", "pgsteal_direct"];
     assert_eq!(names.map(|name| snapshot.counter(name)), [0; 3]);
     assert!(snapshot.counter("pgsteal_file") >= 300);
-    let stats = tenant.stats(highwater::group::Tolerance::EXACT);
-    let stolen = stats.get(highwater::group::StatItem::PgstealDirect);
+    let stats = tenant.stats(Tolerance::EXACT);
+    let stolen = stats.get(StatItem::PgstealDirect);
     assert_eq!(u64::try_from(stolen), Ok(snapshot.counter("pgsteal_file")));
     drop(map);
     assert_empty(&hw);

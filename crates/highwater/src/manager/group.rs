@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Handle;
 use crate::group::{ChildError, GroupEvents, GroupNode, Limits, MaxError, RemoveError};
-use crate::reclaim::ListSizes;
+use crate::reclaim::{ListSizes, SwappinessError};
 use crate::sync::Arc;
 use crate::units::{Bytes, Estimate, GroupId, OomScoreAdj, Pages};
 
@@ -114,6 +114,24 @@ impl Group {
     /// Sets the group's soft protection.
     pub fn set_low(&self, low: Bytes) {
         self.node.set_low(low.pages_floor());
+    }
+
+    /// Says what I/O for swap costs beside that for files when pages of the group are reclaimed, and of those below it that
+    /// have no setting of their own: 0 to 200, as [`Manager::set_swappiness`](super::Manager::set_swappiness); 0: they are never swapped. `None` takes the
+    /// setting back: the parent's holds, or the manager's.
+    ///
+    /// # Errors
+    ///
+    /// When it is above 200. Nothing has changed.
+    pub fn set_swappiness(&self, swappiness: Option<u64>) -> Result<(), SwappinessError> {
+        let reclaim = &self.shared.core.reclaim;
+        reclaim.set_group_swappiness(&self.node, swappiness)
+    }
+
+    /// The swappiness that holds for the group.
+    #[must_use]
+    pub fn swappiness(&self) -> u64 {
+        self.shared.core.reclaim.swappiness_of(&self.node)
     }
 
     /// Sets the point above which the group is throttled.

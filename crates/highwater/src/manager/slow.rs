@@ -13,7 +13,7 @@
 //! Bounds: a step that frees something is followed by another attempt. [`FRUITLESS_MAX`] steps
 //! without progress, and one attempt more, lead to a victim, of which there are at most [`VICTIMS_MAX`] for one request,
 //! and no request makes more than [`ATTEMPTS_MAX`] attempts. Between fruitless steps the thread
-//! sleeps for up to a millisecond: what keeps pages from being freed then is somebody reading them. While
+//! sleeps for up to a millisecond, or until another thread's reclaim makes progress: what keeps pages from being freed then is somebody reading them. While
 //! pages are being read in, which will be on the lists, the bound on attempts alone ends the wait.
 //!
 //! No lock is held while it waits, reclaims or calls the embedder's handler, which may call anything. What
@@ -279,7 +279,7 @@ impl Core {
         let pages_may_come = effort.last.nr_borrowed + effort.last.nr_isolated > 0;
         let victim_may_stop = effort.told.len() > 0;
         let waits = pages_may_come || victim_may_stop || patience == Patience::Fault;
-        if waits && effort.pause(self.reclaim.evictions_of(&target)) {
+        if waits && effort.pause(self, &target) {
             return true;
         }
         effort.looks_again() || self.tell_victim(&target, effort)
@@ -303,7 +303,7 @@ impl Core {
             // Progress: every round frees pages of a group that cannot grow.
             if !self.reclaim_directly(group, over, &mut effort) {
                 let pages_may_come = effort.last.nr_borrowed + effort.last.nr_isolated > 0;
-                let waits = pages_may_come && effort.pause(self.reclaim.evictions_of(group));
+                let waits = pages_may_come && effort.pause(self, group);
                 if !waits && !effort.looks_again() {
                     break;
                 }
@@ -384,9 +384,7 @@ impl Core {
             self.stats.drain_all.add(1);
             return effort.may_retry();
         }
-        effort.pause(self.reclaim.evictions_of(&root))
-            || effort.looks_again()
-            || self.tell_victim(&root, effort)
+        effort.pause(self, &root) || effort.looks_again() || self.tell_victim(&root, effort)
     }
 
     /// Pages to free at once: a cluster, or less where that would be a large part of what there is.
@@ -493,9 +491,10 @@ impl<'a> Effort<'a> {
         !std::mem::replace(&mut self.has_looked_again, true) && self.may_retry()
     }
 
-    /// Waits a little for others to let go of pages; false when that was done often enough while
-    /// `evictions` stood still. Where pages come and go, it is only that others were quicker.
-    fn pause(&mut self, evictions: u64) -> bool {
+    /// Waits a little for others to let go of pages of `target`, or to find some; false when that was done often enough while
+    /// nothing was evicted. Where pages come and go, it is only that others were quicker.
+    fn pause(&mut self, core: &Core, target: &GroupNode) -> bool {
+        let evictions = core.reclaim.evictions_of(target);
         if evictions != self.evictions_seen {
             self.evictions_seen = evictions;
             self.fruitless = 0;
@@ -512,7 +511,8 @@ impl<'a> Effort<'a> {
         if self.fruitless <= 2 {
             thread::yield_now();
         } else {
-            thread::sleep(Duration::from_micros(1 << self.fruitless.min(10)));
+            let at_most = Duration::from_micros(1 << self.fruitless.min(10));
+            core.reclaim.wait_for_progress(at_most);
         }
         self.may_retry()
     }

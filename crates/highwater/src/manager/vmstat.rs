@@ -4,6 +4,7 @@
 
 use super::Core;
 use crate::cache::SwapStats;
+use crate::reclaim::PageType;
 use crate::sync::StatCell;
 
 /// Events that the manager itself counts.
@@ -35,6 +36,8 @@ counters! {
     |core| core.reclaim.total_sizes().inactive_file.0 => "nr_inactive_file",
     |core| core.reclaim.total_sizes().active_file.0 => "nr_active_file",
     |core| core.reclaim.total_sizes().unevictable.0 => "nr_unevictable",
+    |core| core.reclaim.nr_isolated_of(&core.groups.root(), PageType::Anon).0 => "nr_isolated_anon",
+    |core| core.reclaim.nr_isolated_of(&core.groups.root(), PageType::File).0 => "nr_isolated_file",
     |core| core.cache.nr_dirty().0 => "nr_dirty",
     |core| core.cache.dirty_limits().0.0 => "nr_dirty_background_threshold",
     |core| core.cache.dirty_limits().1.0 => "nr_dirty_threshold",
@@ -57,6 +60,8 @@ counters! {
     |core| core.reclaim.stats().pgsteal[0].get() => "pgsteal_anon",
     |core| core.reclaim.stats().pgsteal[1].get() => "pgsteal_file",
     |core| core.reclaim.stats().allocstall.get() => "allocstall_movable",
+    |core| core.reclaim.stats().throttle_isolated.get() => "throttle_isolated",
+    |core| core.reclaim.stats().throttle_noprogress.get() => "throttle_noprogress",
     |core| core.stats.pageoutrun.get() => "pageoutrun",
     |core| core.stats.drain_all.get() => "pcp_drain_all",
     |core| core.pool.counters().refills => "pcp_refills",

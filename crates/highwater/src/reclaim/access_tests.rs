@@ -138,7 +138,7 @@ fn a_working_set_that_comes_back_is_restored() {
     let stats = scene.reclaim.stats();
     assert_eq!(stats.workingset_restore[PageType::File as usize].get(), 1);
     assert_eq!(stats.workingset_activate[PageType::File as usize].get(), 1);
-    let counted = root.read_stats(Tolerance::EXACT, std::time::Duration::ZERO);
+    let counted = root.read_stats(Tolerance::EXACT, Duration::ZERO);
     assert_eq!(counted.get(StatItem::WorkingsetRestoreFile), 1);
     assert!(scene.cache.has_flag(scene.pfn(last), PageFlag::Active));
     assert!(scene.cache.has_flag(scene.pfn(last), PageFlag::Workingset));

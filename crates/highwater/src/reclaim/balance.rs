@@ -10,6 +10,12 @@
 //! | many inactive pages of files, and no new working set of them | files only |
 //! | otherwise | by what reclaim of each type has cost lately, and swappiness |
 //!
+//! Swappiness is the pool's, unless it is set on the group or one above it. Set to 0 there, the group is never swapped.
+//!
+//! **Policies.** Under another policy than the two lists, which list of a type pages are on says nothing of how many could be
+//! spared: both count as inactive. That more of a type is needed shows by pages of it that come back soon, as it
+//! does with two lists beside the lists' lengths: then the third and fourth row do not hold.
+//!
 //! **Cost.** A page that was looked at and stayed costs 1; one that was written out, or came back although it had
 //! been part of the working set, costs as much as 32 of those ([`Costs`]). The weight of a type is in inverse proportion to its
 //! cost, but at least a third of the pressure reaches each side.
@@ -22,8 +28,8 @@ use super::sizes::ListSizes;
 /// Pages that one write costs as much as.
 const IO_COST: u64 = 32;
 
-/// Swappiness at which reclaim of both types is taken to cost the same I/O, as in the kernel.
-pub(super) const SWAPPINESS_EVEN: u64 = 100;
+/// The highest swappiness. At half of it, reclaim of both types is taken to cost the same I/O, as in the kernel.
+pub(super) const SWAPPINESS_MAX: u64 = 200;
 
 /// What reclaim of each type has cost lately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,8 +123,7 @@ pub(super) struct ScanInput {
     pub(super) sizes: ListSizes,
     /// Lists are divided by 2 to the power of this.
     pub(super) priority: u32,
-    /// 0..=200: what I/O for files costs beside that for swap; 100 is the same.
-    pub(super) swappiness: u64,
+    pub(super) swappiness: Swappiness,
     /// Whether anonymous pages can go anywhere.
     pub(super) has_swap: bool,
     /// Whether a group reclaims because of its own limit.
@@ -127,7 +132,26 @@ pub(super) struct ScanInput {
     pub(super) file_is_tiny: bool,
     /// Whether pages of a type may be deactivated, by type: 0 anonymous, 1 files.
     pub(super) may_deactivate: [bool; 2],
+    /// Whether a policy says which list of a type is looked at: then both are one here.
+    pub(super) is_one_list: bool,
     pub(super) costs: Costs,
+}
+
+/// What I/O for files costs beside that for swap, 0 to 200; 100 is the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Swappiness {
+    /// Where nothing else is set.
+    Everywhere(u64),
+    /// Set on the group, or on one above it: 0 means that it is never swapped.
+    Group(u64),
+}
+
+impl Swappiness {
+    const fn get(self) -> u64 {
+        match self {
+            Self::Everywhere(value) | Self::Group(value) => value,
+        }
+    }
 }
 
 /// Which types are looked at.
@@ -144,33 +168,62 @@ enum ScanBalance {
 }
 
 impl ScanInput {
-    /// Pages of each list to look at.
+    /// Pages of each list to look at: one at least, of a list that may be looked at and has any.
     pub(super) fn counts(&self) -> ScanCounts {
-        let balance = self.balance();
-        let mut counts = ScanCounts::default();
-        for page_type in PageType::ALL {
-            for list in [page_type.inactive(), page_type.active()] {
-                let may_scan = !list.is_active() || self.may_deactivate[page_type as usize];
-                let whole = self.sizes.of(list).0 >> self.priority;
-                let count = balance.share(page_type, whole);
-                counts.set(list, if may_scan { count } else { 0 });
-            }
+        if self.sizes.evictable().0 == 0 {
+            return ScanCounts::default();
         }
-        counts
+        let balance = self.balance();
+        let lists = PageType::ALL.into_iter().flat_map(|page_type| {
+            let lists = [page_type.inactive(), page_type.active()];
+            lists.map(|list| (page_type, list))
+        });
+        let lists = lists.filter(|&(page_type, list)| {
+            !list.is_active() || self.is_one_list || self.may_deactivate[page_type as usize]
+        });
+        let mut counts = ScanCounts::default();
+        for (page_type, list) in lists.clone() {
+            let whole = self.sizes.of(list).0 >> self.priority;
+            counts.set(list, balance.share(page_type, whole));
+        }
+        if counts.total() == 0 {
+            let worth = |&(page_type, list): &(PageType, LruList)| {
+                u128::from(self.sizes.of(list).0) * u128::from(balance.weight(page_type))
+            };
+            let most = lists.max_by_key(worth).filter(|list| worth(list) > 0);
+            most.into_iter().for_each(|(_, list)| counts.set(list, 1));
+        }
+        match self.is_one_list {
+            true => counts.by_type(),
+            false => counts,
+        }
+    }
+
+    /// Whether some active anonymous pages are aged though not looked at otherwise, so that inactive ones are there when they are
+    /// needed.
+    pub(super) fn trims_anon(&self) -> bool {
+        self.has_swap && !self.is_one_list && self.sizes.inactive_is_low(PageType::Anon)
     }
 
     fn balance(&self) -> ScanBalance {
-        let swaps = self.has_swap && !(self.is_group_reclaim && self.swappiness == 0);
-        if !swaps {
+        let never_swaps = match self.swappiness {
+            Swappiness::Group(0) => true,
+            Swappiness::Everywhere(0) => self.is_group_reclaim,
+            _ => false,
+        };
+        if !self.has_swap || never_swaps {
             return ScanBalance::Only(PageType::File);
         }
-        if self.priority == 0 && self.swappiness > 0 {
+        if self.priority == 0 && self.swappiness.get() > 0 {
             return ScanBalance::Equal;
         }
         if self.file_is_tiny {
             return ScanBalance::Only(PageType::Anon);
         }
-        let inactive_file = self.sizes.of(LruList::InactiveFile).0;
+        let inactive_file = match self.is_one_list {
+            true => self.sizes.of_type(PageType::File).0,
+            false => self.sizes.inactive_file.0,
+        };
         if inactive_file >> self.priority > 0 && !self.may_deactivate[PageType::File as usize] {
             return ScanBalance::Only(PageType::File);
         }
@@ -182,8 +235,8 @@ impl ScanInput {
         let (anon_cost, file_cost) = (both + self.costs.anon, both + self.costs.file);
         let total = anon_cost + file_cost + 1;
         ScanBalance::Fractions {
-            anon: self.swappiness * total / (anon_cost + 1),
-            file: (2 * SWAPPINESS_EVEN - self.swappiness) * total / (file_cost + 1),
+            anon: self.swappiness.get() * total / (anon_cost + 1),
+            file: (SWAPPINESS_MAX - self.swappiness.get()) * total / (file_cost + 1),
         }
     }
 }
@@ -194,14 +247,18 @@ impl ScanBalance {
             Self::Equal => whole,
             Self::Only(only) if only == page_type => whole,
             Self::Only(_) => 0,
-            Self::Fractions { anon, file } => {
-                let part = if page_type == PageType::Anon {
-                    anon
-                } else {
-                    file
-                };
-                whole * part / (anon + file).max(1)
-            }
+            Self::Fractions { anon, file } => whole * self.weight(page_type) / (anon + file).max(1),
+        }
+    }
+
+    const fn weight(self, page_type: PageType) -> u64 {
+        match (self, page_type) {
+            (Self::Equal, _)
+            | (Self::Only(PageType::Anon), PageType::Anon)
+            | (Self::Only(PageType::File), PageType::File) => 1,
+            (Self::Only(_), _) => 0,
+            (Self::Fractions { anon, .. }, PageType::Anon) => anon,
+            (Self::Fractions { file, .. }, PageType::File) => file,
         }
     }
 }
@@ -221,11 +278,12 @@ mod tests {
                 unevictable: Pages(1000),
             },
             priority: 2,
-            swappiness: 60,
+            swappiness: Swappiness::Everywhere(60),
             has_swap: true,
             is_group_reclaim: false,
             file_is_tiny: false,
             may_deactivate: [true, true],
+            is_one_list: false,
             costs: Costs::default(),
         }
     }
@@ -250,11 +308,16 @@ mod tests {
         );
         let own = ScanInput {
             is_group_reclaim: true,
-            swappiness: 0,
-            priority: 2,
+            swappiness: Swappiness::Everywhere(0),
             ..input()
         };
         assert_eq!(counts(own), files_only);
+        // For want in the pool, where it is set on the group.
+        let never = ScanInput {
+            swappiness: Swappiness::Group(0),
+            ..input()
+        };
+        assert_eq!(counts(never), files_only);
         let last = ScanInput {
             priority: 0,
             file_is_tiny: true,
@@ -277,13 +340,63 @@ mod tests {
     }
 
     #[test]
+    fn a_policys_lists_count_as_one() {
+        // Goal: the rules hold where a policy says which list is looked at, by all pages of a type. Method: rows three to five of the
+        // table, and the last.
+        let one = ScanInput {
+            is_one_list: true,
+            may_deactivate: [false, false],
+            ..input()
+        };
+        assert_eq!(counts(one), [0, 0, 3000, 0]);
+        let few = ScanInput {
+            priority: 14,
+            ..one
+        };
+        assert_eq!(counts(few), [0, 0, 1, 0], "by weight: nobody has many");
+        let tiny = ScanInput {
+            file_is_tiny: true,
+            ..one
+        };
+        assert_eq!(counts(tiny), [3000, 0, 0, 0]);
+        let wanted = ScanInput {
+            may_deactivate: [false, true],
+            ..one
+        };
+        assert_eq!(counts(wanted), [900, 0, 2100, 0]);
+    }
+
+    #[test]
+    fn a_group_has_one_page_to_give_or_none() {
+        // Goal: small groups give one page of what may be looked at, whatever the priority; those without any give none.
+        let sizes = |inactive_anon, inactive_file| ListSizes {
+            inactive_anon: Pages(inactive_anon),
+            inactive_file: Pages(inactive_file),
+            ..ListSizes::default()
+        };
+        let of = |sizes| ScanInput {
+            sizes,
+            priority: 12,
+            ..input()
+        };
+        assert_eq!(counts(of(sizes(10, 10))), [0, 0, 1, 0]);
+        assert_eq!(counts(of(sizes(100, 10))), [1, 0, 0, 0]);
+        assert_eq!(counts(of(sizes(0, 0))), [0; 4]);
+        let without_swap = ScanInput {
+            has_swap: false,
+            ..of(sizes(100, 0))
+        };
+        assert_eq!(counts(without_swap), [0; 4]);
+    }
+
+    #[test]
     fn each_side_gets_a_third_whatever_it_costs() {
         // Goal: the bound that weights in inverse proportion have. Method: all cost on one side, at even
         // swappiness; and what costs more gives less, monotonously.
         let even = |anon, file| {
             let costs = Costs { anon, file };
             counts(ScanInput {
-                swappiness: SWAPPINESS_EVEN,
+                swappiness: Swappiness::Everywhere(SWAPPINESS_MAX / 2),
                 costs,
                 ..input()
             })

@@ -37,6 +37,18 @@ fn lens(lruvec: &Lruvec, page_type: PageType) -> Lens {
     }
 }
 
+/// Notes that a page has come back while no more have left its list since than are there: more of its type is needed. One that
+/// was among those that stay costs as much as a write.
+fn note_return(lruvec: &Lruvec, page_type: PageType, departure: Departure) {
+    if departure.distance > lens(lruvec, page_type).capacity {
+        return;
+    }
+    lruvec.note_refault(page_type);
+    if departure.from == Side::Active {
+        lruvec.note_cost(page_type, 1, 0);
+    }
+}
+
 impl Reclaim {
     /// Has pages leave by another policy.
     #[must_use]
@@ -75,6 +87,9 @@ impl Reclaim {
         let page_type = type_of(&self.cache, pfn);
         let shadow = self.shadows.take(key);
         let departure = shadow.and_then(|shadow| self.departure(lruvec, page_type, shadow));
+        if let Some(departure) = departure {
+            note_return(lruvec, page_type, departure);
+        }
         let to = policy.admit(
             lruvec.policy_state(page_type),
             lens(lruvec, page_type),

@@ -73,14 +73,14 @@ fn who_is_held_goes_back_where_it_was_and_is_counted_meanwhile() {
     let (pfn, key) = pages[0];
     let page = scene.reclaim.lruvecs.isolate_named(&scene.cache, pfn, key);
     let page = page.expect("on a list");
-    assert_eq!(scene.reclaim.nr_isolated_of(&group), 1);
-    assert_eq!(scene.reclaim.nr_isolated_of(&root), 1);
+    let isolated = |group| scene.reclaim.nr_isolated_of(group, PageType::File);
+    assert_eq!((isolated(&group), isolated(&root)), (Pages(1), Pages(1)));
     assert!(!scene.reclaim.evict_pages(&pages[..1]), "in other hands");
     scene
         .reclaim
         .lruvecs
         .put_back(&scene.cache, &scene.groups, page);
-    assert_eq!(scene.reclaim.nr_isolated_of(&root), 0);
+    assert_eq!(isolated(&root), Pages::ZERO);
     assert!(scene.reclaim.evict_pages(&pages));
     scene.assert_nothing_is_left();
 }
@@ -119,7 +119,7 @@ fn settled_pages_count_for_whom_they_were_looked_at() {
     assert_eq!(stats.pgsteal_kswapd.get(), 1);
     assert_eq!(stats.pgsteal_direct.get(), 2);
     assert_eq!(stats.pgsteal[PageType::File as usize].get(), 10);
-    let of_group = group.read_stats(Tolerance::EXACT, std::time::Duration::ZERO);
+    let of_group = group.read_stats(Tolerance::EXACT, Duration::ZERO);
     assert_eq!(of_group.get(StatItem::PgstealKswapd), 1 + 3);
     assert_eq!(of_group.get(StatItem::PgstealDirect), 2 + 4);
     for (page, short) in [(0, &root), (2, &root), (3, &group), (9, &group)] {

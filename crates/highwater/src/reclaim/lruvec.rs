@@ -26,6 +26,9 @@ const LIST_ITEMS: [StatItem; LruList::COUNT] = [
     StatItem::Unevictable,
 ];
 
+/// No swappiness of a group's own.
+const INHERITED: u64 = u64::MAX;
+
 /// One group's lists.
 #[derive(Debug)]
 pub(super) struct Lruvec {
@@ -50,6 +53,9 @@ pub(super) struct Lruvec {
     /// What reclaim has cost lately here and below, by type.
     /// Written by: reclaimers, who may overwrite each other's. Read by: reclaimers. Publishes: nothing.
     costs: [AtomicU64; 2],
+    /// What I/O for files costs the group beside that for swap; [`INHERITED`] if its parent's or the pool's setting holds.
+    /// Written by: whoever sets it. Read by: reclaimers. Publishes: nothing.
+    swappiness: AtomicU64,
     /// Evictions so far: the progress that those who wait for room look at. Activations are none: who
     /// finds only pages that cannot be written activates them, and would take itself for progress.
     /// Written by: reclaimers. Read by: those who found nothing to reclaim. Publishes: nothing.
@@ -78,6 +84,7 @@ impl Lruvec {
             nr_refaulted: Default::default(),
             nr_refaulted_seen: Default::default(),
             costs: Default::default(),
+            swappiness: AtomicU64::new(INHERITED),
             nr_evicted: AtomicU64::new(0),
             nr_isolated: Default::default(),
             nr_filling: AtomicU64::new(0),
@@ -149,6 +156,19 @@ impl Lruvec {
             // Relaxed, both: as above.
             seen.store(now.load(Ordering::Relaxed), Ordering::Relaxed);
         }
+    }
+
+    /// The swappiness that is set on the group or on the nearest one above.
+    pub(super) fn swappiness(&self) -> Option<u64> {
+        // Relaxed: a setting.
+        let mut set = self.chain().map(|it| it.swappiness.load(Ordering::Relaxed));
+        set.find(|swappiness| *swappiness != INHERITED)
+    }
+
+    pub(super) fn set_swappiness(&self, swappiness: Option<u64>) {
+        // Relaxed: as above.
+        self.swappiness
+            .store(swappiness.unwrap_or(INHERITED), Ordering::Relaxed);
     }
 
     pub(super) fn costs(&self) -> Costs {

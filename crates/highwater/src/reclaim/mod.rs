@@ -30,6 +30,7 @@
 //! | `two_list`, `verdict` | what becomes of a page |
 //! | `policy`, `by_policy` | the same by other policies than the two-list LRU |
 //! | `rmap` | what is asked of mappings |
+//! | `throttle` | waits for other reclaimers |
 //! | `shadow` | what is remembered of evicted pages |
 //! | `stats` | what is counted |
 //!
@@ -56,6 +57,7 @@ mod shrink;
 mod sizes;
 mod stats;
 mod table;
+mod throttle;
 mod two_list;
 mod verdict;
 
@@ -67,6 +69,8 @@ mod isolate_tests;
 mod loom;
 #[cfg(all(test, not(loom)))]
 mod tests;
+#[cfg(all(test, not(loom)))]
+mod throttle_tests;
 #[cfg(all(test, not(loom)))]
 mod walk_tests;
 
@@ -80,6 +84,9 @@ pub use two_list::TwoListRules;
 pub use verdict::{Accesses, Verdict};
 
 use std::fmt;
+use std::time::Duration;
+
+use thiserror::Error;
 
 use crate::cache::{PageCache, PageFlag, PageKey};
 use crate::frame::FramePool;
@@ -87,12 +94,13 @@ use crate::group::{GroupNode, GroupTree};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, LockEvents};
 use crate::units::{Pages, Pfn};
-use balance::SWAPPINESS_EVEN;
+use balance::SWAPPINESS_MAX;
 use batch::{Batch, Batches};
 use lruvec::Lruvec;
 use policy::{EvictionPolicy, PolicyKind};
 use shadow::{Shadows, WorkingsetClock};
 use table::{Lruvecs, list_for, note_placement, type_of};
+use throttle::Sleepers;
 
 /// Pages examined and evicted together. Chosen: as in Linux; it also spreads the cost of one heavy
 /// barrier over that many pages.
@@ -101,6 +109,14 @@ const CLUSTER_MAX_LEN: usize = 32;
 
 /// Swappiness to begin with, as in the kernel.
 const SWAPPINESS: u64 = 60;
+
+/// No swappiness is that high.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("swappiness is 0 (swapping is dear) to 200 (reading files is), not {asked}")]
+pub struct SwappinessError {
+    /// What was asked for.
+    pub asked: u64,
+}
 
 /// Where a page is put: at the head of a list of its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +156,10 @@ pub struct Reclaim {
     policy: Option<Box<dyn EvictionPolicy>>,
     /// Written by: whoever sets it. Read by: reclaimers. Publishes: nothing.
     swappiness: AtomicU64,
+    /// Who waits for pages in others' hands, and for how long at most; and who waits for others' progress.
+    settling: Sleepers,
+    isolated_max: Duration,
+    progress: Sleepers,
 }
 
 impl Reclaim {
@@ -167,6 +187,9 @@ impl Reclaim {
             policy_kind: PolicyKind::TwoList,
             policy: None,
             swappiness: AtomicU64::new(SWAPPINESS),
+            settling: Sleepers::default(),
+            isolated_max: throttle::ISOLATED_MAX,
+            progress: Sleepers::default(),
         }
     }
 
@@ -259,7 +282,9 @@ impl Reclaim {
         if refault == Refault::Beyond {
             return;
         }
-        lruvec.note_refault(page_type);
+        if self.policy.is_none() {
+            lruvec.note_refault(page_type);
+        }
         lruvec.age(1);
         if refault == Refault::Restored {
             self.cache.set_flag(pfn, PageFlag::Workingset);
@@ -278,7 +303,36 @@ impl Reclaim {
     pub fn set_swappiness(&self, swappiness: u64) {
         // Relaxed: a setting.
         self.swappiness
-            .store(swappiness.min(2 * SWAPPINESS_EVEN), Ordering::Relaxed);
+            .store(swappiness.min(SWAPPINESS_MAX), Ordering::Relaxed);
+    }
+
+    /// As [`set_swappiness`](Self::set_swappiness), for a group and those below it that have none of their own; 0: they are never swapped.
+    /// `None` takes the setting back.
+    ///
+    /// # Errors
+    ///
+    /// When it is above 200. Nothing has changed.
+    pub fn set_group_swappiness(
+        &self,
+        group: &GroupNode,
+        swappiness: Option<u64>,
+    ) -> Result<(), SwappinessError> {
+        if let Some(asked) = swappiness.filter(|asked| *asked > SWAPPINESS_MAX) {
+            return Err(SwappinessError { asked });
+        }
+        if let Some(lruvec) = self.lruvecs.of(group) {
+            lruvec.set_swappiness(swappiness);
+        }
+        Ok(())
+    }
+
+    /// The swappiness that a group is reclaimed by.
+    #[must_use]
+    pub fn swappiness_of(&self, group: &GroupNode) -> u64 {
+        let lruvec = self.lruvecs.of(group);
+        let own = lruvec.and_then(|lruvec| lruvec.swappiness());
+        // Relaxed: a setting.
+        own.unwrap_or_else(|| self.swappiness.load(Ordering::Relaxed))
     }
 
     /// Says that a page was accessed by a copying read, which no entry tells of: once, and it is referenced; again, and it
@@ -370,13 +424,12 @@ impl Reclaim {
             .evictions_of(|lruvec| lruvec.is_in_subtree_of(target))
     }
 
-    /// Pages that reclaimers have taken off the lists of a group and its descendants, and are about to put back or to free.
+    /// Pages of a type that reclaimers have taken off the lists of a group and its descendants, and are about to put back
+    /// or to free.
     #[must_use]
-    pub fn nr_isolated_of(&self, target: &GroupNode) -> u64 {
-        let isolated = |lruvec: &LruvecRef| PageType::ALL.map(|it| lruvec.nr_isolated(it));
-        self.lruvecs
-            .of(target)
-            .map_or(0, |lruvec| isolated(&lruvec).iter().sum())
+    pub fn nr_isolated_of(&self, target: &GroupNode, page_type: PageType) -> Pages {
+        let lruvec = self.lruvecs.of(target);
+        Pages(lruvec.map_or(0, |lruvec| lruvec.nr_isolated(page_type)))
     }
 
     /// What reclaim has done so far.

@@ -219,7 +219,7 @@ impl Reclaim {
             for evicted in evicted {
                 let is_it = |deferred: &&Deferred| deferred.key == evicted.key;
                 if let Some(deferred) = deferred.iter().find(is_it) {
-                    self.note_settled(evicted, deferred.to);
+                    self.note_taken_over(evicted, deferred.to);
                 }
             }
         };
@@ -230,7 +230,7 @@ impl Reclaim {
     }
 
     /// Counts a page that goes for whoever has deferred it: they have counted that they looked at it.
-    fn note_settled(&self, evicted: &Evicted, to: EvictedFor) {
+    fn note_taken_over(&self, evicted: &Evicted, to: EvictedFor) {
         let Some(lruvec) = self.lruvecs.get(evicted.group) else {
             return;
         };

@@ -13,9 +13,9 @@
 //! in proportion too. At the last priority, accesses are not heeded, and every list is scanned twice, so that whoever needs memory
 //! gets it while others read.
 
-use super::balance::{ScanCounts, ScanInput};
+use super::balance::{ScanCounts, ScanInput, Swappiness};
 use super::cursor::Visit;
-use super::lists::{LruList, PageType};
+use super::lists::PageType;
 use super::lruvec::Lruvec;
 use super::pass::{Pass, Turn};
 use super::rmap::Level;
@@ -105,6 +105,8 @@ pub(super) struct Scan<'a> {
     /// Whether active pages were spared.
     has_spared_active: bool,
     has_drained: bool,
+    /// Whether it has waited for pages in others' hands.
+    pub(super) has_waited: bool,
 }
 
 /// What the lists of each group are scanned by in one round.
@@ -114,8 +116,6 @@ pub(super) struct Round {
     pub(super) home: LruvecRef,
     /// What every group has in common.
     input: ScanInput,
-    /// Whether a policy says which list of a type is looked at.
-    is_by_policy: bool,
 }
 
 /// Part of one group's lists, scanned at once.
@@ -125,6 +125,8 @@ pub(super) struct Step {
     pub(super) counts: ScanCounts,
     /// Pages that may go before the group is protected: one at least.
     pub(super) exposed: u64,
+    /// Whether a cluster of active anonymous pages is aged besides.
+    pub(super) trims_anon: bool,
 }
 
 impl Scan<'_> {
@@ -157,18 +159,21 @@ impl Reclaim {
             forces_deactivation: control.first_priority == Some(0),
             has_spared_active: false,
             has_drained: false,
+            has_waited: false,
         };
         self.batches.drain(|batch| self.spill(batch));
         self.scan_lists(&mut scan);
         while scan.finds_none() && self.tries_harder(&mut scan) {
             self.scan_lists(&mut scan);
         }
+        self.note_efficiency(scan.outcome.nr_reclaimed, scan.outcome.nr_scanned);
         if let Some(home) = self.lruvecs.of(control.target) {
             home.see_refaults();
         }
         if scan.outcome.nr_reclaimed == 0 {
             let in_target = |lruvec: &Lruvec| lruvec.is_in_subtree_of(control.target);
-            scan.outcome.nr_isolated = self.nr_isolated_of(control.target);
+            let isolated = PageType::ALL.map(|it| self.nr_isolated_of(control.target, it));
+            scan.outcome.nr_isolated = isolated.into_iter().sum::<Pages>().0;
             scan.outcome.nr_filling = self.lruvecs.filling_of(in_target);
         }
         scan.outcome
@@ -230,7 +235,7 @@ impl Reclaim {
         let rounds = if priority == 0 { 2 } else { 1 };
         let mut budget = self.lruvecs.sum_of(
             |lruvec| scan.pass.accepts(lruvec),
-            |lruvec| round.counts(lruvec.sizes()).total(),
+            |lruvec| round.counts(lruvec, lruvec.sizes()).total(),
         );
         budget = (budget * rounds).max(self.cluster());
         let takes_whole = priority == first && self.takes_whole_round(scan.control, budget);
@@ -261,40 +266,40 @@ impl Reclaim {
         let priority = level.priority;
         let home = self.lruvecs.of(scan.control.target)?;
         let sizes = home.subtree_sizes();
+        // Which list is looked at is said by the policy, if there is one.
+        let is_one_list = self.policy.is_some();
         let may_deactivate = PageType::ALL.map(|page_type| {
-            // A policy of its own says which list is looked at.
-            self.policy.is_some()
-                || scan.forces_deactivation
-                || sizes.inactive_is_low(page_type)
+            scan.forces_deactivation
+                || !is_one_list && sizes.inactive_is_low(page_type)
                 || home.has_new_workingset(page_type)
         });
         for page_type in PageType::ALL {
             let active = sizes.of(page_type.active());
             scan.has_spared_active |=
-                !may_deactivate[page_type as usize] && active.0 >> priority > 0;
+                !is_one_list && !may_deactivate[page_type as usize] && active.0 >> priority > 0;
         }
         let file = sizes.of_type(PageType::File) + self.pool.nr_free();
+        let inactive_anon = match is_one_list {
+            true => sizes.of_type(PageType::Anon),
+            false => sizes.inactive_anon,
+        };
         let file_is_tiny = scan.control.is_pool_wide()
             && file <= self.pool.watermarks().high
             && !may_deactivate[PageType::Anon as usize]
-            && sizes.inactive_anon.0 >> priority > 0;
+            && inactive_anon.0 >> priority > 0;
         let input = ScanInput {
             sizes,
             priority,
             // Relaxed: a setting.
-            swappiness: self.swappiness.load(Ordering::Relaxed),
+            swappiness: Swappiness::Everywhere(self.swappiness.load(Ordering::Relaxed)),
             has_swap: self.has_swap(),
             is_group_reclaim: !scan.control.is_pool_wide(),
             file_is_tiny,
             may_deactivate,
+            is_one_list,
             costs: home.costs(),
         };
-        Some(Round {
-            level,
-            home,
-            input,
-            is_by_policy: self.policy.is_some(),
-        })
+        Some(Round { level, home, input })
     }
 
     /// The lists that are scanned next for a target, and how many of their pages.
@@ -305,16 +310,19 @@ impl Reclaim {
             let (visit, lruvec) = self.peek(round, &scan.pass)?;
             // Without the cursor: what a group is worth takes the lock of the tree.
             if let Turn::Scan { size, exposed } = scan.pass.judge(&lruvec) {
-                let share = round.counts(lruvec.sizes().scaled(Pages(size)));
+                let sizes = lruvec.sizes();
+                let share = round.counts(&lruvec, sizes.scaled(Pages(size)));
                 let mut cursor = round.home.cursor.lock();
                 let counts = cursor.take(visit, share, self.cluster());
                 drop(cursor);
+                let trims_anon = round.input_for(&lruvec, sizes).trims_anon();
                 let exposed = exposed.max(1);
                 let counts = counts.at_most(exposed);
                 return Some(Step {
                     lruvec,
                     counts,
                     exposed,
+                    trims_anon,
                 });
             }
         }
@@ -323,8 +331,9 @@ impl Reclaim {
     /// Where the reclaimers of a target go on: the next group that has pages of which this round looks at any. Others
     /// would use up what the round may look at.
     fn peek(&self, round: &Round, pass: &Pass<'_>) -> Option<(Visit, LruvecRef)> {
-        let gives =
-            |lruvec: &Lruvec| pass.accepts(lruvec) && round.counts(lruvec.sizes()).total() > 0;
+        let gives = |lruvec: &Lruvec| {
+            pass.accepts(lruvec) && round.counts(lruvec, lruvec.sizes()).total() > 0
+        };
         let cursor = round.home.cursor.lock();
         let (at, lruvec) = self.lruvecs.next_from(cursor.next_at(), gives)?;
         Some((cursor.visit(at), lruvec))
@@ -334,31 +343,16 @@ impl Reclaim {
 impl Round {
     /// Pages of each list of a group to look at: one at least, if there is any that may be. Under a policy, of each type, as if
     /// all were on its inactive list.
-    fn counts(&self, sizes: ListSizes) -> ScanCounts {
-        let counts = self.counts_at(self.input.priority, sizes);
-        if counts.total() > 0 {
-            return counts;
-        }
-        let whole = self.counts_at(0, sizes);
-        let mut one = ScanCounts::default();
-        let most = LruList::ALL.into_iter().max_by_key(|list| whole.of(*list));
-        if let Some(list) = most {
-            one.set(list, whole.of(list).min(1));
-        }
-        one
+    fn counts(&self, lruvec: &Lruvec, sizes: ListSizes) -> ScanCounts {
+        self.input_for(lruvec, sizes).counts()
     }
 
-    fn counts_at(&self, priority: u32, sizes: ListSizes) -> ScanCounts {
-        let input = ScanInput {
+    fn input_for(&self, lruvec: &Lruvec, sizes: ListSizes) -> ScanInput {
+        let of_group = lruvec.swappiness().map(Swappiness::Group);
+        ScanInput {
             sizes,
-            priority,
+            swappiness: of_group.unwrap_or(self.input.swappiness),
             ..self.input
-        };
-        let counts = input.counts();
-        if self.is_by_policy {
-            counts.by_type()
-        } else {
-            counts
         }
     }
 }

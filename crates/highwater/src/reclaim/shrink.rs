@@ -66,15 +66,17 @@ impl Reclaim {
             looked += self.shrink_list(&cluster(page_type.inactive(), page_type), scan);
             looked += self.shrink_active(&cluster(page_type.active(), page_type), scan);
         }
+        if step.trims_anon && counts.of(LruList::ActiveAnon) == 0 {
+            let mut some = cluster(LruList::ActiveAnon, PageType::Anon);
+            some.count = self.cluster();
+            self.shrink_active(&some, scan);
+        }
         looked
     }
 
     /// Takes pages off the tail of a list.
     fn isolate(&self, cluster: &Cluster<'_>, scratch: &mut Scratch) -> u64 {
         scratch.isolated.clear();
-        if cluster.count == 0 {
-            return 0;
-        }
         // Counted before they are taken: who finds the lists empty knows that pages may come back.
         cluster
             .lruvec
@@ -86,6 +88,14 @@ impl Reclaim {
             &mut scratch.isolated,
         );
         scratch.isolated.len() as u64
+    }
+
+    /// Says that this thread has none of a cluster's pages in hand any more.
+    fn note_settled(&self, cluster: &Cluster<'_>) {
+        cluster
+            .lruvec
+            .note_settled(cluster.page_type, cluster.count);
+        self.note_hands_empty();
     }
 
     /// Puts back what stays.
@@ -109,9 +119,14 @@ impl Reclaim {
     /// Frees pages of a list, or finds out why they stay.
     pub(super) fn shrink_list(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> u64 {
         let (lruvec, page_type) = (cluster.lruvec, cluster.page_type);
+        if cluster.count == 0
+            || self.waits_for_isolated(page_type, scan) && !cluster.is_last_resort()
+        {
+            return 0;
+        }
         let scanned = self.isolate(cluster, &mut scan.scratch);
         if scanned == 0 {
-            lruvec.note_settled(page_type, cluster.count);
+            self.note_settled(cluster);
             return 0;
         }
         scan.outcome.nr_scanned += scanned;
@@ -130,7 +145,7 @@ impl Reclaim {
         lruvec.age(activated);
         self.put_back_all(cluster, scratch);
         let freed = self.free_evicted(&mut scratch.evict);
-        lruvec.note_settled(page_type, cluster.count);
+        self.note_settled(cluster);
         lruvec.note_cost(page_type, scratch.nr_written, scanned - freed);
         scan.outcome.nr_reclaimed += freed;
         self.stats
@@ -141,6 +156,9 @@ impl Reclaim {
     /// Moves pages of an active list to the inactive one, but for what goes round.
     fn shrink_active(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> u64 {
         let (lruvec, page_type) = (cluster.lruvec, cluster.page_type);
+        if cluster.count == 0 {
+            return 0;
+        }
         let looked_at = self.isolate(cluster, &mut scan.scratch);
         let scratch = &mut scan.scratch;
         for &pfn in &scratch.isolated {
@@ -167,7 +185,7 @@ impl Reclaim {
         };
         let (deactivated, rotated) = (count(Placement::Inactive), count(Placement::Active));
         self.put_back_all(cluster, scratch);
-        lruvec.note_settled(page_type, cluster.count);
+        self.note_settled(cluster);
         lruvec.note_cost(page_type, 0, rotated);
         self.stats.count_aged(
             lruvec.group(),

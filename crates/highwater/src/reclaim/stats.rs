@@ -20,6 +20,8 @@ pub struct ReclaimStats {
     pub(crate) pgrefill: StatCell,
     pub(crate) pgactivate: StatCell,
     pub(crate) pgdeactivate: StatCell,
+    pub(crate) throttle_isolated: StatCell,
+    pub(crate) throttle_noprogress: StatCell,
     pub(crate) nr_vmscan_write: StatCell,
     pub(crate) nr_vmscan_write_failed: StatCell,
     pub(crate) workingset_refault: [StatCell; 2],
