@@ -453,4 +453,14 @@ fn the_thread_holds_nothing_while_caches_are_dropped() {
         (0..60).for_each(|page| write(&map, page));
         assert_empty(&hw);
     }
+    // In the middle of a write.
+    storage.write_pause_us.store(20_000, Ordering::Relaxed);
+    let written_back = || hw.root().stat(StatItem::FileWriteback, Tolerance::EXACT);
+    for _ in 0..5 {
+        write(&map, 0);
+        while counter(&hw, "nr_dirty") > 0 && written_back().value == 0 {
+            std::thread::yield_now();
+        }
+        assert_empty(&hw);
+    }
 }
