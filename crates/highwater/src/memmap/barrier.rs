@@ -3,80 +3,72 @@
 //! Readers announce what they borrow and then look whether it is still published; the one who
 //! retracts marks first and then looks for announcements. Each side stores, then loads what the
 //! other stores: without a full barrier on both sides, both can miss each other. Readers are many
-//! and hot, so they pay for a compiler fence only ([`light`]) and the retracting side makes every
-//! CPU that runs a thread of this process execute a full barrier ([`heavy`]), by the system call
+//! and hot, so they pay for a compiler fence only ([`Barrier::light`]) and the retracting side makes every
+//! CPU that runs a thread of this process execute a full barrier ([`Barrier::heavy`]), by the system call
 //! membarrier(2). Where that is not available (old kernels, sandboxes, other systems, the model
 //! checker), both sides execute a sequentially consistent fence.
 //!
-//! Cost of [`heavy`], measured on 2 virtual CPUs of Linux 6.18: 0.25 to 0.56 us while no other
+//! Cost of [`Barrier::heavy`], measured on 2 virtual CPUs of Linux 6.18: 0.25 to 0.56 us while no other
 //! thread of the process runs, about 6 us while one does. It is paid once for a cluster of frames.
 
 use crate::sync::atomic::{Ordering, fence};
 
-/// The cheap half: orders this thread's earlier stores before its later loads, as seen by a thread
-/// that calls [`heavy`].
-#[inline]
-pub(super) fn light() {
+/// How the two sides of one memory order their stores and loads: both in the same way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Barrier {
+    /// Whether [`heavy`](Self::heavy) pays for both.
     #[cfg(all(target_os = "linux", not(loom)))]
-    if membarrier::is_registered() {
-        // Pairs with: `heavy`, which runs the CPU's part of the barrier in this thread's place.
-        crate::sync::atomic::compiler_fence(Ordering::SeqCst);
-        return;
-    }
-    // Pairs with: the fence of `heavy`. Acquire and release would let the store pass the load.
-    fence(Ordering::SeqCst);
+    is_asymmetric: bool,
 }
 
-/// The expensive half: afterwards, every [`light`] of another thread lies wholly before or wholly
-/// after this call.
-pub(super) fn heavy() {
-    #[cfg(all(target_os = "linux", not(loom)))]
-    if membarrier::is_registered() {
-        membarrier::run();
-        return;
+impl Barrier {
+    /// The cheapest that the system has.
+    pub(super) fn new() -> Self {
+        Self {
+            #[cfg(all(target_os = "linux", not(loom)))]
+            is_asymmetric: membarrier::is_registered(),
+        }
     }
-    // Pairs with: the fence of `light`. Acquire and release would let the store pass the load.
-    fence(Ordering::SeqCst);
+
+    /// The cheap half: orders this thread's earlier stores before its later loads, as seen by a thread
+    /// that calls [`heavy`](Self::heavy).
+    #[inline]
+    pub(super) fn light(self) {
+        #[cfg(all(target_os = "linux", not(loom)))]
+        if self.is_asymmetric {
+            // Pairs with: `heavy`, which runs the CPU's part of the barrier in this thread's place.
+            crate::sync::atomic::compiler_fence(Ordering::SeqCst);
+            return;
+        }
+        // Pairs with: the fence of `heavy`. Acquire and release would let the store pass the load.
+        fence(Ordering::SeqCst);
+    }
+
+    /// The expensive half: afterwards, every [`light`](Self::light) of another thread lies wholly before or wholly
+    /// after this call.
+    pub(super) fn heavy(self) {
+        #[cfg(all(target_os = "linux", not(loom)))]
+        if self.is_asymmetric {
+            membarrier::run();
+            return;
+        }
+        // Pairs with: the fence of `light`. Acquire and release would let the store pass the load.
+        fence(Ordering::SeqCst);
+    }
 }
 
 #[cfg(all(target_os = "linux", not(loom)))]
 mod membarrier {
     use crate::sync::OnceLock;
-    use crate::sync::atomic::{AtomicU8, Ordering};
 
     const REGISTER_PRIVATE_EXPEDITED: libc::c_int = libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED;
     const TRIES: u32 = 1_000_000;
     const PRIVATE_EXPEDITED: libc::c_int = libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED;
 
-    /// What [`ANSWER`] holds until it was asked for, and then.
-    const UNKNOWN: u8 = 0;
-    const YES: u8 = 1;
-    const NO: u8 = 2;
-
-    /// Written by: whoever asks first, with what [`ask`] tells everybody. Read by: both sides of the barrier. Publishes: nothing.
-    static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
-
-    /// Whether the kernel takes this process's membarrier calls; asked once.
-    #[inline]
+    /// Whether the kernel takes this process's membarrier calls; asked once. Registration is for the life of the process.
     pub(super) fn is_registered() -> bool {
-        // Relaxed: it is either the one answer there is, or not known yet.
-        match ANSWER.load(Ordering::Relaxed) {
-            YES => true,
-            NO => false,
-            _ => ask(),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn ask() -> bool {
         static REGISTERED: OnceLock<bool> = OnceLock::new();
-        // Registration is for the life of the process, so that `light` and `heavy` always agree.
-        let is_registered =
-            *REGISTERED.get_or_init(|| call(REGISTER_PRIVATE_EXPEDITED) && call(PRIVATE_EXPEDITED));
-        // Relaxed: as above.
-        ANSWER.store(if is_registered { YES } else { NO }, Ordering::Relaxed);
-        is_registered
+        *REGISTERED.get_or_init(|| call(REGISTER_PRIVATE_EXPEDITED) && call(PRIVATE_EXPEDITED))
     }
 
     /// Runs a full barrier on every CPU that runs a thread of this process.

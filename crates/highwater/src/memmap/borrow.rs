@@ -16,8 +16,9 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::fmt;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 
-use super::barrier;
 use super::frames::FrameMemory;
 use super::seat::{self, Seat};
 use crate::sync::Arc;
@@ -26,25 +27,24 @@ use crate::units::{PAGE_SIZE, Pfn};
 /// Borrows the bytes of published frames; every borrow ends when the reader does.
 pub struct Reader<'m> {
     memory: &'m FrameMemory,
-    seat: Option<Seat>,
+    /// Taken out when the reader ends, as is `pinned`: there is nothing left to drop.
+    seat: ManuallyDrop<Option<Seat>>,
     /// Slots in use, filled from the front. Once all are, one of them may be empty.
     used: Cell<usize>,
-    /// Frames borrowed by pin because there was no seat or no slot left, each pinned once. Boxed: a reader that pins nothing,
-    /// as most do, drops nothing.
-    #[expect(
-        clippy::box_collection,
-        reason = "an empty box is dropped without a call"
-    )]
-    pinned: RefCell<Option<Box<BTreeSet<Pfn>>>>,
+    /// Frames borrowed by pin because there was no seat or no slot left, each pinned once.
+    pinned: ManuallyDrop<RefCell<Option<BTreeSet<Pfn>>>>,
+    /// A reader stays on its thread, which is the one that gets the seat.
+    stays: PhantomData<*const ()>,
 }
 
 impl<'m> Reader<'m> {
     pub(super) fn new(memory: &'m FrameMemory, seat: Option<Seat>) -> Self {
         Self {
             memory,
-            seat,
+            seat: ManuallyDrop::new(seat),
             used: Cell::new(0),
-            pinned: RefCell::new(None),
+            pinned: ManuallyDrop::new(RefCell::new(None)),
+            stays: PhantomData,
         }
     }
 
@@ -77,10 +77,13 @@ impl<'m> Reader<'m> {
     #[inline]
     pub fn borrow_likely(&self, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
         let used = self.used.get();
-        let Some(seat) = self.seat.as_ref().filter(|seat| seat.announce(used, pfn)) else {
+        let Some(seat) = &*self.seat else {
             return self.borrow_beyond(pfn, tag);
         };
-        barrier::light();
+        if !seat.announce(used, pfn) {
+            return self.borrow_beyond(pfn, tag);
+        }
+        self.memory.barrier.light();
         // SAFETY: announced in this reader's seat before the barrier, until the reader's drop or `take_seat`, which need the
         // slices gone.
         let bytes = unsafe { self.memory.bytes_under(pfn, tag) };
@@ -95,7 +98,7 @@ impl<'m> Reader<'m> {
     #[cold]
     #[inline(never)]
     fn borrow_beyond(&self, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
-        let Some(seat) = &self.seat else {
+        let Some(seat) = &*self.seat else {
             return self.borrow_by_pin(pfn, tag);
         };
         let announced = seat.announced();
@@ -110,7 +113,7 @@ impl<'m> Reader<'m> {
             return self.borrow_by_pin(pfn, tag);
         };
         seat.announce(spare, pfn);
-        barrier::light();
+        self.memory.barrier.light();
         // SAFETY: announced as above.
         let bytes = unsafe { self.memory.bytes_under(pfn, tag) };
         if bytes.is_none() {
@@ -143,11 +146,23 @@ impl<'m> Reader<'m> {
 
     #[cold]
     #[inline(never)]
+    fn end(&mut self, seat: Option<Seat>) {
+        self.end_borrows(seat.as_ref());
+        seat.into_iter().for_each(seat::leave);
+    }
+
     fn end_borrows(&mut self, seat: Option<&Seat>) {
         if let Some(seat) = seat {
-            (0..self.used.replace(0)).for_each(|slot| seat.clear(slot));
+            seat.clear_first(self.used.replace(0));
         }
-        for pfn in self.pinned.take().into_iter().flat_map(|pinned| *pinned) {
+        if self.pinned.get_mut().is_some() {
+            self.unpin_all();
+        }
+    }
+
+    #[cold]
+    fn unpin_all(&mut self) {
+        for pfn in self.pinned.take().into_iter().flatten() {
             self.memory.unpin(pfn);
         }
     }
@@ -156,16 +171,16 @@ impl<'m> Reader<'m> {
 impl Drop for Reader<'_> {
     #[inline]
     fn drop(&mut self) {
-        let Some(seat) = self.seat.take() else {
-            return self.end_borrows(None);
-        };
-        if self.used.get() <= 1 {
-            // Nothing is pinned while slots are left.
+        let seat = self.seat.take();
+        // Nothing is pinned while slots are left.
+        if self.used.get() <= 1
+            && let Some(seat) = seat
+        {
             seat.clear(0);
+            seat::leave(seat);
         } else {
-            self.end_borrows(Some(&seat));
+            self.end(seat);
         }
-        seat::leave(seat);
     }
 }
 

@@ -31,11 +31,11 @@
 
 use std::fmt;
 
-use super::barrier;
+use super::barrier::Barrier;
 use super::borrow::Reader;
 use super::free::FreeMap;
 use super::reservation::{MapError, Reservation, memory_of_machine};
-use super::seat::{Seat, Seats, sit_down};
+use super::seat::{Seat, Seats, note_used, sit_down};
 use super::token::Token;
 use crate::sync::Sequence;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -53,6 +53,7 @@ pub struct FrameMemory {
     /// Tells the tokens of one memory from those of another.
     pub(super) id: MemoryId,
     pub(super) reservation: Reservation,
+    pub(super) barrier: Barrier,
     pub(super) free: FreeMap,
     /// As many as the reservation has frames.
     words: Box<[FrameWord]>,
@@ -70,6 +71,11 @@ struct FrameWord {
 /// Which memory a token is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryId(u32);
+
+impl MemoryId {
+    /// Of no memory: numbers begin at 0, and there are never so many.
+    pub(super) const NONE: Self = Self(u32::MAX);
+}
 
 /// The exclusive right to one frame's bytes. Must be surrendered or published, never dropped.
 #[must_use = "a frame that is dropped is lost"]
@@ -99,7 +105,7 @@ impl FrameMemory {
     ///
     /// # Panics
     ///
-    /// After 2^32 memories have been made in one process.
+    /// After 2^32 - 1 memories have been made in one process.
     pub fn new(pages: Pages) -> Result<Self, MapError> {
         static IDS: Sequence = Sequence::new();
 
@@ -111,12 +117,14 @@ impl FrameMemory {
             return Err(MapError::AboveMachine { requested, memory });
         }
         let reservation = Reservation::new(pages)?;
-        let id = u32::try_from(IDS.next()).expect("fewer than 2^32 memories in one process");
+        let id = u32::try_from(IDS.next()).ok().map(MemoryId);
+        let id = id.filter(|&id| id != MemoryId::NONE);
+        let id = id.expect("fewer than 2^32 memories in one process");
         let count = u32::try_from(pages.0).expect("a reservation has less than 2^32 pages");
-        let id = MemoryId(id);
         Ok(Self {
             id,
             reservation,
+            barrier: Barrier::new(),
             free: FreeMap::all(count),
             words: unpublished(count as usize),
             seats: Seats::new(id),
@@ -208,7 +216,7 @@ impl FrameMemory {
                 });
             }
         }
-        barrier::heavy();
+        self.barrier.heavy();
         self.seats.collect_announced(&mut out.announced);
         let mut kept = 0;
         while let Some(frame) = out.frames.get(kept) {
@@ -245,7 +253,7 @@ impl FrameMemory {
             self.unpin(pfn);
             panic!("{pfn} is pinned {before} times: pins were leaked");
         }
-        barrier::light();
+        self.barrier.light();
         if self.has_tag(pfn, tag) {
             return true;
         }
@@ -378,6 +386,7 @@ impl FrameMemory {
         if let Some(seat) = &seat {
             assert!(seat.is_of(self.id), "the seat is of another memory");
         }
+        note_used();
         Reader::new(self, seat)
     }
 

@@ -9,11 +9,13 @@ use std::fmt;
 use crossbeam_utils::CachePadded;
 
 use super::frames::MemoryId;
+#[cfg(not(loom))]
+use crate::sync::OnceLock;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sync::{Arc, LockClass, Rank, RwLock};
 use crate::units::Pfn;
 
-pub(super) use kept::{leave, sit_down};
+pub(super) use kept::{leave, note_used, sit_down};
 
 /// Announcements per seat. Chosen: fifteen numbers and the mark of occupation fill 64 bytes.
 pub(super) const SLOTS: usize = if cfg!(loom) { 2 } else { 15 };
@@ -47,6 +49,14 @@ struct SeatLine {
 }
 
 impl SeatLine {
+    fn taken(memory: MemoryId) -> Self {
+        Self {
+            slots: std::array::from_fn(|_| AtomicU32::new(EMPTY)),
+            is_taken: AtomicBool::new(true),
+            memory,
+        }
+    }
+
     fn try_take(&self) -> bool {
         // Acquire. Pairs with: the release store of a seat's drop. Failure learns nothing.
         let taken =
@@ -77,11 +87,7 @@ impl Seats {
             if lines.len() >= SEATS_MAX {
                 return None;
             }
-            let line = Arc::new(CachePadded::new(SeatLine {
-                slots: std::array::from_fn(|_| AtomicU32::new(EMPTY)),
-                is_taken: AtomicBool::new(true),
-                memory: self.memory,
-            }));
+            let line = Arc::new(CachePadded::new(SeatLine::taken(self.memory)));
             lines.push(Arc::clone(&line));
             Some(line)
         });
@@ -117,6 +123,16 @@ pub struct Seat {
 }
 
 impl Seat {
+    /// A seat that is of no memory: there is one, and it is never dropped.
+    #[cfg(not(loom))]
+    fn of_nobody() -> std::mem::ManuallyDrop<Self> {
+        static LINE: OnceLock<Arc<CachePadded<SeatLine>>> = OnceLock::new();
+        let line = LINE.get_or_init(|| Arc::new(CachePadded::new(SeatLine::taken(MemoryId::NONE))));
+        std::mem::ManuallyDrop::new(Self {
+            line: Arc::clone(line),
+        })
+    }
+
     #[inline]
     pub(super) fn is_of(&self, memory: MemoryId) -> bool {
         self.line.memory == memory
@@ -140,6 +156,14 @@ impl Seat {
     pub(super) fn clear(&self, slot: usize) {
         // Release. Pairs with: the acquire load of `collect_announced`.
         self.line.slots[slot].store(EMPTY, Ordering::Release);
+    }
+
+    /// Empties the first so many slots.
+    pub(super) fn clear_first(&self, count: usize) {
+        for slot in &self.line.slots[..count] {
+            // Release. Pairs with: the acquire load of `collect_announced`.
+            slot.store(EMPTY, Ordering::Release);
+        }
     }
 
     /// What the slots announce, in their order.
@@ -167,6 +191,7 @@ impl fmt::Debug for Seat {
 #[cfg(not(loom))]
 mod kept {
     use std::cell::{Cell, RefCell};
+    use std::mem::ManuallyDrop;
 
     use super::{Seat, Seats};
 
@@ -175,54 +200,75 @@ mod kept {
     const KEPT_MAX: usize = 16;
 
     thread_local! {
-        /// The seat that was left last: most often that of the next reader.
-        static LAST: Cell<Option<Seat>> = const { Cell::new(None) };
-        /// The others.
-        static OTHERS: RefCell<Vec<Seat>> = const { RefCell::new(Vec::new()) };
+        /// The seat that was left last: most often that of the next reader. Nothing of it is dropped when the thread ends, so that
+        /// looking here is one load; [`Others`] does that. Once it has, a seat of nobody lies here.
+        static LAST: Cell<Option<ManuallyDrop<Seat>>> = const { Cell::new(None) };
+        static OTHERS: Others = const { Others(RefCell::new(Vec::new())) };
+    }
+
+    /// What a thread keeps beside [`LAST`]; when the thread ends, that too is given back.
+    struct Others(RefCell<Vec<Seat>>);
+
+    impl Drop for Others {
+        fn drop(&mut self) {
+            let last = LAST.replace(Some(Seat::of_nobody()));
+            drop(last.map(ManuallyDrop::into_inner));
+        }
+    }
+
+    /// Has what this thread is going to leave in [`LAST`] given back when it ends.
+    pub(in super::super) fn note_used() {
+        // A failure says that it is ending.
+        let _ = OTHERS.try_with(|_| ());
     }
 
     /// Takes one of this thread's seats, or a free one. `None` when all are taken, or when the thread is ending.
     #[inline]
     pub(in super::super) fn sit_down(seats: &Seats) -> Option<Seat> {
-        match LAST.try_with(Cell::take) {
-            Ok(Some(seat)) if seat.is_of(seats.memory) => Some(seat),
-            last => find(seats, last.ok().flatten()),
+        match LAST.take() {
+            Some(seat) if seat.is_of(seats.memory) => Some(ManuallyDrop::into_inner(seat)),
+            last => find(seats, last),
         }
     }
 
     /// As [`sit_down`], when the seat that was left last is of another memory, or taken by another reader of this thread.
     #[cold]
     #[inline(never)]
-    fn find(seats: &Seats, last: Option<Seat>) -> Option<Seat> {
-        if let Some(last) = last {
-            keep(last);
+    fn find(seats: &Seats, last: Option<ManuallyDrop<Seat>>) -> Option<Seat> {
+        if last.is_some() {
+            make_room(last);
         }
         let kept = OTHERS.try_with(|others| {
-            let mut others = others.borrow_mut();
-            let at = others.iter().rposition(|seat| seat.is_of(seats.memory))?;
-            Some(others.swap_remove(at))
+            let mut others = others.0.borrow_mut();
+            let at = others.iter().rposition(|seat| seat.is_of(seats.memory));
+            at.map(|at| others.swap_remove(at))
         });
-        kept.ok().flatten().or_else(|| seats.take())
+        kept.ok()?.or_else(|| seats.take())
     }
 
-    /// Gives a seat of which all slots are empty back to this thread; without thread locals (the thread is ending) to all.
+    /// Gives a seat of which all slots are empty back to this thread.
     #[inline]
     pub(in super::super) fn leave(seat: Seat) {
-        if let Ok(Some(former)) = LAST.try_with(|last| last.replace(Some(seat))) {
-            keep(former);
+        let former = LAST.replace(Some(ManuallyDrop::new(seat)));
+        if former.is_some() {
+            make_room(former);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn keep(seat: Seat) {
-        let _ = OTHERS.try_with(|others| {
-            let mut others = others.borrow_mut();
+    fn make_room(mut former: Option<ManuallyDrop<Seat>>) {
+        let is_kept = OTHERS.try_with(|others| {
+            let mut others = others.0.borrow_mut();
             if others.len() >= KEPT_MAX {
                 others.remove(0);
             }
-            others.push(seat);
+            others.extend(former.take().map(ManuallyDrop::into_inner));
         });
+        // The thread is ending: the former is nobody's and stays, and the seat is free for another thread.
+        if is_kept.is_err() {
+            drop(LAST.replace(former).map(ManuallyDrop::into_inner));
+        }
     }
 }
 
@@ -230,6 +276,8 @@ mod kept {
 #[cfg(loom)]
 mod kept {
     use super::{Seat, Seats};
+
+    pub(in super::super) fn note_used() {}
 
     pub(in super::super) fn sit_down(seats: &Seats) -> Option<Seat> {
         seats.take()
