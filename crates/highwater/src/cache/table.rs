@@ -40,13 +40,15 @@ const LEAVES_SHIFT: u32 = 16;
 pub(super) struct Entry(u64);
 
 impl Entry {
+    /// The frame's number is the low half.
     pub(super) const ABSENT: Self = Self(0);
-    /// Below it lies the frame's number.
-    const PRESENT: u64 = 1 << 32;
-    const YOUNG_SHIFT: u32 = 33;
+    const SWAPPED: Self = Self(1 << 32);
+    const HOLE: Self = Self(1 << 33);
+    /// At the top, so that one comparison tells present entries with so many accesses from all others.
+    const PRESENT: u64 = 1 << 61;
+    const YOUNG_SHIFT: u32 = 62;
     const YOUNG: u64 = 0b11 << Self::YOUNG_SHIFT;
-    const SWAPPED: Self = Self(1 << 35);
-    const HOLE: Self = Self(1 << 36);
+    const YOUNG_MAX: u32 = 0b11;
 
     fn present(pfn: Pfn, young: u32) -> Self {
         Self(u64::from(pfn.0) | Self::PRESENT | u64::from(young) << Self::YOUNG_SHIFT)
@@ -54,18 +56,23 @@ impl Entry {
 
     /// The frame that a present entry names.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "the low half is the frame")]
     pub(super) const fn pfn(self) -> Option<Pfn> {
         if self.0 & Self::PRESENT == 0 {
             return None;
         }
-        Some(Pfn(self.0 as u32))
+        Some(self.low_half())
+    }
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "it is half a word")]
+    const fn low_half(self) -> Pfn {
+        Pfn(self.0 as u32)
     }
 
     /// Accesses since the mark was last cleared, as far as they are counted.
     #[inline]
     pub(super) const fn young(self) -> u32 {
-        ((self.0 & Self::YOUNG) >> Self::YOUNG_SHIFT) as u32
+        (self.0 >> Self::YOUNG_SHIFT) as u32
     }
 
     pub(super) const fn is_swapped(self) -> bool {
@@ -111,7 +118,11 @@ pub(super) enum Installed {
 pub(super) struct PageTable {
     leaves: Box<[OnceLock<Leaf>]>,
     leaf_shift: u32,
+    /// Of a page's number, what says where in its leaf it is.
+    slot_mask: u64,
     len: u64,
+    /// The least present entry with as many accesses as are counted.
+    full: Entry,
 }
 
 /// Entries of some pages in a row; none when all of them are holes.
@@ -122,8 +133,9 @@ pub(super) struct PageTable {
 type Leaf = Box<[AtomicU64]>;
 
 impl PageTable {
-    /// A table of `len` pages, all absent.
-    pub(super) fn new(len: u64) -> Self {
+    /// A table of `len` pages, all absent, which counts up to `young_max` accesses, 3 at most.
+    pub(super) fn new(len: u64, young_max: u32) -> Self {
+        debug_assert!(young_max <= Entry::YOUNG_MAX, "{young_max} accesses");
         let bits = len.max(1).next_power_of_two().ilog2();
         let leaf_shift = bits
             .saturating_sub(LEAVES_SHIFT)
@@ -132,7 +144,9 @@ impl PageTable {
         let table = Self {
             leaves: (0..nr_leaves).map(|_| OnceLock::new()).collect(),
             leaf_shift,
+            slot_mask: (1 << leaf_shift) - 1,
             len,
+            full: Entry::present(Pfn(0), young_max),
         };
         // A small mapping's only leaf is made at once.
         if nr_leaves == 1 {
@@ -152,10 +166,22 @@ impl PageTable {
             })
     }
 
-    /// Counts an access through an entry that was seen as `seen`, up to `young_max`.
+    /// The frame that a page's entry names, if another access would not be counted.
     #[inline]
-    pub(super) fn touch(&self, page: u64, seen: Entry, young_max: u32) {
-        if seen.young() < young_max {
+    pub(super) fn often_accessed(&self, page: u64) -> Option<Pfn> {
+        // Relaxed: as in `get`.
+        let entry = Entry(self.existing(page).flatten()?.load(Ordering::Relaxed));
+        if entry.0 < self.full.0 {
+            return None;
+        }
+        debug_assert!(entry.pfn().is_some(), "{entry:?}");
+        Some(entry.low_half())
+    }
+
+    /// Counts an access through an entry that was seen as `seen` and names a frame.
+    #[inline]
+    pub(super) fn touch(&self, page: u64, seen: Entry) {
+        if seen.0 < self.full.0 {
             self.touch_slowly(page, seen);
         }
     }
@@ -353,7 +379,7 @@ impl PageTable {
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "a leaf fits memory")]
     fn slot(&self, page: u64) -> usize {
-        (page & ((1 << self.leaf_shift) - 1)) as usize
+        (page & self.slot_mask) as usize
     }
 }
 

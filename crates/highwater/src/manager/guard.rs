@@ -7,7 +7,7 @@ use super::Core;
 use crate::memmap::{FrameMemory, Reader};
 
 /// Keeps the pages that are read under it where they are. Cheap; for short use: hold it for one
-/// operation, not across waiting. Up to 15 pages are held without a store to shared memory.
+/// operation, not across waiting. Up to 15 pages are held without a store to shared memory. It stays on its thread.
 #[derive(Debug)]
 pub struct Guard<'m> {
     reader: Reader<'m>,

@@ -11,7 +11,7 @@ use super::space::Space;
 use crate::cache::{
     Access, Area, AreaFlag, AreaSpec, PageFlag, PageKey, PageRead, PageWrite, ReadPattern, WasYoung,
 };
-use crate::memmap::Pinned;
+use crate::memmap::{FrameMemory, Pinned};
 use crate::sync::Arc;
 use crate::units::{PAGE_SIZE, Pfn};
 
@@ -25,6 +25,8 @@ pub struct Mapping {
 #[derive(Debug)]
 struct OpenMapping {
     area: Arc<Area>,
+    /// Whose guards it takes.
+    memory: Arc<FrameMemory>,
     /// How the file is open, how many pages there are, and the manager's layers: what each access asks for first.
     access: Access,
     pages: u64,
@@ -56,6 +58,7 @@ impl Mapping {
             access: file.access(),
             pages: area.pages(),
             area,
+            memory: Arc::clone(&core.memory),
             core,
             file,
             space,
@@ -188,11 +191,10 @@ impl Mapping {
     /// When the guard is of another manager.
     #[inline]
     pub fn try_read<'g>(&self, guard: &'g Guard<'_>, page: u64) -> Option<&'g [u8; PAGE_SIZE]> {
-        let core = self.core();
-        guard.assert_of(core);
-        self.try_hold(page, Access::ReadOnly, |key, pfn| {
-            core.cache.borrow_at(guard.reader(), key, pfn)
-        })
+        match self.read_young(guard, page) {
+            None => self.try_read_slowly(guard, page),
+            read => read,
+        }
     }
 
     /// A page of a read-only file, read in if it is not resident. The last page of a file is zero
@@ -212,6 +214,40 @@ impl Mapping {
     /// When the guard is of another manager.
     #[inline]
     pub fn read<'g>(
+        &self,
+        guard: &'g Guard<'_>,
+        page: u64,
+    ) -> Result<&'g [u8; PAGE_SIZE], ReadError> {
+        let bytes = match self.read_young(guard, page) {
+            Some(bytes) => bytes,
+            None => self.read_slowly(guard, page)?,
+        };
+        Ok(bytes)
+    }
+
+    /// A page of a read-only file that is mapped and young. This is what a read costs: all else is out of line.
+    #[inline]
+    fn read_young<'g>(&self, guard: &'g Guard<'_>, page: u64) -> Option<&'g [u8; PAGE_SIZE]> {
+        let OpenMapping { area, memory, .. } = &*self.open;
+        if !guard.reader().is_of(memory) {
+            return None;
+        }
+        area.borrow_young(guard.reader(), page)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn try_read_slowly<'g>(&self, guard: &'g Guard<'_>, page: u64) -> Option<&'g [u8; PAGE_SIZE]> {
+        let core = self.core();
+        guard.assert_of(core);
+        self.try_hold(page, Access::ReadOnly, |key, pfn| {
+            core.cache.borrow_at(guard.reader(), key, pfn)
+        })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn read_slowly<'g>(
         &self,
         guard: &'g Guard<'_>,
         page: u64,

@@ -57,7 +57,9 @@ impl Scene {
         }
         let reader = self.memory.reader(self.memory.seat());
         let held = |key, pfn| self.cache.borrow_at(&reader, key, pfn);
-        self.cache.hold_mapped(area, 0, held).map(|page| page[0])
+        let read = area.borrow_young(&reader, 0);
+        read.or_else(|| self.cache.hold_mapped(area, 0, held))
+            .map(|page| page[0])
     }
 
     /// Unmaps and evicts what frame 0 holds; says why not. The frame's next owner writes it.

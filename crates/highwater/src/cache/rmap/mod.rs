@@ -224,7 +224,7 @@ impl PageCache {
     ///
     /// The file's rmap lock, and a copy of O(log n) nodes of its tree.
     pub fn map(&self, spec: AreaSpec) -> Arc<Area> {
-        let area = Arc::new(Area::new(spec, self.area_numbers.next()));
+        let area = Arc::new(Area::new(spec, self.area_numbers.next(), self.young_max));
         let pages = area.parts.lock().first().cloned();
         let file = Arc::clone(area.file());
         let rmap = &file.rmap;

@@ -88,7 +88,7 @@ fn the_tree_agrees_with_a_list() {
             let start = rng.u64(..1000);
             let most = if rng.bool() { 4 } else { 500 };
             let pages = start..start + 1 + rng.u64(..most);
-            let area = Arc::new(Area::new(scene.spec(pages.clone()), step));
+            let area = Arc::new(Area::new(scene.spec(pages.clone()), step, 1));
             tree = tree::with(&tree, pages.clone(), &area);
             list.push((pages, area));
         } else {
@@ -148,7 +148,7 @@ fn tables_agree_with_a_map() {
     // tables of all shapes, beside a map.
     let mut rng = crate::seed::rng(33);
     for len in [1, 511, 512, 513, 5000, 1 << 30] {
-        let table = PageTable::new(len);
+        let table = PageTable::new(len, 2);
         let mut model: BTreeMap<u64, Option<Pfn>> = BTreeMap::new();
         for _ in 0..3000 {
             // A few places, so that few leaves are made of a table that is large.
@@ -180,9 +180,10 @@ fn tables_agree_with_a_map() {
                 (_, Some(Some(there))) => {
                     assert_eq!(table.install(page, there), Installed::Before);
                     let seen = table.get(page);
-                    table.touch(page, seen, 2);
+                    table.touch(page, seen);
                     let young = table.get(page).young();
                     assert_eq!(young, (seen.young() + 1).min(2));
+                    assert_eq!(table.often_accessed(page), (young == 2).then_some(there));
                     assert_eq!(table.take_young(page, there), young);
                     assert_eq!(table.get(page).young(), 0);
                 }
