@@ -20,6 +20,9 @@ static WAKEUP_LOCK: LockClass = LockClass::new("wakeup", Rank::Leaf);
 
 /// Passes that free nothing before the thread gives up for now. Chosen: as the kernel's.
 const FRUITLESS_MAX: u32 = 16;
+/// High watermarks that one pass frees at most, while others take what it frees. Chosen: so much is freed in less time than
+/// what is done by the clock may be late; each pass begins at the first priority again.
+const PASS_MAX: u64 = 4;
 /// Pause after such a pass: somebody holds the pages and needs the CPU to let go of them.
 const FRUITLESS_PAUSE: Duration = Duration::from_micros(100);
 
@@ -250,16 +253,12 @@ impl Core {
         let root = self.groups.root();
         let mut fruitless = 0;
         while fruitless < FRUITLESS_MAX && !self.wakeup.is_ending() {
-            let missing = self
-                .pool
-                .watermarks()
-                .high
-                .saturating_sub(self.pool.nr_free());
-            if missing == Pages::ZERO {
+            let high = self.pool.watermarks().high;
+            if self.pool.nr_free() >= high {
                 return;
             }
             let control = ScanControl {
-                nr_to_reclaim: missing,
+                nr_to_reclaim: Pages(high.0 * PASS_MAX),
                 target: &root,
                 actor: Actor::Background,
                 first_priority: None,

@@ -3,14 +3,15 @@
 //! A pass goes through priorities: at priority `p` each group gives 1/2^p of its lists (module `balance`), beginning where
 //! that is a few hundred pages of the pool. It ends when enough is free. Direct reclaim for the whole pool takes the
 //! first round whole, where that is a small part of the pool: the background thread is behind.
-//! The background thread stays at a priority while that gives something.
+//! The background thread goes on until the pool has its high watermark, and stays at a priority while a round frees something and looks
+//! at as many pages as that watermark has.
 //!
 //! A pass that has freed nothing begins anew, each once: with the pages of all add batches; with active pages, if some
 //! were spared; with what is protected by `low`.
 //!
 //! Source: frames-and-reclaim specification, 9.5 to 9.7 and 15. Deviations: what is left of a group's
 //! share when enough is free is left to whoever reclaims next, instead of being cut; so small goals are shared
-//! in proportion too. At the last priority, accesses are not heeded, and every list is scanned twice, so that whoever needs memory
+//! in proportion too. The background thread ends in the middle of a round when the watermark is reached. At the last priority, accesses are not heeded, and every list is scanned twice, so that whoever needs memory
 //! gets it while others read.
 
 use super::balance::{ScanCounts, ScanInput, Swappiness};
@@ -45,7 +46,7 @@ pub enum Actor {
 /// What a pass is to achieve.
 #[derive(Clone, Debug)]
 pub struct ScanControl<'a> {
-    /// Pages to free.
+    /// Pages to free. For the background thread, at most; its pass ends when the pool has its high watermark.
     pub nr_to_reclaim: Pages,
     /// The group that is short: it and its descendants pay.
     pub target: &'a GroupNode,
@@ -130,10 +131,6 @@ pub(super) struct Step {
 }
 
 impl Scan<'_> {
-    fn has_enough(&self) -> bool {
-        self.outcome.nr_reclaimed >= self.control.nr_to_reclaim.0
-    }
-
     fn finds_none(&self) -> bool {
         self.outcome.nr_reclaimed == 0 && self.control.nr_to_reclaim > Pages::ZERO
     }
@@ -194,6 +191,12 @@ impl Reclaim {
         scan.pass.deepen()
     }
 
+    fn has_enough(&self, scan: &Scan<'_>) -> bool {
+        let is_balanced = || self.pool.nr_free() >= self.pool.watermarks().high;
+        scan.outcome.nr_reclaimed >= scan.control.nr_to_reclaim.0
+            || (scan.control.actor == Actor::Background && is_balanced())
+    }
+
     /// Once through the priorities.
     fn scan_lists(&self, scan: &mut Scan<'_>) {
         if scan.control.actor == Actor::Direct && scan.control.is_pool_wide() {
@@ -205,7 +208,7 @@ impl Reclaim {
         loop {
             let (scanned, reclaimed) = (scan.outcome.nr_scanned, scan.outcome.nr_reclaimed);
             self.scan_round(scan, Level { priority, first });
-            if scan.has_enough() {
+            if self.has_enough(scan) {
                 return;
             }
             let (scanned, reclaimed) = (
@@ -213,7 +216,7 @@ impl Reclaim {
                 scan.outcome.nr_reclaimed - reclaimed,
             );
             // Ends: each such round frees a part of what is to be freed.
-            let gives = reclaimed > 0 && scanned >= scan.control.nr_to_reclaim.0;
+            let gives = reclaimed > 0 && scanned >= self.pool.watermarks().high.0;
             if scan.control.actor == Actor::Background && gives {
                 continue;
             }
@@ -239,7 +242,7 @@ impl Reclaim {
         );
         budget = (budget * rounds).max(self.cluster());
         let takes_whole = priority == first && self.takes_whole_round(scan.control, budget);
-        while budget > 0 && (takes_whole || !scan.has_enough()) {
+        while budget > 0 && (takes_whole || !self.has_enough(scan)) {
             let Some(step) = self.next_step(&round, scan) else {
                 break;
             };
