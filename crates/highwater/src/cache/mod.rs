@@ -56,7 +56,7 @@ pub use flags::{CREDIT_MAX, PageFlag};
 pub use index::Presence;
 pub use key::PageKey;
 pub use latch::{PageRead, PageWrite};
-pub use readahead::{READAHEAD_DEFAULT, ReadPattern, Readahead, Window};
+pub use readahead::{MarkRule, READAHEAD_DEFAULT, ReadPattern, Readahead, Window};
 pub use rmap::{Deferred, EvictedFor, Referenced, RmapAccess, Unmapped, WasYoung};
 pub use space::{Accounting, RssMember, RssResidue, SpaceEntry, SpaceId};
 pub use swap::SwapArea;

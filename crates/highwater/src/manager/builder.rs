@@ -9,7 +9,7 @@ use super::background::{Background, Reclaimer};
 use super::read::ReadaheadMax;
 use super::writeback::{DirtyTunables, Writer};
 use super::{Core, Manager, Parts, Shared, Throttling};
-use crate::cache::{Accounting, Backing, READAHEAD_DEFAULT, SwapArea};
+use crate::cache::{Accounting, Backing, MarkRule, READAHEAD_DEFAULT, SwapArea};
 use crate::counter::ActiveCache;
 use crate::frame::{BackendKind, DrainMode, PcpPolicy, PoolConfig, PoolError, Tunables, Zeroing};
 use crate::memmap::{MapError, Reservation};
@@ -39,6 +39,7 @@ pub struct Builder {
     policy: PolicyKind,
     swap: Option<Swap>,
     readahead: Pages,
+    marks: MarkRule,
     dirty_tunables: DirtyTunables,
 }
 
@@ -113,6 +114,7 @@ impl Builder {
             policy: PolicyKind::default(),
             swap: None,
             readahead: READAHEAD_DEFAULT,
+            marks: MarkRule::default(),
             dirty_tunables: DirtyTunables::default(),
         }
     }
@@ -251,6 +253,13 @@ impl Builder {
         self
     }
 
+    /// Says which page of a window of readahead is marked, so that its reader opens the next one. Default: one that the window reads
+    /// ([`MarkRule::NextMissing`]).
+    pub fn readahead_marks(mut self, marks: MarkRule) -> Self {
+        self.marks = marks;
+        self
+    }
+
     /// Reserves the memory and starts what was asked for.
     ///
     /// # Cost
@@ -296,7 +305,7 @@ impl Builder {
                 rules: self.rules,
                 policy: self.policy,
                 swap: self.swap.map(Swap::open).transpose()?,
-                readahead: ReadaheadMax::new(self.readahead),
+                readahead: ReadaheadMax::new(self.readahead, self.marks),
             },
         )?);
         core.set_dirty_tunables(self.dirty_tunables);

@@ -13,7 +13,7 @@ use std::ops::Range;
 use super::Core;
 use super::fault::ReadError;
 use super::slow::{AllocError, Patience};
-use crate::cache::{Area, FileEntry, Filling, PageCache, PageFlag, Readahead, Window};
+use crate::cache::{Area, FileEntry, Filling, MarkRule, PageCache, PageFlag, Readahead, Window};
 use crate::group::{Charge, GroupNode};
 use crate::memmap::Frame;
 use crate::reclaim::{OnItsWay, pages_item};
@@ -162,7 +162,13 @@ impl Core {
         }
         fills.uncharge(unused.len());
         self.pool.free_bulk(&mut unused);
-        let is_marked = |filling: &&Filling| window.mark.is_some_and(|mark| filling.page() >= mark);
+        let is_marked = |filling: &&Filling| {
+            let page = filling.page();
+            window.mark.is_some_and(|mark| match self.readahead.marks {
+                MarkRule::NextMissing => page >= mark,
+                MarkRule::Exact => page == mark,
+            })
+        };
         if let Some(marked) = fills.filling.iter().find(is_marked) {
             self.cache.flag_filling(marked, PageFlag::Readahead);
         }

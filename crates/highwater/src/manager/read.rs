@@ -6,7 +6,7 @@ use super::fault::{Found, ReadError};
 use super::fill::Source;
 use super::guard::Guard;
 use super::{Core, File, Group, Manager};
-use crate::cache::{ReadPattern, Window};
+use crate::cache::{MarkRule, ReadPattern, Window};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::{PAGE_BYTES, PAGE_SIZE, Pages};
@@ -16,12 +16,15 @@ use crate::units::{PAGE_BYTES, PAGE_SIZE, Pages};
 pub(super) struct ReadaheadMax {
     /// Written by: the embedder. Read by: who misses. Publishes: nothing.
     pages: AtomicU64,
+    /// Which of its pages is marked.
+    pub(super) marks: MarkRule,
 }
 
 impl ReadaheadMax {
-    pub(super) fn new(max: Pages) -> Self {
+    pub(super) fn new(max: Pages, marks: MarkRule) -> Self {
         Self {
             pages: AtomicU64::new(max.0),
+            marks,
         }
     }
 

@@ -54,6 +54,16 @@ pub enum ReadPattern {
     Random,
 }
 
+/// Which page of a window is marked, so that its reader opens the next one, where the page in question is in the cache already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum MarkRule {
+    /// The first behind it that is not: a stream through pages of which some have stayed goes on without a miss.
+    #[default]
+    NextMissing,
+    /// None, as in Linux: the reader who comes to the window's end misses.
+    Exact,
+}
+
 /// Pages that are read together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
