@@ -146,7 +146,10 @@ impl Reclaim {
     /// their mappings counts.
     pub(super) fn look(&self, pfn: Pfn, level: Level, within: Option<&GroupNode>) -> Referenced {
         let access = self.rmap.tries(level);
-        self.rmap_stats.checks.add(1);
+        // A page that is not mapped is looked at without the lock.
+        if self.cache.mapcount(pfn) > 0 {
+            self.rmap_stats.checks.add(1);
+        }
         match self.cache.referenced(pfn, access, within) {
             Referenced::Contended => {
                 self.rmap_stats.checks_contended.add(1);
