@@ -3,10 +3,10 @@
 //! The thread's first scenario. Its finding: where reclaim passes over pages whose lock is held, it scans twice as much to free the same, and faults wait
 //! for I/O themselves; where it does so only at the first priorities, less.
 
-use super::rmap::{self, Cell, PRIORITY, SKIP, Scenario, VANILLA, cell, published};
+use super::rmap::{self, Cell, PRIORITY, SKIP, Scenario, Story, VANILLA, published};
 use super::{Control, Experiment, ExperimentError, Setup};
 use crate::report::text::to_f64;
-use crate::report::{Check, Outcome, Row, Unit, Value};
+use crate::report::{Check, Outcome, Row, Unit};
 
 /// The experiment.
 pub static EXPERIMENT: Experiment = Experiment {
@@ -23,28 +23,18 @@ pub static EXPERIMENT: Experiment = Experiment {
 };
 
 fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
-    let shown = rmap::run(setup, control, Scenario::Mapped)?;
-    let mut checks = shown.checks;
-    if rmap::checks_times(setup) {
-        let Some(Value::Count(pages)) = shown.config.get("file_pages") else {
-            unreachable!("the configuration says how large the file is");
-        };
-        reproduced(&shown.cells, *pages, &mut checks);
-        rmap::beyond_checks(&shown.cells, &mut checks);
-    }
-    Ok(Outcome {
-        experiment: EXPERIMENT.name,
-        thread: EXPERIMENT.thread,
-        config: shown.config,
-        rows: shown.rows,
+    let story = Story {
+        experiment: &EXPERIMENT,
+        scenario: Scenario::Mapped,
         published: published_rows(),
-        checks,
-    })
+        checks: reproduced,
+    };
+    rmap::run(setup, control, story)
 }
 
 /// What the specification calls reproduced.
 fn reproduced(cells: &[Cell], pages: u64, checks: &mut Vec<Check>) {
-    let [vanilla, skip, priority] = [VANILLA, SKIP, PRIORITY].map(|name| cell(cells, name));
+    let [vanilla, skip, priority] = rmap::of_the_thread(cells);
     checks.push(Check::between(
         "refaults against twice the file: vanilla",
         vanilla.count("workingset_refault_file") / (2.0 * to_f64(pages)),

@@ -4,7 +4,7 @@
 //! takes longer. Whose refaults they are, and how much the reader read meanwhile, the thread does not say; here they are shown
 //! apart.
 
-use super::rmap::{self, Cell, OURS, PRIORITY, SKIP, Scenario, VANILLA, cell, published};
+use super::rmap::{self, Cell, OURS, PRIORITY, SKIP, Scenario, Story, VANILLA, cell, published};
 use super::{Control, Experiment, ExperimentError, Setup};
 use crate::report::{Check, Outcome, Row, Unit};
 
@@ -23,34 +23,31 @@ pub static EXPERIMENT: Experiment = Experiment {
 };
 
 fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
-    let shown = rmap::run(setup, control, Scenario::Read)?;
-    let mut checks = shown.checks;
-    if rmap::checks_times(setup) {
-        reproduced(&shown.cells, &mut checks);
-        rmap::refault_checks(&shown.cells, &mut checks);
-        rmap::beyond_checks(&shown.cells, &mut checks);
-        let [vanilla, ours] = [VANILLA, OURS].map(|name| cell(&shown.cells, name));
-        checks.push(Check::between(
-            "C's refaults for each page that it read: ours against vanilla",
-            ours.against(vanilla, |round| round.c_refaults_of_reads()),
-            0.95,
-            1.05,
-            Unit::Ratio,
-        ));
-    }
-    Ok(Outcome {
-        experiment: EXPERIMENT.name,
-        thread: EXPERIMENT.thread,
-        config: shown.config,
-        rows: shown.rows,
+    let story = Story {
+        experiment: &EXPERIMENT,
+        scenario: Scenario::Read,
         published: published_rows(),
         checks,
-    })
+    };
+    rmap::run(setup, control, story)
+}
+
+fn checks(cells: &[Cell], _: u64, checks: &mut Vec<Check>) {
+    reproduced(cells, checks);
+    rmap::refault_checks(cells, checks);
+    let [vanilla, ours] = [VANILLA, OURS].map(|name| cell(cells, name));
+    checks.push(Check::between(
+        "C's refaults for each page that it read: ours against vanilla",
+        ours.against(vanilla, |round| round.c_refaults_of_reads()),
+        0.95,
+        1.05,
+        Unit::Ratio,
+    ));
 }
 
 /// What the specification calls reproduced.
 fn reproduced(cells: &[Cell], checks: &mut Vec<Check>) {
-    let [vanilla, skip, priority] = [VANILLA, SKIP, PRIORITY].map(|name| cell(cells, name));
+    let [vanilla, skip, priority] = rmap::of_the_thread(cells);
     for other in [skip, priority] {
         checks.push(Check::between(
             format!(

@@ -41,7 +41,7 @@ impl Churn {
 
     pub(super) fn long(share: f64) -> Self {
         Self {
-            hold: Duration::from_millis(8),
+            hold: Duration::from_millis(24),
             share,
         }
     }
