@@ -194,7 +194,9 @@ impl Reclaim {
     fn has_enough(&self, scan: &Scan<'_>) -> bool {
         let is_balanced = || self.pool.nr_free() >= self.pool.watermarks().high;
         scan.outcome.nr_reclaimed >= scan.control.nr_to_reclaim.0
-            || (scan.control.actor == Actor::Background && is_balanced())
+            || (scan.control.actor == Actor::Background
+                && scan.outcome.nr_reclaimed > 0
+                && is_balanced())
     }
 
     /// Once through the priorities.

@@ -57,7 +57,7 @@ pub enum ReadPattern {
 /// Which page of a window is marked, so that its reader opens the next one, where the page in question is in the cache already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MarkRule {
-    /// The first behind it that is not: a stream through pages of which some have stayed goes on without a miss.
+    /// The first behind it that is not, if any of the window is: a stream through pages of which some have stayed misses less often.
     #[default]
     NextMissing,
     /// None, as in Linux: the reader who comes to the window's end misses.
