@@ -38,6 +38,7 @@ fn direct_reclaim_waits_while_too_many_pages_are_in_others_hands() {
         let waiter = scope.spawn(|| by(&scene, Actor::Direct, None));
         let stats = scene.reclaim.stats();
         while stats.throttle_isolated.get() == 0 {
+            assert!(!waiter.is_finished(), "it does not wait");
             thread::yield_now();
         }
         assert_eq!(stats.scanned(), 0);
