@@ -3,6 +3,7 @@
 use super::round::Round;
 use super::variants::Variant;
 use crate::experiments::buckets::{BUCKETS, Buckets};
+use crate::experiments::clock::median;
 use crate::report::text::to_f64;
 
 /// A variant and its rounds.
@@ -32,6 +33,11 @@ impl Cell {
         sum / to_f64(self.rounds.len() as u64)
     }
 
+    /// The median over rounds: for times, of which one round's may be another program's.
+    pub(crate) fn median_of(&self, figure: impl Fn(&Round) -> f64) -> f64 {
+        median(self.rounds.iter().map(figure).collect())
+    }
+
     /// The mean of a counter.
     pub(crate) fn count(&self, name: &str) -> f64 {
         self.mean_of(|round| round.count(name))
@@ -57,7 +63,7 @@ impl Cell {
 
     /// Seconds that A took.
     pub(crate) fn elapsed_s(&self) -> f64 {
-        self.mean_of(|round| round.elapsed_s)
+        self.median_of(|round| round.elapsed_s)
     }
 
     /// Pages freed of those looked at, over all rounds.

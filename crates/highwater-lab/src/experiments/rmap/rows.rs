@@ -78,10 +78,13 @@ fn row(part: &'static str, cell: &Cell) -> Row {
 }
 
 fn vmstat_row(cell: &Cell) -> Row {
-    let mut row = row(VMSTAT, cell).with("elapsed_s", cell.elapsed_s()).with(
-        "deviation_percent",
-        cell.variation_percent(|round| round.elapsed_s),
-    );
+    let mut row = row(VMSTAT, cell)
+        .with("elapsed_s", cell.mean_of(|round| round.elapsed_s))
+        .with("elapsed_median_s", cell.elapsed_s())
+        .with(
+            "deviation_percent",
+            cell.variation_percent(|round| round.elapsed_s),
+        );
     for name in KERNEL {
         row = row.with(name, cell.count(name).round());
     }
