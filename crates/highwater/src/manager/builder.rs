@@ -265,7 +265,7 @@ impl Builder {
     /// # Cost
     ///
     /// Reserves address space; memory is committed as frames are first used. The
-    /// books, measured at 166 bytes a frame (4 %; `docs/tuning.md`), are allocated at once.
+    /// books, measured at 172 bytes a frame (4 %; `docs/tuning.md`), are allocated at once.
     ///
     /// # Errors
     ///
