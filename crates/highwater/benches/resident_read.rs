@@ -10,13 +10,24 @@
 //! both caches. Each read looks at eight bytes of the page; the rows that say "copy" take all of it
 //! into a buffer, as `pread` does.
 //!
-//! The program fails when a read with a guard of its own has less than 5 times `pread`'s throughput.
+//! The program fails when in each of five attempts, taken one after another because other programs may run meanwhile, one of
+//! these is broken:
+//!
+//! - a read with a guard of its own has at least 15 times `pread`'s throughput, and takes at most 2.5 times as long as one
+//!   of the mapped file;
+//! - two threads that read one page read at least 1.9 times as much as one (CPU time, in rounds in which both really ran).
 //!
 //! What would change our mind: below 5 times `pread`'s throughput a cache of our own is not worth
 //! its complexity. The mapped file is the bound: it has no index, no guard and no marks.
 
 #![expect(clippy::print_stdout, reason = "a benchmark's table is its purpose")]
 #![expect(unsafe_code, reason = "maps the file, as the bound to compare with")]
+
+#[expect(
+    dead_code,
+    reason = "a round is timed here, whole measurements are not"
+)]
+mod timing;
 
 use std::fs::File;
 use std::hint::black_box;
@@ -28,13 +39,19 @@ use std::time::{Duration, Instant};
 use highwater::manager::Mapping;
 use highwater::units::{PAGE_BYTES, PAGE_SIZE};
 use highwater::{Bytes, Manager};
+use timing::{is_bench, round};
 
 const PAGES: u32 = 16_384;
 const ROUNDS: usize = 11;
 const READS: usize = 400_000;
 const EXPONENT: f64 = 0.9;
+const ATTEMPTS: u32 = 5;
 /// Promised throughput, as a ratio to `pread`'s.
-const RATIO_MIN: f64 = 5.0;
+const RATIO_MIN: f64 = 15.0;
+/// Promised time, as a ratio to that of the mapped file.
+const MAPPED_RATIO_MAX: f64 = 2.5;
+/// Promised throughput of two threads that read one page, as a ratio to that of one.
+const GAIN_MIN: f64 = 1.9;
 
 /// Pages in the order of reading: a Zipf law whose ranks are scattered over the file.
 fn zipf(reads: usize) -> Vec<u32> {
@@ -160,9 +177,92 @@ fn median(times: &mut [Duration]) -> Duration {
     times[times.len() / 2]
 }
 
+/// Medians of each way to read, in the order of `variants`, in nanoseconds for each read.
+fn times(variants: &[Variant<'_>], pages: &[u32]) -> Vec<f64> {
+    let want: u64 = pages.iter().map(|&page| u64::from(page)).sum();
+    let mut times = vec![Vec::new(); variants.len()];
+    for _ in 0..ROUNDS {
+        for (variant, times) in variants.iter().zip(&mut times) {
+            let start = Instant::now();
+            assert_eq!((variant.read)(pages), want, "{}", variant.name);
+            times.push(start.elapsed());
+        }
+    }
+    let ns = |times: &mut Vec<_>| median(times).as_secs_f64() * 1e9 / pages.len() as f64;
+    times.iter_mut().map(ns).collect()
+}
+
+/// How much more two threads read of one page than one does, by medians of rounds that take turns.
+fn gain_of_a_second_thread(hw: &Manager, map: &Mapping, reads: usize) -> f64 {
+    let reads = u32::try_from(reads).expect("a few hundred thousand");
+    let page = u64::from(PAGES / 2);
+    let run = |(): &mut (), times| {
+        for _ in 0..times {
+            let guard = hw.enter();
+            let read = map.read(&guard, black_box(page)).expect("a resident page");
+            black_box(first_word(read));
+        }
+    };
+    let mut gains: Vec<f64> = (0..ROUNDS)
+        .map(|_| {
+            let alone = round(1, reads, &|_| (), &run).ns;
+            let mut together = round(2, reads, &|_| (), &run);
+            // As often as it takes both to run at once, within reason.
+            for _ in 0..ROUNDS {
+                if together.is_at_once {
+                    break;
+                }
+                together = round(2, reads, &|_| (), &run);
+            }
+            2.0 * alone / together.ns
+        })
+        .collect();
+    gains.sort_by(f64::total_cmp);
+    gains[gains.len() / 2]
+}
+
+/// Measures once; whether all that is promised was kept.
+fn attempt(hw: &Manager, map: &Mapping, variants: &[Variant<'_>], pages: &[u32]) -> bool {
+    let times = times(variants, pages);
+    println!(
+        "{:36} {:>9} {:>18}",
+        "variant", "ns/read", "throughput/pread"
+    );
+    for (variant, ns) in variants.iter().zip(&times) {
+        let ratio = times[0] / ns;
+        println!("{:36} {ns:9.1} {ratio:18.2}", variant.name);
+    }
+    let (pread, ours, mapped) = (times[0], times[1], times[times.len() - 1]);
+    let (faster, slower) = (pread / ours, ours / mapped);
+    let gain = gain_of_a_second_thread(hw, map, pages.len());
+    let checks = [
+        (
+            faster >= RATIO_MIN,
+            "times pread's throughput with a guard for each read, at least",
+            faster,
+            RATIO_MIN,
+        ),
+        (
+            slower <= MAPPED_RATIO_MAX,
+            "times as long as of the mapped file, at most",
+            slower,
+            MAPPED_RATIO_MAX,
+        ),
+        (
+            gain >= GAIN_MIN,
+            "times as much of one page by two threads as by one, at least",
+            gain,
+            GAIN_MIN,
+        ),
+    ];
+    for (is_kept, what, ratio, promised) in checks {
+        println!("check: {ratio:.2} {what} {promised}: {is_kept}");
+    }
+    checks.iter().all(|(is_kept, ..)| *is_kept)
+}
+
 fn main() {
-    let is_bench = std::env::args().any(|arg| arg == "--bench");
-    let reads = if is_bench { READS } else { READS / 100 };
+    let reads = if is_bench() { READS } else { READS / 100 };
     let mut file = tempfile::tempfile().expect("a temporary file");
     for page in 0..PAGES {
         let mut bytes = [0x5a; PAGE_SIZE];
@@ -192,32 +292,9 @@ fn main() {
     assert_eq!(opened.resident_precise(), i64::from(PAGES));
 
     let pages = zipf(reads);
-    let want: u64 = pages.iter().map(|&page| u64::from(page)).sum();
     let variants = variants(&hw, &map, &file, &mapped);
-    let mut times = vec![Vec::new(); variants.len()];
-    for _ in 0..ROUNDS {
-        for (variant, times) in variants.iter().zip(&mut times) {
-            let start = Instant::now();
-            assert_eq!((variant.read)(&pages), want, "{}", variant.name);
-            times.push(start.elapsed());
-        }
-    }
-    let medians: Vec<Duration> = times.iter_mut().map(|times| median(times)).collect();
-    println!(
-        "{:36} {:>9} {:>18}",
-        "variant", "ns/read", "throughput/pread"
-    );
-    for (variant, time) in variants.iter().zip(&medians) {
-        let ns = time.as_secs_f64() * 1e9 / reads as f64;
-        let ratio = medians[0].as_secs_f64() / time.as_secs_f64();
-        println!("{:36} {ns:9.1} {ratio:18.2}", variant.name);
-    }
-    let ratio = medians[0].as_secs_f64() / medians[1].as_secs_f64();
-    let holds = ratio >= RATIO_MIN;
-    println!(
-        "check: {ratio:.2} times pread with a guard for each read, promised {RATIO_MIN}: {holds}"
-    );
-    if is_bench && !holds {
+    let is_kept = (0..ATTEMPTS).any(|_| attempt(&hw, &map, &variants, &pages) || !is_bench());
+    if !is_kept {
         std::process::exit(1);
     }
 }
