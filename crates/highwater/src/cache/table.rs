@@ -15,15 +15,18 @@
 //! whoever takes a frame out of an entry gives that entry's count of the frame (`mapcount`) back.
 //! Each transition is one atomic step on the word, so that each installed frame is taken out once.
 //!
-//! Entries lie in leaves that are made when a page of theirs is first installed: 512 entries, or more where
-//! that would make more than 65,536 leaves.
+//! Entries lie in leaves. A table of up to 2^18 pages, which is a GiB, is one leaf, that the system commits as it is written; so
+//! the way to an entry is one load. A larger table has leaves of 512 entries, or more where that would make more than
+//! 65,536 of them; but for the first they are made when a page of theirs is first installed.
 //!
-//! Deviations from hardware tables: two levels; no dirty bit, because writers mark the frame itself under its
+//! Deviations from hardware tables: two levels at most; no dirty bit, because writers mark the frame itself under its
 //! latch.
 
 use std::fmt;
+use std::iter;
 use std::ops::Range;
 
+use crate::memmap::zeroed;
 use crate::sync::OnceLock;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::Pfn;
@@ -116,7 +119,10 @@ pub(super) enum Installed {
 
 /// The entries of one mapping.
 pub(super) struct PageTable {
-    leaves: Box<[OnceLock<Leaf>]>,
+    /// Of a table of up to 2^18 pages, all there is.
+    first: Leaf,
+    /// The second and those behind it.
+    others: Box<[OnceLock<Leaf>]>,
     leaf_shift: u32,
     /// Of a page's number, what says where in its leaf it is.
     slot_mask: u64,
@@ -137,22 +143,21 @@ impl PageTable {
     pub(super) fn new(len: u64, young_max: u32) -> Self {
         debug_assert!(young_max <= Entry::YOUNG_MAX, "{young_max} accesses");
         let bits = len.max(1).next_power_of_two().ilog2();
-        let leaf_shift = bits
-            .saturating_sub(LEAVES_SHIFT)
-            .clamp(LEAF_SHIFT_MIN, LEAF_SHIFT_MAX);
+        let leaf_shift = if bits <= LEAF_SHIFT_MAX {
+            LEAF_SHIFT_MAX
+        } else {
+            bits.saturating_sub(LEAVES_SHIFT)
+                .clamp(LEAF_SHIFT_MIN, LEAF_SHIFT_MAX)
+        };
         let nr_leaves = len.div_ceil(1 << leaf_shift);
-        let table = Self {
-            leaves: (0..nr_leaves).map(|_| OnceLock::new()).collect(),
+        Self {
+            first: new_leaf(len.min(1 << leaf_shift)),
+            others: (1..nr_leaves).map(|_| OnceLock::new()).collect(),
             leaf_shift,
             slot_mask: (1 << leaf_shift) - 1,
             len,
             full: Entry::present(Pfn(0), young_max),
-        };
-        // A small mapping's only leaf is made at once.
-        if nr_leaves == 1 {
-            table.leaf(0);
         }
-        table
     }
 
     /// What a page's entry holds at this moment.
@@ -259,7 +264,7 @@ impl PageTable {
         while page < pages.end {
             let index = self.leaf_index(page);
             let end = ((index as u64 + 1) << self.leaf_shift).min(pages.end);
-            let leaf = self.leaves[index].get();
+            let leaf = self.made(index);
             let words = leaf.and_then(|leaf| leaf.get(self.slot(page)..));
             for (word, page) in words.unwrap_or_default().iter().zip(page..end) {
                 // Relaxed, all: nothing is published by it.
@@ -284,7 +289,7 @@ impl PageTable {
             let last = (first + (1 << self.leaf_shift)).min(self.len);
             let end = last.min(pages.end);
             // A leaf of holes only needs no entries.
-            if page == first && end == last && self.leaves[index].set(Leaf::default()).is_ok() {
+            if page == first && end == last && self.set_holes(index) {
                 page = end;
                 continue;
             }
@@ -309,7 +314,7 @@ impl PageTable {
         while page < pages.end {
             let index = self.leaf_index(page);
             let end = ((index as u64 + 1) << self.leaf_shift).min(pages.end);
-            if self.leaves[index].get().is_some() {
+            if self.made(index).is_some() {
                 for page in page..end {
                     let seen = self.get(page).pfn();
                     let was = seen.and_then(|pfn| self.clear(page, pfn, Left::Absent));
@@ -338,9 +343,10 @@ impl PageTable {
 
     /// Shows `visit` each page whose entry says where it is: in a frame, or in swap.
     pub(super) fn for_each(&self, mut visit: impl FnMut(u64, Entry)) {
-        for (index, leaf) in (0..).zip(&self.leaves) {
+        let others = self.others.iter().map(OnceLock::get);
+        for (index, leaf) in (0..).zip(iter::once(Some(&self.first)).chain(others)) {
             let first: u64 = index << self.leaf_shift;
-            for (page, word) in (first..).zip(leaf.get().into_iter().flatten()) {
+            for (page, word) in (first..).zip(leaf.into_iter().flatten()) {
                 // Relaxed: for quiescent moments.
                 let entry = Entry(word.load(Ordering::Relaxed));
                 if entry.pfn().is_some() || entry.is_swapped() {
@@ -353,8 +359,11 @@ impl PageTable {
     /// A page's word if its leaf was made: `Some(None)` in a leaf of holes.
     #[inline]
     fn existing(&self, page: u64) -> Option<Option<&AtomicU64>> {
-        let leaf = self.leaves.get(self.leaf_index(page))?.get()?;
-        Some(leaf.get(self.slot(page)))
+        let at = usize::try_from(page).ok()?;
+        if let Some(word) = self.first.get(at) {
+            return Some(Some(word));
+        }
+        Some(self.made(self.leaf_index(page))?.get(self.slot(page)))
     }
 
     /// A page's word; `None` in a leaf of holes.
@@ -362,12 +371,29 @@ impl PageTable {
         self.leaf(self.leaf_index(page)).get(self.slot(page))
     }
 
+    /// A leaf, if it was made.
+    #[inline]
+    fn made(&self, index: usize) -> Option<&Leaf> {
+        match index.checked_sub(1) {
+            None => Some(&self.first),
+            Some(other) => self.others.get(other)?.get(),
+        }
+    }
+
     fn leaf(&self, index: usize) -> &Leaf {
-        self.leaves[index].get_or_init(|| {
+        let Some(other) = index.checked_sub(1) else {
+            return &self.first;
+        };
+        self.others[other].get_or_init(|| {
             let first = (index as u64) << self.leaf_shift;
-            let len = (self.len - first).min(1 << self.leaf_shift);
-            (0..len).map(|_| AtomicU64::new(Entry::ABSENT.0)).collect()
+            new_leaf((self.len - first).min(1 << self.leaf_shift))
         })
+    }
+
+    /// Makes a leaf one of holes, if it was not made; whether it is one now.
+    fn set_holes(&self, index: usize) -> bool {
+        let other = index.checked_sub(1);
+        other.is_some_and(|other| self.others[other].set(Leaf::default()).is_ok())
     }
 
     #[inline]
@@ -381,6 +407,12 @@ impl PageTable {
     fn slot(&self, page: u64) -> usize {
         (page & self.slot_mask) as usize
     }
+}
+
+/// So many entries, all [`Entry::ABSENT`].
+#[expect(clippy::cast_possible_truncation, reason = "a leaf fits memory")]
+fn new_leaf(len: u64) -> Leaf {
+    zeroed(len as usize)
 }
 
 /// What is left in an entry that a frame is taken out of.

@@ -13,14 +13,14 @@
 //! A reader that looks at a frame which does not have its tag any more announces it for an instant. Whoever evicts that frame just
 //! then may find it borrowed, and leaves it for the next time.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 
 use super::frames::FrameMemory;
-use super::seat::{self, Seat};
+use super::seat::{self, SLOTS, Seat};
 use crate::sync::Arc;
 use crate::units::{PAGE_SIZE, Pfn};
 
@@ -29,21 +29,35 @@ pub struct Reader<'m> {
     memory: &'m FrameMemory,
     /// Taken out when the reader ends, as is `pinned`: there is nothing left to drop.
     seat: ManuallyDrop<Option<Seat>>,
-    /// Slots in use, filled from the front. Once all are, one of them may be empty.
+    /// Slots in use, filled from the front. Once all are, one of them may be empty. Without a seat, always all: so there is
+    /// one while fewer are.
     used: Cell<usize>,
     /// Frames borrowed by pin because there was no seat or no slot left, each pinned once.
-    pinned: ManuallyDrop<RefCell<Option<BTreeSet<Pfn>>>>,
+    pinned: ManuallyDrop<OnceCell<Box<RefCell<BTreeSet<Pfn>>>>>,
     /// A reader stays on its thread, which is the one that gets the seat.
     stays: PhantomData<*const ()>,
 }
 
 impl<'m> Reader<'m> {
+    #[inline]
     pub(super) fn new(memory: &'m FrameMemory, seat: Option<Seat>) -> Self {
+        let used = if seat.is_some() { 0 } else { SLOTS };
+        Self::with(memory, seat, used)
+    }
+
+    /// As [`new`](Self::new), without a look whether there is a seat.
+    #[inline]
+    pub(super) fn seated(memory: &'m FrameMemory, seat: Seat) -> Self {
+        Self::with(memory, Some(seat), 0)
+    }
+
+    #[inline]
+    fn with(memory: &'m FrameMemory, seat: Option<Seat>, used: usize) -> Self {
         Self {
             memory,
             seat: ManuallyDrop::new(seat),
-            used: Cell::new(0),
-            pinned: ManuallyDrop::new(RefCell::new(None)),
+            used: Cell::new(used),
+            pinned: ManuallyDrop::new(OnceCell::new()),
             stays: PhantomData,
         }
     }
@@ -77,12 +91,12 @@ impl<'m> Reader<'m> {
     #[inline]
     pub fn borrow_likely(&self, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
         let used = self.used.get();
-        let Some(seat) = &*self.seat else {
-            return self.borrow_beyond(pfn, tag);
-        };
-        if !seat.announce(used, pfn) {
+        if used >= SLOTS {
             return self.borrow_beyond(pfn, tag);
         }
+        // SAFETY: fewer slots are used than there are, so there is a seat.
+        let seat = unsafe { self.seat.as_ref().unwrap_unchecked() };
+        seat.announce(used, pfn);
         self.memory.barrier.light();
         // SAFETY: announced in this reader's seat before the barrier, until the reader's drop or `take_seat`, which need the
         // slices gone.
@@ -123,8 +137,7 @@ impl<'m> Reader<'m> {
     }
 
     fn borrow_by_pin(&self, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
-        let mut pinned = self.pinned.borrow_mut();
-        let pinned = pinned.get_or_insert_default();
+        let mut pinned = self.pinned.get_or_init(Box::default).borrow_mut();
         // Pinned before: it stays published. A pin for each read would be a leak until the reader ends.
         if !pinned.contains(&pfn) {
             if !self.memory.pin(pfn, tag) {
@@ -146,23 +159,22 @@ impl<'m> Reader<'m> {
 
     #[cold]
     #[inline(never)]
-    fn end(&mut self, seat: Option<Seat>) {
-        self.end_borrows(seat.as_ref());
+    fn end(&mut self) {
+        let seat = self.take_seat();
         seat.into_iter().for_each(seat::leave);
     }
 
     fn end_borrows(&mut self, seat: Option<&Seat>) {
+        let used = self.used.replace(SLOTS);
         if let Some(seat) = seat {
-            seat.clear_first(self.used.replace(0));
+            seat.clear_first(used);
         }
-        if self.pinned.get_mut().is_some() {
-            self.unpin_all();
-        }
-    }
-
-    #[cold]
-    fn unpin_all(&mut self) {
-        for pfn in self.pinned.take().into_iter().flatten() {
+        for pfn in self
+            .pinned
+            .take()
+            .into_iter()
+            .flat_map(|pinned| pinned.take())
+        {
             self.memory.unpin(pfn);
         }
     }
@@ -171,16 +183,15 @@ impl<'m> Reader<'m> {
 impl Drop for Reader<'_> {
     #[inline]
     fn drop(&mut self) {
-        let seat = self.seat.take();
-        // Nothing is pinned while slots are left.
-        if self.used.get() <= 1
-            && let Some(seat) = seat
-        {
-            seat.clear(0);
-            seat::leave(seat);
-        } else {
-            self.end(seat);
+        if self.used.get() > 1 {
+            return self.end();
         }
+        // SAFETY: the reader ends: nobody looks at it any more.
+        let seat = unsafe { ManuallyDrop::take(&mut self.seat) };
+        // SAFETY: fewer slots are used than there are, so there is a seat. Nor is anything pinned then.
+        let seat = unsafe { seat.unwrap_unchecked() };
+        seat.clear(0);
+        seat::leave(seat);
     }
 }
 

@@ -35,8 +35,9 @@ use super::barrier::Barrier;
 use super::borrow::Reader;
 use super::free::FreeMap;
 use super::reservation::{MapError, Reservation, memory_of_machine};
-use super::seat::{Seat, Seats, note_used, sit_down};
+use super::seat::{self, Former, Seat, Seats, note_used};
 use super::token::Token;
+use super::words::zeroed;
 use crate::sync::Sequence;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::units::{PAGE_SIZE, Pages, Pfn};
@@ -55,17 +56,13 @@ pub struct FrameMemory {
     pub(super) reservation: Reservation,
     pub(super) barrier: Barrier,
     pub(super) free: FreeMap,
-    /// As many as the reservation has frames.
-    words: Box<[FrameWord]>,
-    seats: Seats,
-}
-
-/// Who may touch one frame.
-struct FrameWord {
+    /// As many as the reservation has frames, as are `pins`: apart from those, so that more tags lie in a cache line.
+    ///
     /// Written by: whoever publishes or retracts (see the module's table). Read by: borrowers and `retract`. Publishes: the frame's bytes.
-    tag: AtomicU64,
+    tags: Box<[AtomicU64]>,
     /// Written by: pinners. Read by: `retract`. Publishes: nothing; keeps the tag from changing.
-    pins: AtomicU32,
+    pins: Box<[AtomicU32]>,
+    seats: Seats,
 }
 
 /// Which memory a token is of.
@@ -126,7 +123,8 @@ impl FrameMemory {
             reservation,
             barrier: Barrier::new(),
             free: FreeMap::all(count),
-            words: unpublished(count as usize),
+            tags: zeroed(count as usize), // all `UNPUBLISHED`
+            pins: zeroed(count as usize),
             seats: Seats::new(id),
         })
     }
@@ -183,7 +181,7 @@ impl FrameMemory {
         let pfn = self.redeem(frame);
         // Release. Pairs with: the acquire loads of `Reader::borrow` and `pin`, so that a borrower
         // sees the bytes that the owner wrote.
-        self.words[pfn.index()].tag.store(tag, Ordering::Release);
+        self.tags[pfn.index()].store(tag, Ordering::Release);
         pfn
     }
 
@@ -205,7 +203,7 @@ impl FrameMemory {
         for &(pfn, tag) in batch {
             // Else a frame that is owned already would be given a second token.
             assert!(is_tag(tag), "{tag} cannot be a tag");
-            let word = &self.words[pfn.index()].tag;
+            let word = &self.tags[pfn.index()];
             // Relaxed: the heavy barrier orders it before the looks at slots and pins.
             let taken =
                 word.compare_exchange(tag, UNPUBLISHED, Ordering::Relaxed, Ordering::Relaxed);
@@ -236,7 +234,7 @@ impl FrameMemory {
     /// Whether anybody pins a frame whose tag was just taken away.
     pub(super) fn is_pinned(&self, pfn: Pfn) -> bool {
         // Acquire. Pairs with: the release decrement of `unpin`.
-        self.words[pfn.index()].pins.load(Ordering::Acquire) > 0
+        self.pins[pfn.index()].load(Ordering::Acquire) > 0
     }
 
     /// Counts a borrow in the frame itself, if it is published under `tag`.
@@ -246,9 +244,8 @@ impl FrameMemory {
     /// When it is pinned [`PINS_MAX`] times: pins were leaked, and a count that wraps to zero would
     /// hand out a frame that is being read.
     pub(super) fn pin(&self, pfn: Pfn, tag: u64) -> bool {
-        let word = &self.words[pfn.index()];
         // Relaxed: the light barrier orders it before the look at the tag.
-        let before = word.pins.fetch_add(1, Ordering::Relaxed);
+        let before = self.pins[pfn.index()].fetch_add(1, Ordering::Relaxed);
         if before >= PINS_MAX {
             self.unpin(pfn);
             panic!("{pfn} is pinned {before} times: pins were leaked");
@@ -264,7 +261,7 @@ impl FrameMemory {
     pub(super) fn unpin(&self, pfn: Pfn) {
         // Release. Pairs with: the load of `is_pinned`, so that the bytes are read before they
         // can be written again.
-        let before = self.words[pfn.index()].pins.fetch_sub(1, Ordering::Release);
+        let before = self.pins[pfn.index()].fetch_sub(1, Ordering::Release);
         debug_assert!(before > 0, "{pfn} unpinned more often than pinned");
     }
 
@@ -273,8 +270,8 @@ impl FrameMemory {
     pub(super) fn has_tag(&self, pfn: Pfn, tag: u64) -> bool {
         // Acquire. Pairs with: the release store of `publish`. The mark is refused: a frame that is
         // free or owned is published under nothing.
-        let word = self.words.get(pfn.index()).filter(|_| is_tag(tag));
-        word.is_some_and(|word| word.tag.load(Ordering::Acquire) == tag)
+        let word = self.tags.get(pfn.index()).filter(|_| is_tag(tag));
+        word.is_some_and(|word| word.load(Ordering::Acquire) == tag)
     }
 
     /// Bytes of a frame, if it is published under `tag` as seen now.
@@ -288,7 +285,7 @@ impl FrameMemory {
         if !self.has_tag(pfn, tag) {
             return None;
         }
-        // SAFETY: the frame has a word, so it is in the reservation, which has as many frames as there are words.
+        // SAFETY: the frame has a word for its tag, so it is in the reservation, which has as many frames as there are tags.
         let bytes = unsafe { self.reservation.frame_ptr_unchecked(pfn) };
         // SAFETY: the frame lies in the reservation, which `self` keeps mapped; it was published after it was announced
         // or pinned, and as long as it is, nobody can own it to write it.
@@ -373,7 +370,16 @@ impl FrameMemory {
     /// No store to shared memory. The first reader of a thread takes a seat (an atomic), as do several at once.
     #[inline]
     pub fn enter(&self) -> Reader<'_> {
-        Reader::new(self, sit_down(&self.seats))
+        match seat::sit_down(self.id) {
+            Ok(seat) => Reader::seated(self, seat),
+            Err(former) => Reader::new(self, self.find_seat(former)),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_seat(&self, former: Former) -> Option<Seat> {
+        seat::find(&self.seats, former)
     }
 
     /// Begins to borrow from a seat of this memory, or without one (each borrow then pins). This thread keeps the seat
@@ -405,7 +411,7 @@ impl FrameMemory {
         assert_eq!(frame.memory, self.id, "{} is of another memory", frame.pfn);
         // Relaxed: the token's holder is the only one who may change the word now.
         debug_assert_eq!(
-            self.words[frame.pfn.index()].tag.load(Ordering::Relaxed),
+            self.tags[frame.pfn.index()].load(Ordering::Relaxed),
             UNPUBLISHED
         );
         let pfn = frame.pfn;
@@ -418,23 +424,6 @@ impl FrameMemory {
 #[inline]
 const fn is_tag(tag: u64) -> bool {
     tag != UNPUBLISHED
-}
-
-/// Words of frames that nobody has published or pinned; the system commits them as they are written.
-#[cfg(not(loom))]
-fn unpublished(count: usize) -> Box<[FrameWord]> {
-    let words = Box::new_zeroed_slice(count);
-    // SAFETY: both parts of a word may be any bits; zeroes are [`UNPUBLISHED`], and no pins.
-    unsafe { words.assume_init() }
-}
-
-#[cfg(loom)]
-fn unpublished(count: usize) -> Box<[FrameWord]> {
-    let word = |_| FrameWord {
-        tag: AtomicU64::new(UNPUBLISHED),
-        pins: AtomicU32::new(0),
-    };
-    (0..count).map(word).collect()
 }
 
 impl fmt::Debug for FrameMemory {

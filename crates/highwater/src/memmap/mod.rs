@@ -21,6 +21,7 @@ mod reservation;
 mod seat;
 mod token;
 mod vectored;
+mod words;
 
 #[cfg(all(test, loom))]
 mod loom;
@@ -34,3 +35,4 @@ pub use reservation::{MapError, Reservation};
 pub use seat::Seat;
 pub(crate) use token::Token;
 pub(crate) use vectored::read_vectored_at;
+pub(crate) use words::zeroed;

@@ -15,7 +15,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sync::{Arc, LockClass, Rank, RwLock};
 use crate::units::Pfn;
 
-pub(super) use kept::{leave, note_used, sit_down};
+pub(super) use kept::{Former, find, leave, note_used, sit_down};
 
 /// Announcements per seat. Chosen: fifteen numbers and the mark of occupation fill 64 bytes.
 pub(super) const SLOTS: usize = if cfg!(loom) { 2 } else { 15 };
@@ -138,17 +138,13 @@ impl Seat {
         self.line.memory == memory
     }
 
-    /// Announces a frame by a slot; false when there is no such slot. What the slot announced before must not be read any more.
+    /// Announces a frame by a slot. What the slot announced before must not be read any more.
     #[inline]
-    pub(super) fn announce(&self, slot: usize, pfn: Pfn) -> bool {
-        let Some(slot) = self.line.slots.get(slot) else {
-            return false;
-        };
+    pub(super) fn announce(&self, slot: usize, pfn: Pfn) {
         // The light barrier that follows orders it before the look at the tag. Release. Pairs with: the
         // acquire load of `collect_announced`: an earlier reader of this seat may have read a frame
         // by the same slot, and whoever sees this announcement no longer sees that the slot was cleared.
-        slot.store(pfn.0 + 1, Ordering::Release);
-        true
+        self.line.slots[slot].store(pfn.0 + 1, Ordering::Release);
     }
 
     /// Empties a slot: what it announced is read no more.
@@ -193,7 +189,7 @@ mod kept {
     use std::cell::{Cell, RefCell};
     use std::mem::ManuallyDrop;
 
-    use super::{Seat, Seats};
+    use super::{MemoryId, Seat, Seats};
 
     /// Seats that a thread keeps, of all memories together, beside the one that it left last. Chosen: more readers at once
     /// in one thread are rare; they take a seat each time.
@@ -222,21 +218,22 @@ mod kept {
         let _ = OTHERS.try_with(|_| ());
     }
 
-    /// Takes one of this thread's seats, or a free one. `None` when all are taken, or when the thread is ending.
+    /// Takes the seat that this thread left last, if it is of that memory. Else, what lay in its place, for [`find`].
     #[inline]
-    pub(in super::super) fn sit_down(seats: &Seats) -> Option<Seat> {
+    pub(in super::super) fn sit_down(memory: MemoryId) -> Result<Seat, Former> {
         match LAST.take() {
-            Some(seat) if seat.is_of(seats.memory) => Some(ManuallyDrop::into_inner(seat)),
-            last => find(seats, last),
+            Some(seat) if seat.is_of(memory) => Ok(ManuallyDrop::into_inner(seat)),
+            last => Err(Former(last)),
         }
     }
 
-    /// As [`sit_down`], when the seat that was left last is of another memory, or taken by another reader of this thread.
-    #[cold]
-    #[inline(never)]
-    fn find(seats: &Seats, last: Option<ManuallyDrop<Seat>>) -> Option<Seat> {
-        if last.is_some() {
-            make_room(last);
+    /// What [`sit_down`] found: a seat of another memory; none when another reader of this thread has it.
+    pub(in super::super) struct Former(Option<ManuallyDrop<Seat>>);
+
+    /// Takes another of this thread's seats, or a free one. `None` when all are taken, or when the thread is ending.
+    pub(in super::super) fn find(seats: &Seats, former: Former) -> Option<Seat> {
+        if former.0.is_some() {
+            make_room(former.0);
         }
         let kept = OTHERS.try_with(|others| {
             let mut others = others.0.borrow_mut();
@@ -275,11 +272,17 @@ mod kept {
 /// In a model, threads keep no seats: what one execution leaves behind must not be seen by the next.
 #[cfg(loom)]
 mod kept {
-    use super::{Seat, Seats};
+    use super::{MemoryId, Seat, Seats};
+
+    pub(in super::super) struct Former;
 
     pub(in super::super) fn note_used() {}
 
-    pub(in super::super) fn sit_down(seats: &Seats) -> Option<Seat> {
+    pub(in super::super) fn sit_down(_: MemoryId) -> Result<Seat, Former> {
+        Err(Former)
+    }
+
+    pub(in super::super) fn find(seats: &Seats, _: Former) -> Option<Seat> {
         seats.take()
     }
 
