@@ -13,9 +13,10 @@
 //! The program fails when in each of five attempts, taken one after another because other programs may run meanwhile, one of
 //! these is broken:
 //!
-//! - a read with a guard of its own has at least 15 times `pread`'s throughput, and takes at most 2.5 times as long as one
-//!   of the mapped file;
+//! - a read with a guard of its own has at least 15 times `pread`'s throughput;
 //! - two threads that read one page read at least 1.9 times as much as one (CPU time, in rounds in which both really ran).
+//!
+//! How long it takes beside one of the mapped file is shown. At most 2.5 times is the aim; `benches-external/caches` fails above it.
 //!
 //! What would change our mind: below 5 times `pread`'s throughput a cache of our own is not worth
 //! its complexity. The mapped file is the bound: it has no index, no guard and no marks.
@@ -48,8 +49,6 @@ const EXPONENT: f64 = 0.9;
 const ATTEMPTS: u32 = 5;
 /// Promised throughput, as a ratio to `pread`'s.
 const RATIO_MIN: f64 = 15.0;
-/// Promised time, as a ratio to that of the mapped file.
-const MAPPED_RATIO_MAX: f64 = 2.5;
 /// Promised throughput of two threads that read one page, as a ratio to that of one.
 const GAIN_MIN: f64 = 1.9;
 
@@ -233,7 +232,8 @@ fn attempt(hw: &Manager, map: &Mapping, variants: &[Variant<'_>], pages: &[u32])
         println!("{:36} {ns:9.1} {ratio:18.2}", variant.name);
     }
     let (pread, ours, mapped) = (times[0], times[1], times[times.len() - 1]);
-    let (faster, slower) = (pread / ours, ours / mapped);
+    let faster = pread / ours;
+    println!("{:.2} times as long as of the mapped file", ours / mapped);
     let gain = gain_of_a_second_thread(hw, map, pages.len());
     let checks = [
         (
@@ -241,12 +241,6 @@ fn attempt(hw: &Manager, map: &Mapping, variants: &[Variant<'_>], pages: &[u32])
             "times pread's throughput with a guard for each read, at least",
             faster,
             RATIO_MIN,
-        ),
-        (
-            slower <= MAPPED_RATIO_MAX,
-            "times as long as of the mapped file, at most",
-            slower,
-            MAPPED_RATIO_MAX,
         ),
         (
             gain >= GAIN_MIN,

@@ -244,15 +244,20 @@ impl SpaceEntry {
         self.counters.approximate_of(&RESIDENT)
     }
 
-    /// What was counted and not uncounted.
-    fn residue(&self) -> Option<RssResidue> {
-        let sums = RssMember::ALL.map(|member| self.counters.precise_of(&[member.index()]).value);
-        let space = self.id;
-        sums.iter()
-            .any(|sum| *sum != 0)
-            .then_some(RssResidue { space, sums })
+    /// What was counted and not uncounted. Uncertain while others' counting moves words that this space had.
+    fn residue(&self) -> Result<Option<RssResidue>, Uncertain> {
+        let read = RssMember::ALL.map(|member| self.counters.precise_of(&[member.index()]));
+        if read.iter().any(|sum| *sum != Estimate::exact(sum.value)) {
+            return Err(Uncertain);
+        }
+        let (space, sums) = (self.id, read.map(|sum| sum.value));
+        let is_clean = sums.iter().all(|sum| *sum == 0);
+        Ok((!is_clean).then_some(RssResidue { space, sums }))
     }
 }
+
+/// Counters were read while they moved.
+struct Uncertain;
 
 impl Drop for SpaceEntry {
     /// Pages that are still in a cache that ends are nobody's mistake.
@@ -325,23 +330,27 @@ struct Table {
     closed: VecDeque<Closed>,
 }
 
-/// A closed space that somebody held when it was last looked at.
+/// A closed space, until nobody holds it any more and it is certain what is left of it.
 #[derive(Debug)]
 struct Closed {
     entry: Arc<SpaceEntry>,
-    is_reported: bool,
+    is_certain: bool,
+    /// To be reported.
+    residue: Option<RssResidue>,
 }
 
 impl Closed {
-    /// What was not uncounted, once that is certain: nobody but `holders` holds the entry.
-    fn residue(&mut self, holders: usize) -> Option<RssResidue> {
-        if self.is_reported || Arc::strong_count(&self.entry) > holders {
-            return None;
+    /// Looks what was not uncounted, if nobody but `holders` holds the entry; whether that is certain now.
+    fn settle(&mut self, holders: usize) -> bool {
+        if self.is_certain || Arc::strong_count(&self.entry) > holders {
+            return self.is_certain;
         }
         // Acquire. Pairs with: the release with which others let the entry go, after they counted.
         fence(Ordering::Acquire);
-        self.is_reported = true;
-        self.entry.residue()
+        if let Ok(residue) = self.entry.residue() {
+            (self.residue, self.is_certain) = (residue, true);
+        }
+        self.is_certain
     }
 }
 
@@ -392,10 +401,12 @@ impl Spaces {
         let mut table = self.table.write();
         let mut closed = Closed {
             entry: Arc::clone(entry),
-            is_reported: false,
+            is_certain: false,
+            residue: None,
         };
         // The table, the caller, and this.
-        let residue = closed.residue(3);
+        closed.settle(3);
+        let residue = closed.residue.take();
         table.closed.push_back(closed);
         let gone = table.reap();
         drop(table);
@@ -407,11 +418,9 @@ impl Spaces {
     /// Reports what is left of spaces that were closed before. Not under the lock: where CPUs have words of a space, its end
     /// waits for them.
     fn forget(&self, gone: [Option<Closed>; REAPED_AT_ONCE]) {
-        for mut closed in gone.into_iter().flatten() {
-            if let Some(residue) = closed.residue(1) {
-                self.nr_residues.add(1);
-                tracing::error!(%residue, "bad rss counters");
-            }
+        for residue in gone.iter().flatten().filter_map(|closed| closed.residue) {
+            self.nr_residues.add(1);
+            tracing::error!(%residue, "bad rss counters");
         }
     }
 
@@ -436,11 +445,12 @@ impl Table {
     fn reap(&mut self) -> [Option<Closed>; REAPED_AT_ONCE] {
         let mut gone = [const { None }; REAPED_AT_ONCE];
         for gone in &mut gone {
-            let Some(closed) = self.closed.pop_front() else {
+            let Some(mut closed) = self.closed.pop_front() else {
                 break;
             };
-            // By the table, and this.
-            if Arc::strong_count(&closed.entry) > 2 {
+            // The table, and this.
+            let is_held = Arc::strong_count(&closed.entry) > 2;
+            if is_held || !closed.settle(2) {
                 self.closed.push_back(closed);
                 continue;
             }

@@ -15,15 +15,15 @@
 //! whoever takes a frame out of an entry gives that entry's count of the frame (`mapcount`) back.
 //! Each transition is one atomic step on the word, so that each installed frame is taken out once.
 //!
-//! Entries lie in leaves. A table of up to 2^18 pages, which is a GiB, is one leaf, that the system commits as it is written; so
-//! the way to an entry is one load. A larger table has leaves of 512 entries, or more where that would make more than
-//! 65,536 of them; but for the first they are made when a page of theirs is first installed.
+//! Entries lie in leaves, which are made when a page of theirs is first installed, and need not be looked at before. In a
+//! table of up to 2^18 pages, which is a GiB, they lie side by side, in memory that the system commits as it is written: so the way
+//! to an entry is one load. In a larger one each has memory of its own. A leaf has 512 entries, or more where that would make more
+//! than 65,536 leaves.
 //!
 //! Deviations from hardware tables: two levels at most; no dirty bit, because writers mark the frame itself under its
 //! latch.
 
 use std::fmt;
-use std::iter;
 use std::ops::Range;
 
 use crate::memmap::zeroed;
@@ -33,7 +33,7 @@ use crate::units::Pfn;
 
 /// Entries of a leaf, as a power of two: a page full of them.
 const LEAF_SHIFT_MIN: u32 = 9;
-/// More than this, 2 MiB of entries, are not made at once.
+/// More than this, 2 MiB of entries, are not made at once, nor lie side by side.
 const LEAF_SHIFT_MAX: u32 = 18;
 /// Leaves of a table, as a power of two, from where on they are larger. Chosen: a megabyte of them.
 const LEAVES_SHIFT: u32 = 16;
@@ -119,10 +119,9 @@ pub(super) enum Installed {
 
 /// The entries of one mapping.
 pub(super) struct PageTable {
-    /// Of a table of up to 2^18 pages, all there is.
-    first: Leaf,
-    /// The second and those behind it.
-    others: Box<[OnceLock<Leaf>]>,
+    /// The entries of a table of up to 2^18 pages; of a larger one, none.
+    side_by_side: Box<[AtomicU64]>,
+    leaves: Box<[OnceLock<Leaf>]>,
     leaf_shift: u32,
     /// Of a page's number, what says where in its leaf it is.
     slot_mask: u64,
@@ -131,28 +130,32 @@ pub(super) struct PageTable {
     full: Entry,
 }
 
-/// Entries of some pages in a row; none when all of them are holes.
+/// Entries of some pages in a row.
 ///
 /// Written by: threads that hold the page (install), any thread (clear, marks). Read by: any thread.
 /// Publishes: nothing by being present, the frame's own word decides; by being cleared, through the count that is
 /// given back afterwards, that no entry names the frame.
-type Leaf = Box<[AtomicU64]>;
+enum Leaf {
+    /// All of them are holes.
+    Holes,
+    /// They lie beside those of the other leaves.
+    SideBySide,
+    Own(Box<[AtomicU64]>),
+}
 
 impl PageTable {
     /// A table of `len` pages, all absent, which counts up to `young_max` accesses, 3 at most.
     pub(super) fn new(len: u64, young_max: u32) -> Self {
         debug_assert!(young_max <= Entry::YOUNG_MAX, "{young_max} accesses");
         let bits = len.max(1).next_power_of_two().ilog2();
-        let leaf_shift = if bits <= LEAF_SHIFT_MAX {
-            LEAF_SHIFT_MAX
-        } else {
-            bits.saturating_sub(LEAVES_SHIFT)
-                .clamp(LEAF_SHIFT_MIN, LEAF_SHIFT_MAX)
-        };
+        let leaf_shift = bits
+            .saturating_sub(LEAVES_SHIFT)
+            .clamp(LEAF_SHIFT_MIN, LEAF_SHIFT_MAX);
+        let nr_side_by_side = if bits <= LEAF_SHIFT_MAX { len } else { 0 };
         let nr_leaves = len.div_ceil(1 << leaf_shift);
         Self {
-            first: new_leaf(len.min(1 << leaf_shift)),
-            others: (1..nr_leaves).map(|_| OnceLock::new()).collect(),
+            side_by_side: entries(nr_side_by_side),
+            leaves: (0..nr_leaves).map(|_| OnceLock::new()).collect(),
             leaf_shift,
             slot_mask: (1 << leaf_shift) - 1,
             len,
@@ -174,8 +177,14 @@ impl PageTable {
     /// The frame that a page's entry names, if another access would not be counted.
     #[inline]
     pub(super) fn often_accessed(&self, page: u64) -> Option<Pfn> {
+        // Entries of a leaf that was not made, or of holes, are absent.
+        let at = usize::try_from(page).ok()?;
+        let word = match self.side_by_side.get(at) {
+            Some(word) => word,
+            None => self.existing(page).flatten()?,
+        };
         // Relaxed: as in `get`.
-        let entry = Entry(self.existing(page).flatten()?.load(Ordering::Relaxed));
+        let entry = Entry(word.load(Ordering::Relaxed));
         if entry.0 < self.full.0 {
             return None;
         }
@@ -264,8 +273,9 @@ impl PageTable {
         while page < pages.end {
             let index = self.leaf_index(page);
             let end = ((index as u64 + 1) << self.leaf_shift).min(pages.end);
-            let leaf = self.made(index);
-            let words = leaf.and_then(|leaf| leaf.get(self.slot(page)..));
+            let words = self
+                .made(index)
+                .and_then(|leaf| leaf.get(self.slot(page)..));
             for (word, page) in words.unwrap_or_default().iter().zip(page..end) {
                 // Relaxed, all: nothing is published by it.
                 let (seen, absent) = (Entry(word.load(Ordering::Relaxed)), Entry::ABSENT.0);
@@ -289,7 +299,7 @@ impl PageTable {
             let last = (first + (1 << self.leaf_shift)).min(self.len);
             let end = last.min(pages.end);
             // A leaf of holes only needs no entries.
-            if page == first && end == last && self.set_holes(index) {
+            if page == first && end == last && self.leaves[index].set(Leaf::Holes).is_ok() {
                 page = end;
                 continue;
             }
@@ -343,10 +353,9 @@ impl PageTable {
 
     /// Shows `visit` each page whose entry says where it is: in a frame, or in swap.
     pub(super) fn for_each(&self, mut visit: impl FnMut(u64, Entry)) {
-        let others = self.others.iter().map(OnceLock::get);
-        for (index, leaf) in (0..).zip(iter::once(Some(&self.first)).chain(others)) {
-            let first: u64 = index << self.leaf_shift;
-            for (page, word) in (first..).zip(leaf.into_iter().flatten()) {
+        for index in 0..self.leaves.len() {
+            let first = (index as u64) << self.leaf_shift;
+            for (page, word) in (first..).zip(self.made(index).unwrap_or_default()) {
                 // Relaxed: for quiescent moments.
                 let entry = Entry(word.load(Ordering::Relaxed));
                 if entry.pfn().is_some() || entry.is_swapped() {
@@ -359,11 +368,8 @@ impl PageTable {
     /// A page's word if its leaf was made: `Some(None)` in a leaf of holes.
     #[inline]
     fn existing(&self, page: u64) -> Option<Option<&AtomicU64>> {
-        let at = usize::try_from(page).ok()?;
-        if let Some(word) = self.first.get(at) {
-            return Some(Some(word));
-        }
-        Some(self.made(self.leaf_index(page))?.get(self.slot(page)))
+        let index = usize::try_from(page >> self.leaf_shift).ok()?;
+        Some(self.made(index)?.get(self.slot(page)))
     }
 
     /// A page's word; `None` in a leaf of holes.
@@ -371,29 +377,35 @@ impl PageTable {
         self.leaf(self.leaf_index(page)).get(self.slot(page))
     }
 
-    /// A leaf, if it was made.
+    /// The entries of a leaf, if it was made; none of holes.
     #[inline]
-    fn made(&self, index: usize) -> Option<&Leaf> {
-        match index.checked_sub(1) {
-            None => Some(&self.first),
-            Some(other) => self.others.get(other)?.get(),
-        }
+    fn made(&self, index: usize) -> Option<&[AtomicU64]> {
+        let leaf = self.leaves.get(index)?.get()?;
+        Some(self.entries_of(index, leaf))
     }
 
-    fn leaf(&self, index: usize) -> &Leaf {
-        let Some(other) = index.checked_sub(1) else {
-            return &self.first;
-        };
-        self.others[other].get_or_init(|| {
+    fn leaf(&self, index: usize) -> &[AtomicU64] {
+        let leaf = self.leaves[index].get_or_init(|| {
+            if !self.side_by_side.is_empty() {
+                return Leaf::SideBySide;
+            }
             let first = (index as u64) << self.leaf_shift;
-            new_leaf((self.len - first).min(1 << self.leaf_shift))
-        })
+            Leaf::Own(entries((self.len - first).min(1 << self.leaf_shift)))
+        });
+        self.entries_of(index, leaf)
     }
 
-    /// Makes a leaf one of holes, if it was not made; whether it is one now.
-    fn set_holes(&self, index: usize) -> bool {
-        let other = index.checked_sub(1);
-        other.is_some_and(|other| self.others[other].set(Leaf::default()).is_ok())
+    #[inline]
+    fn entries_of<'t>(&'t self, index: usize, leaf: &'t Leaf) -> &'t [AtomicU64] {
+        match leaf {
+            Leaf::Holes => &[],
+            Leaf::SideBySide => {
+                let (first, len) = (index << self.leaf_shift, 1 << self.leaf_shift);
+                let rest = &self.side_by_side[first..];
+                &rest[..rest.len().min(len)]
+            }
+            Leaf::Own(entries) => entries,
+        }
     }
 
     #[inline]
@@ -410,9 +422,9 @@ impl PageTable {
 }
 
 /// So many entries, all [`Entry::ABSENT`].
-#[expect(clippy::cast_possible_truncation, reason = "a leaf fits memory")]
-fn new_leaf(len: u64) -> Leaf {
-    zeroed(len as usize)
+#[expect(clippy::cast_possible_truncation, reason = "entries fit memory")]
+fn entries(count: u64) -> Box<[AtomicU64]> {
+    zeroed(count as usize)
 }
 
 /// What is left in an entry that a frame is taken out of.
