@@ -27,7 +27,7 @@ struct OpenMapping {
     area: Arc<Area>,
     /// Whose guards it takes.
     memory: Arc<FrameMemory>,
-    /// How the file is open, how many pages there are, and the manager's layers: what each access asks for first.
+    /// How the file is open.
     access: Access,
     pages: u64,
     core: Arc<Core>,

@@ -193,7 +193,7 @@ impl Manager {
     ///
     /// # Cost
     ///
-    /// No store to shared memory. The first guard of a thread takes a seat (an atomic, once).
+    /// No store to shared memory. The first guard of a thread takes a seat (an atomic), as does each beyond 17 at once.
     #[inline]
     #[must_use]
     pub fn enter(&self) -> Guard<'_> {

@@ -18,7 +18,7 @@
 //! and surrendering touch the bit alone: 64 frames a word, 4,096 in two cache lines.
 //!
 //! Borrowing and retracting are a Dekker pair. A [`Reader`] announces the frame in a slot of its
-//! own, passes a light barrier, and looks at the tag again; `retract` takes the tag away, passes a
+//! own, passes a light barrier, and looks at the tag; `retract` takes the tag away, passes a
 //! heavy barrier, and looks at every slot. If the reader still saw the tag, its announcement lies
 //! before the heavy barrier and the frame is reported as borrowed; otherwise it backs off. A
 //! [`Pinned`](super::Pinned) borrow announces itself by a count in the frame, in the same protocol, and
@@ -179,7 +179,7 @@ impl FrameMemory {
     pub fn publish(&self, frame: Frame, tag: u64) -> Pfn {
         assert!(is_tag(tag), "{tag} cannot be a tag");
         let pfn = self.redeem(frame);
-        // Release. Pairs with: the acquire loads of `Reader::borrow` and `pin`, so that a borrower
+        // Release. Pairs with: the acquire load of `has_tag`, so that a borrower
         // sees the bytes that the owner wrote.
         self.tags[pfn.index()].store(tag, Ordering::Release);
         pfn
@@ -278,8 +278,8 @@ impl FrameMemory {
     ///
     /// # Safety
     ///
-    /// The frame was announced in a seat or pinned, and a light barrier passed after that, before this is called; it stays so
-    /// for as long as the bytes are borrowed. A frame that does not exist need not be.
+    /// The frame was announced in a taken seat of this memory or pinned, and a light barrier passed after that, before this is
+    /// called; it stays so for as long as the bytes are borrowed. A frame that does not exist need not be.
     #[inline]
     pub(super) unsafe fn bytes_under(&self, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
         if !self.has_tag(pfn, tag) {
@@ -287,8 +287,9 @@ impl FrameMemory {
         }
         // SAFETY: the frame has a word for its tag, so it is in the reservation, which has as many frames as there are tags.
         let bytes = unsafe { self.reservation.frame_ptr_unchecked(pfn) };
-        // SAFETY: the frame lies in the reservation, which `self` keeps mapped; it was published after it was announced
-        // or pinned, and as long as it is, nobody can own it to write it.
+        // SAFETY: the frame lies in the reservation, which `self` keeps mapped; its tag was seen after it was
+        // announced or pinned and a barrier was passed: whoever takes the tag from now on finds that and does not own the frame (module
+        // header), so nobody writes it.
         Some(unsafe { bytes.cast::<[u8; PAGE_SIZE]>().as_ref() })
     }
 

@@ -17,10 +17,11 @@ use crate::units::Pfn;
 
 pub(super) use kept::{Former, find, leave, note_used, sit_down};
 
-/// Announcements per seat. Chosen: fifteen numbers and the mark of occupation fill 64 bytes.
+/// Announcements per seat. Chosen: fifteen numbers and the mark of occupation fill a cache line; whose seat it is, which never
+/// changes, lies in the next.
 pub(super) const SLOTS: usize = if cfg!(loom) { 2 } else { 15 };
 
-/// The most seats that one memory has; readers beyond them pin. Chosen: half a megabyte of them,
+/// The most seats that one memory has; readers beyond them pin. Chosen: a megabyte of them,
 /// and a walk over all is still shorter than the I/O that reclaim is for.
 const SEATS_MAX: usize = 4096;
 
