@@ -16,7 +16,7 @@ use crate::units::{GroupId, PAGE_BYTES, Pages, Pfn};
 
 /// Storage that nobody reads in a model.
 #[derive(Debug)]
-pub(super) struct Nothing;
+pub(crate) struct Nothing;
 
 impl Backing for Nothing {
     fn len(&self) -> u64 {

@@ -41,7 +41,7 @@ mod table;
 mod writeback;
 
 #[cfg(all(test, loom))]
-mod loom;
+pub(crate) mod loom;
 #[cfg(all(test, not(loom)))]
 mod tests;
 

@@ -1,8 +1,8 @@
 //! Pages that somebody comes for by name: only those are touched, and what is not taken is where it was.
 
-use super::tests::{Nothing, Scene};
+use super::tests::Scene;
 use super::*;
-use crate::cache::{Access, EvictedFor};
+use crate::cache::EvictedFor;
 use crate::group::{StatItem, Tolerance};
 
 #[test]
@@ -10,13 +10,6 @@ fn a_page_that_took_anothers_frame_stays_where_it_is() {
     // Goal: who comes for a page by its frame leaves the page alone that has taken the frame since. Method: pages go, others take
     // their frames and become active; evictions of the former by name, and settling a list that holds their names.
     let scene = Scene::new(16);
-    let backing = Arc::new(Nothing(1 << 20));
-    let file = scene.cache.open(backing, Access::ReadOnly);
-    let file = file.expect("one more");
-    let scene = Scene {
-        file: file.id(),
-        ..scene
-    };
     let root = scene.groups.root();
     let key = |page| PageKey::new(scene.file, page);
     (0..8).for_each(|page| assert_eq!(scene.fault(&root, page), None));
@@ -39,7 +32,7 @@ fn a_page_that_took_anothers_frame_stays_where_it_is() {
     let sizes = scene.reclaim.list_sizes(&root);
     assert_eq!(sizes.active_file, Pages(8));
     assert!(scene.reclaim.evict_pages(&gone), "they are gone");
-    assert_eq!(scene.reclaim.settle_deferred(&file), 0);
+    assert_eq!(scene.reclaim.settle_deferred(&scene.entry), 0);
     assert_eq!(scene.reclaim.list_sizes(&root), sizes);
     scene.assert_nothing_is_left();
 }
@@ -91,13 +84,6 @@ fn settled_pages_count_for_whom_they_were_looked_at() {
     // group's own want it is in the group's statistics only, and in those by type. The shadow keeps the clock of who was short. Method:
     // pages are put on the file's list as by either actor, for either target, and settled.
     let scene = Scene::new(256);
-    let backing = Arc::new(Nothing(1 << 20));
-    let file = scene.cache.open(backing, Access::ReadOnly);
-    let file = file.expect("one more");
-    let scene = Scene {
-        file: file.id(),
-        ..scene
-    };
     let (root, group) = (scene.groups.root(), scene.group("one"));
     (0..10).for_each(|page| assert_eq!(scene.fault(&group, page), None));
     scene.reclaim.drain_batches();
@@ -114,7 +100,7 @@ fn settled_pages_count_for_whom_they_were_looked_at() {
     defer(1..3, &root, false);
     defer(3..6, &group, true);
     defer(6..10, &group, false);
-    assert_eq!(scene.reclaim.settle_deferred(&file), 10);
+    assert_eq!(scene.reclaim.settle_deferred(&scene.entry), 10);
     let stats = scene.reclaim.stats();
     assert_eq!(stats.pgsteal_kswapd.get(), 1);
     assert_eq!(stats.pgsteal_direct.get(), 2);

@@ -6,35 +6,17 @@ use ::loom::{model, thread};
 use super::lists::LruList;
 use super::table::Lruvecs;
 use super::{ListSizes, LruvecRef, Placement};
+use crate::cache::loom::Nothing;
 use crate::cache::{
-    Access, Accounting, Area, AreaFlag, AreaSpec, Backing, EvictBatch, FileEntry, PageCache,
-    PageKey, Referenced, RmapAccess, RssMember,
+    Access, Accounting, Area, AreaFlag, AreaSpec, EvictBatch, FileEntry, PageCache, PageKey,
+    Referenced, RmapAccess, RssMember,
 };
 use crate::group::{GroupNode, GroupTree, Limits};
 use crate::memmap::FrameMemory;
 use crate::percpu::Regime;
 use crate::sync::Arc;
 use crate::topology::Topology;
-use crate::units::{PAGE_BYTES, Pages, Pfn};
-
-/// Storage that nobody reads in a model.
-#[derive(Debug)]
-struct Nothing;
-
-impl Backing for Nothing {
-    fn len(&self) -> u64 {
-        PAGE_BYTES
-    }
-    fn read_page(&self, _: u64, buf: &mut [u8]) -> std::io::Result<usize> {
-        Ok(buf.len())
-    }
-    fn write_page(&self, _: u64, buf: &[u8]) -> std::io::Result<usize> {
-        Ok(buf.len())
-    }
-    fn sync(&self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
+use crate::units::{Pages, Pfn};
 
 const PFN: Pfn = Pfn(0);
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::shadow::{Age, AgeUnit, Recalled, Shadow};
 use super::*;
-use crate::cache::{Access, Accounting, Backing, FileId, Presence};
+use crate::cache::{Access, Accounting, Backing, FileEntry, FileId, Presence};
 use crate::group::Limits;
 use crate::memmap::FrameMemory;
 use crate::percpu::Regime;
@@ -37,6 +37,7 @@ pub(super) struct Scene {
     pub(super) groups: GroupTree,
     pub(super) reclaim: Reclaim,
     pub(super) file: FileId,
+    pub(super) entry: Arc<FileEntry>,
 }
 
 impl Scene {
@@ -58,7 +59,7 @@ impl Scene {
         let groups = GroupTree::new(1);
         let reclaim = Reclaim::new(Arc::clone(&cache), Arc::clone(&pool), groups.clone(), 1);
         reclaim.add_group(&groups.root());
-        let file = cache
+        let entry = cache
             .open(Arc::new(Nothing(1 << 20)), Access::ReadOnly)
             .expect("one file");
         Self {
@@ -67,7 +68,8 @@ impl Scene {
             pool,
             groups,
             reclaim,
-            file: file.id(),
+            file: entry.id(),
+            entry,
         }
     }
 
