@@ -6,7 +6,7 @@
 //! | hot pair | allocate one block, free it |
 //! | churn | of 16,384 live blocks, replace one that is drawn at random: allocate, free |
 //! | 64 Ki out and back | allocate 65,536 blocks, free them in random order |
-//! | handed over | one thread allocates 256 blocks, another frees them; alone, a thread does both |
+//! | handed over | one thread allocates 256 blocks, another frees them; a thread that is alone, or shares nothing, does both |
 
 use std::hint::{black_box, spin_loop};
 use std::mem;
@@ -30,6 +30,9 @@ pub(crate) trait Source: Sync {
     type Block: Send;
     /// What each thread has of its own.
     type Local;
+
+    /// Whether one thread may free what another has allocated.
+    const IS_SHARED: bool = true;
 
     fn local(&self) -> Self::Local;
     fn alloc(&self, local: &mut Self::Local) -> Self::Block;
@@ -80,7 +83,9 @@ impl Work {
                 round(threads, times, &prepare, &Worker::churn)
             }
             Self::OutAndBack => round(threads, times, &prepare, &Worker::out_and_back),
-            Self::HandedOver if threads == 1 => round(1, times, &prepare, &Worker::parcels),
+            Self::HandedOver if threads == 1 || !S::IS_SHARED => {
+                round(threads, times, &prepare, &Worker::parcels)
+            }
             Self::HandedOver => hand_over(source, threads, times),
         }
     }
