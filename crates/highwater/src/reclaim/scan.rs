@@ -242,7 +242,7 @@ impl Reclaim {
             |lruvec| scan.pass.accepts(lruvec),
             |lruvec| round.counts(lruvec, lruvec.sizes()).total(),
         );
-        budget = (budget * rounds).max(self.cluster());
+        budget = (budget * rounds).max(self.cluster(scan.control.actor));
         let takes_whole = priority == first && self.takes_whole_round(scan.control, budget);
         while budget > 0 && (takes_whole || !self.has_enough(scan)) {
             let Some(step) = self.next_step(&round, scan) else {
@@ -318,7 +318,7 @@ impl Reclaim {
                 let sizes = lruvec.sizes();
                 let share = round.counts(&lruvec, sizes.scaled(Pages(size)));
                 let mut cursor = round.home.cursor.lock();
-                let counts = cursor.take(visit, share, self.cluster());
+                let counts = cursor.take(visit, share, self.cluster(scan.control.actor));
                 drop(cursor);
                 let trims_anon = round.input_for(&lruvec, sizes).trims_anon();
                 let exposed = exposed.max(1);

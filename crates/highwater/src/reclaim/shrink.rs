@@ -68,7 +68,7 @@ impl Reclaim {
         }
         if step.trims_anon && counts.of(LruList::ActiveAnon) == 0 {
             let mut some = cluster(LruList::ActiveAnon, PageType::Anon);
-            some.count = self.cluster();
+            some.count = self.cluster(scan.control.actor);
             self.shrink_active(&some, scan);
         }
         looked
