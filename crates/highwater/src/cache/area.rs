@@ -131,7 +131,7 @@ impl Area {
     }
 
     /// The name of a page, counted from the area's first.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn key(&self, page: u64) -> PageKey {
         self.first.plus(page)
@@ -151,13 +151,36 @@ impl Area {
     /// # Cost
     ///
     /// Three loads, and a borrow; nothing is stored that others see.
-    #[inline]
+    #[inline(always)]
     pub fn borrow_young<'r>(
         &self,
         reader: &'r Reader<'_>,
         page: u64,
     ) -> Option<&'r [u8; PAGE_SIZE]> {
-        let pfn = self.table.often_accessed(page)?;
+        match self.table.get_at_once(page) {
+            Some(entry) => self.borrow_if_young(reader, page, entry),
+            None => self.borrow_young_apart(reader, page),
+        }
+    }
+
+    /// As [`borrow_young`](Self::borrow_young), where entries do not lie side by side.
+    #[inline(never)]
+    fn borrow_young_apart<'r>(
+        &self,
+        reader: &'r Reader<'_>,
+        page: u64,
+    ) -> Option<&'r [u8; PAGE_SIZE]> {
+        self.borrow_if_young(reader, page, self.table.get(page))
+    }
+
+    #[inline(always)]
+    fn borrow_if_young<'r>(
+        &self,
+        reader: &'r Reader<'_>,
+        page: u64,
+        entry: Entry,
+    ) -> Option<&'r [u8; PAGE_SIZE]> {
+        let pfn = self.table.often_accessed(entry)?;
         // Pages of writable files are never published: their frames have no tag.
         reader.borrow_likely(pfn, self.key(page).get())
     }

@@ -174,17 +174,18 @@ impl PageTable {
             })
     }
 
-    /// The frame that a page's entry names, if another access would not be counted.
-    #[inline]
-    pub(super) fn often_accessed(&self, page: u64) -> Option<Pfn> {
+    /// What a page's entry holds at this moment, if entries lie side by side.
+    #[inline(always)]
+    pub(super) fn get_at_once(&self, page: u64) -> Option<Entry> {
         // Entries of a leaf that was not made, or of holes, are absent.
-        let at = usize::try_from(page).ok()?;
-        let word = match self.side_by_side.get(at) {
-            Some(word) => word,
-            None => self.existing(page).flatten()?,
-        };
+        let word = self.side_by_side.get(usize::try_from(page).ok()?)?;
         // Relaxed: as in `get`.
-        let entry = Entry(word.load(Ordering::Relaxed));
+        Some(Entry(word.load(Ordering::Relaxed)))
+    }
+
+    /// The frame that an entry names, if another access would not be counted.
+    #[inline(always)]
+    pub(super) fn often_accessed(&self, entry: Entry) -> Option<Pfn> {
         if entry.0 < self.full.0 {
             return None;
         }

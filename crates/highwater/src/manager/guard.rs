@@ -14,14 +14,14 @@ pub struct Guard<'m> {
 }
 
 impl<'m> Guard<'m> {
-    #[inline]
+    #[inline(always)]
     pub(super) fn new(memory: &'m FrameMemory) -> Self {
         Self {
             reader: memory.enter(),
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn reader(&self) -> &Reader<'m> {
         &self.reader
     }
@@ -29,7 +29,7 @@ impl<'m> Guard<'m> {
     /// # Panics
     ///
     /// When the guard is of another manager.
-    #[inline]
+    #[inline(always)]
     pub(super) fn assert_of(&self, core: &Core) {
         assert!(
             self.reader.is_of(&core.memory),

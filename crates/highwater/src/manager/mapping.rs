@@ -189,7 +189,7 @@ impl Mapping {
     /// # Panics
     ///
     /// When the guard is of another manager.
-    #[inline]
+    #[inline(always)]
     pub fn try_read<'g>(&self, guard: &'g Guard<'_>, page: u64) -> Option<&'g [u8; PAGE_SIZE]> {
         match self.read_young(guard, page) {
             None => self.try_read_slowly(guard, page),
@@ -212,7 +212,7 @@ impl Mapping {
     /// # Panics
     ///
     /// When the guard is of another manager.
-    #[inline]
+    #[inline(always)]
     pub fn read<'g>(
         &self,
         guard: &'g Guard<'_>,
@@ -226,7 +226,7 @@ impl Mapping {
     }
 
     /// A page of a read-only file that is mapped and young. This is what a read costs: all else is out of line.
-    #[inline]
+    #[inline(always)]
     fn read_young<'g>(&self, guard: &'g Guard<'_>, page: u64) -> Option<&'g [u8; PAGE_SIZE]> {
         let OpenMapping { area, memory, .. } = &*self.open;
         if !guard.reader().is_of(memory) {

@@ -194,7 +194,7 @@ impl Manager {
     /// # Cost
     ///
     /// No store to shared memory. The first guard of a thread takes a seat (an atomic), as does each beyond 17 at once.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn enter(&self) -> Guard<'_> {
         Guard::new(&self.memory)

@@ -30,6 +30,24 @@ impl Barrier {
         }
     }
 
+    /// Whether [`light`](Self::light) is [`bare`](Self::bare): it costs no instruction, or there is no other here.
+    pub(super) fn is_bare(self) -> bool {
+        #[cfg(all(target_os = "linux", not(loom)))]
+        return self.is_asymmetric;
+        #[cfg(not(all(target_os = "linux", not(loom))))]
+        true
+    }
+
+    /// What [`light`](Self::light) does where [`is_bare`](Self::is_bare), for whoever has asked before.
+    #[inline]
+    pub(super) fn bare() {
+        // Pairs with, both: `heavy`. As in `light`.
+        #[cfg(all(target_os = "linux", not(loom)))]
+        crate::sync::atomic::compiler_fence(Ordering::SeqCst);
+        #[cfg(not(all(target_os = "linux", not(loom))))]
+        fence(Ordering::SeqCst);
+    }
+
     /// The cheap half: orders this thread's earlier stores before its later loads, as seen by a thread
     /// that calls [`heavy`](Self::heavy).
     #[inline]

@@ -19,6 +19,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 
+use super::barrier::Barrier;
 use super::frames::FrameMemory;
 use super::seat::{self, SLOTS, Seat};
 use crate::sync::Arc;
@@ -27,10 +28,9 @@ use crate::units::{PAGE_SIZE, Pfn};
 /// Borrows the bytes of published frames; every borrow ends when the reader does.
 pub struct Reader<'m> {
     memory: &'m FrameMemory,
-    /// Taken out when the reader ends, as is `pinned`: there is nothing left to drop.
-    seat: ManuallyDrop<Option<Seat>>,
-    /// Slots in use, filled from the front. Once all are, one of them may be empty. Without a seat, always all: so there is
-    /// one while fewer are.
+    /// Of this memory, or of nobody. Taken out when the reader ends, as is `pinned`: there is nothing left to drop.
+    seat: ManuallyDrop<Seat>,
+    /// Slots in use, filled in turn; once any was filled otherwise, or anything is pinned: all.
     used: Cell<usize>,
     /// Frames borrowed by pin because there was no seat or no slot left, each pinned once.
     pinned: ManuallyDrop<OnceCell<Box<RefCell<BTreeSet<Pfn>>>>>,
@@ -39,31 +39,19 @@ pub struct Reader<'m> {
 }
 
 impl<'m> Reader<'m> {
-    #[inline]
-    pub(super) fn new(memory: &'m FrameMemory, seat: Option<Seat>) -> Self {
-        let used = if seat.is_some() { 0 } else { SLOTS };
-        Self::with(memory, seat, used)
-    }
-
-    /// As [`new`](Self::new), without a look whether there is a seat.
-    #[inline]
-    pub(super) fn seated(memory: &'m FrameMemory, seat: Seat) -> Self {
-        Self::with(memory, Some(seat), 0)
-    }
-
-    #[inline]
-    fn with(memory: &'m FrameMemory, seat: Option<Seat>, used: usize) -> Self {
+    #[inline(always)]
+    pub(super) fn new(memory: &'m FrameMemory, seat: Seat) -> Self {
         Self {
             memory,
             seat: ManuallyDrop::new(seat),
-            used: Cell::new(used),
+            used: Cell::new(0),
             pinned: ManuallyDrop::new(OnceCell::new()),
             stays: PhantomData,
         }
     }
 
     /// Whether it borrows from `memory`.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn is_of(&self, memory: &FrameMemory) -> bool {
         std::ptr::eq(self.memory, memory)
@@ -88,19 +76,17 @@ impl<'m> Reader<'m> {
     ///
     /// A store to this reader's own line and a load of the frame's word. After 15 borrows also a search among them; once
     /// 15 frames are borrowed, an atomic add on the frame's word instead, and a search among those held so.
-    #[inline]
+    #[inline(always)]
     pub fn borrow_likely(&self, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
-        let used = self.used.get();
-        if used >= SLOTS {
+        let (memory, seat, used) = (self.memory, &*self.seat, self.used.get());
+        if used >= seat.in_turn() {
             return self.borrow_beyond(pfn, tag);
         }
-        // SAFETY: fewer slots are used than there are, so there is a seat.
-        let seat = unsafe { self.seat.as_ref().unwrap_unchecked() };
         seat.announce(used, pfn);
-        self.memory.barrier.light();
+        Barrier::bare();
         // SAFETY: announced in this reader's seat before the barrier, until the reader's drop or `take_seat`, which need the
-        // slices gone.
-        let bytes = unsafe { self.memory.bytes_under(pfn, tag) };
+        // slices gone. The seat is of this memory: that of nobody has no slots to fill in turn.
+        let bytes = unsafe { memory.bytes_under(pfn, tag) };
         match bytes {
             Some(_) => self.used.set(used + 1),
             None => seat.clear(used),
@@ -108,13 +94,15 @@ impl<'m> Reader<'m> {
         bytes
     }
 
-    /// As [`borrow_likely`](Self::borrow_likely), when every slot is used, or there is no seat.
+    /// As [`borrow_likely`](Self::borrow_likely), when no slot may be filled in turn.
     #[cold]
     #[inline(never)]
     fn borrow_beyond(&self, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
-        let Some(seat) = &*self.seat else {
+        self.used.set(SLOTS);
+        let seat = &*self.seat;
+        if seat.is_of_nobody() {
             return self.borrow_by_pin(pfn, tag);
-        };
+        }
         let announced = seat.announced();
         if announced.contains(&Some(pfn)) {
             // SAFETY: announced as above, by an earlier borrow.
@@ -152,23 +140,24 @@ impl<'m> Reader<'m> {
     /// Ends every borrow and gives the seat back, for the next reader. Later borrows pin.
     #[must_use]
     pub fn take_seat(&mut self) -> Option<Seat> {
-        let seat = self.seat.take();
-        self.end_borrows(seat.as_ref());
-        seat
+        let seat = std::mem::replace(&mut *self.seat, Seat::of_nobody());
+        self.end_borrows(&seat);
+        Some(seat).filter(|seat| !seat.is_of_nobody())
     }
 
     #[cold]
     #[inline(never)]
     fn end(&mut self) {
-        let seat = self.take_seat();
-        seat.into_iter().for_each(seat::leave);
+        // SAFETY: the reader ends: nobody looks at it any more.
+        let seat = unsafe { ManuallyDrop::take(&mut self.seat) };
+        self.end_borrows(&seat);
+        if !seat.is_of_nobody() {
+            seat::leave(seat);
+        }
     }
 
-    fn end_borrows(&mut self, seat: Option<&Seat>) {
-        let used = self.used.replace(SLOTS);
-        if let Some(seat) = seat {
-            seat.clear_first(used);
-        }
+    fn end_borrows(&mut self, seat: &Seat) {
+        seat.clear_first(self.used.replace(SLOTS));
         for pfn in self
             .pinned
             .take()
@@ -181,15 +170,13 @@ impl<'m> Reader<'m> {
 }
 
 impl Drop for Reader<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         if self.used.get() > 1 {
             return self.end();
         }
         // SAFETY: the reader ends: nobody looks at it any more.
         let seat = unsafe { ManuallyDrop::take(&mut self.seat) };
-        // SAFETY: fewer slots are used than there are, so there is a seat. Nor is anything pinned then.
-        let seat = unsafe { seat.unwrap_unchecked() };
         seat.clear(0);
         seat::leave(seat);
     }

@@ -118,14 +118,15 @@ impl FrameMemory {
         let id = id.filter(|&id| id != MemoryId::NONE);
         let id = id.expect("fewer than 2^32 memories in one process");
         let count = u32::try_from(pages.0).expect("a reservation has less than 2^32 pages");
+        let barrier = Barrier::new();
         Ok(Self {
             id,
             reservation,
-            barrier: Barrier::new(),
+            barrier,
             free: FreeMap::all(count),
             tags: zeroed(count as usize), // all `UNPUBLISHED`
             pins: zeroed(count as usize),
-            seats: Seats::new(id),
+            seats: Seats::new(id, barrier),
         })
     }
 
@@ -266,7 +267,7 @@ impl FrameMemory {
     }
 
     /// Whether a frame is published under `tag` as seen now, whatever it is an instant later.
-    #[inline]
+    #[inline(always)]
     pub(super) fn has_tag(&self, pfn: Pfn, tag: u64) -> bool {
         // Acquire. Pairs with: the release store of `publish`. The mark is refused: a frame that is
         // free or owned is published under nothing.
@@ -280,7 +281,7 @@ impl FrameMemory {
     ///
     /// The frame was announced in a taken seat of this memory or pinned, and a light barrier passed after that, before this is
     /// called; it stays so for as long as the bytes are borrowed. A frame that does not exist need not be.
-    #[inline]
+    #[inline(always)]
     pub(super) unsafe fn bytes_under(&self, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
         if !self.has_tag(pfn, tag) {
             return None;
@@ -369,18 +370,19 @@ impl FrameMemory {
     /// # Cost
     ///
     /// No store to shared memory. The first reader of a thread takes a seat (an atomic), as do several at once.
-    #[inline]
+    #[inline(always)]
     pub fn enter(&self) -> Reader<'_> {
-        match seat::sit_down(self.id) {
-            Ok(seat) => Reader::seated(self, seat),
-            Err(former) => Reader::new(self, self.find_seat(former)),
-        }
+        let seat = match seat::sit_down(self.id) {
+            Ok(seat) => seat,
+            Err(former) => self.find_seat(former),
+        };
+        Reader::new(self, seat)
     }
 
     #[cold]
     #[inline(never)]
-    fn find_seat(&self, former: Former) -> Option<Seat> {
-        seat::find(&self.seats, former)
+    fn find_seat(&self, former: Former) -> Seat {
+        seat::find(&self.seats, former).unwrap_or_else(Seat::of_nobody)
     }
 
     /// Begins to borrow from a seat of this memory, or without one (each borrow then pins). This thread keeps the seat
@@ -394,7 +396,7 @@ impl FrameMemory {
             assert!(seat.is_of(self.id), "the seat is of another memory");
         }
         note_used();
-        Reader::new(self, seat)
+        Reader::new(self, seat.unwrap_or_else(Seat::of_nobody))
     }
 
     /// Frames that are free at this moment; exact when nothing runs.

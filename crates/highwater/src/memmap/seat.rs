@@ -8,6 +8,7 @@ use std::fmt;
 
 use crossbeam_utils::CachePadded;
 
+use super::barrier::Barrier;
 use super::frames::MemoryId;
 #[cfg(not(loom))]
 use crate::sync::OnceLock;
@@ -25,14 +26,16 @@ pub(super) const SLOTS: usize = if cfg!(loom) { 2 } else { 15 };
 /// and a walk over all is still shorter than the I/O that reclaim is for.
 const SEATS_MAX: usize = 4096;
 
-/// A slot that announces nothing. Frame numbers are stored plus one.
-const EMPTY: u32 = 0;
+/// A slot that announces nothing: no frame has that number ([`Reservation::MAX`](super::Reservation::MAX)).
+const EMPTY: u32 = u32::MAX;
 
 static SEATS_LOCK: LockClass = LockClass::new("seats", Rank::Leaf);
 
 /// Every seat of one memory. Seats are made when they are first needed and stay.
 pub(super) struct Seats {
     memory: MemoryId,
+    /// Of each.
+    in_turn: usize,
     lines: RwLock<Vec<Arc<CachePadded<SeatLine>>>>,
 }
 
@@ -47,14 +50,18 @@ struct SeatLine {
     is_taken: AtomicBool,
     /// Whose seat it is.
     memory: MemoryId,
+    /// Slots that a reader fills in turn, without a look at what they announce: all, or none. [`SLOTS`] at most.
+    in_turn: usize,
 }
 
 impl SeatLine {
-    fn taken(memory: MemoryId) -> Self {
+    fn taken(memory: MemoryId, in_turn: usize) -> Self {
+        debug_assert!(in_turn <= SLOTS, "{in_turn} of {SLOTS} slots");
         Self {
             slots: std::array::from_fn(|_| AtomicU32::new(EMPTY)),
             is_taken: AtomicBool::new(true),
             memory,
+            in_turn,
         }
     }
 
@@ -68,9 +75,10 @@ impl SeatLine {
 }
 
 impl Seats {
-    pub(super) fn new(memory: MemoryId) -> Self {
+    pub(super) fn new(memory: MemoryId, barrier: Barrier) -> Self {
         Self {
             memory,
+            in_turn: if barrier.is_bare() { SLOTS } else { 0 },
             lines: RwLock::new(&SEATS_LOCK, Vec::new()),
         }
     }
@@ -88,7 +96,8 @@ impl Seats {
             if lines.len() >= SEATS_MAX {
                 return None;
             }
-            let line = Arc::new(CachePadded::new(SeatLine::taken(self.memory)));
+            let line = SeatLine::taken(self.memory, self.in_turn);
+            let line = Arc::new(CachePadded::new(line));
             lines.push(Arc::clone(&line));
             Some(line)
         });
@@ -111,7 +120,7 @@ impl Seats {
                 // new owner writes.
                 let pfn = slot.load(Ordering::Acquire);
                 if pfn != EMPTY {
-                    announced.push(Pfn(pfn - 1));
+                    announced.push(Pfn(pfn));
                 }
             }
         }
@@ -124,32 +133,44 @@ pub struct Seat {
 }
 
 impl Seat {
-    /// A seat that is of no memory: there is one, and it is never dropped.
-    #[cfg(not(loom))]
-    fn of_nobody() -> std::mem::ManuallyDrop<Self> {
-        static LINE: OnceLock<Arc<CachePadded<SeatLine>>> = OnceLock::new();
-        let line = LINE.get_or_init(|| Arc::new(CachePadded::new(SeatLine::taken(MemoryId::NONE))));
-        std::mem::ManuallyDrop::new(Self {
-            line: Arc::clone(line),
-        })
+    /// A seat that is of no memory, for who finds no other: nobody looks at its slots.
+    #[cold]
+    pub(super) fn of_nobody() -> Self {
+        let line = || Arc::new(CachePadded::new(SeatLine::taken(MemoryId::NONE, 0)));
+        #[cfg(not(loom))]
+        let line = || {
+            static LINE: OnceLock<Arc<CachePadded<SeatLine>>> = OnceLock::new();
+            Arc::clone(LINE.get_or_init(line))
+        };
+        Self { line: line() }
     }
 
-    #[inline]
+    pub(super) fn is_of_nobody(&self) -> bool {
+        self.is_of(MemoryId::NONE)
+    }
+
+    /// Slots that a reader may fill in turn, each followed by [`Barrier::bare`].
+    #[inline(always)]
+    pub(super) fn in_turn(&self) -> usize {
+        self.line.in_turn
+    }
+
+    #[inline(always)]
     pub(super) fn is_of(&self, memory: MemoryId) -> bool {
         self.line.memory == memory
     }
 
     /// Announces a frame by a slot. What the slot announced before must not be read any more.
-    #[inline]
+    #[inline(always)]
     pub(super) fn announce(&self, slot: usize, pfn: Pfn) {
         // The light barrier that follows orders it before the look at the tag. Release. Pairs with: the
         // acquire load of `collect_announced`: an earlier reader of this seat may have read a frame
         // by the same slot, and whoever sees this announcement no longer sees that the slot was cleared.
-        self.line.slots[slot].store(pfn.0 + 1, Ordering::Release);
+        self.line.slots[slot].store(pfn.0, Ordering::Release);
     }
 
     /// Empties a slot: what it announced is read no more.
-    #[inline]
+    #[inline(always)]
     pub(super) fn clear(&self, slot: usize) {
         // Release. Pairs with: the acquire load of `collect_announced`.
         self.line.slots[slot].store(EMPTY, Ordering::Release);
@@ -167,7 +188,7 @@ impl Seat {
     pub(super) fn announced(&self) -> [Option<Pfn>; SLOTS] {
         // Relaxed: only the holder writes the slots.
         let pfn = |slot: usize| self.line.slots[slot].load(Ordering::Relaxed);
-        std::array::from_fn(|slot| pfn(slot).checked_sub(1).map(Pfn))
+        std::array::from_fn(|slot| Some(Pfn(pfn(slot))).filter(|&pfn| pfn != Pfn(EMPTY)))
     }
 }
 
@@ -208,7 +229,7 @@ mod kept {
 
     impl Drop for Others {
         fn drop(&mut self) {
-            let last = LAST.replace(Some(Seat::of_nobody()));
+            let last = LAST.replace(Some(ManuallyDrop::new(Seat::of_nobody())));
             drop(last.map(ManuallyDrop::into_inner));
         }
     }
@@ -220,7 +241,7 @@ mod kept {
     }
 
     /// Takes the seat that this thread left last, if it is of that memory. Else, what lay in its place, for [`find`].
-    #[inline]
+    #[inline(always)]
     pub(in super::super) fn sit_down(memory: MemoryId) -> Result<Seat, Former> {
         match LAST.take() {
             Some(seat) if seat.is_of(memory) => Ok(ManuallyDrop::into_inner(seat)),
@@ -245,7 +266,7 @@ mod kept {
     }
 
     /// Gives a seat of which all slots are empty back to this thread.
-    #[inline]
+    #[inline(always)]
     pub(in super::super) fn leave(seat: Seat) {
         let former = LAST.replace(Some(ManuallyDrop::new(seat)));
         if former.is_some() {
@@ -257,11 +278,15 @@ mod kept {
     #[inline(never)]
     fn make_room(mut former: Option<ManuallyDrop<Seat>>) {
         let is_kept = OTHERS.try_with(|others| {
+            let former = former.take().map(ManuallyDrop::into_inner);
+            let Some(former) = former.filter(|former| !former.is_of_nobody()) else {
+                return;
+            };
             let mut others = others.0.borrow_mut();
             if others.len() >= KEPT_MAX {
                 others.remove(0);
             }
-            others.extend(former.take().map(ManuallyDrop::into_inner));
+            others.push(former);
         });
         // The thread is ending: the former is nobody's and stays, and the seat is free for another thread.
         if is_kept.is_err() {

@@ -183,13 +183,16 @@ fn tables_agree_with_a_map() {
                     table.touch(page, seen);
                     let young = table.get(page).young();
                     assert_eq!(young, (seen.young() + 1).min(2));
-                    assert_eq!(table.often_accessed(page), (young == 2).then_some(there));
+                    let often = table.often_accessed(table.get(page));
+                    assert_eq!(often, (young == 2).then_some(there));
                     assert_eq!(table.take_young(page, there), young);
                     assert_eq!(table.get(page).young(), 0);
                 }
             }
             let want = model.get(&page).copied();
             assert_eq!(table.get(page).pfn(), want.flatten());
+            let at_once = table.get_at_once(page);
+            assert!(at_once.is_none_or(|entry| entry.pfn() == want.flatten()));
             assert_eq!(table.get(page).is_hole(), want == Some(None));
         }
     }
