@@ -180,7 +180,7 @@ impl Area {
         page: u64,
         entry: Entry,
     ) -> Option<&'r [u8; PAGE_SIZE]> {
-        let pfn = self.table.often_accessed(entry)?;
+        let pfn = entry.often_accessed()?;
         // Pages of writable files are never published: their frames have no tag.
         reader.borrow_likely(pfn, self.key(page).get())
     }

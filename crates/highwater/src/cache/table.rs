@@ -47,14 +47,15 @@ impl Entry {
     pub(super) const ABSENT: Self = Self(0);
     const SWAPPED: Self = Self(1 << 32);
     const HOLE: Self = Self(1 << 33);
-    /// At the top, so that one comparison tells present entries with so many accesses from all others.
-    const PRESENT: u64 = 1 << 61;
-    const YOUNG_SHIFT: u32 = 62;
-    const YOUNG: u64 = 0b11 << Self::YOUNG_SHIFT;
+    const PRESENT: u64 = 1 << 60;
+    const YOUNG_SHIFT: u32 = 61;
+    const YOUNG: u64 = (Self::YOUNG_MAX as u64) << Self::YOUNG_SHIFT;
     const YOUNG_MAX: u32 = 0b11;
+    /// Present, and another access would not be counted: the sign, so that a look for it needs no other number.
+    const OFTEN: u64 = 1 << 63;
 
-    fn present(pfn: Pfn, young: u32) -> Self {
-        Self(u64::from(pfn.0) | Self::PRESENT | u64::from(young) << Self::YOUNG_SHIFT)
+    const fn present(pfn: Pfn) -> Self {
+        Self(pfn.0 as u64 | Self::PRESENT)
     }
 
     /// The frame that a present entry names.
@@ -75,7 +76,17 @@ impl Entry {
     /// Accesses since the mark was last cleared, as far as they are counted.
     #[inline]
     pub(super) const fn young(self) -> u32 {
-        (self.0 >> Self::YOUNG_SHIFT) as u32
+        ((self.0 & Self::YOUNG) >> Self::YOUNG_SHIFT) as u32
+    }
+
+    /// The frame that an entry names, if another access would not be counted.
+    #[inline(always)]
+    pub(super) const fn often_accessed(self) -> Option<Pfn> {
+        if self.0 & Self::OFTEN == 0 {
+            return None;
+        }
+        debug_assert!(self.pfn().is_some());
+        Some(self.low_half())
     }
 
     pub(super) const fn is_swapped(self) -> bool {
@@ -87,11 +98,17 @@ impl Entry {
     }
 
     const fn without_young(self) -> Self {
-        Self(self.0 & !Self::YOUNG)
+        Self(self.0 & !(Self::YOUNG | Self::OFTEN))
     }
 
-    const fn touched(self) -> Self {
-        Self(self.0 + (1 << Self::YOUNG_SHIFT))
+    /// With one access more, where up to `young_max` are counted.
+    const fn touched(self, young_max: u32) -> Self {
+        if self.young() >= young_max {
+            return Self(self.0 | Self::OFTEN);
+        }
+        let more = self.0 + (1 << Self::YOUNG_SHIFT);
+        let is_often = Self(more).young() == young_max;
+        Self(more | if is_often { Self::OFTEN } else { 0 })
     }
 }
 
@@ -126,8 +143,8 @@ pub(super) struct PageTable {
     /// Of a page's number, what says where in its leaf it is.
     slot_mask: u64,
     len: u64,
-    /// The least present entry with as many accesses as are counted.
-    full: Entry,
+    /// Accesses that are counted at most.
+    young_max: u32,
 }
 
 /// Entries of some pages in a row.
@@ -159,7 +176,7 @@ impl PageTable {
             leaf_shift,
             slot_mask: (1 << leaf_shift) - 1,
             len,
-            full: Entry::present(Pfn(0), young_max),
+            young_max,
         }
     }
 
@@ -183,20 +200,10 @@ impl PageTable {
         Some(Entry(word.load(Ordering::Relaxed)))
     }
 
-    /// The frame that an entry names, if another access would not be counted.
-    #[inline(always)]
-    pub(super) fn often_accessed(&self, entry: Entry) -> Option<Pfn> {
-        if entry.0 < self.full.0 {
-            return None;
-        }
-        debug_assert!(entry.pfn().is_some(), "{entry:?}");
-        Some(entry.low_half())
-    }
-
     /// Counts an access through an entry that was seen as `seen` and names a frame.
     #[inline]
     pub(super) fn touch(&self, page: u64, seen: Entry) {
-        if seen.0 < self.full.0 {
+        if seen.often_accessed().is_none() {
             self.touch_slowly(page, seen);
         }
     }
@@ -208,7 +215,7 @@ impl PageTable {
             // access: at worst a second chance.
             let _ = word.compare_exchange(
                 seen.0,
-                seen.touched().0,
+                seen.touched(self.young_max).0,
                 Ordering::Relaxed,
                 Ordering::Relaxed,
             );
@@ -236,7 +243,7 @@ impl PageTable {
                 assert_eq!(there, pfn, "page {page} of a mapping is in two frames");
                 return Installed::Before;
             }
-            let present = Entry::present(pfn, 1);
+            let present = Entry::present(pfn).touched(self.young_max);
             // Release. Pairs with: the acquire of `clear` and `punch`: the count that the caller raised is
             // lowered after that, never before.
             match word.compare_exchange(seen.0, present.0, Ordering::Release, Ordering::Relaxed) {

@@ -19,14 +19,16 @@ use crate::units::{PAGE_SIZE, Pfn};
 /// ([`unmap`](Self::unmap)). Pages are counted from the mapping's first.
 #[derive(Clone, Debug)]
 pub struct Mapping {
+    // These two: every read needs them.
+    area: Arc<Area>,
+    /// Whose guards it takes.
+    memory: Arc<FrameMemory>,
     open: Arc<OpenMapping>,
 }
 
 #[derive(Debug)]
 struct OpenMapping {
     area: Arc<Area>,
-    /// Whose guards it takes.
-    memory: Arc<FrameMemory>,
     /// How the file is open.
     access: Access,
     pages: u64,
@@ -53,17 +55,19 @@ impl Mapping {
             member: file.entry().id().kind().into(),
         };
         let core = Arc::clone(&file.shared().core);
+        let memory = Arc::clone(&core.memory);
         let area = core.map(spec);
         let open = OpenMapping {
             access: file.access(),
             pages: area.pages(),
-            area,
-            memory: Arc::clone(&core.memory),
+            area: Arc::clone(&area),
             core,
             file,
             space,
         };
         Self {
+            area,
+            memory,
             open: Arc::new(open),
         }
     }
@@ -97,15 +101,15 @@ impl Mapping {
     /// When the range is not within the mapping; nothing is unmapped then.
     pub fn unmap(&self, pages: Range<u64>) -> Result<(), RangeError> {
         self.check_range(&pages)?;
-        self.core().unmap(&self.open.area, pages.clone());
-        self.core().discard_unmapped(&self.open.area, pages);
+        self.core().unmap(&self.area, pages.clone());
+        self.core().discard_unmapped(&self.area, pages);
         Ok(())
     }
 
     /// Says in which order pages will be read through this mapping from now on. Where an order is known,
     /// an access says nothing about later ones: it does not keep its page (`MADV_SEQUENTIAL`, `MADV_RANDOM`).
     pub fn set_read_pattern(&self, pattern: ReadPattern) {
-        self.open.area.set_read_pattern(pattern);
+        self.area.set_read_pattern(pattern);
     }
 
     /// Reads pages in that are not in the cache, as far as there is memory without stopping anybody (`MADV_WILLNEED`). They
@@ -120,7 +124,7 @@ impl Mapping {
     /// When the range is not within the mapping.
     pub fn will_need(&self, pages: Range<u64>) -> Result<(), RangeError> {
         self.check_range(&pages)?;
-        let area = &*self.open.area;
+        let area = &*self.area;
         let first = area.key(0).page();
         let pages = first + pages.start..first + pages.end;
         self.core().read_ahead_all(Source::of(area), pages);
@@ -140,7 +144,7 @@ impl Mapping {
     /// When the range is not within the mapping.
     pub fn dont_need(&self, pages: Range<u64>) -> Result<(), RangeError> {
         self.check_range(&pages)?;
-        let area = &*self.open.area;
+        let area = &*self.area;
         self.core()
             .let_go(area, |core, leaving| core.cache.zap(area, pages, leaving));
         Ok(())
@@ -148,13 +152,13 @@ impl Mapping {
 
     /// Says that the pages hold code: one access through this mapping keeps them as two do others.
     pub fn set_executable(&self) {
-        self.open.area.set(AreaFlag::Executable);
+        self.area.set(AreaFlag::Executable);
     }
 
     /// Keeps pages that are mapped from being evicted, from the moment on at which reclaim meets them, until
     /// they are unlocked or unmapped. It reads nothing in. Not counted by how often.
     pub fn lock(&self) {
-        self.open.area.set(AreaFlag::Locked);
+        self.area.set(AreaFlag::Locked);
     }
 
     /// Lets pages be evicted again that no other mapping has locked.
@@ -163,7 +167,7 @@ impl Mapping {
     ///
     /// A look at each entry of the mapping.
     pub fn unlock(&self) {
-        let (core, area) = (self.core(), &*self.open.area);
+        let (core, area) = (self.core(), &*self.area);
         area.clear(AreaFlag::Locked);
         core.cache
             .for_each_mapped(area, |pfn| core.reclaim.rescue_unlocked(pfn));
@@ -228,7 +232,7 @@ impl Mapping {
     /// A page of a read-only file that is mapped and young. This is what a read costs: all else is out of line.
     #[inline(always)]
     fn read_young<'g>(&self, guard: &'g Guard<'_>, page: u64) -> Option<&'g [u8; PAGE_SIZE]> {
-        let OpenMapping { area, memory, .. } = &*self.open;
+        let Self { area, memory, .. } = self;
         if !guard.reader().is_of(memory) {
             return None;
         }
@@ -321,7 +325,7 @@ impl Mapping {
     }
 
     pub(super) fn area(&self) -> &Arc<Area> {
-        &self.open.area
+        &self.area
     }
 
     /// Takes hold of a page that is resident.
@@ -333,14 +337,14 @@ impl Mapping {
         hold: impl FnMut(PageKey, Pfn) -> Option<R>,
     ) -> Option<R> {
         self.check(page, needs).ok()?;
-        let held = self.core().cache.hold_mapped(&self.open.area, page, hold)?;
+        let held = self.core().cache.hold_mapped(&self.area, page, hold)?;
         (!self.is_gone(page, needs)).then_some(held)
     }
 
     /// Whether a page that is latched now was unmapped before it was: memory that nobody maps any more is zeros.
     #[inline]
     fn is_gone(&self, page: u64, needs: Access) -> bool {
-        needs == Access::ReadWrite && self.open.area.is_hole(page)
+        needs == Access::ReadWrite && self.area.is_hole(page)
     }
 
     /// Takes hold of a page, reading it in if it is not resident.
@@ -353,7 +357,7 @@ impl Mapping {
     ) -> Result<R, ReadError> {
         self.check(page, needs)?;
         let cache = &self.core().cache;
-        let held = match cache.hold_by_entry(&self.open.area, page, &mut hold) {
+        let held = match cache.hold_by_entry(&self.area, page, &mut hold) {
             Some(held) => held,
             None => self.fault(page, hold)?,
         };
@@ -370,7 +374,7 @@ impl Mapping {
         page: u64,
         mut hold: impl FnMut(PageKey, Pfn) -> Option<R>,
     ) -> Result<R, ReadError> {
-        let (core, area) = (self.core(), &*self.open.area);
+        let (core, area) = (self.core(), &*self.area);
         if area.is_hole(page) {
             return Err(ReadError::Unmapped { page });
         }

@@ -183,7 +183,7 @@ fn tables_agree_with_a_map() {
                     table.touch(page, seen);
                     let young = table.get(page).young();
                     assert_eq!(young, (seen.young() + 1).min(2));
-                    let often = table.often_accessed(table.get(page));
+                    let often = table.get(page).often_accessed();
                     assert_eq!(often, (young == 2).then_some(there));
                     assert_eq!(table.take_young(page, there), young);
                     assert_eq!(table.get(page).young(), 0);
