@@ -4,8 +4,9 @@
 //! Command: `cargo run --release -- --bench`, in this folder. Prints nanoseconds of CPU time for each read, as
 //! medians over interleaved rounds, on one thread and on two, of pages of 4 KiB that are all resident: drawn by
 //! a Zipf law of exponent 0.9 from 64 MiB, and one page again and again. A read looks at eight bytes of
-//! the page; `pread` copies all of it, which is how it reads. Every sum of what was read is checked.
-//! Fails if in all of three runs one of these is broken:
+//! the page; `pread` copies all of it, which is how it reads. Every sum of what was read is checked. Before each round
+//! its pages are read once in the same way, uncounted. What is promised is held against the median of the
+//! rounds' ratios (modules `turns` and `gain`). Fails if in all of three runs one of these is broken:
 //!
 //! - by the Zipf law, with a guard for each read, reads on one thread have at least 15 times the
 //!   throughput of `pread` and 3 times that of the best of the three caches, and take at most 2.5 times as
@@ -20,21 +21,26 @@
 #![expect(clippy::print_stdout, reason = "a benchmark's table is its purpose")]
 
 mod caches;
+#[path = "../../../crates/highwater/benches/gain/mod.rs"]
+mod gain;
 mod pages;
 mod readers;
 #[path = "../../../crates/highwater/benches/timing/mod.rs"]
-#[expect(dead_code, reason = "every thread reads a sequence of its own")]
+#[expect(dead_code, reason = "rounds take turns in another way here")]
 mod timing;
+mod turns;
 
+use std::hint::black_box;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use pages::{Law, Sequence};
+use pages::Law;
 use readers::{Highwater, Mapped, Reader};
-use timing::{Medians, ROUNDS, Round, Variant, is_bench, measure, round};
+use timing::is_bench;
+use turns::{Table, Times, fastest};
 
 /// Reads of one thread in a round.
-const READS: u32 = 200_000;
+const READS: u32 = 100_000;
 
 /// Runs, of which one has to keep what is promised.
 const RUNS: usize = 3;
@@ -48,7 +54,7 @@ const CACHES: [usize; 3] = [4, 5, 6];
 type Readers = Vec<(&'static str, Arc<dyn Reader>)>;
 
 fn main() -> ExitCode {
-    println!("{ROUNDS} interleaved rounds; medians of CPU time, ns for each read");
+    println!("medians of CPU time, ns for each read");
     let readers = readers();
     for _ in 0..RUNS {
         let is_kept = run(&readers);
@@ -83,9 +89,20 @@ fn run(readers: &Readers) -> bool {
             print!("{name:>12}");
         }
         println!();
-        let alone = table_row(readers, law, 1);
-        let together = table_row(readers, law, 2);
-        for (promise, is_this_kept) in promises(law, &alone, &together) {
+        let times = if is_bench() { READS } else { READS / 1000 };
+        let table = Table::measured(readers, &law.sequences(times), times);
+        for (threads, all) in [(1, &table.alone), (2, &table.together)] {
+            print!("  {threads} threads ");
+            for times in all {
+                print!("{:12.2}", times.median());
+            }
+            println!();
+        }
+        let promises = match law {
+            Law::Zipf => promises(&table),
+            Law::Hot => vec![promised_gain(readers, times)],
+        };
+        for (promise, is_this_kept) in promises {
             is_kept &= is_this_kept;
             let verdict = if is_this_kept { "ok" } else { "NOT KEPT" };
             println!("  {promise}: {verdict}");
@@ -94,61 +111,38 @@ fn run(readers: &Readers) -> bool {
     is_kept
 }
 
-fn table_row(readers: &Readers, law: Law, threads: u32) -> Medians {
-    let sequences = Arc::new(law.sequences(READS));
-    let variant = |(name, reader): &(&'static str, Arc<dyn Reader>)| {
-        let (reader, sequences) = (Arc::clone(reader), Arc::clone(&sequences));
-        Variant::timed_by(name, READS, move |threads, times| {
-            timed(&*reader, &*sequences, threads, times)
+/// What is promised of reads by the Zipf law, and whether it was kept.
+fn promises(Table { alone, together }: &Table) -> Vec<(String, bool)> {
+    let best_cache = |of: &[Times]| fastest(&CACHES.map(|at| &of[at])).ratio_to(&of[OURS]);
+    let slower = alone[OURS].ratio_to(&alone[MAPPED]);
+    vec![
+        at_least("pread, 1 thread", alone[PREAD].ratio_to(&alone[OURS]), 15.0),
+        at_least("best cache, 1 thread", best_cache(alone), 3.0),
+        at_least("best cache, 2 threads", best_cache(together), 5.0),
+        (
+            format!("mapped, 1 thread, {slower:.2} times as long, at most 2.5"),
+            slower <= 2.5,
+        ),
+    ]
+}
+
+/// What is promised of two threads that read one page, and whether it was kept.
+fn promised_gain(readers: &Readers, times: u32) -> (String, bool) {
+    let [pages, _] = Law::Hot.sequences(times);
+    let gain = |at: usize| {
+        let reader = &readers[at].1;
+        gain::of_second_thread(times, &|times| {
+            _ = black_box(reader.sum(pages.first(times)))
         })
     };
-    let variants: Vec<Variant> = readers.iter().map(variant).collect();
-    let medians = measure(&variants, threads);
-    print!("  {threads} threads ");
-    for (_, ns) in &medians {
-        print!("{ns:12.2}");
-    }
-    println!();
-    medians
+    println!(
+        "  mapped, two threads have {:.2} times the throughput of one",
+        gain(MAPPED)
+    );
+    at_least("two threads, beside one", gain(OURS), 1.9)
 }
 
-/// Each thread reads the beginning of its own sequence.
-fn timed(reader: &dyn Reader, sequences: &[Sequence], threads: u32, times: u32) -> Round {
-    let prepare = |thread: u32| {
-        let pages = sequences[thread as usize].first(times);
-        let want: u64 = pages.iter().map(|&page| u64::from(page)).sum();
-        (pages, want)
-    };
-    let run = |(pages, want): &mut (&[u32], u64), _| assert_eq!(reader.sum(pages), *want);
-    round(threads, times, &prepare, &run)
-}
-
-/// What is promised of such reads, and whether it was kept.
-fn promises(law: Law, alone: &Medians, together: &Medians) -> Vec<(String, bool)> {
-    let faster = |medians: &Medians, than: &[usize]| {
-        let best = than.iter().map(|&at| medians[at].1).reduce(f64::min);
-        best.expect("one at least") / medians[OURS].1
-    };
-    let at_least = |what: &str, ratio: f64, least: f64| {
-        let text = format!("{what}, {ratio:.2} times the throughput, at least {least}");
-        (text, ratio >= least)
-    };
-    match law {
-        Law::Zipf => {
-            let slower = 1.0 / faster(alone, &[MAPPED]);
-            vec![
-                at_least("pread, 1 thread", faster(alone, &[PREAD]), 15.0),
-                at_least("best cache, 1 thread", faster(alone, &CACHES), 3.0),
-                at_least("best cache, 2 threads", faster(together, &CACHES), 5.0),
-                (
-                    format!("mapped, 1 thread, {slower:.2} times as long, at most 2.5"),
-                    slower <= 2.5,
-                ),
-            ]
-        }
-        Law::Hot => {
-            let gain = 2.0 * alone[OURS].1 / together[OURS].1;
-            vec![at_least("two threads, beside one", gain, 1.9)]
-        }
-    }
+fn at_least(what: &str, ratio: f64, least: f64) -> (String, bool) {
+    let text = format!("{what}, {ratio:.2} times the throughput, at least {least}");
+    (text, ratio >= least)
 }

@@ -14,7 +14,7 @@
 //! these is broken:
 //!
 //! - a read with a guard of its own has at least 15 times `pread`'s throughput;
-//! - two threads that read one page read at least 1.9 times as much as one (CPU time, in rounds in which both really ran).
+//! - two threads that read one page read at least 1.9 times as much as one (CPU time; module `gain`).
 //!
 //! How long it takes beside one of the mapped file is shown. At most 2.5 times is the aim; `benches-external/caches` fails above it.
 //!
@@ -24,10 +24,8 @@
 #![expect(clippy::print_stdout, reason = "a benchmark's table is its purpose")]
 #![expect(unsafe_code, reason = "maps the file, as the bound to compare with")]
 
-#[expect(
-    dead_code,
-    reason = "a round is timed here, whole measurements are not"
-)]
+mod gain;
+#[expect(dead_code, reason = "of a few threads, another module says more")]
 mod timing;
 
 use std::fs::File;
@@ -40,7 +38,7 @@ use std::time::{Duration, Instant};
 use highwater::manager::Mapping;
 use highwater::units::{PAGE_BYTES, PAGE_SIZE};
 use highwater::{Bytes, Manager};
-use timing::{is_bench, round};
+use timing::is_bench;
 
 const PAGES: u32 = 16_384;
 const ROUNDS: usize = 11;
@@ -191,33 +189,18 @@ fn times(variants: &[Variant<'_>], pages: &[u32]) -> Vec<f64> {
     times.iter_mut().map(ns).collect()
 }
 
-/// How much more two threads read of one page than one does, by medians of rounds that take turns.
+/// How much more two threads read of one page than one does.
 fn gain_of_a_second_thread(hw: &Manager, map: &Mapping, reads: usize) -> f64 {
-    let reads = u32::try_from(reads).expect("a few hundred thousand");
     let page = u64::from(PAGES / 2);
-    let run = |(): &mut (), times| {
+    let run = |times| {
         for _ in 0..times {
             let guard = hw.enter();
             let read = map.read(&guard, black_box(page)).expect("a resident page");
             black_box(first_word(read));
         }
     };
-    let mut gains: Vec<f64> = (0..ROUNDS)
-        .map(|_| {
-            let alone = round(1, reads, &|_| (), &run).ns;
-            let mut together = round(2, reads, &|_| (), &run);
-            // As often as it takes both to run at once, within reason.
-            for _ in 0..ROUNDS {
-                if together.is_at_once {
-                    break;
-                }
-                together = round(2, reads, &|_| (), &run);
-            }
-            2.0 * alone / together.ns
-        })
-        .collect();
-    gains.sort_by(f64::total_cmp);
-    gains[gains.len() / 2]
+    let reads = u32::try_from(reads).expect("a few hundred thousand");
+    gain::of_second_thread(reads, &run)
 }
 
 /// Measures once; whether all that is promised was kept.
