@@ -100,18 +100,17 @@ impl<'m> Reader<'m> {
     fn borrow_beyond(&self, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
         self.used.set(SLOTS);
         let seat = &*self.seat;
-        if seat.is_of_nobody() {
-            return self.borrow_by_pin(pfn, tag);
-        }
         let announced = seat.announced();
-        if announced.contains(&Some(pfn)) {
-            // SAFETY: announced as above, by an earlier borrow.
+        if announced.contains(&Some(pfn)) || self.has_pinned(pfn) {
+            // SAFETY: announced as above, or pinned with the barrier that `pin` passes, by an earlier borrow. A pin, too, lasts
+            // until the reader's drop or `take_seat`.
             return unsafe { self.memory.bytes_under(pfn, tag) };
         }
         let is_spare = |&slot: &usize| {
             announced[slot].is_none() || announced[..slot].contains(&announced[slot])
         };
-        let Some(spare) = (0..announced.len()).find(is_spare) else {
+        let spare = (0..announced.len()).find(is_spare);
+        let Some(spare) = spare.filter(|_| !seat.is_of_nobody()) else {
             return self.borrow_by_pin(pfn, tag);
         };
         seat.announce(spare, pfn);
@@ -124,15 +123,19 @@ impl<'m> Reader<'m> {
         bytes
     }
 
+    /// Whether it was pinned before: a pin for each read would be a leak until the reader ends.
+    fn has_pinned(&self, pfn: Pfn) -> bool {
+        let pinned = self.pinned.get();
+        pinned.is_some_and(|pinned| pinned.borrow().contains(&pfn))
+    }
+
     fn borrow_by_pin(&self, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
         let mut pinned = self.pinned.get_or_init(Box::default).borrow_mut();
-        // Pinned before: it stays published. A pin for each read would be a leak until the reader ends.
-        if !pinned.contains(&pfn) {
-            if !self.memory.pin(pfn, tag) {
-                return None;
-            }
-            pinned.insert(pfn);
+        if !self.memory.pin(pfn, tag) {
+            return None;
         }
+        let is_new = pinned.insert(pfn);
+        debug_assert!(is_new, "{pfn} was looked for");
         // SAFETY: pinned, with the barrier that `pin` passes, until the reader's drop or `take_seat`, which need the slices gone.
         unsafe { self.memory.bytes_under(pfn, tag) }
     }

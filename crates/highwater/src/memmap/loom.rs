@@ -50,6 +50,38 @@ fn a_slot_borrow_excludes_the_owner() {
 }
 
 #[test]
+fn a_slot_that_is_used_again_excludes_the_owner() {
+    // Method: of two slots both announce the first frame, so that the second frame is announced by one of them; the third is
+    // pinned. Whatever was borrowed is still as it was at the end.
+    model(|| {
+        let memory = Arc::new(FrameMemory::new(Pages(3)).unwrap());
+        let pfns = [Pfn(0), Pfn(1), Pfn(2)];
+        for pfn in pfns {
+            let mut frame = memory.claim(pfn);
+            memory.bytes_mut(&mut frame)[0] = 1;
+            memory.publish(frame, TAG);
+        }
+        let owner = Arc::clone(&memory);
+        let owner = thread::spawn(move || {
+            let mut out = Retracted::default();
+            owner.retract(&pfns.map(|pfn| (pfn, TAG)), &mut out);
+            for mut frame in out.frames {
+                owner.bytes_mut(&mut frame)[0] = 2;
+                owner.surrender(frame);
+            }
+        });
+        {
+            let reader = memory.reader(memory.seat());
+            let order = [pfns[0], pfns[0], pfns[1], pfns[2]];
+            let borrowed = order.map(|pfn| reader.borrow_likely(pfn, TAG));
+            thread::yield_now();
+            assert!(borrowed.iter().flatten().all(|bytes| bytes[0] == 1));
+        }
+        owner.join().unwrap();
+    });
+}
+
+#[test]
 fn a_pin_excludes_the_owner() {
     model(|| {
         let memory = one_published_frame();

@@ -184,6 +184,11 @@ impl Seat {
         }
     }
 
+    /// Whether no slot announces anything.
+    fn is_empty(&self) -> bool {
+        self.announced() == [None; SLOTS]
+    }
+
     /// What the slots announce, in their order.
     pub(super) fn announced(&self) -> [Option<Pfn>; SLOTS] {
         // Relaxed: only the holder writes the slots.
@@ -194,6 +199,7 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
+        debug_assert!(self.is_empty(), "{self:?} was left with a frame");
         // Release. Pairs with: the acquire of `try_take`: the next holder finds empty slots.
         self.line.is_taken.store(false, Ordering::Release);
     }
@@ -268,6 +274,7 @@ mod kept {
     /// Gives a seat of which all slots are empty back to this thread.
     #[inline(always)]
     pub(in super::super) fn leave(seat: Seat) {
+        debug_assert!(seat.is_empty(), "{seat:?} is left with a frame");
         let former = LAST.replace(Some(ManuallyDrop::new(seat)));
         if former.is_some() {
             make_room(former);

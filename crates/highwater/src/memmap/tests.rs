@@ -278,6 +278,46 @@ fn a_thread_keeps_its_seats() {
 }
 
 #[test]
+fn threads_that_end_leave_their_seats_to_others() {
+    // Goal: a seat is free again when the thread that kept it has ended, also where a reader begins while it ends, before or after
+    // the thread's seats were given back; none is leaked, and nothing stays borrowed. Method: short-lived threads, one after
+    // another, with readers within readers; the next seat is always the same one.
+    struct Late(Arc<FrameMemory>);
+    impl Drop for Late {
+        fn drop(&mut self) {
+            let (outer, inner) = (self.0.enter(), self.0.enter());
+            assert!(outer.borrow(Pfn(0), TAG).is_some());
+            drop(outer);
+            assert!(inner.borrow(Pfn(0), TAG).is_some());
+        }
+    }
+    thread_local!(static LATE: std::cell::OnceCell<Late> = const { std::cell::OnceCell::new() });
+
+    let memory = Arc::new(FrameMemory::new(Pages(1)).unwrap());
+    let pfn = published(&memory, 0, 1);
+    let next = || format!("{:?}", memory.seat().unwrap());
+    let first = next();
+    for round in 0..300 {
+        let memory = Arc::clone(&memory);
+        let short = move || {
+            let late = || LATE.with(|late| late.set(Late(Arc::clone(&memory))).is_ok());
+            assert!(round % 3 != 0 || late());
+            let readers = [(); 3].map(|()| memory.enter());
+            assert!(
+                readers
+                    .iter()
+                    .all(|reader| reader.borrow(pfn, TAG).is_some())
+            );
+            drop(readers);
+            assert!(round % 3 != 1 || late());
+        };
+        std::thread::spawn(short).join().unwrap();
+        assert_eq!(next(), first, "round {round}");
+    }
+    assert_eq!(surrender_all(&memory, retract(&memory, &[pfn])), 1);
+}
+
+#[test]
 fn a_block_is_one_right_to_its_frames() {
     // Goal: a block's frames are owned together, written as one slice, and free again together or one by
     // one. Method: every order that fits, at the memory's end.
