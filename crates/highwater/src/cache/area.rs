@@ -13,6 +13,10 @@
 //! entries that name it, and equal at rest; a space's resident set is, at rest, the number of entries of its areas that
 //! name a frame; an entry names a frame only while that frame holds the entry's page.
 //!
+//! A second look at the entry would not do in place of the frame's tag. While a frame is being retracted, whoever held the page before
+//! can install it and let go; eviction is then about to find the frame mapped (`mapcount`), unless somebody unmaps it first. In between, after eviction has
+//! looked at what readers announce, another reader would meet an entry that names the frame twice, and read what has an owner.
+//!
 //! An access that began before its page was unmapped may end after: it gets the bytes, and installs nothing.
 
 use std::fmt;
