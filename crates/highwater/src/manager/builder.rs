@@ -36,6 +36,7 @@ pub struct Builder {
     throttling: Throttling,
     rmap: RmapConfig,
     rules: TwoListRules,
+    inactive_ratio: Option<u64>,
     policy: PolicyKind,
     swap: Option<Swap>,
     readahead: Pages,
@@ -111,6 +112,7 @@ impl Builder {
             throttling: Throttling::default(),
             rmap: RmapConfig::default(),
             rules: TwoListRules::default(),
+            inactive_ratio: None,
             policy: PolicyKind::default(),
             swap: None,
             readahead: READAHEAD_DEFAULT,
@@ -204,6 +206,14 @@ impl Builder {
     pub fn two_list(mut self, rules: TwoListRules) -> Self {
         self.policy = PolicyKind::TwoList;
         self.rules = rules;
+        self
+    }
+
+    /// How many active pages of a type the two lists keep for each inactive one: only beyond that are active pages looked at, unless pages of a
+    /// new working set come in. The more, the more of a working set stays while others stream by, and the less time new pages have to be accessed
+    /// again. Default: as in the kernel, 1 below 1 GiB of such pages, the square root of 10 times their GiB above.
+    pub fn inactive_ratio(mut self, active: u64) -> Self {
+        self.inactive_ratio = Some(active);
         self
     }
 
@@ -303,6 +313,7 @@ impl Builder {
                 throttling: self.throttling,
                 rmap: self.rmap,
                 rules: self.rules,
+                inactive_ratio: self.inactive_ratio,
                 policy: self.policy,
                 swap: self.swap.map(Swap::open).transpose()?,
                 readahead: ReadaheadMax::new(self.readahead, self.marks),

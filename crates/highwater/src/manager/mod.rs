@@ -139,6 +139,7 @@ struct Parts {
     throttling: Throttling,
     rmap: RmapConfig,
     rules: TwoListRules,
+    inactive_ratio: Option<u64>,
     policy: PolicyKind,
     swap: Option<SwapArea>,
     readahead: ReadaheadMax,
@@ -362,6 +363,7 @@ impl Core {
             throttling,
             rmap,
             rules,
+            inactive_ratio,
             policy,
             swap,
             readahead,
@@ -383,6 +385,7 @@ impl Core {
         let reclaim = Reclaim::new(of_cache, of_pool, groups.clone(), nr_cpus)
             .with_rmap(rmap)
             .with_rules(rules)
+            .with_inactive_ratio(inactive_ratio)
             .with_eviction_policy(policy);
         reclaim.add_group(&root);
         Ok(Self {

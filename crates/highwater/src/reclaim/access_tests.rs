@@ -97,6 +97,37 @@ fn copying_reads_mark_then_activate_then_mark() {
 }
 
 #[test]
+fn as_many_active_pages_are_kept_as_the_ratio_says() {
+    // Goal: active pages are looked at beyond so many for each inactive one, by the knob and without. Method: 100 active pages beside
+    // 20 that were read once; one round over them at each ratio.
+    for (ratio, are_looked_at) in [
+        (None, true),
+        (Some(4), true),
+        (Some(5), false),
+        (Some(0), true),
+    ] {
+        let scene = Scene::with_rules(256, TwoListRules::Kernel);
+        let reclaim = scene.reclaim.with_inactive_ratio(ratio);
+        let scene = Scene { reclaim, ..scene };
+        let root = scene.groups.root();
+        for page in 0..120 {
+            scene.fault(&root, page);
+            (0..if page < 100 { 2 } else { 0 }).for_each(|_| scene.copy(page));
+        }
+        scene.reclaim.drain_batches();
+        let sizes = scene.reclaim.list_sizes(&root);
+        assert_eq!(
+            (sizes.active_file, sizes.inactive_file),
+            (Pages(100), Pages(20))
+        );
+        scene.shrink(&root, 1, None);
+        let looked_at = scene.reclaim.stats().pgrefill.get();
+        assert_eq!(looked_at > 0, are_looked_at, "{ratio:?}: {looked_at}");
+        scene.assert_nothing_is_left();
+    }
+}
+
+#[test]
 fn active_pages_are_deactivated_whether_read_or_not() {
     // Goal: 9.4: what is no code in use leaves the active list at its end, with the workingset flag. Method: more
     // active than inactive pages, all of them young; one round over them.

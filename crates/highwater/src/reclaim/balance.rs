@@ -134,6 +134,8 @@ pub(super) struct ScanInput {
     pub(super) may_deactivate: [bool; 2],
     /// Whether a policy says which list of a type is looked at: then both are one here.
     pub(super) is_one_list: bool,
+    /// Active pages for each inactive one, if not by their number.
+    pub(super) inactive_ratio: Option<u64>,
     pub(super) costs: Costs,
 }
 
@@ -202,7 +204,11 @@ impl ScanInput {
     /// Whether some active anonymous pages are aged though not looked at otherwise, so that inactive ones are there when they are
     /// needed.
     pub(super) fn trims_anon(&self) -> bool {
-        self.has_swap && !self.is_one_list && self.sizes.inactive_is_low(PageType::Anon)
+        let is_low = || {
+            self.sizes
+                .inactive_is_low(PageType::Anon, self.inactive_ratio)
+        };
+        self.has_swap && !self.is_one_list && is_low()
     }
 
     fn balance(&self) -> ScanBalance {
@@ -284,6 +290,7 @@ mod tests {
             file_is_tiny: false,
             may_deactivate: [true, true],
             is_one_list: false,
+            inactive_ratio: None,
             costs: Costs::default(),
         }
     }

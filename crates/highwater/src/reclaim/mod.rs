@@ -153,6 +153,8 @@ pub struct Reclaim {
     rmap: RmapConfig,
     rmap_stats: RmapStats,
     rules: TwoListRules,
+    /// Active pages for each inactive one before active pages are looked at, if not by their number.
+    inactive_ratio: Option<u64>,
     policy_kind: PolicyKind,
     /// Who leaves, where the two lists' rules do not say it.
     policy: Option<Box<dyn EvictionPolicy>>,
@@ -186,6 +188,7 @@ impl Reclaim {
             rmap: RmapConfig::default(),
             rmap_stats: RmapStats::default(),
             rules: TwoListRules::default(),
+            inactive_ratio: None,
             policy_kind: PolicyKind::TwoList,
             policy: None,
             swappiness: AtomicU64::new(SWAPPINESS),
@@ -199,6 +202,13 @@ impl Reclaim {
     #[must_use]
     pub fn with_rules(mut self, rules: TwoListRules) -> Self {
         self.rules = rules;
+        self
+    }
+
+    /// Has active pages looked at only where there are more than so many for each inactive one.
+    #[must_use]
+    pub fn with_inactive_ratio(mut self, ratio: Option<u64>) -> Self {
+        self.inactive_ratio = ratio;
         self
     }
 

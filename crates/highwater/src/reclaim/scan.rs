@@ -275,7 +275,7 @@ impl Reclaim {
         let is_one_list = self.policy.is_some();
         let may_deactivate = PageType::ALL.map(|page_type| {
             scan.forces_deactivation
-                || !is_one_list && sizes.inactive_is_low(page_type)
+                || !is_one_list && sizes.inactive_is_low(page_type, self.inactive_ratio)
                 || home.has_new_workingset(page_type)
         });
         for page_type in PageType::ALL {
@@ -302,6 +302,7 @@ impl Reclaim {
             file_is_tiny,
             may_deactivate,
             is_one_list,
+            inactive_ratio: self.inactive_ratio,
             costs: home.costs(),
         };
         Some(Round { level, home, input })

@@ -88,13 +88,16 @@ impl ListSizes {
         self
     }
 
-    /// Whether the active list of a type should be aged: it has outgrown the inactive list, by a factor that
+    /// Whether the active list of a type should be aged: it has outgrown the inactive list, by `ratio`, or by a factor that
     /// grows with both (1 below 1 GiB, 3 at 1 GiB, 10 at 10 GiB).
-    pub(super) fn inactive_is_low(self, page_type: PageType) -> bool {
+    pub(super) fn inactive_is_low(self, page_type: PageType, ratio: Option<u64>) -> bool {
         const GIB_PAGES: u64 = 1 << 18;
-        let gib = self.of_type(page_type).0 / GIB_PAGES;
-        let ratio = if gib == 0 { 1 } else { (10 * gib).isqrt() };
-        self.of(page_type.inactive()).0 * ratio < self.of(page_type.active()).0
+        let by_size = match self.of_type(page_type).0 / GIB_PAGES {
+            0 => 1,
+            gib => (10 * gib).isqrt(),
+        };
+        let inactive = self.of(page_type.inactive()).0;
+        inactive.saturating_mul(ratio.unwrap_or(by_size)) < self.of(page_type.active()).0
     }
 }
 

@@ -9,15 +9,19 @@ use highwater::manager;
 use highwater::units::{PAGE_BYTES, PAGE_SIZE};
 
 use super::Scenario;
+use super::disk::{Disk, OnDisk};
 use crate::experiments::ExperimentError;
 use crate::report::text::to_f64;
 
 /// Pages of C's file, as a part of the pool. The thread does not say how large its file was. Under *vanilla* its C brought in 2.46 million pages
 /// (18.51 million were freed, 18.87 million brought in for A, 2.82 million stayed), of which 0.88 million were refaults (13.47 million, less A's 12.58):
 /// so there were 1.58 million others, 0.56 of what fits. They stayed while A streamed by, as active pages, of which its machine keeps ten for each inactive
-/// one (frames-and-reclaim specification, 9.5), and a pool below 1 GiB one. Chosen below what a pool here keeps active, a half, by the little
-/// that leaves *vanilla* the thread's refaults of C: a fifteenth of A's.
-const C_SHARE: (u64, u64) = (2, 5);
+/// one (frames-and-reclaim specification, 9.5).
+const C_SHARE: (u64, u64) = (14, 25);
+
+/// What A and C get from their disk together. Chosen: less than A alone reads from the system's cache, so that both compete for the disk, as on the
+/// thread's machine (2.9 GiB/s), and not for the two CPUs.
+const DISK_BYTES_PER_S: f64 = 2000.0 * 1024.0 * 1024.0;
 
 /// Files without names: A's is twice as large as the pool.
 #[derive(Debug)]
@@ -25,8 +29,10 @@ pub(super) struct Ground {
     /// Frames of the pool.
     pub(super) capacity: u64,
     a: File,
-    /// What C reads: two fifths of the pool.
+    /// What C reads.
     c: Option<File>,
+    /// Where both lie, if there is a C.
+    disk: Option<Arc<Disk>>,
     salt: u64,
 }
 
@@ -37,13 +43,18 @@ impl Ground {
         scenario: Scenario,
     ) -> Result<Self, ExperimentError> {
         let make = |salt, pages| write_file(salt, pages).map_err(refused);
+        let (c, disk) = match scenario {
+            Scenario::Mapped => (None, None),
+            Scenario::Read => (
+                Some(make(!seed, capacity * C_SHARE.0 / C_SHARE.1)?),
+                Some(Arc::new(Disk::new(DISK_BYTES_PER_S))),
+            ),
+        };
         Ok(Self {
             capacity,
             a: make(seed, 2 * capacity)?,
-            c: match scenario {
-                Scenario::Mapped => None,
-                Scenario::Read => Some(make(!seed, capacity * C_SHARE.0 / C_SHARE.1)?),
-            },
+            c,
+            disk,
             salt: seed,
         })
     }
@@ -59,7 +70,7 @@ impl Ground {
 
     /// Opens A's file.
     pub(super) fn open_a(&self, hw: &manager::Manager) -> Result<manager::File, ExperimentError> {
-        open(hw, &self.a)
+        self.open(hw, &self.a)
     }
 
     /// Opens C's file, if there is a C.
@@ -67,7 +78,22 @@ impl Ground {
         &self,
         hw: &manager::Manager,
     ) -> Result<Option<manager::File>, ExperimentError> {
-        self.c.as_ref().map(|file| open(hw, file)).transpose()
+        let file = self.c.as_ref().map(|file| self.open(hw, file));
+        file.transpose()
+    }
+
+    fn open(&self, hw: &manager::Manager, file: &File) -> Result<manager::File, ExperimentError> {
+        let file = file.try_clone().and_then(FileBacking::new);
+        let file = file.map_err(refused)?;
+        let backing: Arc<dyn Backing> = match &self.disk {
+            None => Arc::new(file),
+            Some(disk) => Arc::new(OnDisk {
+                file,
+                disk: Arc::clone(disk),
+            }),
+        };
+        let opened = hw.open_backing(backing, Access::ReadOnly);
+        opened.map_err(|error| refused(io::Error::other(error)))
     }
 
     /// Whether these are the bytes of a page of A's file.
@@ -87,14 +113,6 @@ fn refused(source: io::Error) -> ExperimentError {
         source,
         remedy: "set TMPDIR to a directory with 640 MiB free",
     }
-}
-
-fn open(hw: &manager::Manager, file: &File) -> Result<manager::File, ExperimentError> {
-    let backing = file.try_clone().and_then(FileBacking::new);
-    let backing = backing.map_err(refused)?;
-    let backing: Arc<dyn Backing> = Arc::new(backing);
-    let opened = hw.open_backing(backing, Access::ReadOnly);
-    opened.map_err(|error| refused(io::Error::other(error)))
 }
 
 /// The first and the last word of a page.
@@ -142,7 +160,7 @@ mod tests {
             assert!(ground.is_of_a(page, &bytes));
             assert!(!ground.is_of_a(page + 1, &bytes) && !ground.is_of_c(page, &bytes));
             let c = ground.c.as_ref().unwrap();
-            let page = page / 5;
+            let page = page / 4;
             c.read_exact_at(&mut bytes, page * PAGE_BYTES).unwrap();
             assert!(ground.is_of_c(page, &bytes));
         }

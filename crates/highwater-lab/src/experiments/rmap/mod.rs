@@ -1,8 +1,8 @@
 //! What `rmap-mapped` and `rmap-read` share: the thread's two scenarios, run with real pages of real files.
 //!
 //! *A* maps a file of twice the pool and touches it in three passes. *B* maps and unmaps random ranges of that file, and holds the lock of its
-//! reverse map, until A has ended. In the second scenario *C* reads another file by `read_at`, again and again, which fits the active list. Each is a
-//! tenant of its own. The library's background thread reclaims, and whoever finds no frame. Every variant is the library,
+//! reverse map, until A has ended. In the second scenario *C* reads another file by `read_at`, again and again, which fits the active list and lies on the
+//! same disk; it has its working set before the others begin. Each is a tenant of its own. The library's background thread reclaims, and whoever finds no frame. Every variant is the library,
 //! told by [`Builder::rmap`](highwater::manager::Builder::rmap) what to do about a held lock; variants take turns, round
 //! after round, each in a new manager over the same files. All go by the kernel's rules of when a page moves between lists
 //! ([`TwoListRules::Kernel`](highwater::reclaim::TwoListRules::Kernel)), by which a mapped page is looked at twice, and of which page opens a window of
@@ -14,6 +14,7 @@
 //! at a page find the lock held. In each round all variants meet the same B.
 
 mod cell;
+mod disk;
 mod ground;
 mod load;
 mod round;
@@ -71,8 +72,9 @@ const NOTE: &str = "Files, pages, page tables, locks and I/O are real; the files
     so that the first pass reads every page for the first time. All variants move pages between lists by the kernel's rules, by which a mapped page is looked at twice; ours differs in what it does about the lock. \
     Watermarks lie apart as on the thread's machine: 4.6 times what reclaim looks at in a round at the first priority. \
     Windows of readahead are opened as in the kernel: not where the page that would do it has stayed in the cache. \
-    C's file is two fifths of the pool, which the active list can keep, and is read again and again: the thread's counters say that its C mostly found its pages \
-    in memory under vanilla (1.6 million pages brought in that were no refaults, of 2.82 million that fit). B maps a random range of at most a 16th of A's file, keeps the lock of the reverse map for 200 us, asleep, unmaps, \
+    Ten active pages are kept for each inactive one, as on a machine of the thread's size. C's file is 0.56 of the pool, is in memory before A begins, and is read again and \
+    again: the thread's counters say that its C mostly found its pages in memory under vanilla (1.6 million pages brought in that were no refaults, of 2.82 million that fit). \
+    Where there is a C, both files are read at the pace of one disk, 2,000 MiB/s. B maps a random range of at most a 16th of A's file, keeps the lock of the reverse map for 200 us, asleep, unmaps, \
     and sleeps as long as its part of the time asks for. Where it holds 95 % of the time, each time is 24 ms, and it sleeps with the lock only. A's and C's refaults are counted for their \
     groups. The lock lets readers in that were there before a writer waited; a look that fails because a writer waits counts as contended. \
     Elapsed times are means, with the coefficient of variation over the rounds, and medians, which are what checks compare; counts are means.";
@@ -167,6 +169,7 @@ fn config(setup: &Setup, ground: &Ground, rounds: u64, shares: Vec<f64>) -> Figu
         .with("passes", PASSES)
         .with("rounds", rounds)
         .with("watermark_scale_factor", round::WATERMARK_SCALE_FACTOR)
+        .with("inactive_ratio", round::INACTIVE_RATIO)
         .with("calibrated_hold_of_each_round_ratio", shares)
         .with("times_checked", checks_times(setup))
         .with("note_scope", NOTE)

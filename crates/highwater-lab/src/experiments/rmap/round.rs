@@ -23,6 +23,9 @@ use crate::report::text::to_f64;
 /// thread does at the first three priorities, where *priority* does not wait.
 pub(super) const WATERMARK_SCALE_FACTOR: i64 = 340;
 
+/// Active pages for each inactive one that the kernel keeps on the thread's machine. By its rule a pool of 256 MiB would keep one.
+pub(super) const INACTIVE_RATIO: u64 = 10;
+
 /// What a run showed.
 #[derive(Debug)]
 pub(crate) struct Round {
@@ -91,9 +94,9 @@ impl Round {
         self.a.refaults / (self.a.pages * 2.0 / 3.0)
     }
 
-    /// C's refaults for each page that it read.
-    pub(crate) fn c_refaults_of_reads(&self) -> f64 {
-        self.c.map_or(f64::NAN, |c| c.refaults / c.pages)
+    /// The part of C's reads that found their page where the read before had left it.
+    pub(crate) fn c_kept(&self) -> f64 {
+        self.c.map_or(f64::NAN, |c| 1.0 - c.refaults / c.pages)
     }
 
     /// Bytes that a tenant read in a second.
@@ -126,6 +129,7 @@ pub(super) fn run(
         .background(Background::Thread)
         .tunables(Tunables::default().watermark_scale_factor(WATERMARK_SCALE_FACTOR)?)
         .two_list(TwoListRules::Kernel)
+        .inactive_ratio(INACTIVE_RATIO)
         .readahead_marks(MarkRule::Exact)
         .rmap(rmap)
         .build()?;
@@ -134,6 +138,9 @@ pub(super) fn run(
     let (file, c_file) = (ground.open_a(&hw)?, ground.open_c(&hw)?);
     let mapping = hw.space(&a).map_file(&file, 0..file.pages());
     let mapping = mapping.expect("the whole file");
+    if let Some(file) = &c_file {
+        load::warm_up(file, &c)?;
+    }
     let is_over = AtomicBool::new(false);
     let begun = Instant::now();
     let (read, elapsed, churned, c_read) = thread::scope(|scope| {
