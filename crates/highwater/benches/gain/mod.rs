@@ -18,11 +18,12 @@ use std::time::Duration;
 /// Rounds of each measurement.
 const ROUNDS: u32 = 101;
 
-/// Throughput of two threads that run `run` at once, as a ratio to that of one. `run` does it so many times as it is told: `times` in a
-/// round.
+/// Throughput of two threads that run `run` at once, as a ratio to that of one; no number where they cannot have a CPU each. `run` does it
+/// so many times as it is told: `times` in a round.
 pub(crate) fn of_second_thread(times: u32, run: &(impl Fn(u32) + Sync)) -> f64 {
     let round = Meeting {
         phase: Barrier::new(2),
+        settled: AtomicU32::new(0),
         running: AtomicU32::new(0),
         done: AtomicU32::new(0),
     };
@@ -31,6 +32,9 @@ pub(crate) fn of_second_thread(times: u32, run: &(impl Fn(u32) + Sync)) -> f64 {
         let workers = [0, 1].map(|thread| scope.spawn(move || round.times(thread, times, run)));
         workers.map(|worker| worker.join().expect("a worker panicked"))
     });
+    if one.is_empty() || other.is_empty() {
+        return f64::NAN;
+    }
     let mut gains: Vec<f64> = one
         .iter()
         .zip(&other)
@@ -51,15 +55,23 @@ struct Times {
 
 struct Meeting {
     phase: Barrier,
+    /// Threads that stay on a CPU. Written by: both. Read by: both, after they have met. Publishes: nothing.
+    settled: AtomicU32,
     /// Written by: both. Read by: both. Publishes: nothing; tells that they run. Counts on from round to round, as does `done`.
     running: AtomicU32,
     done: AtomicU32,
 }
 
 impl Meeting {
-    /// Every round, as one of the threads 0 and 1.
+    /// Every round, as one of the threads 0 and 1; none if one of them has no CPU of its own.
     fn times(&self, thread: u32, times: u32, run: &impl Fn(u32)) -> Vec<Times> {
-        stay_on_cpu(thread as usize);
+        // Relaxed: the wait orders it.
+        let settled = u32::from(stay_on_cpu(thread as usize));
+        self.settled.fetch_add(settled, Ordering::Relaxed);
+        self.phase.wait();
+        if self.settled.load(Ordering::Relaxed) < 2 {
+            return Vec::new();
+        }
         run(times);
         (1..=ROUNDS)
             .map(|round| {
@@ -111,28 +123,33 @@ fn cpu_time() -> Duration {
     )
 }
 
-/// Keeps the calling thread on one of the CPUs that it may run on: another one for each number, if there are so many.
+/// Keeps the calling thread on one of the CPUs that it may run on, another one for each number; whether that was done.
 #[cfg(target_os = "linux")]
-fn stay_on_cpu(number: usize) {
+fn stay_on_cpu(number: usize) -> bool {
     // SAFETY: zeroed bytes are a set of no CPU.
     let (mut allowed, mut chosen) =
         unsafe { std::mem::zeroed::<(libc::cpu_set_t, libc::cpu_set_t)>() };
     let size = size_of::<libc::cpu_set_t>();
     // SAFETY: it writes a set where there is room for one.
     if unsafe { libc::sched_getaffinity(0, size, &raw mut allowed) } != 0 {
-        return;
+        return false;
     }
     let nr_cpus = usize::try_from(libc::CPU_SETSIZE).expect("some CPUs");
     let is_allowed = |cpu: &usize| {
         // SAFETY: the number is less than the set has.
         unsafe { libc::CPU_ISSET(*cpu, &allowed) }
     };
-    let cpus: Vec<usize> = (0..nr_cpus).filter(is_allowed).collect();
+    let Some(cpu) = (0..nr_cpus).filter(is_allowed).nth(number) else {
+        return false;
+    };
     // SAFETY: as above.
-    unsafe { libc::CPU_SET(cpus[number % cpus.len()], &mut chosen) };
-    // SAFETY: it reads a set. Where it is refused, the thread goes where the system sends it.
-    let _ = unsafe { libc::sched_setaffinity(0, size, &raw const chosen) };
+    unsafe { libc::CPU_SET(cpu, &mut chosen) };
+    // SAFETY: it reads a set.
+    unsafe { libc::sched_setaffinity(0, size, &raw const chosen) == 0 }
 }
 
+/// The system cannot be told: the threads run where it sends them.
 #[cfg(not(target_os = "linux"))]
-fn stay_on_cpu(_: usize) {}
+fn stay_on_cpu(_: usize) -> bool {
+    true
+}

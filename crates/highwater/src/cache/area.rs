@@ -154,7 +154,7 @@ impl Area {
     ///
     /// # Cost
     ///
-    /// Three loads, and a borrow; nothing is stored that others see.
+    /// Four loads, and a borrow; nothing is stored that others see.
     #[inline(always)]
     pub fn borrow_young<'r>(
         &self,

@@ -42,6 +42,9 @@ const LEAVES_SHIFT: u32 = 16;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry(u64);
 
+// What an access adds stays within the marks.
+const _: () = assert!(super::CREDIT_MAX <= Entry::YOUNG_MAX);
+
 impl Entry {
     /// The frame's number is the low half.
     pub(super) const ABSENT: Self = Self(0);
@@ -253,7 +256,7 @@ impl PageTable {
         }
     }
 
-    /// Takes a frame out of an entry that names it; `leaves_swapped` says what is left. What the entry held, if it named
+    /// Takes a frame out of an entry that names it; `left` says what is left. What the entry held, if it named
     /// the frame.
     pub(super) fn clear(&self, page: u64, pfn: Pfn, left: Left) -> Option<Entry> {
         let word = self.existing(page).flatten()?;

@@ -30,6 +30,15 @@ impl Barrier {
         }
     }
 
+    /// That of a system without membarrier.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn fenced() -> Self {
+        Self {
+            #[cfg(target_os = "linux")]
+            is_asymmetric: false,
+        }
+    }
+
     /// Whether [`light`](Self::light) is [`bare`](Self::bare): it costs no instruction, or there is no other here.
     pub(super) fn is_bare(self) -> bool {
         #[cfg(all(target_os = "linux", not(loom)))]

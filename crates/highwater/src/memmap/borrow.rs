@@ -74,7 +74,7 @@ impl<'m> Reader<'m> {
     ///
     /// # Cost
     ///
-    /// A store to this reader's own line and a load of the frame's word. After 15 borrows also a search among them; once
+    /// A store to this reader's own line and a load of the frame's word; a fence, too, where the system has no membarrier. After 15 borrows also a search among them; once
     /// 15 frames are borrowed, an atomic add on the frame's word instead, and a search among those held so.
     #[inline(always)]
     pub fn borrow_likely(&self, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
@@ -94,12 +94,18 @@ impl<'m> Reader<'m> {
         bytes
     }
 
-    /// As [`borrow_likely`](Self::borrow_likely), when no slot may be filled in turn.
+    /// As [`borrow_likely`](Self::borrow_likely), when no slot may be filled in turn there: the barrier is an instruction, all slots were
+    /// filled, or there is no seat.
     #[cold]
     #[inline(never)]
     fn borrow_beyond(&self, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
+        let (seat, used) = (&*self.seat, self.used.get());
+        if used < SLOTS && !seat.is_of_nobody() {
+            let bytes = self.borrow_by_slot(used, pfn, tag)?;
+            self.used.set(used + 1);
+            return Some(bytes);
+        }
         self.used.set(SLOTS);
-        let seat = &*self.seat;
         let announced = seat.announced();
         if announced.contains(&Some(pfn)) || self.has_pinned(pfn) {
             // SAFETY: announced as above, or pinned with the barrier that `pin` passes, by an earlier borrow. A pin, too, lasts
@@ -110,15 +116,20 @@ impl<'m> Reader<'m> {
             announced[slot].is_none() || announced[..slot].contains(&announced[slot])
         };
         let spare = (0..announced.len()).find(is_spare);
-        let Some(spare) = spare.filter(|_| !seat.is_of_nobody()) else {
-            return self.borrow_by_pin(pfn, tag);
-        };
-        seat.announce(spare, pfn);
+        match spare.filter(|_| !seat.is_of_nobody()) {
+            Some(spare) => self.borrow_by_slot(spare, pfn, tag),
+            None => self.borrow_by_pin(pfn, tag),
+        }
+    }
+
+    /// Announces by a slot that nothing depends on, of a seat of this memory.
+    fn borrow_by_slot(&self, slot: usize, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
+        self.seat.announce(slot, pfn);
         self.memory.barrier.light();
-        // SAFETY: announced as above.
+        // SAFETY: announced as in `borrow_likely`.
         let bytes = unsafe { self.memory.bytes_under(pfn, tag) };
         if bytes.is_none() {
-            seat.clear(spare);
+            self.seat.clear(slot);
         }
         bytes
     }
@@ -148,10 +159,15 @@ impl<'m> Reader<'m> {
         Some(seat).filter(|seat| !seat.is_of_nobody())
     }
 
+    /// Ends the reader.
+    ///
+    /// # Safety
+    ///
+    /// Nobody looks at it any more.
     #[cold]
     #[inline(never)]
-    fn end(&mut self) {
-        // SAFETY: the reader ends: nobody looks at it any more.
+    unsafe fn end(&mut self) {
+        // SAFETY: the caller's promise.
         let seat = unsafe { ManuallyDrop::take(&mut self.seat) };
         self.end_borrows(&seat);
         if !seat.is_of_nobody() {
@@ -176,7 +192,8 @@ impl Drop for Reader<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         if self.used.get() > 1 {
-            return self.end();
+            // SAFETY: it is being dropped.
+            return unsafe { self.end() };
         }
         // SAFETY: the reader ends: nobody looks at it any more.
         let seat = unsafe { ManuallyDrop::take(&mut self.seat) };

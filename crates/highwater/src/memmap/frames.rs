@@ -104,6 +104,10 @@ impl FrameMemory {
     ///
     /// After 2^32 - 1 memories have been made in one process.
     pub fn new(pages: Pages) -> Result<Self, MapError> {
+        Self::with_barrier(pages, Barrier::new())
+    }
+
+    pub(super) fn with_barrier(pages: Pages, barrier: Barrier) -> Result<Self, MapError> {
         static IDS: Sequence = Sequence::new();
 
         if let Some(memory) = memory_of_machine()
@@ -118,7 +122,6 @@ impl FrameMemory {
         let id = id.filter(|&id| id != MemoryId::NONE);
         let id = id.expect("fewer than 2^32 memories in one process");
         let count = u32::try_from(pages.0).expect("a reservation has less than 2^32 pages");
-        let barrier = Barrier::new();
         Ok(Self {
             id,
             reservation,

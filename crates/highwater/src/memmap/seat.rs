@@ -22,6 +22,9 @@ pub(super) use kept::{Former, find, leave, note_used, sit_down};
 /// changes, lies in the next.
 pub(super) const SLOTS: usize = if cfg!(loom) { 2 } else { 15 };
 
+// A reader that has filled one slot is told from one that has pinned.
+const _: () = assert!(SLOTS > 1);
+
 /// The most seats that one memory has; readers beyond them pin. Chosen: a megabyte of them,
 /// and a walk over all is still shorter than the I/O that reclaim is for.
 const SEATS_MAX: usize = 4096;
@@ -41,7 +44,8 @@ pub(super) struct Seats {
 
 #[repr(C)]
 struct SeatLine {
-    /// Written by: the seat's holder (announce: before a light barrier; clear; both release).
+    /// Written by: the seat's holder (announce: before a light barrier; clear; both release). Those of nobody's seat, which has many
+    /// holders and which nobody looks at, are only ever cleared.
     /// Read by: `retract` (acquire, after its heavy barrier). Publishes: that what the slot announced
     /// before is read no more.
     slots: [AtomicU32; SLOTS],
@@ -50,7 +54,7 @@ struct SeatLine {
     is_taken: AtomicBool,
     /// Whose seat it is.
     memory: MemoryId,
-    /// Slots that a reader fills in turn, without a look at what they announce: all, or none. [`SLOTS`] at most.
+    /// Slots that a reader fills in turn with no more than a bare barrier: all, or none. [`SLOTS`] at most.
     in_turn: usize,
 }
 

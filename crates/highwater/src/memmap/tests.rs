@@ -1,5 +1,6 @@
 //! Who may touch a frame's bytes, tried from one thread and from several.
 
+use super::barrier::Barrier;
 use super::*;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,6 +12,12 @@ fn published(memory: &FrameMemory, pfn: u32, byte: u8) -> Pfn {
     let mut frame = memory.claim(Pfn(pfn));
     memory.bytes_mut(&mut frame).fill(byte);
     memory.publish(frame, TAG)
+}
+
+/// Memories whose readers pay for a light barrier as little as they can here, and as much as without membarrier.
+fn of_both_barriers(pages: u64) -> [FrameMemory; 2] {
+    [Barrier::new(), Barrier::fenced()]
+        .map(|barrier| FrameMemory::with_barrier(Pages(pages), barrier).expect("a small range"))
 }
 
 fn retract(memory: &FrameMemory, pfns: &[Pfn]) -> Retracted {
@@ -49,28 +56,33 @@ fn a_frame_goes_through_its_states_and_back() {
 #[test]
 fn a_borrowed_frame_is_not_retracted_until_its_reader_is_done() {
     // Method: every way to borrow (slot, slot again, pin by overflow, pin by `Pinned`).
-    let memory = Arc::new(FrameMemory::new(Pages(40)).unwrap());
-    let pfns: Vec<Pfn> = (0..40).map(|pfn| published(&memory, pfn, 1)).collect();
+    for memory in of_both_barriers(40) {
+        nothing_borrowed_is_retracted(&Arc::new(memory));
+    }
+}
+
+fn nothing_borrowed_is_retracted(memory: &Arc<FrameMemory>) {
+    let pfns: Vec<Pfn> = (0..40).map(|pfn| published(memory, pfn, 1)).collect();
     let reader = memory.reader(memory.seat());
     for &pfn in pfns[..30].iter().chain(&pfns[..30]) {
         assert!(reader.borrow(pfn, TAG).is_some());
     }
-    let pinned = Pinned::new(Arc::clone(&memory), pfns[30], TAG).unwrap();
-    let out = retract(&memory, &pfns);
+    let pinned = Pinned::new(Arc::clone(memory), pfns[30], TAG).expect("published");
+    let out = retract(memory, &pfns);
     let mut borrowed = out.borrowed.clone();
     borrowed.sort();
     assert_eq!(borrowed, pfns[..31]);
-    assert_eq!(surrender_all(&memory, out), 9);
+    assert_eq!(surrender_all(memory, out), 9);
     assert!(reader.borrow(pfns[0], TAG).is_some(), "published as before");
 
     drop(reader);
-    let out = retract(&memory, &pfns);
+    let out = retract(memory, &pfns);
     assert_eq!(out.borrowed, [pfns[30]]);
-    assert_eq!(surrender_all(&memory, out), 30);
+    assert_eq!(surrender_all(memory, out), 30);
     assert_eq!(pinned.bytes(), &[1; PAGE_SIZE]);
     drop(pinned);
-    assert_eq!(surrender_all(&memory, retract(&memory, &pfns)), 1);
-    assert!(Pinned::new(Arc::clone(&memory), pfns[30], TAG).is_none());
+    assert_eq!(surrender_all(memory, retract(memory, &pfns)), 1);
+    assert!(Pinned::new(Arc::clone(memory), pfns[30], TAG).is_none());
     assert_eq!(memory.count_free(), Pages(40));
 }
 
@@ -176,7 +188,12 @@ fn readers_never_see_a_frame_that_is_being_rewritten() {
     // Method: readers borrow and look twice at both ends of the page; a writer retracts, rewrites
     // with another byte and publishes under another tag, without a pause, 20,000 times and until the
     // readers have read something (a loaded machine may start them late).
-    let memory = FrameMemory::new(Pages(2)).unwrap();
+    for memory in of_both_barriers(2) {
+        rewrite_beside_readers(&memory);
+    }
+}
+
+fn rewrite_beside_readers(memory: &FrameMemory) {
     let (stop, borrowed) = (AtomicBool::new(false), AtomicU64::new(0));
     let tag = |round: u64| 1 + round % 3;
     let mut frame = memory.claim(Pfn(1));
@@ -213,7 +230,7 @@ fn readers_never_see_a_frame_that_is_being_rewritten() {
             round += 1;
             memory
                 .bytes_mut(&mut frame)
-                .fill(u8::try_from(tag(round)).unwrap());
+                .fill(u8::try_from(tag(round)).expect("1 to 3"));
             memory.publish(frame, tag(round));
         }
         stop.store(true, Ordering::Relaxed);
@@ -224,37 +241,47 @@ fn readers_never_see_a_frame_that_is_being_rewritten() {
 fn a_page_counts_once_however_often_one_reader_reads_it() {
     // Goal: reading is no leak of pins, with a seat whose slots are full and without one. Method: one
     // frame more than a seat announces, read more often than it can be pinned.
-    let memory = FrameMemory::new(Pages(16)).unwrap();
-    let pfns: Vec<Pfn> = (0..16).map(|pfn| published(&memory, pfn, 1)).collect();
+    for memory in of_both_barriers(16) {
+        read_often(&memory);
+    }
+}
+
+fn read_often(memory: &FrameMemory) {
+    let pfns: Vec<Pfn> = (0..16).map(|pfn| published(memory, pfn, 1)).collect();
     for seat in [memory.seat(), None] {
         let reader = memory.reader(seat);
         for &pfn in pfns.iter().chain([&pfns[15]; 5000]) {
             assert!(reader.borrow(pfn, TAG).is_some());
         }
         assert!(reader.borrow(pfns[15], TAG + 1).is_none(), "another tag");
-        assert_eq!(retract(&memory, &pfns).borrowed.len(), 16);
+        assert_eq!(retract(memory, &pfns).borrowed.len(), 16);
     }
-    assert_eq!(surrender_all(&memory, retract(&memory, &pfns)), 16);
+    assert_eq!(surrender_all(memory, retract(memory, &pfns)), 16);
 }
 
 #[test]
 fn pages_read_in_turn_take_a_slot_each_and_no_pin() {
     // Goal: a reader holds 15 frames without a pin however often it reads each. Method: two in turn until no slot
     // is left, then 13 others, and a look at a tag that is gone in between; the sixteenth is pinned.
-    let memory = FrameMemory::new(Pages(16)).unwrap();
-    let pfns: Vec<Pfn> = (0..16).map(|pfn| published(&memory, pfn, 1)).collect();
+    for memory in of_both_barriers(16) {
+        read_in_turn(&memory);
+    }
+}
+
+fn read_in_turn(memory: &FrameMemory) {
+    let pfns: Vec<Pfn> = (0..16).map(|pfn| published(memory, pfn, 1)).collect();
     let reader = memory.reader(memory.seat());
     for &pfn in pfns[..2].iter().cycle().take(100).chain(&pfns[2..15]) {
         assert!(reader.borrow_likely(pfn, TAG + 1).is_none(), "another tag");
         assert!(reader.borrow_likely(pfn, TAG).is_some());
     }
     assert!(pfns.iter().all(|&pfn| !memory.is_pinned(pfn)));
-    assert_eq!(retract(&memory, &pfns[..15]).borrowed.len(), 15);
+    assert_eq!(retract(memory, &pfns[..15]).borrowed.len(), 15);
     assert!(reader.borrow_likely(pfns[15], TAG).is_some());
     assert!(memory.is_pinned(pfns[15]));
-    assert_eq!(retract(&memory, &pfns).borrowed.len(), 16);
+    assert_eq!(retract(memory, &pfns).borrowed.len(), 16);
     drop(reader);
-    assert_eq!(surrender_all(&memory, retract(&memory, &pfns)), 16);
+    assert_eq!(surrender_all(memory, retract(memory, &pfns)), 16);
 }
 
 #[test]
