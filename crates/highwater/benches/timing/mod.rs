@@ -3,7 +3,7 @@
 //!
 //! Several threads meet each other only while they really run at once. On a machine that does other work
 //! too they often take turns, and what they share then seems cheap. So of several threads those rounds
-//! count in which each was running for nine tenths of the time at least, if there are three of them; a round
+//! count in which each was running for nine tenths of the time at least, and that time was the same for all, if there are three of them; a round
 //! that was not is repeated, up to [`REPEATS`] times.
 
 use std::hint::spin_loop;
@@ -70,7 +70,7 @@ pub(crate) fn round<S>(
         });
         // Nobody tidies up while another is timed.
         done.wait();
-        (cpu.as_secs_f64(), wall.as_secs_f64())
+        Ran { since, wall, cpu }
     };
     let timed = &timed;
     let times_of: Vec<_> = thread::scope(|scope| {
@@ -80,10 +80,33 @@ pub(crate) fn round<S>(
         let times = workers.into_iter().map(|worker| worker.join());
         times.map(|time| time.expect("a worker panicked")).collect()
     });
-    let seconds: f64 = times_of.iter().map(|(cpu, _)| cpu).sum();
+    let seconds: f64 = times_of.iter().map(|ran| ran.cpu.as_secs_f64()).sum();
     Round {
         ns: seconds * 1e9 / f64::from(threads) / f64::from(times),
-        is_at_once: times_of.iter().all(|(cpu, wall)| *cpu >= 0.9 * wall),
+        is_at_once: Ran::were_at_once(&times_of),
+    }
+}
+
+/// When a thread was timed, and how long it ran then.
+struct Ran {
+    since: Instant,
+    wall: Duration,
+    cpu: Duration,
+}
+
+impl Ran {
+    /// Whether each ran nearly all the time, and all at the same time: one that ends within its time slice ran all the
+    /// time though the others may have waited for it.
+    fn were_at_once(all: &[Self]) -> bool {
+        let since = all.iter().map(|ran| ran.since).max();
+        let until = all.iter().map(|ran| ran.since + ran.wall).min();
+        let together = until
+            .zip(since)
+            .and_then(|(until, since)| until.checked_duration_since(since));
+        let together = together.unwrap_or_default().as_secs_f64();
+        let is_nearly = |part: f64, wall: Duration| part >= 0.9 * wall.as_secs_f64();
+        all.iter()
+            .all(|ran| is_nearly(ran.cpu.as_secs_f64(), ran.wall) && is_nearly(together, ran.wall))
     }
 }
 

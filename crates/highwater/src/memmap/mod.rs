@@ -31,6 +31,7 @@ mod tests;
 pub use block::Block;
 pub use borrow::{Pinned, Reader};
 pub use frames::{Frame, FrameMemory, MemoryId, Retracted};
+pub(crate) use free::for_each_run;
 pub use reservation::{MapError, Reservation};
 pub use seat::Seat;
 pub(crate) use token::Token;

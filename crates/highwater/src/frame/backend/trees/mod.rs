@@ -34,6 +34,7 @@ mod loom;
 use crossbeam_utils::CachePadded;
 
 use super::{Backend, FreeCount, Wait, pages_of};
+use crate::memmap::for_each_run;
 use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use crate::sync::{LockTimes, TimeRecorder, thread};
 use crate::units::{CpuId, Order, Pages, Pfn};
@@ -362,8 +363,17 @@ impl Trees {
         &self.times[near.index() % self.times.len()]
     }
 
-    /// Frees a block: it must be one, and not free.
-    fn free_frames(&self, order: Order, blocks: &[Pfn]) {
+    /// Frees frames, which must not be free, those of a word together.
+    fn free_frames(&self, frames: &[Pfn]) {
+        for_each_run(frames, |_, word, bits| {
+            let last = Pfn::from_index(word * WORD_FRAMES + bits.ilog2() as usize);
+            self.assert_is_block(last, Order::ZERO);
+            Self::assert_was_taken(word, self.bitmap.put(word, bits));
+        });
+    }
+
+    /// Frees blocks: each must be one, and not free.
+    fn free_blocks(&self, order: Order, blocks: &[Pfn]) {
         let mut rest = blocks;
         while let Some(&first) = rest.first() {
             let word = first.index() / WORD_FRAMES;
@@ -451,7 +461,10 @@ impl Backend for Trees {
         let moved = pages_of(order, blocks.len());
         let visit = self.recorder(near).visit_begins(moved.0);
         if order.get() <= WORD_LOG {
-            self.free_frames(order, blocks);
+            match order {
+                Order::ZERO => self.free_frames(blocks),
+                _ => self.free_blocks(order, blocks),
+            }
         } else {
             for &block in &*blocks {
                 self.assert_is_block(block, order);
