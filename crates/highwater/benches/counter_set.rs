@@ -28,6 +28,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use highwater::counter::{CounterSet, CounterTree, Layout};
 use highwater::percpu::{Cells, Regime, has_restartable_sequences};
@@ -37,6 +38,9 @@ use timing::{Medians, ROUNDS, Variant, is_bench, measure};
 
 /// Runs, of which one has to keep what is promised.
 const RUNS: usize = 3;
+
+/// Time between two of them: a run takes three seconds, and what disturbs it may last longer.
+const PAUSE: Duration = Duration::from_secs(30);
 
 /// Eight objects, each on lines of its own.
 fn eight<T>(make: impl Fn() -> T) -> [T; 8] {
@@ -190,7 +194,10 @@ fn of(medians: &[(&'static str, f64)], name: &str) -> f64 {
 fn main() -> ExitCode {
     let machine = Topology::detect();
     println!("{machine}; {ROUNDS} interleaved rounds; medians of CPU time, ns each");
-    for _ in 0..RUNS {
+    for nth in 0..RUNS {
+        if nth > 0 {
+            thread::sleep(PAUSE);
+        }
         let medians = run(&machine);
         show_beside_atomics(&medians);
         if !has_restartable_sequences() {
