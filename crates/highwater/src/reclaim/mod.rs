@@ -104,8 +104,8 @@ use throttle::Sleepers;
 
 /// Pages examined and evicted together by who waits for memory. Chosen: as in Linux.
 const CLUSTER_MAX: u64 = 32;
-/// The same by the background thread, for whom nobody waits. Chosen: the heavy barrier that is paid once for them interrupts every
-/// CPU, and takes 30 us on two virtual ones: with 32 pages, that was half of what the thread did.
+/// The same by the background thread, for which nobody waits. Chosen: the heavy barrier, which is paid once for them and interrupts
+/// every CPU, was half of what the thread did with 32 pages (two virtual CPUs, a mapped file that streams by).
 const BACKGROUND_CLUSTER_MAX: u64 = 128;
 const CLUSTER_MAX_LEN: usize = 32;
 

@@ -111,7 +111,7 @@ fn refused(source: io::Error) -> ExperimentError {
     ExperimentError::System {
         what: "write a file to read".to_owned(),
         source,
-        remedy: "set TMPDIR to a directory with 640 MiB free",
+        remedy: "set TMPDIR to a directory with 700 MiB free",
     }
 }
 
