@@ -130,6 +130,8 @@ impl Level {
 pub(super) struct Shape {
     /// Of the per-CPU words: the batch.
     pub(super) leaf: Modulus,
+    /// Of the level right below the root: the largest step that the root makes at once.
+    top: Modulus,
     /// From the CPUs up, without the root.
     pub(super) levels: Box<[Level]>,
     /// All shared nodes, the root included. None for a single position, whose word is the root.
@@ -148,6 +150,7 @@ impl Shape {
         let arities = ARITIES[order as usize];
         let mut shape = Self {
             leaf,
+            top: leaf,
             levels: Box::default(),
             nr_nodes: 0,
             accuracy_max: Accuracy { under: 0, over: 0 },
@@ -172,6 +175,7 @@ impl Shape {
             levels.push(level);
         }
         shape.nr_nodes += 1;
+        shape.top = below;
         shape.levels = levels.into_boxed_slice();
         shape.accuracy_max = shape.accuracy(|span_shift| positions.div_ceil(1 << span_shift));
         shape
@@ -197,15 +201,8 @@ impl Shape {
     /// Most that an update of `delta` can have in hand between two levels: the delta, rounded up to
     /// a multiple of the largest modulus.
     pub(super) fn in_hand_max(&self, delta: u64) -> i64 {
-        let top = self.top().get().unsigned_abs();
-        let carry = delta.checked_next_multiple_of(top);
-        carry
-            .and_then(|carry| i64::try_from(carry).ok())
-            .unwrap_or(i64::MAX)
-    }
-
-    /// Modulus of the level right below the root: the largest step that the root makes at once.
-    pub(super) fn top(&self) -> Modulus {
-        self.levels.last().map_or(self.leaf, |level| level.modulus)
+        let below = self.top.get().unsigned_abs() - 1;
+        let carry = delta.saturating_add(below) & !below;
+        i64::try_from(carry).unwrap_or(i64::MAX)
     }
 }
