@@ -3,7 +3,7 @@
 use std::iter::Sum;
 
 use super::isolate::Isolated;
-use super::lists::{Links, LruList, PageType};
+use super::lists::{Links, Lists, LruList, PageType};
 use super::lruvec::Lruvec;
 use super::shadow::AgeUnit;
 use super::{ListSizes, LruvecRef, Placement};
@@ -221,12 +221,7 @@ impl Lruvecs {
     ) -> Option<Isolated> {
         let lruvec = self.get(cache.group_of(pfn))?;
         let mut lists = lruvec.lock();
-        // The page may have been given to the parent since its group was read, and the number to
-        // another group. And the frame may be another group's, on whose lists it is: its group is read on both sides of that look.
-        let is_its = || cache.group_of(pfn) == lruvec.group().id();
-        if lists.is_dead || !is_its() || self.links.list_of(pfn).is_none() || !is_its() {
-            return None;
-        }
+        self.list_within(cache, &lruvec, &lists, pfn)?;
         if !is_it() {
             return None;
         }
@@ -235,6 +230,23 @@ impl Lruvecs {
         self.links.unlink(&mut lists, pfn);
         lruvec.note_sizes(&lists);
         Some(isolated)
+    }
+
+    /// The list of a group that a page is on, if it is on one of them; as long as the lists are locked.
+    fn list_within(
+        &self,
+        cache: &PageCache,
+        lruvec: &Lruvec,
+        lists: &Lists,
+        pfn: Pfn,
+    ) -> Option<LruList> {
+        // The page may have been given to the parent since its group was read, and the number to
+        // another group. And the frame may be another group's, on whose lists it is: its group is read on both sides of that look.
+        let is_its = || cache.group_of(pfn) == lruvec.group().id();
+        if lists.is_dead || !is_its() {
+            return None;
+        }
+        self.links.list_of(pfn).filter(|_| is_its())
     }
 
     /// Moves a page from the inactive to the active list of its type, if it is still there and the same page.
@@ -246,8 +258,7 @@ impl Lruvecs {
         key: PageKey,
     ) -> bool {
         let mut lists = lruvec.lock();
-        let is_here = !lists.is_dead && cache.group_of(pfn) == lruvec.group().id();
-        let list = self.links.list_of(pfn).filter(|_| is_here);
+        let list = self.list_within(cache, lruvec, &lists, pfn);
         let is_inactive = matches!(list, Some(LruList::InactiveAnon | LruList::InactiveFile));
         if !is_inactive || cache.key_of(pfn) != Some(key) {
             return false;
