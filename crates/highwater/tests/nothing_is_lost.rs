@@ -130,7 +130,7 @@ impl Run {
         assert_empty(&hw);
         for (name, events) in hw.snapshot().vmstat {
             assert!(name != "bad_rss_counter" || events == 0, "{events} spaces");
-            if EVENTS.contains(&name) && events > 0 {
+            if (EVENTS.contains(&name) || name == "pgrotated") && events > 0 {
                 *tally.entry(name).or_default() += events;
             }
         }
@@ -221,7 +221,7 @@ fn eight_threads_against_the_model() {
     let seconds = seconds.map_or(2, |text| text.parse().expect("a number of seconds"));
     let until = Instant::now() + Duration::from_secs(seconds);
     let first = seed::seed(200);
-    let mut sum = Tally::new();
+    let (mut sum, mut rounds) = (Tally::new(), 0);
     for seed in first.. {
         if seed >= first + 2 && Instant::now() >= until {
             break;
@@ -238,8 +238,11 @@ fn eight_threads_against_the_model() {
             background,
         };
         add(&mut sum, run.go());
+        rounds += 1;
     }
     assert_everything(&sum);
+    // In two rounds of three or so reclaim comes to a page that another thread is writing back.
+    assert!(rounds < 20 || sum.contains_key("pgrotated"), "{sum:?}");
 }
 
 #[test]

@@ -16,8 +16,11 @@
 //! their marks, a byte for each frame, instead of by lists of files.
 
 use std::cmp::Reverse;
+use std::ops::AddAssign;
 
-use super::{FileEntry, FileId, PageCache, PageFlag, PageKey, WriteBackError, WrittenBack};
+use super::{
+    FileEntry, FileId, PageCache, PageFlag, PageKey, SyncError, WriteBackError, WrittenBack,
+};
 use crate::group::{GroupTree, StatItem};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{OnceLock, StatCell};
@@ -98,6 +101,61 @@ pub struct WriteBackOutcome {
     pub nr_latched: u64,
     /// The first refusal.
     pub first_error: Option<WriteBackError>,
+    /// Those of the written that reclaim awaits: they are to be [rotated](crate::reclaim::Reclaim::rotate).
+    pub awaited: Vec<(Pfn, PageKey)>,
+}
+
+impl WriteBackOutcome {
+    /// Takes note of what becomes of a page when it is written back.
+    pub(super) fn note(
+        &mut self,
+        cache: &PageCache,
+        pfn: Pfn,
+        write_back: impl FnOnce() -> Result<WrittenBack, WriteBackError>,
+    ) {
+        let was_refused = cache.has_flag(pfn, PageFlag::Refused);
+        match write_back() {
+            Ok(WrittenBack::Written) => self.nr_written += 1,
+            Ok(WrittenBack::Awaited(key)) => {
+                self.nr_written += 1;
+                self.awaited.push((pfn, key));
+            }
+            Ok(WrittenBack::Latched) => self.nr_latched += 1,
+            Ok(WrittenBack::Clean | WrittenBack::NoSlot) => {}
+            Err(error) => {
+                self.nr_failed += 1;
+                self.nr_failed_first += u64::from(!was_refused);
+                self.first_error.get_or_insert(error);
+            }
+        }
+    }
+
+    /// What it comes to for who wanted every page written.
+    ///
+    /// # Errors
+    ///
+    /// When any page was refused.
+    pub fn all_written(self) -> Result<(), SyncError> {
+        match self.first_error {
+            Some(first) => Err(SyncError::WriteBack {
+                failed: self.nr_failed,
+                first,
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl AddAssign for WriteBackOutcome {
+    /// What became of other pages, afterwards.
+    fn add_assign(&mut self, later: Self) {
+        self.nr_written += later.nr_written;
+        self.nr_failed += later.nr_failed;
+        self.nr_failed_first += later.nr_failed_first;
+        self.nr_latched += later.nr_latched;
+        self.first_error = self.first_error.take().or(later.first_error);
+        self.awaited.extend(later.awaited);
+    }
 }
 
 /// A dirty page, as seen without its latch.
@@ -297,16 +355,7 @@ impl PageCache {
     fn write_back_batch(&self, mut batch: Vec<DirtyPage>, outcome: &mut WriteBackOutcome) {
         batch.sort_unstable_by_key(|page| page.key);
         for page in batch {
-            match self.try_write_back(page.pfn) {
-                Ok(WrittenBack::Written) => outcome.nr_written += 1,
-                Ok(WrittenBack::Latched) => outcome.nr_latched += 1,
-                Ok(WrittenBack::Clean | WrittenBack::NoSlot) => {}
-                Err(error) => {
-                    outcome.nr_failed += 1;
-                    outcome.nr_failed_first += u64::from(!page.was_refused);
-                    outcome.first_error.get_or_insert(error);
-                }
-            }
+            outcome.note(self, page.pfn, || self.try_write_back(page.pfn));
         }
     }
 

@@ -5,6 +5,25 @@
 //! on a list in its link.
 //!
 //! Invariant: a frame's flags are those of one page; they are reset when a fill begins.
+//!
+//! **Write-back and reclaim.** Who writes a page back says so in its flags, under its exclusive latch, and takes that
+//! back when storage has answered, whatever it said. Reclaim, which holds no latch, flags a page that it finds so;
+//! whoever ends the write-back is told, and has the page *rotated*. Both flags are in one word, and each step is one
+//! atomic change of it:
+//!
+//! | step | before | after |
+//! |---|---|---|
+//! | begin | - | `Writeback` |
+//! | await | `Writeback` | `Writeback`, `Reclaim` |
+//! | await | - | unchanged: reclaim deals with the page itself |
+//! | end | `Writeback`, perhaps `Reclaim` | -; told whether it was awaited |
+//!
+//! Changes of one word happen in one order, whatever their orderings: either reclaim's comes before the end, and the writer
+//! sees it, or it comes after, and reclaim sees that there is no write-back any more. None is missed, and no flag
+//! is left behind. Checked by `reclaim`'s models.
+//!
+//! Source: `folio_end_writeback` of Linux. Deviation: there the flags are changed one after the other, so that a write-back which
+//! ends in between leaves `reclaim` behind, and the flag is taken for another one.
 
 use super::PageCache;
 use crate::sync::atomic::{AtomicU16, Ordering};
@@ -20,7 +39,8 @@ pub enum PageFlag {
     Active = 1 << 1,
     /// Was active before: if it is evicted and comes back, that is thrashing.
     Workingset = 1 << 2,
-    /// Seen dirty at the end of the inactive list: to be freed as soon as it is clean.
+    /// Reclaim has come to it while it was under write-back: it is next to go when that ends. Never set without
+    /// [`Writeback`](Self::Writeback).
     Reclaim = 1 << 3,
     /// Belongs on the unevictable list.
     Unevictable = 1 << 4,
@@ -32,11 +52,16 @@ pub enum PageFlag {
     Unread = 1 << 7,
     /// Its storage refused it when it was last to be written back, or took a part only.
     Refused = 1 << 8,
+    /// Under write-back: its storage has been asked to take it, and has not answered yet.
+    Writeback = 1 << 10,
 }
 
 /// Beside [`PageFlag::Referenced`], the upper bit of a count of accesses, for policies that count them.
 const REFERENCED_TWICE: u16 = 1 << 9;
 const CREDIT: u16 = PageFlag::Referenced as u16 | REFERENCED_TWICE;
+
+const WRITEBACK: u16 = PageFlag::Writeback as u16;
+const AWAITED: u16 = PageFlag::Reclaim as u16;
 
 /// Accesses that a frame's flags can count.
 pub const CREDIT_MAX: u32 = 3;
@@ -83,7 +108,60 @@ impl FrameFlags {
     }
 }
 
+impl FrameFlags {
+    fn begin_writeback(&self) {
+        let was = self.0.fetch_or(WRITEBACK, Ordering::Relaxed);
+        debug_assert_eq!(was & WRITEBACK, 0, "one writes it back at a time");
+    }
+
+    /// Whether reclaim awaits it.
+    fn end_writeback(&self) -> bool {
+        let was = self.0.fetch_and(!(WRITEBACK | AWAITED), Ordering::Relaxed);
+        debug_assert!(was & WRITEBACK != 0, "begun before");
+        was & AWAITED != 0
+    }
+
+    /// Whether it was awaited before; nothing where there is no write-back. Stores nothing then.
+    fn await_writeback(&self) -> Option<bool> {
+        let awaited = |flags| (flags & WRITEBACK != 0).then_some(flags | AWAITED);
+        // Relaxed, both: what is stored follows the latest value. One that is read and is not, and says that there is no
+        // write-back, is as good as having looked earlier.
+        let was = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, awaited);
+        was.ok().map(|was| was & AWAITED != 0)
+    }
+}
+
 impl PageCache {
+    /// Says that storage is about to be asked to take a page. The exclusive latch is held, until the end.
+    pub(super) fn begin_writeback(&self, pfn: Pfn) {
+        self.flags[pfn.index()].begin_writeback();
+    }
+
+    /// Says that storage has answered; whether reclaim awaits the page.
+    pub(super) fn end_writeback(&self, pfn: Pfn) -> bool {
+        self.flags[pfn.index()].end_writeback()
+    }
+
+    /// Has whoever writes a page back at the moment told that reclaim awaits it, and has isolated it; whether
+    /// that was so before. `None` when nobody does: nothing has changed then.
+    pub fn await_writeback(&self, pfn: Pfn) -> Option<bool> {
+        self.flags[pfn.index()].await_writeback()
+    }
+
+    /// No page is under write-back, nor awaited.
+    pub(super) fn check_writeback(&self) {
+        for (pfn, flags) in (0..).map(Pfn).zip(&self.flags) {
+            // Relaxed: as above.
+            let left = flags.0.load(Ordering::Relaxed) & (WRITEBACK | AWAITED);
+            assert!(
+                left == 0 || self.key_of(pfn).is_none(),
+                "{pfn} is under write-back at rest: {left:#x}"
+            );
+        }
+    }
+
     /// Whether a page has a flag.
     #[must_use]
     pub fn has_flag(&self, pfn: Pfn, flag: PageFlag) -> bool {
@@ -143,6 +221,25 @@ mod tests {
             }
         }
         assert_eq!(credit_of(PageFlag::Referenced as u16), 1);
-        assert_eq!(CREDIT & PageFlag::Refused as u16, 0);
+        for other in [PageFlag::Refused, PageFlag::Writeback] {
+            assert_eq!(CREDIT & other as u16, 0);
+        }
+    }
+
+    #[test]
+    fn a_page_is_awaited_only_while_it_is_under_write_back() {
+        // Goal: every row of the module's table, and that no step touches another flag.
+        for others in [0, !(WRITEBACK | AWAITED)] {
+            let flags = FrameFlags(AtomicU16::new(others));
+            assert_eq!(flags.await_writeback(), None);
+            flags.begin_writeback();
+            assert!(!flags.end_writeback());
+            flags.begin_writeback();
+            assert_eq!(flags.await_writeback(), Some(false));
+            assert_eq!(flags.await_writeback(), Some(true));
+            assert!(flags.has(PageFlag::Writeback) && flags.has(PageFlag::Reclaim));
+            assert!(flags.end_writeback());
+            assert_eq!(flags.0.load(Ordering::Relaxed), others);
+        }
     }
 }

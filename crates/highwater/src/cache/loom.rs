@@ -5,7 +5,7 @@ use ::loom::{model, thread};
 
 use super::{
     Access, Accounting, Backing, EvictBatch, FileEntry, Kept, PageCache, PageKey, Presence,
-    SyncError,
+    SyncError, ToldOf,
 };
 use crate::memmap::FrameMemory;
 use crate::percpu::Regime;
@@ -133,6 +133,13 @@ impl Scene {
                 false
             }
         }
+    }
+
+    fn sync(&self, told: &ToldOf) -> Result<(), SyncError> {
+        let dirty = self.cache.dirty_pages_of(self.file.id());
+        let written = self.cache.write_back_pages(&self.file, &dirty);
+        written.all_written()?;
+        self.cache.make_durable(&self.file, told)
     }
 
     /// Evicts the page from a frame; says why not.
@@ -294,7 +301,7 @@ fn a_sync_makes_durable_what_reclaim_wrote_before_it_evicted() {
         let syncing = Arc::clone(&scene);
         let syncing = thread::spawn(move || {
             let told = syncing.file.told_of_failures();
-            syncing.cache.sync(&syncing.file, &told).unwrap();
+            syncing.sync(&told).unwrap();
             assert_eq!(storage.durable.load(Ordering::Relaxed), 7);
         });
         if scene.cache.try_write_back(Pfn(0)).is_ok() && scene.evict(0).is_ok() {
@@ -317,10 +324,10 @@ fn a_failed_sync_is_told_to_each_handle_once() {
         let (mine, theirs) = (scene.file.told_of_failures(), scene.file.told_of_failures());
         let other = Arc::clone(&scene);
         let other = thread::spawn(move || {
-            let result = other.cache.sync(&other.file, &theirs);
+            let result = other.sync(&theirs);
             (result, theirs)
         });
-        let own = scene.cache.sync(&scene.file, &mine);
+        let own = scene.sync(&mine);
         let (others, theirs) = other.join().unwrap();
         let met = |result: &Result<(), SyncError>| matches!(result, Err(SyncError::Durability(_)));
         let heard = |result: &Result<(), SyncError>| {
@@ -328,8 +335,8 @@ fn a_failed_sync_is_told_to_each_handle_once() {
         };
         let is_told = met(&own) && heard(&others) || met(&others) && heard(&own);
         assert!(is_told, "{own:?} {others:?}");
-        assert!(scene.cache.sync(&scene.file, &mine).is_ok());
-        assert!(scene.cache.sync(&scene.file, &theirs).is_ok());
+        assert!(scene.sync(&mine).is_ok());
+        assert!(scene.sync(&theirs).is_ok());
     });
 }
 

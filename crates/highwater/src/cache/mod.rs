@@ -442,6 +442,10 @@ impl PageCache {
         if page.waiters.load(Ordering::Relaxed) > 0 {
             return Err(Kept::Borrowed);
         }
+        debug_assert!(
+            !self.has_flag(pfn, PageFlag::Writeback),
+            "{pfn} is under write-back without its latch"
+        );
         if self.is_dirty(pfn) {
             return Err(Kept::Dirty);
         }
@@ -543,6 +547,7 @@ impl PageCache {
     pub fn check_invariants(&self) {
         let indexed = self.index.check_invariants();
         self.check_dirty();
+        self.check_writeback();
         for (pfn, page) in (0..).map(Pfn).zip(&self.pages) {
             let key = self.index.key_of(pfn);
             let is_latched = key.is_some_and(|key| key.file().is_writable());

@@ -4,6 +4,9 @@
 //! whole by the file. The mark is cleared under the exclusive latch, after the file took the page;
 //! nobody can write or evict the page meanwhile, and who finds it marked waits for the latch: a sync
 //! that runs beside reclaim does not return before the page is in the file.
+//!
+//! Reclaim does not wait for a page that is under write-back, but awaits it (module `flags`). The cache knows no lists: it says
+//! of each page that was awaited, and is in its file now, that it is to be rotated, and whoever had it written sees to that.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +15,10 @@ use thiserror::Error;
 
 use super::anon::{Anon, SwapOutError};
 use super::file::Source;
-use super::{Access, Backing, FileEntry, FileId, FileKind, PageCache, PageKey, TooManyFiles};
+use super::{
+    Access, Backing, FileEntry, FileId, FileKind, PageCache, PageKey, TooManyFiles,
+    WriteBackOutcome,
+};
 use crate::group::StatItem;
 use crate::memmap::Frame;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +35,9 @@ static SYNC_FAILURES_LOCK: LockClass = LockClass::new("sync_failures", Rank::Lea
 pub enum WrittenBack {
     /// It was dirty and is in the file now.
     Written,
+    /// The same; and reclaim, which has come to it meanwhile, awaits it: whoever has had it written has it
+    /// [rotated](crate::reclaim::Reclaim::rotate) too.
+    Awaited(PageKey),
     /// There was nothing to write: clean, or not a page of that file any more.
     Clean,
     /// Its latch is held by somebody else.
@@ -269,42 +278,43 @@ impl PageCache {
         self.write_back_latched(pfn, &file, &mut latch)
     }
 
-    /// Writes every dirty page of a file back and makes the file durable.
-    ///
-    /// # Cost
-    ///
-    /// [`pages_of`](Self::pages_of), plus the I/O; waits for other syncs of the file that began before this one has succeeded.
-    /// None for memory, which nothing makes durable.
+    /// Makes durable what a file has taken: with [`write_back_pages`](Self::write_back_pages) of all that is dirty before, a sync.
     ///
     /// `told` says what the caller's handle was told of ([`FileEntry::told_of_failures`]), and is brought up to date.
     ///
+    /// # Cost
+    ///
+    /// The I/O; waits for other syncs of the file that began before this one has succeeded. None for memory, which
+    /// nothing makes durable.
+    ///
     /// # Errors
     ///
-    /// When any page could not be written (all are tried), the file could not be made durable, or it failed at that
-    /// since.
-    pub fn sync(&self, file: &FileEntry, told: &ToldOf) -> Result<(), SyncError> {
+    /// When the file could not be made durable, or failed at that since.
+    pub fn make_durable(&self, file: &FileEntry, told: &ToldOf) -> Result<(), SyncError> {
         if file.id().kind().is_swap_backed() {
             return Ok(());
         }
-        self.write_back_file(file)?;
         file.sync_failures.sync(file.backing(), told)
     }
 
-    /// Writes every dirty page of a file back.
+    /// Frames of the pages of a file that are dirty at this moment.
     ///
-    /// # Errors
+    /// # Cost
     ///
-    /// When any page could not be written; all are tried.
-    pub fn write_back_file(&self, file: &FileEntry) -> Result<(), SyncError> {
-        let dirty = self.pages_of(file.id()).filter(|&pfn| self.is_dirty(pfn));
-        let mut errors = dirty.filter_map(|pfn| self.write_back(pfn, file).err());
-        match errors.next() {
-            Some(first) => Err(SyncError::WriteBack {
-                failed: 1 + errors.count() as u64,
-                first,
-            }),
-            None => Ok(()),
+    /// [`pages_of`](Self::pages_of).
+    #[must_use]
+    pub fn dirty_pages_of(&self, file: FileId) -> Vec<Pfn> {
+        let pages = self.pages_of(file);
+        pages.filter(|&pfn| self.is_dirty(pfn)).collect()
+    }
+
+    /// Writes those pages of a file back that are in some frames and dirty, waiting for their latches. All are tried.
+    pub fn write_back_pages(&self, file: &FileEntry, pages: &[Pfn]) -> WriteBackOutcome {
+        let mut outcome = WriteBackOutcome::default();
+        for &pfn in pages {
+            outcome.note(self, pfn, || self.write_back(pfn, file));
         }
+        outcome
     }
 
     /// Frames that hold pages of a file at this moment, also those that come or go.
@@ -337,6 +347,24 @@ impl PageCache {
         if !self.is_dirty(pfn) {
             return Ok(WrittenBack::Clean);
         }
+        self.begin_writeback(pfn);
+        // Comes back whatever storage does, panics included.
+        let result = self.write_out(pfn, key, frame, file);
+        match (self.end_writeback(pfn), result) {
+            // What its storage did not take would only be met again, as dirty as it is.
+            (true, Ok(WrittenBack::Written)) => Ok(WrittenBack::Awaited(key)),
+            (_, result) => result,
+        }
+    }
+
+    /// Has storage take a page, and moves its marks accordingly.
+    fn write_out(
+        &self,
+        pfn: Pfn,
+        key: PageKey,
+        frame: &Frame,
+        file: &FileEntry,
+    ) -> Result<WrittenBack, WriteBackError> {
         match file.anon() {
             Some(anon) if !self.swap_out(key, frame, anon)? => return Ok(WrittenBack::NoSlot),
             Some(_) => {}

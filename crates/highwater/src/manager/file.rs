@@ -159,7 +159,7 @@ impl File {
     /// durable, now or since this handle's last sync.
     pub fn sync(&self) -> Result<(), SyncError> {
         let core = &self.open.shared.core;
-        core.cache.sync(&self.open.entry, &self.told)
+        core.sync(&self.open.entry, &self.told)
     }
 
     /// Runs `within` while this thread holds the lock of the file's reverse map, as a long change of its mappings would:
@@ -216,7 +216,7 @@ impl Core {
         if entry.id().kind().is_swap_backed() {
             self.cache.discard_all(entry);
         } else if entry.id().is_writable()
-            && let Err(error) = self.cache.write_back_file(entry)
+            && let Err(error) = self.write_back_file(entry)
         {
             tracing::error!(file = ?entry.id(), %error, "dirty pages stay in the cache after their file's close");
         }

@@ -19,7 +19,9 @@ use std::io;
 use std::time::Duration;
 
 use super::{Background, Core, Manager};
-use crate::cache::{DirtyPressure, PageWrite, WriteBack, WriteBackOutcome};
+use crate::cache::{
+    DirtyPressure, FileEntry, PageWrite, SyncError, ToldOf, WriteBack, WriteBackOutcome,
+};
 use crate::frame::{KnobRange, TunableError};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank};
@@ -400,8 +402,32 @@ impl Core {
             let failed = outcome.nr_failed;
             tracing::warn!(failed, %error, "background write-back failed, the pages stay dirty");
         }
+        self.reclaim.rotate(&outcome.awaited);
         self.writeback.note(|_| ());
         outcome
+    }
+
+    /// Writes every page of a file back that is dirty now, waiting for those that somebody holds. All are tried.
+    pub(super) fn write_back_file(&self, entry: &FileEntry) -> Result<(), SyncError> {
+        let mut whole = WriteBackOutcome::default();
+        let chunk = usize::try_from(CHUNK.0).expect("a small number");
+        for pages in self.cache.dirty_pages_of(entry.id()).chunks(chunk) {
+            let outcome = self.cache.write_back_pages(entry, pages);
+            // Not at the end: those who await them need memory now.
+            self.reclaim.rotate(&outcome.awaited);
+            whole += outcome;
+        }
+        whole.all_written()
+    }
+
+    /// Writes every dirty page of a file back, and makes it durable.
+    pub(super) fn sync(&self, entry: &FileEntry, told: &ToldOf) -> Result<(), SyncError> {
+        // Nothing makes memory durable.
+        if entry.id().kind().is_swap_backed() {
+            return Ok(());
+        }
+        self.write_back_file(entry)?;
+        self.cache.make_durable(entry, told)
     }
 
     /// Brings limits and clock up to date.

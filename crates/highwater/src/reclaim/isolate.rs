@@ -162,6 +162,22 @@ impl Reclaim {
         freed
     }
 
+    /// Makes pages that were written back while reclaim awaited them the next that reclaim comes to: they go to the tails of their
+    /// inactive lists. For who has written them back.
+    ///
+    /// A page that a reclaimer has in hand at the moment stays where that puts it, as in the kernel: it is on the active list then, clean,
+    /// and ages like others. So does one that has been written to again.
+    ///
+    /// # Cost
+    ///
+    /// The lock of an lruvec for each.
+    pub fn rotate(&self, awaited: &[(Pfn, PageKey)]) {
+        for &(pfn, key) in awaited {
+            let was_rotated = self.lruvecs.rotate(&self.cache, pfn, key);
+            self.stats.pgrotated.add(u64::from(was_rotated));
+        }
+    }
+
     /// Puts a page back among those that may go, if it is on the unevictable list and no mapping that has it is
     /// locked. For who unlocks or unmaps, after that.
     pub fn rescue_unlocked(&self, pfn: Pfn) {

@@ -167,6 +167,22 @@ impl Links {
         list.len += 1;
     }
 
+    /// Puts a page where reclaim looks first.
+    pub(super) fn push_tail(&self, lists: &mut Lists, pfn: Pfn, to: LruList) {
+        let link = &self.0[pfn.index()];
+        assert_eq!(self.list_of(pfn), None, "{pfn} is on a list already");
+        let list = &mut lists.lists[to as usize];
+        link.list.store(to as u8, Ordering::Relaxed);
+        link.next.store(NIL, Ordering::Relaxed);
+        link.prev.store(list.tail, Ordering::Relaxed);
+        match self.0.get(list.tail as usize) {
+            Some(old_tail) => old_tail.next.store(pfn.0, Ordering::Relaxed),
+            None => list.head = pfn.0,
+        }
+        list.tail = pfn.0;
+        list.len += 1;
+    }
+
     pub(super) fn pop_tail(&self, lists: &mut Lists, from: LruList) -> Option<Pfn> {
         let tail = lists.lists[from as usize].tail;
         if tail == NIL {

@@ -1,5 +1,6 @@
-//! All interleavings of what takes a page to the unevictable list and back, two threads each: reclaim that finds it locked, or
-//! evicts it; the thread that unlocks; a group that hands its lists up; and another mapping that is locked meanwhile.
+//! All interleavings of what moves a page beside reclaim, two threads each. To the unevictable list and back: reclaim that finds it
+//! locked, or evicts it; the thread that unlocks; a group that hands its lists up; and another mapping that is locked
+//! meanwhile. And to the tail of the inactive list: reclaim that finds it under write-back; the thread that writes it.
 
 use ::loom::{model, thread};
 
@@ -8,13 +9,13 @@ use super::table::Lruvecs;
 use super::{ListSizes, LruvecRef, Placement};
 use crate::cache::loom::Nothing;
 use crate::cache::{
-    Access, Accounting, Area, AreaFlag, AreaSpec, EvictBatch, FileEntry, PageCache, PageKey,
-    Referenced, RmapAccess, RssMember,
+    Access, Accounting, Area, AreaFlag, AreaSpec, EvictBatch, FileEntry, PageCache, PageFlag,
+    PageKey, Referenced, RmapAccess, RssMember, WrittenBack,
 };
 use crate::group::{GroupNode, GroupTree, Limits};
 use crate::memmap::FrameMemory;
 use crate::percpu::Regime;
-use crate::sync::Arc;
+use crate::sync::{Arc, StatCell};
 use crate::topology::Topology;
 use crate::units::{Pages, Pfn};
 
@@ -199,4 +200,117 @@ fn two_that_unlock_the_same_page_free_it() {
         let sizes = scene.sizes();
         assert_eq!(sizes.inactive_file, Pages(1), "{sizes:?}");
     });
+}
+
+/// A dirty page of a writable file in frame 0, on the inactive list.
+struct Dirty {
+    memory: Arc<FrameMemory>,
+    cache: PageCache,
+    groups: GroupTree,
+    lruvecs: Lruvecs,
+    _file: Arc<FileEntry>,
+}
+
+impl Dirty {
+    fn new() -> Self {
+        let memory = Arc::new(FrameMemory::new(Pages(1)).unwrap());
+        let (regime, accounting) = (Regime::Atomic, Accounting::default());
+        let cache = PageCache::new(Arc::clone(&memory), &Topology::flat(1), regime, accounting);
+        let file = cache.open(Arc::new(Nothing), Access::ReadWrite).unwrap();
+        let groups = GroupTree::with_regime(regime, 1);
+        let lruvecs = Lruvecs::new(Pages(1));
+        lruvecs.insert(&groups.root());
+        let root = groups.root();
+        let _paid_by_the_page = root.try_charge(Pages(1)).unwrap().disown();
+        let key = PageKey::new(file.id(), 0);
+        let filling = cache.begin_fill(key, memory.claim(PFN), root.id());
+        cache.finish_fill(filling.unwrap());
+        file.note_filled();
+        drop(cache.try_write(key).unwrap());
+        let scene = Self {
+            memory,
+            cache,
+            groups,
+            lruvecs,
+            _file: file,
+        };
+        scene.put(Placement::Inactive);
+        scene
+    }
+
+    fn lists(&self) -> LruvecRef {
+        self.lruvecs.of(&self.groups.root()).unwrap()
+    }
+
+    fn put(&self, place: Placement) {
+        self.lruvecs
+            .add_all(&self.cache, &self.lists(), [(PFN, place)]);
+    }
+
+    /// As who writes back: whether reclaim awaited the page, and whether it was rotated.
+    fn write_back(&self) -> (bool, bool) {
+        match self.cache.try_write_back(PFN).unwrap() {
+            WrittenBack::Awaited(key) => (true, self.lruvecs.rotate(&self.cache, PFN, key)),
+            _ => (false, false),
+        }
+    }
+
+    /// As reclaim that comes to the end of the inactive list: whether it awaits the page, which is out of the way then.
+    fn reclaim(&self) -> bool {
+        let mut isolated = Vec::new();
+        self.lruvecs
+            .isolate_tail(&self.lists(), LruList::InactiveFile, 1, &mut isolated);
+        assert_eq!(isolated.len(), 1, "only reclaim takes it off");
+        if let Some(was_awaited) = self.cache.await_writeback(PFN) {
+            assert!(!was_awaited, "by nobody before");
+            self.put(Placement::Active);
+            return true;
+        }
+        let mut batch = EvictBatch::default();
+        if !self.cache.is_dirty(PFN) {
+            self.cache.evict(&isolated, &mut batch);
+        }
+        match batch.evicted.pop() {
+            Some(evicted) => _ = self.memory.surrender(evicted.frame),
+            // Dirty, or somebody has its latch.
+            None => self.put(Placement::Active),
+        }
+        false
+    }
+}
+
+#[test]
+fn a_page_that_reclaim_finds_under_write_back_is_rotated_when_that_ends() {
+    // Goal: whoever comes second deals with the page: what reclaim awaits the writer is told of, what it is told of reclaim awaits,
+    // and no flag is left behind. A page that is not in reclaim's hands any more is rotated. Method: reclaim beside
+    // write-back; each of the four ends that there are happens in some order.
+    static ENDS: [StatCell; 4] = [const { StatCell::new() }; 4];
+    model(|| {
+        let scene = Arc::new(Dirty::new());
+        let reclaimer = Arc::clone(&scene);
+        let reclaimer = thread::spawn(move || reclaimer.reclaim());
+        let (was_told, was_rotated) = scene.write_back();
+        let is_awaited = reclaimer.join().unwrap();
+        assert_eq!(is_awaited, was_told);
+        for flag in [PageFlag::Writeback, PageFlag::Reclaim] {
+            assert!(!scene.cache.has_flag(PFN, flag), "{flag:?}");
+        }
+        let is_there = scene.cache.key_of(PFN).is_some();
+        assert!(is_there || !is_awaited);
+        let lists = scene.lists();
+        scene.lruvecs.check_invariants(&scene.cache, &lists);
+        let sizes = lists.sizes();
+        let inactive = Pages(u64::from(was_rotated));
+        let active = Pages(u64::from(is_there)) - inactive;
+        assert_eq!((sizes.inactive_file, sizes.active_file), (inactive, active));
+        let end = match (is_there, is_awaited) {
+            (false, _) => 0,
+            (true, false) => 1,
+            (true, true) if was_rotated => 2,
+            (true, true) => 3,
+        };
+        ENDS[end].add(1);
+    });
+    let ends = ENDS.each_ref().map(StatCell::get);
+    assert!(ends.iter().all(|end| *end > 0), "{ends:?}");
 }

@@ -73,6 +73,8 @@ mod tests;
 mod throttle_tests;
 #[cfg(all(test, not(loom)))]
 mod walk_tests;
+#[cfg(all(test, not(loom)))]
+mod writeback_tests;
 
 pub use lists::{LruList, PageType};
 pub use rmap::{DEBT_MAX, RmapConfig, RmapPolicy, RmapQuirks, RmapStats};

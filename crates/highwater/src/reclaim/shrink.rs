@@ -6,7 +6,7 @@
 
 use super::lists::{LruList, PageType};
 use super::lruvec::Lruvec;
-use super::scan::{Round, Scan, ScanControl, Step};
+use super::scan::{Actor, Round, Scan, ScanControl, Step};
 use super::shadow::Shadow;
 use super::stats::pages_item;
 use super::verdict::{Accesses, Verdict};
@@ -219,6 +219,10 @@ impl Reclaim {
         if self.cache.has_flag(pfn, PageFlag::Unevictable) {
             return Some(Placement::Unevictable);
         }
+        // Before anybody is asked about its accesses: it cannot go now, whatever they are, and they count the next time.
+        if self.awaits_writeback(pfn, scan) {
+            return Some(Placement::Active);
+        }
         if let Some(policy) = &self.policy {
             return self.place_by_policy(&**policy, pfn, cluster, scan);
         }
@@ -237,6 +241,21 @@ impl Reclaim {
             Verdict::ReclaimClean if self.cache.is_dirty(pfn) => Some(Placement::Inactive),
             Verdict::ReclaimClean | Verdict::Reclaim => self.clean(pfn, scan).err(),
         }
+    }
+
+    /// Whether an isolated page is under write-back: out of the way with it, until whoever writes it has it
+    /// [rotated](Self::rotate).
+    fn awaits_writeback(&self, pfn: Pfn, scan: &mut Scan<'_>) -> bool {
+        let Some(was_awaited) = self.cache.await_writeback(pfn) else {
+            return false;
+        };
+        // The thread has gone through both lists, and its storage has not taken the page meanwhile.
+        if was_awaited && scan.control.actor == Actor::Background {
+            self.stats.nr_vmscan_immediate.add(1);
+        }
+        // Its latch is held: it may be there for whoever finds nothing else.
+        scan.outcome.nr_borrowed += 1;
+        true
     }
 
     /// What the entries of an isolated page say, as far as they count for whoever is short.
@@ -268,7 +287,8 @@ impl Reclaim {
             return Ok(());
         }
         match self.cache.try_write_back(pfn) {
-            Ok(WrittenBack::Written) => {
+            // It is in this thread's hands, so that nobody else can await it.
+            Ok(WrittenBack::Written | WrittenBack::Awaited(_)) => {
                 self.stats.nr_vmscan_write.add(1);
                 scan.scratch.nr_written += 1;
                 Ok(())

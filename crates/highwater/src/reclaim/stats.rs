@@ -24,6 +24,8 @@ pub struct ReclaimStats {
     pub(crate) throttle_noprogress: StatCell,
     pub(crate) nr_vmscan_write: StatCell,
     pub(crate) nr_vmscan_write_failed: StatCell,
+    pub(crate) nr_vmscan_immediate: StatCell,
+    pub(crate) pgrotated: StatCell,
     pub(crate) workingset_refault: [StatCell; 2],
     pub(crate) workingset_activate: [StatCell; 2],
     pub(crate) workingset_restore: [StatCell; 2],

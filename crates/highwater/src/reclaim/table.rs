@@ -270,6 +270,27 @@ impl Lruvecs {
         true
     }
 
+    /// Moves a page that was written back to the tail of its inactive list; whether it did. Nothing happens to one that is
+    /// off the lists, that reclaim does not look at, that is dirty again, or is not that page any more.
+    pub(super) fn rotate(&self, cache: &PageCache, pfn: Pfn, key: PageKey) -> bool {
+        let Some(lruvec) = self.get(cache.group_of(pfn)) else {
+            return false;
+        };
+        let mut lists = lruvec.lock();
+        let list = self.list_within(cache, &lruvec, &lists, pfn);
+        if list.is_none_or(|list| list == LruList::Unevictable)
+            || cache.key_of(pfn) != Some(key)
+            || cache.is_dirty(pfn)
+        {
+            return false;
+        }
+        self.links.unlink(&mut lists, pfn);
+        cache.clear_flag(pfn, PageFlag::Active);
+        self.links.push_tail(&mut lists, pfn, list_for(cache, pfn));
+        lruvec.note_sizes(&lists);
+        true
+    }
+
     /// Gives every page on a removed group's lists to its parent's, in order. Pages that are on no
     /// list are given by whoever has isolated them, when they are put back.
     pub(super) fn reparent(&self, cache: &PageCache, groups: &GroupTree, child: &Lruvec) {

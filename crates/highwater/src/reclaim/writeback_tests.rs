@@ -1,0 +1,289 @@
+//! What reclaim does with pages that are under write-back, and what becomes of them when that ends.
+
+use super::tests::Scene;
+use super::*;
+use crate::cache::{Access, Backing, FileEntry};
+use crate::sync::{LockClass, Mutex, Rank};
+use crate::units::PAGE_BYTES;
+
+static BUSY_LOCK: LockClass = LockClass::new("busy", Rank::Leaf);
+
+type During = Box<dyn FnOnce() + Send>;
+
+/// Storage in which something happens while it is asked to take a page, once.
+struct Busy {
+    during: Mutex<Option<During>>,
+    /// What it answers: so many bytes, or that it cannot, or not at all.
+    answer: Mutex<Option<Answer>>,
+}
+
+#[derive(Clone, Copy)]
+enum Answer {
+    Short,
+    Refused,
+    Panics,
+}
+
+impl fmt::Debug for Busy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Busy")
+    }
+}
+
+impl Backing for Busy {
+    fn len(&self) -> u64 {
+        64 * PAGE_BYTES
+    }
+    fn read_page(&self, _: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+        Ok(buf.len())
+    }
+    fn write_page(&self, _: u64, buf: &[u8]) -> std::io::Result<usize> {
+        let during = self.during.lock().take();
+        during.into_iter().for_each(|during| during());
+        let answer = *self.answer.lock();
+        match answer {
+            None => Ok(buf.len()),
+            Some(Answer::Short) => Ok(buf.len() - 1),
+            Some(Answer::Refused) => Err(std::io::Error::from_raw_os_error(5 /* EIO */)),
+            Some(Answer::Panics) => panic!("it was told to"),
+        }
+    }
+    fn sync(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A pool of which pages 0 to 7 of a writable file have been read in, in that order; page 0 is dirty.
+struct Written {
+    scene: Arc<Scene>,
+    storage: Arc<Busy>,
+    entry: Arc<FileEntry>,
+}
+
+impl Written {
+    fn new(policy: PolicyKind) -> Self {
+        let scene = Scene::new(64);
+        let storage = Arc::new(Busy {
+            during: Mutex::new(&BUSY_LOCK, None),
+            answer: Mutex::new(&BUSY_LOCK, None),
+        });
+        let backing = Arc::clone(&storage) as Arc<dyn Backing>;
+        let entry = scene
+            .cache
+            .open(backing, Access::ReadWrite)
+            .expect("a file more");
+        let reclaim = scene.reclaim.with_eviction_policy(policy);
+        let file = entry.id();
+        let scene = Scene {
+            reclaim,
+            file,
+            ..scene
+        };
+        let root = scene.groups.root();
+        (0..8).for_each(|page| _ = scene.fault(&root, page));
+        scene.reclaim.drain_batches();
+        let write = scene.cache.try_write(PageKey::new(file, 0));
+        drop(write.expect("resident"));
+        // Only where it is says when it goes.
+        scene.cache.forget_young(scene.pfn(0));
+        let scene = Arc::new(scene);
+        Self {
+            scene,
+            storage,
+            entry,
+        }
+    }
+
+    /// Writes page 0 back, with something else meanwhile, and has it rotated if reclaim awaits it; whether it was taken.
+    fn write_back(&self, during: impl FnOnce(&Scene) + Send + 'static) -> bool {
+        let scene = Arc::clone(&self.scene);
+        *self.storage.during.lock() = Some(Box::new(move || during(&scene)));
+        let (cache, entry) = (&self.scene.cache, &self.entry);
+        let outcome = cache.write_back_pages(entry, &cache.dirty_pages_of(entry.id()));
+        assert!(self.storage.during.lock().is_none(), "it was dirty");
+        self.scene.reclaim.rotate(&outcome.awaited);
+        outcome.all_written().is_ok()
+    }
+
+    /// Pages that are resident.
+    fn left(&self) -> Vec<u64> {
+        let cache = &self.scene.cache;
+        let mut left: Vec<u64> = cache
+            .pages_of(self.entry.id())
+            .map(|pfn| cache.key_of(pfn).expect("nobody evicts").page())
+            .collect();
+        left.sort_unstable();
+        left
+    }
+
+    /// Pages met again under write-back by the background thread, and rotated.
+    fn counts(&self) -> [u64; 2] {
+        let stats = self.scene.reclaim.stats();
+        [stats.nr_vmscan_immediate.get(), stats.pgrotated.get()]
+    }
+
+    fn check(&self) {
+        self.scene.reclaim.check_invariants();
+        self.scene.cache.check_invariants();
+    }
+}
+
+/// Frees a page; what it came to.
+fn shrink(scene: &Scene, actor: Actor) -> Outcome {
+    scene.reclaim.shrink(&ScanControl {
+        nr_to_reclaim: Pages(1),
+        target: &scene.groups.root(),
+        actor,
+        first_priority: None,
+        ignores_protection: false,
+    })
+}
+
+/// Puts page 0 where reclaim comes to it next, as if it had aged there.
+fn age(scene: &Scene) {
+    let (cache, lruvecs) = (&scene.cache, &scene.reclaim.lruvecs);
+    let (pfn, root) = (scene.pfn(0), scene.groups.root());
+    let isolated = lruvecs
+        .isolate_page(cache, pfn, || true)
+        .expect("on a list");
+    cache.clear_flag(pfn, PageFlag::Active);
+    // Behind it go all others.
+    let lists = lruvecs.of(&root).expect("the root has lists");
+    let mut others = Vec::new();
+    lruvecs.isolate_tail(&lists, LruList::InactiveFile, 64, &mut others);
+    lruvecs.put_back(cache, &scene.groups, isolated);
+    let placed = others.into_iter().map(|pfn| (pfn, Placement::Inactive));
+    lruvecs.add_all(cache, &lists, placed);
+}
+
+#[test]
+fn immediate_is_counted_when_the_background_thread_meets_an_awaited_page() {
+    // Goal: `nr_vmscan_immediate` counts that and nothing else: not who finds the page first, not who needs memory itself, not
+    // a page whose latch is held without write-back. Method: all of them, while page 0 is written.
+    let written = Written::new(PolicyKind::TwoList);
+    assert!(written.write_back(|scene| {
+        let immediate = || scene.reclaim.stats().nr_vmscan_immediate.get();
+        let is_awaited = || scene.cache.has_flag(scene.pfn(0), PageFlag::Reclaim);
+        assert!(scene.cache.has_flag(scene.pfn(0), PageFlag::Writeback) && !is_awaited());
+        for (nth, (actor, counts)) in [
+            (Actor::Background, 0),
+            (Actor::Direct, 0),
+            (Actor::Background, 1),
+            (Actor::Requested, 1),
+            (Actor::Background, 2),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let outcome = shrink(scene, actor);
+            assert_eq!((outcome.nr_borrowed, outcome.nr_reclaimed), (1, 1));
+            assert_eq!(immediate(), counts, "time {nth}");
+            assert!(is_awaited() && scene.cache.has_flag(scene.pfn(0), PageFlag::Active));
+            age(scene);
+        }
+    }));
+    assert_eq!((written.counts(), written.left()), ([2, 1], vec![0, 6, 7]));
+    // Held, but not under write-back.
+    let latch = written
+        .scene
+        .cache
+        .try_read_latched(PageKey::new(written.entry.id(), 0));
+    written.scene.cache.forget_young(written.scene.pfn(0));
+    assert_eq!(shrink(&written.scene, Actor::Background).nr_borrowed, 1);
+    drop(latch);
+    assert_eq!((written.counts(), written.left()), ([2, 1], vec![0, 7]));
+    written.check();
+}
+
+#[test]
+fn a_page_that_reclaim_awaits_is_the_next_to_go() {
+    // Goal: when its write-back ends, it is before pages that are older. Method: under every policy, reclaim frees a page while page 0 is
+    // written, and one afterwards; without the first, or if it has been written to again, page 0 keeps its place.
+    for policy in PolicyKind::ALL {
+        let written = Written::new(policy);
+        assert!(written.write_back(|scene| {
+            shrink(scene, Actor::Direct);
+            assert!(scene.cache.has_flag(scene.pfn(0), PageFlag::Active));
+        }));
+        assert!(
+            !written
+                .scene
+                .cache
+                .has_flag(written.scene.pfn(0), PageFlag::Active)
+        );
+        assert_eq!(written.counts(), [0, 1], "{policy:?}");
+        written.check();
+        let before = written.left();
+        let freed = shrink(&written.scene, Actor::Direct).nr_reclaimed;
+        // A step may free one of each list, if it takes both.
+        assert!((1..=2).contains(&freed), "{policy:?}");
+        let after = written.left();
+        assert_eq!(before.len() - after.len(), usize::try_from(freed).unwrap());
+        assert!(
+            before.contains(&0) && !after.contains(&0),
+            "{policy:?}: {after:?}"
+        );
+    }
+    let written = Written::new(PolicyKind::TwoList);
+    assert!(written.write_back(|_| ()));
+    assert_eq!(written.counts(), [0, 0]);
+    let (cache, key) = (&written.scene.cache, PageKey::new(written.entry.id(), 0));
+    drop(cache.try_write(key).unwrap());
+    let pfn = written.scene.pfn(0);
+    written.scene.reclaim.rotate(&[(pfn, key)]);
+    assert_eq!(written.counts(), [0, 0], "dirty again");
+}
+
+#[test]
+fn pages_in_others_hands_and_other_pages_are_not_rotated() {
+    // Goal: who rotates touches no page but the one that was meant, where it is on a list that reclaim looks at. Method: isolated; with another
+    // page in the frame; on the unevictable list.
+    let written = Written::new(PolicyKind::TwoList);
+    let (scene, file) = (&written.scene, written.entry.id());
+    let [pfn, other] = [1, 2].map(|page| scene.pfn(page));
+    let (cache, lruvecs) = (&scene.cache, &scene.reclaim.lruvecs);
+    let key = PageKey::new(file, 1);
+    let isolated = lruvecs.isolate_page(cache, pfn, || true).unwrap();
+    scene.reclaim.rotate(&[(pfn, key)]);
+    lruvecs.put_back(cache, &scene.groups, isolated);
+    scene.reclaim.rotate(&[(other, key)]);
+    assert_eq!(written.counts(), [0, 0]);
+    let isolated = lruvecs.isolate_page(cache, pfn, || true).unwrap();
+    cache.set_flag(pfn, PageFlag::Unevictable);
+    let lists = lruvecs.of(&scene.groups.root()).unwrap();
+    lruvecs.add_all(cache, &lists, [(pfn, Placement::Unevictable)]);
+    drop(isolated);
+    scene.reclaim.rotate(&[(pfn, key)]);
+    assert_eq!(
+        (written.counts(), lists.sizes().unevictable),
+        ([0, 0], Pages(1))
+    );
+    scene.reclaim.rescue_unlocked(pfn);
+    scene.reclaim.rotate(&[(pfn, key)]);
+    assert_eq!(written.counts(), [0, 1]);
+    written.check();
+}
+
+#[test]
+fn storage_that_does_not_take_a_page_leaves_no_flag_behind() {
+    // Goal: a page that is refused, taken in part, or whose storage panics is dirty, under no write-back, awaited by nobody and not
+    // rotated: it would only be met again. Method: each, with and without reclaim meanwhile; then the page is taken.
+    for answer in [Answer::Short, Answer::Refused, Answer::Panics] {
+        for is_awaited in [false, true] {
+            let written = Written::new(PolicyKind::TwoList);
+            *written.storage.answer.lock() = Some(answer);
+            assert!(!written.write_back(move |scene| {
+                if is_awaited {
+                    shrink(scene, Actor::Background);
+                }
+            }));
+            let scene = &written.scene;
+            assert!(scene.cache.is_dirty(scene.pfn(0)));
+            written.check();
+            *written.storage.answer.lock() = None;
+            assert!(written.write_back(|_| ()));
+            assert_eq!(written.counts(), [0, 0]);
+            written.check();
+        }
+    }
+}
