@@ -17,6 +17,7 @@ mod nothing_is_lost {
 }
 mod support;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -45,6 +46,9 @@ const EVENTS: [&str; 9] = [
     "pswpout",
     "pgreadahead",
 ];
+
+/// Storage took some of the neighbours that it was given together.
+const CUT_SHORT: &str = "cut short";
 
 /// What a run is made of.
 struct Run {
@@ -126,6 +130,10 @@ impl Run {
             opened.recover();
         }
         arena.wrongs.assert_none();
+        let cut_short = arena.wrongs.cut_short.load(Ordering::Relaxed);
+        if cut_short > 0 {
+            *tally.entry(CUT_SHORT).or_default() += cut_short;
+        }
         drop(arena.hw);
         assert_empty(&hw);
         for (name, events) in hw.snapshot().vmstat {
@@ -241,8 +249,13 @@ fn eight_threads_against_the_model() {
         rounds += 1;
     }
     assert_everything(&sum);
-    // In two rounds of three or so reclaim comes to a page that another thread is writing back.
-    assert!(rounds < 20 || sum.contains_key("pgrotated"), "{sum:?}");
+    // Once a round or so reclaim comes to a page that another thread is writing back, and storage takes some neighbours of many.
+    for what in ["pgrotated", CUT_SHORT] {
+        assert!(
+            rounds < 20 || sum.contains_key(what),
+            "never {what}: {sum:?}"
+        );
+    }
 }
 
 #[test]

@@ -2,14 +2,14 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::unix::fs::FileExt;
 
-use crate::memmap::read_vectored_at;
+use crate::memmap::{read_vectored_at, write_vectored_at};
 use crate::units::{PAGE_BYTES, PAGE_SIZE};
 
 /// Storage of one file's pages. Called from many threads at once, with no lock held but, for pages
-/// of writable files, the page's own latch.
+/// of writable files, the latches of the pages that it is about.
 pub trait Backing: Send + Sync + fmt::Debug {
     /// Length in bytes, fixed while the file is open.
     fn len(&self) -> u64;
@@ -55,6 +55,26 @@ pub trait Backing: Send + Sync + fmt::Debug {
     /// Whatever the storage says; the page then stays dirty. A panic counts as an error: the write may
     /// be on behalf of somebody who never heard of this file.
     fn write_page(&self, page: u64, buf: &[u8]) -> io::Result<usize>;
+
+    /// Writes neighbouring pages from `first` on, of each of which `bufs` has as many bytes as the page has
+    /// ([`page_len`](Self::page_len)); returns how many bytes were taken in all, without a gap from the start. Whatever was
+    /// not taken whole the cache writes again, page by page, which says what became of each.
+    ///
+    /// # Errors
+    ///
+    /// When nothing was taken of the first page; as [`write_page`](Self::write_page).
+    fn write_pages(&self, first: u64, bufs: &[&[u8]]) -> io::Result<usize> {
+        let mut done = 0;
+        for (page, buf) in (first..).zip(bufs) {
+            match self.write_page(page, buf) {
+                Ok(got) if got == buf.len() => done += got,
+                Ok(got) => return Ok(done + got),
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
 
     /// Makes everything written durable.
     ///
@@ -146,6 +166,25 @@ impl Backing for FileBacking {
         complete(buf.len(), |done| {
             self.file.write_at(&buf[done..], offset + done as u64)
         })
+    }
+
+    fn write_pages(&self, first: u64, bufs: &[&[u8]]) -> io::Result<usize> {
+        let offset = first * PAGE_BYTES;
+        let mut slices: Vec<IoSlice<'_>> = bufs.iter().map(|buf| IoSlice::new(buf)).collect();
+        let (mut left, mut done) = (&mut slices[..], 0);
+        while !left.is_empty() {
+            match write_vectored_at(&self.file, left, offset + done as u64) {
+                Ok(0) => break,
+                Ok(count) => {
+                    done += count;
+                    IoSlice::advance_slices(&mut left, count);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -18,6 +18,7 @@
 use std::cmp::Reverse;
 use std::ops::AddAssign;
 
+use super::gather::IfHeld;
 use super::{
     FileEntry, FileId, PageCache, PageFlag, PageKey, SyncError, WriteBackError, WrittenBack,
 };
@@ -352,11 +353,10 @@ impl PageCache {
     }
 
     /// Writes pages back in the order of files and pages.
-    fn write_back_batch(&self, mut batch: Vec<DirtyPage>, outcome: &mut WriteBackOutcome) {
-        batch.sort_unstable_by_key(|page| page.key);
-        for page in batch {
-            outcome.note(self, page.pfn, || self.try_write_back(page.pfn));
-        }
+    fn write_back_batch(&self, batch: Vec<DirtyPage>, outcome: &mut WriteBackOutcome) {
+        let mut pages: Vec<_> = batch.iter().map(|page| (page.key, page.pfn)).collect();
+        pages.sort_unstable();
+        self.write_back_in_order(&pages, IfHeld::Pass, outcome);
     }
 
     /// Dirty pages of files.

@@ -34,6 +34,11 @@ impl PageKey {
         Self(self.0 + pages)
     }
 
+    /// Whether another page is the next one in the same file.
+    pub(super) fn is_followed_by(self, other: Self) -> bool {
+        other.page() > 0 && other.0 == self.0 + 1
+    }
+
     /// The key of which [`get`](Self::get) is `word`, which is 0 for none.
     pub(crate) const fn from_word(word: u64) -> Option<Self> {
         if word == 0 { None } else { Some(Self(word)) }

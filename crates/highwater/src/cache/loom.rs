@@ -137,7 +137,7 @@ impl Scene {
 
     fn sync(&self, told: &ToldOf) -> Result<(), SyncError> {
         let dirty = self.cache.dirty_pages_of(self.file.id());
-        let written = self.cache.write_back_pages(&self.file, &dirty);
+        let written = self.cache.write_back_pages(&dirty);
         written.all_written()?;
         self.cache.make_durable(&self.file, told)
     }
@@ -364,5 +364,55 @@ fn latches_in_order_do_not_deadlock_over_a_reused_frame() {
         let second = scene.cache.try_read_latched(keys[2]);
         drop((second, first));
         other.join().unwrap();
+    });
+}
+
+/// Storage of a byte of each of two pages.
+#[derive(Debug, Default)]
+struct TwoBytes([AtomicU8; 2]);
+
+impl Backing for TwoBytes {
+    fn len(&self) -> u64 {
+        2 * PAGE_BYTES
+    }
+    fn read_page(&self, _: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+        Ok(buf.len())
+    }
+    fn write_page(&self, page: u64, buf: &[u8]) -> std::io::Result<usize> {
+        self.0[usize::from(page == 1)].store(buf[0], Ordering::Relaxed);
+        Ok(buf.len())
+    }
+    fn sync(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn neighbours_that_are_written_together_are_dirty_or_in_their_file() {
+    // Goal: no page is marked clean that is not in its file. Method: both pages are written to, the later one first, beside write-back of
+    // both. One latch at a time: who only tries one that another thread waits with is taken for blocked (`without_waiting`).
+    model(|| {
+        let storage = Arc::new(TwoBytes::default());
+        let scene = Scene::over(Arc::clone(&storage) as Arc<dyn Backing>, Access::ReadWrite);
+        let keys = [0, 1].map(|page| PageKey::new(scene.file.id(), page));
+        for (key, pfn) in keys.into_iter().zip([0, 1]) {
+            assert!(scene.fill_with(key, pfn, 0));
+            scene.cache.try_write(key).unwrap()[0] = 7;
+        }
+        let writer = Arc::clone(&scene);
+        let writer = thread::spawn(move || {
+            for key in [keys[1], keys[0]] {
+                writer.cache.try_write(key).unwrap()[0] = 8;
+            }
+        });
+        let dirty = scene.cache.dirty_pages_of(scene.file.id());
+        let outcome = scene.cache.write_back_pages(&dirty);
+        writer.join().unwrap();
+        assert_eq!((outcome.nr_failed, outcome.nr_latched), (0, 0));
+        for (pfn, stored) in [Pfn(0), Pfn(1)].into_iter().zip(&storage.0) {
+            let stored = stored.load(Ordering::Relaxed);
+            assert!(stored == 8 || scene.cache.is_dirty(pfn) && stored == 7);
+        }
+        scene.cache.check_invariants();
     });
 }

@@ -30,6 +30,7 @@ mod dirty;
 mod discard;
 mod file;
 mod flags;
+mod gather;
 mod index;
 mod key;
 mod latch;
@@ -40,6 +41,8 @@ mod swap;
 mod table;
 mod writeback;
 
+#[cfg(all(test, not(loom)))]
+mod gather_tests;
 #[cfg(all(test, loom))]
 pub(crate) mod loom;
 #[cfg(all(test, not(loom)))]

@@ -25,7 +25,7 @@ impl Backing for Numbered {
     }
 }
 
-fn cache(frames: u64) -> (Arc<FrameMemory>, PageCache) {
+pub(super) fn cache(frames: u64) -> (Arc<FrameMemory>, PageCache) {
     let memory = Arc::new(FrameMemory::new(Pages(frames)).expect("a small range"));
     let cache = PageCache::new(
         Arc::clone(&memory),
@@ -36,7 +36,7 @@ fn cache(frames: u64) -> (Arc<FrameMemory>, PageCache) {
     (memory, cache)
 }
 
-fn fill(memory: &FrameMemory, cache: &PageCache, pfn: u32, key: PageKey) {
+pub(super) fn fill(memory: &FrameMemory, cache: &PageCache, pfn: u32, key: PageKey) {
     let filling = cache
         .begin_fill(key, memory.claim(Pfn(pfn)), GroupId(0))
         .expect("absent");
@@ -286,7 +286,7 @@ fn files_of_odd_length_end_where_they_end() {
     fill(&memory, &cache, 0, key);
     cache.try_write(key).unwrap().fill(9);
     let dirty = cache.dirty_pages_of(entry.id());
-    let written = cache.write_back_pages(&entry, &dirty);
+    let written = cache.write_back_pages(&dirty);
     assert_eq!((dirty.len(), written.nr_written), (1, 1));
     assert_eq!(file.metadata().unwrap().len(), 4096 + 100);
     assert!(evict(&memory, &cache, &[Pfn(0)]).is_empty());

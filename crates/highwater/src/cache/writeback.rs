@@ -15,6 +15,7 @@ use thiserror::Error;
 
 use super::anon::{Anon, SwapOutError};
 use super::file::Source;
+use super::gather::IfHeld;
 use super::{
     Access, Backing, FileEntry, FileId, FileKind, PageCache, PageKey, TooManyFiles,
     WriteBackOutcome,
@@ -248,25 +249,11 @@ impl PageCache {
         self.files.close(id);
     }
 
-    /// Writes a page back if it is dirty, waiting for its latch.
-    ///
-    /// # Errors
-    ///
-    /// When the file refuses or falls short; the page stays dirty.
-    pub fn write_back(&self, pfn: Pfn, file: &FileEntry) -> Result<WrittenBack, WriteBackError> {
-        let key = self.key_of(pfn).filter(|key| key.file() == file.id());
-        let latch = key.and_then(|key| self.latch_exclusively(key, pfn));
-        match latch {
-            Some(mut latch) => self.write_back_latched(pfn, file, &mut latch),
-            None => Ok(WrittenBack::Clean),
-        }
-    }
-
     /// Writes a page back if it is dirty and nobody holds its latch.
     ///
     /// # Errors
     ///
-    /// As [`write_back`](Self::write_back).
+    /// When the file refuses or falls short; the page stays dirty.
     pub fn try_write_back(&self, pfn: Pfn) -> Result<WrittenBack, WriteBackError> {
         let file = self.key_of(pfn).and_then(|key| self.files.get(key.file()));
         let Some(file) = file else {
@@ -297,23 +284,25 @@ impl PageCache {
         file.sync_failures.sync(file.backing(), told)
     }
 
-    /// Frames of the pages of a file that are dirty at this moment.
+    /// Pages of a file that are dirty at this moment, in the file's order, and the frames that they are in.
     ///
     /// # Cost
     ///
-    /// [`pages_of`](Self::pages_of).
+    /// [`pages_of`](Self::pages_of), and a sort.
     #[must_use]
-    pub fn dirty_pages_of(&self, file: FileId) -> Vec<Pfn> {
-        let pages = self.pages_of(file);
-        pages.filter(|&pfn| self.is_dirty(pfn)).collect()
+    pub fn dirty_pages_of(&self, file: FileId) -> Vec<(PageKey, Pfn)> {
+        let pages = self.pages_of(file).filter(|&pfn| self.is_dirty(pfn));
+        let named = pages.filter_map(|pfn| Some((self.key_of(pfn)?, pfn)));
+        let mut dirty: Vec<_> = named.filter(|(key, _)| key.file() == file).collect();
+        dirty.sort_unstable();
+        dirty
     }
 
-    /// Writes those pages of a file back that are in some frames and dirty, waiting for their latches. All are tried.
-    pub fn write_back_pages(&self, file: &FileEntry, pages: &[Pfn]) -> WriteBackOutcome {
+    /// Writes those of some pages back that are in their frames and dirty, waiting for their latches: neighbours together,
+    /// where they follow each other. All are tried.
+    pub fn write_back_pages(&self, pages: &[(PageKey, Pfn)]) -> WriteBackOutcome {
         let mut outcome = WriteBackOutcome::default();
-        for &pfn in pages {
-            outcome.note(self, pfn, || self.write_back(pfn, file));
-        }
+        self.write_back_in_order(pages, IfHeld::Wait, &mut outcome);
         outcome
     }
 
@@ -350,6 +339,16 @@ impl PageCache {
         self.begin_writeback(pfn);
         // Comes back whatever storage does, panics included.
         let result = self.write_out(pfn, key, frame, file);
+        self.finish_writeback(pfn, key, result)
+    }
+
+    /// Ends what [`begin_writeback`](Self::begin_writeback) began; the same result, unless reclaim awaits the page.
+    pub(super) fn finish_writeback(
+        &self,
+        pfn: Pfn,
+        key: PageKey,
+        result: Result<WrittenBack, WriteBackError>,
+    ) -> Result<WrittenBack, WriteBackError> {
         match (self.end_writeback(pfn), result) {
             // What its storage did not take would only be met again, as dirty as it is.
             (true, Ok(WrittenBack::Written)) => Ok(WrittenBack::Awaited(key)),
@@ -357,8 +356,14 @@ impl PageCache {
         }
     }
 
+    /// Takes note that a file has a page whole.
+    pub(super) fn note_in_file(&self, pfn: Pfn, key: PageKey) {
+        self.dirty.nr_written.add(1);
+        self.clear_dirty(pfn, key);
+    }
+
     /// Has storage take a page, and moves its marks accordingly.
-    fn write_out(
+    pub(super) fn write_out(
         &self,
         pfn: Pfn,
         key: PageKey,
@@ -367,7 +372,7 @@ impl PageCache {
     ) -> Result<WrittenBack, WriteBackError> {
         match file.anon() {
             Some(anon) if !self.swap_out(key, frame, anon)? => return Ok(WrittenBack::NoSlot),
-            Some(_) => {}
+            Some(_) => self.clear_dirty(pfn, key),
             None => {
                 self.count_for_group(pfn, StatItem::FileWriteback, 1);
                 let written = self.write_page(key, frame, file.backing());
@@ -377,10 +382,9 @@ impl PageCache {
                     self.note_refused(pfn);
                     return Err(error);
                 }
-                self.dirty.nr_written.add(1);
+                self.note_in_file(pfn, key);
             }
         }
-        self.clear_dirty(pfn, key);
         Ok(WrittenBack::Written)
     }
 
@@ -425,7 +429,7 @@ impl PageCache {
 
 /// Asks storage to write. Storage that panics has refused, whatever it was asked. Reclaim writes on behalf of
 /// others, with pages isolated from their lists: it has to come back, and the page stays dirty like any other.
-fn guarded<R>(write: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
+pub(super) fn guarded<R>(write: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
     catch_unwind(AssertUnwindSafe(write))
         .unwrap_or_else(|_| Err(io::Error::other("the storage panicked")))
 }

@@ -412,7 +412,7 @@ impl Core {
         let mut whole = WriteBackOutcome::default();
         let chunk = usize::try_from(CHUNK.0).expect("a small number");
         for pages in self.cache.dirty_pages_of(entry.id()).chunks(chunk) {
-            let outcome = self.cache.write_back_pages(entry, pages);
+            let outcome = self.cache.write_back_pages(pages);
             // Not at the end: those who await them need memory now.
             self.reclaim.rotate(&outcome.awaited);
             whole += outcome;

@@ -35,5 +35,5 @@ pub(crate) use free::for_each_run;
 pub use reservation::{MapError, Reservation};
 pub use seat::Seat;
 pub(crate) use token::Token;
-pub(crate) use vectored::read_vectored_at;
+pub(crate) use vectored::{read_vectored_at, write_vectored_at};
 pub(crate) use words::zeroed;

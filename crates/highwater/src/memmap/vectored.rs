@@ -1,10 +1,10 @@
-//! Reading from a file into many frames by one system call.
+//! Reading from a file into many frames, and writing many to it, by one system call.
 //!
-//! The standard library has `readv` at a file's position, and `pread` into one buffer; frames of neighbouring
-//! pages are not neighbours, and a position is shared by all threads that read the file.
+//! The standard library has `readv` and `writev` at a file's position, and `pread` and `pwrite` of one buffer; frames of neighbouring
+//! pages are not neighbours, and a position is shared by all threads that use the file.
 
 use std::fs::File;
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 
 /// Buffers of one call. Chosen: what every Linux takes (`UIO_MAXIOV`).
 #[cfg(target_os = "linux")]
@@ -45,6 +45,45 @@ pub(crate) fn read_vectored_at(
 
     match bufs.first_mut() {
         Some(first) => file.read_at(first, offset),
+        None => Ok(0),
+    }
+}
+
+/// Writes `bufs`, in order, from `offset` on; returns how many bytes were taken, which may be fewer than there are.
+///
+/// # Errors
+///
+/// Whatever the system says.
+#[cfg(target_os = "linux")]
+pub(crate) fn write_vectored_at(
+    file: &File,
+    bufs: &[IoSlice<'_>],
+    offset: u64,
+) -> io::Result<usize> {
+    use std::os::fd::AsRawFd;
+
+    let count = bufs.len().min(BUFS_MAX);
+    let count = libc::c_int::try_from(count).expect("at most `BUFS_MAX`");
+    let offset =
+        libc::off64_t::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let iovecs = bufs.as_ptr().cast::<libc::iovec>();
+    // SAFETY: the first `count` buffers are borrowed for the call, which only reads them, and an `IoSlice` is laid out as
+    // an `iovec` (so the standard library says). The file is open.
+    let wrote = unsafe { libc::pwritev64(file.as_raw_fd(), iovecs, count, offset) };
+    usize::try_from(wrote).map_err(|_| io::Error::last_os_error())
+}
+
+/// As above, where there is no such call: the first buffer alone.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn write_vectored_at(
+    file: &File,
+    bufs: &[IoSlice<'_>],
+    offset: u64,
+) -> io::Result<usize> {
+    use std::os::unix::fs::FileExt;
+
+    match bufs.first() {
+        Some(first) => file.write_at(first, offset),
         None => Ok(0),
     }
 }

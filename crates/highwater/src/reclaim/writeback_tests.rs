@@ -99,7 +99,7 @@ impl Written {
         let scene = Arc::clone(&self.scene);
         *self.storage.during.lock() = Some(Box::new(move || during(&scene)));
         let (cache, entry) = (&self.scene.cache, &self.entry);
-        let outcome = cache.write_back_pages(entry, &cache.dirty_pages_of(entry.id()));
+        let outcome = cache.write_back_pages(&cache.dirty_pages_of(entry.id()));
         assert!(self.storage.during.lock().is_none(), "it was dirty");
         self.scene.reclaim.rotate(&outcome.awaited);
         outcome.all_written().is_ok()

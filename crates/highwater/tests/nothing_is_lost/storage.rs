@@ -14,15 +14,22 @@ const EIO: i32 = 5;
 
 /// What was found wrong where a panic would be taken for an I/O error.
 #[derive(Debug, Default)]
-pub(crate) struct Wrongs(Mutex<Vec<String>>);
+pub(crate) struct Wrongs {
+    found: Mutex<Vec<String>>,
+    /// Neighbours that were written together, and not all taken: nothing wrong, but it has to happen.
+    pub(crate) cut_short: AtomicU64,
+}
 
 impl Wrongs {
     fn say(&self, what: String) {
-        self.0.lock().expect("no panic under the lock").push(what);
+        self.found
+            .lock()
+            .expect("no panic under the lock")
+            .push(what);
     }
 
     pub(crate) fn assert_none(&self) {
-        let wrongs = self.0.lock().expect("no panic under the lock");
+        let wrongs = self.found.lock().expect("no panic under the lock");
         assert!(wrongs.is_empty(), "{wrongs:#?}");
     }
 }
@@ -256,6 +263,27 @@ impl Backing for Storage {
             self.wrongs.say(format!("to be written back: {wrong}"));
         }
         self.disk.write_page(page, buf)
+    }
+
+    /// Neighbours: some of them, and perhaps a part of the next.
+    fn write_pages(&self, first: u64, bufs: &[&[u8]]) -> io::Result<usize> {
+        for (page, buf) in (first..).zip(bufs) {
+            if let Err(wrong) = self.model.check_page(buf, page) {
+                self.wrongs.say(format!("to be written back: {wrong}"));
+            }
+        }
+        let len = bufs.iter().map(|buf| buf.len()).sum();
+        let taken = self.disk.trouble.write(len)?;
+        let mut left = taken;
+        for (page, buf) in (first..).zip(bufs) {
+            let some = left.min(buf.len());
+            self.disk.page(page)[..some].copy_from_slice(&buf[..some]);
+            left -= some;
+        }
+        if (1..len).contains(&taken) {
+            self.wrongs.cut_short.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(taken)
     }
 
     /// Whether it fails is decided first, and told to nobody else: who asks meanwhile hears that all is well.

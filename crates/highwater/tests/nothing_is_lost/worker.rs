@@ -136,6 +136,7 @@ impl<'a> Worker<'a> {
             (Access::ReadOnly, 1) => self.try_read(&mapped, page),
             (Access::ReadOnly, _) => self.read(&mapped, page),
             (Access::ReadWrite, 0..4) => self.read_latched(&mapped, page),
+            (Access::ReadWrite, 7) => self.write_many(&mapped, page),
             (Access::ReadWrite, _) => self.write(&mapped, page),
         }
     }
@@ -343,6 +344,12 @@ impl<'a> Worker<'a> {
             }
             Err(error) => self.refused(mapped, page, &error),
         }
+    }
+
+    /// Neighbours, so that they may be written back together.
+    fn write_many(&mut self, mapped: &Mapped, page: u64) {
+        let until = mapped.map.pages().min(page + self.rng.u64(2..9));
+        (page..until).for_each(|page| self.write(mapped, page));
     }
 
     /// An access may fail for a reason only.

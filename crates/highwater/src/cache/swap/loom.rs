@@ -268,11 +268,8 @@ fn a_page_that_is_written_while_it_is_written_back_is_dirty_or_in_its_file() {
         cache.try_write(file.key(0)).unwrap()[0] = 7;
         let cache = Arc::new(cache);
         let other = Arc::clone(&cache);
-        let of = Arc::clone(&file);
-        let other = thread::spawn(move || {
-            let waited = other.write_back(Pfn(0), &of).unwrap();
-            u64::from(waited == WrittenBack::Written)
-        });
+        let key = file.key(0);
+        let other = thread::spawn(move || other.write_back_pages(&[(key, Pfn(0))]).nr_written);
         let mut written = u64::from(cache.try_write_back(Pfn(0)).unwrap() == WrittenBack::Written);
         cache.try_write(file.key(0)).unwrap()[0] = 8;
         written += other.join().unwrap();

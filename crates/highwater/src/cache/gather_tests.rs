@@ -1,0 +1,244 @@
+//! What is written together, and what becomes of it when storage takes a part.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use super::tests::{cache, fill};
+use super::*;
+use crate::sync::{Mutex, thread};
+
+static CALLS_LOCK: LockClass = LockClass::new("calls", crate::sync::Rank::Leaf);
+
+/// Storage that notes what it is asked for, takes no more of neighbours than it is told to, and refuses some pages.
+#[derive(Debug)]
+struct Picky {
+    pages: u64,
+    /// First page and number of pages of each call; a page by itself is 0 pages.
+    calls: Mutex<Vec<(u64, usize)>>,
+    taken: Mutex<Vec<u64>>,
+    bytes_max: usize,
+    refuses: Vec<u64>,
+    panics: bool,
+}
+
+impl Picky {
+    fn new(pages: u64) -> Self {
+        Self {
+            pages,
+            calls: Mutex::new(&CALLS_LOCK, Vec::new()),
+            taken: Mutex::new(&CALLS_LOCK, Vec::new()),
+            bytes_max: usize::MAX,
+            refuses: Vec::new(),
+            panics: false,
+        }
+    }
+
+    fn calls(&self) -> Vec<(u64, usize)> {
+        std::mem::take(&mut *self.calls.lock())
+    }
+}
+
+impl Backing for Picky {
+    fn len(&self) -> u64 {
+        self.pages * crate::units::PAGE_BYTES
+    }
+    fn read_page(&self, _: u64, buf: &mut [u8]) -> std::io::Result<usize> {
+        Ok(buf.len())
+    }
+    fn write_page(&self, page: u64, buf: &[u8]) -> std::io::Result<usize> {
+        self.calls.lock().push((page, 0));
+        if self.refuses.contains(&page) {
+            return Err(std::io::Error::from_raw_os_error(5 /* EIO */));
+        }
+        self.taken.lock().push(page);
+        Ok(buf.len())
+    }
+    fn write_pages(&self, first: u64, bufs: &[&[u8]]) -> std::io::Result<usize> {
+        self.calls.lock().push((first, bufs.len()));
+        assert!(!self.panics, "it was told to");
+        let mut taken = 0;
+        for (page, buf) in (first..).zip(bufs) {
+            let room = self.bytes_max - taken;
+            if self.refuses.contains(&page) || room < buf.len() {
+                return match taken + room.min(buf.len() - 1) {
+                    0 => Err(std::io::Error::from_raw_os_error(5 /* EIO */)),
+                    short => Ok(short),
+                };
+            }
+            self.taken.lock().push(page);
+            taken += buf.len();
+        }
+        Ok(taken)
+    }
+    fn sync(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A cache of as many frames as a file has pages, which are filled in another order, and some of which are dirty.
+struct Scene {
+    cache: PageCache,
+    file: Arc<FileEntry>,
+    storage: Arc<Picky>,
+}
+
+impl Scene {
+    fn new(storage: Picky, dirty: impl IntoIterator<Item = u64>) -> Self {
+        let (memory, cache) = cache(storage.pages);
+        let storage = Arc::new(storage);
+        let backing = Arc::clone(&storage) as Arc<dyn Backing>;
+        let file = cache.open(backing, Access::ReadWrite).expect("one file");
+        for page in 0..storage.pages {
+            let pfn = u32::try_from(storage.pages - 1 - page).expect("few pages");
+            fill(&memory, &cache, pfn, PageKey::new(file.id(), page));
+        }
+        for page in dirty {
+            drop(
+                cache
+                    .try_write(PageKey::new(file.id(), page))
+                    .expect("resident"),
+            );
+        }
+        Self {
+            cache,
+            file,
+            storage,
+        }
+    }
+
+    fn write_back(&self) -> WriteBackOutcome {
+        let dirty = self.cache.dirty_pages_of(self.file.id());
+        self.cache.write_back_pages(&dirty)
+    }
+
+    fn dirty(&self) -> Vec<u64> {
+        let dirty = self.cache.dirty_pages_of(self.file.id());
+        dirty.iter().map(|(key, _)| key.page()).collect()
+    }
+}
+
+#[test]
+fn neighbours_are_written_by_one_call() {
+    // Goal: runs of dirty pages, wherever their frames are, in the file's order, 32 at most. Method: runs of several lengths; then
+    // one of which a page is held.
+    let scene = Scene::new(Picky::new(80), (0..40).chain([50]).chain(52..55));
+    let outcome = scene.write_back();
+    assert_eq!((outcome.nr_written, outcome.nr_failed), (44, 0));
+    let calls = vec![(0, 32), (32, 8), (50, 0), (52, 3)];
+    assert_eq!(scene.storage.calls(), calls);
+    assert_eq!(scene.dirty(), []);
+    for page in 0..20 {
+        drop(scene.cache.try_write(PageKey::new(scene.file.id(), page)));
+    }
+    let held = scene
+        .cache
+        .try_read_latched(PageKey::new(scene.file.id(), 10));
+    let outcome = scene.cache.write_back_some(WriteBack::Oldest(Pages(20)));
+    assert_eq!((outcome.nr_written, outcome.nr_latched), (19, 1));
+    assert_eq!(scene.storage.calls(), [(0, 10), (11, 9)]);
+    assert_eq!(scene.dirty(), [10]);
+    drop(held);
+    scene.cache.check_invariants();
+}
+
+#[test]
+fn what_storage_does_not_take_of_neighbours_is_written_page_by_page() {
+    // Goal: pages that were taken whole are clean, those that storage refuses are dirty and an error each, and all others are
+    // written; no mark is lost. Method: runs of 10, cut off after any page and within pages, with any page
+    // refused, or two; and by a panic.
+    const LEN: u64 = 10;
+    let page_len = PAGE_SIZE;
+    for cut in (0..=10).flat_map(|whole| [0, 1, page_len - 1].map(|more| whole * page_len + more)) {
+        for refused in 0..=LEN {
+            let refuses: Vec<u64> = [refused, refused + 3]
+                .into_iter()
+                .filter(|page| *page < LEN)
+                .collect();
+            let mut storage = Picky::new(LEN);
+            (storage.bytes_max, storage.refuses) = (cut, refuses.clone());
+            storage.panics = cut == 1;
+            let scene = Scene::new(storage, 0..LEN);
+            let outcome = scene.write_back();
+            let failed = refuses.len() as u64;
+            assert_eq!(
+                (
+                    outcome.nr_written,
+                    outcome.nr_failed,
+                    outcome.nr_failed_first
+                ),
+                (LEN - failed, failed, failed)
+            );
+            assert_eq!(scene.dirty(), refuses, "cut after {cut} bytes");
+            let events = scene.cache.dirty_events();
+            assert_eq!(
+                (events.nr_written, events.nr_write_failed),
+                (LEN - failed, failed)
+            );
+            let mut taken = scene.storage.taken.lock().clone();
+            taken.sort_unstable();
+            taken.dedup();
+            let all = (0..LEN).filter(|page| !refuses.contains(page));
+            assert_eq!(taken, all.collect::<Vec<_>>());
+            match outcome.first_error {
+                Some(WriteBackError::Io { page, .. }) => assert_eq!(Some(&page), refuses.first()),
+                error => assert!(error.is_none() && refuses.is_empty(), "{error:?}"),
+            }
+            // At most a call for all, and one for each.
+            assert!(scene.storage.calls().len() as u64 <= 1 + LEN);
+            scene.cache.check_invariants();
+        }
+    }
+}
+
+#[test]
+fn who_writes_neighbours_back_waits_with_no_latch_in_hand() {
+    // Goal: no deadlock, whatever the order in which others take latches. Method: page 1 is held until page 0 has been written by itself, by a
+    // thread that then waits for page 1; page 0 can be taken meanwhile.
+    let scene = Scene::new(Picky::new(3), 0..3);
+    let key = |page| PageKey::new(scene.file.id(), page);
+    thread::scope(|scope| {
+        let later = scene.cache.try_write(key(1));
+        let syncing = scope.spawn(|| scene.write_back());
+        while !scene.storage.calls.lock().contains(&(0, 0)) {
+            thread::yield_now();
+        }
+        drop(scene.cache.try_write(key(0)).unwrap());
+        drop(later);
+        assert_eq!(syncing.join().unwrap().nr_written, 3);
+    });
+    assert_eq!(scene.storage.calls(), [(0, 0), (1, 2)]);
+    assert_eq!(scene.dirty(), [0]);
+}
+
+#[test]
+fn files_hold_what_was_written_together() {
+    // Goal: each page's bytes are at its place in the file, to the last byte and no further. Method: random dirty pages of a file of odd
+    // length; the file against what was written.
+    let mut rng = crate::seed::rng(5);
+    let len = 100 * PAGE_SIZE + 77;
+    let file: File = tempfile::tempfile().unwrap();
+    let mut expected = vec![1; len];
+    file.write_all_at(&expected, 0).unwrap();
+    let (memory, cache) = cache(101);
+    let backing = FileBacking::new(file.try_clone().unwrap()).unwrap();
+    let entry = cache.open(Arc::new(backing), Access::ReadWrite).unwrap();
+    let mut frames: Vec<u32> = (0..101).collect();
+    rng.shuffle(&mut frames);
+    let key = |page| PageKey::new(entry.id(), page);
+    (0..101)
+        .zip(&frames)
+        .for_each(|(page, pfn)| fill(&memory, &cache, *pfn, key(page)));
+    for round in 2..10 {
+        for page in (0..101).filter(|page| *page == 100 || rng.u8(..) < 200) {
+            cache.try_write(key(page)).unwrap().fill(round);
+            let from = usize::try_from(page).unwrap() * PAGE_SIZE;
+            expected[from..len.min(from + PAGE_SIZE)].fill(round);
+        }
+        let outcome = cache.write_back_pages(&cache.dirty_pages_of(entry.id()));
+        assert!(outcome.all_written().is_ok());
+        assert_eq!(file.metadata().unwrap().len(), len as u64);
+        let mut stored = vec![0; len];
+        file.read_exact_at(&mut stored, 0).unwrap();
+        assert!(stored == expected, "round {round}");
+    }
+}
