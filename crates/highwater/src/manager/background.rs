@@ -5,12 +5,15 @@
 //! woken again: those who need memory go through the slow path meanwhile. While it reclaims, per-CPU lists
 //! keep little. Every 2 s it flushes the statistics of all groups, so that no read of them is older; every
 //! second, or as the knob says, it lets per-CPU lists shrink that are larger than they need to be.
+//!
+//! A program without the thread ([`Background::Off`]) can do the same in a thread of its own
+//! ([`Manager::is_short`], [`Manager::balance`]).
 
 use std::io;
 use std::time::Duration;
 
-use super::Core;
 use super::stat::FLUSH_PERIOD;
+use super::{Core, Manager};
 use crate::reclaim::{Actor, ScanControl};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank};
@@ -206,14 +209,62 @@ impl Drop for Reclaimer {
     }
 }
 
+impl Manager {
+    /// Whether so few frames are free, no more than the low watermark, that the background thread would reclaim.
+    ///
+    /// # Cost
+    ///
+    /// A load for each zone.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        let pool = &self.core().pool;
+        pool.nr_free() <= pool.watermarks().low
+    }
+
+    /// Reclaims, in the calling thread, what the background thread would: until the high watermark is free, or nothing
+    /// helps. For programs that have threads for such work and want none of the library's ([`Background::Off`]).
+    ///
+    /// # Cost
+    ///
+    /// Bounded as the background thread's run: 16 passes that free nothing, a tenth of a millisecond apart, end it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::manager::Background;
+    /// use highwater::{Bytes, Manager};
+    ///
+    /// let hw = Manager::builder()
+    ///     .capacity(Bytes::mib(1))
+    ///     .background(Background::Off)
+    ///     .build()?;
+    /// if hw.is_short() {
+    ///     hw.balance();
+    /// }
+    /// # Ok::<(), highwater::manager::BuildError>(())
+    /// ```
+    pub fn balance(&self) {
+        let core = self.core();
+        core.stats.pageoutrun.add(1);
+        core.balance(&mut Due::from(core.now()));
+    }
+}
+
+impl Due {
+    /// Nothing before its period is over.
+    fn from(now: Duration) -> Self {
+        Self {
+            flush_at: now + FLUSH_PERIOD,
+            decayed_at: now,
+        }
+    }
+}
+
 impl Core {
     /// The thread's life.
     fn kswapd(&self) {
         let _alive = Alive(&self.wakeup);
-        let mut due = Due {
-            flush_at: self.now() + FLUSH_PERIOD,
-            decayed_at: self.now(),
-        };
+        let mut due = Due::from(self.now());
         loop {
             let next = due.flush_at.min(due.decayed_at + self.decay_interval());
             match self.wakeup.wait(next.saturating_sub(self.now())) {

@@ -15,7 +15,7 @@ use crate::frame::{BackendKind, DrainMode, PcpPolicy, PoolConfig, PoolError, Tun
 use crate::memmap::{MapError, Reservation};
 use crate::percpu::{Gates, PercpuOwner, Regime};
 use crate::reclaim::policy::PolicyKind;
-use crate::reclaim::{RmapConfig, TwoListRules};
+use crate::reclaim::{Pacer, RmapConfig, TwoListRules};
 use crate::sync::Arc;
 use crate::topology::Topology;
 use crate::units::{Bytes, Pages};
@@ -37,6 +37,7 @@ pub struct Builder {
     rmap: RmapConfig,
     rules: TwoListRules,
     inactive_ratio: Option<u64>,
+    pacer: Option<Arc<dyn Pacer>>,
     policy: PolicyKind,
     swap: Option<Swap>,
     readahead: Pages,
@@ -113,6 +114,7 @@ impl Builder {
             rmap: RmapConfig::default(),
             rules: TwoListRules::default(),
             inactive_ratio: None,
+            pacer: None,
             policy: PolicyKind::default(),
             swap: None,
             readahead: READAHEAD_DEFAULT,
@@ -217,6 +219,13 @@ impl Builder {
         self
     }
 
+    /// Has `pacer` told of reclaim's work, between two clusters of pages, by the thread that does it: to meter it, or to simulate
+    /// how long it takes. Default: nobody.
+    pub fn pacer(mut self, pacer: Arc<dyn Pacer>) -> Self {
+        self.pacer = Some(pacer);
+        self
+    }
+
     /// Swaps anonymous pages and shared memory out to a new file in the directory `dir`, of `size` rounded down to
     /// whole pages. Nobody else can open it, and it ends with the process. Its blocks are taken as they are
     /// first written. Default: no swap; such pages stay in memory.
@@ -314,6 +323,7 @@ impl Builder {
                 rmap: self.rmap,
                 rules: self.rules,
                 inactive_ratio: self.inactive_ratio,
+                pacer: self.pacer,
                 policy: self.policy,
                 swap: self.swap.map(Swap::open).transpose()?,
                 readahead: ReadaheadMax::new(self.readahead, self.marks),

@@ -62,7 +62,7 @@ use crate::group::{GroupKey, GroupNode, GroupTree, StatItem, Tolerance};
 use crate::memmap::FrameMemory;
 use crate::percpu::{self, PercpuOwner};
 use crate::reclaim::policy::PolicyKind;
-use crate::reclaim::{Actor, Reclaim, RmapConfig, ScanControl, TwoListRules};
+use crate::reclaim::{Actor, Pacer, Reclaim, RmapConfig, ScanControl, TwoListRules};
 use crate::sync::{Arc, LockClass, LockTimes, Mutex, Rank, RwLock};
 use crate::topology::Topology;
 use crate::units::{Bytes, CpuId, Pages, Pfn};
@@ -140,6 +140,7 @@ struct Parts {
     rmap: RmapConfig,
     rules: TwoListRules,
     inactive_ratio: Option<u64>,
+    pacer: Option<Arc<dyn Pacer>>,
     policy: PolicyKind,
     swap: Option<SwapArea>,
     readahead: ReadaheadMax,
@@ -364,6 +365,7 @@ impl Core {
             rmap,
             rules,
             inactive_ratio,
+            pacer,
             policy,
             swap,
             readahead,
@@ -386,6 +388,7 @@ impl Core {
             .with_rmap(rmap)
             .with_rules(rules)
             .with_inactive_ratio(inactive_ratio)
+            .with_pacer(pacer)
             .with_eviction_policy(policy);
         reclaim.add_group(&root);
         Ok(Self {

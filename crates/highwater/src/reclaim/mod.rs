@@ -48,6 +48,7 @@ mod cursor;
 mod isolate;
 mod lists;
 mod lruvec;
+mod pace;
 mod pass;
 pub mod policy;
 mod rmap;
@@ -77,6 +78,7 @@ mod walk_tests;
 mod writeback_tests;
 
 pub use lists::{LruList, PageType};
+pub use pace::Pacer;
 pub use rmap::{DEBT_MAX, RmapConfig, RmapPolicy, RmapQuirks, RmapStats};
 pub use scan::{Actor, Outcome, ScanControl};
 pub use shadow::Refault;
@@ -157,6 +159,8 @@ pub struct Reclaim {
     rules: TwoListRules,
     /// Active pages for each inactive one before active pages are looked at, if not by their number.
     inactive_ratio: Option<u64>,
+    /// Who is told of the work.
+    pacer: Option<Arc<dyn Pacer>>,
     policy_kind: PolicyKind,
     /// Who leaves, where the two lists' rules do not say it.
     policy: Option<Box<dyn EvictionPolicy>>,
@@ -191,6 +195,7 @@ impl Reclaim {
             rmap_stats: RmapStats::default(),
             rules: TwoListRules::default(),
             inactive_ratio: None,
+            pacer: None,
             policy_kind: PolicyKind::TwoList,
             policy: None,
             swappiness: AtomicU64::new(SWAPPINESS),

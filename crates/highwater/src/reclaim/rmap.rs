@@ -150,7 +150,8 @@ impl Reclaim {
         if self.cache.mapcount(pfn) > 0 {
             self.rmap_stats.checks.add(1);
         }
-        match self.cache.referenced(pfn, access, within) {
+        let look = |access| self.cache.referenced(pfn, access, within);
+        match self.look_paced(access, &Referenced::Contended, look) {
             Referenced::Contended => {
                 self.rmap_stats.checks_contended.add(1);
                 Referenced::Contended
@@ -174,7 +175,8 @@ impl Reclaim {
     /// Clears the entries of a page that this thread has isolated; false if it has to stay.
     pub(super) fn unmap(&self, pfn: Pfn, level: Level, control: &ScanControl<'_>) -> bool {
         let access = self.rmap.to_unmap(level);
-        if self.cache.unmap_page(pfn, access) != Unmapped::Contended {
+        let unmap = |access| self.cache.unmap_page(pfn, access);
+        if self.look_paced(access, &Unmapped::Contended, unmap) != Unmapped::Contended {
             return true;
         }
         self.rmap_stats.unmaps_contended.add(1);
