@@ -404,6 +404,6 @@ fn rmap_experiments_hold() {
             assert!(rows[0][figure].is_number(), "{figure}");
         }
         let tenants = rows.iter().filter(|row| !row["a_refaults"].is_null());
-        assert_eq!(tenants.count(), 5);
+        assert_eq!(tenants.count(), 8);
     }
 }

@@ -1,4 +1,4 @@
-//! Real files, read no faster than a disk gives them.
+//! Real files, read no faster than a disk gives them, or for the time that it takes on a simulated clock.
 //!
 //! The bytes come from the system's cache, because a test machine's disk is other programs' too. What is the disk's is the pace: one for all
 //! files on it, so that who reads more leaves less to others, as where the thread's tenants read. It is waited for asleep, and no
@@ -10,7 +10,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use highwater::cache::{Backing, FileBacking};
+use highwater::units::PAGE_SIZE;
 
+use super::clock::PAGE_IN;
+use super::turns::Turns;
 use crate::report::text::to_f64;
 
 /// What an idle disk has read ahead for whoever comes next, as time. It makes up for sleeping longer than was asked for.
@@ -50,27 +53,51 @@ impl Disk {
     }
 }
 
-/// A file on a disk.
-#[derive(Debug)]
-pub(super) struct OnDisk {
-    pub(super) file: FileBacking,
-    pub(super) disk: Arc<Disk>,
+/// What reading takes.
+#[derive(Clone, Debug)]
+pub(super) enum Pace {
+    /// What the system takes.
+    System,
+    /// What a disk takes.
+    Disk(Arc<Disk>),
+    /// What a page takes, on a clock that work moves.
+    Simulated(Arc<Turns>),
 }
 
-impl Backing for OnDisk {
+impl Pace {
+    fn transfer(&self, bytes: usize) {
+        match self {
+            Self::System => {}
+            Self::Disk(disk) => disk.transfer(bytes),
+            Self::Simulated(turns) => {
+                let pages = u32::try_from(bytes.div_ceil(PAGE_SIZE)).unwrap_or(u32::MAX);
+                turns.adds(PAGE_IN.saturating_mul(pages));
+            }
+        }
+    }
+}
+
+/// A file that is read at a pace.
+#[derive(Debug)]
+pub(super) struct Paced {
+    pub(super) file: FileBacking,
+    pub(super) pace: Pace,
+}
+
+impl Backing for Paced {
     fn len(&self) -> u64 {
         self.file.len()
     }
 
     fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
         let got = self.file.read_page(page, buf)?;
-        self.disk.transfer(got);
+        self.pace.transfer(got);
         Ok(got)
     }
 
     fn read_pages(&self, first: u64, bufs: &mut [&mut [u8]]) -> io::Result<usize> {
         let got = self.file.read_pages(first, bufs)?;
-        self.disk.transfer(got);
+        self.pace.transfer(got);
         Ok(got)
     }
 

@@ -9,7 +9,8 @@ use highwater::manager;
 use highwater::units::{PAGE_BYTES, PAGE_SIZE};
 
 use super::Scenario;
-use super::disk::{Disk, OnDisk};
+use super::clock::Clock;
+use super::disk::{Disk, Pace, Paced};
 use crate::experiments::ExperimentError;
 use crate::report::text::to_f64;
 
@@ -68,30 +69,44 @@ impl Ground {
         to_f64(self.pages())
     }
 
+    /// Whether there is a C.
+    pub(super) fn has_c(&self) -> bool {
+        self.c.is_some()
+    }
+
     /// Opens A's file.
-    pub(super) fn open_a(&self, hw: &manager::Manager) -> Result<manager::File, ExperimentError> {
-        self.open(hw, &self.a)
+    pub(super) fn open_a(
+        &self,
+        hw: &manager::Manager,
+        clock: &Clock,
+    ) -> Result<manager::File, ExperimentError> {
+        self.open(hw, &self.a, clock)
     }
 
     /// Opens C's file, if there is a C.
     pub(super) fn open_c(
         &self,
         hw: &manager::Manager,
+        clock: &Clock,
     ) -> Result<Option<manager::File>, ExperimentError> {
-        let file = self.c.as_ref().map(|file| self.open(hw, file));
+        let file = self.c.as_ref().map(|file| self.open(hw, file, clock));
         file.transpose()
     }
 
-    fn open(&self, hw: &manager::Manager, file: &File) -> Result<manager::File, ExperimentError> {
+    fn open(
+        &self,
+        hw: &manager::Manager,
+        file: &File,
+        clock: &Clock,
+    ) -> Result<manager::File, ExperimentError> {
         let file = file.try_clone().and_then(FileBacking::new);
         let file = file.map_err(refused)?;
-        let backing: Arc<dyn Backing> = match &self.disk {
-            None => Arc::new(file),
-            Some(disk) => Arc::new(OnDisk {
-                file,
-                disk: Arc::clone(disk),
-            }),
+        let pace = match (clock, &self.disk) {
+            (Clock::Simulated(turns), _) => Pace::Simulated(Arc::clone(turns)),
+            (Clock::System(_), Some(disk)) => Pace::Disk(Arc::clone(disk)),
+            (Clock::System(_), None) => Pace::System,
         };
+        let backing: Arc<dyn Backing> = Arc::new(Paced { file, pace });
         let opened = hw.open_backing(backing, Access::ReadOnly);
         opened.map_err(|error| refused(io::Error::other(error)))
     }

@@ -1,13 +1,14 @@
 //! What the tenants do.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use highwater::manager::{File, Group, Manager, Mapping, ReadError, Space};
 use highwater::units::{PAGE_BYTES, PAGE_SIZE};
 
+use super::clock::{Clock, PAGE_IN, PAGE_OF_A, PAGE_OF_C};
 use super::ground::Ground;
+use super::turns::{Turns, Who};
 use crate::experiments::Control;
 use crate::report::text::to_f64;
 
@@ -17,31 +18,43 @@ const STRIDE: u64 = 1024;
 /// Bytes that C reads by one call: 128 KiB.
 const READ: usize = 32 * PAGE_SIZE;
 
+/// How often the reclaimer looks at whether there is something to do, while there is not. Chosen: half of how far threads get ahead of
+/// each other.
+const LOOKS_AGAIN: Duration = Duration::from_micros(10);
+
 /// Refusals of one read before it is given up.
 const TRIES: u32 = 10_000;
 
 /// What B does.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Churn {
-    /// How long it keeps the lock between mapping and unmapping.
-    hold: Duration,
+    /// How long it keeps the lock between mapping and unmapping, at least and at most, in microseconds.
+    hold_us: [u64; 2],
     /// The part of the time that it has the lock for.
     share: f64,
 }
 
 impl Churn {
-    /// Long enough to be slept: a thread that kept the CPU while it holds the lock would lose it now and then, on a machine with
-    /// less CPUs than tenants, and the lock would be held for as long as the others' time slices.
+    /// For the system's clock. Long enough to be slept: a thread that kept the CPU while it holds the lock would lose it now and then, on a machine
+    /// with less CPUs than tenants, and the lock would be held for as long as the others' time slices.
     pub(super) fn short(share: f64) -> Self {
         Self {
-            hold: Duration::from_micros(200),
+            hold_us: [200, 200],
+            share,
+        }
+    }
+
+    /// For a simulated clock: as long on average, and never as long as before.
+    pub(super) fn varied(share: f64) -> Self {
+        Self {
+            hold_us: [1, 399],
             share,
         }
     }
 
     pub(super) fn long(share: f64) -> Self {
         Self {
-            hold: Duration::from_millis(24),
+            hold_us: [24_000, 24_000],
             share,
         }
     }
@@ -79,6 +92,7 @@ pub(super) struct Read {
 
 /// Reads; where there is no memory, waits a little and tries again, and counts it: a kernel would have stopped somebody.
 fn again<T>(
+    clock: &Clock,
     refused: &mut u64,
     mut read: impl FnMut() -> Result<T, ReadError>,
 ) -> Result<T, ReadError> {
@@ -87,7 +101,7 @@ fn again<T>(
             Err(ReadError::NoMemory { .. }) => *refused += 1,
             result => return result,
         }
-        thread::sleep(Duration::from_micros(100));
+        clock.wait(Duration::from_micros(100));
     }
     read()
 }
@@ -99,6 +113,7 @@ pub(super) fn touch(
     mapping: &Mapping,
     passes: u64,
     control: &Control,
+    clock: &Clock,
 ) -> Result<Read, ReadError> {
     let mut read = Read::default();
     for _ in 0..passes {
@@ -106,10 +121,11 @@ pub(super) fn touch(
             if page % STRIDE == 0 && control.is_stopped() {
                 return Ok(read);
             }
-            let is_right = again(&mut read.refused, || {
+            let is_right = again(clock, &mut read.refused, || {
                 let guard = hw.enter();
                 Ok(ground.is_of_a(page, mapping.read(&guard, page)?))
             })?;
+            clock.takes(PAGE_OF_A - PAGE_IN);
             read.wrong += u64::from(!is_right);
             read.pages += 1;
         }
@@ -124,9 +140,11 @@ pub(super) fn churn(
     space: &Space,
     seed: u64,
     is_over: &AtomicBool,
+    clock: &Clock,
 ) -> Churned {
+    let _seat = clock.join(Who::B);
     let mut rng = fastrand::Rng::with_seed(seed);
-    let (begun, mut churned) = (Instant::now(), Churned::default());
+    let (begun, mut churned) = (clock.now(), Churned::default());
     let pages = file.pages();
     // Relaxed: the flag alone is the message.
     while !is_over.load(Ordering::Relaxed) {
@@ -134,32 +152,34 @@ pub(super) fn churn(
         let end = pages.min(start + 1 + rng.u64(..(pages / 16).max(1)));
         let mapping = space.map_file(file, start..end);
         let mapping = mapping.expect("a range within the file");
+        let hold = Duration::from_micros(rng.u64(churn.hold_us[0]..=churn.hold_us[1]));
         churned.held += file.hold_rmap(|| {
-            let held = Instant::now();
-            wait(churn.hold);
-            held.elapsed()
+            let held = clock.now();
+            clock.wait(hold);
+            clock.now() - held
         });
         drop(mapping);
         churned.maps += 1;
         let owed = churned.held.div_f64(churn.share);
-        wait(
-            owed.saturating_sub(begun.elapsed())
+        clock.wait(
+            (owed + begun)
+                .saturating_sub(clock.now())
                 .min(Duration::from_millis(20)),
         );
     }
-    churned.took = begun.elapsed();
+    churned.took = clock.now() - begun;
     churned
 }
 
-/// Waits, without the CPU unless it is for a moment only.
-fn wait(time: Duration) {
-    if time >= Duration::from_micros(200) {
-        thread::sleep(time);
-        return;
-    }
-    let begun = Instant::now();
-    while begun.elapsed() < time {
-        std::hint::spin_loop();
+/// The background thread, where it is not the library's.
+pub(super) fn balance(hw: &Manager, is_over: &AtomicBool, turns: &Turns) {
+    let _seat = turns.join(Who::Reclaimer);
+    // Relaxed: as above.
+    while !is_over.load(Ordering::Relaxed) {
+        if hw.is_short() {
+            hw.balance();
+        }
+        turns.rests(LOOKS_AGAIN);
     }
 }
 
@@ -181,15 +201,20 @@ pub(super) fn read(
     file: &File,
     group: &Group,
     is_over: &AtomicBool,
+    clock: &Clock,
 ) -> Result<Read, ReadError> {
+    let _seat = clock.join(Who::C);
     let (mut read, mut at) = (Read::default(), 0);
     let mut buf = vec![0; READ];
     // Relaxed: as above.
     while !is_over.load(Ordering::Relaxed) {
-        let got = again(&mut read.refused, || file.read_at(group, at, &mut buf))?;
+        let got = again(clock, &mut read.refused, || {
+            file.read_at(group, at, &mut buf)
+        })?;
         for (page, bytes) in (at / PAGE_BYTES..).zip(buf[..got].chunks(PAGE_SIZE)) {
             read.wrong += u64::from(!ground.is_of_c(page, bytes));
             read.pages += 1;
+            clock.takes(PAGE_OF_C);
         }
         at += got as u64;
         if at >= file.pages() * PAGE_BYTES {

@@ -1,8 +1,9 @@
 //! One run of one variant: a manager of its own, the tenants, and what was counted.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Instant;
+use std::time::Duration;
 
 use highwater::cache::MarkRule;
 use highwater::frame::Tunables;
@@ -11,9 +12,11 @@ use highwater::manager::{Background, Group, Manager};
 use highwater::reclaim::{RmapConfig, TwoListRules};
 use highwater::units::{PAGE_BYTES, Pages};
 
+use super::clock::{Clock, ClockKind};
 use super::ground::Ground;
 use super::load::{self, Churn, Churned, Read};
 use super::rows::COUNTED;
+use super::turns::Who;
 use crate::experiments::buckets::Buckets;
 use crate::experiments::{Control, ExperimentError};
 use crate::report::text::to_f64;
@@ -115,47 +118,58 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Runs A in `passes` passes beside B, if there is one, and C, if the ground has a file for it.
+/// How a run goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    pub(super) rmap: RmapConfig,
+    pub(super) churn: Option<Churn>,
+    pub(super) clock: ClockKind,
+    pub(super) passes: u64,
+    pub(super) seed: u64,
+}
+
+/// Runs A beside B, if there is one, and C, if the ground has a file for it.
 pub(super) fn run(
     ground: &Ground,
-    rmap: RmapConfig,
-    churn: Option<Churn>,
-    passes: u64,
-    seed: u64,
+    plan: Plan,
     control: &Control,
 ) -> Result<Round, ExperimentError> {
-    let hw = Manager::builder()
-        .capacity(Pages(ground.capacity).bytes())
-        .background(Background::Thread)
-        .tunables(Tunables::default().watermark_scale_factor(WATERMARK_SCALE_FACTOR)?)
-        .two_list(TwoListRules::Kernel)
-        .inactive_ratio(INACTIVE_RATIO)
-        .readahead_marks(MarkRule::Exact)
-        .rmap(rmap)
-        .build()?;
+    let mut clock = Clock::start(plan.clock, |who| match who {
+        Who::A | Who::Reclaimer => true,
+        Who::B => plan.churn.is_some(),
+        Who::C => ground.has_c(),
+    });
+    let hw = manager(plan.rmap, ground.capacity, &clock)?;
     let tenant = |name| hw.root().child(name, Limits::default());
     let [a, b, c] = ["a", "b", "c"].map(|name| tenant(name).expect("a new name"));
-    let (file, c_file) = (ground.open_a(&hw)?, ground.open_c(&hw)?);
+    let (file, c_file) = (ground.open_a(&hw, &clock)?, ground.open_c(&hw, &clock)?);
     let mapping = hw.space(&a).map_file(&file, 0..file.pages());
     let mapping = mapping.expect("the whole file");
     if let Some(file) = &c_file {
         load::warm_up(file, &c)?;
     }
     let is_over = AtomicBool::new(false);
-    let begun = Instant::now();
+    clock.begin();
+    let clock = &clock;
     let (read, elapsed, churned, c_read) = thread::scope(|scope| {
-        let churning = churn.map(|churn| {
-            let (file, space, is_over) = (&file, hw.space(&b), &is_over);
-            scope.spawn(move || load::churn(churn, file, &space, seed, is_over))
+        let (hw, is_over) = (&hw, &is_over);
+        let churning = plan.churn.map(|churn| {
+            let (file, space) = (&file, hw.space(&b));
+            scope.spawn(move || load::churn(churn, file, &space, plan.seed, is_over, clock))
         });
         let reading = c_file.as_ref().map(|file| {
-            let (c, is_over) = (&c, &is_over);
-            scope.spawn(move || load::read(ground, file, c, is_over))
+            let c = &c;
+            scope.spawn(move || load::read(ground, file, c, is_over, clock))
         });
-        let over = Over(&is_over);
-        let read = load::touch(&hw, ground, &mapping, passes, control);
-        let elapsed = begun.elapsed();
+        if let Some(turns) = clock.turns() {
+            scope.spawn(move || load::balance(hw, is_over, turns));
+        }
+        let seat = clock.join(Who::A);
+        let over = Over(is_over);
+        let read = load::touch(hw, ground, &mapping, plan.passes, control, clock);
+        let elapsed = clock.now();
         drop(over);
+        drop(seat);
         let churned = churning.map(|thread| thread.join().expect("B does not panic"));
         let c_read = reading.map(|thread| thread.join().expect("C does not panic"));
         (read, elapsed, churned, c_read)
@@ -165,7 +179,11 @@ pub(super) fn run(
         return Err(ExperimentError::Interrupted);
     }
     let snapshot = hw.snapshot();
-    let waits = hw.rmap_times().wait_ns;
+    let (blocked, blocked_for) = clock.blocked().unwrap_or_else(|| {
+        let waits = hw.rmap_times().wait_ns;
+        let all = Duration::from_nanos(waits.sum());
+        (Buckets::of(waits.buckets()), all)
+    });
     Ok(Round {
         elapsed_s: elapsed.as_secs_f64(),
         a: Tenant::of(&a, read),
@@ -174,7 +192,23 @@ pub(super) fn run(
         wrong: read.wrong + c_read.map_or(0, |read| read.wrong),
         refused: read.refused + c_read.map_or(0, |read| read.refused),
         counts: COUNTED.iter().map(|name| snapshot.counter(name)).collect(),
-        blocked: Buckets::of(waits.buckets()),
-        blocked_s: to_f64(waits.sum()) / 1e9,
+        blocked,
+        blocked_s: blocked_for.as_secs_f64(),
     })
+}
+
+/// A manager by the kernel's rules of when a page moves, which goes by the clock.
+fn manager(rmap: RmapConfig, capacity: u64, clock: &Clock) -> Result<Manager, ExperimentError> {
+    let hw = Manager::builder()
+        .capacity(Pages(capacity).bytes())
+        .tunables(Tunables::default().watermark_scale_factor(WATERMARK_SCALE_FACTOR)?)
+        .two_list(TwoListRules::Kernel)
+        .inactive_ratio(INACTIVE_RATIO)
+        .readahead_marks(MarkRule::Exact)
+        .rmap(rmap);
+    let hw = match clock.turns() {
+        None => hw.background(Background::Thread),
+        Some(turns) => hw.background(Background::Off).pacer(Arc::clone(turns) as _),
+    };
+    Ok(hw.build()?)
 }

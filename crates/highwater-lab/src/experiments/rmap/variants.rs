@@ -2,27 +2,36 @@
 
 use highwater::reclaim::{RmapConfig, RmapPolicy, RmapQuirks};
 
+use super::clock::ClockKind;
 use super::load::Churn;
 use crate::experiments::Setup;
 
-/// The thread's variants, by its names.
+/// The thread's variants, by its names, on the simulated clock.
 pub(crate) const VANILLA: &str = "vanilla";
 pub(crate) const SKIP: &str = "rmap_skip";
 pub(crate) const PRIORITY: &str = "priority";
-/// What the library does about a held lock unasked.
+/// What the library does about a held lock unasked, on the same clock.
 pub(crate) const OURS: &str = "Highwater";
-/// The same, against a B that holds the lock almost always.
+/// The same by the system's clock.
+pub(crate) const REAL_VANILLA: &str = "vanilla, system's clock";
+pub(crate) const REAL_SKIP: &str = "rmap_skip, system's clock";
+pub(crate) const REAL_OURS: &str = "Highwater, system's clock";
+/// And against a B that holds the lock almost always.
 pub(crate) const HELD: &str = "Highwater, B holds 95 %";
+
+/// The part of the time that B holds the lock for on the simulated clock, where looks take as long whether they find it held or not.
+const SHARE: f64 = 0.45;
 
 /// The part of the time that B holds the lock for where it is to starve reclaim: it never sleeps without it. What is left is mapping and
 /// unmapping, and paying its debt.
 const STARVING: f64 = 1.0;
 
-/// A way to deal with held locks, and who holds them.
+/// A way to deal with held locks, who holds them, and the clock.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Variant {
     pub(crate) name: String,
     pub(crate) rmap: RmapConfig,
+    pub(crate) clock: ClockKind,
     b: B,
 }
 
@@ -42,6 +51,7 @@ impl Variant {
                 policy,
                 quirks: RmapQuirks::KernelFaithful,
             },
+            clock: ClockKind::Simulated,
             b: B::Calibrated,
         }
     }
@@ -50,7 +60,15 @@ impl Variant {
         Self {
             name: name.to_owned(),
             rmap: RmapConfig::default(),
+            clock: ClockKind::Simulated,
             b,
+        }
+    }
+
+    fn by_the_system(self) -> Self {
+        Self {
+            clock: ClockKind::System,
+            ..self
         }
     }
 
@@ -59,12 +77,13 @@ impl Variant {
         Self::kernel(SKIP, RmapPolicy::Skip).rmap
     }
 
-    /// What B does, if its calibrated part of the time is `share`.
+    /// What B does, if its part of the time by the system's clock is `share`.
     pub(super) fn churn(&self, share: f64) -> Option<Churn> {
-        match self.b {
-            B::Absent => None,
-            B::Calibrated => Some(Churn::short(share)),
-            B::Starving => Some(Churn::long(STARVING)),
+        match (self.b, self.clock) {
+            (B::Absent, _) => None,
+            (B::Calibrated, ClockKind::Simulated) => Some(Churn::varied(SHARE)),
+            (B::Calibrated, ClockKind::System) => Some(Churn::short(share)),
+            (B::Starving, _) => Some(Churn::long(STARVING)),
         }
     }
 }
@@ -76,7 +95,10 @@ pub(super) fn variants(setup: &Setup) -> Vec<Variant> {
         Variant::kernel(SKIP, RmapPolicy::Skip),
         Variant::kernel(PRIORITY, RmapPolicy::Throttle),
         Variant::ours(OURS, B::Calibrated),
-        Variant::ours(HELD, B::Starving),
+        Variant::kernel(REAL_VANILLA, RmapPolicy::Blocking).by_the_system(),
+        Variant::kernel(REAL_SKIP, RmapPolicy::Skip).by_the_system(),
+        Variant::ours(REAL_OURS, B::Calibrated).by_the_system(),
+        Variant::ours(HELD, B::Starving).by_the_system(),
     ];
     if setup.is_matrix {
         variants.push(Variant::ours("Highwater, no B", B::Absent));
@@ -87,12 +109,11 @@ pub(super) fn variants(setup: &Setup) -> Vec<Variant> {
                 ("snapshot", RmapPolicy::Snapshot),
             ]
             .map(|(name, policy)| Variant {
-                name: name.to_owned(),
                 rmap: RmapConfig {
                     policy,
                     quirks: RmapQuirks::Mended,
                 },
-                b: B::Calibrated,
+                ..Variant::kernel(name, policy)
             }),
         );
     }
@@ -111,5 +132,7 @@ mod tests {
         let ours = Variant::ours(OURS, B::Calibrated);
         assert_eq!(ours.rmap, RmapConfig::default());
         assert!(Variant::ours("alone", B::Absent).churn(0.5).is_none());
+        assert_eq!(ours.clone().by_the_system().clock, ClockKind::System);
+        assert_eq!(ours.clock, ClockKind::Simulated);
     }
 }
