@@ -6,7 +6,7 @@ use std::time::Duration;
 use highwater::manager::{File, Group, Manager, Mapping, ReadError, Space};
 use highwater::units::{PAGE_BYTES, PAGE_SIZE};
 
-use super::clock::{Clock, PAGE_IN, PAGE_OF_A, PAGE_OF_C};
+use super::clock::{Clock, PAGE_IN, PAGE_OF_A, PAGE_OF_A_BESIDE_C, PAGE_OF_C};
 use super::ground::Ground;
 use super::turns::{Turns, Who};
 use crate::experiments::Control;
@@ -115,6 +115,10 @@ pub(super) fn touch(
     control: &Control,
     clock: &Clock,
 ) -> Result<Read, ReadError> {
+    let page_takes = match ground.has_c() {
+        true => PAGE_OF_A_BESIDE_C,
+        false => PAGE_OF_A,
+    };
     let mut read = Read::default();
     for _ in 0..passes {
         for page in 0..mapping.pages() {
@@ -125,7 +129,7 @@ pub(super) fn touch(
                 let guard = hw.enter();
                 Ok(ground.is_of_a(page, mapping.read(&guard, page)?))
             })?;
-            clock.takes(PAGE_OF_A - PAGE_IN);
+            clock.takes(page_takes - PAGE_IN);
             read.wrong += u64::from(!is_right);
             read.pages += 1;
         }

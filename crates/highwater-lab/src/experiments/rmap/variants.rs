@@ -20,7 +20,7 @@ pub(crate) const REAL_OURS: &str = "Highwater, system's clock";
 pub(crate) const HELD: &str = "Highwater, B holds 95 %";
 
 /// The part of the time that B holds the lock for on the simulated clock, where looks take as long whether they find it held or not.
-const SHARE: f64 = 0.45;
+const SHARE: f64 = 0.43;
 
 /// The part of the time that B holds the lock for where it is to starve reclaim: it never sleeps without it. What is left is mapping and
 /// unmapping, and paying its debt.
