@@ -462,7 +462,10 @@ fn round(seed: u64, tally: &mut Tally) {
             let outcomes: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
             drop(stop_observer);
             assert!(outcomes.iter().all(Result::is_ok), "a worker failed");
-            assert!(observer.join().unwrap() > 0);
+            // On a busy machine it may miss a phase, not all of them.
+            if observer.join().unwrap() > 0 {
+                tally.count("observed");
+            }
         });
         check(&arena, &workers);
     }
@@ -542,6 +545,7 @@ fn torture_by_every_operation_loses_nothing() {
         "handed up",
         "grown by",
         "moved",
+        "observed",
     ] {
         assert!(tally.0.contains_key(what), "never {what}: {:?}", tally.0);
     }
