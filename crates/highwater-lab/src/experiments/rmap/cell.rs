@@ -33,7 +33,7 @@ impl Cell {
         sum / to_f64(self.rounds.len() as u64)
     }
 
-    /// The median over rounds: for times, of which one round's may be another program's.
+    /// The median over rounds: for times, of which one round's may be another program's, and for what is seldom otherwise.
     pub(crate) fn median_of(&self, figure: impl Fn(&Round) -> f64) -> f64 {
         median(self.rounds.iter().map(figure).collect())
     }

@@ -15,8 +15,8 @@ pub(super) const LOOK: Duration = Duration::from_nanos(478);
 pub(super) const PAGE_OF_A: Duration = Duration::from_nanos(1130);
 /// The same beside C: under *vanilla* 27.24 s, in which A and C looked at 4.92 million pages, of which half are taken for A's.
 pub(super) const PAGE_OF_A_BESIDE_C: Duration = Duration::from_nanos(1380);
-/// What reading a page from the disk takes: chosen. That of A's pages is a part of what they take.
-pub(super) const PAGE_IN: Duration = Duration::from_nanos(200);
+/// What is waited for a page from the disk: chosen, and little, because it is read ahead. For A's pages it is a part of what they take.
+pub(super) const PAGE_IN: Duration = Duration::from_nanos(100);
 /// What a page of C takes that is in memory: chosen. The thread says of C's speed only that it brought in no more than a million pages in
 /// 1.7 s.
 pub(super) const PAGE_OF_C: Duration = Duration::from_nanos(300);

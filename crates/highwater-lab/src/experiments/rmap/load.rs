@@ -28,36 +28,12 @@ const TRIES: u32 = 10_000;
 /// What B does.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Churn {
+    /// How long it keeps the lock the first time, before all else.
+    pub(super) first: Duration,
     /// How long it keeps the lock between mapping and unmapping, at least and at most, in microseconds.
-    hold_us: [u64; 2],
-    /// The part of the time that it has the lock for.
-    share: f64,
-}
-
-impl Churn {
-    /// For the system's clock. Long enough to be slept: a thread that kept the CPU while it holds the lock would lose it now and then, on a machine
-    /// with less CPUs than tenants, and the lock would be held for as long as the others' time slices.
-    pub(super) fn short(share: f64) -> Self {
-        Self {
-            hold_us: [200, 200],
-            share,
-        }
-    }
-
-    /// For a simulated clock: as long on average, and never as long as before.
-    pub(super) fn varied(share: f64) -> Self {
-        Self {
-            hold_us: [1, 399],
-            share,
-        }
-    }
-
-    pub(super) fn long(share: f64) -> Self {
-        Self {
-            hold_us: [24_000, 24_000],
-            share,
-        }
-    }
+    pub(super) hold_us: [u64; 2],
+    /// The part of the time that it has the lock for, after the first.
+    pub(super) share: f64,
 }
 
 /// What B has done.
@@ -77,6 +53,29 @@ impl Churned {
 
     pub(super) fn maps_per_s(&self) -> f64 {
         to_f64(self.maps) / self.took.as_secs_f64()
+    }
+
+    /// Maps a range, has the lock for a time, and unmaps.
+    fn maps_for(
+        &mut self,
+        hold: Duration,
+        file: &File,
+        space: &Space,
+        rng: &mut fastrand::Rng,
+        clock: &Clock,
+    ) {
+        let pages = file.pages();
+        let start = rng.u64(..pages);
+        let end = pages.min(start + 1 + rng.u64(..(pages / 16).max(1)));
+        let mapping = space.map_file(file, start..end);
+        let mapping = mapping.expect("a range within the file");
+        self.held += file.hold_rmap(|| {
+            let held = clock.now();
+            clock.wait(hold);
+            clock.now() - held
+        });
+        drop(mapping);
+        self.maps += 1;
     }
 }
 
@@ -149,24 +148,17 @@ pub(super) fn churn(
     let _seat = clock.join(Who::B);
     let mut rng = fastrand::Rng::with_seed(seed);
     let (begun, mut churned) = (clock.now(), Churned::default());
-    let pages = file.pages();
+    if !churn.first.is_zero() {
+        churned.maps_for(churn.first, file, space, &mut rng, clock);
+    }
+    let (since, held_before) = (clock.now(), churned.held);
     // Relaxed: the flag alone is the message.
     while !is_over.load(Ordering::Relaxed) {
-        let start = rng.u64(..pages);
-        let end = pages.min(start + 1 + rng.u64(..(pages / 16).max(1)));
-        let mapping = space.map_file(file, start..end);
-        let mapping = mapping.expect("a range within the file");
         let hold = Duration::from_micros(rng.u64(churn.hold_us[0]..=churn.hold_us[1]));
-        churned.held += file.hold_rmap(|| {
-            let held = clock.now();
-            clock.wait(hold);
-            clock.now() - held
-        });
-        drop(mapping);
-        churned.maps += 1;
-        let owed = churned.held.div_f64(churn.share);
+        churned.maps_for(hold, file, space, &mut rng, clock);
+        let owed = (churned.held - held_before).div_f64(churn.share);
         clock.wait(
-            (owed + begun)
+            (owed + since)
                 .saturating_sub(clock.now())
                 .min(Duration::from_millis(20)),
         );
@@ -188,13 +180,15 @@ pub(super) fn balance(hw: &Manager, is_over: &AtomicBool, turns: &Turns) {
 }
 
 /// C, before the others begin: reads its file twice, so that it has its working set.
-pub(super) fn warm_up(file: &File, group: &Group) -> Result<(), ReadError> {
+pub(super) fn warm_up(hw: &Manager, file: &File, group: &Group) -> Result<(), ReadError> {
     let mut buf = vec![0; READ];
     for _ in 0..2 {
         let mut at = 0;
         while at < file.pages() * PAGE_BYTES {
             at += file.read_at(group, at, &mut buf)? as u64;
         }
+        // Brings pages to their lists that wait in the batch of a CPU that this thread has left.
+        let _ = hw.snapshot();
     }
     Ok(())
 }

@@ -83,6 +83,11 @@ impl Round {
         self.count("pgsteal_kswapd") + self.count("pgsteal_direct")
     }
 
+    /// Pages freed of those looked at.
+    pub(crate) fn efficiency(&self) -> f64 {
+        self.freed() / self.scanned()
+    }
+
     pub(super) fn freed_per_s(&self) -> f64 {
         self.freed() / self.elapsed_s
     }
@@ -146,7 +151,7 @@ pub(super) fn run(
     let mapping = hw.space(&a).map_file(&file, 0..file.pages());
     let mapping = mapping.expect("the whole file");
     if let Some(file) = &c_file {
-        load::warm_up(file, &c)?;
+        load::warm_up(&hw, file, &c)?;
     }
     let is_over = AtomicBool::new(false);
     clock.begin();

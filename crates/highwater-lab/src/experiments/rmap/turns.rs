@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use highwater::reclaim::{Actor, Pacer};
 
-/// How far a thread gets ahead before it waits for others. Chosen: a tenth of the time that B holds the lock for; the less, the
-/// more often threads have to be woken.
+/// How far a thread gets ahead before it waits for others. Chosen: a tenth of the time that B holds the lock for, or a fifth beside C; the
+/// less, the more often threads have to be woken.
 const LEAD: Duration = Duration::from_micros(20);
 
 /// Who takes turns; of those at the same time, in this order.

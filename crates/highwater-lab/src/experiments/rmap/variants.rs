@@ -1,7 +1,10 @@
 //! What is compared: what reclaim does about a lock that somebody holds.
 
+use std::time::Duration;
+
 use highwater::reclaim::{RmapConfig, RmapPolicy, RmapQuirks};
 
+use super::Scenario;
 use super::clock::ClockKind;
 use super::load::Churn;
 use crate::experiments::Setup;
@@ -19,12 +22,39 @@ pub(crate) const REAL_OURS: &str = "Highwater, system's clock";
 /// And against a B that holds the lock almost always.
 pub(crate) const HELD: &str = "Highwater, B holds 95 %";
 
-/// The part of the time that B holds the lock for on the simulated clock, where looks take as long whether they find it held or not.
-const SHARE: f64 = 0.43;
+/// What B does on the simulated clock, where looks take as long whether they find the lock held or not: it never has it as long as before.
+const SIMULATED: Churn = Churn {
+    first: Duration::ZERO,
+    hold_us: [1, 399],
+    share: 0.43,
+};
 
-/// The part of the time that B holds the lock for where it is to starve reclaim: it never sleeps without it. What is left is mapping and
-/// unmapping, and paying its debt.
-const STARVING: f64 = 1.0;
+/// What it does there beside C: it begins by keeping the lock for a tenth of a second, and then for half as long as alone. Of phones, reclaim is
+/// reported to have been stuck at this lock for 300 ms and more (frames-and-reclaim specification, 10.3).
+const SIMULATED_BESIDE_C: Churn = Churn {
+    first: Duration::from_millis(110),
+    hold_us: [1, 199],
+    share: 0.36,
+};
+
+/// What it does by the system's clock, for a part of the time that is calibrated. Long enough to be slept: a thread that kept the CPU while it
+/// holds the lock would lose it now and then, on a machine with less CPUs than tenants, and the lock would be held for as long as the
+/// others' time slices.
+const fn calibrated(share: f64) -> Churn {
+    Churn {
+        first: Duration::ZERO,
+        hold_us: [200, 200],
+        share,
+    }
+}
+
+/// What it does where it is to starve reclaim: it never sleeps without the lock. What is left is mapping and unmapping, and paying its
+/// debt.
+const STARVING: Churn = Churn {
+    first: Duration::ZERO,
+    hold_us: [24_000, 24_000],
+    share: 1.0,
+};
 
 /// A way to deal with held locks, who holds them, and the clock.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,18 +102,19 @@ impl Variant {
         }
     }
 
-    /// What calibration runs.
-    pub(super) fn skip() -> RmapConfig {
-        Self::kernel(SKIP, RmapPolicy::Skip).rmap
+    /// What calibration runs, if B has the lock for a `share` of the time.
+    pub(super) fn calibration(share: f64) -> (RmapConfig, Churn) {
+        (Self::kernel(SKIP, RmapPolicy::Skip).rmap, calibrated(share))
     }
 
     /// What B does, if its part of the time by the system's clock is `share`.
-    pub(super) fn churn(&self, share: f64) -> Option<Churn> {
-        match (self.b, self.clock) {
-            (B::Absent, _) => None,
-            (B::Calibrated, ClockKind::Simulated) => Some(Churn::varied(SHARE)),
-            (B::Calibrated, ClockKind::System) => Some(Churn::short(share)),
-            (B::Starving, _) => Some(Churn::long(STARVING)),
+    pub(super) fn churn(&self, scenario: Scenario, share: f64) -> Option<Churn> {
+        match (self.b, self.clock, scenario) {
+            (B::Absent, ..) => None,
+            (B::Calibrated, ClockKind::Simulated, Scenario::Mapped) => Some(SIMULATED),
+            (B::Calibrated, ClockKind::Simulated, Scenario::Read) => Some(SIMULATED_BESIDE_C),
+            (B::Calibrated, ClockKind::System, _) => Some(calibrated(share)),
+            (B::Starving, ..) => Some(STARVING),
         }
     }
 }
@@ -127,11 +158,13 @@ mod tests {
     /// Goal: the thread's variants are the kernel's, and ours is the library as it comes. Method: their settings.
     #[test]
     fn variants_are_what_their_names_say() {
-        assert_eq!(Variant::skip().policy, RmapPolicy::Skip);
-        assert_eq!(Variant::skip().quirks, RmapQuirks::KernelFaithful);
+        let (skip, _) = Variant::calibration(0.5);
+        assert_eq!(skip.policy, RmapPolicy::Skip);
+        assert_eq!(skip.quirks, RmapQuirks::KernelFaithful);
         let ours = Variant::ours(OURS, B::Calibrated);
         assert_eq!(ours.rmap, RmapConfig::default());
-        assert!(Variant::ours("alone", B::Absent).churn(0.5).is_none());
+        let alone = Variant::ours("alone", B::Absent);
+        assert!(alone.churn(Scenario::Mapped, 0.5).is_none());
         assert_eq!(ours.clone().by_the_system().clock, ClockKind::System);
         assert_eq!(ours.clock, ClockKind::Simulated);
     }
