@@ -4,9 +4,7 @@
 //! takes longer. Whose refaults they are, and how much the reader read meanwhile, the thread does not say; here they are shown
 //! apart.
 
-use super::rmap::{
-    self, Cell, OURS, PRIORITY, Round, SKIP, Scenario, Story, VANILLA, cell, published,
-};
+use super::rmap::{self, Cell, OURS, PRIORITY, SKIP, Scenario, Story, VANILLA, cell, published};
 use super::{Control, Experiment, ExperimentError, Setup};
 use crate::report::{Check, Outcome, Row, Unit};
 
@@ -50,14 +48,13 @@ fn checks(cells: &[Cell], _: u64, checks: &mut Vec<Check>) {
 /// What the specification calls reproduced.
 fn reproduced(cells: &[Cell], checks: &mut Vec<Check>) {
     let [vanilla, skip, priority] = rmap::of_the_thread(cells);
-    let efficiency = |cell: &Cell| cell.median_of(Round::efficiency);
     for other in [skip, priority] {
         checks.push(Check::between(
             format!(
                 "efficiency of {} against vanilla's, in points",
                 other.variant.name
             ),
-            100.0 * (efficiency(other) - efficiency(vanilla)),
+            100.0 * (other.efficiency() - vanilla.efficiency()),
             -3.0,
             3.0,
             Unit::Percent,

@@ -33,7 +33,8 @@ impl Cell {
         sum / to_f64(self.rounds.len() as u64)
     }
 
-    /// The median over rounds: for times, of which one round's may be another program's, and for what is seldom otherwise.
+    /// The median over rounds: for what is compared. One round's times may be another program's, and now and then a round goes
+    /// another way from its start.
     pub(crate) fn median_of(&self, figure: impl Fn(&Round) -> f64) -> f64 {
         median(self.rounds.iter().map(figure).collect())
     }
@@ -55,9 +56,9 @@ impl Cell {
         100.0 * (squares / freedom).sqrt() / mean
     }
 
-    /// The mean of a figure against another variant's. Where that is 0, this must be 0 as well to be 1.
+    /// The median of a figure against another variant's. Where that is 0, this must be 0 as well to be 1.
     pub(crate) fn against(&self, other: &Self, figure: impl Fn(&Round) -> f64) -> f64 {
-        let (own, other) = (self.mean_of(&figure), other.mean_of(&figure));
+        let (own, other) = (self.median_of(&figure), other.median_of(&figure));
         if own == other { 1.0 } else { own / other }
     }
 
@@ -66,12 +67,17 @@ impl Cell {
         self.median_of(|round| round.elapsed_s)
     }
 
-    /// Pages freed of those looked at, over all rounds.
+    /// Pages freed of those looked at: the median.
     pub(crate) fn efficiency(&self) -> f64 {
+        self.median_of(|round| round.freed() / round.scanned())
+    }
+
+    /// The same over all rounds.
+    pub(super) fn efficiency_in_all(&self) -> f64 {
         self.mean_of(Round::freed) / self.mean_of(Round::scanned)
     }
 
-    /// The same of one actor, by the ends of its counters' names.
+    /// The same of one actor, by its counters' names.
     pub(super) fn efficiency_of(&self, steal: &str, scan: &str) -> f64 {
         self.count(steal) / self.count(scan)
     }

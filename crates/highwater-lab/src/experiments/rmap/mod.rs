@@ -38,14 +38,13 @@ mod turns;
 mod variants;
 
 pub(super) use cell::{Cell, cell};
-pub(super) use round::Round;
 pub(super) use rows::published;
 use variants::{HELD, REAL_OURS, REAL_SKIP, REAL_VANILLA};
 pub(super) use variants::{OURS, PRIORITY, SKIP, VANILLA};
 
 use self::clock::ClockKind;
 use self::ground::Ground;
-use self::round::Plan;
+use self::round::{Plan, Round};
 use self::variants::{Variant, variants};
 use super::{Control, Experiment, ExperimentError, Setup};
 use crate::report::text::to_f64;
@@ -97,8 +96,8 @@ const NOTE: &str = "Files, pages, page tables, locks and I/O are real; the files
     B maps a random range of at most a 16th of A's file, keeps the lock of the reverse map for 200 us, asleep (on the simulated clock for 1 to 399 us; beside C for 1 to 199, but for 110 ms the first time), unmaps, \
     and sleeps as long as its part of the time asks for. Where it holds 95 % of the time, each time is 24 ms, and it sleeps with the lock only. A's and C's refaults are counted for their \
     groups. The lock lets readers in that were there before a writer waited; a look that fails because a writer waits counts as contended. \
-    Elapsed times are means, with the coefficient of variation over the rounds, and medians, which are what checks compare; counts are means. \
-    Beside C, the thread's efficiencies are compared by their medians: in one round of twenty C loses nothing under skip, or does later.";
+    Elapsed times are means, with the coefficient of variation over the rounds, and medians; counts are means, and efficiencies in the table are theirs. \
+    Checks compare medians of rounds: beside C, in one round of twenty or less, C keeps its pages under skip, or loses them under another variant.";
 
 /// Runs a scenario.
 pub(super) fn run(

@@ -83,11 +83,6 @@ impl Round {
         self.count("pgsteal_kswapd") + self.count("pgsteal_direct")
     }
 
-    /// Pages freed of those looked at.
-    pub(crate) fn efficiency(&self) -> f64 {
-        self.freed() / self.scanned()
-    }
-
     pub(super) fn freed_per_s(&self) -> f64 {
         self.freed() / self.elapsed_s
     }

@@ -88,7 +88,7 @@ fn vmstat_row(cell: &Cell) -> Row {
     for name in KERNEL {
         row = row.with(name, cell.count(name).round());
     }
-    row.with("efficiency_percent", 100.0 * cell.efficiency())
+    row.with("efficiency_percent", 100.0 * cell.efficiency_in_all())
         .with(
             "of_kswapd_percent",
             100.0 * cell.efficiency_of("pgsteal_kswapd", "pgscan_kswapd"),
