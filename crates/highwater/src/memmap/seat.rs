@@ -29,8 +29,11 @@ const _: () = assert!(SLOTS > 1);
 /// and a walk over all is still shorter than the I/O that reclaim is for.
 const SEATS_MAX: usize = 4096;
 
-/// A slot that announces nothing: no frame has that number ([`Reservation::MAX`](super::Reservation::MAX)).
+/// A slot that announces nothing.
 const EMPTY: u32 = u32::MAX;
+
+// No frame has that number.
+const _: () = assert!(super::Reservation::MAX.0 <= EMPTY as u64);
 
 static SEATS_LOCK: LockClass = LockClass::new("seats", Rank::Leaf);
 

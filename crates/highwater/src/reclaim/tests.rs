@@ -402,7 +402,9 @@ fn a_page_that_comes_back_at_once_is_known() {
         scope.spawn(|| {
             // Relaxed: a flag that ends a loop.
             while !is_done.load(Ordering::Relaxed) {
-                scene.shrink(&root, 1, Some(0));
+                if scene.shrink(&root, 1, Some(0)).nr_reclaimed == 0 {
+                    std::thread::yield_now();
+                }
             }
         });
         let mut known = 0;
@@ -411,6 +413,8 @@ fn a_page_that_comes_back_at_once_is_known() {
             if scene.cache.lookup(key) == Presence::Absent {
                 known += u32::from(scene.fault(&root, 7).is_some());
                 reads += 1;
+            } else {
+                std::thread::yield_now();
             }
         }
         is_done.store(true, Ordering::Relaxed);
