@@ -131,7 +131,7 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
 
 /// Few spaces take microseconds, in which more else can happen.
 const fn rounds_of_few(rounds: u64) -> u64 {
-    2 * rounds + 1
+    6 * rounds + 1
 }
 
 fn config(setup: &Setup, nr_many: usize, rounds: u64, lists: u64, caches: &ColdCaches) -> Figures {
