@@ -97,6 +97,8 @@ const NOTE: &str = "Files, pages, page tables, locks and I/O are real; the files
     and sleeps as long as its part of the time asks for. Where it holds 95 % of the time, each time is 24 ms, and it sleeps with the lock only. A's and C's refaults are counted for their \
     groups. The lock lets readers in that were there before a writer waited; a look that fails because a writer waits counts as contended. \
     Elapsed times are means, with the coefficient of variation over the rounds, and medians; counts are means, and efficiencies in the table are theirs. \
+    What is chosen (how long B holds the lock, C's file, what a page of C takes) was searched for until what was published came out: it shows what can bring \
+    the figures about, and foretells none. \
     Checks compare medians of rounds: beside C, in one round of twenty or less, C keeps its pages under skip, or loses them under another variant.";
 
 /// Runs a scenario.
