@@ -19,6 +19,8 @@
 
 mod sysfs;
 #[cfg(all(test, not(loom)))]
+mod hotplug_tests;
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 use std::collections::BTreeSet;
@@ -30,6 +32,7 @@ use thiserror::Error;
 
 use crate::sync::Arc;
 use crate::units::CpuId;
+use sysfs::Files;
 
 /// Most CPUs that a topology can have. Chosen: eight times what Linux can be built for on x86-64
 /// (8,192), and small enough that a per-CPU array can never exhaust memory by a typing mistake.
@@ -127,21 +130,23 @@ struct Place {
 impl Topology {
     /// The CPUs of this machine.
     ///
-    /// Never fails. Where the place of an online CPU cannot be read, the topology is flat over the
+    /// Never fails. A CPU that goes offline while the machine is read is one without a known place.
+    /// Where the place of one that stays online cannot be read, the topology is flat over the
     /// known CPU numbers; where not even the numbers can be read, it is flat over
     /// [`std::thread::available_parallelism`] CPUs. Either way a `tracing` event names the file.
     ///
     /// # Cost
     ///
-    /// Reads about a dozen small files for each CPU: milliseconds to tens of them. Do it once.
+    /// Reads two small files for each core and at most nine for each last-level cache, all of them
+    /// twice where CPUs come and go meanwhile: linear in CPUs. Do it once.
     #[must_use]
     pub fn detect() -> Self {
-        Self::detect_under(Path::new(SYSTEM_CPUS))
+        Self::detect_from(Path::new(SYSTEM_CPUS))
     }
 
-    /// As [`detect`](Self::detect), from a directory laid out like `/sys/devices/system/cpu`.
-    fn detect_under(root: &Path) -> Self {
-        let nr_cpus = match sysfs::nr_possible(root) {
+    /// As [`detect`](Self::detect), from files laid out like those of `/sys/devices/system/cpu`.
+    fn detect_from(files: &(impl Files + ?Sized)) -> Self {
+        let nr_cpus = match sysfs::nr_possible(files) {
             Ok(nr_cpus) => nr_cpus,
             Err(unreadable) => {
                 let nr_cpus = std::thread::available_parallelism()
@@ -151,7 +156,7 @@ impl Topology {
                 return Self::ranked(TopologyKind::Detected, &flat_places(nr_cpus));
             }
         };
-        let places = sysfs::places(root, nr_cpus).unwrap_or_else(|unreadable| {
+        let places = sysfs::places(files, nr_cpus).unwrap_or_else(|unreadable| {
             tracing::warn!(%unreadable, nr_cpus, "CPU places unknown, assuming a flat topology");
             flat_places(nr_cpus)
         });

@@ -1,7 +1,7 @@
 //! What Linux says about its CPUs in `/sys/devices/system/cpu`.
 //!
-//! Every function takes the directory as an argument, so that tests lay out machines of their own.
-//! Files are read by these rules:
+//! Every function takes the files as an argument, so that tests lay out machines of their own, and
+//! machines that change while they are read. Files are read by these rules:
 //!
 //! - `possible` lists the CPU numbers that can ever appear, `online` those that run now. Both are
 //!   lists such as `0-3,8`.
@@ -9,14 +9,21 @@
 //!   `cpuN/topology/thread_siblings_list` (the threads of its core) and
 //!   `cpuN/cache/indexI/{level,shared_cpu_list}` for `I` from 0; the highest level is its
 //!   last-level cache. One that is offline may have none of these, and needs none.
-//! - Groups are named by the lowest CPU in their list, which every member sees alike.
+//! - Every member of a core or cache sees the same list of members. One list is read for each: its
+//!   members need not be asked for theirs, so that detection is linear in CPUs although a list is
+//!   as long as the group is wide.
 //!
-//! The first thing that does not follow the rules ends the reading with [`Unreadable`].
+//! CPU hotplug does not stop while the files are read. The kernel takes a CPU's `cache` directory
+//! away before the CPU leaves `online`, and adds it after the CPU has come; its `topology` directory
+//! goes last. A reading during which that happened is repeated, once. A CPU that vanishes from the
+//! second one too is skipped: it has no place, like one that was offline all the time. Anything else
+//! that does not follow the rules ends the reading with [`Unreadable`].
 
 use std::fmt;
 use std::fs;
+use std::io;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 
 use super::{CPUS_MAX, Place};
@@ -24,103 +31,233 @@ use super::{CPUS_MAX, Place};
 /// The file that could not be used, and why.
 #[derive(Debug)]
 pub(super) struct Unreadable {
-    path: PathBuf,
+    name: String,
     why: String,
 }
 
 impl fmt::Display for Unreadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path.display(), self.why)
+        write!(f, "{}: {}", self.name, self.why)
     }
 }
 
 impl Unreadable {
-    fn new(path: &Path, why: impl fmt::Display) -> Self {
+    fn new(name: &str, why: impl fmt::Display) -> Self {
         Self {
-            path: path.to_owned(),
+            name: name.to_owned(),
             why: why.to_string(),
         }
     }
 }
 
+/// Where files are read by name, such as `cpu3/topology/physical_package_id`.
+pub(super) trait Files {
+    fn read(&self, name: &str) -> io::Result<String>;
+
+    /// Whether there is a file or directory of that name.
+    fn has(&self, name: &str) -> bool;
+}
+
+impl Files for Path {
+    fn read(&self, name: &str) -> io::Result<String> {
+        fs::read_to_string(self.join(name))
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.join(name).exists()
+    }
+}
+
 /// One more than the highest possible CPU number.
-pub(super) fn nr_possible(root: &Path) -> Result<usize, Unreadable> {
-    Ok(CpuList::read(&root.join("possible"))?.highest() + 1)
+pub(super) fn nr_possible(files: &(impl Files + ?Sized)) -> Result<usize, Unreadable> {
+    Ok(CpuList::read(files, "possible")?.highest() + 1)
 }
 
-/// The place of every CPU below `nr_cpus`; `None` for those that are not online.
-pub(super) fn places(root: &Path, nr_cpus: usize) -> Result<Vec<Option<Place>>, Unreadable> {
-    let online = root.join("online");
-    let list = CpuList::read(&online)?;
-    if list.highest() >= nr_cpus {
-        return Err(Unreadable::new(&online, "lists CPUs that are not possible"));
+/// The place of every CPU below `nr_cpus`; `None` for those that are not online, or vanished.
+pub(super) fn places(
+    files: &(impl Files + ?Sized),
+    nr_cpus: usize,
+) -> Result<Vec<Option<Place>>, Unreadable> {
+    if let Ok(survey) = Survey::take(files, nr_cpus)
+        && survey.is_settled
+    {
+        return Ok(survey.places);
     }
-    let mut places = vec![None; nr_cpus];
-    for cpu in list.ranges.into_iter().flatten() {
-        places[cpu] = Some(place(&root.join(format!("cpu{cpu}")), cpu)?);
+    // A CPU came or went, or a file is broken, which is the same to a single reading.
+    Ok(Survey::take(files, nr_cpus)?.places)
+}
+
+/// The places of all CPUs, as one reading found them.
+struct Survey {
+    places: Vec<Option<Place>>,
+    /// Whether the same CPUs were online all the time.
+    is_settled: bool,
+}
+
+impl Survey {
+    fn take(files: &(impl Files + ?Sized), nr_cpus: usize) -> Result<Self, Unreadable> {
+        let online = CpuList::read(files, "online")?;
+        online.check_below(nr_cpus, "online")?;
+        let mut groups = Groups::new(files, nr_cpus);
+        let mut places = vec![None; nr_cpus];
+        let mut vanished = None;
+        for cpu in online.iter() {
+            match groups.place(cpu) {
+                Ok(place) => places[cpu] = Some(place),
+                Err(unreadable) if has_vanished(files, cpu) => {
+                    tracing::debug!(cpu, %unreadable, "CPU vanished while its place was read");
+                    vanished = Some(unreadable);
+                }
+                Err(unreadable) => return Err(unreadable),
+            }
+        }
+        let is_settled = vanished.is_none() && CpuList::read(files, "online")? == online;
+        match vanished {
+            // They did not vanish, they are not described.
+            Some(unreadable) if places.iter().all(Option::is_none) => Err(unreadable),
+            _ => Ok(Self { places, is_settled }),
+        }
     }
-    Ok(places)
 }
 
-fn place(directory: &Path, cpu: usize) -> Result<Place, Unreadable> {
-    let topology = directory.join("topology");
-    Ok(Place {
-        socket: read_number(&topology.join("physical_package_id"))?,
-        llc: last_level_cache(&directory.join("cache"), cpu)?,
-        core: group_of(&topology.join("thread_siblings_list"), cpu)?,
-    })
+/// Whether a CPU that was online is going or coming.
+fn has_vanished(files: &(impl Files + ?Sized), cpu: usize) -> bool {
+    !files.has(&format!("cpu{cpu}/topology"))
+        || !files.has(&format!("cpu{cpu}/cache"))
+        || CpuList::read(files, "online").is_ok_and(|online| !online.contains(cpu))
 }
 
-/// The group of CPUs that share the cache of the highest level with `cpu`.
-fn last_level_cache(caches: &Path, cpu: usize) -> Result<usize, Unreadable> {
-    let mut last = caches.join("index0");
-    let mut level_max: u32 = read_number(&last.join("level"))?;
+/// The cores and last-level caches that were met, each read once.
+struct Groups<'a, F: ?Sized> {
+    files: &'a F,
+    cores: Members,
+    llcs: Members,
+    /// Indexed by core.
+    sockets: Vec<Option<i64>>,
+}
+
+impl<'a, F: Files + ?Sized> Groups<'a, F> {
+    fn new(files: &'a F, nr_cpus: usize) -> Self {
+        Self {
+            files,
+            cores: Members::none(nr_cpus),
+            llcs: Members::none(nr_cpus),
+            sockets: vec![None; nr_cpus],
+        }
+    }
+
+    fn place(&mut self, cpu: usize) -> Result<Place, Unreadable> {
+        let files = self.files;
+        let topology = format!("cpu{cpu}/topology");
+        let siblings = || Ok(format!("{topology}/thread_siblings_list"));
+        let core = self.cores.group_of(files, cpu, siblings)?;
+        let socket = match self.sockets[core] {
+            Some(socket) => socket,
+            None => read_number(files, &format!("{topology}/physical_package_id"))?,
+        };
+        self.sockets[core] = Some(socket);
+        let sharers = || last_level_cache(files, &format!("cpu{cpu}/cache"));
+        let llc = self.llcs.group_of(files, cpu, sharers)?;
+        Ok(Place { socket, llc, core })
+    }
+}
+
+/// The list of CPUs that share the cache of the highest level in the directory `caches`.
+fn last_level_cache(files: &(impl Files + ?Sized), caches: &str) -> Result<String, Unreadable> {
+    let mut last = format!("{caches}/index0");
+    let mut level_max: u32 = read_number(files, &format!("{last}/level"))?;
     for index in 1..CACHES_MAX {
-        let cache = caches.join(format!("index{index}"));
-        if !cache.exists() {
+        let cache = format!("{caches}/index{index}");
+        if !files.has(&cache) {
             break;
         }
-        let level = read_number(&cache.join("level"))?;
+        let level = read_number(files, &format!("{cache}/level"))?;
         if level > level_max {
             (last, level_max) = (cache, level);
         }
     }
-    group_of(&last.join("shared_cpu_list"), cpu)
+    Ok(format!("{last}/shared_cpu_list"))
 }
 
 /// Caches looked at for each CPU: four levels, each split in two, is more than any machine has.
 const CACHES_MAX: usize = 8;
 
-/// The lowest CPU in the list at `path`, which has to hold `cpu` itself.
-fn group_of(path: &Path, cpu: usize) -> Result<usize, Unreadable> {
-    let list = CpuList::read(path)?;
-    if !list.contains(cpu) {
-        return Err(Unreadable::new(path, format!("does not list CPU {cpu}")));
-    }
-    Ok(list.lowest())
+/// Which group each CPU is a member of: the number of one of its members.
+struct Members {
+    /// Indexed by CPU; none where no list has named it.
+    groups: Vec<Option<usize>>,
 }
 
-fn read_number<T: FromStr>(path: &Path) -> Result<T, Unreadable> {
-    let text = read(path)?;
+impl Members {
+    fn none(nr_cpus: usize) -> Self {
+        let groups = vec![None; nr_cpus];
+        Self { groups }
+    }
+
+    /// The group of `cpu`: known from the list of another member, or from its own, which `list`
+    /// finds and which has to hold `cpu` itself.
+    fn group_of(
+        &mut self,
+        files: &(impl Files + ?Sized),
+        cpu: usize,
+        list: impl FnOnce() -> Result<String, Unreadable>,
+    ) -> Result<usize, Unreadable> {
+        if let Some(group) = self.groups[cpu] {
+            return Ok(group);
+        }
+        let name = list()?;
+        let list = CpuList::read(files, &name)?;
+        list.check_below(self.groups.len(), &name)?;
+        if !list.contains(cpu) {
+            return Err(Unreadable::new(&name, format!("does not list CPU {cpu}")));
+        }
+        // A member that came after its neighbours' list was read belongs to their group. A new
+        // group's name is free: no list has named the lowest member, and each name is a member's.
+        let known = list.iter().find_map(|member| self.groups[member]);
+        let group = known.unwrap_or(list.lowest());
+        for member in list.iter() {
+            self.groups[member].get_or_insert(group);
+        }
+        Ok(group)
+    }
+}
+
+fn read_number<T: FromStr>(files: &(impl Files + ?Sized), name: &str) -> Result<T, Unreadable> {
+    let text = read(files, name)?;
     text.trim()
         .parse()
-        .map_err(|_| Unreadable::new(path, format!("`{}` is not a number", text.trim())))
+        .map_err(|_| Unreadable::new(name, format!("`{}` is not a number", text.trim())))
 }
 
-fn read(path: &Path) -> Result<String, Unreadable> {
-    fs::read_to_string(path).map_err(|error| Unreadable::new(path, error))
+fn read(files: &(impl Files + ?Sized), name: &str) -> Result<String, Unreadable> {
+    files
+        .read(name)
+        .map_err(|error| Unreadable::new(name, error))
 }
 
 /// CPU numbers below [`CPUS_MAX`], at least one, as ascending ranges.
+#[derive(PartialEq, Eq)]
 struct CpuList {
     ranges: Vec<RangeInclusive<usize>>,
 }
 
 impl CpuList {
-    fn read(path: &Path) -> Result<Self, Unreadable> {
-        let text = read(path)?;
+    fn read(files: &(impl Files + ?Sized), name: &str) -> Result<Self, Unreadable> {
+        let text = read(files, name)?;
         Self::parse(text.trim())
-            .ok_or_else(|| Unreadable::new(path, format!("`{}` is no CPU list", text.trim())))
+            .ok_or_else(|| Unreadable::new(name, format!("`{}` is no CPU list", text.trim())))
+    }
+
+    /// Refuses a list of CPUs that can never appear.
+    fn check_below(&self, nr_cpus: usize, name: &str) -> Result<(), Unreadable> {
+        if self.highest() < nr_cpus {
+            return Ok(());
+        }
+        Err(Unreadable::new(name, "lists CPUs that are not possible"))
+    }
+
+    fn iter(&self) -> impl Iterator<Item = usize> {
+        self.ranges.iter().cloned().flatten()
     }
 
     /// Reads `0-3,8`: numbers and ranges in ascending order. An empty list is refused.

@@ -5,7 +5,9 @@
     reason = "helpers of tests: a fake tree that cannot be written fails the test"
 )]
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::rc::Rc;
 
 use tempfile::TempDir;
 
@@ -14,11 +16,11 @@ use super::*;
 /// A machine to lay out: sockets of LLCs of cores of threads, numbered like Linux does on x86: the
 /// first threads of all cores, then the second ones.
 #[derive(Clone, Copy)]
-struct Machine {
-    sockets: usize,
-    llcs: usize,
-    cores: usize,
-    threads: usize,
+pub(super) struct Machine {
+    pub(super) sockets: usize,
+    pub(super) llcs: usize,
+    pub(super) cores: usize,
+    pub(super) threads: usize,
 }
 
 impl Machine {
@@ -26,7 +28,7 @@ impl Machine {
         self.sockets * self.llcs * self.cores
     }
 
-    fn nr_cpus(self) -> usize {
+    pub(super) fn nr_cpus(self) -> usize {
         self.nr_cores() * self.threads
     }
 
@@ -44,40 +46,64 @@ impl Machine {
         cpus.join(",")
     }
 
+    /// What Linux shows of it, by file.
+    pub(super) fn files(self) -> BTreeMap<String, Rc<str>> {
+        let all: Rc<str> = format!("0-{}", self.nr_cpus() - 1).into();
+        let mut files = BTreeMap::from([("possible", &all), ("online", &all)].map(own));
+        for llc in 0..self.nr_cores() / self.cores {
+            let cores = llc * self.cores..(llc + 1) * self.cores;
+            let sharers = self.cpus_of(cores.clone()).into();
+            for core in cores {
+                let siblings = self.cpus_of(core..core + 1).into();
+                for thread in 0..self.threads {
+                    let cpu = thread * self.nr_cores() + core;
+                    self.describe(&mut files, cpu, &siblings, &sharers);
+                }
+            }
+        }
+        files
+    }
+
+    fn describe(
+        self,
+        files: &mut BTreeMap<String, Rc<str>>,
+        cpu: usize,
+        siblings: &Rc<str>,
+        sharers: &Rc<str>,
+    ) {
+        let llc = cpu % self.nr_cores() / self.cores;
+        let mut file = |name: &str, text: &Rc<str>| {
+            files.insert(format!("cpu{cpu}/{name}"), Rc::clone(text));
+        };
+        let socket = (llc / self.llcs).to_string().into();
+        file("topology/physical_package_id", &socket);
+        file("topology/thread_siblings_list", siblings);
+        let caches = [
+            ("1", siblings),
+            ("1", siblings),
+            ("2", siblings),
+            ("3", sharers),
+        ];
+        for (index, (level, shared)) in caches.into_iter().enumerate() {
+            file(&format!("cache/index{index}/level"), &level.into());
+            file(&format!("cache/index{index}/shared_cpu_list"), shared);
+        }
+    }
+
     fn lay_out(self) -> TempDir {
         let root = tempfile::tempdir().unwrap();
-        let all = format!("0-{}\n", self.nr_cpus() - 1);
-        write(&root, "possible", &all);
-        write(&root, "online", &all);
-        for cpu in 0..self.nr_cpus() {
-            let core = cpu % self.nr_cores();
-            let llc = core / self.cores;
-            let siblings = self.cpus_of(core..core + 1);
-            let sharers = self.cpus_of(llc * self.cores..(llc + 1) * self.cores);
-            let file = |name: &str, text: &str| write(&root, &format!("cpu{cpu}/{name}"), text);
-            file(
-                "topology/physical_package_id",
-                &(llc / self.llcs).to_string(),
-            );
-            file("topology/thread_siblings_list", &siblings);
-            for (index, (level, shared)) in [
-                ("1", &siblings),
-                ("1", &siblings),
-                ("2", &siblings),
-                ("3", &sharers),
-            ]
-            .iter()
-            .enumerate()
-            {
-                file(&format!("cache/index{index}/level"), level);
-                file(&format!("cache/index{index}/shared_cpu_list"), shared);
-            }
+        for (name, text) in self.files() {
+            write(&root, &name, &text);
         }
         root
     }
 }
 
-const SERVER: Machine = Machine {
+fn own((name, text): (&str, &Rc<str>)) -> (String, Rc<str>) {
+    (name.to_owned(), Rc::clone(text))
+}
+
+pub(super) const SERVER: Machine = Machine {
     sockets: 2,
     llcs: 3,
     cores: 4,
@@ -91,13 +117,13 @@ fn write(root: &TempDir, name: &str, text: &str) {
 }
 
 fn detect(root: &TempDir) -> Topology {
-    let topology = Topology::detect_under(root.path());
+    let topology = Topology::detect_from(root.path());
     assert_eq!(topology.kind(), TopologyKind::Detected);
     assert_positions_are_a_permutation(&topology);
     topology
 }
 
-fn assert_positions_are_a_permutation(topology: &Topology) {
+pub(super) fn assert_positions_are_a_permutation(topology: &Topology) {
     let mut positions: Vec<usize> = (0..topology.nr_cpus())
         .map(|cpu| topology.position(CpuId::from_index(cpu)))
         .collect();
@@ -129,17 +155,18 @@ fn siblings_numbered_far_apart_are_neighbours_in_position() {
 }
 
 // Goal: each file that detection reads may be missing or broken, and detection still answers.
-// Method: break one file at a time in every way, including being a directory.
+// Method: break one file at a time in every way, including being a directory. CPU 4 is the first
+// of its core and of its cache, so that each of its files is read.
 #[test]
 fn a_broken_file_degrades_to_a_flat_topology_over_the_known_cpus() {
     let root = SERVER.lay_out();
     for name in [
         "online",
-        "cpu7/topology/physical_package_id",
-        "cpu7/topology/thread_siblings_list",
-        "cpu7/cache/index0/level",
-        "cpu7/cache/index3/level",
-        "cpu7/cache/index3/shared_cpu_list",
+        "cpu4/topology/physical_package_id",
+        "cpu4/topology/thread_siblings_list",
+        "cpu4/cache/index0/level",
+        "cpu4/cache/index3/level",
+        "cpu4/cache/index3/shared_cpu_list",
     ] {
         let path = root.path().join(name);
         let intact = fs::read(&path).unwrap();
@@ -157,7 +184,9 @@ fn a_broken_file_degrades_to_a_flat_topology_over_the_known_cpus() {
         fs::write(&path, intact).unwrap();
         assert!(!is_flat(&detect(&root)), "{name} is intact again");
     }
-    fs::remove_dir_all(root.path().join("cpu7/cache")).unwrap();
+    for cpu in 0..SERVER.nr_cpus() {
+        fs::remove_dir_all(root.path().join(format!("cpu{cpu}/cache"))).unwrap();
+    }
     assert!(is_flat(&detect(&root)), "no caches described");
 }
 
@@ -173,7 +202,7 @@ fn without_cpu_numbers_the_available_parallelism_counts() {
         assert!(is_flat(&topology), "`{garbage}`");
         assert_eq!(topology.nr_cpus(), parallelism, "`{garbage}`");
     }
-    let nowhere = Topology::detect_under(Path::new("/nonexistent"));
+    let nowhere = Topology::detect_from(Path::new("/nonexistent"));
     assert!(is_flat(&nowhere));
     assert_eq!(nowhere.nr_cpus(), parallelism);
 }
@@ -305,6 +334,6 @@ fn cpus_share_the_smallest_part_that_holds_both() {
         cores: 2,
         threads: 2,
     };
-    let system = Topology::detect_under(machine.lay_out().path());
+    let system = Topology::detect_from(machine.lay_out().path());
     assert_eq!(pairs(&system, [0, 8, 1, 2, 4]), distances);
 }
