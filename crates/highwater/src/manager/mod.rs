@@ -26,6 +26,8 @@ mod file;
 mod fill;
 mod group;
 mod guard;
+#[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
+mod late_cpus;
 mod mapping;
 mod pressure;
 mod read;

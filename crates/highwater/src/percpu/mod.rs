@@ -33,7 +33,8 @@
 //! It decides which line is written, never whether the result is right.
 //!
 //! **Failure modes.** A thread, kernel or C library without rseq uses the extra slot, which costs it
-//! an atomic add on a line that such threads share. A descriptor must stay mapped while some
+//! an atomic add on a line that such threads share. So does a CPU that came online after the machine
+//! was detected, above those that were. A descriptor must stay mapped while some
 //! thread's area points to it (comment on `rseq_cs` in `linux/rseq.h`): a program that loads this
 //! code with `dlopen` and unloads it while threads that counted live on would break that. Linked in
 //! as usual, it cannot happen.

@@ -7,7 +7,11 @@
 //! first ones, so that two threads of one core lie `n / 2` apart.
 //!
 //! Invariant: positions are a permutation of `0..nr_cpus`, `nr_cpus` is one more than the highest
-//! CPU number that can ever appear, and neither changes after construction.
+//! CPU number that was online at construction, and neither changes afterwards. A machine may have
+//! room for many more (`possible`, which firmware and hypervisors like to overstate): per-CPU arrays
+//! of their length would be paid for by all, and used by none. A CPU that comes online later has a
+//! number that is not known; the layers above put its threads in with those that have no CPU, which
+//! costs locality, not correctness (`percpu`, extra slot).
 //!
 //! - [`Topology::detect`] reads `/sys/devices/system/cpu`. It never fails: what cannot be read
 //!   costs locality, not correctness, so it degrades to a flat topology and says so in an event.
@@ -61,6 +65,7 @@ pub struct Topology {
 
 struct Description {
     kind: TopologyKind,
+    nr_online: usize,
     nr_sockets: usize,
     nr_llcs: usize,
     nr_cores: usize,
@@ -185,9 +190,19 @@ impl Topology {
         Self::ranked(TopologyKind::Synthetic, &threads)
     }
 
+    /// As detected on a machine of `nr_cpus` cores while `offline` were.
+    #[cfg(all(test, not(miri)))]
+    pub(crate) fn with_offline(nr_cpus: usize, offline: &[usize]) -> Self {
+        let mut places = flat_places(nr_cpus);
+        offline.iter().for_each(|&cpu| places[cpu] = None);
+        Self::ranked(TopologyKind::Detected, &places)
+    }
+
     /// Sorts the CPUs by place; those without one (holes in the numbering, CPUs that are offline)
-    /// come last, in the order of their numbers.
+    /// come last, in the order of their numbers. Those above the last that has one do not count.
     fn ranked(kind: TopologyKind, places: &[Option<Place>]) -> Self {
+        let last = places.iter().rposition(Option::is_some);
+        let places = &places[..last.map_or(places.len(), |last| last + 1)];
         let mut order: Vec<usize> = (0..places.len()).collect();
         order.sort_by_key(|&cpu| (places[cpu].is_none(), places[cpu], cpu));
         let mut positions = vec![0; places.len()].into_boxed_slice();
@@ -197,6 +212,7 @@ impl Topology {
         let known = || places.iter().flatten();
         let description = Description {
             kind,
+            nr_online: known().count(),
             nr_sockets: distinct(known().map(|place| place.socket)),
             nr_llcs: distinct(known().map(|place| (place.socket, place.llc))),
             nr_cores: distinct(known()),
@@ -208,10 +224,18 @@ impl Topology {
         }
     }
 
-    /// One more than the highest CPU number: the length of an array indexed by CPU.
+    /// One more than the highest number of a CPU that was online: the length of an array indexed by
+    /// CPU. A CPU that came online since may have a higher one.
     #[must_use]
     pub fn nr_cpus(&self) -> usize {
         self.description.positions.len()
+    }
+
+    /// CPUs that were online. They have the positions below this number, gaps in their numbering the
+    /// others.
+    #[must_use]
+    pub fn nr_online(&self) -> usize {
+        self.description.nr_online
     }
 
     /// Whether the CPU numbers are the system's own.
@@ -231,19 +255,14 @@ impl Topology {
     }
 
     /// The smallest part of the machine that two CPUs share: how far a cache line travels between
-    /// them.
-    ///
-    /// # Panics
-    ///
-    /// When either is not below [`nr_cpus`](Self::nr_cpus).
+    /// them. Nothing is known of a CPU that is not below [`nr_cpus`](Self::nr_cpus).
     #[must_use]
     pub fn sharing(&self, one: CpuId, other: CpuId) -> Sharing {
-        let places = &self.description.places;
-        let (a, b) = (places[one.index()], places[other.index()]);
         if one == other {
             return Sharing::Cpu;
         }
-        let (Some(a), Some(b)) = (a, b) else {
+        let place = |cpu: CpuId| self.description.places.get(cpu.index()).copied().flatten();
+        let (Some(a), Some(b)) = (place(one), place(other)) else {
             return Sharing::Machine;
         };
         if a.socket != b.socket {

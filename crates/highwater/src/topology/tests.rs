@@ -207,7 +207,8 @@ fn without_cpu_numbers_the_available_parallelism_counts() {
     assert_eq!(nowhere.nr_cpus(), parallelism);
 }
 
-// Goal: CPUs that are offline, and numbers that no CPU has, cost nothing but their array element.
+// Goal: CPUs that are offline, and numbers that no CPU has, cost nothing but their array element, and
+// above all that are online not even that.
 // Method: take CPUs offline the way Linux shows it (their description vanishes), add holes.
 #[test]
 fn offline_cpus_and_holes_rank_last() {
@@ -216,13 +217,26 @@ fn offline_cpus_and_holes_rank_last() {
     write(&root, "online", "0-6,8-47");
     fs::remove_dir_all(root.path().join("cpu7")).unwrap();
     let topology = detect(&root);
-    assert_eq!(topology.nr_cpus(), 61);
+    assert_eq!((topology.nr_cpus(), topology.nr_online()), (48, 47));
     assert_eq!(topology.position(CpuId(7)), 47);
-    for hole in 48..61 {
-        assert_eq!(topology.position(CpuId(hole)), hole as usize);
-    }
     // The other thread of the offline one's core still sits in that core's place.
     assert_eq!(topology.position(CpuId(31)), 14);
+}
+
+// Goal: a virtual machine with room to grow pays for the CPUs that it has.
+// Method: 48 CPUs of 1,024 possible are online, then 4 of them.
+#[test]
+fn room_for_cpus_that_are_not_there_costs_nothing() {
+    let root = SERVER.lay_out();
+    write(&root, "possible", "0-1023");
+    for (online, nr_cpus) in [("0-47", 48), ("0-3", 4)] {
+        write(&root, "online", online);
+        let topology = detect(&root);
+        assert_eq!(
+            (topology.nr_cpus(), topology.nr_online()),
+            (nr_cpus, nr_cpus)
+        );
+    }
 }
 
 // Goal: the machine that runs the test can be detected at all.
