@@ -72,15 +72,16 @@ impl Layout {
     }
 
     fn with_modulus(topology: &Topology, regime: Regime, batch: Modulus, blocks_max: u64) -> Self {
-        // As `Cells`: the slot of threads without rseq is one more.
-        let positions = match regime {
-            Regime::Restartable => topology.nr_cpus() + 1,
-            Regime::Atomic => topology.nr_cpus(),
+        let positions = topology.nr_online();
+        // As `Cells`: CPUs in gaps of the numbering have slots, and threads without rseq have one.
+        let apart = match regime {
+            Regime::Restartable => topology.nr_cpus() - positions + 1,
+            Regime::Atomic => topology.nr_cpus() - positions,
         };
         Self {
             topology: topology.clone(),
             regime,
-            shape: Shape::new(positions, batch),
+            shape: Shape::new(positions, apart, batch),
             blocks_max,
             blocks: AtomicU64::new(0),
         }

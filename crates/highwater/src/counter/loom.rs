@@ -18,6 +18,14 @@ fn small_tree() -> Arc<CounterTree> {
     Arc::new(CounterTree::with_layout(&small_layout()))
 }
 
+/// As the small tree, with CPU 3 in the place of CPU 2, which has a word apart: it carries straight
+/// into the root.
+fn tree_with_a_word_apart() -> Arc<CounterTree> {
+    let machine = Topology::with_offline(4, &[2]);
+    let tree = CounterTree::with_batch(&machine, Regime::Atomic, 2);
+    Arc::new(tree.expect("2 is a power of two"))
+}
+
 /// Adds `deltas` on `cpu` from a thread of its own.
 fn adder<const N: usize>(
     tree: &Arc<CounterTree>,
@@ -111,10 +119,14 @@ fn reads_in_flight_stay_inside_the_widened_bound() {
 /// A thread that has updated, and reads while another updates, sees the sum with or without that.
 /// The other goes first as far as the model likes, so that what it has in hand can be carried on;
 /// with words that were added to before, or not.
-fn assert_reads_own_update_among(own: (u32, i64), others: (u32, i64)) {
+fn assert_reads_own_update_among(
+    make: fn() -> Arc<CounterTree>,
+    own: (u32, i64),
+    others: (u32, i64),
+) {
     for is_touched in [false, true] {
         model(move || {
-            let tree = small_tree();
+            let tree = make();
             if is_touched {
                 tree.add_on(CpuId(own.0), 0);
                 tree.add_on(CpuId(others.0), 0);
@@ -134,10 +146,10 @@ fn assert_reads_own_update_among(own: (u32, i64), others: (u32, i64)) {
 }
 
 /// A thread that only reads while two others update sees the sum with any of their updates.
-fn assert_reads_among_updates_of_others(updates: [(u32, i64); 2]) {
+fn assert_reads_among_updates_of_others(make: fn() -> Arc<CounterTree>, updates: [(u32, i64); 2]) {
     let [first, second] = updates.map(|(_, delta)| delta);
     model(move || {
-        let tree = small_tree();
+        let tree = make();
         for (cpu, _) in updates {
             tree.add_on(CpuId(cpu), 0);
         }
@@ -161,15 +173,32 @@ fn assert_reads_among_updates_of_others(updates: [(u32, i64); 2]) {
 // without the first must know that it is in hand, for no interval around -4 holds a sum.
 #[test]
 fn a_read_among_updates_holds_a_value_of_the_moment() {
-    assert_reads_own_update_among((1, -2), (0, 1));
-    assert_reads_among_updates_of_others([(0, 1), (1, -2)]);
+    assert_reads_own_update_among(small_tree, (1, -2), (0, 1));
+    assert_reads_among_updates_of_others(small_tree, [(0, 1), (1, -2)]);
 }
 
 // Goal: the same when the second update carries on from the word of the first.
 // Method: +1 carries 2 from the word, and -3 takes 4 back, which the node passes on.
 #[test]
 fn a_read_among_updates_of_one_word_holds_a_value_of_the_moment() {
-    assert_reads_own_update_among((2, -3), (2, 1));
+    assert_reads_own_update_among(small_tree, (2, -3), (2, 1));
+}
+
+// Goal: a word that has no position in the tree is read as any other, at rest and among updates.
+// Method: its carries meet those of a CPU, which go through a node, in the root.
+#[test]
+fn a_word_apart_is_in_the_reads_of_the_moment() {
+    assert_reads_own_update_among(tree_with_a_word_apart, (2, -2), (0, 1));
+    assert_reads_own_update_among(tree_with_a_word_apart, (0, -2), (2, 1));
+    assert_reads_among_updates_of_others(tree_with_a_word_apart, [(2, 1), (1, -2)]);
+    model(|| {
+        let tree = tree_with_a_word_apart();
+        let other = adder(&tree, 2, [3, -1]);
+        tree.add_on(CpuId(2), 1);
+        tree.add_on(CpuId(0), -4);
+        other.join().expect("the model's thread ends");
+        assert_at_rest(&tree, -1);
+    });
 }
 
 // Goal: whoever sees a carry in the root sees how much of it may be rounding.

@@ -20,8 +20,11 @@
 //! ```
 //!
 //! Positions, not CPU numbers, are grouped: neighbours share caches ([`Topology::position`]).
-//! A tree over one position has no nodes: its word is the root, and every read is exact. In the
-//! restartable regime the extra slot of threads without rseq is one more position, after all CPUs.
+//! A tree of one word has no nodes: its word is the root, and every read is exact. Two kinds of
+//! words have no position, and carry straight into the root: in the restartable regime the extra
+//! slot, of threads without rseq and of CPUs that were not known when the tree was made; and the
+//! words of CPUs that were offline then, in gaps between the numbers of those that were not.
+//! A position for them would widen every level, and at a power of two add one.
 //!
 //! # Rounding and carrying
 //!
@@ -75,6 +78,9 @@
 //! | 1 | 48 | 256 | 32 | 6144 | 4608 |
 //! | 2 | 6 | 2048 | 256 | 6144 | 4608 |
 //! | all | | | | 18432 pages = 72 MiB | 14976 pages = 58.5 MiB |
+//!
+//! A word without a position adds its own range, 16 and 15: in the restartable regime, that of the
+//! extra slot makes 18448 and 14991.
 //!
 //! **What it does not cover.** The bound is for a counter at rest. An update that has added to its
 //! word but not finished climbing holds a carry in hand that neither side of the equation sees. A
@@ -296,7 +302,8 @@ impl CounterTree {
     /// At rest, `precise - under <= value <= precise + over`, with both from
     /// [`accuracy`](Self::accuracy), and `low..=high` holds the precise sum. Updates in flight
     /// widen it as [`accuracy_in_flight`](Self::accuracy_in_flight) says.
-    /// Adversary: `tests/accuracy.rs::worst_case_carries`.
+    /// Adversaries: `tests/accuracy.rs::worst_case_carries`,
+    /// `tests/accuracy.rs::worst_case_carries_beside_threads_without_rseq`.
     ///
     /// # Cost
     ///

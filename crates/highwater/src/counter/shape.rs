@@ -3,6 +3,7 @@
 use std::iter;
 
 use super::Accuracy;
+use crate::percpu::Touched;
 
 /// Number of CPUs that share a parent, as a power of two, for each level from the CPUs up, by the
 /// order of the tree: the logarithm of the number of positions, rounded up.
@@ -125,23 +126,27 @@ impl Level {
     }
 }
 
-/// Levels, nodes and accuracy of a tree over some number of positions.
+/// Levels, nodes and accuracy of a tree over some number of positions, and of words beside it that
+/// have no position: the extra slot's, and those of CPUs that were offline when they were numbered.
+/// Such a word carries straight into the root.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
+    positions: usize,
     /// Of the per-CPU words: the batch.
     pub(super) leaf: Modulus,
     /// Of the level right below the root: the largest step that the root makes at once.
     top: Modulus,
     /// From the CPUs up, without the root.
     pub(super) levels: Box<[Level]>,
-    /// All shared nodes, the root included. None for a single position, whose word is the root.
+    /// All shared nodes, the root included. None for a single word, which is the root.
     pub(super) nr_nodes: usize,
-    /// Once every position was added to.
+    /// Once every word was added to.
     pub(super) accuracy_max: Accuracy,
 }
 
 impl Shape {
-    pub(super) fn new(positions: usize, leaf: Modulus) -> Self {
+    /// A tree over `positions`, and `apart` words without a position.
+    pub(super) fn new(positions: usize, apart: usize, leaf: Modulus) -> Self {
         assert!(
             (1..=POSITIONS_MAX).contains(&positions),
             "a counter tree has 1 to {POSITIONS_MAX} positions, not {positions}"
@@ -149,19 +154,20 @@ impl Shape {
         let order = positions.next_power_of_two().ilog2();
         let arities = ARITIES[order as usize];
         let mut shape = Self {
+            positions,
             leaf,
             top: leaf,
             levels: Box::default(),
             nr_nodes: 0,
             accuracy_max: Accuracy { under: 0, over: 0 },
         };
-        if arities.is_empty() {
+        if positions + apart == 1 {
             return shape;
         }
         let mut levels = Vec::new();
         let (mut span_shift, mut below) = (0, leaf);
         // The last fan-in is the root's; the root rounds nothing.
-        for arity in &arities[..arities.len() - 1] {
+        for arity in &arities[..arities.len().saturating_sub(1)] {
             span_shift += arity;
             let level = Level {
                 modulus: Modulus::from_shift(leaf.shift + span_shift),
@@ -177,21 +183,37 @@ impl Shape {
         shape.nr_nodes += 1;
         shape.top = below;
         shape.levels = levels.into_boxed_slice();
-        shape.accuracy_max = shape.accuracy(|span_shift| positions.div_ceil(1 << span_shift));
+        let nodes = |span_shift: u32| positions.div_ceil(1 << span_shift);
+        shape.accuracy_max = shape.accuracy(positions + apart, nodes);
         shape
     }
 
-    /// How far the root can be off while `touched(s)` runs of `1 << s` neighbours hold a position
-    /// that was ever added to: the residuals of all other words and nodes are zero.
+    /// The levels above the word at `position`; none above a word without one.
+    pub(super) fn levels_above(&self, position: usize) -> &[Level] {
+        match position < self.positions {
+            true => &self.levels,
+            false => &[],
+        }
+    }
+
+    /// How far the root can be off, given the slots that were ever added to, as positions: the
+    /// residuals of all other words and nodes are zero.
+    pub(super) fn accuracy_of(&self, touched: &Touched) -> Accuracy {
+        let words = touched.iter().count();
+        self.accuracy(words, |span_shift| touched.runs(span_shift, self.positions))
+    }
+
+    /// How far the root can be off while that many words, and for each level that many runs of
+    /// `1 << s` neighbours, have residuals.
     ///
     /// Residuals are the multiples of a level's quantum from `-half` to `half - quantum`.
-    pub(super) fn accuracy(&self, touched: impl Fn(u32) -> usize) -> Accuracy {
-        let words = (self.leaf, 1, 0);
-        let nodes = self.levels.iter();
-        let levels = nodes.map(|level| (level.modulus, level.quantum, level.span_shift));
+    fn accuracy(&self, words: usize, nodes: impl Fn(u32) -> usize) -> Accuracy {
+        let words = (self.leaf, 1, words);
+        let levels = self.levels.iter();
+        let levels = levels.map(|level| (level.modulus, level.quantum, nodes(level.span_shift)));
         let mut accuracy = Accuracy { under: 0, over: 0 };
-        for (modulus, quantum, span_shift) in iter::once(words).chain(levels) {
-            let width = i64::try_from(touched(span_shift)).expect("at most 2^20 positions");
+        for (modulus, quantum, width) in iter::once(words).chain(levels) {
+            let width = i64::try_from(width).expect("at most 2^20 positions");
             accuracy.under += width * (modulus.half() - quantum);
             accuracy.over += width * modulus.half();
         }

@@ -3,7 +3,7 @@
 use super::shape::{Modulus, Shape};
 use super::*;
 use crate::percpu::harness::{allowed_cpus, run_on, run_unregistered, skipped};
-use crate::percpu::has_restartable_sequences;
+use crate::percpu::{Touched, has_restartable_sequences};
 use crate::sync::atomic::Ordering;
 use crate::sync::thread;
 
@@ -94,12 +94,12 @@ fn full_trees_have_the_published_number_of_nodes() {
     ];
     for (order, nodes) in published.into_iter().enumerate() {
         assert_eq!(
-            Shape::new(1 << order, Modulus::from_shift(5)).nr_nodes,
+            Shape::new(1 << order, 0, Modulus::from_shift(5)).nr_nodes,
             nodes
         );
     }
     // Contiguous grouping needs 54 nodes and a root where grouping by modulo needs 72.
-    assert_eq!(Shape::new(384, Modulus::from_shift(5)).nr_nodes, 55);
+    assert_eq!(Shape::new(384, 0, Modulus::from_shift(5)).nr_nodes, 55);
 }
 
 // Goal: every position has a node on every level, inside that level.
@@ -107,7 +107,7 @@ fn full_trees_have_the_published_number_of_nodes() {
 #[test]
 fn every_position_is_below_a_node_of_each_level() {
     for positions in (1..600).chain([1023, 1024, 1025, 8192, 65537]) {
-        let shape = Shape::new(positions, Modulus::from_shift(5));
+        let shape = Shape::new(positions, 0, Modulus::from_shift(5));
         let mut ends = shape.levels.iter().skip(1).map(|level| level.first);
         for level in &shape.levels {
             let end = ends.next().unwrap_or(shape.nr_nodes - 1);
@@ -201,42 +201,104 @@ fn concurrent_updates_are_exact() {
     }
 }
 
-// Goal: the bound of the restartable regime is reached too, the extra slot included.
-// Method: fill every residual from a thread on each CPU, and from one without rseq.
+// Goal: the extra slot has no position in the tree: the bound of the restartable regime is that of the
+// atomic one and one residual, also where one position more would begin a level, and it is reached.
+// Method: trees over as many CPUs as are here and over many more; every residual that can be filled
+// from here is, by a thread on each CPU and by one without rseq.
 #[test]
-fn restartable_words_reach_their_bound() {
-    let machine = Topology::detect();
+fn threads_without_rseq_cost_the_bound_one_residual() {
     let cpus = allowed_cpus();
-    if !has_restartable_sequences() || cpus.len() != machine.nr_cpus() {
-        skipped("needs restartable sequences on every CPU");
+    if !has_restartable_sequences() {
+        skipped("needs restartable sequences");
         return;
     }
-    for sign in [1, -1] {
-        let tree = CounterTree::new(&machine, Regime::Restartable);
-        for position in 0..tree.trees.cells.slots() {
-            let delta = filling(&tree, position, sign);
-            let cpu = cpus.iter().find(|cpu| machine.position(**cpu) == position);
-            let add = || tree.add(delta);
-            match cpu {
-                Some(&cpu) => Some(run_on(cpu, add)),
-                None => run_unregistered(add),
+    let here = cpus.iter().max().expect("a thread runs somewhere").index() + 1;
+    for nr_cpus in [1, 2, 4, 64, 384, 512].into_iter().chain([here]) {
+        let machine = Topology::flat(nr_cpus);
+        for sign in [1, -1] {
+            let tree = CounterTree::new(&machine, Regime::Restartable);
+            // A single word is the root; beside another it has a residual.
+            let atomic = match nr_cpus {
+                1 => ONE_WORD,
+                _ => CounterTree::new(&machine, Regime::Atomic).accuracy_max(),
+            };
+            assert_eq!(tree.accuracy_max(), atomic.plus(ONE_WORD), "{nr_cpus} CPUs");
+            let mut filled = Filled::default();
+            for &cpu in cpus.iter().filter(|cpu| cpu.index() < nr_cpus) {
+                let delta = filled.next(&tree, machine.position(cpu), sign);
+                run_on(cpu, || tree.add(delta));
             }
-            .expect("a thread can be unregistered");
+            let delta = filled.next(&tree, nr_cpus, sign);
+            run_unregistered(|| tree.add(delta)).expect("a thread can be unregistered");
+            assert_worst_case(&tree, sign);
+            if cpus.len() == nr_cpus {
+                assert_eq!(tree.accuracy(), tree.accuracy_max());
+            }
         }
-        assert_worst_case(&tree, sign);
     }
 }
 
-/// What to add at `position` so that its word, and every node that begins there, is at the extreme
-/// of its residual: the upper one for a positive sign.
-fn filling(tree: &CounterTree, position: usize, sign: i64) -> i64 {
-    let extreme = |modulus, quantum| extreme(modulus, quantum, sign);
-    let nodes = tree.trees.layout.shape.levels.iter();
-    let begun = nodes.filter(|level| position.is_multiple_of(1 << level.span_shift));
-    extreme(tree.trees.layout.shape.leaf, 1)
-        + begun
-            .map(|level| extreme(level.modulus, level.quantum))
-            .sum::<i64>()
+// Goal: CPUs in gaps of the numbering, which were offline when it was made, cost a residual each and
+// no position: the tree is that of the CPUs that were online.
+// Method: every other one of 8 and of 128 is offline, and all add; the bound is reached.
+#[test]
+fn cpus_that_come_later_cost_the_bound_one_residual_each() {
+    for nr_cpus in [8, 128] {
+        let offline: Vec<usize> = (0..nr_cpus).step_by(2).collect();
+        let machine = Topology::with_offline(nr_cpus, &offline);
+        let online = atomic_tree(nr_cpus / 2).accuracy_max();
+        for sign in [1, -1] {
+            let tree = CounterTree::new(&machine, Regime::Atomic);
+            let most = offline.iter().fold(online, |sum, _| sum.plus(ONE_WORD));
+            assert_eq!(tree.accuracy_max(), most, "{nr_cpus} CPUs");
+            let mut filled = Filled::default();
+            for cpu in (0..nr_cpus).map(CpuId::from_index) {
+                tree.add_on(cpu, filled.next(&tree, machine.position(cpu), sign));
+                assert!(tree.accuracy().over <= most.over, "{tree:?}");
+            }
+            assert_eq!(tree.accuracy(), most);
+            assert_worst_case(&tree, sign);
+        }
+    }
+}
+
+// Goal: 4 CPUs of a machine with room for 64 pay for 4, in words, nodes and interval.
+// Method: the same machine without that room.
+#[test]
+fn words_and_interval_follow_the_cpus_that_were_online() {
+    let room: Vec<usize> = (4..64).collect();
+    let (roomy, exact) = (Topology::with_offline(64, &room), Topology::flat(4));
+    for regime in REGIMES {
+        let [roomy, exact] = [&roomy, &exact].map(|machine| CounterTree::new(machine, regime));
+        assert_eq!(roomy.accuracy_max(), exact.accuracy_max());
+        let [roomy, exact] = [roomy, exact]
+            .map(|CounterTree { trees }| (trees.cells.slots(), trees.layout.shape.nr_nodes));
+        assert_eq!(roomy, exact, "words and nodes");
+    }
+}
+
+/// What a word of a batch of 32 can hide.
+const ONE_WORD: Accuracy = Accuracy {
+    under: 15,
+    over: 16,
+};
+
+/// The nodes whose residuals an adversary has filled.
+#[derive(Default)]
+struct Filled(std::collections::BTreeSet<usize>);
+
+impl Filled {
+    /// What to add at `position` so that its word, and every node above it that is not filled yet,
+    /// is at the extreme of its residual: the upper one for a positive sign.
+    fn next(&mut self, tree: &CounterTree, position: usize, sign: i64) -> i64 {
+        let shape = &tree.trees.layout.shape;
+        let levels = shape.levels_above(position).iter();
+        let begun = levels.filter(|level| self.0.insert(level.node(position)));
+        extreme(shape.leaf, 1, sign)
+            + begun
+                .map(|level| extreme(level.modulus, level.quantum, sign))
+                .sum::<i64>()
+    }
 }
 
 /// The upper end of a level's residuals for a positive sign, else the lower one.
@@ -263,8 +325,9 @@ fn in_flight_carries_reach_their_bound() {
     for nr_cpus in [2, 3, 8, 64, 384, 1024] {
         for delta in [1, 2, 31, 32, 500, 2048, 5000] {
             let tree = atomic_tree(nr_cpus);
+            let mut filled = Filled::default();
             for cpu in 0..nr_cpus {
-                tree.add_on(CpuId::from_index(cpu), filling(&tree, cpu, 1));
+                tree.add_on(CpuId::from_index(cpu), filled.next(&tree, cpu, 1));
             }
             let before = tree.precise_sum();
             let root = tree.approximate_sum().value;
@@ -392,12 +455,9 @@ fn updates_climb_through_the_node_of_their_position() {
 #[test]
 fn the_interval_is_that_of_the_touched_cpus() {
     let bound_of = |cpus: &[usize]| {
-        let shape = Shape::new(384, Modulus::from_shift(5));
-        shape.accuracy(|span_shift| {
-            let runs: std::collections::BTreeSet<_> =
-                cpus.iter().map(|cpu| cpu >> span_shift).collect();
-            runs.len()
-        })
+        let touched = Touched::none_of(384);
+        cpus.iter().for_each(|&cpu| touched.mark(cpu));
+        Shape::new(384, 0, Modulus::from_shift(5)).accuracy_of(&touched)
     };
     for cpus in [
         vec![0],
@@ -408,14 +468,9 @@ fn the_interval_is_that_of_the_touched_cpus() {
         for sign in [1, -1] {
             let tree = atomic_tree(384);
             assert_eq!(tree.accuracy(), Accuracy::EXACT);
-            let mut filled = [const { std::collections::BTreeSet::new() }; 2];
+            let mut filled = Filled::default();
             for &cpu in &cpus {
-                let mut delta = extreme(Modulus::from_shift(5), 1, sign);
-                for (level, filled) in tree.trees.layout.shape.levels.iter().zip(&mut filled) {
-                    if filled.insert(level.node(cpu)) {
-                        delta += extreme(level.modulus, level.quantum, sign);
-                    }
-                }
+                let delta = filled.next(&tree, cpu, sign);
                 tree.add_on(CpuId::from_index(cpu), delta);
             }
             assert_eq!(tree.accuracy(), bound_of(&cpus), "{cpus:?}");

@@ -190,7 +190,7 @@ impl Trees {
             return climb;
         }
         let position = self.position(slot);
-        for level in &self.layout.shape.levels {
+        for level in self.layout.shape.levels_above(position) {
             debug_assert!(
                 carry % level.quantum == 0,
                 "carries are multiples of the modulus below"
@@ -223,8 +223,7 @@ impl Trees {
         }
         let positions = &self.positions[member];
         positions.mark(self.position(slot));
-        let shape = &self.layout.shape;
-        let accuracy = shape.accuracy(|span_shift| positions.runs(span_shift));
+        let accuracy = self.layout.shape.accuracy_of(positions);
         // Relaxed: see `Bounds`. Of two that cover, each has at least its own mark in its sum.
         self.front.bounds.over[member].fetch_max(accuracy.over, Ordering::Relaxed);
         self.front.bounds.under[member].fetch_max(accuracy.under, Ordering::Relaxed);
@@ -314,7 +313,8 @@ impl Trees {
             .map(|(level, end)| (level, &self.nodes[level.first..end]))
     }
 
-    /// Position of a slot: that of its CPU, and behind all of them for the extra slot.
+    /// Position of a slot: that of its CPU, and behind all of them for the extra slot. Those that the
+    /// shape has not carry straight into the root.
     fn position(&self, slot: usize) -> usize {
         if slot < self.layout.topology.nr_cpus() {
             self.layout.topology.position(CpuId::from_index(slot))

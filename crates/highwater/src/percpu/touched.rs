@@ -41,18 +41,24 @@ impl Touched {
         self.0[nth].load(Ordering::Relaxed)
     }
 
-    /// How many runs of `1 << span_shift` neighbours, aligned to their size, hold a marked slot.
-    pub(crate) fn runs(&self, span_shift: u32) -> usize {
-        if span_shift >= 6 {
-            let words = 1 << (span_shift - 6);
-            // Relaxed: see the type.
-            let is_marked = |word: &AtomicU64| word.load(Ordering::Relaxed) != 0;
-            let runs = self.0.chunks(words);
-            return runs.filter(|run| run.iter().any(is_marked)).count();
+    /// How many runs of `1 << span_shift` neighbours, aligned to their size, hold a marked slot
+    /// below `end`.
+    pub(crate) fn runs(&self, span_shift: u32, end: usize) -> usize {
+        let words = self.words().enumerate();
+        let mut words = words.map(|(nth, bits)| bits & bits_below(end, nth));
+        if span_shift < 6 {
+            let runs = words.map(|bits| first_of_runs(bits, span_shift).count_ones() as usize);
+            return runs.sum();
         }
-        self.words()
-            .map(|bits| first_of_runs(bits, span_shift).count_ones() as usize)
-            .sum()
+        let run = 1 << (span_shift - 6);
+        let runs = 0..self.0.len().div_ceil(run);
+        runs.filter(|_| {
+            words
+                .by_ref()
+                .take(run)
+                .fold(false, |any, bits| any | (bits != 0))
+        })
+        .count()
     }
 
     fn words(&self) -> impl Iterator<Item = u64> {
@@ -68,6 +74,14 @@ pub(super) fn slots_of(nth: usize, bits: u64) -> impl Iterator<Item = usize> {
         (rest != 0).then_some(rest)
     })
     .map(move |bits| nth * 64 + bits.trailing_zeros() as usize)
+}
+
+/// The bits of the `nth` 64 slots that stand for slots below `end`.
+fn bits_below(end: usize, nth: usize) -> u64 {
+    match end.saturating_sub(nth * 64) {
+        below @ 0..64 => (1 << below) - 1,
+        64.. => u64::MAX,
+    }
 }
 
 /// The first bit of each aligned run of `1 << span_shift` bits in which `bits` has any.
@@ -99,9 +113,12 @@ mod tests {
             let marked: Vec<_> = touched.iter().collect();
             let expected: Vec<_> = (0..slots).filter(|&slot| plain[slot]).collect();
             assert_eq!(marked, expected);
+            let end = random.usize(..=slots + 100);
             for shift in 0..10 {
+                let plain = &plain[..end.min(slots)];
                 let runs = plain.chunks(1 << shift).filter(|run| run.contains(&true));
-                assert_eq!(touched.runs(shift), runs.count(), "{slots} slots, {shift}");
+                let (expected, runs) = (runs.count(), touched.runs(shift, end));
+                assert_eq!(runs, expected, "{slots} slots, {shift}, below {end}");
             }
         }
     }
