@@ -23,6 +23,7 @@ use super::{
     FileEntry, FileId, PageCache, PageFlag, PageKey, SyncError, WriteBackError, WrittenBack,
 };
 use crate::group::{GroupTree, StatItem};
+use crate::memmap::zeroed;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{OnceLock, StatCell};
 use crate::units::{Pages, Pfn};
@@ -184,9 +185,10 @@ fn take_first(pages: &mut Vec<DirtyPage>, count: usize) -> Vec<DirtyPage> {
 
 impl DirtyPages {
     pub(super) fn new(frames: Pages) -> Self {
+        let nr_frames = usize::try_from(frames.0).expect("frames fit memory");
         Self {
-            marks: (0..frames.0).map(|_| AtomicBool::new(false)).collect(),
-            since: (0..frames.0).map(|_| AtomicU32::new(0)).collect(),
+            marks: zeroed(nr_frames),
+            since: zeroed(nr_frames),
             clock: AtomicU32::new(0),
             nr_dirty: AtomicU64::new(0),
             background: AtomicU64::new(u64::MAX),

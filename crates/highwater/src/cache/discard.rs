@@ -60,7 +60,7 @@ impl PageCache {
                 resident.extend(self.discard_page(file, anon, page, discard));
             }
         };
-        if pages.end.saturating_sub(pages.start) <= self.pages.len() as u64 {
+        if pages.end.saturating_sub(pages.start) <= self.groups.len() as u64 {
             pages.for_each(&mut one);
         } else {
             // Those in frames first: one that leaves its frame meanwhile is in swap by then.
@@ -99,7 +99,7 @@ impl PageCache {
             };
             let latch = match discard {
                 Discard::Wait => self.latch_exclusively(key, pfn),
-                Discard::Skip => Some(self.pages[pfn.index()].latch.try_write()?),
+                Discard::Skip => Some(self.latches.of(pfn).frame.try_write()?),
             };
             let still_there = |latch: &RwLockWriteGuard<'_, _>| {
                 let held: &Option<_> = latch;

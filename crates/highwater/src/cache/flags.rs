@@ -81,48 +81,48 @@ const fn with_credit(flags: u16, credit: u32) -> u16 {
     flags & !CREDIT | low | high
 }
 
-/// The flags of one frame.
+/// The flags of one frame, in its word, where none is set at first.
 /// Written by: readers and reclaimers, each flag on its own. Read by: reclaim. Publishes: nothing.
-#[derive(Debug, Default)]
-pub(super) struct FrameFlags(AtomicU16);
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FrameFlags<'a>(&'a AtomicU16);
 
 // Relaxed throughout: a flag says something about its page and orders nothing. Those that say where a
 // page belongs are written by whoever has it off the lists, or holds their lock.
-impl FrameFlags {
-    pub(super) fn reset(&self) {
+impl FrameFlags<'_> {
+    pub(super) fn reset(self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    fn has(&self, flag: PageFlag) -> bool {
+    fn has(self, flag: PageFlag) -> bool {
         self.0.load(Ordering::Relaxed) & flag as u16 != 0
     }
 
     /// Whether it was set before. Stores nothing then.
-    fn set(&self, flag: PageFlag) -> bool {
+    fn set(self, flag: PageFlag) -> bool {
         self.has(flag) || self.0.fetch_or(flag as u16, Ordering::Relaxed) & flag as u16 != 0
     }
 
     /// Whether it was set before. Stores nothing otherwise.
-    fn clear(&self, flag: PageFlag) -> bool {
+    fn clear(self, flag: PageFlag) -> bool {
         self.has(flag) && self.0.fetch_and(!(flag as u16), Ordering::Relaxed) & flag as u16 != 0
     }
 }
 
-impl FrameFlags {
-    fn begin_writeback(&self) {
+impl FrameFlags<'_> {
+    fn begin_writeback(self) {
         let was = self.0.fetch_or(WRITEBACK, Ordering::Relaxed);
         debug_assert_eq!(was & WRITEBACK, 0, "one writes it back at a time");
     }
 
     /// Whether reclaim awaits it.
-    fn end_writeback(&self) -> bool {
+    fn end_writeback(self) -> bool {
         let was = self.0.fetch_and(!(WRITEBACK | AWAITED), Ordering::Relaxed);
         debug_assert!(was & WRITEBACK != 0, "begun before");
         was & AWAITED != 0
     }
 
     /// Whether it was awaited before; nothing where there is no write-back. Stores nothing then.
-    fn await_writeback(&self) -> Option<bool> {
+    fn await_writeback(self) -> Option<bool> {
         let awaited = |flags| (flags & WRITEBACK != 0).then_some(flags | AWAITED);
         // Relaxed, both: what is stored follows the latest value. One that is read and is not, and says that there is no
         // write-back, is as good as having looked earlier.
@@ -134,27 +134,31 @@ impl FrameFlags {
 }
 
 impl PageCache {
+    pub(super) fn frame_flags(&self, pfn: Pfn) -> FrameFlags<'_> {
+        FrameFlags(&self.flags[pfn.index()])
+    }
+
     /// Says that storage is about to be asked to take a page. The exclusive latch is held, until the end.
     pub(super) fn begin_writeback(&self, pfn: Pfn) {
-        self.flags[pfn.index()].begin_writeback();
+        self.frame_flags(pfn).begin_writeback();
     }
 
     /// Says that storage has answered; whether reclaim awaits the page.
     pub(super) fn end_writeback(&self, pfn: Pfn) -> bool {
-        self.flags[pfn.index()].end_writeback()
+        self.frame_flags(pfn).end_writeback()
     }
 
     /// Has whoever writes a page back at the moment told that reclaim awaits it, and has isolated it; whether
     /// that was so before. `None` when nobody does: nothing has changed then.
     pub fn await_writeback(&self, pfn: Pfn) -> Option<bool> {
-        self.flags[pfn.index()].await_writeback()
+        self.frame_flags(pfn).await_writeback()
     }
 
     /// No page is under write-back, nor awaited.
     pub(super) fn check_writeback(&self) {
         for (pfn, flags) in (0..).map(Pfn).zip(&self.flags) {
             // Relaxed: as above.
-            let left = flags.0.load(Ordering::Relaxed) & (WRITEBACK | AWAITED);
+            let left = flags.load(Ordering::Relaxed) & (WRITEBACK | AWAITED);
             assert!(
                 left == 0 || self.key_of(pfn).is_none(),
                 "{pfn} is under write-back at rest: {left:#x}"
@@ -165,22 +169,22 @@ impl PageCache {
     /// Whether a page has a flag.
     #[must_use]
     pub fn has_flag(&self, pfn: Pfn, flag: PageFlag) -> bool {
-        self.flags[pfn.index()].has(flag)
+        self.frame_flags(pfn).has(flag)
     }
 
     /// Sets a flag of a page; whether it was set before.
     pub fn set_flag(&self, pfn: Pfn, flag: PageFlag) -> bool {
-        self.flags[pfn.index()].set(flag)
+        self.frame_flags(pfn).set(flag)
     }
 
     /// Clears a flag of a page; whether it was set before.
     pub fn clear_flag(&self, pfn: Pfn, flag: PageFlag) -> bool {
-        self.flags[pfn.index()].clear(flag)
+        self.frame_flags(pfn).clear(flag)
     }
 
     /// Counts an access that no entry tells of, up to [`CREDIT_MAX`]. Stores nothing then.
     pub fn add_credit(&self, pfn: Pfn) {
-        let flags = &self.flags[pfn.index()].0;
+        let flags = &self.flags[pfn.index()];
         let more = |flags| {
             let credit = credit_of(flags);
             (credit < CREDIT_MAX).then(|| with_credit(flags, credit + 1))
@@ -193,12 +197,12 @@ impl PageCache {
     #[must_use]
     pub fn has_credit(&self, pfn: Pfn) -> bool {
         // Relaxed: as above.
-        credit_of(self.flags[pfn.index()].0.load(Ordering::Relaxed)) > 0
+        credit_of(self.flags[pfn.index()].load(Ordering::Relaxed)) > 0
     }
 
     /// Sets the count of accesses that no entry tells of; what it was.
     pub fn replace_credit(&self, pfn: Pfn, credit: u32) -> u32 {
-        let flags = &self.flags[pfn.index()].0;
+        let flags = &self.flags[pfn.index()];
         let replace = |flags| (credit_of(flags) != credit).then(|| with_credit(flags, credit));
         // Relaxed, both: as above.
         let was = flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, replace);
@@ -230,7 +234,8 @@ mod tests {
     fn a_page_is_awaited_only_while_it_is_under_write_back() {
         // Goal: every row of the module's table, and that no step touches another flag.
         for others in [0, !(WRITEBACK | AWAITED)] {
-            let flags = FrameFlags(AtomicU16::new(others));
+            let word = AtomicU16::new(others);
+            let flags = FrameFlags(&word);
             assert_eq!(flags.await_writeback(), None);
             flags.begin_writeback();
             assert!(!flags.end_writeback());
@@ -239,7 +244,7 @@ mod tests {
             assert_eq!(flags.await_writeback(), Some(true));
             assert!(flags.has(PageFlag::Writeback) && flags.has(PageFlag::Reclaim));
             assert!(flags.end_writeback());
-            assert_eq!(flags.0.load(Ordering::Relaxed), others);
+            assert_eq!(word.load(Ordering::Relaxed), others);
         }
     }
 }

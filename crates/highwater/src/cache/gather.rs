@@ -58,7 +58,7 @@ impl PageCache {
             let latch = match if_held {
                 IfHeld::Wait => self.latch_exclusively(key, pfn),
                 IfHeld::Pass => {
-                    let latch = self.pages[pfn.index()].latch.try_write();
+                    let latch = self.latches.of(pfn).frame.try_write();
                     outcome.nr_latched += u64::from(latch.is_none());
                     latch
                 }
@@ -73,7 +73,7 @@ impl PageCache {
             while let Some((&(key, pfn), rest)) = left.split_first()
                 && run.len() < RUN_MAX
                 && run.last().is_some_and(|last| last.key.is_followed_by(key))
-                && let Some(latch) = self.pages[pfn.index()].latch.try_write()
+                && let Some(latch) = self.latches.of(pfn).frame.try_write()
                 && let Some(next) = self.dirty_page(key, pfn, latch)
             {
                 run.push(next);

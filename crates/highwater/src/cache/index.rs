@@ -1,7 +1,7 @@
 //! The page index: one hash table from page names to frames, sized by the pool.
 //!
 //! Buckets hold the first frame of a chain; the chain runs through an array of entries indexed by
-//! frame. The table costs 24 bytes a frame, allocated once, however large the files are.
+//! frame. The table costs 24 bytes a frame of address space, committed as frames are used, however large the files are.
 //!
 //! *Lookup* ([`Index::find`]) takes no lock. It walks the chain of the key's bucket and asks the
 //! caller about each frame; the caller decides by something that is never wrong (the tag that a
@@ -21,6 +21,7 @@ use std::fmt;
 use crossbeam_utils::CachePadded;
 
 use super::key::PageKey;
+use crate::memmap::zeroed;
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Condvar, LockClass, Mutex, MutexGuard, Rank};
 use crate::units::{Pages, Pfn};
@@ -65,16 +66,9 @@ pub(super) struct Index {
     shard_shift: u32,
 }
 
-struct Entry {
-    /// Name of the page, 0 when there is none.
-    /// Written by: holders of the shard's lock. Read by: anybody (see `find`). Publishes: that the page
-    /// which was named before is in its file as it was last written.
-    key: AtomicU64,
-    /// Next frame of the chain plus one. Written and read as `key`. Publishes: nothing.
-    next: AtomicU32,
-    /// Written and read under the shard's lock.
-    state: AtomicU8,
-}
+/// The words of one frame, all zero where it holds no page: [`key`](Index::key), [`next`](Index::next),
+/// [`state`](Index::state).
+type Entry = (AtomicU64, AtomicU32, AtomicU8);
 
 struct Shard {
     /// Threads that wait for a fill or an eviction of this shard to end.
@@ -87,22 +81,34 @@ impl Index {
         let nr_frames = usize::try_from(frames.0).expect("frames fit memory");
         let nr_buckets = (nr_frames + nr_frames / 2).next_power_of_two().max(2);
         let nr_shards = SHARDS_MAX.min(nr_buckets / 2);
-        let entry = || Entry {
-            key: AtomicU64::new(0),
-            next: AtomicU32::new(NIL),
-            state: AtomicU8::new(state::ABSENT),
-        };
         let shard = || Shard {
             waiting: Mutex::new(&INDEX_LOCK, 0),
             ended: Condvar::new(),
         };
         Self {
-            buckets: (0..nr_buckets).map(|_| AtomicU32::new(NIL)).collect(),
-            entries: (0..nr_frames).map(|_| entry()).collect(),
+            buckets: zeroed(nr_buckets), // all `NIL`
+            entries: zeroed(nr_frames),  // all absent
             shards: (0..nr_shards).map(|_| CachePadded::new(shard())).collect(),
             bucket_shift: u64::BITS - nr_buckets.ilog2(),
             shard_shift: (nr_buckets / nr_shards).ilog2(),
         }
+    }
+
+    /// Name of the page, 0 when there is none.
+    /// Written by: holders of the shard's lock. Read by: anybody (see `find`). Publishes: that the page
+    /// which was named before is in its file as it was last written.
+    fn key(&self, pfn: Pfn) -> &AtomicU64 {
+        &self.entries[pfn.index()].0
+    }
+
+    /// Next frame of the chain plus one. Written and read as the key. Publishes: nothing.
+    fn next(&self, pfn: Pfn) -> &AtomicU32 {
+        &self.entries[pfn.index()].1
+    }
+
+    /// Where the page is between absent and resident. Written and read under the shard's lock.
+    fn state(&self, pfn: Pfn) -> &AtomicU8 {
+        &self.entries[pfn.index()].2
     }
 
     /// Walks the frames that may hold a page until `visit` accepts one.
@@ -122,7 +128,7 @@ impl Index {
             if let Some(found) = visit(pfn) {
                 return Some(found);
             }
-            at = self.entries[pfn.index()].next.load(Ordering::Relaxed);
+            at = self.next(pfn).load(Ordering::Relaxed);
         }
         None
     }
@@ -132,7 +138,7 @@ impl Index {
         // Acquire. Pairs with: the releases of `insert_filling` and `remove`: a sync that finds a page gone
         // makes durable what was written of it before. Exact only for those who keep the page from
         // changing (latch, isolation).
-        PageKey::from_word(self.entries[pfn.index()].key.load(Ordering::Acquire))
+        PageKey::from_word(self.key(pfn).load(Ordering::Acquire))
     }
 
     /// Whether a page is there, once nobody fills or evicts it.
@@ -155,7 +161,7 @@ impl Index {
             let Some(pfn) = self.find_locked(key) else {
                 return Presence::Absent;
             };
-            if self.state(pfn) == state::RESIDENT {
+            if self.state_of(pfn) == state::RESIDENT {
                 hold(pfn);
                 return Presence::Resident(pfn);
             }
@@ -173,19 +179,18 @@ impl Index {
         if self.find_locked(key).is_some() {
             return false;
         }
-        let (head, entry) = (&self.buckets[bucket], &self.entries[pfn.index()]);
+        let head = &self.buckets[bucket];
         assert_eq!(
-            self.state(pfn),
+            self.state_of(pfn),
             state::ABSENT,
             "{pfn} entered while it holds a page"
         );
         // Release. Pairs with: the acquire of `key_of`, as in `remove`.
-        entry.key.store(key.get(), Ordering::Release);
+        self.key(pfn).store(key.get(), Ordering::Release);
         // Relaxed, all below: written under the shard's lock; lock-free walkers decide by other words.
-        entry
-            .next
+        self.next(pfn)
             .store(head.load(Ordering::Relaxed), Ordering::Relaxed);
-        entry.state.store(state::FILLING, Ordering::Relaxed);
+        self.state(pfn).store(state::FILLING, Ordering::Relaxed);
         head.store(pfn.0 + 1, Ordering::Relaxed);
         true
     }
@@ -193,11 +198,12 @@ impl Index {
     /// Ends a fill, or an eviction that did not happen.
     pub(super) fn set_resident(&self, pfn: Pfn) {
         let (shard, waiting, _) = self.lock_page(pfn);
-        debug_assert!(matches!(self.state(pfn), state::FILLING | state::EVICTING));
+        debug_assert!(matches!(
+            self.state_of(pfn),
+            state::FILLING | state::EVICTING
+        ));
         // Relaxed: under the shard's lock.
-        self.entries[pfn.index()]
-            .state
-            .store(state::RESIDENT, Ordering::Relaxed);
+        self.state(pfn).store(state::RESIDENT, Ordering::Relaxed);
         wake(shard, &waiting);
     }
 
@@ -206,33 +212,33 @@ impl Index {
     pub(super) fn begin_evict(&self, pfn: Pfn) -> Option<PageKey> {
         let key = self.key_of(pfn)?;
         let _locked = self.shard(self.bucket(key)).waiting.lock();
-        if self.key_of(pfn) != Some(key) || self.state(pfn) != state::RESIDENT {
+        if self.key_of(pfn) != Some(key) || self.state_of(pfn) != state::RESIDENT {
             return None;
         }
         // Relaxed: under the shard's lock.
-        self.entries[pfn.index()]
-            .state
-            .store(state::EVICTING, Ordering::Relaxed);
+        self.state(pfn).store(state::EVICTING, Ordering::Relaxed);
         Some(key)
     }
 
     /// Takes a page that is being filled or evicted out of the index.
     pub(super) fn remove(&self, pfn: Pfn) {
         let (shard, waiting, key) = self.lock_page(pfn);
-        debug_assert!(matches!(self.state(pfn), state::FILLING | state::EVICTING));
-        let entry = &self.entries[pfn.index()];
+        debug_assert!(matches!(
+            self.state_of(pfn),
+            state::FILLING | state::EVICTING
+        ));
         // Relaxed, all: under the shard's lock; lock-free walkers decide by other words.
-        let next = entry.next.load(Ordering::Relaxed);
+        let next = self.next(pfn).load(Ordering::Relaxed);
         let mut link = &self.buckets[self.bucket(key)];
         while link.load(Ordering::Relaxed) != pfn.0 + 1 {
             let at = link.load(Ordering::Relaxed);
             assert_ne!(at, NIL, "{pfn} is not on the chain of {key:?}");
-            link = &self.entries[at as usize - 1].next;
+            link = self.next(Pfn(at - 1));
         }
         link.store(next, Ordering::Relaxed);
         // Release. Pairs with: the acquire of `key_of`, for who finds the page gone.
-        entry.key.store(0, Ordering::Release);
-        entry.state.store(state::ABSENT, Ordering::Relaxed);
+        self.key(pfn).store(0, Ordering::Release);
+        self.state(pfn).store(state::ABSENT, Ordering::Relaxed);
         wake(shard, &waiting);
     }
 
@@ -249,19 +255,19 @@ impl Index {
     fn find_locked(&self, key: PageKey) -> Option<Pfn> {
         let mut at = self.buckets[self.bucket(key)].load(Ordering::Relaxed);
         while at != NIL {
-            let entry = &self.entries[at as usize - 1];
+            let pfn = Pfn(at - 1);
             // Relaxed: under the shard's lock.
-            if entry.key.load(Ordering::Relaxed) == key.get() {
-                return Some(Pfn(at - 1));
+            if self.key(pfn).load(Ordering::Relaxed) == key.get() {
+                return Some(pfn);
             }
-            at = entry.next.load(Ordering::Relaxed);
+            at = self.next(pfn).load(Ordering::Relaxed);
         }
         None
     }
 
-    fn state(&self, pfn: Pfn) -> u8 {
+    fn state_of(&self, pfn: Pfn) -> u8 {
         // Relaxed: under the shard's lock.
-        self.entries[pfn.index()].state.load(Ordering::Relaxed)
+        self.state(pfn).load(Ordering::Relaxed)
     }
 
     #[inline]
@@ -293,13 +299,13 @@ impl Index {
                 let key = self.key_of(pfn).expect("a frame on a chain has a key");
                 assert_eq!(self.bucket(key), bucket, "{pfn} is on another page's chain");
                 assert_eq!(
-                    self.state(pfn),
+                    self.state_of(pfn),
                     state::RESIDENT,
                     "{pfn} ({key:?}) is in transition"
                 );
                 on_chains += 1;
                 assert!(on_chains <= self.entries.len(), "a chain has a cycle");
-                at = self.entries[pfn.index()].next.load(Ordering::Relaxed);
+                at = self.next(pfn).load(Ordering::Relaxed);
             }
         }
         let keyed = (0..)

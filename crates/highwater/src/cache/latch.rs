@@ -11,14 +11,73 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-use super::{Page, PageCache, PageKey, Presence};
+use super::{PageCache, PageKey, Presence};
 use crate::memmap::Frame;
-use crate::sync::atomic::Ordering;
-use crate::sync::{LockClass, Rank, RwLockReadGuard, RwLockWriteGuard};
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{LockClass, OnceLock, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::units::{PAGE_SIZE, Pfn};
 
 /// Class of every page's latch.
 pub(super) static LATCH_LOCK: LockClass = LockClass::new("latch", Rank::Latch);
+
+/// Frames whose latches are made together. Chosen: 16 MiB of frames, whose latches take 160 KiB.
+const CHUNK_FRAMES: usize = 4096;
+
+/// The latches of all frames, made in chunks as frames come to hold pages of writable files.
+pub(super) struct Latches {
+    chunks: Box<[OnceLock<Box<[Latch]>>]>,
+    nr_frames: usize,
+}
+
+/// The latch of one frame.
+#[derive(Debug)]
+pub(super) struct Latch {
+    /// The frame of a resident page of a writable file; `None` in every other state.
+    pub(super) frame: RwLock<Option<Frame>>,
+    /// Threads that are about to wait for the latch: the page stays until they have it.
+    /// Written by: those, raised under the index shard's lock. Read by: eviction, after it has claimed the
+    /// page under that lock. Publishes: nothing.
+    pub(super) waiters: AtomicU32,
+}
+
+impl Latches {
+    pub(super) fn new(nr_frames: usize) -> Self {
+        let nr_chunks = nr_frames.div_ceil(CHUNK_FRAMES);
+        Self {
+            chunks: (0..nr_chunks).map(|_| OnceLock::new()).collect(),
+            nr_frames,
+        }
+    }
+
+    /// The latch of a frame, with its chunk made if it is the first.
+    pub(super) fn of(&self, pfn: Pfn) -> &Latch {
+        let chunk = pfn.index() / CHUNK_FRAMES;
+        let latches = self.chunks[chunk].get_or_init(|| self.make(chunk));
+        &latches[pfn.index() % CHUNK_FRAMES]
+    }
+
+    /// The latch of a frame, if it is made.
+    pub(super) fn get(&self, pfn: Pfn) -> Option<&Latch> {
+        let latches = self.chunks[pfn.index() / CHUNK_FRAMES].get()?;
+        Some(&latches[pfn.index() % CHUNK_FRAMES])
+    }
+
+    /// Every latch that is made.
+    pub(super) fn made(&self) -> impl Iterator<Item = &Latch> {
+        self.chunks.iter().filter_map(OnceLock::get).flatten()
+    }
+
+    #[cold]
+    fn make(&self, chunk: usize) -> Box<[Latch]> {
+        let latch = |_| Latch {
+            frame: RwLock::new(&LATCH_LOCK, None),
+            waiters: AtomicU32::new(0),
+        };
+        let first = chunk * CHUNK_FRAMES;
+        let end = self.nr_frames.min(first + CHUNK_FRAMES);
+        (first..end).map(latch).collect()
+    }
+}
 
 /// A page of a writable file, held for reading. Writers and write-back wait.
 pub struct PageRead<'c> {
@@ -60,12 +119,12 @@ impl PageCache {
 
     /// As [`try_read_latched_at`](Self::try_read_latched_at), for a caller that marks the access itself.
     pub fn latch_at(&self, key: PageKey, pfn: Pfn) -> Option<PageRead<'_>> {
-        let page = &self.pages[pfn.index()];
-        let latch = match without_waiting(|| page.latch.try_read()) {
+        let frame = &self.latches.of(pfn).frame;
+        let latch = match without_waiting(|| frame.try_read()) {
             Some(latch) => latch,
             None => {
                 let _kept = self.keep_for_latch(key, pfn)?;
-                page.latch.read()
+                frame.read()
             }
         };
         if latch.is_none() || self.index.key_of(pfn) != Some(key) {
@@ -107,12 +166,12 @@ impl PageCache {
         key: PageKey,
         pfn: Pfn,
     ) -> Option<RwLockWriteGuard<'_, Option<Frame>>> {
-        let page = &self.pages[pfn.index()];
-        let latch = match without_waiting(|| page.latch.try_write()) {
+        let frame = &self.latches.of(pfn).frame;
+        let latch = match without_waiting(|| frame.try_write()) {
             Some(latch) => latch,
             None => {
                 let _kept = self.keep_for_latch(key, pfn)?;
-                page.latch.write()
+                frame.write()
             }
         };
         (latch.is_some() && self.index.key_of(pfn) == Some(key)).then_some(latch)
@@ -122,10 +181,10 @@ impl PageCache {
     fn keep_for_latch(&self, key: PageKey, pfn: Pfn) -> Option<KeptForLatch<'_>> {
         let mut kept = None;
         let presence = self.index.lookup_and(key, |at| {
-            let page = &self.pages[at.index()];
+            let waiters = &self.latches.of(at).waiters;
             // Relaxed: under the shard's lock.
-            page.waiters.fetch_add(1, Ordering::Relaxed);
-            kept = Some(KeptForLatch(page));
+            waiters.fetch_add(1, Ordering::Relaxed);
+            kept = Some(KeptForLatch(waiters));
         });
         kept.filter(|_| presence == Presence::Resident(pfn))
     }
@@ -148,12 +207,12 @@ fn without_waiting<G>(try_lock: impl FnOnce() -> Option<G>) -> Option<G> {
 }
 
 /// A page that stays in its frame while this lives.
-struct KeptForLatch<'c>(&'c Page);
+struct KeptForLatch<'c>(&'c AtomicU32);
 
 impl Drop for KeptForLatch<'_> {
     fn drop(&mut self) {
         // Relaxed: the latch is held by now, or was not waited for.
-        self.0.waiters.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -66,24 +66,27 @@ pub use swap::SwapArea;
 pub(crate) use swap::SwapStats;
 pub use writeback::{SyncError, ToldOf, WriteBackError, WrittenBack};
 
-use crate::memmap::{Frame, FrameMemory, Pinned, Reader, Retracted};
+use crate::memmap::{Frame, FrameMemory, Pinned, Reader, Retracted, zeroed};
 use crate::percpu::Regime;
-use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use crate::sync::{Arc, LockClass, LockEvents, RwLock, Sequence, TimeRecorder};
+use crate::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
+use crate::sync::{Arc, LockClass, LockEvents, Sequence, TimeRecorder};
 use crate::topology::Topology;
 use crate::units::{GroupId, PAGE_SIZE, Pages, Pfn};
 use dirty::DirtyPages;
 use file::Files;
-use flags::FrameFlags;
 use index::Index;
+use latch::{Latch, Latches};
 use space::Spaces;
 
 /// Pages of files in the frames of one memory.
 pub struct PageCache {
     memory: Arc<FrameMemory>,
     index: Index,
-    /// By frame.
-    pages: Box<[Page]>,
+    /// By frame: the group that pays for the page.
+    /// Written by: the filler, and reparenting under the lruvec's lock. Read by: whoever has
+    /// isolated the page. Publishes: nothing; isolation orders it.
+    groups: Box<[AtomicU32]>,
+    latches: Latches,
     /// By frame: read since reclaim last looked. Dense, so that a hit touches few lines.
     /// Written by: readers (set, only when clear), reclaim (clear). Read by: reclaim.
     /// Publishes: nothing; a lost mark costs a page its second chance.
@@ -97,27 +100,12 @@ pub struct PageCache {
     young_max: u32,
     area_numbers: Sequence,
     rmap_times: TimeRecorder,
-    /// By frame.
-    flags: Box<[FrameFlags]>,
+    /// By frame: its [`FrameFlags`](flags::FrameFlags).
+    flags: Box<[AtomicU16]>,
     files: Files,
     spaces: Spaces,
     /// Where swap-backed pages go.
     swap: Option<Arc<SwapArea>>,
-}
-
-/// What the cache keeps for each frame beside the index.
-#[derive(Debug)]
-struct Page {
-    /// The frame of a resident page of a writable file; `None` in every other state.
-    latch: RwLock<Option<Frame>>,
-    /// Threads that are about to wait for the latch: the page stays until they have it.
-    /// Written by: those, raised under the index shard's lock. Read by: eviction, after it has claimed the
-    /// page under that lock. Publishes: nothing.
-    waiters: AtomicU32,
-    /// The group that pays for the page.
-    /// Written by: the filler, and reparenting under the lruvec's lock. Read by: whoever has
-    /// isolated the page. Publishes: nothing; isolation orders it.
-    group: AtomicU32,
 }
 
 /// A page that is being read in: its frame is this thread's own.
@@ -180,19 +168,15 @@ impl PageCache {
         regime: Regime,
         accounting: Accounting,
     ) -> Self {
-        let frames = 0..memory.pages().0;
-        let page = || Page {
-            latch: RwLock::new(&latch::LATCH_LOCK, None),
-            waiters: AtomicU32::new(0),
-            group: AtomicU32::new(0),
-        };
+        let nr_frames = usize::try_from(memory.pages().0).expect("frames fit memory");
         Self {
             index: Index::new(memory.pages()),
-            young: frames.clone().map(|_| AtomicBool::new(false)).collect(),
+            young: zeroed(nr_frames),
             dirty: DirtyPages::new(memory.pages()),
-            flags: frames.clone().map(|_| FrameFlags::default()).collect(),
-            pages: frames.clone().map(|_| page()).collect(),
-            mapcounts: frames.clone().map(|_| AtomicU32::new(0)).collect(),
+            flags: zeroed(nr_frames),
+            groups: zeroed(nr_frames),
+            latches: Latches::new(nr_frames),
+            mapcounts: zeroed(nr_frames),
             young_max: 1,
             area_numbers: Sequence::new(),
             rmap_times: TimeRecorder::new(),
@@ -308,12 +292,11 @@ impl PageCache {
     /// The frame, unused, when another thread was first.
     pub fn begin_fill(&self, key: PageKey, frame: Frame, group: GroupId) -> Result<Filling, Frame> {
         let pfn = frame.pfn();
-        let page = &self.pages[pfn.index()];
         // Relaxed, all: the frame is this thread's own, and finishing the fill publishes it.
-        page.group.store(group.0, Ordering::Relaxed);
+        self.groups[pfn.index()].store(group.0, Ordering::Relaxed);
         debug_assert_eq!(self.mapcount(pfn), 0, "{pfn} reused mapped");
         self.young[pfn.index()].store(false, Ordering::Relaxed);
-        self.flags[pfn.index()].reset();
+        self.frame_flags(pfn).reset();
         if key.file().kind().is_swap_backed() {
             self.set_flag(pfn, PageFlag::Swapbacked);
         }
@@ -339,7 +322,7 @@ impl PageCache {
         let Filling { key, frame } = filling;
         let pfn = frame.pfn();
         if key.file().is_writable() {
-            let before = self.pages[pfn.index()].latch.write().replace(frame);
+            let before = self.latches.of(pfn).frame.write().replace(frame);
             assert!(before.is_none(), "{pfn} was filled while it held a page");
         } else {
             self.memory.publish(frame, key.get());
@@ -438,11 +421,11 @@ impl PageCache {
 
     /// The frame of a clean page of a writable file, if nobody holds its latch or waits for it.
     fn take_from_latch(&self, pfn: Pfn) -> Result<Frame, Kept> {
-        let page = &self.pages[pfn.index()];
-        let mut latch = page.latch.try_write().ok_or(Kept::Borrowed)?;
+        let Latch { frame, waiters } = self.latches.of(pfn);
+        let mut frame = frame.try_write().ok_or(Kept::Borrowed)?;
         // Relaxed: raised under the shard's lock before the page was claimed for eviction, if at all;
         // whoever has lowered it since was given the latch.
-        if page.waiters.load(Ordering::Relaxed) > 0 {
+        if waiters.load(Ordering::Relaxed) > 0 {
             return Err(Kept::Borrowed);
         }
         debug_assert!(
@@ -456,7 +439,7 @@ impl PageCache {
         if self.mapcount(pfn) > 0 {
             return Err(Kept::Mapped);
         }
-        Ok(latch
+        Ok(frame
             .take()
             .expect("a resident page of a writable file is in its latch"))
     }
@@ -499,15 +482,13 @@ impl PageCache {
     #[must_use]
     pub fn group_of(&self, pfn: Pfn) -> GroupId {
         // Relaxed: the caller has isolated the page or holds its list's lock.
-        GroupId(self.pages[pfn.index()].group.load(Ordering::Relaxed))
+        GroupId(self.groups[pfn.index()].load(Ordering::Relaxed))
     }
 
     /// Makes another group pay for a page. The caller holds the lock of the page's list.
     pub fn set_group(&self, pfn: Pfn, group: GroupId) {
         // Relaxed: as in `group_of`.
-        self.pages[pfn.index()]
-            .group
-            .store(group.0, Ordering::Relaxed);
+        self.groups[pfn.index()].store(group.0, Ordering::Relaxed);
     }
 
     /// Opens a space, in which pages can be brought in.
@@ -551,14 +532,12 @@ impl PageCache {
         let indexed = self.index.check_invariants();
         self.check_dirty();
         self.check_writeback();
-        for (pfn, page) in (0..).map(Pfn).zip(&self.pages) {
+        for pfn in (0..).map(Pfn).take(self.groups.len()) {
             let key = self.index.key_of(pfn);
             let is_latched = key.is_some_and(|key| key.file().is_writable());
-            assert_eq!(
-                page.latch.read().is_some(),
-                is_latched,
-                "{pfn} holds {key:?}"
-            );
+            let latch = self.latches.get(pfn);
+            let holds_frame = latch.is_some_and(|latch| latch.frame.read().is_some());
+            assert_eq!(holds_frame, is_latched, "{pfn} holds {key:?}");
             assert!(
                 is_latched || !self.is_dirty(pfn),
                 "{pfn} is dirty and holds {key:?}"
@@ -580,8 +559,8 @@ impl Drop for PageCache {
         if nr_dirty > Pages::ZERO {
             tracing::error!(%nr_dirty, "the cache ends with pages that their files did not take");
         }
-        for page in &self.pages {
-            if let Some(frame) = page.latch.write().take() {
+        for latch in self.latches.made() {
+            if let Some(frame) = latch.frame.write().take() {
                 self.memory.surrender(frame);
             }
         }

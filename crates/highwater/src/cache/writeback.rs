@@ -259,7 +259,7 @@ impl PageCache {
         let Some(file) = file else {
             return Ok(WrittenBack::Clean);
         };
-        let Some(mut latch) = self.pages[pfn.index()].latch.try_write() else {
+        let Some(mut latch) = self.latches.of(pfn).frame.try_write() else {
             return Ok(WrittenBack::Latched);
         };
         self.write_back_latched(pfn, &file, &mut latch)
@@ -312,11 +312,11 @@ impl PageCache {
     ///
     /// The lock of an index shard for each page of the file, in order, or if those are many, a look at each frame of the pool.
     pub fn pages_of(&self, id: FileId) -> impl Iterator<Item = Pfn> + '_ {
-        let frames = self.pages.len() as u64;
+        let frames = self.groups.len() as u64;
         let pages = self.files.get(id).map_or(0, |file| file.pages());
         let (names, frames) = match pages.saturating_mul(LOOKS_PER_LOOKUP) <= frames {
             true => (0..pages, 0..0),
-            false => (0..0, 0..self.pages.len()),
+            false => (0..0, 0..self.groups.len()),
         };
         let named = names.filter_map(move |page| self.index.frame_of(PageKey::new(id, page)));
         let is_of_file = move |pfn: &Pfn| self.key_of(*pfn).is_some_and(|key| key.file() == id);

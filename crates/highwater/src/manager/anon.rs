@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use thiserror::Error;
 
-use super::file::{File, RangeError};
+use super::file::{File, NoFrames, RangeError};
 use super::mapping::Mapping;
 use super::space::Space;
 use super::{Core, Handle, Manager};
@@ -31,6 +31,9 @@ pub enum MemoryError {
     /// Too many files are open.
     #[error(transparent)]
     TooMany(#[from] TooManyFiles),
+    /// The manager has no frames.
+    #[error(transparent)]
+    NoFrames(#[from] NoFrames),
     /// The mapping is of a file, which would lose what it holds.
     #[error("the mapping is of a file, and only memory can be discarded")]
     NotMemory,
@@ -49,7 +52,7 @@ impl Space {
     ///
     /// # Errors
     ///
-    /// For more than [`Manager::MEMORY_MAX`], or when too many files are open.
+    /// For more than [`Manager::MEMORY_MAX`], when too many files are open, or the manager has no frames.
     pub fn map_anon(&self, pages: Pages) -> Result<Mapping, MemoryError> {
         let memory = open(self.shared(), pages, FileKind::Anon)?;
         Ok(Mapping::new(memory, self.clone(), 0..pages.0))
@@ -126,6 +129,7 @@ impl Manager {
 }
 
 fn open(shared: &Handle, pages: Pages, kind: FileKind) -> Result<File, MemoryError> {
+    shared.core.require_frames()?;
     let max = Manager::MEMORY_MAX;
     if pages > max {
         return Err(MemoryError::TooLarge { pages, max });

@@ -218,7 +218,7 @@ impl Manager {
     #[must_use]
     pub fn is_short(&self) -> bool {
         let pool = &self.core().pool;
-        pool.nr_free() <= pool.watermarks().low
+        pool.managed() > Pages::ZERO && pool.nr_free() <= pool.watermarks().low
     }
 
     /// Reclaims, in the calling thread, what the background thread would: until the high watermark is free, or nothing

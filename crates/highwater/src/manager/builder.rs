@@ -20,7 +20,8 @@ use crate::sync::Arc;
 use crate::topology::Topology;
 use crate::units::{Bytes, Pages};
 
-/// The least capacity: below it, a single fault could need every frame.
+/// The least frames of a page cache, and the least capacity where it has one: below it, a single fault could need
+/// every frame.
 const CAPACITY_MIN: Pages = Pages(16);
 
 /// How a manager is made.
@@ -28,6 +29,7 @@ const CAPACITY_MIN: Pages = Pages(16);
 #[must_use]
 pub struct Builder {
     capacity: Bytes,
+    frames: Option<Bytes>,
     topology: Option<Topology>,
     background: Background,
     regime: Option<Regime>,
@@ -68,6 +70,16 @@ pub enum BuildError {
         /// The most.
         max: Bytes,
     },
+    /// The page cache cannot have so many frames.
+    #[error("a page cache of {frames} cannot be made: give 0 for none, or {min} to {max}")]
+    FramesRange {
+        /// What was asked for.
+        frames: Bytes,
+        /// The least beside none.
+        min: Bytes,
+        /// The most: no more can be used than the capacity.
+        max: Bytes,
+    },
     /// The pool of frames cannot be made so.
     #[error(transparent)]
     Frames(#[from] PoolError),
@@ -104,6 +116,7 @@ impl Builder {
     pub(super) fn new() -> Self {
         Self {
             capacity: Bytes::mib(64),
+            frames: None,
             topology: None,
             background: Background::Off,
             regime: None,
@@ -123,9 +136,43 @@ impl Builder {
         }
     }
 
-    /// Memory in all, rounded down to whole pages. Default: 64 MiB.
+    /// The most that may be charged in all, pages of the cache included: the root's maximum, rounded down to
+    /// whole pages. Default: 64 MiB.
     pub fn capacity(mut self, capacity: Bytes) -> Self {
         self.capacity = capacity;
+        self
+    }
+
+    /// The most that pages of the cache may use, rounded down to whole pages: so many frames of real memory are
+    /// reserved. What the capacity has beyond them is for [charges](crate::Group::charge) only. Default: the capacity.
+    ///
+    /// With 0 the manager accounts and nothing else: it has groups, limits, charges that wait, pressure and victims, and
+    /// maps no memory, so that the capacity may be anything, also more than the machine has. Opening a file or
+    /// mapping memory fails ([`NoFrames`](super::NoFrames)).
+    ///
+    /// # Cost
+    ///
+    /// Address space for the frames and their books; both are committed as frames are first used. Without
+    /// frames a manager takes less than 1 MiB, whatever its capacity.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::{Bytes, Limits, Manager};
+    ///
+    /// let hw = Manager::builder()
+    ///     .capacity(Bytes::gib(4096))
+    ///     .frames(Bytes(0))
+    ///     .build()?;
+    /// let tenant = hw.root().child("tenant-a", Limits::max(Bytes::gib(64)))?;
+    /// let work = tenant.charge(Bytes::gib(40))?;
+    /// assert!(tenant.charge(Bytes::gib(40)).is_err());
+    /// assert!(hw.open("/etc/hostname").is_err());
+    /// # drop(work);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn frames(mut self, frames: Bytes) -> Self {
+        self.frames = Some(frames);
         self
     }
 
@@ -283,22 +330,14 @@ impl Builder {
     ///
     /// # Cost
     ///
-    /// Reserves address space; memory is committed as frames are first used. The
-    /// books, measured at 172 bytes a frame (4 %; `docs/tuning.md`), are allocated at once.
+    /// Reserves address space for the frames and for their books (130 to 170 bytes a frame, 4 %; `docs/tuning.md`);
+    /// both are committed as frames are first used.
     ///
     /// # Errors
     ///
     /// Settings outside their range, refused memory, or a thread that does not start.
     pub fn build(self) -> Result<Manager, BuildError> {
-        let pages = self.capacity.pages_floor();
-        if pages < CAPACITY_MIN || pages > Reservation::MAX {
-            let (min, max) = (CAPACITY_MIN.bytes(), Reservation::MAX.bytes());
-            return Err(BuildError::Capacity {
-                capacity: self.capacity,
-                min,
-                max,
-            });
-        }
+        let (capacity, frames) = self.sizes()?;
         let topology = self.topology.unwrap_or_else(Topology::detect);
         let preferred = Regime::preferred(&topology);
         let regime = self.regime.unwrap_or(preferred);
@@ -310,9 +349,10 @@ impl Builder {
             return Err(BuildError::Accounting { cpus, max });
         }
         let core = Arc::new(Core::new(
-            pages,
             topology,
             Parts {
+                capacity,
+                frames,
                 pool: PoolConfig {
                     nr_cpus: cpus,
                     regime,
@@ -343,6 +383,40 @@ impl Builder {
             memory,
         })
     }
+}
+
+impl Builder {
+    /// Capacity and frames in pages, within their ranges.
+    fn sizes(&self) -> Result<(Pages, Pages), BuildError> {
+        let capacity = self.capacity.pages_floor();
+        let Some(bytes) = self.frames else {
+            check_capacity(self.capacity, CAPACITY_MIN, Reservation::MAX)?;
+            return Ok((capacity, capacity));
+        };
+        let frames = bytes.pages_floor();
+        let least = match frames {
+            Pages::ZERO => Pages(1),
+            _ => CAPACITY_MIN,
+        };
+        check_capacity(self.capacity, least, Bytes(u64::MAX).pages_floor())?;
+        let max = Reservation::MAX.min(capacity);
+        if frames > max || (frames < CAPACITY_MIN && bytes > Bytes(0)) {
+            return Err(BuildError::FramesRange {
+                frames: bytes,
+                min: CAPACITY_MIN.bytes(),
+                max: max.bytes(),
+            });
+        }
+        Ok((capacity, frames))
+    }
+}
+
+fn check_capacity(capacity: Bytes, min: Pages, max: Pages) -> Result<(), BuildError> {
+    if (min..=max).contains(&capacity.pages_floor()) {
+        return Ok(());
+    }
+    let (min, max) = (min.bytes(), max.bytes());
+    Err(BuildError::Capacity { capacity, min, max })
 }
 
 impl Swap {

@@ -11,7 +11,7 @@ use crate::cache::{
     Access, Backing, FileBacking, FileEntry, PageKey, SyncError, ToldOf, TooManyFiles,
 };
 use crate::sync::Arc;
-use crate::units::Estimate;
+use crate::units::{Estimate, Pages};
 
 /// A file whose pages are cached. Cheap to clone; closed with its last handle or mapping. Each clone is a handle of its
 /// own as far as errors are concerned ([`sync`](Self::sync)).
@@ -50,7 +50,16 @@ pub enum OpenError {
     /// Too many files are open.
     #[error(transparent)]
     TooMany(#[from] TooManyFiles),
+    /// The manager has no frames to cache pages in.
+    #[error(transparent)]
+    NoFrames(#[from] NoFrames),
 }
+
+/// The manager only accounts: it was built without frames
+/// ([`Builder::frames`](super::Builder::frames)), and has no page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the manager has no frames to cache pages in: build it with `Builder::frames` above 0")]
+pub struct NoFrames;
 
 /// A range is not within a file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -69,7 +78,7 @@ impl Manager {
     ///
     /// # Errors
     ///
-    /// When the system refuses, or the file cannot be managed.
+    /// When the system refuses, the file cannot be managed, or the manager has no frames.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File, OpenError> {
         self.open_path(path.as_ref(), Access::ReadOnly)
     }
@@ -84,6 +93,7 @@ impl Manager {
     }
 
     fn open_path(&self, path: &Path, access: Access) -> Result<File, OpenError> {
+        self.core().require_frames()?;
         let refused = |source| OpenError::Io {
             path: path.display().to_string(),
             source,
@@ -98,12 +108,13 @@ impl Manager {
     ///
     /// # Errors
     ///
-    /// When it is too large, or too many files are open.
+    /// When it is too large, too many files are open, or the manager has no frames.
     pub fn open_backing(
         &self,
         backing: Arc<dyn Backing>,
         access: Access,
     ) -> Result<File, OpenError> {
+        self.core().require_frames()?;
         let (pages, max) = (backing.pages(), PageKey::PAGES_MAX);
         if pages > max {
             return Err(OpenError::TooLarge { pages, max });
@@ -203,6 +214,14 @@ impl Drop for OpenFile {
 }
 
 impl Core {
+    /// Refuses what needs frames in a manager that has none.
+    pub(super) fn require_frames(&self) -> Result<(), NoFrames> {
+        match self.memory.pages() {
+            Pages::ZERO => Err(NoFrames),
+            _ => Ok(()),
+        }
+    }
+
     /// Lets a file's pages go. Those that cannot leave yet (borrowed, or dirty and not writable)
     /// keep the file until they can.
     fn close(&self, entry: &Arc<FileEntry>) {

@@ -44,7 +44,7 @@ pub use background::Background;
 pub use builder::{BuildError, Builder};
 pub use charge::{Charge, ChargeWait};
 pub use fault::ReadError;
-pub use file::{File, OpenError, RangeError};
+pub use file::{File, NoFrames, OpenError, RangeError};
 pub use group::Group;
 pub use guard::Guard;
 pub use mapping::{Mapping, PinnedPage};
@@ -78,7 +78,7 @@ static HANDLER_LOCK: LockClass = LockClass::new("on_exhausted", Rank::Victim);
 static SELECTION_LOCK: LockClass = LockClass::new("victim_selection", Rank::Selection);
 static CLOSING_LOCK: LockClass = LockClass::new("closing_files", Rank::Leaf);
 
-/// A pool of memory and everything that is done with it. Cheap to clone; all clones are the same
+/// A budget of memory and everything that is done with it. Cheap to clone; all clones are the same
 /// manager, which ends with its last handle.
 ///
 /// # Examples
@@ -134,8 +134,10 @@ pub(crate) struct Core {
     closing: Mutex<Vec<Arc<FileEntry>>>,
 }
 
-/// What a manager is made from, beside memory and topology.
+/// What a manager is made from, beside the topology.
 struct Parts {
+    capacity: Pages,
+    frames: Pages,
     pool: PoolConfig,
     accounting: Accounting,
     throttling: Throttling,
@@ -293,9 +295,15 @@ impl Manager {
         self.core().cache.rmap_times()
     }
 
-    /// Memory in all.
+    /// The most that may be charged in all, pages included: the root's maximum.
     #[must_use]
     pub fn capacity(&self) -> Bytes {
+        self.core().groups.root().limits().max.bytes()
+    }
+
+    /// The most that pages may use: what the page cache has frames for.
+    #[must_use]
+    pub fn frames(&self) -> Bytes {
         self.core().pool.managed().bytes()
     }
 
@@ -359,8 +367,10 @@ impl Manager {
 }
 
 impl Core {
-    fn new(pages: Pages, topology: Topology, parts: Parts) -> Result<Self, BuildError> {
+    fn new(topology: Topology, parts: Parts) -> Result<Self, BuildError> {
         let Parts {
+            capacity,
+            frames,
             pool: config,
             accounting,
             throttling,
@@ -373,7 +383,10 @@ impl Core {
             readahead,
         } = parts;
         let (nr_cpus, regime) = (config.nr_cpus, config.regime);
-        let memory = Arc::new(FrameMemory::new(pages)?);
+        let memory = Arc::new(match frames {
+            Pages::ZERO => FrameMemory::without_frames(),
+            frames => FrameMemory::new(frames)?,
+        });
         let pool = Arc::new(FramePool::with_config(Arc::clone(&memory), config)?);
         let groups = GroupTree::with_regime(regime, nr_cpus);
         let cache = PageCache::new(Arc::clone(&memory), &topology, regime, accounting)
@@ -384,7 +397,7 @@ impl Core {
             None => cache,
         });
         let root = groups.root();
-        root.set_max(pages).expect("nothing is charged yet");
+        root.set_max(capacity).expect("nothing is charged yet");
         let (of_cache, of_pool) = (Arc::clone(&cache), Arc::clone(&pool));
         let reclaim = Reclaim::new(of_cache, of_pool, groups.clone(), nr_cpus)
             .with_rmap(rmap)

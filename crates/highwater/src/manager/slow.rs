@@ -431,7 +431,7 @@ impl Core {
         let Some(_in_handler) = InHandler::enter() else {
             return false;
         };
-        let total = target.limits().max.min(self.pool.managed());
+        let total = target.limits().max.min(self.groups.root().limits().max);
         let decision = self
             .victims
             .lock()

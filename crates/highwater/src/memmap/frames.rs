@@ -108,8 +108,6 @@ impl FrameMemory {
     }
 
     pub(super) fn with_barrier(pages: Pages, barrier: Barrier) -> Result<Self, MapError> {
-        static IDS: Sequence = Sequence::new();
-
         if let Some(memory) = memory_of_machine()
             && pages <= Reservation::MAX
             && pages.bytes() > memory
@@ -117,12 +115,28 @@ impl FrameMemory {
             let requested = pages.bytes();
             return Err(MapError::AboveMachine { requested, memory });
         }
-        let reservation = Reservation::new(pages)?;
+        Ok(Self::over(Reservation::new(pages)?, barrier))
+    }
+
+    /// A memory of no frames, for a manager that only accounts: nothing is mapped.
+    ///
+    /// # Panics
+    ///
+    /// As [`new`](Self::new).
+    #[must_use]
+    pub fn without_frames() -> Self {
+        Self::over(Reservation::empty(), Barrier::new())
+    }
+
+    fn over(reservation: Reservation, barrier: Barrier) -> Self {
+        static IDS: Sequence = Sequence::new();
+
         let id = u32::try_from(IDS.next()).ok().map(MemoryId);
         let id = id.filter(|&id| id != MemoryId::NONE);
         let id = id.expect("fewer than 2^32 memories in one process");
-        let count = u32::try_from(pages.0).expect("a reservation has less than 2^32 pages");
-        Ok(Self {
+        let count = u32::try_from(reservation.pages().0);
+        let count = count.expect("a reservation has less than 2^32 pages");
+        Self {
             id,
             reservation,
             barrier,
@@ -130,7 +144,7 @@ impl FrameMemory {
             tags: zeroed(count as usize), // all `UNPUBLISHED`
             pins: zeroed(count as usize),
             seats: Seats::new(id, barrier),
-        })
+        }
     }
 
     /// Which memory this is.

@@ -139,6 +139,16 @@ impl Reservation {
         Ok(reservation)
     }
 
+    /// A range of no pages: nothing is mapped.
+    pub(super) const fn empty() -> Self {
+        Self {
+            base: NonNull::dangling(),
+            pages: 0,
+            mapping: NonNull::dangling(),
+            mapping_len: 0,
+        }
+    }
+
     /// Pages in the range.
     #[must_use]
     pub fn pages(&self) -> Pages {
@@ -202,6 +212,9 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
+        if self.mapping_len == 0 {
+            return;
+        }
         // SAFETY: exactly what `new` mapped, unmapped once; borrowers of the bytes borrow `self`.
         let result = unsafe { libc::munmap(self.mapping.as_ptr(), self.mapping_len) };
         debug_assert_eq!(result, 0, "unmapping what was mapped");

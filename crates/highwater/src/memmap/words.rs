@@ -1,18 +1,30 @@
-//! Atomic words by the thousand, all zero at first, which cost nothing before they are written.
+//! Lazily committed arrays of atomic words: all zero at first, at no cost before they are written.
+//!
+//! The books that a pool keeps for each frame are made of these, so that they grow with use.
 
-use crate::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
-/// A word that is zero by default.
+/// A word, or a few side by side, zero by default.
 ///
 /// # Safety
 ///
 /// Zeroed bytes are a value of it, and the one that it has by default.
 pub(crate) unsafe trait Word: Default {}
 
+// SAFETY: zero is `false`.
+unsafe impl Word for AtomicBool {}
+// SAFETY: as the integer.
+unsafe impl Word for AtomicU8 {}
+// SAFETY: as the integer.
+unsafe impl Word for AtomicU16 {}
 // SAFETY: as the integer.
 unsafe impl Word for AtomicU32 {}
 // SAFETY: as the integer.
 unsafe impl Word for AtomicU64 {}
+// SAFETY: each part is valid and has its default as zeroed bytes; padding may be anything.
+unsafe impl<A: Word, B: Word> Word for (A, B) {}
+// SAFETY: as of two.
+unsafe impl<A: Word, B: Word, C: Word> Word for (A, B, C) {}
 
 /// So many words, all zero; the system commits them as they are written, if they are many.
 #[cfg(not(loom))]

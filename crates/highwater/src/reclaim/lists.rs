@@ -7,12 +7,13 @@
 //! Invariant: a link's `list` says which list the frame is on; none means isolated, in an add batch, or
 //! not a page. Lengths are the number of links on each list.
 
+use crate::memmap::zeroed;
 use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use crate::units::{Pages, Pfn};
 
 const NIL: u32 = u32::MAX;
-/// A link that is on no list.
-const UNLISTED: u8 = u8::MAX;
+/// Word of a link that is on no list; others are one more than the list's number.
+const UNLISTED: u8 = 0;
 
 /// What a page is backed by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,18 +82,21 @@ impl LruList {
         matches!(self, Self::ActiveAnon | Self::ActiveFile)
     }
 
-    fn of_number(number: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(number)).copied()
+    /// The list that a link's word names.
+    fn of_word(word: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(word).checked_sub(1)?).copied()
+    }
+
+    /// What [`of_word`](Self::of_word) reads.
+    const fn word(self) -> u8 {
+        self as u8 + 1
     }
 }
 
-/// A frame's place in a list.
+/// A frame's place in a list: the frames after and before it, which mean something while it is on one, and
+/// the list's word.
 /// Written by and read under: the lruvec lock of the page's group. Publishes: nothing.
-struct Link {
-    next: AtomicU32,
-    prev: AtomicU32,
-    list: AtomicU8,
-}
+type Link = (AtomicU32, AtomicU32, AtomicU8);
 
 /// The links of every frame.
 pub(super) struct Links(Box<[Link]>);
@@ -135,12 +139,16 @@ impl Lists {
 // Relaxed throughout below: links are touched under their lruvec's lock only.
 impl Links {
     pub(super) fn new(frames: Pages) -> Self {
-        let link = || Link {
-            next: AtomicU32::new(NIL),
-            prev: AtomicU32::new(NIL),
-            list: AtomicU8::new(UNLISTED),
-        };
-        Self((0..frames.0).map(|_| link()).collect())
+        let nr_frames = usize::try_from(frames.0).expect("frames fit memory");
+        Self(zeroed(nr_frames)) // all `UNLISTED`
+    }
+
+    fn next(&self, frame: u32) -> Option<&AtomicU32> {
+        self.0.get(frame as usize).map(|link| &link.0)
+    }
+
+    fn prev(&self, frame: u32) -> Option<&AtomicU32> {
+        self.0.get(frame as usize).map(|link| &link.1)
     }
 
     pub(super) fn nr_frames(&self) -> usize {
@@ -149,18 +157,18 @@ impl Links {
 
     /// The list that a page is on.
     pub(super) fn list_of(&self, pfn: Pfn) -> Option<LruList> {
-        LruList::of_number(self.0[pfn.index()].list.load(Ordering::Relaxed))
+        LruList::of_word(self.0[pfn.index()].2.load(Ordering::Relaxed))
     }
 
     pub(super) fn push_head(&self, lists: &mut Lists, pfn: Pfn, to: LruList) {
-        let link = &self.0[pfn.index()];
+        let (next, prev, word) = &self.0[pfn.index()];
         assert_eq!(self.list_of(pfn), None, "{pfn} is on a list already");
         let list = &mut lists.lists[to as usize];
-        link.list.store(to as u8, Ordering::Relaxed);
-        link.prev.store(NIL, Ordering::Relaxed);
-        link.next.store(list.head, Ordering::Relaxed);
-        match self.0.get(list.head as usize) {
-            Some(old_head) => old_head.prev.store(pfn.0, Ordering::Relaxed),
+        word.store(to.word(), Ordering::Relaxed);
+        prev.store(NIL, Ordering::Relaxed);
+        next.store(list.head, Ordering::Relaxed);
+        match self.prev(list.head) {
+            Some(before_head) => before_head.store(pfn.0, Ordering::Relaxed),
             None => list.tail = pfn.0,
         }
         list.head = pfn.0;
@@ -169,14 +177,14 @@ impl Links {
 
     /// Puts a page where reclaim looks first.
     pub(super) fn push_tail(&self, lists: &mut Lists, pfn: Pfn, to: LruList) {
-        let link = &self.0[pfn.index()];
+        let (next, prev, word) = &self.0[pfn.index()];
         assert_eq!(self.list_of(pfn), None, "{pfn} is on a list already");
         let list = &mut lists.lists[to as usize];
-        link.list.store(to as u8, Ordering::Relaxed);
-        link.next.store(NIL, Ordering::Relaxed);
-        link.prev.store(list.tail, Ordering::Relaxed);
-        match self.0.get(list.tail as usize) {
-            Some(old_tail) => old_tail.next.store(pfn.0, Ordering::Relaxed),
+        word.store(to.word(), Ordering::Relaxed);
+        next.store(NIL, Ordering::Relaxed);
+        prev.store(list.tail, Ordering::Relaxed);
+        match self.next(list.tail) {
+            Some(after_tail) => after_tail.store(pfn.0, Ordering::Relaxed),
             None => list.head = pfn.0,
         }
         list.tail = pfn.0;
@@ -194,23 +202,20 @@ impl Links {
 
     /// Takes a page off its list.
     pub(super) fn unlink(&self, lists: &mut Lists, pfn: Pfn) {
-        let link = &self.0[pfn.index()];
+        let (next, prev, word) = &self.0[pfn.index()];
         let from = self.list_of(pfn);
         let from = from.unwrap_or_else(|| unreachable!("{pfn} is on no list"));
         let list = &mut lists.lists[from as usize];
-        let (next, prev) = (
-            link.next.load(Ordering::Relaxed),
-            link.prev.load(Ordering::Relaxed),
-        );
-        match self.0.get(prev as usize) {
-            Some(before) => before.next.store(next, Ordering::Relaxed),
+        let (next, prev) = (next.load(Ordering::Relaxed), prev.load(Ordering::Relaxed));
+        match self.next(prev) {
+            Some(after_prev) => after_prev.store(next, Ordering::Relaxed),
             None => list.head = next,
         }
-        match self.0.get(next as usize) {
-            Some(after) => after.prev.store(prev, Ordering::Relaxed),
+        match self.prev(next) {
+            Some(before_next) => before_next.store(prev, Ordering::Relaxed),
             None => list.tail = prev,
         }
-        link.list.store(UNLISTED, Ordering::Relaxed);
+        word.store(UNLISTED, Ordering::Relaxed);
         list.len -= 1;
     }
 
@@ -219,11 +224,11 @@ impl Links {
         let list = &lists.lists[id as usize];
         let (mut at, mut prev, mut len) = (list.head, NIL, 0);
         while at != NIL {
-            let link = &self.0[at as usize];
+            let (next, before, _) = &self.0[at as usize];
             assert_eq!(self.list_of(Pfn(at)), Some(id), "F{at}");
-            assert_eq!(link.prev.load(Ordering::Relaxed), prev, "F{at}");
+            assert_eq!(before.load(Ordering::Relaxed), prev, "F{at}");
             look(Pfn(at));
-            (prev, at, len) = (at, link.next.load(Ordering::Relaxed), len + 1);
+            (prev, at, len) = (at, next.load(Ordering::Relaxed), len + 1);
         }
         assert_eq!(
             (list.tail, list.len),

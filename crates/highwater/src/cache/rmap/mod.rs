@@ -464,7 +464,7 @@ impl PageCache {
     ///
     /// When they do not.
     pub(super) fn check_mappings(&self) {
-        let mut mapped = vec![0; self.pages.len()];
+        let mut mapped = vec![0; self.groups.len()];
         let mut counted = std::collections::HashMap::new();
         for file in self.files.all() {
             for area in file.rmap.areas() {

@@ -17,16 +17,16 @@ use crate::units::{Order, Pages, Pfn};
 const NR_ORDERS: usize = Order::MAX.get() as usize + 1;
 /// End of a list.
 const NIL: u32 = u32::MAX;
-/// Mark of a frame that is not the head of a free block.
-const NOT_HEAD: u8 = u8::MAX;
 
 /// Free blocks of one range.
 #[derive(Debug)]
 pub(super) struct Buddy {
     frames: Range<u32>,
     free_area: [FreeArea; NR_ORDERS],
-    /// By frame, counted from the range's start.
-    links: Box<[Link]>,
+    /// By frame, counted from the range's start: next, previous and mark of the free block whose head the
+    /// frame is. The mark is one more than the block's order, and [`NOT_HEAD`] where the frame is no head;
+    /// numbers, all zero at first, so that the system commits them as they are written.
+    links: Box<[[u32; 3]]>,
     nr_free: u64,
 }
 
@@ -37,28 +37,25 @@ struct FreeArea {
     blocks: u32,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Link {
-    next: u32,
-    prev: u32,
-    /// Order of the free block whose head this frame is, or [`NOT_HEAD`].
-    order: u8,
+/// Mark of a frame that is not the head of a free block.
+const NOT_HEAD: u32 = 0;
+const NEXT: usize = 0;
+const PREV: usize = 1;
+const MARK: usize = 2;
+
+const fn mark_of(order: u8) -> u32 {
+    order as u32 + 1
 }
 
 impl Buddy {
     /// All frames of the range free, in the largest blocks that alignment allows.
     pub(super) fn new(frames: Range<u32>) -> Self {
-        let link = Link {
-            next: NIL,
-            prev: NIL,
-            order: NOT_HEAD,
-        };
         let mut buddy = Self {
             free_area: [FreeArea {
                 head: NIL,
                 blocks: 0,
             }; NR_ORDERS],
-            links: vec![link; frames.len()].into(),
+            links: vec![[0; 3]; frames.len()].into(),
             nr_free: 0,
             frames,
         };
@@ -97,11 +94,11 @@ impl Buddy {
             "{pfn} freed as order {order} to {:?}",
             self.frames
         );
-        assert_eq!(self.link(block).order, NOT_HEAD, "{pfn} freed twice");
+        assert_eq!(self.link(block)[MARK], NOT_HEAD, "{pfn} freed twice");
         debug_assert!(!self.is_free(block), "{pfn} freed twice");
         while order < Order::MAX.get() {
             let buddy = block ^ (1 << order);
-            if !self.frames.contains(&buddy) || self.link(buddy).order != order {
+            if !self.frames.contains(&buddy) || self.link(buddy)[MARK] != mark_of(order) {
                 break;
             }
             self.remove(buddy, order);
@@ -128,20 +125,16 @@ impl Buddy {
     fn is_free(&self, frame: u32) -> bool {
         Order::all().any(|order| {
             let head = frame >> order.get() << order.get();
-            head >= self.frames.start && self.link(head).order == order.get()
+            head >= self.frames.start && self.link(head)[MARK] == mark_of(order.get())
         })
     }
 
     /// Puts a block at the head of its order's list.
     fn insert(&mut self, block: u32, order: u8) {
         let next = self.area(order).head;
-        *self.link_mut(block) = Link {
-            next,
-            prev: NIL,
-            order,
-        };
+        *self.link_mut(block) = [next, NIL, mark_of(order)];
         if next != NIL {
-            self.link_mut(next).prev = block;
+            self.link_mut(next)[PREV] = block;
         }
         let area = &mut self.free_area[usize::from(order)];
         *area = FreeArea {
@@ -152,24 +145,21 @@ impl Buddy {
     }
 
     fn remove(&mut self, block: u32, order: u8) {
-        let Link {
-            next,
-            prev,
-            order: marked,
-        } = *self.link(block);
+        let [next, prev, mark] = *self.link(block);
         debug_assert_eq!(
-            marked, order,
+            mark,
+            mark_of(order),
             "frame {block} is not a free block of that order"
         );
         if prev == NIL {
             self.free_area[usize::from(order)].head = next;
         } else {
-            self.link_mut(prev).next = next;
+            self.link_mut(prev)[NEXT] = next;
         }
         if next != NIL {
-            self.link_mut(next).prev = prev;
+            self.link_mut(next)[PREV] = prev;
         }
-        self.link_mut(block).order = NOT_HEAD;
+        self.link_mut(block)[MARK] = NOT_HEAD;
         self.free_area[usize::from(order)].blocks -= 1;
         self.nr_free -= 1 << order;
     }
@@ -178,11 +168,11 @@ impl Buddy {
         self.free_area[usize::from(order)]
     }
 
-    fn link(&self, block: u32) -> &Link {
+    fn link(&self, block: u32) -> &[u32; 3] {
         &self.links[(block - self.frames.start) as usize]
     }
 
-    fn link_mut(&mut self, block: u32) -> &mut Link {
+    fn link_mut(&mut self, block: u32) -> &mut [u32; 3] {
         &mut self.links[(block - self.frames.start) as usize]
     }
 
@@ -198,10 +188,10 @@ impl Buddy {
             let (mut at, mut prev) = (self.area(order).head, NIL);
             let before = blocks.len();
             while at != NIL {
-                let link = *self.link(at);
+                let [next, before, mark] = *self.link(at);
                 assert_eq!(
-                    (link.order, link.prev),
-                    (order, prev),
+                    (mark, before),
+                    (mark_of(order), prev),
                     "links of frame {at}"
                 );
                 assert!(
@@ -209,7 +199,7 @@ impl Buddy {
                     "frame {at} heads a block of order {order}"
                 );
                 blocks.push((Pfn(at), of));
-                (prev, at) = (at, link.next);
+                (prev, at) = (at, next);
             }
             assert_eq!(
                 blocks.len() - before,
@@ -244,7 +234,7 @@ impl Buddy {
         let heads = self
             .links
             .iter()
-            .filter(|link| link.order != NOT_HEAD)
+            .filter(|link| link[MARK] != NOT_HEAD)
             .count();
         assert_eq!(
             heads,

@@ -4,6 +4,7 @@
 //! zone's lock takes them off, all of an order at once, so a block cannot come back to a list while
 //! another thread still has an old head in its hand.
 
+use crate::memmap::zeroed;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::units::{Order, Pages, Pfn};
 
@@ -32,7 +33,7 @@ impl Deferred {
         Self {
             start,
             heads: std::array::from_fn(|_| AtomicU32::new(NIL)),
-            next: (0..nr_frames).map(|_| AtomicU32::new(NIL)).collect(),
+            next: zeroed(nr_frames),
             frames: AtomicU64::new(0),
         }
     }

@@ -152,13 +152,15 @@ impl BackendKind {
     /// The most zones that a pool is cut into.
     pub const SHARDS_MAX: u32 = 1024;
 
-    /// A back end of this kind with frames 0 to `nr_frames`, all free, for `nr_cpus` CPUs.
+    /// A back end of this kind with frames 0 to `nr_frames`, all free, for `nr_cpus` CPUs; of no frames,
+    /// always [`Trees`](Self::Trees).
     ///
     /// # Panics
     ///
     /// When the number of shards is not in its range.
     pub(super) fn build(self, nr_frames: u32, nr_cpus: usize) -> Box<dyn Backend> {
         match self {
+            _ if nr_frames == 0 => Box::new(Trees::new(0, nr_cpus)),
             Self::SingleLock => Box::new(Zones::new(nr_frames, 1)),
             Self::Sharded { shards } => {
                 assert!(

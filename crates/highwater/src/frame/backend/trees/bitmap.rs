@@ -50,11 +50,12 @@ struct Tree {
 }
 
 impl Bitmap {
-    /// All of `nr_frames` free.
+    /// All of `nr_frames` free. Of no frames, one tree of one word in which none is.
     pub(super) fn new(nr_frames: u32) -> Self {
         let nr_frames = nr_frames as usize;
-        let words: Box<[u64]> = (0..nr_frames.div_ceil(WORD_FRAMES))
+        let words: Box<[u64]> = (0..nr_frames.div_ceil(WORD_FRAMES).max(1))
             .map(|word| match nr_frames - word * WORD_FRAMES {
+                0 => 0,
                 frames @ 0..WORD_FRAMES => FULL >> (WORD_FRAMES - frames),
                 _ => FULL,
             })

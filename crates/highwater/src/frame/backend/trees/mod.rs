@@ -115,7 +115,7 @@ impl Trees {
     /// Frames 0 to `nr_frames`, all free, and a seat for each of `nr_cpus` CPUs, as far as there are
     /// trees for them.
     pub(super) fn new(nr_frames: u32, nr_cpus: usize) -> Self {
-        assert!(nr_frames > 0 && nr_cpus > 0, "no frames or no CPUs");
+        assert!(nr_cpus > 0, "no CPUs");
         let bitmap = Bitmap::new(nr_frames);
         let nr_trees = bitmap.nr_trees();
         let nr_seats = nr_cpus.min(nr_trees);
