@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use super::background::{Background, Reclaimer};
+use super::cgroup::Memcg;
 use super::read::ReadaheadMax;
 use super::writeback::{DirtyTunables, Writer};
 use super::{Core, Manager, Parts, Shared, Throttling};
@@ -45,6 +46,7 @@ pub struct Builder {
     readahead: Pages,
     marks: MarkRule,
     dirty_tunables: DirtyTunables,
+    memcg: Memcg,
 }
 
 /// Where anonymous pages are swapped out to.
@@ -79,6 +81,21 @@ pub enum BuildError {
         min: Bytes,
         /// The most: no more can be used than the capacity.
         max: Bytes,
+    },
+    /// The frames would not fit the memory control group that the process is in: when they are used, the system kills
+    /// it.
+    #[error(
+        "a capacity of {capacity} with frames of {frames} is above the control group's memory limit of {limit} (in {file}), and the process would be killed: give less, with room for the program's other memory, or raise the limit"
+    )]
+    AboveCgroup {
+        /// The capacity that was asked for.
+        capacity: Bytes,
+        /// What pages could use of it.
+        frames: Bytes,
+        /// The least limit of the process's group and its ancestors.
+        limit: Bytes,
+        /// The file that says so.
+        file: String,
     },
     /// The pool of frames cannot be made so.
     #[error(transparent)]
@@ -133,6 +150,7 @@ impl Builder {
             readahead: READAHEAD_DEFAULT,
             marks: MarkRule::default(),
             dirty_tunables: DirtyTunables::default(),
+            memcg: Memcg::of_system(),
         }
     }
 
@@ -338,6 +356,7 @@ impl Builder {
     /// Settings outside their range, refused memory, or a thread that does not start.
     pub fn build(self) -> Result<Manager, BuildError> {
         let (capacity, frames) = self.sizes()?;
+        self.check_cgroup(frames)?;
         let topology = self.topology.unwrap_or_else(Topology::detect);
         let preferred = Regime::preferred(&topology);
         let regime = self.regime.unwrap_or(preferred);
@@ -386,6 +405,29 @@ impl Builder {
 }
 
 impl Builder {
+    /// Where control groups are described, for tests.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn memcg(mut self, memcg: Memcg) -> Self {
+        self.memcg = memcg;
+        self
+    }
+
+    /// Refuses frames that the process's control group has no room for.
+    fn check_cgroup(&self, frames: Pages) -> Result<(), BuildError> {
+        if frames == Pages::ZERO {
+            return Ok(());
+        }
+        match self.memcg.limit() {
+            Some(limit) if limit.bytes < frames.bytes() => Err(BuildError::AboveCgroup {
+                capacity: self.capacity,
+                frames: frames.bytes(),
+                limit: limit.bytes,
+                file: limit.file.display().to_string(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     /// Capacity and frames in pages, within their ranges.
     fn sizes(&self) -> Result<(Pages, Pages), BuildError> {
         let capacity = self.capacity.pages_floor();

@@ -14,12 +14,14 @@
 //! | `pressure` | who stalls for want of memory |
 //! | `background`, `writeback` | the reclaim thread, and the one that writes dirty pages back |
 //! | `anon` | memory without a file |
+//! | `cgroup` | the limit of the control group that the process is in |
 //! | `builder`, `group`, `file`, `space`, `mapping`, `guard` | making a manager, and its handles |
 //! | `snapshot`, `vmstat` | what is going on, by the field's names |
 
 mod anon;
 mod background;
 mod builder;
+mod cgroup;
 mod charge;
 mod fault;
 mod file;

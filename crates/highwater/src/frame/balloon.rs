@@ -1,0 +1,192 @@
+//! The balloon, by which a pool shrinks and grows while it is used; and trimming, which gives the memory of free frames
+//! back.
+//!
+//! A pool that is to manage fewer frames takes free ones out: it owns them as blocks, as large as there are, and gives their
+//! memory back to the system. They are neither free nor allocated, and not managed: watermarks and lists follow what is left. Growing
+//! puts them back into the zones. Frames that are in use stay where they are; it is for the manager to have them freed first.
+//!
+//! Invariant: `frames of the memory = managed + ballooned`. While frames are on their way, fewer are said to be managed, so that no
+//! sum is above what there is.
+//!
+//! Trimming changes no number: frames of 4 MiB at a time are taken by their place, given back to the system, and freed.
+//!
+//! Source: `virtio_balloon` of Linux, by which a host takes memory from a guest. Deviation: the pool inflates it for itself, in the
+//! largest blocks there are.
+
+use super::backend::Wait;
+use super::{FramePool, Watermarks};
+use crate::memmap::Block;
+use crate::sync::{LockClass, Mutex, Rank};
+use crate::units::{CpuId, Order, Pages, Pfn};
+
+static BALLOON_LOCK: LockClass = LockClass::new("balloon", Rank::Leaf);
+
+/// Blocks that are taken at once. Chosen: of the largest, 256 MiB.
+const BATCH: usize = 64;
+/// Frames that a trim withholds at once: the largest block.
+const TRIMMED_AT_ONCE: u32 = 1 << Order::MAX.get();
+
+/// Blocks that are out of the pool.
+#[derive(Debug)]
+pub(super) struct Balloon {
+    blocks: Mutex<Vec<Block>>,
+}
+
+/// What an inflation leaves free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaving {
+    /// The reserve that ordinary requests leave, of the pool as it will be.
+    Reserve,
+    /// Nothing.
+    Nothing,
+}
+
+impl Balloon {
+    pub(super) fn new() -> Self {
+        Self {
+            blocks: Mutex::new(&BALLOON_LOCK, Vec::new()),
+        }
+    }
+
+    fn push(&self, block: Block) {
+        self.blocks.lock().push(block);
+    }
+
+    fn pop(&self) -> Option<Block> {
+        self.blocks.lock().pop()
+    }
+
+    fn pages(&self) -> Pages {
+        let blocks = self.blocks.lock();
+        blocks.iter().map(|block| block.order().pages()).sum()
+    }
+}
+
+impl FramePool {
+    /// Takes up to `pages` free frames out of the pool and gives their memory back to the system; how many. If they are fewer,
+    /// no more are free.
+    ///
+    /// # Cost
+    ///
+    /// A visit to the zones for each 64 blocks and two system calls for each block; 12 bytes for each block while it is out of
+    /// the pool. The lock of each CPU's list, which is drained first.
+    pub fn inflate(&self, pages: Pages, leaving: Leaving) -> Pages {
+        let wanted = pages.min(self.managed());
+        if wanted == Pages::ZERO {
+            return Pages::ZERO;
+        }
+        self.drain_all();
+        let left = self.managed() - wanted;
+        let floor = match leaving {
+            Leaving::Reserve => Watermarks::for_managed(left, &self.tunables()).min,
+            Leaving::Nothing => Pages::ZERO,
+        };
+        self.stock.manage_fewer(wanted);
+        let taken = self.take_out(wanted, floor);
+        self.stock.manage_more(wanted - taken);
+        // Watermarks and lists follow.
+        self.turn(|_| ());
+        taken
+    }
+
+    /// Puts frames into the balloon, and says how many.
+    fn take_out(&self, wanted: Pages, floor: Pages) -> Pages {
+        let (memory, backend) = (&self.stock.memory, &self.stock.backend);
+        let mut heads = [Pfn(0); BATCH];
+        let mut left = wanted.0;
+        for order in Order::all().rev() {
+            // Ends: each round takes a batch, or is the last of its order.
+            loop {
+                let blocks = usize::try_from(left >> order.get()).map_or(BATCH, |n| n.min(BATCH));
+                let out = &mut heads[..blocks];
+                let taken = backend.alloc_bulk(NEAR, order, floor, Wait::Allowed, out);
+                for &first in &out[..taken] {
+                    let mut block = memory.claim_block(first, order);
+                    memory.decommit_block(&mut block);
+                    self.balloon.push(block);
+                }
+                left -= (taken as u64) << order.get();
+                if taken < blocks || taken == 0 {
+                    break;
+                }
+            }
+        }
+        wanted - Pages(left)
+    }
+
+    /// Puts up to `pages` frames back into the pool; how many. If they are fewer, no more were out of it.
+    ///
+    /// # Cost
+    ///
+    /// A visit to the zones for each block, and the lock of each CPU's list.
+    pub fn deflate(&self, pages: Pages) -> Pages {
+        let mut left = pages.0;
+        while left > 0
+            && let Some(mut block) = self.balloon.pop()
+        {
+            while block.order().pages().0 > left {
+                let (low, high) = block.halve();
+                self.balloon.push(low);
+                block = high;
+            }
+            left -= block.order().pages().0;
+            let (first, order) = self.stock.memory.surrender_block(block);
+            self.stock.give(NEAR, order, Wait::Allowed, &mut [first]);
+        }
+        let back = pages - Pages(left);
+        self.stock.manage_more(back);
+        self.turn(|_| ());
+        back
+    }
+
+    /// Frames that are out of the pool.
+    #[must_use]
+    pub fn ballooned(&self) -> Pages {
+        self.stock.ballooned()
+    }
+
+    /// Gives the memory of free frames back to the system; they stay free, and are committed again as they are next used. Returns how many were
+    /// resident.
+    ///
+    /// # Cost
+    ///
+    /// Withholds 4 MiB of frames at a time, above the reserve, and makes up to two system calls for each run of free ones. Per-CPU lists
+    /// are drained first; what comes into them meanwhile is left alone.
+    pub fn trim(&self) -> Pages {
+        self.drain_all();
+        let (memory, backend) = (&self.stock.memory, &self.stock.backend);
+        let nr_frames = u32::try_from(memory.pages().0).expect("frame numbers are 32 bits wide");
+        let (mut pfns, mut frames) = (Vec::new(), Vec::new());
+        let mut given = Pages::ZERO;
+        for first in (0..nr_frames).step_by(TRIMMED_AT_ONCE as usize) {
+            let range = first..nr_frames.min(first.saturating_add(TRIMMED_AT_ONCE));
+            backend.alloc_within(range, self.watermarks().min, &mut pfns);
+            memory.claim_all(&pfns, &mut frames);
+            given += memory.decommit_all(&mut frames);
+            pfns.clear();
+            memory.surrender_all(&mut frames, &mut pfns);
+            self.stock.give(NEAR, Order::ZERO, Wait::Allowed, &mut pfns);
+            pfns.clear();
+        }
+        given
+    }
+
+    /// Makes the frames of the balloon free, of a pool that ends.
+    pub(super) fn empty_balloon(&self) {
+        while let Some(block) = self.balloon.pop() {
+            self.stock.memory.surrender_block(block);
+        }
+    }
+
+    pub(super) fn check_balloon(&self) {
+        assert_eq!(
+            self.balloon.pages(),
+            self.ballooned(),
+            "frames out of the pool"
+        );
+        assert_eq!(self.managed() + self.ballooned(), self.stock.memory.pages());
+    }
+}
+
+/// Frames come from anywhere.
+const NEAR: CpuId = CpuId(0);

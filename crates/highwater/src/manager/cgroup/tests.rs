@@ -1,0 +1,143 @@
+//! Limits of control groups, read from trees of files as systems lay them out.
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::manager::{BuildError, Manager};
+use crate::units::Pages;
+
+const V2: &str = "29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
+
+/// A system with files of its own.
+pub(in crate::manager) struct System(TempDir);
+
+impl System {
+    pub(in crate::manager) fn new(cgroup: &str, mountinfo: &str) -> Self {
+        let system = Self(TempDir::new().expect("a directory"));
+        system.write("proc/self/cgroup", cgroup);
+        system.write("proc/self/mountinfo", mountinfo);
+        system
+    }
+
+    /// A process in the group `/a/b` of cgroup v2.
+    pub(in crate::manager) fn v2() -> Self {
+        Self::new("0::/a/b\n", V2)
+    }
+
+    pub(in crate::manager) fn write(&self, path: &str, text: &str) {
+        let path = self.0.path().join(path);
+        fs::create_dir_all(path.parent().expect("a path of files")).expect("a directory");
+        fs::write(path, text).expect("a file");
+    }
+
+    pub(in crate::manager) fn memcg(&self) -> Memcg {
+        Memcg::below(self.0.path())
+    }
+
+    fn limit(&self) -> Option<(Bytes, String)> {
+        let limit = self.memcg().limit()?;
+        Some((limit.bytes, limit.file.display().to_string()))
+    }
+}
+
+#[test]
+fn the_least_limit_of_the_ancestors_holds() {
+    let system = System::v2();
+    assert_eq!(system.limit(), None, "no file at all");
+    system.write("sys/fs/cgroup/a/b/memory.max", "max\n");
+    assert_eq!(system.limit(), None, "no limit");
+    system.write("sys/fs/cgroup/a/memory.max", "1048576\n");
+    let of_a = Some((Bytes::mib(1), "/sys/fs/cgroup/a/memory.max".to_owned()));
+    assert_eq!(system.limit(), of_a);
+    system.write("sys/fs/cgroup/a/b/memory.max", "2097152\n");
+    assert_eq!(system.limit(), of_a, "the ancestor's is less");
+    system.write("sys/fs/cgroup/a/b/memory.max", "4096\n");
+    let of_b = Some((Bytes(4096), "/sys/fs/cgroup/a/b/memory.max".to_owned()));
+    assert_eq!(system.limit(), of_b);
+    system.write("sys/fs/cgroup/a/c/memory.max", "1\n");
+    assert_eq!(system.limit(), of_b, "not of another group");
+}
+
+#[test]
+fn a_limit_of_version_1_is_found_beside_a_version_2_without_memory() {
+    // Method: a hybrid system; the memory controller is mounted together with another one.
+    let system = System::new(
+        "9:name=systemd:/\n4:cpu,memory:/jobs/7\n0::/\n",
+        "30 25 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,cpu,memory\n\
+         31 25 0:28 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n\
+         32 25 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+    );
+    let file = |group: &str| format!("sys/fs/cgroup/memory{group}/memory.limit_in_bytes");
+    system.write(&file(""), "9223372036854771712\n");
+    system.write(&file("/jobs"), "9223372036854771712\n");
+    assert_eq!(system.limit(), None);
+    system.write(&file("/jobs/7"), "536870912\n");
+    let found = system.limit().unwrap();
+    assert_eq!(found, (Bytes::mib(512), format!("/{}", file("/jobs/7"))));
+}
+
+#[test]
+fn a_container_sees_its_own_limit() {
+    // Method: with a namespace, the group is the root of the mount; without, it is named as the host does, and the mount shows it
+    // alone; or it is named from outside the namespace; or the mount shows one of its ancestors.
+    let mount = |root: &str| format!("29 23 0:26 {root} /cg\\040roup ro - cgroup2 cgroup ro\n");
+    for (cgroup, root) in [
+        ("0::/\n", "/"),
+        ("0::/docker/42\n", "/docker/42"),
+        ("0::/docker/42\n", "/elsewhere"),
+        ("0::/../../other\n", "/"),
+        ("0::/docker/42/inner\n", "/docker/42"),
+    ] {
+        let system = System::new(cgroup, &mount(root));
+        system.write("cg roup/memory.max", "67108864");
+        let found = system.limit().unwrap();
+        assert_eq!(
+            found,
+            (Bytes::mib(64), "/cg roup/memory.max".to_owned()),
+            "{cgroup}"
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_read_limits_nothing() {
+    for (cgroup, mountinfo) in [
+        ("", V2),
+        ("0::/a/b\n", ""),
+        (
+            "nonsense\n::\n0:\n",
+            "nonsense - cgroup2\n - \n1 2 3 - cgroup cgroup\n",
+        ),
+    ] {
+        let system = System::new(cgroup, mountinfo);
+        system.write("sys/fs/cgroup/a/b/memory.max", "4096");
+        assert_eq!(system.limit(), None, "{cgroup:?}, {mountinfo:?}");
+    }
+    let system = System::v2();
+    system.write("sys/fs/cgroup/a/b/memory.max", "many");
+    assert_eq!(system.limit(), None);
+}
+
+#[test]
+fn a_capacity_above_the_limit_is_refused_before_it_gets_the_process_killed() {
+    let system = System::v2();
+    system.write("sys/fs/cgroup/a/memory.max", "1048576\n");
+    let builder = || Manager::builder().memcg(system.memcg());
+    let refused = builder().capacity(Bytes::mib(2)).build().unwrap_err();
+    assert!(
+        matches!(refused, BuildError::AboveCgroup { .. }),
+        "{refused}"
+    );
+    let text = refused.to_string();
+    for part in ["2 MiB", "1 MiB", "/sys/fs/cgroup/a/memory.max", "frames"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    // The limit itself, and what is charged beyond the frames, is for the embedder to judge.
+    builder().capacity(Bytes::mib(1)).build().unwrap();
+    let larger = builder().capacity(Bytes::mib(2));
+    larger.clone().frames(Bytes::mib(1)).build().unwrap();
+    larger.frames(Bytes(0)).build().unwrap();
+    system.write("sys/fs/cgroup/a/memory.max", "max\n");
+    let hw = builder().capacity(Bytes::mib(2)).build().unwrap();
+    assert_eq!(hw.frames().pages_floor(), Pages(512));
+}

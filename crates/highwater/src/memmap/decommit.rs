@@ -1,0 +1,71 @@
+//! Memory that is given back to the system while its frames stay in their pool: owned frames lose their contents, and are
+//! committed again, as zeros, when they are next touched.
+//!
+//! Only the owner of a frame may do that: it has the only right to the bytes. So nothing that is borrowed or free to be taken
+//! changes under anybody.
+
+use super::block::Block;
+use super::frames::{Frame, FrameMemory};
+use super::reservation::Reservation;
+use crate::units::{Order, Pages, Pfn};
+
+/// Frames that are looked at by one system call.
+const AT_ONCE: usize = 1 << Order::MAX.get();
+
+impl FrameMemory {
+    /// Gives the memory of owned frames back to the system; they read as zeros afterwards. Returns how many were
+    /// resident.
+    ///
+    /// # Cost
+    ///
+    /// Two system calls for each run of neighbours, of up to 1,024; one where none is resident.
+    ///
+    /// # Panics
+    ///
+    /// When a frame is of another memory. Those before it may have been given back.
+    pub fn decommit_all(&self, frames: &mut [Frame]) -> Pages {
+        let mut given = Pages::ZERO;
+        let mut rest = frames;
+        while let Some(first) = rest.first() {
+            let first = first.pfn();
+            let follows = |at: usize, frame: &Frame| frame.pfn().index() == first.index() + at;
+            let neighbours = rest.iter().enumerate().take(AT_ONCE);
+            let count = neighbours
+                .take_while(|&(at, frame)| follows(at, frame))
+                .count();
+            let (run, others) = rest.split_at_mut(count);
+            run.iter().for_each(|frame| self.check(frame));
+            // SAFETY: the only tokens of these frames are borrowed exclusively.
+            given += unsafe { release_resident(&self.reservation, first, count) };
+            rest = others;
+        }
+        given
+    }
+
+    /// As [`decommit_all`](Self::decommit_all), of the frames of a block.
+    ///
+    /// # Panics
+    ///
+    /// When the block is of another memory.
+    pub fn decommit_block(&self, block: &mut Block) -> Pages {
+        self.check_block(block);
+        let count = 1 << block.order().get();
+        // SAFETY: the block's only token is borrowed exclusively.
+        unsafe { release_resident(&self.reservation, block.pfn(), count) }
+    }
+}
+
+/// Gives back what is resident of `count` neighbouring frames, at most [`AT_ONCE`]; how many were.
+///
+/// # Safety
+///
+/// The caller has exclusive use of these frames for the length of the call.
+unsafe fn release_resident(reservation: &Reservation, first: Pfn, count: usize) -> Pages {
+    let count = Pages(count as u64);
+    let resident = reservation.nr_resident(first, count);
+    if resident > Pages::ZERO {
+        // SAFETY: as the caller says.
+        unsafe { reservation.release(first, count) };
+    }
+    resident
+}
