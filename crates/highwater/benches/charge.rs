@@ -25,14 +25,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use highwater::group::{GroupNode, GroupTree, Limits};
 use highwater::percpu::{Regime, has_restartable_sequences};
 use highwater::topology::Topology;
-use highwater::units::{Bytes, Pages};
+use highwater::units::Bytes;
 use highwater::{Background, Manager};
 use timing::{Medians, ROUNDS, Variant, is_bench, measure};
 
 /// Runs, of which one has to keep what is promised.
 const RUNS: usize = 3;
 const TIMES: u32 = 1_000_000;
-const MAX: Pages = Pages(1 << 30);
+const MAX: Bytes = Bytes::gib(4096);
 const FOUR_ATOMICS: &str = "four atomics, checked";
 /// By number of threads, how many times faster than four atomics growing and shrinking is.
 const PROMISED: [(u32, f64); 2] = [(1, 8.0), (2, 10.0)];
@@ -69,7 +69,7 @@ fn at_depth_4(regime: Regime) -> GroupNode {
     let mut group = tree.root();
     group.set_max(MAX).expect("nothing is charged yet");
     for name in ["tenant", "session", "query"] {
-        let limits = Limits::max_pages(MAX);
+        let limits = Limits::max(MAX);
         group = group.child(name, limits).expect("a name that is free");
     }
     group
@@ -78,10 +78,12 @@ fn at_depth_4(regime: Regime) -> GroupNode {
 /// Each thread grows and shrinks a charge of its own.
 fn growing(name: &'static str, group: GroupNode) -> Variant {
     Variant::new(name, TIMES, move |times| {
-        let mut charge = group.try_charge(Pages(1)).expect("there is room");
+        let mut charge = group.try_charge(Bytes::PAGE).expect("there is room");
         for _ in 0..times {
-            charge.try_grow(black_box(Pages(1))).expect("there is room");
-            charge.shrink(black_box(Pages(1)));
+            charge
+                .try_grow(black_box(Bytes::PAGE))
+                .expect("there is room");
+            charge.shrink(black_box(Bytes::PAGE));
         }
     })
 }
@@ -89,7 +91,7 @@ fn growing(name: &'static str, group: GroupNode) -> Variant {
 fn charging(name: &'static str, group: GroupNode) -> Variant {
     Variant::new(name, TIMES, move |times| {
         for _ in 0..times {
-            let charge = group.try_charge(black_box(Pages(1)));
+            let charge = group.try_charge(black_box(Bytes::PAGE));
             black_box(&charge.expect("there is room"));
         }
     })

@@ -33,7 +33,7 @@ const PROMISED: &str = "one thread";
 /// A tenant in a tree of this machine.
 fn tenant(regime: Regime) -> GroupNode {
     let tree = GroupTree::with_regime(regime, Topology::detect().nr_cpus());
-    let limits = Limits::max_pages(Pages(1 << 20));
+    let limits = Limits::max(Pages(1 << 20).bytes());
     let tenant = tree.root().child("tenant", limits);
     tenant.expect("a name that is free")
 }
@@ -52,7 +52,7 @@ fn alone(name: &'static str, tenant: GroupNode) -> Variant {
     Variant::new(name, TIMES, move |times| {
         for _ in 0..times {
             let query = query(&tenant);
-            let charge = query.try_charge(black_box(Pages(1)));
+            let charge = query.try_charge(black_box(Pages(1).bytes()));
             drop(charge.expect("there is room"));
             remove(&query);
         }
@@ -67,14 +67,14 @@ fn beside_another(name: &'static str, tenant: GroupNode) -> Variant {
         thread::scope(|scope| {
             scope.spawn(move || {
                 for group in groups {
-                    drop(group.try_charge(Pages(1)).expect("there is room"));
+                    drop(group.try_charge(Pages(1).bytes()).expect("there is room"));
                     to_us.send(()).expect("it is waited for");
                 }
             });
             for _ in 0..times {
                 let query = query(&tenant);
                 to_other.send(query.clone()).expect("the other lives");
-                drop(query.try_charge(Pages(1)).expect("there is room"));
+                drop(query.try_charge(Pages(1).bytes()).expect("there is room"));
                 done.recv().expect("the other lives");
                 remove(&query);
             }
@@ -88,7 +88,11 @@ fn variants() -> Vec<Variant> {
     let crowded = tenant(preferred);
     for nth in 0..1_000 {
         let sibling = crowded.child(&format!("sibling-{nth}"), Limits::default());
-        drop(sibling.expect("a name that is free").try_charge(Pages(1)));
+        drop(
+            sibling
+                .expect("a name that is free")
+                .try_charge(Pages(1).bytes()),
+        );
     }
     vec![
         alone(PROMISED, tenant(preferred)),

@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         assert_eq!(map.read(&guard, page)?[0], b'h');
     }
     let (seen, exact) = (tenant.usage(), tenant.usage_precise());
-    assert!(seen.contains(exact) && exact.bytes() <= Bytes::mib(4));
+    assert!(seen.contains(exact) && exact <= Bytes::mib(4));
     println!("usage {seen}, exactly {exact}\n{}", hw.snapshot());
     Ok(std::fs::remove_file(&path)?)
 }

@@ -85,7 +85,7 @@
 //! let hw = Manager::builder().capacity(Bytes::mib(64)).build()?;
 //! let tenant = hw.root().child("tenant-a", Limits::max(Bytes::mib(4)))?;
 //! let work = tenant.charge(Bytes::mib(3))?;
-//! assert!(tenant.usage().contains(work.pages()));
+//! assert!(tenant.usage().contains(work.bytes()));
 //! assert!(tenant.charge(Bytes::mib(2)).is_err());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

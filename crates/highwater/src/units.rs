@@ -35,27 +35,6 @@ impl Pages {
     pub const fn bytes(self) -> Bytes {
         Bytes(self.0.saturating_mul(PAGE_BYTES))
     }
-
-    /// `self - other`, or zero when `other` is larger.
-    #[must_use]
-    pub const fn saturating_sub(self, other: Self) -> Self {
-        Self(self.0.saturating_sub(other.0))
-    }
-
-    /// `self + other`, or `u64::MAX` pages when that does not fit.
-    #[must_use]
-    pub const fn saturating_add(self, other: Self) -> Self {
-        Self(self.0.saturating_add(other.0))
-    }
-
-    /// `self - other`, or `None` when `other` is larger.
-    #[must_use]
-    pub const fn checked_sub(self, other: Self) -> Option<Self> {
-        match self.0.checked_sub(other.0) {
-            Some(pages) => Some(Self(pages)),
-            None => None,
-        }
-    }
 }
 
 /// A number of bytes.
@@ -64,6 +43,13 @@ impl Pages {
 pub struct Bytes(pub u64);
 
 impl Bytes {
+    /// No bytes.
+    pub const ZERO: Self = Self(0);
+    /// One page frame.
+    pub const PAGE: Self = Self(PAGE_BYTES);
+    /// More bytes than any machine has: "no limit".
+    pub const MAX: Self = Self(u64::MAX);
+
     /// `n` times 1,024 bytes; saturates.
     #[must_use]
     pub const fn kib(n: u64) -> Self {
@@ -97,31 +83,79 @@ impl Bytes {
 
 macro_rules! amount {
     ($name:ident) => {
+        impl $name {
+            /// `self + other`, or the largest amount when that does not fit 64 bits.
+            #[must_use]
+            pub const fn saturating_add(self, other: Self) -> Self {
+                Self(self.0.saturating_add(other.0))
+            }
+
+            /// `self - other`, or zero when `other` is larger.
+            #[must_use]
+            pub const fn saturating_sub(self, other: Self) -> Self {
+                Self(self.0.saturating_sub(other.0))
+            }
+
+            /// `self + other`, or `None` when that does not fit 64 bits.
+            #[must_use]
+            pub const fn checked_add(self, other: Self) -> Option<Self> {
+                match self.0.checked_add(other.0) {
+                    Some(sum) => Some(Self(sum)),
+                    None => None,
+                }
+            }
+
+            /// `self - other`, or `None` when `other` is larger.
+            #[must_use]
+            pub const fn checked_sub(self, other: Self) -> Option<Self> {
+                match self.0.checked_sub(other.0) {
+                    Some(difference) => Some(Self(difference)),
+                    None => None,
+                }
+            }
+        }
+
+        /// Panics, in release builds too, when the sum does not fit 64 bits.
         impl Add for $name {
             type Output = Self;
+            #[inline]
+            #[track_caller]
             fn add(self, other: Self) -> Self {
-                Self(self.0 + other.0)
+                match self.checked_add(other) {
+                    Some(sum) => sum,
+                    None => panic!("{self} + {other} does not fit 64 bits"),
+                }
             }
         }
         impl AddAssign for $name {
+            #[inline]
+            #[track_caller]
             fn add_assign(&mut self, other: Self) {
-                self.0 += other.0;
+                *self = *self + other;
             }
         }
+        /// Panics, in release builds too, when the difference is negative.
         impl Sub for $name {
             type Output = Self;
+            #[inline]
+            #[track_caller]
             fn sub(self, other: Self) -> Self {
-                Self(self.0 - other.0)
+                match self.checked_sub(other) {
+                    Some(difference) => difference,
+                    None => panic!("{self} - {other} is negative"),
+                }
             }
         }
         impl SubAssign for $name {
+            #[inline]
+            #[track_caller]
             fn sub_assign(&mut self, other: Self) {
-                self.0 -= other.0;
+                *self = *self - other;
             }
         }
         impl Sum for $name {
             fn sum<I: Iterator<Item = Self>>(items: I) -> Self {
-                Self(items.map(|item| item.0).sum())
+                items.fold(Self::ZERO, |sum, item| sum + item)
             }
         }
     };
@@ -422,6 +456,20 @@ mod tests {
         ] {
             assert_eq!(bytes.to_string().parse(), Ok(bytes));
         }
+    }
+
+    // Goal: no amount wraps around, in release builds either.
+    #[test]
+    fn a_difference_below_zero_is_no_huge_amount() {
+        let (three, five) = (Bytes(3), Bytes(5));
+        assert_eq!(five - three, Bytes(2));
+        assert_eq!(three.checked_sub(five), None);
+        assert_eq!(three.saturating_sub(five), Bytes::ZERO);
+        assert_eq!(Bytes::MAX.checked_add(three), None);
+        assert_eq!(Bytes::MAX.saturating_add(three), Bytes::MAX);
+        assert!(std::panic::catch_unwind(|| three - five).is_err());
+        assert!(std::panic::catch_unwind(|| Bytes::MAX + three).is_err());
+        assert!(std::panic::catch_unwind(|| Pages(3) - Pages(5)).is_err());
     }
 
     #[test]

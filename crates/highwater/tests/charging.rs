@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use highwater::cache::Access;
 use highwater::group::ChargeError;
-use highwater::{ChargeWait, Group, Limits, Manager, Pages};
+use highwater::{Bytes, ChargeWait, Group, Limits, Manager, Pages};
 use support::{TestFile, assert_empty, manager, mapped};
 
 fn group(hw: &Manager, name: &str, max: u64) -> Group {
@@ -36,22 +36,19 @@ fn a_charge_that_waits_takes_what_can_be_reclaimed_first() {
         assert_eq!(map.read(&hw.enter(), page).unwrap().len(), 4096);
     }
     let charge = hw.root().charge_wait(Pages(40).bytes()).wait().unwrap();
-    assert_eq!(charge.pages(), Pages(40));
+    assert_eq!(charge.bytes(), Pages(40).bytes());
     let soon = Instant::now() + Duration::from_millis(30);
     let late = hw.root().charge_wait(Pages(30).bytes()).wait_until(soon);
     let failed = late.unwrap_err();
     assert!(
         matches!(
             failed.refusal,
-            ChargeError::DeadlinePassed {
-                requested: Pages(30),
-                max: Pages(64),
-                ..
-            }
+            ChargeError::DeadlinePassed { requested, max, .. }
+                if requested == Pages(30).bytes() && max == Pages(64).bytes()
         ),
         "{failed}"
     );
-    assert!(failed.to_string().contains("30 pages"), "{failed}");
+    assert!(failed.to_string().contains("120 KiB"), "{failed}");
     let never = hw.root().charge_wait(Pages(65).bytes()).wait();
     assert!(matches!(
         never.unwrap_err().refusal,
@@ -73,14 +70,14 @@ fn a_thread_that_waits_is_served_and_was_stalled() {
         }
         thread::sleep(Duration::from_millis(5));
         drop(first);
-        assert_eq!(waiting.join().unwrap().pages(), Pages(5));
+        assert_eq!(waiting.join().unwrap().bytes(), Pages(5).bytes());
     });
     assert!(
         full.pressure().some.total_us >= 5_000,
         "{:?}",
         full.pressure()
     );
-    assert_eq!(full.usage_precise(), Pages::ZERO);
+    assert_eq!(full.usage_precise(), Bytes::ZERO);
     assert_empty(&hw);
 }
 
@@ -103,7 +100,10 @@ fn a_task_that_waits_is_served_and_was_stalled() {
     let Poll::Ready(Ok(charge)) = poll(&mut two) else {
         panic!("there is room")
     };
-    assert_eq!((charge.pages(), full.usage_precise()), (Pages(1), Pages(1)));
+    assert_eq!(
+        (charge.bytes(), full.usage_precise()),
+        (Pages(1).bytes(), Pages(1).bytes())
+    );
     let stalled = full.pressure().some.total_us;
     assert!(stalled >= 5_000, "{stalled}");
     thread::sleep(Duration::from_millis(5));
@@ -125,7 +125,7 @@ fn forced_and_moved_charges_are_counted_where_they_are() {
     let mut forced = small.force_charge(Pages(10).bytes());
     assert_eq!(
         (small.node().debt(), small.usage_precise()),
-        (Pages(6), Pages(10))
+        (Pages(6).bytes(), Pages(10).bytes())
     );
     assert!(small.charge(Pages(1).bytes()).is_err());
     let file = hw
@@ -135,19 +135,26 @@ fn forced_and_moved_charges_are_counted_where_they_are() {
     for page in 0..32 {
         assert_eq!(map.read(&hw.enter(), page).unwrap().len(), 4096);
     }
-    assert_eq!(large.usage_precise(), Pages(32), "full of cached pages");
+    assert_eq!(
+        large.usage_precise(),
+        Pages(32).bytes(),
+        "full of cached pages"
+    );
     let moved = forced.transfer(&large, Pages(7).bytes()).unwrap();
-    assert_eq!((forced.pages(), moved.pages()), (Pages(3), Pages(7)));
+    assert_eq!(
+        (forced.bytes(), moved.bytes()),
+        (Pages(3).bytes(), Pages(7).bytes())
+    );
     assert_eq!(
         (small.node().debt(), small.usage_precise()),
-        (Pages::ZERO, Pages(3))
+        (Bytes::ZERO, Pages(3).bytes())
     );
-    assert!(large.usage_precise() <= Pages(32));
+    assert!(large.usage_precise() <= Pages(32).bytes());
     let mut whole = large.charge(Pages(20).bytes()).unwrap();
     assert!(whole.transfer(&small, Pages(2).bytes()).is_err());
     assert_eq!(
-        (whole.pages(), small.usage_precise()),
-        (Pages(20), Pages(3))
+        (whole.bytes(), small.usage_precise()),
+        (Pages(20).bytes(), Pages(3).bytes())
     );
     drop((forced, moved, whole, map, file));
     assert_empty(&hw);

@@ -10,10 +10,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use highwater::group::{Charge, ChargeError, GroupNode, GroupTree, Limits};
-use highwater::units::{CpuId, Pages};
+use highwater::units::{Bytes, CpuId};
+
+/// `count` times an odd amount, so that no sum is a number of whole pages.
+const fn amount(count: u64) -> Bytes {
+    Bytes(count.saturating_mul(4001))
+}
 
 fn child(parent: &GroupNode, name: &str, max: u64) -> GroupNode {
-    parent.child(name, Limits::max_pages(Pages(max))).unwrap()
+    parent.child(name, Limits::max(amount(max))).unwrap()
 }
 
 // Goal: no stock hides in the debt, however tokens lie when it begins, and none comes back while it
@@ -29,36 +34,36 @@ fn debt_is_what_is_used_above_the_maximum() {
         let tree = GroupTree::new(nr_cpus);
         let max = 64 * 3 * nr_cpus as u64 + 100;
         let top = child(&tree.root(), "top", max);
-        let groups = ["a", "b", "c"].map(|name| child(&top, name, Pages::MAX.0));
+        let groups = ["a", "b", "c"].map(|name| child(&top, name, Bytes::MAX.0));
         let mut on = || CpuId::from_index(rng.usize(..nr_cpus));
         for group in &groups {
-            let mut charge = group.try_charge(Pages(64 * nr_cpus as u64)).unwrap();
-            (0..nr_cpus).for_each(|on| charge.shrink_on(CpuId::from_index(on), Pages(64)));
+            let mut charge = group.try_charge(amount(64 * nr_cpus as u64)).unwrap();
+            (0..nr_cpus).for_each(|on| charge.shrink_on(CpuId::from_index(on), amount(64)));
         }
-        let mut held = vec![groups[0].force_charge_on(on(), Pages(max + 7))];
-        assert_eq!((top.debt(), top.escrowed()), (Pages(7), Pages::ZERO));
+        let mut held = vec![groups[0].force_charge_on(on(), amount(max + 7))];
+        assert_eq!((top.debt(), top.escrowed()), (amount(7), Bytes::ZERO));
         for group in &groups {
-            held.push(group.force_charge_on(on(), Pages(11)));
-            held.push(top.force_charge_on(on(), Pages(1)));
+            held.push(group.force_charge_on(on(), amount(11)));
+            held.push(top.force_charge_on(on(), amount(1)));
         }
-        assert_eq!((top.debt(), top.events().debt), (Pages(43), 7));
-        assert_eq!(top.usage(), highwater::Estimate::exact(Pages(max + 43)));
+        assert_eq!((top.debt(), top.events().debt), (amount(43), 7));
+        assert_eq!(top.usage(), highwater::Estimate::exact(amount(max + 43)));
         for left in (0..43).rev() {
-            let refused = groups[2].try_charge_on(on(), Pages(1)).unwrap_err();
+            let refused = groups[2].try_charge_on(on(), amount(1)).unwrap_err();
             assert!(
-                matches!(refused, ChargeError::OverMax { usage, .. } if usage == Pages(max + left + 1)),
+                matches!(refused, ChargeError::OverMax { usage, .. } if usage == amount(max + left + 1)),
                 "{refused}"
             );
-            held[0].shrink_on(on(), Pages(1));
-            assert_eq!((top.debt(), top.escrowed()), (Pages(left), Pages::ZERO));
+            held[0].shrink_on(on(), amount(1));
+            assert_eq!((top.debt(), top.escrowed()), (amount(left), Bytes::ZERO));
         }
-        assert!(groups[1].try_charge_on(on(), Pages(1)).is_err());
-        held[0].shrink_on(on(), Pages(1));
-        held.push(groups[1].try_charge_on(on(), Pages(1)).unwrap());
-        assert_eq!(tree.root().debt(), Pages::ZERO);
+        assert!(groups[1].try_charge_on(on(), amount(1)).is_err());
+        held[0].shrink_on(on(), amount(1));
+        held.push(groups[1].try_charge_on(on(), amount(1)).unwrap());
+        assert_eq!(tree.root().debt(), Bytes::ZERO);
         drop(held);
         tree.check_invariants();
-        assert_eq!(top.usage_precise(), Pages::ZERO);
+        assert_eq!(top.usage_precise(), Bytes::ZERO);
     }
 }
 
@@ -68,12 +73,12 @@ fn debt_is_what_is_used_above_the_maximum() {
 fn force_takes_tokens_back_before_it_goes_above() {
     let tree = GroupTree::new(16);
     let top = child(&tree.root(), "top", 600);
-    let groups = ["a", "b"].map(|name| child(&top, name, Pages::MAX.0));
-    let mut charge = groups[0].try_charge(Pages(600)).unwrap();
-    (0..9).for_each(|on| charge.shrink_on(CpuId(on), Pages(64)));
-    assert!(top.escrowed() > Pages(200));
-    let forced = groups[1].force_charge_on(CpuId(15), Pages(576));
-    assert_eq!((top.debt(), top.events().debt), (Pages::ZERO, 0));
+    let groups = ["a", "b"].map(|name| child(&top, name, Bytes::MAX.0));
+    let mut charge = groups[0].try_charge(amount(600)).unwrap();
+    (0..9).for_each(|on| charge.shrink_on(CpuId(on), amount(64)));
+    assert!(top.escrowed() > amount(200));
+    let forced = groups[1].force_charge_on(CpuId(15), amount(576));
+    assert_eq!((top.debt(), top.events().debt), (Bytes::ZERO, 0));
     drop((forced, charge));
     tree.check_invariants();
 }
@@ -86,15 +91,15 @@ fn force_on_a_removed_group_charges_its_heir() {
     let top = child(&tree.root(), "top", 5);
     let middle = child(&top, "middle", 5);
     let leaf = child(&middle, "leaf", 5);
-    let mut old = leaf.try_charge(Pages(2)).unwrap();
+    let mut old = leaf.try_charge(amount(2)).unwrap();
     tree.remove(&leaf).unwrap();
     tree.remove(&middle).unwrap();
-    let charge = leaf.force_charge(Pages(9));
-    assert_eq!((charge.group(), top.debt()), (top.id(), Pages(6)));
+    let charge = leaf.force_charge(amount(9));
+    assert_eq!((charge.group(), top.debt()), (top.id(), amount(6)));
     let removed = ChargeError::Removed { group: leaf.id() };
-    assert_eq!(old.force_grow(Pages(1)), Err(removed));
+    assert_eq!(old.force_grow(amount(1)), Err(removed));
     drop(charge);
-    assert_eq!((top.usage_precise(), old.pages()), (Pages(2), Pages(2)));
+    assert_eq!((top.usage_precise(), old.bytes()), (amount(2), amount(2)));
 }
 
 // Goal: under threads that force, charge, uncharge and change the maximum, nothing is lost, and debt
@@ -114,7 +119,7 @@ fn forced_charges_beside_others_lose_nothing() {
                 let mut rng = fastrand::Rng::with_seed(seed * 100 + round);
                 while !stop.load(Ordering::Relaxed) {
                     // The usage is often above: that is what is tested.
-                    let _ = top.set_max(Pages(rng.u64(..120)));
+                    let _ = top.set_max(amount(rng.u64(..120)));
                     thread::yield_now();
                 }
             });
@@ -126,19 +131,19 @@ fn forced_charges_beside_others_lose_nothing() {
                         let mut held: Vec<Charge> = Vec::new();
                         for _ in 0..2000 {
                             let group = &groups[rng.usize(..2)];
-                            let (on, pages) = (CpuId(rng.u32(..4)), Pages(rng.u64(..9)));
+                            let (on, pages) = (CpuId(rng.u32(..4)), amount(rng.u64(..9)));
                             match rng.u8(..6) {
                                 0 => held.push(group.force_charge_on(on, pages)),
                                 1..3 => held.extend(group.try_charge_on(on, pages)),
                                 _ if held.is_empty() => {}
                                 3 => {
                                     let nth = rng.usize(..held.len());
-                                    held[nth].force_grow_on(on, Pages(1)).unwrap();
+                                    held[nth].force_grow_on(on, amount(1)).unwrap();
                                 }
                                 _ => {
                                     let nth = rng.usize(..held.len());
                                     let mut charge = held.swap_remove(nth);
-                                    charge.shrink_on(on, charge.pages());
+                                    charge.shrink_on(on, charge.bytes());
                                 }
                             }
                         }
@@ -157,7 +162,7 @@ fn forced_charges_beside_others_lose_nothing() {
         for group in tree.subtree(&tree.root()) {
             assert_eq!(
                 (group.usage_precise(), group.debt()),
-                (Pages::ZERO, Pages::ZERO)
+                (Bytes::ZERO, Bytes::ZERO)
             );
         }
     }

@@ -106,7 +106,7 @@ fn the_policy_and_adjustments_decide_who_is_told() {
     groups[1].set_oom_score_adj(OomScoreAdj::clamped(100));
     let work = hw.root().charge(Pages(150).bytes()).unwrap();
     assert_eq!(*told.lock().unwrap(), ["g1"]);
-    hw.set_victim_policy(Policy::default().floor(Pages(170)));
+    hw.set_victim_policy(Policy::default().floor(Pages(170).bytes()));
     groups[2].set_oom_score_adj(OomScoreAdj::MAX);
     let more = hw.root().charge(Pages(150).bytes()).unwrap();
     assert_eq!(*told.lock().unwrap(), ["g1", "g0"]);

@@ -57,7 +57,7 @@ fn what_a_manager_takes_follows_its_use() {
 fn a_manager_that_only_accounts_takes_less_than_a_mebibyte() {
     for (capacity, topology) in [
         (Bytes::gib(16), Topology::detect()),
-        (Bytes::gib(1 << 24), Topology::detect()),
+        (Bytes::gib(1 << 17), Topology::detect()),
         (Bytes::gib(16), "2x12x8x2".parse().unwrap()),
     ] {
         let (held, taken) = measured(|| {

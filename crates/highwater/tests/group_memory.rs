@@ -69,10 +69,10 @@ fn fifty_thousand_groups_on_384_cpus_stay_below_200_mib() {
         .collect();
     for nth in 0..GROUPS {
         let parent = &parents[nth as usize % parents.len()];
-        let limits = Limits::max_pages(Pages(1000));
+        let limits = Limits::max(Pages(1000).bytes());
         let group = parent.child(&format!("g{nth}"), limits).unwrap();
         for cpu in [nth % 384, (nth * 7 + 191) % 384] {
-            charges.push(group.try_charge_on(CpuId(cpu), Pages(3)).unwrap());
+            charges.push(group.try_charge_on(CpuId(cpu), Pages(3).bytes()).unwrap());
             group.add_stat_on(CpuId(cpu), StatItem::Anon, 3);
             group.add_stat_on(CpuId(cpu), StatItem::Pgfault, 1);
         }

@@ -10,10 +10,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use highwater::group::{Charge, ChargeError, GroupNode, GroupTree, Limits, MaxError};
-use highwater::units::{CpuId, GroupId, Pages};
+use highwater::units::{Bytes, CpuId, GroupId};
 
 /// Most tokens that a word holds, as documented at `GroupNode::usage`.
-const TOKENS_MAX: Pages = Pages(64);
+const TOKENS_MAX: Bytes = Bytes::kib(256);
+
+/// `count` times an odd amount, so that no sum is a number of whole pages.
+const fn amount(count: u64) -> Bytes {
+    Bytes(count.saturating_mul(4001))
+}
 
 /// A generator for the `nth` thread.
 fn rng_of(seed: u64, nth: u64) -> fastrand::Rng {
@@ -38,7 +43,7 @@ fn cpus(nr_cpus: usize) -> impl Iterator<Item = CpuId> {
 }
 
 fn child(parent: &GroupNode, name: &str, max: u64) -> GroupNode {
-    parent.child(name, Limits::max_pages(Pages(max))).unwrap()
+    parent.child(name, Limits::max(amount(max))).unwrap()
 }
 
 /// The charge if it went through; only a full group may have refused it.
@@ -50,44 +55,50 @@ fn charged(outcome: Result<Charge, ChargeError>) -> Option<Charge> {
     }
 }
 
-// Goal: a maximum of N pages takes exactly N, for small N, whatever CPUs are used. Method: charge and
-// uncharge single pages of three groups on random CPUs, which leaves tokens all over; then fill up:
+// Goal: a maximum of N units takes exactly N, for small N, be they bytes or nearly pages, whatever CPUs
+// are used. Method: charge and uncharge single units of three groups on random CPUs, which leaves tokens all over; then fill up:
 // exactly N must fit, and the refusal must say that N are used and none is in escrow.
 #[test]
 fn tiny_limits_are_exact_on_every_cpu() {
     let seed = seed::seed(1);
     let mut rng = rng_of(seed, 0);
-    for nr_cpus in [1, 2, 8, 384] {
+    for (nr_cpus, unit) in [1, 2, 8, 384].into_iter().zip([1, 4001, 4001, 1]) {
+        let amount = |count| Bytes(count * unit);
         for max in (0..=40).chain([64, 65, 100, 1000]) {
             let tree = GroupTree::new(nr_cpus);
-            let middle = child(&tree.root(), "middle", max);
-            let leaves = ["a", "b", "c"].map(|name| child(&middle, name, Pages::MAX.0));
+            let middle = tree.root().child("middle", Limits::max(amount(max)));
+            let middle = middle.unwrap();
+            let leaves = ["a", "b", "c"].map(|name| child(&middle, name, Bytes::MAX.0));
             let mut held = Vec::new();
             for _ in 0..300 {
                 let on = cpu(&mut rng, nr_cpus);
                 if rng.bool() {
                     let leaf = &leaves[rng.usize(..leaves.len())];
-                    held.extend(charged(leaf.try_charge_on(on, Pages(1))));
+                    held.extend(charged(leaf.try_charge_on(on, amount(1))));
                 } else if !held.is_empty() {
                     let charge = held.swap_remove(rng.usize(..held.len()));
                     let leaf = tree.get(charge.group()).unwrap();
                     leaf.uncharge_on(on, charge.disown());
                 }
-                assert_eq!(middle.usage_precise(), Pages(held.len() as u64));
+                assert_eq!(middle.usage_precise(), amount(held.len() as u64));
             }
-            let mut fill = || charged(leaves[0].try_charge_on(cpu(&mut rng, nr_cpus), Pages(1)));
+            let mut fill = || charged(leaves[0].try_charge_on(cpu(&mut rng, nr_cpus), amount(1)));
             while let Some(charge) = fill() {
                 held.push(charge);
             }
-            assert_eq!(held.len() as u64, max, "pages of {max} on {nr_cpus} CPUs");
+            assert_eq!(
+                held.len() as u64,
+                max,
+                "units of {unit} bytes of {max} on {nr_cpus} CPUs"
+            );
             let refused = ChargeError::OverMax {
                 group: middle.id(),
-                requested: Pages(1),
-                max: Pages(max),
-                usage: Pages(max),
-                escrowed: Pages(if max == 0 { middle.escrowed().0 } else { 0 }),
+                requested: amount(1),
+                max: amount(max),
+                usage: amount(max),
+                escrowed: middle.escrowed(),
             };
-            let outcome = leaves[1].try_charge_on(cpu(&mut rng, nr_cpus), Pages(1));
+            let outcome = leaves[1].try_charge_on(cpu(&mut rng, nr_cpus), amount(1));
             assert_eq!(outcome.unwrap_err(), refused);
         }
     }
@@ -97,21 +108,23 @@ fn tiny_limits_are_exact_on_every_cpu() {
 // words of 384 CPUs of four groups, then charge the whole maximum at once.
 #[test]
 fn no_charge_is_refused_while_pages_are_free_or_parked() {
-    let (nr_cpus, max) = (384, Pages(100_000));
+    let (nr_cpus, max) = (384, Bytes::mib(391));
     let tree = GroupTree::new(nr_cpus);
-    let top = child(&tree.root(), "top", max.0);
-    let groups = ["a", "b", "c", "d"].map(|name| child(&top, name, Pages::MAX.0));
+    let top = tree.root().child("top", Limits::max(max)).unwrap();
+    let groups = ["a", "b", "c", "d"].map(|name| child(&top, name, Bytes::MAX.0));
     for nth in [0, 100, 383] {
         for group in &groups {
-            let mut charge = group.try_charge_on(CpuId(1), Pages(64 * 384)).unwrap();
+            let mut charge = group
+                .try_charge_on(CpuId(1), Bytes(TOKENS_MAX.0 * 384))
+                .unwrap();
             cpus(nr_cpus).for_each(|on| charge.shrink_on(on, TOKENS_MAX));
         }
-        assert_eq!(top.usage_precise(), Pages::ZERO);
+        assert_eq!(top.usage_precise(), Bytes::ZERO);
         let parked = top.escrowed();
-        assert!(parked > Pages(45_000), "the adversary parked {parked}");
+        assert!(parked > Bytes::mib(176), "the adversary parked {parked}");
         let all = groups[0].try_charge_on(CpuId(nth), max).unwrap();
-        assert_eq!((top.usage_precise(), top.escrowed()), (max, Pages::ZERO));
-        assert!(charged(groups[1].try_charge_on(CpuId(7), Pages(1))).is_none());
+        assert_eq!((top.usage_precise(), top.escrowed()), (max, Bytes::ZERO));
+        assert!(charged(groups[1].try_charge_on(CpuId(7), amount(1))).is_none());
         drop(all);
     }
     tree.check_invariants();
@@ -124,8 +137,8 @@ fn no_charge_is_refused_while_pages_are_free_or_parked() {
 fn the_interval_holds_the_usage_however_tokens_lie() {
     for nr_cpus in [1, 2, 8, 384] {
         let tree = GroupTree::new(nr_cpus);
-        let top = child(&tree.root(), "top", Pages::MAX.0);
-        let groups = ["a", "b"].map(|name| child(&top, name, Pages::MAX.0));
+        let top = child(&tree.root(), "top", Bytes::MAX.0);
+        let groups = ["a", "b"].map(|name| child(&top, name, Bytes::MAX.0));
         let everywhere = || {
             groups
                 .iter()
@@ -133,21 +146,21 @@ fn the_interval_holds_the_usage_however_tokens_lie() {
         };
         for (group, on) in everywhere() {
             // The first half is granted as much again, which is the second half.
-            let half = Pages(TOKENS_MAX.0 / 2);
+            let half = Bytes(TOKENS_MAX.0 / 2);
             let mut charge = group.try_charge_on(on, half).unwrap();
             charge.try_grow_on(on, half).unwrap();
             charge.shrink_on(on, TOKENS_MAX);
         }
-        let width = Pages(TOKENS_MAX.0 * 2 * nr_cpus as u64);
+        let width = Bytes(TOKENS_MAX.0 * 2 * nr_cpus as u64);
         let full = top.usage();
-        assert_eq!((full.low, full.high), (Pages::ZERO, width));
+        assert_eq!((full.low, full.high), (Bytes::ZERO, width));
         assert_eq!((top.usage_precise(), top.escrowed()), (full.low, width));
         let take = |(group, on): (&GroupNode, _)| group.try_charge_on(on, TOKENS_MAX).unwrap();
         let held: Vec<_> = everywhere().map(take).collect();
-        assert_eq!((top.usage(), top.escrowed()), (full, Pages::ZERO));
+        assert_eq!((top.usage(), top.escrowed()), (full, Bytes::ZERO));
         assert_eq!((top.usage_precise(), top.peak()), (full.high, full));
         drop(held);
-        assert_eq!((top.usage_precise(), top.peak()), (Pages::ZERO, full));
+        assert_eq!((top.usage_precise(), top.peak()), (Bytes::ZERO, full));
     }
 }
 
@@ -157,32 +170,32 @@ fn the_interval_holds_the_usage_however_tokens_lie() {
 fn precise_usage_is_exact_beside_other_groups() {
     let seed = seed::seed(1);
     let tree = GroupTree::new(8);
-    let own = child(&tree.root(), "own", Pages::MAX.0);
+    let own = child(&tree.root(), "own", Bytes::MAX.0);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         for nth in 0..3 {
-            let group = child(&tree.root(), &format!("n{nth}"), Pages::MAX.0);
+            let group = child(&tree.root(), &format!("n{nth}"), Bytes::MAX.0);
             let (mut rng, stop) = (rng_of(seed, nth), &stop);
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
-                    let pages = Pages(rng.u64(1..100));
+                    let pages = amount(rng.u64(1..100));
                     drop(group.try_charge_on(cpu(&mut rng, 8), pages).unwrap());
                 }
             });
         }
         let _stop = Stop(&stop);
         let mut rng = rng_of(seed, 9);
-        let mut charge = own.try_charge(Pages(0)).unwrap();
+        let mut charge = own.try_charge(amount(0)).unwrap();
         for _ in 0..10_000 {
             let on = cpu(&mut rng, 8);
             if rng.bool() {
-                charge.try_grow_on(on, Pages(rng.u64(..80))).unwrap();
+                charge.try_grow_on(on, amount(rng.u64(..80))).unwrap();
             } else {
-                charge.shrink_on(on, Pages(rng.u64(..=charge.pages().0)));
+                charge.shrink_on(on, Bytes(rng.u64(..=charge.bytes().0)));
             }
-            assert_eq!(own.usage_precise(), charge.pages());
-            assert!(own.usage().contains(charge.pages()));
-            assert!(own.peak().high >= charge.pages());
+            assert_eq!(own.usage_precise(), charge.bytes());
+            assert!(own.usage().contains(charge.bytes()));
+            assert!(own.peak().high >= charge.bytes());
         }
     });
     tree.check_invariants();
@@ -223,7 +236,7 @@ impl Arena {
         for _ in 0..nr_ops {
             let on = cpu(&mut rng, self.nr_cpus);
             let is_large = rng.u8(..8) == 0;
-            let pages = Pages(rng.u64(1..if is_large { 100 } else { 4 }));
+            let pages = amount(rng.u64(1..if is_large { 100 } else { 4 }));
             if held.is_empty() || (held.len() < 64 && rng.bool()) {
                 let group = &self.groups[rng.usize(..self.groups.len())];
                 let outcome = group.try_charge_on(on, pages);
@@ -235,7 +248,7 @@ impl Arena {
             match rng.u8(..4) {
                 0 => self.count(held[nth].try_grow_on(on, pages).err().as_ref()),
                 1 => {
-                    let part = Pages(rng.u64(..=held[nth].pages().0));
+                    let part = Bytes(rng.u64(..=held[nth].bytes().0));
                     let half = held[nth].split(part);
                     let group = self.tree.get(half.group()).unwrap();
                     group.uncharge_on(on, half.disown());
@@ -315,7 +328,7 @@ fn torture_never_exceeds_a_maximum_and_loses_nothing() {
         );
         arena.tree.check_invariants();
         for group in &arena.groups {
-            assert_eq!(group.usage_precise(), Pages::ZERO, "{}", group.path());
+            assert_eq!(group.usage_precise(), Bytes::ZERO, "{}", group.path());
         }
         for group in &arena.groups[1..] {
             let chain = std::iter::successors(Some(group.clone()), GroupNode::parent);
@@ -342,16 +355,16 @@ fn concurrent_charges_within_the_maximum_are_never_refused() {
                 scope.spawn(move || {
                     for _ in 0..5000 {
                         let mut on = || cpu(&mut rng, nr_cpus);
-                        let mut charge = group.try_charge_on(on(), Pages(7)).unwrap();
-                        charge.try_grow_on(on(), Pages(13)).unwrap();
-                        charge.shrink_on(on(), Pages(9));
+                        let mut charge = group.try_charge_on(on(), amount(7)).unwrap();
+                        charge.try_grow_on(on(), amount(13)).unwrap();
+                        charge.shrink_on(on(), amount(9));
                         group.uncharge_on(on(), charge.disown());
                     }
                 });
             }
         });
         tree.check_invariants();
-        assert_eq!((top.usage_precise(), top.events().max), (Pages::ZERO, 0));
+        assert_eq!((top.usage_precise(), top.events().max), (Bytes::ZERO, 0));
     }
 }
 
@@ -368,7 +381,7 @@ fn a_lowered_maximum_holds_from_then_on() {
     let churn = |group: GroupNode, mut rng: fastrand::Rng| {
         let mut held = Vec::new();
         while !stop.load(Ordering::Relaxed) {
-            let (on, pages) = (cpu(&mut rng, nr_cpus), Pages(rng.u64(1..6)));
+            let (on, pages) = (cpu(&mut rng, nr_cpus), amount(rng.u64(1..6)));
             if rng.bool() && held.len() < 100 {
                 held.extend(charged(group.try_charge_on(on, pages)));
             } else if !held.is_empty() {
@@ -379,7 +392,7 @@ fn a_lowered_maximum_holds_from_then_on() {
     thread::scope(|scope| {
         for nth in 0..6 {
             let (group, rng) = (
-                child(&top, &format!("g{nth}"), Pages::MAX.0),
+                child(&top, &format!("g{nth}"), Bytes::MAX.0),
                 rng_of(seed, nth),
             );
             let churn = &churn;
@@ -393,7 +406,7 @@ fn a_lowered_maximum_holds_from_then_on() {
             if round >= 1000 && nr_over > 0 && nr_within > 0 {
                 break;
             }
-            let max = Pages(rng.u64(..500));
+            let max = amount(rng.u64(..500));
             let mut bound = match top.set_max(max) {
                 Ok(()) => max,
                 Err(MaxError::BelowUsage { usage, over, .. }) => {
@@ -421,7 +434,7 @@ fn a_lowered_maximum_holds_from_then_on() {
         );
     });
     tree.check_invariants();
-    assert_eq!(tree.root().usage_precise(), Pages::ZERO);
+    assert_eq!(tree.root().usage_precise(), Bytes::ZERO);
 }
 
 // Goal: groups come and go under load, ids are reused, and the ancestors are right in the end. Method:
@@ -433,12 +446,12 @@ fn groups_come_and_go_under_load() {
     let top = child(&tree.root(), "top", 400);
     let id_max = AtomicU64::new(0);
     let live = |name: &str, rng: &mut fastrand::Rng| {
-        let group = child(&top, name, Pages::MAX.0);
+        let group = child(&top, name, Bytes::MAX.0);
         id_max.fetch_max(u64::from(group.id().0), Ordering::Relaxed);
-        let guard = charged(group.try_charge_on(cpu(rng, 4), Pages(rng.u64(..100))));
-        let page = charged(group.try_charge_on(cpu(rng, 4), Pages(1)));
+        let guard = charged(group.try_charge_on(cpu(rng, 4), amount(rng.u64(..100))));
+        let page = charged(group.try_charge_on(cpu(rng, 4), amount(1)));
         tree.remove(&group).unwrap();
-        let refused = group.try_charge_on(cpu(rng, 4), Pages(1)).unwrap_err();
+        let refused = group.try_charge_on(cpu(rng, 4), amount(1)).unwrap_err();
         assert_eq!(refused, ChargeError::Removed { group: group.id() });
         if let Some(page) = page {
             assert_eq!(tree.get(group.id()).as_ref(), Some(&group));
@@ -457,15 +470,15 @@ fn groups_come_and_go_under_load() {
         }
     });
     tree.check_invariants();
-    assert_eq!(tree.root().usage_precise(), Pages::ZERO);
+    assert_eq!(tree.root().usage_precise(), Bytes::ZERO);
     assert!(id_max.into_inner() < 100, "ids are not reused");
     assert!(tree.get(GroupId(5000)).is_none());
-    drop(top.try_charge(Pages(400)).unwrap());
+    drop(top.try_charge(amount(400)).unwrap());
 }
 
 // Goal: a charge moves between threads and outlives its tree.
 #[test]
 fn a_charge_outlives_its_tree_on_another_thread() {
-    let charge = GroupTree::new(2).root().try_charge(Pages(3)).unwrap();
+    let charge = GroupTree::new(2).root().try_charge(amount(3)).unwrap();
     thread::spawn(move || drop(charge)).join().unwrap();
 }

@@ -11,7 +11,7 @@ use std::thread;
 
 use highwater::cache::{Access, Backing};
 use highwater::group::MaxError;
-use highwater::{Limits, Pages};
+use highwater::{Bytes, Limits, Pages};
 use support::{TestFile, assert_empty, manager};
 
 #[test]
@@ -52,15 +52,15 @@ fn a_maximum_lowered_under_load_is_met_or_reported() {
         let mut rng = seed::rng(7);
         for _ in 0..60 {
             tenant.set_max(Pages(700).bytes()).unwrap();
-            while tenant.usage_precise() < Pages(300) {
+            while tenant.usage_precise() < Pages(300).bytes() {
                 thread::yield_now();
             }
-            let max = Pages(rng.u64(20..250));
-            match tenant.set_max(max.bytes()) {
+            let max = Bytes(rng.u64(80_000..1_000_000));
+            match tenant.set_max(max) {
                 Ok(()) => {}
                 Err(MaxError::BelowUsage { over, .. }) => {
                     refused += 1;
-                    assert!(over <= Pages(100 + 2 * 16), "{over} over {max}");
+                    assert!(over <= Pages(100 + 2 * 16).bytes(), "{over} over {max}");
                     assert_eq!(tenant.limits().max, max, "installed all the same");
                     let before = tenant.usage_precise();
                     assert!(tenant.usage_precise() <= before.max(max), "it grew above");

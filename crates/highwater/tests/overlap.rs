@@ -156,7 +156,7 @@ fn a_maximum_that_is_being_met_does_not_come_back() {
     std::thread::scope(|scope| {
         let lowering = scope.spawn(|| group.set_max(Pages(1).bytes()));
         first.wait_for_a_write();
-        assert_eq!(group.limits().max, Pages(1));
+        assert_eq!(group.limits().max, Pages(1).bytes());
         group.set_max(Pages(9).bytes()).unwrap();
         first.fail();
         second.fail();
@@ -164,8 +164,8 @@ fn a_maximum_that_is_being_met_does_not_come_back() {
         second.open();
         lowering.join().unwrap().unwrap();
     });
-    assert_eq!(group.limits().max, Pages(9));
-    assert_eq!(group.usage_precise(), Pages(2));
+    assert_eq!(group.limits().max, Pages(9).bytes());
+    assert_eq!(group.usage_precise(), Pages(2).bytes());
 }
 
 #[test]

@@ -186,7 +186,7 @@ fn a_group_is_not_protected_from_itself() {
     let maps = [file_of(&hw, &child, 50), file_of(&hw, &tenant, 400)];
     maps.iter().for_each(|map| stream(&hw, map));
     assert_eq!(resident(&child), 50);
-    assert!(tenant.usage_precise() <= Pages(200));
+    assert!(tenant.usage_precise() <= Pages(200).bytes());
     assert!(resident(&tenant) > 100);
     drop(maps);
     assert_empty(&hw);
@@ -217,7 +217,7 @@ fn by_the_book(members: &BTreeMap<usize, Member>, root: usize) -> BTreeMap<usize
             }
             at = members[&at].parent;
         };
-        let own = |member: &Member| -> u64 { member.charges.iter().map(|it| it.pages().0).sum() };
+        let own = |member: &Member| -> u64 { member.charges.iter().map(|it| it.bytes().0).sum() };
         let below = members.iter().filter(|(at, _)| is_below(**at));
         below.map(|(_, member)| own(member)).sum()
     };
@@ -270,13 +270,14 @@ fn effective_protection_is_as_specified_in_any_tree() {
         for step in 1..60 {
             let keys: Vec<usize> = members.keys().copied().collect();
             let at = keys[rng.usize(..keys.len())];
-            let drawn = [rng.u64(..4) * rng.u64(..8), rng.u64(..4) * rng.u64(..8)];
+            let mut amount = || rng.u64(..4) * rng.u64(..30_000);
+            let drawn = [amount(), amount()];
             let is_leaf = members.iter().all(|(key, it)| *key == 0 || it.parent != at);
             let member = members.get_mut(&at).unwrap();
             match rng.u8(..8) {
                 0..3 => {
                     let limits = Limits::default();
-                    let limits = limits.with_min(pages(drawn[0])).with_low(pages(drawn[1]));
+                    let limits = limits.with_min(Bytes(drawn[0])).with_low(Bytes(drawn[1]));
                     let node = member.node.child(&step.to_string(), limits).unwrap();
                     let child = Member {
                         node,
@@ -288,11 +289,11 @@ fn effective_protection_is_as_specified_in_any_tree() {
                 }
                 3..5 => member
                     .charges
-                    .push(member.node.try_charge(Pages(drawn[0])).unwrap()),
+                    .push(member.node.try_charge(Bytes(drawn[0])).unwrap()),
                 5 => drop(member.charges.pop()),
                 6 if at > 0 => {
-                    member.node.set_min(Pages(drawn[0]));
-                    member.node.set_low(Pages(drawn[1]));
+                    member.node.set_min(Bytes(drawn[0]));
+                    member.node.set_low(Bytes(drawn[1]));
                     member.settings = drawn;
                 }
                 7 if at > 0 && is_leaf && member.charges.is_empty() => {
@@ -306,8 +307,8 @@ fn effective_protection_is_as_specified_in_any_tree() {
         for (&top, above) in &members {
             for (at, [min, low]) in by_the_book(&members, top) {
                 let want = Protection {
-                    min: Pages(min),
-                    low: Pages(low),
+                    min: Bytes(min),
+                    low: Bytes(low),
                 };
                 let node = &members[&at].node;
                 assert_eq!(node.protection_below(&above.node), want, "{node:?}");

@@ -12,7 +12,7 @@ use std::time::Duration;
 use highwater::cache::{Access, Backing, ReadPattern};
 use highwater::manager::DirtyTunables;
 use highwater::units::PAGE_BYTES;
-use highwater::{Background, Charge, File, Limits, Manager, Pages};
+use highwater::{Background, Bytes, Charge, File, Limits, Manager, Pages};
 
 /// Pages of zeros that are counted as they are written, and which can be told to panic.
 #[derive(Debug, Default)]
@@ -67,7 +67,7 @@ fn assert_empty(hw: &Manager) {
     hw.drop_caches();
     hw.check_invariants();
     assert_eq!(hw.snapshot().frames.allocated, Pages::ZERO);
-    assert_eq!(hw.root().usage_precise(), Pages::ZERO);
+    assert_eq!(hw.root().usage_precise(), Bytes::ZERO);
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn groups_come_and_go_on_many_threads() {
                     if round % 4 == 0 {
                         let map = hw.space(&group).map_file(file, 0..64).unwrap();
                         map.read(&hw.enter(), (round / 4) % 64).unwrap();
-                        assert_eq!(group.list_sizes().total(), group.usage_precise());
+                        assert_eq!(group.list_sizes().total().bytes(), group.usage_precise());
                     }
                     group.remove().unwrap();
                 }
@@ -150,7 +150,7 @@ fn storage_that_panics_while_reading_leaves_the_page_absent() {
     let read = || map.read(&hw.enter(), 3).map(|bytes| bytes[0]);
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).is_err());
     assert_eq!(hw.snapshot().frames.allocated, Pages::ZERO);
-    assert_eq!(hw.root().usage_precise(), Pages::ZERO);
+    assert_eq!(hw.root().usage_precise(), Bytes::ZERO);
     storage.panics.store(false, Ordering::Relaxed);
     assert_eq!(read().unwrap(), 0);
     assert_empty(&hw);

@@ -158,7 +158,7 @@ fn read_at_in_order_meets_its_marks() {
     let calls = storage.calls();
     assert_eq!(calls[..5], [(0, 4), (4, 8), (12, 16), (28, 32), (60, 32)]);
     assert_eq!(calls.last(), Some(&(988, 12)), "the end of the file");
-    assert_eq!(hw.root().usage_precise(), Pages(1_000));
+    assert_eq!(hw.root().usage_precise(), Pages(1_000).bytes());
     drop(file);
     assert_empty(&hw);
 }
@@ -215,7 +215,11 @@ fn what_cannot_be_read_ahead_is_nobodys_error() {
     let got = file.read_at(&root, 4 * PAGE_BYTES, &mut buf).unwrap();
     assert_eq!(got, 2 * PAGE_SIZE);
     file.read_at(&root, 6 * PAGE_BYTES, &mut buf).unwrap_err();
-    assert_eq!(hw.root().usage_precise(), Pages(6), "those that are there");
+    assert_eq!(
+        hw.root().usage_precise(),
+        Pages(6).bytes(),
+        "those that are there"
+    );
 
     storage.fails_from.store(u64::MAX, Ordering::Relaxed);
     storage.panics_from.store(8, Ordering::Relaxed);
@@ -246,7 +250,7 @@ fn readahead_fits_into_a_group_and_a_pool() {
         for _ in 0..3 {
             for page in 0..2_000 {
                 assert_eq!(first_word(map.read(&hw.enter(), page).unwrap()), page);
-                assert!(group.usage_precise() <= Pages(max));
+                assert!(group.usage_precise() <= Pages(max).bytes());
             }
         }
         let calls = storage.calls();

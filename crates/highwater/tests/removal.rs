@@ -9,7 +9,12 @@ mod seed;
 use std::thread;
 
 use highwater::group::{Charge, ChargeError, DEPTH_MAX, GroupNode, GroupTree, Limits};
-use highwater::units::{CpuId, Pages};
+use highwater::units::{Bytes, CpuId};
+
+/// `count` times an odd amount, so that no sum is a number of whole pages.
+const fn amount(count: u64) -> Bytes {
+    Bytes(count.saturating_mul(4001))
+}
 
 fn child(parent: &GroupNode, name: &str) -> GroupNode {
     parent.child(name, Limits::default()).unwrap()
@@ -30,14 +35,14 @@ fn residue_of_removed_groups_is_their_ancestors() {
     for (group, nth) in chain.iter().zip(1..) {
         held.push(
             group
-                .try_charge_on(CpuId(nth % 4), Pages(nth.into()))
+                .try_charge_on(CpuId(nth % 4), amount(nth.into()))
                 .unwrap(),
         );
         group.record_oom();
     }
     let total: u64 = (1..=64).sum();
-    chain[0].set_max(Pages(total)).unwrap();
-    let forced = chain[63].force_charge(Pages(5));
+    chain[0].set_max(amount(total)).unwrap();
+    let forced = chain[63].force_charge(amount(5));
     let reads = |group: &GroupNode| (group.usage_precise(), group.debt(), group.events());
     let before: Vec<_> = chain.iter().map(reads).collect();
     for nth in (1..64).rev() {
@@ -49,29 +54,29 @@ fn residue_of_removed_groups_is_their_ancestors() {
     let top = &chain[0];
     assert_eq!(
         (top.usage_precise(), top.debt()),
-        (Pages(total + 5), Pages(5))
+        (amount(total + 5), amount(5))
     );
     assert_eq!(top.events().oom, 64);
-    // Pages of a removed group move to a living one, and its id stays until they have.
+    // Bytes of a removed group move to a living one, and its id stays until they have.
     let mut deepest = held.pop().unwrap();
-    let moved = deepest.transfer(top, Pages(60)).unwrap();
-    assert_eq!(chain[63].usage_precise(), Pages(64 - 60 + 5));
-    let refused = held[0].transfer(&chain[5], Pages(1)).unwrap_err();
+    let moved = deepest.transfer(top, amount(60)).unwrap();
+    assert_eq!(chain[63].usage_precise(), amount(64 - 60 + 5));
+    let refused = held[0].transfer(&chain[5], amount(1)).unwrap_err();
     assert_eq!(
         refused,
         ChargeError::Removed {
             group: chain[5].id()
         }
     );
-    assert_eq!(top.usage_precise(), Pages(total + 5));
+    assert_eq!(top.usage_precise(), amount(total + 5));
     tree.uncharge(forced.group(), forced.disown());
     assert_eq!(
         (top.debt(), top.usage_precise()),
-        (Pages::ZERO, Pages(total))
+        (Bytes::ZERO, amount(total))
     );
     drop((moved, deepest, held));
     tree.check_invariants();
-    assert_eq!(tree.root().usage_precise(), Pages::ZERO);
+    assert_eq!(tree.root().usage_precise(), Bytes::ZERO);
 }
 
 // Goal: groups that come and go while their charges outlive them lose no page and use slots again.
@@ -94,10 +99,10 @@ fn charges_outlive_groups_that_come_and_go() {
                     let group = child(parent, &format!("{nth}-{at}"));
                     last = last.max(group.id().0);
                     let on = CpuId(rng.u32(..4));
-                    held.push(group.try_charge_on(on, Pages(rng.u64(1..90))).unwrap());
+                    held.push(group.try_charge_on(on, amount(rng.u64(1..90))).unwrap());
                     if held.len() > 8 {
                         let mut old = held.swap_remove(rng.usize(..held.len()));
-                        let half = Pages(old.pages().0 / 2);
+                        let half = Bytes(old.bytes().0 / 2);
                         held.push(old.transfer_on(on, &group, half).unwrap());
                         tree.uncharge(old.group(), old.disown());
                     }
@@ -117,7 +122,7 @@ fn charges_outlive_groups_that_come_and_go() {
             .unwrap()
     });
     tree.check_invariants();
-    assert_eq!(tree.root().usage_precise(), Pages::ZERO);
+    assert_eq!(tree.root().usage_precise(), Bytes::ZERO);
     assert!(ids < 1000, "12,000 short lives used {ids} slots");
 }
 
@@ -134,23 +139,23 @@ fn come_and_go(count: usize) {
         let group = child(&groups[family], &format!("g{nth}"));
         held.push(
             group
-                .try_charge_on(CpuId::from_index(nth % 2), Pages(1))
+                .try_charge_on(CpuId::from_index(nth % 2), amount(1))
                 .unwrap(),
         );
         groups.push(group);
     }
-    assert_eq!(tree.root().usage_precise(), Pages(count as u64));
+    assert_eq!(tree.root().usage_precise(), amount(count as u64));
     assert_eq!(tree.subtree(&tree.root()).len(), groups.len() + 1);
     while let Some(group) = groups.pop() {
         tree.remove(&group).unwrap();
     }
-    assert_eq!(tree.root().usage_precise(), Pages(count as u64));
+    assert_eq!(tree.root().usage_precise(), amount(count as u64));
     drop(held);
     tree.check_invariants();
     let root = tree.root();
     assert_eq!(
         (root.usage_precise(), root.escrowed()),
-        (Pages::ZERO, Pages::ZERO)
+        (Bytes::ZERO, Bytes::ZERO)
     );
 }
 

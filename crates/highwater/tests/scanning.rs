@@ -192,8 +192,8 @@ fn a_tenant_at_its_max_reclaims_from_itself_only() {
                 });
             }
         });
-        assert!(tenant.usage_precise() <= Pages(MAX), "{kind:?}");
-        assert_eq!(bystander.usage_precise(), Pages(500), "{kind:?}");
+        assert!(tenant.usage_precise() <= Pages(MAX).bytes(), "{kind:?}");
+        assert_eq!(bystander.usage_precise(), Pages(500).bytes(), "{kind:?}");
         let counted = |group: &Group, item| group.stats(Tolerance::EXACT).get(item);
         for item in [
             StatItem::PgscanDirect,

@@ -49,10 +49,13 @@ fn a_stream_is_held_at_high_by_reclaim() {
     for page in 0..1_500 {
         map.read(&hw.enter(), page).unwrap();
         let used = tenant.usage_precise();
-        assert!(used <= Pages(200 + PARKED), "{used} used after page {page}");
+        assert!(
+            used <= Pages(200 + PARKED).bytes(),
+            "{used} used after page {page}"
+        );
     }
     assert_eq!(tenant.throttle(), Duration::ZERO);
-    assert!(tenant.usage_precise() <= Pages(200));
+    assert!(tenant.usage_precise() <= Pages(200).bytes());
     assert!(tenant.events_local().high > 0);
     assert_eq!((child.events().high, tenant.events().max), (0, 0));
     assert_eq!(other.list_sizes().total(), Pages(500));

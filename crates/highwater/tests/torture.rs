@@ -21,7 +21,7 @@ use highwater::group::{
     Charge, ChargeError, ChargeWait, GroupNode, GroupTree, Limits, MaxError, PeakWatch,
 };
 use highwater::percpu::Regime;
-use highwater::units::{Bytes, CpuId, GroupId, Pages};
+use highwater::units::{Bytes, CpuId, GroupId, PAGE_BYTES};
 
 const NR_THREADS: u64 = 8;
 
@@ -83,7 +83,7 @@ impl Tally {
 struct Worker {
     rng: fastrand::Rng,
     held: Vec<Charge>,
-    /// Pages without a guard, by group.
+    /// Bytes without a guard, by group.
     disowned: Vec<(GroupNode, u64)>,
     tasks: Vec<Task>,
     watches: Vec<PeakWatch>,
@@ -145,7 +145,7 @@ impl Arena {
                 if account.is_exact {
                     assert_eq!(account.reserved, account.used + account.escrowed);
                     assert!(
-                        account.debt == Pages::ZERO || account.escrowed == Pages::ZERO,
+                        account.debt == Bytes::ZERO || account.escrowed == Bytes::ZERO,
                         "{account:?} in {}",
                         group.path()
                     );
@@ -161,17 +161,17 @@ impl Arena {
 }
 
 fn limits(rng: &mut fastrand::Rng) -> Limits {
-    let mut pages = || match rng.u8(..6) {
-        0 => Bytes(u64::MAX),
-        1 => Pages(rng.u64(..8)).bytes(),
-        2 => Pages(rng.u64(..5000)).bytes(),
-        _ => Pages(rng.u64(..300)).bytes(),
+    let mut amount = || match rng.u8(..6) {
+        0 => Bytes::MAX,
+        1 => Bytes(rng.u64(..8 * PAGE_BYTES)),
+        2 => Bytes(rng.u64(..5000 * PAGE_BYTES)),
+        _ => Bytes(rng.u64(..300 * PAGE_BYTES)),
     };
-    let (max, min) = (pages(), pages());
+    let max = amount();
     Limits::max(max)
-        .with_min(min)
-        .with_low(pages())
-        .with_high(pages())
+        .with_min(amount().min(max))
+        .with_low(amount().min(max))
+        .with_high(amount())
 }
 
 impl Task {
@@ -212,9 +212,9 @@ impl Worker {
         (arena.tree.regime() == Regime::Atomic).then_some(cpu)
     }
 
-    fn pages(&mut self) -> Pages {
-        let is_large = self.rng.u8(..8) == 0;
-        Pages(self.rng.u64(..if is_large { 150 } else { 6 }))
+    fn amount(&mut self) -> Bytes {
+        let pages = if self.rng.u8(..8) == 0 { 150 } else { 6 };
+        Bytes(self.rng.u64(..pages * PAGE_BYTES))
     }
 
     fn step(&mut self, arena: &Arena) {
@@ -244,25 +244,25 @@ impl Worker {
     }
 
     fn charge(&mut self, arena: &Arena) {
-        let (group, on, pages) = (arena.any(&mut self.rng), self.cpu(arena), self.pages());
+        let (group, on, bytes) = (arena.any(&mut self.rng), self.cpu(arena), self.amount());
         if self.held.len() > 60 {
             drop(self.held.swap_remove(self.rng.usize(..self.held.len())));
         } else if self.rng.u8(..8) == 0 {
             self.keep(
                 "forced",
-                Ok(act!(on, group.force_charge or force_charge_on(pages))),
+                Ok(act!(on, group.force_charge or force_charge_on(bytes))),
             );
         } else {
             self.keep(
                 "charged",
-                act!(on, group.try_charge or try_charge_on(pages)),
+                act!(on, group.try_charge or try_charge_on(bytes)),
             );
         }
     }
 
     fn wait(&mut self, arena: &Arena) {
-        let (group, on, pages) = (arena.any(&mut self.rng), self.cpu(arena), self.pages());
-        let wait = act!(on, group.charge_wait or charge_wait_on(pages));
+        let (group, on, bytes) = (arena.any(&mut self.rng), self.cpu(arena), self.amount());
+        let wait = act!(on, group.charge_wait or charge_wait_on(bytes));
         if self.rng.u8(..16) == 0 {
             let deadline = Instant::now() + Duration::from_micros(self.rng.u64(..500));
             self.keep("waited", wait.wait_until(deadline));
@@ -326,7 +326,7 @@ impl Worker {
             && let Some(guard) = self.held.pop()
         {
             // The group of a guard without pages may be gone.
-            if guard.pages() > Pages::ZERO {
+            if guard.bytes() > Bytes::ZERO {
                 let node = arena.tree.get(guard.group()).unwrap();
                 self.disowned.push((node, guard.disown().0));
             }
@@ -335,17 +335,17 @@ impl Worker {
         if self.disowned.is_empty() {
             return;
         }
-        let (node, pages) = self
+        let (node, bytes) = self
             .disowned
             .swap_remove(self.rng.usize(..self.disowned.len()));
         match (self.rng.u8(..3), node.parent()) {
             (0, Some(parent)) => {
-                node.uncharge_to_parent(Pages(pages));
+                node.uncharge_to_parent(Bytes(bytes));
                 self.tally.count("handed up");
-                self.disowned.push((parent, pages));
+                self.disowned.push((parent, bytes));
             }
-            (1, _) => arena.tree.uncharge(node.id(), Pages(pages)),
-            _ => act!(on, node.uncharge or uncharge_on(Pages(pages))),
+            (1, _) => arena.tree.uncharge(node.id(), Bytes(bytes)),
+            _ => act!(on, node.uncharge or uncharge_on(Bytes(bytes))),
         }
     }
 
@@ -355,15 +355,15 @@ impl Worker {
         }
         let nth = self.rng.usize(..self.held.len());
         let mut guard = self.held.swap_remove(nth);
-        let (on, pages) = (self.cpu(arena), self.pages());
-        let part = Pages(self.rng.u64(..=guard.pages().0));
+        let (on, bytes) = (self.cpu(arena), self.amount());
+        let part = Bytes(self.rng.u64(..=guard.bytes().0));
         match self.rng.u8(..10) {
             0 => {
                 let grown =
-                    act!(on, guard.try_grow or try_grow_on(pages)).map(|()| guard.split(pages));
+                    act!(on, guard.try_grow or try_grow_on(bytes)).map(|()| guard.split(bytes));
                 self.keep("grown by", grown);
             }
-            1 => drop(act!(on, guard.force_grow or force_grow_on(pages))),
+            1 => drop(act!(on, guard.force_grow or force_grow_on(bytes))),
             2 => act!(on, guard.shrink or shrink_on(part)),
             3 => {
                 let half = guard.split(part);
@@ -393,10 +393,10 @@ impl Worker {
 
     fn all_held(&self) -> impl Iterator<Item = (GroupId, u64)> {
         let guards = self.held.iter();
-        guards.map(|guard| (guard.group(), guard.pages().0)).chain(
+        guards.map(|guard| (guard.group(), guard.bytes().0)).chain(
             self.disowned
                 .iter()
-                .map(|(node, pages)| (node.id(), *pages)),
+                .map(|(node, bytes)| (node.id(), *bytes)),
         )
     }
 }
@@ -406,18 +406,18 @@ fn check(arena: &Arena, workers: &[Worker]) {
     arena.tree.check_invariants();
     let mut used: HashMap<GroupId, u64> = HashMap::new();
     let passing = arena.passing.lock().unwrap();
-    let passing = passing.iter().map(|guard| (guard.group(), guard.pages().0));
-    for (id, pages) in workers.iter().flat_map(Worker::all_held).chain(passing) {
-        if pages > 0 {
+    let passing = passing.iter().map(|guard| (guard.group(), guard.bytes().0));
+    for (id, bytes) in workers.iter().flat_map(Worker::all_held).chain(passing) {
+        if bytes > 0 {
             let node = arena.tree.get(id).unwrap();
             for group in std::iter::successors(Some(node), GroupNode::parent) {
-                *used.entry(group.id()).or_default() += pages;
+                *used.entry(group.id()).or_default() += bytes;
             }
         }
     }
     for (id, used) in &used {
         let node = arena.tree.get(*id).unwrap();
-        assert_eq!(node.usage_precise(), Pages(*used), "{}", node.path());
+        assert_eq!(node.usage_precise(), Bytes(*used), "{}", node.path());
     }
     for group in arena.tree.subtree(&arena.tree.root()) {
         let (account, max) = (group.account(), group.limits().max);
@@ -431,7 +431,7 @@ fn check(arena: &Arena, workers: &[Worker]) {
             let group = arena.tree.get(task.wait.stands_at().unwrap()).unwrap();
             let (used, max) = (group.usage_precise(), group.limits().max);
             assert!(
-                used + task.wait.pages() > max,
+                used + task.wait.bytes() > max,
                 "{:?} sleeps: {used} of {max}",
                 task.wait
             );
@@ -477,8 +477,8 @@ fn finish(arena: &Arena, mut workers: Vec<Worker>, tally: &mut Tally) {
     arena.passing.lock().unwrap().clear();
     for worker in &mut workers {
         worker.held.clear();
-        for (node, pages) in worker.disowned.drain(..) {
-            node.uncharge(Pages(pages));
+        for (node, bytes) in worker.disowned.drain(..) {
+            node.uncharge(Bytes(bytes));
         }
     }
     while workers
@@ -506,11 +506,11 @@ fn finish(arena: &Arena, mut workers: Vec<Worker>, tally: &mut Tally) {
     assert_eq!(arena.tree.root().events().max, refused);
     for group in arena.tree.subtree(&arena.tree.root()) {
         let account = group.account();
-        assert_eq!((account.used, account.debt), (Pages::ZERO, Pages::ZERO));
+        assert_eq!((account.used, account.debt), (Bytes::ZERO, Bytes::ZERO));
         assert_eq!(group.nr_waiting(), 0);
         let chain = std::iter::successors(Some(group.clone()), GroupNode::parent);
         let tightest = chain.map(|group| group.limits().max).min().unwrap();
-        let most = Pages(tightest.0.min(1 << 40));
+        let most = Bytes(tightest.0.min(1 << 40));
         drop(group.try_charge(most).unwrap());
     }
 }

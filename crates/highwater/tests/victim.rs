@@ -13,7 +13,7 @@ use std::cmp::Reverse;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use highwater::group::{GroupTree, Limits};
-use highwater::units::{CpuId, Estimate, OomScoreAdj, Pages};
+use highwater::units::{Bytes, CpuId, Estimate, OomScoreAdj};
 use highwater::victim::{
     Candidates, Choice, Decision, Policy, Proof, Selector, Standing, State, select,
 };
@@ -87,9 +87,9 @@ impl Candidates for Population {
         }
     }
 
-    fn precise_usage(&self, id: usize) -> Option<Pages> {
+    fn precise_usage(&self, id: usize) -> Option<Bytes> {
         self.reads.set(self.reads.get() + 1);
-        Some(Pages(self.members[id].1))
+        Some(Bytes(self.members[id].1))
     }
 }
 
@@ -149,11 +149,11 @@ impl Population {
     }
 }
 
-fn around(exact: u64, below: u64, above: u64) -> Estimate<Pages> {
+fn around(exact: u64, below: u64, above: u64) -> Estimate<Bytes> {
     Estimate {
-        value: Pages(exact),
-        low: Pages(exact.saturating_sub(below)),
-        high: Pages(exact.saturating_add(above)),
+        value: Bytes(exact),
+        low: Bytes(exact.saturating_sub(below)),
+        high: Bytes(exact.saturating_add(above)),
     }
 }
 
@@ -197,8 +197,8 @@ fn random_population(rng: &mut fastrand::Rng) -> Population {
 fn check(population: &Population, policy: Policy, reads_max: usize, floor: u64) -> Option<usize> {
     let policy = policy
         .reads_max(reads_max)
-        .floor(Pages(floor))
-        .total(Pages(population.total));
+        .floor(Bytes(floor))
+        .total(Bytes(population.total));
     let truth = population.by_badness(floor);
     population.reads.set(0);
     let decision = Selector::with_capacity(100).select(population, &policy);
@@ -238,8 +238,8 @@ fn check(population: &Population, policy: Policy, reads_max: usize, floor: u64) 
     }
     match choice.proof {
         Proof::Proven => assert_eq!(population.badness(truth[0]), exact),
-        Proof::Indifferent => assert!(choice.gap > Pages::ZERO),
-        Proof::ReadsSpent => assert!(census.reads >= reads_max && choice.gap > Pages::ZERO),
+        Proof::Indifferent => assert!(choice.gap > Bytes::ZERO),
+        Proof::ReadsSpent => assert!(census.reads >= reads_max && choice.gap > Bytes::ZERO),
     }
     Some(choice.id)
 }
@@ -260,7 +260,7 @@ fn no_other_is_worse_by_more_than_the_gap() {
         }
         let wide = Policy::default().indifferent_within_share(rng.u32(0..500));
         check(&population, wide, 16, floor);
-        let wide = Policy::default().indifferent_within(Pages(rng.u64(..) >> rng.u32(0..64)));
+        let wide = Policy::default().indifferent_within(Bytes(rng.u64(..) >> rng.u32(0..64)));
         check(&population, wide, usize::MAX, floor);
         let worst = population.by_badness(floor).first().copied();
         let read = Policy::default().reads_victim();
@@ -284,7 +284,7 @@ fn any_capacity_gives_the_same_choice() {
         for reads_max in [0, 1, 3, 16, usize::MAX] {
             let mut policy = Policy::default()
                 .reads_max(reads_max)
-                .total(Pages(population.total));
+                .total(Bytes(population.total));
             if rng.bool() {
                 policy = policy.indifferent_within_share(rng.u32(0..300));
             }
@@ -324,7 +324,7 @@ fn the_order_of_candidates_does_not_matter() {
         for reads_max in [0, 1, 3, 16, usize::MAX] {
             let policy = Policy::default()
                 .reads_max(reads_max)
-                .total(Pages(population.total));
+                .total(Bytes(population.total));
             let mut selector = Selector::with_capacity(rng.usize(..20));
             let mut choose = |population: &Population| {
                 let chosen = selector.select(population, &policy).chosen();
@@ -354,7 +354,7 @@ fn near_equals_in_falling_order_do_not_lead_downhill() {
         .unwrap();
     assert_eq!((chosen.id, chosen.census.reads), (0, 16), "{chosen}");
     assert_eq!(chosen.proof, Proof::ReadsSpent);
-    assert_eq!(chosen.gap, Pages(40_000 - 8), "{chosen}");
+    assert_eq!(chosen.gap, Bytes(40_000 - 8), "{chosen}");
 }
 
 // Goal: one hog is found and proven by intervals alone, among however many. Method: one of 10,000
@@ -367,7 +367,7 @@ fn a_hog_takes_no_read() {
         let population = Population::ordinary(usages, 2000, 2000);
         for (policy, exact) in [
             (Policy::default(), None),
-            (Policy::default().reads_victim(), Some(Pages(1_000_000))),
+            (Policy::default().reads_victim(), Some(Bytes(1_000_000))),
         ] {
             let decision = Selector::with_capacity(17).select(&population, &policy);
             let chosen = decision.chosen().unwrap();
@@ -387,9 +387,9 @@ fn the_last_read_goes_to_who_certainly_holds_most() {
     let members = [(0, 1000, 5), (600, 700, 650), (0, 900, 10)];
     let members = members.map(|(low, high, exact)| {
         let usage = Estimate {
-            value: Pages(low),
-            low: Pages(low),
-            high: Pages(high),
+            value: Bytes(low),
+            low: Bytes(low),
+            high: Bytes(high),
         };
         (Standing::of(usage), exact)
     });
@@ -415,7 +415,7 @@ fn those_below_the_floor_use_up_no_reads() {
         let decision = Selector::with_capacity(17).select(&population, &policy);
         assert_eq!(decision.chosen().unwrap().id, 99);
     }
-    let nobody = Policy::default().floor(Pages(2));
+    let nobody = Policy::default().floor(Bytes(2));
     let decision = Selector::with_capacity(17).select(&population, &nobody);
     assert!(matches!(decision, Decision::Nobody(census) if census.reads == 100));
 }
@@ -431,7 +431,7 @@ fn a_dying_candidate_means_wait() {
     let decision = selector.select(&population, &Policy::default());
     assert!(matches!(decision, Decision::Wait { dying: 1, census } if census.eligible == 2));
     assert_eq!(population.reads.get(), 0);
-    let large_only = Policy::default().floor(Pages(100));
+    let large_only = Policy::default().floor(Bytes(100));
     let chosen = selector.select(&population, &large_only).chosen().unwrap();
     assert_eq!(chosen.id, 2, "what it gives back would be too little");
 }
@@ -449,7 +449,7 @@ impl Candidates for Broken<'_> {
         });
     }
 
-    fn precise_usage(&self, id: usize) -> Option<Pages> {
+    fn precise_usage(&self, id: usize) -> Option<Bytes> {
         self.1.set(self.1.get().checked_sub(1).expect("planted"));
         self.0.precise_usage(id)
     }
@@ -495,7 +495,7 @@ fn choosing_allocates_nothing() {
             let parent = tree.root().child(&format!("t{at}"), Limits::default());
             let leaf = parent.unwrap().child("q", Limits::default()).unwrap();
             let cpu = CpuId::from_index(rng.usize(..64));
-            leaf.try_charge_on(cpu, Pages(1000 + at % 50)).unwrap()
+            leaf.try_charge_on(cpu, Bytes(1000 + at % 50)).unwrap()
         })
         .collect();
     let root = tree.root();
@@ -509,7 +509,7 @@ fn choosing_allocates_nothing() {
         assert_eq!(allocations, 0, "{reads_max} reads");
         let usage = victim.unwrap().usage();
         let is_proven = reads_max == usize::MAX;
-        assert!(usage >= Pages(1000) && (usage == Pages(1049) || !is_proven));
+        assert!(usage >= Bytes(1000) && (usage == Bytes(1049) || !is_proven));
     }
     drop(charges);
 }

@@ -14,7 +14,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use highwater::group::{Charge, ChargeError, ChargeWait, GroupNode, GroupTree, Limits};
-use highwater::units::{CpuId, Pages};
+use highwater::units::{Bytes, CpuId};
+
+/// `count` times an odd amount, so that no sum is a number of whole pages.
+const fn amount(count: u64) -> Bytes {
+    Bytes(count.saturating_mul(4001))
+}
 
 /// Remembers that it was called.
 #[derive(Default)]
@@ -58,7 +63,7 @@ impl Task {
 }
 
 fn child(parent: &GroupNode, name: &str, max: u64) -> GroupNode {
-    parent.child(name, Limits::max_pages(Pages(max))).unwrap()
+    parent.child(name, Limits::max(amount(max))).unwrap()
 }
 
 fn behind(outcome: Result<Charge, ChargeError>) -> usize {
@@ -76,15 +81,15 @@ fn behind(outcome: Result<Charge, ChargeError>) -> usize {
 fn waiters_are_served_in_order_of_arrival() {
     let tree = GroupTree::new(384);
     let top = child(&tree.root(), "top", 50);
-    let groups = ["a", "b"].map(|name| child(&top, name, Pages::MAX.0));
-    let mut held = groups[0].try_charge_on(CpuId(3), Pages(50)).unwrap();
+    let groups = ["a", "b"].map(|name| child(&top, name, Bytes::MAX.0));
+    let mut held = groups[0].try_charge_on(CpuId(3), amount(50)).unwrap();
     let sizes = [30, 1, 1, 20, 5, 40, 2, 50, 1];
     let mut tasks: Vec<Task> = sizes
         .iter()
         .zip(0..)
         .map(|(size, nth)| {
             let group = &groups[nth as usize % 2];
-            Task::new(group.charge_wait_on(CpuId(nth * 7), Pages(*size)))
+            Task::new(group.charge_wait_on(CpuId(nth * 7), amount(*size)))
         })
         .collect();
     for task in &mut tasks {
@@ -98,14 +103,14 @@ fn waiters_are_served_in_order_of_arrival() {
             break;
         }
         assert_eq!(
-            behind(groups[1].try_charge_on(CpuId(on), Pages(1))),
+            behind(groups[1].try_charge_on(CpuId(on), amount(1))),
             sizes.len() - nr_granted
         );
         // The first holder gives back all that it has, and then those that came after it.
-        if held.pages() == Pages::ZERO {
+        if held.bytes() == Bytes::ZERO {
             held = granted.remove(0);
         }
-        held.shrink_on(CpuId(on), Pages(1));
+        held.shrink_on(CpuId(on), amount(1));
         free += 1;
         while nr_granted < sizes.len() && sizes[nr_granted] <= free {
             free -= sizes[nr_granted];
@@ -116,11 +121,11 @@ fn waiters_are_served_in_order_of_arrival() {
             !tasks[nr_granted..].iter().any(Task::is_called),
             "called for nothing"
         );
-        assert_eq!(top.usage_precise(), Pages(50 - free));
+        assert_eq!(top.usage_precise(), amount(50 - free));
     }
     drop((held, granted, tasks));
     tree.check_invariants();
-    assert_eq!((top.usage_precise(), top.nr_waiting()), (Pages::ZERO, 0));
+    assert_eq!((top.usage_precise(), top.nr_waiting()), (Bytes::ZERO, 0));
 }
 
 // Goal: who waits at a group of its own keeps nobody from using the groups above. Method: a waiter that
@@ -131,25 +136,25 @@ fn a_full_group_holds_up_nobody_beside_it() {
     let tree = GroupTree::new(2);
     let top = child(&tree.root(), "top", 10);
     let (a, b) = (child(&top, "a", 4), child(&top, "b", 10));
-    let in_a = a.try_charge(Pages(1)).unwrap();
-    let mut in_b = b.try_charge(Pages(9)).unwrap();
-    let mut task = Task::new(a.charge_wait(Pages(3)));
+    let in_a = a.try_charge(amount(1)).unwrap();
+    let mut in_b = b.try_charge(amount(9)).unwrap();
+    let mut task = Task::new(a.charge_wait(amount(3)));
     assert!(task.poll().is_pending());
     assert_eq!(task.wait.stands_at(), Some(top.id()));
-    let forced = a.force_charge(Pages(1));
-    in_b.shrink(Pages(4));
+    let forced = a.force_charge(amount(1));
+    in_b.shrink(amount(4));
     assert!(task.granted().is_none());
     assert_eq!(task.wait.stands_at(), Some(a.id()));
-    in_b.try_grow(Pages(3)).unwrap();
-    assert_eq!(behind(a.try_charge(Pages(1))), 1);
+    in_b.try_grow(amount(3)).unwrap();
+    assert_eq!(behind(a.try_charge(amount(1))), 1);
     drop(forced);
     assert!(task.granted().is_none());
     assert_eq!(task.wait.stands_at(), Some(top.id()));
     assert_eq!(
-        behind(in_b.try_grow(Pages(1)).map(|()| panic!("overtook"))),
+        behind(in_b.try_grow(amount(1)).map(|()| panic!("overtook"))),
         1
     );
-    in_b.shrink(Pages(2));
+    in_b.shrink(amount(2));
     let granted = task.granted().expect("room everywhere");
     drop((granted, in_a, in_b));
     tree.check_invariants();
@@ -161,17 +166,17 @@ fn a_full_group_holds_up_nobody_beside_it() {
 fn waiters_that_cannot_be_served_are_told() {
     let tree = GroupTree::new(2);
     let top = child(&tree.root(), "top", 10);
-    let leaf = child(&top, "leaf", Pages::MAX.0);
-    let mut held = top.try_charge(Pages(8)).unwrap();
+    let leaf = child(&top, "leaf", Bytes::MAX.0);
+    let mut held = top.try_charge(amount(8)).unwrap();
     let mut tasks = [(&leaf, 4), (&top, 9), (&top, 3)]
-        .map(|(group, pages)| Task::new(group.charge_wait(Pages(pages))));
+        .map(|(group, pages)| Task::new(group.charge_wait(amount(pages))));
     tasks
         .iter_mut()
         .for_each(|task| assert!(task.poll().is_pending()));
 
     let now = Instant::now();
-    let late = top.charge_wait(Pages(1)).wait_until(now).unwrap_err();
-    let expected = "no room in group G1 for 1 page more by the deadline: 8 pages of 10 pages used, \
+    let late = top.charge_wait(amount(1)).wait_until(now).unwrap_err();
+    let expected = "no room in group G1 for 4001 B more by the deadline: 32008 B of 40010 B used, \
                     4 charges wait there; reclaim from it or raise its maximum";
     assert_eq!(late.to_string(), expected);
     tree.remove(&leaf).unwrap();
@@ -182,27 +187,27 @@ fn waiters_that_cannot_be_served_are_told() {
         Poll::Ready(removed)
     );
 
-    top.set_max(Pages(8)).unwrap();
+    top.set_max(amount(8)).unwrap();
     assert!(tasks[1].is_called() && !tasks[2].is_called());
     let Poll::Ready(Err(ChargeError::OverMax { max, .. })) = tasks[1].poll() else {
         panic!("9 pages of 8");
     };
-    assert_eq!((max, top.events().max), (Pages(8), 1));
-    held.shrink(Pages(2));
+    assert_eq!((max, top.events().max), (amount(8), 1));
+    held.shrink(amount(2));
     assert!(tasks[2].granted().is_none());
-    let mut last = Task::new(top.charge_wait(Pages(2)));
+    let mut last = Task::new(top.charge_wait(amount(2)));
     assert!(last.poll().is_pending());
     let [_, _, given_up] = tasks;
     drop(given_up);
     let granted = last.granted().expect("the first gave up");
     assert_eq!(
-        top.charge_wait(Pages(9))
+        top.charge_wait(amount(9))
             .wait()
             .unwrap_err()
             .to_string()
             .split(':')
             .next(),
-        Some("no room in group G1 for 9 pages more")
+        Some("no room in group G1 for 36009 B more")
     );
     drop((granted, held));
     tree.check_invariants();
@@ -228,7 +233,7 @@ impl World {
             let parent = groups[rng.usize(..groups.len())].clone();
             groups.push(child(&parent, &format!("g{nth}"), max));
         }
-        groups[0].set_max(Pages(200)).unwrap();
+        groups[0].set_max(amount(200)).unwrap();
         Self {
             rng,
             tree,
@@ -244,7 +249,7 @@ impl World {
         let at = self.rng.usize(..self.groups.len());
         let group = self.groups[at].clone();
         let large = self.rng.u8(..6) == 0;
-        let pages = Pages(self.rng.u64(..if large { 80 } else { 5 }));
+        let pages = amount(self.rng.u64(..if large { 80 } else { 5 }));
         let nth = (!self.held.is_empty()).then(|| self.rng.usize(..self.held.len()));
         match (self.rng.u8(..24), nth) {
             (0..6, _) => {
@@ -253,9 +258,9 @@ impl World {
             }
             (6..10, _) => self.held.extend(group.try_charge_on(on, pages)),
             (10, _) => self.held.push(group.force_charge_on(on, pages)),
-            (11, _) => drop(group.set_max(Pages(self.rng.u64(..250)))),
+            (11, _) => drop(group.set_max(amount(self.rng.u64(..250)))),
             (12, Some(nth)) => {
-                let part = Pages(self.rng.u64(..=self.held[nth].pages().0));
+                let part = Bytes(self.rng.u64(..=self.held[nth].bytes().0));
                 let moved = self.held[nth].transfer_on(on, &group, part);
                 self.held.extend(moved);
             }
@@ -272,7 +277,7 @@ impl World {
             }
             (15.., Some(nth)) => {
                 let mut charge = self.held.swap_remove(nth);
-                charge.shrink_on(on, charge.pages());
+                charge.shrink_on(on, charge.bytes());
             }
             _ => {}
         }
@@ -312,11 +317,11 @@ impl World {
             firsts += 1;
             assert_eq!(
                 account.escrowed,
-                Pages::ZERO,
+                Bytes::ZERO,
                 "hidden below {}",
                 group.path()
             );
-            let wanted = first.wait.pages();
+            let wanted = first.wait.bytes();
             assert!(
                 account.used + wanted > group.limits().max,
                 "{wanted} sleep beside {account:?} of {}",
@@ -375,7 +380,7 @@ fn threads_that_wait_are_all_served() {
             scope.spawn(move || {
                 for _ in 0..300 {
                     let group = &groups[rng.usize(..2)];
-                    let (on, pages) = (CpuId(rng.u32(..4)), Pages(rng.u64(1..=60)));
+                    let (on, pages) = (CpuId(rng.u32(..4)), amount(rng.u64(1..=60)));
                     if rng.u8(..4) == 0 {
                         match group.try_charge_on(on, pages) {
                             Ok(charge) => group.uncharge_on(on, charge.disown()),
@@ -401,7 +406,7 @@ fn threads_that_wait_are_all_served() {
         }
     });
     tree.check_invariants();
-    assert_eq!((top.usage_precise(), top.nr_waiting()), (Pages::ZERO, 0));
+    assert_eq!((top.usage_precise(), top.nr_waiting()), (Bytes::ZERO, 0));
     assert!(served.into_inner() > 1000 && behind.into_inner() > 0);
 }
 
@@ -412,8 +417,8 @@ fn what_can_never_fit_is_refused_at_once() {
     let group = root.child("a", Limits::default()).unwrap();
     for pages in [1 << 44, 1 << 45, u64::MAX >> 12, u64::MAX] {
         for outcome in [
-            group.charge_wait(Pages(pages)).wait(),
-            group.try_charge(Pages(pages)),
+            group.charge_wait(amount(pages)).wait(),
+            group.try_charge(amount(pages)),
         ] {
             let error = outcome.unwrap_err();
             let ChargeError::OverMax { requested, max, .. } = error else {
@@ -421,7 +426,7 @@ fn what_can_never_fit_is_refused_at_once() {
             };
             assert!(requested > max, "{error}");
         }
-        drop(group.try_charge(Pages(1)).unwrap());
+        drop(group.try_charge(amount(1)).unwrap());
     }
 }
 
@@ -438,11 +443,11 @@ fn wakers_are_dropped_when_no_lock_is_held() {
     // the line; one is replaced, one goes with its place, and each gives pages back where somebody waits.
     let group = GroupTree::new(1)
         .root()
-        .child("a", Limits::max_pages(Pages(10)))
+        .child("a", Limits::max(amount(10)))
         .unwrap();
-    let mut all = group.try_charge(Pages(10)).unwrap();
-    let mut first = group.charge_wait(Pages(5));
-    let mut second = group.charge_wait(Pages(1));
+    let mut all = group.try_charge(amount(10)).unwrap();
+    let mut first = group.charge_wait(amount(5));
+    let mut second = group.charge_wait(amount(1));
     let bell = Arc::new(Bell::default());
     let ring = Waker::from(Arc::clone(&bell));
     assert!(
@@ -451,18 +456,18 @@ fn wakers_are_dropped_when_no_lock_is_held() {
             .is_pending()
     );
     for _ in 0..2 {
-        let holder = Waker::from(Arc::new(Holder(all.split(Pages(2)))));
+        let holder = Waker::from(Arc::new(Holder(all.split(amount(2)))));
         let polled = Pin::new(&mut second).poll(&mut Context::from_waker(&holder));
         assert!(polled.is_pending());
     }
     assert_eq!(
         group.usage_precise(),
-        Pages(8),
+        amount(8),
         "the first waker was replaced"
     );
     drop(second);
-    assert_eq!(group.usage_precise(), Pages(6));
-    drop(all.split(Pages(1)));
+    assert_eq!(group.usage_precise(), amount(6));
+    drop(all.split(amount(1)));
     assert!(bell.0.load(Ordering::Relaxed), "there is room for five");
     assert!(
         Pin::new(&mut first)

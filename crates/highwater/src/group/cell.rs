@@ -2,34 +2,36 @@
 //! compare-and-swap, or on its own CPU a compare and a store (`percpu::gated`).
 //!
 //! ```text
-//! bit 63 ........ 32 | 26 .......... 8 | 7       | 6 .... 0
+//! bit 63 ........ 32 | 31 ......... 20 | 19      | 18 ... 0
 //!     sequence       | in flight       | retired | tokens
 //! ```
 //!
-//! - **tokens**: pages that are reserved on the group and on every ancestor, and used by nobody.
-//! - **in flight**: operations that began here and hold pages in their hands: a refill that may
-//!   still be undone, tokens on their way back. Whoever sees a zero here knows that every page is
+//! - **tokens**: bytes that are reserved on the group and on every ancestor, and used by nobody.
+//! - **in flight**: operations that began here and hold bytes in their hands: a refill that may
+//!   still be undone, tokens on their way back. Whoever sees a zero here knows that every byte is
 //!   in a reservation, in a word, or used.
 //! - **retired**: the opposite of *live*; only a live word may hold tokens. Group removal and the
 //!   lowering of a maximum retire words; an operation that comes later finds that out in the step
-//!   itself. The bit lies where one comparison tells both that pages fit and that the word is live.
+//!   itself. The bit lies where one comparison tells both that bytes fit and that the word is live.
 //! - **sequence**: grows whenever tokens appear or an operation begins, never when tokens are taken.
 //!   Two equal readings therefore say that the tokens did not grow and nothing began in between,
 //!   which is what the proof of a refusal needs (`judge.rs`). It wraps after 2^32 steps; two
 //!   readings are microseconds apart, and that many steps take seconds.
 
 use crate::percpu::{Gated, Gates, Open};
+#[cfg(not(loom))]
+use crate::units::PAGE_BYTES;
 
-/// Most tokens that one refill leaves in a word, in pages.
+/// Most tokens that one refill leaves in a word, in bytes: 128 KiB.
 ///
 /// Chosen: the kernel's batch is 64 pages and its stock never holds more than that. A refill to half
 /// of [`CELL_MAX`] keeps that bound and leaves the other half for uncharges, so that neither a run
-/// of charges nor a run of uncharges, nor any alternation of them, climbs more than once per 32 pages.
+/// of charges nor a run of uncharges, nor any alternation of them, climbs more than once per 128 KiB.
 #[cfg(not(loom))]
-pub(super) const GRANT_MAX: u64 = 32;
-/// Most tokens that a word ever holds, in pages: 256 KiB for each CPU of a group.
+pub(super) const GRANT_MAX: u64 = 32 * PAGE_BYTES;
+/// Most tokens that a word ever holds, in bytes: 256 KiB for each CPU of a group.
 #[cfg(not(loom))]
-pub(super) const CELL_MAX: u64 = 64;
+pub(super) const CELL_MAX: u64 = 64 * PAGE_BYTES;
 
 /// Small, so that the model checker reaches every branch.
 #[cfg(loom)]
@@ -38,10 +40,10 @@ pub(super) const GRANT_MAX: u64 = 1;
 #[cfg(loom)]
 pub(super) const CELL_MAX: u64 = 2;
 
-const TOKENS: u64 = (1 << 7) - 1;
-const RETIRED: u64 = 1 << 7;
-const FLIGHT_SHIFT: u32 = 8;
-const FLIGHT_MAX: u64 = (1 << 19) - 1;
+const TOKENS: u64 = RETIRED - 1;
+const RETIRED: u64 = 1 << 19;
+const FLIGHT_SHIFT: u32 = 20;
+const FLIGHT_MAX: u64 = (1 << 12) - 1;
 const ONE_IN_FLIGHT: u64 = 1 << FLIGHT_SHIFT;
 const ONE_STEP: u64 = 1 << 32;
 
@@ -70,60 +72,60 @@ impl Word {
         self.0 >> 32
     }
 
-    /// What of `pages` fits into the word.
-    pub(super) fn fit(self, pages: u64) -> u64 {
+    /// What of `bytes` fits into the word.
+    pub(super) fn fit(self, bytes: u64) -> u64 {
         if self.is_live() {
-            pages.min(CELL_MAX - self.tokens())
+            bytes.min(CELL_MAX - self.tokens())
         } else {
             0
         }
     }
 
-    /// `pages` tokens become usage.
-    pub(super) const fn taken(self, pages: u64) -> Option<Self> {
-        if self.is_live() && pages <= self.tokens() {
-            Some(Self(self.0 - pages))
+    /// `bytes` tokens become usage.
+    pub(super) const fn taken(self, bytes: u64) -> Option<Self> {
+        if self.is_live() && bytes <= self.tokens() {
+            Some(Self(self.0 - bytes))
         } else {
             None
         }
     }
 
-    /// As [`Word::taken`], if `pages` is not zero: then a word that has them is live.
+    /// As [`Word::taken`], if `bytes` is not zero: then a word that has them is live.
     #[inline]
-    const fn taken_some(self, pages: u64) -> Option<Self> {
-        if pages.wrapping_sub(1) < self.tokens() {
-            Some(Self(self.0 - pages))
+    const fn taken_some(self, bytes: u64) -> Option<Self> {
+        if bytes.wrapping_sub(1) < self.tokens() {
+            Some(Self(self.0 - bytes))
         } else {
             None
         }
     }
 
-    /// `pages` of usage become tokens. When they do not fit, the word keeps [`GRANT_MAX`] tokens and
+    /// `bytes` of usage become tokens. When they do not fit, the word keeps [`GRANT_MAX`] tokens and
     /// the caller has the rest in its hands, [`Word::spilled`], with an operation begun.
-    pub(super) fn parked(self, pages: u64) -> Option<Self> {
+    pub(super) fn parked(self, bytes: u64) -> Option<Self> {
         if !self.is_live() {
             return None;
         }
-        match self.spilled(pages) {
-            0 => self.parked_whole(pages),
+        match self.spilled(bytes) {
+            0 => self.parked_whole(bytes),
             _ => self.stepped(GRANT_MAX).with_begun(),
         }
     }
 
     /// As [`Word::parked`], but only if all of them fit.
     #[inline]
-    pub(super) fn parked_whole(self, pages: u64) -> Option<Self> {
+    pub(super) fn parked_whole(self, bytes: u64) -> Option<Self> {
         let tokens = self.0 & (TOKENS | RETIRED);
         // The tokens stay within their bits: nothing is carried into those in flight.
         let fits = CELL_MAX
             .checked_sub(tokens)
-            .is_some_and(|room| pages <= room);
-        fits.then(|| Self(self.0.wrapping_add(ONE_STEP + pages)))
+            .is_some_and(|room| bytes <= room);
+        fits.then(|| Self(self.0.wrapping_add(ONE_STEP + bytes)))
     }
 
-    /// Pages that [`Word::parked`] leaves in the caller's hands.
-    pub(super) const fn spilled(self, pages: u64) -> u64 {
-        let total = self.tokens().saturating_add(pages);
+    /// Bytes that [`Word::parked`] leaves in the caller's hands.
+    pub(super) const fn spilled(self, bytes: u64) -> u64 {
+        let total = self.tokens().saturating_add(bytes);
         if total <= CELL_MAX {
             0
         } else {
@@ -131,7 +133,7 @@ impl Word {
         }
     }
 
-    /// An operation begins; `None` when half a million of them are in flight already.
+    /// An operation begins; `None` when 4,095 of them are in flight already.
     pub(super) fn begun(self) -> Option<Self> {
         self.stepped(self.tokens()).with_begun()
     }
@@ -216,25 +218,25 @@ impl Cell {
     /// Takes tokens by a plain store. Whether it did: otherwise something is in the way, or they do not
     /// suffice, or the word is not of this CPU.
     ///
-    /// Does not look at the incarnation: for who has pages charged here, so that the word is of that
+    /// Does not look at the incarnation: for who has bytes charged here, so that the word is of that
     /// group and no later one; and it holds tokens only while the group lives.
     #[inline]
-    pub(super) fn take_here(&self, pages: u64) -> bool {
-        self.0.try_step(|word| raw(Word(word).taken_some(pages)))
+    pub(super) fn take_here(&self, bytes: u64) -> bool {
+        self.0.try_step(|word| raw(Word(word).taken_some(bytes)))
     }
 
     /// As [`take_here`](Self::take_here), if moreover `is_alive`, which is asked between the load of the
     /// word and the store, says that the group is the one that is meant.
     #[inline]
-    pub(super) fn take_here_if(&self, pages: u64, is_alive: impl FnOnce() -> bool) -> bool {
-        let taken = |word| raw(Word(word).taken_some(pages)).filter(|_| is_alive());
+    pub(super) fn take_here_if(&self, bytes: u64, is_alive: impl FnOnce() -> bool) -> bool {
+        let taken = |word| raw(Word(word).taken_some(bytes)).filter(|_| is_alive());
         self.0.try_step(taken)
     }
 
-    /// Parks pages by a plain store. Whether it did.
+    /// Parks bytes by a plain store. Whether it did.
     #[inline]
-    pub(super) fn park_here(&self, pages: u64) -> bool {
-        self.0.try_step(|word| raw(Word(word).parked_whole(pages)))
+    pub(super) fn park_here(&self, bytes: u64) -> bool {
+        self.0.try_step(|word| raw(Word(word).parked_whole(bytes)))
     }
 
     /// As [`update`](Self::update) if the word is near, that is, of the CPU that the thread runs on,

@@ -1,9 +1,9 @@
-//! Pages that are paid for: a guard that uncharges when it is dropped.
+//! Bytes that are paid for: a guard that uncharges when it is dropped.
 
 use std::fmt;
 
 use crate::percpu::PercpuView;
-use crate::units::{CpuId, GroupId, Pages};
+use crate::units::{Bytes, CpuId, GroupId};
 
 use super::cell::Cell;
 use super::error::ChargeError;
@@ -11,7 +11,7 @@ use super::slot::Actor;
 use super::throttle::Refilled;
 use super::tree::{Core, GroupKey};
 
-/// Pages charged to a group and to all its ancestors. Dropping it uncharges them.
+/// Bytes charged to a group and to all its ancestors. Dropping it uncharges them.
 ///
 /// A charge may be sent to another thread and may outlive every handle to its group and its tree.
 /// It works on after its group is removed, except that it cannot grow.
@@ -21,10 +21,10 @@ use super::tree::{Core, GroupKey};
 /// ```compile_fail
 /// #![deny(unused_must_use)]
 /// use highwater::group::GroupTree;
-/// use highwater::units::Pages;
+/// use highwater::units::Bytes;
 ///
 /// let root = GroupTree::new(1).root();
-/// root.try_charge(Pages(1)).unwrap(); // error: unused `Charge` that must be used
+/// root.try_charge(Bytes(1)).unwrap(); // error: unused `Charge` that must be used
 /// ```
 ///
 /// # Examples
@@ -32,37 +32,37 @@ use super::tree::{Core, GroupKey};
 /// ```
 /// #![deny(unused_must_use)]
 /// use highwater::group::GroupTree;
-/// use highwater::units::Pages;
+/// use highwater::units::Bytes;
 ///
 /// let root = GroupTree::new(1).root();
-/// let mut charge = root.try_charge(Pages(5))?;
-/// let half = charge.split(Pages(2));
-/// charge.shrink(Pages(1));
-/// assert_eq!((charge.pages(), half.pages()), (Pages(2), Pages(2)));
+/// let mut charge = root.try_charge(Bytes(5))?;
+/// let half = charge.split(Bytes(2));
+/// charge.shrink(Bytes(1));
+/// assert_eq!((charge.bytes(), half.bytes()), (Bytes(2), Bytes(2)));
 /// drop(charge);
-/// assert_eq!(root.usage_precise(), Pages(2));
+/// assert_eq!(root.usage_precise(), Bytes(2));
 /// # drop(half);
 /// # Ok::<(), highwater::group::ChargeError>(())
 /// ```
-#[must_use = "dropping a charge uncharges its pages: keep it for as long as the memory is used"]
+#[must_use = "dropping a charge uncharges its bytes: keep it for as long as the memory is used"]
 pub struct Charge {
     /// The tree, and the word of the CPU that the charge was last used on: where to look first.
     seat: PercpuView<Core, Cell>,
     key: GroupKey,
-    pages: Pages,
+    bytes: Bytes,
 }
 
 impl Charge {
-    /// A guard over pages that are charged already. `seat` is any word of the group.
+    /// A guard over bytes that are charged already. `seat` is any word of the group.
     #[inline]
-    pub(super) fn over(seat: PercpuView<Core, Cell>, key: GroupKey, pages: Pages) -> Self {
-        Self { seat, key, pages }
+    pub(super) fn over(seat: PercpuView<Core, Cell>, key: GroupKey, bytes: Bytes) -> Self {
+        Self { seat, key, bytes }
     }
 
-    /// Pages charged.
+    /// Bytes charged.
     #[must_use]
-    pub fn pages(&self) -> Pages {
-        self.pages
+    pub fn bytes(&self) -> Bytes {
+        self.bytes
     }
 
     /// The group that they are charged to.
@@ -71,7 +71,7 @@ impl Charge {
         self.key.id
     }
 
-    /// Charges `pages` more.
+    /// Charges `bytes` more.
     ///
     /// # Cost
     ///
@@ -81,8 +81,8 @@ impl Charge {
     ///
     /// As [`GroupNode::try_charge`](super::GroupNode::try_charge); the charge stays as it is.
     #[inline]
-    pub fn try_grow(&mut self, pages: Pages) -> Result<(), ChargeError> {
-        self.try_grow_refilling(pages).map(|_throttles_nobody| ())
+    pub fn try_grow(&mut self, bytes: Bytes) -> Result<(), ChargeError> {
+        self.try_grow_refilling(bytes).map(|_throttles_nobody| ())
     }
 
     /// As [`Charge::try_grow`], acting as `cpu`.
@@ -94,15 +94,15 @@ impl Charge {
     /// # Panics
     ///
     /// As [`GroupNode::try_charge_on`](super::GroupNode::try_charge_on).
-    pub fn try_grow_on(&mut self, cpu: CpuId, pages: Pages) -> Result<(), ChargeError> {
-        self.grow_as(self.core().acting_as(cpu), pages)
+    pub fn try_grow_on(&mut self, cpu: CpuId, bytes: Bytes) -> Result<(), ChargeError> {
+        self.grow_as(self.core().acting_as(cpu), bytes)
             .map(|_throttles_nobody| ())
     }
 
     #[inline(never)]
-    fn grow_as(&mut self, actor: Actor, pages: Pages) -> Result<Refilled, ChargeError> {
-        let refilled = self.core().charge(self.key, actor, pages.0)?;
-        self.pages += pages;
+    fn grow_as(&mut self, actor: Actor, bytes: Bytes) -> Result<Refilled, ChargeError> {
+        let refilled = self.core().charge(self.key, actor, bytes.0)?;
+        self.bytes += bytes;
         Ok(refilled)
     }
 
@@ -113,16 +113,16 @@ impl Charge {
     ///
     /// As [`Charge::try_grow`].
     #[inline]
-    pub fn try_grow_refilling(&mut self, pages: Pages) -> Result<Refilled, ChargeError> {
-        if self.pages > Pages::ZERO && self.seat.take_here(pages.0) {
-            self.pages += pages;
+    pub fn try_grow_refilling(&mut self, bytes: Bytes) -> Result<Refilled, ChargeError> {
+        if self.bytes > Bytes::ZERO && self.seat.take_here(bytes.0) {
+            self.bytes += bytes;
             return Ok(Refilled::NOTHING);
         }
         self.turn_here();
-        self.grow_as(Actor::Here, pages)
+        self.grow_as(Actor::Here, bytes)
     }
 
-    /// Charges `pages` more, whatever the limits: as
+    /// Charges `bytes` more, whatever the limits: as
     /// [`GroupNode::force_charge`](super::GroupNode::force_charge).
     ///
     /// # Errors
@@ -132,8 +132,8 @@ impl Charge {
     /// # Panics
     ///
     /// As [`GroupNode::force_charge`](super::GroupNode::force_charge).
-    pub fn force_grow(&mut self, pages: Pages) -> Result<(), ChargeError> {
-        self.force_grow_as(Actor::Here, pages)
+    pub fn force_grow(&mut self, bytes: Bytes) -> Result<(), ChargeError> {
+        self.force_grow_as(Actor::Here, bytes)
     }
 
     /// As [`Charge::force_grow`], acting as `cpu`.
@@ -146,47 +146,47 @@ impl Charge {
     ///
     /// As [`Charge::force_grow`] and
     /// [`GroupNode::try_charge_on`](super::GroupNode::try_charge_on).
-    pub fn force_grow_on(&mut self, cpu: CpuId, pages: Pages) -> Result<(), ChargeError> {
-        self.force_grow_as(self.core().acting_as(cpu), pages)
+    pub fn force_grow_on(&mut self, cpu: CpuId, bytes: Bytes) -> Result<(), ChargeError> {
+        self.force_grow_as(self.core().acting_as(cpu), bytes)
     }
 
-    fn force_grow_as(&mut self, actor: Actor, pages: Pages) -> Result<(), ChargeError> {
-        self.core().force(self.key, actor, pages.0)?;
-        self.pages += pages;
+    fn force_grow_as(&mut self, actor: Actor, bytes: Bytes) -> Result<(), ChargeError> {
+        self.core().force(self.key, actor, bytes.0)?;
+        self.bytes += bytes;
         Ok(())
     }
 
-    /// Uncharges `pages` of it.
+    /// Uncharges `bytes` of it.
     ///
     /// # Panics
     ///
     /// When it holds fewer.
     #[inline]
-    pub fn shrink(&mut self, pages: Pages) {
-        self.pages = self.less(pages);
-        self.give_back(pages);
+    pub fn shrink(&mut self, bytes: Bytes) {
+        self.bytes = self.less(bytes);
+        self.give_back(bytes);
     }
 
     /// As [`Charge::shrink`], acting as `cpu`.
     ///
     /// # Panics
     ///
-    /// When it holds fewer pages, and as
+    /// When it holds fewer bytes, and as
     /// [`GroupNode::try_charge_on`](super::GroupNode::try_charge_on).
-    pub fn shrink_on(&mut self, cpu: CpuId, pages: Pages) {
+    pub fn shrink_on(&mut self, cpu: CpuId, bytes: Bytes) {
         let actor = self.core().acting_as(cpu);
-        self.pages = self.less(pages);
-        self.core().uncharge(self.key.id, actor, pages.0);
+        self.bytes = self.less(bytes);
+        self.core().uncharge(self.key.id, actor, bytes.0);
     }
 
-    /// Moves `pages` of it into a charge of their own. Charges and uncharges nothing.
+    /// Moves `bytes` of it into a charge of their own. Charges and uncharges nothing.
     ///
     /// # Panics
     ///
     /// When it holds fewer.
-    pub fn split(&mut self, pages: Pages) -> Self {
-        self.pages = self.less(pages);
-        Self::over(self.seat.clone(), self.key, pages)
+    pub fn split(&mut self, bytes: Bytes) -> Self {
+        self.bytes = self.less(bytes);
+        Self::over(self.seat.clone(), self.key, bytes)
     }
 
     /// Adds another charge of the same group to this one.
@@ -198,41 +198,41 @@ impl Charge {
         if self.key != other.key || !std::ptr::eq(self.core(), other.core()) {
             return Err(other);
         }
-        self.pages += other.disown();
+        self.bytes += other.disown();
         Ok(())
     }
 
-    /// Takes `pages` of it that have moved to another group into a guard of their own.
+    /// Takes `bytes` of it that have moved to another group into a guard of their own.
     pub(super) fn moved(
         &mut self,
-        pages: Pages,
+        bytes: Bytes,
         to: GroupKey,
         seat: PercpuView<Core, Cell>,
     ) -> Self {
-        self.pages = self.less(pages);
-        Self::over(seat, to, pages)
+        self.bytes = self.less(bytes);
+        Self::over(seat, to, bytes)
     }
 
-    /// Gives up the guard and keeps the pages charged: for whoever remembers them elsewhere, and
+    /// Gives up the guard and keeps the bytes charged: for whoever remembers them elsewhere, and
     /// uncharges them by [`GroupTree::uncharge`](super::GroupTree::uncharge) or
     /// [`GroupNode::uncharge`](super::GroupNode::uncharge).
-    #[must_use = "these pages stay charged until they are uncharged by hand"]
-    pub fn disown(mut self) -> Pages {
-        std::mem::take(&mut self.pages)
+    #[must_use = "these bytes stay charged until they are uncharged by hand"]
+    pub fn disown(mut self) -> Bytes {
+        std::mem::take(&mut self.bytes)
     }
 
-    /// Uncharges pages that the guard no longer counts.
+    /// Uncharges bytes that the guard no longer counts.
     #[inline]
-    fn give_back(&mut self, pages: Pages) {
-        if !self.seat.park_here(pages.0) {
-            self.give_back_slowly(pages);
+    fn give_back(&mut self, bytes: Bytes) {
+        if !self.seat.park_here(bytes.0) {
+            self.give_back_slowly(bytes);
         }
     }
 
     #[inline(never)]
-    fn give_back_slowly(&mut self, pages: Pages) {
+    fn give_back_slowly(&mut self, bytes: Bytes) {
         self.turn_here();
-        self.core().uncharge(self.key.id, Actor::Here, pages.0);
+        self.core().uncharge(self.key.id, Actor::Here, bytes.0);
     }
 
     /// Looks first at the word of this CPU from now on.
@@ -248,17 +248,17 @@ impl Charge {
     }
 
     #[inline]
-    fn less(&self, pages: Pages) -> Pages {
-        match self.pages.checked_sub(pages) {
+    fn less(&self, bytes: Bytes) -> Bytes {
+        match self.bytes.checked_sub(bytes) {
             Some(rest) => rest,
-            None => self.refuse(pages),
+            None => self.refuse(bytes),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn refuse(&self, pages: Pages) -> ! {
-        panic!("a charge of {} does not hold {pages}", self.pages)
+    fn refuse(&self, bytes: Bytes) -> ! {
+        panic!("a charge of {} does not hold {bytes}", self.bytes)
     }
 
     #[inline]
@@ -270,8 +270,8 @@ impl Charge {
 impl Drop for Charge {
     #[inline]
     fn drop(&mut self) {
-        if self.pages > Pages::ZERO {
-            self.give_back(self.pages);
+        if self.bytes > Bytes::ZERO {
+            self.give_back(self.bytes);
         }
     }
 }
@@ -280,7 +280,7 @@ impl fmt::Debug for Charge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Charge")
             .field("group", &self.key.id)
-            .field("pages", &self.pages)
+            .field("bytes", &self.bytes)
             .finish_non_exhaustive()
     }
 }

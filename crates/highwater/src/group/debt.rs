@@ -8,7 +8,7 @@
 //!
 //! `debt == max(0, reserved - max)`, by definition: it is not stored, so nothing can clamp it or let
 //! it drift. While a group is in debt no word below it is live. Hence nothing is in escrow there and
-//! debt is what is *used* above the maximum; every page that is uncharged below goes to the ledgers
+//! debt is what is *used* above the maximum; every byte that is uncharged below goes to the ledgers
 //! at once, which is what pays; and no charge but a forced one passes.
 //!
 //! # Why no word is live below a group in debt
@@ -22,12 +22,12 @@
 //! else.
 //!
 //! No proof in `judge.rs` suffers: passes hold the lock for reading, so that a forced charge is made
-//! before or after a pass, and never looks like pages in nobody's hands.
+//! before or after a pass, and never looks like bytes in nobody's hands.
 //!
 //! Source: accounting spec 8.2 (`charge`, which skips the test). Deviation: the kernel lets stock
 //! stay in other CPUs while it overruns a limit, and shows the sum as usage.
 
-use crate::units::{CpuId, GroupId, Pages};
+use crate::units::{Bytes, CpuId, GroupId};
 
 use super::charge::Charge;
 use super::error::ChargeError;
@@ -38,30 +38,30 @@ use super::slot::Actor;
 use super::tree::{Core, GroupKey, Shape};
 
 impl Core {
-    /// Charges `pages` to the group and its ancestors, above maxima where there is no room. Fails
+    /// Charges `bytes` to the group and its ancestors, above maxima where there is no room. Fails
     /// only if the group is removed.
-    pub(super) fn force(&self, key: GroupKey, actor: Actor, pages: u64) -> Result<(), ChargeError> {
-        match self.charge_uncounted(key, actor, pages) {
+    pub(super) fn force(&self, key: GroupKey, actor: Actor, bytes: u64) -> Result<(), ChargeError> {
+        match self.charge_uncounted(key, actor, bytes) {
             Ok(_throttles_nobody) => Ok(()),
             Err(Refusal::Removed) => Err(ChargeError::Removed { group: key.id }),
-            Err(_) => self.force_above(key, pages),
+            Err(_) => self.force_above(key, bytes),
         }
     }
 
-    fn force_above(&self, key: GroupKey, pages: u64) -> Result<(), ChargeError> {
+    fn force_above(&self, key: GroupKey, bytes: u64) -> Result<(), ChargeError> {
         let shape = self.shape.write();
         if self.slot(key.id).incarnation() != key.incarnation {
             return Err(ChargeError::Removed { group: key.id });
         }
         for (nth, (at, slot)) in self.chain(key.id).enumerate() {
-            match self.force_at(&shape, at, pages) {
+            match self.force_at(&shape, at, bytes) {
                 Some(reserved) => slot.ledger.raise_peak(reserved),
                 None => {
                     drop(shape);
                     for (at, slot) in self.chain(key.id).take(nth) {
-                        self.release(at, slot, pages);
+                        self.release(at, slot, bytes);
                     }
-                    panic!("{pages} pages forced on {at}: no machine has that many");
+                    panic!("{bytes} bytes forced on {at}: an account holds less than 256 TiB");
                 }
             }
         }
@@ -69,13 +69,13 @@ impl Core {
     }
 
     /// Reserves at one group, above its maximum if need be; returns the reservations after.
-    fn force_at(&self, shape: &Shape, at: GroupId, pages: u64) -> Option<u64> {
+    fn force_at(&self, shape: &Shape, at: GroupId, bytes: u64) -> Option<u64> {
         let ledger = &self.slot(at).ledger;
-        if let Ok(reserved) = ledger.reserve_in_turn(pages) {
+        if let Ok(reserved) = ledger.reserve_in_turn(bytes) {
             return Some(reserved);
         }
         self.retire_subtree(shape, at);
-        let balance = ledger.force(pages)?;
+        let balance = ledger.force(bytes)?;
         if balance.debt() > 0 {
             self.record(at, Event::Debt);
         }
@@ -84,7 +84,7 @@ impl Core {
 }
 
 impl GroupNode {
-    /// Charges `pages` to this group and all its ancestors, whatever their limits: for memory that
+    /// Charges `bytes` to this group and all its ancestors, whatever their limits: for memory that
     /// is there already. What does not fit takes a group into [debt](Self::debt). When this group is
     /// removed, the nearest ancestor that is not is charged: [`Charge::group`] says which.
     ///
@@ -96,9 +96,9 @@ impl GroupNode {
     ///
     /// # Panics
     ///
-    /// When the tree would hold 2^44 pages.
-    pub fn force_charge(&self, pages: Pages) -> Charge {
-        self.force_charge_as(Actor::Here, pages)
+    /// When the tree would hold 256 TiB.
+    pub fn force_charge(&self, bytes: Bytes) -> Charge {
+        self.force_charge_as(Actor::Here, bytes)
     }
 
     /// As [`GroupNode::force_charge`], acting as `cpu`.
@@ -106,36 +106,36 @@ impl GroupNode {
     /// # Panics
     ///
     /// As [`GroupNode::force_charge`] and [`GroupNode::try_charge_on`].
-    pub fn force_charge_on(&self, cpu: CpuId, pages: Pages) -> Charge {
-        self.force_charge_as(self.core().acting_as(cpu), pages)
+    pub fn force_charge_on(&self, cpu: CpuId, bytes: Bytes) -> Charge {
+        self.force_charge_as(self.core().acting_as(cpu), bytes)
     }
 
-    fn force_charge_as(&self, actor: Actor, pages: Pages) -> Charge {
+    fn force_charge_as(&self, actor: Actor, bytes: Bytes) -> Charge {
         let mut meta = self.meta();
         // Ends at the root, which is never removed.
-        while self.core().force(meta.key, actor, pages.0).is_err() {
+        while self.core().force(meta.key, actor, bytes.0).is_err() {
             meta = meta.parent.as_deref().expect("the root is never removed");
         }
         let seat = self.core_view().view(|core| {
             let slot = core.slot(meta.key.id);
             slot.cell(slot.index(actor))
         });
-        Charge::over(seat, meta.key, pages)
+        Charge::over(seat, meta.key, bytes)
     }
 
-    /// Pages by which this group and its descendants are above the maximum: because charges were
+    /// Bytes by which this group and its descendants are above the maximum: because charges were
     /// forced, or because the maximum was set below the usage. Paid first by whatever is uncharged.
     ///
     /// # Accuracy
     ///
-    /// Exact when nothing is in flight; operations in flight may raise it by the pages that they are
+    /// Exact when nothing is in flight; operations in flight may raise it by the bytes that they are
     /// about to give back. Adversary: `tests/debt.rs::debt_is_what_is_used_above_the_maximum`.
     ///
     /// # Cost
     ///
     /// Four loads. O(1).
     #[must_use]
-    pub fn debt(&self) -> Pages {
-        Pages(self.unless_gone(self.slot().ledger.balance().debt(), 0))
+    pub fn debt(&self) -> Bytes {
+        Bytes(self.unless_gone(self.slot().ledger.balance().debt(), 0))
     }
 }

@@ -3,9 +3,9 @@
 
 use thiserror::Error;
 
-use crate::units::{GroupId, Pages};
+use crate::units::{Bytes, GroupId};
 
-/// Why pages were not charged. Nothing has changed.
+/// Why bytes were not charged. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ChargeError {
@@ -17,14 +17,14 @@ pub enum ChargeError {
         /// The group whose maximum refused: the lowest one on the way to the root.
         group: GroupId,
         /// What was asked for.
-        requested: Pages,
+        requested: Bytes,
         /// The maximum of `group` at that moment.
-        max: Pages,
+        max: Bytes,
         /// What its subtree used at that moment.
-        usage: Pages,
+        usage: Bytes,
         /// What its subtree held in escrow: zero unless `requested` alone exceeds `max`, because
         /// tokens are taken back before a charge is refused.
-        escrowed: Pages,
+        escrowed: Bytes,
     },
     /// Others wait for room at `group`, and nobody is overtaken.
     #[error(
@@ -34,7 +34,7 @@ pub enum ChargeError {
         /// The group that they wait for.
         group: GroupId,
         /// What was asked for.
-        requested: Pages,
+        requested: Bytes,
         /// Charges that waited there a moment later.
         nr_waiting: usize,
     },
@@ -46,11 +46,11 @@ pub enum ChargeError {
         /// The group that it waited for.
         group: GroupId,
         /// What was asked for.
-        requested: Pages,
+        requested: Bytes,
         /// What the subtree of `group` used when it gave up.
-        usage: Pages,
+        usage: Bytes,
         /// The maximum of `group`.
-        max: Pages,
+        max: Bytes,
         /// Charges that waited there, this one included.
         nr_waiting: usize,
     },
@@ -69,10 +69,22 @@ pub enum ChargeError {
         /// The group to charge.
         group: GroupId,
         /// What was asked for.
-        requested: Pages,
+        requested: Bytes,
         /// Attempts made.
         attempts: u32,
     },
+}
+
+/// Limits that contradict each other: a protection above the maximum. Nothing was set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("limit `{protection}` is {amount}, above `max`, which is {max}: lower it or raise `max`")]
+pub struct LimitsError {
+    /// The limit that is too high: `min` or `low`.
+    pub protection: &'static str,
+    /// Its value.
+    pub amount: Bytes,
+    /// The maximum.
+    pub max: Bytes,
 }
 
 /// Why a maximum is below the usage. The maximum **is** installed all the same.
@@ -85,11 +97,11 @@ pub enum MaxError {
         /// The group.
         group: GroupId,
         /// The maximum, as installed.
-        max: Pages,
+        max: Bytes,
         /// What the subtree used just after.
-        usage: Pages,
+        usage: Bytes,
         /// How far that is above the maximum.
-        over: Pages,
+        over: Bytes,
     },
     /// The group is removed; nothing was installed.
     #[error("group {group} is removed: it has no maximum to set")]
@@ -97,6 +109,9 @@ pub enum MaxError {
         /// The removed group.
         group: GroupId,
     },
+    /// The limits contradict each other; nothing was set.
+    #[error(transparent)]
+    Limits(#[from] LimitsError),
 }
 
 /// Why a group was not created.
@@ -114,6 +129,9 @@ pub enum ChildError {
         "invalid name for a group: use 1 to 255 bytes without `/` and control characters, other than `.` and `..`"
     )]
     InvalidName,
+    /// The limits contradict each other.
+    #[error(transparent)]
+    Limits(#[from] LimitsError),
     /// The parent is as deep as groups may be.
     #[error("group {parent} is at depth {depth}, the deepest allowed")]
     TooDeep {

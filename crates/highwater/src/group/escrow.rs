@@ -4,7 +4,7 @@
 //! the restartable regime is a plain store (`percpu::gated`).
 //! Otherwise it *refills*: reserves what it needs, and a grant of tokens besides, on the group and
 //! each ancestor, leaf first. When a group has no room, tokens are *stolen* back from every word in
-//! its subtree, and the charge starts over. An uncharge *parks* its pages as tokens, and above the
+//! its subtree, and the charge starts over. An uncharge *parks* its bytes as tokens, and above the
 //! cap gives all but [`GRANT_MAX`] back to the ancestors.
 //!
 //! # Invariant
@@ -15,7 +15,7 @@
 //! used + tokens + in flight == reserved <= max
 //! ```
 //!
-//! where *in flight* are pages in the hands of an operation that has not returned. A reservation
+//! where *in flight* are bytes in the hands of an operation that has not returned. A reservation
 //! exists before the tokens and charges it backs, and goes after them. Only [`Ledger::reserve`]
 //! makes reservations grow, and it compares with the maximum in the same atomic step; what is charged
 //! by force comes on top, and is then in `used` and `reserved` alike.
@@ -25,7 +25,7 @@
 //! # Above the maximum
 //!
 //! When a maximum is set below the reservations, or a charge is forced (`debt.rs`), all words in the
-//! subtree are retired first: charges then reserve page by page, which fails, and uncharges go
+//! subtree are retired first: charges then reserve what they need, which fails, and uncharges go
 //! straight to the ancestors, so that usage can only fall. A word becomes live again when no ancestor
 //! is above its maximum.
 //!
@@ -39,7 +39,7 @@
 use std::ops::ControlFlow;
 
 use crate::sync::thread;
-use crate::units::{GroupId, Pages};
+use crate::units::{Bytes, GroupId};
 
 use super::DEPTH_MAX;
 use super::cell::{Cell, GRANT_MAX, OpenCell, Word};
@@ -62,7 +62,7 @@ pub(super) enum Stop {
     Behind(GroupId),
     /// The group to charge is removed.
     Removed,
-    /// Another charge decides alone, or half a million operations are in flight in one word.
+    /// Another charge decides alone, or 4,095 operations are in flight in one word.
     Overtaken,
 }
 
@@ -122,18 +122,18 @@ impl Patience {
 }
 
 impl Core {
-    /// Charges `pages` to the group and its ancestors.
+    /// Charges `bytes` to the group and its ancestors.
     pub(super) fn charge(
         &self,
         key: GroupKey,
         actor: Actor,
-        pages: u64,
+        bytes: u64,
     ) -> Result<Refilled, ChargeError> {
         let slot = self.slot(key.id);
-        if take(slot, key, slot.index(actor), pages) {
+        if take(slot, key, slot.index(actor), bytes) {
             return Ok(Refilled::NOTHING);
         }
-        self.charge_after(key, actor, pages)
+        self.charge_after(key, actor, bytes)
     }
 
     /// As [`Core::charge`], after the word did not suffice.
@@ -142,10 +142,10 @@ impl Core {
         &self,
         key: GroupKey,
         actor: Actor,
-        pages: u64,
+        bytes: u64,
     ) -> Result<Refilled, ChargeError> {
-        self.charge_slow(key, actor, pages)
-            .map_err(|refusal| self.refuse(key, refusal, pages))
+        self.charge_slow(key, actor, bytes)
+            .map_err(|refusal| self.refuse(key, refusal, bytes))
     }
 
     /// As [`Core::charge`], counting no refusal.
@@ -153,45 +153,45 @@ impl Core {
         &self,
         key: GroupKey,
         actor: Actor,
-        pages: u64,
+        bytes: u64,
     ) -> Result<Refilled, Refusal> {
         let slot = self.slot(key.id);
-        if take(slot, key, slot.index(actor), pages) {
+        if take(slot, key, slot.index(actor), bytes) {
             return Ok(Refilled::NOTHING);
         }
-        self.charge_slow(key, actor, pages)
+        self.charge_slow(key, actor, bytes)
     }
 
     /// As [`Core::charge_uncounted`] when the word does not suffice.
-    fn charge_slow(&self, key: GroupKey, actor: Actor, pages: u64) -> Result<Refilled, Refusal> {
+    fn charge_slow(&self, key: GroupKey, actor: Actor, bytes: u64) -> Result<Refilled, Refusal> {
         let slot = self.slot(key.id);
         let mut patience = Patience::new();
         loop {
             let attempt = if patience.is_over() {
-                self.charge_alone(Climb::whole(key), pages).map(|()| pages)
+                self.charge_alone(Climb::whole(key), bytes).map(|()| bytes)
             } else {
-                self.refill(key, actor, pages)
+                self.refill(key, actor, bytes)
             };
             let stop = match attempt {
-                Ok(reserved) => return Ok(Refilled(Pages(reserved))),
+                Ok(reserved) => return Ok(Refilled(Bytes(reserved))),
                 Err(stop) => stop,
             };
-            self.weigh(key, stop, pages)?;
+            self.weigh(key, stop, bytes)?;
             if !patience.wait() {
                 return Err(Refusal::Contended);
             }
-            if take(slot, key, slot.index(actor), pages) {
+            if take(slot, key, slot.index(actor), bytes) {
                 return Ok(Refilled::NOTHING);
             }
         }
     }
 
     /// Whether to try again after an attempt stopped, with room made where there was none.
-    pub(super) fn weigh(&self, key: GroupKey, stop: Stop, pages: u64) -> Result<(), Refusal> {
+    pub(super) fn weigh(&self, key: GroupKey, stop: Stop, bytes: u64) -> Result<(), Refusal> {
         let verdict = match stop {
             Stop::Removed => return Err(Refusal::Removed),
             Stop::Overtaken => Verdict::Unsure,
-            Stop::NoRoom(group) => self.make_room(key, group, pages),
+            Stop::NoRoom(group) => self.make_room(key, group, bytes),
             Stop::Full(full) => Verdict::Full(full),
             Stop::Behind(group) => Verdict::Behind(group),
         };
@@ -205,13 +205,13 @@ impl Core {
 
     /// Counts a refusal and says why.
     #[cold]
-    pub(super) fn refuse(&self, key: GroupKey, refusal: Refusal, pages: u64) -> ChargeError {
+    pub(super) fn refuse(&self, key: GroupKey, refusal: Refusal, bytes: u64) -> ChargeError {
         let full = match refusal {
             Refusal::Full(full) => full,
             Refusal::Behind(group) => {
                 return ChargeError::Behind {
                     group,
-                    requested: Pages(pages),
+                    requested: Bytes(bytes),
                     nr_waiting: self.lines().len_at(group),
                 };
             }
@@ -219,7 +219,7 @@ impl Core {
             Refusal::Contended => {
                 return ChargeError::Contended {
                     group: key.id,
-                    requested: Pages(pages),
+                    requested: Bytes(bytes),
                     attempts: Patience::LIMIT,
                 };
             }
@@ -227,10 +227,10 @@ impl Core {
         full.meta.record(Event::Max);
         ChargeError::OverMax {
             group: full.meta.key.id,
-            requested: Pages(pages),
+            requested: Bytes(bytes),
             max: full.balance.ceiling(),
-            usage: Pages(full.balance.reserved.saturating_sub(full.escrowed)),
-            escrowed: Pages(full.escrowed),
+            usage: Bytes(full.balance.reserved.saturating_sub(full.escrowed)),
+            escrowed: Bytes(full.escrowed),
         }
     }
 
@@ -241,19 +241,19 @@ impl Core {
         }
     }
 
-    /// Uncharges `pages` of the group. Takes no lock that it would have to wait for.
-    pub(super) fn uncharge(&self, id: GroupId, actor: Actor, pages: u64) {
+    /// Uncharges `bytes` of the group. Takes no lock that it would have to wait for.
+    pub(super) fn uncharge(&self, id: GroupId, actor: Actor, bytes: u64) {
         let slot = self.slot(id);
         let cell = slot.cell(slot.index(actor));
-        if cell.update(|word| word.parked_whole(pages)).is_err() {
-            self.uncharge_slow(id, actor, pages);
+        if cell.update(|word| word.parked_whole(bytes)).is_err() {
+            self.uncharge_slow(id, actor, bytes);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn uncharge_slow(&self, id: GroupId, actor: Actor, pages: u64) {
-        if pages == 0 {
+    fn uncharge_slow(&self, id: GroupId, actor: Actor, bytes: u64) {
+        if bytes == 0 {
             return;
         }
         let slot = self.slot(id);
@@ -262,25 +262,25 @@ impl Core {
         if !cell.load().is_live() {
             self.try_enlist(id, slot, index);
         }
-        match cell.update(|word| word.parked(pages)) {
+        match cell.update(|word| word.parked(bytes)) {
             Ok(before) => {
-                let spilled = before.spilled(pages);
+                let spilled = before.spilled(bytes);
                 if spilled > 0 {
                     self.give_back(id, spilled);
                     cell.end();
                 }
             }
-            Err(_) => self.give_back(id, pages),
+            Err(_) => self.give_back(id, bytes),
         }
     }
 
-    /// Reserves `pages` and a grant of tokens on the whole chain; returns how many in all.
-    fn refill(&self, key: GroupKey, actor: Actor, pages: u64) -> Result<u64, Stop> {
+    /// Reserves `bytes` and a grant of tokens on the whole chain; returns how many in all.
+    fn refill(&self, key: GroupKey, actor: Actor, bytes: u64) -> Result<u64, Stop> {
         let slot = self.slot(key.id);
         let index = slot.index(actor);
         let cell = slot.cell(index);
         // Looking before anything is in flight: charges to a full group do not make one another wait.
-        let plan = self.plan(key.id, pages);
+        let plan = self.plan(key.id, bytes);
         if slot.incarnation() != key.incarnation {
             return Err(Stop::Removed);
         }
@@ -301,15 +301,15 @@ impl Core {
         }
         let grant = cell.load().fit(grant);
         let way = Climb::whole(key);
-        let climbed = match self.climb(way, pages + grant) {
+        let climbed = match self.climb(way, bytes + grant) {
             Ok(()) => Ok(grant),
-            Err(_) if grant > 0 => self.climb(way, pages).map(|()| 0),
+            Err(_) if grant > 0 => self.climb(way, bytes).map(|()| 0),
             Err(group) => Err(group),
         };
         match climbed {
             Ok(grant) => {
                 self.settle(key.id, cell, grant);
-                Ok(pages + grant)
+                Ok(bytes + grant)
             }
             Err(group) => {
                 cell.end();
@@ -320,24 +320,24 @@ impl Core {
 
     /// Looks for room on the whole chain, without a store, and sizes the grant: at most
     /// [`GRANT_MAX`], and at most a fair share of half of what would be left at the tightest group.
-    fn plan(&self, id: GroupId, pages: u64) -> Result<u64, GroupId> {
+    fn plan(&self, id: GroupId, bytes: u64) -> Result<u64, GroupId> {
         let mut grant = GRANT_MAX;
         for (at, slot) in self.chain(id) {
-            let left = slot.ledger.balance().room().checked_sub(pages).ok_or(at)?;
+            let left = slot.ledger.balance().room().checked_sub(bytes).ok_or(at)?;
             grant = grant.min(left / (2 * slot.holders().max(1)));
         }
         Ok(grant)
     }
 
-    /// Reserves `pages` on the whole way, or on none of it and names the group without room.
-    pub(super) fn climb(&self, way: Climb, pages: u64) -> Result<(), GroupId> {
+    /// Reserves `bytes` on the whole way, or on none of it and names the group without room.
+    pub(super) fn climb(&self, way: Climb, bytes: u64) -> Result<(), GroupId> {
         let mut seen = [0; DEPTH_MAX as usize + 1];
         for (nth, (at, slot)) in self.way(way).enumerate() {
-            match slot.ledger.reserve(pages) {
+            match slot.ledger.reserve(bytes) {
                 Ok(reserved) => seen[nth] = reserved,
                 Err(_) => {
                     for (at, slot) in self.way(way).take(nth) {
-                        self.release(at, slot, pages);
+                        self.release(at, slot, bytes);
                     }
                     return Err(at);
                 }
@@ -360,9 +360,9 @@ impl Core {
     }
 
     /// Gives reservations back on the whole chain, leaf first.
-    pub(super) fn give_back(&self, id: GroupId, pages: u64) {
+    pub(super) fn give_back(&self, id: GroupId, bytes: u64) {
         for (at, slot) in self.chain(id) {
-            self.release(at, slot, pages);
+            self.release(at, slot, bytes);
         }
     }
 
@@ -379,7 +379,7 @@ impl Core {
         }
     }
 
-    /// As [`Core::enlist`] for a group to which the caller has pages charged, if the lock is free.
+    /// As [`Core::enlist`] for a group to which the caller has bytes charged, if the lock is free.
     fn try_enlist(&self, id: GroupId, slot: &Slot, index: usize) {
         if let Some(shape) = self.shape.try_read()
             && slot.is_alive()
@@ -469,11 +469,11 @@ impl Core {
 
 /// Takes tokens from word number `index` if the handle is still good and they suffice.
 #[inline]
-pub(super) fn take(slot: &Slot, key: GroupKey, index: usize, pages: u64) -> bool {
+pub(super) fn take(slot: &Slot, key: GroupKey, index: usize, bytes: u64) -> bool {
     // The incarnation is read between the load of the word and its step; see `slot.rs`.
     slot.cell(index)
         .update(|word| {
-            word.taken(pages)
+            word.taken(bytes)
                 .filter(|_| slot.incarnation() == key.incarnation)
         })
         .is_ok()

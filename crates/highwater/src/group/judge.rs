@@ -3,7 +3,7 @@
 //!
 //! # Why a refusal is right
 //!
-//! A charge of `k` is refused at a group A only if at some moment within the call no page below A
+//! A charge of `k` is refused at a group A only if at some moment within the call no byte below A
 //! was in escrow or in flight and A had less than `k` room, so that `used + k > max` at that moment.
 //! `Core::judge` finds such a moment by looking twice: a first pass over all words below A sees
 //! no tokens and nothing in flight; then A's balance has no room; then a second pass sees the same
@@ -55,7 +55,7 @@ use std::ops::ControlFlow;
 
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::units::{Estimate, GroupId, Pages};
+use crate::units::{Bytes, Estimate, GroupId};
 
 use super::cell::{CELL_MAX, OpenCell, Word};
 use super::escrow::Stop;
@@ -87,19 +87,19 @@ pub(super) enum Verdict {
     Unsure,
 }
 
-/// Where the pages are that a group and its descendants have reserved, at one moment.
+/// Where the bytes are that a group and its descendants have reserved, at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Account {
     /// Everything that counts against the maximum: `used + escrowed`.
-    pub reserved: Pages,
+    pub reserved: Bytes,
     /// What is used.
-    pub used: Pages,
+    pub used: Bytes,
     /// What lies in words of CPUs, used by nobody: any charge that needs it takes it.
-    pub escrowed: Pages,
+    pub escrowed: Bytes,
     /// What is reserved above the maximum. While there is any, nothing is in escrow.
-    pub debt: Pages,
+    pub debt: Bytes,
     /// Whether all of this was so at one moment. Otherwise others were at work, and each number is
     /// off by at most what they charged and uncharged meanwhile.
     pub is_exact: bool,
@@ -130,17 +130,17 @@ impl Pass {
         }
     }
 
-    /// Whether every page was in a reservation, in a word or used, as far as this pass saw.
+    /// Whether every byte was in a reservation, in a word or used, as far as this pass saw.
     fn is_still(self) -> bool {
         self.in_flight == 0
     }
 }
 
 impl Core {
-    /// Takes tokens back below `group` until it has room for `pages`, or proves that it has none.
+    /// Takes tokens back below `group` until it has room for `bytes`, or proves that it has none.
     /// For a charge to `key`, which stays for as long as the lock is held if it is still there, and
     /// `group` with it.
-    pub(super) fn make_room(&self, key: GroupKey, group: GroupId, pages: u64) -> Verdict {
+    pub(super) fn make_room(&self, key: GroupKey, group: GroupId, bytes: u64) -> Verdict {
         // Nobody begins to wait while this is held.
         let shape = self.shape.read();
         if self.slot(key.id).incarnation() != key.incarnation {
@@ -150,11 +150,11 @@ impl Core {
         if balance.has_waiters {
             return Verdict::Behind(group);
         }
-        if pages > balance.ceiling().0 {
+        if bytes > balance.ceiling().0 {
             let escrowed = self.look(&shape, group).tokens;
             return Verdict::Full(self.full(&shape, group, balance, escrowed));
         }
-        self.judge(&shape, group, pages)
+        self.judge(&shape, group, bytes)
     }
 
     /// For a group that lives: the lock is proof that it stays.
@@ -174,17 +174,17 @@ impl Core {
     }
 
     /// See "Why a refusal is right" above.
-    fn judge(&self, shape: &Shape, group: GroupId, pages: u64) -> Verdict {
+    fn judge(&self, shape: &Shape, group: GroupId, bytes: u64) -> Verdict {
         /// One to steal, two that agree, one to spare.
         const PASSES: usize = 4;
         let ledger = &self.slot(group).ledger;
         let mut balance = ledger.balance();
         let mut before = None;
         for _ in 0..PASSES {
-            if balance.room() >= pages {
+            if balance.room() >= bytes {
                 return Verdict::Room;
             }
-            let Some(pass) = self.steal(shape, group, pages) else {
+            let Some(pass) = self.steal(shape, group, bytes) else {
                 return Verdict::Room;
             };
             let bare = (pass.is_still() && pass.tokens == 0).then_some(pass);
@@ -198,7 +198,7 @@ impl Core {
     }
 
     /// Charges or refuses with the tree closed to others; see "Progress" above.
-    pub(super) fn charge_alone(&self, way: Climb, pages: u64) -> Result<(), Stop> {
+    pub(super) fn charge_alone(&self, way: Climb, bytes: u64) -> Result<(), Stop> {
         let shape = self.shape.write();
         if self.slot(way.key.id).incarnation() != way.key.incarnation {
             return Err(Stop::Removed);
@@ -206,7 +206,7 @@ impl Core {
         let _closed = self.gate.close();
         for (group, slot) in self.way(way) {
             let balance = slot.ledger.balance();
-            if balance.room() >= pages {
+            if balance.room() >= bytes {
                 continue;
             }
             if balance.has_waiters {
@@ -217,17 +217,17 @@ impl Core {
                 return Err(Stop::Overtaken);
             }
             let balance = slot.ledger.balance();
-            if balance.room() < pages {
+            if balance.room() < bytes {
                 return Err(Stop::Full(self.full(&shape, group, balance, 0)));
             }
         }
         // Only a refill that was in flight before the tree was closed can be faster.
-        self.climb(way, pages).map_err(|_| Stop::Overtaken)
+        self.climb(way, bytes).map_err(|_| Stop::Overtaken)
     }
 
-    /// One pass that takes tokens back until `group` has room for `pages`: `None`. Otherwise what it
+    /// One pass that takes tokens back until `group` has room for `bytes`: `None`. Otherwise what it
     /// saw; tokens are those that it took.
-    fn steal(&self, shape: &Shape, group: GroupId, pages: u64) -> Option<Pass> {
+    fn steal(&self, shape: &Shape, group: GroupId, bytes: u64) -> Option<Pass> {
         let ledger = &self.slot(group).ledger;
         let mut pass = Pass::default();
         let (mut far, mut far_pass) = (Far::none(), Pass::default());
@@ -235,7 +235,7 @@ impl Core {
         let give_back = |id, tokens, end: &dyn Fn()| {
             self.give_back(id, tokens);
             end();
-            match ledger.balance().room() >= pages {
+            match ledger.balance().room() >= bytes {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
             }
@@ -277,25 +277,25 @@ impl Core {
         pass
     }
 
-    /// Pages in escrow below `group`: exact when nothing is in flight.
-    pub(super) fn escrowed(&self, group: GroupId) -> Pages {
-        Pages(self.look(&self.shape.read(), group).tokens)
+    /// Bytes in escrow below `group`: exact when nothing is in flight.
+    pub(super) fn escrowed(&self, group: GroupId) -> Bytes {
+        Bytes(self.look(&self.shape.read(), group).tokens)
     }
 
     /// See [`GroupNode::usage`](super::GroupNode::usage).
-    pub(super) fn usage(&self, group: GroupId) -> Estimate<Pages> {
+    pub(super) fn usage(&self, group: GroupId) -> Estimate<Bytes> {
         let slot = self.slot(group);
         below(slot.ledger.balance().reserved, slot.holders())
     }
 
     /// See [`GroupNode::peak`](super::GroupNode::peak).
-    pub(super) fn peak(&self, group: GroupId) -> Estimate<Pages> {
+    pub(super) fn peak(&self, group: GroupId) -> Estimate<Bytes> {
         let slot = self.slot(group);
         below(slot.ledger.peak(), slot.holders_peak())
     }
 
-    /// What of a peak of `reserved` pages was used; see [`GroupNode::peak`](super::GroupNode::peak).
-    pub(super) fn used_at_peak(&self, group: GroupId, reserved: u64) -> Estimate<Pages> {
+    /// What of a peak of `reserved` bytes was used; see [`GroupNode::peak`](super::GroupNode::peak).
+    pub(super) fn used_at_peak(&self, group: GroupId, reserved: u64) -> Estimate<Bytes> {
         below(reserved, self.slot(group).holders_peak())
     }
 
@@ -310,10 +310,10 @@ impl Core {
             let balance = self.slot(group).ledger.balance();
             let pass = self.look(&shape, group);
             account = Account {
-                reserved: Pages(balance.reserved),
-                used: Pages(balance.reserved.saturating_sub(pass.tokens)),
-                escrowed: Pages(pass.tokens),
-                debt: Pages(balance.debt()),
+                reserved: Bytes(balance.reserved),
+                used: Bytes(balance.reserved.saturating_sub(pass.tokens)),
+                escrowed: Bytes(pass.tokens),
+                debt: Bytes(balance.debt()),
                 is_exact: pass.is_still() && pass == before,
             };
             if account.is_exact {
@@ -362,12 +362,12 @@ impl Drop for Closed<'_> {
     }
 }
 
-/// What is used of `reserved` pages when `holders` words may hold tokens.
-fn below(reserved: u64, holders: u64) -> Estimate<Pages> {
+/// What is used of `reserved` bytes when `holders` words may hold tokens.
+fn below(reserved: u64, holders: u64) -> Estimate<Bytes> {
     let tokens_max = holders.saturating_mul(CELL_MAX);
     Estimate {
-        value: Pages(reserved),
-        low: Pages(reserved.saturating_sub(tokens_max)),
-        high: Pages(reserved),
+        value: Bytes(reserved),
+        low: Bytes(reserved.saturating_sub(tokens_max)),
+        high: Bytes(reserved),
     }
 }

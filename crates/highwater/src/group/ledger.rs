@@ -1,29 +1,29 @@
-//! One group's account: how many pages are reserved in its subtree, and the most that may be.
+//! One group's account: how many bytes are reserved in its subtree, and the most that may be.
 //!
 //! Invariant: a reservation is made by a compare-and-swap that succeeds only while
-//! `reserved + pages <= max`, **with the maximum of that very moment**: never above it, not even for
+//! `reserved + bytes <= max`, **with the maximum of that very moment**: never above it, not even for
 //! the time of one instruction. Only [`Ledger::force`] goes above; what is reserved above the
 //! maximum, by force or because the maximum was lowered, is the group's *debt*, which is nowhere
 //! stored and so cannot drift.
 //!
 //! That needs the maximum and the reservations in one atomic step, and they do not fit one word.
-//! The word therefore holds the reservations (44 bits: 2^56 bytes, all that five levels of page
-//! tables map for a program), one bit that says whether somebody waits for room (`line.rs`), and the
-//! *version* of the maximum (19 bits); the low bit of the version says which of two slots holds it.
+//! The word therefore holds the reservations (48 bits of bytes: 256 TiB, twice what four levels of
+//! page tables map for a program), one bit that says whether charges wait for room (`line.rs`), and
+//! the *version* of the maximum (15 bits); the low bit of the version says which of two slots holds it.
 //! While somebody waits, [`Ledger::reserve`] has no room for others, and [`Ledger::release`] says that
 //! somebody has to be called. Changing the maximum writes the slot not in use and then steps
 //! the version, so that every compare-and-swap prepared with the old maximum fails. A slot is
 //! written again only two versions later, hence a value read between two equal versions is the
-//! maximum of that version. (2^19 changes between the load and the swap of one thread could fool
+//! maximum of that version. (2^15 changes between the load and the swap of one thread could fool
 //! it; each is a call under the tree's lock.)
 
 use crossbeam_utils::CachePadded;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::units::Pages;
+use crate::units::Bytes;
 
-const RESERVED_BITS: u32 = 44;
-/// Most pages that an account can hold, whatever its maximum says.
+const RESERVED_BITS: u32 = 48;
+/// Most bytes that an account can hold, whatever its maximum says.
 pub(super) const RESERVED_MAX: u64 = (1 << RESERVED_BITS) - 1;
 const WAITERS: u64 = 1 << RESERVED_BITS;
 const VERSION_SHIFT: u32 = RESERVED_BITS + 1;
@@ -33,13 +33,13 @@ const ONE_VERSION: u64 = 1 << VERSION_SHIFT;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Balance {
     pub(super) reserved: u64,
-    pub(super) max: Pages,
+    pub(super) max: Bytes,
     /// Whether somebody waits for room.
     pub(super) has_waiters: bool,
 }
 
 impl Balance {
-    fn new(word: u64, max: Pages) -> Self {
+    fn new(word: u64, max: Bytes) -> Self {
         Self {
             reserved: reserved(word),
             max,
@@ -47,7 +47,7 @@ impl Balance {
         }
     }
 
-    /// Pages that may be reserved in addition by who does not wait.
+    /// Bytes that may be reserved in addition by who does not wait.
     pub(super) fn room(self) -> u64 {
         if self.has_waiters {
             return 0;
@@ -55,17 +55,17 @@ impl Balance {
         self.room_in_turn()
     }
 
-    /// Pages that may be reserved in addition by who waits, when it is his turn.
+    /// Bytes that may be reserved in addition by who waits, when it is his turn.
     pub(super) fn room_in_turn(self) -> u64 {
         self.max.0.min(RESERVED_MAX).saturating_sub(self.reserved)
     }
 
     /// The most that can ever be reserved while the maximum is what it is.
-    pub(super) fn ceiling(self) -> Pages {
-        self.max.min(Pages(RESERVED_MAX))
+    pub(super) fn ceiling(self) -> Bytes {
+        self.max.min(Bytes(RESERVED_MAX))
     }
 
-    /// Pages reserved above the maximum.
+    /// Bytes reserved above the maximum.
     pub(super) fn debt(self) -> u64 {
         self.reserved.saturating_sub(self.max.0)
     }
@@ -89,7 +89,7 @@ pub(super) struct Ledger {
 
 impl Ledger {
     pub(super) fn new() -> Self {
-        let unlimited = || AtomicU64::new(Pages::MAX.0);
+        let unlimited = || AtomicU64::new(Bytes::MAX.0);
         Self {
             word: CachePadded::new(AtomicU64::new(0)),
             max: [unlimited(), unlimited()],
@@ -113,64 +113,64 @@ impl Ledger {
         }
     }
 
-    /// Reserves `pages` if that stays within the maximum; returns the reservations after.
+    /// Reserves `bytes` if that stays within the maximum; returns the reservations after.
     ///
     /// Progress: a compare-and-swap fails only because another one succeeded, or spuriously.
-    pub(super) fn reserve(&self, pages: u64) -> Result<u64, Balance> {
-        self.reserve_if(pages, Balance::room)
+    pub(super) fn reserve(&self, bytes: u64) -> Result<u64, Balance> {
+        self.reserve_if(bytes, Balance::room)
     }
 
     /// As [`Ledger::reserve`], past those who wait: for the one whose turn it is.
-    pub(super) fn reserve_in_turn(&self, pages: u64) -> Result<u64, Balance> {
-        self.reserve_if(pages, Balance::room_in_turn)
+    pub(super) fn reserve_in_turn(&self, bytes: u64) -> Result<u64, Balance> {
+        self.reserve_if(bytes, Balance::room_in_turn)
     }
 
-    fn reserve_if(&self, pages: u64, room: impl Fn(Balance) -> u64) -> Result<u64, Balance> {
+    fn reserve_if(&self, bytes: u64, room: impl Fn(Balance) -> u64) -> Result<u64, Balance> {
         let mut word = self.load();
         loop {
             let balance = Balance::new(word, self.max_of(word));
-            if pages > room(balance) {
+            if bytes > room(balance) {
                 return Err(balance);
             }
-            match self.swap(word, word + pages) {
-                Ok(()) => return Ok(balance.reserved + pages),
+            match self.swap(word, word + bytes) {
+                Ok(()) => return Ok(balance.reserved + bytes),
                 Err(seen) => word = seen,
             }
         }
     }
 
-    /// Reserves `pages` whatever the maximum says; returns the balance after. `None` when no account
+    /// Reserves `bytes` whatever the maximum says; returns the balance after. `None` when no account
     /// can hold that much.
     ///
     /// Progress: a compare-and-swap fails only because another one succeeded, or spuriously.
-    pub(super) fn force(&self, pages: u64) -> Option<Balance> {
+    pub(super) fn force(&self, bytes: u64) -> Option<Balance> {
         let mut word = self.load();
         loop {
-            let reserved = reserved(word).checked_add(pages)?;
+            let reserved = reserved(word).checked_add(bytes)?;
             if reserved > RESERVED_MAX {
                 return None;
             }
             let max = self.max_of(word);
-            match self.swap(word, word + pages) {
-                Ok(()) => return Some(Balance::new(word + pages, max)),
+            match self.swap(word, word + bytes) {
+                Ok(()) => return Some(Balance::new(word + bytes, max)),
                 Err(seen) => word = seen,
             }
         }
     }
 
-    /// Gives `pages` of the reservations back; says whether somebody waits for room.
+    /// Gives `bytes` of the reservations back; says whether somebody waits for room.
     ///
     /// # Panics
     ///
     /// When fewer are reserved: somebody uncharged what was never charged.
     #[must_use = "who waits has to be called"]
-    pub(super) fn release(&self, pages: u64) -> bool {
+    pub(super) fn release(&self, bytes: u64) -> bool {
         // Pairs with `load` and `swap`. SeqCst: returned tokens leave "in flight" only afterwards,
         // and a refusal that reads the two in that order must see one of them.
-        let old = self.word.fetch_sub(pages, Ordering::SeqCst);
+        let old = self.word.fetch_sub(bytes, Ordering::SeqCst);
         assert!(
-            reserved(old) >= pages,
-            "{pages} pages uncharged where {} were charged",
+            reserved(old) >= bytes,
+            "{bytes} bytes uncharged where {} were charged",
             reserved(old)
         );
         old & WAITERS != 0
@@ -191,17 +191,17 @@ impl Ledger {
 
     /// Installs `max` if no more than that is reserved; else returns what is reserved.
     /// The caller holds the tree's lock for writing.
-    pub(super) fn set_max(&self, max: Pages) -> Result<(), u64> {
+    pub(super) fn set_max(&self, max: Bytes) -> Result<(), u64> {
         self.install(max, |reserved| reserved <= max.0)
     }
 
     /// Installs `max` whatever is reserved. The caller holds the tree's lock for writing.
-    pub(super) fn force_max(&self, max: Pages) {
+    pub(super) fn force_max(&self, max: Bytes) {
         let forced = self.install(max, |_| true);
         debug_assert!(forced.is_ok(), "nothing refuses a forced maximum");
     }
 
-    fn install(&self, max: Pages, allows: impl Fn(u64) -> bool) -> Result<(), u64> {
+    fn install(&self, max: Bytes, allows: impl Fn(u64) -> bool) -> Result<(), u64> {
         let mut word = self.load();
         // Pairs with the load in `max_of`. SeqCst: as for the word, which publishes it; release
         // would do for this store alone.
@@ -284,9 +284,9 @@ impl Ledger {
             .map(drop)
     }
 
-    fn max_of(&self, word: u64) -> Pages {
+    fn max_of(&self, word: u64) -> Bytes {
         // Pairs with the store in `install`; SeqCst as there.
-        Pages(self.slot(version(word)).load(Ordering::SeqCst))
+        Bytes(self.slot(version(word)).load(Ordering::SeqCst))
     }
 
     fn slot(&self, version: u64) -> &AtomicU64 {

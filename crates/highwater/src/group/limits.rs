@@ -11,22 +11,22 @@
 
 use crate::sync::StatCell;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::units::{Bytes, Pages};
+use crate::units::Bytes;
 
-use super::error::MaxError;
+use super::error::{LimitsError, MaxError};
 use super::node::{GroupNode, Meta};
 
-/// What a group may use, and what is kept for it.
+/// What a group may use, and what is kept for it, in bytes and exact to the byte.
 ///
 /// # Examples
 ///
 /// ```
-/// use highwater::Limits;
-/// use highwater::units::{Bytes, Pages};
+/// use highwater::{Bytes, Limits};
 ///
-/// let limits = Limits::max(Bytes::mib(64)).with_high(Bytes::mib(60)).with_low(Bytes::mib(16));
-/// assert_eq!(limits.low, Pages(4096));
-/// assert_eq!((limits.min, Limits::default().max), (Pages::ZERO, Pages::MAX));
+/// let limits = Limits::max(Bytes::mib(64)).with_high(Bytes::mib(60)).with_low(Bytes(1000));
+/// assert_eq!(limits.low, Bytes(1000));
+/// assert_eq!((limits.min, Limits::default().max), (Bytes::ZERO, Bytes::MAX));
+/// assert!(Limits::max(Bytes(100)).with_min(Bytes(200)).check().is_err());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -34,66 +34,78 @@ use super::node::{GroupNode, Meta};
 pub struct Limits {
     /// Hard protection: reclaim takes nothing from the group while it uses no more than this, as far
     /// as its ancestors are protected themselves.
-    pub min: Pages,
+    pub min: Bytes,
     /// Soft protection: as `min`, until nothing else is left to reclaim.
-    pub low: Pages,
-    /// Throttle point: who charges above it reclaims and is slowed down; [`Pages::MAX`] for none.
-    pub high: Pages,
-    /// Hard limit of the group and its descendants together; [`Pages::MAX`] for none.
-    pub max: Pages,
+    pub low: Bytes,
+    /// Throttle point: who charges above it reclaims and is slowed down; [`Bytes::MAX`] for none.
+    pub high: Bytes,
+    /// Hard limit of the group and its descendants together; [`Bytes::MAX`] for none.
+    pub max: Bytes,
 }
 
 impl Limits {
-    /// A hard limit of the whole pages in `bytes`, and nothing else.
+    /// A hard limit, and nothing else.
     #[must_use]
-    pub const fn max(bytes: Bytes) -> Self {
-        Self::max_pages(bytes.pages_floor())
-    }
-
-    /// A hard limit of `pages`, and nothing else.
-    #[must_use]
-    pub const fn max_pages(pages: Pages) -> Self {
+    pub const fn max(max: Bytes) -> Self {
         Self {
-            min: Pages::ZERO,
-            low: Pages::ZERO,
-            high: Pages::MAX,
-            max: pages,
+            min: Bytes::ZERO,
+            low: Bytes::ZERO,
+            high: Bytes::MAX,
+            max,
         }
     }
 
-    /// The same with a hard protection of the whole pages in `bytes`.
+    /// The same with a hard protection.
     #[must_use]
-    pub const fn with_min(mut self, bytes: Bytes) -> Self {
-        self.min = bytes.pages_floor();
+    pub const fn with_min(mut self, min: Bytes) -> Self {
+        self.min = min;
         self
     }
 
-    /// The same with a soft protection of the whole pages in `bytes`.
+    /// The same with a soft protection.
     #[must_use]
-    pub const fn with_low(mut self, bytes: Bytes) -> Self {
-        self.low = bytes.pages_floor();
+    pub const fn with_low(mut self, low: Bytes) -> Self {
+        self.low = low;
         self
     }
 
-    /// The same with a throttle point of the whole pages in `bytes`.
+    /// The same with a throttle point.
     #[must_use]
-    pub const fn with_high(mut self, bytes: Bytes) -> Self {
-        self.high = bytes.pages_floor();
+    pub const fn with_high(mut self, high: Bytes) -> Self {
+        self.high = high;
         self
     }
 
-    /// The same with a hard limit of the whole pages in `bytes`.
+    /// The same with a hard limit.
     #[must_use]
-    pub const fn with_max(mut self, bytes: Bytes) -> Self {
-        self.max = bytes.pages_floor();
+    pub const fn with_max(mut self, max: Bytes) -> Self {
+        self.max = max;
         self
+    }
+
+    /// Checks that the limits can hold together.
+    ///
+    /// # Errors
+    ///
+    /// When `min` or `low` is above `max`: memory that the group may never use cannot be protected.
+    pub fn check(&self) -> Result<(), LimitsError> {
+        for (protection, amount) in [("min", self.min), ("low", self.low)] {
+            if amount > self.max {
+                return Err(LimitsError {
+                    protection,
+                    amount,
+                    max: self.max,
+                });
+            }
+        }
+        Ok(())
     }
 }
 
 impl Default for Limits {
     /// No limit, nothing protected.
     fn default() -> Self {
-        Self::max_pages(Pages::MAX)
+        Self::max(Bytes::MAX)
     }
 }
 
@@ -137,29 +149,29 @@ impl Settings {
     }
 
     /// `min` and `low`.
-    pub(super) fn protection(&self) -> (Pages, Pages) {
-        let limits = self.with_max(Pages::MAX);
+    pub(super) fn protection(&self) -> (Bytes, Bytes) {
+        let limits = self.with_max(Bytes::MAX);
         (limits.min, limits.low)
     }
 
-    pub(super) fn high(&self) -> Pages {
+    pub(super) fn high(&self) -> Bytes {
         // Relaxed: see below.
-        Pages(self.high.load(Ordering::Relaxed))
+        Bytes(self.high.load(Ordering::Relaxed))
     }
 
     /// Sets `high` and returns what it was.
-    pub(super) fn replace_high(&self, high: Pages) -> Pages {
+    pub(super) fn replace_high(&self, high: Bytes) -> Bytes {
         // Relaxed: see below.
-        Pages(self.high.swap(high.0, Ordering::Relaxed))
+        Bytes(self.high.swap(high.0, Ordering::Relaxed))
     }
 
-    fn with_max(&self, max: Pages) -> Limits {
+    fn with_max(&self, max: Bytes) -> Limits {
         // Relaxed, here and below: each is a setting by itself, and a pass that runs meanwhile may
         // take the former one.
         Limits {
-            min: Pages(self.min.load(Ordering::Relaxed)),
-            low: Pages(self.low.load(Ordering::Relaxed)),
-            high: Pages(self.high.load(Ordering::Relaxed)),
+            min: Bytes(self.min.load(Ordering::Relaxed)),
+            low: Bytes(self.low.load(Ordering::Relaxed)),
+            high: Bytes(self.high.load(Ordering::Relaxed)),
             max,
         }
     }
@@ -227,24 +239,27 @@ impl GroupNode {
     ///
     /// # Errors
     ///
-    /// As [`GroupNode::set_max`]; the other limits are set all the same, unless the group is removed.
+    /// [`MaxError::Limits`] when they contradict each other: nothing is set. Else as
+    /// [`GroupNode::set_max`]; the other limits are set all the same, unless the group is removed.
     ///
     /// # Cost
     ///
     /// As [`GroupNode::set_max`].
     pub fn set_limits(&self, limits: Limits) -> Result<(), MaxError> {
+        limits.check()?;
         self.set_min(limits.min);
         self.set_low(limits.low);
         self.set_high(limits.high);
         self.set_max(limits.max)
     }
 
-    /// Sets the hard protection; has no effect on a removed group, which protects nothing.
+    /// Sets the hard protection; has no effect on a removed group, which protects nothing. Above
+    /// the maximum it protects all that the group can use.
     ///
     /// # Cost
     ///
     /// The tree's lock for writing.
-    pub fn set_min(&self, min: Pages) {
+    pub fn set_min(&self, min: Bytes) {
         let setting = &self.meta().settings.min;
         // Relaxed: see `Settings`.
         let set = || setting.store(min.0, Ordering::Relaxed);
@@ -256,7 +271,7 @@ impl GroupNode {
     /// # Cost
     ///
     /// The tree's lock for writing.
-    pub fn set_low(&self, low: Pages) {
+    pub fn set_low(&self, low: Bytes) {
         let setting = &self.meta().settings.low;
         // Relaxed: see `Settings`.
         let set = || setting.store(low.0, Ordering::Relaxed);
@@ -268,7 +283,7 @@ impl GroupNode {
     /// # Cost
     ///
     /// The tree's lock for writing.
-    pub fn set_high(&self, high: Pages) {
+    pub fn set_high(&self, high: Bytes) {
         self.shared().core.set_limit_high(self.meta(), high);
     }
 
@@ -326,11 +341,11 @@ mod tests {
             .with_high(Bytes::kib(320));
         let group = tree.root().child("a", limits).unwrap();
         assert_eq!(group.limits(), limits);
-        assert_eq!(limits.low, Pages(20), "rounded down");
-        group.set_min(Pages(1));
-        group.set_low(Pages(2));
-        group.set_high(Pages(3));
-        assert_eq!(group.set_max(Pages(4)), Ok(()));
+        assert_eq!(limits.low, Bytes(83_000), "exact to the byte");
+        group.set_min(Bytes(1));
+        group.set_low(Bytes(2));
+        group.set_high(Bytes(3));
+        assert_eq!(group.set_max(Bytes(4)), Ok(()));
         let read = group.limits();
         assert_eq!(
             [read.min, read.low, read.high, read.max].map(|p| p.0),
@@ -339,7 +354,7 @@ mod tests {
         assert_eq!(group.set_limits(limits.with_max(Bytes::mib(4))), Ok(()));
         assert_eq!(
             (group.limits().max, group.limits().min),
-            (Pages(1024), Pages(10))
+            (Bytes::mib(4), Bytes::kib(40))
         );
         tree.remove(&group).unwrap();
         let removed = MaxError::Removed { group: group.id() };
@@ -348,14 +363,36 @@ mod tests {
         assert_eq!((next.id(), next.limits()), (group.id(), Limits::default()));
     }
 
+    // Goal: a protection above the maximum is an error that names both, and changes nothing.
+    #[test]
+    fn limits_that_contradict_themselves_are_refused() {
+        let tree = GroupTree::new(1);
+        let contradiction = Limits::max(Bytes::kib(4)).with_low(Bytes::kib(8));
+        let refused = tree.root().child("a", contradiction).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "limit `low` is 8 KiB, above `max`, which is 4 KiB: lower it or raise `max`"
+        );
+        let group = tree.root().child("a", Limits::default()).unwrap();
+        let contradiction = contradiction.with_min(Bytes::kib(5));
+        assert!(matches!(
+            group.set_limits(contradiction),
+            Err(MaxError::Limits(LimitsError {
+                protection: "min",
+                ..
+            }))
+        ));
+        assert_eq!(group.limits(), Limits::default());
+    }
+
     // Goal: an event counts once at its group and once in each subtree above it, and stays in those
     // when the group is removed.
     #[test]
     fn events_are_kept_by_the_ancestors_of_a_removed_group() {
         let tree = GroupTree::new(1);
         let parent = tree.root().child("parent", Limits::default()).unwrap();
-        let child = parent.child("child", Limits::max_pages(Pages(3))).unwrap();
-        assert!(child.try_charge(Pages(4)).is_err());
+        let child = parent.child("child", Limits::max(Bytes(3))).unwrap();
+        assert!(child.try_charge(Bytes(4)).is_err());
         child.record_low();
         child.record_high();
         child.record_oom();

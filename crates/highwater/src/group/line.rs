@@ -27,7 +27,7 @@ pub(super) struct Ticket(u64);
 #[derive(Debug)]
 struct Waiter {
     key: GroupKey,
-    pages: u64,
+    bytes: u64,
     /// Where it stands; `None` when its group was removed.
     stands_at: Option<GroupId>,
     /// Whom to wake; `None` while it is being polled or was woken.
@@ -48,12 +48,12 @@ impl Lines {
     }
 
     /// A ticket for a charge that stands nowhere yet.
-    pub(super) fn enter(&mut self, key: GroupKey, pages: u64) -> Ticket {
+    pub(super) fn enter(&mut self, key: GroupKey, bytes: u64) -> Ticket {
         let ticket = Ticket(self.next);
         self.next += 1;
         let waiter = Waiter {
             key,
-            pages,
+            bytes,
             stands_at: None,
             waker: None,
         };
@@ -138,7 +138,7 @@ impl Core {
             return;
         };
         let balance = self.slot(group).ledger.balance();
-        if waiter.pages <= balance.room_in_turn() || waiter.pages > balance.ceiling().0 {
+        if waiter.bytes <= balance.room_in_turn() || waiter.bytes > balance.ceiling().0 {
             wakes.called.extend(waiter.waker.take());
         }
     }
@@ -199,8 +199,8 @@ impl Core {
     }
 
     /// Gives reservations of one group back, and calls who waits for them.
-    pub(super) fn release(&self, at: GroupId, slot: &Slot, pages: u64) {
-        if slot.ledger.release(pages) {
+    pub(super) fn release(&self, at: GroupId, slot: &Slot, bytes: u64) {
+        if slot.ledger.release(bytes) {
             self.notify(at);
         }
     }

@@ -7,9 +7,9 @@ use super::escrow::Stop;
 use super::transfer::Climb;
 use super::{Charge, ChargeError, GroupNode, GroupTree, Limits, MaxError};
 use crate::sync::thread;
-use crate::units::{CpuId, Pages};
+use crate::units::{Bytes, CpuId};
 
-pub(super) const ONE: Pages = Pages(1);
+pub(super) const ONE: Bytes = Bytes(1);
 pub(super) const A: CpuId = CpuId(0);
 pub(super) const B: CpuId = CpuId(1);
 const C: CpuId = CpuId(2);
@@ -31,7 +31,7 @@ pub(super) fn bounded(preemptions: Option<usize>, test: impl Fn() + Sync + Send 
 /// that. With a maximum of 2 or more the word of `A` holds one token, else none does.
 pub(super) fn root(max: u64) -> GroupNode {
     let root = GroupTree::new(3).root();
-    root.set_max(Pages(max)).unwrap();
+    root.set_max(Bytes(max)).unwrap();
     enlist(&root);
     root
 }
@@ -39,7 +39,7 @@ pub(super) fn root(max: u64) -> GroupNode {
 /// Makes the words of all CPUs live.
 fn enlist(group: &GroupNode) {
     for cpu in [A, B, C] {
-        drop(group.try_charge_on(cpu, Pages::ZERO).unwrap());
+        drop(group.try_charge_on(cpu, Bytes::ZERO).unwrap());
     }
 }
 
@@ -57,7 +57,7 @@ pub(super) fn beside<T, U: 'static>(
 pub(super) fn finish(group: &GroupNode, guards: impl IntoIterator<Item = Charge>) {
     drop(guards.into_iter().collect::<Vec<_>>());
     group.tree().check_invariants();
-    assert_eq!(group.usage_precise(), Pages::ZERO);
+    assert_eq!(group.usage_precise(), Bytes::ZERO);
 }
 
 fn is_full<T: std::fmt::Debug>(outcome: &Result<T, ChargeError>) -> bool {
@@ -68,11 +68,11 @@ fn is_full<T: std::fmt::Debug>(outcome: &Result<T, ChargeError>) -> bool {
     }
 }
 
-/// Charges `pages` as after many attempts in vain, until that is decided.
-fn is_refused_alone(group: &GroupNode, pages: u64) -> bool {
+/// Charges `bytes` as after many attempts in vain, until that is decided.
+fn is_refused_alone(group: &GroupNode, bytes: u64) -> bool {
     let core = &group.shared().core;
     loop {
-        match core.charge_alone(Climb::whole(group.key()), pages) {
+        match core.charge_alone(Climb::whole(group.key()), bytes) {
             Ok(()) => return false,
             Err(Stop::Full(_)) => return true,
             Err(_) => thread::yield_now(),
@@ -80,7 +80,7 @@ fn is_refused_alone(group: &GroupNode, pages: u64) -> bool {
     }
 }
 
-// Goal: of two charges that race for the last page exactly one gets it, and the other is refused.
+// Goal: of two charges that race for the last byte exactly one gets it, and the other is refused.
 #[test]
 fn one_of_two_charges_gets_the_last_page() {
     model(|| {
@@ -96,7 +96,7 @@ fn one_of_two_charges_gets_the_last_page() {
     });
 }
 
-// Goal: as above when that page is a token in the word of one of them: local take against steal.
+// Goal: as above when that byte is a token in the word of one of them: local take against steal.
 #[test]
 fn one_of_take_and_steal_gets_the_token() {
     model(|| {
@@ -105,23 +105,23 @@ fn one_of_take_and_steal_gets_the_token() {
         let other = root.clone();
         let (this, other) = beside(
             || root.try_charge_on(A, ONE),
-            move || other.try_charge_on(B, Pages(2)),
+            move || other.try_charge_on(B, Bytes(2)),
         );
         assert!(is_full(&this) != is_full(&other));
         finish(&root, this.into_iter().chain(other));
     });
 }
 
-// Goal: pages that an uncharge parks are not lost to a charge on another CPU: whatever the charge
+// Goal: bytes that an uncharge parks are not lost to a charge on another CPU: whatever the charge
 // met, the next one finds them.
 #[test]
 fn parked_pages_are_found() {
     model(|| {
         let root = root(1);
-        let pages = root.try_charge_on(A, ONE).unwrap().disown();
+        let bytes = root.try_charge_on(A, ONE).unwrap().disown();
         let other = root.clone();
         let ((), other) = beside(
-            || root.uncharge_on(A, pages),
+            || root.uncharge_on(A, bytes),
             move || other.try_charge_on(B, ONE),
         );
         let next = root.try_charge_on(B, ONE);
@@ -130,14 +130,14 @@ fn parked_pages_are_found() {
     });
 }
 
-// Goal: free pages that move from word to word while a charge looks for them are not missed. Method: one
-// page is a token in the second word; the other thread first parks another in the first word, which
-// a pass visits before, and then takes the second. There is a free page at every moment.
+// Goal: free bytes that move from word to word while a charge looks for them are not missed. Method: one
+// byte is a token in the second word; the other thread first parks another in the first word, which
+// a pass visits before, and then takes the second. There is a free byte at every moment.
 #[test]
 fn pages_that_move_are_not_missed() {
     model(|| {
         let root = root(2);
-        let held = root.try_charge_on(C, Pages(2)).unwrap().disown();
+        let held = root.try_charge_on(C, Bytes(2)).unwrap().disown();
         root.uncharge_on(B, ONE);
         let other = root.clone();
         let (this, taken) = beside(
@@ -157,15 +157,15 @@ fn pages_that_move_are_not_missed() {
 fn spilled_pages_are_found() {
     model(|| {
         let root = root(4);
-        let guard = root.try_charge_on(B, Pages(4)).unwrap();
+        let guard = root.try_charge_on(B, Bytes(4)).unwrap();
         let other = root.clone();
         let ((), other) = beside(
             || {
                 root.uncharge_on(A, guard.disown());
             },
-            move || other.try_charge_on(B, Pages(4)),
+            move || other.try_charge_on(B, Bytes(4)),
         );
-        let next = root.try_charge_on(B, Pages(4));
+        let next = root.try_charge_on(B, Bytes(4));
         assert!(is_full(&other) != is_full(&next));
         finish(&root, other.into_iter().chain(next));
     });
@@ -179,15 +179,15 @@ fn lowering_the_maximum_never_misses_a_charge() {
         let other = root.clone();
         let (lowered, charged) = beside(
             || root.set_max(ONE),
-            move || other.try_charge_on(B, Pages(2)),
+            move || other.try_charge_on(B, Bytes(2)),
         );
         if is_full(&charged) {
             assert_eq!(lowered, Ok(()));
         } else {
             let Err(MaxError::BelowUsage { usage, over, .. }) = lowered else {
-                panic!("2 pages of 1, and {lowered:?}");
+                panic!("2 bytes of 1, and {lowered:?}");
             };
-            assert_eq!((usage, over), (Pages(2), ONE));
+            assert_eq!((usage, over), (Bytes(2), ONE));
         }
         finish(&root, charged);
     });
@@ -200,7 +200,7 @@ fn lowering_the_maximum_takes_tokens_away() {
         let root = root(2);
         let other = root.clone();
         let (lowered, charged) = beside(
-            || root.set_max(Pages::ZERO),
+            || root.set_max(Bytes::ZERO),
             move || other.try_charge_on(A, ONE),
         );
         assert_eq!(is_full(&charged), lowered.is_ok());
@@ -210,20 +210,20 @@ fn lowering_the_maximum_takes_tokens_away() {
 }
 
 // Goal: a reservation that is undone because a higher group has no room makes no other charge fail.
-// Method: the root holds three pages, its child two. One thread charges two to the child; the other
+// Method: the root holds three bytes, its child two. One thread charges two to the child; the other
 // charges two to the root and then one to the child: if it gets the two, the first has no room at
 // the root, and what it reserved in the child for a moment must not count.
 #[test]
 fn an_undone_reservation_refuses_nobody() {
     bounded(Some(3), || {
         let root = root(3);
-        let child = root.child("child", Limits::max_pages(Pages(2))).unwrap();
+        let child = root.child("child", Limits::max(Bytes(2))).unwrap();
         enlist(&child);
         let (other, tree) = (child.clone(), root.tree());
         let (this, (above, below)) = beside(
-            || child.try_charge_on(A, Pages(2)),
+            || child.try_charge_on(A, Bytes(2)),
             move || {
-                let above = tree.root().try_charge_on(B, Pages(2));
+                let above = tree.root().try_charge_on(B, Bytes(2));
                 (above, other.try_charge_on(B, ONE))
             },
         );
@@ -250,7 +250,7 @@ fn removal_leaves_no_token_behind() {
             Ok(_) => assert_eq!(child.usage_precise(), ONE),
             Err(error) => assert_eq!(*error, ChargeError::Removed { group: child.id() }),
         }
-        let used = charged.as_ref().map_or(Pages::ZERO, Charge::pages);
+        let used = charged.as_ref().map_or(Bytes::ZERO, Charge::bytes);
         assert_eq!(
             child.usage().high,
             used,
@@ -268,13 +268,13 @@ fn deciding_alone_counts_no_undone_reservation() {
     bounded(Some(3), || {
         // No token anywhere, so that the racing charge reserves in its first attempt.
         let root = GroupTree::new(2).root();
-        root.set_max(Pages(3)).unwrap();
-        let child = root.child("child", Limits::max_pages(Pages(2))).unwrap();
+        root.set_max(Bytes(3)).unwrap();
+        let child = root.child("child", Limits::max(Bytes(2))).unwrap();
         let (other, tree) = (child.clone(), root.tree());
         let (this, (above, is_refused)) = beside(
-            || child.try_charge_on(A, Pages(2)),
+            || child.try_charge_on(A, Bytes(2)),
             move || {
-                let above = tree.root().try_charge_on(B, Pages(2));
+                let above = tree.root().try_charge_on(B, Bytes(2));
                 (above, is_refused_alone(&other, 1))
             },
         );
@@ -302,13 +302,13 @@ fn a_charge_never_reaches_the_next_group_of_its_slot() {
             },
             move || other.try_charge_on(A, ONE),
         );
-        assert_eq!(new.usage().high, Pages::ZERO);
+        assert_eq!(new.usage().high, Bytes::ZERO);
         match charged {
             Ok(charge) => {
                 assert_ne!(
                     new.id(),
                     old.id(),
-                    "the slot was reused while pages were charged"
+                    "the slot was reused while bytes were charged"
                 );
                 finish(&root, [charge]);
             }
@@ -319,7 +319,7 @@ fn a_charge_never_reaches_the_next_group_of_its_slot() {
 }
 
 // Goal: while one charge decides alone, no other reserves anything. Method: one thread wants all three
-// pages of the child; the other lets two of them become tokens, takes two of the root's four, and
+// bytes of the child; the other lets two of them become tokens, takes two of the root's four, and
 // decides alone whether the child has two more. When it takes the tokens back, the first may find room
 // in the child that it looked at long before, and reserve it although the root has none left. (Within
 // three preemptions the explored schedules do not reach the one that needs the gate; that the gate is
@@ -328,22 +328,22 @@ fn a_charge_never_reaches_the_next_group_of_its_slot() {
 fn deciding_alone_closes_the_tree() {
     bounded(Some(3), || {
         let root = GroupTree::new(3).root();
-        root.set_max(Pages(4)).unwrap();
-        let child = root.child("child", Limits::max_pages(Pages(3))).unwrap();
+        root.set_max(Bytes(4)).unwrap();
+        let child = root.child("child", Limits::max(Bytes(3))).unwrap();
         let other = child.clone();
         let ((above, is_refused), all) = beside(
             || {
-                if let Ok(two) = child.try_charge_on(C, Pages(2)) {
+                if let Ok(two) = child.try_charge_on(C, Bytes(2)) {
                     child.uncharge_on(C, two.disown());
                 }
-                let above = root.try_charge_on(B, Pages(2));
+                let above = root.try_charge_on(B, Bytes(2));
                 (above, is_refused_alone(&child, 2))
             },
-            move || other.try_charge_on(A, Pages(3)),
+            move || other.try_charge_on(A, Bytes(3)),
         );
         assert_eq!(is_refused, !is_full(&all));
         if !is_refused {
-            child.uncharge_on(B, Pages(2));
+            child.uncharge_on(B, Bytes(2));
         }
         finish(&root, above.into_iter().chain(all));
     });
@@ -357,11 +357,11 @@ fn debt_is_exact_beside_a_charge() {
         let root = root(2);
         let other = root.clone();
         let (forced, charged) = beside(
-            || root.force_charge_on(B, Pages(2)),
+            || root.force_charge_on(B, Bytes(2)),
             move || other.try_charge_on(A, ONE),
         );
-        let used = forced.pages() + charged.as_ref().map_or(Pages::ZERO, Charge::pages);
-        assert_eq!(root.debt(), used - Pages(2));
+        let used = forced.bytes() + charged.as_ref().map_or(Bytes::ZERO, Charge::bytes);
+        assert_eq!(root.debt(), used - Bytes(2));
         assert_eq!(root.usage_precise(), used);
         finish(&root, [forced].into_iter().chain(charged));
     });
@@ -372,14 +372,14 @@ fn debt_is_exact_beside_a_charge() {
 fn debt_leaves_no_token_beside_an_uncharge() {
     bounded(Some(3), || {
         let root = root(1);
-        let pages = root.try_charge_on(A, ONE).unwrap().disown();
+        let bytes = root.try_charge_on(A, ONE).unwrap().disown();
         let other = root.clone();
         let (forced, ()) = beside(
-            || root.force_charge_on(B, Pages(2)),
-            move || other.uncharge_on(A, pages),
+            || root.force_charge_on(B, Bytes(2)),
+            move || other.uncharge_on(A, bytes),
         );
         assert_eq!(root.debt(), ONE);
-        assert_eq!(root.escrowed(), Pages::ZERO);
+        assert_eq!(root.escrowed(), Bytes::ZERO);
         finish(&root, [forced]);
     });
 }
@@ -389,13 +389,13 @@ fn debt_leaves_no_token_beside_an_uncharge() {
 fn two_forced_charges_add_up() {
     bounded(Some(3), || {
         let root = root(1);
-        let child = root.child("child", Limits::max_pages(ONE)).unwrap();
+        let child = root.child("child", Limits::max(ONE)).unwrap();
         let other = root.clone();
         let (below, above) = beside(
             || child.force_charge_on(A, ONE),
             move || other.force_charge_on(B, ONE),
         );
-        assert_eq!((root.debt(), child.debt()), (ONE, Pages::ZERO));
+        assert_eq!((root.debt(), child.debt()), (ONE, Bytes::ZERO));
         assert_eq!(root.events().debt, 1);
         finish(&root, [below, above]);
     });
@@ -409,27 +409,27 @@ fn debt_follows_a_maximum_that_changes() {
         let root = root(1);
         let other = root.clone();
         let (forced, ()) = beside(
-            || root.force_charge_on(B, Pages(3)),
+            || root.force_charge_on(B, Bytes(3)),
             move || {
-                let _ = other.set_max(Pages(2));
+                let _ = other.set_max(Bytes(2));
             },
         );
-        assert_eq!((root.debt(), root.usage_precise()), (ONE, Pages(3)));
+        assert_eq!((root.debt(), root.usage_precise()), (ONE, Bytes(3)));
         finish(&root, [forced]);
     });
 }
 
-/// Two groups below a full one, and pages charged to each.
+/// Two groups below a full one, and bytes charged to each.
 fn full_pair(max: u64, each: u64) -> (GroupNode, [GroupNode; 2], [Charge; 2]) {
     let root = GroupTree::new(2).root();
-    root.set_max(Pages(max)).unwrap();
+    root.set_max(Bytes(max)).unwrap();
     let groups = ["a", "b"].map(|name| root.child(name, Limits::default()).unwrap());
-    let charge = |group: &GroupNode| group.try_charge_on(A, Pages(each)).unwrap();
+    let charge = |group: &GroupNode| group.try_charge_on(A, Bytes(each)).unwrap();
     let held = [charge(&groups[0]), charge(&groups[1])];
     (root, groups, held)
 }
 
-// Goal: pages that cross below a full group are never refused, and the group sees nothing of it.
+// Goal: bytes that cross below a full group are never refused, and the group sees nothing of it.
 #[test]
 fn transfers_cross_inside_a_full_group() {
     bounded(Some(3), || {
@@ -439,27 +439,27 @@ fn transfers_cross_inside_a_full_group() {
             || one.transfer_on(A, &to, ONE).unwrap(),
             move || two.transfer_on(B, &a, ONE).unwrap(),
         );
-        assert_eq!(root.usage_precise(), Pages(2));
+        assert_eq!(root.usage_precise(), Bytes(2));
         assert_eq!(b.usage_precise(), ONE);
         finish(&root, [moved, other]);
     });
 }
 
-// Goal: of a transfer and a charge that want the last page of a group exactly one gets it; the one
+// Goal: of a transfer and a charge that want the last byte of a group exactly one gets it; the one
 // refused has changed nothing.
 #[test]
 fn one_of_transfer_and_charge_gets_the_last_page() {
     bounded(Some(3), || {
         let (root, [a, b], [mut one, two]) = full_pair(4, 1);
-        b.set_max(Pages(2)).unwrap();
+        b.set_max(Bytes(2)).unwrap();
         let to = b.clone();
         let (moved, charged) = beside(
             || one.transfer_on(A, &to, ONE),
             move || b.try_charge_on(B, ONE),
         );
         assert!(is_full(&moved) != is_full(&charged));
-        let left = if is_full(&moved) { ONE } else { Pages::ZERO };
-        assert_eq!((one.pages(), a.usage_precise()), (left, left));
+        let left = if is_full(&moved) { ONE } else { Bytes::ZERO };
+        assert_eq!((one.bytes(), a.usage_precise()), (left, left));
         finish(&root, [one, two].into_iter().chain(moved).chain(charged));
     });
 }
@@ -487,7 +487,7 @@ fn transfers_survive_the_removal_of_both_ends() {
                 assert_eq!(a.usage_precise(), ONE);
             }
         }
-        assert_eq!((new.usage().high, root.usage_precise()), (Pages::ZERO, ONE));
+        assert_eq!((new.usage().high, root.usage_precise()), (Bytes::ZERO, ONE));
         finish(&root, [one].into_iter().chain(moved));
     });
 }
@@ -498,7 +498,7 @@ fn transfers_survive_the_removal_of_both_ends() {
 fn a_refusal_is_never_told_of_a_later_group() {
     bounded(Some(3), || {
         let root = GroupTree::new(2).root();
-        let full = || Limits::max_pages(Pages::ZERO);
+        let full = || Limits::max(Bytes::ZERO);
         let old = root.child("old", full()).unwrap();
         let (other, tree) = (old.clone(), root.tree());
         let (refused, new) = beside(

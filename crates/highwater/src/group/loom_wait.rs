@@ -1,4 +1,4 @@
-//! Charges that wait: in no interleaving does one sleep beside free pages. A model in which a thread
+//! Charges that wait: in no interleaving does one sleep beside free bytes. A model in which a thread
 //! is never woken fails as a deadlock.
 
 use std::pin::Pin;
@@ -6,21 +6,21 @@ use std::task::{Context, Waker};
 
 use super::loom::{A, B, ONE, beside, bounded, finish, root};
 use super::{Charge, ChargeError, GroupNode, GroupTree, Limits};
-use crate::units::Pages;
+use crate::units::Bytes;
 
-fn wait(group: &GroupNode, pages: u64) -> Charge {
-    group.charge_wait_on(B, Pages(pages)).wait().unwrap()
+fn wait(group: &GroupNode, bytes: u64) -> Charge {
+    group.charge_wait_on(B, Bytes(bytes)).wait().unwrap()
 }
 
-// Goal: pages that an uncharge would park wake who waits for them, whether the uncharge parks before the
+// Goal: bytes that an uncharge would park wake who waits for them, whether the uncharge parks before the
 // words are retired or comes after.
 #[test]
 fn an_uncharge_wakes_who_waits() {
     bounded(Some(3), || {
         let root = root(1);
-        let pages = root.try_charge_on(A, ONE).unwrap().disown();
+        let bytes = root.try_charge_on(A, ONE).unwrap().disown();
         let other = root.clone();
-        let (waited, ()) = beside(|| wait(&root, 1), move || other.uncharge_on(A, pages));
+        let (waited, ()) = beside(|| wait(&root, 1), move || other.uncharge_on(A, bytes));
         assert_eq!((root.usage_precise(), root.nr_waiting()), (ONE, 0));
         finish(&root, [waited]);
     });
@@ -31,9 +31,9 @@ fn an_uncharge_wakes_who_waits() {
 fn a_spill_wakes_who_waits() {
     bounded(Some(3), || {
         let root = root(4);
-        let pages = root.try_charge_on(A, Pages(4)).unwrap().disown();
+        let bytes = root.try_charge_on(A, Bytes(4)).unwrap().disown();
         let other = root.clone();
-        let (waited, ()) = beside(|| wait(&root, 4), move || other.uncharge_on(A, pages));
+        let (waited, ()) = beside(|| wait(&root, 4), move || other.uncharge_on(A, bytes));
         finish(&root, [waited]);
     });
 }
@@ -43,7 +43,7 @@ fn a_spill_wakes_who_waits() {
 fn one_who_is_served_lets_the_next_go_on() {
     bounded(Some(2), || {
         let root = root(2);
-        let held = root.try_charge_on(A, Pages(2)).unwrap();
+        let held = root.try_charge_on(A, Bytes(2)).unwrap();
         let other = root.clone();
         let (one, two) = beside(
             || {
@@ -52,19 +52,19 @@ fn one_who_is_served_lets_the_next_go_on() {
             },
             move || wait(&other, 1),
         );
-        assert_eq!(root.usage_precise(), Pages(2));
+        assert_eq!(root.usage_precise(), Bytes(2));
         finish(&root, [one, two]);
     });
 }
 
 // Goal: one that gives up its place, while room comes for the one behind it, loses nobody's call.
-// Method: the first wants two pages and is given up while one page comes back; the second wants one.
+// Method: the first wants two bytes and is given up while one byte comes back; the second wants one.
 #[test]
 fn one_who_gives_up_lets_the_next_go_on() {
     bounded(Some(3), || {
         let root = root(2);
-        let mut held = root.try_charge_on(A, Pages(2)).unwrap();
-        let mut first = root.charge_wait_on(A, Pages(2));
+        let mut held = root.try_charge_on(A, Bytes(2)).unwrap();
+        let mut first = root.charge_wait_on(A, Bytes(2));
         let mut context = Context::from_waker(Waker::noop());
         assert!(Pin::new(&mut first).poll(&mut context).is_pending());
         held.shrink_on(A, ONE);
@@ -75,18 +75,18 @@ fn one_who_gives_up_lets_the_next_go_on() {
 }
 
 // Goal: a reservation that is undone because a higher group has no room keeps nobody asleep. Method: as
-// for undone reservations without waiting: one thread charges two pages to the child, for which the
-// root may have no room while the other waits for one page of the child.
+// for undone reservations without waiting: one thread charges two bytes to the child, for which the
+// root may have no room while the other waits for one byte of the child.
 #[test]
 fn an_undone_reservation_keeps_nobody_asleep() {
     bounded(Some(3), || {
         let root = GroupTree::new(2).root();
-        root.set_max(Pages(3)).unwrap();
-        let child = root.child("child", Limits::max_pages(Pages(2))).unwrap();
-        let above = root.try_charge_on(B, Pages(2)).unwrap();
+        root.set_max(Bytes(3)).unwrap();
+        let child = root.child("child", Limits::max(Bytes(2))).unwrap();
+        let above = root.try_charge_on(B, Bytes(2)).unwrap();
         let other = child.clone();
         let (failed, waited) = beside(
-            || child.try_charge_on(A, Pages(2)).map(drop),
+            || child.try_charge_on(A, Bytes(2)).map(drop),
             move || wait(&other, 1),
         );
         assert!(matches!(
@@ -104,8 +104,8 @@ fn a_raised_maximum_wakes_who_waits() {
         let root = root(2);
         let held = root.try_charge_on(A, ONE).unwrap();
         let other = root.clone();
-        let (waited, raised) = beside(|| wait(&root, 2), move || other.set_max(Pages(3)));
-        assert_eq!((raised, root.usage_precise()), (Ok(()), Pages(3)));
+        let (waited, raised) = beside(|| wait(&root, 2), move || other.set_max(Bytes(3)));
+        assert_eq!((raised, root.usage_precise()), (Ok(()), Bytes(3)));
         finish(&root, [held, waited]);
     });
 }
@@ -118,7 +118,7 @@ fn a_lowered_maximum_tells_who_waits() {
         let held = root.try_charge_on(A, ONE).unwrap();
         let other = root.clone();
         let (waited, lowered) = beside(
-            || root.charge_wait_on(B, Pages(2)).wait(),
+            || root.charge_wait_on(B, Bytes(2)).wait(),
             move || other.set_max(ONE),
         );
         assert!(matches!(waited, Err(ChargeError::OverMax { .. })));
@@ -133,7 +133,7 @@ fn a_lowered_maximum_tells_who_waits() {
 fn a_removal_calls_who_waits() {
     bounded(Some(3), || {
         let root = root(4);
-        let child = root.child("child", Limits::max_pages(ONE)).unwrap();
+        let child = root.child("child", Limits::max(ONE)).unwrap();
         let held = child.try_charge_on(A, ONE).unwrap();
         let (other, tree) = (child.clone(), root.tree());
         let (waited, new) = beside(
@@ -141,7 +141,7 @@ fn a_removal_calls_who_waits() {
             move || {
                 tree.remove(&child).unwrap();
                 drop(held);
-                tree.root().child("new", Limits::max_pages(ONE)).unwrap()
+                tree.root().child("new", Limits::max(ONE)).unwrap()
             },
         );
         assert!(matches!(waited, Err(ChargeError::Removed { .. })));

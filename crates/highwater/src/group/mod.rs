@@ -2,19 +2,19 @@
 //! as an interval at once and exactly on demand.
 //!
 //! A [`GroupNode`] is charged before memory is used and uncharged after; its ancestors are charged
-//! with it, and each has a maximum. Counting every page on every ancestor would have all CPUs write
-//! the same few cache lines. So each CPU of a group holds a few pages in *escrow*: tokens that are
+//! with it, and each has a maximum. Counting every byte on every ancestor would have all CPUs write
+//! the same few cache lines. So each CPU of a group holds a few bytes in *escrow*: tokens that are
 //! reserved on the group and all its ancestors and used by nobody. Most charges take from there, by one
 //! plain store to a line of their own. What sets this apart from a plain per-CPU stock: near a limit the
 //! tokens shrink to nothing, a charge that finds no room takes them back from any CPU at once, and
-//! so a group with a maximum of 20 pages takes exactly 20, on 384 CPUs too.
+//! so a group with a maximum of 20 bytes takes exactly 20 bytes, on 384 CPUs too.
 //!
 //! # Invariant
 //!
 //! At every group and every moment, over its subtree:
 //! `used + tokens + in flight == reserved <= max`. What is reserved above a maximum, because that was
 //! set below the usage or because a charge was forced, is the group's debt: while there is any, no
-//! word below holds tokens, nothing but force makes reserved grow, and every page that is uncharged
+//! word below holds tokens, nothing but force makes reserved grow, and every byte that is uncharged
 //! pays it first. Proofs are in `escrow.rs`, `judge.rs` and `debt.rs`.
 //!
 //! # Parts
@@ -38,7 +38,7 @@
 //! | `throttle` | the delay owed above `high` |
 //! | `pressure` | time lost for want of memory |
 //! | `stat` | statistics of groups, and their flushing |
-//! | `node`, `charge` | handles: a group, and pages charged to it |
+//! | `node`, `charge` | handles: a group, and bytes charged to it |
 //!
 //! # Orderings
 //!
@@ -81,7 +81,7 @@ mod model;
 mod tests;
 
 pub use charge::Charge;
-pub use error::{ChargeError, ChildError, MaxError, RemoveError};
+pub use error::{ChargeError, ChildError, LimitsError, MaxError, RemoveError};
 pub use judge::Account;
 pub use limits::{GroupEvents, Limits};
 pub use node::GroupNode;

@@ -1,4 +1,4 @@
-//! Random operations against a sequential model that counts every page on every ancestor.
+//! Random operations against a sequential model that counts every byte on every ancestor.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use crate::percpu::Regime;
 #[cfg(target_os = "linux")]
 use crate::percpu::harness;
 use crate::seed;
-use crate::units::{CpuId, Pages};
+use crate::units::{Bytes, CpuId, PAGE_BYTES};
 
 /// The seeds to run: the one in the environment, else `count` fixed ones.
 fn seeds(count: u64) -> Vec<u64> {
@@ -50,7 +50,7 @@ impl Model {
             depth: 0,
             is_removed: false,
             children: 0,
-            max: Pages::MAX.0,
+            max: Bytes::MAX.0,
             used: 0,
             peak: 0,
             peak_shown: 0,
@@ -82,21 +82,27 @@ impl Model {
         self.rng.usize(..self.members.len())
     }
 
-    fn pages(&mut self) -> u64 {
+    /// Up to so many pages, and to the byte.
+    fn up_to(&mut self, pages: u64) -> u64 {
+        self.rng.u64(..pages * PAGE_BYTES)
+    }
+
+    fn bytes(&mut self) -> u64 {
         match self.rng.u8(..8) {
             0 => 0,
-            1 => self.rng.u64(..700),
-            2..4 => self.rng.u64(..70),
-            _ => self.rng.u64(1..4),
+            1 => self.up_to(700),
+            2..4 => self.up_to(70),
+            4 => self.rng.u64(1..200),
+            _ => self.up_to(4),
         }
     }
 
     fn limit(&mut self) -> u64 {
         match self.rng.u8(..8) {
-            0 => self.rng.u64(..3),
-            1..3 => self.rng.u64(..40),
-            3..6 => self.rng.u64(..3000),
-            _ => Pages::MAX.0,
+            0 => self.rng.u64(..200),
+            1..3 => self.up_to(40),
+            3..6 => self.up_to(3000),
+            _ => Bytes::MAX.0,
         }
     }
 
@@ -104,23 +110,23 @@ impl Model {
         std::iter::successors(Some(of), |at| self.members[*at].parent).collect()
     }
 
-    /// The lowest group on the way that has no room for `pages` more.
-    fn refuser(&self, way: &[usize], pages: u64) -> Option<usize> {
+    /// The lowest group on the way that has no room for `bytes` more.
+    fn refuser(&self, way: &[usize], bytes: u64) -> Option<usize> {
         let is_full = |at: &&usize| {
             let member = &self.members[**at];
-            member.used + pages > member.max.max(member.used)
+            member.used + bytes > member.max.max(member.used)
         };
         way.iter().find(is_full).copied()
     }
 
-    fn add(&mut self, at: usize, pages: u64) {
-        self.add_on(&self.chain(at), pages);
+    fn add(&mut self, at: usize, bytes: u64) {
+        self.add_on(&self.chain(at), bytes);
     }
 
-    fn add_on(&mut self, way: &[usize], pages: u64) {
+    fn add_on(&mut self, way: &[usize], bytes: u64) {
         for at in way {
             let member = &mut self.members[*at];
-            member.used += pages;
+            member.used += bytes;
             member.peak = member.peak.max(member.used);
         }
     }
@@ -131,44 +137,44 @@ impl Model {
             return;
         };
         let (to, cpu) = (self.any(), self.cpu());
-        let pages = self.rng.u64(..=guard.pages().0);
+        let bytes = self.rng.u64(..=guard.bytes().0);
         let (mut down, mut up) = (self.chain(from), self.chain(to));
         while down.last() == up.last() && !up.is_empty() {
             down.pop();
             up.pop();
         }
         let node = self.members[to].node.clone();
-        let before = guard.pages();
+        let before = guard.bytes();
         let outcome = match cpu {
-            Some(cpu) => guard.transfer_on(cpu, &node, Pages(pages)),
-            None => guard.transfer(&node, Pages(pages)),
+            Some(cpu) => guard.transfer_on(cpu, &node, Bytes(bytes)),
+            None => guard.transfer(&node, Bytes(bytes)),
         };
         let summary = outcome.as_ref().map(drop).map_err(|error| *error);
-        let refuser = self.refuser(&up, pages);
-        if self.expect(to, pages, refuser, summary) {
-            self.add_on(&up, pages);
+        let refuser = self.refuser(&up, bytes);
+        if self.expect(to, bytes, refuser, summary) {
+            self.add_on(&up, bytes);
             for at in down {
-                self.members[at].used -= pages;
+                self.members[at].used -= bytes;
             }
-            assert_eq!(guard.pages() + Pages(pages), before);
+            assert_eq!(guard.bytes() + Bytes(bytes), before);
         } else {
-            assert_eq!(guard.pages(), before);
+            assert_eq!(guard.bytes(), before);
         }
         self.members[to].guards.extend(outcome);
         self.members[from].guards.push(guard);
     }
 
-    fn subtract(&mut self, at: usize, pages: u64) {
+    fn subtract(&mut self, at: usize, bytes: u64) {
         for at in self.chain(at) {
-            self.members[at].used -= pages;
+            self.members[at].used -= bytes;
         }
     }
 
     /// Checks the outcome of a charge against the model, and counts it.
-    fn expect_charge(&mut self, at: usize, pages: u64, outcome: Result<(), ChargeError>) {
-        let refuser = self.refuser(&self.chain(at), pages);
-        if self.expect(at, pages, refuser, outcome) {
-            self.add(at, pages);
+    fn expect_charge(&mut self, at: usize, bytes: u64, outcome: Result<(), ChargeError>) {
+        let refuser = self.refuser(&self.chain(at), bytes);
+        if self.expect(at, bytes, refuser, outcome) {
+            self.add(at, bytes);
         }
     }
 
@@ -177,7 +183,7 @@ impl Model {
     fn expect(
         &mut self,
         at: usize,
-        pages: u64,
+        bytes: u64,
         refuser: Option<usize>,
         outcome: Result<(), ChargeError>,
     ) -> bool {
@@ -190,22 +196,22 @@ impl Model {
             member.refused += 1;
             let Err(ChargeError::OverMax { escrowed, .. }) = outcome else {
                 panic!(
-                    "{} took {pages} pages too many: {outcome:?}",
+                    "{} took {bytes} bytes too many: {outcome:?}",
                     member.node.path()
                 );
             };
-            assert!(escrowed == Pages::ZERO || pages > member.max);
+            assert!(escrowed == Bytes::ZERO || bytes > member.max);
             Err(ChargeError::OverMax {
                 group: member.node.id(),
-                requested: Pages(pages),
-                max: Pages(member.max),
-                usage: Pages(member.used),
+                requested: Bytes(bytes),
+                max: Bytes(member.max),
+                usage: Bytes(member.used),
                 escrowed,
             })
         } else {
             Ok(())
         };
-        assert_eq!(outcome, expected, "charging {pages} pages");
+        assert_eq!(outcome, expected, "charging {bytes} bytes");
         expected.is_ok()
     }
 
@@ -220,7 +226,7 @@ impl Model {
         let (name, max) = (format!("g{}", self.nr_named), self.limit());
         let parent = &mut self.members[at];
         let id = parent.node.id();
-        match parent.node.child(&name, Limits::max_pages(Pages(max))) {
+        match parent.node.child(&name, Limits::max(Bytes(max))) {
             Ok(node) => {
                 assert!(!parent.is_removed && parent.depth < DEPTH_MAX);
                 parent.children += 1;
@@ -273,26 +279,26 @@ impl Model {
     }
 
     fn charge(&mut self) {
-        let (at, pages, cpu) = (self.any(), self.pages(), self.cpu());
+        let (at, bytes, cpu) = (self.any(), self.bytes(), self.cpu());
         let outcome = match cpu {
-            Some(cpu) => self.members[at].node.try_charge_on(cpu, Pages(pages)),
-            None => self.members[at].node.try_charge(Pages(pages)),
+            Some(cpu) => self.members[at].node.try_charge_on(cpu, Bytes(bytes)),
+            None => self.members[at].node.try_charge(Bytes(bytes)),
         };
         let summary = outcome.as_ref().map(drop).map_err(|error| *error);
-        self.expect_charge(at, pages, summary);
+        self.expect_charge(at, bytes, summary);
         self.members[at].guards.extend(outcome);
     }
 
     /// Charges by force: nothing may refuse it, and every group above its maximum counts it.
     fn force(&mut self) {
-        let (at, pages, cpu) = (self.any(), self.pages(), self.cpu());
+        let (at, bytes, cpu) = (self.any(), self.bytes(), self.cpu());
         let charge = match cpu {
-            Some(cpu) => self.members[at].node.force_charge_on(cpu, Pages(pages)),
-            None => self.members[at].node.force_charge(Pages(pages)),
+            Some(cpu) => self.members[at].node.force_charge_on(cpu, Bytes(bytes)),
+            None => self.members[at].node.force_charge(Bytes(bytes)),
         };
         let heir = self.heir(at);
         assert_eq!(charge.group(), self.members[heir].node.id());
-        self.add_forced(heir, pages);
+        self.add_forced(heir, bytes);
         self.members[heir].guards.push(charge);
     }
 
@@ -303,9 +309,9 @@ impl Model {
         found.expect("the root is not removed")
     }
 
-    fn add_forced(&mut self, at: usize, pages: u64) {
-        let is_free = pages == 0 || self.refuser(&self.chain(at), pages).is_none();
-        self.add(at, pages);
+    fn add_forced(&mut self, at: usize, bytes: u64) {
+        let is_free = bytes == 0 || self.refuser(&self.chain(at), bytes).is_none();
+        self.add(at, bytes);
         for at in self.chain(at) {
             let member = &mut self.members[at];
             member.forced_over += u64::from(!is_free && member.used > member.max);
@@ -327,37 +333,37 @@ impl Model {
         let cpu = self.cpu();
         match self.rng.u8(..8) {
             6 => {
-                let pages = self.pages();
+                let bytes = self.bytes();
                 let outcome = match cpu {
-                    Some(cpu) => guard.force_grow_on(cpu, Pages(pages)),
-                    None => guard.force_grow(Pages(pages)),
+                    Some(cpu) => guard.force_grow_on(cpu, Bytes(bytes)),
+                    None => guard.force_grow(Bytes(bytes)),
                 };
                 assert_eq!(outcome.is_err(), self.members[at].is_removed);
                 if outcome.is_ok() {
-                    self.add_forced(at, pages);
+                    self.add_forced(at, bytes);
                 }
             }
             0 => {
-                let pages = self.pages();
-                let before = guard.pages();
+                let bytes = self.bytes();
+                let before = guard.bytes();
                 let outcome = match cpu {
-                    Some(cpu) => guard.try_grow_on(cpu, Pages(pages)),
-                    None => guard.try_grow(Pages(pages)),
+                    Some(cpu) => guard.try_grow_on(cpu, Bytes(bytes)),
+                    None => guard.try_grow(Bytes(bytes)),
                 };
-                let grown = if outcome.is_ok() { pages } else { 0 };
-                assert_eq!(guard.pages(), before + Pages(grown));
-                self.expect_charge(at, pages, outcome);
+                let grown = if outcome.is_ok() { bytes } else { 0 };
+                assert_eq!(guard.bytes(), before + Bytes(grown));
+                self.expect_charge(at, bytes, outcome);
             }
             1 => {
-                let pages = self.rng.u64(..=guard.pages().0);
+                let bytes = self.rng.u64(..=guard.bytes().0);
                 match cpu {
-                    Some(cpu) => guard.shrink_on(cpu, Pages(pages)),
-                    None => guard.shrink(Pages(pages)),
+                    Some(cpu) => guard.shrink_on(cpu, Bytes(bytes)),
+                    None => guard.shrink(Bytes(bytes)),
                 };
-                self.subtract(at, pages);
+                self.subtract(at, bytes);
             }
             2 => {
-                let half = guard.split(Pages(self.rng.u64(..=guard.pages().0)));
+                let half = guard.split(Bytes(self.rng.u64(..=guard.bytes().0)));
                 self.members[at].guards.push(half);
             }
             3 => {
@@ -365,7 +371,7 @@ impl Model {
                 return;
             }
             _ => {
-                self.subtract(at, guard.pages().0);
+                self.subtract(at, guard.bytes().0);
                 drop(guard);
                 return;
             }
@@ -379,8 +385,8 @@ impl Model {
         if held == 0 {
             return;
         }
-        let pages = self.rng.u64(1..=held);
-        self.members[at].disowned -= pages;
+        let bytes = self.rng.u64(1..=held);
+        self.members[at].disowned -= bytes;
         let node = self.members[at].node.clone();
         assert_eq!(
             self.tree.get(node.id()),
@@ -389,20 +395,20 @@ impl Model {
         );
         match (self.rng.u8(..3), self.members[at].parent) {
             (0, Some(parent)) => {
-                node.uncharge_to_parent(Pages(pages));
-                self.members[at].used -= pages;
-                self.members[parent].disowned += pages;
+                node.uncharge_to_parent(Bytes(bytes));
+                self.members[at].used -= bytes;
+                self.members[parent].disowned += bytes;
             }
             (1, _) => {
-                self.tree.uncharge(node.id(), Pages(pages));
-                self.subtract(at, pages);
+                self.tree.uncharge(node.id(), Bytes(bytes));
+                self.subtract(at, bytes);
             }
             _ => {
                 match cpu {
-                    Some(cpu) => node.uncharge_on(cpu, Pages(pages)),
-                    None => node.uncharge(Pages(pages)),
+                    Some(cpu) => node.uncharge_on(cpu, Bytes(bytes)),
+                    None => node.uncharge(Bytes(bytes)),
                 };
-                self.subtract(at, pages);
+                self.subtract(at, bytes);
             }
         }
     }
@@ -420,13 +426,13 @@ impl Model {
             } else {
                 Err(MaxError::BelowUsage {
                     group,
-                    max: Pages(max),
-                    usage: Pages(used),
-                    over: Pages(used - max),
+                    max: Bytes(max),
+                    usage: Bytes(used),
+                    over: Bytes(used - max),
                 })
             }
         };
-        assert_eq!(member.node.set_max(Pages(max)), expected);
+        assert_eq!(member.node.set_max(Bytes(max)), expected);
     }
 
     /// Does so many operations; at the end drops everything.
@@ -438,11 +444,11 @@ impl Model {
         for member in &mut self.members {
             member.guards.clear();
             let disowned = std::mem::take(&mut member.disowned);
-            self.tree.uncharge(member.node.id(), Pages(disowned));
+            self.tree.uncharge(member.node.id(), Bytes(disowned));
             member.used = 0;
         }
         for member in &self.members {
-            assert_eq!(member.node.usage_precise(), Pages::ZERO);
+            assert_eq!(member.node.usage_precise(), Bytes::ZERO);
         }
         self.tree.check_invariants();
     }
@@ -465,7 +471,7 @@ impl Model {
         self.tree.check_invariants();
         let mut ids = HashMap::new();
         for (at, member) in self.members.iter_mut().enumerate() {
-            let (node, used) = (&member.node, Pages(member.used));
+            let (node, used) = (&member.node, Bytes(member.used));
             assert_eq!(node.usage_precise(), used, "{}", node.path());
             assert!(node.usage().contains(used), "{:?} for {used}", node.usage());
             assert_eq!(node.is_removed(), member.is_removed);
@@ -477,26 +483,26 @@ impl Model {
                 assert!(account.is_exact && account.used == used);
                 assert_eq!(account.reserved, account.used + account.escrowed);
                 assert_eq!((account.reserved, account.debt), (reserved, node.debt()));
-                assert_eq!(node.limits().max, Pages(member.max));
-                assert!(reserved <= Pages(member.max.max(member.used)));
-                assert_eq!(node.debt(), Pages(member.used.saturating_sub(member.max)));
+                assert_eq!(node.limits().max, Bytes(member.max));
+                assert!(reserved <= Bytes(member.max.max(member.used)));
+                assert_eq!(node.debt(), Bytes(member.used.saturating_sub(member.max)));
                 assert_eq!(node.events_local().debt, member.forced_over);
                 assert!(
-                    peak.contains(Pages(member.peak)),
+                    peak.contains(Bytes(member.peak)),
                     "{peak} for {}",
                     member.peak
                 );
                 assert!(peak.value.0 >= member.peak_shown, "a peak decreased");
                 member.peak_shown = peak.value.0;
             }
-            if !member.is_removed || used > Pages::ZERO {
+            if !member.is_removed || used > Bytes::ZERO {
                 assert_eq!(ids.insert(node.id(), at), None, "two groups have one id");
             }
         }
     }
 }
 
-// Goal: every outcome and every read is what counting each page on each ancestor gives: a charge is
+// Goal: every outcome and every read is what counting each byte on each ancestor gives: a charge is
 // refused if and only if the model says so, by the group that it says. Method: random operations on
 // random explicit CPUs; after each, all reads of all groups are compared. At the end everything is
 // dropped, and every group must be at zero.

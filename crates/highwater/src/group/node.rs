@@ -5,7 +5,7 @@ use std::fmt;
 use crate::percpu::{PercpuRef, PercpuView};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicI64};
-use crate::units::{CpuId, Estimate, GroupId, Pages};
+use crate::units::{Bytes, CpuId, Estimate, GroupId};
 
 use super::cell::Cell;
 use super::charge::Charge;
@@ -212,13 +212,13 @@ impl GroupNode {
             .collect()
     }
 
-    /// Charges `pages` to this group and all its ancestors, never above any maximum.
+    /// Charges `bytes` to this group and all its ancestors, never above any maximum.
     ///
     /// # Cost
     ///
     /// When the CPU holds enough tokens: a step on each of two lines that only this CPU writes, which is
     /// a plain store in the restartable regime and an atomic operation in the other.
-    /// Otherwise, at most once in 32 pages while there is room: one on a line of each ancestor, and
+    /// Otherwise, at most once in 128 KiB while there is room: one on a line of each ancestor, and
     /// for the first charge of a CPU the tree's lock for reading. Without room: passes over the
     /// words, in the subtree of the group without room, of all CPUs that have charged there, under the
     /// tree's lock for reading (rank [`Groups`](crate::sync::Rank::Groups)); in the restartable regime
@@ -227,28 +227,28 @@ impl GroupNode {
     /// # Errors
     ///
     /// [`ChargeError::OverMax`] only if at some moment of the call the named group had less than
-    /// `pages` left, counting everything in escrow as left;
+    /// `bytes` left, counting everything in escrow as left;
     /// [`ChargeError::Contended`] when a thread was preempted for too long in the middle of a charge
     /// that decides;
     /// [`ChargeError::Removed`] when this group is removed. Nothing is charged then.
     /// Adversaries: `tests/limits.rs::tiny_limits_are_exact_on_every_cpu`,
     /// `tests/limits.rs::no_charge_is_refused_while_pages_are_free_or_parked`.
     #[inline]
-    pub fn try_charge(&self, pages: Pages) -> Result<Charge, ChargeError> {
+    pub fn try_charge(&self, bytes: Bytes) -> Result<Charge, ChargeError> {
         let key = self.meta.key;
         if self.core().is_restartable() {
             let seat = self.seat.narrow(|slot| slot.cell(slot.index(Actor::Here)));
             let is_alive = || self.slot().incarnation() == key.incarnation;
-            if seat.take_here_if(pages.0, is_alive) {
-                return Ok(Charge::over(seat, key, pages));
+            if seat.take_here_if(bytes.0, is_alive) {
+                return Ok(Charge::over(seat, key, bytes));
             }
         }
-        self.charge_slowly(pages)
+        self.charge_slowly(bytes)
     }
 
     #[inline(never)]
-    fn charge_slowly(&self, pages: Pages) -> Result<Charge, ChargeError> {
-        self.charge_as(Actor::Here, pages)
+    fn charge_slowly(&self, bytes: Bytes) -> Result<Charge, ChargeError> {
+        self.charge_as(Actor::Here, bytes)
             .map(|(charge, _throttles_nobody)| charge)
     }
 
@@ -262,8 +262,8 @@ impl GroupNode {
     ///
     /// In the restartable regime, where only the CPU itself steps its tokens; and when the tree has no
     /// such CPU.
-    pub fn try_charge_on(&self, cpu: CpuId, pages: Pages) -> Result<Charge, ChargeError> {
-        self.charge_as(self.core().acting_as(cpu), pages)
+    pub fn try_charge_on(&self, cpu: CpuId, bytes: Bytes) -> Result<Charge, ChargeError> {
+        self.charge_as(self.core().acting_as(cpu), bytes)
             .map(|(charge, _throttles_nobody)| charge)
     }
 
@@ -271,17 +271,17 @@ impl GroupNode {
     pub(super) fn charge_as(
         &self,
         actor: Actor,
-        pages: Pages,
+        bytes: Bytes,
     ) -> Result<(Charge, Refilled), ChargeError> {
         let (slot, key) = (self.slot(), self.meta.key);
         let index = slot.index(actor);
-        let refilled = if take(slot, key, index, pages.0) {
+        let refilled = if take(slot, key, index, bytes.0) {
             Refilled::NOTHING
         } else {
-            self.core().charge_after(key, actor, pages.0)?
+            self.core().charge_after(key, actor, bytes.0)?
         };
         let seat = self.seat_on(index);
-        Ok((Charge::over(seat, key, pages), refilled))
+        Ok((Charge::over(seat, key, bytes), refilled))
     }
 
     /// The tree, kept in memory.
@@ -295,20 +295,20 @@ impl GroupNode {
         self.seat.narrow(|slot| slot.cell(index))
     }
 
-    /// Uncharges pages whose guard was [disowned](Charge::disown). Works on removed groups.
+    /// Uncharges bytes whose guard was [disowned](Charge::disown). Works on removed groups.
     ///
     /// # Cost
     ///
     /// While the CPU's word has room: one step on a line that only this CPU writes, as for charges.
-    /// Otherwise, at most once in 32 pages, one on a line of each ancestor. Never waits for a lock.
+    /// Otherwise, at most once in 128 KiB, one on a line of each ancestor. Never waits for a lock.
     ///
     /// # Panics
     ///
-    /// When more pages go back to the ancestors than they hold: somebody uncharged what was never
-    /// charged. Debug builds also notice a handle whose pages are all uncharged already.
+    /// When more bytes go back to the ancestors than they hold: somebody uncharged what was never
+    /// charged. Debug builds also notice a handle whose bytes are all uncharged already.
     #[inline]
-    pub fn uncharge(&self, pages: Pages) {
-        self.uncharge_as(Actor::Here, pages);
+    pub fn uncharge(&self, bytes: Bytes) {
+        self.uncharge_as(Actor::Here, bytes);
     }
 
     /// As [`GroupNode::uncharge`], acting as `cpu`.
@@ -316,17 +316,17 @@ impl GroupNode {
     /// # Panics
     ///
     /// As [`GroupNode::uncharge`] and [`GroupNode::try_charge_on`].
-    pub fn uncharge_on(&self, cpu: CpuId, pages: Pages) {
-        self.uncharge_as(self.core().acting_as(cpu), pages);
+    pub fn uncharge_on(&self, cpu: CpuId, bytes: Bytes) {
+        self.uncharge_as(self.core().acting_as(cpu), bytes);
     }
 
     #[inline]
-    fn uncharge_as(&self, actor: Actor, pages: Pages) {
+    fn uncharge_as(&self, actor: Actor, bytes: Bytes) {
         debug_assert!(self.is_here(), "nothing is charged to a group that is gone");
-        self.core().uncharge(self.id(), actor, pages.0);
+        self.core().uncharge(self.id(), actor, bytes.0);
     }
 
-    /// Moves `pages` that are charged to this group, and whose guard was disowned, to its parent:
+    /// Moves `bytes` that are charged to this group, and whose guard was disowned, to its parent:
     /// for emptying a group that is going away. The ancestors' reservations stay as they are.
     ///
     /// # Cost
@@ -335,37 +335,37 @@ impl GroupNode {
     ///
     /// # Panics
     ///
-    /// When this is the root, or fewer pages are charged to this group.
-    pub fn uncharge_to_parent(&self, pages: Pages) {
+    /// When this is the root, or fewer bytes are charged to this group.
+    pub fn uncharge_to_parent(&self, bytes: Bytes) {
         debug_assert!(self.is_here(), "nothing is charged to a group that is gone");
         assert!(self.meta.parent.is_some(), "the root has no parent");
-        self.core().release(self.id(), self.slot(), pages.0);
+        self.core().release(self.id(), self.slot(), bytes.0);
     }
 
-    /// Pages that this group and its descendants use, without visiting any CPU.
+    /// Bytes that this group and its descendants use, without visiting any CPU.
     ///
     /// # Accuracy
     ///
     /// `high` (and `value`) is what is reserved in the subtree; it never exceeds the maximum but by the
-    /// [debt](Self::debt), and is at every moment at least the usage. `low` is 64 pages lower for each CPU of each group in the
+    /// [debt](Self::debt), and is at every moment at least the usage. `low` is 256 KiB lower for each CPU of each group in the
     /// subtree that may hold tokens, and is at most the usage when nothing is in flight; operations
-    /// in flight may raise it by the pages that they are about to give back.
+    /// in flight may raise it by the bytes that they are about to give back.
     /// Adversary: `tests/limits.rs::the_interval_holds_the_usage_however_tokens_lie`.
     ///
     /// # Cost
     ///
     /// Four loads. O(1).
     #[must_use]
-    pub fn usage(&self) -> Estimate<Pages> {
-        self.unless_gone(self.core().usage(self.id()), Estimate::exact(Pages::ZERO))
+    pub fn usage(&self) -> Estimate<Bytes> {
+        self.unless_gone(self.core().usage(self.id()), Estimate::exact(Bytes::ZERO))
     }
 
-    /// Pages that this group and its descendants use.
+    /// Bytes that this group and its descendants use.
     ///
     /// # Accuracy
     ///
     /// Exact at a moment within the call if among 17 passes two in a row saw no change, which is
-    /// certain when nothing is in flight. Otherwise off by at most the pages that others charged and
+    /// certain when nothing is in flight. Otherwise off by at most the bytes that others charged and
     /// uncharged during the last pass.
     /// Adversary: `tests/limits.rs::precise_usage_is_exact_beside_other_groups`.
     ///
@@ -374,7 +374,7 @@ impl GroupNode {
     /// The tree's lock for reading; one load for each CPU that has charged to a group of the subtree,
     /// at least twice.
     #[must_use]
-    pub fn usage_precise(&self) -> Pages {
+    pub fn usage_precise(&self) -> Bytes {
         self.account().used
     }
 
@@ -392,7 +392,7 @@ impl GroupNode {
         self.unless_gone(self.core().account(self.id()), Account::default())
     }
 
-    /// Pages reserved in the subtree that nobody uses, and that any charge which needs them takes.
+    /// Bytes reserved in the subtree that nobody uses, and that any charge which needs them takes.
     ///
     /// # Accuracy
     ///
@@ -402,8 +402,8 @@ impl GroupNode {
     ///
     /// The tree's lock for reading; one load for each CPU that has charged to a group of the subtree.
     #[must_use]
-    pub fn escrowed(&self) -> Pages {
-        self.unless_gone(self.core().escrowed(self.id()), Pages::ZERO)
+    pub fn escrowed(&self) -> Bytes {
+        self.unless_gone(self.core().escrowed(self.id()), Bytes::ZERO)
     }
 
     /// The highest usage since the group was created. Never decreases; [`GroupNode::watch_peak`] is
@@ -412,7 +412,7 @@ impl GroupNode {
     /// # Accuracy
     ///
     /// `high` (and `value`) is the highest reservation that a successful charge has seen: at least
-    /// the highest usage. `low` is 64 pages lower for each CPU of each group in the subtree that
+    /// the highest usage. `low` is 256 KiB lower for each CPU of each group in the subtree that
     /// held tokens at a time, and is at most the highest usage unless reservations that were undone
     /// later were in flight just then, which raises it by those.
     /// Adversary: `tests/limits.rs::the_interval_holds_the_usage_however_tokens_lie`.
@@ -421,13 +421,13 @@ impl GroupNode {
     ///
     /// Two loads. O(1).
     #[must_use]
-    pub fn peak(&self) -> Estimate<Pages> {
-        self.unless_gone(self.core().peak(self.id()), Estimate::exact(Pages::ZERO))
+    pub fn peak(&self) -> Estimate<Bytes> {
+        self.unless_gone(self.core().peak(self.id()), Estimate::exact(Bytes::ZERO))
     }
 
     /// The maximum as it is now; zero when the group is gone.
-    pub(super) fn max(&self) -> Pages {
-        self.unless_gone(self.slot().ledger.balance().max, Pages::ZERO)
+    pub(super) fn max(&self) -> Bytes {
+        self.unless_gone(self.slot().ledger.balance().max, Bytes::ZERO)
     }
 
     /// Sets the maximum. From the moment it is installed no charge brings the subtree above it.
@@ -442,7 +442,7 @@ impl GroupNode {
     ///
     /// The tree's lock for writing; below the reservations also a swap for each CPU that has charged
     /// to a group of the subtree. Loads as [`GroupNode::usage_precise`].
-    pub fn set_max(&self, max: Pages) -> Result<(), MaxError> {
+    pub fn set_max(&self, max: Bytes) -> Result<(), MaxError> {
         self.core().set_max(self.meta.key, max)
     }
 
@@ -451,7 +451,7 @@ impl GroupNode {
         if self.is_here() { read } else { gone }
     }
 
-    /// Whether the slot is still this group's: it lives, or pages may still be charged to it.
+    /// Whether the slot is still this group's: it lives, or bytes may still be charged to it.
     pub(super) fn is_here(&self) -> bool {
         let incarnation = self.slot().incarnation();
         incarnation == self.meta.key.incarnation || incarnation == self.meta.key.incarnation + 1

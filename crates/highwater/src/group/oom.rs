@@ -9,7 +9,7 @@
 //! embedder, who is the one that stops it.
 
 use crate::sync::atomic::Ordering;
-use crate::units::{Estimate, GroupId, OomScoreAdj, Pages};
+use crate::units::{Bytes, Estimate, GroupId, OomScoreAdj};
 
 use super::node::{GroupNode, Meta};
 use super::tree::{Core, GroupKey, GroupTree, Shape};
@@ -20,7 +20,7 @@ pub struct LeafGroup {
     /// Which group.
     pub key: GroupKey,
     /// What it uses: [`GroupNode::usage`].
-    pub usage: Estimate<Pages>,
+    pub usage: Estimate<Bytes>,
     /// How willingly it is stopped.
     pub oom_score_adj: OomScoreAdj,
     /// Whether it, or a group above it, is being stopped.

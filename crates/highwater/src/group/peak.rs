@@ -7,7 +7,7 @@
 use std::fmt;
 
 use crate::sync::{LockClass, Mutex, Rank, Sequence};
-use crate::units::{Estimate, Pages};
+use crate::units::{Bytes, Estimate};
 
 use super::node::GroupNode;
 
@@ -36,15 +36,15 @@ impl Watches {
 ///
 /// ```
 /// use highwater::group::GroupTree;
-/// use highwater::units::Pages;
+/// use highwater::units::Bytes;
 ///
 /// let root = GroupTree::new(1).root();
-/// drop(root.try_charge(Pages(700))?);
+/// drop(root.try_charge(Bytes(700))?);
 /// let watch = root.watch_peak();
-/// drop(root.try_charge(Pages(500))?);
-/// assert!(watch.peak().contains(Pages(500)) && root.peak().contains(Pages(700)));
+/// drop(root.try_charge(Bytes(500))?);
+/// assert!(watch.peak().contains(Bytes(500)) && root.peak().contains(Bytes(700)));
 /// watch.reset();
-/// assert!(watch.peak().contains(Pages::ZERO));
+/// assert!(watch.peak().contains(Bytes::ZERO));
 /// # Ok::<(), highwater::group::ChargeError>(())
 /// ```
 pub struct PeakWatch {
@@ -83,7 +83,7 @@ impl PeakWatch {
     ///
     /// A lock that only watches of the same group take; two loads. O(watches).
     #[must_use]
-    pub fn peak(&self) -> Estimate<Pages> {
+    pub fn peak(&self) -> Estimate<Bytes> {
         let (node, ledger) = (&self.node, &self.node.slot().ledger);
         let seen = node.meta().peaks.seen.lock();
         let own = seen.iter().find(|(number, _)| *number == self.number);
@@ -167,18 +167,18 @@ mod tests {
                     expected[nth] = used;
                 }
                 1..5 => {
-                    let pages = rng.u64(..300);
+                    let bytes = rng.u64(..300);
                     let on = CpuId(rng.u32(..4));
-                    held.push(group.try_charge_on(on, Pages(pages)).unwrap());
-                    used += pages;
+                    held.push(group.try_charge_on(on, Bytes(bytes)).unwrap());
+                    used += bytes;
                 }
                 _ if held.is_empty() => {}
-                _ => used -= held.swap_remove(rng.usize(..held.len())).pages().0,
+                _ => used -= held.swap_remove(rng.usize(..held.len())).bytes().0,
             }
             for (watch, expected) in watches.iter().zip(&mut expected) {
                 *expected = used.max(*expected);
                 assert!(
-                    watch.peak().contains(Pages(*expected)),
+                    watch.peak().contains(Bytes(*expected)),
                     "{} for {expected}",
                     watch.peak()
                 );
@@ -193,7 +193,7 @@ mod tests {
             .child("b", crate::group::Limits::default())
             .unwrap();
         assert_eq!(next.id(), group.id());
-        let _held = next.try_charge(Pages(1 << 30)).unwrap();
+        let _held = next.try_charge(Bytes(1 << 30)).unwrap();
         watches[1].reset();
         assert!(watches[0].peak().high <= last, "a later group was watched");
     }

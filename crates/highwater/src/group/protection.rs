@@ -16,20 +16,20 @@
 //!
 //! | usage of a group | reclaim |
 //! |---|---|
-//! | at most effective `min` | never |
-//! | at most effective `low` | only if nothing else can be reclaimed, and then it is an event |
-//! | above | the part of its pages that is not protected |
+//! | less than a page above effective `min` | never |
+//! | less than a page above effective `low` | only if nothing else can be reclaimed, and then it is an event |
+//! | above | the part of its bytes that is not protected |
 //!
 //! Invariant: where no group is charged less than its children together, the effective values of
 //! children that are not children of the reclaim root add up to no more than their parent's, whatever is set.
 //!
 //! Source: accounting spec 8.5; frames-and-reclaim spec 9.6 and 15. Deviation: a protected group is scanned
 //! for what it uses beyond its protection and for no cluster more, so that one pass alone never reclaims
-//! protected pages; the kernel looks at 32 pages at least. Deviation: products are taken in 128 bits.
+//! protected bytes; the kernel looks at 32 pages at least. Deviation: products are taken in 128 bits.
 
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
-use crate::units::{GroupId, Pages};
+use crate::units::{Bytes, GroupId, Pages};
 
 use super::node::{GroupNode, Meta};
 use super::tree::{Core, GroupTree, Shape};
@@ -38,41 +38,41 @@ use super::tree::{Core, GroupTree, Shape};
 #[derive(Clone, Copy, Debug)]
 struct Family {
     /// What the parent uses.
-    usage: Pages,
+    usage: Bytes,
     /// What the parent's own setting is worth.
-    effective: Pages,
+    effective: Bytes,
     /// What its children claim together.
-    claimed: Pages,
+    claimed: Bytes,
 }
 
 /// What a group has to show for itself.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     /// What it uses.
-    usage: Pages,
+    usage: Bytes,
     /// What it is set to.
-    setting: Pages,
+    setting: Bytes,
 }
 
 impl Claim {
     /// What the group claims of its parent's protection.
-    fn pages(self) -> Pages {
+    fn bytes(self) -> Bytes {
         self.usage.min(self.setting)
     }
 
     /// What the setting is worth to a group that is no child of the reclaim root.
-    fn effective(self, family: Family) -> Pages {
-        let claim = self.pages();
+    fn effective(self, family: Family) -> Bytes {
+        let claim = self.bytes();
         if family.claimed > family.effective {
-            return Pages(share(family.effective.0, claim.0, family.claimed.0));
+            return Bytes(share(family.effective.0, claim.0, family.claimed.0));
         }
         let floating = family.effective - family.claimed;
         let beyond_claims = family.usage.saturating_sub(family.claimed);
-        if floating == Pages::ZERO || beyond_claims == Pages::ZERO {
+        if floating == Bytes::ZERO || beyond_claims == Bytes::ZERO {
             return claim;
         }
         let beyond = self.usage - claim;
-        claim.saturating_add(Pages(share(floating.0, beyond.0, beyond_claims.0)))
+        claim.saturating_add(Bytes(share(floating.0, beyond.0, beyond_claims.0)))
     }
 }
 
@@ -86,9 +86,9 @@ fn share(whole: u64, part: u64, of: u64) -> u64 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Protection {
     /// Effective `min`: while the group uses no more, nothing is reclaimed from it.
-    pub min: Pages,
+    pub min: Bytes,
     /// Effective `low`: while the group uses no more, others are reclaimed from first.
-    pub low: Pages,
+    pub low: Bytes,
 }
 
 /// How far reclaim goes.
@@ -100,39 +100,42 @@ pub enum Depth {
     AboveMin,
 }
 
-/// What reclaim may do with a group.
+/// What reclaim, which takes whole pages, may do with a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exposure {
-    /// It uses no more than its effective `min`.
+    /// It uses less than a page beyond its effective `min`.
     Protected,
-    /// It uses no more than its effective `low`, and there may be others.
+    /// It uses less than a page beyond its effective `low`, and there may be others.
     Sheltered,
-    /// Pages that are not protected.
+    /// Whole pages that are not protected.
     Exposed(Pages),
 }
 
 impl Protection {
     /// No protection at all.
     pub const NONE: Self = Self {
-        min: Pages::ZERO,
-        low: Pages::ZERO,
+        min: Bytes::ZERO,
+        low: Bytes::ZERO,
     };
 
     /// What reclaim that goes to `depth` may do with a group that uses `usage`.
     #[must_use]
-    pub fn exposure(self, usage: Pages, depth: Depth) -> Exposure {
-        if self.min >= usage && self.min > Pages::ZERO {
+    pub fn exposure(self, usage: Bytes, depth: Depth) -> Exposure {
+        let beyond = |protection| usage.saturating_sub(protection).pages_floor();
+        // A page that is taken must not leave the group below its protection.
+        let covers = |protection| protection > Bytes::ZERO && beyond(protection) == Pages::ZERO;
+        if covers(self.min) {
             return Exposure::Protected;
         }
-        if depth == Depth::AboveLow && self.low >= usage && self.low > Pages::ZERO {
+        if depth == Depth::AboveLow && covers(self.low) {
             return Exposure::Sheltered;
         }
-        Exposure::Exposed(usage.saturating_sub(self.at(depth)))
+        Exposure::Exposed(beyond(self.at(depth)))
     }
 
-    /// Pages that are protected from reclaim that goes to `depth`.
+    /// Memory that is protected from reclaim that goes to `depth`.
     #[must_use]
-    pub fn at(self, depth: Depth) -> Pages {
+    pub fn at(self, depth: Depth) -> Bytes {
         match depth {
             Depth::AboveLow => self.min.max(self.low),
             Depth::AboveMin => self.min,
@@ -142,14 +145,14 @@ impl Protection {
     /// How many of `size` pages on a group's lists reclaim to `depth` looks at, where the group uses
     /// `usage`: the part that is not protected, at least one page, and never more than is not protected.
     #[must_use]
-    pub fn scanned(self, size: u64, usage: Pages, depth: Depth) -> u64 {
+    pub fn scanned(self, size: u64, usage: Bytes, depth: Depth) -> u64 {
         let Exposure::Exposed(exposed) = self.exposure(usage, depth) else {
             return 0;
         };
-        if self.at(depth) == Pages::ZERO {
+        if self.at(depth) == Bytes::ZERO {
             return size;
         }
-        share(size, exposed.0, usage.0.max(1)).clamp(1, exposed.0.max(1))
+        share(size, exposed.0, usage.pages_ceil().0.max(1)).clamp(1, exposed.0.max(1))
     }
 }
 
@@ -234,7 +237,7 @@ impl GroupNode {
     }
 
     /// What the group uses, or `most` if that is certainly no more.
-    fn usage_at_most(&self, most: Pages) -> Pages {
+    fn usage_at_most(&self, most: Bytes) -> Bytes {
         match self.usage().low >= most {
             true => most,
             false => self.usage_precise(),
@@ -262,7 +265,7 @@ impl Core {
 
     /// Keeps the index of protected children as a group's settings are. The root has no siblings.
     pub(super) fn note_protection(&self, shape: &mut Shape, group: &Meta) {
-        let is_protected = group.settings.protection() != (Pages::ZERO, Pages::ZERO);
+        let is_protected = group.settings.protection() != (Bytes::ZERO, Bytes::ZERO);
         let Some(parent) = &group.parent else {
             return;
         };
@@ -293,7 +296,7 @@ impl Core {
                 assert_eq!(slot.parent(), Some(GroupId::from_index(at)));
                 let meta = slot.meta.read();
                 let settings = meta.as_deref().map(|meta| meta.settings.protection());
-                assert_ne!(settings, Some((Pages::ZERO, Pages::ZERO)), "{child}");
+                assert_ne!(settings, Some((Bytes::ZERO, Bytes::ZERO)), "{child}");
             }
             count += family.protected.len() as u64;
         }
@@ -312,44 +315,45 @@ impl Core {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::units::PAGE_BYTES;
 
     fn claim(usage: u64, setting: u64) -> Claim {
-        let (usage, setting) = (Pages(usage), Pages(setting));
+        let (usage, setting) = (Bytes(usage), Bytes(setting));
         Claim { usage, setting }
     }
 
     fn family(usage: u64, effective: u64, claimed: u64) -> Family {
         Family {
-            usage: Pages(usage),
-            effective: Pages(effective),
-            claimed: Pages(claimed),
+            usage: Bytes(usage),
+            effective: Bytes(effective),
+            claimed: Bytes(claimed),
         }
     }
 
     #[test]
     fn small_families_share_what_their_parent_has() {
-        // Goal: the invariant, and what each rule promises. Method: every parent of up to 6 pages with
-        // two children and every setting up to 4, pages of the parent's own included.
+        // Goal: the invariant, and what each rule promises. Method: every parent of up to 6 bytes with
+        // two children and every setting up to 4, bytes of the parent's own included.
         let settings = 0..=4;
         for (own, effective) in pairs(0..=2, 0..=6) {
             for ((one, two), (first, second)) in pairs_of(pairs(0..=3, 0..=3), settings.clone()) {
                 let children = [claim(one, first), claim(two, second)];
-                let claimed = children[0].pages() + children[1].pages();
+                let claimed = children[0].bytes() + children[1].bytes();
                 let family = family(own + one + two, effective, claimed.0);
                 let got = children.map(|child| child.effective(family));
                 let what = || format!("{children:?} of {family:?}: {got:?}");
                 assert!(got[0] + got[1] <= family.effective, "{}", what());
                 for (child, got) in children.iter().zip(got) {
                     if claimed <= family.effective {
-                        assert!(got >= child.pages(), "a claim was cut: {}", what());
+                        assert!(got >= child.bytes(), "a claim was cut: {}", what());
                     } else {
-                        assert!(got <= child.pages(), "{}", what());
-                        let exact = effective * child.pages().0;
+                        assert!(got <= child.bytes(), "{}", what());
+                        let exact = effective * child.bytes().0;
                         assert!(got.0 * claimed.0 <= exact, "{}", what());
                         assert!((got.0 + 1) * claimed.0 > exact, "{}", what());
                     }
-                    if child.usage == Pages::ZERO {
-                        assert_eq!(got, Pages::ZERO, "{}", what());
+                    if child.usage == Bytes::ZERO {
+                        assert_eq!(got, Bytes::ZERO, "{}", what());
                     }
                 }
             }
@@ -375,47 +379,48 @@ mod tests {
     #[test]
     fn worked_examples_come_out_as_specified() {
         // Goal: the formulas of accounting spec 8.5, by numbers. Method: computed by hand.
-        // Overcommitted: 100 pages of protection, claims of 120 and 80: 60 and 40.
+        // Overcommitted: 100 bytes of protection, claims of 120 and 80: 60 and 40.
         let parent = family(300, 100, 200);
-        assert_eq!(claim(120, 150).effective(parent), Pages(60));
-        assert_eq!(claim(180, 80).effective(parent), Pages(40));
+        assert_eq!(claim(120, 150).effective(parent), Bytes(60));
+        assert_eq!(claim(180, 80).effective(parent), Bytes(40));
         // Work conserving: the second uses 10 of its 80, so the first loses less.
         let parent = family(300, 100, 130);
-        assert_eq!(claim(120, 150).effective(parent), Pages(92));
-        assert_eq!(claim(10, 80).effective(parent), Pages(7));
-        // Floating: 100 pages, claimed 20 by one; 80 go by what is used beyond claims, 60 and 20 of 80.
+        assert_eq!(claim(120, 150).effective(parent), Bytes(92));
+        assert_eq!(claim(10, 80).effective(parent), Bytes(7));
+        // Floating: 100 bytes, claimed 20 by one; 80 go by what is used beyond claims, 60 and 20 of 80.
         let parent = family(100, 100, 20);
-        assert_eq!(claim(80, 20).effective(parent), Pages(80));
-        assert_eq!(claim(20, 0).effective(parent), Pages(20));
-        // And less where the parent pays for pages of its own.
+        assert_eq!(claim(80, 20).effective(parent), Bytes(80));
+        assert_eq!(claim(20, 0).effective(parent), Bytes(20));
+        // And less where the parent pays for bytes of its own.
         let parent = family(180, 100, 20);
-        assert_eq!(claim(80, 20).effective(parent), Pages(20 + 80 * 60 / 160));
+        assert_eq!(claim(80, 20).effective(parent), Bytes(20 + 80 * 60 / 160));
     }
 
     #[test]
     fn empty_groups_divide_by_nothing() {
         // Goal: the corner cases of accounting spec 12. Method: nothing claimed, a parent that uses what
         // is claimed, nothing used, and amounts whose product needs 128 bits.
-        assert_eq!(claim(5, 0).effective(family(0, 0, 0)), Pages(0));
-        assert_eq!(claim(5, 0).effective(family(5, 0, 0)), Pages(0));
-        assert_eq!(claim(5, 5).effective(family(5, 9, 5)), Pages(5));
-        assert_eq!(claim(7, 5).effective(family(5, 9, 5)), Pages(5));
-        assert_eq!(claim(0, 5).effective(family(0, 5, 0)), Pages(0));
-        assert_eq!(claim(0, 5).effective(family(9, 5, 0)), Pages(0));
+        assert_eq!(claim(5, 0).effective(family(0, 0, 0)), Bytes(0));
+        assert_eq!(claim(5, 0).effective(family(5, 0, 0)), Bytes(0));
+        assert_eq!(claim(5, 5).effective(family(5, 9, 5)), Bytes(5));
+        assert_eq!(claim(7, 5).effective(family(5, 9, 5)), Bytes(5));
+        assert_eq!(claim(0, 5).effective(family(0, 5, 0)), Bytes(0));
+        assert_eq!(claim(0, 5).effective(family(9, 5, 0)), Bytes(0));
         let huge = 1 << 51;
         let parent = family(4 * huge, 2 * huge, 4 * huge);
-        assert_eq!(claim(huge, u64::MAX).effective(parent), Pages(huge / 2));
+        assert_eq!(claim(huge, u64::MAX).effective(parent), Bytes(huge / 2));
         let parent = family(2 * huge, u64::MAX, 0);
-        assert_eq!(claim(huge, 0).effective(parent), Pages(u64::MAX / 2));
+        assert_eq!(claim(huge, 0).effective(parent), Bytes(u64::MAX / 2));
     }
 
     #[test]
     fn exposure_follows_usage_and_depth() {
         // Goal: min is never reclaimed, low only at the second depth, a group without settings always,
-        // also when it uses nothing. Method: every small case against the table of the module.
+        // also when it uses nothing. Method: every small case, in half pages, against the table of the
+        // module; two half pages are what reclaim can take.
         for min in 0..=4 {
             for low in 0..=4 {
-                for usage in 0..=6 {
+                for usage in 0..=12 {
                     check_exposure(min, low, usage);
                 }
             }
@@ -423,19 +428,20 @@ mod tests {
     }
 
     fn check_exposure(min: u64, low: u64, usage: u64) {
+        let halves = |count| Bytes(count * PAGE_BYTES / 2);
         let protection = Protection {
-            min: Pages(min),
-            low: Pages(low),
+            min: halves(min),
+            low: halves(low),
         };
-        let at = |depth| protection.exposure(Pages(usage), depth);
-        let is_min = min > 0 && usage <= min;
-        let is_low = low > 0 && usage <= low;
+        let at = |depth| protection.exposure(halves(usage), depth);
+        let is_min = min > 0 && usage < min + 2;
+        let is_low = low > 0 && usage < low + 2;
         match at(Depth::AboveLow) {
             Exposure::Protected => assert!(is_min),
             Exposure::Sheltered => assert!(is_low && !is_min),
             Exposure::Exposed(pages) => {
                 assert!(!is_low && !is_min);
-                assert_eq!(pages.0, usage.saturating_sub(min.max(low)));
+                assert_eq!(pages.0, usage.saturating_sub(min.max(low)) / 2);
             }
         }
         match at(Depth::AboveMin) {
@@ -443,16 +449,16 @@ mod tests {
             Exposure::Sheltered => panic!("nothing is sheltered when nothing else is left"),
             Exposure::Exposed(pages) => {
                 assert!(!is_min);
-                assert_eq!(pages.0, usage.saturating_sub(min));
+                assert_eq!(pages.0, usage.saturating_sub(min) / 2);
             }
         }
         for depth in [Depth::AboveLow, Depth::AboveMin] {
-            for size in 0..=usage {
-                let scanned = protection.scanned(size, Pages(usage), depth);
-                match protection.exposure(Pages(usage), depth) {
-                    Exposure::Exposed(pages) if protection.at(depth) > Pages::ZERO => {
+            for size in 0..=usage / 2 {
+                let scanned = protection.scanned(size, halves(usage), depth);
+                match protection.exposure(halves(usage), depth) {
+                    Exposure::Exposed(pages) if protection.at(depth) > Bytes::ZERO => {
                         assert!(scanned <= pages.0 && scanned >= 1);
-                        assert!(scanned == 1 || scanned * usage <= size * pages.0);
+                        assert!(scanned == 1 || scanned * usage.div_ceil(2) <= size * pages.0);
                     }
                     Exposure::Exposed(_) => assert_eq!(scanned, size),
                     _ => assert_eq!(scanned, 0),

@@ -11,7 +11,7 @@
 //!   belongs to a later group differs in its sequence, and the step compares. An operation that reserves marks itself in
 //!   flight first and checks afterwards; a slot is reused only when nothing is reserved and nothing
 //!   is in flight. One of the two notices.
-//! - An operation that gives pages back is protected by those pages: they are reserved until it has
+//! - An operation that gives bytes back is protected by those bytes: they are reserved until it has
 //!   released them, on this group first and on its parent after that.
 
 use crate::percpu::{Blocks, Gates};

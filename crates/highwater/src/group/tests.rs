@@ -3,7 +3,7 @@
 use super::cell::{CELL_MAX, Cell, GRANT_MAX, Word};
 use super::{Charge, ChargeError, ChildError, DEPTH_MAX, GroupNode, GroupTree, Limits, MaxError};
 use crate::percpu::{Gates, Regime};
-use crate::units::{Bytes, CpuId, GroupId, Pages};
+use crate::units::{Bytes, CpuId, GroupId};
 
 // Goal: groups nest to the documented depth and no deeper, and charging the deepest charges all.
 #[test]
@@ -16,21 +16,21 @@ fn the_deepest_group_charges_every_ancestor() {
     assert_eq!(chain.len(), DEPTH_MAX as usize + 1);
     let deepest = &chain[chain.len() - 1];
     assert_eq!(deepest.path().matches("/next").count(), DEPTH_MAX as usize);
-    chain[7].set_max(Pages(100)).unwrap();
-    let charge = deepest.try_charge_on(CpuId(1), Pages(100)).unwrap();
-    assert!(chain.iter().all(|node| node.usage_precise() == Pages(100)));
-    let refused = deepest.try_charge_on(CpuId(0), Pages(1)).unwrap_err();
+    chain[7].set_max(Bytes(100)).unwrap();
+    let charge = deepest.try_charge_on(CpuId(1), Bytes(100)).unwrap();
+    assert!(chain.iter().all(|node| node.usage_precise() == Bytes(100)));
+    let refused = deepest.try_charge_on(CpuId(0), Bytes(1)).unwrap_err();
     let expected = ChargeError::OverMax {
         group: chain[7].id(),
-        requested: Pages(1),
-        max: Pages(100),
-        usage: Pages(100),
-        escrowed: Pages(0),
+        requested: Bytes(1),
+        max: Bytes(100),
+        usage: Bytes(100),
+        escrowed: Bytes(0),
     };
     assert_eq!(refused, expected);
     drop(charge);
     tree.check_invariants();
-    assert!(chain.iter().all(|node| node.usage_precise() == Pages(0)));
+    assert!(chain.iter().all(|node| node.usage_precise() == Bytes(0)));
 }
 
 // Goal: names are checked, unique among siblings and free again after removal.
@@ -65,54 +65,65 @@ fn an_id_is_reused_only_when_nothing_is_charged_to_it() {
     let tree = GroupTree::new(2);
     let root = tree.root();
     let old = root.child("old", Limits::default()).unwrap();
-    let mut charge = old.try_charge(Pages(3)).unwrap();
+    let mut charge = old.try_charge(Bytes(3)).unwrap();
     tree.remove(&old).unwrap();
     for nth in 0..20 {
         let new = root.child(&format!("n{nth}"), Limits::default()).unwrap();
         assert_ne!(new.id(), old.id());
     }
     let removed = ChargeError::Removed { group: old.id() };
-    assert_eq!(charge.try_grow(Pages(1)), Err(removed));
+    assert_eq!(charge.try_grow(Bytes(1)), Err(removed));
     assert_eq!(
         (old.usage_precise(), root.usage_precise()),
-        (Pages(3), Pages(3))
+        (Bytes(3), Bytes(3))
     );
-    let empty = charge.split(Pages(0));
+    let empty = charge.split(Bytes(0));
     drop(charge);
     let new = root.child("new", Limits::default()).unwrap();
     assert_eq!(new.id(), old.id());
-    let _held = new.try_charge(Pages(5)).unwrap();
-    assert_eq!(old.try_charge(Pages(1)).unwrap_err(), removed);
-    assert_eq!(old.try_charge(Pages(0)).unwrap_err(), removed);
-    assert_eq!(old.usage_precise(), Pages(0));
+    let _held = new.try_charge(Bytes(5)).unwrap();
+    assert_eq!(old.try_charge(Bytes(1)).unwrap_err(), removed);
+    assert_eq!(old.try_charge(Bytes(0)).unwrap_err(), removed);
+    assert_eq!(old.usage_precise(), Bytes(0));
     assert!(!new.is_descendant_of(&old) && old.parent() == Some(root));
     drop(empty);
-    assert_eq!(new.usage_precise(), Pages(5));
+    assert_eq!(new.usage_precise(), Bytes(5));
 }
 
-// Goal: limits in bytes never allow a byte more; no limit is a limit of 2^44 - 1 pages.
+// Goal: no limit is a limit of 2^48 - 1 bytes.
 #[test]
-fn limits_round_down_and_none_is_the_widest_account() {
-    assert_eq!(Limits::max(Bytes(8191)).max, Pages(1));
+fn no_limit_is_the_widest_account() {
     let root = GroupTree::new(1).root();
-    let most = Pages((1 << 44) - 1);
+    let most = Bytes((1 << 48) - 1);
     let all = root.try_charge(most).unwrap();
-    assert!(root.try_charge(Pages(1)).is_err());
-    assert!(root.try_charge(Pages(u64::MAX)).is_err());
+    assert!(root.try_charge(Bytes(1)).is_err());
+    assert!(root.try_charge(Bytes(u64::MAX)).is_err());
     assert_eq!(root.usage_precise(), most);
     drop(all);
-    assert_eq!(root.usage_precise(), Pages::ZERO);
+    assert_eq!(root.usage_precise(), Bytes::ZERO);
 }
 
 // Goal: uncharging what was never charged is found, not hidden.
 #[test]
-#[should_panic(expected = "pages uncharged where")]
+#[should_panic(expected = "bytes uncharged where")]
 fn uncharging_too_much_panics() {
     let root = GroupTree::new(1).root();
-    root.uncharge(Pages(CELL_MAX * 2));
+    root.uncharge(Bytes(CELL_MAX * 2));
 }
 
-// Goal: steps of the token word keep its fields apart. Method: every token count, every amount up to
+/// Amounts up to `most`: some all over, and those next to where something changes.
+fn amounts(most: u64) -> impl Iterator<Item = u64> {
+    let edges = [0, GRANT_MAX, CELL_MAX, 2 * CELL_MAX, most];
+    let beside = edges
+        .into_iter()
+        .flat_map(|at| at.saturating_sub(2)..=at + 2);
+    (0..=most)
+        .step_by(1999)
+        .chain(beside)
+        .filter(move |amount| *amount <= most)
+}
+
+// Goal: steps of the token word keep its fields apart. Method: token counts up to the cap, amounts up to
 // three caps, live and not; each step is compared with plain arithmetic.
 #[test]
 fn steps_of_the_token_word_keep_its_fields_apart() {
@@ -122,22 +133,22 @@ fn steps_of_the_token_word_keep_its_fields_apart() {
     assert_eq!((idle.fit(9), idle.granted_after_begin(9)), (0, (0, 1)));
     let live = idle.enlisted().unwrap();
     assert!(live.is_live() && live.enlisted().is_none() && live.stolen().is_none());
-    for tokens in 0..=CELL_MAX {
+    for tokens in amounts(CELL_MAX) {
         let word = live.parked(tokens).unwrap();
         assert_eq!((word.tokens(), word.in_flight()), (tokens, 0));
         assert_eq!(word.stolen().is_some(), tokens > 0);
-        for pages in 0..=3 * CELL_MAX {
+        for bytes in amounts(3 * CELL_MAX) {
             assert_eq!(
-                word.taken(pages).map(Word::tokens),
-                tokens.checked_sub(pages)
+                word.taken(bytes).map(Word::tokens),
+                tokens.checked_sub(bytes)
             );
-            let parked = word.parked(pages).unwrap();
-            assert_eq!(parked.tokens() + word.spilled(pages), tokens + pages);
-            assert_eq!(parked.in_flight(), u64::from(word.spilled(pages) > 0));
+            let parked = word.parked(bytes).unwrap();
+            assert_eq!(parked.tokens() + word.spilled(bytes), tokens + bytes);
+            assert_eq!(parked.in_flight(), u64::from(word.spilled(bytes) > 0));
             assert!(parked.tokens() <= CELL_MAX && parked.sequence() > word.sequence());
-            let fit = pages.min(CELL_MAX - tokens);
-            let flying = u64::from(fit < pages);
-            assert_eq!(word.granted_after_begin(pages), (tokens + fit, flying));
+            let fit = bytes.min(CELL_MAX - tokens);
+            let flying = u64::from(fit < bytes);
+            assert_eq!(word.granted_after_begin(bytes), (tokens + fit, flying));
         }
         let retired = word.retired().unwrap();
         assert!(!retired.is_live() && retired.tokens() == 0 && retired.in_flight() == 0);
@@ -154,23 +165,23 @@ impl Word {
 }
 
 // Goal: with threads that step the words of their own CPU by plain stores, and take tokens of the other
-// CPUs from afar, no maximum is exceeded, no page is lost and none is found twice. Method: eight
+// CPUs from afar, no maximum is exceeded, no byte is lost and none is found twice. Method: eight
 // threads, moved around, charge, grow, split and drop in three groups below a small maximum that
 // another thread keeps changing; what they hold is counted beside. Then everything fits exactly.
 #[cfg(target_os = "linux")]
 #[test]
-fn pages_are_exact_while_threads_move_between_cpus() {
+fn bytes_are_exact_while_threads_move_between_cpus() {
     use crate::percpu::harness::{skipped, while_moved_around};
     use crate::sync::atomic::{AtomicU64, Ordering};
     use crate::topology::Topology;
 
-    const MAX: u64 = 300;
+    const MAX: u64 = 1_200_000;
     let machine = Topology::detect();
     let tree = GroupTree::with_regime(Regime::preferred(&machine), machine.nr_cpus());
     if tree.regime() == Regime::Atomic {
         return skipped("no sequences here that other CPUs can restart");
     }
-    let top = tree.root().child("top", Limits::max_pages(Pages(MAX)));
+    let top = tree.root().child("top", Limits::max(Bytes(MAX)));
     let top = top.expect("a name that is free");
     let leaves = ["a", "b", "c"].map(|name| top.child(name, Limits::default()));
     let leaves = leaves.map(|leaf| leaf.expect("a name that is free"));
@@ -179,42 +190,42 @@ fn pages_are_exact_while_threads_move_between_cpus() {
         let mut random = crate::seed::rng(100 + thread);
         if thread == 0 {
             for _ in 0..200 {
-                let _: Result<(), MaxError> = top.set_max(Pages(random.u64(50..=MAX)));
+                let _: Result<(), MaxError> = top.set_max(Bytes(random.u64(200_000..=MAX)));
                 std::thread::yield_now();
             }
             return;
         }
         // Relaxed, here and below: what is counted is held, wherever it is counted.
-        let count = |pages: Pages| {
-            let now = used.fetch_add(pages.0, Ordering::Relaxed) + pages.0;
-            assert!(now <= MAX, "{now} pages of {MAX}");
+        let count = |bytes: Bytes| {
+            let now = used.fetch_add(bytes.0, Ordering::Relaxed) + bytes.0;
+            assert!(now <= MAX, "{now} bytes of {MAX}");
         };
         let mut held = Vec::<Charge>::new();
         for _ in 0..3_000 {
-            let pages = Pages(random.u64(1..20));
+            let bytes = Bytes(random.u64(1..80_000));
             if random.bool() || held.is_empty() {
-                if let Ok(charge) = leaves[random.usize(..3)].try_charge(pages) {
-                    count(pages);
+                if let Ok(charge) = leaves[random.usize(..3)].try_charge(bytes) {
+                    count(bytes);
                     held.push(charge);
                 }
                 continue;
             }
             let mut charge = held.swap_remove(random.usize(..held.len()));
-            if charge.try_grow(pages).is_ok() {
-                count(pages);
+            if charge.try_grow(bytes).is_ok() {
+                count(bytes);
             }
-            used.fetch_sub(charge.pages().0, Ordering::Relaxed);
-            let half = charge.split(Pages(charge.pages().0 / 2));
+            used.fetch_sub(charge.bytes().0, Ordering::Relaxed);
+            let half = charge.split(Bytes(charge.bytes().0 / 2));
             drop((half, charge));
         }
-        let left: u64 = held.iter().map(|charge| charge.pages().0).sum();
+        let left: u64 = held.iter().map(|charge| charge.bytes().0).sum();
         used.fetch_sub(left, Ordering::Relaxed);
     });
     tree.check_invariants();
-    assert_eq!(top.usage_precise(), Pages::ZERO);
+    assert_eq!(top.usage_precise(), Bytes::ZERO);
     assert_eq!(used.into_inner(), 0);
-    top.set_max(Pages(MAX)).expect("nothing is charged");
-    let all = leaves[1].try_charge(Pages(MAX)).expect("all of it is free");
-    assert!(leaves[2].try_charge(Pages(1)).is_err());
+    top.set_max(Bytes(MAX)).expect("nothing is charged");
+    let all = leaves[1].try_charge(Bytes(MAX)).expect("all of it is free");
+    assert!(leaves[2].try_charge(Bytes(1)).is_err());
     drop(all);
 }

@@ -3,17 +3,17 @@
 //! `high` refuses nothing. Who charges beyond it reclaims what is beyond, and if that does not bring
 //! the group back, is slowed down: by nothing worth mentioning for a percent, by seconds for a fifth,
 //! so that a group which grows faster than it can be reclaimed is held where reclaim keeps up.
-//! With `r`, the part of `high` by which a group is above it, a charge of `pages` owes
+//! With `r`, the part of `high` by which a group is above it, a charge of `bytes` owes
 //!
 //! ```text
-//! 64 s x r^2 x pages / 64,   at most 2 s,   nothing if that is 10 ms or less
+//! 1 s x r^2 x bytes / 4,096,   at most 2 s,   nothing if that is 10 ms or less
 //! ```
 //!
 //! and of a group and its ancestors the one with the largest `r` counts. This module computes; nobody
 //! is put to sleep who did not ask for it.
 //!
-//! Whether a group is above its `high` is looked at when a charge reserves pages on the ancestors, not
-//! when it finds tokens: at most once in 32 pages. Who charges is told what was reserved ([`Refilled`]),
+//! Whether a group is above its `high` is looked at when a charge reserves bytes on the ancestors, not
+//! when it finds tokens: at most once in 128 KiB. Who charges is told what was reserved ([`Refilled`]),
 //! tokens included, and owes for all of that.
 //!
 //! Source: accounting spec 8.4. Fixed point as there: `r` has 20 fraction bits and is rounded down.
@@ -22,7 +22,7 @@
 use std::time::Duration;
 
 use crate::sync::atomic::Ordering;
-use crate::units::Pages;
+use crate::units::{Bytes, PAGE_BYTES};
 
 use super::charge::Charge;
 use super::error::ChargeError;
@@ -42,22 +42,24 @@ const DELAY_IGNORED: Duration = Duration::from_millis(10);
 struct Overage(u128);
 
 impl Overage {
-    /// Of a group that uses `usage`. A `limit_high` of zero counts as one page.
-    fn of(usage: Pages, limit_high: Pages) -> Self {
+    /// Of a group that uses `usage`. A `limit_high` below one page counts as one.
+    fn of(usage: Bytes, limit_high: Bytes) -> Self {
         let over = u128::from(usage.saturating_sub(limit_high).0);
-        Self((over << FRACTION_BITS) / u128::from(limit_high.0.max(1)))
+        Self((over << FRACTION_BITS) / u128::from(limit_high.0.max(PAGE_BYTES)))
     }
 
-    /// What a charge of `pages` owes.
-    fn delay(self, pages: Pages) -> Duration {
+    /// What a charge of `bytes` owes.
+    fn delay(self, bytes: Bytes) -> Duration {
         const NANOS_PER_SEC: u128 = 1_000_000_000;
-        let pages = u128::from(pages.0);
+        let bytes = u128::from(bytes.0);
         let nanos = self
             .0
             .checked_mul(self.0)
-            .and_then(|square| square.checked_mul(pages))
+            .and_then(|square| square.checked_mul(bytes))
             .and_then(|product| product.checked_mul(NANOS_PER_SEC))
-            .map_or(u128::MAX, |product| product >> (2 * FRACTION_BITS));
+            .map_or(u128::MAX, |product| {
+                (product >> (2 * FRACTION_BITS)) / u128::from(PAGE_BYTES)
+            });
         let delay = u64::try_from(nanos).map_or(DELAY_MAX, Duration::from_nanos);
         if delay <= DELAY_IGNORED {
             return Duration::ZERO;
@@ -66,15 +68,15 @@ impl Overage {
     }
 }
 
-/// Pages that a charge reserved on its group and all ancestors, tokens for later charges included; none if
+/// Bytes that a charge reserved on its group and all ancestors, tokens for later charges included; none if
 /// it was served from tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "a group with a `high` is to be throttled by it"]
-pub struct Refilled(pub Pages);
+pub struct Refilled(pub Bytes);
 
 impl Refilled {
     /// The charge was served from tokens.
-    pub const NOTHING: Self = Self(Pages::ZERO);
+    pub const NOTHING: Self = Self(Bytes::ZERO);
 }
 
 /// A group that uses more than its `Limits::high`.
@@ -83,15 +85,15 @@ pub struct OverHigh {
     /// The group.
     pub group: GroupNode,
     /// What it uses: [`GroupNode::usage_precise`].
-    pub usage: Pages,
+    pub usage: Bytes,
     /// Its `Limits::high`.
-    pub limit_high: Pages,
+    pub limit_high: Bytes,
 }
 
 impl OverHigh {
-    /// Pages above.
+    /// Bytes above.
     #[must_use]
-    pub fn over(&self) -> Pages {
+    pub fn over(&self) -> Bytes {
         self.usage.saturating_sub(self.limit_high)
     }
 }
@@ -117,8 +119,8 @@ impl GroupNode {
     /// # Errors
     ///
     /// As [`GroupNode::try_charge`].
-    pub fn try_charge_refilling(&self, pages: Pages) -> Result<(Charge, Refilled), ChargeError> {
-        self.charge_as(Actor::Here, pages)
+    pub fn try_charge_refilling(&self, bytes: Bytes) -> Result<(Charge, Refilled), ChargeError> {
+        self.charge_as(Actor::Here, bytes)
     }
 
     /// The group and those above it that use more than their `high`, the lowest first.
@@ -138,17 +140,17 @@ impl GroupNode {
         up.filter_map(|group| group.own_over_high()).collect()
     }
 
-    /// What a charge of `pages` owes now, before any reclaim: by the group, or the one above it, that is
+    /// What a charge of `bytes` owes now, before any reclaim: by the group, or the one above it, that is
     /// furthest above its `high`. Nothing if that is 10 ms or less, and at most 2 s.
     ///
     /// # Cost
     ///
     /// As [`GroupNode::over_high`].
     #[must_use]
-    pub fn throttle_delay(&self, pages: Pages) -> Duration {
+    pub fn throttle_delay(&self, bytes: Bytes) -> Duration {
         let overage = |over: &OverHigh| Overage::of(over.usage, over.limit_high);
         let worst = self.over_high().iter().map(overage).max();
-        worst.unwrap_or_default().delay(pages)
+        worst.unwrap_or_default().delay(bytes)
     }
 
     fn own_over_high(&self) -> Option<OverHigh> {
@@ -167,7 +169,7 @@ impl GroupNode {
 
 impl Core {
     /// Changes a living group's `high`; a removed one is charged no more.
-    pub(super) fn set_limit_high(&self, group: &Meta, limit_high: Pages) {
+    pub(super) fn set_limit_high(&self, group: &Meta, limit_high: Bytes) {
         let shape = self.shape.write();
         if self.slot(group.key.id).incarnation() == group.key.incarnation {
             self.count_high(group.settings.replace_high(limit_high), limit_high);
@@ -178,14 +180,14 @@ impl Core {
     /// Whether a group has a `high` and may use more, tokens counted.
     fn may_be_over_high(&self, group: &Meta) -> bool {
         let limit_high = group.settings.high();
-        limit_high < Pages::MAX && self.usage(group.key.id).high > limit_high
+        limit_high < Bytes::MAX && self.usage(group.key.id).high > limit_high
     }
 
     /// Counts a change of a group's `high`; one that begins or ends has none before or after. The caller holds
     /// the tree's lock for writing.
-    pub(super) fn count_high(&self, former: Pages, new: Pages) {
+    pub(super) fn count_high(&self, former: Bytes, new: Bytes) {
         // Relaxed: see `GroupTree::has_high`.
-        match (former < Pages::MAX, new < Pages::MAX) {
+        match (former < Bytes::MAX, new < Bytes::MAX) {
             (false, true) => _ = self.nr_throttled.fetch_add(1, Ordering::Relaxed),
             (true, false) => _ = self.nr_throttled.fetch_sub(1, Ordering::Relaxed),
             _ => {}
@@ -196,7 +198,7 @@ impl Core {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::units::Bytes;
+    use crate::units::Pages;
 
     #[test]
     fn delays_are_those_of_the_kernel() {
@@ -222,8 +224,8 @@ mod tests {
             (200, 2000),
         ];
         for (usage, delay_ms) in published {
-            let at = |mib| Bytes::mib(mib).pages_floor();
-            let delay = Overage::of(at(usage), at(100)).delay(Pages(64));
+            let overage = Overage::of(Bytes::mib(usage), Bytes::mib(100));
+            let delay = overage.delay(Pages(64).bytes());
             assert_eq!(delay.as_millis(), delay_ms, "{usage} MB of 100 MB");
         }
     }
@@ -232,12 +234,13 @@ mod tests {
     fn delays_grow_with_the_overage_and_with_the_charge() {
         // Goal: monotone, and within 10 ms to 2 s or nothing. Method: small cases exhaustively.
         for limit_high in 0..=20 {
-            for pages in 1..=70 {
+            for bytes in 1..=70 {
                 let mut before = Duration::ZERO;
                 for usage in 0..=30 {
-                    let overage = Overage::of(Pages(usage), Pages(limit_high));
-                    let delay = overage.delay(Pages(pages));
-                    assert!(delay >= before && delay >= overage.delay(Pages(pages - 1)));
+                    let overage = Overage::of(Pages(usage).bytes(), Pages(limit_high).bytes());
+                    let charge = Bytes(bytes * 4000);
+                    let delay = overage.delay(charge);
+                    assert!(delay >= before && delay >= overage.delay(charge - Bytes(1)));
                     assert!(delay.is_zero() || (delay > DELAY_IGNORED && delay <= DELAY_MAX));
                     assert!(usage > limit_high || delay.is_zero());
                     before = delay;
@@ -249,19 +252,18 @@ mod tests {
     #[test]
     fn extreme_overages_owe_the_longest_delay() {
         // Goal: no division by zero and no overflow. Method: nothing allowed, and everything used.
+        let batch = Pages(64).bytes();
+        assert_eq!(Overage::of(Bytes(0), Bytes(0)).delay(batch), Duration::ZERO);
+        let page = Pages(1).bytes();
+        assert_eq!(Overage::of(page, Bytes(0)).delay(batch), DELAY_MAX);
         assert_eq!(
-            Overage::of(Pages(0), Pages(0)).delay(Pages(64)),
-            Duration::ZERO
-        );
-        assert_eq!(Overage::of(Pages(1), Pages(0)).delay(Pages(64)), DELAY_MAX);
-        assert_eq!(
-            Overage::of(Pages(u64::MAX), Pages(0)).delay(Pages::MAX),
+            Overage::of(Bytes(u64::MAX), Bytes(0)).delay(Bytes::MAX),
             DELAY_MAX
         );
         assert_eq!(
-            Overage::of(Pages(9), Pages(1)).delay(Pages(0)),
+            Overage::of(Bytes(9), Bytes(1)).delay(Bytes(0)),
             Duration::ZERO
         );
-        assert_eq!(Overage::of(Pages(9), Pages::MAX), Overage::default());
+        assert_eq!(Overage::of(Bytes(9), Bytes::MAX), Overage::default());
     }
 }

@@ -1,24 +1,24 @@
 //! Charges that move from one group to another.
 //!
-//! Pages that move from `from` to `to` are charged to the groups above `to` and uncharged from those
+//! Bytes that move from `from` to `to` are charged to the groups above `to` and uncharged from those
 //! above `from`, up to their nearest common ancestor, which has them all the time and is not touched.
 //! So a move inside a full group is never refused because of that group.
 //!
 //! # Why no maximum is exceeded, and nothing changes when one refuses
 //!
-//! The pages are reserved below the common ancestor on the side of `to` first, as a charge reserves
+//! The bytes are reserved below the common ancestor on the side of `to` first, as a charge reserves
 //! them, and released on the side of `from` only after that has succeeded. At every group and every
 //! moment `used + tokens + in flight == reserved` holds as in `escrow.rs`: on the one side as for a
 //! charge, on the other as for an uncharge that does not park; the side of `to` is in flight in a
 //! word of `to` until it is decided. A refusal is proven as for a charge.
 //!
 //! Tokens in a word of `to` are reserved on all ancestors. If they suffice they are taken, and the
-//! pages of `from` become tokens there: both are what a charge and an uncharge do.
+//! bytes of `from` become tokens there: both are what a charge and an uncharge do.
 //!
 //! Source: `memory.move_charge_at_immigrate` of the kernel's first memory controller, since removed
-//! because it had to find and lock every page. Here the owner of a charge says what moves.
+//! because it had to find and lock every byte. Here the owner of a charge says what moves.
 
-use crate::units::{CpuId, GroupId, Pages};
+use crate::units::{Bytes, CpuId, GroupId};
 
 use super::charge::Charge;
 use super::error::ChargeError;
@@ -49,16 +49,16 @@ impl Core {
             .take_while(move |(at, _)| Some(*at) != way.top)
     }
 
-    /// Moves `pages` that are charged to `from`. All or nothing.
+    /// Moves `bytes` that are charged to `from`. All or nothing.
     fn transfer(
         &self,
         from: GroupId,
         to: &Meta,
         actor: Actor,
-        pages: u64,
+        bytes: u64,
     ) -> Result<(), ChargeError> {
         let Some(source) = self.slot(from).meta.read().clone() else {
-            panic!("pages are charged to {from}, which is gone");
+            panic!("bytes are charged to {from}, which is gone");
         };
         let top = nearest_above_both(&source, to);
         if top != to.key.id {
@@ -68,29 +68,29 @@ impl Core {
                 key: to.key,
                 top: Some(top),
             };
-            self.charge_below(way, actor, pages)
-                .map_err(|refusal| self.refuse(to.key, refusal, pages))?;
+            self.charge_below(way, actor, bytes)
+                .map_err(|refusal| self.refuse(to.key, refusal, bytes))?;
         }
-        // Before the last page is released the way up is read: `chain` sees to that.
+        // Before the last byte is released the way up is read: `chain` sees to that.
         for (at, slot) in self.chain(from).take_while(|(at, _)| *at != top) {
-            self.release(at, slot, pages);
+            self.release(at, slot, bytes);
         }
         Ok(())
     }
 
-    /// Charges `pages` to the groups on the way alone.
-    fn charge_below(&self, way: Climb, actor: Actor, pages: u64) -> Result<(), Refusal> {
+    /// Charges `bytes` to the groups on the way alone.
+    fn charge_below(&self, way: Climb, actor: Actor, bytes: u64) -> Result<(), Refusal> {
         let mut patience = Patience::new();
         loop {
             let attempt = if patience.is_over() {
-                self.charge_alone(way, pages)
+                self.charge_alone(way, bytes)
             } else {
-                self.climb_beside(way, actor, pages)
+                self.climb_beside(way, actor, bytes)
             };
             let Err(stop) = attempt else {
                 return Ok(());
             };
-            self.weigh(way.key, stop, pages)?;
+            self.weigh(way.key, stop, bytes)?;
             if !patience.wait() {
                 return Err(Refusal::Contended);
             }
@@ -98,12 +98,12 @@ impl Core {
     }
 
     /// One attempt beside others: as a refill in `escrow.rs`, without a grant.
-    fn climb_beside(&self, way: Climb, actor: Actor, pages: u64) -> Result<(), Stop> {
+    fn climb_beside(&self, way: Climb, actor: Actor, bytes: u64) -> Result<(), Stop> {
         let slot = self.slot(way.key.id);
         // Looking before anything is in flight: moves to a full group do not make one another wait.
         let full = self
             .way(way)
-            .find(|(_, slot)| slot.ledger.balance().room() < pages);
+            .find(|(_, slot)| slot.ledger.balance().room() < bytes);
         if slot.incarnation() != way.key.incarnation {
             return Err(Stop::Removed);
         }
@@ -123,7 +123,7 @@ impl Core {
             drop(self.shape.read());
             return Err(Stop::Overtaken);
         } else {
-            self.climb(way, pages).map_err(Stop::NoRoom)
+            self.climb(way, bytes).map_err(Stop::NoRoom)
         };
         cell.end();
         outcome
@@ -146,7 +146,7 @@ fn nearest_above_both(one: &Meta, other: &Meta) -> GroupId {
 }
 
 impl Charge {
-    /// Moves `pages` of it to another group, where they are a charge of their own. Groups that are
+    /// Moves `bytes` of it to another group, where they are a charge of their own. Groups that are
     /// above both keep them, and are not charged twice.
     ///
     /// # Cost
@@ -162,24 +162,24 @@ impl Charge {
     ///
     /// # Panics
     ///
-    /// When it holds fewer pages, or `to` belongs to another tree.
+    /// When it holds fewer bytes, or `to` belongs to another tree.
     ///
     /// # Examples
     ///
     /// ```
     /// use highwater::group::{GroupTree, Limits};
-    /// use highwater::units::Pages;
+    /// use highwater::units::Bytes;
     ///
-    /// let top = GroupTree::new(1).root().child("top", Limits::max_pages(Pages(10)))?;
+    /// let top = GroupTree::new(1).root().child("top", Limits::max(Bytes(10)))?;
     /// let (a, b) = (top.child("a", Limits::default())?, top.child("b", Limits::default())?);
-    /// let mut work = a.try_charge(Pages(10))?;
-    /// let moved = work.transfer(&b, Pages(4))?;
-    /// assert_eq!((a.usage_precise(), b.usage_precise()), (Pages(6), Pages(4)));
+    /// let mut work = a.try_charge(Bytes(10))?;
+    /// let moved = work.transfer(&b, Bytes(4))?;
+    /// assert_eq!((a.usage_precise(), b.usage_precise()), (Bytes(6), Bytes(4)));
     /// # drop(moved);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn transfer(&mut self, to: &GroupNode, pages: Pages) -> Result<Self, ChargeError> {
-        self.transfer_as(Actor::Here, to, pages)
+    pub fn transfer(&mut self, to: &GroupNode, bytes: Bytes) -> Result<Self, ChargeError> {
+        self.transfer_as(Actor::Here, to, bytes)
     }
 
     /// As [`Charge::transfer`], acting as `cpu`.
@@ -195,33 +195,33 @@ impl Charge {
         &mut self,
         cpu: CpuId,
         to: &GroupNode,
-        pages: Pages,
+        bytes: Bytes,
     ) -> Result<Self, ChargeError> {
-        self.transfer_as(self.core().acting_as(cpu), to, pages)
+        self.transfer_as(self.core().acting_as(cpu), to, bytes)
     }
 
     fn transfer_as(
         &mut self,
         actor: Actor,
         to: &GroupNode,
-        pages: Pages,
+        bytes: Bytes,
     ) -> Result<Self, ChargeError> {
         assert!(
             std::ptr::eq(self.core(), to.core()),
             "a charge moves within its tree"
         );
         assert!(
-            self.pages() >= pages,
-            "a charge of {} does not hold {pages}",
-            self.pages()
+            self.bytes() >= bytes,
+            "a charge of {} does not hold {bytes}",
+            self.bytes()
         );
         if to.is_removed() {
             return Err(ChargeError::Removed { group: to.id() });
         }
-        if pages > Pages::ZERO {
+        if bytes > Bytes::ZERO {
             self.core()
-                .transfer(self.group(), to.meta(), actor, pages.0)?;
+                .transfer(self.group(), to.meta(), actor, bytes.0)?;
         }
-        Ok(self.moved(pages, to.key(), to.seat_on(to.slot().index(actor))))
+        Ok(self.moved(bytes, to.key(), to.seat_on(to.slot().index(actor))))
     }
 }

@@ -6,10 +6,10 @@
 //! live hold it for reading. Charges that find
 //! tokens, all uncharges, and looking up an id never wait for it.
 //!
-//! A removed group whose pages are still charged stays in its parent's family (*zombie*), so that a
+//! A removed group whose bytes are still charged stays in its parent's family (*zombie*), so that a
 //! pass over a subtree still sees operations in flight in it. Its id is reused when nothing is
 //! reserved and nothing is in flight there; creating a group looks at a few zombies, so nothing has
-//! to be done when the last page goes.
+//! to be done when the last byte goes.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -18,11 +18,12 @@ use std::ops::ControlFlow;
 use crate::percpu::{Gates, PercpuOwner, Regime};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Arc, LockClass, Mutex, Rank, RwLock};
-use crate::units::{CpuId, GroupId, Pages};
+use crate::units::{Bytes, CpuId, GroupId};
 
 use super::cell::CELL_MAX;
 use super::error::{ChildError, MaxError, RemoveError};
 use super::judge::Gate;
+use super::ledger::RESERVED_MAX;
 use super::line::{Lines, Wakes};
 use super::node::{GroupNode, Meta};
 use super::slot::{Actor, Slot, Table};
@@ -80,7 +81,7 @@ pub(super) struct Core {
     /// Groups that have a `min` or a `low`. Written by: who sets one, under the tree's lock for
     /// writing. Read by: reclaim. Publishes: nothing.
     pub(super) nr_protected: AtomicU64,
-    /// Groups that have a `high`. Written by: as `nr_protected`. Read by: charges that have reserved pages.
+    /// Groups that have a `high`. Written by: as `nr_protected`. Read by: charges that have reserved bytes.
     /// Publishes: nothing.
     pub(super) nr_throttled: AtomicU64,
 }
@@ -117,21 +118,21 @@ pub(super) struct Shared {
 /// # Examples
 ///
 /// ```
+/// use highwater::Bytes;
 /// use highwater::group::{GroupTree, Limits};
-/// use highwater::units::{Bytes, Pages};
 ///
 /// let tree = GroupTree::new(2);
-/// let tenant = tree.root().child("tenant-a", Limits::max(Bytes::kib(80)))?;
+/// let tenant = tree.root().child("tenant-a", Limits::max(Bytes(20)))?;
 /// let query = tenant.child("query-42", Limits::default())?;
-/// let work = query.try_charge(Pages(20))?;
-/// let refused = query.try_charge(Pages(1)).unwrap_err();
+/// let work = query.try_charge(Bytes(20))?;
+/// let refused = query.try_charge(Bytes(1)).unwrap_err();
 /// assert_eq!(
 ///     refused.to_string(),
-///     "no room in group G1 for 1 page more: 20 pages used, 0 pages in escrow, maximum 20 pages; \
+///     "no room in group G1 for 1 B more: 20 B used, 0 B in escrow, maximum 20 B; \
 ///      reclaim from it or raise its maximum",
 /// );
 /// drop(work);
-/// assert_eq!(tenant.usage_precise(), Pages(0));
+/// assert_eq!(tenant.usage_precise(), Bytes(0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -140,6 +141,9 @@ pub struct GroupTree {
 }
 
 impl GroupTree {
+    /// The most that a tree can have charged, whatever its limits: 256 TiB less a byte.
+    pub const CHARGED_MAX: Bytes = Bytes(RESERVED_MAX);
+
     /// A tree of one group, the root, which has no limit. CPU ids are below `nr_cpus`. In the atomic
     /// regime: any thread may act as any CPU at any time.
     ///
@@ -225,7 +229,7 @@ impl GroupTree {
         self.get(GroupId(0)).expect("the root is never removed")
     }
 
-    /// The group of that id, also a removed one while pages are charged to it.
+    /// The group of that id, also a removed one while bytes are charged to it.
     ///
     /// # Cost
     ///
@@ -239,7 +243,7 @@ impl GroupTree {
 
     /// Removes a group that has no children.
     ///
-    /// New charges to it fail from now on; its tokens go back to its ancestors. Pages still charged
+    /// New charges to it fail from now on; its tokens go back to its ancestors. Bytes still charged
     /// to it stay charged to its ancestors until they are uncharged, and until then its id is not
     /// reused and [`GroupTree::get`] finds it.
     ///
@@ -257,7 +261,7 @@ impl GroupTree {
         self.shared.core.remove(group.meta())
     }
 
-    /// Uncharges pages whose guard was [disowned](super::Charge::disown), by the id of their group:
+    /// Uncharges bytes whose guard was [disowned](super::Charge::disown), by the id of their group:
     /// for whoever keeps ids, such as the owner of a page frame.
     ///
     /// # Cost
@@ -266,9 +270,9 @@ impl GroupTree {
     ///
     /// # Panics
     ///
-    /// When the group does not exist, or more pages go back to the ancestors than they hold.
-    pub fn uncharge(&self, id: GroupId, pages: Pages) {
-        self.shared.core.uncharge(id, Actor::Here, pages.0);
+    /// When the group does not exist, or more bytes go back to the ancestors than they hold.
+    pub fn uncharge(&self, id: GroupId, bytes: Bytes) {
+        self.shared.core.uncharge(id, Actor::Here, bytes.0);
     }
 
     /// `top` and its descendants, parents before children and children by name;
@@ -328,7 +332,7 @@ impl Core {
     }
 
     /// The slots of `id` and its ancestors, leaf first. A slot's parent is read before the slot is
-    /// handed out: releasing the last page of a removed group may let its slot be reused.
+    /// handed out: releasing the last byte of a removed group may let its slot be reused.
     pub(super) fn chain(&self, id: GroupId) -> impl Iterator<Item = (GroupId, &Slot)> {
         let mut next = Some((id, self.slot(id)));
         std::iter::from_fn(move || {
@@ -386,6 +390,7 @@ impl Core {
         if !is_valid_name(name) {
             return Err(ChildError::InvalidName);
         }
+        limits.check()?;
         let GroupKey { id: above, .. } = parent.key;
         if parent.depth >= DEPTH_MAX {
             return Err(ChildError::TooDeep {
@@ -421,7 +426,7 @@ impl Core {
             .children
             .insert(name.into(), id);
         self.note_protection(&mut shape, &meta);
-        self.count_high(Pages::MAX, limits.high);
+        self.count_high(Bytes::MAX, limits.high);
         Ok(meta)
     }
 
@@ -462,7 +467,7 @@ impl Core {
         family.children.remove(&*group.name);
         family.zombies.insert(id);
         self.forget_protection(&mut shape, above, id);
-        self.count_high(group.settings.high(), Pages::MAX);
+        self.count_high(group.settings.high(), Bytes::MAX);
         if !self.reap(&mut shape, id) {
             shape.zombies.push_back(id);
         }
@@ -473,7 +478,7 @@ impl Core {
 
     /// Installs a maximum. One that is below the reservations first takes every token of the
     /// subtree away and lets none come back: `escrow.rs`, "above the maximum".
-    pub(super) fn set_max(&self, key: GroupKey, max: Pages) -> Result<(), MaxError> {
+    pub(super) fn set_max(&self, key: GroupKey, max: Bytes) -> Result<(), MaxError> {
         let group = key.id;
         let slot = self.slot(group);
         let shape = self.shape.write();
@@ -546,14 +551,14 @@ impl Core {
         let balance = slot.ledger.balance();
         assert!(
             below <= balance.reserved,
-            "{id} reserves {} pages for {below} below it",
+            "{id} reserves {} bytes for {below} below it",
             balance.reserved
         );
         assert_eq!(slot.holders(), holders, "{id} miscounts its live words");
         self.check_line(id);
         assert!(
             balance.debt() == 0 || holders == 0,
-            "{id} reserves {} pages of {} and may hold tokens",
+            "{id} reserves {} bytes of {} and may hold tokens",
             balance.reserved,
             balance.max
         );

@@ -14,11 +14,11 @@
 //! later, wherever it moves; and who would use the room that it left behind below must pass the line
 //! above, where it stands before them.
 //!
-//! # Why nobody sleeps beside free pages
+//! # Why nobody sleeps beside free bytes
 //!
 //! While somebody waits at a group, no word below it is live: they are retired when the first one
 //! comes, under the tree's lock for writing, and a word becomes live only after a look at the marks of
-//! all its ancestors, under that lock for reading. So a page that is uncharged below cannot be parked.
+//! all its ancestors, under that lock for reading. So a byte that is uncharged below cannot be parked.
 //! It goes to the group's ledger, by a step of the one word that also holds the mark: the test costs
 //! an uncharge nothing, as it has the value in its hands.
 //!
@@ -43,7 +43,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use crate::sync::block_on;
-use crate::units::{CpuId, GroupId, Pages};
+use crate::units::{Bytes, CpuId, GroupId};
 
 use super::DEPTH_MAX;
 use super::charge::Charge;
@@ -62,7 +62,7 @@ const MOVES_MAX: u32 = DEPTH_MAX + 1;
 #[derive(Clone, Copy)]
 struct Wish {
     key: GroupKey,
-    pages: u64,
+    bytes: u64,
     ticket: Ticket,
 }
 
@@ -77,7 +77,7 @@ impl Core {
     /// a ticket the first time.
     fn look_for_room(
         &self,
-        (key, pages): (GroupKey, u64),
+        (key, bytes): (GroupKey, u64),
         ticket: &mut Option<Ticket>,
         waker: Waker,
     ) -> Poll<Result<(), Refusal>> {
@@ -85,8 +85,8 @@ impl Core {
         let shape = self.shape.write();
         let wish = Wish {
             key,
-            pages,
-            ticket: *ticket.get_or_insert_with(|| self.lines().enter(key, pages)),
+            bytes,
+            ticket: *ticket.get_or_insert_with(|| self.lines().enter(key, bytes)),
         };
         let outcome = if self.slot(key.id).incarnation() == key.incarnation {
             self.seek(&shape, wish, waker, &mut wakes)
@@ -116,7 +116,7 @@ impl Core {
             let Err(Blocked { group, balance }) = self.climb_in_turn(&lines, wish) else {
                 return Poll::Ready(Ok(()));
             };
-            if wish.pages > balance.ceiling().0 {
+            if wish.bytes > balance.ceiling().0 {
                 drop(lines);
                 let full = self.full(shape, group, balance, 0);
                 return Poll::Ready(Err(Refusal::Full(full)));
@@ -144,7 +144,7 @@ impl Core {
                 .first_at(group)
                 .is_none_or(|first| first >= wish.ticket);
             let reserved = if is_next {
-                slot.ledger.reserve_in_turn(wish.pages)
+                slot.ledger.reserve_in_turn(wish.bytes)
             } else {
                 Err(slot.ledger.balance())
             };
@@ -153,7 +153,7 @@ impl Core {
                 Err(balance) => {
                     for (_, slot) in self.chain(wish.key.id).take(nth) {
                         // Whoever waits there has not looked since these were taken.
-                        let _ = slot.ledger.release(wish.pages);
+                        let _ = slot.ledger.release(wish.bytes);
                     }
                     return Err(Blocked { group, balance });
                 }
@@ -178,17 +178,17 @@ impl Core {
 /// ```
 /// use std::time::{Duration, Instant};
 /// use highwater::group::{ChargeError, GroupTree, Limits};
-/// use highwater::units::Pages;
+/// use highwater::units::Bytes;
 ///
-/// let group = GroupTree::new(2).root().child("a", Limits::max_pages(Pages(10)))?;
-/// let first = group.try_charge(Pages(8))?;
+/// let group = GroupTree::new(2).root().child("a", Limits::max(Bytes(10)))?;
+/// let first = group.try_charge(Bytes(8))?;
 /// let waiting = std::thread::spawn({
 ///     let group = group.clone();
-///     move || group.charge_wait(Pages(5)).wait()
+///     move || group.charge_wait(Bytes(5)).wait()
 /// });
 /// drop(first);
-/// assert_eq!(waiting.join().unwrap()?.pages(), Pages(5));
-/// let late = group.charge_wait(Pages(11)).wait_until(Instant::now() + Duration::from_secs(9));
+/// assert_eq!(waiting.join().unwrap()?.bytes(), Bytes(5));
+/// let late = group.charge_wait(Bytes(11)).wait_until(Instant::now() + Duration::from_secs(9));
 /// assert!(matches!(late, Err(ChargeError::OverMax { .. })), "it could never fit");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -196,12 +196,12 @@ impl Core {
 pub struct ChargeWait {
     node: GroupNode,
     actor: Actor,
-    pages: Pages,
+    bytes: Bytes,
     ticket: Option<Ticket>,
 }
 
 impl GroupNode {
-    /// Charges `pages` to this group and all its ancestors when there is room, in order of arrival.
+    /// Charges `bytes` to this group and all its ancestors when there is room, in order of arrival.
     ///
     /// # Cost
     ///
@@ -212,14 +212,14 @@ impl GroupNode {
     ///
     /// # Errors
     ///
-    /// [`ChargeError::OverMax`] when `pages` alone exceeds a maximum on the way, also one that is set
+    /// [`ChargeError::OverMax`] when `bytes` alone exceeds a maximum on the way, also one that is set
     /// while it waits, as far as it notices: at the group where it waits at once, elsewhere when it looks next; [`ChargeError::Removed`] when the group is removed.
     /// Adversary: `tests/waiting.rs::nobody_sleeps_beside_free_pages`.
-    pub fn charge_wait(&self, pages: Pages) -> ChargeWait {
+    pub fn charge_wait(&self, bytes: Bytes) -> ChargeWait {
         ChargeWait {
             node: self.clone(),
             actor: Actor::Here,
-            pages,
+            bytes,
             ticket: None,
         }
     }
@@ -229,8 +229,8 @@ impl GroupNode {
     /// # Panics
     ///
     /// When the tree has no such CPU.
-    pub fn charge_wait_on(&self, cpu: CpuId, pages: Pages) -> ChargeWait {
-        let mut wait = self.charge_wait(pages);
+    pub fn charge_wait_on(&self, cpu: CpuId, bytes: Bytes) -> ChargeWait {
+        let mut wait = self.charge_wait(bytes);
         wait.actor = self.core().acting_as(cpu);
         wait
     }
@@ -247,7 +247,7 @@ impl GroupNode {
 }
 
 impl ChargeWait {
-    /// Parks the thread until the pages are charged, or cannot be.
+    /// Parks the thread until the bytes are charged, or cannot be.
     ///
     /// # Errors
     ///
@@ -277,8 +277,8 @@ impl ChargeWait {
 
     /// What it is to charge.
     #[must_use]
-    pub fn pages(&self) -> Pages {
-        self.pages
+    pub fn bytes(&self) -> Bytes {
+        self.bytes
     }
 
     /// Whether it is the next one to be served where it waits.
@@ -300,8 +300,8 @@ impl ChargeWait {
         let (balance, lines) = (core.slot(group).ledger.balance(), core.lines());
         ChargeError::DeadlinePassed {
             group,
-            requested: self.pages,
-            usage: Pages(balance.reserved),
+            requested: self.bytes,
+            usage: Bytes(balance.reserved),
             max: balance.max,
             nr_waiting: lines.len_at(group),
         }
@@ -323,13 +323,13 @@ impl ChargeWait {
                 return Poll::Pending;
             }
         } else {
-            match core.charge_uncounted(key, self.actor, self.pages.0) {
-                Err(Refusal::Full(full)) if self.pages <= full.balance.ceiling() => {}
+            match core.charge_uncounted(key, self.actor, self.bytes.0) {
+                Err(Refusal::Full(full)) if self.bytes <= full.balance.ceiling() => {}
                 Err(Refusal::Behind(_) | Refusal::Contended) => {}
                 outcome => return Poll::Ready(outcome.map(|_throttles_nobody| ())),
             }
         }
-        core.look_for_room((key, self.pages.0), &mut self.ticket, waker.clone())
+        core.look_for_room((key, self.bytes.0), &mut self.ticket, waker.clone())
     }
 }
 
@@ -344,9 +344,9 @@ impl Future for ChargeWait {
                 Ok(()) => {
                     let index = node.slot().index(this.actor);
                     let seat = node.seat_on(index);
-                    Ok(Charge::over(seat, node.key(), this.pages))
+                    Ok(Charge::over(seat, node.key(), this.bytes))
                 }
-                Err(refusal) => Err(node.core().refuse(node.key(), refusal, this.pages.0)),
+                Err(refusal) => Err(node.core().refuse(node.key(), refusal, this.bytes.0)),
             }
         })
     }
@@ -366,7 +366,7 @@ impl fmt::Debug for ChargeWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ChargeWait")
             .field("group", &self.node.id())
-            .field("pages", &self.pages)
+            .field("bytes", &self.bytes)
             .field("stands_at", &self.stands_at())
             .finish_non_exhaustive()
     }

@@ -13,8 +13,9 @@ use super::{Core, Manager, Parts, Shared, Throttling};
 use crate::cache::{Accounting, Backing, MarkRule, READAHEAD_DEFAULT, SwapArea};
 use crate::counter::ActiveCache;
 use crate::frame::{BackendKind, DrainMode, PcpPolicy, PoolConfig, PoolError, Tunables, Zeroing};
+use crate::group::GroupTree;
 use crate::memmap::{MapError, Reservation};
-use crate::percpu::{ChosenRegime, Gates, PercpuOwner, Regime, RegimeReason};
+use crate::percpu::{Gates, PercpuOwner, Regime};
 use crate::reclaim::policy::PolicyKind;
 use crate::reclaim::{Pacer, RmapConfig, TwoListRules};
 use crate::sync::Arc;
@@ -100,12 +101,9 @@ pub enum BuildError {
     /// The pool of frames cannot be made so.
     #[error(transparent)]
     Frames(#[from] PoolError),
-    /// Restartable sequences were asked for, and cannot be had.
-    #[error("no restartable sequences ({reason}): use the atomic regime")]
-    Regime {
-        /// What is in the way.
-        reason: RegimeReason,
-    },
+    /// Restartable sequences are for CPUs that exist.
+    #[error("these CPUs have no restartable sequences: use the atomic regime")]
+    Regime,
     /// The way of counting spaces is not for as many CPUs.
     #[error("an active-space cache is for 1 to {max} CPUs, not {cpus}: count by CPU words")]
     Accounting {
@@ -209,8 +207,7 @@ impl Builder {
         self
     }
 
-    /// How per-CPU words are added to. Default: the best that the topology allows, and a `tracing`
-    /// warning where the system lacks something for it ([`Manager::regime`]).
+    /// How per-CPU words are added to. Default: the best that the topology allows.
     pub fn regime(mut self, regime: Regime) -> Self {
         self.regime = Some(regime);
         self
@@ -362,12 +359,11 @@ impl Builder {
         let (capacity, frames) = self.sizes()?;
         self.check_cgroup(frames)?;
         let topology = self.topology.unwrap_or_else(Topology::detect);
-        let chosen = ChosenRegime::choose(self.regime, &topology)
-            .map_err(|reason| BuildError::Regime { reason })?;
-        if chosen.is_fallback() {
-            tracing::warn!(regime = %chosen, "per-CPU words cost several times as much as they could");
+        let preferred = Regime::preferred(&topology);
+        let regime = self.regime.unwrap_or(preferred);
+        if regime == Regime::Restartable && preferred != Regime::Restartable {
+            return Err(BuildError::Regime);
         }
-        let regime = chosen.regime;
         let (cpus, max) = (topology.nr_cpus(), ActiveCache::CPUS_MAX);
         if self.accounting == Accounting::ActiveCache && cpus > max {
             return Err(BuildError::Accounting { cpus, max });
@@ -377,7 +373,6 @@ impl Builder {
             Parts {
                 capacity,
                 frames,
-                regime: chosen,
                 pool: PoolConfig {
                     nr_cpus: cpus,
                     regime,
@@ -434,20 +429,21 @@ impl Builder {
         }
     }
 
-    /// Capacity and frames in pages, within their ranges.
-    fn sizes(&self) -> Result<(Pages, Pages), BuildError> {
-        let capacity = self.capacity.pages_floor();
+    /// Capacity and frames, within their ranges.
+    fn sizes(&self) -> Result<(Bytes, Pages), BuildError> {
+        let capacity = self.capacity;
+        let pages = capacity.pages_floor();
         let Some(bytes) = self.frames else {
-            check_capacity(self.capacity, CAPACITY_MIN, Reservation::MAX)?;
-            return Ok((capacity, capacity));
+            check_capacity(capacity, CAPACITY_MIN.bytes(), Reservation::MAX.bytes())?;
+            return Ok((pages.bytes(), pages));
         };
         let frames = bytes.pages_floor();
         let least = match frames {
-            Pages::ZERO => Pages(1),
-            _ => CAPACITY_MIN,
+            Pages::ZERO => Bytes(1),
+            _ => CAPACITY_MIN.bytes(),
         };
-        check_capacity(self.capacity, least, Bytes(u64::MAX).pages_floor())?;
-        let max = Reservation::MAX.min(capacity);
+        check_capacity(capacity, least, GroupTree::CHARGED_MAX)?;
+        let max = Reservation::MAX.min(pages);
         if frames > max || (frames < CAPACITY_MIN && bytes > Bytes(0)) {
             return Err(BuildError::FramesRange {
                 frames: bytes,
@@ -459,11 +455,10 @@ impl Builder {
     }
 }
 
-fn check_capacity(capacity: Bytes, min: Pages, max: Pages) -> Result<(), BuildError> {
-    if (min..=max).contains(&capacity.pages_floor()) {
+fn check_capacity(capacity: Bytes, min: Bytes, max: Bytes) -> Result<(), BuildError> {
+    if (min..=max).contains(&capacity) {
         return Ok(());
     }
-    let (min, max) = (min.bytes(), max.bytes());
     Err(BuildError::Capacity { capacity, min, max })
 }
 

@@ -11,14 +11,35 @@ use super::{Group, Handle, Shared};
 use crate::group::{self, ChargeError, GroupNode, Refilled};
 use crate::percpu::PercpuRef;
 use crate::sync::{Arc, block_on};
-use crate::units::{Bytes, Pages};
+use crate::units::Bytes;
 
 /// How often a thread that waits in line looks for pages to reclaim: some may have come that were in use.
 /// Chosen: a tenth of a second is little beside what it waits for, and a pass of reclaim little beside that.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Pages charged to a group and its ancestors, until dropped. For memory that the embedder has
+/// Bytes charged to a group and its ancestors, until dropped. For memory that the embedder has
 /// elsewhere; pages of files are charged by reading them. May be sent to other threads.
+///
+/// Every amount is exact to the byte: growing and shrinking by the same amount, however often and
+/// in whatever steps, leaves the charge as it was.
+///
+/// # Examples
+///
+/// ```
+/// use highwater::{Bytes, Limits, Manager};
+///
+/// let hw = Manager::builder().capacity(Bytes::mib(16)).build()?;
+/// let query = hw.root().child("query", Limits::max(Bytes(1000)))?;
+/// let mut batch = query.charge(Bytes(600))?;
+/// batch.grow(Bytes(400))?;
+/// assert!(batch.grow(Bytes(1)).is_err());
+/// let column = batch.split(Bytes(250));
+/// batch.resize(Bytes(500))?;
+/// assert_eq!((batch.bytes(), column.bytes()), (Bytes(500), Bytes(250)));
+/// batch.merge(column).expect("both are of one group");
+/// assert_eq!(query.usage_precise(), Bytes(750));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "dropping a charge gives it back"]
 pub struct Charge {
@@ -40,12 +61,7 @@ impl Group {
     /// When a group would exceed its maximum and reclaim and victims did not make room: which one,
     /// with its numbers. Nothing is charged then.
     pub fn charge(&self, bytes: Bytes) -> Result<Charge, ChargeFailed> {
-        charge(
-            self.shared(),
-            self.node(),
-            bytes.pages_ceil(),
-            Patience::Charge,
-        )
+        charge(self.shared(), self.node(), bytes, Patience::Charge)
     }
 
     /// Charges memory to the group and all its ancestors, whatever their limits: for memory that is there
@@ -60,7 +76,7 @@ impl Group {
     ///
     /// As [`GroupNode::force_charge`].
     pub fn force_charge(&self, bytes: Bytes) -> Charge {
-        let charge = self.node().force_charge(bytes.pages_ceil());
+        let charge = self.node().force_charge(bytes);
         Charge {
             shared: self.shared().reference(),
             charge,
@@ -74,7 +90,7 @@ impl Group {
         ChargeWait {
             shared: Arc::clone(self.shared()),
             node: self.node().clone(),
-            wait: self.node().charge_wait(bytes.pages_ceil()),
+            wait: self.node().charge_wait(bytes),
             tried: None,
             stalled: None,
         }
@@ -84,10 +100,10 @@ impl Group {
 fn charge(
     shared: &Handle,
     node: &GroupNode,
-    pages: Pages,
+    bytes: Bytes,
     patience: Patience,
 ) -> Result<Charge, ChargeFailed> {
-    let (charge, throttle_delay) = shared.core.charge(node, pages, patience)?;
+    let (charge, throttle_delay) = shared.core.charge(node, bytes, patience)?;
     Ok(Charge {
         shared: shared.reference(),
         charge,
@@ -96,10 +112,10 @@ fn charge(
 }
 
 impl Charge {
-    /// What is charged.
+    /// The bytes charged.
     #[must_use]
-    pub fn pages(&self) -> Pages {
-        self.charge.pages()
+    pub fn bytes(&self) -> Bytes {
+        self.charge.bytes()
     }
 
     /// Charges more; reclaims if a maximum is reached.
@@ -108,11 +124,10 @@ impl Charge {
     ///
     /// As [`Group::charge`]; what was charged before stays.
     pub fn grow(&mut self, bytes: Bytes) -> Result<(), ChargeFailed> {
-        let pages = bytes.pages_ceil();
         let core = &self.shared.core;
         let group = self.charge.group();
-        let grow = || self.charge.try_grow_refilling(pages);
-        let refilled = core.charging(group, pages, Patience::Charge, grow)?;
+        let grow = || self.charge.try_grow_refilling(bytes);
+        let refilled = core.charging(group, bytes, Patience::Charge, grow)?;
         self.throttle_delay += core.throttle(group, refilled);
         Ok(())
     }
@@ -133,7 +148,59 @@ impl Charge {
     ///
     /// When that is more than is charged.
     pub fn shrink(&mut self, bytes: Bytes) {
-        self.charge.shrink(bytes.pages_floor());
+        self.charge.shrink(bytes);
+    }
+
+    /// Makes the charge `bytes`: [grows](Self::grow) or [shrinks](Self::shrink) it.
+    ///
+    /// # Errors
+    ///
+    /// As [`grow`](Self::grow).
+    pub fn resize(&mut self, bytes: Bytes) -> Result<(), ChargeFailed> {
+        let now = self.bytes();
+        if bytes > now {
+            return self.grow(bytes - now);
+        }
+        self.shrink(now - bytes);
+        Ok(())
+    }
+
+    /// Moves part of the charge into one of its own. Charges and uncharges nothing.
+    ///
+    /// # Panics
+    ///
+    /// When that is more than is charged.
+    pub fn split(&mut self, bytes: Bytes) -> Self {
+        Self {
+            shared: self.shared.clone(),
+            charge: self.charge.split(bytes),
+            throttle_delay: Duration::ZERO,
+        }
+    }
+
+    /// Adds another charge of the same group to this one, with the delay that it owes. Charges and
+    /// uncharges nothing.
+    ///
+    /// # Errors
+    ///
+    /// Gives `other` back when it is of another group.
+    pub fn merge(&mut self, other: Self) -> Result<(), Self> {
+        let Self {
+            shared,
+            charge,
+            throttle_delay,
+        } = other;
+        match self.charge.merge(charge) {
+            Ok(()) => {
+                self.throttle_delay += throttle_delay;
+                Ok(())
+            }
+            Err(charge) => Err(Self {
+                shared,
+                charge,
+                throttle_delay,
+            }),
+        }
     }
 
     /// Moves part of the charge to another group; ancestors of both stay as they are. Reclaims if a maximum
@@ -147,11 +214,10 @@ impl Charge {
     ///
     /// When that is more than is charged, or the group is another manager's.
     pub fn transfer(&mut self, to: &Group, bytes: Bytes) -> Result<Self, ChargeFailed> {
-        let pages = bytes.pages_floor();
         let core = &self.shared.core;
-        let transfer = || self.charge.transfer(to.node(), pages);
-        let charge = core.charging(to.id(), pages, Patience::Charge, transfer)?;
-        let throttle_delay = core.throttle(to.id(), Refilled(pages));
+        let transfer = || self.charge.transfer(to.node(), bytes);
+        let charge = core.charging(to.id(), bytes, Patience::Charge, transfer)?;
+        let throttle_delay = core.throttle(to.id(), Refilled(bytes));
         Ok(Self {
             shared: self.shared.clone(),
             charge,
@@ -237,7 +303,7 @@ impl ChargeWait {
                     stalled,
                 } = self;
                 let last = wait.wait_until(until);
-                let rest = node.charge_wait(Pages::ZERO);
+                let rest = node.charge_wait(Bytes::ZERO);
                 return Self {
                     shared,
                     node,
@@ -248,7 +314,7 @@ impl ChargeWait {
                 .end(last);
             }
             if let Some(group) = self.wait.stands_at().filter(|_| self.wait.is_first()) {
-                self.shared.core.reclaim_for(group, self.wait.pages());
+                self.shared.core.reclaim_for(group, self.wait.bytes());
             }
         }
     }
@@ -258,8 +324,8 @@ impl ChargeWait {
         if self.tried.is_some() {
             return None;
         }
-        let pages = self.wait.pages();
-        let outcome = charge(&self.shared, &self.node, pages, Patience::Line);
+        let bytes = self.wait.bytes();
+        let outcome = charge(&self.shared, &self.node, bytes, Patience::Line);
         match outcome {
             Err(failed) if may_pass(&failed.refusal) => {
                 self.tried = Some(failed);
@@ -273,7 +339,7 @@ impl ChargeWait {
         self.stalled = None;
         match outcome {
             Ok(charge) => {
-                let refilled = Refilled(charge.pages());
+                let refilled = Refilled(charge.bytes());
                 let throttle_delay = self.shared.core.throttle(charge.group(), refilled);
                 Ok(Charge {
                     shared: self.shared.reference(),

@@ -17,7 +17,7 @@ use crate::cache::{Area, FileEntry, Filling, MarkRule, PageCache, PageFlag, Read
 use crate::group::{Charge, GroupNode};
 use crate::memmap::Frame;
 use crate::reclaim::{OnItsWay, pages_item};
-use crate::units::{PAGE_SIZE, Pages, Pfn};
+use crate::units::{Bytes, PAGE_SIZE, Pages, Pfn};
 
 /// Share of the pool that a window has at most. Chosen: what a stream reads ahead (two windows) stays on the inactive list
 /// until it is read, also where that list is a small part of the pool.
@@ -68,7 +68,7 @@ impl Core {
             return Pages(1);
         }
         let capacity = self.pool.managed().0 / CAPACITY_SHARE;
-        let group = source.group.limits().max.0 / MAX_SHARE;
+        let group = source.group.limits().max.pages_floor().0 / MAX_SHARE;
         self.readahead.get().min(Pages(capacity.min(group)))
     }
 
@@ -83,7 +83,7 @@ impl Core {
         let no_memory = |source| ReadError::NoMemory { page, source };
         // What it owes is for the program to ask for: `Group::throttle`.
         let (charge, _owed) = self
-            .charge(group, Pages(1), Patience::Fault)
+            .charge(group, Bytes::PAGE, Patience::Fault)
             .map_err(|failed| no_memory(AllocError::from(failed)))?;
         let frame = self.alloc_frame(group).map_err(no_memory)?;
         let mut supply = Supply {
@@ -118,15 +118,15 @@ impl Core {
 
     /// Adds memory for `count` pages, or as many as can be had without telling a victim.
     fn supply_more(&self, group: &GroupNode, count: usize, supply: &mut Supply) {
-        let pages = Pages(count as u64);
+        let bytes = Pages(count as u64).bytes();
         if count == 0 {
             return;
         }
-        let Ok((mut charge, _owed)) = self.charge(group, pages, Patience::Ahead) else {
+        let Ok((mut charge, _owed)) = self.charge(group, bytes, Patience::Ahead) else {
             return;
         };
         let got = self.alloc_frames_ahead(group, count, &mut supply.frames);
-        charge.shrink(Pages((count - got) as u64));
+        charge.shrink(Pages((count - got) as u64).bytes());
         match &mut supply.charge {
             Some(paid) => paid.merge(charge).expect("both are the payer's"),
             None => supply.charge = Some(charge),
@@ -245,7 +245,7 @@ impl Fills<'_> {
             .group
             .add_stat(pages_item(self.source.file.id().kind()), 1);
         let charge = self.charge.as_mut().expect("as many pages as are filled");
-        let _paid_by_the_page = charge.split(Pages(1)).disown();
+        let _paid_by_the_page = charge.split(Bytes::PAGE).disown();
     }
 
     /// Gives up the pages from one on.
@@ -263,7 +263,7 @@ impl Fills<'_> {
 
     fn uncharge(&mut self, pages: usize) {
         if let Some(charge) = &mut self.charge {
-            charge.shrink(Pages(pages as u64));
+            charge.shrink(Pages(pages as u64).bytes());
         }
     }
 }

@@ -7,7 +7,7 @@ use super::Handle;
 use crate::group::{ChildError, GroupEvents, GroupNode, Limits, MaxError, RemoveError};
 use crate::reclaim::{ListSizes, SwappinessError};
 use crate::sync::Arc;
-use crate::units::{Bytes, Estimate, GroupId, OomScoreAdj, Pages};
+use crate::units::{Bytes, Estimate, GroupId, OomScoreAdj};
 
 /// A group of a manager: a tenant, a query, whatever is accounted and limited together. Cheap to
 /// clone. A group stays until it is [removed](Self::remove), whoever drops its handles.
@@ -62,19 +62,19 @@ impl Group {
 
     /// What the group and its descendants use, as an interval, at once.
     #[must_use]
-    pub fn usage(&self) -> Estimate<Pages> {
+    pub fn usage(&self) -> Estimate<Bytes> {
         self.node.usage()
     }
 
     /// What the group and its descendants use, exactly. Visits the CPUs that have charged to them.
     #[must_use]
-    pub fn usage_precise(&self) -> Pages {
+    pub fn usage_precise(&self) -> Bytes {
         self.node.usage_precise()
     }
 
     /// The most that the group has used, as an interval.
     #[must_use]
-    pub fn peak(&self) -> Estimate<Pages> {
+    pub fn peak(&self) -> Estimate<Bytes> {
         self.node.peak()
     }
 
@@ -91,15 +91,17 @@ impl Group {
     ///
     /// When it still uses more after everything reclaimable is gone. The maximum is installed.
     pub fn set_max(&self, max: Bytes) -> Result<(), MaxError> {
-        self.shared.core.set_max(&self.node, max.pages_floor())
+        self.shared.core.set_max(&self.node, max)
     }
 
     /// Sets all limits of the group; the maximum as [`set_max`](Self::set_max) does.
     ///
     /// # Errors
     ///
-    /// As [`set_max`](Self::set_max). All limits are set.
+    /// When the limits contradict each other: nothing is set. Else as [`set_max`](Self::set_max); all
+    /// limits are set.
     pub fn set_limits(&self, limits: Limits) -> Result<(), MaxError> {
+        limits.check()?;
         self.node.set_min(limits.min);
         self.node.set_low(limits.low);
         self.node.set_high(limits.high);
@@ -108,12 +110,12 @@ impl Group {
 
     /// Sets the group's hard protection.
     pub fn set_min(&self, min: Bytes) {
-        self.node.set_min(min.pages_floor());
+        self.node.set_min(min);
     }
 
     /// Sets the group's soft protection.
     pub fn set_low(&self, low: Bytes) {
-        self.node.set_low(low.pages_floor());
+        self.node.set_low(low);
     }
 
     /// Says what I/O for swap costs beside that for files when pages of the group are reclaimed, and of those below it that
@@ -136,7 +138,7 @@ impl Group {
 
     /// Sets the point above which the group is throttled.
     pub fn set_high(&self, high: Bytes) {
-        self.node.set_high(high.pages_floor());
+        self.node.set_high(high);
     }
 
     /// How willingly the group is stopped when memory is out.

@@ -64,7 +64,7 @@ use crate::cache::{Accounting, FileEntry, FileKind, PageCache, SwapArea};
 use crate::frame::{FramePool, PoolConfig, Tunables, Zoneinfo};
 use crate::group::{GroupKey, GroupNode, GroupTree, StatItem, Tolerance};
 use crate::memmap::FrameMemory;
-use crate::percpu::{self, ChosenRegime, PercpuOwner};
+use crate::percpu::{self, PercpuOwner};
 use crate::reclaim::policy::PolicyKind;
 use crate::reclaim::{Actor, Pacer, Reclaim, RmapConfig, ScanControl, TwoListRules};
 use crate::sync::{Arc, LockClass, LockTimes, Mutex, Rank, RwLock};
@@ -91,7 +91,7 @@ static CLOSING_LOCK: LockClass = LockClass::new("closing_files", Rank::Leaf);
 /// let hw = Manager::builder().capacity(Bytes::mib(16)).build()?;
 /// let tenant = hw.root().child("tenant-a", Limits::max(Bytes::mib(4)))?;
 /// let work = tenant.charge(Bytes::mib(3))?;
-/// assert_eq!(tenant.usage_precise(), Pages(768));
+/// assert_eq!(tenant.usage_precise(), Bytes::mib(3));
 /// assert!(tenant.charge(Bytes::mib(2)).is_err());
 /// drop(work);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -118,7 +118,6 @@ pub(crate) struct Shared {
 /// The layers of one manager.
 pub(crate) struct Core {
     topology: Topology,
-    regime: ChosenRegime,
     memory: Arc<FrameMemory>,
     pool: Arc<FramePool>,
     cache: Arc<PageCache>,
@@ -139,9 +138,8 @@ pub(crate) struct Core {
 
 /// What a manager is made from, beside the topology.
 struct Parts {
-    capacity: Pages,
+    capacity: Bytes,
     frames: Pages,
-    regime: ChosenRegime,
     pool: PoolConfig,
     accounting: Accounting,
     throttling: Throttling,
@@ -177,7 +175,7 @@ impl Victims {
         &mut self,
         groups: &GroupTree,
         target: &GroupNode,
-        total: Pages,
+        total: Bytes,
         is_told: impl Fn(GroupKey) -> bool,
     ) -> Decision<Victim, GroupNode> {
         let policy = self.policy.total(total);
@@ -302,7 +300,7 @@ impl Manager {
     /// The most that may be charged in all, pages included: the root's maximum.
     #[must_use]
     pub fn capacity(&self) -> Bytes {
-        self.core().groups.root().limits().max.bytes()
+        self.core().groups.root().limits().max
     }
 
     /// The most that pages may use: what the page cache has frames for.
@@ -315,23 +313,6 @@ impl Manager {
     #[must_use]
     pub fn topology(&self) -> &Topology {
         &self.core().topology
-    }
-
-    /// How per-CPU words are written, and why not in the cheapest way where they are not.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use highwater::percpu::{Regime, RegimeReason};
-    ///
-    /// let hw = highwater::Manager::builder().regime(Regime::Atomic).build()?;
-    /// assert_eq!(hw.regime().regime, Regime::Atomic);
-    /// assert_eq!(hw.regime().reason, Some(RegimeReason::Requested));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn regime(&self) -> ChosenRegime {
-        self.core().regime
     }
 
     /// Checks the books of every layer, and that what groups pay for pages is what the pages are.
@@ -355,7 +336,7 @@ impl Manager {
         assert_eq!(on_lists, allocated, "pages on lists and frames handed out");
         let charged = core.groups.root().usage_precise();
         assert!(
-            charged >= on_lists,
+            charged >= on_lists.bytes(),
             "{on_lists} on lists, {charged} charged"
         );
         let stats = core.groups.root().read_stats(Tolerance::EXACT, core.now());
@@ -392,7 +373,6 @@ impl Core {
         let Parts {
             capacity,
             frames,
-            regime: chosen,
             pool: config,
             accounting,
             throttling,
@@ -430,7 +410,6 @@ impl Core {
         reclaim.add_group(&root);
         Ok(Self {
             topology,
-            regime: chosen,
             memory,
             pool,
             cache,

@@ -32,7 +32,7 @@ use crate::group::{self, ChargeError, GroupKey, GroupNode, MaxError};
 use crate::memmap::Frame;
 use crate::reclaim::{Actor, Outcome, ScanControl};
 use crate::sync::{Arc, thread};
-use crate::units::{GroupId, Pages};
+use crate::units::{Bytes, GroupId, Pages};
 use crate::victim::Decision;
 
 /// Steps without progress before somebody is stopped. Chosen: as the kernel's reclaim retries.
@@ -177,27 +177,27 @@ impl Core {
     pub(super) fn charge(
         &self,
         group: &GroupNode,
-        pages: Pages,
+        bytes: Bytes,
         patience: Patience,
     ) -> Result<(group::Charge, Duration), ChargeFailed> {
-        let charge = || group.try_charge_refilling(pages);
-        let (charge, refilled) = self.charging(group.id(), pages, patience, charge)?;
+        let charge = || group.try_charge_refilling(bytes);
+        let (charge, refilled) = self.charging(group.id(), bytes, patience, charge)?;
         let delay = self.throttle(charge.group(), refilled);
         Ok((charge, delay))
     }
 
-    /// Repeats a charge of `pages` to `charged` until it succeeds or nothing helps.
+    /// Repeats a charge of `bytes` to `charged` until it succeeds or nothing helps.
     #[inline]
     pub(super) fn charging<T>(
         &self,
         charged: GroupId,
-        pages: Pages,
+        bytes: Bytes,
         patience: Patience,
         mut charge: impl FnMut() -> Result<T, ChargeError>,
     ) -> Result<T, ChargeFailed> {
         match charge() {
             Ok(charged) => Ok(charged),
-            Err(refusal) => self.charging_again(charged, pages, patience, refusal, charge),
+            Err(refusal) => self.charging_again(charged, bytes, patience, refusal, charge),
         }
     }
 
@@ -207,7 +207,7 @@ impl Core {
     fn charging_again<T>(
         &self,
         charged: GroupId,
-        pages: Pages,
+        bytes: Bytes,
         patience: Patience,
         mut refusal: ChargeError,
         mut charge: impl FnMut() -> Result<T, ChargeError>,
@@ -223,12 +223,12 @@ impl Core {
                     ..
                 } if requested <= max => {
                     self.stall_for(charged, &mut effort);
-                    self.make_room(group, pages, patience, &mut effort)
+                    self.make_room(group, bytes, patience, &mut effort)
                 }
                 // What is freed there lets those that wait go on, and then this one.
                 ChargeError::Behind { group, .. } if !patience.is_modest() => {
                     self.stall_for(charged, &mut effort);
-                    self.make_room(group, pages, patience, &mut effort)
+                    self.make_room(group, bytes, patience, &mut effort)
                 }
                 ChargeError::Contended { .. } => effort.may_retry(),
                 _ => false,
@@ -262,14 +262,16 @@ impl Core {
     fn make_room(
         &self,
         full: GroupId,
-        pages: Pages,
+        bytes: Bytes,
         patience: Patience,
         effort: &mut Effort<'_>,
     ) -> bool {
         let Some(target) = self.groups.get(full) else {
             return false;
         };
-        let goal = pages.max(self.direct_goal(target.limits().max));
+        let goal = bytes
+            .pages_ceil()
+            .max(self.direct_goal(target.limits().max));
         if self.reclaim_directly(&target, goal, effort) {
             return effort.may_retry();
         }
@@ -285,23 +287,25 @@ impl Core {
         effort.looks_again() || self.tell_victim(&target, effort)
     }
 
-    /// One pass of reclaim from a group in whose line somebody waits for `pages`.
-    pub(super) fn reclaim_for(&self, full: GroupId, pages: Pages) {
+    /// One pass of reclaim from a group in whose line somebody waits for `bytes`.
+    pub(super) fn reclaim_for(&self, full: GroupId, bytes: Bytes) {
         if let Some(target) = self.groups.get(full) {
-            let goal = pages.max(self.direct_goal(target.limits().max));
+            let goal = bytes
+                .pages_ceil()
+                .max(self.direct_goal(target.limits().max));
             self.reclaim_directly(&target, goal, &mut Effort::default());
         }
     }
 
     /// Installs a maximum, and frees pages of the group until it fits, nothing helps, or somebody has
     /// installed another one, which is theirs to see to.
-    pub(super) fn set_max(&self, group: &GroupNode, max: Pages) -> Result<(), MaxError> {
+    pub(super) fn set_max(&self, group: &GroupNode, max: Bytes) -> Result<(), MaxError> {
         let mut effort = Effort::default();
         let mut result = group.set_max(max);
         while let Err(MaxError::BelowUsage { over, .. }) = result {
             effort.attempts += 1;
             // Progress: every round frees pages of a group that cannot grow.
-            if !self.reclaim_directly(group, over, &mut effort) {
+            if !self.reclaim_directly(group, over.pages_ceil(), &mut effort) {
                 let pages_may_come = effort.last.nr_borrowed + effort.last.nr_isolated > 0;
                 let waits = pages_may_come && effort.pause(self, group);
                 if !waits && !effort.looks_again() {
@@ -363,7 +367,7 @@ impl Core {
                     effort.attempts = 1;
                     effort.stall(self, payer);
                     self.wakeup.notify();
-                    let goal = self.direct_goal(self.pool.managed());
+                    let goal = self.direct_goal(self.pool.managed().bytes());
                     let goal = goal.max(Pages((count - got) as u64));
                     self.reclaim_directly(&self.groups.root(), goal, &mut effort);
                 }
@@ -376,7 +380,7 @@ impl Core {
     /// Frees frames from the whole pool; false when nothing helps.
     fn make_frames(&self, effort: &mut Effort<'_>) -> bool {
         let root = self.groups.root();
-        let goal = self.direct_goal(self.pool.managed());
+        let goal = self.direct_goal(self.pool.managed().bytes());
         if self.reclaim_directly(&root, goal, effort) {
             return effort.may_retry();
         }
@@ -388,8 +392,8 @@ impl Core {
     }
 
     /// Pages to free at once: a cluster, or less where that would be a large part of what there is.
-    pub(super) fn direct_goal(&self, available: Pages) -> Pages {
-        let available = available.min(self.pool.managed());
+    pub(super) fn direct_goal(&self, available: Bytes) -> Pages {
+        let available = available.pages_ceil().min(self.pool.managed());
         DIRECT_GOAL.min(Pages((available.0 / 256).max(1)))
     }
 
@@ -460,7 +464,7 @@ impl Core {
 }
 
 /// As [`GroupNode::set_max`] for a maximum that is installed already; nothing is below another one.
-fn still_below_usage(group: &GroupNode, max: Pages) -> Result<(), MaxError> {
+fn still_below_usage(group: &GroupNode, max: Bytes) -> Result<(), MaxError> {
     let usage = group.usage_precise();
     if usage <= max || group.limits().max != max {
         return Ok(());

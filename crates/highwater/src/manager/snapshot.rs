@@ -6,18 +6,15 @@ use super::{Core, vmstat};
 use crate::cache::PageCache;
 use crate::frame::{FrameCounts, FramePool, Watermarks, Zoneinfo};
 use crate::group::{Account, GroupEvents, GroupNode, Stalls, Tolerance};
-use crate::percpu::ChosenRegime;
 use crate::reclaim::{ListSizes, Reclaim};
 use crate::sync::LockEvents;
-use crate::units::{Estimate, GroupId, Pages};
+use crate::units::{Bytes, Estimate, GroupId};
 
 /// The counters, frames, locks and groups of a manager. Each number is of its own moment; together
 /// they are exact when nothing runs.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Snapshot {
-    /// How per-CPU words are written, and why.
-    pub regime: ChosenRegime,
     /// Where every frame is.
     pub frames: FrameCounts,
     /// When reclaim begins and ends.
@@ -47,18 +44,18 @@ pub struct GroupSnapshot {
     /// have charged there.
     pub account: Account,
     /// What they use as [`Group::usage`](super::Group::usage) says it, at once.
-    pub usage: Estimate<Pages>,
+    pub usage: Estimate<Bytes>,
     /// The most they have used.
-    pub peak: Estimate<Pages>,
+    pub peak: Estimate<Bytes>,
     /// Its hard protection.
-    pub min: Pages,
+    pub min: Bytes,
     /// Its soft protection.
-    pub low: Pages,
+    pub low: Bytes,
     /// Its throttle point; none if it has none.
-    pub high: Option<Pages>,
+    pub high: Option<Bytes>,
     /// Its maximum; none if it has no limit of its own.
-    pub max: Option<Pages>,
-    /// Pages on its own lists.
+    pub max: Option<Bytes>,
+    /// Bytes on its own lists.
     pub lists: ListSizes,
     /// Statistics of it and its descendants, by the names of `memory.stat`.
     #[cfg_attr(feature = "serde", serde(serialize_with = "as_map"))]
@@ -84,7 +81,6 @@ impl Snapshot {
         ]
         .concat();
         Self {
-            regime: core.regime,
             frames: core.pool.counts(),
             watermarks: core.pool.watermarks(),
             zoneinfo: core.pool.zoneinfo(),
@@ -118,7 +114,7 @@ impl Snapshot {
 impl GroupSnapshot {
     fn take(core: &Core, group: &GroupNode) -> Self {
         let limits = group.limits();
-        let set = |limit| (limit < Pages::MAX).then_some(limit);
+        let set = |limit| (limit < Bytes::MAX).then_some(limit);
         Self {
             id: group.id(),
             path: group.path(),
@@ -181,7 +177,6 @@ impl fmt::Display for Snapshot {
             peak,
         } = self.frames;
         let Watermarks { min, low, high } = self.watermarks;
-        writeln!(f, "regime: {}", self.regime)?;
         writeln!(
             f,
             "frames: {} managed, {} free, {} deferred, {} cached, {} allocated, {} at peak",
@@ -232,11 +227,12 @@ impl fmt::Display for GroupSnapshot {
         } = self.account;
         writeln!(f, "{memory}current {}", used.0)?;
         writeln!(f, "{memory}escrowed {}", escrowed.0)?;
-        writeln!(f, "{memory}peak {}", self.peak)?;
+        let Estimate { value, low, high } = self.peak;
+        writeln!(f, "{memory}peak {} ({} to {})", value.0, low.0, high.0)?;
         let limits = [
-            ("debt", Some(debt).filter(|debt| *debt > Pages::ZERO)),
-            ("min", Some(self.min).filter(|min| *min > Pages::ZERO)),
-            ("low", Some(self.low).filter(|low| *low > Pages::ZERO)),
+            ("debt", Some(debt).filter(|debt| *debt > Bytes::ZERO)),
+            ("min", Some(self.min).filter(|min| *min > Bytes::ZERO)),
+            ("low", Some(self.low).filter(|low| *low > Bytes::ZERO)),
             ("high", self.high),
             ("max", self.max),
         ];

@@ -16,13 +16,13 @@ use super::pressure::Stalled;
 use super::slow::Effort;
 use crate::group::{GroupNode, OverHigh, Refilled};
 use crate::sync::thread;
-use crate::units::{GroupId, Pages};
+use crate::units::{Bytes, GroupId, Pages};
 
 /// Rounds of reclaim for one charge. Chosen: 2,048 pages by the cluster; who needs more is held back by the
 /// delay.
 const ROUNDS_MAX: u32 = 64;
 /// Pages that a delay is told for where no charge is made. Chosen: the kernel's batch.
-const BATCH: Pages = Pages(64);
+const BATCH: Bytes = Pages(64).bytes();
 /// How often a sleeping thread looks whether it may go on. Chosen: the shortest delay.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -50,7 +50,7 @@ impl Core {
     }
 
     #[cold]
-    fn throttle_slow(&self, group: GroupId, reserved: Pages) -> Duration {
+    fn throttle_slow(&self, group: GroupId, reserved: Bytes) -> Duration {
         // Gone is only what nothing is charged to.
         let Some(group) = self.groups.get(group) else {
             return Duration::ZERO;
@@ -74,7 +74,7 @@ impl Core {
 
     /// Reclaims from each group that is above its `high`, as was seen in `over`, while that helps; returns the
     /// delay.
-    fn reclaim_high(&self, group: &GroupNode, reserved: Pages, over: &[OverHigh]) -> Duration {
+    fn reclaim_high(&self, group: &GroupNode, reserved: Bytes, over: &[OverHigh]) -> Duration {
         let mut delay = Duration::ZERO;
         if over.is_empty() {
             return delay;
@@ -84,8 +84,10 @@ impl Core {
         for _ in 0..ROUNDS_MAX {
             let mut has_freed = false;
             for over in group.over_high() {
-                let goal = reserved.max(self.direct_goal(over.limit_high));
-                has_freed |= self.reclaim_directly(&over.group, goal.min(over.over()), &mut effort);
+                let goal = reserved.pages_ceil();
+                let goal = goal.max(self.direct_goal(over.limit_high));
+                let goal = goal.min(over.over().pages_ceil());
+                has_freed |= self.reclaim_directly(&over.group, goal, &mut effort);
             }
             delay = group.throttle_delay(reserved);
             if delay.is_zero() || !has_freed {
@@ -97,7 +99,7 @@ impl Core {
 }
 
 /// Sleeps for `delay`, or until the charge would owe nothing.
-fn sleep_above_high(group: &GroupNode, reserved: Pages, delay: Duration) {
+fn sleep_above_high(group: &GroupNode, reserved: Bytes, delay: Duration) {
     let begun = Instant::now();
     while let Some(left) = delay.checked_sub(begun.elapsed()) {
         if group.throttle_delay(reserved).is_zero() {

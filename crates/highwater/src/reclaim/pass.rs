@@ -14,7 +14,7 @@ use std::collections::{HashMap, HashSet};
 use super::ScanControl;
 use super::lruvec::Lruvec;
 use crate::group::{Depth, Exposure, GroupKey, GroupNode, GroupTree, Protection};
-use crate::units::Pages;
+use crate::units::Bytes;
 
 /// What a pass may do with a group's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,11 +109,11 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// What a group uses, as exactly as it takes to say how much is above `threshold`: that much for certain,
-/// or the usage itself.
-fn usage_beside(group: &GroupNode, threshold: Pages) -> Pages {
+/// Returns what a group uses: a lower bound if that is a page or more above `threshold`, so that
+/// reclaim goes on by it, else exactly.
+fn usage_beside(group: &GroupNode, threshold: Bytes) -> Bytes {
     let certain = group.usage().low;
-    if certain > threshold {
+    if certain >= threshold.saturating_add(Bytes::PAGE) {
         certain
     } else {
         group.usage_precise()

@@ -13,7 +13,7 @@ use super::verdict::{Accesses, Verdict};
 use super::{LruvecRef, Placement, Reclaim};
 use crate::cache::{EvictBatch, Evicted, Kept, PageFlag, Referenced, WrittenBack};
 use crate::group::GroupNode;
-use crate::units::{Pages, Pfn};
+use crate::units::{Bytes, Pfn};
 
 /// Buffers of one pass.
 #[derive(Default)]
@@ -354,7 +354,7 @@ impl Reclaim {
         for evicted in batch.evicted.drain(..) {
             let item = pages_item(evicted.key.file().kind());
             self.groups.add_stat(evicted.group, item, -1);
-            self.groups.uncharge(evicted.group, Pages(1));
+            self.groups.uncharge(evicted.group, Bytes::PAGE);
             self.pool.free(evicted.frame);
         }
         freed

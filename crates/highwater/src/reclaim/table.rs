@@ -326,7 +326,7 @@ impl Lruvecs {
         removed: &GroupNode,
         pages: impl ExactSizeIterator<Item = Pfn>,
     ) -> LruvecRef {
-        let count = Pages(pages.len() as u64);
+        let count = Pages(pages.len() as u64).bytes();
         let heir = self.heir_of(removed);
         // Before the charge goes, which is what keeps the group: who counts for the group of a page finds one that is there.
         pages.for_each(|pfn| cache.set_group(pfn, heir.group().id()));

@@ -9,7 +9,7 @@ use crate::group::Limits;
 use crate::memmap::FrameMemory;
 use crate::percpu::Regime;
 use crate::topology::Topology;
-use crate::units::{GroupId, PAGE_BYTES};
+use crate::units::{Bytes, GroupId, PAGE_BYTES};
 
 #[derive(Debug)]
 pub(super) struct Nothing(pub(super) u64);
@@ -90,7 +90,10 @@ impl Scene {
             .pool
             .alloc(crate::frame::AllocFlags::new().use_reserve())
             .expect("a frame");
-        let _paid_by_the_page = group.try_charge(Pages(1)).expect("no limit").disown();
+        let _paid_by_the_page = group
+            .try_charge(Pages(1).bytes())
+            .expect("no limit")
+            .disown();
         let filling = self
             .cache
             .begin_fill(key, frame, group.id())
@@ -141,7 +144,7 @@ impl Scene {
         self.reclaim.check_invariants();
         self.pool.check_invariants();
         assert_eq!(self.reclaim.total_sizes().total(), Pages::ZERO);
-        assert_eq!(root.usage_precise(), Pages::ZERO);
+        assert_eq!(root.usage_precise(), Bytes::ZERO);
     }
 }
 
@@ -335,7 +338,10 @@ fn pressure_is_proportional_to_size() {
     for _ in 0..100 {
         scene.shrink(&scene.groups.root(), 4, None);
     }
-    let lost = (600 - large.usage_precise().0, 200 - small.usage_precise().0);
+    let lost = (
+        600 - large.usage_precise().pages_ceil().0,
+        200 - small.usage_precise().pages_ceil().0,
+    );
     let all = lost.0 + lost.1;
     assert!(
         (400..=600).contains(&all),
@@ -361,8 +367,8 @@ fn a_target_pays_alone_and_its_children_with_it() {
         scene.fault(&bystander, 200 + page);
     }
     assert_eq!(scene.shrink(&target, 1000, None).nr_reclaimed, 100);
-    assert_eq!(bystander.usage_precise(), Pages(50));
-    assert_eq!(target.usage_precise(), Pages::ZERO);
+    assert_eq!(bystander.usage_precise(), Pages(50).bytes());
+    assert_eq!(target.usage_precise(), Bytes::ZERO);
     scene.assert_nothing_is_left();
 }
 
@@ -380,7 +386,7 @@ fn a_removed_groups_pages_and_charges_become_its_parents() {
         scene.groups.remove(group).unwrap();
         scene.reclaim.reparent_group(group);
         scene.reclaim.check_invariants();
-        assert_eq!(scene.groups.root().usage_precise(), Pages(40));
+        assert_eq!(scene.groups.root().usage_precise(), Pages(40).bytes());
     }
     assert_eq!(
         scene.reclaim.list_sizes(&scene.groups.root()).total(),
@@ -482,7 +488,7 @@ fn reclaim_for_a_removed_group_spares_the_next_of_its_number() {
     assert_eq!(next.id(), former.id(), "the number is used again");
     (0..20).for_each(|page| assert_eq!(scene.fault(&next, page), None));
     assert_eq!(scene.shrink(&former, u64::MAX, Some(0)).nr_reclaimed, 0);
-    assert_eq!(next.usage_precise(), Pages(20));
+    assert_eq!(next.usage_precise(), Pages(20).bytes());
     assert_eq!(scene.reclaim.evictions_of(&former), 0);
     scene.assert_nothing_is_left();
 }
@@ -521,7 +527,7 @@ fn pressure_on_a_protected_group_is_on_what_is_above() {
     // pages reclaimed from both, the other gives about four times as many.
     let scene = Scene::new(1024);
     let (half, plain) = (scene.group("protected"), scene.group("plain"));
-    half.set_low(Pages(300));
+    half.set_low(Pages(300).bytes());
     for page in 0..400 {
         scene.fault(&half, page);
         scene.fault(&plain, 1_000 + page);
@@ -536,6 +542,6 @@ fn pressure_on_a_protected_group_is_on_what_is_above() {
     // To the last page that is not protected, and no further while the other has any.
     scene.shrink(&root, 500 - freed, None);
     assert_eq!(scene.reclaim.list_sizes(&half).total(), Pages(300));
-    half.set_low(Pages::ZERO);
+    half.set_low(Bytes::ZERO);
     scene.assert_nothing_is_left();
 }

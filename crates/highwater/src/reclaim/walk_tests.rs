@@ -18,7 +18,7 @@ fn groups_that_give_nothing_cost_nothing() {
                     .cache
                     .set_flag(scene.pfn(10_000 + nr), PageFlag::Swapbacked)
             }
-            _ => group.set_min(Pages(1)),
+            _ => group.set_min(Pages(1).bytes()),
         }
     }
     let giving = scene.group("giving");

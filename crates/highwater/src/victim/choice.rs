@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::units::{Estimate, OomScoreAdj, Pages};
+use crate::units::{Bytes, Estimate, OomScoreAdj};
 
 /// What came of a selection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub enum Proof {
 pub struct RunnerUp<Id> {
     /// Who.
     pub id: Id,
-    /// Its badness, in pages: exact if it was read, else its upper bound.
+    /// Its badness, in bytes: exact if it was read, else its upper bound.
     pub badness: i64,
     /// Whether it was read exactly.
     pub is_exact: bool,
@@ -83,13 +83,13 @@ pub struct Choice<Id> {
     /// Who.
     pub id: Id,
     /// What it used, as known without visiting any CPU.
-    pub estimate: Estimate<Pages>,
+    pub estimate: Estimate<Bytes>,
     /// What it used exactly; `None` if it was not read: because it is the worst by its interval alone,
     /// or because the policy allows no exact reads.
-    pub exact: Option<Pages>,
+    pub exact: Option<Bytes>,
     /// Its adjustment.
     pub oom_score_adj: OomScoreAdj,
-    /// Its badness, in pages: of its exact usage, else of its lower bound. [`i64::MAX`] for one that
+    /// Its badness, in bytes: of its exact usage, else of its lower bound. [`i64::MAX`] for one that
     /// goes first.
     pub badness: i64,
     /// Who comes closest; `None` if nobody else is eligible.
@@ -100,7 +100,7 @@ pub struct Choice<Id> {
     ///
     /// While nothing changes: the exact badness of every eligible candidate is at most `badness + gap`.
     /// Oracle: `tests/victim.rs::no_other_is_worse_by_more_than_the_gap`.
-    pub gap: Pages,
+    pub gap: Bytes,
     /// Why it ended there.
     pub proof: Proof,
     /// What it cost.
@@ -110,8 +110,18 @@ pub struct Choice<Id> {
 impl<Id> Choice<Id> {
     /// What it used: exactly if it was read, else at least.
     #[must_use]
-    pub fn usage(&self) -> Pages {
+    pub fn usage(&self) -> Bytes {
         self.exact.unwrap_or(self.estimate.low)
+    }
+}
+
+/// An amount that may be negative, as it is shown.
+struct Badness(i64);
+
+impl fmt::Display for Badness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = if self.0 < 0 { "-" } else { "" };
+        write!(f, "{sign}{}", Bytes(self.0.unsigned_abs()))
     }
 }
 
@@ -132,7 +142,11 @@ impl<Id: fmt::Display> fmt::Display for Choice<Id> {
             write!(f, ", goes first")?;
         } else if self.oom_score_adj != OomScoreAdj::ZERO {
             let adj = self.oom_score_adj;
-            write!(f, ", badness {badness} with oom_score_adj {adj}")?;
+            write!(
+                f,
+                ", badness {} with oom_score_adj {adj}",
+                Badness(*badness)
+            )?;
         }
         match self.proof {
             Proof::Proven => write!(f, "; proven")?,
@@ -141,7 +155,12 @@ impl<Id: fmt::Display> fmt::Display for Choice<Id> {
         }
         if let Some(next) = &self.runner_up {
             let at_most = if next.is_exact { "" } else { "at most " };
-            write!(f, "; next {} with {at_most}{}", next.id, next.badness)?;
+            write!(
+                f,
+                "; next {} with {at_most}{}",
+                next.id,
+                Badness(next.badness)
+            )?;
         }
         let Census {
             scanned,

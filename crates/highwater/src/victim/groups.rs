@@ -1,7 +1,7 @@
 //! Groups as candidates: those without children below the group that is full.
 
 use crate::group::{GroupKey, GroupNode, GroupTree, LeafGroup};
-use crate::units::{GroupId, Pages};
+use crate::units::{Bytes, GroupId};
 
 use super::choice::{Census, Choice, Decision};
 use super::select::Selector;
@@ -40,22 +40,22 @@ impl Victim {
 
     /// What the group used when it was chosen: exactly, unless the policy allows no exact read.
     #[must_use]
-    pub fn usage(&self) -> Pages {
+    pub fn usage(&self) -> Bytes {
         self.choice.usage()
     }
 
     /// What the group was chosen by: its usage and its adjustment. Zero if that is negative.
     #[must_use]
-    pub fn badness(&self) -> Pages {
-        pages(self.choice.badness)
+    pub fn badness(&self) -> Bytes {
+        bytes(self.choice.badness)
     }
 
     /// The most that the next candidate's badness can be: how clear the choice was.
     #[must_use]
-    pub fn runner_up(&self) -> Pages {
+    pub fn runner_up(&self) -> Bytes {
         self.choice
             .runner_up
-            .map_or(Pages::ZERO, |next| pages(next.badness))
+            .map_or(Bytes::ZERO, |next| bytes(next.badness))
     }
 
     /// Groups that were considered.
@@ -72,8 +72,8 @@ impl Victim {
     }
 }
 
-fn pages(badness: i64) -> Pages {
-    Pages(u64::try_from(badness).unwrap_or(0))
+fn bytes(badness: i64) -> Bytes {
+    Bytes(u64::try_from(badness).unwrap_or(0))
 }
 
 /// The childless groups below a target.
@@ -103,7 +103,7 @@ impl<F: Fn(GroupKey) -> bool> Candidates for Leaves<'_, F> {
             });
     }
 
-    fn precise_usage(&self, id: GroupKey) -> Option<Pages> {
+    fn precise_usage(&self, id: GroupKey) -> Option<Bytes> {
         let node = self.groups.find(id).filter(|node| !node.is_removed())?;
         Some(node.usage_precise())
     }

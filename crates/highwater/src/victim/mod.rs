@@ -60,7 +60,7 @@ pub use groups::{Victim, select};
 pub use policy::Policy;
 pub use select::Selector;
 
-use crate::units::{Estimate, OomScoreAdj, Pages};
+use crate::units::{Bytes, Estimate, OomScoreAdj, Pages};
 
 /// Those among whom a victim is chosen.
 pub trait Candidates {
@@ -72,14 +72,14 @@ pub trait Candidates {
     fn for_each(&self, visit: impl FnMut(Self::Id, &Standing));
 
     /// What a candidate uses, exactly. `None` when it is gone.
-    fn precise_usage(&self, id: Self::Id) -> Option<Pages>;
+    fn precise_usage(&self, id: Self::Id) -> Option<Bytes>;
 }
 
 /// What is known of a candidate at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
     /// What it uses.
-    pub usage: Estimate<Pages>,
+    pub usage: Estimate<Bytes>,
     /// How willingly it is stopped.
     pub oom_score_adj: OomScoreAdj,
     /// What else there is to it.
@@ -103,7 +103,7 @@ pub enum State {
 impl Standing {
     /// One of whom nothing is known but what it uses.
     #[must_use]
-    pub const fn of(usage: Estimate<Pages>) -> Self {
+    pub const fn of(usage: Estimate<Bytes>) -> Self {
         Self {
             usage,
             oom_score_adj: OomScoreAdj::ZERO,
@@ -117,9 +117,9 @@ impl Standing {
     pub fn of_counted(count: Estimate<i64>) -> Self {
         let Estimate { value, low, high } = count.positive();
         Self::of(Estimate {
-            value: Pages(value),
-            low: Pages(low),
-            high: Pages(high),
+            value: Pages(value).bytes(),
+            low: Pages(low).bytes(),
+            high: Pages(high).bytes(),
         })
     }
 

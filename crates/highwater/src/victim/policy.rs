@@ -1,6 +1,6 @@
 //! What a selection may cost, how much it may be off, and who is worth stopping.
 
-use crate::units::{OomScoreAdj, Pages};
+use crate::units::{Bytes, OomScoreAdj};
 
 use super::Standing;
 
@@ -9,34 +9,34 @@ use super::Standing;
 /// # Examples
 ///
 /// ```
-/// use highwater::units::Pages;
+/// use highwater::units::Bytes;
 /// use highwater::victim::Policy;
 ///
 /// let cheap = Policy::default().indifferent_within_share(10); // stops at 1 %
 /// let proven = Policy::default().reads_max(usize::MAX); // as many exact reads as it takes
-/// let large_only = Policy::default().floor(Pages(256));
+/// let large_only = Policy::default().floor(Bytes::mib(1));
 /// # let _ = (cheap, proven, large_only);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Policy {
     pub(super) reads_max: usize,
-    pub(super) width: Pages,
+    pub(super) width: Bytes,
     pub(super) share: u32,
-    pub(super) floor: Pages,
-    pub(super) total: Pages,
+    pub(super) floor: Bytes,
+    pub(super) total: Bytes,
     pub(super) reads_victim: bool,
 }
 
 impl Default for Policy {
-    /// [`Policy::READS_MAX`] exact reads, indifferent to nothing, a floor of one page.
+    /// [`Policy::READS_MAX`] exact reads, indifferent to nothing, a floor of one byte.
     fn default() -> Self {
         Self {
             reads_max: Self::READS_MAX,
-            width: Pages::ZERO,
+            width: Bytes::ZERO,
             share: 0,
-            floor: Pages(1),
-            total: Pages::ZERO,
+            floor: Bytes(1),
+            total: Bytes::ZERO,
             reads_victim: false,
         }
     }
@@ -58,7 +58,7 @@ impl Policy {
     }
 
     /// Stops once nobody can be worse than the best by more than `width`.
-    pub const fn indifferent_within(mut self, width: Pages) -> Self {
+    pub const fn indifferent_within(mut self, width: Bytes) -> Self {
         self.width = width;
         self
     }
@@ -70,10 +70,10 @@ impl Policy {
         self
     }
 
-    /// Spares who uses fewer pages than that: stopping them would give back too little. At least
-    /// one page, whatever is asked for.
-    pub const fn floor(mut self, floor: Pages) -> Self {
-        self.floor = Pages(if floor.0 == 0 { 1 } else { floor.0 });
+    /// Spares who uses fewer bytes than that: stopping them would give back too little. At least
+    /// one byte, whatever is asked for.
+    pub const fn floor(mut self, floor: Bytes) -> Self {
+        self.floor = Bytes(if floor.0 == 0 { 1 } else { floor.0 });
         self
     }
 
@@ -86,15 +86,15 @@ impl Policy {
 
     /// All of memory: what [`OomScoreAdj`] is thousandths of. Default: none, so that of the
     /// adjustments only [`OomScoreAdj::UNKILLABLE`] has an effect.
-    pub const fn total(mut self, total: Pages) -> Self {
+    pub const fn total(mut self, total: Bytes) -> Self {
         self.total = total;
         self
     }
 
-    /// The badness of a candidate that uses `usage`, in pages: usage and adjustment. Never
+    /// The badness of a candidate that uses `usage`, in bytes: usage and adjustment. Never
     /// [`i64::MIN`], and [`i64::MAX`] for who goes first only.
     #[inline]
-    pub(super) fn badness(&self, standing: &Standing, usage: Pages) -> i64 {
+    pub(super) fn badness(&self, standing: &Standing, usage: Bytes) -> i64 {
         /// The most of all but the first.
         const MOST: i64 = i64::MAX - 1;
         if standing.is_first() {
@@ -107,7 +107,7 @@ impl Policy {
         self.adjusted(adj, usage, MOST)
     }
 
-    fn adjusted(&self, adj: OomScoreAdj, usage: Pages, most: i64) -> i64 {
+    fn adjusted(&self, adj: OomScoreAdj, usage: Bytes, most: i64) -> i64 {
         let points = i128::from(adj.get()) * i128::from(self.total.0) / 1000;
         let score = i128::from(usage.0) + points;
         let score = score.clamp(i128::from(i64::MIN + 1), i128::from(most));

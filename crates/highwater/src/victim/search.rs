@@ -5,7 +5,7 @@
 //! ends at the first rank that cannot beat the leader: none after it can. (One whose upper bound
 //! equals the leader's badness can, if its number is lower.)
 
-use crate::units::Pages;
+use crate::units::Bytes;
 
 use super::choice::{Census, Choice, Decision, Proof, RunnerUp};
 use super::rank::{Entry, Rank, UNSURE};
@@ -15,7 +15,7 @@ use super::{Candidates, Policy};
 #[derive(Clone, Copy)]
 struct Best<Id> {
     entry: Entry<Id>,
-    exact: Option<Pages>,
+    exact: Option<Bytes>,
     badness: i64,
 }
 
@@ -225,12 +225,12 @@ impl<'a, C: Candidates> Search<'a, C> {
         };
         let upper = rival.map_or(UNSURE, |rival| rival.upper);
         let gap = if upper > leader.badness {
-            Pages(upper.abs_diff(leader.badness))
+            Bytes(upper.abs_diff(leader.badness))
         } else {
-            Pages::ZERO
+            Bytes::ZERO
         };
         let proof = match gap {
-            Pages::ZERO => Proof::Proven,
+            Bytes::ZERO => Proof::Proven,
             _ if self.is_indifferent(upper, leader.badness) => Proof::Indifferent,
             _ => Proof::ReadsSpent,
         };

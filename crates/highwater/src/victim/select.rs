@@ -4,7 +4,7 @@ use std::collections::BinaryHeap;
 use std::fmt;
 use std::mem;
 
-use crate::units::{Estimate, OomScoreAdj, Pages};
+use crate::units::{Bytes, Estimate, OomScoreAdj};
 
 use super::choice::{Census, Choice, Decision};
 use super::rank::{Entry, Rank, UNSURE};
@@ -16,7 +16,7 @@ use super::{Candidates, Policy, Standing, State};
 /// # Examples
 ///
 /// ```
-/// use highwater::units::{Estimate, Pages};
+/// use highwater::units::{Estimate, Bytes};
 /// use highwater::victim::{Candidates, Policy, Selector, Standing};
 ///
 /// /// What each worker holds, known to 10 pages at once.
@@ -27,20 +27,20 @@ use super::{Candidates, Policy, Standing, State};
 ///
 ///     fn for_each(&self, mut visit: impl FnMut(usize, &Standing)) {
 ///         for (id, pages) in self.0.iter().enumerate() {
-///             let (low, high) = (Pages(pages - pages % 10), Pages(pages - pages % 10 + 9));
+///             let (low, high) = (Bytes(pages - pages % 10), Bytes(pages - pages % 10 + 9));
 ///             visit(id, &Standing::of(Estimate { value: low, low, high }));
 ///         }
 ///     }
 ///
-///     fn precise_usage(&self, id: usize) -> Option<Pages> {
-///         self.0.get(id).copied().map(Pages)
+///     fn precise_usage(&self, id: usize) -> Option<Bytes> {
+///         self.0.get(id).copied().map(Bytes)
 ///     }
 /// }
 ///
 /// let mut selector = Selector::with_capacity(17);
 /// let workers = Workers(vec![25, 321, 327, 46]);
 /// let chosen = selector.select(&workers, &Policy::default()).chosen().unwrap();
-/// assert_eq!((chosen.id, chosen.exact), (2, Some(Pages(327))));
+/// assert_eq!((chosen.id, chosen.exact), (2, Some(Bytes(327))));
 /// assert_eq!(chosen.census.reads, 2); // the others cannot hold as much
 /// ```
 pub struct Selector<Id> {
@@ -75,7 +75,7 @@ struct Pass<Id> {
     census: Census,
     /// The highest lower bound, the lowest number among equals; none below [`UNSURE`].
     surest: Option<Entry<Id>>,
-    dying: Option<(Id, Estimate<Pages>)>,
+    dying: Option<(Id, Estimate<Bytes>)>,
     /// The first rank that found no place.
     left_out: Option<Rank<Id>>,
     /// Upper bounds below this change nothing.
@@ -215,8 +215,8 @@ impl<Id: Copy + Ord> Pass<Id> {
         }
     }
 
-    fn dies(&mut self, id: Id, usage: Estimate<Pages>) {
-        let is_larger = |(other, known): (Id, Estimate<Pages>)| {
+    fn dies(&mut self, id: Id, usage: Estimate<Bytes>) {
+        let is_larger = |(other, known): (Id, Estimate<Bytes>)| {
             usage.high > known.high || (usage.high == known.high && id < other)
         };
         if self.dying.is_none_or(is_larger) {

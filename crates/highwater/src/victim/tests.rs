@@ -3,14 +3,14 @@
 
 use super::{Decision, Policy, Selector, Standing, State, Victim, select};
 use crate::group::{Charge, GroupKey, GroupNode, GroupTree, Limits};
-use crate::units::{CpuId, Estimate, OomScoreAdj, Pages};
+use crate::units::{Bytes, CpuId, Estimate, OomScoreAdj};
 
 const PROVEN: Policy = Policy {
     reads_max: usize::MAX,
-    width: Pages::ZERO,
+    width: Bytes::ZERO,
     share: 0,
-    floor: Pages(1),
-    total: Pages(1000),
+    floor: Bytes(1),
+    total: Bytes(1000),
     reads_victim: false,
 };
 
@@ -24,7 +24,7 @@ fn tree_with(usages: &[u64]) -> (GroupTree, Vec<GroupNode>, Vec<Charge>) {
             .child(&format!("g{at}"), Limits::default())
             .expect("a name");
         let cpu = CpuId::from_index(at % 8);
-        charges.push(group.try_charge_on(cpu, Pages(pages)).expect("no limit"));
+        charges.push(group.try_charge_on(cpu, Bytes(pages)).expect("no limit"));
         groups.push(group);
     }
     (tree, groups, charges)
@@ -42,7 +42,7 @@ fn choose(target: &GroupNode, spared: &[GroupKey]) -> Option<Victim> {
 
 #[test]
 fn the_group_with_most_memory_is_chosen_by_exact_numbers() {
-    // Goal: with a proof, never off by a page. Method: random usages that differ by single pages, well
+    // Goal: with a proof, never off by a byte. Method: random usages that differ by single bytes, well
     // within what a group's tokens hide; an oracle sorts them.
     let mut rng = crate::seed::rng(3);
     for _ in 0..50 {
@@ -55,11 +55,11 @@ fn the_group_with_most_memory_is_chosen_by_exact_numbers() {
             let victim = choose(&tree.root(), &spared).unwrap();
             assert_eq!(
                 (victim.group(), victim.badness(), victim.usage()),
-                (group.id(), Pages(**pages), Pages(**pages))
+                (group.id(), Bytes(**pages), Bytes(**pages))
             );
             let next = oracle.get(at + 1).map_or(0, |(pages, _)| **pages);
-            assert!(victim.runner_up() >= Pages(next), "{}", victim.record());
-            assert!(victim.runner_up() <= Pages(**pages), "{}", victim.record());
+            assert!(victim.runner_up() >= Bytes(next), "{}", victim.record());
+            assert!(victim.runner_up() <= Bytes(**pages), "{}", victim.record());
             assert_eq!(victim.candidates(), usages.len() - at);
             spared.push(group.key());
         }
@@ -72,9 +72,9 @@ fn parents_and_the_innocent_elsewhere_are_not_chosen() {
     // Goal: pressure in one subtree stops nobody outside it. Method: a larger group elsewhere.
     let (tree, groups, mut charges) = tree_with(&[10, 500]);
     let child = groups[0].child("child", Limits::default()).unwrap();
-    charges.push(child.try_charge(Pages(3)).unwrap());
+    charges.push(child.try_charge(Bytes(3)).unwrap());
     let victim = choose(&groups[0], &[]).unwrap();
-    assert_eq!((victim.path(), victim.badness()), (child.path(), Pages(3)));
+    assert_eq!((victim.path(), victim.badness()), (child.path(), Bytes(3)));
     let victim = choose(&tree.root(), &[]).unwrap();
     assert_eq!(victim.group(), groups[1].id());
 }
@@ -87,32 +87,32 @@ fn nobody_is_chosen_where_nothing_is_used() {
     assert!(choose(&tree.root(), &[]).is_none());
     let (tree, groups, charges) = tree_with(&[5; 20]);
     drop(charges);
-    assert!(groups[0].usage().high > Pages::ZERO, "tokens are parked");
+    assert!(groups[0].usage().high > Bytes::ZERO, "tokens are parked");
     assert!(choose(&tree.root(), &[]).is_none());
-    let _held = groups[7].try_charge(Pages(1)).unwrap();
+    let _held = groups[7].try_charge(Bytes(1)).unwrap();
     let victim = choose(&tree.root(), &[]).unwrap();
-    assert_eq!((victim.group(), victim.usage()), (groups[7].id(), Pages(1)));
+    assert_eq!((victim.group(), victim.usage()), (groups[7].id(), Bytes(1)));
 }
 
 #[test]
 fn adjustments_count_and_pass_to_new_children() {
-    // Goal: thousandths of all memory; unkillable never. Method: 1,000 pages in all, so that a
-    // thousandth is a page; the order that each adjustment must give.
+    // Goal: thousandths of all memory; unkillable never. Method: 1,000 bytes in all, so that a
+    // thousandth is a byte; the order that each adjustment must give.
     let (tree, groups, mut charges) = tree_with(&[300, 200, 100]);
     let chosen = || choose(&tree.root(), &[]).map(|victim| (victim.group(), victim.badness()));
     let adjust = |at: usize, adj| groups[at].set_oom_score_adj(OomScoreAdj::clamped(adj));
     adjust(2, 250);
-    assert_eq!(chosen(), Some((groups[2].id(), Pages(350))));
+    assert_eq!(chosen(), Some((groups[2].id(), Bytes(350))));
     adjust(2, -250);
-    assert_eq!(chosen(), Some((groups[0].id(), Pages(300))));
+    assert_eq!(chosen(), Some((groups[0].id(), Bytes(300))));
     adjust(0, -1000);
-    assert_eq!(chosen(), Some((groups[1].id(), Pages(200))));
+    assert_eq!(chosen(), Some((groups[1].id(), Bytes(200))));
     let child = groups[0].child("child", Limits::default()).unwrap();
-    charges.push(child.try_charge(Pages(900)).unwrap());
+    charges.push(child.try_charge(Bytes(900)).unwrap());
     assert_eq!(child.oom_score_adj(), OomScoreAdj::UNKILLABLE);
-    assert_eq!(chosen(), Some((groups[1].id(), Pages(200))));
+    assert_eq!(chosen(), Some((groups[1].id(), Bytes(200))));
     adjust(1, -1000);
-    assert_eq!(chosen(), Some((groups[2].id(), Pages::ZERO)), "100 - 250");
+    assert_eq!(chosen(), Some((groups[2].id(), Bytes::ZERO)), "100 - 250");
     adjust(2, -1000);
     assert_eq!(chosen(), None);
 }
@@ -132,7 +132,7 @@ fn who_is_being_stopped_is_waited_for() {
     assert_eq!(waits_for(&tree.root(), &[groups[0].key()]), None);
     let child = groups[0].child("child", Limits::default()).unwrap();
     assert_eq!(waits_for(&tree.root(), &[]), None, "nothing to wait for");
-    charges.push(child.try_charge(Pages(200)).unwrap());
+    charges.push(child.try_charge(Bytes(200)).unwrap());
     assert!(child.is_oom_victim());
     assert_eq!(waits_for(&tree.root(), &[]), Some(child.id()));
     assert_eq!(waits_for(&child, &[]), Some(child.id()));
@@ -159,7 +159,7 @@ fn a_later_group_of_the_same_number_begins_anew() {
     assert_eq!(later.oom_score_adj(), OomScoreAdj::ZERO);
     assert!(!later.is_oom_victim());
     assert!(tree.find(first.key()).is_none());
-    let _held = later.try_charge(Pages(1)).unwrap();
+    let _held = later.try_charge(Bytes(1)).unwrap();
     let victim = choose(&tree.root(), &[first.key()]).unwrap();
     assert_eq!(victim.group(), later.id());
 }
@@ -168,22 +168,22 @@ fn a_later_group_of_the_same_number_begins_anew() {
 fn badness_saturates_and_keeps_order() {
     // Goal: no overflow, and more usage is never less bad. Method: the ends of every input.
     let values = [0, 1, 1 << 40, i64::MAX as u64, u64::MAX - 1, u64::MAX];
-    let unknown = Standing::of(Estimate::exact(Pages::ZERO));
+    let unknown = Standing::of(Estimate::exact(Bytes::ZERO));
     for total in values {
-        let policy = PROVEN.total(Pages(total));
+        let policy = PROVEN.total(Bytes(total));
         for adj in [-5000, -1000, -999, -1, 0, 1, 999, 1000, 5000] {
             let standing = unknown.with_adj(OomScoreAdj::clamped(adj));
-            let badness = values.map(|usage| policy.badness(&standing, Pages(usage)));
+            let badness = values.map(|usage| policy.badness(&standing, Bytes(usage)));
             assert!(badness.is_sorted(), "{badness:?}");
             assert!(badness[0] > i64::MIN && badness[5] < i64::MAX);
         }
         let first = unknown.with_state(State::First);
-        assert_eq!(policy.badness(&first, Pages::ZERO), i64::MAX);
+        assert_eq!(policy.badness(&first, Bytes::ZERO), i64::MAX);
     }
     let adjusted = unknown.with_adj(OomScoreAdj::clamped(-250));
-    let policy = PROVEN.total(Pages(4000));
-    assert_eq!(policy.badness(&adjusted, Pages(1500)), 500);
-    assert_eq!(policy.badness(&adjusted, Pages(500)), -500);
+    let policy = PROVEN.total(Bytes(4000));
+    assert_eq!(policy.badness(&adjusted, Bytes(1500)), 500);
+    assert_eq!(policy.badness(&adjusted, Bytes(500)), -500);
     assert_eq!(PROVEN.indifferent_within_share(10).indifference(-5), 0);
     assert_eq!(PROVEN.indifferent_within_share(10).indifference(4000), 40);
     assert_eq!(
@@ -197,20 +197,20 @@ fn badness_saturates_and_keeps_order() {
 #[test]
 fn a_record_is_one_line_with_every_number() {
     // Goal: a log says who, why, how certain and at what cost. Method: the whole text.
-    let (tree, groups, _charges) = tree_with(&[300, 200, 100]);
+    let (tree, groups, _charges) = tree_with(&[1200 << 10, 800 << 10, 400 << 10]);
     let victim = choose(&tree.root(), &[]).unwrap();
     assert_eq!(
         victim.record().to_string(),
-        "G1: 300 pages (estimate 332 pages (268 pages to 332 pages)); proven; next G2 with at most \
-         232; 3 scanned, 3 eligible, 1 in reach, 1 read, 1 pass"
+        "G1: 1200 KiB (estimate 1328 KiB (1072 KiB to 1328 KiB)); proven; next G2 with at most \
+         928 KiB; 3 scanned, 3 eligible, 1 in reach, 1 read, 1 pass"
     );
     groups[2].set_oom_score_adj(OomScoreAdj::MAX);
     let mut selector = Selector::with_capacity(1);
-    let unread = PROVEN.reads_max(0);
+    let unread = PROVEN.reads_max(0).total(Bytes::kib(4000));
     let decision = select(&tree, &tree.root(), |_| false, &unread, &mut selector);
     assert_eq!(
         decision.chosen().unwrap().record().to_string(),
-        "G3: estimate 132 pages (68 pages to 132 pages), not read, badness 1068 with oom_score_adj \
-         1000; proven; next G1 with at most 332; 3 scanned, 3 eligible, 2 in reach, 0 read, 1 pass"
+        "G3: estimate 528 KiB (272 KiB to 528 KiB), not read, badness 4272 KiB with oom_score_adj \
+         1000; proven; next G1 with at most 1328 KiB; 3 scanned, 3 eligible, 2 in reach, 0 read, 1 pass"
     );
 }

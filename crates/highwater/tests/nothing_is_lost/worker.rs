@@ -480,7 +480,7 @@ impl<'a> Worker<'a> {
             let max = Pages(self.rng.u64(2..60)).bytes();
             // Refused when what is used cannot be taken back.
             if group.set_max(max).is_ok() {
-                assert!(group.usage_precise().bytes() <= max);
+                assert!(group.usage_precise() <= max);
             }
             self.count("limited");
         }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use highwater::cache::{Access, Backing};
 use highwater::units::{PAGE_BYTES, PAGE_SIZE};
-use highwater::{File, Manager, Mapping, Pages};
+use highwater::{Bytes, File, Manager, Mapping, Pages};
 
 /// A file in memory whose pages begin with their number, and which can be told to misbehave.
 #[derive(Debug)]
@@ -107,7 +107,7 @@ pub(crate) fn assert_empty(hw: &Manager) {
     hw.check_invariants();
     let snapshot = hw.snapshot();
     assert_eq!(snapshot.frames.allocated, Pages::ZERO);
-    assert_eq!(hw.root().usage_precise(), Pages::ZERO);
+    assert_eq!(hw.root().usage_precise(), Bytes::ZERO);
 }
 
 /// Opens storage and maps all of it for the root.

@@ -150,7 +150,7 @@ pub(super) struct Took {
 pub(super) fn limits(parent: usize) -> Limits {
     match parent {
         0 => Limits::default(),
-        _ => Limits::max_pages(GROUP_MAX),
+        _ => Limits::max(GROUP_MAX.bytes()),
     }
 }
 
@@ -267,7 +267,7 @@ impl<'a> Load<'a> {
 
     /// Pages of a leaf leave: what reclaim does to them, but for the flush.
     fn give_back(&self, thread: usize, leaf: usize, cpu: CpuId, pages: u64) {
-        self.groups[Self::leaf(leaf)].uncharge_on(cpu, Pages(pages));
+        self.groups[Self::leaf(leaf)].uncharge_on(cpu, Pages(pages).bytes());
         let pages = pages.cast_signed();
         self.count_each(thread, leaf, cpu, Item::Anon, -pages);
         self.count(thread, leaf, cpu, Item::Pgscan, pages);
@@ -318,9 +318,9 @@ impl Thread {
         let pages = self.random.u64(1..=PAGES_MAX);
         let group = &load.groups[Load::leaf(leaf)];
         for _ in 0..ATTEMPTS {
-            match group.try_charge_on(cpu, Pages(pages)) {
+            match group.try_charge_on(cpu, Pages(pages).bytes()) {
                 Ok(charge) => {
-                    self.held[leaf] += charge.disown().0;
+                    self.held[leaf] += charge.disown().pages_ceil().0;
                     load.count_each(self.number, leaf, cpu, Item::Anon, pages.cast_signed());
                     load.count_each(self.number, leaf, cpu, Item::Pgfault, pages.cast_signed());
                     return;

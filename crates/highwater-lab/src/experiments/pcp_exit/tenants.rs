@@ -123,9 +123,11 @@ impl Tenant {
         for at in 0..self.order.len() {
             if at % CHARGED == 0 {
                 let pages = CHARGED.min(self.order.len() - at);
-                let charge = self.group.try_charge_on(self.cpu, Pages(pages as u64));
+                let charge = self
+                    .group
+                    .try_charge_on(self.cpu, Pages(pages as u64).bytes());
                 let charged = charge.expect("groups without a maximum").disown();
-                debug_assert_eq!(charged.0, pages as u64);
+                debug_assert_eq!(charged, Pages(pages as u64).bytes());
             }
             let slot = self.order[at] as usize;
             let mut frame = self.alloc(machine);
@@ -171,7 +173,7 @@ impl Tenant {
                 self.gathered.push(frame);
             }
             let pages = self.gathered.len() as u64;
-            self.group.uncharge_on(self.cpu, Pages(pages));
+            self.group.uncharge_on(self.cpu, Pages(pages).bytes());
             freed += pages;
             for frame in self.gathered.drain(..) {
                 machine.pool.free_on(self.cpu, frame);

@@ -4,7 +4,7 @@ use fastrand::Rng;
 use highwater::counter::{Accuracy, CounterSet, Layout};
 use highwater::percpu::Regime;
 use highwater::topology::Topology;
-use highwater::units::{CpuId, Pages};
+use highwater::units::{Bytes, CpuId, Pages};
 use highwater::victim::{Candidates, Standing};
 
 use super::INDIFFERENCE;
@@ -94,9 +94,9 @@ impl Candidates for OurSpaces {
         });
     }
 
-    fn precise_usage(&self, id: usize) -> Option<Pages> {
+    fn precise_usage(&self, id: usize) -> Option<Bytes> {
         let sum = self.sets[id].precise_sum_of(&MEMBERS);
-        Some(Pages(u64::try_from(sum).unwrap_or(0)))
+        Some(Pages(u64::try_from(sum).unwrap_or(0)).bytes())
     }
 }
 

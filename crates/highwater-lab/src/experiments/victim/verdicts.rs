@@ -10,7 +10,7 @@ use fastrand::Rng;
 use highwater::counter::{Accuracy, CounterSet, Layout};
 use highwater::percpu::Regime;
 use highwater::topology::Topology;
-use highwater::units::{CpuId, Estimate, PAGE_BYTES, Pages};
+use highwater::units::{Bytes, CpuId, Estimate, PAGE_BYTES, Pages};
 use highwater::victim::{Candidates, Policy, Proof, Selector, Standing};
 
 use super::{INDIFFERENCE, OURS, PROVEN, TWO_PASS};
@@ -210,8 +210,8 @@ impl Candidates for List {
         }
     }
 
-    fn precise_usage(&self, id: usize) -> Option<Pages> {
-        Some(Pages(self.exact[id].unsigned_abs()))
+    fn precise_usage(&self, id: usize) -> Option<Bytes> {
+        Some(Pages(self.exact[id].unsigned_abs()).bytes())
     }
 }
 
@@ -345,9 +345,9 @@ impl Verdict {
             };
             let held = list.exact[chosen.id];
             score.judge(held, most, chosen.census.reads);
-            score.gap_sum += chosen.gap.0;
+            score.gap_sum += chosen.gap.pages_ceil().0;
             score.proven += u64::from(chosen.proof == Proof::Proven);
-            let gap = i64::try_from(chosen.gap.0).unwrap_or(i64::MAX);
+            let gap = i64::try_from(chosen.gap.pages_ceil().0).unwrap_or(i64::MAX);
             score.broken_promises += u64::from(held.saturating_add(gap) < most);
         }
     }

@@ -9,7 +9,6 @@ use std::mem::offset_of;
 use std::num::NonZeroIsize;
 use std::ops::RangeBounds;
 
-use super::RegimeReason;
 use super::attempt::{Attempt, Column, Parking};
 use super::gated::Gated;
 use super::owned::Slot;
@@ -105,10 +104,10 @@ macro_rules! sequence {
 mod stack;
 
 impl Area {
-    /// The area of this process's threads, if the C library registers them; else the reason.
-    pub(super) fn find() -> Result<Self, RegimeReason> {
-        let offset = NonZeroIsize::new(area_offset()?).ok_or(RegimeReason::NoArea)?;
-        Ok(Self { offset })
+    /// The area of this process's threads, if the C library registers them.
+    pub(super) fn find() -> Option<Self> {
+        let offset = NonZeroIsize::new(area_offset()?)?;
+        Some(Self { offset })
     }
 
     /// The CPU that the thread runs on, or `None` if the thread is not registered.
@@ -307,12 +306,7 @@ impl Area {
 
     /// Whether sequences of other CPUs can be made to restart: see `rseq.rs`.
     pub(super) fn can_restart_others(self) -> bool {
-        self.membarrier_refusal().is_none()
-    }
-
-    /// The error number by which the kernel refuses that, if it does.
-    pub(super) fn membarrier_refusal(self) -> Option<i32> {
-        rseq::membarrier_refusal()
+        rseq::can_restart_others()
     }
 
     /// Stops sequences that others have entered on `cpu`: see `rseq.rs`.
