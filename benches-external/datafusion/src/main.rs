@@ -26,13 +26,13 @@ use datafusion_execution::memory_pool::{
 use highwater::group::{GroupTree, Limits};
 use highwater::percpu::{Regime, has_restartable_sequences};
 use highwater::topology::Topology;
-use highwater::units::Pages;
+use highwater::units::Bytes;
 use timing::{Medians, ROUNDS, Variant, is_bench, measure};
 
 /// Runs, of which one has to keep what is promised.
 const RUNS: usize = 3;
 const TIMES: u32 = 200_000;
-const MAX: Pages = Pages(1 << 30);
+const MAX: Bytes = Bytes::gib(4096);
 const RATIO: f64 = 20.0;
 const GREEDY: &str = "GreedyMemoryPool";
 
@@ -42,14 +42,14 @@ fn highwater() -> Variant {
     let mut group = tree.root();
     group.set_max(MAX).expect("nothing is charged yet");
     for name in ["tenant", "session", "query"] {
-        let limits = Limits::max_pages(MAX);
+        let limits = Limits::max(MAX);
         group = group.child(name, limits).expect("a name that is free");
     }
     Variant::new("Highwater, depth 4", TIMES, move |times| {
-        let mut charge = group.try_charge(Pages(1)).expect("there is room");
+        let mut charge = group.try_charge(Bytes::PAGE).expect("there is room");
         for _ in 0..times {
-            charge.try_grow(black_box(Pages(1))).expect("there is room");
-            charge.shrink(black_box(Pages(1)));
+            charge.try_grow(black_box(Bytes::PAGE)).expect("there is room");
+            charge.shrink(black_box(Bytes::PAGE));
         }
     })
 }
