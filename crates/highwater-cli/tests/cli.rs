@@ -121,8 +121,9 @@ fn mistakes_are_named() {
 #[test]
 fn json_has_exactly_the_documented_fields() {
     const FIELDS: &str = "requests page_accesses hits misses hit_ratio refaults pgscan pgsteal \
-        elapsed_s accesses_per_s hit_latency_us miss_latency_us capacity_bytes frames_peak_bytes \
-        rss_peak_bytes verify_failures leaked_frames leaked_bytes tenants";
+        elapsed_s accesses_per_s hit_latency_us miss_latency_us regime regime_reason \
+        capacity_bytes frames_peak_bytes rss_peak_bytes verify_failures leaked_frames \
+        leaked_bytes tenants";
     const TENANT_FIELDS: &str = "name requests page_accesses hits hit_ratio usage_bytes \
         usage_low_bytes usage_high_bytes usage_precise_bytes peak_bytes max_bytes max_events victims";
     let bench = Bench::new();

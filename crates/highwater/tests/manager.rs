@@ -332,7 +332,7 @@ fn settings_outside_their_range_are_refused_with_the_range() {
     let builder = Manager::builder()
         .topology(topology)
         .regime(Regime::Restartable);
-    assert!(matches!(builder.build(), Err(BuildError::Regime)));
+    assert!(matches!(builder.build(), Err(BuildError::Regime { .. })));
 }
 
 #[test]

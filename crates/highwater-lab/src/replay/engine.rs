@@ -393,6 +393,8 @@ fn report(
         accesses_per_s: to_f64(page_accesses) / elapsed_s.max(f64::MIN_POSITIVE),
         hit_latency_us: latencies.hits.summary(),
         miss_latency_us: latencies.misses.summary(),
+        regime: snapshot.regime.regime.to_string(),
+        regime_reason: snapshot.regime.reason.map(|reason| reason.to_string()),
         capacity_bytes: run.capacity.0,
         frames_peak_bytes: snapshot.frames.peak.0,
         rss_peak_bytes: rss_peak_bytes(),

@@ -35,6 +35,10 @@ pub struct Report {
     pub hit_latency_us: LatencySummary,
     /// How long misses took.
     pub miss_latency_us: LatencySummary,
+    /// How per-CPU words were written: `restartable` or `atomic`.
+    pub regime: String,
+    /// Why not all of them in restartable sequences; null where they were.
+    pub regime_reason: Option<String>,
     /// The capacity that the manager was given.
     pub capacity_bytes: u64,
     /// Most frames allocated at a time.

@@ -46,6 +46,11 @@ impl Table<'_> {
                 grouped(report.pgsteal),
                 format!("{steal} of the scanned"),
             ),
+            row(
+                "per-CPU words",
+                report.regime.clone(),
+                report.regime_reason.clone().unwrap_or_default(),
+            ),
             row("capacity", size(report.capacity_bytes), footprint),
             row("frames, peak", size(report.frames_peak_bytes), none()),
             row(

@@ -15,7 +15,7 @@ use crate::counter::ActiveCache;
 use crate::frame::{BackendKind, DrainMode, PcpPolicy, PoolConfig, PoolError, Tunables, Zeroing};
 use crate::group::GroupTree;
 use crate::memmap::{MapError, Reservation};
-use crate::percpu::{Gates, PercpuOwner, Regime};
+use crate::percpu::{ChosenRegime, Gates, PercpuOwner, Regime, RegimeReason};
 use crate::reclaim::policy::PolicyKind;
 use crate::reclaim::{Pacer, RmapConfig, TwoListRules};
 use crate::sync::Arc;
@@ -101,9 +101,12 @@ pub enum BuildError {
     /// The pool of frames cannot be made so.
     #[error(transparent)]
     Frames(#[from] PoolError),
-    /// Restartable sequences are for CPUs that exist.
-    #[error("these CPUs have no restartable sequences: use the atomic regime")]
-    Regime,
+    /// Restartable sequences were asked for, and cannot be had.
+    #[error("no restartable sequences ({reason}): use the atomic regime")]
+    Regime {
+        /// What is in the way.
+        reason: RegimeReason,
+    },
     /// The way of counting spaces is not for as many CPUs.
     #[error("an active-space cache is for 1 to {max} CPUs, not {cpus}: count by CPU words")]
     Accounting {
@@ -207,7 +210,8 @@ impl Builder {
         self
     }
 
-    /// How per-CPU words are added to. Default: the best that the topology allows.
+    /// How per-CPU words are added to. Default: the best that the topology allows, and a `tracing`
+    /// warning where the system lacks something for it ([`Manager::regime`]).
     pub fn regime(mut self, regime: Regime) -> Self {
         self.regime = Some(regime);
         self
@@ -359,11 +363,12 @@ impl Builder {
         let (capacity, frames) = self.sizes()?;
         self.check_cgroup(frames)?;
         let topology = self.topology.unwrap_or_else(Topology::detect);
-        let preferred = Regime::preferred(&topology);
-        let regime = self.regime.unwrap_or(preferred);
-        if regime == Regime::Restartable && preferred != Regime::Restartable {
-            return Err(BuildError::Regime);
+        let chosen = ChosenRegime::choose(self.regime, &topology)
+            .map_err(|reason| BuildError::Regime { reason })?;
+        if chosen.is_fallback() {
+            tracing::warn!(regime = %chosen, "per-CPU words cost several times as much as they could");
         }
+        let regime = chosen.regime;
         let (cpus, max) = (topology.nr_cpus(), ActiveCache::CPUS_MAX);
         if self.accounting == Accounting::ActiveCache && cpus > max {
             return Err(BuildError::Accounting { cpus, max });
@@ -373,6 +378,7 @@ impl Builder {
             Parts {
                 capacity,
                 frames,
+                regime: chosen,
                 pool: PoolConfig {
                     nr_cpus: cpus,
                     regime,

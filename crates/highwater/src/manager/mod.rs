@@ -64,7 +64,7 @@ use crate::cache::{Accounting, FileEntry, FileKind, PageCache, SwapArea};
 use crate::frame::{FramePool, PoolConfig, Tunables, Zoneinfo};
 use crate::group::{GroupKey, GroupNode, GroupTree, StatItem, Tolerance};
 use crate::memmap::FrameMemory;
-use crate::percpu::{self, PercpuOwner};
+use crate::percpu::{self, ChosenRegime, PercpuOwner};
 use crate::reclaim::policy::PolicyKind;
 use crate::reclaim::{Actor, Pacer, Reclaim, RmapConfig, ScanControl, TwoListRules};
 use crate::sync::{Arc, LockClass, LockTimes, Mutex, Rank, RwLock};
@@ -118,6 +118,7 @@ pub(crate) struct Shared {
 /// The layers of one manager.
 pub(crate) struct Core {
     topology: Topology,
+    regime: ChosenRegime,
     memory: Arc<FrameMemory>,
     pool: Arc<FramePool>,
     cache: Arc<PageCache>,
@@ -140,6 +141,7 @@ pub(crate) struct Core {
 struct Parts {
     capacity: Bytes,
     frames: Pages,
+    regime: ChosenRegime,
     pool: PoolConfig,
     accounting: Accounting,
     throttling: Throttling,
@@ -315,6 +317,23 @@ impl Manager {
         &self.core().topology
     }
 
+    /// How per-CPU words are written, and why not in the cheapest way where they are not.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::percpu::{Regime, RegimeReason};
+    ///
+    /// let hw = highwater::Manager::builder().regime(Regime::Atomic).build()?;
+    /// assert_eq!(hw.regime().regime, Regime::Atomic);
+    /// assert_eq!(hw.regime().reason, Some(RegimeReason::Requested));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn regime(&self) -> ChosenRegime {
+        self.core().regime
+    }
+
     /// Checks the books of every layer, and that what groups pay for pages is what the pages are.
     /// For moments at which no other thread uses the manager; its own threads are waited for.
     ///
@@ -373,6 +392,7 @@ impl Core {
         let Parts {
             capacity,
             frames,
+            regime: chosen,
             pool: config,
             accounting,
             throttling,
@@ -410,6 +430,7 @@ impl Core {
         reclaim.add_group(&root);
         Ok(Self {
             topology,
+            regime: chosen,
             memory,
             pool,
             cache,

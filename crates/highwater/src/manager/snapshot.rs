@@ -6,6 +6,7 @@ use super::{Core, vmstat};
 use crate::cache::PageCache;
 use crate::frame::{FrameCounts, FramePool, Watermarks, Zoneinfo};
 use crate::group::{Account, GroupEvents, GroupNode, Stalls, Tolerance};
+use crate::percpu::ChosenRegime;
 use crate::reclaim::{ListSizes, Reclaim};
 use crate::sync::LockEvents;
 use crate::units::{Bytes, Estimate, GroupId};
@@ -15,6 +16,8 @@ use crate::units::{Bytes, Estimate, GroupId};
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Snapshot {
+    /// How per-CPU words are written, and why.
+    pub regime: ChosenRegime,
     /// Where every frame is.
     pub frames: FrameCounts,
     /// When reclaim begins and ends.
@@ -81,6 +84,7 @@ impl Snapshot {
         ]
         .concat();
         Self {
+            regime: core.regime,
             frames: core.pool.counts(),
             watermarks: core.pool.watermarks(),
             zoneinfo: core.pool.zoneinfo(),
@@ -177,6 +181,7 @@ impl fmt::Display for Snapshot {
             peak,
         } = self.frames;
         let Watermarks { min, low, high } = self.watermarks;
+        writeln!(f, "regime: {}", self.regime)?;
         writeln!(
             f,
             "frames: {} managed, {} free, {} deferred, {} cached, {} allocated, {} at peak",

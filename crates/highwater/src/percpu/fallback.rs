@@ -5,6 +5,8 @@
 //! what is checked, since it cannot see assembly.
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri))))]
+use super::RegimeReason;
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri))))]
 use super::attempt::{Attempt, Column, Parking};
 #[cfg(not(any(all(target_arch = "x86_64", target_os = "linux", not(miri)), loom)))]
 use super::gated::Gated;
@@ -35,8 +37,8 @@ pub(super) enum Area {}
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri))))]
 impl Area {
-    pub(super) fn find() -> Option<Self> {
-        None
+    pub(super) fn find() -> Result<Self, RegimeReason> {
+        Err(RegimeReason::Platform)
     }
 
     pub(super) fn cpu(self) -> Option<CpuId> {
@@ -84,6 +86,10 @@ impl Area {
     }
 
     pub(super) fn can_restart_others(self) -> bool {
+        match self {}
+    }
+
+    pub(super) fn membarrier_refusal(self) -> Option<i32> {
         match self {}
     }
 

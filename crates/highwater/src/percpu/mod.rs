@@ -33,11 +33,11 @@
 //! It decides which line is written, never whether the result is right.
 //!
 //! **Failure modes.** A thread, kernel or C library without rseq uses the extra slot, which costs it
-//! an atomic add on a line that such threads share. So does a CPU that came online after the machine
-//! was detected, above those that were. A descriptor must stay mapped while some
-//! thread's area points to it (comment on `rseq_cs` in `linux/rseq.h`): a program that loads this
-//! code with `dlopen` and unloads it while threads that counted live on would break that. Linked in
-//! as usual, it cannot happen.
+//! an atomic add on a line that such threads share; [`ChosenRegime`] says which of them it is. So
+//! does a CPU that came online after the machine was detected, above those that were. A descriptor
+//! must stay mapped while some thread's area points to it (comment on `rseq_cs` in `linux/rseq.h`):
+//! a program that loads this code with `dlopen` and unloads it while threads that counted live on
+//! would break that. Linked in as usual, it cannot happen.
 //!
 //! Source: Linux `include/uapi/linux/rseq.h`; the C library's manual, section "Restartable
 //! Sequences"; librseq (MIT), for the division into one pseudo-code and one file per architecture.
@@ -55,8 +55,11 @@ mod model;
 mod owned;
 mod published;
 mod refs;
+mod regime;
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri)))]
 mod rseq;
+#[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri)))]
+mod rseq_symbols;
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri)))]
 mod rseq_x86_64;
 mod stacks;
@@ -64,6 +67,14 @@ mod touched;
 mod windowed;
 #[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
 pub(crate) mod harness;
+#[cfg(all(
+    test,
+    target_arch = "x86_64",
+    target_os = "linux",
+    not(loom),
+    not(miri)
+))]
+mod regime_tests;
 #[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
 mod tests;
 
@@ -79,39 +90,13 @@ pub use home::Home;
 pub(crate) use owned::{Claim, OwnedSlots, Owner, Place, WORDS};
 pub(crate) use published::Published;
 pub(crate) use refs::{PercpuOwner, PercpuRef, PercpuView};
+pub use regime::{ChosenRegime, Regime, RegimeReason};
 pub(crate) use stacks::{Locked, Stacks};
 pub(crate) use touched::Touched;
 pub(crate) use windowed::{Sequences, Windowed};
 
 use crate::sync::OnceLock;
-use crate::topology::{Topology, TopologyKind};
 use crate::units::CpuId;
-
-/// How the words of one object are written. Fixed when the object is built.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Regime {
-    /// Each CPU's words are written by threads that run on it, with plain adds in restartable
-    /// sequences. Where the system has none, every add takes the extra slot: correct, but all
-    /// threads then write one line. [`Regime::preferred`] avoids that.
-    Restartable,
-    /// Words are written with atomic adds, so that any thread may act as any CPU: for synthetic
-    /// topologies, and for systems without restartable sequences.
-    Atomic,
-}
-
-impl Regime {
-    /// The cheapest regime that `topology` allows: restartable sequences if its CPU numbers are the
-    /// system's own and the calling thread is registered for them, else atomics.
-    ///
-    /// To force atomics, use [`Regime::Atomic`] itself.
-    #[must_use]
-    pub fn preferred(topology: &Topology) -> Self {
-        match topology.kind() {
-            TopologyKind::Detected if has_restartable_sequences() => Self::Restartable,
-            TopologyKind::Detected | TopologyKind::Synthetic => Self::Atomic,
-        }
-    }
-}
 
 /// Whether the calling thread can run restartable sequences.
 #[must_use]
@@ -141,7 +126,7 @@ pub fn current_cpu() -> CpuId {
 #[inline]
 fn area() -> Option<Area> {
     static AREA: OnceLock<Option<Area>> = OnceLock::new();
-    *AREA.get_or_init(Area::find)
+    *AREA.get_or_init(|| Area::find().ok())
 }
 
 /// How the words of an object are written.

@@ -108,13 +108,15 @@
 //!
 //! **Finding the area.** The C library (glibc 2.35 and later) registers each thread that it starts
 //! and exports where the areas lie: `__rseq_offset` from the thread pointer, and `__rseq_size`, 0
-//! when registration is off or failed. Both are looked up by name at run time, so that the program
-//! starts with a library that lacks them. A thread that was unregistered later, or never was, has a
-//! negative `cpu_id`.
+//! when registration is off or failed. The program starts with a library that lacks them: module
+//! `rseq_symbols`. A thread that was unregistered later, or never was, has a negative `cpu_id`. A thread
+//! that the C library did not register is not registered here either: the area would have to be
+//! unregistered before the thread's memory goes, and a library that is linked in later may count on
+//! finding none.
 
-use std::ffi::CStr;
 use std::mem::offset_of;
 
+use super::{RegimeReason, rseq_symbols as symbols};
 use crate::sync::OnceLock;
 use crate::units::CpuId;
 
@@ -160,33 +162,45 @@ const _: () = {
 const SIZE_MIN: usize = offset_of!(RseqArea, node_id);
 
 /// Offset of each thread's area from its thread pointer, if the C library registers its threads.
-pub(super) fn area_offset() -> Option<isize> {
-    let offset = symbol(c"__rseq_offset")?.cast::<isize>();
-    let size = symbol(c"__rseq_size")?.cast::<u32>();
-    // SAFETY: the C library exports `extern const unsigned int __rseq_size`, initialised before
+pub(super) fn area_offset() -> Result<isize, RegimeReason> {
+    let (Some(offset), Some(size)) = (symbols::offset(), symbols::size()) else {
+        return Err(RegimeReason::NoArea);
+    };
+    // SAFETY: the C library defines `extern const unsigned int __rseq_size`, initialised before
     // any Rust code runs and never written afterwards.
     let size = unsafe { size.read() };
     if (size as usize) < SIZE_MIN {
-        return None;
+        return Err(why_unregistered());
     }
-    // SAFETY: the C library exports `extern const ptrdiff_t __rseq_offset`, as above.
-    Some(unsafe { offset.read() })
+    // SAFETY: the C library defines `extern const ptrdiff_t __rseq_offset`, as above.
+    Ok(unsafe { offset.read() })
 }
 
-/// Address of a variable of the C library, or `None` where it has no such variable.
-fn symbol(name: &CStr) -> Option<*const u8> {
-    // SAFETY: `dlsym` takes a terminated string, which a `CStr` is, and is thread-safe.
-    let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-    (!address.is_null()).then_some(address.cast_const().cast())
+/// Why the C library has areas and registered none.
+fn why_unregistered() -> RegimeReason {
+    let nowhere = std::ptr::null_mut::<RseqArea>();
+    // SAFETY: no kernel registers an area of no bytes, so that the call has no effect. One that has
+    // rseq(2) says that the argument is invalid.
+    let rc = unsafe { libc::syscall(libc::SYS_rseq, nowhere, 0, 0, SIGNATURE) };
+    match (rc, last_errno()) {
+        (0, _) | (_, libc::EINVAL) => RegimeReason::TurnedOff,
+        (_, errno) => RegimeReason::RseqRefused { errno },
+    }
 }
 
-/// Whether the kernel restarts sequences of this process on other CPUs when asked; asked once.
-pub(super) fn can_restart_others() -> bool {
-    static REGISTERED: OnceLock<bool> = OnceLock::new();
-    *REGISTERED.get_or_init(|| {
+/// Why the kernel does not restart sequences of this process on other CPUs when asked, if it does
+/// not: its error number. Asked once.
+pub(super) fn membarrier_refusal() -> Option<i32> {
+    static REFUSAL: OnceLock<Option<i32>> = OnceLock::new();
+    *REFUSAL.get_or_init(|| {
         let register = libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_RSEQ;
-        membarrier(register, 0, CpuId(0)) && try_restart_others_on(CpuId(0))
+        let is_taken = membarrier(register, 0, CpuId(0)) && try_restart_others_on(CpuId(0));
+        (!is_taken).then(last_errno)
     })
+}
+
+fn last_errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
 /// Returns when no thread of this process is inside a sequence on `cpu` that it entered before the

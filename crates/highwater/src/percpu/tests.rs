@@ -9,6 +9,7 @@ use super::harness::{
 use super::*;
 use crate::sync::atomic::{AtomicI64, Ordering};
 use crate::sync::thread;
+use crate::topology::Topology;
 
 const REGIMES: [Regime; 2] = [Regime::Restartable, Regime::Atomic];
 

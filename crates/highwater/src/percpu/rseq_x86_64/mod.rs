@@ -9,6 +9,7 @@ use std::mem::offset_of;
 use std::num::NonZeroIsize;
 use std::ops::RangeBounds;
 
+use super::RegimeReason;
 use super::attempt::{Attempt, Column, Parking};
 use super::gated::Gated;
 use super::owned::Slot;
@@ -104,10 +105,10 @@ macro_rules! sequence {
 mod stack;
 
 impl Area {
-    /// The area of this process's threads, if the C library registers them.
-    pub(super) fn find() -> Option<Self> {
-        let offset = NonZeroIsize::new(area_offset()?)?;
-        Some(Self { offset })
+    /// The area of this process's threads, if the C library registers them; else the reason.
+    pub(super) fn find() -> Result<Self, RegimeReason> {
+        let offset = NonZeroIsize::new(area_offset()?).ok_or(RegimeReason::NoArea)?;
+        Ok(Self { offset })
     }
 
     /// The CPU that the thread runs on, or `None` if the thread is not registered.
@@ -306,7 +307,12 @@ impl Area {
 
     /// Whether sequences of other CPUs can be made to restart: see `rseq.rs`.
     pub(super) fn can_restart_others(self) -> bool {
-        rseq::can_restart_others()
+        self.membarrier_refusal().is_none()
+    }
+
+    /// The error number by which the kernel refuses that, if it does.
+    pub(super) fn membarrier_refusal(self) -> Option<i32> {
+        rseq::membarrier_refusal()
     }
 
     /// Stops sequences that others have entered on `cpu`: see `rseq.rs`.

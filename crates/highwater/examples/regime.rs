@@ -1,0 +1,22 @@
+//! How a manager of this process writes its per-CPU words, and why not in the cheapest way where it
+//! does not.
+//!
+//! Command: `cargo run -p highwater --example regime`. A program that is linked statically says the same
+//! as one that is not:
+//! `RUSTFLAGS="-C target-feature=+crt-static" cargo run -p highwater --example regime --target x86_64-unknown-linux-gnu`.
+
+#![expect(clippy::print_stdout, reason = "prints what it teaches")]
+
+use highwater::percpu::{RegimeReason, has_restartable_sequences};
+use highwater::{Bytes, Manager};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let hw = Manager::builder().capacity(Bytes::mib(1)).build()?;
+    let lacks_rseq = match hw.regime().reason {
+        None | Some(RegimeReason::MembarrierRefused { .. }) => false,
+        Some(_) => true,
+    };
+    assert_ne!(lacks_rseq, has_restartable_sequences());
+    println!("{}", hw.regime());
+    Ok(())
+}
