@@ -19,6 +19,10 @@ pub(crate) fn cell<'a>(cells: &'a [Cell], name: &str) -> &'a Cell {
     found.expect("every variant runs")
 }
 
+fn ratio(own: f64, other: f64) -> f64 {
+    if own == other { 1.0 } else { own / other }
+}
+
 impl Cell {
     pub(super) fn new(variant: Variant) -> Self {
         Self {
@@ -58,8 +62,12 @@ impl Cell {
 
     /// The median of a figure against another variant's. Where that is 0, this must be 0 as well to be 1.
     pub(crate) fn against(&self, other: &Self, figure: impl Fn(&Round) -> f64) -> f64 {
-        let (own, other) = (self.median_of(&figure), other.median_of(&figure));
-        if own == other { 1.0 } else { own / other }
+        ratio(self.median_of(&figure), other.median_of(&figure))
+    }
+
+    /// The mean against another variant's median: for promises, which every round has a part in.
+    pub(crate) fn in_all_against(&self, other: &Self, figure: impl Fn(&Round) -> f64) -> f64 {
+        ratio(self.mean_of(&figure), other.median_of(&figure))
     }
 
     /// Seconds that A took.

@@ -10,6 +10,7 @@ use highwater::frame::Tunables;
 use highwater::group::{Limits, StatItem, Tolerance};
 use highwater::manager::{Background, Group, Manager};
 use highwater::reclaim::{RmapConfig, TwoListRules};
+use highwater::topology::Topology;
 use highwater::units::{PAGE_BYTES, Pages};
 
 use super::clock::{Clock, ClockKind};
@@ -197,7 +198,9 @@ pub(super) fn run(
     })
 }
 
-/// A manager by the kernel's rules of when a page moves, which goes by the clock.
+/// A manager by the kernel's rules of when a page moves, which goes by the clock. On the simulated clock it has one CPU,
+/// on which all threads take turns: on more, the frames and batches that a thread leaves behind when the system moves it
+/// would make each run different.
 fn manager(rmap: RmapConfig, capacity: u64, clock: &Clock) -> Result<Manager, ExperimentError> {
     let hw = Manager::builder()
         .capacity(Pages(capacity).bytes())
@@ -208,7 +211,10 @@ fn manager(rmap: RmapConfig, capacity: u64, clock: &Clock) -> Result<Manager, Ex
         .rmap(rmap);
     let hw = match clock.turns() {
         None => hw.background(Background::Thread),
-        Some(turns) => hw.background(Background::Off).pacer(Arc::clone(turns) as _),
+        Some(turns) => hw
+            .background(Background::Off)
+            .topology(Topology::flat(1))
+            .pacer(Arc::clone(turns) as _),
     };
     Ok(hw.build()?)
 }
