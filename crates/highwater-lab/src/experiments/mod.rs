@@ -39,7 +39,7 @@ use std::path::PathBuf;
 
 use highwater::topology::{CPUS_MAX, Topology};
 
-use crate::report::{Figures, Outcome};
+use crate::report::{Figures, Judge, Outcome};
 
 pub use control::{Control, Progress};
 pub use error::ExperimentError;
@@ -101,6 +101,21 @@ pub struct Request {
     pub is_kernel: bool,
     /// Every combination of what varies, for the experiments that leave some out.
     pub is_matrix: bool,
+    /// The checks that decide whether the outcome passes; none is all in a full run of an optimised build, and
+    /// otherwise those that are decided by counts.
+    pub judge: Option<Judge>,
+}
+
+impl Request {
+    /// Times of a build with debug assertions are no measure, and those of a quick run are soon lost in what else the
+    /// machine does.
+    fn judge(&self) -> Judge {
+        let measures = self.size == Size::Full && !cfg!(debug_assertions);
+        self.judge.unwrap_or(match measures {
+            true => Judge::All,
+            false => Judge::Counts,
+        })
+    }
 }
 
 impl Default for Request {
@@ -114,6 +129,7 @@ impl Default for Request {
             traces: Vec::new(),
             is_kernel: false,
             is_matrix: false,
+            judge: None,
         }
     }
 }
@@ -241,7 +257,7 @@ impl Experiment {
             is_kernel: request.is_kernel,
             is_matrix: request.is_matrix,
         };
-        (self.run)(&setup, control)
+        Ok((self.run)(&setup, control)?.judged_by(request.judge()))
     }
 }
 
@@ -281,7 +297,7 @@ mod tests {
             config: setup.config(),
             rows: Vec::new(),
             published: Vec::new(),
-            checks: vec![Check::equal("cpus", &setup.topology.nr_cpus(), &384)],
+            checks: vec![Check::counted("cpus").equal(&setup.topology.nr_cpus(), &384)],
         })
     }
 

@@ -35,60 +35,64 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
 /// What the specification calls reproduced.
 fn reproduced(cells: &[Cell], pages: u64, checks: &mut Vec<Check>) {
     let [vanilla, skip, priority] = rmap::of_the_thread(cells);
-    checks.push(Check::between(
-        "refaults against twice the file: vanilla",
-        vanilla.count("workingset_refault_file") / (2.0 * to_f64(pages)),
-        0.99,
-        1.01,
-        Unit::Ratio,
-    ));
+    checks.push(
+        Check::counted("refaults against twice the file: vanilla").between(
+            vanilla.count("workingset_refault_file") / (2.0 * to_f64(pages)),
+            0.99,
+            1.01,
+            Unit::Ratio,
+        ),
+    );
     let percent = |cell: &Cell| 100.0 * cell.efficiency();
-    checks.push(Check::between(
-        "efficiency: vanilla",
+    checks.push(Check::counted("efficiency: vanilla").between(
         percent(vanilla),
         45.0,
         50.0,
         Unit::Percent,
     ));
-    checks.push(Check::at_most(
-        "efficiency: rmap_skip",
+    checks.push(Check::counted("efficiency: rmap_skip").at_most(
         percent(skip),
         33.0,
         Unit::Percent,
     ));
-    checks.push(Check::at_least(
-        "pages scanned: rmap_skip against vanilla",
-        skip.against(vanilla, |round| round.scanned()),
-        1.5,
-        Unit::Ratio,
-    ));
-    checks.push(Check::between(
-        "efficiency of priority against vanilla's, in points",
-        percent(priority) - percent(vanilla),
-        -5.0,
-        5.0,
-        Unit::Percent,
-    ));
+    checks.push(
+        Check::counted("pages scanned: rmap_skip against vanilla").at_least(
+            skip.against(vanilla, |round| round.scanned()),
+            1.5,
+            Unit::Ratio,
+        ),
+    );
+    checks.push(
+        Check::counted("efficiency of priority against vanilla's, in points").between(
+            percent(priority) - percent(vanilla),
+            -5.0,
+            5.0,
+            Unit::Percent,
+        ),
+    );
     let elapsed = [vanilla, skip, priority].map(Cell::elapsed_s);
     let [least, most] = [f64::min, f64::max].map(|pick| elapsed.into_iter().reduce(pick));
-    checks.push(Check::at_most(
-        "elapsed: the longest of the three against the shortest",
-        most.unwrap_or(f64::NAN) / least.unwrap_or(f64::NAN),
-        1.1,
-        Unit::Ratio,
-    ));
-    checks.push(Check::at_least(
-        "major faults: rmap_skip against vanilla",
-        skip.against(vanilla, |round| round.count("pgmajfault")),
-        10.0,
-        Unit::Ratio,
-    ));
-    checks.push(Check::at_least(
-        "allocstalls: rmap_skip against vanilla",
-        skip.against(vanilla, |round| round.count("allocstall_movable")),
-        5.0,
-        Unit::Ratio,
-    ));
+    checks.push(
+        Check::counted("elapsed: the longest of the three against the shortest").at_most(
+            most.unwrap_or(f64::NAN) / least.unwrap_or(f64::NAN),
+            1.1,
+            Unit::Ratio,
+        ),
+    );
+    checks.push(
+        Check::counted("major faults: rmap_skip against vanilla").at_least(
+            skip.against(vanilla, |round| round.count("pgmajfault")),
+            10.0,
+            Unit::Ratio,
+        ),
+    );
+    checks.push(
+        Check::counted("allocstalls: rmap_skip against vanilla").at_least(
+            skip.against(vanilla, |round| round.count("allocstall_movable")),
+            5.0,
+            Unit::Ratio,
+        ),
+    );
 }
 
 /// The thread's first table.

@@ -36,57 +36,64 @@ fn checks(cells: &[Cell], _: u64, checks: &mut Vec<Check>) {
     reproduced(cells, checks);
     rmap::refault_checks(cells, checks);
     let [vanilla, ours] = [VANILLA, OURS].map(|name| cell(cells, name));
-    checks.push(Check::between(
-        "pages that C found as it had left them: ours against vanilla",
-        ours.in_all_against(vanilla, |round| round.c_kept()),
-        0.95,
-        1.05,
-        Unit::Ratio,
-    ));
+    checks.push(
+        Check::counted("pages that C found as it had left them: ours against vanilla").between(
+            ours.in_all_against(vanilla, |round| round.c_kept()),
+            0.95,
+            1.05,
+            Unit::Ratio,
+        ),
+    );
 }
 
 /// What the specification calls reproduced.
 fn reproduced(cells: &[Cell], checks: &mut Vec<Check>) {
     let [vanilla, skip, priority] = rmap::of_the_thread(cells);
     for other in [skip, priority] {
-        checks.push(Check::between(
-            format!(
+        checks.push(
+            Check::counted(format!(
                 "efficiency of {} against vanilla's, in points",
                 other.variant.name
+            ))
+            .between(
+                100.0 * (other.efficiency() - vanilla.efficiency()),
+                -3.0,
+                3.0,
+                Unit::Percent,
             ),
-            100.0 * (other.efficiency() - vanilla.efficiency()),
-            -3.0,
-            3.0,
-            Unit::Percent,
-        ));
+        );
     }
     let refaults =
         |cell: &Cell| cell.against(vanilla, |round| round.count("workingset_refault_file"));
     let elapsed = |cell: &Cell| cell.elapsed_s() / vanilla.elapsed_s();
-    checks.push(Check::at_least(
-        "refaults of all: rmap_skip against vanilla",
-        refaults(skip),
-        1.7,
-        Unit::Ratio,
-    ));
-    checks.push(Check::at_most(
-        "refaults of all: priority against vanilla",
-        refaults(priority),
-        1.15,
-        Unit::Ratio,
-    ));
-    checks.push(Check::at_least(
-        "A's elapsed time: rmap_skip against vanilla",
-        elapsed(skip),
-        1.1,
-        Unit::Ratio,
-    ));
-    checks.push(Check::at_most(
-        "A's elapsed time: priority against vanilla",
-        elapsed(priority),
-        1.08,
-        Unit::Ratio,
-    ));
+    checks.push(
+        Check::counted("refaults of all: rmap_skip against vanilla").at_least(
+            refaults(skip),
+            1.7,
+            Unit::Ratio,
+        ),
+    );
+    checks.push(
+        Check::counted("refaults of all: priority against vanilla").at_most(
+            refaults(priority),
+            1.15,
+            Unit::Ratio,
+        ),
+    );
+    checks.push(
+        Check::counted("A's elapsed time: rmap_skip against vanilla").at_least(
+            elapsed(skip),
+            1.1,
+            Unit::Ratio,
+        ),
+    );
+    checks.push(
+        Check::counted("A's elapsed time: priority against vanilla").at_most(
+            elapsed(priority),
+            1.08,
+            Unit::Ratio,
+        ),
+    );
 }
 
 /// The thread's second table.

@@ -5,7 +5,8 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use super::text::{grouped, latency, round, size, to_f64};
 
 /// What a value is measured in; the end of a figure's name says it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Unit {
     /// Bytes; shown in the largest unit of 1,024 that leaves at least one.
     Bytes,

@@ -5,22 +5,29 @@
 //!
 //! ```text
 //! {"experiment", "thread", "config": {...}, "rows": [{"variant", "part", "source", <figures>}],
-//!  "published": [...], "checks": [{"name", "want", "got", "pass"}], "pass"}
+//!  "published": [...], "checks": [{"name", "want", "got", "pass", "decided_by", "judged",
+//!  "measured", "at_least", "at_most", "below", "unit"}], "pass"}
 //! ```
 //!
 //! A figure's unit is the end of its name: `_bytes`, `_pages`, `_us`, `_ns`, `_s`, `_per_s`, `_ratio`, `_percent`;
 //! a name without one is a plain number. [`Table`] shows bytes and times in units that suit, and puts published rows above
 //! measured ones in one table for each *part*: rows that answer one question with the same figures.
 //!
-//! Invariant: an outcome passes when it has checks and all of them hold. One without checks fails:
+//! A check is decided by counts or by times ([`Basis`]). Checks that are decided by counts hold in every run; those
+//! that are decided by times hold on an idle machine, in the median of several runs. Which of them the verdict
+//! includes is for the run's request to say ([`Judge`]); all are shown.
+//!
+//! Invariant: an outcome passes when it judges checks and all of these hold. One without checks fails:
 //! it has shown nothing.
 
+mod check;
 mod figures;
 mod table;
 pub(crate) mod text;
 
 use serde::ser::{Serialize, SerializeMap, SerializeStruct, Serializer};
 
+pub use check::{Basis, Check, Judge, Measured, Subject};
 pub use figures::{Figures, Unit, Value};
 pub use table::Table;
 
@@ -42,10 +49,24 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Whether there are checks and all of them hold.
+    /// The checks that decide whether the outcome passes.
+    pub fn judged(&self) -> impl Iterator<Item = &Check> {
+        self.checks.iter().filter(|check| check.is_judged)
+    }
+
+    /// Chooses the checks that the verdict includes.
+    #[must_use]
+    pub fn judged_by(mut self, judge: Judge) -> Self {
+        for check in &mut self.checks {
+            check.is_judged = judge == Judge::All || check.basis == Basis::Counts;
+        }
+        self
+    }
+
+    /// Whether there are judged checks and all of them hold.
     #[must_use]
     pub fn passes(&self) -> bool {
-        !self.checks.is_empty() && self.checks.iter().all(|check| check.pass)
+        self.judged().next().is_some() && self.judged().all(|check| check.pass)
     }
 }
 
@@ -134,72 +155,6 @@ impl Serialize for Row {
     }
 }
 
-/// Something that must hold, and whether it does.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Check {
-    /// What is checked.
-    pub name: String,
-    /// What is wanted, with its unit.
-    pub want: String,
-    /// What was found, with its unit.
-    pub got: String,
-    /// Whether it holds.
-    pub pass: bool,
-}
-
-impl Check {
-    /// `got` must not be above `limit`. A value that is no number fails.
-    #[must_use]
-    pub fn at_most(name: impl Into<String>, got: f64, limit: f64, unit: Unit) -> Self {
-        let want = format!("<= {}", unit.shown(limit));
-        Self {
-            name: name.into(),
-            want,
-            got: unit.shown(got),
-            pass: got <= limit,
-        }
-    }
-
-    /// `got` must not be below `limit`. A value that is no number fails.
-    #[must_use]
-    pub fn at_least(name: impl Into<String>, got: f64, limit: f64, unit: Unit) -> Self {
-        let want = format!(">= {}", unit.shown(limit));
-        Self {
-            name: name.into(),
-            want,
-            got: unit.shown(got),
-            pass: got >= limit,
-        }
-    }
-
-    /// `got` must lie between `low` and `high`, or on them. A value that is no number fails.
-    #[must_use]
-    pub fn between(name: impl Into<String>, got: f64, low: f64, high: f64, unit: Unit) -> Self {
-        let want = format!("{} to {}", unit.shown(low), unit.shown(high));
-        Self {
-            name: name.into(),
-            want,
-            got: unit.shown(got),
-            pass: low <= got && got <= high,
-        }
-    }
-
-    /// `got` must be `want`, exactly.
-    #[must_use]
-    pub fn equal<T: PartialEq + std::fmt::Display>(
-        name: impl Into<String>,
-        got: &T,
-        want: &T,
-    ) -> Self {
-        Self {
-            name: name.into(),
-            want: want.to_string(),
-            got: got.to_string(),
-            pass: got == want,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,7 +177,7 @@ mod tests {
     /// Goal: tools can depend on the object. Method: compare with the text, fields in order.
     #[test]
     fn the_object_is_as_documented() {
-        let found = outcome(vec![Check::at_most("read", 1.5, 2.0, Unit::Ns)]);
+        let found = outcome(vec![Check::timed("read").at_most(1.5, 2.0, Unit::Ns)]);
         let json = serde_json::to_string(&found).unwrap();
         assert_eq!(
             json,
@@ -230,7 +185,8 @@ mod tests {
              \"rows\":[{\"variant\":\"ours\",\"part\":\"cost\",\"source\":\"run\",\"read_ns\":1.5,\
              \"error_bytes\":-4096}],\
              \"published\":[{\"variant\":\"flat\",\"part\":\"cost\",\"source\":\"thread\",\"read_ns\":9.0}],\
-             \"checks\":[{\"name\":\"read\",\"want\":\"<= 2.00 ns\",\"got\":\"1.50 ns\",\"pass\":true}],\
+             \"checks\":[{\"name\":\"read\",\"want\":\"<= 2.00 ns\",\"got\":\"1.50 ns\",\"pass\":true,\
+             \"decided_by\":\"times\",\"judged\":true,\"measured\":1.5,\"at_most\":2.0,\"unit\":\"ns\"}],\
              \"pass\":true}"
         );
     }
@@ -238,25 +194,30 @@ mod tests {
     /// Goal: no outcome passes by having nothing to fail.
     #[test]
     fn an_outcome_without_checks_fails() {
-        let holds = Check::equal("sum", &3, &3);
-        let fails = Check::equal("sum", &4, &3);
+        let holds = Check::counted("sum").equal(&3, &3);
+        let fails = Check::counted("sum").equal(&4, &3);
         assert!(!outcome(Vec::new()).passes());
         assert!(outcome(vec![holds.clone()]).passes());
         assert!(!outcome(vec![holds, fails]).passes());
     }
 
-    /// Goal: limits are inclusive, and what is no number holds nowhere.
+    /// Goal: a verdict by counts leaves out times only, and is none where there is nothing else. Method: every
+    /// pair of a count and a time that holds or fails, judged both ways.
     #[test]
-    fn checks_are_sharp() {
-        let unit = Unit::Plain;
-        assert!(Check::at_most("a", 2.0, 2.0, unit).pass);
-        assert!(!Check::at_most("a", 2.001, 2.0, unit).pass);
-        assert!(Check::at_least("a", 2.0, 2.0, unit).pass);
-        assert!(!Check::at_least("a", 1.999, 2.0, unit).pass);
-        assert!(Check::between("a", 1.0, 1.0, 2.0, unit).pass);
-        assert!(!Check::between("a", 2.001, 1.0, 2.0, unit).pass);
-        assert!(!Check::at_most("a", f64::NAN, 2.0, unit).pass);
-        assert!(!Check::at_least("a", f64::NAN, 2.0, unit).pass);
-        assert!(!Check::between("a", f64::NAN, 1.0, 2.0, unit).pass);
+    fn times_are_left_out_of_a_verdict_by_counts() {
+        let check = |subject: Subject, holds: bool| subject.equal(&holds, &true);
+        for counts_hold in [true, false] {
+            for times_hold in [true, false] {
+                let count = check(Check::counted("count"), counts_hold);
+                let time = check(Check::timed("time"), times_hold);
+                let found = outcome(vec![count, time]).judged_by(Judge::All);
+                assert_eq!(found.passes(), counts_hold && times_hold);
+                let found = found.judged_by(Judge::Counts);
+                assert_eq!(found.passes(), counts_hold);
+                assert_eq!(found.checks.len(), 2, "both are shown");
+            }
+        }
+        let only_times = outcome(vec![check(Check::timed("time"), true)]);
+        assert!(!only_times.judged_by(Judge::Counts).passes());
     }
 }

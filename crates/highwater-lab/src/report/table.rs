@@ -66,12 +66,16 @@ impl<'a> Table<'a> {
             .chain(self.0.checks.iter().map(check_cells))
             .collect();
         write_rows(f, &rows, &[Side::Left])?;
-        let failed = self.0.checks.iter().filter(|check| !check.pass).count();
-        let total = self.0.checks.len();
+        let failed = self.0.judged().filter(|check| !check.pass).count();
+        let total = self.0.judged().count();
         match (self.0.passes(), failed) {
-            (true, _) => writeln!(f, "{total} checks hold"),
-            (false, 0) => writeln!(f, "nothing was checked"),
-            (false, failed) => writeln!(f, "{failed} of {total} checks FAILED"),
+            (true, _) => write!(f, "{total} checks hold"),
+            (false, 0) => write!(f, "nothing was checked"),
+            (false, failed) => write!(f, "{failed} of {total} checks FAILED"),
+        }?;
+        match self.0.checks.len() - total {
+            0 => writeln!(f),
+            left => writeln!(f, ", {left} are decided by times and not judged"),
         }
     }
 
@@ -87,7 +91,11 @@ impl<'a> Table<'a> {
 }
 
 fn check_cells(check: &Check) -> Vec<String> {
-    let verdict = if check.pass { "ok" } else { "FAILED" };
+    let verdict = match (check.is_judged, check.pass) {
+        (false, _) => "not judged",
+        (true, true) => "ok",
+        (true, false) => "FAILED",
+    };
     let Check {
         name, want, got, ..
     } = check;
@@ -210,7 +218,7 @@ mod tests {
                 Row::new("error", Source::Thread, "upstream").with("error_max_bytes", 1_i64 << 30),
                 Row::new("error", Source::Kernel, "6.12").with("error_max_bytes", 1_i64 << 20),
             ],
-            checks: vec![Check::at_most("error", 30.0, 29.0, Unit::Pages)],
+            checks: vec![Check::counted("error").at_most(30.0, 29.0, Unit::Pages)],
         };
         assert_eq!(
             Table(&outcome).to_string(),

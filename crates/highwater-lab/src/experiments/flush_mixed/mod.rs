@@ -105,11 +105,7 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
     for lane in &lanes {
         load_checks(setup, lane, &mut checks);
     }
-    // What a build with debug assertions takes is nobody's promise, and little work is soon lost in what else the
-    // machine does.
-    if !cfg!(debug_assertions) && setup.pick(true, false) {
-        time_checks(&lanes, &mut checks);
-    }
+    time_checks(&lanes, &mut checks);
     let mut attacks = Vec::new();
     for (name, make) in attacked {
         let attacked = Attacked::run(
@@ -117,11 +113,10 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
             |shape| make(setup, shape),
             control,
         )?;
-        checks.push(Check::equal(
-            format!("{name}: attacked reads beyond their stated bound"),
-            &attacked.violations,
-            &0,
-        ));
+        checks.push(
+            Check::counted(format!("{name}: attacked reads beyond their stated bound"))
+                .equal(&attacked.violations, &0),
+        );
         attacks.push(attacked.row(name));
     }
     let times = lanes.iter().map(|lane| time_row(lane, &lanes));
@@ -146,7 +141,6 @@ fn config(setup: &Setup, rounds: u64, steps: u64) -> Figures {
         .with("rounds", rounds)
         .with("steps_of_a_round_and_thread", steps)
         .with("steps_per_read", WORK_PER_READ)
-        .with("times_checked", !cfg!(debug_assertions))
         .with("note_scope", NOTE)
 }
 
@@ -263,22 +257,25 @@ fn load_checks(setup: &Setup, lane: &Lane<'_>, checks: &mut Vec<Check>) {
     let name = lane.flusher.name;
     let seen = lane.load.seen();
     if name == PATCH {
-        checks.push(Check::at_most(
-            format!("{name}: staleness below the root, against 127 pages a CPU"),
-            to_f64(seen.stale.max()),
-            to_f64(staleness_max(setup.topology.nr_cpus())),
-            Unit::Pages,
-        ));
+        checks.push(
+            Check::counted(format!(
+                "{name}: staleness below the root, against 127 pages a CPU"
+            ))
+            .at_most(
+                to_f64(seen.stale.max()),
+                to_f64(staleness_max(setup.topology.nr_cpus())),
+                Unit::Pages,
+            ),
+        );
     }
     if name == OURS {
-        checks.push(Check::equal(
-            format!(
+        checks.push(
+            Check::counted(format!(
                 "{name}: reads further off than they say, of {}",
                 seen.bounded
-            ),
-            &seen.violations,
-            &0,
-        ));
+            ))
+            .equal(&seen.violations, &0),
+        );
     }
     let (wrong, charged) = lane.load.finish();
     for (what, got) in [
@@ -289,34 +286,38 @@ fn load_checks(setup: &Setup, lane: &Lane<'_>, checks: &mut Vec<Check>) {
         ("pages still charged, at the end", charged),
         ("pages above a maximum", seen.above_max),
     ] {
-        checks.push(Check::equal(format!("{name}: {what}"), &got, &0));
+        checks.push(Check::counted(format!("{name}: {what}")).equal(&got, &0));
     }
 }
 
 fn time_checks(lanes: &[Lane<'_>], checks: &mut Vec<Check>) {
     let ratio = |name, other| lane(lanes, name).against(lane(lanes, other), |took| took.cpu_us);
-    checks.push(Check::at_most(
-        "CPU time: per-group thresholds against skip if busy",
-        ratio(PATCH, SKIP),
-        1.05,
-        Unit::Ratio,
-    ));
-    checks.push(Check::at_least(
-        "CPU time: no threshold against per-group thresholds",
-        ratio(ALWAYS, PATCH),
-        1.5,
-        Unit::Ratio,
-    ));
-    checks.push(Check::at_most(
-        "CPU time: Highwater against per-group thresholds",
-        ratio(OURS, PATCH),
-        1.0,
-        Unit::Ratio,
-    ));
-    checks.push(Check::at_least(
-        "CPU time: one threshold against per-group thresholds",
-        ratio(ONE_THRESHOLD, PATCH),
-        1.0,
-        Unit::Ratio,
-    ));
+    checks.push(
+        Check::timed("CPU time: per-group thresholds against skip if busy").at_most(
+            ratio(PATCH, SKIP),
+            1.05,
+            Unit::Ratio,
+        ),
+    );
+    checks.push(
+        Check::timed("CPU time: no threshold against per-group thresholds").at_least(
+            ratio(ALWAYS, PATCH),
+            1.5,
+            Unit::Ratio,
+        ),
+    );
+    checks.push(
+        Check::timed("CPU time: Highwater against per-group thresholds").at_most(
+            ratio(OURS, PATCH),
+            1.0,
+            Unit::Ratio,
+        ),
+    );
+    checks.push(
+        Check::timed("CPU time: one threshold against per-group thresholds").at_least(
+            ratio(ONE_THRESHOLD, PATCH),
+            1.0,
+            Unit::Ratio,
+        ),
+    );
 }

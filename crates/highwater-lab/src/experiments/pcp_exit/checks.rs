@@ -17,17 +17,12 @@ pub(super) fn value_checks(cells: &[Cell], checks: &mut Vec<Check>) {
         .flat_map(|cell| &cell.rounds)
         .map(|round| round.wrong)
         .sum();
-    checks.push(Check::equal(
-        "frames that were lost, left charged, or not whose they should have been",
-        &wrong,
-        &0,
-    ));
+    checks.push(
+        Check::counted("frames that were lost, left charged, or not whose they should have been")
+            .equal(&wrong, &0),
+    );
     let short: u64 = cells.iter().map(|cell| cell.stood().short).sum();
-    checks.push(Check::equal(
-        "refills that brought the bystander too little",
-        &short,
-        &0,
-    ));
+    checks.push(Check::counted("refills that brought the bystander too little").equal(&short, &0));
 }
 
 /// The line through hold times by frames of a hold, over the scales; of each scale at the lower quartile of
@@ -46,19 +41,21 @@ pub(super) fn hold_line(cells: &[Cell]) -> Line {
 /// What the specification calls reproduced, and what it calls better.
 pub(super) fn time_checks(cells: &[Cell], checks: &mut Vec<Check>) {
     let line = hold_line(cells);
-    checks.push(Check::between(
-        "hold time for each frame more, scales 0 to 5",
-        line.slope,
-        20.0,
-        60.0,
-        Unit::Ns,
-    ));
-    checks.push(Check::at_least(
-        "part of the hold time that frames explain (R squared)",
-        line.explained,
-        0.95,
-        Unit::Ratio,
-    ));
+    checks.push(
+        Check::timed("hold time for each frame more, scales 0 to 5").between(
+            line.slope,
+            20.0,
+            60.0,
+            Unit::Ns,
+        ),
+    );
+    checks.push(
+        Check::timed("part of the hold time that frames explain (R squared)").at_least(
+            line.explained,
+            0.95,
+            Unit::Ratio,
+        ),
+    );
     drain_checks(cells, checks);
     conservation_checks(cells, checks);
     piece_checks(cells, checks);
@@ -68,12 +65,13 @@ pub(super) fn time_checks(cells: &[Cell], checks: &mut Vec<Check>) {
 fn drain_checks(cells: &[Cell], checks: &mut Vec<Check>) {
     let [legacy, zero] = [A, D].map(|name| cell(cells, name));
     for (name, quantile) in [("p50", 0.5), ("p99", 0.99)] {
-        checks.push(Check::at_least(
-            format!("{name} of a drain: {A} against {D}"),
-            legacy.drains().quantile_us(quantile) / zero.drains().quantile_us(quantile),
-            10.0,
-            Unit::Ratio,
-        ));
+        checks.push(
+            Check::timed(format!("{name} of a drain: {A} against {D}")).at_least(
+                legacy.drains().quantile_us(quantile) / zero.drains().quantile_us(quantile),
+                10.0,
+                Unit::Ratio,
+            ),
+        );
     }
 }
 
@@ -87,68 +85,71 @@ fn conservation_checks(cells: &[Cell], checks: &mut Vec<Check>) {
     let (contention, freed) = (mean_of(Cell::contention), mean_of(Cell::freed_most_per_s));
     for cell in scaled {
         let name = &cell.variant.name;
-        checks.push(Check::between(
-            format!("waits and holds in a second: {name} against the mean over the scales"),
-            cell.contention() / contention,
-            0.85,
-            1.15,
-            Unit::Ratio,
-        ));
-        checks.push(Check::between(
-            format!("frames freed in a second: {name} against the mean over the scales"),
-            cell.freed_most_per_s() / freed,
-            0.7,
-            1.3,
-            Unit::Ratio,
-        ));
+        checks.push(
+            Check::timed(format!(
+                "waits and holds in a second: {name} against the mean over the scales"
+            ))
+            .between(cell.contention() / contention, 0.85, 1.15, Unit::Ratio),
+        );
+        checks.push(
+            Check::timed(format!(
+                "frames freed in a second: {name} against the mean over the scales"
+            ))
+            .between(cell.freed_most_per_s() / freed, 0.7, 1.3, Unit::Ratio),
+        );
     }
 }
 
 fn piece_checks(cells: &[Cell], checks: &mut Vec<Check>) {
     let [pieces, zero, whole] = [PIECES, D, C].map(|name| cell(cells, name));
-    checks.push(Check::at_most(
-        format!("p99 of a hold: {PIECES} against {D}"),
-        pieces.holds().quantile_us(0.99) / zero.holds().quantile_us(0.99),
-        2.0,
-        Unit::Ratio,
-    ));
-    checks.push(Check::between(
-        format!("refills: {PIECES} against {C}"),
-        pieces.against(whole, |round| to_f64(round.nr_refills)),
-        0.85,
-        1.15,
-        Unit::Ratio,
-    ));
+    checks.push(
+        Check::timed(format!("p99 of a hold: {PIECES} against {D}")).at_most(
+            pieces.holds().quantile_us(0.99) / zero.holds().quantile_us(0.99),
+            2.0,
+            Unit::Ratio,
+        ),
+    );
+    checks.push(
+        Check::timed(format!("refills: {PIECES} against {C}")).between(
+            pieces.against(whole, |round| to_f64(round.nr_refills)),
+            0.85,
+            1.15,
+            Unit::Ratio,
+        ),
+    );
 }
 
 fn beyond_checks(cells: &[Cell], checks: &mut Vec<Check>) {
     let [ours, single] = [OURS, C].map(|name| cell(cells, name));
-    checks.push(Check::at_least(
-        format!("waits and holds in a second: {C} against {OURS}"),
-        single.contention() / ours.contention(),
-        5.0,
-        Unit::Ratio,
-    ));
-    checks.push(Check::at_least(
-        format!("p99 of a bystander's refill: {C} against {OURS}"),
-        single.stood().service.quantile_us(0.99) / ours.stood().service.quantile_us(0.99),
-        10.0,
-        Unit::Ratio,
-    ));
-    checks.push(Check::at_least(
-        format!("exits in a second: {OURS} against {C}"),
-        ours.freed_most_per_s() / single.freed_most_per_s(),
-        1.0,
-        Unit::Ratio,
-    ));
+    checks.push(
+        Check::timed(format!("waits and holds in a second: {C} against {OURS}")).at_least(
+            single.contention() / ours.contention(),
+            5.0,
+            Unit::Ratio,
+        ),
+    );
+    checks.push(
+        Check::timed(format!("p99 of a bystander's refill: {C} against {OURS}")).at_least(
+            single.stood().service.quantile_us(0.99) / ours.stood().service.quantile_us(0.99),
+            10.0,
+            Unit::Ratio,
+        ),
+    );
+    checks.push(
+        Check::timed(format!("exits in a second: {OURS} against {C}")).at_least(
+            ours.freed_most_per_s() / single.freed_most_per_s(),
+            1.0,
+            Unit::Ratio,
+        ),
+    );
     let whole = |cell: &Cell| {
         cell.blocks()
             .map_or(f64::NAN, |blocks| to_f64(blocks.whole))
     };
-    checks.push(Check::at_least(
-        format!("free blocks of 2 MiB after churn: {OURS} against {C}"),
-        whole(ours) / whole(single),
-        1.0,
-        Unit::Ratio,
-    ));
+    checks.push(
+        Check::timed(format!(
+            "free blocks of 2 MiB after churn: {OURS} against {C}"
+        ))
+        .at_least(whole(ours) / whole(single), 1.0, Unit::Ratio),
+    );
 }

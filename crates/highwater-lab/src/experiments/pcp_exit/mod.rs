@@ -87,9 +87,7 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
     }
     let mut checks = Vec::new();
     checks::value_checks(&cells, &mut checks);
-    if checks_times(setup) {
-        checks::time_checks(&cells, &mut checks);
-    }
+    checks::time_checks(&cells, &mut checks);
     Ok(Outcome {
         experiment: EXPERIMENT.name,
         thread: EXPERIMENT.thread,
@@ -98,12 +96,6 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
         published: published::rows(),
         checks,
     })
-}
-
-/// Whether times are held against what is promised: what a build with debug assertions takes is nobody's promise, and
-/// few frames are soon lost in what else the machine does.
-fn checks_times(setup: &Setup) -> bool {
-    !cfg!(debug_assertions) && setup.pick(true, false)
 }
 
 /// Frames of a tenant: 128 MiB, several times what a list may hold.
@@ -141,7 +133,6 @@ fn config(setup: &Setup, ground: &Ground, rounds: u64, frames: usize, cells: &[C
         .with("rounds_of_other_variants", rounds.min(ROUNDS_APART))
         .with("exits_of_a_round_and_tenant", round::TURNS)
         .with("waits_for_cpus_known", knows_waits)
-        .with("times_checked", checks_times(setup))
         .with("note_scope", NOTE);
     published::setting(variants::setting(config))
 }

@@ -59,34 +59,28 @@ pub(super) fn run(
     for decayed in &all {
         rows.push(row(decayed));
         let allowed = decayed.allowed;
-        checks.push(Check {
-            name: format!(
-                "scale {}: ticks until no list holds more than {}",
-                decayed.scale, decayed.bound
-            ),
-            want: format!("<= {allowed}"),
-            got: decayed
-                .ticks
-                .map_or("never".to_owned(), |ticks| ticks.to_string()),
-            pass: decayed.ticks.is_some_and(|ticks| ticks <= allowed),
-        });
-        checks.push(Check::equal(
-            format!(
+        let subject = Check::counted(format!(
+            "scale {}: ticks until no list holds more than {}",
+            decayed.scale, decayed.bound
+        ));
+        let ticks = decayed.ticks.map(|ticks| ticks.to_string());
+        checks.push(subject.holds_if(
+            decayed.ticks.is_some_and(|ticks| ticks <= allowed),
+            format!("<= {allowed}"),
+            ticks.unwrap_or_else(|| "never".to_owned()),
+        ));
+        checks.push(
+            Check::counted(format!(
                 "scale {}: every list ends as small as it can be",
                 decayed.scale
-            ),
-            &decayed.is_at_min,
-            &true,
-        ));
+            ))
+            .equal(&decayed.is_at_min, &true),
+        );
     }
     let same = all.iter().all(|decayed| decayed.cached == all[0].cached);
-    checks.push(Check::equal(
-        "lists decay alike under every scale",
-        &same,
-        &true,
-    ));
+    checks.push(Check::counted("lists decay alike under every scale").equal(&same, &true));
     let lost: u64 = all.iter().map(|decayed| decayed.lost).sum();
-    checks.push(Check::equal("frames lost by decay", &lost, &0));
+    checks.push(Check::counted("frames lost by decay").equal(&lost, &0));
     Ok(())
 }
 

@@ -79,27 +79,19 @@ pub(super) fn run(
     let hidden = turned
         .iter()
         .filter(|turned| turned.shown != Some(turned.value));
-    checks.push(Check::equal(
-        "knobs turned that zoneinfo does not show at once",
-        &hidden.count(),
-        &0,
-    ));
+    checks.push(
+        Check::counted("knobs turned that zoneinfo does not show at once")
+            .equal(&hidden.count(), &0),
+    );
     let accepted = REFUSED
         .iter()
         .filter(|(knob, value)| Tunables::default().with(knob, *value).is_ok());
-    checks.push(Check::equal(
-        "values out of range that a knob takes",
-        &accepted.count(),
-        &0,
-    ));
+    checks
+        .push(Check::counted("values out of range that a knob takes").equal(&accepted.count(), &0));
     let lost: u64 = turned.iter().map(|turned| turned.lost).sum();
-    checks.push(Check::equal("frames lost by turning knobs", &lost, &0));
+    checks.push(Check::counted("frames lost by turning knobs").equal(&lost, &0));
     let left: u64 = turned.iter().map(|turned| turned.left).sum();
-    checks.push(Check::equal(
-        "frames that a drain of all lists leaves in them",
-        &left,
-        &0,
-    ));
+    checks.push(Check::counted("frames that a drain of all lists leaves in them").equal(&left, &0));
     watermark_checks(setup, &turned, checks);
     fraction_checks(&turned, checks);
     scale_checks(&turned, checks);
@@ -119,11 +111,12 @@ fn watermark_checks(setup: &Setup, turned: &[Turned], checks: &mut Vec<Check>) {
     for factor in [1, 10, 1000] {
         let Watermarks { min, low, .. } = find(turned, FACTOR, factor).watermarks;
         let part = setup.pick(POOL, POOL_QUICK).0 * factor.unsigned_abs() / 10_000;
-        checks.push(Check::equal(
-            format!("{FACTOR} {factor}: pages from the least to the low watermark"),
-            &(low.0 - min.0),
-            &part.max(min.0 / 4),
-        ));
+        checks.push(
+            Check::counted(format!(
+                "{FACTOR} {factor}: pages from the least to the low watermark"
+            ))
+            .equal(&(low.0 - min.0), &part.max(min.0 / 4)),
+        );
     }
 }
 
@@ -136,11 +129,10 @@ fn visit_checks(sizes: Sizes, turned: &[Turned], checks: &mut Vec<Check>) {
         counters.refilled > counters.refills * cap(*scale)
             || counters.drained > counters.drains * cap(*scale)
     });
-    checks.push(Check::equal(
-        "scales whose visits move more than a batch doubled so often",
-        &over.count(),
-        &0,
-    ));
+    checks.push(
+        Check::counted("scales whose visits move more than a batch doubled so often")
+            .equal(&over.count(), &0),
+    );
     let fewer = scales.windows(2).filter(|pair| {
         let [small, large] = [&pair[0], &pair[1]];
         let refill = |turned: &Turned| {
@@ -152,32 +144,32 @@ fn visit_checks(sizes: Sizes, turned: &[Turned], checks: &mut Vec<Check>) {
             false => large_refill < small,
         }
     });
-    checks.push(Check::equal(
-        "scales whose refills are no larger than the scale's before",
-        &fewer.count(),
-        &0,
-    ));
+    checks.push(
+        Check::counted("scales whose refills are no larger than the scale's before")
+            .equal(&fewer.count(), &0),
+    );
 }
 
 fn fraction_checks(turned: &[Turned], checks: &mut Vec<Check>) {
     let [huge, smallest] = [FRACTION_HUGE, -1].map(|value| find(turned, FRACTION, value));
     let four_batches = 4 * huge.sizes.batch;
-    checks.push(Check::equal(
-        "fraction 0x7fffffff: high is four batches, from and to",
-        &format!("{} {}", huge.sizes.high_min, huge.sizes.high_max),
-        &format!("{four_batches} {four_batches}"),
-    ));
-    checks.push(Check::equal(
-        "fraction 0x7fffffff: frames and visits to the zones, as with -1",
-        &visits(&huge.seen.counters),
-        &visits(&smallest.seen.counters),
-    ));
+    checks.push(
+        Check::counted("fraction 0x7fffffff: high is four batches, from and to").equal(
+            &format!("{} {}", huge.sizes.high_min, huge.sizes.high_max),
+            &format!("{four_batches} {four_batches}"),
+        ),
+    );
+    checks.push(
+        Check::counted("fraction 0x7fffffff: frames and visits to the zones, as with -1").equal(
+            &visits(&huge.seen.counters),
+            &visits(&smallest.seen.counters),
+        ),
+    );
     let fixed = find(turned, FRACTION, 8);
-    checks.push(Check::equal(
-        "fraction 8: high does not move",
-        &(fixed.sizes.high_min == fixed.sizes.high_max),
-        &true,
-    ));
+    checks.push(
+        Check::counted("fraction 8: high does not move")
+            .equal(&(fixed.sizes.high_min == fixed.sizes.high_max), &true),
+    );
 }
 
 /// How often lists went to the zones, and with how many frames.
@@ -195,16 +187,14 @@ fn visits(counters: &PcpCounters) -> String {
 fn scale_checks(turned: &[Turned], checks: &mut Vec<Check>) {
     let zero = find(turned, SCALE, 0);
     let counters = zero.seen.counters;
-    checks.push(Check::equal(
-        "scale 0: frames of all refills, against one batch each",
-        &counters.refilled,
-        &(counters.refills * zero.sizes.batch),
-    ));
-    checks.push(Check::equal(
-        "scale 0: frames of all drains, against one batch each",
-        &counters.drained,
-        &(counters.drains * zero.sizes.batch),
-    ));
+    checks.push(
+        Check::counted("scale 0: frames of all refills, against one batch each")
+            .equal(&counters.refilled, &(counters.refills * zero.sizes.batch)),
+    );
+    checks.push(
+        Check::counted("scale 0: frames of all drains, against one batch each")
+            .equal(&counters.drained, &(counters.drains * zero.sizes.batch)),
+    );
 }
 
 fn turn(

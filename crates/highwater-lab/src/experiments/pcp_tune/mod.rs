@@ -173,18 +173,22 @@ fn climb(
         seen.iter()
             .map(|(rung, seen)| zone_row(name, rung, seen, &base)),
     );
-    checks.push(Check::equal(format!("{name}: frames lost"), &lost, &0));
+    checks.push(Check::counted(format!("{name}: frames lost")).equal(&lost, &0));
     let found = |name| {
         let found = seen.iter().find(|(rung, _)| *rung == name);
         found.expect("the ladder has it").1
     };
     match load {
-        Load::Loop => checks.push(Check::at_most(
-            format!("{name}: frames from the zones, {AUTO} against {FIXED}"),
-            found(AUTO).zone_share() / found(FIXED).zone_share(),
-            0.4,
-            Unit::Ratio,
-        )),
+        Load::Loop => checks.push(
+            Check::counted(format!(
+                "{name}: frames from the zones, {AUTO} against {FIXED}"
+            ))
+            .at_most(
+                found(AUTO).zone_share() / found(FIXED).zone_share(),
+                0.4,
+                Unit::Ratio,
+            ),
+        ),
         Load::InTurn => checks.push(memory_check(AUTO, &found(AUTO), &found(FIXED))),
         Load::Jobs | Load::OneWay => {}
     }
@@ -194,8 +198,7 @@ fn climb(
 /// Lists that grow hold at most a fifth more memory, where most CPUs are idle. In a loop on every CPU they do too, but so do lists that never
 /// shrink.
 fn memory_check(name: &str, seen: &Seen, fixed: &Seen) -> Check {
-    Check::at_most(
-        format!("in turn: memory in use, {name} against {FIXED}"),
+    Check::counted(format!("in turn: memory in use, {name} against {FIXED}")).at_most(
         seen.in_use_mean / fixed.in_use_mean,
         1.2,
         Unit::Ratio,

@@ -37,6 +37,11 @@ pub(super) fn misses(
     Ok(Some(misses))
 }
 
+/// Threads of a replay.
+pub(super) fn threads(setup: &Setup) -> usize {
+    setup.threads.unwrap_or(1) as usize
+}
+
 fn replayed(
     trace: &Trace,
     capacity: usize,
@@ -56,7 +61,7 @@ fn replayed(
     let config = ReplayConfig {
         tenants: vec![tenant],
         capacity: Pages(capacity as u64).bytes(),
-        threads: setup.threads.unwrap_or(1) as usize,
+        threads: threads(setup),
         backend: None,
         policy,
         tunables: Tunables::default(),

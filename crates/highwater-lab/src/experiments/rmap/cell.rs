@@ -1,10 +1,12 @@
 //! The rounds of one variant, and what they say together.
 
+use super::clock::ClockKind;
 use super::round::Round;
 use super::variants::Variant;
 use crate::experiments::buckets::{BUCKETS, Buckets};
 use crate::experiments::clock::median;
 use crate::report::text::to_f64;
+use crate::report::{Check, Subject};
 
 /// A variant and its rounds.
 #[derive(Debug)]
@@ -28,6 +30,14 @@ impl Cell {
         Self {
             variant,
             rounds: Vec::new(),
+        }
+    }
+
+    /// A check of what the variant did: threads that take turns on the simulated clock do the same in every run.
+    pub(super) fn check(&self, name: String) -> Subject {
+        match self.variant.clock {
+            ClockKind::Simulated => Check::counted(name),
+            ClockKind::System => Check::timed(name),
         }
     }
 

@@ -135,7 +135,7 @@ pub(super) fn run(
         share = adjusted(share, last(&cells, REAL_SKIP).contended_ratio());
     }
     let mut checks = value_checks(&cells, &ground);
-    if checks_times(setup) {
+    if is_of_size(setup) {
         (story.checks)(&cells, ground.pages(), &mut checks);
         beyond_checks(&cells, &mut checks);
     }
@@ -149,10 +149,9 @@ pub(super) fn run(
     })
 }
 
-/// Whether what depends on times is held against what is promised: a build with debug assertions, or little memory, is
-/// not what the thread measured.
-fn checks_times(setup: &Setup) -> bool {
-    !cfg!(debug_assertions) && setup.pick(true, false)
+/// Whether figures can be compared with those of the thread, which nothing can that has little memory.
+fn is_of_size(setup: &Setup) -> bool {
+    setup.pick(true, false)
 }
 
 /// The part of the time that B holds the lock for, found by runs of *skip* in which A passes once.
@@ -204,7 +203,6 @@ fn config(setup: &Setup, ground: &Ground, rounds: u64, shares: Vec<f64>) -> Figu
         .with("watermark_scale_factor", round::WATERMARK_SCALE_FACTOR)
         .with("inactive_ratio", round::INACTIVE_RATIO)
         .with("calibrated_hold_of_each_round_ratio", shares)
-        .with("times_checked", checks_times(setup))
         .with("note_scope", NOTE)
 }
 
@@ -223,14 +221,11 @@ fn value_checks(cells: &[Cell], ground: &Ground) -> Vec<Check> {
         .sum();
     let freed_more = rounds().filter(|round| round.freed() > round.scanned());
     vec![
-        Check::equal("pages with bytes of others", &wrong, &0),
-        Check::equal("runs in which A did not read every page", &unfinished, &0),
-        Check::equal("reads refused for want of memory: ours", &refused, &0),
-        Check::equal(
-            "runs in which more pages were freed than looked at",
-            &freed_more.count(),
-            &0,
-        ),
+        Check::counted("pages with bytes of others").equal(&wrong, &0),
+        Check::counted("runs in which A did not read every page").equal(&unfinished, &0),
+        Check::counted("reads refused for want of memory: ours").equal(&refused, &0),
+        Check::counted("runs in which more pages were freed than looked at")
+            .equal(&freed_more.count(), &0),
     ]
 }
 
@@ -242,8 +237,8 @@ pub(super) fn of_the_thread(cells: &[Cell]) -> [&Cell; 3] {
 /// A's refaults against twice its file, as many as its later passes read: of each variant.
 pub(super) fn refault_checks(cells: &[Cell], checks: &mut Vec<Check>) {
     for cell in cells {
-        checks.push(Check::at_most(
-            format!("A's refaults against twice its file: {}", cell.variant.name),
+        let name = format!("A's refaults against twice its file: {}", cell.variant.name);
+        checks.push(cell.check(name).at_most(
             cell.mean_of(Round::a_refaults_of_later_passes),
             1.0,
             Unit::Ratio,
@@ -253,58 +248,61 @@ pub(super) fn refault_checks(cells: &[Cell], checks: &mut Vec<Check>) {
 
 /// What both scenarios ask of ours, on either clock, and of the simulated B.
 fn beyond_checks(cells: &[Cell], checks: &mut Vec<Check>) {
-    checks.push(Check::between(
-        "looks that find the lock held: skip",
-        cell(cells, SKIP).mean_of(Round::contended_ratio),
-        CONTENDED[0],
-        CONTENDED[1],
-        Unit::Ratio,
-    ));
+    checks.push(
+        Check::counted("looks that find the lock held: skip").between(
+            cell(cells, SKIP).mean_of(Round::contended_ratio),
+            CONTENDED[0],
+            CONTENDED[1],
+            Unit::Ratio,
+        ),
+    );
     for (ours, vanilla) in [(OURS, VANILLA), (REAL_OURS, REAL_VANILLA)] {
         beside_vanilla(cell(cells, ours), cell(cells, vanilla), checks);
     }
     let [ours, vanilla] = [OURS, VANILLA].map(|name| cell(cells, name));
-    checks.push(Check::at_most(
-        "allocstalls: ours against vanilla",
+    checks.push(Check::counted("allocstalls: ours against vanilla").at_most(
         ours.in_all_against(vanilla, |round| round.count("allocstall_movable")),
         2.0,
         Unit::Ratio,
     ));
     for name in [REAL_OURS, HELD] {
-        checks.push(Check::at_most(
-            format!("p99.9 of the time that reclaim is blocked: {name}"),
-            cell(cells, name).blocked_p999_us(),
-            1000.0,
-            Unit::Us,
-        ));
+        checks.push(
+            Check::timed(format!("p99.9 of the time that reclaim is blocked: {name}")).at_most(
+                cell(cells, name).blocked_p999_us(),
+                1000.0,
+                Unit::Us,
+            ),
+        );
     }
     let [held, vanilla] = [HELD, REAL_VANILLA].map(|name| cell(cells, name));
-    checks.push(Check::at_least(
-        "time that B holds the lock: ours, B holds 95 %",
-        held.mean_of(|round| round.b.held_ratio()),
-        0.95,
-        Unit::Ratio,
-    ));
-    checks.push(Check::at_least(
-        "frames freed in a second: ours, B holds 95 %, against vanilla",
-        held.median_of(Round::freed_per_s) / vanilla.median_of(Round::freed_per_s),
-        0.8,
-        Unit::Ratio,
-    ));
+    checks.push(
+        Check::timed("time that B holds the lock: ours, B holds 95 %").at_least(
+            held.mean_of(|round| round.b.held_ratio()),
+            0.95,
+            Unit::Ratio,
+        ),
+    );
+    checks.push(
+        Check::timed("frames freed in a second: ours, B holds 95 %, against vanilla").at_least(
+            held.median_of(Round::freed_per_s) / vanilla.median_of(Round::freed_per_s),
+            0.8,
+            Unit::Ratio,
+        ),
+    );
 }
 
 /// Ours does not scan more than where reclaim waits, and takes no more of A's pages.
 fn beside_vanilla(ours: &Cell, vanilla: &Cell, checks: &mut Vec<Check>) {
     let name = &ours.variant.name;
-    checks.push(Check::between(
-        format!("efficiency against vanilla's, in points: {name}"),
+    let efficiency = ours.check(format!("efficiency against vanilla's, in points: {name}"));
+    checks.push(efficiency.between(
         100.0 * (ours.efficiency_in_all() - vanilla.efficiency()),
         -3.0,
         3.0,
         Unit::Percent,
     ));
-    checks.push(Check::between(
-        format!("A's refaults against vanilla's: {name}"),
+    let refaults = ours.check(format!("A's refaults against vanilla's: {name}"));
+    checks.push(refaults.between(
         ours.in_all_against(vanilla, |round| round.a.refaults),
         0.95,
         1.05,

@@ -239,9 +239,9 @@ impl Driven {
     /// Exact readings were exact.
     pub(super) fn checks(&self, name: &str, checks: &mut Vec<Check>) {
         let check = format!("{name}: exact readings of {ACTIVE} and {OURS} that were not");
-        checks.push(Check::equal(check, &self.wrong_readings(), &0));
+        checks.push(Check::counted(check).equal(&self.wrong_readings(), &0));
         let counted = self.active.hits + self.active.misses;
         let check = format!("{name}: events that were a hit or a miss");
-        checks.push(Check::equal(check, &counted, &self.events));
+        checks.push(Check::counted(check).equal(&counted, &self.events));
     }
 }

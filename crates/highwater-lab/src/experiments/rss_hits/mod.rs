@@ -189,27 +189,33 @@ impl Report {
         self.rows_of_writes.push(driven.writes_row(WRITES, name));
         let per_miss = driven.events_per_miss();
         match name {
-            BUILD => self.checks.push(Check::between(
-                format!("{name}: events for each miss"),
-                per_miss,
-                300.0,
-                900.0,
-                Unit::Plain,
-            )),
-            SERVER => self.checks.push(Check::at_least(
-                format!("{name}: events for each miss"),
-                per_miss,
-                100_000.0,
-                Unit::Plain,
-            )),
+            BUILD => self.checks.push(
+                Check::counted(format!("{name}: events for each miss")).between(
+                    per_miss,
+                    300.0,
+                    900.0,
+                    Unit::Plain,
+                ),
+            ),
+            SERVER => self.checks.push(
+                Check::counted(format!("{name}: events for each miss")).at_least(
+                    per_miss,
+                    100_000.0,
+                    Unit::Plain,
+                ),
+            ),
             _ => {}
         }
-        self.checks.push(Check::at_most(
-            format!("{name}: shared writes per 1,000 events, against the {PER_TASK}"),
-            driven.writes_per_1000(ACTIVE),
-            driven.writes_per_1000(PER_TASK),
-            Unit::Plain,
-        ));
+        self.checks.push(
+            Check::counted(format!(
+                "{name}: shared writes per 1,000 events, against the {PER_TASK}"
+            ))
+            .at_most(
+                driven.writes_per_1000(ACTIVE),
+                driven.writes_per_1000(PER_TASK),
+                Unit::Plain,
+            ),
+        );
         driven.checks(name, &mut self.checks);
     }
 
@@ -227,11 +233,10 @@ impl Report {
     }
 
     fn finish(&mut self) {
-        self.checks.push(Check::equal(
-            "by faults between two switches: exact readings that were not",
-            &self.wrong_in_slices,
-            &0,
-        ));
+        self.checks.push(
+            Check::counted("by faults between two switches: exact readings that were not")
+                .equal(&self.wrong_in_slices, &0),
+        );
     }
 
     fn rows(&mut self) -> Vec<Row> {

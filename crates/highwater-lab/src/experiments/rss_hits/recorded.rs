@@ -57,7 +57,7 @@ impl Recorded {
             ("misses", active.misses, self.tally.misses),
         ] {
             let name = format!("{}: {what}, as of an ideal cache", self.name);
-            checks.push(Check::equal(name, &got, &want));
+            checks.push(Check::counted(name).equal(&got, &want));
         }
     }
 }

@@ -119,51 +119,43 @@ fn thread_checks(setup: &Setup, hop: &Hop, small: &Hop, checks: &mut Vec<Check>)
     // A twentieth of the steps leaves more to chance; none of 150 seeds was outside these.
     let (mean_low, mean_high, rms) = setup.pick((75.0, 84.0, 10.0), (70.0, 89.0, 12.0));
     checks.extend([
-        Check::at_least(
-            "flat: peak of the error",
+        Check::counted("flat: peak of the error").at_least(
             mib(flat.peak()),
             700.0 * MIB,
             Unit::Bytes,
         ),
-        Check::between(
-            "published tree: mean of the error, once full",
+        Check::counted("published tree: mean of the error, once full").between(
             bytes_of_mean(after.mean()),
             mean_low * MIB,
             mean_high * MIB,
             Unit::Bytes,
         ),
-        Check::at_least(
-            "published tree: never too high",
+        Check::counted("published tree: never too high").at_least(
             mib(published.min()),
             0.0,
             Unit::Bytes,
         ),
-        Check::at_most(
-            "published tree: never further off than 158.5 MiB",
+        Check::counted("published tree: never further off than 158.5 MiB").at_most(
             mib(published.max()),
             158.5 * MIB,
             Unit::Bytes,
         ),
-        Check::at_least(
-            "flat and published tree: ratio of peaks",
+        Check::counted("flat and published tree: ratio of peaks").at_least(
             bytes_f64(flat.peak()) / bytes_f64(published.peak()),
             6.0,
             Unit::Ratio,
         ),
-        Check::at_most(
-            "Highwater: root mean square of the error",
+        Check::counted("Highwater: root mean square of the error").at_most(
             bytes_of_mean(ours.rms()),
             rms * MIB,
             Unit::Bytes,
         ),
-        Check::at_most(
-            "Highwater: width of the guaranteed interval",
+        Check::counted("Highwater: width of the guaranteed interval").at_most(
             bytes_f64(promised.high - promised.low),
             131.0 * MIB,
             Unit::Bytes,
         ),
-        Check::at_least(
-            "small process: part of it that flat does not show at its worst",
+        Check::counted("small process: part of it that flat does not show at its worst").at_least(
             bytes_f64(small.errors_of(FLAT).all().peak()) / bytes_f64(small.resident_peak),
             0.95,
             Unit::Ratio,
@@ -176,30 +168,35 @@ fn general_checks(setup: &Setup, hop: &Hop, small: &Hop, checks: &mut Vec<Check>
     for name in [FLAT, PUBLISHED, OURS] {
         let outside = hop.errors_of(name).outside + small.errors_of(name).outside;
         let check = format!("{name}: steps outside its own interval");
-        checks.push(Check::equal(check, &outside, &0));
+        checks.push(Check::counted(check).equal(&outside, &0));
     }
     // Both carry one page in 32: they differ by which nodes hover at a boundary, by 0.4 % in 12 full
     // runs and less than 3 % in 150 quick ones. Where the traffic is regular, `rss-cost` allows nothing.
     let (chance, percent) = setup.pick((1.01, 1), (1.03, 3));
-    checks.push(Check::at_most(
-        format!(
+    checks.push(
+        Check::counted(format!(
             "Highwater: shared writes per page, at most {percent} % above the published tree's"
+        ))
+        .at_most(
+            hop.writes_per_page(OURS),
+            hop.writes_per_page(PUBLISHED) * chance,
+            Unit::Plain,
         ),
-        hop.writes_per_page(OURS),
-        hop.writes_per_page(PUBLISHED) * chance,
-        Unit::Plain,
-    ));
-    checks.push(Check::at_most(
-        "Highwater: modelled cost of transfers per page, against the published tree's",
-        hop.transfer_ns_per_page(OURS),
-        hop.transfer_ns_per_page(PUBLISHED),
-        Unit::Ns,
-    ));
-    checks.push(Check::equal(
-        "Highwater: differences to a second implementation",
-        &(hop.disagreements() + small.disagreements()),
-        &0,
-    ));
+    );
+    checks.push(
+        Check::counted(
+            "Highwater: modelled cost of transfers per page, against the published tree's",
+        )
+        .at_most(
+            hop.transfer_ns_per_page(OURS),
+            hop.transfer_ns_per_page(PUBLISHED),
+            Unit::Ns,
+        ),
+    );
+    checks.push(
+        Check::counted("Highwater: differences to a second implementation")
+            .equal(&(hop.disagreements() + small.disagreements()), &0),
+    );
 }
 
 /// Bytes of an amount of pages.

@@ -83,15 +83,16 @@ impl Worst {
                 [accuracy.under, accuracy.over].map(|pages| unit.shown(pages as f64));
             format!("{under} low, {over} high")
         };
-        checks.push(Check::equal(
-            format!("{}: the adversary reaches, {machine}", self.name),
-            &shown(self.reached),
-            &shown(self.computed),
-        ));
-        checks.push(Check::equal(
-            format!("{}: stays inside at its worst, {machine}", self.name),
-            &self.is_inside,
-            &true,
-        ));
+        checks.push(
+            Check::counted(format!("{}: the adversary reaches, {machine}", self.name))
+                .equal(&shown(self.reached), &shown(self.computed)),
+        );
+        checks.push(
+            Check::counted(format!(
+                "{}: stays inside at its worst, {machine}",
+                self.name
+            ))
+            .equal(&self.is_inside, &true),
+        );
     }
 }

@@ -69,7 +69,7 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
     design_checks("", &simulated.alive, &mut checks);
     for seen in &simulated.ended {
         let check = format!("{}: pages left after all threads have ended", seen.name);
-        checks.push(Check::equal(check, &seen.precise, &0));
+        checks.push(Check::counted(check).equal(&seen.precise, &0));
     }
     let mut rows: Vec<Row> = simulated.alive.iter().map(|seen| seen.row(ALIVE)).collect();
     rows.extend(simulated.ended.iter().map(|seen| seen.row(ENDED)));
@@ -105,16 +105,17 @@ fn config(setup: &Setup, threads: u32, real: Option<&RealRun>) -> Figures {
 fn design_checks(run: &str, alive: &[Seen], checks: &mut Vec<Check>) {
     let named = |name: &str| alive.iter().find(|seen| seen.name == name);
     let named = |name: &str| named(name).expect("every design is looked at");
-    checks.push(Check::at_most(
-        format!("{run}{PER_TASK}: part of the truth that it shows"),
-        named(PER_TASK).shown_percent(),
-        SHOWN_PERCENT_MAX,
-        Unit::Percent,
-    ));
+    checks.push(
+        Check::counted(format!("{run}{PER_TASK}: part of the truth that it shows")).at_most(
+            named(PER_TASK).shown_percent(),
+            SHOWN_PERCENT_MAX,
+            Unit::Percent,
+        ),
+    );
     for name in [ACTIVE, PER_TASK_0, SHARED] {
         let seen = named(name);
         let check = format!("{run}{name}: pages shown");
-        checks.push(Check::equal(check, &seen.shown, &seen.truth));
+        checks.push(Check::counted(check).equal(&seen.shown, &seen.truth));
     }
     for name in [FLAT, PUBLISHED, OURS] {
         let seen = named(name);
@@ -124,16 +125,20 @@ fn design_checks(run: &str, alive: &[Seen], checks: &mut Vec<Check>) {
         } else {
             anon.value - anon.low
         };
-        checks.push(Check::at_most(
-            format!("{run}{name}: error, at most the bound of its counter"),
-            bytes_f64((seen.truth - anon.value).abs()),
-            bytes_f64(bound),
-            Unit::Bytes,
-        ));
+        checks.push(
+            Check::counted(format!(
+                "{run}{name}: error, at most the bound of its counter"
+            ))
+            .at_most(
+                bytes_f64((seen.truth - anon.value).abs()),
+                bytes_f64(bound),
+                Unit::Bytes,
+            ),
+        );
     }
     let ours = named(OURS);
     let check = format!("{run}{OURS}: exact reading in pages");
-    checks.push(Check::equal(check, &ours.precise, &ours.truth));
+    checks.push(Check::counted(check).equal(&ours.precise, &ours.truth));
 }
 
 /// Bytes of an amount of pages.

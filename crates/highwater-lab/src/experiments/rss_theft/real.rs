@@ -341,33 +341,28 @@ impl RealRun {
     pub(super) fn checks(&self, checks: &mut Vec<Check>) {
         let touched = Pages(self.touched.unsigned_abs());
         checks.extend([
-            Check::equal(
-                "real: exact reading of the library's space",
-                &self.rss_precise,
-                &touched,
-            ),
-            Check::equal("real: frames handed out", &self.frames, &touched),
-            Check {
-                name: "real: the interval of the library's space holds the pages read".to_owned(),
-                want: touched.to_string(),
-                got: self.rss.to_string(),
-                pass: self.rss.contains(touched),
-            },
-            Check::equal(
-                "real: exact reading once the file is closed",
-                &self.rss_closed,
-                &Pages(0),
-            ),
+            Check::counted("real: exact reading of the library's space")
+                .equal(&self.rss_precise, &touched),
+            Check::counted("real: frames handed out").equal(&self.frames, &touched),
+            Check::counted("real: the interval of the library's space holds the pages read")
+                .holds_if(
+                    self.rss.contains(touched),
+                    touched.to_string(),
+                    self.rss.to_string(),
+                ),
+            Check::counted("real: exact reading once the file is closed")
+                .equal(&self.rss_closed, &Pages(0)),
         ]);
         if let Some(process_bytes) = self.process_bytes {
             // Below 1 the pages would not be there. Stacks, tables and huge pages come on top.
-            checks.push(Check::between(
-                "real: growth of this process, against the pages read",
-                crate::report::text::to_f64(process_bytes) / bytes_f64(self.touched),
-                1.0,
-                2.0,
-                Unit::Ratio,
-            ));
+            checks.push(
+                Check::counted("real: growth of this process, against the pages read").between(
+                    crate::report::text::to_f64(process_bytes) / bytes_f64(self.touched),
+                    1.0,
+                    2.0,
+                    Unit::Ratio,
+                ),
+            );
         }
     }
 }

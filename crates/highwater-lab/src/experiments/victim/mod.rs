@@ -109,11 +109,7 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
 
     let mut checks = Vec::new();
     right_checks(&times, &mut checks);
-    // What a build with debug assertions takes is nobody's promise, and little work is soon lost in
-    // what else the machine does.
-    if !cfg!(debug_assertions) && setup.pick(true, false) {
-        time_checks(setup, &times, &mut checks);
-    }
+    time_checks(setup, &times, &mut checks);
     for verdict in &verdicts {
         verdict.checks(setup, &mut checks);
     }
@@ -151,21 +147,19 @@ fn right_checks(times: &Times, checks: &mut Vec<Check>) {
         for variant in [ONE_PASS, TWO_PASS, OURS] {
             // Among similar ones the two passes walk off; see the verdicts.
             if variant != TWO_PASS || race.label != times.similar.label {
-                checks.push(Check::equal(
-                    format!("{}: times that {variant} is right", race.label),
-                    &race.times_right(variant),
-                    &race.selections(variant),
-                ));
+                checks.push(
+                    Check::counted(format!("{}: times that {variant} is right", race.label))
+                        .equal(&race.times_right(variant), &race.selections(variant)),
+                );
             }
         }
-        checks.push(Check::equal(
-            format!(
+        checks.push(
+            Check::counted(format!(
                 "{}: outside their interval, or counted otherwise elsewhere",
                 race.label
-            ),
-            &race.faults,
-            &0,
-        ));
+            ))
+            .equal(&race.faults, &0),
+        );
     }
     times.scale.right_checks(checks);
 }
@@ -179,12 +173,13 @@ fn time_checks(setup: &Setup, times: &Times, checks: &mut Vec<Check>) {
     }
     let ratio = |race: &Race, over, under| race.median_us(over) / race.median_us(under);
     for race in times.races() {
-        checks.push(Check::at_most(
-            format!("{}: Highwater against the published two passes", race.label),
-            ratio(race, OURS, TWO_PASS),
-            1.0,
-            Unit::Ratio,
-        ));
+        checks.push(
+            Check::timed(format!(
+                "{}: Highwater against the published two passes",
+                race.label
+            ))
+            .at_most(ratio(race, OURS, TWO_PASS), 1.0, Unit::Ratio),
+        );
     }
     let (few, many) = (&times.few, &times.many);
     for (race, variant, limit) in [
@@ -192,11 +187,12 @@ fn time_checks(setup: &Setup, times: &Times, checks: &mut Vec<Check>) {
         (many, TWO_PASS, 5.0),
         (many, OURS, 10.0),
     ] {
-        checks.push(Check::at_least(
-            format!("{}: {ONE_PASS} against {variant}", race.label),
-            ratio(race, ONE_PASS, variant),
-            limit,
-            Unit::Ratio,
-        ));
+        checks.push(
+            Check::timed(format!("{}: {ONE_PASS} against {variant}", race.label)).at_least(
+                ratio(race, ONE_PASS, variant),
+                limit,
+                Unit::Ratio,
+            ),
+        );
     }
 }

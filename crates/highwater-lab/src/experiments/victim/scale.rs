@@ -99,7 +99,7 @@ impl Scale {
         let right: u64 = lanes().map(|lane| lane.times_right).sum();
         let all = lanes().map(Lane::selections).sum();
         let name = "ever more spaces: times that the hog is chosen";
-        checks.push(Check::equal(name, &right, &all));
+        checks.push(Check::counted(name).equal(&right, &all));
     }
 
     /// Of the most spaces against each smaller number: no more than twice what is proportional.
@@ -115,7 +115,7 @@ impl Scale {
             );
             let ratio = most.lane.median_us() / step.lane.median_us();
             let limit = 2.0 * to_f64(most.nr_spaces()) / to_f64(step.nr_spaces());
-            checks.push(Check::at_most(name, ratio, limit, Unit::Ratio));
+            checks.push(Check::timed(name).at_most(ratio, limit, Unit::Ratio));
         }
     }
 }

@@ -380,42 +380,36 @@ impl Verdict {
         let missed = to_f64(self.two_pass.not_largest) / to_f64(lists);
         let name = format!("{part}: not the largest, of two passes");
         checks.push(if self.distribution.defeats_two_pass {
-            Check::at_least(name, missed, 0.95, Unit::Ratio)
+            Check::counted(name).at_least(missed, 0.95, Unit::Ratio)
         } else {
-            Check::at_most(name, missed, 0.05, Unit::Ratio)
+            Check::counted(name).at_most(missed, 0.05, Unit::Ratio)
         });
         checks.extend([
-            Check::equal(
-                format!("{part}: wrong, of Highwater up to 16 sums"),
-                &self.ours.wrong,
-                &0,
-            ),
-            Check::at_least(
-                format!("{part}: victim against largest, on average, up to 16 sums"),
+            Check::counted(format!("{part}: wrong, of Highwater up to 16 sums"))
+                .equal(&self.ours.wrong, &0),
+            Check::counted(format!(
+                "{part}: victim against largest, on average, up to 16 sums"
+            ))
+            .at_least(
                 self.ours.ratio_mean(),
                 setup.pick(0.999, 0.996),
                 Unit::Ratio,
             ),
-            Check::equal(
-                format!("{part}: not the largest, of Highwater until proven"),
-                &self.proven.not_largest,
-                &0,
-            ),
-            Check::equal(
-                format!("{part}: somebody worse by more than the stated gap"),
+            Check::counted(format!(
+                "{part}: not the largest, of Highwater until proven"
+            ))
+            .equal(&self.proven.not_largest, &0),
+            Check::counted(format!(
+                "{part}: somebody worse by more than the stated gap"
+            ))
+            .equal(
                 &(self.ours.broken_promises + self.proven.broken_promises),
                 &0,
             ),
-            Check::equal(
-                format!("{part}: tasks outside their interval"),
-                &self.outside,
-                &0,
-            ),
-            Check::equal(
-                format!("{part}: lists judged, both ways"),
-                &(self.ours.lists + self.proven.lists),
-                &(2 * lists),
-            ),
+            Check::counted(format!("{part}: tasks outside their interval"))
+                .equal(&self.outside, &0),
+            Check::counted(format!("{part}: lists judged, both ways"))
+                .equal(&(self.ours.lists + self.proven.lists), &(2 * lists)),
         ]);
     }
 }

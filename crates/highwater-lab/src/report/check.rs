@@ -1,0 +1,235 @@
+//! A check: what must hold, by what it is decided, and whether it does.
+
+use super::Unit;
+
+/// What decides a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Basis {
+    /// Counts, sums, bounds or invariants, on simulated clocks where a clock matters: the check holds in
+    /// every run, whatever else the machine does.
+    Counts,
+    /// Wall-clock or CPU time, or counts that depend on how real threads are scheduled: the check holds in
+    /// the median of several runs.
+    Times,
+}
+
+/// The checks that decide whether an outcome passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judge {
+    /// Every check.
+    All,
+    /// Those that are decided by counts.
+    Counts,
+}
+
+/// Something that must hold, and whether it does.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Check {
+    /// What is checked.
+    pub name: String,
+    /// What is wanted, with its unit.
+    pub want: String,
+    /// What was found, with its unit.
+    pub got: String,
+    /// Whether it holds.
+    pub pass: bool,
+    /// What decides it.
+    #[serde(rename = "decided_by")]
+    pub basis: Basis,
+    /// Whether the verdict of the outcome includes it.
+    #[serde(rename = "judged")]
+    pub is_judged: bool,
+    /// The same as numbers, where it compares numbers.
+    #[serde(flatten)]
+    pub measured: Option<Measured>,
+}
+
+/// A number and its bounds.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct Measured {
+    /// The number; `null` in JSON if there is none.
+    pub measured: f64,
+    /// The least that holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_least: Option<f64>,
+    /// The most that holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_most: Option<f64>,
+    /// The least that does not hold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub below: Option<f64>,
+    /// The unit of all of them.
+    pub unit: Unit,
+}
+
+impl Measured {
+    const fn new(measured: f64, unit: Unit) -> Self {
+        Self {
+            measured,
+            at_least: None,
+            at_most: None,
+            below: None,
+            unit,
+        }
+    }
+
+    /// Whether the number is within its bounds. One that is no number is not.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        let Self { measured, .. } = *self;
+        !measured.is_nan()
+            && self.at_least.is_none_or(|limit| measured >= limit)
+            && self.at_most.is_none_or(|limit| measured <= limit)
+            && self.below.is_none_or(|limit| measured < limit)
+    }
+
+    /// The bounds, for people.
+    #[must_use]
+    pub fn want(&self) -> String {
+        let shown = |limit| self.unit.shown(limit);
+        match (self.at_least, self.at_most, self.below) {
+            (Some(low), Some(high), _) => format!("{} to {}", shown(low), shown(high)),
+            (Some(low), None, _) => format!(">= {}", shown(low)),
+            (None, Some(high), _) => format!("<= {}", shown(high)),
+            (None, None, Some(end)) => format!("< {}", shown(end)),
+            (None, None, None) => "anything".to_owned(),
+        }
+    }
+}
+
+/// What is checked and what decides it, before it is compared.
+#[derive(Debug)]
+#[must_use]
+pub struct Subject {
+    name: String,
+    basis: Basis,
+}
+
+impl Check {
+    /// A check that is decided by counts.
+    pub fn counted(name: impl Into<String>) -> Subject {
+        Subject {
+            name: name.into(),
+            basis: Basis::Counts,
+        }
+    }
+
+    /// A check that is decided by times, or by counts that depend on the scheduling of threads.
+    pub fn timed(name: impl Into<String>) -> Subject {
+        Subject {
+            name: name.into(),
+            basis: Basis::Times,
+        }
+    }
+}
+
+impl Subject {
+    /// `got` must not be above `limit`. A value that is no number fails.
+    #[must_use]
+    pub fn at_most(self, got: f64, limit: f64, unit: Unit) -> Check {
+        self.compared(Measured {
+            at_most: Some(limit),
+            ..Measured::new(got, unit)
+        })
+    }
+
+    /// `got` must be below `limit`. A value that is no number fails.
+    #[must_use]
+    pub fn below(self, got: f64, limit: f64, unit: Unit) -> Check {
+        self.compared(Measured {
+            below: Some(limit),
+            ..Measured::new(got, unit)
+        })
+    }
+
+    /// `got` must not be below `limit`. A value that is no number fails.
+    #[must_use]
+    pub fn at_least(self, got: f64, limit: f64, unit: Unit) -> Check {
+        self.compared(Measured {
+            at_least: Some(limit),
+            ..Measured::new(got, unit)
+        })
+    }
+
+    /// `got` must lie between `low` and `high`, or on them. A value that is no number fails.
+    #[must_use]
+    pub fn between(self, got: f64, low: f64, high: f64, unit: Unit) -> Check {
+        self.compared(Measured {
+            at_least: Some(low),
+            at_most: Some(high),
+            ..Measured::new(got, unit)
+        })
+    }
+
+    /// `got` must be `want`, exactly.
+    #[must_use]
+    pub fn equal<T: PartialEq + std::fmt::Display>(self, got: &T, want: &T) -> Check {
+        self.holds_if(got == want, want.to_string(), got.to_string())
+    }
+
+    /// `holds` says whether it does, `want` and `got` why.
+    #[must_use]
+    pub fn holds_if(self, holds: bool, want: String, got: String) -> Check {
+        Check {
+            name: self.name,
+            want,
+            got,
+            pass: holds,
+            basis: self.basis,
+            is_judged: true,
+            measured: None,
+        }
+    }
+
+    fn compared(self, measured: Measured) -> Check {
+        let got = measured.unit.shown(measured.measured);
+        Check {
+            measured: Some(measured),
+            ..self.holds_if(measured.holds(), measured.want(), got)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: limits are inclusive but for `below`, and what is no number holds nowhere.
+    #[test]
+    fn checks_are_sharp() {
+        let unit = Unit::Plain;
+        let subject = || Check::counted("a");
+        assert!(subject().at_most(2.0, 2.0, unit).pass);
+        assert!(!subject().at_most(2.001, 2.0, unit).pass);
+        assert!(subject().below(1.999, 2.0, unit).pass);
+        assert!(!subject().below(2.0, 2.0, unit).pass);
+        assert!(subject().at_least(2.0, 2.0, unit).pass);
+        assert!(!subject().at_least(1.999, 2.0, unit).pass);
+        assert!(subject().between(1.0, 1.0, 2.0, unit).pass);
+        assert!(!subject().between(2.001, 1.0, 2.0, unit).pass);
+        assert!(!subject().between(0.999, 1.0, 2.0, unit).pass);
+        for check in [
+            subject().at_most(f64::NAN, 2.0, unit),
+            subject().below(f64::NAN, 2.0, unit),
+            subject().at_least(f64::NAN, 2.0, unit),
+            subject().between(f64::NAN, 1.0, 2.0, unit),
+        ] {
+            assert!(!check.pass, "{check:?}");
+        }
+    }
+
+    /// Goal: people see the bounds with their unit.
+    #[test]
+    fn bounds_are_shown_with_their_unit() {
+        let subject = || Check::timed("a");
+        let shown = [
+            subject().at_most(1.0, 2.0, Unit::Ns).want,
+            subject().below(1.0, 0.5, Unit::Percent).want,
+            subject().at_least(1.0, 2.0, Unit::Ratio).want,
+            subject().between(1.0, 2.0, 3.0, Unit::Seconds).want,
+        ];
+        let want = ["<= 2.00 ns", "< 0.50 %", ">= 2.000", "2.00 s to 3.00 s"];
+        assert_eq!(shown, want);
+    }
+}
