@@ -3,6 +3,7 @@
 pub mod baselines;
 pub mod experiments;
 pub mod models;
+pub mod promises;
 pub mod replay;
 pub mod report;
 pub mod rss_trace;

@@ -58,7 +58,7 @@ pub(super) fn time_threads(threads: usize, work: &(impl Fn(usize) + Sync + ?Size
 }
 
 /// The middle one, or the mean of the two in the middle. No value at all gives no number.
-pub(super) fn median(mut values: Vec<f64>) -> f64 {
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.len() {

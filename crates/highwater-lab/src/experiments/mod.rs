@@ -8,7 +8,7 @@
 //! [`EXPERIMENTS`].
 
 mod buckets;
-mod clock;
+pub(crate) mod clock;
 mod contenders;
 mod control;
 mod error;

@@ -1,5 +1,7 @@
 //! A check: what must hold, by what it is decided, and whether it does.
 
+use serde::{Deserialize, Deserializer};
+
 use super::Unit;
 
 /// What decides a check.
@@ -46,9 +48,10 @@ pub struct Check {
 }
 
 /// A number and its bounds.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Measured {
     /// The number; `null` in JSON if there is none.
+    #[serde(deserialize_with = "number_or_none")]
     pub measured: f64,
     /// The least that holds.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,6 +99,10 @@ impl Measured {
             (None, None, None) => "anything".to_owned(),
         }
     }
+}
+
+fn number_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
 /// What is checked and what decides it, before it is compared.
@@ -165,28 +172,30 @@ impl Subject {
     /// `got` must be `want`, exactly.
     #[must_use]
     pub fn equal<T: PartialEq + std::fmt::Display>(self, got: &T, want: &T) -> Check {
-        self.holds_if(got == want, want.to_string(), got.to_string())
-    }
-
-    /// `holds` says whether it does, `want` and `got` why.
-    #[must_use]
-    pub fn holds_if(self, holds: bool, want: String, got: String) -> Check {
         Check {
-            name: self.name,
-            want,
-            got,
-            pass: holds,
-            basis: self.basis,
-            is_judged: true,
-            measured: None,
+            pass: got == want,
+            ..self.said(want.to_string(), got.to_string())
         }
     }
 
     fn compared(self, measured: Measured) -> Check {
         let got = measured.unit.shown(measured.measured);
         Check {
+            pass: measured.holds(),
             measured: Some(measured),
-            ..self.holds_if(measured.holds(), measured.want(), got)
+            ..self.said(measured.want(), got)
+        }
+    }
+
+    fn said(self, want: String, got: String) -> Check {
+        Check {
+            name: self.name,
+            want,
+            got,
+            pass: false,
+            basis: self.basis,
+            is_judged: true,
+            measured: None,
         }
     }
 }

@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 /// Rounds of each measurement.
 pub(crate) const ROUNDS: usize = 11;
 
+/// Rounds of each that are enough to see that it works.
+const ROUNDS_QUICK: usize = 3;
+
 /// Times that a round is repeated when its threads did not run at once.
 const REPEATS: u32 = 10;
 
@@ -147,7 +150,7 @@ impl Variant {
     fn time_at_once(&self, threads: u32, times: u32) -> Round {
         let mut round = (self.time)(threads, times);
         for _ in 0..REPEATS {
-            if threads == 1 || round.is_at_once {
+            if threads == 1 || round.is_at_once || !is_bench() {
                 break;
             }
             round = (self.time)(threads, times);
@@ -180,16 +183,21 @@ fn booked_settled() -> Option<Booked> {
     booked()
 }
 
-/// Whether the program was started to measure, and not to show that it works.
+/// Whether the program was started to measure, and not, as with `--quick`, to show that it works.
 pub(crate) fn is_bench() -> bool {
-    std::env::args().any(|argument| argument == "--bench")
+    let is_given = |wanted: &str| std::env::args().any(|argument| argument == wanted);
+    is_given("--bench") && !is_given("--quick")
 }
 
-/// Times every variant on so many threads, in interleaved rounds; without `--bench`, a thousandth of it.
+/// Times every variant on so many threads, in interleaved rounds; without `--bench`, or with `--quick`, a thousandth of it
+/// in a few rounds.
 pub(crate) fn measure(variants: &[Variant], threads: u32) -> Medians {
-    let scale = if is_bench() { 1 } else { 1_000 };
+    let (rounds, scale) = match is_bench() {
+        true => (ROUNDS, 1),
+        false => (ROUNDS_QUICK, 1_000),
+    };
     let mut times: Vec<Vec<Round>> = variants.iter().map(|_| Vec::new()).collect();
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds {
         for (variant, times) in variants.iter().zip(&mut times) {
             times.push(variant.time_at_once(threads, (variant.times / scale).max(8)));
         }

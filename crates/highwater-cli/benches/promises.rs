@@ -1,0 +1,158 @@
+//! Question: does everything hold that is promised of times?
+//!
+//! Command: `.ci/bench`. Runs the benches that promise something, and `highwater lab` for the experiments, in turn, several
+//! times, each in a process of its own, and prints one table: promise, bound, median, spread, and whether the median is
+//! within the bound. Counts that an experiment checks must hold in every run. Progress goes to standard error. Without
+//! `--bench` (as under `cargo test --benches`) it does what `--quick` does.
+
+#![expect(clippy::print_stdout, reason = "a benchmark's table is its purpose")]
+#![expect(clippy::print_stderr, reason = "progress")]
+
+use std::collections::BTreeSet;
+use std::env;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+use clap::Parser;
+use highwater::topology::Topology;
+use highwater_lab::experiments::{EXPERIMENTS, Size};
+use highwater_lab::promises::{Promises, Readings, readings_of_bench, readings_of_outcome};
+
+/// Benches of the library that promise something.
+const BENCHES: [&str; 6] = [
+    "counter_set",
+    "resident_read",
+    "stat_update",
+    "charge",
+    "group_churn",
+    "frame_alloc",
+];
+
+/// The least number of runs whose median judges.
+const RUNS_MIN: usize = 5;
+
+/// Runs of `--quick`: two, so that there is something to take turns.
+const RUNS_QUICK: usize = 2;
+
+/// Measures everything that is promised of times, and judges it by the medians of several runs
+#[derive(Debug, Parser)]
+#[command(
+    name = ".ci/bench",
+    after_help = "Exit status: 0 when every promise holds, 1 when one does not or a run fails, 2 for bad input."
+)]
+struct Arguments {
+    /// Do a small part of each to see that it works; judge no times
+    #[arg(long)]
+    quick: bool,
+
+    /// How many runs of each, at least 5
+    #[arg(long, value_name = "N", default_value_t = RUNS_MIN, value_parser = runs, conflicts_with = "quick")]
+    runs: usize,
+
+    /// Only this bench or experiment; may be given again
+    #[arg(long = "only", value_name = "NAME", value_parser = names())]
+    chosen: Vec<String>,
+
+    /// Print the table as one JSON object
+    #[arg(long)]
+    json: bool,
+
+    /// What cargo says to measure
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn runs(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(runs) if runs >= RUNS_MIN => Ok(runs),
+        Ok(_) | Err(_) => Err(format!("a median of at least {RUNS_MIN} runs is judged")),
+    }
+}
+
+fn names() -> Vec<&'static str> {
+    let experiments = EXPERIMENTS.iter().map(|experiment| experiment.name);
+    BENCHES.into_iter().chain(experiments).collect()
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let (size, runs) = match arguments.quick || !arguments.bench {
+        true => (Size::Quick, RUNS_QUICK),
+        false => (Size::Full, arguments.runs),
+    };
+    let mut promises = match size {
+        Size::Quick => Promises::unjudged(runs),
+        Size::Full => Promises::of_runs(runs),
+    };
+    eprintln!("{}, {runs} runs", Topology::detect());
+    let is_chosen =
+        |name: &&str| arguments.chosen.is_empty() || arguments.chosen.iter().any(|it| it == name);
+    let mut names: Vec<&str> = names().into_iter().filter(is_chosen).collect();
+    for run in 1..=runs {
+        let mut without_times = BTreeSet::new();
+        for &name in &names {
+            let begun = Instant::now();
+            let readings = readings(name, size);
+            let seconds = begun.elapsed().as_secs();
+            let said = match &readings {
+                Ok(readings) => format!("{} promises", readings.len()),
+                Err(failure) => failure.clone(),
+            };
+            eprintln!("run {run} of {runs}: {name}, {seconds} s: {said}");
+            if readings.as_ref().is_ok_and(Vec::is_empty) {
+                without_times.insert(name);
+            }
+            promises.add(name, readings);
+        }
+        names.retain(|name| !without_times.contains(name));
+    }
+    match arguments.json {
+        true => println!("{}", promises.to_json()),
+        false => print!("{promises}"),
+    }
+    ExitCode::from(u8::from(!promises.hold()))
+}
+
+/// One run of a bench or an experiment.
+fn readings(name: &str, size: Size) -> Readings {
+    match BENCHES.contains(&name) {
+        true => readings_of_bench(&bench(name, size)?),
+        false => readings_of_outcome(&experiment(name, size)?),
+    }
+}
+
+fn bench(name: &str, size: Size) -> Result<String, String> {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["bench", "--locked", "--quiet", "-p", "highwater"]);
+    command.args(["--bench", name, "--", "--json"]);
+    command.args((size == Size::Quick).then_some("--quick"));
+    let (printed, code) = printed(&mut command)?;
+    match code {
+        Some(0) => Ok(printed),
+        code => Err(format!("it has ended with {code:?}:\n{printed}")),
+    }
+}
+
+/// Also what has checks of counts that fail: the outcome says which.
+fn experiment(name: &str, size: Size) -> Result<String, String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_highwater"));
+    command.args(["lab", name, "--judge", "counts", "--json"]);
+    command.args((size == Size::Quick).then_some("--quick"));
+    let (printed, code) = printed(&mut command)?;
+    match code {
+        Some(0 | 1) => Ok(printed),
+        code => Err(format!("it has ended with {code:?}")),
+    }
+}
+
+/// What a command prints, and its exit status.
+fn printed(command: &mut Command) -> Result<(String, Option<i32>), String> {
+    let output = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output();
+    let output = output.map_err(|e| format!("it cannot be started: {e}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok((text, output.status.code()))
+}
