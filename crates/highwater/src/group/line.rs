@@ -32,6 +32,16 @@ struct Waiter {
     stands_at: Option<GroupId>,
     /// Whom to wake; `None` while it is being polled or was woken.
     waker: Option<Waker>,
+    calls: Calls,
+}
+
+/// When the first in line is woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Calls {
+    /// When there is room for it, or never can be.
+    WhenDecided,
+    /// By each release, too, and when it becomes the first.
+    Always,
 }
 
 /// The lines of all groups.
@@ -48,7 +58,7 @@ impl Lines {
     }
 
     /// A ticket for a charge that stands nowhere yet.
-    pub(super) fn enter(&mut self, key: GroupKey, bytes: u64) -> Ticket {
+    pub(super) fn enter(&mut self, key: GroupKey, bytes: u64, calls: Calls) -> Ticket {
         let ticket = Ticket(self.next);
         self.next += 1;
         let waiter = Waiter {
@@ -56,6 +66,7 @@ impl Lines {
             bytes,
             stands_at: None,
             waker: None,
+            calls,
         };
         self.waiters.insert(ticket, waiter);
         ticket
@@ -124,8 +135,8 @@ impl Core {
         self.lines.lock()
     }
 
-    /// Wakes the first in line at `group` if it has something to do: there is room for it, or there
-    /// can never be.
+    /// Wakes the first in line at `group` if it has something to do: there is room for it, there
+    /// can never be, or it watches.
     pub(super) fn notify(&self, group: GroupId) {
         let mut wakes = Wakes::default();
         self.call_first(&mut self.lines(), group, &mut wakes);
@@ -138,7 +149,9 @@ impl Core {
             return;
         };
         let balance = self.slot(group).ledger.balance();
-        if waiter.bytes <= balance.room_in_turn() || waiter.bytes > balance.ceiling().0 {
+        let is_decided =
+            waiter.bytes <= balance.room_in_turn() || waiter.bytes > balance.ceiling().0;
+        if is_decided || waiter.calls == Calls::Always {
             wakes.called.extend(waiter.waker.take());
         }
     }

@@ -1,11 +1,13 @@
 //! Charges that wait: in no interleaving does one sleep beside free bytes. A model in which a thread
 //! is never woken fails as a deadlock.
 
+use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 
 use super::loom::{A, B, ONE, beside, bounded, finish, root};
 use super::{Charge, ChargeError, GroupNode, GroupTree, Limits};
+use crate::sync::block_on;
 use crate::units::Bytes;
 
 fn wait(group: &GroupNode, bytes: u64) -> Charge {
@@ -147,5 +149,60 @@ fn a_removal_calls_who_waits() {
         assert!(matches!(waited, Err(ChargeError::Removed { .. })));
         let charge = new.try_charge_on(B, ONE).unwrap();
         finish(&root, [charge]);
+    });
+}
+
+/// Waits in line as a charge does that has told a group to stop, until it is served or sees that
+/// there is another thing to do, as `is_due` says; the charge if it was served.
+fn watch(group: &GroupNode, bytes: u64, is_due: impl Fn(bool) -> bool) -> Option<Charge> {
+    let mut wait = group.charge_wait_on(B, Bytes(bytes)).watching();
+    let turn = poll_fn(|context| match Pin::new(&mut wait).poll(context) {
+        Poll::Ready(outcome) => Poll::Ready(Some(outcome.unwrap())),
+        // Looked at after the waker was left in the line: what is given back later calls it.
+        Poll::Pending if is_due(wait.is_first()) => Poll::Ready(None),
+        Poll::Pending => Poll::Pending,
+    });
+    block_on(turn, None).expect("without a deadline it waits to the end")
+}
+
+// Goal: a first in line that waits for a group that it has told to stop sees that this has given
+// back all it had, also where that is less than it wants: else it would never tell the next.
+#[test]
+fn a_release_that_is_not_enough_calls_a_waiter_that_watches() {
+    bounded(Some(3), || {
+        let root = root(3);
+        let mut others = root.try_charge_on(A, Bytes(3)).unwrap();
+        let told = others.split(ONE);
+        let other = root.clone();
+        let (served, ()) = beside(
+            || watch(&root, 2, |_| root.usage_precise() < Bytes(3)),
+            move || {
+                drop(told);
+                drop(other);
+            },
+        );
+        assert!(served.is_none(), "there is room for one byte only");
+        assert_eq!(root.nr_waiting(), 0);
+        finish(&root, [others]);
+    });
+}
+
+// Goal: one that becomes the first in line is called, and acts for those behind it, though no byte
+// came back. Method: the first is dropped while the second looks.
+#[test]
+fn one_that_becomes_the_first_is_called_if_it_watches() {
+    bounded(Some(3), || {
+        let root = root(2);
+        let held = root.try_charge_on(A, Bytes(2)).unwrap();
+        let mut first = root.charge_wait_on(A, Bytes(2));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut first).poll(&mut context).is_pending());
+        let other = root.clone();
+        let ((), served) = beside(
+            || drop(first),
+            move || watch(&other, 1, |is_first| is_first),
+        );
+        assert!(served.is_none() && root.nr_waiting() == 0);
+        finish(&root, [held]);
     });
 }

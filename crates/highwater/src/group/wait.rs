@@ -50,7 +50,7 @@ use super::charge::Charge;
 use super::error::ChargeError;
 use super::escrow::Refusal;
 use super::ledger::Balance;
-use super::line::{Lines, Ticket, Wakes};
+use super::line::{Calls, Lines, Ticket, Wakes};
 use super::node::GroupNode;
 use super::slot::Actor;
 use super::tree::{Core, GroupKey, Shape};
@@ -77,7 +77,7 @@ impl Core {
     /// a ticket the first time.
     fn look_for_room(
         &self,
-        (key, bytes): (GroupKey, u64),
+        (key, bytes, calls): (GroupKey, u64, Calls),
         ticket: &mut Option<Ticket>,
         waker: Waker,
     ) -> Poll<Result<(), Refusal>> {
@@ -86,7 +86,7 @@ impl Core {
         let wish = Wish {
             key,
             bytes,
-            ticket: *ticket.get_or_insert_with(|| self.lines().enter(key, bytes)),
+            ticket: *ticket.get_or_insert_with(|| self.lines().enter(key, bytes, calls)),
         };
         let outcome = if self.slot(key.id).incarnation() == key.incarnation {
             self.seek(&shape, wish, waker, &mut wakes)
@@ -198,6 +198,7 @@ pub struct ChargeWait {
     actor: Actor,
     bytes: Bytes,
     ticket: Option<Ticket>,
+    calls: Calls,
 }
 
 impl GroupNode {
@@ -221,6 +222,7 @@ impl GroupNode {
             actor: Actor::Here,
             bytes,
             ticket: None,
+            calls: Calls::WhenDecided,
         }
     }
 
@@ -269,6 +271,29 @@ impl ChargeWait {
         block_on(&mut self, Some(deadline)).unwrap_or_else(|| Err(self.give_up()))
     }
 
+    /// Makes the first in line wake whenever memory comes back to its group, also where that is not
+    /// enough for it, and when it becomes the first: for a caller that makes room while it waits,
+    /// and has to see what came of that. By default a waiter wakes when there is room for it, or
+    /// never can be.
+    ///
+    /// # Cost
+    ///
+    /// A wake-up for each release at the group, until the waiter has been polled. While a line is
+    /// not empty no other charge passes it, so there are no more of these than charges below the
+    /// group.
+    pub fn watching(mut self) -> Self {
+        self.calls = Calls::Always;
+        self
+    }
+
+    /// Leaves the line, and returns where it stood and what was there:
+    /// [`ChargeError::DeadlinePassed`]. [`ChargeError::Removed`] if it stood in none.
+    pub fn give_up(&mut self) -> ChargeError {
+        let refusal = self.refusal();
+        self.leave_line();
+        refusal
+    }
+
     /// Where it waits, when it does.
     #[must_use]
     pub fn stands_at(&self) -> Option<GroupId> {
@@ -290,7 +315,7 @@ impl ChargeWait {
     }
 
     /// Says what it waited for.
-    fn give_up(&self) -> ChargeError {
+    fn refusal(&self) -> ChargeError {
         let core = self.node.core();
         let Some(group) = self.stands_at() else {
             return ChargeError::Removed {
@@ -329,7 +354,16 @@ impl ChargeWait {
                 outcome => return Poll::Ready(outcome.map(|_throttles_nobody| ())),
             }
         }
-        core.look_for_room((key, self.bytes.0), &mut self.ticket, waker.clone())
+        let wanted = (key, self.bytes.0, self.calls);
+        core.look_for_room(wanted, &mut self.ticket, waker.clone())
+    }
+
+    fn leave_line(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            let (core, mut wakes) = (self.node.core(), Wakes::default());
+            core.leave(&mut core.lines(), ticket, &mut wakes);
+            wakes.wake();
+        }
     }
 }
 
@@ -354,11 +388,7 @@ impl Future for ChargeWait {
 
 impl Drop for ChargeWait {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket {
-            let (core, mut wakes) = (self.node.core(), Wakes::default());
-            core.leave(&mut core.lines(), ticket, &mut wakes);
-            wakes.wake();
-        }
+        self.leave_line();
     }
 }
 
