@@ -48,7 +48,8 @@
 //! When reclaim makes no room, the childless group with most memory is the [`Victim`]: found by
 //! intervals, read exactly, and with a record of how far off the choice can be.
 //! [`Manager::on_exhausted`] says what to do with it. When that does not help either, the request
-//! fails, with the numbers in the error.
+//! fails, with the numbers in the error. Groups that can spill are asked first
+//! ([`Group::on_reclaim`]); a task waits for memory in line ([`Group::charge_async`]).
 //!
 //! # Snapshots
 //!

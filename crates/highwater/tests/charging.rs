@@ -27,18 +27,20 @@ fn poll(wait: &mut ChargeWait) -> Poll<<ChargeWait as Future>::Output> {
 
 #[test]
 fn a_charge_that_waits_takes_what_can_be_reclaimed_first() {
-    // Goal: nobody waits for pages of the cache, and nobody is stopped for one that waits. Method: a pool
-    // full of cached pages, and a handler that must not be called.
+    // Goal: no charge waits for pages of the cache, and no group is stopped while there are any.
+    // Method: a pool full of cached pages, and a handler that must not be called; then more than
+    // there is.
     let hw = manager(64);
     hw.on_exhausted(|victim| panic!("{victim:?} is told to stop"));
     let (_file, map) = mapped(&hw, &TestFile::new(256), Access::ReadOnly);
     for page in 0..256 {
         assert_eq!(map.read(&hw.enter(), page).unwrap().len(), 4096);
     }
-    let charge = hw.root().charge_wait(Pages(40).bytes()).wait().unwrap();
+    let charge = hw.root().charge_async(Pages(40).bytes()).wait().unwrap();
     assert_eq!(charge.bytes(), Pages(40).bytes());
+    hw.on_exhausted(|_| ());
     let soon = Instant::now() + Duration::from_millis(30);
-    let late = hw.root().charge_wait(Pages(30).bytes()).wait_until(soon);
+    let late = hw.root().charge_async(Pages(30).bytes()).wait_until(soon);
     let failed = late.unwrap_err();
     assert!(
         matches!(
@@ -49,7 +51,7 @@ fn a_charge_that_waits_takes_what_can_be_reclaimed_first() {
         "{failed}"
     );
     assert!(failed.to_string().contains("120 KiB"), "{failed}");
-    let never = hw.root().charge_wait(Pages(65).bytes()).wait();
+    let never = hw.root().charge_async(Pages(65).bytes()).wait();
     assert!(matches!(
         never.unwrap_err().refusal,
         ChargeError::OverMax { .. }
@@ -64,7 +66,7 @@ fn a_thread_that_waits_is_served_and_was_stalled() {
     let full = group(&hw, "full", 8);
     let first = full.charge(Pages(8).bytes()).unwrap();
     thread::scope(|scope| {
-        let waiting = scope.spawn(|| full.charge_wait(Pages(5).bytes()).wait().unwrap());
+        let waiting = scope.spawn(|| full.charge_async(Pages(5).bytes()).wait().unwrap());
         while full.node().nr_waiting() == 0 {
             thread::yield_now();
         }
@@ -88,8 +90,8 @@ fn a_task_that_waits_is_served_and_was_stalled() {
     let full = group(&hw, "full", 8);
     let first = full.charge(Pages(8).bytes()).unwrap();
     let (mut one, mut two) = (
-        full.charge_wait(Pages(5).bytes()),
-        full.charge_wait(Pages(1).bytes()),
+        full.charge_async(Pages(5).bytes()),
+        full.charge_async(Pages(1).bytes()),
     );
     assert!(poll(&mut one).is_pending() && poll(&mut two).is_pending());
     assert_eq!(full.node().nr_waiting(), 2);

@@ -118,3 +118,26 @@ fn the_policy_and_adjustments_decide_who_is_told() {
     held.lock().unwrap().clear();
     assert_empty(&hw);
 }
+
+#[test]
+fn a_group_that_one_request_has_told_is_not_told_again_by_the_next() {
+    // Goal: requests tell one victim together, not one each, unless it had its grace. Method: a
+    // victim that gives nothing back, and no other; two requests within a grace that never ends,
+    // and one after a grace that has.
+    for (grace, told_by_second) in [(Duration::from_secs(3600), 0), (Duration::ZERO, 1)] {
+        let builder = Manager::builder().capacity(Pages(512).bytes());
+        let hw = builder.grace(grace).build().unwrap();
+        let group = hw.root().child("g0", Limits::default()).unwrap();
+        let held = group.charge(Pages(400).bytes()).unwrap();
+        hw.on_exhausted(|_| ());
+        let [first, second] = [(); 2].map(|()| hw.root().charge(Pages(200).bytes()).unwrap_err());
+        assert_eq!((first.victims, first.dying), (1, 0), "{first}");
+        assert_eq!(second.victims, told_by_second, "{second}");
+        assert_eq!(second.dying, 1 - told_by_second, "{second}");
+        group.exit_oom_victim();
+        let third = hw.root().charge(Pages(200).bytes()).unwrap_err();
+        assert_eq!((third.victims, third.dying), (1, 0), "it goes on: {third}");
+        drop(held);
+        assert_empty(&hw);
+    }
+}

@@ -1,10 +1,11 @@
 //! The background reclaim thread (kswapd): frees frames before anybody has to wait for them.
 //!
-//! Asleep until an allocation leaves no more than the low watermark; then it reclaims until the high
-//! watermark is reached, or [`FRUITLESS_MAX`] passes freed nothing, in which case it waits to be
-//! woken again: those who need memory go through the slow path meanwhile. While it reclaims, per-CPU lists
-//! keep little. Every 2 s it flushes the statistics of all groups, so that no read of them is older; every
-//! second, or as the knob says, it lets per-CPU lists shrink that are larger than they need to be.
+//! Asleep until an allocation leaves no more than the low watermark; then it reclaims until the
+//! high watermark is reached, or [`FRUITLESS_MAX`] passes freed nothing, in which case it waits to
+//! be woken again: those who need memory go through the slow path meanwhile. While it reclaims,
+//! per-CPU lists keep little. It rings the alarms of charges that wait in line. Every 2 s it
+//! flushes the statistics of all groups, so that no read of them is older; every second, or as the
+//! knob says, it lets per-CPU lists shrink that are larger than they need to be.
 //!
 //! A program without the thread ([`Background::Off`]) can do the same in a thread of its own
 //! ([`Manager::is_short`], [`Manager::balance`]).
@@ -86,6 +87,12 @@ impl Wakeup {
     pub(super) fn nudge(&self) {
         self.state.lock().is_nudged = true;
         self.woken.notify_one();
+    }
+
+    /// As the thread's wait, which is ended by a nudge alone.
+    #[cfg(all(test, loom))]
+    pub(super) fn wait_for_nudge(&self) {
+        assert_eq!(self.wait(Duration::MAX), Woken::ByTheClock);
     }
 
     fn end(&self) {
@@ -246,6 +253,7 @@ impl Manager {
     pub fn balance(&self) {
         let core = self.core();
         core.stats.pageoutrun.add(1);
+        core.alarms.ring(core.now());
         core.balance(&mut Due::from(core.now()));
     }
 }
@@ -267,6 +275,7 @@ impl Core {
         let mut due = Due::from(self.now());
         loop {
             let next = due.flush_at.min(due.decayed_at + self.decay_interval());
+            let next = self.alarms.next().map_or(next, |alarm| alarm.min(next));
             match self.wakeup.wait(next.saturating_sub(self.now())) {
                 Woken::ToEnd => return,
                 Woken::ByTheClock => (),
@@ -280,9 +289,11 @@ impl Core {
         }
     }
 
-    /// Flushes the statistics of groups and lets lists shrink if it is time, and says when it is again.
+    /// Rings alarms, flushes the statistics of groups and lets lists shrink if it is time, and says
+    /// when it is again.
     fn do_in_time(&self, due: &mut Due) {
         let now = self.now();
+        self.alarms.ring(now);
         if now >= due.flush_at {
             self.groups.flush_periodically(now);
             due.flush_at = now + FLUSH_PERIOD;

@@ -2,9 +2,11 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
+use super::alarm::Timer;
 use super::background::{Background, Reclaimer};
 use super::cgroup::Memcg;
 use super::read::ReadaheadMax;
@@ -25,6 +27,11 @@ use crate::units::{Bytes, Pages};
 /// The least frames of a page cache, and the least capacity where it has one: below it, a single fault could need
 /// every frame.
 const CAPACITY_MIN: Pages = Pages(16);
+
+/// How long a group may give nothing back before the next one is told to stop. Chosen: an engine
+/// that looks after each batch whether it was cancelled, every 1 to 10 ms, has looked ten times by
+/// then; and a client does not notice.
+const GRACE_DEFAULT: Duration = Duration::from_millis(100);
 
 /// How a manager is made.
 #[derive(Clone, Debug)]
@@ -48,6 +55,8 @@ pub struct Builder {
     marks: MarkRule,
     dirty_tunables: DirtyTunables,
     memcg: Memcg,
+    grace: Duration,
+    timer: Option<Timer>,
 }
 
 /// Where anonymous pages are swapped out to.
@@ -155,6 +164,8 @@ impl Builder {
             marks: MarkRule::default(),
             dirty_tunables: DirtyTunables::default(),
             memcg: Memcg::of_system(),
+            grace: GRACE_DEFAULT,
+            timer: None,
         }
     }
 
@@ -328,6 +339,46 @@ impl Builder {
         self
     }
 
+    /// How long a charge that waits in line waits for a group that was told to stop, or that has
+    /// promised to [give memory back](super::Group::on_reclaim), before it turns to the next: from
+    /// when the group was told, or gave something back for the last time. Too short, and a second
+    /// group is stopped while the first one is still ending; too long, and a group that ignores
+    /// what it is told holds up all that wait. Default: 100 ms.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// Says how charges that wait in line as futures are woken when a grace or a deadline is over:
+    /// by a future that is ready at the moment given, which is polled by the task that waits. Where
+    /// the manager has a [background thread](Background::Thread), that wakes them by default;
+    /// without either, a grace is noticed when any such charge of the manager is polled.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// use highwater::{Bytes, Manager};
+    ///
+    /// let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    /// let hw = Manager::builder()
+    ///     .timer(|at| tokio::time::sleep_until(at.into()))
+    ///     .build()?;
+    /// let _all = hw.root().charge(hw.capacity())?;
+    /// let soon = Instant::now() + Duration::from_millis(5);
+    /// let late = hw.root().charge_async(Bytes::mib(1)).with_deadline(soon);
+    /// assert!(runtime.block_on(late).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn timer<F, S>(mut self, sleep_until: F) -> Self
+    where
+        F: Fn(Instant) -> S + Send + Sync + 'static,
+        S: Future<Output = ()> + Send + 'static,
+    {
+        self.timer = Some(Timer::new(sleep_until));
+        self
+    }
+
     /// As [`swap`](Self::swap), on storage that the program brings: one slot for each whole page of its length.
     pub fn swap_on(mut self, storage: Arc<dyn Backing>) -> Self {
         self.swap = Some(Swap::On(storage));
@@ -393,6 +444,8 @@ impl Builder {
                 policy: self.policy,
                 swap: self.swap.map(Swap::open).transpose()?,
                 readahead: ReadaheadMax::new(self.readahead, self.marks),
+                grace: self.grace,
+                timer: self.timer,
             },
         )?);
         core.set_dirty_tunables(self.dirty_tunables);

@@ -45,6 +45,7 @@ impl Group {
     pub fn remove(&self) -> Result<(), RemoveError> {
         self.node.tree().remove(&self.node)?;
         self.shared.core.reclaim.reparent_group(&self.node);
+        self.shared.core.spillers.forget(&self.node);
         Ok(())
     }
 
@@ -169,6 +170,7 @@ impl Group {
     /// Says that the group is not being stopped, or no longer: it can be chosen again.
     pub fn exit_oom_victim(&self) {
         self.node.exit_oom_victim();
+        self.shared.core.victims.lock().exit(&self.node);
     }
 
     /// How often limits were met by the group and its descendants.

@@ -10,7 +10,9 @@
 //! | `fault`, `fill` | bringing pages in: one that is missing, and those to come |
 //! | `read` | read(2)-like access, and what is known of the order of reads |
 //! | `throttle` | above a group's `high` |
-//! | `charge` | memory that is charged: at once, by force, in line |
+//! | `charge` | memory that is charged: at once, or by force |
+//! | `wait`, `alarm` | charges that wait in line, and what wakes them when nothing is given back |
+//! | `spill`, `victims` | groups that are asked for memory, and groups that are told to stop |
 //! | `pressure` | who stalls for want of memory |
 //! | `background`, `writeback` | the reclaim thread, and the one that writes dirty pages back |
 //! | `anon` | memory without a file |
@@ -18,6 +20,7 @@
 //! | `builder`, `group`, `file`, `space`, `mapping`, `guard` | making a manager, and its handles |
 //! | `snapshot`, `vmstat` | what is going on, by the field's names |
 
+mod alarm;
 mod anon;
 mod background;
 mod builder;
@@ -36,15 +39,18 @@ mod read;
 mod slow;
 mod snapshot;
 mod space;
+mod spill;
 mod stat;
 mod throttle;
+mod victims;
 mod vmstat;
+mod wait;
 mod writeback;
 
 pub use anon::MemoryError;
 pub use background::Background;
 pub use builder::{BuildError, Builder};
-pub use charge::{Charge, ChargeWait};
+pub use charge::Charge;
 pub use fault::ReadError;
 pub use file::{File, NoFrames, OpenError, RangeError};
 pub use group::Group;
@@ -54,15 +60,17 @@ pub use pressure::Working;
 pub use slow::{AllocError, ChargeFailed};
 pub use snapshot::{GroupSnapshot, Snapshot};
 pub use space::Space;
+pub use spill::ReclaimRequest;
 pub use throttle::Throttling;
+pub use wait::ChargeWait;
 pub use writeback::DirtyTunables;
 
 use std::fmt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::cache::{Accounting, FileEntry, FileKind, PageCache, SwapArea};
 use crate::frame::{FramePool, PoolConfig, Tunables, Zoneinfo};
-use crate::group::{GroupKey, GroupNode, GroupTree, StatItem, Tolerance};
+use crate::group::{GroupTree, StatItem, Tolerance};
 use crate::memmap::FrameMemory;
 use crate::percpu::{self, ChosenRegime, PercpuOwner};
 use crate::reclaim::policy::PolicyKind;
@@ -70,9 +78,12 @@ use crate::reclaim::{Actor, Pacer, Reclaim, RmapConfig, ScanControl, TwoListRule
 use crate::sync::{Arc, LockClass, LockTimes, Mutex, Rank, RwLock};
 use crate::topology::Topology;
 use crate::units::{Bytes, CpuId, Pages, Pfn};
-use crate::victim::{self, Decision, Policy, Selector, Victim};
+use crate::victim::{Policy, Victim};
+use alarm::{Alarms, Timer};
 use background::{Reclaimer, Wakeup};
 use read::ReadaheadMax;
+use spill::Spillers;
+use victims::Victims;
 use vmstat::ManagerStats;
 use writeback::{Writeback, Writer};
 
@@ -133,6 +144,10 @@ pub(crate) struct Core {
     writeback: Writeback,
     on_exhausted: RwLock<Option<Arc<ExhaustedHandler>>>,
     victims: Mutex<Victims>,
+    spillers: Spillers,
+    /// How long a group that was asked for memory, or told to stop, is waited for.
+    grace: Duration,
+    alarms: Arc<Alarms>,
     /// Files that were closed while some of their pages could not leave the cache.
     closing: Mutex<Vec<Arc<FileEntry>>>,
 }
@@ -152,37 +167,8 @@ struct Parts {
     policy: PolicyKind,
     swap: Option<SwapArea>,
     readahead: ReadaheadMax,
-}
-
-/// How victims are chosen, and the memory for it: reserved here, because it is needed when there is
-/// none.
-struct Victims {
-    policy: Policy,
-    selector: Selector<GroupKey>,
-}
-
-impl Victims {
-    /// Candidates kept in a pass. Chosen: four times what the default policy needs, so that a search
-    /// for a proof rarely takes a second pass; 64 bytes each.
-    const CAPACITY: usize = 68;
-
-    fn new() -> Self {
-        Self {
-            policy: Policy::default(),
-            selector: Selector::with_capacity(Self::CAPACITY),
-        }
-    }
-
-    fn select(
-        &mut self,
-        groups: &GroupTree,
-        target: &GroupNode,
-        total: Bytes,
-        is_told: impl Fn(GroupKey) -> bool,
-    ) -> Decision<Victim, GroupNode> {
-        let policy = self.policy.total(total);
-        victim::select(groups, target, is_told, &policy, &mut self.selector)
-    }
+    grace: Duration,
+    timer: Option<Timer>,
 }
 
 type ExhaustedHandler = dyn Fn(&Victim) + Send + Sync;
@@ -211,8 +197,9 @@ impl Manager {
     }
 
     /// Says what to do with a victim when memory is exhausted. Called on the thread that needs
-    /// memory, with no lock held; it should make the victim give memory back, now or soon. If soon, it
-    /// [marks](GroupNode::mark_oom_victim) the group, so that others wait for it too. It may call
+    /// memory, or polls the charge that does, with no lock held; it should make the victim give
+    /// memory back, now or soon. Until that has given nothing back for a [grace](Builder::grace),
+    /// no charge that waits in line has another group below the full one stopped. It may call
     /// anything; what it asks for itself tells no other victim, and fails if reclaim does not help.
     pub fn on_exhausted(&self, handler: impl Fn(&Victim) + Send + Sync + 'static) {
         let former = self.core().on_exhausted.write().replace(Arc::new(handler));
@@ -225,7 +212,7 @@ impl Manager {
     ///
     /// Default: [`Policy::default`].
     pub fn set_victim_policy(&self, policy: Policy) {
-        self.core().victims.lock().policy = policy;
+        self.core().victims.lock().set_policy(policy);
     }
 
     /// Evicts every page that nobody holds, writing dirty ones back first. Returns how many went.
@@ -403,6 +390,8 @@ impl Core {
             policy,
             swap,
             readahead,
+            grace,
+            timer,
         } = parts;
         let (nr_cpus, regime) = (config.nr_cpus, config.regime);
         let memory = Arc::new(match frames {
@@ -428,6 +417,7 @@ impl Core {
             .with_pacer(pacer)
             .with_eviction_policy(policy);
         reclaim.add_group(&root);
+        let wakeup = Arc::new(Wakeup::new());
         Ok(Self {
             topology,
             regime: chosen,
@@ -440,10 +430,13 @@ impl Core {
             throttling,
             readahead,
             begun: Instant::now(),
-            wakeup: Arc::new(Wakeup::new()),
+            alarms: Arc::new(Alarms::new(Arc::clone(&wakeup), timer)),
+            wakeup,
             writeback: Writeback::new(),
             on_exhausted: RwLock::new(&HANDLER_LOCK, None),
             victims: Mutex::new(&SELECTION_LOCK, Victims::new()),
+            spillers: Spillers::none(),
+            grace,
             closing: Mutex::new(&CLOSING_LOCK, Vec::new()),
         })
     }

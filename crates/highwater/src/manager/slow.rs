@@ -2,19 +2,20 @@
 //!
 //! Two things can be short, and each is tried again until it is had or nothing helps any more:
 //!
-//! | short of | first | then | then | at last |
-//! |---|---|---|---|---|
-//! | frames | direct reclaim from the whole pool | drain every per-CPU list | victim | [`AllocError::Exhausted`] |
-//! | room below a maximum | direct reclaim from the group that is full | | victim below it | [`ChargeFailed`] |
+//! | short of | first | then | then | then | at last |
+//! |---|---|---|---|---|---|
+//! | frames | direct reclaim from the whole pool | drain every per-CPU list | groups that [spill](super::Group::on_reclaim) | victim | [`AllocError::Exhausted`] |
+//! | room below a maximum | direct reclaim from the group that is full | | groups below it that spill | victim below it | [`ChargeFailed`] |
 //!
-//! Where a group is [being stopped](GroupNode::mark_oom_victim) already, a request waits for it as for a
+//! Where a group is [being stopped](super::victims) already, a request waits for it as for a
 //! victim of its own: for as long, once, and it counts as one.
 //!
 //! Bounds: a step that frees something is followed by another attempt. [`FRUITLESS_MAX`] steps
-//! without progress, and one attempt more, lead to a victim, of which there are at most [`VICTIMS_MAX`] for one request,
-//! and no request makes more than [`ATTEMPTS_MAX`] attempts. Between fruitless steps the thread
-//! sleeps for up to a millisecond, or until another thread's reclaim makes progress: what keeps pages from being freed then is somebody reading them. While
-//! pages are being read in, which will be on the lists, the bound on attempts alone ends the wait.
+//! without progress, and one attempt more, lead to a victim, of which there are at most four for
+//! one request, and no request makes more than [`ATTEMPTS_MAX`] attempts. Between fruitless steps
+//! the thread sleeps for up to a millisecond, or until another thread's reclaim makes progress:
+//! what keeps pages from being freed then is somebody reading them. While pages are being read in,
+//! which will be on the lists, the bound on attempts alone ends the wait.
 //!
 //! No lock is held while it waits, reclaims or calls the embedder's handler, which may call anything. What
 //! that asks for itself tells no victim: it would be called by itself, without a bound. Choosing a victim
@@ -27,21 +28,22 @@ use thiserror::Error;
 
 use super::Core;
 use super::pressure::Stalled;
+use super::spill::{Asking, Passed};
+use super::victims::{Telling, Told};
 use crate::frame::{self, AllocFlags, Pressure};
-use crate::group::{self, ChargeError, GroupKey, GroupNode, MaxError};
+use crate::group::{self, ChargeError, GroupNode, MaxError};
 use crate::memmap::Frame;
 use crate::reclaim::{Actor, Outcome, ScanControl};
-use crate::sync::{Arc, thread};
+use crate::sync::thread;
 use crate::units::{Bytes, GroupId, Pages};
-use crate::victim::Decision;
 
 /// Steps without progress before somebody is stopped. Chosen: as the kernel's reclaim retries.
 const FRUITLESS_MAX: u32 = 16;
-/// Victims for one request, those of others that it waits for included. Chosen: who is still short
-/// after four of the largest groups were told to stop is better served with an error.
-const VICTIMS_MAX: usize = 4;
 /// Attempts for one request, whatever progress they make: others may take what was freed.
 const ATTEMPTS_MAX: u32 = 4096;
+/// How often a request looks whether a group has given what it has promised. Chosen: as the longest
+/// pause between fruitless steps.
+const PROMISE_PAUSE: Duration = Duration::from_millis(1);
 /// Pages that direct reclaim frees at once. Chosen: as the kernel's cluster.
 const DIRECT_GOAL: Pages = Pages(32);
 
@@ -96,17 +98,14 @@ pub(super) enum Patience {
     /// A charge for memory elsewhere: a refusal is an answer, and is given at once unless pages are
     /// known to come back.
     Charge,
-    /// A charge that stands in line when nothing can be reclaimed: nobody is stopped for it, and it does
-    /// not make room for those before it.
-    Line,
-    /// Pages that nobody has asked for: as for [`Line`](Self::Line).
+    /// Pages that nobody has asked for: nobody is stopped for them, and others go first.
     Ahead,
 }
 
 impl Patience {
     /// Whether others go first, and nobody is stopped.
     const fn is_modest(self) -> bool {
-        matches!(self, Self::Line | Self::Ahead)
+        matches!(self, Self::Ahead)
     }
 }
 
@@ -115,13 +114,18 @@ thread_local! {
     static IN_HANDLER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A handler runs while this lives.
-struct InHandler;
+/// A handler of the embedder runs on this thread while this lives.
+pub(super) struct InHandler;
 
 impl InHandler {
     /// `None` when one runs on this thread already.
-    fn enter() -> Option<Self> {
+    pub(super) fn enter() -> Option<Self> {
         (!IN_HANDLER.replace(true)).then_some(Self)
+    }
+
+    /// Whether one runs on this thread.
+    pub(super) fn is_running() -> bool {
+        IN_HANDLER.get()
     }
 }
 
@@ -142,33 +146,11 @@ pub(super) struct Effort<'a> {
     has_looked_again: bool,
     reclaimed: u64,
     told: Told,
+    /// Groups that were asked for memory and had none to give.
+    passed: Passed,
     last: Outcome,
     /// Evictions from the target when this request last paused.
     evictions_seen: u64,
-}
-
-/// Groups that need not be chosen again for one request: told to stop by it, or waited for.
-#[derive(Default)]
-struct Told {
-    keys: [Option<GroupKey>; VICTIMS_MAX],
-    victims: usize,
-    dying: usize,
-}
-
-impl Told {
-    fn len(&self) -> usize {
-        self.victims + self.dying
-    }
-
-    fn contains(&self, key: GroupKey) -> bool {
-        self.keys.contains(&Some(key))
-    }
-
-    /// Remembers a group. The caller has made sure that there is room.
-    fn push(&mut self, key: GroupKey) {
-        let at = self.len();
-        self.keys[at] = Some(key);
-    }
 }
 
 impl Core {
@@ -284,17 +266,7 @@ impl Core {
         if waits && effort.pause(self, &target) {
             return true;
         }
-        effort.looks_again() || self.tell_victim(&target, effort)
-    }
-
-    /// One pass of reclaim from a group in whose line somebody waits for `bytes`.
-    pub(super) fn reclaim_for(&self, full: GroupId, bytes: Bytes) {
-        if let Some(target) = self.groups.get(full) {
-            let goal = bytes
-                .pages_ceil()
-                .max(self.direct_goal(target.limits().max));
-            self.reclaim_directly(&target, goal, &mut Effort::default());
-        }
+        effort.looks_again() || self.ask_or_tell(&target, bytes, effort)
     }
 
     /// Installs a maximum, and frees pages of the group until it fits, nothing helps, or somebody has
@@ -388,7 +360,9 @@ impl Core {
             self.stats.drain_all.add(1);
             return effort.may_retry();
         }
-        effort.pause(self, &root) || effort.looks_again() || self.tell_victim(&root, effort)
+        effort.pause(self, &root)
+            || effort.looks_again()
+            || self.ask_or_tell(&root, goal.bytes(), effort)
     }
 
     /// Pages to free at once: a cluster, or less where that would be a large part of what there is.
@@ -421,42 +395,30 @@ impl Core {
         freed > 0
     }
 
-    /// Chooses a victim below `target` and tells the embedder, or finds one that is being stopped;
-    /// false when there is neither.
-    fn tell_victim(&self, target: &GroupNode, effort: &mut Effort<'_>) -> bool {
+    /// Asks a group below `target` to give memory back for a charge of `bytes`, or has one stopped;
+    /// false when neither helps.
+    fn ask_or_tell(&self, target: &GroupNode, bytes: Bytes, effort: &mut Effort<'_>) -> bool {
         // What nobody can reach any more goes first.
         if self.reap_closing() {
             return effort.may_retry();
         }
-        let handler = self.on_exhausted.read().as_ref().map(Arc::clone);
-        let Some(handler) = handler.filter(|_| effort.told.len() < VICTIMS_MAX) else {
-            return false;
-        };
-        let Some(_in_handler) = InHandler::enter() else {
-            return false;
-        };
-        let total = target.limits().max.min(self.groups.root().limits().max);
-        let decision = self
-            .victims
-            .lock()
-            .select(&self.groups, target, total, |key| effort.told.contains(key));
-        match decision {
-            Decision::Chosen(victim) => {
-                tracing::warn!(group = %victim.group(), decision = %victim.record(), "memory is exhausted");
-                effort.told.push(victim.record().id);
-                effort.told.victims += 1;
-                self.stats.oom_kill.add(1);
-                target.record_oom();
-                victim.node().record_oom_kill();
-                effort.stalled = None;
-                handler(&victim);
+        let Effort {
+            stalled,
+            told,
+            passed,
+            ..
+        } = &mut *effort;
+        match self.ask_one(target, bytes, passed, || *stalled = None) {
+            Asking::Again => return effort.may_retry(),
+            Asking::Until(_) => {
+                // What was promised comes from another thread, which may need this CPU.
+                self.reclaim.wait_for_progress(PROMISE_PAUSE);
+                return effort.may_retry();
             }
-            Decision::Wait { dying, .. } => {
-                tracing::info!(group = %dying.id(), "memory is exhausted, and somebody is being stopped");
-                effort.told.push(dying.key());
-                effort.told.dying += 1;
-            }
-            Decision::Nobody(_) => return false,
+            Asking::Nothing => {}
+        }
+        if self.tell_one(target, told, || *stalled = None) == Telling::Nothing {
+            return false;
         }
         effort.fruitless = 0;
         effort.may_retry()

@@ -55,9 +55,7 @@ impl Core {
         let Some(group) = self.groups.get(group) else {
             return Duration::ZERO;
         };
-        let over = group.over_high();
-        over.iter().for_each(|over| over.group.record_high());
-        let delay = self.reclaim_high(&group, reserved, &over);
+        let delay = self.reclaim_for_charge(&group, reserved, ROUNDS_MAX);
         if self.throttling == Throttling::Report || delay.is_zero() {
             return delay;
         }
@@ -67,21 +65,44 @@ impl Core {
         Duration::ZERO
     }
 
-    /// As for a charge of 64 pages to the group, but nobody sleeps and no event is counted.
-    pub(super) fn throttle_group(&self, group: &GroupNode) -> Duration {
-        self.reclaim_high(group, BATCH, &group.over_high())
+    /// As [`throttle`](Self::throttle), but makes one round of reclaim and never sleeps: for a
+    /// thread that polls futures.
+    pub(super) fn throttle_polled(&self, group: &GroupNode, refilled: Refilled) -> Duration {
+        if refilled == Refilled::NOTHING || !self.groups.has_high() {
+            return Duration::ZERO;
+        }
+        self.reclaim_for_charge(group, refilled.0, 1)
     }
 
-    /// Reclaims from each group that is above its `high`, as was seen in `over`, while that helps; returns the
-    /// delay.
-    fn reclaim_high(&self, group: &GroupNode, reserved: Bytes, over: &[OverHigh]) -> Duration {
+    /// Reclaims above `high` after a charge that has reserved so much; returns the delay that it
+    /// owes.
+    fn reclaim_for_charge(&self, group: &GroupNode, reserved: Bytes, rounds: u32) -> Duration {
+        let over = group.over_high();
+        over.iter().for_each(|over| over.group.record_high());
+        self.reclaim_high(group, reserved, &over, rounds)
+    }
+
+    /// As for a charge of 64 pages to the group, but nobody sleeps and no event is counted.
+    pub(super) fn throttle_group(&self, group: &GroupNode) -> Duration {
+        self.reclaim_high(group, BATCH, &group.over_high(), ROUNDS_MAX)
+    }
+
+    /// Reclaims from each group that is above its `high`, as was seen in `over`, for `rounds` and
+    /// while that helps; returns the delay.
+    fn reclaim_high(
+        &self,
+        group: &GroupNode,
+        reserved: Bytes,
+        over: &[OverHigh],
+        rounds: u32,
+    ) -> Duration {
         let mut delay = Duration::ZERO;
         if over.is_empty() {
             return delay;
         }
         let mut effort = Effort::default();
         effort.stall(self, group);
-        for _ in 0..ROUNDS_MAX {
+        for _ in 0..rounds {
             let mut has_freed = false;
             for over in group.over_high() {
                 let goal = reserved.pages_ceil();

@@ -16,6 +16,9 @@ pub(super) struct ManagerStats {
     pub(super) drain_all: StatCell,
     pub(super) pageoutrun: StatCell,
     pub(super) oom_kill: StatCell,
+    pub(super) on_reclaim_asked: StatCell,
+    pub(super) on_reclaim_given: StatCell,
+    pub(super) on_reclaim_late: StatCell,
     pub(super) nr_dirty_throttled: StatCell,
 }
 
@@ -95,6 +98,9 @@ counters! {
     |core| swap_stat(core, |stats| &stats.swap_fail) => "swap_fail",
     |core| swap_stat(core, |stats| &stats.swap_read_failed) => "swap_read_failed",
     |core| swap_stat(core, |stats| &stats.swap_write_failed) => "swap_write_failed",
+    |core| core.stats.on_reclaim_asked.get() => "on_reclaim_asked",
+    |core| core.stats.on_reclaim_given.get() => "on_reclaim_given",
+    |core| core.stats.on_reclaim_late.get() => "on_reclaim_late",
     |core| core.stats.oom_kill.get() => "oom_kill",
     |core| core.cache.nr_rss_residues() => "bad_rss_counter",
 }

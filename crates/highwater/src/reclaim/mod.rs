@@ -466,7 +466,7 @@ impl Reclaim {
     /// Pages of a cluster, fewer where that would be a large part of the pool.
     fn cluster(&self, actor: Actor) -> u64 {
         let most = match actor {
-            Actor::Direct | Actor::Requested => CLUSTER_MAX,
+            Actor::Direct | Actor::Polled | Actor::Requested => CLUSTER_MAX,
             Actor::Background => BACKGROUND_CLUSTER_MAX,
         };
         (self.pool.managed().0 / 256).clamp(1, most)

@@ -39,6 +39,9 @@ pub enum Actor {
     Background,
     /// The thread that needs the memory.
     Direct,
+    /// A thread that polls futures, for one that needs the memory: it never sleeps. Counted as
+    /// direct reclaim.
+    Polled,
     /// Whoever asks for pages to go, without need. Counted as direct reclaim, as in the kernel.
     Requested,
 }
@@ -201,7 +204,8 @@ impl Reclaim {
 
     /// Once through the priorities.
     fn scan_lists(&self, scan: &mut Scan<'_>) {
-        if scan.control.actor == Actor::Direct && scan.control.is_pool_wide() {
+        let is_direct = matches!(scan.control.actor, Actor::Direct | Actor::Polled);
+        if is_direct && scan.control.is_pool_wide() {
             self.stats.allocstall.add(1);
         }
         let first = scan.control.first_priority;

@@ -1,10 +1,12 @@
 //! Waits of direct reclaim for other reclaimers: because they have too many pages in hand, or because there was nothing
 //! to free.
 //!
-//! **Too many isolated.** Who finds that others have taken more than an eighth of the inactive pages of a type off the lists would
-//! look at the few that are left, over and over, and take what the others are about to put back. It waits until they have
-//! settled enough, once in a pass and for [`ISOLATED_MAX`] at most, and then passes over that list; but at the last
-//! priority, where it looks whatever others have in hand. The background thread never waits.
+//! **Too many isolated.** Who finds that others have taken more than an eighth of the inactive
+//! pages of a type off the lists would look at the few that are left, over and over, and take what
+//! the others are about to put back. It waits until they have settled enough, once in a pass and
+//! for [`ISOLATED_MAX`] at most, and then passes over that list; but at the last priority, where it
+//! looks whatever others have in hand. The background thread never waits, and a thread that polls
+//! futures passes over the list at once.
 //!
 //! **No progress.** A request whose passes free nothing sleeps between them, each time longer, up to a
 //! millisecond ([`Reclaim::wait_for_progress`]). It is woken by a pass that frees more than an eighth of what it looks at.
@@ -125,7 +127,7 @@ impl Reclaim {
         if !must_wait() {
             return false;
         }
-        if !std::mem::replace(&mut scan.has_waited, true) {
+        if scan.control.actor != Actor::Polled && !std::mem::replace(&mut scan.has_waited, true) {
             self.stats.throttle_isolated.add(1);
             self.settling.wait(self.isolated_max, must_wait);
         }

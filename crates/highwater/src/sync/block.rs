@@ -1,4 +1,4 @@
-//! Waiting for a future on a thread, without a runtime.
+//! Parking a thread until a future that it polls wakes it, without a runtime.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use super::lock::{Condvar, LockClass, Mutex, Rank};
 static SIGNAL: LockClass = LockClass::new("blocked thread", Rank::Leaf);
 
 /// Wakes one blocked thread.
+#[derive(Debug)]
 struct Signal {
     is_woken: Mutex<bool>,
     bell: Condvar,
@@ -42,20 +43,45 @@ impl Signal {
     }
 }
 
+/// Parks one thread between its polls of a future.
+#[derive(Debug)]
+pub(crate) struct Parker {
+    signal: Arc<Signal>,
+    waker: Waker,
+}
+
+impl Parker {
+    pub(crate) fn new() -> Self {
+        let signal = Arc::new(Signal {
+            is_woken: Mutex::new(&SIGNAL, false),
+            bell: Condvar::new(),
+        });
+        let waker = Waker::from(Arc::clone(&signal));
+        Self { signal, waker }
+    }
+
+    /// What a future is polled with: its waker ends [`park`](Self::park).
+    pub(crate) fn context(&self) -> Context<'_> {
+        Context::from_waker(&self.waker)
+    }
+
+    /// Parks until the future was woken since this was last called; false when the deadline passed
+    /// first.
+    pub(crate) fn park(&self, deadline: Option<Instant>) -> bool {
+        self.signal.wait(deadline)
+    }
+}
+
 /// Parks the thread until `future` is ready: its output, or `None` when the deadline passed first. Polls
 /// at least once.
 pub fn block_on<F: Future>(future: F, deadline: Option<Instant>) -> Option<F::Output> {
-    let signal = Arc::new(Signal {
-        is_woken: Mutex::new(&SIGNAL, false),
-        bell: Condvar::new(),
-    });
-    let waker = Waker::from(Arc::clone(&signal));
+    let parker = Parker::new();
     let mut future = pin!(future);
     loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut parker.context()) {
             return Some(output);
         }
-        if !signal.wait(deadline) {
+        if !parker.park(deadline) {
             return None;
         }
     }

@@ -13,6 +13,7 @@ mod lock;
 mod stat;
 mod times;
 
+pub(crate) use block::Parker;
 pub use block::block_on;
 pub use lock::{
     Condvar, LockClass, LockEvents, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard,

@@ -1,0 +1,277 @@
+//! Alarms: when a charge that waits in line is polled again although nothing was given back.
+//!
+//! A future has no clock, and the library starts no thread for one. What wakes a charge whose grace
+//! or deadline has passed is the first of these that the program has:
+//!
+//! | the program has | the alarm is |
+//! |---|---|
+//! | [`Builder::timer`](super::Builder::timer) | a timer of its runtime |
+//! | [`Background::Thread`](super::Background::Thread) | rung by the reclaim thread, after a pass if it is at work |
+//! | neither | rung by whatever charge of the manager is polled next, and by [`Manager::balance`](super::Manager::balance) |
+//!
+//! # Why no alarm is lost
+//!
+//! An alarm is entered under the lock of the list and then nudges the thread, if it is the
+//! earliest. The thread reads the earliest alarm before it waits, and a nudge that came in between
+//! ends that wait at once: the nudge is a flag under the lock of the condition variable. An alarm
+//! that is polled after its time is ready, rung or not.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use super::background::Wakeup;
+use crate::sync::{Arc, LockClass, Mutex, Rank};
+
+static ALARMS_LOCK: LockClass = LockClass::new("alarms", Rank::Leaf);
+
+/// A timer of the program's runtime: a future that is ready at the given moment.
+pub(super) type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The program's way to make a [`Sleep`].
+#[derive(Clone)]
+pub(super) struct Timer(Arc<dyn Fn(Instant) -> Sleep + Send + Sync>);
+
+impl Timer {
+    pub(super) fn new<F, S>(sleep_until: F) -> Self
+    where
+        F: Fn(Instant) -> S + Send + Sync + 'static,
+        S: Future<Output = ()> + Send + 'static,
+    {
+        Self(Arc::new(move |at| Box::pin(sleep_until(at))))
+    }
+}
+
+impl fmt::Debug for Timer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Timer").finish_non_exhaustive()
+    }
+}
+
+/// The alarms of a manager, by the manager's clock.
+#[derive(Debug)]
+pub(super) struct Alarms {
+    list: Mutex<List>,
+    wakeup: Arc<Wakeup>,
+    timer: Option<Timer>,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    wakers: BTreeMap<(Duration, u64), Waker>,
+    next: u64,
+}
+
+impl Alarms {
+    pub(super) fn new(wakeup: Arc<Wakeup>, timer: Option<Timer>) -> Self {
+        Self {
+            list: Mutex::new(&ALARMS_LOCK, List::default()),
+            wakeup,
+            timer,
+        }
+    }
+
+    /// The time of the earliest alarm.
+    pub(super) fn next(&self) -> Option<Duration> {
+        self.list.lock().wakers.keys().next().map(|(at, _)| *at)
+    }
+
+    /// Rings every alarm up to `now`.
+    pub(super) fn ring(&self, now: Duration) {
+        let due = {
+            let mut list = self.list.lock();
+            if list.wakers.keys().next().is_none_or(|(at, _)| *at > now) {
+                return;
+            }
+            let later = list.wakers.split_off(&(now, u64::MAX));
+            std::mem::replace(&mut list.wakers, later)
+        };
+        // Without the lock: a waker may run anything.
+        due.into_values().for_each(Waker::wake);
+    }
+
+    /// Enters an alarm.
+    fn enter(&self, at: Duration, waker: Waker) -> (Duration, u64) {
+        let mut list = self.list.lock();
+        let key = (at, list.next);
+        list.next += 1;
+        list.wakers.insert(key, waker);
+        let is_earliest = list.wakers.keys().next() == Some(&key);
+        drop(list);
+        if is_earliest {
+            self.wakeup.nudge();
+        }
+        key
+    }
+
+    fn cancel(&self, key: (Duration, u64)) {
+        let waker = self.list.lock().wakers.remove(&key);
+        // Without the lock: it may hold anything.
+        drop(waker);
+    }
+}
+
+/// An alarm of one charge. Cancelled when dropped.
+pub(super) struct Alarm {
+    alarms: Arc<Alarms>,
+    at: Duration,
+    ring: Ring,
+}
+
+/// What rings an alarm.
+enum Ring {
+    ByTimer(Sleep),
+    /// Its place in the list, while it is there.
+    ByList(Option<(Duration, u64)>),
+}
+
+impl Alarm {
+    /// An alarm at `at` by the manager's clock, which began at `begun`.
+    pub(super) fn new(alarms: &Arc<Alarms>, begun: Instant, at: Duration) -> Self {
+        let ring = match (&alarms.timer, begun.checked_add(at)) {
+            (Some(timer), Some(instant)) => Ring::ByTimer((timer.0)(instant)),
+            _ => Ring::ByList(None),
+        };
+        Self {
+            alarms: Arc::clone(alarms),
+            at,
+            ring,
+        }
+    }
+
+    /// When it rings.
+    pub(super) fn at(&self) -> Duration {
+        self.at
+    }
+
+    /// Has it wake this task; ready when its time has come.
+    pub(super) fn poll(&mut self, now: Duration, context: &mut Context<'_>) -> Poll<()> {
+        match &mut self.ring {
+            Ring::ByTimer(sleep) => sleep.as_mut().poll(context),
+            Ring::ByList(_) if self.at <= now => Poll::Ready(()),
+            Ring::ByList(place) => {
+                if let Some(former) = place.take() {
+                    self.alarms.cancel(former);
+                }
+                *place = Some(self.alarms.enter(self.at, context.waker().clone()));
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if let Ring::ByList(Some(place)) = self.ring {
+            self.alarms.cancel(place);
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom {
+    use std::future::poll_fn;
+
+    use super::*;
+    use crate::sync::atomic::{AtomicU64, Ordering};
+    use crate::sync::{block_on, thread};
+
+    const AT: Duration = Duration::from_secs(1);
+
+    // Goal: an alarm that is set while the thread looks or goes to sleep is rung; one that is
+    // cancelled keeps nobody. Method: a thread that does as the reclaim thread does, on a clock
+    // that goes on when the thread would have waited in vain. A model in which the task is never
+    // woken fails as a deadlock.
+    #[test]
+    fn an_alarm_is_rung_whenever_it_is_set() {
+        let mut builder = ::loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(|| {
+            let wakeup = Arc::new(Wakeup::new());
+            let alarms = Arc::new(Alarms::new(Arc::clone(&wakeup), None));
+            // Written by: the thread. Read by: the task. Publishes: nothing.
+            let clock = Arc::new(AtomicU64::new(0));
+            let (ringing, time) = (Arc::clone(&alarms), Arc::clone(&clock));
+            let rings = thread::spawn(move || {
+                let next = loop {
+                    match ringing.next() {
+                        Some(next) => break next,
+                        None => wakeup.wait_for_nudge(),
+                    }
+                };
+                // Relaxed: the lock of the list orders it before the waker is called.
+                time.store(next.as_secs(), Ordering::Relaxed);
+                ringing.ring(next);
+            });
+            let mut alarm = Alarm::new(&alarms, Instant::now(), AT);
+            let rung = poll_fn(|context| {
+                // Relaxed: an alarm that is entered after its time is rung by the time that
+                // follows.
+                let now = Duration::from_secs(clock.load(Ordering::Relaxed));
+                alarm.poll(now, context)
+            });
+            assert_eq!(block_on(rung, None), Some(()));
+            rings.join().unwrap();
+            drop(alarm);
+            assert_eq!(alarms.next(), None);
+        });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::task::Wake;
+
+    use super::*;
+    use crate::sync::atomic::{AtomicU64, Ordering};
+
+    #[derive(Default)]
+    struct Bell(AtomicU64);
+
+    impl Wake for Bell {
+        fn wake(self: Arc<Self>) {
+            // Relaxed: one thread.
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn alarms_ring_in_time_and_once() {
+        // Goal: what is due is rung, nothing else, and what is dropped never. Method: three alarms,
+        // of which two are at one time.
+        let alarms = Arc::new(Alarms::new(Arc::new(Wakeup::new()), None));
+        let bells = [2, 1, 2].map(|at| (s(at), Arc::new(Bell::default())));
+        let mut set = bells.each_ref().map(|(at, bell)| {
+            let mut alarm = Alarm::new(&alarms, Instant::now(), *at);
+            let waker = Waker::from(Arc::clone(bell));
+            let mut context = Context::from_waker(&waker);
+            assert!(alarm.poll(s(0), &mut context).is_pending());
+            assert!(alarm.poll(s(0), &mut context).is_pending(), "entered anew");
+            alarm
+        });
+        // Relaxed: one thread.
+        let rung = || {
+            bells
+                .each_ref()
+                .map(|(_, bell)| bell.0.load(Ordering::Relaxed))
+        };
+        assert_eq!(alarms.next(), Some(s(1)));
+        alarms.ring(Duration::from_millis(999));
+        assert_eq!(rung(), [0, 0, 0]);
+        alarms.ring(s(1));
+        assert_eq!((rung(), alarms.next()), ([0, 1, 0], Some(s(2))));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(set[1].poll(s(1), &mut context).is_ready());
+        let [first, _rung, third] = set;
+        drop(first);
+        alarms.ring(s(3));
+        assert_eq!((rung(), alarms.next()), ([0, 1, 1], None));
+        drop(third);
+    }
+}
