@@ -14,6 +14,8 @@ use highwater::cache::{Access, Backing};
 use highwater::group::Stalls;
 use highwater::{Bytes, Group, Limits, Manager, Mapping, Pages};
 use support::{TestFile, assert_empty, manager};
+use tokio::runtime::Builder;
+use tokio::task::yield_now;
 
 /// How long writing one page takes.
 const WRITE_US: u64 = 500;
@@ -172,5 +174,48 @@ fn a_handler_that_runs_is_no_stall() {
     assert_eq!(tenant.pressure().full.total_us, lost);
     drop(work);
     hw.on_exhausted(|_| ());
+    assert_empty(&hw);
+}
+
+#[test]
+fn full_pressure_is_less_than_some_while_a_task_works() {
+    // Goal: *full* follows tasks from thread to thread. Before, it equalled *some* in async
+    // programs. Method: a task that waits in line for its group while another one of the group
+    // computes for 20 ms on the same worker, and then sleeps for 20 ms: the first is not full, the
+    // second is.
+    let hw = manager(4096);
+    let tenant = hw.root().child("tenant", Limits::default()).unwrap();
+    let held = tenant.charge(Bytes::mib(16)).unwrap();
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_time()
+        .build();
+    runtime.unwrap().block_on(async {
+        let (waiting, working) = (tenant.clone(), tenant.clone());
+        let waiting =
+            tokio::spawn(tenant.work_on(async move { waiting.charge_async(Bytes::mib(1)).await }));
+        while hw.root().node().nr_waiting() == 0 {
+            yield_now().await;
+        }
+        let busy = Duration::from_millis(20);
+        let work = tokio::spawn(tenant.work_on(async move {
+            thread::sleep(busy);
+            let worked = working.pressure();
+            tokio::time::sleep(busy).await;
+            (worked, working.pressure())
+        }));
+        let (worked, slept) = work.await.unwrap();
+        let lost = |of: Stalls| of.some.total_us - of.full.total_us;
+        assert!(lost(worked) >= 20_000, "{worked}");
+        assert!(
+            slept.full.total_us - worked.full.total_us >= 19_000,
+            "{worked}\n{slept}"
+        );
+        drop(held);
+        drop(waiting.await.unwrap().unwrap());
+    });
+    let after = tenant.pressure();
+    thread::sleep(Duration::from_millis(5));
+    assert_eq!(tenant.pressure().some.total_us, after.some.total_us);
     assert_empty(&hw);
 }

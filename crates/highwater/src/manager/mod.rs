@@ -13,7 +13,7 @@
 //! | `charge` | memory that is charged: at once, or by force |
 //! | `wait`, `alarm` | charges that wait in line, and what wakes them when nothing is given back |
 //! | `spill`, `victims` | groups that are asked for memory, and groups that are told to stop |
-//! | `pressure` | who stalls for want of memory |
+//! | `pressure`, `task` | threads and tasks that stall for want of memory |
 //! | `background`, `writeback` | the reclaim thread, and the one that writes dirty pages back |
 //! | `anon` | memory without a file |
 //! | `cgroup` | the limit of the control group that the process is in |
@@ -41,6 +41,7 @@ mod snapshot;
 mod space;
 mod spill;
 mod stat;
+mod task;
 mod throttle;
 mod victims;
 mod vmstat;
@@ -61,6 +62,7 @@ pub use slow::{AllocError, ChargeFailed};
 pub use snapshot::{GroupSnapshot, Snapshot};
 pub use space::Space;
 pub use spill::ReclaimRequest;
+pub use task::WorkOn;
 pub use throttle::Throttling;
 pub use wait::ChargeWait;
 pub use writeback::DirtyTunables;
