@@ -1,5 +1,5 @@
-//! Promise: the capacity is the most that is charged in all, the frames are the most that pages use, and none are needed
-//! to account.
+//! Promise: the capacity is the most that is charged in all, the frames are the most that pages
+//! use, and none are needed to account.
 
 mod support;
 
@@ -46,7 +46,8 @@ fn without_frames_pages_are_refused_and_charges_are_not() {
 
 #[test]
 fn a_victim_is_told_where_there_are_no_frames() {
-    // Goal: exhaustion works by charges alone. Method: the handler gives back what the larger of two groups holds.
+    // Goal: exhaustion works by charges alone. Method: the handler gives back what the larger of
+    // two groups holds.
     let hw = Manager::builder()
         .capacity(Bytes::mib(1))
         .frames(Bytes(0))
@@ -68,8 +69,9 @@ fn a_victim_is_told_where_there_are_no_frames() {
 
 #[test]
 fn pages_use_no_more_than_the_frames_and_charges_the_rest() {
-    // Goal: the capacity is for both, the frames for pages only. Method: a stream of pages through a quarter of the capacity, beside
-    // a charge that takes the rest; then a charge that takes some of what pages had.
+    // Goal: the capacity is for both, the frames for pages only. Method: a stream of pages through
+    // a quarter of the capacity, beside a charge that takes the rest; then a charge that takes some
+    // of what pages had.
     let hw = Manager::builder()
         .capacity(Bytes::mib(4))
         .frames(Bytes::mib(1))

@@ -5,7 +5,7 @@
 mod support;
 
 use highwater::cache::Access;
-use highwater::{Bytes, Limits, Manager, Topology};
+use highwater::{Bytes, Limits, Manager, Mapping, Pages, Topology};
 use support::TestFile;
 
 /// Of this process: resident memory, and all that is mapped private and writable.
@@ -50,10 +50,11 @@ fn what_a_manager_takes_follows_its_use() {
     drop(support::manager(256));
     a_manager_that_only_accounts_takes_less_than_a_mebibyte();
     an_idle_manager_of_16_gib_does_not_take_276_mib();
+    memory_is_given_back_after_use();
 }
 
-// Goal: no budget costs memory by itself. Method: managers without frames, the largest of a budget beyond any machine,
-// and one for 384 CPUs; a group and a charge in each.
+// Goal: no budget costs memory by itself. Method: managers without frames, the largest of a budget
+// beyond any machine, and one for 384 CPUs; a group and a charge in each.
 fn a_manager_that_only_accounts_takes_less_than_a_mebibyte() {
     for (capacity, topology) in [
         (Bytes::gib(16), Topology::detect()),
@@ -86,8 +87,8 @@ fn large() -> Manager {
     built.next().expect("a machine of 1 GiB").unwrap()
 }
 
-// Goal: books of frames cost nothing before a frame is used. Method: an idle manager, then as many pages as touch a small part
-// of the books.
+// Goal: books of frames cost nothing before a frame is used. Method: an idle manager, then as many
+// pages as touch a small part of the books.
 fn an_idle_manager_of_16_gib_does_not_take_276_mib() {
     let (hw, idle) = measured(large);
     println!("{} idle: {idle:?}", hw.capacity());
@@ -106,4 +107,46 @@ fn an_idle_manager_of_16_gib_does_not_take_276_mib() {
     assert!(used.resident_kib < 32 << 10, "{used:?} for 1,024 pages");
     drop(mapped);
     hw.check_invariants();
+}
+
+/// Anonymous memory of so many pages, written.
+fn scratch(hw: &Manager, pages: u64) -> Mapping {
+    let scratch = hw.space(&hw.root()).map_anon(Pages(pages)).unwrap();
+    for page in 0..pages {
+        scratch.write(page).unwrap()[0] = 1;
+    }
+    scratch
+}
+
+// Goal: a process does not stay at its peak. Method: 64 MiB are written and given up; a trim, and a
+// smaller capacity, give them back.
+fn memory_is_given_back_after_use() {
+    for gives_back in [(|hw| hw.trim()) as fn(&Manager) -> Bytes, |hw| {
+        hw.set_capacity(Bytes::mib(4))
+            .map(|()| Bytes::mib(48))
+            .unwrap()
+    }] {
+        let hw = Manager::builder().capacity(Bytes::mib(80)).build().unwrap();
+        let before = Footprint::now();
+        let written = scratch(&hw, 16 << 10);
+        let used = Footprint::now().since(before);
+        drop(written);
+        let free = Footprint::now().since(before);
+        assert!(
+            free.resident_kib > 60 << 10,
+            "{used:?} used, {free:?} after it"
+        );
+        let given = gives_back(&hw);
+        let left = Footprint::now().since(before);
+        println!("{used:?} used, {free:?} free, {left:?} after {given} were given back");
+        assert!(given >= Bytes::mib(48), "{given}");
+        assert!(
+            left.resident_kib < 24 << 10,
+            "{left:?} after {given} were given back"
+        );
+        hw.check_invariants();
+        hw.set_capacity(Bytes::mib(80)).unwrap();
+        drop(scratch(&hw, 1024));
+        hw.check_invariants();
+    }
 }

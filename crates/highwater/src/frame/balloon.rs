@@ -1,17 +1,19 @@
-//! The balloon, by which a pool shrinks and grows while it is used; and trimming, which gives the memory of free frames
-//! back.
+//! The balloon, by which a pool shrinks and grows while it is used; and trimming, which gives the
+//! memory of free frames back.
 //!
-//! A pool that is to manage fewer frames takes free ones out: it owns them as blocks, as large as there are, and gives their
-//! memory back to the system. They are neither free nor allocated, and not managed: watermarks and lists follow what is left. Growing
-//! puts them back into the zones. Frames that are in use stay where they are; it is for the manager to have them freed first.
+//! A pool that is to manage fewer frames takes free ones out: it owns them as blocks, as large as
+//! there are, and gives their memory back to the system. They are neither free nor allocated, and
+//! not managed: watermarks and lists follow what is left. Growing puts them back into the zones.
+//! Frames that are in use stay where they are; it is for the manager to have them freed first.
 //!
-//! Invariant: `frames of the memory = managed + ballooned`. While frames are on their way, fewer are said to be managed, so that no
-//! sum is above what there is.
+//! Invariant: `frames of the memory = managed + ballooned`. While frames are on their way, fewer
+//! are said to be managed, so that no sum is above what there is.
 //!
-//! Trimming changes no number: frames of 4 MiB at a time are taken by their place, given back to the system, and freed.
+//! Trimming changes no number: frames of 4 MiB at a time are taken by their place, given back to
+//! the system, and freed.
 //!
-//! Source: `virtio_balloon` of Linux, by which a host takes memory from a guest. Deviation: the pool inflates it for itself, in the
-//! largest blocks there are.
+//! Source: `virtio_balloon` of Linux, by which a host takes memory from a guest. Deviation: the
+//! pool inflates it for itself, in the largest blocks there are.
 
 use super::backend::Wait;
 use super::{FramePool, Watermarks};
@@ -63,13 +65,13 @@ impl Balloon {
 }
 
 impl FramePool {
-    /// Takes up to `pages` free frames out of the pool and gives their memory back to the system; how many. If they are fewer,
-    /// no more are free.
+    /// Takes up to `pages` free frames out of the pool and gives their memory back to the system;
+    /// how many. If they are fewer, no more are free.
     ///
     /// # Cost
     ///
-    /// A visit to the zones for each 64 blocks and two system calls for each block; 12 bytes for each block while it is out of
-    /// the pool. The lock of each CPU's list, which is drained first.
+    /// A visit to the zones for each 64 blocks and two system calls for each block; 12 bytes for
+    /// each block while it is out of the pool. The lock of each CPU's list, which is drained first.
     pub fn inflate(&self, pages: Pages, leaving: Leaving) -> Pages {
         let wanted = pages.min(self.managed());
         if wanted == Pages::ZERO {
@@ -114,12 +116,16 @@ impl FramePool {
         wanted - Pages(left)
     }
 
-    /// Puts up to `pages` frames back into the pool; how many. If they are fewer, no more were out of it.
+    /// Puts up to `pages` frames back into the pool; how many. If they are fewer, no more were out
+    /// of it.
     ///
     /// # Cost
     ///
     /// A visit to the zones for each block, and the lock of each CPU's list.
     pub fn deflate(&self, pages: Pages) -> Pages {
+        if pages == Pages::ZERO {
+            return Pages::ZERO;
+        }
         let mut left = pages.0;
         while left > 0
             && let Some(mut block) = self.balloon.pop()
@@ -145,13 +151,18 @@ impl FramePool {
         self.stock.ballooned()
     }
 
-    /// Gives the memory of free frames back to the system; they stay free, and are committed again as they are next used. Returns how many were
-    /// resident.
+    /// Gives the memory of free frames back to the system; they stay free, and are committed again
+    /// as they are next used. Returns how many were resident.
     ///
     /// # Cost
     ///
-    /// Withholds 4 MiB of frames at a time, above the reserve, and makes up to two system calls for each run of free ones. Per-CPU lists
-    /// are drained first; what comes into them meanwhile is left alone.
+    /// Withholds 4 MiB of frames at a time, above the reserve, and makes up to two system calls for
+    /// each run of free ones. Per-CPU lists are drained first; what comes into them meanwhile is
+    /// left alone.
+    ///
+    /// # Panics
+    ///
+    /// Never: frame numbers are 32 bits wide.
     pub fn trim(&self) -> Pages {
         self.drain_all();
         let (memory, backend) = (&self.stock.memory, &self.stock.backend);

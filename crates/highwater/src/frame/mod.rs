@@ -7,7 +7,7 @@
 //!
 //! Invariant (conservation): `managed = free + deferred + cached + allocated`, where *free* and *deferred*
 //! frames lie in the back end, *cached* frames in a per-CPU list, and *allocated* frames are owned or
-//! published. [`FramePool::check_invariants`] recounts every part of it.
+//! published; `frames of the memory = managed + ballooned`, those that a shrunken pool does without. [`FramePool::check_invariants`] recounts every part of it.
 //!
 //! A frame that the list of its CPU has, or has room for, costs a push or a pop there: a restartable
 //! sequence without a lock prefix, where the system has them. The back end is visited once for many frames. Nothing here
@@ -21,6 +21,7 @@
 //! | `pcp` | per-CPU lists |
 //! | `stock` | the back end with its watermarks |
 //! | `request`, `upkeep` | what is done with a pool all the time, and to it now and then |
+//! | `balloon` | shrinking and growing a pool, giving memory back to the system |
 //! | `counters`, `zoneinfo` | what can be seen |
 //!
 //! **Fork.** Memory is shared with no child: after `fork`, a child has copies of the frames and of all books as they
@@ -33,6 +34,7 @@
 //! eaten by what is kept back.
 
 mod backend;
+mod balloon;
 mod config;
 mod counters;
 mod error;
@@ -53,6 +55,7 @@ mod tests;
 use std::fmt;
 
 pub use backend::{BackendKind, ParseBackendError};
+pub use balloon::Leaving;
 pub use config::{DrainMode, PcpPolicy, PoolConfig, PoolError, UnknownName, Zeroing};
 pub use counters::PcpCounters;
 pub use error::AllocError;
@@ -66,6 +69,7 @@ pub use zoneinfo::{ListInfo, Zoneinfo};
 use crate::memmap::FrameMemory;
 use crate::sync::{Arc, LockClass, Mutex, Rank};
 use crate::units::{PAGE_SIZE, Pages};
+use balloon::Balloon;
 use pcp::PcpLists;
 use pcp::policy::Rules;
 use stock::Stock;
@@ -76,6 +80,7 @@ static KNOBS_LOCK: LockClass = LockClass::new("knobs", Rank::Knobs);
 pub struct FramePool {
     lists: PcpLists,
     stock: Stock,
+    balloon: Balloon,
     config: PoolConfig,
     knobs: Mutex<Knobs>,
 }
@@ -122,8 +127,10 @@ pub enum Pressure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct FrameCounts {
-    /// Frames in all.
+    /// Frames in all, but those that a shrunken pool does without.
     pub managed: Pages,
+    /// Frames that a shrunken pool does without; their memory was given back to the system.
+    pub ballooned: Pages,
     /// In the zones.
     pub free: Pages,
     /// Given back to the zones, and not taken in yet, because somebody held what it needs.
@@ -187,6 +194,7 @@ impl FramePool {
         Ok(Self {
             lists,
             stock,
+            balloon: Balloon::new(),
             config,
             knobs: Mutex::new(&KNOBS_LOCK, knobs),
         })
@@ -211,6 +219,7 @@ impl Drop for FramePool {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.drain_all();
+            self.empty_balloon();
         }
     }
 }

@@ -17,6 +17,10 @@ pub(super) struct Stock {
     /// `min`, `low` and `high`. Written by: who turns knobs. Read by: everybody. Publishes: nothing: each is
     /// read once for a decision.
     watermarks: [AtomicU64; 3],
+    /// Frames of the memory that are out of the pool. Written by: who inflates and deflates the
+    /// balloon. Read by: everybody. Publishes: nothing: each time it is one number for one
+    /// decision.
+    ballooned: AtomicU64,
     /// Most frames that were outside the back end at once. Apart from the watermarks, which everybody reads.
     peak_outside: CachePadded<StatCell>,
 }
@@ -28,6 +32,7 @@ impl Stock {
             backend: config.backend.build(nr_frames, config.nr_cpus),
             memory,
             watermarks: [0; 3].map(AtomicU64::new),
+            ballooned: AtomicU64::new(0),
             peak_outside: CachePadded::new(StatCell::new()),
         };
         stock.set_watermarks(&config.tunables);
@@ -71,7 +76,24 @@ impl Stock {
     }
 
     pub(super) fn managed(&self) -> Pages {
-        self.memory.pages()
+        self.memory.pages().saturating_sub(self.ballooned())
+    }
+
+    pub(super) fn ballooned(&self) -> Pages {
+        // Relaxed: see the field.
+        Pages(self.ballooned.load(Ordering::Relaxed))
+    }
+
+    /// Says that frames are about to leave the pool.
+    pub(super) fn manage_fewer(&self, pages: Pages) {
+        // Relaxed: see the field.
+        self.ballooned.fetch_add(pages.0, Ordering::Relaxed);
+    }
+
+    /// Says that frames are back in the pool.
+    pub(super) fn manage_more(&self, pages: Pages) {
+        // Relaxed: see the field.
+        self.ballooned.fetch_sub(pages.0, Ordering::Relaxed);
     }
 
     pub(super) fn peak(&self) -> Pages {

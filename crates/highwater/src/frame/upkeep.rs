@@ -129,7 +129,7 @@ impl FramePool {
         self.stock.watermarks()
     }
 
-    /// Frames in all.
+    /// Frames in all, but those that are [out of the pool](Self::inflate).
     #[must_use]
     pub fn managed(&self) -> Pages {
         self.stock.managed()
@@ -148,6 +148,7 @@ impl FramePool {
         let (deferred, cached) = (self.stock.backend.nr_deferred(), self.lists.nr_cached());
         FrameCounts {
             managed,
+            ballooned: self.ballooned(),
             free,
             deferred,
             cached,
@@ -189,6 +190,7 @@ impl FramePool {
         );
         let parts = counts.free + counts.deferred + counts.cached + counts.allocated;
         assert_eq!(counts.managed, parts);
+        self.check_balloon();
         for list in self.lists.infos(self.config.nr_cpus) {
             assert!(
                 (list.high_min..=list.high_max).contains(&list.high),

@@ -5,7 +5,8 @@
 //! be woken again: those who need memory go through the slow path meanwhile. While it reclaims,
 //! per-CPU lists keep little. It rings the alarms of charges that wait in line. Every 2 s it
 //! flushes the statistics of all groups, so that no read of them is older; every second, or as the
-//! knob says, it lets per-CPU lists shrink that are larger than they need to be.
+//! knob says, it lets per-CPU lists shrink that are larger than they need to be; every second, where
+//! the capacity follows the limit of the process's control group, it looks at that.
 //!
 //! A program without the thread ([`Background::Off`]) can do the same in a thread of its own
 //! ([`Manager::is_short`], [`Manager::balance`]).
@@ -13,6 +14,7 @@
 use std::io;
 use std::time::Duration;
 
+use super::capacity::FOLLOW_PERIOD;
 use super::stat::FLUSH_PERIOD;
 use super::{Core, Manager};
 use crate::reclaim::{Actor, ScanControl};
@@ -162,6 +164,8 @@ struct Due {
     flush_at: Duration,
     /// When lists were let shrink last.
     decayed_at: Duration,
+    /// When the control group's limit is looked at next.
+    follow_at: Duration,
 }
 
 /// The thread lives while this does. One that panicked is asked no more and waited for no more.
@@ -264,7 +268,14 @@ impl Due {
         Self {
             flush_at: now + FLUSH_PERIOD,
             decayed_at: now,
+            follow_at: now + FOLLOW_PERIOD,
         }
+    }
+
+    /// When the first of them is, if lists shrink in this interval.
+    fn next(&self, decay_interval: Duration) -> Duration {
+        let decay_at = self.decayed_at + decay_interval;
+        self.flush_at.min(self.follow_at).min(decay_at)
     }
 }
 
@@ -274,7 +285,7 @@ impl Core {
         let _alive = Alive(&self.wakeup);
         let mut due = Due::from(self.now());
         loop {
-            let next = due.flush_at.min(due.decayed_at + self.decay_interval());
+            let next = due.next(self.decay_interval());
             let next = self.alarms.next().map_or(next, |alarm| alarm.min(next));
             match self.wakeup.wait(next.saturating_sub(self.now())) {
                 Woken::ToEnd => return,
@@ -289,8 +300,8 @@ impl Core {
         }
     }
 
-    /// Rings alarms, flushes the statistics of groups and lets lists shrink if it is time, and says
-    /// when it is again.
+    /// Rings alarms, flushes the statistics of groups, lets lists shrink, and follows the control
+    /// group's limit, if it is time for it, and says when it is again.
     fn do_in_time(&self, due: &mut Due) {
         let now = self.now();
         self.alarms.ring(now);
@@ -301,6 +312,12 @@ impl Core {
         if now >= due.decayed_at + self.decay_interval() {
             self.pool.decay_tick();
             due.decayed_at = now;
+        }
+        if now >= due.follow_at {
+            if let Err(error) = self.follow_cgroup() {
+                tracing::warn!(%error, "more is in use than the control group's limit allows");
+            }
+            due.follow_at = now + FOLLOW_PERIOD;
         }
     }
 

@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use super::alarm::Timer;
 use super::background::{Background, Reclaimer};
+use super::capacity::CapacityRange;
 use super::cgroup::Memcg;
 use super::read::ReadaheadMax;
 use super::writeback::{DirtyTunables, Writer};
@@ -38,7 +39,9 @@ const GRACE_DEFAULT: Duration = Duration::from_millis(100);
 #[must_use]
 pub struct Builder {
     capacity: Bytes,
+    capacity_max: Option<Bytes>,
     frames: Option<Bytes>,
+    follows_cgroup: bool,
     topology: Option<Topology>,
     background: Background,
     regime: Option<Regime>,
@@ -95,7 +98,7 @@ pub enum BuildError {
     /// The frames would not fit the memory control group that the process is in: when they are used, the system kills
     /// it.
     #[error(
-        "a capacity of {capacity} with frames of {frames} is above the control group's memory limit of {limit} (in {file}), and the process would be killed: give less, with room for the program's other memory, or raise the limit"
+        "a capacity of {capacity} with frames of {frames} is above the control group's memory limit of {limit} (in {file}), and the process would be killed: give less, with room for the program's other memory, raise the limit, or have the capacity follow it (`Builder::follow_cgroup`)"
     )]
     AboveCgroup {
         /// The capacity that was asked for.
@@ -146,7 +149,9 @@ impl Builder {
     pub(super) fn new() -> Self {
         Self {
             capacity: Bytes::mib(64),
+            capacity_max: None,
             frames: None,
+            follows_cgroup: false,
             topology: None,
             background: Background::Off,
             regime: None,
@@ -169,15 +174,56 @@ impl Builder {
         }
     }
 
-    /// The most that may be charged in all, pages of the cache included: the root's maximum, rounded down to
-    /// whole pages. Default: 64 MiB.
+    /// The most that may be charged in all, pages of the cache included: the root's maximum, rounded
+    /// down to whole pages where pages are cached. Default: 64 MiB.
     pub fn capacity(mut self, capacity: Bytes) -> Self {
         self.capacity = capacity;
         self
     }
 
+    /// The most that the capacity can become ([`Manager::set_capacity`]): frames for as much are
+    /// reserved, as address space. Default: the capacity; no limit where [`frames`](Self::frames)
+    /// are given, because no more are needed then.
+    ///
+    /// # Cost
+    ///
+    /// Address space, and two bits for each frame; frames beyond the capacity are not used.
+    pub fn capacity_max(mut self, max: Bytes) -> Self {
+        self.capacity_max = Some(max);
+        self
+    }
+
+    /// Keeps the capacity below the memory limit of the process's control group while that changes,
+    /// as when a container is resized: it is what was asked for, or seven eighths of the limit if
+    /// that is less. The eighth is for the books of frames and the program's other memory; where
+    /// that is more, ask for less, or account for it by
+    /// [`force_charge`](crate::Group::force_charge). The background thread looks once a second;
+    /// without one, call [`Manager::cgroup_tick`]. Default: a capacity above the limit is an error.
+    ///
+    /// What is in use above a limit that was lowered is reclaimed, and nothing is charged until
+    /// usage fits; charges of the program's are not given back by that. The system may kill the
+    /// process first if the limit falls by more than the margin at once.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::{Background, Bytes, Manager};
+    ///
+    /// let hw = Manager::builder()
+    ///     .capacity(Bytes::mib(64))
+    ///     .follow_cgroup()
+    ///     .background(Background::Thread)
+    ///     .build()?;
+    /// assert!(hw.capacity() <= Bytes::mib(64));
+    /// # Ok::<(), highwater::BuildError>(())
+    /// ```
+    pub fn follow_cgroup(mut self) -> Self {
+        self.follows_cgroup = true;
+        self
+    }
+
     /// The most that pages of the cache may use, rounded down to whole pages: so many frames of real memory are
-    /// reserved. What the capacity has beyond them is for [charges](crate::Group::charge) only. Default: the capacity.
+    /// reserved. What the capacity has beyond them is for [charges](crate::Group::charge) only. Default: [`capacity_max`](Self::capacity_max).
     ///
     /// With 0 the manager accounts and nothing else: it has groups, limits, charges that wait, pressure and victims, and
     /// maps no memory, so that the capacity may be anything, also more than the machine has. Opening a file or
@@ -412,7 +458,6 @@ impl Builder {
     /// Settings outside their range, refused memory, or a thread that does not start.
     pub fn build(self) -> Result<Manager, BuildError> {
         let (capacity, frames) = self.sizes()?;
-        self.check_cgroup(frames)?;
         let topology = self.topology.unwrap_or_else(Topology::detect);
         let chosen = ChosenRegime::choose(self.regime, &topology)
             .map_err(|reason| BuildError::Regime { reason })?;
@@ -448,6 +493,8 @@ impl Builder {
                 timer: self.timer,
             },
         )?);
+        let fits = core.bring_to_capacity();
+        debug_assert!(fits.is_ok(), "nothing is charged yet: {fits:?}");
         core.set_dirty_tunables(self.dirty_tunables);
         let reclaimer = Reclaimer::start(self.background, &core).map_err(BuildError::Thread)?;
         let writer = Writer::start(self.background, &core).map_err(BuildError::Thread)?;
@@ -472,9 +519,40 @@ impl Builder {
         self
     }
 
-    /// Refuses frames that the process's control group has no room for.
+    /// The capacity with its range, and frames, each within what is allowed.
+    fn sizes(&self) -> Result<(CapacityRange, Pages), BuildError> {
+        let least = CAPACITY_MIN.bytes();
+        let (frames, max) = match (self.frames, self.capacity_max) {
+            (None, max) => {
+                let max = max.unwrap_or(self.capacity);
+                check_capacity(max, least, Reservation::MAX.bytes())?;
+                (max.pages_floor(), max)
+            }
+            (Some(frames), max) => {
+                let most = max.unwrap_or(self.capacity).pages_floor();
+                check_frames(frames, most.min(Reservation::MAX))?;
+                (frames.pages_floor(), max.unwrap_or(GroupTree::CHARGED_MAX))
+            }
+        };
+        let min = match frames {
+            Pages::ZERO => Bytes(1),
+            _ => least,
+        };
+        check_capacity(self.capacity, min, max)?;
+        let range = CapacityRange::new(
+            min..=max,
+            frames,
+            self.follows_cgroup.then(|| self.memcg.clone()),
+        );
+        range.ask_for(self.capacity);
+        self.check_cgroup(frames.min(self.capacity.pages_floor()))?;
+        Ok((range, frames))
+    }
+
+    /// Refuses frames that the process's control group has no room for, if the capacity does not
+    /// follow it.
     fn check_cgroup(&self, frames: Pages) -> Result<(), BuildError> {
-        if frames == Pages::ZERO {
+        if frames == Pages::ZERO || self.follows_cgroup {
             return Ok(());
         }
         match self.memcg.limit() {
@@ -487,31 +565,14 @@ impl Builder {
             _ => Ok(()),
         }
     }
+}
 
-    /// Capacity and frames, within their ranges.
-    fn sizes(&self) -> Result<(Bytes, Pages), BuildError> {
-        let capacity = self.capacity;
-        let pages = capacity.pages_floor();
-        let Some(bytes) = self.frames else {
-            check_capacity(capacity, CAPACITY_MIN.bytes(), Reservation::MAX.bytes())?;
-            return Ok((pages.bytes(), pages));
-        };
-        let frames = bytes.pages_floor();
-        let least = match frames {
-            Pages::ZERO => Bytes(1),
-            _ => CAPACITY_MIN.bytes(),
-        };
-        check_capacity(capacity, least, GroupTree::CHARGED_MAX)?;
-        let max = Reservation::MAX.min(pages);
-        if frames > max || (frames < CAPACITY_MIN && bytes > Bytes(0)) {
-            return Err(BuildError::FramesRange {
-                frames: bytes,
-                min: CAPACITY_MIN.bytes(),
-                max: max.bytes(),
-            });
-        }
-        Ok((capacity, frames))
+fn check_frames(frames: Bytes, max: Pages) -> Result<(), BuildError> {
+    if frames == Bytes(0) || (CAPACITY_MIN..=max).contains(&frames.pages_floor()) {
+        return Ok(());
     }
+    let (min, max) = (CAPACITY_MIN.bytes(), max.bytes());
+    Err(BuildError::FramesRange { frames, min, max })
 }
 
 fn check_capacity(capacity: Bytes, min: Bytes, max: Bytes) -> Result<(), BuildError> {

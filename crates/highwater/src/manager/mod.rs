@@ -16,6 +16,7 @@
 //! | `pressure`, `task` | threads and tasks that stall for want of memory |
 //! | `background`, `writeback` | the reclaim thread, and the one that writes dirty pages back |
 //! | `anon` | memory without a file |
+//! | `capacity` | changing the capacity, giving memory back, following the control group |
 //! | `cgroup` | the limit of the control group that the process is in |
 //! | `builder`, `group`, `file`, `space`, `mapping`, `guard` | making a manager, and its handles |
 //! | `snapshot`, `vmstat` | what is going on, by the field's names |
@@ -24,6 +25,7 @@ mod alarm;
 mod anon;
 mod background;
 mod builder;
+mod capacity;
 mod cgroup;
 mod charge;
 mod fault;
@@ -51,6 +53,7 @@ mod writeback;
 pub use anon::MemoryError;
 pub use background::Background;
 pub use builder::{BuildError, Builder};
+pub use capacity::CapacityError;
 pub use charge::Charge;
 pub use fault::ReadError;
 pub use file::{File, NoFrames, OpenError, RangeError};
@@ -83,6 +86,7 @@ use crate::units::{Bytes, CpuId, Pages, Pfn};
 use crate::victim::{Policy, Victim};
 use alarm::{Alarms, Timer};
 use background::{Reclaimer, Wakeup};
+use capacity::CapacityRange;
 use read::ReadaheadMax;
 use spill::Spillers;
 use victims::Victims;
@@ -142,6 +146,7 @@ pub(crate) struct Core {
     readahead: ReadaheadMax,
     /// When the manager was made: its clock begins there.
     begun: Instant,
+    capacity: CapacityRange,
     wakeup: Arc<Wakeup>,
     writeback: Writeback,
     on_exhausted: RwLock<Option<Arc<ExhaustedHandler>>>,
@@ -156,7 +161,7 @@ pub(crate) struct Core {
 
 /// What a manager is made from, beside the topology.
 struct Parts {
-    capacity: Bytes,
+    capacity: CapacityRange,
     frames: Pages,
     regime: ChosenRegime,
     pool: PoolConfig,
@@ -181,7 +186,7 @@ impl Manager {
         Builder::new()
     }
 
-    /// The group that holds all others. Its maximum is the capacity.
+    /// The group that holds all others. Its maximum is the [capacity](Self::capacity).
     #[must_use]
     pub fn root(&self) -> Group {
         Group::new(&self.shared, self.core().groups.root())
@@ -289,12 +294,14 @@ impl Manager {
     }
 
     /// The most that may be charged in all, pages included: the root's maximum.
+    /// [`set_capacity`](Self::set_capacity) changes it.
     #[must_use]
     pub fn capacity(&self) -> Bytes {
         self.core().groups.root().limits().max
     }
 
-    /// The most that pages may use: what the page cache has frames for.
+    /// The most that pages may use: what the page cache has frames for while the capacity is what
+    /// it is.
     #[must_use]
     pub fn frames(&self) -> Bytes {
         self.core().pool.managed().bytes()
@@ -410,7 +417,8 @@ impl Core {
             None => cache,
         });
         let root = groups.root();
-        root.set_max(capacity).expect("nothing is charged yet");
+        root.set_max(capacity.target())
+            .expect("nothing is charged yet");
         let (of_cache, of_pool) = (Arc::clone(&cache), Arc::clone(&pool));
         let reclaim = Reclaim::new(of_cache, of_pool, groups.clone(), nr_cpus)
             .with_rmap(rmap)
@@ -432,6 +440,7 @@ impl Core {
             throttling,
             readahead,
             begun: Instant::now(),
+            capacity,
             alarms: Arc::new(Alarms::new(Arc::clone(&wakeup), timer)),
             wakeup,
             writeback: Writeback::new(),

@@ -275,18 +275,28 @@ impl Core {
         let mut effort = Effort::default();
         let mut result = group.set_max(max);
         while let Err(MaxError::BelowUsage { over, .. }) = result {
-            effort.attempts += 1;
             // Progress: every round frees pages of a group that cannot grow.
-            if !self.reclaim_directly(group, over.pages_ceil(), &mut effort) {
-                let pages_may_come = effort.last.nr_borrowed + effort.last.nr_isolated > 0;
-                let waits = pages_may_come && effort.pause(self, group);
-                if !waits && !effort.looks_again() {
-                    break;
-                }
+            if !self.shrink_by(over.pages_ceil(), group, &mut effort) {
+                break;
             }
             result = still_below_usage(group, max);
         }
         result
+    }
+
+    /// One round of freeing pages of a group that is to shrink; false when nothing helps.
+    pub(super) fn shrink_by(
+        &self,
+        over: Pages,
+        group: &GroupNode,
+        effort: &mut Effort<'_>,
+    ) -> bool {
+        effort.attempts += 1;
+        if self.reclaim_directly(group, over, effort) {
+            return true;
+        }
+        let pages_may_come = effort.last.nr_borrowed + effort.last.nr_isolated > 0;
+        (pages_may_come && effort.pause(self, group)) || effort.looks_again()
     }
 
     /// Takes a frame for a page that `payer` pays for, freeing some if there are none.

@@ -174,6 +174,7 @@ impl fmt::Display for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let FrameCounts {
             managed,
+            ballooned,
             free,
             deferred,
             cached,
@@ -184,8 +185,8 @@ impl fmt::Display for Snapshot {
         writeln!(f, "regime: {}", self.regime)?;
         writeln!(
             f,
-            "frames: {} managed, {} free, {} deferred, {} cached, {} allocated, {} at peak",
-            managed.0, free.0, deferred.0, cached.0, allocated.0, peak.0
+            "frames: {} managed, {} ballooned, {} free, {} deferred, {} cached, {} allocated, {} at peak",
+            managed.0, ballooned.0, free.0, deferred.0, cached.0, allocated.0, peak.0
         )?;
         writeln!(
             f,

@@ -116,7 +116,7 @@ impl FrameMemory {
         self.free.put_all(&pfns[before..]);
     }
 
-    fn check_block(&self, block: &Block) {
+    pub(super) fn check_block(&self, block: &Block) {
         assert_eq!(block.memory, self.id, "{block:?} is of another memory");
     }
 }
@@ -141,6 +141,27 @@ impl Block {
         let frame = |pfn| unsafe { Frame::owned(Pfn(pfn), self.memory) };
         frames.extend(pfns.map(frame));
         std::mem::forget(self);
+    }
+
+    /// Splits the block into its lower and its upper half.
+    ///
+    /// # Panics
+    ///
+    /// When it is a single frame.
+    pub fn halve(self) -> (Self, Self) {
+        let order = self.order.get().checked_sub(1).and_then(Order::new);
+        let order = order.expect("a single frame has no halves");
+        let half = |first| Self {
+            first,
+            order,
+            memory: self.memory,
+        };
+        let halves = (
+            half(self.first),
+            half(Pfn(self.first.0 + size_of_block(order))),
+        );
+        std::mem::forget(self);
+        halves
     }
 
     fn len(&self) -> usize {

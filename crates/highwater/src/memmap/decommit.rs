@@ -1,8 +1,8 @@
-//! Memory that is given back to the system while its frames stay in their pool: owned frames lose their contents, and are
-//! committed again, as zeros, when they are next touched.
+//! Memory that is given back to the system while its frames stay in their pool: owned frames lose
+//! their contents, and are committed again, as zeros, when they are next touched.
 //!
-//! Only the owner of a frame may do that: it has the only right to the bytes. So nothing that is borrowed or free to be taken
-//! changes under anybody.
+//! Only the owner of a frame may do that: it has the only right to the bytes. So nothing that is
+//! borrowed or free to be taken changes under anybody.
 
 use super::block::Block;
 use super::frames::{Frame, FrameMemory};
@@ -13,8 +13,8 @@ use crate::units::{Order, Pages, Pfn};
 const AT_ONCE: usize = 1 << Order::MAX.get();
 
 impl FrameMemory {
-    /// Gives the memory of owned frames back to the system; they read as zeros afterwards. Returns how many were
-    /// resident.
+    /// Gives the memory of owned frames back to the system; they read as zeros afterwards. Returns
+    /// how many were resident.
     ///
     /// # Cost
     ///

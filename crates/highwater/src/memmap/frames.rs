@@ -369,9 +369,13 @@ impl FrameMemory {
     ///
     /// When the frame is of another memory.
     pub fn decommit(&self, frame: &mut Frame) {
-        assert_eq!(frame.memory, self.id, "{} is of another memory", frame.pfn);
+        self.check(frame);
         // SAFETY: the frame's only token is borrowed exclusively.
         unsafe { self.reservation.release(frame.pfn, Pages(1)) }
+    }
+
+    pub(super) fn check(&self, frame: &Frame) {
+        assert_eq!(frame.memory, self.id, "{} is of another memory", frame.pfn);
     }
 
     /// Takes a seat, from which one reader at a time borrows. `None` when all are taken

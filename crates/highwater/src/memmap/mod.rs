@@ -15,6 +15,7 @@
 mod barrier;
 mod block;
 mod borrow;
+mod decommit;
 mod frames;
 mod free;
 mod reservation;

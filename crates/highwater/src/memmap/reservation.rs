@@ -176,6 +176,33 @@ impl Reservation {
         self.advise(first.index() * PAGE_SIZE, bytes, libc::MADV_DONTNEED);
     }
 
+    /// How many of some neighbouring frames are resident; all of them where the system does not
+    /// tell. A number of its moment, and no more than that for frames that others use.
+    ///
+    /// # Panics
+    ///
+    /// When the frames are not all inside the range.
+    pub(super) fn nr_resident(&self, first: Pfn, count: Pages) -> Pages {
+        let end = u64::from(first.0) + count.0;
+        assert!(
+            end <= u64::from(self.pages),
+            "frames up to {end} of {}",
+            self.pages
+        );
+        let nr_pages = usize::try_from(count.0).expect("within the range");
+        let mut resident = vec![0_u8; nr_pages];
+        // SAFETY: the first frame lies in the range, or the range of none begins at its end.
+        let start = unsafe { self.base.add(first.index() * PAGE_SIZE) };
+        let (len, out) = (nr_pages * PAGE_SIZE, resident.as_mut_ptr());
+        // SAFETY: the bytes belong to this mapping, and the vector has a byte for each page of
+        // them.
+        let result = unsafe { libc::mincore(start.as_ptr().cast(), len, out) };
+        match result {
+            0 => Pages(resident.iter().map(|byte| u64::from(byte & 1)).sum()),
+            _ => count,
+        }
+    }
+
     /// First byte of a frame.
     ///
     /// # Panics

@@ -460,3 +460,56 @@ fn a_list_that_names_a_frame_twice_panics() {
         memory.surrender_all(&mut frames, &mut Vec::new());
     }
 }
+
+#[test]
+fn memory_is_given_back_by_owners_and_reads_as_zeros() {
+    // Method: frames with gaps, out of order and one block; what is not named keeps its bytes. Nothing is resident the second time.
+    let memory = FrameMemory::new(Pages(1 << 11)).unwrap();
+    let signed = |pfn: u32| {
+        let mut frame = memory.claim(Pfn(pfn));
+        memory.bytes_mut(&mut frame).fill(5);
+        frame
+    };
+    let mut frames: Vec<Frame> = [3, 4, 5, 9, 8, 600, 1023].into_iter().map(signed).collect();
+    let kept = signed(6);
+    assert_eq!(memory.decommit_all(&mut frames[..0]), Pages(0));
+    assert!(memory.decommit_all(&mut frames) >= Pages(7));
+    assert_eq!(memory.bytes(&kept), &[5; PAGE_SIZE]);
+    for frame in &frames {
+        assert_eq!(memory.bytes(frame), &[0; PAGE_SIZE], "{frame:?}");
+    }
+    let mut block = memory.claim_block(Pfn(1024), Order::MAX);
+    memory.block_bytes_mut(&mut block).fill(7);
+    assert_eq!(memory.decommit_block(&mut block), Order::MAX.pages());
+    assert_eq!(
+        memory.decommit_block(&mut block),
+        Pages(0),
+        "nothing is resident"
+    );
+    assert!(memory.block_bytes(&block).iter().all(|&byte| byte == 0));
+    let (low, high) = block.halve();
+    assert_eq!((low.pfn(), high.pfn()), (Pfn(1024), Pfn(1536)));
+    memory.surrender_block(low);
+    memory.surrender_block(high);
+    frames.push(kept);
+    frames
+        .into_iter()
+        .for_each(|frame| _ = memory.surrender(frame));
+    assert_eq!(memory.count_free(), memory.pages());
+}
+
+#[test]
+#[should_panic(expected = "another memory")]
+fn memory_of_another_is_not_given_back() {
+    let [memory, another] = [4, 8].map(|pages| FrameMemory::new(Pages(pages)).unwrap());
+    let mut frames = [another.claim(Pfn(7))];
+    memory.decommit_all(&mut frames);
+}
+
+#[test]
+fn a_memory_of_no_frames_maps_nothing() {
+    let memory = FrameMemory::without_frames();
+    assert_eq!((memory.pages(), memory.count_free()), (Pages(0), Pages(0)));
+    let reader = memory.reader(memory.seat());
+    assert!(reader.borrow(Pfn(0), TAG).is_none());
+}

@@ -182,14 +182,14 @@ impl Reclaim {
         groups: GroupTree,
         nr_cpus: usize,
     ) -> Self {
-        let managed = pool.managed();
+        let frames = pool.memory().pages();
         Self {
             cache,
             pool,
             groups,
-            lruvecs: Lruvecs::new(managed),
-            batches: Batches::new(managed, nr_cpus),
-            shadows: Shadows::new(managed),
+            lruvecs: Lruvecs::new(frames),
+            batches: Batches::new(frames, nr_cpus),
+            shadows: Shadows::new(frames),
             stats: ReclaimStats::default(),
             rmap: RmapConfig::default(),
             rmap_stats: RmapStats::default(),

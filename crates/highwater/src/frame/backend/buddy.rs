@@ -86,6 +86,17 @@ impl Buddy {
         Some(Pfn(block))
     }
 
+    /// The order of the free block whose head a frame is.
+    pub(super) fn order_at(&self, pfn: Pfn) -> Option<Order> {
+        let mark = self.link(pfn.0)[MARK];
+        Order::all().find(|order| mark_of(order.get()) == mark)
+    }
+
+    /// Takes the free block of `order` whose head a frame is.
+    pub(super) fn take(&mut self, pfn: Pfn, order: Order) {
+        self.remove(pfn.0, order.get());
+    }
+
     /// Gives a block back.
     pub(super) fn free(&mut self, pfn: Pfn, order: Order) {
         let (mut block, mut order) = (pfn.0, order.get());

@@ -33,6 +33,7 @@ mod stress;
 mod tests;
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 
 use thiserror::Error;
@@ -60,6 +61,11 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
         wait: Wait,
         out: &mut [Pfn],
     ) -> usize;
+
+    /// Takes the frames out that are free within a range, which lies in one of the largest blocks,
+    /// and puts them at the end of `out`, lowest first. Leaves `floor` frames free; may wait for a
+    /// lock.
+    fn alloc_within(&self, frames: Range<u32>, floor: Pages, out: &mut Vec<Pfn>);
 
     /// Gives blocks of `order` back; reorders the slice. If it must never wait, what a lock is
     /// held for goes to a deferred list, which the next holder that may wait empties.

@@ -98,7 +98,7 @@ impl Worker<'_> {
     }
 }
 
-fn frames_of(block: Pfn, order: Order) -> std::ops::Range<usize> {
+fn frames_of(block: Pfn, order: Order) -> Range<usize> {
     block.index()..block.index() + (1 << order.get())
 }
 

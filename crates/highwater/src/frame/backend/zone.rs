@@ -151,6 +151,29 @@ impl LockedZone<'_> {
         taken
     }
 
+    /// Takes the free blocks of a range that are promised, frame by frame.
+    pub(super) fn take_within(
+        &mut self,
+        frames: Range<u32>,
+        is_promised: impl Fn(Order) -> bool,
+        out: &mut Vec<Pfn>,
+    ) {
+        let mut at = frames.start;
+        while at < frames.end {
+            let Some(order) = self.buddy.order_at(Pfn(at)) else {
+                at += 1;
+                continue;
+            };
+            let end = at + (1 << order.get());
+            if is_promised(order) {
+                self.buddy.take(Pfn(at), order);
+                out.extend((at..end).map(Pfn));
+                self.moved += order.pages();
+            }
+            at = end;
+        }
+    }
+
     pub(super) fn give(&mut self, order: Order, blocks: &[Pfn]) {
         for &block in blocks {
             self.buddy.free(block, order);

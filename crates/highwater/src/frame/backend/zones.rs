@@ -10,6 +10,8 @@
 //! module above), by requests that may wait and hence get what they are promised; whoever may not find
 //! what it wants takes it from there when it sees the blocks in the zone that it holds.
 
+use std::ops::Range;
+
 use crossbeam_utils::CachePadded;
 
 use super::zone::{LockedZone, Zone};
@@ -213,6 +215,15 @@ impl Backend for Zones {
             self.alloc_frames(near, floor, out)
         } else {
             self.alloc_seen(near, order, floor, wait, out)
+        }
+    }
+
+    fn alloc_within(&self, frames: Range<u32>, floor: Pages, out: &mut Vec<Pfn>) {
+        let zone = self.zone_of(Pfn(frames.start));
+        let wanted = Pages(frames.len() as u64);
+        if let Some(mut locked) = self.enter(zone, Wait::Allowed, wanted) {
+            let is_promised = |order| self.free.promise(1, order, floor) == 1;
+            locked.take_within(frames, is_promised, out);
         }
     }
 

@@ -1,16 +1,17 @@
 //! The memory control group (memcg) of the process: the limit above which the system kills it.
 //!
-//! `/proc/self/cgroup` names the process's group in each hierarchy, `/proc/self/mountinfo` says where the hierarchies are
-//! mounted. The limit is the least of those of the group and of its ancestors, as far as they are visible:
+//! `/proc/self/cgroup` names the process's group in each hierarchy, `/proc/self/mountinfo` says
+//! where the hierarchies are mounted. The limit is the least of those of the group and of its
+//! ancestors, as far as they are visible:
 //!
 //! | hierarchy | named by | limit in | none is |
 //! |---|---|---|---|
 //! | v2 | the line `0::` | `memory.max` | `max` |
 //! | v1 | the line whose controllers include `memory` | `memory.limit_in_bytes` | about 2^63 |
 //!
-//! A mount shows the part of its hierarchy below its *root*: in a container often the container's group alone. A group that is
-//! named from outside that part (no cgroup namespace) is taken for the root of the mount, which is what a container mounts.
-//! What cannot be read limits nothing.
+//! A mount shows the part of its hierarchy below its *root*: in a container often the container's
+//! group alone. A group that is named from outside that part (no cgroup namespace) is taken for the
+//! root of the mount, which is what a container mounts. What cannot be read limits nothing.
 //!
 //! Source: cgroups(7), proc(5), Linux `Documentation/admin-guide/cgroup-v2.rst`.
 
@@ -65,7 +66,8 @@ impl Memcg {
         Self { root: root.into() }
     }
 
-    /// The least limit of the process's group and its ancestors; `None` where there is none, or none that can be read.
+    /// The least limit of the process's group and its ancestors; `None` where there is none, or
+    /// none that can be read.
     ///
     /// # Cost
     ///
@@ -94,8 +96,8 @@ impl Memcg {
 }
 
 impl Mount {
-    /// A line of `mountinfo`, if it is of a hierarchy that may limit memory: `ID PARENT DEV ROOT POINT OPTIONS [TAGS] - TYPE
-    /// SOURCE SUPER-OPTIONS`.
+    /// A line of `mountinfo`, if it is of a hierarchy that may limit memory: `ID PARENT DEV ROOT
+    /// POINT OPTIONS [TAGS] - TYPE SOURCE SUPER-OPTIONS`.
     fn parse(line: &str) -> Option<Self> {
         let (mount, system) = line.split_once(" - ")?;
         let mut system = system.split(' ');
@@ -112,7 +114,8 @@ impl Mount {
         })
     }
 
-    /// The process's group in this hierarchy, if a line of `/proc/self/cgroup` names it: `ID:CONTROLLERS:PATH`.
+    /// The process's group in this hierarchy, if a line of `/proc/self/cgroup` names it:
+    /// `ID:CONTROLLERS:PATH`.
     fn group_in(&self, line: &str) -> Option<PathBuf> {
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, path) = (fields.next()?, fields.next()?);

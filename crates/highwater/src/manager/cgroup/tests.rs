@@ -1,9 +1,12 @@
 //! Limits of control groups, read from trees of files as systems lay them out.
 
+use std::time::Duration;
+
 use tempfile::TempDir;
 
 use super::*;
-use crate::manager::{BuildError, Manager};
+use crate::manager::{Background, BuildError, Manager};
+use crate::sync::thread;
 use crate::units::Pages;
 
 const V2: &str = "29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
@@ -78,8 +81,9 @@ fn a_limit_of_version_1_is_found_beside_a_version_2_without_memory() {
 
 #[test]
 fn a_container_sees_its_own_limit() {
-    // Method: with a namespace, the group is the root of the mount; without, it is named as the host does, and the mount shows it
-    // alone; or it is named from outside the namespace; or the mount shows one of its ancestors.
+    // Method: with a namespace, the group is the root of the mount; without, it is named as the
+    // host does, and the mount shows it alone; or it is named from outside the namespace; or the
+    // mount shows one of its ancestors.
     let mount = |root: &str| format!("29 23 0:26 {root} /cg\\040roup ro - cgroup2 cgroup ro\n");
     for (cgroup, root) in [
         ("0::/\n", "/"),
@@ -140,4 +144,96 @@ fn a_capacity_above_the_limit_is_refused_before_it_gets_the_process_killed() {
     system.write("sys/fs/cgroup/a/memory.max", "max\n");
     let hw = builder().capacity(Bytes::mib(2)).build().unwrap();
     assert_eq!(hw.frames().pages_floor(), Pages(512));
+}
+
+#[test]
+fn a_capacity_follows_the_limit_down_and_up() {
+    // Method: the limit's file changes; a tick each time. Pages are reclaimed, and the margin is an
+    // eighth.
+    let system = System::v2();
+    let limit = |text: &str| system.write("sys/fs/cgroup/a/memory.max", text);
+    limit("max");
+    let hw = Manager::builder()
+        .capacity(Bytes::mib(4))
+        .follow_cgroup()
+        .memcg(system.memcg())
+        .build()
+        .unwrap();
+    assert_eq!(hw.capacity(), Bytes::mib(4), "no limit");
+    system.write("data", &"page".repeat(600 << 10));
+    let data = hw.open(system.0.path().join("data")).unwrap();
+    let map = hw.space(&hw.root()).map_file(&data, 0..600).unwrap();
+    for page in 0..600 {
+        assert_eq!(&map.read(&hw.enter(), page).unwrap()[..4], b"page");
+    }
+    for (text, capacity) in [
+        ("2097152", Bytes::kib(1792)),
+        ("1048576", Bytes::kib(896)),
+        ("4194304", Bytes::kib(3584)),
+        ("1", Bytes::kib(64)),
+        ("max", Bytes::mib(4)),
+    ] {
+        limit(text);
+        assert_eq!(hw.cgroup_tick(), Ok(capacity), "{text}");
+        assert_eq!((hw.capacity(), hw.frames()), (capacity, capacity), "{text}");
+        assert!(hw.root().usage_precise() <= capacity, "{text}");
+        hw.check_invariants();
+    }
+    // What was asked for holds where the limit allows it, and is remembered where it does not.
+    limit("2097152");
+    hw.set_capacity(Bytes::mib(3)).unwrap();
+    assert_eq!(hw.capacity(), Bytes::kib(1792));
+    hw.set_capacity(Bytes::mib(1)).unwrap();
+    assert_eq!(hw.capacity(), Bytes::mib(1));
+    hw.set_capacity(Bytes::mib(3)).unwrap();
+    limit("max");
+    assert_eq!(hw.cgroup_tick(), Ok(Bytes::mib(3)));
+}
+
+#[test]
+fn a_capacity_that_follows_is_below_the_limit_from_the_start() {
+    let system = System::v2();
+    system.write("sys/fs/cgroup/memory.max", "1048576");
+    let builder = Manager::builder().memcg(system.memcg()).follow_cgroup();
+    let hw = builder.clone().capacity(Bytes::mib(64)).build().unwrap();
+    assert_eq!(
+        (hw.capacity(), hw.frames()),
+        (Bytes::kib(896), Bytes::kib(896))
+    );
+    assert_eq!(hw.capacity_max(), Bytes::mib(64));
+    // Without frames, too.
+    let accounts = builder
+        .capacity(Bytes::gib(64))
+        .frames(Bytes(0))
+        .build()
+        .unwrap();
+    assert_eq!(accounts.capacity(), Bytes::kib(896));
+    let charge = accounts.root().charge(Bytes::kib(800)).unwrap();
+    system.write("sys/fs/cgroup/memory.max", "524288");
+    let above = accounts.cgroup_tick().unwrap_err();
+    assert!(above.to_string().contains("352 KiB more"), "{above}");
+    drop(charge);
+    assert_eq!(accounts.cgroup_tick(), Ok(Bytes::kib(448)));
+}
+
+#[test]
+fn the_background_thread_follows_the_limit() {
+    let system = System::v2();
+    let hw = Manager::builder()
+        .capacity(Bytes::mib(4))
+        .follow_cgroup()
+        .background(Background::Thread)
+        .memcg(system.memcg())
+        .build()
+        .unwrap();
+    assert_eq!(hw.capacity(), Bytes::mib(4));
+    system.write("sys/fs/cgroup/a/b/memory.max", "2097152");
+    // It looks every second; a busy machine may take its time.
+    for _ in 0..6000 {
+        if hw.frames() == Bytes::kib(1792) {
+            return;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    panic!("a capacity of {} after a minute", hw.capacity());
 }

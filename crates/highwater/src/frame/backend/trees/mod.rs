@@ -31,6 +31,8 @@ mod bits;
 #[cfg(all(test, loom))]
 mod loom;
 
+use std::ops::Range;
+
 use crossbeam_utils::CachePadded;
 
 use super::{Backend, FreeCount, Wait, pages_of};
@@ -455,6 +457,15 @@ impl Backend for Trees {
         let moved = pages_of(order, taken);
         self.recorder(near).visit_ends(&visit, moved.0);
         taken
+    }
+
+    fn alloc_within(&self, frames: Range<u32>, floor: Pages, out: &mut Vec<Pfn>) {
+        let [first, end] = [frames.start, frames.end].map(|frame| frame as usize);
+        for word in first / WORD_FRAMES..end.div_ceil(WORD_FRAMES) {
+            let mut found = [Pfn(0); WORD_FRAMES];
+            let taken = self.take_seen(word, Order::ZERO, floor, &mut found);
+            out.extend_from_slice(&found[..taken]);
+        }
     }
 
     fn free_bulk(&self, near: CpuId, order: Order, _: Wait, blocks: &mut [Pfn]) {
