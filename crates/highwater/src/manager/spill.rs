@@ -183,9 +183,9 @@ impl Spillers {
     /// Those below `target`, and what each was asked for.
     fn below(&self, target: &GroupNode) -> Vec<(GroupNode, Option<Asked>)> {
         let spillers = self.0.lock();
-        let below = spillers
-            .values()
-            .filter(|spiller| spiller.group.is_descendant_of(target));
+        let below = spillers.values().filter(|spiller| {
+            !spiller.group.is_removed() && spiller.group.is_descendant_of(target)
+        });
         below
             .map(|spiller| (spiller.group.clone(), spiller.asked))
             .collect()

@@ -72,6 +72,7 @@ impl Group {
             wait: self.node().charge_wait(bytes).watching(),
             deadline: None,
             is_refused: false,
+            parks: false,
             search: Search::default(),
             stalled: None,
             alarm: None,
@@ -127,6 +128,8 @@ pub struct ChargeWait {
     deadline: Option<Instant>,
     /// Whether it was refused, and stands in line.
     is_refused: bool,
+    /// Whether a thread waits for it, which may sleep.
+    parks: bool,
     search: Search,
     /// While it stands in line and no thread waits for it.
     stalled: Option<StalledTask>,
@@ -265,6 +268,7 @@ impl ChargeWait {
     ///
     /// As [`ChargeWait`] says.
     pub fn wait(mut self) -> Result<Charge, ChargeFailed> {
+        self.parks = true;
         let shared = Arc::clone(&self.shared);
         let core = &shared.core;
         let parker = Parker::new();
@@ -294,9 +298,8 @@ impl ChargeWait {
     /// One look for room, and one step to make some.
     fn advance(&mut self, context: &mut Context<'_>) -> Poll<Result<Charge, ChargeFailed>> {
         self.search.attempts = self.search.attempts.saturating_add(1);
-        if !self.is_refused
-            && let Some(outcome) = self.try_at_once()
-        {
+        let is_first_look = !self.is_refused;
+        if is_first_look && let Some(outcome) = self.try_at_once() {
             return Poll::Ready(outcome);
         }
         if let Poll::Ready(outcome) = Pin::new(&mut self.wait).poll(context) {
@@ -314,6 +317,11 @@ impl ChargeWait {
         core.alarms.ring(core.now());
         self.search.due = None;
         if !self.wait.is_first() {
+            return Poll::Pending;
+        }
+        if is_first_look && self.search.reclaimed > 0 {
+            // This poll has made its pass.
+            context.waker().wake_by_ref();
             return Poll::Pending;
         }
         // Gone is only what nothing is charged to; its line is told.
@@ -371,7 +379,11 @@ impl ChargeWait {
     }
 
     fn granted(&self, charge: group::Charge, refilled: Refilled) -> Charge {
-        let delay = self.shared.core.throttle_polled(&self.node, refilled);
+        let core = &self.shared.core;
+        let delay = match self.parks {
+            true => core.throttle(self.node.id(), refilled),
+            false => core.throttle_polled(&self.node, refilled),
+        };
         Charge::new(&self.shared, charge, delay)
     }
 

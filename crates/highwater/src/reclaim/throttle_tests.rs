@@ -75,6 +75,17 @@ fn a_pass_waits_once_and_looks_in_the_end_whatever_others_have() {
 }
 
 #[test]
+fn a_thread_that_polls_futures_waits_for_no_other_reclaimer() {
+    // Goal: no sleep in a poll. Method: others have too many pages, and a wait would never end; the
+    // pass frees at its last priority.
+    let (scene, lruvec) = scene(NEVER);
+    assert!(by(&scene, Actor::Polled, None).nr_reclaimed > 0);
+    assert_eq!(scene.reclaim.stats().throttle_isolated.get(), 0);
+    lruvec.note_settled(PageType::File, 9);
+    scene.assert_nothing_is_left();
+}
+
+#[test]
 fn who_has_found_nothing_is_woken_by_who_finds_much() {
     // Goal: a request without progress sleeps until another has some. Method: an endless sleep but for a wake-up, beside passes
     // that free all that they look at.

@@ -1,0 +1,73 @@
+//! The promise: polling a charge that waits takes one bounded step, and never sleeps.
+
+mod support;
+
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use highwater::cache::Access;
+use highwater::manager::Throttling;
+use highwater::{Limits, Manager, Pages};
+use support::{TestFile, assert_empty, manager, mapped};
+
+/// Pages that a poll may reclaim: its goal, and the rest of a cluster.
+const STEP: Pages = Pages(128 + 32);
+
+#[test]
+fn a_poll_reclaims_no_more_than_a_step() {
+    // Goal: a task gives its worker back soon, however much it asks for. Method: a pool full of cached pages, and a
+    // charge for nearly all of them: each poll evicts a step at most, and it is granted by polls alone.
+    let hw = manager(2048);
+    let (_file, map) = mapped(&hw, &TestFile::new(2048), Access::ReadOnly);
+    for page in 0..2048 {
+        assert_eq!(map.read(&hw.enter(), page).unwrap().len(), 4096);
+    }
+    let mut charge = pin!(hw.root().charge_async(Pages(1900).bytes()));
+    let mut context = Context::from_waker(Waker::noop());
+    let resident = || hw.snapshot().frames.allocated;
+    let mut polls = 0;
+    let charge = loop {
+        let before = resident();
+        let outcome = charge.as_mut().poll(&mut context);
+        assert!(before - resident() <= STEP, "{before} to {}", resident());
+        polls += 1;
+        if let Poll::Ready(outcome) = outcome {
+            break outcome.unwrap();
+        }
+        assert!(polls < 1000, "no progress");
+    };
+    assert!(polls > 1900 / STEP.0, "{polls} polls");
+    assert_eq!(charge.bytes(), Pages(1900).bytes());
+    drop(charge);
+    drop(map);
+    assert_empty(&hw);
+}
+
+#[test]
+fn a_charge_that_owes_a_delay_is_told_it_also_where_the_library_sleeps() {
+    // Goal: no sleep on the thread that polls. Method: a manager that sleeps what is owed above `high`, after
+    // which nothing is owed: so for a charge at once and for a thread that waits; a task is told what it owes.
+    let builder = Manager::builder().capacity(Pages(4096).bytes());
+    let hw = builder.throttling(Throttling::Sleep).build().unwrap();
+    let limits = Limits::default().with_high(Pages(2048).bytes());
+    let group = hw.root().child("group", limits).unwrap();
+    let within = group.charge(Pages(2048).bytes()).unwrap();
+    let above = Pages(128).bytes();
+    {
+        let mut charge = pin!(group.charge_async(above));
+        let mut context = Context::from_waker(Waker::noop());
+        let Poll::Ready(Ok(told)) = charge.as_mut().poll(&mut context) else {
+            panic!("there is room");
+        };
+        assert!(told.throttle_delay() > Duration::ZERO);
+    }
+    let slept = group.charge(above).unwrap();
+    assert!(slept.throttle_delay().is_zero());
+    drop(slept);
+    let slept = group.charge_async(above).wait().unwrap();
+    assert!(slept.throttle_delay().is_zero());
+    assert_eq!(group.events().high, 3);
+    drop((within, slept));
+    assert_empty(&hw);
+}
