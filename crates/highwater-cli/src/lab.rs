@@ -92,7 +92,7 @@ pub(crate) struct LabArguments {
     matrix: bool,
 
     /// Which checks decide the exit status: `all`, or `counts` for those that a busy machine does not affect; the others
-    /// are shown [default: all in a full run of an optimised build, else counts]
+    /// are shown, from fewer rounds [default: all in a full run of an optimised build, else counts]
     #[arg(long, value_name = "WHICH", value_parser = judges())]
     judge: Option<Judge>,
 

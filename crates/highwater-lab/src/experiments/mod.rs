@@ -153,6 +153,8 @@ pub struct Setup {
     pub is_kernel: bool,
     /// Every combination of what varies.
     pub is_matrix: bool,
+    /// The checks that decide whether the outcome passes.
+    pub judge: Judge,
 }
 
 impl Setup {
@@ -173,6 +175,17 @@ impl Setup {
             Size::Full => full,
             Size::Quick => quick,
         }
+    }
+
+    /// Repetitions: `timed`, as many as medians of times need, or `counted` where only counts are judged; `quick` where
+    /// little is to be done.
+    #[must_use]
+    pub fn repeats<T>(&self, timed: T, counted: T, quick: T) -> T {
+        let full = match self.judge {
+            Judge::All => timed,
+            Judge::Counts => counted,
+        };
+        self.pick(full, quick)
     }
 }
 
@@ -256,8 +269,9 @@ impl Experiment {
             traces: request.traces.clone(),
             is_kernel: request.is_kernel,
             is_matrix: request.is_matrix,
+            judge: request.judge(),
         };
-        Ok((self.run)(&setup, control)?.judged_by(request.judge()))
+        Ok((self.run)(&setup, control)?.judged_by(setup.judge))
     }
 }
 

@@ -66,7 +66,7 @@ struct Lane<'a> {
 fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
     let shape = Shape::of(TOPS, LEAVES);
     let contestants = contestants(setup, &shape);
-    let rounds = setup.pick(15, 3);
+    let rounds = setup.repeats(15, 4, 3);
     let steps = setup.pick(60_000, 5_000);
     let attacked = attacked();
     control.expect(contestants.len() as u64 * (rounds + 1) + attacked.len() as u64 * attack::STEPS);

@@ -55,7 +55,7 @@ const NOTE: &str = "Service time leaves out what a reader spent ready to run whi
 fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
     let shape = setup.pick(Shape::of(250, 200), Shape::of(20, 50));
     let time = setup.pick(Duration::from_secs(3), Duration::from_millis(200));
-    let rounds: u32 = setup.pick(3, 2);
+    let rounds: u32 = setup.repeats(3, 1, 2);
     let flushers = flushers(setup, &shape);
     let storms = flushers.len() as u64 + u64::from(setup.is_kernel);
     control.expect(storms * u64::from(rounds + 1));

@@ -57,7 +57,7 @@ const NOTE: &str = "Threads are real, and so are pages, locks and work: an exit 
     Visits of the trees hold no lock: what counts as held is the time of the whole visit.";
 
 fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
-    let rounds = setup.pick(ROUNDS, 1);
+    let rounds = setup.repeats(ROUNDS, COUNTED_ROUNDS, 1);
     let frames = setup.pick(FRAMES, FRAMES_QUICK);
     let variants = variants(setup);
     control.expect(variants.len() as u64 * rounds);

@@ -256,6 +256,7 @@ fn zone_row(load: &str, rung: &str, seen: &Seen, base: &Seen) -> Row {
 mod tests {
     use super::*;
     use crate::experiments::Size;
+    use crate::report::Judge;
 
     /// Goal: the check of memory in use can fail. Method: lists pinned at what the others may grow to, which fail it, beside
     /// those that tune themselves, which do not; in pools of both sizes.
@@ -271,6 +272,7 @@ mod tests {
                 traces: Vec::new(),
                 is_kernel: false,
                 is_matrix: false,
+                judge: Judge::Counts,
             };
             let sizes = Sizes::of(&pool(&setup, auto(&setup)).unwrap());
             let stand = |name| {

@@ -122,6 +122,10 @@ pub(super) fn run(
         shares.push(share);
         for turn in 0..count {
             let cell = &mut cells[(usize::try_from(number).unwrap_or(0) + turn) % count];
+            if number >= rounds_of(setup, &cell.variant) {
+                control.advance(1)?;
+                continue;
+            }
             let plan = Plan {
                 rmap: cell.variant.rmap,
                 churn: cell.variant.churn(scenario, share),
@@ -149,6 +153,19 @@ pub(super) fn run(
     })
 }
 
+/// Repetitions of a variant.
+fn rounds_of(setup: &Setup, variant: &Variant) -> u64 {
+    match variant.clock {
+        ClockKind::Simulated => setup.pick(ROUNDS, 1),
+        ClockKind::System => rounds_by_the_system(setup),
+    }
+}
+
+/// One is enough for what must hold of every run.
+fn rounds_by_the_system(setup: &Setup) -> u64 {
+    setup.repeats(ROUNDS, 1, 1)
+}
+
 /// Whether figures can be compared with those of the thread, which nothing can that has little memory.
 fn is_of_size(setup: &Setup) -> bool {
     setup.pick(true, false)
@@ -157,7 +174,7 @@ fn is_of_size(setup: &Setup) -> bool {
 /// The part of the time that B holds the lock for, found by runs of *skip* in which A passes once.
 fn calibrate(setup: &Setup, ground: &Ground, control: &Control) -> Result<f64, ExperimentError> {
     let mut share: f64 = 0.1;
-    for attempt in 0..setup.pick(CALIBRATIONS, 1) {
+    for attempt in 0..setup.repeats(CALIBRATIONS, 1, 1) {
         let (rmap, churn) = Variant::calibration(share);
         let plan = Plan {
             rmap,
@@ -200,6 +217,7 @@ fn config(setup: &Setup, ground: &Ground, rounds: u64, shares: Vec<f64>) -> Figu
         .with("file_pages", ground.pages())
         .with("passes", PASSES)
         .with("rounds", rounds)
+        .with("rounds_of_the_systems_clock", rounds_by_the_system(setup))
         .with("watermark_scale_factor", round::WATERMARK_SCALE_FACTOR)
         .with("inactive_ratio", round::INACTIVE_RATIO)
         .with("calibrated_hold_of_each_round_ratio", shares)

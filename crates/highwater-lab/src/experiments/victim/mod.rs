@@ -82,7 +82,7 @@ impl Times {
 }
 
 fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
-    let rounds = setup.pick(9, 5);
+    let rounds = setup.repeats(9, 3, 5);
     let nr_many = setup.pick(10_000, 500);
     let sizes = setup.pick([10_000, 100_000, 1_000_000], [500, 5_000, 50_000]);
     let lists = setup.pick(200, 10);
