@@ -88,6 +88,8 @@ pub struct Retracted {
     pub frames: Vec<Frame>,
     /// Frames that somebody still borrows: published as before.
     pub borrowed: Vec<Pfn>,
+    /// Scratch: frames whose tags were taken away, and the tags.
+    taken: Vec<(Pfn, u64)>,
     /// Scratch: every frame that some seat announces.
     announced: Vec<Pfn>,
 }
@@ -204,8 +206,8 @@ impl FrameMemory {
     }
 
     /// Takes published frames back: each of `batch` that is still published under its tag becomes
-    /// owned if nobody borrows it, and stays published otherwise. Frames published under another
-    /// tag by now are passed over.
+    /// owned if nobody borrows it, and stays published under that tag otherwise. Frames published under
+    /// another tag by now are passed over, as are those that the batch has named before.
     ///
     /// # Cost
     ///
@@ -214,39 +216,41 @@ impl FrameMemory {
     ///
     /// # Panics
     ///
-    /// When a tag is 0, which marks frames that are not published.
+    /// When a tag is 0, which marks frames that are not published, or when there is no such frame. Every
+    /// frame is published as before then, and none is handed out.
     pub fn retract(&self, batch: &[(Pfn, u64)], out: &mut Retracted) {
         out.frames.clear();
         out.borrowed.clear();
         for &(pfn, tag) in batch {
             // Else a frame that is owned already would be given a second token.
             assert!(is_tag(tag), "{tag} cannot be a tag");
-            let word = &self.tags[pfn.index()];
-            // Relaxed: the heavy barrier orders it before the looks at slots and pins.
-            let taken =
-                word.compare_exchange(tag, UNPUBLISHED, Ordering::Relaxed, Ordering::Relaxed);
-            if taken.is_ok() {
-                out.frames.push(Frame {
-                    pfn,
-                    memory: self.id,
-                });
-            }
+            let frames = self.tags.len();
+            assert!(pfn.index() < frames, "{pfn} of {frames} frames");
         }
+        out.frames.reserve(batch.len());
+        out.borrowed.reserve(batch.len());
+        let mut taken = Taken::from(self, batch, &mut out.taken);
         self.barrier.heavy();
         self.seats.collect_announced(&mut out.announced);
-        let mut kept = 0;
-        while let Some(frame) = out.frames.get(kept) {
-            if !out.announced.contains(&frame.pfn) && !self.is_pinned(frame.pfn) {
-                kept += 1;
-                continue;
+        while let Some((pfn, tag)) = taken.first() {
+            let is_borrowed = out.announced.contains(&pfn) || self.is_pinned(pfn);
+            // From here to the end of the round, nothing unwinds: the frame is in one place.
+            taken.forget_first();
+            if is_borrowed {
+                self.put_back(pfn, tag);
+                out.borrowed.push(pfn);
+            } else {
+                let memory = self.id;
+                out.frames.push(Frame { pfn, memory });
             }
-            let frame = out.frames.swap_remove(kept);
-            let tag = batch
-                .iter()
-                .find(|(pfn, _)| *pfn == frame.pfn)
-                .map_or(0, |(_, tag)| *tag);
-            out.borrowed.push(self.publish(frame, tag));
         }
+    }
+
+    /// Publishes a frame again under the tag that was taken from it.
+    pub(super) fn put_back(&self, pfn: Pfn, tag: u64) {
+        // Release. Pairs with: the acquire load of `has_tag`, so that a borrower sees the bytes that the owner
+        // wrote, which whoever took the tag has acquired.
+        self.tags[pfn.index()].store(tag, Ordering::Release);
     }
 
     /// Whether anybody pins a frame whose tag was just taken away.
@@ -441,6 +445,60 @@ impl FrameMemory {
         let pfn = frame.pfn;
         std::mem::forget(frame);
         pfn
+    }
+}
+
+/// Frames whose tags were taken away, in order, each with its tag: until it is known whether somebody borrows
+/// them, nobody has them. Those that are left when this is dropped are published again as they were.
+pub(super) struct Taken<'a> {
+    memory: &'a FrameMemory,
+    frames: &'a mut Vec<(Pfn, u64)>,
+    /// Of them, those that were forgotten.
+    gone: usize,
+}
+
+impl<'a> Taken<'a> {
+    /// Takes the tags of a batch away, as far as they are what the batch says.
+    pub(super) fn from(
+        memory: &'a FrameMemory,
+        batch: &[(Pfn, u64)],
+        frames: &'a mut Vec<(Pfn, u64)>,
+    ) -> Self {
+        frames.clear();
+        frames.reserve(batch.len());
+        let taken = Self {
+            memory,
+            frames,
+            gone: 0,
+        };
+        for &(pfn, tag) in batch {
+            let word = &memory.tags[pfn.index()];
+            // Acquire. Pairs with: the release store of `publish`, for `put_back`. The heavy barrier orders it
+            // before the looks at slots and pins. Failure learns nothing.
+            let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
+            let exchanged = word.compare_exchange(tag, UNPUBLISHED, acquire, relaxed);
+            if exchanged.is_ok() {
+                taken.frames.push((pfn, tag));
+            }
+        }
+        taken
+    }
+
+    pub(super) fn first(&self) -> Option<(Pfn, u64)> {
+        self.frames.get(self.gone).copied()
+    }
+
+    /// Leaves the first frame to the caller.
+    pub(super) fn forget_first(&mut self) {
+        self.gone += 1;
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        for (pfn, tag) in self.frames.drain(..).skip(self.gone) {
+            self.memory.put_back(pfn, tag);
+        }
     }
 }
 
