@@ -36,7 +36,8 @@ use crate::sync::atomic::{AtomicI64, Ordering};
 
 /// Set in a count that is closed; the count itself is above.
 const CLOSED: u64 = 1;
-/// More references than there can be: each takes at least a byte of the address space.
+/// More references than there can be: each takes at least a byte of the address space, or is leaked, of which a
+/// thousand million a second would take a century.
 const BIAS: i64 = 1 << 62;
 
 struct Inner<T> {
@@ -113,7 +114,8 @@ impl<T> PercpuOwner<T> {
     /// Another reference.
     #[inline]
     pub(crate) fn reference(&self) -> PercpuRef<T> {
-        PercpuRef::to(self.inner())
+        // SAFETY: this is the owner.
+        unsafe { PercpuRef::to(self.inner) }
     }
 
     #[inline]
@@ -125,12 +127,33 @@ impl<T> PercpuOwner<T> {
 
 impl<T> Drop for PercpuOwner<T> {
     fn drop(&mut self) {
-        let inner = self.inner();
-        #[cfg(loom)]
-        if inner.unseen.is_some() {
-            return inner.add(-1);
+        // SAFETY: this is the owner.
+        let is_last = unsafe { Inner::end_owner(self.inner) };
+        if is_last {
+            // SAFETY: the owner ends here, and it was the last of all.
+            unsafe { free(self.inner) };
         }
-        let raised = Raised::new(inner.counts.iter());
+    }
+}
+
+// As in `Arc`, what counts takes the pointer, not a reference: from the step on that takes the last reference away,
+// somebody else may free what it points to, and a reference would have to be good until the function returns.
+// Each says whether it took away the last of all, owner and references: its caller then frees the value.
+impl<T> Inner<T> {
+    /// Counts the owner no more, and references in one place from now on.
+    ///
+    /// # Safety
+    ///
+    /// The pointer came from a box in [`PercpuOwner::new`], and the owner lives.
+    unsafe fn end_owner(inner: NonNull<Self>) -> bool {
+        // SAFETY: the owner lives until the bias is taken from `central`, below.
+        let this = unsafe { inner.as_ref() };
+        #[cfg(loom)]
+        if this.unseen.is_some() {
+            // SAFETY: as above.
+            return unsafe { Self::add(inner, -1) };
+        }
+        let raised = Raised::new(this.counts.iter());
         let mut sum = 0_i64;
         for open in raised.words() {
             let closed = open.step(&|count| Some(count | CLOSED));
@@ -138,61 +161,66 @@ impl<T> Drop for PercpuOwner<T> {
             sum += count.cast_signed() >> 1;
         }
         drop(raised);
-        inner.add_central(sum - BIAS);
+        Self::add_central(&this.central, sum - BIAS)
     }
-}
 
-impl<T> Inner<T> {
     /// Counts a reference more or less.
+    ///
+    /// # Safety
+    ///
+    /// The pointer came from a box in [`PercpuOwner::new`]; the owner lives, or a reference: when one is taken
+    /// away, that one.
     #[inline]
-    fn add(&self, delta: i64) {
+    unsafe fn add(inner: NonNull<Self>, delta: i64) -> bool {
+        // SAFETY: the caller's promise: it is not freed before this has counted.
+        let this = unsafe { inner.as_ref() };
         #[cfg(loom)]
-        if let Some(unseen) = &self.unseen {
+        if let Some(unseen) = &this.unseen {
             unseen.add(delta.cast_unsigned());
-            if unseen.get() == 0 {
-                self.free();
-            }
-            return;
+            return unseen.get() == 0;
         }
-        let count = &self.counts[self.gates.here()];
-        if !count.try_step(|count| added(count, delta)) {
-            self.add_slowly(count, delta);
+        let count = &this.counts[this.gates.here()];
+        if count.try_step(|count| added(count, delta)) {
+            // Counts are open while the owner lives.
+            return false;
         }
+        let extra = this.gates.extra().map(|extra| &this.counts[extra]);
+        Self::add_slowly(extra.unwrap_or(count), &this.central, delta)
     }
 
     /// What follows when a plain store was not possible. A reference that is dropped must not touch
     /// the counts once it has been taken away; so it raises no gate, and counts in the extra word.
     #[inline(never)]
-    fn add_slowly(&self, count: &Gated, delta: i64) {
-        let extra = self.gates.extra().map(|extra| &self.counts[extra]);
-        let stepped = extra
-            .unwrap_or(count)
-            .step_near(&|count| added(count, delta));
+    fn add_slowly(count: &Gated, central: &AtomicI64, delta: i64) -> bool {
+        let stepped = count.step_near(&|count| added(count, delta));
         match stepped.expect("no CPU owns the extra word, or words of the atomic regime") {
-            Ok(_) => {}
-            Err(_) => self.add_central(delta),
+            Ok(_) => false,
+            Err(_) => Self::add_central(central, delta),
         }
     }
 
-    /// Counts in one place; frees the value if nobody refers to it any more. The caller's own
-    /// reference, or ownership, is among those taken away, or there are others.
-    fn add_central(&self, delta: i64) {
+    /// Counts in one place. The caller's own reference, or ownership, is among those taken away, or there
+    /// are others.
+    fn add_central(central: &AtomicI64, delta: i64) -> bool {
         // AcqRel. Pairs with itself: who frees the value comes after all that others did with it.
-        let before = self.central.fetch_add(delta, Ordering::AcqRel);
+        let before = central.fetch_add(delta, Ordering::AcqRel);
         let after = before.wrapping_add(delta);
         debug_assert!(after >= 0, "more references were dropped than made");
-        if after == 0 {
-            self.free();
-        }
+        after == 0
     }
+}
 
-    /// Frees the value and its counts: nobody uses them any more.
-    fn free(&self) {
-        let inner = NonNull::from(self);
-        // SAFETY: it came from a box in `PercpuOwner::new`. The owner is gone and no reference is left,
-        // by the invariant: nobody uses it, and nobody else comes here.
-        drop(unsafe { Box::from_raw(inner.as_ptr()) });
-    }
+/// Frees a value and its counts, through the pointer that the box was made.
+///
+/// # Safety
+///
+/// The pointer came from a box in [`PercpuOwner::new`], the owner is gone and no reference is left: the caller
+/// took away the last of all, which happens once.
+#[cold]
+#[inline(never)]
+unsafe fn free<T>(inner: NonNull<Inner<T>>) {
+    // SAFETY: the caller's promise: nobody uses it, and nobody else comes here.
+    drop(unsafe { Box::from_raw(inner.as_ptr()) });
 }
 
 /// The count after `delta`, unless it is closed.
@@ -203,11 +231,18 @@ fn added(count: u64, delta: i64) -> Option<u64> {
 }
 
 impl<T> PercpuRef<T> {
+    /// Another reference to what is at `inner`.
+    ///
+    /// # Safety
+    ///
+    /// It came from a box in [`PercpuOwner::new`], and an owner or a reference lives.
     #[inline]
-    fn to(inner: &Inner<T>) -> Self {
-        inner.add(1);
+    unsafe fn to(inner: NonNull<Inner<T>>) -> Self {
+        // SAFETY: the caller's promise.
+        let is_last = unsafe { Inner::add(inner, 1) };
+        debug_assert!(!is_last, "one more is not the last");
         Self {
-            inner: NonNull::from(inner),
+            inner,
             owns: PhantomData,
         }
     }
@@ -223,16 +258,20 @@ impl<T> PercpuRef<T> {
 impl<T> Clone for PercpuRef<T> {
     #[inline]
     fn clone(&self) -> Self {
-        // SAFETY: this reference is counted, so that the value is not freed.
-        Self::to(unsafe { self.inner.as_ref() })
+        // SAFETY: this reference is counted.
+        unsafe { Self::to(self.inner) }
     }
 }
 
 impl<T> Drop for PercpuRef<T> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: this reference is counted, so that the value is not freed before it is taken away.
-        unsafe { self.inner.as_ref() }.add(-1);
+        // SAFETY: this reference is counted until this takes it away.
+        let is_last = unsafe { Inner::add(self.inner, -1) };
+        if is_last {
+            // SAFETY: the reference ends here, and it was the last of all.
+            unsafe { free(self.inner) };
+        }
     }
 }
 
