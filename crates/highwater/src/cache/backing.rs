@@ -19,8 +19,9 @@ pub trait Backing: Send + Sync + fmt::Debug {
         self.len() == 0
     }
 
-    /// Reads a page into `buf`, from its start; returns how many bytes there were. Fewer than the
-    /// page has ([`page_len`](Self::page_len)) is an error to the cache.
+    /// Reads a page into `buf`, from its start; returns how many bytes there were. Fewer or more than the
+    /// page has ([`page_len`](Self::page_len)) is an error to the cache. `buf` is all zeros: what is not
+    /// written stays so, whatever is returned.
     ///
     /// # Errors
     ///
@@ -29,7 +30,8 @@ pub trait Backing: Send + Sync + fmt::Debug {
 
     /// Reads neighbouring pages from `first` on, each into a buffer of as many bytes as the page has
     /// ([`page_len`](Self::page_len)); returns how many bytes there were in all, without a gap from the start. Fewer
-    /// than asked for is an error only to who wants a page that is not whole.
+    /// than asked for is an error only to who wants a page that is not whole; more is an error to all. The buffers are all
+    /// zeros, as for [`read_page`](Self::read_page).
     ///
     /// # Errors
     ///
@@ -38,7 +40,7 @@ pub trait Backing: Send + Sync + fmt::Debug {
         let mut done = 0;
         for (page, buf) in (first..).zip(bufs) {
             let want = buf.len();
-            match self.read_page(page, buf) {
+            match self.read_page(page, buf).and_then(|got| at_most(want, got)) {
                 Ok(got) if got == want => done += got,
                 Ok(got) => return Ok(done + got),
                 Err(error) if done == 0 => return Err(error),
@@ -48,7 +50,7 @@ pub trait Backing: Send + Sync + fmt::Debug {
         Ok(done)
     }
 
-    /// Writes a page; returns how many bytes were taken. Fewer than given is an error to the cache.
+    /// Writes a page; returns how many bytes were taken. Fewer or more than given is an error to the cache.
     ///
     /// # Errors
     ///
@@ -58,7 +60,8 @@ pub trait Backing: Send + Sync + fmt::Debug {
 
     /// Writes neighbouring pages from `first` on, of each of which `bufs` has as many bytes as the page has
     /// ([`page_len`](Self::page_len)); returns how many bytes were taken in all, without a gap from the start. Whatever was
-    /// not taken whole the cache writes again, page by page, which says what became of each.
+    /// not taken whole the cache writes again, page by page, which says what became of each; all of it, where more are said
+    /// to be taken than were given.
     ///
     /// # Errors
     ///
@@ -66,8 +69,12 @@ pub trait Backing: Send + Sync + fmt::Debug {
     fn write_pages(&self, first: u64, bufs: &[&[u8]]) -> io::Result<usize> {
         let mut done = 0;
         for (page, buf) in (first..).zip(bufs) {
-            match self.write_page(page, buf) {
-                Ok(got) if got == buf.len() => done += got,
+            let want = buf.len();
+            match self
+                .write_page(page, buf)
+                .and_then(|got| at_most(want, got))
+            {
+                Ok(got) if got == want => done += got,
                 Ok(got) => return Ok(done + got),
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
@@ -93,6 +100,16 @@ pub trait Backing: Send + Sync + fmt::Debug {
         let rest = self.len().saturating_sub(page.saturating_mul(PAGE_BYTES));
         usize::try_from(rest).unwrap_or(PAGE_SIZE).min(PAGE_SIZE)
     }
+}
+
+/// What was moved of a page. More than it has would count for its neighbours, which were not moved.
+fn at_most(want: usize, got: usize) -> io::Result<usize> {
+    if got <= want {
+        return Ok(got);
+    }
+    Err(io::Error::other(format!(
+        "the storage says that it moved {got} of {want} bytes"
+    )))
 }
 
 /// A file of the operating system.

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::Evicted;
 use super::anon::Anon;
-use super::backing::Backing;
+use super::backing::{Backing, FileBacking};
 use super::key::PageKey;
 use super::readahead::Readahead;
 use super::rmap::Rmap;
@@ -137,6 +137,8 @@ pub struct FileEntry {
     /// As many as there were when it was opened.
     pages: u64,
     backing: Arc<dyn Backing>,
+    /// Whether the backing writes each byte that it says it has read: one of the library's own.
+    is_truthful: bool,
     /// What is behind `backing` if the pages are swap-backed.
     anon: Option<Arc<Anon>>,
     readahead: Readahead,
@@ -149,7 +151,9 @@ pub struct FileEntry {
 /// What a file is opened over.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// Storage of its own.
+    /// A file of the system.
+    System(FileBacking, Access),
+    /// Storage that an embedder brings.
     Backing(Arc<dyn Backing>, Access),
     /// Memory: anonymous, or shared.
     Memory(Anon, FileKind),
@@ -185,6 +189,14 @@ impl FileEntry {
     #[must_use]
     pub fn backing(&self) -> &dyn Backing {
         &*self.backing
+    }
+
+    /// Whether a frame that its pages are read into may hold what others left there, because all of it is
+    /// written over or the read fails. Of storage that an embedder brings that is not known: it may say that it has
+    /// read what it has not, and would show one tenant's bytes to another; nor is it to see them itself.
+    #[must_use]
+    pub fn is_truthful(&self) -> bool {
+        self.is_truthful
     }
 
     /// The memory whose pages these are, if they are swap-backed.
@@ -248,7 +260,12 @@ impl Files {
     }
 
     pub(super) fn open(&self, source: Source) -> Result<Arc<FileEntry>, TooManyFiles> {
+        let is_truthful = !matches!(source, Source::Backing(..));
         let (backing, anon, kind, access) = match source {
+            Source::System(file, access) => {
+                let backing = Arc::new(file) as Arc<dyn Backing>;
+                (backing, None, FileKind::File, access)
+            }
             Source::Backing(backing, access) => (backing, None, FileKind::File, access),
             Source::Memory(anon, kind) => {
                 let anon = Arc::new(anon);
@@ -269,6 +286,7 @@ impl Files {
             id: FileId::new(slot, kind, access),
             pages,
             backing,
+            is_truthful,
             anon,
             readahead: Readahead::default(),
             resident,

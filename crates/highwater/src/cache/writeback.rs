@@ -17,7 +17,7 @@ use super::anon::{Anon, SwapOutError};
 use super::file::Source;
 use super::gather::IfHeld;
 use super::{
-    Access, Backing, FileEntry, FileId, FileKind, PageCache, PageKey, TooManyFiles,
+    Access, Backing, FileBacking, FileEntry, FileId, FileKind, PageCache, PageKey, TooManyFiles,
     WriteBackOutcome,
 };
 use crate::group::StatItem;
@@ -219,6 +219,20 @@ impl PageCache {
         access: Access,
     ) -> Result<Arc<FileEntry>, TooManyFiles> {
         self.files.open(Source::Backing(backing, access))
+    }
+
+    /// As [`open`](Self::open), over a file of the system: its pages are read into frames as they are, because the system
+    /// says how many bytes it has written there; those of other storage, into zeros.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn open_system_file(
+        &self,
+        file: FileBacking,
+        access: Access,
+    ) -> Result<Arc<FileEntry>, TooManyFiles> {
+        self.files.open(Source::System(file, access))
     }
 
     /// Makes memory of `pages` zeros, which is swapped out to the cache's area, if it has one.

@@ -64,6 +64,16 @@ pub enum ReadError {
         /// Bytes in the page.
         want: usize,
     },
+    /// The storage says that it has read more than it was asked for. What it has read, it does not know.
+    #[error("reading page {page} failed: the storage says that it has read {got} of {want} bytes")]
+    Excess {
+        /// The page's number in its file; the first, where several were asked for.
+        page: u64,
+        /// Bytes that it says it has read.
+        got: usize,
+        /// Bytes that it was asked for.
+        want: usize,
+    },
     /// There is no memory for it.
     #[error("no memory for page {page}: {source}")]
     NoMemory {

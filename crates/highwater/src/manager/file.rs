@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::{Core, Handle, Manager};
 use crate::cache::{
-    Access, Backing, FileBacking, FileEntry, PageKey, SyncError, ToldOf, TooManyFiles,
+    Access, Backing, FileBacking, FileEntry, PageCache, PageKey, SyncError, ToldOf, TooManyFiles,
 };
 use crate::sync::Arc;
 use crate::units::{Estimate, Pages};
@@ -101,10 +101,13 @@ impl Manager {
         let is_writable = access == Access::ReadWrite;
         let file = OpenOptions::new().read(true).write(is_writable).open(path);
         let backing = file.and_then(FileBacking::new).map_err(refused)?;
-        self.open_backing(Arc::new(backing), access)
+        self.open_entry(backing.pages(), |cache| {
+            cache.open_system_file(backing, access)
+        })
     }
 
-    /// Opens anything that pages can be read from and written to.
+    /// Opens anything that pages can be read from and written to. A page is zeroed before it is read into (a file of
+    /// the system, [`open`](Self::open), is not in need of that), so that what storage leaves out of it is nobody else's.
     ///
     /// # Errors
     ///
@@ -114,14 +117,21 @@ impl Manager {
         backing: Arc<dyn Backing>,
         access: Access,
     ) -> Result<File, OpenError> {
+        self.open_entry(backing.pages(), |cache| cache.open(backing, access))
+    }
+
+    fn open_entry(
+        &self,
+        pages: u64,
+        open: impl FnOnce(&PageCache) -> Result<Arc<FileEntry>, TooManyFiles>,
+    ) -> Result<File, OpenError> {
         self.core().require_frames()?;
-        let (pages, max) = (backing.pages(), PageKey::PAGES_MAX);
+        let max = PageKey::PAGES_MAX;
         if pages > max {
             return Err(OpenError::TooLarge { pages, max });
         }
         self.core().reap_closing();
-        let entry = self.core().cache.open(backing, access)?;
-        Ok(File::new(&self.shared, entry))
+        Ok(File::new(&self.shared, open(&self.core().cache)?))
     }
 }
 

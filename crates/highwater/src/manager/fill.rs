@@ -283,8 +283,8 @@ fn run_len(filling: &[Filling]) -> usize {
     neighbours.count() + 1
 }
 
-/// Reads neighbouring pages; how many of them are whole. The last page of a file is zero beyond the file's end. An
-/// error is about the first page.
+/// Reads neighbouring pages; how many of them are whole. The last page of a file is zero beyond the file's end, and so
+/// is whatever storage that is not the library's own did not write. An error is about the first page.
 fn read_run(
     cache: &PageCache,
     file: &FileEntry,
@@ -299,6 +299,10 @@ fn read_run(
         .iter_mut()
         .map(|filling| cache.filling_bytes(filling))
         .collect();
+    if !file.is_truthful() {
+        // Not only where that is seen to matter: it would also be shown what is another's.
+        pages.iter_mut().for_each(|page| page.fill(0));
+    }
     let mut bufs: Vec<&mut [u8]> = pages
         .iter_mut()
         .zip(&lens)
@@ -312,6 +316,11 @@ fn read_run(
         page: first,
         source,
     })?;
+    let want = lens.iter().sum();
+    if got > want {
+        let page = first;
+        return Err(ReadError::Excess { page, got, want });
+    }
     let short = ReadError::Short {
         page: first,
         got,

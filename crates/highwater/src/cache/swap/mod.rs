@@ -32,6 +32,8 @@ static SWAP_LOCK: LockClass = LockClass::new("swap_slots", Rank::Leaf);
 #[derive(Debug)]
 pub struct SwapArea {
     storage: Arc<dyn Backing>,
+    /// As [`FileEntry::is_truthful`](super::FileEntry::is_truthful).
+    is_truthful: bool,
     slots: Mutex<Slots>,
     stats: SwapStats,
 }
@@ -71,7 +73,10 @@ impl SwapArea {
     pub fn create(dir: &Path, size: Bytes) -> io::Result<Self> {
         let file = unnamed_file(dir)?;
         file.set_len(size.pages_floor().bytes().0)?;
-        Ok(Self::on(Arc::new(FileBacking::new(file)?)))
+        Ok(Self {
+            is_truthful: true,
+            ..Self::on(Arc::new(FileBacking::new(file)?))
+        })
     }
 
     /// An area on other storage, with as many slots as that has whole pages, but at most
@@ -82,6 +87,7 @@ impl SwapArea {
         let nr_slots = u32::try_from(whole.0.min(Self::SLOTS_MAX)).unwrap_or(u32::MAX - 1);
         Self {
             storage,
+            is_truthful: false,
             slots: Mutex::new(&SWAP_LOCK, Slots::new(nr_slots)),
             stats: SwapStats::default(),
         }
@@ -119,8 +125,11 @@ impl SwapArea {
         self.slots.lock().give_back(slot.0);
     }
 
-    /// Reads what lies in a slot. Fewer bytes than a page has is an error to the caller.
+    /// Reads what lies in a slot. Fewer or more bytes than a page has is an error to the caller.
     pub(super) fn read(&self, slot: Slot, buf: &mut [u8]) -> io::Result<usize> {
+        if !self.is_truthful {
+            buf.fill(0);
+        }
         let result = self.storage.read_page(slot.0.into(), buf);
         match result {
             Ok(PAGE_SIZE) => self.stats.pswpin.add(1),
