@@ -214,6 +214,10 @@ impl FrameMemory {
     /// One heavy barrier (up to about 6 us) and one walk over the seats for the whole batch. No
     /// allocation while `out` has capacity for the batch. Waits for nobody.
     ///
+    /// Where the system refuses membarrier(2), which it granted when the memory was made, the barrier is a
+    /// visit to each CPU (some 20 us each, where it is idle). Where it refuses that too, nobody knows who reads what:
+    /// all of the batch counts as borrowed, and a `tracing` event says why.
+    ///
     /// # Panics
     ///
     /// When a tag is 0, which marks frames that are not published, or when there is no such frame. Every
@@ -230,10 +234,14 @@ impl FrameMemory {
         out.frames.reserve(batch.len());
         out.borrowed.reserve(batch.len());
         let mut taken = Taken::from(self, batch, &mut out.taken);
-        self.barrier.heavy();
+        let passed = self.barrier.heavy();
+        if let Err(error) = &passed {
+            tracing::error!(%error, "no frame can be retracted");
+        }
         self.seats.collect_announced(&mut out.announced);
         while let Some((pfn, tag)) = taken.first() {
-            let is_borrowed = out.announced.contains(&pfn) || self.is_pinned(pfn);
+            let is_announced = out.announced.contains(&pfn);
+            let is_borrowed = passed.is_err() || is_announced || self.is_pinned(pfn);
             // From here to the end of the round, nothing unwinds: the frame is in one place.
             taken.forget_first();
             if is_borrowed {

@@ -4,6 +4,7 @@
 use ::loom::cell::UnsafeCell;
 use ::loom::{model, thread};
 
+use super::frames::Taken;
 use super::{FrameMemory, Pinned, Retracted};
 use crate::sync::Arc;
 use crate::units::{Pages, Pfn};
@@ -138,4 +139,34 @@ fn reading_lies_before_what_the_next_owner_writes() {
             drop(again);
         });
     }
+}
+
+#[test]
+fn a_frame_that_is_put_back_shows_what_its_owner_wrote() {
+    // Method: a cell of the model stands for the frame's bytes, written by the owner before it publishes. Another thread takes the tag
+    // and puts it back, as a retract that unwinds does; who borrows under it afterwards reads the cell.
+    model(|| {
+        let memory = Arc::new(FrameMemory::new(Pages(1)).unwrap());
+        let bytes = Arc::new(UnsafeCell::new(0));
+        let (owner, owners_bytes) = (Arc::clone(&memory), Arc::clone(&bytes));
+        let owner = thread::spawn(move || {
+            let frame = owner.claim(Pfn(0));
+            // SAFETY: the model says if another thread reads it meanwhile.
+            owners_bytes.with_mut(|bytes| unsafe { *bytes = 1 });
+            owner.publish(frame, TAG);
+        });
+        let other = Arc::clone(&memory);
+        let other = thread::spawn(move || {
+            drop(Taken::from(&other, &[(Pfn(0), TAG)], &mut Vec::new()));
+        });
+        {
+            let reader = memory.reader(memory.seat());
+            if reader.borrow(Pfn(0), TAG).is_some() {
+                // SAFETY: as above.
+                assert_eq!(bytes.with(|bytes| unsafe { *bytes }), 1);
+            }
+        }
+        owner.join().unwrap();
+        other.join().unwrap();
+    });
 }

@@ -18,21 +18,32 @@ mod borrow;
 mod decommit;
 mod frames;
 mod free;
+#[cfg(all(target_os = "linux", not(loom)))]
+mod membarrier;
 mod reservation;
+#[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
+pub(crate) mod sandbox;
 mod seat;
 mod token;
 mod vectored;
+#[cfg(all(target_os = "linux", not(loom)))]
+mod visit;
 mod words;
 
 #[cfg(all(test, loom))]
 mod loom;
 #[cfg(all(test, not(loom)))]
+mod refusal_tests;
+#[cfg(all(test, not(loom)))]
 mod tests;
 
+pub(crate) use barrier::Unreached;
 pub use block::Block;
 pub use borrow::{Pinned, Reader};
 pub use frames::{Frame, FrameMemory, MemoryId, Retracted};
 pub(crate) use free::for_each_run;
+#[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri)))]
+pub(crate) use membarrier::Membarrier;
 pub use reservation::{MapError, Reservation};
 pub use seat::Seat;
 pub(crate) use token::Token;

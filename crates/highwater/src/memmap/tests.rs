@@ -1,27 +1,26 @@
 //! Who may touch a frame's bytes, tried from one thread and from several.
 
 use super::barrier::Barrier;
-use super::frames::Taken;
 use super::*;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::units::{Order, PAGE_SIZE, Pages, Pfn};
 
-const TAG: u64 = 77;
+pub(super) const TAG: u64 = 77;
 
-fn published(memory: &FrameMemory, pfn: u32, byte: u8) -> Pfn {
+pub(super) fn published(memory: &FrameMemory, pfn: u32, byte: u8) -> Pfn {
     let mut frame = memory.claim(Pfn(pfn));
     memory.bytes_mut(&mut frame).fill(byte);
     memory.publish(frame, TAG)
 }
 
 /// Memories whose readers pay for a light barrier as little as they can here, and as much as without membarrier.
-fn of_both_barriers(pages: u64) -> [FrameMemory; 2] {
+pub(super) fn of_both_barriers(pages: u64) -> [FrameMemory; 2] {
     [Barrier::new(), Barrier::fenced()]
         .map(|barrier| FrameMemory::with_barrier(Pages(pages), barrier).expect("a small range"))
 }
 
-fn retract(memory: &FrameMemory, pfns: &[Pfn]) -> Retracted {
+pub(super) fn retract(memory: &FrameMemory, pfns: &[Pfn]) -> Retracted {
     let batch: Vec<_> = pfns.iter().map(|&pfn| (pfn, TAG)).collect();
     let mut out = Retracted::default();
     memory.retract(&batch, &mut out);
@@ -29,7 +28,7 @@ fn retract(memory: &FrameMemory, pfns: &[Pfn]) -> Retracted {
 }
 
 /// Surrenders every frame, so that no token is dropped.
-fn surrender_all(memory: &FrameMemory, retracted: Retracted) -> usize {
+pub(super) fn surrender_all(memory: &FrameMemory, retracted: Retracted) -> usize {
     let count = retracted.frames.len();
     for frame in retracted.frames {
         memory.surrender(frame);
@@ -150,80 +149,6 @@ fn the_mark_of_unpublished_frames_is_no_tag() {
 }
 
 #[test]
-fn a_batch_that_is_refused_hands_out_no_frame_that_is_read() {
-    // Symptom: a retract that panicked over a later frame of its batch left tokens of earlier ones, not looked
-    // at yet, by which safe code wrote what a reader was reading. Method: a borrowed frame and a free one, then
-    // what is refused, in every place of the batch; both are published as before.
-    let memory = FrameMemory::new(Pages(4)).unwrap();
-    let read = published(&memory, 0, 5);
-    let idle = published(&memory, 1, 6);
-    let reader = memory.reader(memory.seat());
-    let bytes = reader.borrow(read, TAG).expect("published");
-    for refused in [(Pfn(2), 0), (Pfn(4), TAG), (Pfn(u32::MAX), TAG)] {
-        for at in 0..3 {
-            let mut batch = vec![(read, TAG), (idle, TAG)];
-            batch.insert(at, refused);
-            let mut out = Retracted::default();
-            let retract = std::panic::AssertUnwindSafe(|| memory.retract(&batch, &mut out));
-            assert!(std::panic::catch_unwind(retract).is_err(), "{refused:?}");
-            assert_eq!((out.frames.len(), out.borrowed.len()), (0, 0));
-            assert!(memory.has_tag(read, TAG) && memory.has_tag(idle, TAG));
-        }
-    }
-    assert_eq!(bytes, &[5; PAGE_SIZE]);
-    let out = retract(&memory, &[read, idle]);
-    assert_eq!(out.borrowed, [read]);
-    assert_eq!(surrender_all(&memory, out), 1);
-}
-
-#[test]
-fn a_retract_that_unwinds_in_its_middle_publishes_what_it_took() {
-    // Goal: tags that are taken are put back, whatever comes between. Method: unwind with tags taken, before
-    // the looks at seats and pins and after some of them.
-    let memory = FrameMemory::new(Pages(3)).unwrap();
-    let pfns = [0, 1, 2].map(|pfn| published(&memory, pfn, 1));
-    let batch = pfns.map(|pfn| (pfn, TAG));
-    for gone in 0..3 {
-        let mut frames = Vec::new();
-        let mut taken = Taken::from(&memory, &batch, &mut frames);
-        assert!(pfns.iter().all(|&pfn| !memory.has_tag(pfn, TAG)));
-        for _ in 0..gone {
-            let (pfn, tag) = taken.first().expect("three were taken");
-            taken.forget_first();
-            memory.put_back(pfn, tag);
-        }
-        drop(taken);
-        assert!(pfns.iter().all(|&pfn| memory.has_tag(pfn, TAG)), "{gone}");
-    }
-    assert_eq!(surrender_all(&memory, retract(&memory, &pfns)), 3);
-}
-
-#[test]
-fn a_borrowed_frame_keeps_the_tag_that_it_has() {
-    // Symptom: a batch that named a frame under two tags published it again under the first one, so that it was
-    // found under a name whose bytes it does not hold. Method: both tags in either order, the frame borrowed
-    // and not; named twice under one tag, it is handed out once.
-    let memory = FrameMemory::new(Pages(1)).unwrap();
-    let pfn = published(&memory, 0, 1);
-    for batch in [[(pfn, TAG + 1), (pfn, TAG)], [(pfn, TAG), (pfn, TAG + 1)]] {
-        let mut out = Retracted::default();
-        let reader = memory.reader(memory.seat());
-        assert!(reader.borrow(pfn, TAG).is_some());
-        memory.retract(&batch, &mut out);
-        assert_eq!(out.borrowed, [pfn]);
-        assert!(memory.has_tag(pfn, TAG) && !memory.has_tag(pfn, TAG + 1));
-        drop(reader);
-        for batch in [batch, [(pfn, TAG); 2]] {
-            memory.retract(&batch, &mut out);
-            assert_eq!((out.frames.len(), out.borrowed.len()), (1, 0));
-            let frame = out.frames.pop().expect("one");
-            memory.publish(frame, TAG);
-        }
-    }
-    assert_eq!(surrender_all(&memory, retract(&memory, &[pfn])), 1);
-}
-
-#[test]
 fn leaked_pins_do_not_wrap_around() {
     // Goal: the count of pins never comes back to zero while somebody reads. Method: leak as many as
     // it takes (fewer in tests); the next one is refused, and the frame stays where it is.
@@ -264,11 +189,12 @@ fn readers_never_see_a_frame_that_is_being_rewritten() {
     // with another byte and publishes under another tag, without a pause, 20,000 times and until the
     // readers have read something (a loaded machine may start them late).
     for memory in of_both_barriers(2) {
-        rewrite_beside_readers(&memory);
+        rewrite_beside_readers(&memory, 20_000);
     }
 }
 
-fn rewrite_beside_readers(memory: &FrameMemory) {
+/// Rewrites so many times, and until something was read.
+pub(super) fn rewrite_beside_readers(memory: &FrameMemory, rounds: u64) {
     let (stop, borrowed) = (AtomicBool::new(false), AtomicU64::new(0));
     let tag = |round: u64| 1 + round % 3;
     let mut frame = memory.claim(Pfn(1));
@@ -296,7 +222,7 @@ fn rewrite_beside_readers(memory: &FrameMemory) {
         }
         let mut out = Retracted::default();
         let mut round = 0;
-        while round < 20_000 || borrowed.load(Ordering::Relaxed) == 0 {
+        while round < rounds || borrowed.load(Ordering::Relaxed) == 0 {
             memory.retract(&[(Pfn(1), tag(round))], &mut out);
             let Some(mut frame) = out.frames.pop() else {
                 std::thread::yield_now();

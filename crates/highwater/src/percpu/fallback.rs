@@ -14,6 +14,8 @@ use super::gated::Gated;
 use super::stacks::Stack;
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri))))]
 use super::windowed::Target;
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri))))]
+use crate::memmap::Unreached;
 use crate::units::CpuId;
 
 /// The CPU as the C library tells it, or CPU 0.
@@ -93,12 +95,7 @@ impl Area {
         match self {}
     }
 
-    pub(super) fn restart_others_on(self, _: CpuId) {
-        match self {}
-    }
-
-    #[cfg(not(loom))]
-    pub(super) fn restart_others(self) {
+    pub(super) fn restart_others(self, _: Option<CpuId>) -> Result<(), Unreached> {
         match self {}
     }
 

@@ -52,13 +52,11 @@ impl Cpus {
         cpus.get(here() as usize).map(Mutex::lock)
     }
 
-    /// A membarrier for one CPU.
-    pub(super) fn restart_others_on(self, cpu: CpuId) {
-        drop(self.0[cpu.index()].lock());
-    }
-
-    /// A membarrier for all.
-    pub(super) fn restart_others(self) {
-        self.0.iter().for_each(|cpu| drop(cpu.lock()));
+    /// A membarrier for one CPU, or for all.
+    pub(super) fn restart_others(self, cpu: Option<CpuId>) {
+        match cpu {
+            Some(cpu) => drop(self.0[cpu.index()].lock()),
+            None => self.0.iter().for_each(|cpu| drop(cpu.lock())),
+        }
     }
 }

@@ -22,6 +22,9 @@
 //! releases what its thread did with the value. The owner closes it by a locked instruction after a
 //! membarrier, which acquires that; `central` is acquired and released by each step.
 //!
+//! **Failure modes.** Where the system refuses the membarrier that it granted before, and what takes its place, the
+//! counts stay open and the value is never dropped.
+//!
 //! Source: the kernel's `percpu_ref` (`lib/percpu-refcount.c`): mode switch, bias.
 //! Deviation: it switches after a grace period; here a step compares with the closed bit, and a
 //! membarrier is all the waiting there is.
@@ -153,7 +156,10 @@ impl<T> Inner<T> {
             // SAFETY: as above.
             return unsafe { Self::add(inner, -1) };
         }
-        let raised = Raised::new(this.counts.iter());
+        let Ok(raised) = Raised::try_new(this.counts.iter()) else {
+            // Nobody can tell any more which reference is the last: the value stays for ever.
+            return false;
+        };
         let mut sum = 0_i64;
         for open in raised.words() {
             let closed = open.step(&|count| Some(count | CLOSED));

@@ -99,9 +99,10 @@
 //!
 //! **Stopping others.** What a sequence reads of its slot can be changed from another CPU too, if the
 //! sequences that have read it already are made to restart: membarrier(2) interrupts the CPU, and
-//! whoever is inside a sequence there goes to its `abort` ([`restart_others_on`]). A compare-and-exchange
+//! whoever is inside a sequence there goes to its `abort` ([`restart_others`]). A compare-and-exchange
 //! as the commit of a sequence needs no such call: it says that the thread ran on the CPU at that
-//! moment, so that every other thread of that CPU had been preempted, and will abort.
+//! moment, so that every other thread of that CPU had been preempted, and will abort. So does whoever visits a CPU because
+//! membarrier is refused.
 //!
 //! The kernel jumps to `abort` only if the four bytes before it are the [`SIGNATURE`] that the C
 //! library registered with, so that a corrupted descriptor cannot be used to jump anywhere.
@@ -117,7 +118,7 @@
 use std::mem::offset_of;
 
 use super::{RegimeReason, rseq_symbols as symbols};
-use crate::sync::OnceLock;
+use crate::memmap::{Membarrier, Unreached};
 use crate::units::CpuId;
 
 /// What precedes each abort handler; x86-64 value of the C library's `RSEQ_SIG`.
@@ -188,70 +189,22 @@ fn why_unregistered() -> RegimeReason {
     }
 }
 
-/// Why the kernel does not restart sequences of this process on other CPUs when asked, if it does
-/// not: its error number. Asked once.
-pub(super) fn membarrier_refusal() -> Option<i32> {
-    static REFUSAL: OnceLock<Option<i32>> = OnceLock::new();
-    *REFUSAL.get_or_init(|| {
-        let register = libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_RSEQ;
-        let is_taken = membarrier(register, 0, CpuId(0)) && try_restart_others_on(CpuId(0));
-        (!is_taken).then(last_errno)
-    })
-}
-
 fn last_errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-/// Returns when no thread of this process is inside a sequence on `cpu` that it entered before the
-/// call, other than to abort it; what the finished ones stored is seen.
+/// Why the kernel does not restart sequences of this process on other CPUs when asked, if it does
+/// not: its error number. Asked once.
+pub(super) fn membarrier_refusal() -> Option<i32> {
+    Membarrier::Restart.refusal()
+}
+
+/// Returns when no thread of this process is inside a sequence on `cpu`, or on any CPU if none is named, that it entered
+/// before the call, other than to abort it; what the finished ones stored is seen.
 ///
-/// # Panics
+/// # Errors
 ///
-/// When the kernel refuses a call that it took before: going on would count twice or not at all.
-pub(super) fn restart_others_on(cpu: CpuId) {
-    assert!(try_restart_others_on(cpu), "{}", Refusal::last());
-}
-
-/// As [`restart_others_on`], for all CPUs.
-///
-/// # Panics
-///
-/// As [`restart_others_on`].
-pub(super) fn restart_others() {
-    let command = libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ;
-    assert!(membarrier(command, 0, CpuId(0)), "{}", Refusal::last());
-}
-
-/// Why membarrier did not do what it did before.
-struct Refusal(std::io::Error);
-
-impl Refusal {
-    fn last() -> Self {
-        Self(std::io::Error::last_os_error())
-    }
-}
-
-impl std::fmt::Display for Refusal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self(error) = self;
-        write!(
-            f,
-            "membarrier is refused to a process that is registered for it: {error}"
-        )
-    }
-}
-
-/// A CPU that is offline runs nothing: the kernel has nothing to do for it, and succeeds.
-fn try_restart_others_on(cpu: CpuId) -> bool {
-    /// `MEMBARRIER_CMD_FLAG_CPU` of `linux/membarrier.h`, Linux 5.10.
-    const ONE_CPU: libc::c_int = 1;
-    let command = libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ;
-    membarrier(command, ONE_CPU, cpu)
-}
-
-fn membarrier(command: libc::c_int, flags: libc::c_int, cpu: CpuId) -> bool {
-    // SAFETY: membarrier takes all of its arguments by value and touches no memory of ours.
-    let result = unsafe { libc::syscall(libc::SYS_membarrier, command, flags, cpu.0) };
-    result >= 0
+/// When the kernel refuses a call that it took before, and what takes its place: nothing was restarted.
+pub(super) fn restart_others(cpu: Option<CpuId>) -> Result<(), Unreached> {
+    Membarrier::Restart.run(cpu)
 }

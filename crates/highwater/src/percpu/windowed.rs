@@ -30,6 +30,7 @@ use std::mem::offset_of;
 use std::ptr;
 
 use super::{Area, Regime, Writer};
+use crate::memmap::Unreached;
 use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use crate::units::CpuId;
 
@@ -150,9 +151,14 @@ impl<const N: usize> Windowed<N> {
 
     /// Returns when no thread is in an addition that has looked at the window before the call, other
     /// than to look again. What the others have added is seen.
-    pub(crate) fn stop_additions(&self, sequences: Sequences) {
-        if let Some(area) = sequences.0 {
-            area.restart_others_on(self.cpu);
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses the membarrier that it granted before, and what takes its place: additions may go on.
+    pub(crate) fn stop_additions(&self, sequences: Sequences) -> Result<(), Unreached> {
+        match sequences.0 {
+            Some(area) => area.restart_others(Some(self.cpu)),
+            None => Ok(()),
         }
     }
 
@@ -225,10 +231,11 @@ impl<const N: usize> fmt::Debug for Windowed<N> {
 #[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
 mod tests {
     use super::*;
+    use crate::memmap::sandbox::{SETAFFINITY, refuse_membarrier};
     use crate::percpu::current_cpu;
     use crate::percpu::harness::{allowed_cpus, run_on, skipped, while_moved_around};
     use crate::sync::atomic::AtomicBool;
-    use crate::sync::thread;
+    use crate::sync::{OnceLock, thread};
     use crate::topology::Topology;
 
     /// Turns of the loops inside the sequence: most interruptions hit it then.
@@ -305,8 +312,25 @@ mod tests {
     #[test]
     fn nobody_adds_to_a_window_that_was_closed() {
         let Some(words) = this_machine() else { return };
-        assert!(!add_among(&words, |words| words.stop_additions(sequences())));
+        let stop = |words: &Windowed<2>| words.stop_additions(sequences()).expect("granted");
+        assert!(!add_among(&words, stop));
         assert!(words.iter().any(|words| words.cell(1) > 0));
+    }
+
+    // Goal: the same where membarrier is refused once the words are in use; where CPUs cannot be visited either, an error.
+    #[test]
+    fn nobody_adds_to_a_window_that_was_closed_without_membarrier() {
+        let Some(words) = this_machine() else { return };
+        let refused = OnceLock::new();
+        assert!(!add_among(&words, |words| {
+            refused.get_or_init(|| refuse_membarrier(&[], libc::EPERM));
+            words.stop_additions(sequences()).expect("by visits");
+        }));
+        let stop = || {
+            let is_refused = refuse_membarrier(&[SETAFFINITY], libc::EPERM);
+            assert!(!is_refused || words[0].stop_additions(sequences()).is_err());
+        };
+        thread::scope(|scope| scope.spawn(stop).join().expect("as above"));
     }
 
     // Goal: that traffic finds closings that stop nobody.

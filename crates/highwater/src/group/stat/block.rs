@@ -99,6 +99,12 @@ impl Window {
         self.changed(State::Closing, self.exponent(), self.0 & TAKEN)
     }
 
+    /// The block stays open: those who add could not be stopped.
+    pub(super) fn reopened(self) -> Self {
+        debug_assert_eq!(self.state(), State::Closing);
+        self.changed(State::Open, self.exponent(), self.0 & TAKEN)
+    }
+
     pub(super) fn closed(self) -> Self {
         self.changed(State::Closed, 0, 0)
     }
@@ -161,9 +167,10 @@ impl Block {
         self.cells.try_add(sequences, item, delta)
     }
 
-    /// Returns when nobody adds any more who has looked at the window before the call.
-    pub(super) fn stop_additions(&self, sequences: Sequences) {
-        self.cells.stop_additions(sequences);
+    /// Returns when nobody adds any more who has looked at the window before the call; false if the system refuses
+    /// what that takes.
+    pub(super) fn stop_additions(&self, sequences: Sequences) -> bool {
+        self.cells.stop_additions(sequences).is_ok()
     }
 
     /// Adds atomically; returns the new value.

@@ -288,17 +288,32 @@ impl Stat {
             window.state() == State::Open && block.exchange(window, window.closing())
         });
         blocks.sort_by_key(|(_, cpu)| *cpu);
-        let mut stopped = None;
-        for (stat, cpu) in &blocks {
-            if stopped != Some(*cpu) {
-                stat.block(*cpu).stop_additions(stat.sequences);
-                stopped = Some(*cpu);
+        let mut last = None;
+        blocks.retain(|(stat, cpu)| {
+            let is_stopped = match last {
+                Some((same, is_stopped)) if same == *cpu => is_stopped,
+                _ => stat.block(*cpu).stop_additions(stat.sequences),
+            };
+            last = Some((*cpu, is_stopped));
+            if !is_stopped {
+                stat.reopen(*cpu);
             }
-        }
+            is_stopped
+        });
         for (stat, cpu) in &blocks {
             let flushing = stat.lock();
             stat.finish_closing(*cpu);
             drop(flushing);
+        }
+    }
+
+    /// Leaves a block open whose additions could not be stopped: its bound is still what was promised for it.
+    fn reopen(self: &Arc<Self>, cpu: CpuId) {
+        let (_flushing, block) = (self.lock(), self.block(cpu));
+        let window = block.window();
+        // Unless the group has ended meanwhile.
+        if window.state() == State::Closing {
+            block.exchange(window, window.reopened());
         }
     }
 

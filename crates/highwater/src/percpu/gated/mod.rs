@@ -33,8 +33,9 @@
 //! a fence ([`Gated::step_fenced`]).
 //!
 //! **Failure modes.** As the module `owned`: without membarrier(2) for sequences, words belong to no
-//! CPU, whatever regime was asked for. A thread that is interrupted too often goes the way of
-//! those on other CPUs, so that every step ends.
+//! CPU, whatever regime was asked for. Where the system refuses it later, to words that rely on it, who steps them from
+//! afar visits their CPUs instead (module `memmap::visit`), and where that is refused too, panics with word and gate as they
+//! were. A thread that is interrupted too often goes the way of those on other CPUs, so that every step ends.
 //!
 //! Source: the asymmetric fences of membarrier(2), and librseq's use of them to write a CPU's data
 //! from another; accounting spec 11.10, for stealing by compare-and-exchange.
@@ -56,6 +57,7 @@ use super::cells::RETRIES_MAX;
 #[cfg(not(loom))]
 use super::{Area, Writer};
 use super::{Regime, current_cpu};
+use crate::memmap::Unreached;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::units::CpuId;
 
@@ -161,6 +163,10 @@ impl Gated {
     ///
     /// Progress: a compare-and-exchange fails only because another one succeeded, or spuriously;
     /// sequences are tried a fixed number of times.
+    ///
+    /// # Panics
+    ///
+    /// As [`Raised::new`], where it takes a membarrier. The word is as it was.
     #[inline]
     pub(crate) fn step(&self, step: impl Fn(u64) -> Option<u64>) -> Result<u64, u64> {
         self.step_delayed::<0>(step)
@@ -292,17 +298,30 @@ impl<'a, I: Iterator<Item = &'a Gated> + Clone> Raised<'a, I> {
     ///
     /// A locked instruction for each, and if any belongs to a CPU, one membarrier: it interrupts
     /// the CPU if there is only one, else every CPU that runs a thread of this process.
+    ///
+    /// # Panics
+    ///
+    /// When the system refuses the membarrier that it granted when the words were made, and what takes its
+    /// place. The gates are as they were.
     pub(crate) fn new(words: I) -> Self {
+        Self::try_new(words).unwrap_or_else(|unreached| panic!("{unreached}"))
+    }
+
+    /// As [`new`](Self::new).
+    ///
+    /// # Errors
+    ///
+    /// Where that panics.
+    pub(crate) fn try_new(words: I) -> Result<Self, Unreached> {
         words.clone().for_each(Gated::raise);
-        let mut owners = words.clone().filter_map(Gated::owner);
+        // From here on they are lowered on any way out.
+        let raised = Self { words };
+        let mut owners = raised.words.clone().filter_map(Gated::owner);
         if let Some((machine, cpu)) = owners.next() {
-            if owners.all(|(_, other)| other == cpu) {
-                machine.restart_others_on(cpu);
-            } else {
-                machine.restart_others();
-            }
+            let is_one = owners.all(|(_, other)| other == cpu);
+            machine.restart_others(is_one.then_some(cpu))?;
         }
-        Self { words }
+        Ok(raised)
     }
 
     /// The words, in order, to be stepped.
@@ -362,12 +381,8 @@ impl Machine {
         unsafe { self.0.attempt_exchange(cell, owner, old, new) }
     }
 
-    fn restart_others_on(self, cpu: CpuId) {
-        self.0.restart_others_on(cpu);
-    }
-
-    fn restart_others(self) {
-        self.0.restart_others();
+    fn restart_others(self, cpu: Option<CpuId>) -> Result<(), Unreached> {
+        self.0.restart_others(cpu)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The sequences of gated words on the model checker's CPUs.
 
 use super::Gated;
+use crate::memmap::Unreached;
 use crate::percpu::Regime;
 use crate::percpu::attempt::Attempt;
 use crate::percpu::model::{Cpus, here};
@@ -56,11 +57,8 @@ impl Machine {
         }
     }
 
-    pub(super) fn restart_others_on(self, cpu: CpuId) {
-        self.0.restart_others_on(cpu);
-    }
-
-    pub(super) fn restart_others(self) {
-        self.0.restart_others();
+    pub(super) fn restart_others(self, cpu: Option<CpuId>) -> Result<(), Unreached> {
+        self.0.restart_others(cpu);
+        Ok(())
     }
 }

@@ -1,9 +1,11 @@
 //! Steps on the own CPU and from afar, interrupted at the worst moments.
 
 use super::*;
+use crate::memmap::sandbox::{SETAFFINITY, refuse_membarrier};
+use crate::percpu::PercpuOwner;
 use crate::percpu::harness::{allowed_cpus, run_on, run_unregistered, skipped, while_moved_around};
 use crate::sync::atomic::AtomicBool;
-use crate::sync::thread;
+use crate::sync::{Arc, OnceLock, thread};
 use crate::topology::Topology;
 
 /// Turns of the loops inside the sequence: most interruptions hit it then.
@@ -87,6 +89,68 @@ fn steps_from_afar_meet_no_sequence_half_way() {
             .iter()
             .all(|word| word.station.load(Ordering::Relaxed) < ONE_GATE)
     );
+}
+
+// Goal: the same where membarrier is refused once the words are in use, and the thief visits their CPUs instead.
+#[test]
+fn steps_from_afar_meet_no_sequence_half_way_without_membarrier() {
+    let Some((gates, words)) = this_machine() else {
+        return;
+    };
+    let refused = OnceLock::new();
+    let visiting = || {
+        refused.get_or_init(|| refuse_membarrier(&[], libc::EPERM));
+        let one_by_one = words.iter().filter_map(|word| word.step(taken).ok());
+        let one_by_one: u64 = one_by_one.sum();
+        let raised = Raised::new(words.iter());
+        let batched = raised.words().filter_map(|open| open.step(&taken).ok());
+        one_by_one + batched.sum::<u64>()
+    };
+    let (put, found) = put_among(gates, &words, visiting);
+    assert_eq!(found, put);
+}
+
+// Goal: where CPUs cannot be visited either, a step from afar says so and leaves word and gate as they were; a step at home
+// goes on, and references that cannot be counted any more keep their value.
+#[test]
+fn a_step_that_cannot_be_made_changes_nothing() {
+    let Some((gates, words)) = this_machine() else {
+        return;
+    };
+    let cpus = allowed_cpus();
+    let [here, there, ..] = cpus[..] else {
+        skipped("one CPU has no afar");
+        return;
+    };
+    let kept = Arc::new(());
+    let owner = PercpuOwner::new(gates, Arc::clone(&kept));
+    let reference = owner.reference();
+    run_on(here, || {
+        if !refuse_membarrier(&[SETAFFINITY], libc::EPERM) {
+            return;
+        }
+        let afar = &words[there.index()];
+        for _ in 0..3 {
+            let step = || _ = afar.step(|word| Some(word + 1));
+            let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(step)).unwrap_err();
+            let said = panic.downcast_ref::<String>().expect("a text");
+            assert!(said.contains("membarrier(2) is refused"), "{said}");
+            assert!(Raised::try_new(words.iter()).is_err());
+        }
+        assert!(words[here.index()].step(|word| Some(word + 1)).is_ok());
+        drop(owner);
+        drop(reference);
+        assert_eq!(Arc::strong_count(&kept), 2, "leaked, not freed");
+    });
+    assert!(
+        words
+            .iter()
+            .all(|word| word.station.load(Ordering::Relaxed) < ONE_GATE)
+    );
+    let word = &words[there.index()];
+    assert_eq!(word.load(), 0);
+    let goes_on = || (0..1000).any(|_| word.try_step(|word| Some(word + 1)));
+    assert!(run_on(there, goes_on), "as one whose gate is down");
 }
 
 // Goal: that traffic finds a gate that stops nobody.

@@ -47,7 +47,7 @@
 //! do not wait. Those who have none wait ([`OwnedSlots::claim_from_afar`]); a holder runs a few
 //! dozen instructions without a lock or a system call, but may be preempted in them. Without
 //! membarrier(2) for sequences (before Linux 5.10, sandboxes) the slots are in the atomic regime,
-//! whatever was asked for.
+//! whatever was asked for; where it is refused later, as the module `gated`.
 //!
 //! Source: the RSS cache of the active address space proposed for Linux by K. Song (RFC, July
 //! 2022).
@@ -204,7 +204,8 @@ impl OwnedSlots {
     ///
     /// # Panics
     ///
-    /// When there is no such CPU.
+    /// When there is no such CPU; and when the system refuses the membarrier that it granted when the slots were made, and
+    /// what takes its place. The slot is as it was then.
     pub(crate) fn claim_from_afar(
         &self,
         cpu: CpuId,
@@ -223,10 +224,13 @@ impl OwnedSlots {
                 self.wait(turns);
                 turns += 1;
             } else if slot.try_hold(seen) {
+                // It lets go of the slot on any way out.
+                let claim = self.claimed(cpu.index(), seen);
                 if let Some(area) = self.area {
-                    area.restart_others_on(cpu);
+                    let restarted = area.restart_others(Some(cpu));
+                    restarted.unwrap_or_else(|unreached| panic!("{unreached}"));
                 }
-                return Some(self.claimed(cpu.index(), seen));
+                return Some(claim);
             }
         }
     }
@@ -406,7 +410,7 @@ impl OwnedSlots {
         // SAFETY: there are `nr_cpus` slots, which `&self` keeps alive, and callers have checked
         // `word`. The tenure is one that nobody holds; in this regime words are written by these
         // sequences and by claims, and claims are made in a sequence on the CPU or are followed by
-        // `restart_others_on`, before the claim is handed out. Hits are written by these sequences
+        // `restart_others`, before the claim is handed out. Hits are written by these sequences
         // only.
         unsafe { area.try_park::<DELAY>(parking, delta) }
     }

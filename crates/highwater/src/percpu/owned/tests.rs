@@ -4,7 +4,9 @@
 use std::num::NonZeroU32;
 
 use super::*;
+use crate::memmap::sandbox::{SETAFFINITY, refuse_membarrier};
 use crate::percpu::harness::{allowed_cpus, run_on, skipped, while_moved_around};
+use crate::sync::OnceLock;
 use crate::sync::atomic::{AtomicBool, AtomicI64};
 use crate::topology::Topology;
 
@@ -84,6 +86,40 @@ fn claims_meet_no_parker_half_way() {
     });
     assert!(parked > 0);
     assert_eq!(found(&slots, total), parked);
+}
+
+// Goal: the same where membarrier is refused once the slots are in use, and claimers visit their CPUs instead; where they may
+// not, a claim from afar says so, and leaves the slot to its owner.
+#[test]
+fn claims_meet_no_parker_half_way_without_membarrier() {
+    let Some(slots) = this_machine() else { return };
+    let (mut refused, total) = (OnceLock::new(), AtomicI64::new(0));
+    let mut parked = 0;
+    // A slot is held while its CPU is visited, and parked to in between: each round for a while.
+    for _ in 0..100 {
+        refused.take();
+        parked += park_among(&slots, |cpu| {
+            refused.get_or_init(|| refuse_membarrier(&[], libc::EPERM));
+            settle(slots.claim_from_afar(cpu, |_| true)?, &total);
+            thread::sleep(Duration::from_millis(1));
+            Some(())
+        });
+        if parked > 2_000 {
+            break;
+        }
+    }
+    assert!(parked > 0);
+    assert_eq!(found(&slots, total), parked);
+    let claim = || {
+        let claim = || drop(slots.claim_from_afar(allowed_cpus()[0], |_| true));
+        let claim = std::panic::AssertUnwindSafe(claim);
+        assert!(
+            !refuse_membarrier(&[SETAFFINITY], libc::EPERM)
+                || std::panic::catch_unwind(claim).is_err()
+        );
+    };
+    thread::scope(|scope| scope.spawn(claim).join().expect("a panic that it catches"));
+    assert_eq!(slots.check_invariants().count(), slots.nr_cpus());
 }
 
 // Goal: that traffic finds claims that do not stop parkers.

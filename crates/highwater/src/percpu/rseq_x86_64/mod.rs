@@ -15,6 +15,7 @@ use super::gated::Gated;
 use super::owned::Slot;
 use super::rseq::{self, RseqArea, SIGNATURE, area_offset};
 use super::windowed::Target;
+use crate::memmap::Unreached;
 use crate::units::CpuId;
 
 /// Proof that the C library gives every thread an rseq area, and where it is.
@@ -315,14 +316,9 @@ impl Area {
         rseq::membarrier_refusal()
     }
 
-    /// Stops sequences that others have entered on `cpu`: see `rseq.rs`.
-    pub(super) fn restart_others_on(self, cpu: CpuId) {
-        rseq::restart_others_on(cpu);
-    }
-
-    /// As [`restart_others_on`](Self::restart_others_on), for all CPUs.
-    pub(super) fn restart_others(self) {
-        rseq::restart_others();
+    /// Stops sequences that others have entered on `cpu`, or on any CPU if none is named: see `rseq.rs`.
+    pub(super) fn restart_others(self, cpu: Option<CpuId>) -> Result<(), Unreached> {
+        rseq::restart_others(cpu)
     }
 
     /// Replaces the value of `gated`, if it is `old`, the thread runs on the word's CPU, and the gate
@@ -332,7 +328,7 @@ impl Area {
     /// # Safety
     ///
     /// `gated` lives for the whole call. Whatever else stores to its word does so in a sequence on its
-    /// CPU, or has raised the gate and called [`restart_others_on`](Self::restart_others_on) before.
+    /// CPU, or has raised the gate and called [`restart_others`](Self::restart_others) before.
     #[inline]
     pub(super) unsafe fn try_store<const DELAY: u32>(
         self,
@@ -380,7 +376,7 @@ impl Area {
     /// `parking.word_at` is the offset of an aligned `AtomicI64` in a slot. With this tenure,
     /// nothing but these sequences writes that word or the hits of a slot; and whoever changes the
     /// tenure before writing them does so in a sequence of the slot's CPU, or calls
-    /// [`restart_others_on`](Self::restart_others_on) in between.
+    /// [`restart_others`](Self::restart_others) in between.
     #[inline]
     pub(super) unsafe fn try_park<const DELAY: u32>(self, parking: Parking, delta: i64) -> bool {
         // SAFETY: the caller vouches for the slots, and the bounds check inside the sequence keeps

@@ -20,7 +20,7 @@ impl Area {
     ///
     /// `first` points to `nr_cpus` stacks that live for the whole call. Whatever else changes a stack or
     /// writes the places that are in it does so in a sequence on its CPU; or holds its lock, and has raised
-    /// the gate in a sequence on its CPU or called [`restart_others_on`](Self::restart_others_on) since.
+    /// the gate in a sequence on its CPU or called [`restart_others`](Self::restart_others) since.
     #[inline]
     pub(in crate::percpu) unsafe fn try_pop<const DELAY: u32>(
         self,

@@ -1,6 +1,7 @@
 //! The sequences of stacks, where the system has them.
 
 use super::stack::Stack;
+use crate::memmap::Unreached;
 use crate::percpu::{Area, Regime, Writer};
 use crate::units::CpuId;
 
@@ -54,7 +55,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn restart_others_on(self, cpu: CpuId) {
-        self.0.restart_others_on(cpu);
+    pub(super) fn restart_others_on(self, cpu: CpuId) -> Result<(), Unreached> {
+        self.0.restart_others(Some(cpu))
     }
 }

@@ -36,7 +36,7 @@
 //! acquires what the holder did before it lowered the gate (Release).
 //!
 //! **Failure modes.** As the module `owned`: without membarrier(2) for sequences, every stack is in the atomic
-//! regime, whatever was asked for. A sequence that is interrupted refuses, and its caller's slow path
+//! regime, whatever was asked for; where it is refused later, as the module `gated`. A sequence that is interrupted refuses, and its caller's slow path
 //! takes over; [`try_lock`](Stacks::try_lock) gives up after a fixed number of interruptions.
 //!
 //! Source: the per-CPU caches of tcmalloc (push and pop as restartable sequences), and the drain of a
@@ -70,7 +70,7 @@ use self::machine::Machine;
 use self::model::Machine;
 use super::cells::RETRIES_MAX;
 use super::{Regime, current_cpu};
-use crate::memmap::Token;
+use crate::memmap::{Token, Unreached};
 use crate::sync::{LockClass, Mutex, MutexGuard, thread};
 use crate::units::CpuId;
 
@@ -223,7 +223,7 @@ impl<T: Token, S> Stacks<T, S> {
     }
 
     /// Locks the stack of `cpu` from whichever CPU; `None` if somebody holds the lock (or pushes or pops, where
-    /// there are no sequences).
+    /// there are no sequences), or the system refuses the membarrier that it granted before, and what takes its place.
     ///
     /// # Cost
     ///
@@ -235,7 +235,7 @@ impl<T: Token, S> Stacks<T, S> {
     /// When there is no such stack.
     pub(crate) fn try_lock_on(&self, cpu: CpuId) -> Option<Locked<'_, T, S>> {
         let state = self.states[cpu.index()].try_lock()?;
-        let is_raised = self.try_raise(cpu) || self.raise_from_afar(cpu);
+        let is_raised = self.try_raise(cpu) || self.raise_from_afar(cpu).unwrap_or(false);
         is_raised.then(|| self.locked(cpu, state))
     }
 
@@ -243,12 +243,17 @@ impl<T: Token, S> Stacks<T, S> {
     ///
     /// # Panics
     ///
-    /// When there is no such stack.
+    /// When there is no such stack, and when the system refuses the membarrier that it granted when the stacks were made, and
+    /// what takes its place. The stack is as it was then.
     pub(crate) fn lock_on(&self, cpu: CpuId) -> Locked<'_, T, S> {
         let state = self.states[cpu.index()].lock();
         let mut turns = 0;
         // Ends: without sequences, who has the gate up pushes or pops, and does not wait.
-        while !(self.try_raise(cpu) || self.raise_from_afar(cpu)) {
+        let raise_from_afar = || {
+            let raised = self.raise_from_afar(cpu);
+            raised.unwrap_or_else(|unreached| panic!("{unreached}"))
+        };
+        while !(self.try_raise(cpu) || raise_from_afar()) {
             wait(turns);
             turns += 1;
         }
@@ -378,14 +383,17 @@ impl<T: Token, S> Stacks<T, S> {
         }
     }
 
-    /// Raises the gate of a stack whose lock the thread holds, if it has sequences.
-    fn raise_from_afar(&self, cpu: CpuId) -> bool {
-        let machine = self.machine_of(cpu);
-        machine.inspect(|machine| {
-            self.stacks[cpu.index()].raise();
-            machine.restart_others_on(cpu);
-        });
-        machine.is_some()
+    /// Raises the gate of a stack whose lock the thread holds, if it has sequences; on an error it is down.
+    fn raise_from_afar(&self, cpu: CpuId) -> Result<bool, Unreached> {
+        let Some(machine) = self.machine_of(cpu) else {
+            return Ok(false);
+        };
+        let stack = &self.stacks[cpu.index()];
+        stack.raise();
+        machine
+            .restart_others_on(cpu)
+            .inspect_err(|_| stack.lower())?;
+        Ok(true)
     }
 
     /// Where the sequences of this stack run, if it has any.

@@ -2,6 +2,7 @@
 
 use super::header::Header;
 use super::stack::Stack;
+use crate::memmap::Unreached;
 use crate::percpu::Regime;
 use crate::percpu::model::{Cpus, here};
 use crate::sync::atomic::Ordering;
@@ -64,8 +65,9 @@ impl Machine {
         true
     }
 
-    pub(super) fn restart_others_on(self, cpu: CpuId) {
-        self.0.restart_others_on(cpu);
+    pub(super) fn restart_others_on(self, cpu: CpuId) -> Result<(), Unreached> {
+        self.0.restart_others(Some(cpu));
+        Ok(())
     }
 }
 

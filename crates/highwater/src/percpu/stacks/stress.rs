@@ -2,7 +2,9 @@
 
 use super::tests::{Coin, stacks_of};
 use super::*;
+use crate::memmap::sandbox::{SETAFFINITY, refuse_membarrier};
 use crate::percpu::harness::{allowed_cpus, run_on, run_unregistered, skipped, while_moved_around};
+use crate::sync::OnceLock;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::topology::Topology;
 
@@ -157,6 +159,37 @@ fn tokens_are_in_one_place() {
         assert!(traffic(&stacks, |cpu| Some(stacks.lock_on(cpu))));
         assert!(traffic(&stacks, |cpu| stacks.try_lock_on(cpu)));
     }
+}
+
+// Goal: the same where membarrier is refused once the stacks are in use, and the thread that locks them visits their CPUs
+// instead; where it may not, a lock from afar is refused and the stack goes on.
+#[test]
+fn tokens_are_in_one_place_without_membarrier() {
+    let Some(stacks) = this_machine(Regime::Restartable) else {
+        return;
+    };
+    let refused = OnceLock::new();
+    assert!(traffic(&stacks, |cpu| {
+        refused.get_or_init(|| refuse_membarrier(&[], libc::ENOSYS));
+        Some(stacks.lock_on(cpu))
+    }));
+    let [here, there, ..] = allowed_cpus()[..] else {
+        skipped("one CPU has no afar");
+        return;
+    };
+    run_on(here, || {
+        if refuse_membarrier(&[SETAFFINITY], libc::EPERM) {
+            assert!(stacks.try_lock_on(there).is_none());
+            let lock = std::panic::AssertUnwindSafe(|| drop(stacks.lock_on(there)));
+            assert!(std::panic::catch_unwind(lock).is_err());
+            drop(stacks.lock_on(here));
+        }
+    });
+    run_on(there, || {
+        retried(|| stacks.push(Coin(7)).ok());
+        assert_eq!(retried(|| stacks.pop()), Coin(7));
+    });
+    drop(stacks.lock_on(there));
 }
 
 /// Whether that traffic finds, within some rounds, a lock that is not what it should be.

@@ -1,0 +1,206 @@
+//! Promise: a program that is put into a sandbox after it has built its manager goes on, or gets errors; nothing hangs.
+//!
+//! Each case runs in a process of its own, for filters of system calls are never taken back: the test starts itself again.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+#![expect(unsafe_code, reason = "installs a filter of system calls")]
+
+mod support;
+
+use std::env;
+use std::io;
+use std::process::{Command, exit};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use highwater::{Access, Backing, Bytes, Limits, Manager, Pages, ReadError};
+use support::{TestFile, assert_empty, first_word, mapped};
+
+const FRAMES: u64 = 256;
+const FILE_PAGES: u64 = 2048;
+
+/// Has the system refuse `calls` of all threads of the process with `errno`; ends the process where it cannot.
+#[expect(clippy::print_stderr, reason = "a test that skips something says so")]
+fn enter_sandbox(calls: &[libc::c_long], errno: libc::c_int) {
+    // Of `linux/bpf_common.h`: a word at a place; a jump if it is a number; a result. Each by a constant.
+    const LOAD: u16 = 0x20;
+    const IF_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    let step = |code, jt, k| libc::sock_filter { code, jt, jf: 0, k };
+    // The number of the call is what a filter is shown first.
+    let mut filter = vec![step(LOAD, 0, 0)];
+    for (left, call) in (0..calls.len()).rev().zip(calls) {
+        let to_end = u8::try_from(left + 1).unwrap();
+        filter.push(step(IF_EQUAL, to_end, u32::try_from(*call).unwrap()));
+    }
+    let errno = u32::try_from(errno).unwrap();
+    filter.push(step(RETURN, 0, libc::SECCOMP_RET_ALLOW));
+    filter.push(step(RETURN, 0, libc::SECCOMP_RET_ERRNO | errno));
+    let program = libc::sock_fprog {
+        len: u16::try_from(filter.len()).unwrap(),
+        filter: filter.as_mut_ptr(),
+    };
+    // SAFETY: takes numbers only.
+    let rc = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    assert_eq!(rc, 0);
+    let all_threads = libc::SECCOMP_FILTER_FLAG_TSYNC;
+    // SAFETY: reads the program, which lives until it returns, and is checked by the system.
+    let rc = unsafe {
+        let mode = libc::SECCOMP_SET_MODE_FILTER;
+        libc::syscall(libc::SYS_seccomp, mode, all_threads, &raw const program)
+    };
+    if rc != 0 {
+        let error = io::Error::last_os_error();
+        eprintln!("skipped: this system does not filter system calls ({error})");
+        exit(0);
+    }
+}
+
+/// Runs the test `name` again, in a process that finds `case` in its environment, unless this is it: then the case.
+fn in_a_process(name: &str, cases: &[&str]) -> Option<String> {
+    const CASE: &str = "HIGHWATER_TEST_CASE";
+    /// Far above what it takes on a loaded machine: what hangs, hangs for ever.
+    const PATIENCE: Duration = Duration::from_secs(300);
+    if let Ok(case) = env::var(CASE) {
+        return Some(case);
+    }
+    for case in cases {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command
+            .args([name, "--exact", "--nocapture"])
+            .env(CASE, case);
+        let mut child = command.spawn().unwrap();
+        let since = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            if since.elapsed() > PATIENCE {
+                child.kill().unwrap();
+                panic!("{case}: it hangs");
+            }
+            thread::sleep(Duration::from_millis(20));
+        };
+        assert!(status.success(), "{case}: {status}");
+    }
+    None
+}
+
+fn errno_of(case: &str) -> libc::c_int {
+    match case {
+        "EPERM" => libc::EPERM,
+        "ENOSYS" => libc::ENOSYS,
+        other => panic!("no case {other}"),
+    }
+}
+
+// Symptom: a filter that refuses membarrier, installed when the manager was built, made each eviction spin a million times
+// and panic, and whoever wanted a page of its batch waited for ever. Method: readers of a file that is eight times the pool, anonymous
+// memory in swap, groups at their maximum that come and go; the filter comes in the middle. All bytes are right and all books
+// agree.
+#[test]
+fn a_manager_goes_on_where_membarrier_is_refused_later() {
+    let name = "a_manager_goes_on_where_membarrier_is_refused_later";
+    let Some(case) = in_a_process(name, &["EPERM", "ENOSYS"]) else {
+        return;
+    };
+    let hw = Manager::builder()
+        .capacity(Pages(FRAMES).bytes())
+        .swap_on(TestFile::new(1024) as Arc<dyn Backing>)
+        .build()
+        .unwrap();
+    let storage = TestFile::new(FILE_PAGES);
+    let (file, map) = mapped(&hw, &storage, Access::ReadOnly);
+    let is_entered = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for seed in 0..4_u64 {
+            let (hw, map, is_entered) = (&hw, &map, &is_entered);
+            scope.spawn(move || {
+                let mut rng = fastrand::Rng::with_seed(seed);
+                let scratch = hw.space(&hw.root()).map_anon(Pages(64)).unwrap();
+                let mut after = 0;
+                while after < 300 {
+                    let page = rng.u64(..FILE_PAGES);
+                    let guard = hw.enter();
+                    match map.read(&guard, page) {
+                        Ok(bytes) => assert_eq!(first_word(bytes), page),
+                        // Four readers at once, of a small pool.
+                        Err(ReadError::NoMemory { .. }) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                    drop(guard);
+                    if page.is_multiple_of(4) {
+                        let byte = u8::try_from(seed).unwrap() + 1;
+                        scratch.write(page % 64).unwrap().fill(byte);
+                        let other = scratch.read_latched(page / 4 % 64).unwrap();
+                        assert!([0, byte].contains(&other[9]));
+                    }
+                    if page.is_multiple_of(16) {
+                        let limits = Limits::max(Bytes::kib(64));
+                        let group = hw.root().child(&format!("{seed}-{page}"), limits).unwrap();
+                        let charge = group.charge(Bytes::kib(40));
+                        drop(charge);
+                        group.remove().unwrap();
+                    }
+                    after += is_entered.load(Ordering::Relaxed);
+                }
+            });
+        }
+        thread::sleep(Duration::from_millis(50));
+        enter_sandbox(&[libc::SYS_membarrier], errno_of(&case));
+        is_entered.store(1, Ordering::Relaxed);
+    });
+    drop((map, file));
+    assert_empty(&hw);
+}
+
+// Goal: where neither a barrier nor a visit to other CPUs is allowed, requests end with errors; what is in the cache can be read.
+// Method: a filter of both, on a thread that stays on its CPU; then more pages than there are frames.
+#[test]
+fn requests_end_with_errors_where_no_barrier_can_be_had() {
+    let name = "requests_end_with_errors_where_no_barrier_can_be_had";
+    let Some(case) = in_a_process(name, &["EPERM"]) else {
+        return;
+    };
+    stay_here();
+    let hw = support::manager(FRAMES);
+    let storage = TestFile::new(FILE_PAGES);
+    let (_file, map) = mapped(&hw, &storage, Access::ReadOnly);
+    assert_eq!(first_word(map.read(&hw.enter(), 7).unwrap()), 7);
+    // Where the system has no such barrier, the manager does not rely on it.
+    let query = libc::MEMBARRIER_CMD_QUERY;
+    // SAFETY: takes numbers only.
+    let known = unsafe { libc::syscall(libc::SYS_membarrier, query, 0, 0) };
+    let relies = known > 0 && known & i64::from(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0;
+    enter_sandbox(
+        &[libc::SYS_membarrier, libc::SYS_sched_setaffinity],
+        errno_of(&case),
+    );
+    let refused = (0..FILE_PAGES).filter(|page| match map.read(&hw.enter(), *page) {
+        Ok(bytes) => {
+            assert_eq!(first_word(bytes), *page);
+            false
+        }
+        Err(ReadError::NoMemory { .. }) => true,
+        Err(error) => panic!("{error}"),
+    });
+    let refused = refused.take(100).count();
+    assert_eq!(refused, if relies { 100 } else { 0 });
+    assert_eq!(first_word(map.read(&hw.enter(), 7).unwrap()), 7);
+    // Not dropped: the manager's end may need what it is refused.
+    exit(0);
+}
+
+/// Keeps the thread on the CPU that it is on.
+fn stay_here() {
+    // SAFETY: takes nothing.
+    let cpu = usize::try_from(unsafe { libc::sched_getcpu() }).unwrap();
+    // SAFETY: all zeroes is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: writes the set; the number is below its size, or it panics.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: reads as many bytes as the set has.
+    let rc = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
+    assert_eq!(rc, 0);
+}
