@@ -24,7 +24,7 @@ impl FrameMemory {
     /// # Panics
     ///
     /// When `first` is not a multiple of the block's size, the block reaches beyond the memory, or one
-    /// of its frames is not free: its allocator handed it out twice.
+    /// of its frames is not free: its allocator handed it out twice. No frame is taken then.
     pub fn claim_block(&self, first: Pfn, order: Order) -> Block {
         let size = size_of_block(order);
         let end = u64::from(first.0) + u64::from(size);
@@ -136,11 +136,13 @@ impl Block {
 
     /// Splits the block into its frames, which are put at the end of `frames`, lowest first.
     pub fn split(self, frames: &mut Vec<Frame>) {
-        let pfns = self.first.0..self.first.0 + size_of_block(self.order);
-        // SAFETY: the block is the only right to these frames, and it ends here.
-        let frame = |pfn| unsafe { Frame::owned(Pfn(pfn), self.memory) };
-        frames.extend(pfns.map(frame));
+        let (first, memory, size) = (self.first.0, self.memory, size_of_block(self.order));
+        // Whatever can fail comes before the block's end.
+        frames.reserve(size as usize);
         std::mem::forget(self);
+        // SAFETY: the block was the only right to these frames, and has just ended.
+        let frame = |pfn| unsafe { Frame::owned(Pfn(pfn), memory) };
+        frames.extend((first..first + size).map(frame));
     }
 
     /// Splits the block into its lower and its upper half.

@@ -4,6 +4,8 @@
 //! it at once, one does. Frames that are neighbours share a word, so that a block, or many frames of a
 //! sorted list, are taken and put back by one instruction for each 64.
 
+use std::ops::Range;
+
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::{Order, Pages, Pfn};
 
@@ -54,10 +56,22 @@ impl FreeMap {
     ///
     /// # Panics
     ///
-    /// As [`take_all`](Self::take_all); of a block that fills several words, those before the frame that is
-    /// not free stay taken.
+    /// As [`take_all`](Self::take_all). All of the block is as before then.
     pub(super) fn take_block(&self, first: Pfn, order: Order) {
-        for_each_word(first, order, |word, bits| self.take(word, bits));
+        // Put back if this unwinds in its middle: there is no token for a part of a block.
+        let mut taken = PutBack {
+            map: self,
+            words: 0..0,
+            bits: 0,
+        };
+        for_each_word(first, order, |word, bits| {
+            self.take(word, bits);
+            if taken.words.is_empty() {
+                taken.words = word..word;
+            }
+            (taken.words.end, taken.bits) = (word + 1, bits);
+        });
+        std::mem::forget(taken);
     }
 
     /// Puts a block back that the caller has the right to.
@@ -94,6 +108,21 @@ impl FreeMap {
         let first =
             Pfn::from_index(word * BITS as usize + (bits & !were_free).trailing_zeros() as usize);
         panic!("{first} claimed while it is not free");
+    }
+}
+
+/// Words whose bits are put back when this is dropped: the same of each.
+struct PutBack<'a> {
+    map: &'a FreeMap,
+    words: Range<usize>,
+    bits: u64,
+}
+
+impl Drop for PutBack<'_> {
+    fn drop(&mut self) {
+        self.words
+            .clone()
+            .for_each(|word| self.map.put(word, self.bits));
     }
 }
 

@@ -123,3 +123,20 @@ fn nothing_is_handed_out_where_no_barrier_can_be_had() {
         });
     }
 }
+
+#[test]
+#[cfg(all(target_os = "linux", not(miri)))]
+fn frames_that_the_system_does_not_take_back_read_as_zeros() {
+    // Symptom: of memory that the system refuses to take back (it is locked, or a sandbox says so) the next owner read what
+    // the last one had written. Method: a filter that refuses the call.
+    let memory = FrameMemory::new(Pages(3)).unwrap();
+    let decommit = || {
+        let mut frame = memory.claim(Pfn(1));
+        memory.bytes_mut(&mut frame).fill(5);
+        let is_refused = sandbox::refuse(&[libc::SYS_madvise], libc::EPERM);
+        memory.decommit(&mut frame);
+        assert_eq!(memory.bytes(&frame), &[0; PAGE_SIZE], "{is_refused}");
+        memory.surrender(frame);
+    };
+    thread::scope(|scope| scope.spawn(decommit).join().unwrap());
+}

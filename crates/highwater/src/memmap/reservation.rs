@@ -135,7 +135,7 @@ impl Reservation {
             mapping,
             mapping_len,
         };
-        reservation.advise(0, len, libc::MADV_HUGEPAGE); // a wish: small pages serve as well
+        let _is_huge = reservation.advise(0, len, libc::MADV_HUGEPAGE); // a wish: small pages serve as well
         Ok(reservation)
     }
 
@@ -173,7 +173,15 @@ impl Reservation {
             self.pages
         );
         let bytes = usize::try_from(count.0 * PAGE_BYTES).expect("within the range");
-        self.advise(first.index() * PAGE_SIZE, bytes, libc::MADV_DONTNEED);
+        let offset = first.index() * PAGE_SIZE;
+        if self.advise(offset, bytes, libc::MADV_DONTNEED) {
+            return;
+        }
+        // Locked in memory, say. They are zeros all the same: what is left there may be another's.
+        // SAFETY: the offset lies in the range, as checked above.
+        let start = unsafe { self.base.add(offset) };
+        // SAFETY: the bytes lie in the range; the caller has exclusive use of them.
+        unsafe { start.write_bytes(0, bytes) };
     }
 
     /// How many of some neighbouring frames are resident; all of them where the system does not
@@ -227,13 +235,13 @@ impl Reservation {
         unsafe { self.base.add(pfn.index() * PAGE_SIZE) }
     }
 
-    /// Advice about part of the range; the system may ignore it.
-    fn advise(&self, offset: usize, len: usize, advice: libc::c_int) {
+    /// Advice about part of the range; whether the system takes it.
+    fn advise(&self, offset: usize, len: usize, advice: libc::c_int) -> bool {
         // SAFETY: callers pass offsets inside the range.
         let start = unsafe { self.base.add(offset) };
         // SAFETY: the bytes belong to this mapping; `MADV_HUGEPAGE` changes no contents, and
         // `MADV_DONTNEED` is only passed by `release`, whose caller has exclusive use.
-        let _ = unsafe { libc::madvise(start.as_ptr().cast(), len, advice) };
+        unsafe { libc::madvise(start.as_ptr().cast(), len, advice) == 0 }
     }
 }
 

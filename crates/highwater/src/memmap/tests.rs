@@ -376,6 +376,15 @@ fn a_block_is_one_right_to_its_frames() {
 fn impossible_blocks_panic() {
     // Goal: no right to what is not there, not aligned, or not free. Method: each, and what is free
     // afterwards is what was.
+    let memory = FrameMemory::new(Pages(1024)).unwrap();
+    // Of a block of four words, a frame of the third.
+    let held = memory.claim(Pfn(256 + 130));
+    let claim = || memory.claim_block(Pfn(256), Order::new(8).unwrap()).pfn();
+    let claim = std::panic::AssertUnwindSafe(claim);
+    assert!(std::panic::catch_unwind(claim).is_err());
+    assert_eq!(memory.count_free(), Pages(1023));
+    memory.surrender(held);
+
     let memory = FrameMemory::new(Pages(20)).unwrap();
     let order = Order::new(2).unwrap();
     let held = memory.claim(Pfn(7));

@@ -229,7 +229,7 @@ impl Claim<'_> {
     /// Hands what is parked to `absorb`, empties the words and gives them to `next`.
     ///
     /// Readers start again if they overlap with any of it, so `absorb` is also where to change what
-    /// else they rely on. It must not panic.
+    /// else they rely on. If it panics, the words stay parked with their owner, and the slot is free for the next claim.
     pub(crate) fn settle(mut self, next: Option<Owner>, absorb: impl FnOnce([i64; WORDS])) {
         let Slot { parked, polled } = self.slot;
         // Relaxed: written by the holder only.
@@ -242,6 +242,10 @@ impl Claim<'_> {
         );
         // Relaxed: ordered by the fence.
         polled.sequence.store(sequence + 1, Ordering::Relaxed);
+        let settling = Settling {
+            polled,
+            even: sequence + 2,
+        };
         // Release. Pairs with the Acquire fence in `OwnedSlots::read`: who reads anything that is
         // stored below also reads the odd sequence.
         fence(Ordering::Release);
@@ -266,8 +270,21 @@ impl Claim<'_> {
         // Release. Pairs with the Acquire in `claim_from_afar`: the last owner's words have been
         // taken care of.
         polled.tenure.store(tenure.0, Ordering::Release);
+        drop(settling);
+    }
+}
+
+/// An odd sequence, which is even again when this is dropped: also when who settles unwinds, or readers would start
+/// again for ever.
+struct Settling<'a> {
+    polled: &'a Polled,
+    even: u64,
+}
+
+impl Drop for Settling<'_> {
+    fn drop(&mut self) {
         // Release. Pairs with the Acquire in `OwnedSlots::read`: who begins now sees all of this.
-        polled.sequence.store(sequence + 2, Ordering::Release);
+        self.polled.sequence.store(self.even, Ordering::Release);
     }
 }
 

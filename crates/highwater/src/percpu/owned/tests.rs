@@ -163,6 +163,24 @@ fn a_claim_in_a_sequence_needs_the_cpu() {
     }
 }
 
+// Goal: a settler that unwinds leaves a slot that can be read and settled. Method: one does; what is parked is found once.
+#[test]
+fn a_settler_that_unwinds_leaves_the_slot_at_rest() {
+    for regime in [Regime::Restartable, Regime::Atomic] {
+        let slots = OwnedSlots::new(regime, 1, 100);
+        let claim = || slots.claim_as(0).expect("nobody holds it");
+        claim().settle(Some(owner()), |_| ());
+        slots.slots[0].store(1, 7);
+        let unwinds = std::panic::AssertUnwindSafe(|| claim().settle(None, |_| panic!("as told")));
+        assert!(std::panic::catch_unwind(unwinds).is_err());
+        assert_eq!(slots.check_invariants().next(), Some(Some(owner())));
+        assert_eq!(slots.read(owner(), 0..1, || [0; WORDS]), Some([0, 7, 0, 0]));
+        let total = AtomicI64::new(0);
+        settle(claim(), &total);
+        assert_eq!(found(&slots, total), 7);
+    }
+}
+
 // Goal: words never leave their limit, whatever is added, and nothing wraps into it.
 // Method: the edges, in both regimes; the sequence and the plain code must agree.
 #[test]
