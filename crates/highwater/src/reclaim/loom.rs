@@ -51,7 +51,7 @@ impl Scene {
         }
         let area = map(&cache, &file, &payer);
         let key = area.key(0);
-        let _paid_by_the_page = payer.try_charge(Pages(1)).unwrap().disown();
+        let _paid_by_the_page = payer.try_charge(Pages(1).bytes()).unwrap().disown();
         let filling = cache.begin_fill(key, memory.claim(PFN), payer.id());
         cache.finish_fill(filling.unwrap());
         file.note_filled();
@@ -221,7 +221,7 @@ impl Dirty {
         let lruvecs = Lruvecs::new(Pages(1));
         lruvecs.insert(&groups.root());
         let root = groups.root();
-        let _paid_by_the_page = root.try_charge(Pages(1)).unwrap().disown();
+        let _paid_by_the_page = root.try_charge(Pages(1).bytes()).unwrap().disown();
         let key = PageKey::new(file.id(), 0);
         let filling = cache.begin_fill(key, memory.claim(PFN), root.id());
         cache.finish_fill(filling.unwrap());
