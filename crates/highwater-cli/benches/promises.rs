@@ -19,10 +19,11 @@ use highwater_lab::experiments::{EXPERIMENTS, Size};
 use highwater_lab::promises::{Promises, Readings, readings_of_bench, readings_of_outcome};
 
 /// Benches of the library that promise something.
-const BENCHES: [&str; 6] = [
+const BENCHES: [&str; 7] = [
     "counter_set",
     "resident_read",
     "stat_update",
+    "usage_read",
     "charge",
     "group_churn",
     "frame_alloc",

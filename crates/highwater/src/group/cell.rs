@@ -64,10 +64,15 @@ impl Word {
         self.0 >> FLIGHT_SHIFT & FLIGHT_MAX
     }
 
+    pub(super) const fn raw(self) -> u64 {
+        self.0
+    }
+
     pub(super) const fn is_live(self) -> bool {
         self.0 & RETIRED == 0
     }
 
+    #[cfg(all(test, not(loom)))]
     pub(super) const fn sequence(self) -> u64 {
         self.0 >> 32
     }
@@ -186,6 +191,26 @@ impl Word {
 
     fn with_begun(self) -> Option<Self> {
         (self.in_flight() < FLIGHT_MAX).then(|| Self(self.0 + ONE_IN_FLIGHT))
+    }
+}
+
+/// Whether anything is in flight in any of several words.
+#[derive(Clone, Copy, Default)]
+pub(super) struct InFlight(u64);
+
+impl InFlight {
+    /// One instruction: what is not in flight is dropped at the end.
+    #[inline]
+    pub(super) const fn saw(&mut self, word: Word) {
+        self.0 |= word.0;
+    }
+
+    pub(super) const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    pub(super) const fn is_nothing(self) -> bool {
+        Word(self.0).in_flight() == 0
     }
 }
 

@@ -57,7 +57,7 @@ use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::units::{Bytes, Estimate, GroupId};
 
-use super::cell::{CELL_MAX, OpenCell, Word};
+use super::cell::{CELL_MAX, InFlight, OpenCell, Word};
 use super::escrow::Stop;
 use super::far::Far;
 use super::ledger::Balance;
@@ -106,33 +106,45 @@ pub struct Account {
 }
 
 /// What a pass over the words of a subtree saw.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+///
+/// Two passes that are [alike](Self::is_as_before) saw the same in every word: a word whose sequence
+/// grew is larger than before by more than any change of its lower half but that of its tokens, which
+/// are summed apart; and where no sequence grew, tokens can only have been taken.
+#[derive(Clone, Copy, Default)]
 struct Pass {
     tokens: u64,
-    in_flight: u64,
-    /// Sum of the sequences: equal sums over equal words mean equal sequences, as none goes back.
-    sequences: u64,
+    /// Sum of the words themselves, modulo 2^64.
+    words: u64,
+    /// What is in flight in any of them.
+    in_flight: InFlight,
 }
 
 impl Pass {
+    #[inline]
     fn saw(&mut self, word: Word) {
         self.tokens += word.tokens();
-        self.in_flight += word.in_flight();
-        self.sequences += word.sequence();
+        self.words = self.words.wrapping_add(word.raw());
+        self.in_flight.saw(word);
     }
 
     /// What two passes over different words saw.
     fn and(self, other: Self) -> Self {
         Self {
             tokens: self.tokens + other.tokens,
-            in_flight: self.in_flight + other.in_flight,
-            sequences: self.sequences + other.sequences,
+            words: self.words.wrapping_add(other.words),
+            in_flight: self.in_flight.and(other.in_flight),
         }
     }
 
     /// Whether every byte was in a reservation, in a word or used, as far as this pass saw.
     fn is_still(self) -> bool {
-        self.in_flight == 0
+        self.in_flight.is_nothing()
+    }
+
+    /// Whether both passes were still, and saw the same.
+    fn is_as_before(self, before: Self) -> bool {
+        let is_still = self.is_still() && before.is_still();
+        is_still && self.tokens == before.tokens && self.words == before.words
     }
 }
 
@@ -187,11 +199,10 @@ impl Core {
             let Some(pass) = self.steal(shape, group, bytes) else {
                 return Verdict::Room;
             };
-            let bare = (pass.is_still() && pass.tokens == 0).then_some(pass);
-            if bare.is_some() && bare == before {
+            if pass.tokens == 0 && before.is_some_and(|before| pass.is_as_before(before)) {
                 return Verdict::Full(self.full(shape, group, balance, 0));
             }
-            before = bare;
+            before = Some(pass);
             balance = ledger.balance();
         }
         Verdict::Unsure
@@ -269,9 +280,10 @@ impl Core {
     fn look(&self, shape: &Shape, group: GroupId) -> Pass {
         let mut pass = Pass::default();
         let _: ControlFlow<()> = self.walk(shape, group, &mut |_, slot| {
-            for cell in slot.touched_cells() {
-                pass.saw(cell.load());
-            }
+            // By itself, so that it stays in registers.
+            let mut own = Pass::default();
+            slot.each_touched(|cell| own.saw(cell.load()));
+            pass = pass.and(own);
             ControlFlow::Continue(())
         });
         pass
@@ -314,7 +326,7 @@ impl Core {
                 used: Bytes(balance.reserved.saturating_sub(pass.tokens)),
                 escrowed: Bytes(pass.tokens),
                 debt: Bytes(balance.debt()),
-                is_exact: pass.is_still() && pass == before,
+                is_exact: pass.is_as_before(before),
             };
             if account.is_exact {
                 break;

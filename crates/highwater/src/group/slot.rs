@@ -164,28 +164,43 @@ impl Slot {
     /// Makes passes over the subtree look at word number `index`.
     pub(super) fn touch(&self, index: usize) {
         let (word, bit) = (&self.touched[index / 64], 1 << (index % 64));
-        // Pairs with `touched_cells`. SeqCst: the bit is set before anything begins in the word,
+        // Pairs with `touched_bits`. SeqCst: the bit is set before anything begins in the word,
         // and a pass that misses the bit must come before that in the one order of all words.
         if word.load(Ordering::SeqCst) & bit == 0 {
-            // Pairs with `touched_cells`; SeqCst as above.
+            // Pairs with `touched_bits`; SeqCst as above.
             word.fetch_or(bit, Ordering::SeqCst);
         }
     }
 
+    /// Visits the words in which an operation may have begun, and says how many there are. An inner
+    /// loop: a read of usage spends its time here.
+    #[inline]
+    pub(super) fn each_touched<'a>(&'a self, mut visit: impl FnMut(&'a Cell)) -> usize {
+        let mut count = 0;
+        for (nth, bits) in self.touched_bits().enumerate() {
+            // Where a word was not made yet, nothing has begun.
+            self.cells.each_of(nth, bits, &mut visit);
+            count += bits.count_ones() as usize;
+        }
+        count
+    }
+
     /// The words in which an operation may have begun.
     pub(super) fn touched_cells(&self) -> impl Iterator<Item = &Cell> {
-        self.touched
-            .iter()
+        self.touched_bits()
             .enumerate()
-            .flat_map(move |(nth, word)| {
-                // Pairs with `touch`; SeqCst as there.
-                let mut bits = word.load(Ordering::SeqCst);
+            .flat_map(move |(nth, mut bits)| {
                 std::iter::from_fn(move || {
                     let bit = bits.trailing_zeros();
                     bits &= bits.wrapping_sub(1);
                     (bit < u64::BITS).then(|| self.cell(nth * 64 + bit as usize))
                 })
             })
+    }
+
+    fn touched_bits(&self) -> impl Iterator<Item = u64> {
+        // Pairs with `touch`; SeqCst as there.
+        self.touched.iter().map(|word| word.load(Ordering::SeqCst))
     }
 
     pub(super) fn all_cells(&self) -> impl Iterator<Item = &Cell> {

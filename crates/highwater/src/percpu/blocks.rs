@@ -16,6 +16,9 @@ use super::Published;
 /// CPUs that share a chunk of the directory: their addresses fill two cache lines.
 const CHUNK: usize = 16;
 
+const CHUNKS_OF_64: usize = 64 / CHUNK;
+const BITS_OF_CHUNK: u64 = (1 << CHUNK) - 1;
+
 /// The addresses of neighbouring CPUs' blocks.
 type Chunk<T> = [Published<T>; CHUNK];
 
@@ -64,6 +67,25 @@ impl<T> Blocks<T> {
         match block.get() {
             Some(block) => block,
             None => block.publish(Box::new(make())),
+        }
+    }
+
+    /// Visits those blocks of the `nth` 64 CPUs that there are and that `bits` names, lowest first.
+    #[inline]
+    pub(crate) fn each_of<'a>(&'a self, nth: usize, bits: u64, visit: &mut impl FnMut(&'a T)) {
+        let first = nth * CHUNKS_OF_64;
+        let end = self.chunks.len().min(first + CHUNKS_OF_64);
+        for (nth, chunk) in self.chunks[first..end].iter().enumerate() {
+            let mut bits = bits >> (nth * CHUNK) & BITS_OF_CHUNK;
+            let Some(chunk) = chunk.get().filter(|_| bits != 0) else {
+                continue;
+            };
+            while bits != 0 {
+                if let Some(block) = chunk[bits.trailing_zeros() as usize % CHUNK].get() {
+                    visit(block);
+                }
+                bits &= bits - 1;
+            }
         }
     }
 
