@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use highwater::group::{Charge, ChargeError, GroupNode, GroupTree, Limits, MaxError};
-use highwater::units::{Bytes, CpuId, GroupId};
+use highwater::units::{Bytes, CpuId, Estimate, GroupId};
 
 /// Most tokens that a word holds, as documented at `GroupNode::usage`.
 const TOKENS_MAX: Bytes = Bytes::kib(256);
@@ -152,15 +152,24 @@ fn the_interval_holds_the_usage_however_tokens_lie() {
             charge.shrink_on(on, TOKENS_MAX);
         }
         let width = Bytes(TOKENS_MAX.0 * 2 * nr_cpus as u64);
-        let full = top.usage();
-        assert_eq!((full.low, full.high), (Bytes::ZERO, width));
-        assert_eq!((top.usage_precise(), top.escrowed()), (full.low, width));
+        // What is known of the usage while `used` of it is; every word is looked at.
+        let interval = |used| Estimate {
+            value: used,
+            low: Bytes::ZERO,
+            high: width,
+        };
+        let peak = interval(width);
+        assert_eq!(top.usage(), interval(Bytes::ZERO));
+        assert_eq!((top.usage_precise(), top.escrowed()), (Bytes::ZERO, width));
         let take = |(group, on): (&GroupNode, _)| group.try_charge_on(on, TOKENS_MAX).unwrap();
         let held: Vec<_> = everywhere().map(take).collect();
-        assert_eq!((top.usage(), top.escrowed()), (full, Bytes::ZERO));
-        assert_eq!((top.usage_precise(), top.peak()), (full.high, full));
+        assert_eq!(
+            (top.usage(), top.escrowed()),
+            (interval(width), Bytes::ZERO)
+        );
+        assert_eq!((top.usage_precise(), top.peak()), (width, peak));
         drop(held);
-        assert_eq!((top.usage_precise(), top.peak()), (Bytes::ZERO, full));
+        assert_eq!((top.usage_precise(), top.peak()), (Bytes::ZERO, peak));
     }
 }
 

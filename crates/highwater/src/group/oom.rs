@@ -134,7 +134,7 @@ impl Core {
         if children.len() == 0 {
             return visit(&LeafGroup {
                 key,
-                usage: self.usage(id),
+                usage: self.usage_bounds(id),
                 oom_score_adj,
                 is_oom_victim: dying.is_some(),
             });

@@ -238,7 +238,7 @@ impl GroupNode {
 
     /// What the group uses, or `most` if that is certainly no more.
     fn usage_at_most(&self, most: Bytes) -> Bytes {
-        match self.usage().low >= most {
+        match self.usage_bounds().low >= most {
             true => most,
             false => self.usage_precise(),
         }

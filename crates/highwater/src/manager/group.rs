@@ -61,7 +61,12 @@ impl Group {
         self.shared.core.throttle_group(&self.node)
     }
 
-    /// What the group and its descendants use, as an interval, at once.
+    /// What the group and its descendants use: about, and the interval that holds it.
+    ///
+    /// # Cost
+    ///
+    /// A load for each CPU that has charged to them, up to about 1,024 groups and CPUs of groups. Never
+    /// waits.
     #[must_use]
     pub fn usage(&self) -> Estimate<Bytes> {
         self.node.usage()

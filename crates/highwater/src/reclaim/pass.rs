@@ -112,7 +112,7 @@ impl<'a> Pass<'a> {
 /// Returns what a group uses: a lower bound if that is a page or more above `threshold`, so that
 /// reclaim goes on by it, else exactly.
 fn usage_beside(group: &GroupNode, threshold: Bytes) -> Bytes {
-    let certain = group.usage().low;
+    let certain = group.usage_bounds().low;
     if certain >= threshold.saturating_add(Bytes::PAGE) {
         certain
     } else {

@@ -201,7 +201,7 @@ fn a_record_is_one_line_with_every_number() {
     let victim = choose(&tree.root(), &[]).unwrap();
     assert_eq!(
         victim.record().to_string(),
-        "G1: 1200 KiB (estimate 1328 KiB (1072 KiB to 1328 KiB)); proven; next G2 with at most \
+        "G1: 1200 KiB (estimate 1200 KiB (1072 KiB to 1328 KiB)); proven; next G2 with at most \
          928 KiB; 3 scanned, 3 eligible, 1 in reach, 1 read, 1 pass"
     );
     groups[2].set_oom_score_adj(OomScoreAdj::MAX);
@@ -210,7 +210,7 @@ fn a_record_is_one_line_with_every_number() {
     let decision = select(&tree, &tree.root(), |_| false, &unread, &mut selector);
     assert_eq!(
         decision.chosen().unwrap().record().to_string(),
-        "G3: estimate 528 KiB (272 KiB to 528 KiB), not read, badness 4272 KiB with oom_score_adj \
+        "G3: estimate 400 KiB (272 KiB to 528 KiB), not read, badness 4272 KiB with oom_score_adj \
          1000; proven; next G1 with at most 1328 KiB; 3 scanned, 3 eligible, 2 in reach, 0 read, 1 pass"
     );
 }

@@ -1,0 +1,137 @@
+//! The promise: a cheap read of a group's usage is near what is used, and its interval holds that, in both
+//! regimes, with threads that have no rseq too. (However tokens lie in the atomic one: `limits.rs`.)
+
+#![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
+
+#[path = "../src/seed.rs"]
+mod seed;
+#[path = "support/threads.rs"]
+mod threads;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use highwater::group::{GroupNode, GroupTree, Limits};
+use highwater::percpu::Regime;
+use highwater::topology::Topology;
+use highwater::units::{Bytes, CpuId};
+use threads::{allowed_cpus, run_on, run_unregistered};
+
+/// Most tokens that a word holds, as documented at `GroupNode::usage`.
+const TOKENS_MAX: Bytes = Bytes::kib(256);
+
+fn child(parent: &GroupNode, name: &str) -> GroupNode {
+    parent.child(name, Limits::default()).unwrap()
+}
+
+/// Runs `work` on a thread that stays on each CPU that there is, and on one without rseq, one after
+/// the other: all words of a tree in the restartable regime. `None` where there is no such regime, or
+/// no such thread.
+fn on_every_word<T: Send>(tree: &GroupTree, work: impl Fn() -> T + Sync) -> Option<Vec<T>> {
+    if tree.regime() != Regime::Restartable {
+        return None;
+    }
+    let cpus = allowed_cpus().into_iter();
+    let known = cpus.filter(|cpu| cpu.index() < tree.nr_cpus());
+    let mut done: Vec<T> = known.map(|cpu| run_on(cpu, &work)).collect();
+    done.push(run_unregistered(&work)?);
+    Some(done)
+}
+
+// Goal: the same in the restartable regime, with threads without rseq: every word is filled and emptied
+// by the thread that owns it. Then random amounts, on words at random.
+#[test]
+fn the_interval_holds_the_usage_of_threads_that_stay_on_their_cpus() {
+    let machine = Topology::detect();
+    let tree = GroupTree::with_regime(Regime::Restartable, machine.nr_cpus());
+    let top = child(&tree.root(), "top");
+    let groups = ["a", "b"].map(|name| child(&top, name));
+    let fill = || {
+        for group in &groups {
+            let half = Bytes(TOKENS_MAX.0 / 2);
+            let mut charge = group.try_charge(half).unwrap();
+            charge.try_grow(half).unwrap();
+            charge.shrink(TOKENS_MAX);
+        }
+    };
+    let Some(filled) = on_every_word(&tree, fill) else {
+        return;
+    };
+    let width = Bytes(TOKENS_MAX.0 * (groups.len() * filled.len()) as u64);
+    let seen = top.usage();
+    assert_eq!((seen.low, seen.high), (Bytes::ZERO, width));
+    assert_eq!((seen.value, top.escrowed()), (Bytes::ZERO, width));
+    let take = || {
+        groups
+            .each_ref()
+            .map(|group| group.try_charge(TOKENS_MAX).unwrap())
+    };
+    let held = on_every_word(&tree, take).unwrap();
+    let full = top.usage();
+    assert_eq!((full.low, full.high), (Bytes::ZERO, width));
+    assert_eq!((full.value, top.escrowed()), (width, Bytes::ZERO));
+    assert_eq!(top.usage_precise(), width);
+    drop(held);
+    let seed = seed::seed(2);
+    for round in 0..50 {
+        let nth = AtomicU64::new(100 * round);
+        let held = on_every_word(&tree, || {
+            let mut rng =
+                fastrand::Rng::with_seed(seed * 10_000 + nth.fetch_add(1, Ordering::Relaxed));
+            let group = &groups[rng.usize(..2)];
+            let charges = (0..10).map(|_| group.try_charge(Bytes(rng.u64(..900_000))).unwrap());
+            charges.filter(|_| round % 2 == 0).collect::<Vec<_>>()
+        });
+        let used: u64 = held
+            .iter()
+            .flatten()
+            .flatten()
+            .map(|charge| charge.bytes().0)
+            .sum();
+        let (seen, exact) = (top.usage(), Bytes(used));
+        assert_eq!(
+            (seen.value, top.usage_precise()),
+            (exact, exact),
+            "SEED={seed}"
+        );
+        assert!(seen.contains(exact), "SEED={seed}: {exact} {seen}");
+    }
+    tree.check_invariants();
+}
+
+// Goal: the value of a cheap read is near the usage, not at the top of its interval: 32 MiB for an empty
+// group that 128 CPUs have used, 57 MiB for one of 5 on 384.
+// Method: each CPU leaves its word full, or nearly so; then more words than are looked at.
+#[test]
+fn a_group_that_many_cpus_have_used_reads_as_what_it_uses() {
+    for (nr_cpus, nr_groups, used) in [(128, 1, 0), (384, 1, 5 << 20), (384, 8, 5 << 20)] {
+        let tree = GroupTree::new(nr_cpus);
+        let top = child(&tree.root(), "top");
+        let names = (0..nr_groups).map(|nth| format!("n{nth}"));
+        let groups: Vec<_> = names.map(|name| child(&top, &name)).collect();
+        for (group, on) in groups
+            .iter()
+            .flat_map(|group| (0..nr_cpus).map(move |on| (group, CpuId::from_index(on))))
+        {
+            let half = Bytes(TOKENS_MAX.0 / 2);
+            let mut charge = group.try_charge_on(on, half).unwrap();
+            charge.try_grow_on(on, half).unwrap();
+            charge.shrink_on(on, TOKENS_MAX);
+        }
+        let held = groups[0].try_charge_on(CpuId(1), Bytes(used)).unwrap();
+        let (own, above) = (groups[0].usage(), top.usage());
+        assert_eq!(
+            (own.value, groups[0].usage_precise()),
+            (Bytes(used), Bytes(used))
+        );
+        assert!(
+            own.high.0 - used >= (nr_cpus as u64 - 1) * TOKENS_MAX.0,
+            "{own}"
+        );
+        assert!(own.contains(own.value) && above.contains(above.value));
+        // Of words beyond those that are looked at, half is taken for used.
+        let unseen = (nr_groups * nr_cpus).saturating_sub(1024) as u64;
+        let error = above.value.0.abs_diff(used);
+        assert!(error <= unseen * TOKENS_MAX.0 / 2, "{above}");
+        drop(held);
+    }
+}
