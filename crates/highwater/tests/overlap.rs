@@ -6,11 +6,11 @@ mod support;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Barrier, Condvar, Mutex};
 
-use highwater::cache::{Access, Backing};
+use highwater::cache::{Access, Backing, ReadPattern};
 use highwater::units::PAGE_BYTES;
-use highwater::{Background, Group, Limits, Manager, Pages};
+use highwater::{Background, Group, Limits, Manager, Mapping, Pages};
 use support::{TestFile, assert_empty, manager, mapped};
 
 /// Pages of zeros whose write-backs wait until they are let through, and then end as told.
@@ -403,5 +403,136 @@ fn a_fault_waits_for_a_page_that_another_is_reading_in() {
         waiting.join().unwrap().unwrap();
     });
     drop((map, file));
+    assert_empty(&hw);
+}
+
+#[test]
+fn a_fault_waits_for_a_page_that_a_reclaimer_has_in_hand() {
+    // Goal: no refusal while a reclaimer that lost its CPU has the group's pages, however long that takes. Method: a group
+    // of one dirty page, which a reclaimer writes back for 50 ms: six times what is waited for nothing.
+    let hw = manager(64);
+    let gate = Gate::closed();
+    let group = hw
+        .root()
+        .child("tiny", Limits::max(Pages(1).bytes()))
+        .unwrap();
+    let file = hw.open_backing(Arc::clone(&gate) as Arc<dyn Backing>, Access::ReadWrite);
+    let map = hw.space(&group).map_file(&file.unwrap(), 0..8).unwrap();
+    map.write(0).unwrap()[0] = 1;
+    std::thread::scope(|scope| {
+        let dropping = scope.spawn(|| hw.drop_caches());
+        gate.wait_for_a_write();
+        let waiting = scope.spawn(|| map.read_latched(1).map(drop));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        gate.open();
+        dropping.join().unwrap();
+        waiting.join().unwrap().unwrap();
+    });
+    drop(map);
+    assert_empty(&hw);
+}
+
+/// Storage that reads pages of a mapping before it answers, once two threads are there.
+#[derive(Debug)]
+struct Layered {
+    below: Mutex<Option<Mapping>>,
+    both: Barrier,
+}
+
+impl Backing for Layered {
+    fn len(&self) -> u64 {
+        8 * PAGE_BYTES
+    }
+
+    fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let below = self.below.lock().unwrap().clone();
+        self.both.wait();
+        let bytes = below.as_ref().unwrap().read_latched(page);
+        buf.copy_from_slice(&bytes.map_err(io::Error::other)?[..]);
+        Ok(buf.len())
+    }
+
+    fn write_page(&self, _: u64, _: &[u8]) -> io::Result<usize> {
+        Err(io::Error::other("never written"))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn faults_do_not_wait_for_themselves_and_each_other_for_ever() {
+    // Goal: an error, and no hang, where pages can come only after others for which there is no room. Method: storage that
+    // reads from the cache for the same group; two threads are in it, so that the group is full of their pages, and
+    // each needs another one. Once the first is refused and has given its page back, the second may have it.
+    let hw = manager(64);
+    let group = hw
+        .root()
+        .child("tiny", Limits::max(Pages(2).bytes()))
+        .unwrap();
+    let space = hw.space(&group);
+    let lower = Arc::new(Gate::default()) as Arc<dyn Backing>;
+    let lower = hw.open_backing(lower, Access::ReadWrite).unwrap();
+    let layered = Arc::new(Layered {
+        below: Mutex::new(Some(space.map_file(&lower, 0..8).unwrap())),
+        both: Barrier::new(2),
+    });
+    let upper = Arc::clone(&layered) as Arc<dyn Backing>;
+    let upper = hw.open_backing(upper, Access::ReadOnly).unwrap();
+    upper.set_read_pattern(ReadPattern::Random);
+    let map = space.map_file(&upper, 0..8).unwrap();
+    let read = |page| map.read(&hw.enter(), page).map(drop);
+    let outcomes = std::thread::scope(|scope| {
+        let other = scope.spawn(|| read(5));
+        [read(0), other.join().unwrap()]
+    });
+    let errors: Vec<_> = outcomes.into_iter().filter_map(Result::err).collect();
+    assert!(!errors.is_empty(), "the group has room for two pages");
+    for error in errors {
+        assert!(error.to_string().contains("no room in group"), "{error}");
+    }
+    drop(layered.below.lock().unwrap().take());
+    drop((map, upper, space, lower));
+    assert_empty(&hw);
+}
+
+#[test]
+fn a_handler_may_wait_for_a_request_to_the_group_that_it_was_called_for() {
+    // Goal: no request waits for a page whose thread is in the handler, which may wait for any thread. Method: all frames are
+    // pinned; a fault in a group of one page finds none, and its handler waits for another fault in that group.
+    let hw = manager(64);
+    let file = hw.open_backing(TestFile::new(128), Access::ReadOnly);
+    let file = file.unwrap();
+    let hog = hw.root().child("hog", Limits::default()).unwrap();
+    let held = hw.space(&hog).map_file(&file, 0..128).unwrap();
+    let pins: Vec<_> = (0..128).map_while(|page| held.pin(page).ok()).collect();
+    let pins = Mutex::new(pins);
+    let tiny = hw
+        .root()
+        .child("tiny", Limits::max(Pages(1).bytes()))
+        .unwrap();
+    let map = hw.space(&tiny).map_file(&file, 0..128).unwrap();
+    let (asking, calls) = (map.clone(), AtomicU64::new(0));
+    let (refused, told) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (seen_refused, seen_told) = (Arc::clone(&refused), Arc::clone(&told));
+    hw.on_exhausted(move |_| {
+        seen_told.fetch_add(1, Ordering::Relaxed);
+        // The other fault finds a victim too.
+        if calls.fetch_add(1, Ordering::Relaxed) == 0 {
+            let other = std::thread::scope(|scope| {
+                let pin = || asking.pin(127).map(drop);
+                scope.spawn(pin).join().unwrap()
+            });
+            seen_refused.fetch_add(u64::from(other.is_err()), Ordering::Relaxed);
+            pins.lock().unwrap().clear();
+        }
+    });
+    map.pin(126).map(drop).unwrap();
+    assert_eq!(refused.load(Ordering::Relaxed), 1);
+    assert!(told.load(Ordering::Relaxed) > 0);
+    // The handler holds handles of the manager.
+    hw.on_exhausted(|_| ());
+    drop((map, held, file));
     assert_empty(&hw);
 }

@@ -189,6 +189,15 @@ impl PageCache {
         kept.filter(|_| presence == Presence::Resident(pfn))
     }
 
+    /// Keeps a page that this thread has filled in its frame, as for a thread that waits for its latch. The page is on
+    /// no list yet.
+    pub fn keep_filled(&self, pfn: Pfn) -> KeptForLatch<'_> {
+        let waiters = &self.latches.of(pfn).waiters;
+        // Relaxed: eviction takes the page off a list before, whose lock orders this.
+        waiters.fetch_add(1, Ordering::Relaxed);
+        KeptForLatch(waiters)
+    }
+
     fn find_latched(&self, key: PageKey) -> Option<Pfn> {
         debug_assert!(
             key.file().is_writable(),
@@ -207,7 +216,9 @@ fn without_waiting<G>(try_lock: impl FnOnce() -> Option<G>) -> Option<G> {
 }
 
 /// A page that stays in its frame while this lives.
-struct KeptForLatch<'c>(&'c AtomicU32);
+#[derive(Debug)]
+#[must_use = "the page may leave its frame once this is dropped"]
+pub struct KeptForLatch<'c>(&'c AtomicU32);
 
 impl Drop for KeptForLatch<'_> {
     fn drop(&mut self) {

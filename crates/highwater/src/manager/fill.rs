@@ -13,7 +13,9 @@ use std::ops::Range;
 use super::Core;
 use super::fault::ReadError;
 use super::slow::{AllocError, Patience};
-use crate::cache::{Area, FileEntry, Filling, MarkRule, PageCache, PageFlag, Readahead, Window};
+use crate::cache::{
+    Area, FileEntry, Filling, MarkRule, PageCache, PageFlag, PageKey, Readahead, Window,
+};
 use crate::group::{Charge, GroupNode};
 use crate::memmap::Frame;
 use crate::reclaim::{OnItsWay, pages_item};
@@ -52,13 +54,16 @@ pub(super) struct Fills<'a> {
     /// In order. Others wait for them.
     filling: Vec<Filling>,
     charge: Option<Charge>,
-    _on_its_way: OnItsWay,
+    /// Last: it ends once the others are given back.
+    way: OnItsWay<'a>,
 }
 
 /// Memory for pages, paid for.
-struct Supply {
+struct Supply<'a> {
     charge: Option<Charge>,
     frames: Vec<Frame>,
+    /// Last: as in [`Fills`].
+    way: OnItsWay<'a>,
 }
 
 impl Core {
@@ -81,15 +86,16 @@ impl Core {
     ) -> Result<Option<Fills<'a>>, ReadError> {
         let (page, group) = (window.pages.start, source.group);
         let no_memory = |source| ReadError::NoMemory { page, source };
-        // What it owes is for the program to ask for: `Group::throttle`.
-        let (charge, _owed) = self
-            .charge(group, Bytes::PAGE, Patience::Fault)
+        let (charge, way) = self
+            .charge_on_its_way(group)
             .map_err(|failed| no_memory(AllocError::from(failed)))?;
-        let frame = self.alloc_frame(group).map_err(no_memory)?;
         let mut supply = Supply {
             charge: Some(charge),
-            frames: vec![frame],
+            frames: Vec::new(),
+            way,
         };
+        let frame = self.alloc_frame(group, &supply.way).map_err(no_memory)?;
+        supply.frames.push(frame);
         let others = self.missing_of(source.file, page + 1..window.pages.end);
         self.supply_more(source.group, others.len(), &mut supply);
         let pages = std::iter::once(page).chain(others);
@@ -104,6 +110,7 @@ impl Core {
         let mut supply = Supply {
             charge: None,
             frames: Vec::new(),
+            way: self.reclaim.page_on_its_way(source.group),
         };
         self.supply_more(source.group, pages.len(), &mut supply);
         self.begin_fills(source, window, pages.into_iter(), supply)
@@ -117,7 +124,7 @@ impl Core {
     }
 
     /// Adds memory for `count` pages, or as many as can be had without telling a victim.
-    fn supply_more(&self, group: &GroupNode, count: usize, supply: &mut Supply) {
+    fn supply_more(&self, group: &GroupNode, count: usize, supply: &mut Supply<'_>) {
         let bytes = Pages(count as u64).bytes();
         if count == 0 {
             return;
@@ -125,6 +132,7 @@ impl Core {
         let Ok((mut charge, _owed)) = self.charge(group, bytes, Patience::Ahead) else {
             return;
         };
+        supply.way.note_paid();
         let got = self.alloc_frames_ahead(group, count, &mut supply.frames);
         charge.shrink(Pages((count - got) as u64).bytes());
         match &mut supply.charge {
@@ -140,17 +148,20 @@ impl Core {
         source: Source<'a>,
         window: &Window,
         pages: impl Iterator<Item = u64>,
-        supply: Supply,
+        supply: Supply<'a>,
     ) -> Fills<'a> {
         let group = source.group;
-        let Supply { charge, mut frames } = supply;
+        let Supply {
+            charge,
+            mut frames,
+            way,
+        } = supply;
         let mut fills = Fills {
             core: self,
             source,
             filling: Vec::with_capacity(frames.len()),
             charge,
-            // Not before: those who wait for frames would wait for each other.
-            _on_its_way: self.reclaim.page_on_its_way(group),
+            way,
         };
         let mut unused = Vec::new();
         for (page, frame) in pages.zip(frames.drain(..)) {
@@ -208,12 +219,30 @@ impl Fills<'_> {
         let key = first.key();
         let pfn = self.core.cache.finish_fill(first);
         self.note_resident();
+        if key.file().is_writable() {
+            return self.finish_latched(pfn, key, take);
+        }
         // Taken before the page is on a list: until then nobody can evict it.
         let taken = take(pfn);
         if !self.core.reclaim.counts_first_access() {
             self.core.cache.forget_young(pfn);
         }
         self.core.reclaim.add_page(pfn, key);
+        taken
+    }
+
+    /// As [`finish`](Self::finish), for a page whose latch another thread may have by now, and may wait for room with it: the
+    /// page has arrived before this one waits.
+    fn finish_latched<R>(self, pfn: Pfn, key: PageKey, take: impl FnOnce(Pfn) -> R) -> R {
+        let core = self.core;
+        let kept = core.cache.keep_filled(pfn);
+        core.reclaim.add_page(pfn, key);
+        self.way.arrive();
+        let taken = take(pfn);
+        if !core.reclaim.counts_first_access() {
+            core.cache.forget_young(pfn);
+        }
+        drop(kept);
         taken
     }
 

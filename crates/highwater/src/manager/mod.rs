@@ -50,6 +50,9 @@ mod vmstat;
 mod wait;
 mod writeback;
 
+#[cfg(all(test, not(loom)))]
+mod arrival_tests;
+
 pub use anon::MemoryError;
 pub use background::Background;
 pub use builder::{BuildError, Builder};

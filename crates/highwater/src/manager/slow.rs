@@ -14,8 +14,9 @@
 //! without progress, and one attempt more, lead to a victim, of which there are at most four for
 //! one request, and no request makes more than [`ATTEMPTS_MAX`] attempts. Between fruitless steps
 //! the thread sleeps for up to a millisecond, or until another thread's reclaim makes progress:
-//! what keeps pages from being freed then is somebody reading them. While pages are being read in,
-//! which will be on the lists, the bound on attempts alone ends the wait.
+//! what keeps pages from being freed then is a thread that reads them. While pages of the target are
+//! in transit, which will be on the lists, their arrival ends the wait (`reclaim/arrival.rs`), and no
+//! step is fruitless.
 //!
 //! No lock is held while it waits, reclaims or calls the embedder's handler, which may call anything. What
 //! that asks for itself tells no victim: it would be called by itself, without a bound. Choosing a victim
@@ -33,17 +34,22 @@ use super::victims::{Telling, Told};
 use crate::frame::{self, AllocFlags, Pressure};
 use crate::group::{self, ChargeError, GroupNode, MaxError};
 use crate::memmap::Frame;
-use crate::reclaim::{Actor, Outcome, ScanControl};
+use crate::reclaim::{Actor, Arrival, OnItsWay, Outcome, Reclaim, ScanControl, Want};
 use crate::sync::thread;
 use crate::units::{Bytes, GroupId, Pages};
 
 /// Steps without progress before somebody is stopped. Chosen: as the kernel's reclaim retries.
 const FRUITLESS_MAX: u32 = 16;
 /// Attempts for one request, whatever progress they make: others may take what was freed.
-const ATTEMPTS_MAX: u32 = 4096;
+pub(super) const ATTEMPTS_MAX: u32 = 4096;
 /// How often a request looks whether a group has given what it has promised. Chosen: as the longest
 /// pause between fruitless steps.
 const PROMISE_PAUSE: Duration = Duration::from_millis(1);
+/// The longest wait for pages in transit before the next attempt. Chosen: as many attempts take a minute, which outlasts
+/// what a scheduler does to a thread, and ends what storage never answers.
+pub(super) const ARRIVAL_MAX: Duration = Duration::from_millis(16);
+/// The same for a thread that others may be waiting for. Chosen: as many attempts take a few seconds.
+const ARRIVAL_MAX_NESTED: Duration = Duration::from_millis(1);
 /// Pages that direct reclaim frees at once. Chosen: as the kernel's cluster.
 const DIRECT_GOAL: Pages = Pages(32);
 
@@ -92,11 +98,10 @@ pub enum AllocError {
 /// How long a charge that finds nothing to reclaim waits for others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
-    /// A page that is being read in: what fills the group may be pages that other threads are
-    /// reading in, which are on no list yet. The I/O to come takes longer than the wait.
+    /// A page that is being read in: the I/O to come takes longer than the wait for other threads to let go of pages.
     Fault,
     /// A charge for memory elsewhere: a refusal is an answer, and is given at once unless pages are
-    /// known to come back.
+    /// known to come, or to come back.
     Charge,
     /// Pages that nobody has asked for: nobody is stopped for them, and others go first.
     Ahead,
@@ -151,6 +156,10 @@ pub(super) struct Effort<'a> {
     last: Outcome,
     /// Evictions from the target when this request last paused.
     evictions_seen: u64,
+    /// Pages that had arrived there before the last attempt.
+    arrived_seen: Option<u64>,
+    /// What this request itself has in transit.
+    way: Option<&'a OnItsWay<'a>>,
 }
 
 impl Core {
@@ -166,6 +175,24 @@ impl Core {
         let (charge, refilled) = self.charging(group.id(), bytes, patience, charge)?;
         let delay = self.throttle(charge.group(), refilled);
         Ok((charge, delay))
+    }
+
+    /// As [`charge`](Self::charge) for the page of a fault, which is in transit from before it is charged. What it owes
+    /// is for the program to ask for: `Group::throttle`.
+    pub(super) fn charge_on_its_way(
+        &self,
+        group: &GroupNode,
+    ) -> Result<(group::Charge, OnItsWay<'_>), ChargeFailed> {
+        let charge = || {
+            let way = self.reclaim.page_on_its_way(group);
+            let charged = group.try_charge_refilling(Bytes::PAGE)?;
+            way.note_paid();
+            Ok((charged, way))
+        };
+        let ((charge, refilled), way) =
+            self.charging(group.id(), Bytes::PAGE, Patience::Fault, charge)?;
+        self.throttle(charge.group(), refilled);
+        Ok((charge, way))
     }
 
     /// Repeats a charge of `bytes` to `charged` until it succeeds or nothing helps.
@@ -260,13 +287,9 @@ impl Core {
         if patience.is_modest() {
             return false;
         }
-        let pages_may_come = effort.last.nr_borrowed + effort.last.nr_isolated > 0;
-        let victim_may_stop = effort.told.len() > 0;
-        let waits = pages_may_come || victim_may_stop || patience == Patience::Fault;
-        if waits && effort.pause(self, &target) {
-            return true;
-        }
-        effort.looks_again() || self.ask_or_tell(&target, bytes, effort)
+        effort.waits(self, &target, Want::Room, patience)
+            || effort.looks_again()
+            || self.ask_or_tell(&target, bytes, effort)
     }
 
     /// Installs a maximum, and frees pages of the group until it fits, nothing helps, or somebody has
@@ -295,13 +318,19 @@ impl Core {
         if self.reclaim_directly(group, over, effort) {
             return true;
         }
-        let pages_may_come = effort.last.nr_borrowed + effort.last.nr_isolated > 0;
-        (pages_may_come && effort.pause(self, group)) || effort.looks_again()
+        effort.waits(self, group, Want::Room, Patience::Charge) || effort.looks_again()
     }
 
-    /// Takes a frame for a page that `payer` pays for, freeing some if there are none.
-    pub(super) fn alloc_frame(&self, payer: &GroupNode) -> Result<Frame, AllocError> {
-        let mut effort = Effort::default();
+    /// Takes a frame for a page in transit that `payer` pays for, freeing some if there are none.
+    pub(super) fn alloc_frame(
+        &self,
+        payer: &GroupNode,
+        way: &OnItsWay<'_>,
+    ) -> Result<Frame, AllocError> {
+        let mut effort = Effort {
+            way: Some(way),
+            ..Effort::default()
+        };
         loop {
             let exhausted = match self.pool.alloc_noting(AllocFlags::new()) {
                 Ok((frame, pressure)) => {
@@ -312,6 +341,7 @@ impl Core {
                 }
                 Err(exhausted) => exhausted,
             };
+            way.lack_frame();
             effort.attempts += 1;
             effort.stall(self, payer);
             self.wakeup.notify();
@@ -322,6 +352,7 @@ impl Core {
                     write_failed: effort.last.nr_write_failed,
                 });
             }
+            way.seek_frame();
         }
     }
 
@@ -370,7 +401,7 @@ impl Core {
             self.stats.drain_all.add(1);
             return effort.may_retry();
         }
-        effort.pause(self, &root)
+        effort.waits(self, &root, Want::Frame, Patience::Fault)
             || effort.looks_again()
             || self.ask_or_tell(&root, goal.bytes(), effort)
     }
@@ -416,9 +447,12 @@ impl Core {
             stalled,
             told,
             passed,
+            way,
             ..
         } = &mut *effort;
-        match self.ask_one(target, bytes, passed, || *stalled = None) {
+        match hiding(*way, || {
+            self.ask_one(target, bytes, passed, || *stalled = None)
+        }) {
             Asking::Again => return effort.may_retry(),
             Asking::Until(_) => {
                 // What was promised comes from another thread, which may need this CPU.
@@ -427,11 +461,20 @@ impl Core {
             }
             Asking::Nothing => {}
         }
-        if self.tell_one(target, told, || *stalled = None) == Telling::Nothing {
+        let telling = hiding(*way, || self.tell_one(target, told, || *stalled = None));
+        if telling == Telling::Nothing {
             return false;
         }
         effort.fruitless = 0;
         effort.may_retry()
+    }
+}
+
+/// Calls what may call a handler of the program.
+fn hiding<R>(way: Option<&OnItsWay<'_>>, call: impl FnOnce() -> R) -> R {
+    match way {
+        Some(way) => way.hide_while(call),
+        None => call(),
     }
 }
 
@@ -467,22 +510,29 @@ impl<'a> Effort<'a> {
         !std::mem::replace(&mut self.has_looked_again, true) && self.may_retry()
     }
 
-    /// Waits a little for others to let go of pages of `target`, or to find some; false when that was done often enough while
-    /// nothing was evicted. Where pages come and go, it is only that others were quicker.
-    fn pause(&mut self, core: &Core, target: &GroupNode) -> bool {
+    /// Waits for pages of `target` that are in transit to arrive; where there are none, a little for other threads to let go
+    /// of pages or to find some, if the last pass found such, a victim may stop or a fault asks. False when that was done often
+    /// enough while nothing arrived and nothing was evicted: where pages come and go, others were quicker.
+    fn waits(&mut self, core: &Core, target: &GroupNode, want: Want, patience: Patience) -> bool {
+        let (arrival, arrived) =
+            core.reclaim
+                .wait_for_arrival(target, want, self.arrived_seen, self.arrival_max());
+        self.arrived_seen = Some(arrived);
         let evictions = core.reclaim.evictions_of(target);
-        if evictions != self.evictions_seen {
+        if evictions != self.evictions_seen || arrival == Arrival::Came {
             self.evictions_seen = evictions;
             self.fruitless = 0;
         }
+        let is_patient = patience == Patience::Fault;
+        let is_patient = is_patient || self.last.nr_borrowed > 0 || self.told.len() > 0;
+        match arrival {
+            Arrival::Late => return self.may_retry(),
+            Arrival::Nothing if !is_patient => return false,
+            _ => {}
+        }
         self.fruitless += 1;
         if self.fruitless > FRUITLESS_MAX {
-            // Pages that are being read in come on the lists when their threads get the CPU, however long
-            // that takes: the bound on attempts is enough.
-            if self.last.nr_filling == 0 {
-                return false;
-            }
-            self.fruitless = FRUITLESS_MAX;
+            return false;
         }
         if self.fruitless <= 2 {
             thread::yield_now();
@@ -491,5 +541,15 @@ impl<'a> Effort<'a> {
             core.reclaim.wait_for_progress(at_most);
         }
         self.may_retry()
+    }
+
+    /// How long to wait for one arrival before the next attempt. A request that has pages in transit itself, elsewhere, may be
+    /// waited for by the thread that it waits for.
+    fn arrival_max(&self) -> Duration {
+        let own = u32::from(self.way.is_some());
+        match Reclaim::nr_own_on_their_way() > own {
+            true => ARRIVAL_MAX_NESTED,
+            false => ARRIVAL_MAX,
+        }
     }
 }

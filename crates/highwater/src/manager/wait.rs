@@ -36,12 +36,12 @@ use std::time::{Duration, Instant};
 
 use super::alarm::Alarm;
 use super::pressure::{Stalled, StalledTask};
-use super::slow::{ChargeFailed, InHandler};
+use super::slow::{ARRIVAL_MAX, ATTEMPTS_MAX, ChargeFailed, InHandler};
 use super::spill::{Asking, Passed};
 use super::victims::{Telling, Told};
 use super::{Charge, Core, Group, Handle};
 use crate::group::{self, ChargeError, GroupNode, Refilled};
-use crate::reclaim::{Actor, Outcome, ScanControl};
+use crate::reclaim::{Actor, Outcome, PageType, ScanControl};
 use crate::sync::{Arc, Parker};
 use crate::units::{Bytes, Pages};
 
@@ -146,6 +146,8 @@ struct Search {
     passed: Passed,
     /// When it looks again for pages to reclaim.
     look_at: Duration,
+    /// Looks that it has put off for pages in transit.
+    awaited: u32,
     /// When it acts again though nothing is given back.
     due: Option<Duration>,
 }
@@ -160,6 +162,7 @@ impl Default for Search {
             told: Told::in_line(),
             passed: Passed::new(),
             look_at: Duration::ZERO,
+            awaited: 0,
             due: None,
         }
     }
@@ -205,8 +208,6 @@ impl Search {
         let Outcome {
             nr_reclaimed,
             nr_borrowed,
-            nr_isolated,
-            nr_filling,
             ..
         } = self.last;
         self.reclaimed += nr_reclaimed;
@@ -215,7 +216,20 @@ impl Search {
             return true;
         }
         self.fruitless += 1;
-        nr_borrowed + nr_isolated + nr_filling > 0 && self.fruitless <= FRUITLESS_MAX
+        let isolated = PageType::ALL.map(|it| core.reclaim.nr_isolated_of(target, it));
+        let pages_may_come = nr_borrowed > 0 || isolated.into_iter().sum::<Pages>() > Pages::ZERO;
+        pages_may_come && self.fruitless <= FRUITLESS_MAX
+    }
+
+    /// When to look again, where pages of a full group are in transit: it has no group asked or told
+    /// for them, but for storage that never answers.
+    fn awaits_arrival(&mut self, core: &Core, target: &GroupNode) -> Option<Duration> {
+        let waits = self.awaited < ATTEMPTS_MAX && core.reclaim.nr_coming_to(target) > 0;
+        waits.then(|| {
+            self.awaited += 1;
+            self.look_at = self.look_at.min(core.now() + ARRIVAL_MAX);
+            self.look_at
+        })
     }
 
     /// One step to make room for a charge of `bytes` in a full group. `before` is called before a
@@ -229,6 +243,9 @@ impl Search {
     ) -> Step {
         if self.reclaims(core, target, bytes) {
             return Step::Changed;
+        }
+        if let Some(until) = self.awaits_arrival(core, target) {
+            return Step::Until(until);
         }
         match core.ask_one(target, bytes, &mut self.passed, &mut before) {
             Asking::Again => return Step::Changed,

@@ -155,10 +155,16 @@ impl Reclaim {
         let is_kept = |page: &Isolated| batch.kept.iter().any(|(kept, _)| *kept == page.pfn);
         let (kept, evicted): (Vec<_>, Vec<_>) = isolated.into_iter().partition(is_kept);
         for page in kept {
+            let lruvec = Arc::clone(&page.from);
             self.lruvecs.put_back(&self.cache, &self.groups, page);
+            self.note_arrival(&lruvec);
         }
         let freed = self.free_evicted(batch);
-        drop(evicted);
+        for page in evicted {
+            let lruvec = Arc::clone(&page.from);
+            drop(page);
+            self.note_arrival(&lruvec);
+        }
         freed
     }
 

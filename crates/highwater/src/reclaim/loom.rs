@@ -2,10 +2,15 @@
 //! locked, or evicts it; the thread that unlocks; a group that hands its lists up; and another mapping that is locked
 //! meanwhile. And to the tail of the inactive list: reclaim that finds it under write-back; the thread that writes it.
 
+use std::time::Duration;
+
 use ::loom::{model, thread};
 
+use super::arrival::Stage;
 use super::lists::LruList;
+use super::lruvec::Lruvec;
 use super::table::Lruvecs;
+use super::throttle::Sleepers;
 use super::{ListSizes, LruvecRef, Placement};
 use crate::cache::loom::Nothing;
 use crate::cache::{
@@ -15,11 +20,14 @@ use crate::cache::{
 use crate::group::{GroupNode, GroupTree, Limits};
 use crate::memmap::FrameMemory;
 use crate::percpu::Regime;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, StatCell};
 use crate::topology::Topology;
-use crate::units::{Pages, Pfn};
+use crate::units::{Bytes, Pages, Pfn};
 
 const PFN: Pfn = Pfn(0);
+/// Longer than any model: what waits that long was not woken.
+const NEVER: Duration = Duration::from_secs(3600);
 
 /// A page in frame 0 that a locked area has mapped, and that a group pays for; it is on no list yet.
 struct Scene {
@@ -313,4 +321,96 @@ fn a_page_that_reclaim_finds_under_write_back_is_rotated_when_that_ends() {
     });
     let ends = ENDS.each_ref().map(StatCell::get);
     assert!(ends.iter().all(|end| *end > 0), "{ends:?}");
+}
+
+/// A group of one page, and what a fault has done with its page.
+struct Tiny {
+    group: GroupNode,
+    lruvec: LruvecRef,
+    sleepers: Sleepers,
+    /// Whether the page is on a list.
+    /// Written by: the thread that brings it. Read by: who needs room. Publishes: nothing.
+    is_listed: AtomicBool,
+}
+
+impl Tiny {
+    fn new() -> Self {
+        let groups = GroupTree::with_regime(Regime::Atomic, 1);
+        let group = groups.root().child("c", Limits::max(Bytes::PAGE));
+        let group = group.unwrap();
+        Self {
+            lruvec: Arc::new(Lruvec::new(group.clone(), None, 0)),
+            group,
+            sleepers: Sleepers::default(),
+            is_listed: AtomicBool::new(false),
+        }
+    }
+
+    fn step(&self, from: Stage, to: Stage) {
+        self.lruvec.transit.step(from, to);
+        if self.sleepers.is_anybody_waiting() && self.lruvec.is_awaited() {
+            self.sleepers.wake();
+        }
+    }
+
+    /// As a fault that brings its page to a list, or gives its charge back. It comes to nothing if there is no room.
+    fn fault(&self, fails: bool) {
+        self.step(Stage::Nowhere, Stage::Framed);
+        let Ok(charge) = self.group.try_charge(Bytes::PAGE) else {
+            return self.step(Stage::Framed, Stage::Nowhere);
+        };
+        if fails {
+            drop(charge);
+        } else {
+            let _paid_by_the_page = charge.disown();
+            // Relaxed: the arrival publishes it.
+            self.is_listed.store(true, Ordering::Relaxed);
+        }
+        self.step(Stage::Framed, Stage::Arrived);
+    }
+
+    /// As a request for room: until it has some, or finds a page that may go. Never refused.
+    fn request(&self) {
+        let mut seen = None;
+        loop {
+            if let Ok(charge) = self.group.try_charge(Bytes::PAGE) {
+                return drop(charge);
+            }
+            // Relaxed: as above.
+            if self.is_listed.load(Ordering::Relaxed) {
+                self.group.uncharge(Bytes::PAGE);
+                return;
+            }
+            let load = || self.lruvec.transit.load();
+            let first = load();
+            let has_come = seen.is_none_or(|seen| seen != first.nr_arrived());
+            seen = Some(first.nr_arrived());
+            if has_come {
+                continue;
+            }
+            assert!(first.nr_charged() > 0, "refused beside a page in transit");
+            self.lruvec.note_awaited();
+            self.sleepers.wait(NEVER, || {
+                let now = load();
+                now.nr_arrived() == first.nr_arrived() && now.nr_charged() > 0
+            });
+            self.lruvec.note_not_awaited();
+            seen = Some(load().nr_arrived());
+        }
+    }
+}
+
+#[test]
+fn a_request_waits_for_a_page_in_transit_and_is_woken_when_it_arrives() {
+    // Goal: no spurious refusal and no lost wake-up (`arrival`). Method: a fault that charges the only page of a group, and brings
+    // it to a list or gives it back, beside a request for room. The wait ends by a wake-up only.
+    for fails in [false, true] {
+        model(move || {
+            let tiny = Arc::new(Tiny::new());
+            let faulting = Arc::clone(&tiny);
+            let faulting = thread::spawn(move || faulting.fault(fails));
+            tiny.request();
+            faulting.join().unwrap();
+        });
+    }
 }

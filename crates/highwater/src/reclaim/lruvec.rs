@@ -3,6 +3,7 @@
 //! A page's group changes under the locks of both lruvecs (reparenting), so whoever locks the lruvec of
 //! a page's group looks again whether it still is.
 
+use super::arrival::{Transit, note_in_hand};
 use super::balance::Costs;
 use super::cursor::Cursor;
 use super::lists::{Lists, LruList, PageType};
@@ -63,9 +64,13 @@ pub(super) struct Lruvec {
     /// Pages that reclaimers have taken off the lists here and below, and not yet put back or freed, by type.
     /// Written by: reclaimers. Read by: those that found nothing to reclaim, or many reclaimers at work. Publishes: nothing.
     nr_isolated: [AtomicU64; 2],
-    /// Pages that are being read in for the group, and paid for by it.
-    /// Written by: those who read them. Read by: those that found nothing to reclaim. Publishes: nothing.
-    nr_filling: AtomicU64,
+    /// Pages that they have put back or freed so far, of both types. As `nr_isolated`.
+    nr_settled: AtomicU64,
+    /// Pages that are charged to the group and not on a list yet.
+    pub(super) transit: Transit,
+    /// Requests that wait for pages here or below to arrive.
+    /// Written by: those. Read by: threads whose pages arrive. Publishes: nothing.
+    nr_awaiting: AtomicU64,
     /// What the eviction policy has learnt of the lists of each type.
     policy_states: [PolicyState; 2],
     /// Where the reclaimers of this group as a target go on.
@@ -87,7 +92,9 @@ impl Lruvec {
             swappiness: AtomicU64::new(INHERITED),
             nr_evicted: AtomicU64::new(0),
             nr_isolated: Default::default(),
-            nr_filling: AtomicU64::new(0),
+            nr_settled: AtomicU64::new(0),
+            transit: Transit::default(),
+            nr_awaiting: AtomicU64::new(0),
             policy_states: [
                 PolicyState::starting_at(clock),
                 PolicyState::starting_at(clock),
@@ -197,27 +204,38 @@ impl Lruvec {
 
     /// Pages of a type that reclaimers are about to put back or to free, here and below.
     pub(super) fn nr_isolated(&self, page_type: PageType) -> u64 {
-        // Relaxed: who acts on it looks again.
-        self.nr_isolated[page_type as usize].load(Ordering::Relaxed)
+        // Acquire. Pairs with: `note_settled`: a thread that sees pages settled finds them.
+        self.nr_isolated[page_type as usize].load(Ordering::Acquire)
     }
 
-    /// Pages that will soon be on the lists, or given back.
-    pub(super) fn nr_filling(&self) -> u64 {
-        // Relaxed: as above.
-        self.nr_filling.load(Ordering::Relaxed)
+    /// Pages that reclaimers have put back or freed so far, here and below.
+    pub(super) fn nr_settled(&self) -> u64 {
+        // Acquire. Pairs with: `note_settled`.
+        self.nr_settled.load(Ordering::Acquire)
     }
 
-    pub(super) fn note_filling(&self) {
-        // Relaxed: as above.
-        self.nr_filling.fetch_add(1, Ordering::Relaxed);
+    /// Says that a request waits for pages here or below.
+    pub(super) fn note_awaited(&self) {
+        // Relaxed: `Sleepers::wait` orders it before the look.
+        self.nr_awaiting.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn note_filled(&self) {
-        // Relaxed: as above.
-        self.nr_filling.fetch_sub(1, Ordering::Relaxed);
+    pub(super) fn note_not_awaited(&self) {
+        // Relaxed: a thread that wakes for nothing looks again.
+        self.nr_awaiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether a request waits for pages here or in a group above.
+    pub(super) fn is_awaited(&self) -> bool {
+        // Relaxed: `Sleepers::is_anybody_waiting` orders it after the change.
+        let mut chain = self
+            .chain()
+            .map(|it| it.nr_awaiting.load(Ordering::Relaxed));
+        chain.any(|nr_awaiting| nr_awaiting > 0)
     }
 
     pub(super) fn note_isolated(&self, page_type: PageType, count: u64) {
+        note_in_hand(signed(count));
         for lruvec in self.chain() {
             // Relaxed: as above.
             lruvec.nr_isolated[page_type as usize].fetch_add(count, Ordering::Relaxed);
@@ -225,9 +243,12 @@ impl Lruvec {
     }
 
     pub(super) fn note_settled(&self, page_type: PageType, count: u64) {
+        note_in_hand(-signed(count));
         for lruvec in self.chain() {
-            // Relaxed: as above.
-            lruvec.nr_isolated[page_type as usize].fetch_sub(count, Ordering::Relaxed);
+            // Release. Pairs with: the load in `nr_isolated`. Before it, the pages were put back or freed.
+            lruvec.nr_isolated[page_type as usize].fetch_sub(count, Ordering::Release);
+            // Release. Pairs with: the load in `nr_settled`; as above.
+            lruvec.nr_settled.fetch_add(count, Ordering::Release);
         }
     }
 

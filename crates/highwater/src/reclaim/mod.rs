@@ -30,6 +30,7 @@
 //! | `two_list`, `verdict` | what becomes of a page |
 //! | `policy`, `by_policy` | the same by other policies than the two-list LRU |
 //! | `rmap` | what is asked of mappings |
+//! | `arrival` | pages in transit, and waits for their arrival |
 //! | `throttle` | waits for other reclaimers |
 //! | `shadow` | what is remembered of evicted pages |
 //! | `stats` | what is counted |
@@ -41,6 +42,7 @@
 //! describes them (sections 9, 11, 12). Deviations: scan priorities start where 1/2^p of the pool is about 700
 //! pages (9.7), and the last one does not heed accesses; direct reclaim writes back as well; modules name theirs.
 
+mod arrival;
 mod balance;
 mod batch;
 mod by_policy;
@@ -77,6 +79,7 @@ mod walk_tests;
 #[cfg(all(test, not(loom)))]
 mod writeback_tests;
 
+pub use arrival::{Arrival, OnItsWay, Want};
 pub use lists::{LruList, PageType};
 pub use pace::Pacer;
 pub use rmap::{DEBT_MAX, RmapConfig, RmapPolicy, RmapQuirks, RmapStats};
@@ -170,6 +173,8 @@ pub struct Reclaim {
     settling: Sleepers,
     isolated_max: Duration,
     progress: Sleepers,
+    /// Requests that wait for pages in transit.
+    arrivals: Sleepers,
 }
 
 impl Reclaim {
@@ -202,6 +207,7 @@ impl Reclaim {
             settling: Sleepers::default(),
             isolated_max: throttle::ISOLATED_MAX,
             progress: Sleepers::default(),
+            arrivals: Sleepers::default(),
         }
     }
 
@@ -237,15 +243,6 @@ impl Reclaim {
         if let Some(child) = self.lruvecs.remove(group) {
             self.lruvecs.reparent(&self.cache, &self.groups, &child);
         }
-    }
-
-    /// Says that a page is being read in for a group that has paid for it: who waits for room there
-    /// knows that it will come, until the result is dropped.
-    #[must_use = "the page counts as on its way until this is dropped"]
-    pub fn page_on_its_way(&self, group: &GroupNode) -> OnItsWay {
-        let lruvec = self.lruvecs.of(group);
-        lruvec.iter().for_each(|lruvec| lruvec.note_filling());
-        OnItsWay(lruvec)
     }
 
     /// Puts a page that has just become resident on its group's lists; says whether it is one that
@@ -516,16 +513,6 @@ impl fmt::Debug for Reclaim {
         f.debug_struct("Reclaim")
             .field("stats", &self.stats)
             .finish_non_exhaustive()
-    }
-}
-
-/// A page that is being read in: it counts as on its way while this lives.
-#[derive(Debug)]
-pub struct OnItsWay(Option<LruvecRef>);
-
-impl Drop for OnItsWay {
-    fn drop(&mut self) {
-        self.0.iter().for_each(|lruvec| lruvec.note_filled());
     }
 }
 

@@ -88,10 +88,6 @@ pub struct Outcome {
     pub nr_steps: u64,
     /// Pages that stayed because somebody read them or held their latch.
     pub nr_borrowed: u64,
-    /// Pages that other reclaimers held when this pass ended without having freed any.
-    pub nr_isolated: u64,
-    /// Pages that were being read in for the target when this pass ended without having freed any.
-    pub nr_filling: u64,
     /// Pages that could not be written back, and why the last one could not.
     pub nr_write_failed: u64,
     /// The last write-back error.
@@ -169,12 +165,6 @@ impl Reclaim {
         self.note_efficiency(scan.outcome.nr_reclaimed, scan.outcome.nr_scanned);
         if let Some(home) = self.lruvecs.of(control.target) {
             home.see_refaults();
-        }
-        if scan.outcome.nr_reclaimed == 0 {
-            let in_target = |lruvec: &Lruvec| lruvec.is_in_subtree_of(control.target);
-            let isolated = PageType::ALL.map(|it| self.nr_isolated_of(control.target, it));
-            scan.outcome.nr_isolated = isolated.into_iter().sum::<Pages>().0;
-            scan.outcome.nr_filling = self.lruvecs.filling_of(in_target);
         }
         scan.outcome
     }

@@ -95,7 +95,7 @@ impl Reclaim {
         cluster
             .lruvec
             .note_settled(cluster.page_type, cluster.count);
-        self.note_hands_empty();
+        self.note_hands_empty(cluster.lruvec);
     }
 
     /// Puts back what stays.

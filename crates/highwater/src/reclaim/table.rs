@@ -120,11 +120,6 @@ impl Lruvecs {
         self.sum_of(accept, Lruvec::sizes)
     }
 
-    /// Pages that are being read in for the groups that `accept` takes.
-    pub(super) fn filling_of(&self, accept: impl Fn(&Lruvec) -> bool) -> u64 {
-        self.sum_of(accept, Lruvec::nr_filling)
-    }
-
     /// Evictions so far from the lists of the groups that `accept` takes.
     pub(super) fn evictions_of(&self, accept: impl Fn(&Lruvec) -> bool) -> u64 {
         self.sum_of(accept, Lruvec::nr_evicted)
@@ -136,12 +131,20 @@ impl Lruvecs {
         part: impl Fn(&Lruvec) -> T,
     ) -> T {
         let table = self.table.read();
-        table
-            .iter()
-            .filter_map(|place| place.lists.as_ref())
-            .filter(|lruvec| accept(lruvec))
-            .map(|lruvec| part(lruvec))
-            .sum()
+        let lists = table.iter().filter_map(|place| place.lists.as_deref());
+        lists.filter(|lruvec| accept(lruvec)).map(part).sum()
+    }
+
+    /// What `step` makes of the groups that `accept` takes, one after the other.
+    pub(super) fn fold_of<T>(
+        &self,
+        accept: impl Fn(&Lruvec) -> bool,
+        start: T,
+        step: impl Fn(T, &Lruvec) -> T,
+    ) -> T {
+        let table = self.table.read();
+        let lists = table.iter().filter_map(|place| place.lists.as_deref());
+        lists.filter(|lruvec| accept(lruvec)).fold(start, step)
     }
 
     /// The next lists at or after a place in the table, going round once.
@@ -295,9 +298,13 @@ impl Lruvecs {
     /// list are given by whoever has isolated them, when they are put back.
     pub(super) fn reparent(&self, cache: &PageCache, groups: &GroupTree, child: &Lruvec) {
         let mut pages = Vec::new();
+        let nr_taken;
         {
             let mut lists = child.lock();
             lists.is_dead = true;
+            // As for pages that are isolated to be looked at: requests above wait until they are back.
+            nr_taken = LruList::ALL.iter().map(|list| lists.len(*list)).sum();
+            child.note_isolated(PageType::File, nr_taken);
             for list in LruList::ALL {
                 while let Some(pfn) = self.links.pop_tail(&mut lists, list) {
                     pages.push((pfn, Placement::of(list)));
@@ -311,6 +318,7 @@ impl Lruvecs {
         }
         let heir = self.hand_up(cache, child.group(), pages.iter().map(|&(pfn, _)| pfn));
         self.add_all(cache, &heir, pages.iter().copied());
+        child.note_settled(PageType::File, nr_taken);
         // Who has unlocked one meanwhile has found it on no list.
         for (pfn, place) in pages {
             if place == Placement::Unevictable {

@@ -11,7 +11,7 @@
 //! **No progress.** A request whose passes free nothing sleeps between them, each time longer, up to a
 //! millisecond ([`Reclaim::wait_for_progress`]). It is woken by a pass that frees more than an eighth of what it looks at.
 //!
-//! Both are counted (`throttle_isolated`, `throttle_noprogress`). A wait is bounded and hopes for
+//! Waits for pages in transit are in `arrival.rs`. All are counted (`throttle_isolated`, `throttle_noprogress`). A wait is bounded and hopes for
 //! nobody: whoever is woken, or not, looks again.
 //!
 //! Source: frames-and-reclaim specification, 9.7. Deviations: a request without progress sleeps after the pass instead of at
@@ -57,45 +57,59 @@ impl Default for Sleepers {
 }
 
 impl Sleepers {
-    /// Waits while `must_wait` says so after each change, but not longer than `at_most`.
-    fn wait(&self, at_most: Duration, must_wait: impl Fn() -> bool) {
+    /// Waits while `must_wait` says so after each change, but not longer than `at_most`. It is asked without a lock.
+    pub(super) fn wait(&self, at_most: Duration, must_wait: impl Fn() -> bool) {
         let begun = Instant::now();
-        let mut changes = self.changes.lock();
         // Relaxed: the fence orders it before the look.
         self.nr_waiting.fetch_add(1, Ordering::Relaxed);
-        // SeqCst. Pairs with: that of `wake`: one of the two sees what the other has done.
+        // SeqCst. Pairs with: that of `is_anybody_waiting`: one of the two sees what the other has done.
         fence(Ordering::SeqCst);
-        while must_wait()
-            && let Some(left) = at_most.checked_sub(begun.elapsed())
-        {
-            self.changed.wait_for(&mut changes, left);
+        // Ends: each round but the last ends with a change, and the time runs.
+        while let Some(left) = at_most.checked_sub(begun.elapsed()) {
+            let seen = *self.changes.lock();
+            // After that: a change that it does not see is one more than were seen.
+            if !must_wait() {
+                break;
+            }
+            self.wait_for_one(seen, left);
         }
         // Relaxed: who is woken for nothing looks again.
         self.nr_waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Waits for the next change, but not longer than `at_most`.
-    fn wait_for_change(&self, at_most: Duration) {
+    /// Waits until there are other changes than the `seen` ones, but not longer than `at_most`.
+    fn wait_for_one(&self, seen: u64, at_most: Duration) {
         let begun = Instant::now();
         let mut changes = self.changes.lock();
-        let seen = *changes;
-        // Relaxed: a change that is missed is one that this thread has not found anything by either.
-        self.nr_waiting.fetch_add(1, Ordering::Relaxed);
         while *changes == seen
             && let Some(left) = at_most.checked_sub(begun.elapsed())
         {
             self.changed.wait_for(&mut changes, left);
         }
+    }
+
+    /// Whether a thread waits, for one that has just changed something. A fence, and a load of a line that only waiting
+    /// threads write.
+    pub(super) fn is_anybody_waiting(&self) -> bool {
+        // SeqCst. Pairs with: that of `wait`; with less, each could miss what the other has stored.
+        fence(Ordering::SeqCst);
+        // Relaxed: the fence orders it after the change.
+        self.nr_waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Waits for the next change, but not longer than `at_most`.
+    fn wait_for_change(&self, at_most: Duration) {
+        let seen = *self.changes.lock();
+        // Relaxed: a change that is missed is one that this thread has not found anything by either.
+        self.nr_waiting.fetch_add(1, Ordering::Relaxed);
+        self.wait_for_one(seen, at_most);
         // Relaxed: as above.
         self.nr_waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Says that things have changed. A load and a fence where nobody waits.
-    fn wake(&self) {
-        // SeqCst. Pairs with: that of `wait`.
-        fence(Ordering::SeqCst);
-        // Relaxed: the fence orders it after the change.
-        if self.nr_waiting.load(Ordering::Relaxed) > 0 {
+    /// Says that things have changed.
+    pub(super) fn wake(&self) {
+        if self.is_anybody_waiting() {
             *self.changes.lock() += 1;
             self.changed.notify_all();
         }
@@ -135,8 +149,9 @@ impl Reclaim {
     }
 
     /// Says that this thread has put back or freed what it had in hand.
-    pub(super) fn note_hands_empty(&self) {
+    pub(super) fn note_hands_empty(&self, lruvec: &Lruvec) {
         self.settling.wake();
+        self.note_arrival(lruvec);
     }
 
     /// Waits until some pass frees much of what it looks at, but not longer than `at_most`. For who has found nothing.

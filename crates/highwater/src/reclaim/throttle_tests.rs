@@ -44,7 +44,7 @@ fn direct_reclaim_waits_while_too_many_pages_are_in_others_hands() {
         assert_eq!(stats.scanned(), 0);
         // Eight of 64 are not too many.
         lruvec.note_settled(PageType::File, 1);
-        scene.reclaim.note_hands_empty();
+        scene.reclaim.note_hands_empty(&lruvec);
         assert!(waiter.join().expect("no panic").nr_reclaimed > 0);
     });
     assert_eq!(scene.reclaim.stats().throttle_isolated.get(), 1);

@@ -1,0 +1,147 @@
+//! Promise: a thread that loses its CPU in the middle of a fault or of a reclaim pass costs others time,
+//! and no refusal.
+//!
+//! A busy machine takes threads off their CPUs for tens of milliseconds. A signal whose handler sleeps does the same
+//! at any instruction, on a machine with nothing else to do.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+#![expect(unsafe_code, reason = "sends signals to threads, and handles them")]
+
+mod support;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use highwater::cache::Access;
+use highwater::manager::AllocError;
+use highwater::{Limits, Pages, ReadError};
+use support::{TestFile, assert_empty, first_word, manager};
+
+#[path = "../src/seed.rs"]
+mod seed;
+
+/// Decides how long a handler sleeps: drawn by the thread that sends signals, as a handler must not draw.
+static SLEEP_MS: AtomicU64 = AtomicU64::new(0);
+
+/// Takes the thread off its CPU for a while. Async-signal-safe: a load and a system call.
+extern "C" fn sleep_in_handler(_: libc::c_int) {
+    let ms = SLEEP_MS.load(Ordering::Relaxed).cast_signed();
+    let time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: ms * 1_000_000,
+    };
+    // SAFETY: `time` lives for the call, and no remaining time is asked for.
+    unsafe { libc::nanosleep(&raw const time, std::ptr::null_mut()) };
+}
+
+/// Of a kind that does not queue: a thread that sleeps in the handler is sent one more at most.
+const SIGNAL: libc::c_int = libc::SIGUSR1;
+
+fn install_handler() {
+    // SAFETY: an action of zeros is valid: no flags, and a mask of no signals.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = sleep_in_handler as *const () as usize;
+    action.sa_flags = libc::SA_RESTART;
+    // SAFETY: the handler is async-signal-safe, and the former action is not asked for.
+    let installed = unsafe { libc::sigaction(SIGNAL, &raw const action, std::ptr::null_mut()) };
+    assert_eq!(installed, 0);
+}
+
+/// Threads that are suspended at random moments while they work.
+struct Torment {
+    /// Ended ones are out: their numbers must not be used any more.
+    threads: Mutex<Vec<libc::pthread_t>>,
+    nr_sent: AtomicU64,
+}
+
+impl Torment {
+    fn new() -> Self {
+        install_handler();
+        Self {
+            threads: Mutex::new(Vec::new()),
+            nr_sent: AtomicU64::new(0),
+        }
+    }
+
+    /// Runs `work` on this thread, which is suspended meanwhile.
+    fn around(&self, work: impl FnOnce()) {
+        // SAFETY: has no requirements.
+        let me = unsafe { libc::pthread_self() };
+        self.threads.lock().unwrap().push(me);
+        work();
+        self.threads.lock().unwrap().retain(|thread| *thread != me);
+    }
+
+    /// Suspends a thread every few milliseconds until it is over.
+    fn run(&self, seed: u64, until: Instant) {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        while Instant::now() < until {
+            SLEEP_MS.store(rng.u64(12..=30), Ordering::Relaxed);
+            let threads = self.threads.lock().unwrap();
+            if let Some(&thread) = (!threads.is_empty())
+                .then(|| rng.choice(&*threads))
+                .flatten()
+            {
+                // SAFETY: the thread lives: it takes itself out under the lock before it ends.
+                unsafe { libc::pthread_kill(thread, SIGNAL) };
+                self.nr_sent.fetch_add(1, Ordering::Relaxed);
+            }
+            drop(threads);
+            thread::sleep(Duration::from_micros(rng.u64(4_000..10_000)));
+        }
+    }
+}
+
+/// Whether an error says that a group was full of pages of which no thread was in possession.
+fn is_spurious(error: &ReadError) -> bool {
+    match error {
+        ReadError::NoMemory {
+            source: AllocError::Charge(failed),
+            ..
+        } => failed.borrowed == 0,
+        _ => true,
+    }
+}
+
+// Goal: no refusal while the group's pages are only on their way, wherever the threads that bring them lose their
+// CPUs. Method: four threads fault in a group of one page, and are suspended for 12 to 30 ms at random moments: longer than
+// a request waits for nothing, which is 8 ms. One that is suspended while it reads the page has it for as long: that is
+// a refusal, and says so.
+#[test]
+fn faults_in_a_tiny_group_wait_for_threads_that_lost_their_cpus() {
+    let seed = seed::seed(1);
+    let hw = manager(256);
+    let file = hw
+        .open_backing(TestFile::new(64), Access::ReadOnly)
+        .unwrap();
+    let tiny = hw
+        .root()
+        .child("tiny", Limits::max(Pages(1).bytes()))
+        .unwrap();
+    let (torment, nr_read) = (Torment::new(), AtomicU64::new(0));
+    let end = Instant::now() + Duration::from_secs(3);
+    thread::scope(|scope| {
+        scope.spawn(|| torment.run(seed, end));
+        for nth in 0..4 {
+            let (hw, file, tiny, torment, nr_read) = (&hw, &file, &tiny, &torment, &nr_read);
+            scope.spawn(move || {
+                let map = hw.space(tiny).map_file(file, 0..64).unwrap();
+                let pages = (0..64).cycle().skip(16 * nth);
+                torment.around(|| {
+                    for page in pages.take_while(|_| Instant::now() < end) {
+                        match map.read(&hw.enter(), page) {
+                            Ok(bytes) => assert_eq!(first_word(bytes), page),
+                            Err(error) => assert!(!is_spurious(&error), "{error}"),
+                        }
+                        nr_read.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            });
+        }
+    });
+    assert!(torment.nr_sent.into_inner() > 20 && nr_read.into_inner() > 100);
+    assert!(tiny.usage_precise() <= Pages(1).bytes());
+    assert_empty(&hw);
+}
