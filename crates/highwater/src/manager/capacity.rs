@@ -255,6 +255,7 @@ impl Core {
             }
             target = now;
         }
+        self.reclaim.note_managed();
         self.look_at_dirty_limits();
         match result {
             Err(MaxError::BelowUsage {

@@ -20,6 +20,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::cache::PageKey;
 use crate::percpu;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{LockClass, Mutex, Rank};
 use crate::units::{Pages, Pfn};
 
@@ -33,7 +34,9 @@ const HIDDEN_FRACTION: u64 = 128;
 /// The batches of each CPU.
 pub(super) struct Batches {
     cpus: Box<[CachePadded<Mutex<Batch>>]>,
-    limit: usize,
+    /// Pages in a batch. Written by: who changes how many frames there are. Read by: who adds to a
+    /// batch. Publishes: nothing.
+    limit: AtomicUsize,
 }
 
 /// What is on its way to the lists.
@@ -59,11 +62,21 @@ impl Batch {
 impl Batches {
     pub(super) fn new(frames: Pages, nr_cpus: usize) -> Self {
         let batch = || CachePadded::new(Mutex::new(&BATCH_LOCK, Batch::default()));
-        let limit = (frames.0 / HIDDEN_FRACTION / nr_cpus as u64).min(BATCH_MAX);
-        Self {
+        let batches = Self {
             cpus: (0..nr_cpus).map(|_| batch()).collect(),
-            limit: usize::try_from(limit).expect("at most 31"),
-        }
+            limit: AtomicUsize::new(0),
+        };
+        batches.set_frames(frames);
+        batches
+    }
+
+    /// Has batches hide their part of so many frames from now on: what is in one that is too large
+    /// goes with the next page.
+    pub(super) fn set_frames(&self, frames: Pages) {
+        let limit = (frames.0 / HIDDEN_FRACTION / self.cpus.len() as u64).min(BATCH_MAX);
+        let limit = usize::try_from(limit).expect("at most 31");
+        // Relaxed: see the field.
+        self.limit.store(limit, Ordering::Relaxed);
     }
 
     /// Changes the batch of this CPU; shows it to `spill` when it is full then, and empties it.
@@ -72,7 +85,8 @@ impl Batches {
         match self.here().try_lock() {
             Some(mut batch) => {
                 change(&mut batch);
-                if batch.len() >= self.limit {
+                // Relaxed: see the field.
+                if batch.len() >= self.limit.load(Ordering::Relaxed) {
                     spill(&batch);
                     batch.clear();
                 }
@@ -108,4 +122,27 @@ fn drain(batch: &Mutex<Batch>, mut spill: impl FnMut(&Batch)) -> usize {
         batch.clear();
     }
     nr_added
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_of_a_pool_that_shrinks_hide_less() {
+        // Method: pages come in on one CPU; how many are hidden when the batch goes.
+        let batches = Batches::new(Pages(1 << 20), 1);
+        for (frames, hidden) in [(1 << 20, 31), (1024, 8), (64, 1), (0, 1), (1 << 20, 31)] {
+            batches.set_frames(Pages(frames));
+            let mut gone = None;
+            for pfn in 1.. {
+                let add = |batch: &mut Batch| batch.added.push(Pfn(pfn));
+                batches.change(add, |batch| gone = Some(batch.added.len()));
+                if gone.is_some() {
+                    break;
+                }
+            }
+            assert_eq!(gone, Some(hidden), "{frames} frames");
+        }
+    }
 }

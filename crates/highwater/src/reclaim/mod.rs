@@ -408,6 +408,11 @@ impl Reclaim {
         }
     }
 
+    /// Says that the pool manages more or fewer frames than before.
+    pub fn note_managed(&self) {
+        self.batches.set_frames(self.pool.managed());
+    }
+
     /// Puts every page that has come in on its list; how many were not yet.
     ///
     /// # Cost
