@@ -3,7 +3,10 @@
 mod support;
 
 use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
 use std::time::Duration;
 
 use highwater::cache::Access;
@@ -69,5 +72,50 @@ fn a_charge_that_owes_a_delay_is_told_it_also_where_the_library_sleeps() {
     assert!(slept.throttle_delay().is_zero());
     assert_eq!(group.events().high, 3);
     drop((within, slept));
+    assert_empty(&hw);
+}
+
+/// Remembers that it was called.
+struct Bell(AtomicBool);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_charge_that_no_timer_wakes_does_not_sleep_for_a_page_in_transit() {
+    // Goal: liveness without a timer and without a background thread: the arrival of a page wakes
+    // no line. Method: a group full of what a victim holds and of one page that storage keeps; an
+    // executor that polls only what was called; the victim must be told.
+    let hw = manager(64);
+    let storage = TestFile::new(8);
+    let (_file, map) = mapped(&hw, &storage, Access::ReadOnly);
+    let group = hw.root().child("group", Limits::default()).unwrap();
+    let held = Mutex::new(Some(group.charge(Pages(63).bytes()).unwrap()));
+    hw.on_exhausted(move |_| drop(held.lock().unwrap().take()));
+    thread::scope(|scope| {
+        let answers = storage.pages.lock().unwrap();
+        let fault = scope.spawn(|| map.read(&hw.enter(), 0).unwrap()[0]);
+        while storage.reads.load(Ordering::SeqCst) == 0 {
+            thread::yield_now();
+        }
+        let bell = Arc::new(Bell(AtomicBool::new(true)));
+        let waker = Waker::from(Arc::clone(&bell));
+        let mut charge = pin!(hw.root().charge_async(Pages(2).bytes()));
+        let charge = loop {
+            assert!(bell.0.swap(false, Ordering::SeqCst), "it sleeps");
+            if let Poll::Ready(outcome) = charge.as_mut().poll(&mut Context::from_waker(&waker)) {
+                break outcome.unwrap();
+            }
+        };
+        drop(answers);
+        assert_eq!(fault.join().unwrap(), 0);
+        drop(charge);
+    });
+    assert_eq!(hw.snapshot().counter("oom_kill"), 1);
+    drop(map);
+    hw.on_exhausted(|_| ());
     assert_empty(&hw);
 }

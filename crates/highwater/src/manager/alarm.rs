@@ -73,6 +73,11 @@ impl Alarms {
         }
     }
 
+    /// Whether alarms ring by themselves, or only when some charge is polled.
+    pub(super) fn are_rung(&self) -> bool {
+        self.timer.is_some() || self.wakeup.has_thread()
+    }
+
     /// The time of the earliest alarm.
     pub(super) fn next(&self) -> Option<Duration> {
         self.list.lock().wakers.keys().next().map(|(at, _)| *at)

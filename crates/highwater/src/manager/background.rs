@@ -85,6 +85,11 @@ impl Wakeup {
         }
     }
 
+    /// Whether there is a thread.
+    pub(super) fn has_thread(&self) -> bool {
+        self.state.lock().is_started
+    }
+
     /// Has the thread look at its times again.
     pub(super) fn nudge(&self) {
         self.state.lock().is_nudged = true;

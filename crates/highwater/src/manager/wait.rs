@@ -146,6 +146,8 @@ struct Search {
     passed: Passed,
     /// When it looks again for pages to reclaim.
     look_at: Duration,
+    /// Whether something wakes it when it is to act though nothing is given back.
+    is_rung: bool,
     /// Looks that it has put off for pages in transit.
     awaited: u32,
     /// When it acts again though nothing is given back.
@@ -162,6 +164,7 @@ impl Default for Search {
             told: Told::in_line(),
             passed: Passed::new(),
             look_at: Duration::ZERO,
+            is_rung: false,
             awaited: 0,
             due: None,
         }
@@ -244,8 +247,11 @@ impl Search {
         if self.reclaims(core, target, bytes) {
             return Step::Changed;
         }
-        if let Some(until) = self.awaits_arrival(core, target) {
-            return Step::Until(until);
+        match self.awaits_arrival(core, target) {
+            Some(until) if self.is_rung => return Step::Until(until),
+            // Nothing would wake it: an arrival gives nothing back.
+            Some(_) => return Step::Changed,
+            None => {}
         }
         match core.ask_one(target, bytes, &mut self.passed, &mut before) {
             Asking::Again => return Step::Changed,
@@ -333,6 +339,7 @@ impl ChargeWait {
         // Those of others too, where the program has nothing else that rings them.
         core.alarms.ring(core.now());
         self.search.due = None;
+        self.search.is_rung = self.parks || core.alarms.are_rung();
         if !self.wait.is_first() {
             return Poll::Pending;
         }
