@@ -18,7 +18,7 @@ impl FrameMemory {
     ///
     /// # Cost
     ///
-    /// Two system calls for each run of neighbours, of up to 1,024; one where none is resident.
+    /// Two system calls for each run of neighbours, of up to 1,024.
     ///
     /// # Panics
     ///
@@ -63,9 +63,8 @@ impl FrameMemory {
 unsafe fn release_resident(reservation: &Reservation, first: Pfn, count: usize) -> Pages {
     let count = Pages(count as u64);
     let resident = reservation.nr_resident(first, count);
-    if resident > Pages::ZERO {
-        // SAFETY: as the caller says.
-        unsafe { reservation.release(first, count) };
-    }
+    // Also where none is: what the system has swapped out is not resident, and would come back.
+    // SAFETY: as the caller says.
+    unsafe { reservation.release(first, count) };
     resident
 }

@@ -136,7 +136,11 @@ fn frames_that_the_system_does_not_take_back_read_as_zeros() {
         let is_refused = sandbox::refuse(&[libc::SYS_madvise], libc::EPERM);
         memory.decommit(&mut frame);
         assert_eq!(memory.bytes(&frame), &[0; PAGE_SIZE], "{is_refused}");
-        memory.surrender(frame);
+        let mut frames = vec![frame, memory.claim(Pfn(2))];
+        memory.bytes_mut(&mut frames[1]).fill(6);
+        memory.decommit_all(&mut frames);
+        assert_eq!(memory.bytes(&frames[1]), &[0; PAGE_SIZE]);
+        memory.surrender_all(&mut frames, &mut Vec::new());
     };
     thread::scope(|scope| scope.spawn(decommit).join().unwrap());
 }

@@ -180,8 +180,15 @@ impl Reservation {
         // Locked in memory, say. They are zeros all the same: what is left there may be another's.
         // SAFETY: the offset lies in the range, as checked above.
         let start = unsafe { self.base.add(offset) };
-        // SAFETY: the bytes lie in the range; the caller has exclusive use of them.
-        unsafe { start.write_bytes(0, bytes) };
+        let start = NonNull::slice_from_raw_parts(start, bytes);
+        // SAFETY: the bytes lie in the range, and begin as zeros; the caller has exclusive use of them.
+        let bytes = unsafe { &mut *start.as_ptr() };
+        for page in bytes.chunks_exact_mut(PAGE_SIZE) {
+            // One that was never written is not committed by reading it.
+            if page.iter().any(|byte| *byte != 0) {
+                page.fill(0);
+            }
+        }
     }
 
     /// How many of some neighbouring frames are resident; all of them where the system does not
