@@ -100,7 +100,7 @@ pub(super) struct Seen {
     pub(super) violations: u64,
     /// Most that a read said it may be off.
     pub(super) bound_max: u64,
-    /// Charges given up, and pages above a maximum.
+    /// Charges given up, and bytes above a maximum.
     pub(super) refused: u64,
     pub(super) above_max: u64,
     pub(super) reclaims: u64,
@@ -215,7 +215,7 @@ impl<'a> Load<'a> {
     }
 
     /// Uncharges everything that is charged, flushes the root, and returns how many values are not what was counted,
-    /// and how many pages are still charged.
+    /// and how many bytes are still charged.
     pub(super) fn finish(&self) -> (u64, u64) {
         for (number, thread) in self.threads.iter().enumerate() {
             let mut thread = thread.lock().unwrap_or_else(PoisonError::into_inner);

@@ -283,8 +283,8 @@ fn load_checks(setup: &Setup, lane: &Lane<'_>, checks: &mut Vec<Check>) {
             "groups whose values are not what was counted, at the end",
             wrong,
         ),
-        ("pages still charged, at the end", charged),
-        ("pages above a maximum", seen.above_max),
+        ("bytes still charged, at the end", charged),
+        ("bytes above a maximum", seen.above_max),
     ] {
         checks.push(Check::counted(format!("{name}: {what}")).equal(&got, &0));
     }

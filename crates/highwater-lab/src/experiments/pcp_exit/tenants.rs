@@ -182,7 +182,7 @@ impl Tenant {
         freed
     }
 
-    /// Pages that are charged to it.
+    /// Bytes that are charged to it.
     pub(super) fn charged(&self) -> u64 {
         self.group.usage_precise().0
     }
@@ -222,7 +222,7 @@ mod tests {
         for _ in 0..2 {
             for tenant in &mut tenants {
                 tenant.fill(&machine);
-                assert_eq!(tenant.charged(), FRAMES as u64);
+                assert_eq!(tenant.charged(), Pages(FRAMES as u64).bytes().0);
             }
             assert_eq!(rmap.mapped(), 3 * FRAMES as u64);
             for tenant in &mut tenants {
