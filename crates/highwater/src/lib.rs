@@ -115,11 +115,10 @@ pub use cache::{Access, Backing, SyncError};
 pub use group::Limits;
 pub use manager::{
     Background, BuildError, Builder, Charge, ChargeFailed, ChargeWait, File, Group, Guard, Manager,
-    Mapping, ReadError, Snapshot, Space,
+    Mapping, ReadError, Snapshot, Space, Victim,
 };
 pub use topology::Topology;
 pub use units::{Bytes, Estimate, PAGE_SIZE, Pages};
-pub use victim::Victim;
 
 /// The documents of `docs/`: their code runs as doctests.
 #[cfg(doc)]

@@ -104,7 +104,7 @@ impl Queries {
                 .running
                 .lock()
                 .unwrap()
-                .get(&victim.group())
+                .get(&victim.group().id())
                 .cloned();
             if let Some(cancel) = cancel {
                 cancel.tell();
@@ -393,8 +393,8 @@ fn a_thread_that_waits_in_line_tells_one_victim_after_the_other() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let (names, deaf_id) = (Arc::clone(&told), deaf.id());
     hw.on_exhausted(move |victim| {
-        names.lock().unwrap().push(victim.node().name().to_owned());
-        if victim.group() != deaf_id {
+        names.lock().unwrap().push(victim.group().name().to_owned());
+        if victim.group().id() != deaf_id {
             given.lock().unwrap().take();
         }
     });
@@ -424,18 +424,18 @@ fn a_request_that_is_dropped_leaves_nothing_behind() {
         assert!(request.run().is_none());
     }
     let root = hw.root();
-    assert_eq!((root.node().nr_waiting(), queries.nr_told()), (3, 1));
+    assert_eq!((root.nr_waiting(), queries.nr_told()), (3, 1));
     let [first, second, mut third] = requests;
     drop(second);
     assert!(!third.is_called(), "it is not the first");
     drop(first);
     assert!(third.is_called(), "it is the first, and acts");
     assert!(third.run().is_none());
-    assert_eq!((root.node().nr_waiting(), queries.nr_told()), (1, 1));
+    assert_eq!((root.nr_waiting(), queries.nr_told()), (1, 1));
     assert!(root.charge(MIB).is_err(), "it is behind the third");
     drop(held);
     drop(third.run().unwrap().unwrap());
-    assert_eq!(root.node().nr_waiting(), 0);
+    assert_eq!(root.nr_waiting(), 0);
     assert_eq!(root.pressure().some.total_us, {
         std::thread::sleep(Duration::from_millis(5));
         root.pressure().some.total_us
@@ -462,7 +462,7 @@ fn tasks_are_served_in_order_of_arrival() {
                 yield_now().await;
                 drop(charge);
             }));
-            until(|| hw.root().node().nr_waiting() == nth + 1).await;
+            until(|| hw.root().nr_waiting() == nth + 1).await;
         }
         while held.pop().is_some() {
             yield_now().await;
@@ -521,7 +521,7 @@ fn no_request_sleeps_beside_free_memory() {
         }
     });
     assert!(granted.load(Ordering::SeqCst) > 64);
-    assert_eq!(hw.root().node().nr_waiting(), 0);
+    assert_eq!(hw.root().nr_waiting(), 0);
     drop(runtime);
     assert_empty(&hw);
 }
@@ -535,7 +535,7 @@ fn charges_for_less_than_a_whole_pool_are_awaited_beside_a_timeout_of_the_runtim
     runtime(1).block_on(async {
         let charge = hw.root().charge_async(MIB);
         assert!(timeout(Duration::from_millis(5), charge).await.is_err());
-        assert_eq!(hw.root().node().nr_waiting(), 0);
+        assert_eq!(hw.root().nr_waiting(), 0);
         let later = async {
             sleep(Duration::from_millis(2)).await;
             drop(held);

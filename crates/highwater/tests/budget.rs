@@ -56,9 +56,9 @@ fn a_victim_is_told_where_there_are_no_frames() {
     let [small, large] = ["small", "large"].map(|name| hw.root().child(name, Limits::default()));
     let (small, large) = (small.unwrap(), large.unwrap());
     let held = Arc::new(Mutex::new(Some(large.charge(Bytes::kib(800)).unwrap())));
-    let (gives, largest) = (Arc::clone(&held), large.node().clone());
+    let (gives, largest) = (Arc::clone(&held), large.key());
     hw.on_exhausted(move |victim| {
-        assert_eq!(*victim.node(), largest);
+        assert_eq!(victim.group().key(), largest);
         drop(gives.lock().unwrap().take());
     });
     let charge = small.charge(Bytes::kib(700)).unwrap();

@@ -72,7 +72,7 @@ fn limits_of_a_few_bytes_are_exact() {
         }
         let refused = query.charge(Bytes(1)).unwrap_err().refusal;
         let expected = ChargeError::OverMax {
-            group: query.id(),
+            group: query.path(),
             requested: Bytes(1),
             max,
             usage: max,

@@ -67,7 +67,7 @@ fn a_thread_that_waits_is_served_and_was_stalled() {
     let first = full.charge(Pages(8).bytes()).unwrap();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| full.charge_async(Pages(5).bytes()).wait().unwrap());
-        while full.node().nr_waiting() == 0 {
+        while full.nr_waiting() == 0 {
             thread::yield_now();
         }
         thread::sleep(Duration::from_millis(5));
@@ -94,10 +94,10 @@ fn a_task_that_waits_is_served_and_was_stalled() {
         full.charge_async(Pages(1).bytes()),
     );
     assert!(poll(&mut one).is_pending() && poll(&mut two).is_pending());
-    assert_eq!(full.node().nr_waiting(), 2);
+    assert_eq!(full.nr_waiting(), 2);
     thread::sleep(Duration::from_millis(5));
     drop(one);
-    assert_eq!(full.node().nr_waiting(), 1);
+    assert_eq!(full.nr_waiting(), 1);
     drop(first);
     let Poll::Ready(Ok(charge)) = poll(&mut two) else {
         panic!("there is room")
@@ -126,7 +126,7 @@ fn forced_and_moved_charges_are_counted_where_they_are() {
     let (small, large) = (group(&hw, "small", 4), group(&hw, "large", 32));
     let mut forced = small.force_charge(Pages(10).bytes());
     assert_eq!(
-        (small.node().debt(), small.usage_precise()),
+        (small.debt(), small.usage_precise()),
         (Pages(6).bytes(), Pages(10).bytes())
     );
     assert!(small.charge(Pages(1).bytes()).is_err());
@@ -148,7 +148,7 @@ fn forced_and_moved_charges_are_counted_where_they_are() {
         (Pages(3).bytes(), Pages(7).bytes())
     );
     assert_eq!(
-        (small.node().debt(), small.usage_precise()),
+        (small.debt(), small.usage_precise()),
         (Bytes::ZERO, Pages(3).bytes())
     );
     assert!(large.usage_precise() <= Pages(32).bytes());

@@ -96,7 +96,7 @@ fn force_on_a_removed_group_charges_its_heir() {
     tree.remove(&middle).unwrap();
     let charge = leaf.force_charge(amount(9));
     assert_eq!((charge.group(), top.debt()), (top.id(), amount(6)));
-    let removed = ChargeError::Removed { group: leaf.id() };
+    let removed = ChargeError::Removed { group: leaf.path() };
     assert_eq!(old.force_grow(amount(1)), Err(removed));
     drop(charge);
     assert_eq!((top.usage_precise(), old.bytes()), (amount(2), amount(2)));

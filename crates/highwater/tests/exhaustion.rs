@@ -34,7 +34,7 @@ fn taking(hw: &Manager, held: &Held) -> Arc<Mutex<Vec<String>>> {
     let told = Arc::new(Mutex::new(Vec::new()));
     let (handler_held, handler_told) = (Arc::clone(held), Arc::clone(&told));
     hw.on_exhausted(move |victim| {
-        let name = victim.node().name().to_owned();
+        let name = victim.group().name().to_owned();
         let at: usize = name[1..].parse().unwrap();
         handler_held.lock().unwrap()[at] = None;
         handler_told.lock().unwrap().push(name);

@@ -92,7 +92,7 @@ fn tiny_limits_are_exact_on_every_cpu() {
                 "units of {unit} bytes of {max} on {nr_cpus} CPUs"
             );
             let refused = ChargeError::OverMax {
-                group: middle.id(),
+                group: middle.path(),
                 requested: amount(1),
                 max: amount(max),
                 usage: amount(max),
@@ -461,7 +461,12 @@ fn groups_come_and_go_under_load() {
         let page = charged(group.try_charge_on(cpu(rng, 4), amount(1)));
         tree.remove(&group).unwrap();
         let refused = group.try_charge_on(cpu(rng, 4), amount(1)).unwrap_err();
-        assert_eq!(refused, ChargeError::Removed { group: group.id() });
+        assert_eq!(
+            refused,
+            ChargeError::Removed {
+                group: group.path()
+            }
+        );
         if let Some(page) = page {
             assert_eq!(tree.get(group.id()).as_ref(), Some(&group));
             tree.uncharge(group.id(), page.disown());

@@ -219,7 +219,7 @@ fn charges_make_the_cache_give_way_and_victims_are_told() {
 
     let refused = small.charge(Pages(200).bytes()).unwrap_err();
     assert!(
-        refused.to_string().contains("no room in group G0"),
+        refused.to_string().contains("group /: 800 KiB asked"),
         "{refused}"
     );
     let told = Arc::new(Mutex::new(Vec::new()));
@@ -228,14 +228,11 @@ fn charges_make_the_cache_give_way_and_victims_are_told() {
         handler_told
             .lock()
             .unwrap()
-            .push((victim.path(), victim.badness()));
+            .push((victim.group().path(), victim.badness()));
         handler_held.lock().unwrap().clear();
     });
     let work = small.charge(Pages(200).bytes()).unwrap();
-    assert_eq!(
-        *told.lock().unwrap(),
-        [(large.node().path(), Pages(350).bytes())]
-    );
+    assert_eq!(*told.lock().unwrap(), [(large.path(), Pages(350).bytes())]);
     assert_eq!(hw.snapshot().counter("oom_kill"), 1);
     assert_eq!((large.events().oom, large.events_local().oom_kill), (0, 1));
     assert_eq!(
@@ -469,7 +466,7 @@ fn one_victim_that_takes_its_time_is_enough() {
     hw.on_exhausted(move |victim| {
         handler_told.fetch_add(1, Ordering::Relaxed);
         let charges = Arc::clone(&handler_charges);
-        let at = usize::try_from(victim.group().0 - first.0).unwrap();
+        let at = usize::try_from(victim.group().id().0 - first.0).unwrap();
         std::thread::spawn(move || {
             std::thread::sleep(std::time::Duration::from_millis(2));
             charges.lock().unwrap()[at] = None;

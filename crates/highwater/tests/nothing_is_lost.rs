@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use highwater::cache::{Access, Accounting};
+use highwater::manager::Counter;
 use highwater::reclaim::{RmapConfig, RmapPolicy, RmapQuirks};
 use highwater::{Background, Backing, Manager, Pages};
 use nothing_is_lost::arena::{Arena, Opened};
@@ -136,7 +137,8 @@ impl Run {
         }
         drop(arena.hw);
         assert_empty(&hw);
-        for (name, events) in hw.snapshot().vmstat {
+        for Counter { name, value, .. } in hw.snapshot().vmstat {
+            let events = value;
             assert!(name != "bad_rss_counter" || events == 0, "{events} spaces");
             if (EVENTS.contains(&name) || name == "pgrotated") && events > 0 {
                 *tally.entry(name).or_default() += events;

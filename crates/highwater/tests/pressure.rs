@@ -194,7 +194,7 @@ fn full_pressure_is_less_than_some_while_a_task_works() {
         let (waiting, working) = (tenant.clone(), tenant.clone());
         let waiting =
             tokio::spawn(tenant.work_on(async move { waiting.charge_async(Bytes::mib(1)).await }));
-        while hw.root().node().nr_waiting() == 0 {
+        while hw.root().nr_waiting() == 0 {
             yield_now().await;
         }
         let busy = Duration::from_millis(20);

@@ -193,7 +193,12 @@ fn a_group_is_not_protected_from_itself() {
     // What is removed or set to nothing protects nothing.
     child.remove().unwrap();
     tenant.set_min(Bytes(0));
-    assert!(!tenant.node().tree().has_protection());
+    let map = file_of(&hw, &tenant, 200);
+    stream(&hw, &map);
+    be_hungry(&hw);
+    assert!(resident(&tenant) < 20, "{} left", resident(&tenant));
+    drop(map);
+    assert_empty(&hw);
 }
 
 /// What the test knows of one group.

@@ -65,7 +65,7 @@ fn residue_of_removed_groups_is_their_ancestors() {
     assert_eq!(
         refused,
         ChargeError::Removed {
-            group: chain[5].id()
+            group: chain[5].path()
         }
     );
     assert_eq!(top.usage_precise(), amount(total + 5));

@@ -241,7 +241,7 @@ fn a_handler_that_panics_leaves_everything_as_it_was() {
         hw.root().charge_async(Bytes::mib(8)).wait()
     }));
     assert!(at_once.is_err() && in_line.is_err());
-    assert_eq!(hw.root().node().nr_waiting(), 0);
+    assert_eq!(hw.root().nr_waiting(), 0);
     assert_eq!(hw.snapshot().counter("on_reclaim_asked"), 2);
     let given = Mutex::new(Some(held));
     group.on_reclaim(move |_| {

@@ -507,7 +507,7 @@ fn choosing_allocates_nothing() {
         drop(choose());
         let (victim, allocations) = counting(choose);
         assert_eq!(allocations, 0, "{reads_max} reads");
-        let usage = victim.unwrap().usage();
+        let usage = victim.unwrap().record.usage();
         let is_proven = reads_max == usize::MAX;
         assert!(usage >= Bytes(1000) && (usage == Bytes(1049) || !is_proven));
     }

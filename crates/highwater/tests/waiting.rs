@@ -176,12 +176,12 @@ fn waiters_that_cannot_be_served_are_told() {
 
     let now = Instant::now();
     let late = top.charge_wait(amount(1)).wait_until(now).unwrap_err();
-    let expected = "no room in group G1 for 4001 B more by the deadline: 32008 B of 40010 B used, \
+    let expected = "group /top: 4001 B asked, 8002 B free below its maximum of 40010 B at the deadline, \
                     4 charges wait there; reclaim from it or raise its maximum";
     assert_eq!(late.to_string(), expected);
     tree.remove(&leaf).unwrap();
     assert!(tasks[0].is_called());
-    let removed = ChargeError::Removed { group: leaf.id() };
+    let removed = ChargeError::Removed { group: leaf.path() };
     assert_eq!(
         tasks[0].poll().map(Result::unwrap_err),
         Poll::Ready(removed)
@@ -207,7 +207,7 @@ fn waiters_that_cannot_be_served_are_told() {
             .to_string()
             .split(':')
             .next(),
-        Some("no room in group G1 for 36009 B more")
+        Some("group /top")
     );
     drop((granted, held));
     tree.check_invariants();

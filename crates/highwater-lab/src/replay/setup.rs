@@ -321,7 +321,7 @@ fn build_manager(config: &ReplayConfig) -> Result<Manager, ReplayError> {
 fn count_victims(manager: &Manager, victims: &Victims) {
     let victims = Arc::clone(victims);
     manager.on_exhausted(move |victim| {
-        let count = victims.get().and_then(|all| all.get(&victim.group()));
+        let count = victims.get().and_then(|all| all.get(&victim.group().id()));
         if let Some(count) = count {
             count.add(1);
         }

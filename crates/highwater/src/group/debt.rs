@@ -43,7 +43,9 @@ impl Core {
     pub(super) fn force(&self, key: GroupKey, actor: Actor, bytes: u64) -> Result<(), ChargeError> {
         match self.charge_uncounted(key, actor, bytes) {
             Ok(_throttles_nobody) => Ok(()),
-            Err(Refusal::Removed) => Err(ChargeError::Removed { group: key.id }),
+            Err(Refusal::Removed) => Err(ChargeError::Removed {
+                group: self.path(key),
+            }),
             Err(_) => self.force_above(key, bytes),
         }
     }
@@ -51,7 +53,9 @@ impl Core {
     fn force_above(&self, key: GroupKey, bytes: u64) -> Result<(), ChargeError> {
         let shape = self.shape.write();
         if self.slot(key.id).incarnation() != key.incarnation {
-            return Err(ChargeError::Removed { group: key.id });
+            return Err(ChargeError::Removed {
+                group: self.path(key),
+            });
         }
         for (nth, (at, slot)) in self.chain(key.id).enumerate() {
             match self.force_at(&shape, at, bytes) {

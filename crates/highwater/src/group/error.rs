@@ -3,19 +3,20 @@
 
 use thiserror::Error;
 
-use crate::units::{Bytes, GroupId};
+use super::path::GroupPath;
+use crate::units::Bytes;
 
 /// Why bytes were not charged. Nothing has changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ChargeError {
     /// The group `group`, which is the charged one or one of its ancestors, has no room.
     #[error(
-        "no room in group {group} for {requested} more: {usage} used, {escrowed} in escrow, maximum {max}; reclaim from it or raise its maximum"
+        "group {group}: {requested} asked, {} free below its maximum of {max}; reclaim from it or raise its maximum", free(*.max, *.usage)
     )]
     OverMax {
         /// The group whose maximum refused: the lowest one on the way to the root.
-        group: GroupId,
+        group: GroupPath,
         /// What was asked for.
         requested: Bytes,
         /// The maximum of `group` at that moment.
@@ -28,11 +29,11 @@ pub enum ChargeError {
     },
     /// Others wait for room at `group`, and nobody is overtaken.
     #[error(
-        "no room in group {group} for {requested} more before {nr_waiting} charges that wait there: wait in line with `charge_wait`, or try later"
+        "group {group}: {requested} asked, behind {nr_waiting} charges that wait there: wait in line with `charge_wait`, or try later"
     )]
     Behind {
         /// The group that they wait for.
-        group: GroupId,
+        group: GroupPath,
         /// What was asked for.
         requested: Bytes,
         /// Charges that waited there a moment later.
@@ -40,11 +41,11 @@ pub enum ChargeError {
     },
     /// The deadline of a charge that waited passed.
     #[error(
-        "no room in group {group} for {requested} more by the deadline: {usage} of {max} used, {nr_waiting} charges wait there; reclaim from it or raise its maximum"
+        "group {group}: {requested} asked, {} free below its maximum of {max} at the deadline, {nr_waiting} charges wait there; reclaim from it or raise its maximum", free(*.max, *.usage)
     )]
     DeadlinePassed {
         /// The group that it waited for.
-        group: GroupId,
+        group: GroupPath,
         /// What was asked for.
         requested: Bytes,
         /// What the subtree of `group` used when it gave up.
@@ -58,21 +59,26 @@ pub enum ChargeError {
     #[error("group {group} is removed: charge its parent instead")]
     Removed {
         /// The removed group.
-        group: GroupId,
+        group: GroupPath,
     },
     /// A thread that was charging or uncharging at the same time did not run again for a quarter of
     /// a second, and what it had in its hands decides whether there is room. Try again.
     #[error(
-        "charging {requested} to group {group} was overtaken in each of {attempts} attempts: try again"
+        "group {group}: {requested} asked, overtaken in each of {attempts} attempts: try again"
     )]
     Contended {
         /// The group to charge.
-        group: GroupId,
+        group: GroupPath,
         /// What was asked for.
         requested: Bytes,
         /// Attempts made.
         attempts: u32,
     },
+}
+
+/// What is free below a maximum; nothing where it is exceeded by force.
+fn free(max: Bytes, usage: Bytes) -> Bytes {
+    max.saturating_sub(usage)
 }
 
 /// Limits that contradict each other: a protection above the maximum. Nothing was set.
@@ -88,14 +94,14 @@ pub struct LimitsError {
 }
 
 /// Why a maximum is below the usage. The maximum **is** installed all the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MaxError {
     /// The subtree uses more than the new maximum: it cannot grow, and has to shrink.
-    #[error("group {group} uses {usage}, {over} above its new maximum of {max}: reclaim from it")]
+    #[error("group {group}: {usage} used, {over} above its new maximum of {max}; reclaim from it")]
     BelowUsage {
         /// The group.
-        group: GroupId,
+        group: GroupPath,
         /// The maximum, as installed.
         max: Bytes,
         /// What the subtree used just after.
@@ -107,7 +113,7 @@ pub enum MaxError {
     #[error("group {group} is removed: it has no maximum to set")]
     Removed {
         /// The removed group.
-        group: GroupId,
+        group: GroupPath,
     },
     /// The limits contradict each other; nothing was set.
     #[error(transparent)]
@@ -115,14 +121,14 @@ pub enum MaxError {
 }
 
 /// Why a group was not created.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ChildError {
     /// The parent has a child of that name.
     #[error("group {parent} already has a child of that name")]
     DuplicateName {
         /// The parent.
-        parent: GroupId,
+        parent: GroupPath,
     },
     /// The name is empty, longer than 255 bytes, `.` or `..`, or holds `/` or a control character.
     #[error(
@@ -136,7 +142,7 @@ pub enum ChildError {
     #[error("group {parent} is at depth {depth}, the deepest allowed")]
     TooDeep {
         /// The parent.
-        parent: GroupId,
+        parent: GroupPath,
         /// Its depth; the root's is 0.
         depth: u32,
     },
@@ -144,7 +150,7 @@ pub enum ChildError {
     #[error("group {parent} is removed: it takes no children")]
     Removed {
         /// The parent.
-        parent: GroupId,
+        parent: GroupPath,
     },
     /// Every identifier is in use.
     #[error("the tree holds {count} groups, as many as it can: remove some")]
@@ -155,14 +161,14 @@ pub enum ChildError {
 }
 
 /// Why a group was not removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RemoveError {
     /// It has children, which must go first.
     #[error("group {group} has {children} children: remove them first")]
     HasChildren {
         /// The group.
-        group: GroupId,
+        group: GroupPath,
         /// How many children it has.
         children: usize,
     },
@@ -173,12 +179,12 @@ pub enum RemoveError {
     #[error("group {group} is removed already")]
     Removed {
         /// The group.
-        group: GroupId,
+        group: GroupPath,
     },
     /// It belongs to another tree.
     #[error("group {group} belongs to another tree")]
     OtherTree {
         /// The group.
-        group: GroupId,
+        group: GroupPath,
     },
 }

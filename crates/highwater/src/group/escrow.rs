@@ -47,6 +47,7 @@ use super::error::ChargeError;
 use super::far::Far;
 use super::judge::{Full, Verdict};
 use super::limits::Event;
+use super::path::GroupPath;
 use super::slot::{Actor, Slot};
 use super::throttle::Refilled;
 use super::transfer::Climb;
@@ -210,15 +211,19 @@ impl Core {
             Refusal::Full(full) => full,
             Refusal::Behind(group) => {
                 return ChargeError::Behind {
-                    group,
+                    group: self.path_now(group),
                     requested: Bytes(bytes),
                     nr_waiting: self.lines().len_at(group),
                 };
             }
-            Refusal::Removed => return ChargeError::Removed { group: key.id },
+            Refusal::Removed => {
+                return ChargeError::Removed {
+                    group: self.path(key),
+                };
+            }
             Refusal::Contended => {
                 return ChargeError::Contended {
-                    group: key.id,
+                    group: self.path(key),
                     requested: Bytes(bytes),
                     attempts: Patience::LIMIT,
                 };
@@ -226,7 +231,7 @@ impl Core {
         };
         full.meta.record(Event::Max);
         ChargeError::OverMax {
-            group: full.meta.key.id,
+            group: GroupPath::of(&full.meta),
             requested: Bytes(bytes),
             max: full.balance.ceiling(),
             usage: Bytes(full.balance.reserved.saturating_sub(full.escrowed)),

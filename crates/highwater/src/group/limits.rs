@@ -357,7 +357,9 @@ mod tests {
             (Bytes::mib(4), Bytes::kib(40))
         );
         tree.remove(&group).unwrap();
-        let removed = MaxError::Removed { group: group.id() };
+        let removed = MaxError::Removed {
+            group: group.path(),
+        };
         assert_eq!(group.set_limits(limits), Err(removed));
         let next = tree.root().child("b", Limits::default()).unwrap();
         assert_eq!((next.id(), next.limits()), (group.id(), Limits::default()));

@@ -38,6 +38,7 @@
 //! | `throttle` | the delay owed above `high` |
 //! | `pressure` | time lost for want of memory |
 //! | `stat` | statistics of groups, and their flushing |
+//! | `path` | the path of a group, for errors and records |
 //! | `node`, `charge` | handles: a group, and bytes charged to it |
 //!
 //! # Orderings
@@ -54,6 +55,7 @@ mod cell;
 mod far;
 mod ledger;
 mod slot;
+mod path;
 mod error;
 mod limits;
 mod judge;
@@ -86,6 +88,7 @@ pub use judge::Account;
 pub use limits::{GroupEvents, Limits};
 pub use node::GroupNode;
 pub use oom::LeafGroup;
+pub use path::GroupPath;
 pub use peak::PeakWatch;
 pub use pressure::{Change, Percent, StallMeter, StallTime, Stalls};
 pub use protection::{Depth, Exposure, Protection};

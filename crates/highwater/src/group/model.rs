@@ -149,7 +149,7 @@ impl Model {
             Some(cpu) => guard.transfer_on(cpu, &node, Bytes(bytes)),
             None => guard.transfer(&node, Bytes(bytes)),
         };
-        let summary = outcome.as_ref().map(drop).map_err(|error| *error);
+        let summary = outcome.as_ref().map(drop).map_err(ChargeError::clone);
         let refuser = self.refuser(&up, bytes);
         if self.expect(to, bytes, refuser, summary) {
             self.add_on(&up, bytes);
@@ -189,7 +189,7 @@ impl Model {
     ) -> bool {
         let expected = if self.members[at].is_removed {
             Err(ChargeError::Removed {
-                group: self.members[at].node.id(),
+                group: self.members[at].node.path(),
             })
         } else if let Some(refuser) = refuser {
             let member = &mut self.members[refuser];
@@ -202,7 +202,7 @@ impl Model {
             };
             assert!(escrowed == Bytes::ZERO || bytes > member.max);
             Err(ChargeError::OverMax {
-                group: member.node.id(),
+                group: member.node.path(),
                 requested: Bytes(bytes),
                 max: Bytes(member.max),
                 usage: Bytes(member.used),
@@ -225,7 +225,7 @@ impl Model {
         self.nr_named += 1;
         let (name, max) = (format!("g{}", self.nr_named), self.limit());
         let parent = &mut self.members[at];
-        let id = parent.node.id();
+        let path = parent.node.path();
         match parent.node.child(&name, Limits::max(Bytes(max))) {
             Ok(node) => {
                 assert!(!parent.is_removed && parent.depth < DEPTH_MAX);
@@ -248,10 +248,16 @@ impl Model {
                     disowned: 0,
                 });
             }
-            Err(ChildError::Removed { parent: of }) => assert!(parent.is_removed && of == id),
+            Err(ChildError::Removed { parent: of }) => assert!(parent.is_removed && of == path),
             Err(error) => {
                 let depth = DEPTH_MAX;
-                assert_eq!(error, ChildError::TooDeep { parent: id, depth });
+                assert_eq!(
+                    error,
+                    ChildError::TooDeep {
+                        parent: path,
+                        depth
+                    }
+                );
                 assert_eq!(parent.depth, depth);
             }
         }
@@ -260,7 +266,7 @@ impl Model {
     fn remove(&mut self) {
         let at = self.any();
         let member = &mut self.members[at];
-        let group = member.node.id();
+        let group = member.node.path();
         let expected = match member.parent {
             None => Err(RemoveError::IsRoot),
             Some(_) if member.is_removed => Err(RemoveError::Removed { group }),
@@ -284,7 +290,7 @@ impl Model {
             Some(cpu) => self.members[at].node.try_charge_on(cpu, Bytes(bytes)),
             None => self.members[at].node.try_charge(Bytes(bytes)),
         };
-        let summary = outcome.as_ref().map(drop).map_err(|error| *error);
+        let summary = outcome.as_ref().map(drop).map_err(ChargeError::clone);
         self.expect_charge(at, bytes, summary);
         self.members[at].guards.extend(outcome);
     }
@@ -416,7 +422,7 @@ impl Model {
     fn set_max(&mut self) {
         let (at, max) = (self.any(), self.limit());
         let member = &mut self.members[at];
-        let (group, used) = (member.node.id(), member.used);
+        let (group, used) = (member.node.path(), member.used);
         let expected = if member.is_removed {
             Err(MaxError::Removed { group })
         } else {

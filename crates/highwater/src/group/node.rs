@@ -1,10 +1,12 @@
 //! Handles to groups: what a user of the tree calls.
 
+use std::any::Any;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 use crate::percpu::{PercpuRef, PercpuView};
-use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicI64};
+use crate::sync::{Arc, OnceLock};
 use crate::units::{Bytes, CpuId, Estimate, GroupId};
 
 use super::cell::Cell;
@@ -13,6 +15,7 @@ use super::error::{ChargeError, ChildError, MaxError};
 use super::escrow::take;
 use super::judge::Account;
 use super::limits::{Events, Limits, Settings};
+use super::path::GroupPath;
 use super::peak::Watches;
 use super::pressure::LazyMeter;
 use super::slot::{Actor, Slot};
@@ -38,6 +41,8 @@ pub(super) struct Meta {
     /// Whether the group is being stopped. Written by: whoever stops it. Read by: selection.
     /// Publishes: nothing.
     pub(super) is_oom_victim: AtomicBool,
+    /// What the embedder keeps with the group.
+    data: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 impl Meta {
@@ -55,6 +60,7 @@ impl Meta {
             stat,
             oom_score_adj: AtomicI64::new(0),
             is_oom_victim: AtomicBool::new(false),
+            data: OnceLock::new(),
         }
     }
 
@@ -78,6 +84,7 @@ impl Meta {
             stat: parent.stat.child(),
             oom_score_adj: AtomicI64::new(parent.oom_score_adj().get().into()),
             is_oom_victim: AtomicBool::new(false),
+            data: OnceLock::new(),
         }
     }
 }
@@ -136,15 +143,8 @@ impl GroupNode {
 
     /// The names from the root: `/` for the root, else such as `/tenant-a/query-42`.
     #[must_use]
-    pub fn path(&self) -> String {
-        let mut names = Vec::new();
-        let mut at = &self.meta;
-        while let Some(parent) = &at.parent {
-            names.push(&*at.name);
-            at = parent;
-        }
-        names.reverse();
-        format!("/{}", names.join("/"))
+    pub fn path(&self) -> GroupPath {
+        GroupPath::of(&self.meta)
     }
 
     /// Groups between this one and the root, the root included; 0 for the root.
@@ -164,6 +164,26 @@ impl GroupNode {
     #[must_use]
     pub fn tree(&self) -> GroupTree {
         GroupTree::of(&self.shared)
+    }
+
+    /// Keeps `data` with the group, once: for what the embedder has for each group, such as its
+    /// query. Dropped with the last handle and charge of the group.
+    ///
+    /// # Errors
+    ///
+    /// Gives `data` back when the group has some.
+    pub fn set_data<T: Any + Send + Sync>(&self, data: T) -> Result<(), T> {
+        let mut data = Some(data);
+        let keep = || -> Box<dyn Any + Send + Sync> { Box::new(data.take()) };
+        self.meta.data.get_or_init(keep);
+        data.map_or(Ok(()), Err)
+    }
+
+    /// What was [kept](Self::set_data) with the group, if that is a `T`.
+    #[must_use]
+    pub fn data<T: Any + Send + Sync>(&self) -> Option<&T> {
+        let data = self.meta.data.get()?.downcast_ref::<Option<T>>();
+        data.and_then(Option::as_ref)
     }
 
     /// Whether the group was removed.
@@ -278,10 +298,19 @@ impl GroupNode {
         let refilled = if take(slot, key, index, bytes.0) {
             Refilled::NOTHING
         } else {
-            self.core().charge_after(key, actor, bytes.0)?
+            let charged = self.core().charge_after(key, actor, bytes.0);
+            charged.map_err(|error| self.named(error))?
         };
         let seat = self.seat_on(index);
         Ok((Charge::over(seat, key, bytes), refilled))
+    }
+
+    /// The same error, naming this group if it is removed: the tree may have forgotten its name.
+    fn named(&self, error: ChargeError) -> ChargeError {
+        match error {
+            ChargeError::Removed { .. } => ChargeError::Removed { group: self.path() },
+            other => other,
+        }
     }
 
     /// The tree, kept in memory.
@@ -491,6 +520,12 @@ impl PartialEq for GroupNode {
 }
 
 impl Eq for GroupNode {}
+
+impl Hash for GroupNode {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.meta.key.hash(state);
+    }
+}
 
 impl fmt::Debug for GroupNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

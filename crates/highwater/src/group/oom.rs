@@ -12,6 +12,7 @@ use crate::sync::atomic::Ordering;
 use crate::units::{Bytes, Estimate, GroupId, OomScoreAdj};
 
 use super::node::{GroupNode, Meta};
+use super::path::GroupPath;
 use super::tree::{Core, GroupKey, GroupTree, Shape};
 
 /// A group without children, at one moment of a walk.
@@ -92,6 +93,12 @@ impl GroupTree {
     #[must_use]
     pub fn find(&self, key: GroupKey) -> Option<GroupNode> {
         self.get(key.id()).filter(|node| node.key() == key)
+    }
+
+    /// The path of the group of that key; of one that is gone, its number.
+    #[must_use]
+    pub fn path_of(&self, key: GroupKey) -> GroupPath {
+        self.shared.core.path(key)
     }
 
     /// Shows `visit` each living group below `top` that has no children, and `top` itself if it has

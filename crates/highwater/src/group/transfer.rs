@@ -216,7 +216,7 @@ impl Charge {
             self.bytes()
         );
         if to.is_removed() {
-            return Err(ChargeError::Removed { group: to.id() });
+            return Err(ChargeError::Removed { group: to.path() });
         }
         if bytes > Bytes::ZERO {
             self.core()

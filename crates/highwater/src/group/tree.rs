@@ -26,6 +26,7 @@ use super::judge::Gate;
 use super::ledger::RESERVED_MAX;
 use super::line::{Lines, Wakes};
 use super::node::{GroupNode, Meta};
+use super::path::GroupPath;
 use super::slot::{Actor, Slot, Table};
 use super::stat::Stat;
 use super::{DEPTH_MAX, Limits};
@@ -45,7 +46,7 @@ pub struct GroupKey {
 /// The children of one group.
 #[derive(Debug, Default)]
 pub(super) struct Family {
-    children: BTreeMap<Box<str>, GroupId>,
+    pub(super) children: BTreeMap<Box<str>, GroupId>,
     zombies: BTreeSet<GroupId>,
     /// Living children that have a `min` or a `low`.
     pub(super) protected: BTreeSet<GroupId>,
@@ -128,7 +129,7 @@ pub(super) struct Shared {
 /// let refused = query.try_charge(Bytes(1)).unwrap_err();
 /// assert_eq!(
 ///     refused.to_string(),
-///     "no room in group G1 for 1 B more: 20 B used, 0 B in escrow, maximum 20 B; \
+///     "group /tenant-a: 1 B asked, 0 B free below its maximum of 20 B; \
 ///      reclaim from it or raise its maximum",
 /// );
 /// drop(work);
@@ -256,7 +257,9 @@ impl GroupTree {
     /// The tree's lock for writing; one swap for each CPU that has charged to it.
     pub fn remove(&self, group: &GroupNode) -> Result<(), RemoveError> {
         if !Arc::ptr_eq(&self.shared, group.shared()) {
-            return Err(RemoveError::OtherTree { group: group.id() });
+            return Err(RemoveError::OtherTree {
+                group: group.path(),
+            });
         }
         self.shared.core.remove(group.meta())
     }
@@ -394,16 +397,20 @@ impl Core {
         let GroupKey { id: above, .. } = parent.key;
         if parent.depth >= DEPTH_MAX {
             return Err(ChildError::TooDeep {
-                parent: above,
+                parent: GroupPath::of(parent),
                 depth: parent.depth,
             });
         }
         let mut shape = self.shape.write();
         if self.slot(above).incarnation() != parent.key.incarnation {
-            return Err(ChildError::Removed { parent: above });
+            return Err(ChildError::Removed {
+                parent: GroupPath::of(parent),
+            });
         }
         if shape.families[above.index()].children.contains_key(name) {
-            return Err(ChildError::DuplicateName { parent: above });
+            return Err(ChildError::DuplicateName {
+                parent: GroupPath::of(parent),
+            });
         }
         self.reap_some(&mut shape);
         let id = shape.free.pop().unwrap_or_else(|| {
@@ -450,12 +457,14 @@ impl Core {
         let mut shape = self.shape.write();
         let slot = self.slot(id);
         if slot.incarnation() != group.key.incarnation {
-            return Err(RemoveError::Removed { group: id });
+            return Err(RemoveError::Removed {
+                group: self.path(group.key),
+            });
         }
         let children = shape.families[id.index()].children.len();
         if children > 0 {
             return Err(RemoveError::HasChildren {
-                group: id,
+                group: self.path(group.key),
                 children,
             });
         }
@@ -483,7 +492,9 @@ impl Core {
         let slot = self.slot(group);
         let shape = self.shape.write();
         if slot.incarnation() != key.incarnation {
-            return Err(MaxError::Removed { group });
+            return Err(MaxError::Removed {
+                group: self.path(key),
+            });
         }
         if slot.ledger.set_max(max).is_err() {
             self.retire_subtree(&shape, group);
@@ -497,7 +508,7 @@ impl Core {
             return Ok(());
         }
         Err(MaxError::BelowUsage {
-            group,
+            group: self.path(key),
             max,
             usage,
             over: usage - max,

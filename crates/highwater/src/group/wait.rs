@@ -319,12 +319,13 @@ impl ChargeWait {
         let core = self.node.core();
         let Some(group) = self.stands_at() else {
             return ChargeError::Removed {
-                group: self.node.id(),
+                group: self.node.path(),
             };
         };
-        let (balance, lines) = (core.slot(group).ledger.balance(), core.lines());
+        let (path, balance) = (core.path_now(group), core.slot(group).ledger.balance());
+        let lines = core.lines();
         ChargeError::DeadlinePassed {
-            group,
+            group: path,
             requested: self.bytes,
             usage: Bytes(balance.reserved),
             max: balance.max,

@@ -1,10 +1,14 @@
 //! Groups as the embedder sees them: charging goes through the slow path.
 
+use std::any::Any;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use super::Handle;
-use crate::group::{ChildError, GroupEvents, GroupNode, Limits, MaxError, RemoveError};
+use crate::group::{
+    ChildError, GroupEvents, GroupKey, GroupNode, GroupPath, Limits, MaxError, RemoveError,
+};
 use crate::reclaim::{ListSizes, SwappinessError};
 use crate::sync::Arc;
 use crate::units::{Bytes, Estimate, GroupId, OomScoreAdj};
@@ -154,7 +158,7 @@ impl Group {
     }
 
     /// Sets how willingly the group is stopped when memory is out:
-    /// [`GroupNode::set_oom_score_adj`]. Groups below it that exist already keep theirs.
+    /// thousandths of all memory that its usage counts more, or less. Groups below it that exist already keep theirs.
     pub fn set_oom_score_adj(&self, adj: OomScoreAdj) {
         self.node.set_oom_score_adj(adj);
     }
@@ -201,10 +205,96 @@ impl Group {
         self.shared.core.reclaim.list_sizes(&self.node)
     }
 
-    /// The group's number.
+    /// The group's number; reused some time after the group is removed.
     #[must_use]
     pub fn id(&self) -> GroupId {
         self.node.id()
+    }
+
+    /// The group, and no later one of the same number, in a word.
+    #[must_use]
+    pub fn key(&self) -> GroupKey {
+        self.node.key()
+    }
+
+    /// The names from the root: `/` for the root, else such as `/tenant-a/query-42`.
+    #[must_use]
+    pub fn path(&self) -> GroupPath {
+        self.node.path()
+    }
+
+    /// The group above; `None` for the root.
+    #[must_use]
+    pub fn parent(&self) -> Option<Self> {
+        let node = self.node.parent()?;
+        Some(Self::new(&self.shared, node))
+    }
+
+    /// The groups directly below, by name; none when this one is removed.
+    ///
+    /// # Cost
+    ///
+    /// The tree's lock for reading; O(children).
+    #[must_use]
+    pub fn children(&self) -> Vec<Self> {
+        let nodes = self.node.children().into_iter();
+        nodes.map(|node| Self::new(&self.shared, node)).collect()
+    }
+
+    /// Whether the group was removed.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.node.is_removed()
+    }
+
+    /// Whether `other` is this group or one above it.
+    #[must_use]
+    pub fn is_descendant_of(&self, other: &Self) -> bool {
+        self.node.is_descendant_of(&other.node)
+    }
+
+    /// Keeps `data` with the group, once: for what the program has for each group, such as its query.
+    /// Dropped with the last handle and charge of the group.
+    ///
+    /// # Errors
+    ///
+    /// Gives `data` back when the group has some.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// struct Query(&'static str);
+    ///
+    /// let hw = highwater::Manager::builder().build()?;
+    /// let query = hw.root().child("query-42", Default::default())?;
+    /// assert!(query.set_data(Query("select 1")).is_ok());
+    /// hw.on_exhausted(|victim| {
+    ///     let query = victim.group().data::<Query>().expect("each query has one");
+    ///     println!("stop {}: {}", victim.group().path(), query.0);
+    /// });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_data<T: Any + Send + Sync>(&self, data: T) -> Result<(), T> {
+        self.node.set_data(data)
+    }
+
+    /// What was [kept](Self::set_data) with the group, if that is a `T`.
+    #[must_use]
+    pub fn data<T: Any + Send + Sync>(&self) -> Option<&T> {
+        self.node.data()
+    }
+
+    /// What the group and its descendants use above their maximum: because charges were forced, or
+    /// because the maximum was set below the usage. Paid first by whatever is given back.
+    #[must_use]
+    pub fn debt(&self) -> Bytes {
+        self.node.debt()
+    }
+
+    /// Charges that wait in line for room in this group.
+    #[must_use]
+    pub fn nr_waiting(&self) -> usize {
+        self.node.nr_waiting()
     }
 
     /// The group's name.
@@ -213,14 +303,29 @@ impl Group {
         self.node.name()
     }
 
-    /// The group as the lower layer knows it.
-    #[must_use]
-    pub fn node(&self) -> &GroupNode {
+    /// The group as the lower layer knows it. Not public: uncharging by hand what a charge or a page
+    /// pays for would make their drop panic.
+    pub(super) fn node(&self) -> &GroupNode {
         &self.node
     }
 
     pub(super) fn shared(&self) -> &Handle {
         &self.shared
+    }
+}
+
+impl PartialEq for Group {
+    /// The same group of the same manager.
+    fn eq(&self, other: &Self) -> bool {
+        self.node == other.node
+    }
+}
+
+impl Eq for Group {}
+
+impl Hash for Group {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.node.hash(state);
     }
 }
 

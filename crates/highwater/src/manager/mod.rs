@@ -45,6 +45,7 @@ mod spill;
 mod stat;
 mod task;
 mod throttle;
+mod victim;
 mod victims;
 mod vmstat;
 mod wait;
@@ -70,6 +71,8 @@ pub use space::Space;
 pub use spill::ReclaimRequest;
 pub use task::WorkOn;
 pub use throttle::Throttling;
+pub use victim::Victim;
+pub use vmstat::{Counter, CounterKind};
 pub use wait::ChargeWait;
 pub use writeback::DirtyTunables;
 
@@ -86,7 +89,7 @@ use crate::reclaim::{Actor, Pacer, Reclaim, RmapConfig, ScanControl, TwoListRule
 use crate::sync::{Arc, LockClass, LockTimes, Mutex, Rank, RwLock};
 use crate::topology::Topology;
 use crate::units::{Bytes, CpuId, Pages, Pfn};
-use crate::victim::{Policy, Victim};
+use crate::victim::{ChosenGroup, Policy};
 use alarm::{Alarms, Timer};
 use background::{Reclaimer, Wakeup};
 use capacity::CapacityRange;
@@ -181,7 +184,7 @@ struct Parts {
     timer: Option<Timer>,
 }
 
-type ExhaustedHandler = dyn Fn(&Victim) + Send + Sync;
+type ExhaustedHandler = dyn Fn(ChosenGroup) + Send + Sync;
 
 impl Manager {
     /// Begins to describe a manager.
@@ -193,6 +196,28 @@ impl Manager {
     #[must_use]
     pub fn root(&self) -> Group {
         Group::new(&self.shared, self.core().groups.root())
+    }
+
+    /// The group of that path, such as `/tenant-a/query-42`, if there is one; `/` is the root.
+    ///
+    /// # Cost
+    ///
+    /// The tree's lock for reading; O(depth x log(children)). No allocation.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let hw = highwater::Manager::builder().build()?;
+    /// let tenant = hw.root().child("tenant-a", Default::default())?;
+    /// let query = tenant.child("query-42", Default::default())?;
+    /// assert_eq!(hw.group("/tenant-a/query-42"), Some(query));
+    /// assert_eq!(hw.group("/tenant-b"), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn group(&self, path: &str) -> Option<Group> {
+        let node = self.core().groups.lookup(path)?;
+        Some(Group::new(&self.shared, node))
     }
 
     /// Begins to read resident pages.
@@ -211,8 +236,17 @@ impl Manager {
     /// memory back, now or soon. Until that has given nothing back for a [grace](Builder::grace),
     /// no charge that waits in line has another group below the full one stopped. It may call
     /// anything; what it asks for itself tells no other victim, and fails if reclaim does not help.
+    /// A handler that holds a [`Group`] keeps the manager alive.
     pub fn on_exhausted(&self, handler: impl Fn(&Victim) + Send + Sync + 'static) {
-        let former = self.core().on_exhausted.write().replace(Arc::new(handler));
+        let manager = Arc::downgrade(&self.shared);
+        let tell = move |chosen: ChosenGroup| {
+            // Where every handle of the manager is gone, charges may live on, and stop no group.
+            if let Some(shared) = manager.upgrade() {
+                let group = Group::new(&shared, chosen.group.clone());
+                handler(&Victim::new(group, chosen));
+            }
+        };
+        let former = self.core().on_exhausted.write().replace(Arc::new(tell));
         // Not under the lock: what the former handler holds may end with it, files for example.
         drop(former);
     }

@@ -54,7 +54,7 @@ const ARRIVAL_MAX_NESTED: Duration = Duration::from_millis(1);
 const DIRECT_GOAL: Pages = Pages(32);
 
 /// A group refused a charge, and reclaim and victims did not help.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "{refusal} (after {attempts} attempts: {reclaimed} reclaimed, {borrowed} in use, {write_failed} not written back, {victims} victims told to stop, {dying} others waited for)"
 )]
@@ -77,7 +77,7 @@ pub struct ChargeFailed {
 }
 
 /// No memory for a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AllocError {
     /// A group would have exceeded its maximum.
@@ -224,7 +224,7 @@ impl Core {
         let mut effort = Effort::default();
         loop {
             effort.attempts += 1;
-            let goes_on = match refusal {
+            let goes_on = match &refusal {
                 ChargeError::OverMax {
                     group,
                     requested,
@@ -232,12 +232,12 @@ impl Core {
                     ..
                 } if requested <= max => {
                     self.stall_for(charged, &mut effort);
-                    self.make_room(group, bytes, patience, &mut effort)
+                    self.make_room(group.id(), bytes, patience, &mut effort)
                 }
                 // What is freed there lets those that wait go on, and then this one.
                 ChargeError::Behind { group, .. } if !patience.is_modest() => {
                     self.stall_for(charged, &mut effort);
-                    self.make_room(group, bytes, patience, &mut effort)
+                    self.make_room(group.id(), bytes, patience, &mut effort)
                 }
                 ChargeError::Contended { .. } => effort.may_retry(),
                 _ => false,
@@ -485,7 +485,7 @@ fn still_below_usage(group: &GroupNode, max: Bytes) -> Result<(), MaxError> {
         return Ok(());
     }
     Err(MaxError::BelowUsage {
-        group: group.id(),
+        group: group.path(),
         max,
         usage,
         over: usage - max,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Core, vmstat};
+use super::{Core, Counter, vmstat};
 use crate::cache::PageCache;
 use crate::frame::{FrameCounts, FramePool, Watermarks, Zoneinfo};
 use crate::group::{Account, GroupEvents, GroupNode, Stalls, Tolerance};
@@ -25,8 +25,8 @@ pub struct Snapshot {
     /// Per-CPU lists of free frames, and the knobs that they follow.
     pub zoneinfo: Zoneinfo,
     /// Counters by name, named as in `/proc/vmstat` where it has one.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "as_map"))]
-    pub vmstat: Vec<(&'static str, u64)>,
+    #[cfg_attr(feature = "serde", serde(serialize_with = "values_by_name"))]
+    pub vmstat: Vec<Counter>,
     /// Rounds of reclaim over lists, by priority, for each priority that there was one at: how hard memory was to find.
     pub reclaim_rounds: Vec<(u32, u64)>,
     /// Contention of the lock classes that pages go through, over all managers of the process.
@@ -58,7 +58,7 @@ pub struct GroupSnapshot {
     pub high: Option<Bytes>,
     /// Its maximum; none if it has no limit of its own.
     pub max: Option<Bytes>,
-    /// Bytes on its own lists.
+    /// Pages on its own lists.
     pub lists: ListSizes,
     /// Statistics of it and its descendants, by the names of `memory.stat`.
     #[cfg_attr(feature = "serde", serde(serialize_with = "as_map"))]
@@ -108,10 +108,10 @@ impl Snapshot {
     /// When there is no counter of that name; `docs/stats.md` lists them.
     #[must_use]
     pub fn counter(&self, name: &str) -> u64 {
-        let found = self.vmstat.iter().find(|(counter, _)| *counter == name);
+        let found = self.vmstat.iter().find(|counter| counter.name == name);
         found
             .unwrap_or_else(|| panic!("no counter is named `{name}`"))
-            .1
+            .value
     }
 }
 
@@ -121,7 +121,7 @@ impl GroupSnapshot {
         let set = |limit| (limit < Bytes::MAX).then_some(limit);
         Self {
             id: group.id(),
-            path: group.path(),
+            path: group.path().to_string(),
             account: group.account(),
             usage: group.usage(),
             peak: group.peak(),
@@ -170,6 +170,15 @@ fn as_map<S: serde::Serializer, T: serde::Serialize + Copy>(
     serializer.collect_map(counters.iter().copied())
 }
 
+/// The object that tools read: values by name.
+#[cfg(feature = "serde")]
+fn values_by_name<S: serde::Serializer>(
+    counters: &[Counter],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(counters.iter().map(|it| (it.name, it.value)))
+}
+
 impl fmt::Display for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let FrameCounts {
@@ -197,7 +206,7 @@ impl fmt::Display for Snapshot {
         for list in self.zoneinfo.lists.iter().filter(|list| list.count > 0) {
             writeln!(f, "pcp {list}")?;
         }
-        for (name, value) in &self.vmstat {
+        for Counter { name, value, .. } in &self.vmstat {
             writeln!(f, "{name} {value}")?;
         }
         for (priority, rounds) in &self.reclaim_rounds {

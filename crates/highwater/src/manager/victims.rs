@@ -26,7 +26,7 @@ use super::slow::InHandler;
 use crate::group::{GroupKey, GroupNode, GroupTree};
 use crate::sync::Arc;
 use crate::units::Bytes;
-use crate::victim::{self, Decision, Policy, Selector, Victim};
+use crate::victim::{self, ChosenGroup, Decision, Policy, Selector};
 
 /// Victims for one request, those of others that it waits for included. Chosen: a request that is
 /// still short after four of the largest groups were told to stop is better served with an error.
@@ -54,7 +54,7 @@ pub(super) enum Next {
     /// Wait: this group is stopping, and has until then to give more back.
     Wait(GroupNode, Duration),
     /// Tell this group. It counts as stopping from now on.
-    Tell(Box<Victim>),
+    Tell(Box<ChosenGroup>),
     /// There is no group whose stopping would help.
     Nothing,
 }
@@ -108,7 +108,7 @@ impl Victims {
         let is_told = |key| told.contains(key);
         match victim::select(groups, target, is_told, &policy, &mut self.selector) {
             Decision::Chosen(victim) => {
-                let group = victim.node().clone();
+                let group = victim.group.clone();
                 self.stopping.push(Stopping::new(group, clock));
                 Next::Tell(Box::new(victim))
             }
@@ -244,18 +244,18 @@ impl Core {
             .next(&self.groups, target, total, told, clock);
         match next {
             Next::Tell(victim) => {
-                tracing::warn!(group = %victim.group(), decision = %victim.record(), "memory is exhausted");
-                told.push(victim.record().id);
+                tracing::warn!(group = %victim.group.path(), decision = %victim.record, "memory is exhausted");
+                told.push(victim.group.key());
                 told.victims += 1;
                 self.stats.oom_kill.add(1);
                 target.record_oom();
-                victim.node().record_oom_kill();
+                victim.group.record_oom_kill();
                 before();
-                handler(&victim);
+                handler(*victim);
                 Telling::Until(clock.now + clock.grace)
             }
             Next::Wait(dying, until) => {
-                tracing::info!(group = %dying.id(), "memory is exhausted, and a group is being stopped");
+                tracing::info!(group = %dying.path(), "memory is exhausted, and a group is being stopped");
                 told.wait_for(dying.key());
                 Telling::Until(until)
             }

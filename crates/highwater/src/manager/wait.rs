@@ -371,9 +371,9 @@ impl ChargeWait {
             requested,
             max,
             ..
-        }) = outcome
+        }) = &outcome
             && requested <= max
-            && let Some(target) = core.groups.get(group)
+            && let Some(target) = core.groups.get(group.id())
         {
             let _stalled = Stalled::begin(core, &self.node);
             if self.search.reclaims(core, &target, bytes) {

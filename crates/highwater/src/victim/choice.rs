@@ -108,6 +108,35 @@ pub struct Choice<Id> {
 }
 
 impl<Id> Choice<Id> {
+    /// The same with candidates named by `name`.
+    pub(super) fn with_ids<Named>(self, name: impl Fn(Id) -> Named) -> Choice<Named> {
+        let Self {
+            estimate,
+            exact,
+            oom_score_adj,
+            badness,
+            gap,
+            proof,
+            census,
+            ..
+        } = self;
+        Choice {
+            id: name(self.id),
+            runner_up: self.runner_up.map(|next| RunnerUp {
+                id: name(next.id),
+                badness: next.badness,
+                is_exact: next.is_exact,
+            }),
+            estimate,
+            exact,
+            oom_score_adj,
+            badness,
+            gap,
+            proof,
+            census,
+        }
+    }
+
     /// What it used: exactly if it was read, else at least.
     #[must_use]
     pub fn usage(&self) -> Bytes {

@@ -1,7 +1,7 @@
 //! Groups as candidates: those without children below the group that is full.
 
-use crate::group::{GroupKey, GroupNode, GroupTree, LeafGroup};
-use crate::units::{Bytes, GroupId};
+use crate::group::{GroupKey, GroupNode, GroupPath, GroupTree, LeafGroup};
+use crate::units::Bytes;
 
 use super::choice::{Census, Choice, Decision};
 use super::select::Selector;
@@ -13,67 +13,11 @@ const VANISHED_MAX: usize = 4;
 
 /// The group that should be stopped, and on which numbers.
 #[derive(Clone, Debug)]
-pub struct Victim {
-    group: GroupNode,
-    choice: Choice<GroupKey>,
-}
-
-impl Victim {
-    /// The group's number.
-    #[must_use]
-    pub fn group(&self) -> GroupId {
-        self.group.id()
-    }
-
-    /// The group. A handler whose victim gives memory back only later
-    /// [marks it](GroupNode::mark_oom_victim), so that nobody else is stopped meanwhile.
-    #[must_use]
-    pub fn node(&self) -> &GroupNode {
-        &self.group
-    }
-
-    /// The group's path in the tree.
-    #[must_use]
-    pub fn path(&self) -> String {
-        self.group.path()
-    }
-
-    /// What the group used when it was chosen: exactly, unless the policy allows no exact read.
-    #[must_use]
-    pub fn usage(&self) -> Bytes {
-        self.choice.usage()
-    }
-
-    /// What the group was chosen by: its usage and its adjustment. Zero if that is negative.
-    #[must_use]
-    pub fn badness(&self) -> Bytes {
-        bytes(self.choice.badness)
-    }
-
-    /// The most that the next candidate's badness can be: how clear the choice was.
-    #[must_use]
-    pub fn runner_up(&self) -> Bytes {
-        self.choice
-            .runner_up
-            .map_or(Bytes::ZERO, |next| bytes(next.badness))
-    }
-
-    /// Groups that were considered.
-    #[must_use]
-    pub fn candidates(&self) -> usize {
-        self.choice.census.eligible
-    }
-
-    /// The whole record: numbers, how certain they make the choice, and what it cost. Shown, it is
-    /// one line.
-    #[must_use]
-    pub fn record(&self) -> &Choice<GroupKey> {
-        &self.choice
-    }
-}
-
-fn bytes(badness: i64) -> Bytes {
-    Bytes(u64::try_from(badness).unwrap_or(0))
+pub struct ChosenGroup {
+    /// The group.
+    pub group: GroupNode,
+    /// The whole record, with groups by their paths.
+    pub record: Choice<GroupPath>,
 }
 
 /// The childless groups below a target.
@@ -127,7 +71,7 @@ pub fn select(
     is_spared: impl Fn(GroupKey) -> bool,
     policy: &Policy,
     selector: &mut Selector<GroupKey>,
-) -> Decision<Victim, GroupNode> {
+) -> Decision<ChosenGroup, GroupNode> {
     let leaves = Leaves {
         groups,
         target,
@@ -138,7 +82,8 @@ pub fn select(
         match selector.select(&leaves, &policy.reads_victim()) {
             Decision::Chosen(choice) => {
                 if let Some(group) = groups.find(choice.id) {
-                    return Decision::Chosen(Victim { group, choice });
+                    let record = choice.with_ids(|key| groups.path_of(key));
+                    return Decision::Chosen(ChosenGroup { group, record });
                 }
                 census = choice.census;
             }

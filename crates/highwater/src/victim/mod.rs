@@ -37,7 +37,7 @@
 //! | `select`, `rank` | the pass that keeps the highest upper bounds |
 //! | `search` | exact reads, best first, and when they end |
 //! | `choice` | its record |
-//! | `groups` | the groups of a tree as candidates; [`Victim`] |
+//! | `groups` | the groups of a tree as candidates; [`ChosenGroup`] |
 //!
 //! Selecting changes nothing: the manager tells the embedder, who knows what "stop it" means.
 //!
@@ -56,7 +56,7 @@ mod groups;
 mod tests;
 
 pub use choice::{Census, Choice, Decision, Proof, RunnerUp};
-pub use groups::{Victim, select};
+pub use groups::{ChosenGroup, select};
 pub use policy::Policy;
 pub use select::Selector;
 

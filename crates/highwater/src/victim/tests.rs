@@ -1,7 +1,7 @@
 //! Groups as candidates, badness at its ends, and how a record reads. The search itself is in
 //! `tests/victim.rs`.
 
-use super::{Decision, Policy, Selector, Standing, State, Victim, select};
+use super::{ChosenGroup, Decision, Policy, Selector, Standing, State, select};
 use crate::group::{Charge, GroupKey, GroupNode, GroupTree, Limits};
 use crate::units::{Bytes, CpuId, Estimate, OomScoreAdj};
 
@@ -30,13 +30,24 @@ fn tree_with(usages: &[u64]) -> (GroupTree, Vec<GroupNode>, Vec<Charge>) {
     (tree, groups, charges)
 }
 
-fn decide(target: &GroupNode, spared: &[GroupKey]) -> Decision<Victim, GroupNode> {
+fn decide(target: &GroupNode, spared: &[GroupKey]) -> Decision<ChosenGroup, GroupNode> {
     let mut selector = Selector::with_capacity(4);
     let is_spared = |key| spared.contains(&key);
     select(&target.tree(), target, is_spared, &PROVEN, &mut selector)
 }
 
-fn choose(target: &GroupNode, spared: &[GroupKey]) -> Option<Victim> {
+fn badness(victim: &ChosenGroup) -> Bytes {
+    Bytes(u64::try_from(victim.record.badness).unwrap_or(0))
+}
+
+fn runner_up(victim: &ChosenGroup) -> Bytes {
+    let next = victim.record.runner_up.as_ref();
+    next.map_or(Bytes::ZERO, |next| {
+        Bytes(u64::try_from(next.badness).unwrap_or(0))
+    })
+}
+
+fn choose(target: &GroupNode, spared: &[GroupKey]) -> Option<ChosenGroup> {
     decide(target, spared).chosen()
 }
 
@@ -54,13 +65,13 @@ fn the_group_with_most_memory_is_chosen_by_exact_numbers() {
         for (at, (pages, group)) in oracle.iter().enumerate() {
             let victim = choose(&tree.root(), &spared).unwrap();
             assert_eq!(
-                (victim.group(), victim.badness(), victim.usage()),
+                (victim.group.id(), badness(&victim), victim.record.usage()),
                 (group.id(), Bytes(**pages), Bytes(**pages))
             );
             let next = oracle.get(at + 1).map_or(0, |(pages, _)| **pages);
-            assert!(victim.runner_up() >= Bytes(next), "{}", victim.record());
-            assert!(victim.runner_up() <= Bytes(**pages), "{}", victim.record());
-            assert_eq!(victim.candidates(), usages.len() - at);
+            assert!(runner_up(&victim) >= Bytes(next), "{}", victim.record);
+            assert!(runner_up(&victim) <= Bytes(**pages), "{}", victim.record);
+            assert_eq!(victim.record.census.eligible, usages.len() - at);
             spared.push(group.key());
         }
         assert!(choose(&tree.root(), &spared).is_none());
@@ -74,9 +85,12 @@ fn parents_and_the_innocent_elsewhere_are_not_chosen() {
     let child = groups[0].child("child", Limits::default()).unwrap();
     charges.push(child.try_charge(Bytes(3)).unwrap());
     let victim = choose(&groups[0], &[]).unwrap();
-    assert_eq!((victim.path(), victim.badness()), (child.path(), Bytes(3)));
+    assert_eq!(
+        (victim.group.path(), badness(&victim)),
+        (child.path(), Bytes(3))
+    );
     let victim = choose(&tree.root(), &[]).unwrap();
-    assert_eq!(victim.group(), groups[1].id());
+    assert_eq!(victim.group.id(), groups[1].id());
 }
 
 #[test]
@@ -91,7 +105,10 @@ fn nobody_is_chosen_where_nothing_is_used() {
     assert!(choose(&tree.root(), &[]).is_none());
     let _held = groups[7].try_charge(Bytes(1)).unwrap();
     let victim = choose(&tree.root(), &[]).unwrap();
-    assert_eq!((victim.group(), victim.usage()), (groups[7].id(), Bytes(1)));
+    assert_eq!(
+        (victim.group.id(), victim.record.usage()),
+        (groups[7].id(), Bytes(1))
+    );
 }
 
 #[test]
@@ -99,7 +116,7 @@ fn adjustments_count_and_pass_to_new_children() {
     // Goal: thousandths of all memory; unkillable never. Method: 1,000 bytes in all, so that a
     // thousandth is a byte; the order that each adjustment must give.
     let (tree, groups, mut charges) = tree_with(&[300, 200, 100]);
-    let chosen = || choose(&tree.root(), &[]).map(|victim| (victim.group(), victim.badness()));
+    let chosen = || choose(&tree.root(), &[]).map(|victim| (victim.group.id(), badness(&victim)));
     let adjust = |at: usize, adj| groups[at].set_oom_score_adj(OomScoreAdj::clamped(adj));
     adjust(2, 250);
     assert_eq!(chosen(), Some((groups[2].id(), Bytes(350))));
@@ -142,7 +159,7 @@ fn who_is_being_stopped_is_waited_for() {
     assert_eq!(waits_for(&tree.root(), &[]), Some(groups[2].id()));
     tree.remove(&groups[2]).unwrap();
     let victim = choose(&tree.root(), &[]).unwrap();
-    assert_eq!(victim.group(), groups[1].id());
+    assert_eq!(victim.group.id(), groups[1].id());
 }
 
 #[test]
@@ -161,7 +178,7 @@ fn a_later_group_of_the_same_number_begins_anew() {
     assert!(tree.find(first.key()).is_none());
     let _held = later.try_charge(Bytes(1)).unwrap();
     let victim = choose(&tree.root(), &[first.key()]).unwrap();
-    assert_eq!(victim.group(), later.id());
+    assert_eq!(victim.group.id(), later.id());
 }
 
 #[test]
@@ -200,8 +217,8 @@ fn a_record_is_one_line_with_every_number() {
     let (tree, groups, _charges) = tree_with(&[1200 << 10, 800 << 10, 400 << 10]);
     let victim = choose(&tree.root(), &[]).unwrap();
     assert_eq!(
-        victim.record().to_string(),
-        "G1: 1200 KiB (estimate 1200 KiB (1072 KiB to 1328 KiB)); proven; next G2 with at most \
+        victim.record.to_string(),
+        "/g0: 1200 KiB (estimate 1200 KiB (1072 KiB to 1328 KiB)); proven; next /g1 with at most \
          928 KiB; 3 scanned, 3 eligible, 1 in reach, 1 read, 1 pass"
     );
     groups[2].set_oom_score_adj(OomScoreAdj::MAX);
@@ -209,8 +226,8 @@ fn a_record_is_one_line_with_every_number() {
     let unread = PROVEN.reads_max(0).total(Bytes::kib(4000));
     let decision = select(&tree, &tree.root(), |_| false, &unread, &mut selector);
     assert_eq!(
-        decision.chosen().unwrap().record().to_string(),
-        "G3: estimate 400 KiB (272 KiB to 528 KiB), not read, badness 4272 KiB with oom_score_adj \
-         1000; proven; next G1 with at most 1328 KiB; 3 scanned, 3 eligible, 2 in reach, 0 read, 1 pass"
+        decision.chosen().unwrap().record.to_string(),
+        "/g2: estimate 400 KiB (272 KiB to 528 KiB), not read, badness 4272 KiB with oom_score_adj \
+         1000; proven; next /g0 with at most 1328 KiB; 3 scanned, 3 eligible, 2 in reach, 0 read, 1 pass"
     );
 }
