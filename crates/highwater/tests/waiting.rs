@@ -213,6 +213,30 @@ fn waiters_that_cannot_be_served_are_told() {
     tree.check_invariants();
 }
 
+#[test]
+fn a_deadline_passes_beside_free_memory_only_where_others_wait_for_it() {
+    // Goal: nobody gives up beside room for itself and all before it, also while those have been called and do not
+    // look. Method: what was full has room for the first two of three; the first is not polled. The second is
+    // granted, and leaves what the first wants; the third is refused by its deadline.
+    let tree = GroupTree::new(1);
+    let top = child(&tree.root(), "top", 10);
+    let held = top.try_charge(amount(10)).unwrap();
+    let mut first = Task::new(top.charge_wait(amount(4)));
+    let mut second = Task::new(top.charge_wait(amount(3)));
+    assert!(first.poll().is_pending() && second.poll().is_pending());
+    drop(held);
+    assert!(first.is_called() && second.is_called());
+    let second = second.granted().expect("there is room for both");
+    let soon = Instant::now() + Duration::from_millis(1);
+    let third = top.charge_wait(amount(4)).wait_until(soon);
+    assert!(matches!(third, Err(ChargeError::DeadlinePassed { .. })));
+    let soon = Instant::now() + Duration::from_millis(1);
+    let fourth = top.charge_wait(amount(3)).wait_until(soon).unwrap();
+    let first = first.granted().expect("it was left room");
+    drop((first, second, fourth));
+    tree.check_invariants();
+}
+
 /// Random groups, charges and tasks, and an executor that polls what was called.
 struct World {
     rng: fastrand::Rng,

@@ -60,6 +60,11 @@ impl Balance {
         self.max.0.min(RESERVED_MAX).saturating_sub(self.reserved)
     }
 
+    /// What of that is left when those before it have got `ahead`.
+    pub(super) fn room_behind(self, ahead: u64) -> u64 {
+        self.room_in_turn().saturating_sub(ahead)
+    }
+
     /// The most that can ever be reserved while the maximum is what it is.
     pub(super) fn ceiling(self) -> Bytes {
         self.max.min(Bytes(RESERVED_MAX))
@@ -123,6 +128,11 @@ impl Ledger {
     /// As [`Ledger::reserve`], past those who wait: for the one whose turn it is.
     pub(super) fn reserve_in_turn(&self, bytes: u64) -> Result<u64, Balance> {
         self.reserve_if(bytes, Balance::room_in_turn)
+    }
+
+    /// As [`Ledger::reserve_in_turn`], for one that leaves `ahead` to those before it.
+    pub(super) fn reserve_behind(&self, bytes: u64, ahead: u64) -> Result<u64, Balance> {
+        self.reserve_if(bytes, |balance| balance.room_behind(ahead))
     }
 
     fn reserve_if(&self, bytes: u64, room: impl Fn(Balance) -> u64) -> Result<u64, Balance> {

@@ -9,6 +9,7 @@
 //! in its line.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::task::Waker;
 
 use crate::sync::{LockClass, Mutex, MutexGuard, Rank};
@@ -74,14 +75,20 @@ impl Lines {
 
     /// Who has waited longest of those that stand at `group`.
     pub(super) fn first_at(&self, group: GroupId) -> Option<Ticket> {
-        let line = (group, Ticket(0))..=(group, Ticket(u64::MAX));
-        self.order.range(line).next().map(|(_, ticket)| *ticket)
+        let first = self.order.range(line_at(group)).next();
+        first.map(|(_, ticket)| *ticket)
+    }
+
+    /// What those want that stand at `group` and have waited longer than `ticket`.
+    pub(super) fn bytes_ahead(&self, group: GroupId, ticket: Ticket) -> u64 {
+        let ahead = self.order.range((group, Ticket(0))..(group, ticket));
+        let waiters = ahead.filter_map(|(_, ticket)| self.waiters.get(ticket));
+        waiters.fold(0, |sum, waiter| sum.saturating_add(waiter.bytes))
     }
 
     /// How many stand at `group`.
     pub(super) fn len_at(&self, group: GroupId) -> usize {
-        let line = (group, Ticket(0))..=(group, Ticket(u64::MAX));
-        self.order.range(line).count()
+        self.order.range(line_at(group)).count()
     }
 
     pub(super) fn stands_at(&self, ticket: Ticket) -> Option<GroupId> {
@@ -103,6 +110,11 @@ impl Lines {
         let of_key = self.waiters.iter().filter(|(_, waiter)| waiter.key == key);
         of_key.map(|(ticket, _)| *ticket).collect()
     }
+}
+
+/// The places of all who stand at `group`.
+const fn line_at(group: GroupId) -> RangeInclusive<(GroupId, Ticket)> {
+    (group, Ticket(0))..=(group, Ticket(u64::MAX))
 }
 
 /// Wakers to call, and others to drop, once no lock is held: both may run anything.
@@ -135,24 +147,30 @@ impl Core {
         self.lines.lock()
     }
 
-    /// Wakes the first in line at `group` if it has something to do: there is room for it, there
-    /// can never be, or it watches.
+    /// Wakes those in line at `group` that have something to do: there is room for it and all before
+    /// it, there can never be, or it is the first and watches.
     pub(super) fn notify(&self, group: GroupId) {
         let mut wakes = Wakes::default();
-        self.call_first(&mut self.lines(), group, &mut wakes);
+        self.call_decided(&mut self.lines(), group, &mut wakes);
         wakes.wake();
     }
 
-    fn call_first(&self, lines: &mut Lines, group: GroupId, wakes: &mut Wakes) {
-        let first = lines.first_at(group);
-        let Some(waiter) = first.and_then(|ticket| lines.waiters.get_mut(&ticket)) else {
-            return;
-        };
+    fn call_decided(&self, lines: &mut Lines, group: GroupId, wakes: &mut Wakes) {
         let balance = self.slot(group).ledger.balance();
-        let is_decided =
-            waiter.bytes <= balance.room_in_turn() || waiter.bytes > balance.ceiling().0;
-        if is_decided || waiter.calls == Calls::Always {
-            wakes.called.extend(waiter.waker.take());
+        let Lines { waiters, order, .. } = lines;
+        let mut room = balance.room_in_turn();
+        for (nth, (_, ticket)) in order.range(line_at(group)).enumerate() {
+            let Some(waiter) = waiters.get_mut(ticket) else {
+                return;
+            };
+            let (has_room, watches) = (waiter.bytes <= room, waiter.calls == Calls::Always);
+            if has_room || waiter.bytes > balance.ceiling().0 || watches && nth == 0 {
+                wakes.called.extend(waiter.waker.take());
+            }
+            if !has_room {
+                return;
+            }
+            room -= waiter.bytes;
         }
     }
 
@@ -180,7 +198,7 @@ impl Core {
         wakes.forget(waiter.and_then(|waiter| waiter.waker));
     }
 
-    /// Takes a waiter out of its line; whoever is first then is called.
+    /// Takes a waiter out of its line; those behind it that have room then are called.
     fn step_out(&self, lines: &mut Lines, ticket: Ticket, wakes: &mut Wakes) {
         let waiter = lines.waiters.get_mut(&ticket);
         let Some(group) = waiter.and_then(|waiter| waiter.stands_at.take()) else {
@@ -190,7 +208,7 @@ impl Core {
         if lines.first_at(group).is_none() {
             self.slot(group).ledger.clear_waiters();
         } else {
-            self.call_first(lines, group, wakes);
+            self.call_decided(lines, group, wakes);
         }
     }
 

@@ -8,7 +8,8 @@
 //!
 //! Nobody is overtaken: while somebody waits at a group, everybody else's charges that need room there
 //! are refused, however small ([`ChargeError::Behind`]), and those that wait are served in the order
-//! of their tickets. (Charges that are forced overtake: they cannot wait.) A charge that has found
+//! of their tickets: one that comes before its turn leaves room for all before it, which may be called
+//! and not have looked yet. (Charges that are forced overtake: they cannot wait.) A charge that has found
 //! room at one group and then none at another moves to the other's line and leaves the first, so that
 //! the first does not stand idle for its sake. Its ticket is older than those that come
 //! later, wherever it moves; and who would use the room that it left behind below must pass the line
@@ -24,12 +25,13 @@
 //!
 //! A waiter goes to sleep at a group only after, in this order, it stood in the line with the ledger
 //! marked, the words below were retired, and it found no room in the ledger. Every later
-//! release is a later step of that word, sees the mark, and calls the first in line if it has room
-//! now. Who is called takes itself out of the line, or sleeps again after a look that came later
+//! release is a later step of that word, sees the mark, and calls those in line that have room, and
+//! leave room for all before them. Who is called takes itself out of the line, or sleeps again after a look that came later
 //! still; who leaves a line for whatever reason calls the next. This rests on the order of the steps
 //! of one word, and on nothing else.
 //!
-//! A future that was called and is neither polled nor dropped holds up those behind it.
+//! A future that was called and is neither polled nor dropped keeps what it wants from those
+//! behind it.
 //!
 //! # Progress
 //!
@@ -135,20 +137,13 @@ impl Core {
         Poll::Pending
     }
 
-    /// Reserves on the whole chain, passing lines in which nobody has an older ticket; or on none of
+    /// Reserves on the whole chain, leaving in each line what those with older tickets want; or on none of
     /// it. The tree's lock for writing excludes passes over words: nothing needs to be in flight.
     fn climb_in_turn(&self, lines: &Lines, wish: Wish) -> Result<(), Blocked> {
         let mut seen = [0; DEPTH_MAX as usize + 1];
         for (nth, (group, slot)) in self.chain(wish.key.id).enumerate() {
-            let is_next = lines
-                .first_at(group)
-                .is_none_or(|first| first >= wish.ticket);
-            let reserved = if is_next {
-                slot.ledger.reserve_in_turn(wish.bytes)
-            } else {
-                Err(slot.ledger.balance())
-            };
-            match reserved {
+            let ahead = lines.bytes_ahead(group, wish.ticket);
+            match slot.ledger.reserve_behind(wish.bytes, ahead) {
                 Ok(reserved) => seen[nth] = reserved,
                 Err(balance) => {
                     for (_, slot) in self.chain(wish.key.id).take(nth) {
@@ -170,7 +165,7 @@ impl Core {
 /// gives the place in line up.
 ///
 /// It does nothing before it is polled; its place in line is that of its first poll that found no room.
-/// When it is called it must be polled or dropped, or those behind it wait too. Its waker is called in the
+/// When it is called it must be polled or dropped: it keeps its room from those behind it. Its waker is called in the
 /// middle of whatever has made room: it schedules the task, and neither charges, waits nor panics itself.
 ///
 /// # Examples
@@ -268,7 +263,15 @@ impl ChargeWait {
     ///
     /// As [`GroupNode::charge_wait`], and [`ChargeError::DeadlinePassed`].
     pub fn wait_until(mut self, deadline: Instant) -> Result<Charge, ChargeError> {
-        block_on(&mut self, Some(deadline)).unwrap_or_else(|| Err(self.give_up()))
+        let mut last_look = Context::from_waker(Waker::noop());
+        match block_on(&mut self, Some(deadline)) {
+            Some(outcome) => outcome,
+            // A release that made room may not have called yet.
+            None => match Pin::new(&mut self).poll(&mut last_look) {
+                Poll::Ready(outcome) => outcome,
+                Poll::Pending => Err(self.give_up()),
+            },
+        }
     }
 
     /// Makes the first in line wake whenever memory comes back to its group, also where that is not
@@ -341,7 +344,9 @@ impl ChargeWait {
             let mut lines = core.lines();
             let stand = lines.stands_at(ticket);
             if let Some(group) = stand
-                && lines.first_at(group) != Some(ticket)
+                && let ahead = lines.bytes_ahead(group, ticket)
+                && ahead > 0
+                && self.bytes.0 > core.slot(group).ledger.balance().room_behind(ahead)
             {
                 let former = lines.set_waker(ticket, Some(mine));
                 drop(lines);

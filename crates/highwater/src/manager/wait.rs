@@ -83,7 +83,7 @@ impl Group {
 /// A charge that waits for room: a future that needs no runtime, or [`wait`](Self::wait)ed for.
 /// Dropping it gives its place in line up, and leaves nothing behind.
 ///
-/// Once it is woken it must be polled or dropped: those behind it wait too. The handlers of the
+/// Once it is woken it must be polled or dropped: it keeps its room from those behind it. The handlers of the
 /// program ([`Group::on_reclaim`], [`Manager::on_exhausted`](super::Manager::on_exhausted)) are
 /// called by the thread that polls it. What wakes it when nothing is given back says
 /// [`Builder::timer`](super::Builder::timer).
