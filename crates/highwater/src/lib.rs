@@ -114,8 +114,8 @@ pub mod manager;
 pub use cache::{Access, Backing, SyncError};
 pub use group::Limits;
 pub use manager::{
-    Background, BuildError, Builder, Charge, ChargeFailed, ChargeWait, File, Group, Guard, Manager,
-    Mapping, ReadError, Snapshot, Space, Victim,
+    Background, BuildError, Builder, Charge, ChargeFailed, ChargeWait, File, Group, GrowWait,
+    Guard, Manager, Mapping, ReadError, Snapshot, Space, Victim,
 };
 pub use topology::Topology;
 pub use units::{Bytes, Estimate, PAGE_SIZE, Pages};

@@ -7,6 +7,7 @@ use crate::units::{Bytes, CpuId, GroupId};
 
 use super::cell::Cell;
 use super::error::ChargeError;
+use super::path::GroupPath;
 use super::slot::Actor;
 use super::throttle::Refilled;
 use super::tree::{Core, GroupKey};
@@ -69,6 +70,18 @@ impl Charge {
     #[must_use]
     pub fn group(&self) -> GroupId {
         self.key.id
+    }
+
+    /// The same, and no later group of its number.
+    #[must_use]
+    pub fn key(&self) -> GroupKey {
+        self.key
+    }
+
+    /// The path of the group.
+    #[must_use]
+    pub fn path(&self) -> GroupPath {
+        self.core().path(self.key)
     }
 
     /// Charges `bytes` more.

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::slow::{ChargeFailed, Patience};
-use super::{Group, Handle, Shared};
-use crate::group::{self, Refilled};
+use super::{ChargeWait, Group, GrowWait, Shared};
+use crate::group::{self, GroupPath, Refilled};
 use crate::percpu::PercpuRef;
 use crate::units::Bytes;
 
@@ -55,7 +55,7 @@ impl Group {
     pub fn charge(&self, bytes: Bytes) -> Result<Charge, ChargeFailed> {
         let core = &self.shared().core;
         let (charge, delay) = core.charge(self.node(), bytes, Patience::Charge)?;
-        Ok(Charge::new(self.shared(), charge, delay))
+        Ok(Charge::new(self.shared().reference(), charge, delay))
     }
 
     /// Charges memory to the group and all its ancestors, whatever their limits: for memory that is there
@@ -71,14 +71,18 @@ impl Group {
     /// As [`GroupNode::force_charge`](group::GroupNode::force_charge).
     pub fn force_charge(&self, bytes: Bytes) -> Charge {
         let charge = self.node().force_charge(bytes);
-        Charge::new(self.shared(), charge, Duration::ZERO)
+        Charge::new(self.shared().reference(), charge, Duration::ZERO)
     }
 }
 
 impl Charge {
-    pub(super) fn new(shared: &Handle, charge: group::Charge, throttle_delay: Duration) -> Self {
+    pub(super) fn new(
+        shared: PercpuRef<Shared>,
+        charge: group::Charge,
+        throttle_delay: Duration,
+    ) -> Self {
         Self {
-            shared: shared.reference(),
+            shared,
             charge,
             throttle_delay,
         }
@@ -88,6 +92,12 @@ impl Charge {
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         self.charge.bytes()
+    }
+
+    /// The group that they are charged to, by its path.
+    #[must_use]
+    pub fn group(&self) -> GroupPath {
+        self.charge.path()
     }
 
     /// Charges more; reclaims if a maximum is reached.
@@ -102,6 +112,27 @@ impl Charge {
         let refilled = core.charging(group, bytes, Patience::Charge, grow)?;
         self.throttle_delay += core.throttle(group, refilled);
         Ok(())
+    }
+
+    /// As [`grow`](Self::grow), in line: as [`Group::charge_async`] charges.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// use highwater::{Bytes, Limits, Manager};
+    ///
+    /// let hw = Manager::builder().capacity(Bytes::mib(16)).build()?;
+    /// let query = hw.root().child("query", Limits::max(Bytes(1000)))?;
+    /// let mut work = query.charge(Bytes(600))?;
+    /// work.grow_wait(Bytes(400)).wait()?;
+    /// let soon = Instant::now() + Duration::from_millis(1);
+    /// assert!(work.grow_wait(Bytes(1)).wait_until(soon).is_err());
+    /// assert_eq!(work.bytes(), Bytes(1000));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn grow_wait(&mut self, bytes: Bytes) -> GrowWait<'_> {
+        GrowWait::new(self, bytes)
     }
 
     /// What this charge owes for taking its group, or one above it, further over its `high` when it was made
@@ -121,6 +152,19 @@ impl Charge {
     /// When that is more than is charged.
     pub fn shrink(&mut self, bytes: Bytes) {
         self.charge.shrink(bytes);
+    }
+
+    /// A charge in line for `bytes` of the same group, unless that is gone.
+    pub(super) fn waiting(&self, bytes: Bytes) -> Option<ChargeWait> {
+        let node = self.shared.core.groups.find(self.charge.key())?;
+        Some(ChargeWait::new(self.shared.clone(), node, bytes))
+    }
+
+    /// Merges what was charged to the same group.
+    pub(super) fn absorb(&mut self, more: Result<Self, ChargeFailed>) -> Result<(), ChargeFailed> {
+        let merged = self.merge(more?);
+        merged.expect("it was charged to the same group");
+        Ok(())
     }
 
     /// Makes the charge `bytes`: [grows](Self::grow) or [shrinks](Self::shrink) it.

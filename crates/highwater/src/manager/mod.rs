@@ -32,6 +32,7 @@ mod fault;
 mod file;
 mod fill;
 mod group;
+mod grow;
 mod guard;
 #[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
 mod late_cpus;
@@ -62,6 +63,7 @@ pub use charge::Charge;
 pub use fault::ReadError;
 pub use file::{File, NoFrames, OpenError, RangeError};
 pub use group::Group;
+pub use grow::GrowWait;
 pub use guard::Guard;
 pub use mapping::{Mapping, PinnedPage};
 pub use pressure::Working;

@@ -13,8 +13,9 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use super::{Core, Group, Handle};
+use super::{Core, Group, Handle, Shared};
 use crate::group::{Change, GroupNode, Stalls};
+use crate::percpu::PercpuRef;
 use crate::sync::Arc;
 
 thread_local! {
@@ -77,15 +78,15 @@ impl Drop for Stalled<'_> {
 
 /// A task that no thread runs stalls while this lives.
 pub(super) struct StalledTask {
-    shared: Handle,
+    shared: PercpuRef<Shared>,
     group: GroupNode,
 }
 
 impl StalledTask {
-    pub(super) fn begin(shared: &Handle, group: &GroupNode) -> Self {
+    pub(super) fn begin(shared: &PercpuRef<Shared>, group: &GroupNode) -> Self {
         group.change_stalls(shared.core.now(), |_| Some(Change::StallFromOutside));
         Self {
-            shared: Arc::clone(shared),
+            shared: shared.clone(),
             group: group.clone(),
         }
     }

@@ -39,10 +39,11 @@ use super::pressure::{Stalled, StalledTask};
 use super::slow::{ARRIVAL_MAX, ATTEMPTS_MAX, ChargeFailed, InHandler};
 use super::spill::{Asking, Passed};
 use super::victims::{Telling, Told};
-use super::{Charge, Core, Group, Handle};
+use super::{Charge, Core, Group, Shared};
 use crate::group::{self, ChargeError, GroupNode, Refilled};
+use crate::percpu::PercpuRef;
 use crate::reclaim::{Actor, Outcome, PageType, ScanControl};
-use crate::sync::{Arc, Parker};
+use crate::sync::Parker;
 use crate::units::{Bytes, Pages};
 
 /// How often the first in line looks again for pages to reclaim and for groups to ask: some may
@@ -66,10 +67,17 @@ impl Group {
     /// has given back all that it had, or nothing for a [grace](super::Builder::grace). It tells
     /// four at most, and then waits on.
     pub fn charge_async(&self, bytes: Bytes) -> ChargeWait {
-        ChargeWait {
-            shared: Arc::clone(self.shared()),
-            node: self.node().clone(),
-            wait: self.node().charge_wait(bytes).watching(),
+        ChargeWait::new(self.shared().reference(), self.node().clone(), bytes)
+    }
+}
+
+impl ChargeWait {
+    /// Will charge `bytes` to the group, when it is polled.
+    pub(super) fn new(shared: PercpuRef<Shared>, node: GroupNode, bytes: Bytes) -> Self {
+        Self {
+            shared,
+            wait: node.charge_wait(bytes).watching(),
+            node,
             deadline: None,
             is_refused: false,
             parks: false,
@@ -122,7 +130,7 @@ impl Group {
 /// ```
 #[must_use = "a charge that is not awaited charges nothing"]
 pub struct ChargeWait {
-    shared: Handle,
+    shared: PercpuRef<Shared>,
     node: GroupNode,
     wait: group::ChargeWait,
     deadline: Option<Instant>,
@@ -292,7 +300,7 @@ impl ChargeWait {
     /// As [`ChargeWait`] says.
     pub fn wait(mut self) -> Result<Charge, ChargeFailed> {
         self.parks = true;
-        let shared = Arc::clone(&self.shared);
+        let shared = self.shared.clone();
         let core = &shared.core;
         let parker = Parker::new();
         loop {
@@ -408,7 +416,7 @@ impl ChargeWait {
             true => core.throttle(self.node.id(), refilled),
             false => core.throttle_polled(&self.node, refilled),
         };
-        Charge::new(&self.shared, charge, delay)
+        Charge::new(self.shared.clone(), charge, delay)
     }
 
     /// When it acts again though nothing is given back, by the manager's clock.
