@@ -3,7 +3,7 @@
 //!
 //! A [`GroupNode`] is charged before memory is used and uncharged after; its ancestors are charged
 //! with it, and each has a maximum. Counting every byte on every ancestor would have all CPUs write
-//! the same few cache lines. So each CPU of a group holds a few bytes in *escrow*: tokens that are
+//! the same few cache lines. So each CPU of a group holds up to 256 KiB in *escrow*: tokens that are
 //! reserved on the group and all its ancestors and used by nobody. Most charges take from there, by one
 //! plain store to a line of their own. What sets this apart from a plain per-CPU stock: near a limit the
 //! tokens shrink to nothing, a charge that finds no room takes them back from any CPU at once, and

@@ -18,7 +18,7 @@
 //! |---|---|
 //! | less than a page above effective `min` | never |
 //! | less than a page above effective `low` | only if nothing else can be reclaimed, and then it is an event |
-//! | above | the part of its bytes that is not protected |
+//! | above | the whole pages that are not protected |
 //!
 //! Invariant: where no group is charged less than its children together, the effective values of
 //! children that are not children of the reclaim root add up to no more than their parent's, whatever is set.
