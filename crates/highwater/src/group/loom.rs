@@ -248,7 +248,12 @@ fn removal_leaves_no_token_behind() {
         assert_eq!(removed, Ok(()));
         match &charged {
             Ok(_) => assert_eq!(child.usage_precise(), ONE),
-            Err(error) => assert_eq!(*error, ChargeError::Removed { group: child.id() }),
+            Err(error) => assert_eq!(
+                *error,
+                ChargeError::Removed {
+                    group: child.path()
+                }
+            ),
         }
         let used = charged.as_ref().map_or(Bytes::ZERO, Charge::bytes);
         assert_eq!(
@@ -312,7 +317,7 @@ fn a_charge_never_reaches_the_next_group_of_its_slot() {
                 );
                 finish(&root, [charge]);
             }
-            Err(error) => assert_eq!(error, ChargeError::Removed { group: old.id() }),
+            Err(error) => assert_eq!(error, ChargeError::Removed { group: old.path() }),
         }
         finish(&root, []);
     });
@@ -483,7 +488,7 @@ fn transfers_survive_the_removal_of_both_ends() {
         match &moved {
             Ok(_) => assert_eq!(to.usage_precise(), ONE),
             Err(error) => {
-                assert_eq!(*error, ChargeError::Removed { group: to.id() });
+                assert_eq!(*error, ChargeError::Removed { group: to.path() });
                 assert_eq!(a.usage_precise(), ONE);
             }
         }

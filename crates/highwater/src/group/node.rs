@@ -4,9 +4,9 @@ use std::any::Any;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-use crate::percpu::{PercpuRef, PercpuView};
-use crate::sync::atomic::{AtomicBool, AtomicI64};
-use crate::sync::{Arc, OnceLock};
+use crate::percpu::{PercpuRef, PercpuView, Published};
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicBool, AtomicU32};
 use crate::units::{Bytes, CpuId, Estimate, GroupId};
 
 use super::cell::Cell;
@@ -37,12 +37,12 @@ pub(super) struct Meta {
     pub(super) stat: Arc<Stat>,
     /// Written by: whoever sets it. Read by: selection, and the creation of a child. Publishes:
     /// nothing.
-    pub(super) oom_score_adj: AtomicI64,
+    pub(super) oom_score_adj: AtomicU32,
     /// Whether the group is being stopped. Written by: whoever stops it. Read by: selection.
     /// Publishes: nothing.
     pub(super) is_oom_victim: AtomicBool,
     /// What the embedder keeps with the group.
-    data: OnceLock<Box<dyn Any + Send + Sync>>,
+    data: Published<Box<dyn Any + Send + Sync>>,
 }
 
 impl Meta {
@@ -58,9 +58,9 @@ impl Meta {
             meter: LazyMeter::default(),
             peaks: Watches::new(),
             stat,
-            oom_score_adj: AtomicI64::new(0),
+            oom_score_adj: AtomicU32::new(0),
             is_oom_victim: AtomicBool::new(false),
-            data: OnceLock::new(),
+            data: Published::empty(),
         }
     }
 
@@ -82,9 +82,9 @@ impl Meta {
             meter: LazyMeter::default(),
             peaks: Watches::new(),
             stat: parent.stat.child(),
-            oom_score_adj: AtomicI64::new(parent.oom_score_adj().get().into()),
+            oom_score_adj: AtomicU32::new(parent.oom_score_adj().get().cast_unsigned()),
             is_oom_victim: AtomicBool::new(false),
-            data: OnceLock::new(),
+            data: Published::empty(),
         }
     }
 }
@@ -173,17 +173,14 @@ impl GroupNode {
     ///
     /// Gives `data` back when the group has some.
     pub fn set_data<T: Any + Send + Sync>(&self, data: T) -> Result<(), T> {
-        let mut data = Some(data);
-        let keep = || -> Box<dyn Any + Send + Sync> { Box::new(data.take()) };
-        self.meta.data.get_or_init(keep);
-        data.map_or(Ok(()), Err)
+        let refused = self.meta.data.try_publish(Box::new(Box::new(data)));
+        refused.map_err(|data| *data.downcast::<T>().expect("it is what was to be kept"))
     }
 
     /// What was [kept](Self::set_data) with the group, if that is a `T`.
     #[must_use]
     pub fn data<T: Any + Send + Sync>(&self) -> Option<&T> {
-        let data = self.meta.data.get()?.downcast_ref::<Option<T>>();
-        data.and_then(Option::as_ref)
+        self.meta.data.get()?.downcast_ref()
     }
 
     /// Whether the group was removed.

@@ -32,7 +32,7 @@ impl Meta {
     pub(super) fn oom_score_adj(&self) -> OomScoreAdj {
         // Relaxed: a setting by itself; a selection that runs meanwhile may take the former one.
         let value = self.oom_score_adj.load(Ordering::Relaxed);
-        OomScoreAdj::clamped(i32::try_from(value).unwrap_or(0))
+        OomScoreAdj::clamped(value.cast_signed())
     }
 
     pub(super) fn is_oom_victim(&self) -> bool {
@@ -58,7 +58,7 @@ impl GroupNode {
     /// Sets how willingly the group is stopped when memory is out. A group begins with what its
     /// parent has when it is made, as a process does; groups that exist already keep theirs.
     pub fn set_oom_score_adj(&self, adj: OomScoreAdj) {
-        let value = i64::from(adj.get());
+        let value = adj.get().cast_unsigned();
         // Relaxed: see `Meta::oom_score_adj`.
         self.meta().oom_score_adj.store(value, Ordering::Relaxed);
     }

@@ -27,7 +27,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::sync::{LockClass, Mutex, OnceLock, Rank};
+use crate::percpu::Published;
+use crate::sync::{LockClass, Mutex, Rank};
 
 use super::node::GroupNode;
 
@@ -273,13 +274,20 @@ impl Lost {
 }
 
 /// A group's meter, made when somebody first stalls or works there.
-#[derive(Debug, Default)]
-pub(super) struct LazyMeter(OnceLock<Box<Mutex<StallMeter>>>);
+#[derive(Debug)]
+pub(super) struct LazyMeter(Published<Mutex<StallMeter>>);
+
+impl Default for LazyMeter {
+    fn default() -> Self {
+        Self(Published::empty())
+    }
+}
 
 impl LazyMeter {
     fn change(&self, change: Change, now: Duration) {
         let make = || Box::new(Mutex::new(&STALLS, StallMeter::new()));
-        self.0.get_or_init(make).lock().change(change, now);
+        let meter = self.0.get().unwrap_or_else(|| self.0.publish(make()));
+        meter.lock().change(change, now);
     }
 
     fn read(&self, now: Duration) -> Stalls {

@@ -18,7 +18,10 @@ pub struct GrowWait<'a> {
 }
 
 /// What the charge grows by.
-#[expect(clippy::large_enum_variant, reason = "the large one is the ordinary one")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the large one is the ordinary one"
+)]
 enum More {
     Waits(ChargeWait),
     /// The group is gone, and nothing is charged to it: told once.

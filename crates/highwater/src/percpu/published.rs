@@ -56,6 +56,12 @@ impl<T> Published<T> {
 
     /// Publishes `value` if nothing was published before; else drops it. Returns what is published.
     pub(crate) fn publish(&self, value: Box<T>) -> &T {
+        drop(self.try_publish(value));
+        self.get().expect("a value was published here or before")
+    }
+
+    /// Publishes `value` if nothing was published before; else gives it back.
+    pub(crate) fn try_publish(&self, value: Box<T>) -> Result<(), Box<T>> {
         let mine = Box::into_raw(value);
         // Release. Pairs with the Acquire in `get`, which sees the whole value.
         let (null, release) = (ptr::null_mut(), Ordering::Release);
@@ -63,11 +69,8 @@ impl<T> Published<T> {
         let won = self
             .address
             .compare_exchange(null, mine, release, Ordering::Relaxed);
-        if won.is_err() {
-            // SAFETY: the address comes from the box above, and nobody else knows it.
-            drop(unsafe { Box::from_raw(mine) });
-        }
-        self.get().expect("a value was published here or before")
+        // SAFETY: the address comes from the box above, and no other thread knows it.
+        won.map(drop).map_err(|_| unsafe { Box::from_raw(mine) })
     }
 }
 
