@@ -172,9 +172,13 @@ impl GroupNode {
     /// # Errors
     ///
     /// Gives `data` back when the group has some.
+    #[expect(
+        clippy::missing_panics_doc,
+        reason = "what comes back is what was given"
+    )]
     pub fn set_data<T: Any + Send + Sync>(&self, data: T) -> Result<(), T> {
         let refused = self.meta.data.try_publish(Box::new(Box::new(data)));
-        refused.map_err(|data| *data.downcast::<T>().expect("it is what was to be kept"))
+        refused.map_err(|data| *data.downcast::<T>().expect("it is what was given"))
     }
 
     /// What was [kept](Self::set_data) with the group, if that is a `T`.
