@@ -66,7 +66,8 @@ pub struct ChargeFailed {
     pub attempts: u32,
     /// What reclaim freed meanwhile.
     pub reclaimed: Pages,
-    /// Pages that the last pass found borrowed or latched.
+    /// Pages that were borrowed or latched when a pass last looked at any: the last passes may have
+    /// found them in the hands of other reclaimers.
     pub borrowed: u64,
     /// Pages that the last pass could not write back.
     pub write_failed: u64,
@@ -88,7 +89,7 @@ pub enum AllocError {
     Exhausted {
         /// The state of the pool.
         source: frame::AllocError,
-        /// Pages that the last pass found borrowed or latched.
+        /// Pages that were borrowed or latched when a pass last looked at any.
         borrowed: u64,
         /// Pages that the last pass could not write back.
         write_failed: u64,
@@ -154,6 +155,8 @@ pub(super) struct Effort<'a> {
     /// Groups that were asked for memory and had none to give.
     passed: Passed,
     last: Outcome,
+    /// Pages that the last pass which freed or found any found held.
+    nr_held: u64,
     /// Evictions from the target when this request last paused.
     evictions_seen: u64,
     /// Pages that had arrived there before the last attempt.
@@ -247,7 +250,7 @@ impl Core {
                     refusal,
                     attempts: effort.attempts,
                     reclaimed: Pages(effort.reclaimed),
-                    borrowed: effort.last.nr_borrowed,
+                    borrowed: effort.nr_held,
                     write_failed: effort.last.nr_write_failed,
                     victims: effort.told.victims,
                     dying: effort.told.dying,
@@ -348,7 +351,7 @@ impl Core {
             if !self.make_frames(&mut effort) {
                 return Err(AllocError::Exhausted {
                     source: exhausted,
-                    borrowed: effort.last.nr_borrowed,
+                    borrowed: effort.nr_held,
                     write_failed: effort.last.nr_write_failed,
                 });
             }
@@ -429,6 +432,11 @@ impl Core {
         effort.last = self.reclaim.shrink(&control);
         let freed = effort.last.nr_reclaimed;
         effort.reclaimed += freed;
+        // Pages that are held go from reclaimer to reclaimer: a pass that finds none has found them
+        // isolated.
+        if freed + effort.last.nr_borrowed > 0 {
+            effort.nr_held = effort.last.nr_borrowed;
+        }
         if freed > 0 {
             effort.fruitless = 0;
             effort.has_looked_again = false;
