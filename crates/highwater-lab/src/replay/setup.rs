@@ -189,7 +189,7 @@ impl Replay {
         Left {
             held: Leaks {
                 frames: snapshot.frames.allocated.0,
-                bytes: of_tenants.max(of_root) * PAGE_BYTES,
+                bytes: of_tenants.max(of_root),
             },
             dirty: snapshot.counter("nr_dirty"),
         }
