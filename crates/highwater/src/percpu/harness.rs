@@ -1,7 +1,8 @@
 //! What tests of per-CPU code need from the system: placing threads, and taking rseq away.
 
+use std::iter;
 use std::mem;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{area, has_restartable_sequences};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +15,14 @@ static MOVED: LockClass = LockClass::new("moved threads", Rank::Leaf);
 #[expect(clippy::print_stderr, reason = "a test that skips something says so")]
 pub(crate) fn skipped(reason: &str) {
     eprintln!("skipped: {reason}");
+}
+
+/// Attempts of a test that must see a race lost once, to show that its traffic finds races: for a
+/// minute, because a machine that does other work too may schedule threads so that none meet.
+pub(crate) fn attempts() -> impl Iterator<Item = ()> {
+    const TIME: Duration = Duration::from_secs(60);
+    let begun = Instant::now();
+    iter::repeat(()).take_while(move |()| begun.elapsed() < TIME)
 }
 
 /// The CPUs that the calling thread may run on.

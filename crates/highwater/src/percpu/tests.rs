@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use super::harness::{
-    allowed_cpus, pin, run_on, run_unregistered, skipped, this_thread, while_moved_around,
+    allowed_cpus, attempts, pin, run_on, run_unregistered, skipped, this_thread, while_moved_around,
 };
 use super::*;
 use crate::sync::atomic::{AtomicI64, Ordering};
@@ -123,7 +123,7 @@ fn interrupted_additions_are_exact() {
 fn the_same_traffic_finds_unprotected_additions() {
     const ADDS: i64 = 2_000;
     let nr_cpus = Topology::detect().nr_cpus();
-    for _ in 0..50 {
+    for () in attempts() {
         let words: Vec<_> = (0..nr_cpus).map(|_| AtomicI64::new(0)).collect();
         while_moved_around(12, |_| {
             for _ in 0..ADDS {

@@ -233,7 +233,7 @@ mod tests {
     use super::*;
     use crate::memmap::sandbox::{SETAFFINITY, refuse_membarrier};
     use crate::percpu::current_cpu;
-    use crate::percpu::harness::{allowed_cpus, run_on, skipped, while_moved_around};
+    use crate::percpu::harness::{allowed_cpus, attempts, run_on, skipped, while_moved_around};
     use crate::sync::atomic::AtomicBool;
     use crate::sync::{OnceLock, thread};
     use crate::topology::Topology;
@@ -336,7 +336,7 @@ mod tests {
     // Goal: that traffic finds closings that stop nobody.
     #[test]
     fn the_same_traffic_finds_windows_that_were_only_closed() {
-        for _ in 0..50 {
+        for () in attempts() {
             let Some(words) = this_machine() else { return };
             if add_among(&words, |_| ()) {
                 return;

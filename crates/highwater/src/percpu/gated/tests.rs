@@ -3,7 +3,9 @@
 use super::*;
 use crate::memmap::sandbox::{SETAFFINITY, refuse_membarrier};
 use crate::percpu::PercpuOwner;
-use crate::percpu::harness::{allowed_cpus, run_on, run_unregistered, skipped, while_moved_around};
+use crate::percpu::harness::{
+    allowed_cpus, attempts, run_on, run_unregistered, skipped, while_moved_around,
+};
 use crate::sync::atomic::AtomicBool;
 use crate::sync::{Arc, OnceLock, thread};
 use crate::topology::Topology;
@@ -157,7 +159,7 @@ fn a_step_that_cannot_be_made_changes_nothing() {
 // Method: the same, exchanging from wherever the thief is, without gate or membarrier.
 #[test]
 fn the_same_traffic_finds_exchanges_without_a_gate() {
-    for _ in 0..50 {
+    for () in attempts() {
         let Some((gates, words)) = this_machine() else {
             return;
         };
@@ -179,7 +181,7 @@ fn the_same_traffic_finds_exchanges_without_a_gate() {
 // Method: as above, with the gate up during the exchange.
 #[test]
 fn the_same_traffic_finds_gates_without_a_membarrier() {
-    for _ in 0..50 {
+    for () in attempts() {
         let Some((gates, words)) = this_machine() else {
             return;
         };

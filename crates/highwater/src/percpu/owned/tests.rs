@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 
 use super::*;
 use crate::memmap::sandbox::{SETAFFINITY, refuse_membarrier};
-use crate::percpu::harness::{allowed_cpus, run_on, skipped, while_moved_around};
+use crate::percpu::harness::{allowed_cpus, attempts, run_on, skipped, while_moved_around};
 use crate::sync::OnceLock;
 use crate::sync::atomic::{AtomicBool, AtomicI64};
 use crate::topology::Topology;
@@ -126,7 +126,7 @@ fn claims_meet_no_parker_half_way_without_membarrier() {
 // Method: the tenure is exchanged from wherever the thread is, and nobody is made to start again.
 #[test]
 fn the_same_traffic_finds_claims_that_stop_nobody() {
-    for _ in 0..50 {
+    for () in attempts() {
         let Some(slots) = this_machine() else { return };
         let total = AtomicI64::new(0);
         let parked = park_among(&slots, |cpu| {

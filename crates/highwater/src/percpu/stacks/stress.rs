@@ -3,7 +3,9 @@
 use super::tests::{Coin, stacks_of};
 use super::*;
 use crate::memmap::sandbox::{SETAFFINITY, refuse_membarrier};
-use crate::percpu::harness::{allowed_cpus, run_on, run_unregistered, skipped, while_moved_around};
+use crate::percpu::harness::{
+    allowed_cpus, attempts, run_on, run_unregistered, skipped, while_moved_around,
+};
 use crate::sync::OnceLock;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::topology::Topology;
@@ -192,9 +194,9 @@ fn tokens_are_in_one_place_without_membarrier() {
     drop(stacks.lock_on(there));
 }
 
-/// Whether that traffic finds, within some rounds, a lock that is not what it should be.
+/// Whether that traffic finds, within a minute, a lock that is not what it should be.
 fn finds(lock: impl Fn(&Tested, CpuId) -> Option<Locked<'_, Coin, u32>> + Sync) -> bool {
-    for _ in 0..50 {
+    for () in attempts() {
         let Some(stacks) = this_machine(Regime::Restartable) else {
             return true;
         };
