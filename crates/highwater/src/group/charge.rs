@@ -128,7 +128,8 @@ impl Charge {
     #[inline]
     pub fn try_grow_refilling(&mut self, bytes: Bytes) -> Result<Refilled, ChargeError> {
         if self.bytes > Bytes::ZERO && self.seat.take_here(bytes.0) {
-            self.bytes += bytes;
+            // Not checked: both are reserved in one ledger, which holds less than 2^48.
+            self.bytes.0 += bytes.0;
             return Ok(Refilled::NOTHING);
         }
         self.turn_here();
