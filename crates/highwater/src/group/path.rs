@@ -145,19 +145,6 @@ impl PartialEq<&str> for GroupPath {
     }
 }
 
-impl PartialOrd for GroupPath {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for GroupPath {
-    /// By number, as groups are compared when a victim is chosen among equals.
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.key.cmp(&other.key)
-    }
-}
-
 impl Hash for GroupPath {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.key.hash(state);
