@@ -222,6 +222,10 @@ fn hits_come_close_to_an_exact_lru() {
     );
     assert!(report.refaults > 0 && report.pgsteal > 0 && report.pgscan >= report.pgsteal);
     assert!(report.frames_peak_bytes <= CAPACITY.0);
+    assert!(
+        report.frames_peak_bytes > CAPACITY.0 / 2,
+        "bytes, not pages"
+    );
 }
 
 /// Goal: written pages survive eviction and are verified at the end. Method: random reads and

@@ -396,7 +396,7 @@ fn report(
         regime: snapshot.regime.regime.to_string(),
         regime_reason: snapshot.regime.reason.map(|reason| reason.to_string()),
         capacity_bytes: run.capacity.0,
-        frames_peak_bytes: snapshot.frames.peak.0,
+        frames_peak_bytes: snapshot.frames.peak.bytes().0,
         rss_peak_bytes: rss_peak_bytes(),
         verify_failures: counts.failures.count,
         leaked_frames: 0,
