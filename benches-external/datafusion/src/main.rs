@@ -70,7 +70,7 @@ fn datafusion(name: &'static str, pool: Arc<dyn MemoryPool>) -> Variant {
 }
 
 fn variants() -> Vec<Variant> {
-    let bytes = usize::try_from(MAX.bytes().0).expect("64 bits");
+    let bytes = usize::try_from(MAX.0).expect("64 bits");
     vec![
         highwater(),
         datafusion(GREEDY, Arc::new(GreedyMemoryPool::new(bytes))),
