@@ -4,6 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 #![expect(unsafe_code, reason = "installs a filter of system calls")]
 
+#[path = "../src/memmap/sandbox.rs"]
+mod sandbox;
 mod support;
 
 use std::env;
@@ -23,34 +25,7 @@ const FILE_PAGES: u64 = 2048;
 /// Has the system refuse `calls` of all threads of the process with `errno`; ends the process where it cannot.
 #[expect(clippy::print_stderr, reason = "a test that skips something says so")]
 fn enter_sandbox(calls: &[libc::c_long], errno: libc::c_int) {
-    // Of `linux/bpf_common.h`: a word at a place; a jump if it is a number; a result. Each by a constant.
-    const LOAD: u16 = 0x20;
-    const IF_EQUAL: u16 = 0x15;
-    const RETURN: u16 = 0x06;
-    let step = |code, jt, k| libc::sock_filter { code, jt, jf: 0, k };
-    // The number of the call is what a filter is shown first.
-    let mut filter = vec![step(LOAD, 0, 0)];
-    for (left, call) in (0..calls.len()).rev().zip(calls) {
-        let to_end = u8::try_from(left + 1).unwrap();
-        filter.push(step(IF_EQUAL, to_end, u32::try_from(*call).unwrap()));
-    }
-    let errno = u32::try_from(errno).unwrap();
-    filter.push(step(RETURN, 0, libc::SECCOMP_RET_ALLOW));
-    filter.push(step(RETURN, 0, libc::SECCOMP_RET_ERRNO | errno));
-    let program = libc::sock_fprog {
-        len: u16::try_from(filter.len()).unwrap(),
-        filter: filter.as_mut_ptr(),
-    };
-    // SAFETY: takes numbers only.
-    let rc = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
-    assert_eq!(rc, 0);
-    let all_threads = libc::SECCOMP_FILTER_FLAG_TSYNC;
-    // SAFETY: reads the program, which lives until it returns, and is checked by the system.
-    let rc = unsafe {
-        let mode = libc::SECCOMP_SET_MODE_FILTER;
-        libc::syscall(libc::SYS_seccomp, mode, all_threads, &raw const program)
-    };
-    if rc != 0 {
+    if !sandbox::refuse_process(calls, errno) {
         let error = io::Error::last_os_error();
         eprintln!("skipped: this system does not filter system calls ({error})");
         exit(0);

@@ -1,34 +1,14 @@
 //! Threads that lose their CPUs in the middle of a fault, at the moments that no storage shows.
 
+use super::zeros::Zeros;
 use super::*;
-use crate::cache::{Access, Backing};
+use crate::cache::Access;
 use crate::frame::AllocFlags;
 use crate::group::Limits;
 use crate::sync::thread;
-use crate::units::PAGE_BYTES;
 
 /// Longer than a request waits for nothing, which is 8 ms.
 const SUSPENDED: Duration = Duration::from_millis(50);
-
-/// Zeros.
-#[derive(Debug)]
-struct Zeros;
-
-impl Backing for Zeros {
-    fn len(&self) -> u64 {
-        128 * PAGE_BYTES
-    }
-    fn read_page(&self, _: u64, buf: &mut [u8]) -> std::io::Result<usize> {
-        buf.fill(0);
-        Ok(buf.len())
-    }
-    fn write_page(&self, _: u64, buf: &[u8]) -> std::io::Result<usize> {
-        Ok(buf.len())
-    }
-    fn sync(&self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
 
 /// A manager of 64 frames, a group that has a maximum, and zeros that it pays for.
 fn scene(max: Pages) -> (Manager, Group, Mapping) {
@@ -36,7 +16,7 @@ fn scene(max: Pages) -> (Manager, Group, Mapping) {
     let hw = builder.build().expect("a small manager");
     let group = hw.root().child("tiny", Limits::max(max.bytes()));
     let group = group.expect("a group");
-    let file = hw.open_backing(Arc::new(Zeros), Access::ReadOnly);
+    let file = hw.open_backing(Arc::new(Zeros { pages: 128 }), Access::ReadOnly);
     let space = hw.space(&group);
     let map = space.map_file(&file.expect("a file"), 0..128);
     (hw, group, map.expect("within the file"))

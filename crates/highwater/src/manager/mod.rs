@@ -54,6 +54,8 @@ mod writeback;
 
 #[cfg(all(test, not(loom)))]
 mod arrival_tests;
+#[cfg(all(test, not(loom)))]
+mod zeros;
 
 pub use anon::MemoryError;
 pub use background::Background;

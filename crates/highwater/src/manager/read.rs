@@ -203,27 +203,8 @@ fn within_page(offset: u64) -> usize {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::cache::{Access, Backing, Presence};
-
-    /// Zeros.
-    #[derive(Debug)]
-    struct Zeros;
-
-    impl Backing for Zeros {
-        fn len(&self) -> u64 {
-            64 * PAGE_BYTES
-        }
-        fn read_page(&self, _: u64, buf: &mut [u8]) -> std::io::Result<usize> {
-            buf.fill(0);
-            Ok(buf.len())
-        }
-        fn write_page(&self, _: u64, buf: &[u8]) -> std::io::Result<usize> {
-            Ok(buf.len())
-        }
-        fn sync(&self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::cache::{Access, Presence};
+    use crate::manager::zeros::Zeros;
 
     #[test]
     fn the_copying_read_that_brings_a_page_in_is_the_only_one_that_does_not_count() {
@@ -231,7 +212,9 @@ mod tests {
         // credit of pages under the default policy; pages 3 and later are read ahead.
         for access in [Access::ReadOnly, Access::ReadWrite] {
             let hw = Manager::builder().build().expect("a manager");
-            let file = hw.open_backing(Arc::new(Zeros), access).expect("a file");
+            let file = hw
+                .open_backing(Arc::new(Zeros { pages: 64 }), access)
+                .expect("a file");
             let map = hw.space(&hw.root()).map_file(&file, 0..1);
             let map = map.expect("within the file");
             let copy = |page: u64| {

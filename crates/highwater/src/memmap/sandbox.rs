@@ -1,5 +1,7 @@
 //! What a sandbox does to a thread in tests: from some moment on, system calls are refused.
 
+#![allow(dead_code, reason = "each test file uses its own part")]
+
 use std::io;
 
 /// The call that is refused.
@@ -10,6 +12,16 @@ pub(crate) const SETAFFINITY: libc::c_long = libc::SYS_sched_setaffinity;
 /// Has the system refuse `calls` of the calling thread with `errno`, as long as the thread lives. Whether it does: there are
 /// systems that have no such filters.
 pub(crate) fn refuse(calls: &[libc::c_long], errno: libc::c_int) -> bool {
+    const THIS_THREAD: libc::c_ulong = 0;
+    install(calls, errno, THIS_THREAD)
+}
+
+/// As [`refuse`], of all threads of the process.
+pub(crate) fn refuse_process(calls: &[libc::c_long], errno: libc::c_int) -> bool {
+    install(calls, errno, libc::SECCOMP_FILTER_FLAG_TSYNC)
+}
+
+fn install(calls: &[libc::c_long], errno: libc::c_int, threads: libc::c_ulong) -> bool {
     // Of `linux/bpf_common.h`: a word at a place; a jump if it is a number; a result. Each by a constant.
     const LOAD: u16 = 0x20;
     const IF_EQUAL: u16 = 0x15;
@@ -31,14 +43,9 @@ pub(crate) fn refuse(calls: &[libc::c_long], errno: libc::c_int) -> bool {
     };
     // SAFETY: takes numbers only. What it takes away is that programs which this thread starts get more rights than it.
     let is_meek = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } == 0;
+    let mode = libc::SECCOMP_SET_MODE_FILTER;
     // SAFETY: reads the program, which lives until it returns, and is checked by the system.
-    let rc = unsafe {
-        libc::prctl(
-            libc::PR_SET_SECCOMP,
-            libc::SECCOMP_MODE_FILTER,
-            &raw const program,
-        )
-    };
+    let rc = unsafe { libc::syscall(libc::SYS_seccomp, mode, threads, &raw const program) };
     is_meek && rc == 0
 }
 
