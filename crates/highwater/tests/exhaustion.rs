@@ -42,12 +42,17 @@ fn taking(hw: &Manager, held: &Held) -> Arc<Mutex<Vec<String>>> {
     told
 }
 
+/// How often requests have waited.
+fn waits(hw: &Manager) -> u64 {
+    hw.snapshot().counter("throttle_noprogress")
+}
+
 #[test]
 fn a_group_that_is_being_stopped_is_waited_for() {
     // Goal: nobody is stopped while memory is about to come back. Method: a small group that is marked
-    // gives back 1 ms later; the handler must not be called. A round in which the machine let the
-    // other thread run later than the request waits for says nothing and is repeated, for a minute: an
-    // emulated machine of many CPUs is seldom in time.
+    // gives back when the request waits; the handler must not be called. The request waits some
+    // milliseconds. A round in which the machine let the other thread run later says nothing and is
+    // repeated, for a minute: an emulated machine of many CPUs is seldom in time.
     const TIME: Duration = Duration::from_secs(60);
     let first = Instant::now();
     let mut rounds = iter::repeat(()).take_while(|()| first.elapsed() < TIME);
@@ -55,14 +60,18 @@ fn a_group_that_is_being_stopped_is_waited_for() {
         let (hw, groups, held) = crowded();
         let told = taking(&hw, &held);
         groups[2].mark_oom_victim();
-        let (begun, later) = (Instant::now(), Arc::clone(&held));
+        let (stopping, waited) = (hw.clone(), waits(&hw));
+        let later = Arc::clone(&held);
         let stopping = thread::spawn(move || {
-            thread::sleep(Duration::from_millis(1));
+            while waits(&stopping) == waited {
+                thread::yield_now();
+            }
             later.lock().unwrap()[2] = None;
-            begun.elapsed()
+            Instant::now()
         });
+        let begun = Instant::now();
         let work = hw.root().charge(Pages(100).bytes()).unwrap();
-        let in_time = stopping.join().unwrap() < Duration::from_millis(6);
+        let in_time = stopping.join().unwrap() - begun < Duration::from_millis(6);
         if in_time {
             assert_eq!(*told.lock().unwrap(), [""; 0]);
             assert_eq!(hw.snapshot().counter("oom_kill"), 0);

@@ -219,8 +219,9 @@ struct Coming {
 impl Coming {
     /// Whether something is in transit now that was when `self` was seen.
     const fn lasts(self, now: Self) -> bool {
-        let has_settled = now.nr_settled - self.nr_settled >= self.nr_isolated;
-        now.nr_coming > 0 || now.nr_isolated > 0 && !has_settled
+        // In this order: the lists of a group that was removed since count nothing any more, nor what has settled.
+        now.nr_coming > 0
+            || now.nr_isolated > 0 && now.nr_settled - self.nr_settled < self.nr_isolated
     }
 }
 

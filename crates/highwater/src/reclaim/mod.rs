@@ -242,6 +242,7 @@ impl Reclaim {
         self.drain_batches();
         if let Some(child) = self.lruvecs.remove(group) {
             self.lruvecs.reparent(&self.cache, &self.groups, &child);
+            self.note_arrival(&child);
         }
     }
 

@@ -108,3 +108,31 @@ fn who_has_found_nothing_is_woken_by_who_finds_much() {
     assert_eq!(scene.reclaim.stats().throttle_noprogress.get(), 2);
     scene.assert_nothing_is_left();
 }
+
+#[test]
+fn a_request_that_waits_for_a_group_is_woken_when_the_group_is_removed() {
+    // Goal: the counts of a removed group end, also under a thread that compares them with earlier ones. Method: some
+    // of the group's pages were settled, and one is isolated, for which a thread waits without end.
+    let scene = Scene::new(256);
+    let group = scene.group("removed");
+    let lruvec = scene.reclaim.lruvecs.of(&group).expect("the group's");
+    lruvec.note_isolated(PageType::File, 2);
+    lruvec.note_settled(PageType::File, 1);
+    thread::scope(|scope| {
+        let wait = || {
+            scene
+                .reclaim
+                .wait_for_arrival(&group, Want::Room, Some(0), NEVER)
+        };
+        let waiter = scope.spawn(wait);
+        while scene.reclaim.stats().throttle_noprogress.get() == 0 {
+            assert!(!waiter.is_finished(), "it does not wait");
+            thread::yield_now();
+        }
+        scene.groups.remove(&group).expect("nothing is charged");
+        scene.reclaim.reparent_group(&group);
+        assert_eq!(waiter.join().expect("no panic"), (Arrival::Settled, 0));
+    });
+    lruvec.note_settled(PageType::File, 1);
+    scene.assert_nothing_is_left();
+}
