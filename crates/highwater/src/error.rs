@@ -7,7 +7,7 @@ use thiserror::Error;
 /// A text that is not an amount of bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "`{text}` is not an amount of memory: write a whole number and a unit (B, KiB, MiB, GiB, TiB), as in 64MiB"
+    "`{text}` is not an amount of memory: write a whole number and a unit (B, KiB, MiB, GiB, TiB, or K, M, G, T; a small b would be bits), as in 64MiB"
 )]
 pub struct ParseBytesError {
     /// The text as given.

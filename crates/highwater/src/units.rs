@@ -192,7 +192,9 @@ impl FromStr for Bytes {
     type Err = ParseBytesError;
 
     /// Reads a whole number with an optional unit: `B` (or none), `KiB`, `MiB`, `GiB`, `TiB`, or
-    /// their first letters; letter case and spaces before the unit do not matter.
+    /// their first letters, alone or with a `B`, all of them powers of 1,024. Letter case and spaces
+    /// before the unit do not matter, but for the `B` of bytes: a small one that no `i` precedes is
+    /// refused, because `4Mb` is 4 megabits elsewhere.
     ///
     /// # Errors
     ///
@@ -204,7 +206,7 @@ impl FromStr for Bytes {
     /// use highwater::units::Bytes;
     /// assert_eq!("64MiB".parse(), Ok(Bytes::mib(64)));
     /// assert_eq!("3 g".parse(), Ok(Bytes::gib(3)));
-    /// assert!("64 parsecs".parse::<Bytes>().is_err());
+    /// assert!("64Mb".parse::<Bytes>().is_err());
     /// ```
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let refuse = || ParseBytesError {
@@ -215,7 +217,10 @@ impl FromStr for Bytes {
             .find(|c: char| !c.is_ascii_digit())
             .unwrap_or(trimmed.len());
         let (digits, unit) = trimmed.split_at(digits_end);
-        let shift = match unit.trim().to_ascii_lowercase().as_str() {
+        let unit = unit.trim();
+        let are_bits = unit.ends_with('b') && !unit.ends_with("ib") && !unit.ends_with("Ib");
+        let shift = match unit.to_ascii_lowercase().as_str() {
+            _ if are_bits => return Err(refuse()),
             "" | "b" => 0,
             "k" | "kb" | "kib" => 10,
             "m" | "mb" | "mib" => 20,
@@ -474,6 +479,8 @@ mod tests {
 
     #[test]
     fn bytes_refuse_what_is_not_an_amount() {
+        assert_eq!("4 mib".parse(), Ok(Bytes::mib(4)));
+        assert_eq!("4MB".parse(), Ok(Bytes::mib(4)));
         for text in [
             "",
             "MiB",
@@ -482,6 +489,10 @@ mod tests {
             "64 parsecs",
             "99999999999999999999",
             "17179869184TiB",
+            "4Mb",
+            "4mb",
+            "4 b",
+            "4ib",
         ] {
             assert_eq!(
                 text.parse::<Bytes>(),
