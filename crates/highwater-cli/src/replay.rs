@@ -231,6 +231,7 @@ impl ReplayArguments {
             } else {
                 Lenient::StopAtBad
             },
+            ..ReaderOptions::default()
         }
     }
 

@@ -120,11 +120,14 @@ fn mistakes_are_named() {
 /// whose figures are known. Method: 3 requests for 1, 2 and 2 pages, the last resident.
 #[test]
 fn json_has_exactly_the_documented_fields() {
-    const FIELDS: &str = "requests page_accesses hits misses hit_ratio refaults pgscan pgsteal \
+    const FIELDS: &str = "version policy backend knobs seed threads machine requests page_accesses hits misses hit_ratio refaults pgscan pgsteal \
         elapsed_s accesses_per_s hit_latency_us miss_latency_us regime regime_reason \
         capacity_bytes frames_peak_bytes rss_peak_bytes verify_failures leaked_frames \
         leaked_bytes tenants";
-    const TENANT_FIELDS: &str = "name requests page_accesses hits hit_ratio usage_bytes \
+    const MACHINE_FIELDS: &str = "cpus_online kernel_release architecture";
+    const TRACE_FIELDS: &str =
+        "name format compression stored_bytes sha256 bad_records empty_records";
+    const TENANT_FIELDS: &str = "name trace requests page_accesses hits hit_ratio usage_bytes \
         usage_low_bytes usage_high_bytes usage_precise_bytes peak_bytes max_bytes max_events victims";
     let bench = Bench::new();
     let trace = bench.write("known.lis", "0 8 0 0\n8 16 0 1\n8 16 0 2\n");
@@ -157,6 +160,14 @@ fn json_has_exactly_the_documented_fields() {
     let tenant = &report["tenants"][0];
     assert_eq!(sorted(&keys(&report).join(" ")), sorted(FIELDS));
     assert_eq!(sorted(&keys(tenant).join(" ")), sorted(TENANT_FIELDS));
+    assert_eq!(
+        sorted(&keys(&report["machine"]).join(" ")),
+        sorted(MACHINE_FIELDS)
+    );
+    assert_eq!(
+        sorted(&keys(&tenant["trace"]).join(" ")),
+        sorted(TRACE_FIELDS)
+    );
     for latency in ["hit_latency_us", "miss_latency_us"] {
         assert_eq!(
             sorted(&keys(&report[latency]).join(" ")),
@@ -177,6 +188,46 @@ fn json_has_exactly_the_documented_fields() {
     assert_eq!(tenant["name"], "known");
     assert_eq!(tenant["usage_precise_bytes"], 3 * 4096);
     assert_eq!(tenant["max_bytes"], 1 << 20);
+}
+
+/// Goal: a report says what was run, so that it can be run again. Method: everything other than the
+/// default, and the machine as other tools show it.
+#[test]
+fn json_says_what_was_run() {
+    let bench = Bench::new();
+    let trace = bench.write("known.lis", "0 8 0 0\n8 16 0 1\n5 0 0 2\nbad\n");
+    let options = "--json --policy clock --backend sharded:2 --seed 9 --threads 2 --lenient \
+        --capacity 8MiB --set pcp_batch_scale_max=0 --format arc";
+    let mut command = highwater(&["replay", &trace, "--dir", &bench.dir()]);
+    let output = command.args(options.split_whitespace()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(report["policy"], "clock");
+    assert_eq!(report["backend"], "sharded:2");
+    assert_eq!(report["seed"], 9);
+    assert_eq!(report["threads"], 2);
+    assert_eq!(report["capacity_bytes"], 8 << 20);
+    assert_eq!(report["knobs"]["pcp_batch_scale_max"], 0);
+    assert_eq!(report["knobs"]["watermark_scale_factor"], 10);
+    let said = |program: &str, argument: &str| {
+        let output = Command::new(program).arg(argument).output().unwrap();
+        text(&output.stdout).trim().to_owned()
+    };
+    let machine = &report["machine"];
+    assert_eq!(machine["kernel_release"], said("uname", "-r"));
+    assert_eq!(machine["architecture"], said("uname", "-m"));
+    let online = said("getconf", "_NPROCESSORS_ONLN").parse::<u64>().unwrap();
+    assert_eq!(machine["cpus_online"], online);
+    let replayed = &report["tenants"][0]["trace"];
+    assert_eq!(replayed["name"], trace);
+    assert_eq!(replayed["format"], "arc");
+    assert_eq!(replayed["compression"], "plain");
+    assert_eq!(replayed["stored_bytes"], 29);
+    let digest = said("sha256sum", &trace);
+    assert_eq!(replayed["sha256"], digest.split(' ').next().unwrap());
+    assert_eq!(replayed["bad_records"], 1);
+    assert_eq!(replayed["empty_records"], 1);
 }
 
 /// Goal: the program works without arguments, and prints a table for people.

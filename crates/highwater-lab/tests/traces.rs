@@ -163,6 +163,7 @@ fn open(path: &Path, format: Option<Format>, block_size: Option<u32>) -> TraceRe
         format,
         block_size,
         lenient: Lenient::StopAtBad,
+        ..ReaderOptions::default()
     };
     TraceReader::open(path, &options).unwrap()
 }

@@ -25,8 +25,9 @@ use super::content::{Mismatch, PageStamp};
 use super::control::Control;
 use super::error::{ManagerError, ReplayError};
 use super::latency::{LatencyBook, Pair, Recorder, Seen};
+use super::manifest::TraceReport;
 use super::report::{Outcome, Report, TenantReport, ratio, rss_peak_bytes};
-use super::schedule::{self, Access};
+use super::schedule::{self, Access, Source};
 use super::setup::{Replay, Tenant, boxed};
 use super::versions::Versions;
 use crate::report::text::to_f64;
@@ -99,11 +100,12 @@ impl Counts {
 /// Replays all traces, writes back and verifies. Leaks are not looked for here.
 pub(super) fn replay(run: &Replay, control: &Control) -> Result<Outcome, ReplayError> {
     let start = Instant::now();
-    let latencies = LatencyBook::new(run.threads);
+    let latencies = LatencyBook::new(run.manifest.threads);
     let mut counts = access_all(run, control, &latencies)?;
     let elapsed = start.elapsed();
-    let tenants = run.tenants.iter().zip(&counts.tallies);
-    let tenants = tenants.map(|(tenant, tally)| tenant_report(run, tenant, *tally));
+    let traces = run.sources.iter().map(Source::trace_report);
+    let tenants = run.tenants.iter().zip(&counts.tallies).zip(traces);
+    let tenants = tenants.map(|((tenant, tally), trace)| tenant_report(run, tenant, *tally, trace));
     let tenants = tenants.collect();
     for tenant in &run.tenants {
         verify_written(tenant, control, &mut counts.failures)?;
@@ -137,7 +139,7 @@ fn access_all(
     let mut counts = Counts::new(run.tenants.len());
     thread::scope(|scope| {
         let mut workers: Vec<ScopedJoinHandle<'_, Counts>> = Vec::new();
-        for index in 0..run.threads {
+        for index in 0..run.manifest.threads {
             let fail = &fail;
             let worker = Builder::new().name(format!("replay-{index}"));
             let worker = worker.spawn_scoped(scope, move || {
@@ -203,7 +205,7 @@ impl<'a> Worker<'a> {
     }
 
     fn work(&mut self, index: usize) -> Result<(), ReplayError> {
-        let mut rng = Rng::with_seed(self.run.seed.wrapping_add(index as u64));
+        let mut rng = Rng::with_seed(self.run.manifest.seed.wrapping_add(index as u64));
         let mut batch = Vec::new();
         let (sources, control) = (&self.run.sources, self.control);
         while let Some(tenant) = schedule::next_batch(sources, control, &mut rng, &mut batch)? {
@@ -349,10 +351,11 @@ fn verify_written(
     walked.map_err(versions_failed(tenant))
 }
 
-fn tenant_report(run: &Replay, tenant: &Tenant, tally: Tally) -> TenantReport {
+fn tenant_report(run: &Replay, tenant: &Tenant, tally: Tally, trace: TraceReport) -> TenantReport {
     let usage = tenant.group.usage();
     TenantReport {
         name: tenant.name.clone(),
+        trace,
         requests: tally.requests,
         page_accesses: tally.page_accesses,
         hits: tally.hits,
@@ -381,6 +384,7 @@ fn report(
     let hits = counts.total(|tally| tally.hits);
     let elapsed_s = elapsed.as_secs_f64();
     Report {
+        manifest: run.manifest.clone(),
         requests: counts.total(|tally| tally.requests),
         page_accesses,
         hits,

@@ -10,7 +10,7 @@ use highwater::units::Bytes;
 use thiserror::Error;
 
 use super::{TENANTS_MAX, THREADS_MAX};
-use crate::trace::{DirectoryError, Op, TraceError};
+use crate::trace::{DirectoryError, Format, Op, TraceError};
 
 /// An error of the manager, whatever the operation.
 pub type ManagerError = Box<dyn Error + Send + Sync>;
@@ -65,6 +65,23 @@ pub enum ReplayError {
         tenant: String,
         /// What is wrong with it.
         source: TraceError,
+    },
+    /// A trace without a single request, of which nothing can be said.
+    #[error(
+        "tenant `{tenant}`: {}: no record to replay: the trace ended as `{format}` with {bad} bad records skipped and {empty} that touch no page; name its format with `--format`",
+        .trace.display()
+    )]
+    NoRecord {
+        /// The tenant.
+        tenant: String,
+        /// The trace.
+        trace: PathBuf,
+        /// As which it was read.
+        format: Format,
+        /// Bad records that were skipped.
+        bad: u64,
+        /// Records that touch no page.
+        empty: u64,
     },
     /// The directory of a key trace, which is on disk, failed.
     #[error("tenant `{tenant}`: {source}")]

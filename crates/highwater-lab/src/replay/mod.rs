@@ -21,7 +21,7 @@
 //! | `run_dir` | where these files live, and that none stays behind |
 //! | `schedule` | which request next |
 //! | `engine` | the access loop and the final verification |
-//! | `latency`, `report`, `table` | what is reported |
+//! | `manifest`, `latency`, `report`, `table` | what is reported |
 
 mod backing;
 mod content;
@@ -30,6 +30,7 @@ mod engine;
 mod error;
 mod latency;
 mod report;
+mod manifest;
 mod run_dir;
 mod schedule;
 mod setup;
@@ -47,6 +48,7 @@ use crate::trace::ReaderOptions;
 pub use control::{Control, RunProgress};
 pub use error::{ManagerError, ReplayError};
 pub use latency::LatencySummary;
+pub use manifest::{Machine, Manifest, TraceReport};
 pub use report::{Outcome, Report, TenantReport};
 pub use setup::{Failure, Leaks, Replay};
 pub use table::Table;

@@ -6,11 +6,15 @@ use std::fs;
 use serde::Serialize;
 
 use super::latency::LatencySummary;
+use super::manifest::{Manifest, TraceReport};
 use crate::report::text::to_f64;
 
 /// The result of a replay; serialised, it is the program's JSON output.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
+    /// What was run, as fields of the same object.
+    #[serde(flatten)]
+    pub manifest: Manifest,
     /// Requests of all traces.
     pub requests: u64,
     /// Pages that the requests touched, each time.
@@ -60,6 +64,8 @@ pub struct Report {
 pub struct TenantReport {
     /// The tenant's name.
     pub name: String,
+    /// What it replayed.
+    pub trace: TraceReport,
     /// Requests of its trace.
     pub requests: u64,
     /// Pages that they touched.

@@ -18,6 +18,7 @@ use fastrand::Rng;
 
 use super::control::Control;
 use super::error::ReplayError;
+use super::manifest::TraceReport;
 use crate::trace::{DirectoryError, KeyDirectory, Op, Target, TraceReader};
 
 /// Requests in a batch. Chosen: enough to make the lock cheap, few enough that tenants take turns.
@@ -55,6 +56,8 @@ struct SourceState {
     keys: Option<KeyDirectory>,
     /// Bytes of the trace, as stored, that were told to the progress bar.
     bytes_told: u64,
+    /// Whether the trace had a request.
+    has_requests: bool,
 }
 
 impl Source {
@@ -65,6 +68,7 @@ impl Source {
             reader,
             keys: None,
             bytes_told: 0,
+            has_requests: false,
         });
         Self {
             tenant,
@@ -84,6 +88,11 @@ impl Source {
     /// Records that were skipped because they are bad.
     pub(super) fn bad_records(&self) -> u64 {
         self.lock().reader.bad_records()
+    }
+
+    /// What is known of the trace.
+    pub(super) fn trace_report(&self) -> TraceReport {
+        TraceReport::new(&self.lock().reader)
     }
 
     fn is_finished(&self) -> bool {
@@ -112,8 +121,12 @@ impl Source {
             let Some(request) = state.reader.next() else {
                 // Relaxed: see the field.
                 self.is_finished.store(true, Ordering::Relaxed);
+                if !state.has_requests {
+                    return Err(self.without_record(&state.reader));
+                }
                 break;
             };
+            state.has_requests = true;
             let request = request.map_err(|source| ReplayError::Trace {
                 tenant: self.tenant.clone(),
                 source,
@@ -138,6 +151,17 @@ impl Source {
         let further = read.saturating_sub(state.bytes_told);
         state.bytes_told += further;
         Ok(further)
+    }
+
+    #[cold]
+    fn without_record(&self, reader: &TraceReader) -> ReplayError {
+        ReplayError::NoRecord {
+            tenant: self.tenant.clone(),
+            trace: reader.name().to_owned(),
+            format: reader.format(),
+            bad: reader.bad_records(),
+            empty: reader.empty_records(),
+        }
     }
 
     fn check_range(&self, first: u64, count: u64) -> Result<(), ReplayError> {

@@ -21,12 +21,13 @@ use super::backing::TenantFile;
 use super::control::Control;
 use super::engine;
 use super::error::{ManagerError, ReplayError};
+use super::manifest::Manifest;
 use super::report::Outcome;
 use super::run_dir::RunDir;
 use super::schedule::Source;
 use super::versions::Versions;
 use super::{ReplayConfig, TENANTS_MAX, THREADS_MAX, TenantConfig, TraceInput};
-use crate::trace::{TraceError, TraceReader};
+use crate::trace::{Digesting, ReaderOptions, TraceError, TraceReader};
 
 /// A run that is ready to go.
 #[derive(Debug)]
@@ -35,8 +36,7 @@ pub struct Replay {
     pub(super) tenants: Vec<Tenant>,
     pub(super) sources: Vec<Source>,
     pub(super) capacity: Bytes,
-    pub(super) threads: usize,
-    pub(super) seed: u64,
+    pub(super) manifest: Manifest,
     victims: Victims,
     /// Declared last, so that it is dropped, and with it what is left of the files, last.
     _run_dir: RunDir,
@@ -138,8 +138,7 @@ impl Replay {
             tenants,
             sources,
             capacity: config.capacity,
-            threads: config.threads,
-            seed: config.seed,
+            manifest: Manifest::new(config),
             victims,
             _run_dir: run_dir,
         })
@@ -329,11 +328,13 @@ fn count_victims(manager: &Manager, victims: &Victims) {
 }
 
 fn open_trace(tenant: &TenantConfig) -> Result<TraceReader, TraceError> {
+    let options = ReaderOptions {
+        digesting: Digesting::Sha256,
+        ..tenant.options.clone()
+    };
     match tenant.trace {
-        TraceInput::File(ref path) => TraceReader::open(path, &tenant.options),
-        TraceInput::Embedded { name, bytes } => {
-            TraceReader::from_reader(name, bytes, &tenant.options)
-        }
+        TraceInput::File(ref path) => TraceReader::open(path, &options),
+        TraceInput::Embedded { name, bytes } => TraceReader::from_reader(name, bytes, &options),
     }
 }
 

@@ -34,7 +34,13 @@ impl Table<'_> {
         );
         let footprint = self.0.footprint_pages * highwater::units::PAGE_BYTES;
         let footprint = format!("footprint of the traces {}", size(footprint));
+        let manifest = &report.manifest;
+        let how = format!(
+            "back end {}, seed {}, threads {}",
+            manifest.backend, manifest.seed, manifest.threads
+        );
         vec![
+            row("policy", manifest.policy.clone(), how),
             row("requests", grouped(report.requests), none()),
             row("page accesses", grouped(report.page_accesses), per_second),
             row("hits", grouped(report.hits), percent(report.hit_ratio)),

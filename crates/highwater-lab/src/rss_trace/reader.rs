@@ -15,6 +15,7 @@ use super::error::RssTraceError;
 use super::event::{RssEvent, RssEventKind, SpaceId};
 use super::line::{self, Fault, Header, RawEvent};
 use super::spaces::{RssStat, Spaces};
+use crate::trace::Digesting;
 use crate::trace::decompress::Decoder;
 use crate::trace::error::quote_text;
 use crate::trace::source::{self, Source};
@@ -92,9 +93,11 @@ impl RssTrace {
         stream: impl Read + Send + 'static,
     ) -> Result<Self, RssTraceError> {
         let file: Arc<Path> = name.as_ref().into();
-        let decoder = Decoder::new(Box::new(stream)).map_err(|source| RssTraceError::Open {
-            file: Arc::clone(&file),
-            source,
+        let decoder = Decoder::new(Box::new(stream), Digesting::Off).map_err(|source| {
+            RssTraceError::Open {
+                file: Arc::clone(&file),
+                source,
+            }
         })?;
         let mut source = Source::new(decoder);
         let header = first_line(&mut source, &file)?;

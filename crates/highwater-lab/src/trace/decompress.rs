@@ -17,6 +17,7 @@ use lzma_rust2::XzReader;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
+use super::digest::{Digest, DigestedStream, Digesting};
 use super::format::Compression;
 
 /// Largest decoder window that a stream may ask for, in KiB: 129 MiB. `zstd --ultra -22` and
@@ -31,13 +32,13 @@ pub(crate) struct Input {
     magic: [u8; MAGIC_LEN],
     magic_len: usize,
     magic_read: usize,
-    inner: Box<dyn Read + Send>,
+    inner: DigestedStream,
     bytes_read: u64,
     is_broken: bool,
 }
 
 impl Input {
-    fn new(inner: Box<dyn Read + Send>) -> io::Result<Self> {
+    fn new(inner: DigestedStream) -> io::Result<Self> {
         let mut input = Self {
             magic: [0; MAGIC_LEN],
             magic_len: 0,
@@ -96,8 +97,8 @@ pub(crate) enum Decoder {
 
 impl Decoder {
     /// Looks at the first bytes and chooses the decoder.
-    pub(crate) fn new(inner: Box<dyn Read + Send>) -> io::Result<Self> {
-        let input = Input::new(inner)?;
+    pub(crate) fn new(inner: Box<dyn Read + Send>, digesting: Digesting) -> io::Result<Self> {
+        let input = Input::new(DigestedStream::new(inner, digesting))?;
         let compression = input.compression();
         let buffered = BufReader::with_capacity(64 << 10, input);
         Ok(match compression {
@@ -133,6 +134,11 @@ impl Decoder {
     pub(super) fn compressed_bytes_read(&self) -> u64 {
         let input = self.input();
         input.get_ref().bytes_read - input.buffer().len() as u64
+    }
+
+    /// The digest and length of the stream under the decoder, once that was read to its end.
+    pub(super) fn digest(&self) -> Option<(Digest, u64)> {
+        self.input().get_ref().inner.digest()
     }
 
     /// Whether the stream under the decoder failed, in contrast to its content being corrupt.

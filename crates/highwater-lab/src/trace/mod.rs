@@ -35,6 +35,7 @@ mod bucket;
 mod compact;
 pub(crate) mod decompress;
 mod detect;
+mod digest;
 mod directory;
 pub(crate) mod error;
 mod format;
@@ -46,6 +47,7 @@ pub(crate) mod text;
 
 pub use bucket::BucketStore;
 pub use compact::{CompactWriter, WriteError};
+pub use digest::{Digest, Digesting};
 pub use directory::{DirectoryError, KeyDirectory};
 pub use error::TraceError;
 pub use format::{Compression, Format, ParseFormatError};

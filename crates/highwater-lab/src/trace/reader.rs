@@ -15,6 +15,7 @@ use super::blocks::{SECTOR_BYTES, parse_address, parse_arc, parse_lirs, parse_vs
 use super::compact::{Cursor, HEADER, RECORD_MAX};
 use super::decompress::Decoder;
 use super::detect::{PREFIX, Sample, detect};
+use super::digest::{Digest, Digesting};
 use super::error::{Fault, Found, TraceError, quote_bytes, quote_text};
 use super::format::{Compression, Format};
 use super::keys::{parse_adaptsize, parse_csv, parse_key, parse_mooncake, parse_oracle};
@@ -41,6 +42,8 @@ pub struct ReaderOptions {
     pub block_size: Option<u32>,
     /// What to do with bad records.
     pub lenient: Lenient,
+    /// Whether the stored bytes are digested.
+    pub digesting: Digesting,
 }
 
 /// How far a reader is in its file.
@@ -143,10 +146,11 @@ impl TraceReader {
         if block_size == 0 {
             return Err(TraceError::BlockSize { file: file.into() });
         }
-        let decoder = Decoder::new(stream).map_err(|source| TraceError::Open {
-            file: file.into(),
-            source,
-        })?;
+        let decoder =
+            Decoder::new(stream, options.digesting).map_err(|source| TraceError::Open {
+                file: file.into(),
+                source,
+            })?;
         let mut reader = Self {
             source: Source::new(decoder),
             format: options.format.unwrap_or(Format::Highwater),
@@ -211,6 +215,19 @@ impl TraceReader {
             compressed_bytes_read: self.source.compressed_bytes_read(),
             compressed_bytes_total: self.file_bytes,
         }
+    }
+
+    /// The digest and the number of the trace's bytes as stored: [`Digesting`] must ask for it, and
+    /// the stream must have been read to its end, which a reader that gives up does not.
+    #[must_use]
+    pub fn digest(&self) -> Option<(Digest, u64)> {
+        self.source.digest()
+    }
+
+    /// The trace's name in messages: a path, or what [`from_reader`](Self::from_reader) was told.
+    #[must_use]
+    pub fn name(&self) -> &Path {
+        &self.file
     }
 
     /// Records passed over because they were bad; always 0 under [`Lenient::StopAtBad`].

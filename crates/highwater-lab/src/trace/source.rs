@@ -10,6 +10,7 @@
 use std::io::{self, Read};
 
 use super::decompress::Decoder;
+use super::digest::Digest;
 use super::format::Compression;
 
 /// Bytes held at a time, and the longest line: 256 KiB. Chosen: fits a level-2 cache beside the
@@ -56,6 +57,10 @@ impl Source {
 
     pub(super) fn compressed_bytes_read(&self) -> u64 {
         self.decoder.compressed_bytes_read()
+    }
+
+    pub(super) fn digest(&self) -> Option<(Digest, u64)> {
+        self.decoder.digest()
     }
 
     pub(super) fn is_input_broken(&self) -> bool {

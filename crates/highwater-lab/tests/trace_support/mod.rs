@@ -14,6 +14,7 @@ pub(crate) fn options(format: Option<Format>, lenient: Lenient) -> ReaderOptions
         format,
         block_size: None,
         lenient,
+        ..ReaderOptions::default()
     }
 }
 

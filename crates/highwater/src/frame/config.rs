@@ -99,7 +99,7 @@ impl PoolConfig {
         Self {
             nr_cpus,
             regime: Regime::Atomic,
-            backend: BackendKind::Trees,
+            backend: BackendKind::default(),
             policy: PcpPolicy::default(),
             drain: DrainMode::default(),
             tunables: Tunables::default(),

@@ -127,7 +127,7 @@ pub(super) enum Wait {
 /// assert_eq!(kind.to_string(), "sharded:4");
 /// # Ok::<(), highwater::frame::ParseBackendError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum BackendKind {
     /// One buddy allocator behind one lock: the baseline.
     SingleLock,
@@ -140,6 +140,7 @@ pub enum BackendKind {
     },
     /// The default: a bit for each frame, found through trees of 4,096, without locks. CPUs prefer trees of their
     /// own, and areas that are broken already.
+    #[default]
     Trees,
 }
 

@@ -1,0 +1,106 @@
+//! What was run: everything that a replay depends on besides the program itself, so that a report
+//! can be told apart from others, and run again.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use highwater::frame::Tunables;
+use highwater::topology::Topology;
+use serde::Serialize;
+
+use super::ReplayConfig;
+use crate::trace::{Digest, TraceReader};
+
+/// The configuration of a run, and the machine it ran on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Manifest {
+    /// The program's version.
+    pub version: &'static str,
+    /// The eviction policy.
+    pub policy: String,
+    /// What kept free frames.
+    pub backend: String,
+    /// The knobs of the per-CPU lists of frames, by name.
+    pub knobs: BTreeMap<&'static str, i64>,
+    /// The random seed.
+    pub seed: u64,
+    /// Threads that accessed pages.
+    pub threads: usize,
+    /// Where it ran.
+    pub machine: Machine,
+}
+
+/// A machine, as far as figures depend on it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Machine {
+    /// CPUs that were online.
+    pub cpus_online: usize,
+    /// The kernel's release, as `uname -r` prints it; null where the system does not say.
+    pub kernel_release: Option<String>,
+    /// The instruction set that the program was built for.
+    pub architecture: &'static str,
+}
+
+/// A trace that was replayed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TraceReport {
+    /// Its path, as given.
+    pub name: String,
+    /// The format of its records.
+    pub format: String,
+    /// How it is stored: `plain`, `zstd`, `gzip` or `xz`.
+    pub compression: String,
+    /// Its length as stored; null where the reader gave up before the end.
+    pub stored_bytes: Option<u64>,
+    /// SHA-256 of the stored bytes; null where the reader gave up before the end.
+    pub sha256: Option<Digest>,
+    /// Records that were skipped because they are bad.
+    pub bad_records: u64,
+    /// Records that touch no page: a count or a length of zero.
+    pub empty_records: u64,
+}
+
+impl Manifest {
+    pub(super) fn new(config: &ReplayConfig) -> Self {
+        let knob = |name| config.tunables.get(name).map(|value| (name, value));
+        Self {
+            // One version is that of the whole workspace.
+            version: env!("CARGO_PKG_VERSION"),
+            policy: config.policy.to_string(),
+            backend: config.backend.unwrap_or_default().to_string(),
+            knobs: Tunables::NAMES.into_iter().filter_map(knob).collect(),
+            seed: config.seed,
+            threads: config.threads,
+            machine: Machine::detect(),
+        }
+    }
+}
+
+impl Machine {
+    /// The machine that this program runs on.
+    #[must_use]
+    pub fn detect() -> Self {
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok();
+        Self {
+            cpus_online: Topology::detect().nr_online(),
+            kernel_release: release.map(|release| release.trim().to_owned()),
+            architecture: std::env::consts::ARCH,
+        }
+    }
+}
+
+impl TraceReport {
+    /// What is known of a trace that was read.
+    pub(super) fn new(trace: &TraceReader) -> Self {
+        let (sha256, stored_bytes) = trace.digest().unzip();
+        Self {
+            name: trace.name().to_string_lossy().into_owned(),
+            format: trace.format().to_string(),
+            compression: trace.compression().to_string(),
+            stored_bytes,
+            sha256,
+            bad_records: trace.bad_records(),
+            empty_records: trace.empty_records(),
+        }
+    }
+}
