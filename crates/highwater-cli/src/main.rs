@@ -9,6 +9,7 @@
 //! | 2 | bad input or an I/O error: nothing can be said |
 //! | 128 + n | ended by signal n, 130 for Ctrl-C |
 
+mod formats;
 mod lab;
 mod output;
 mod replay;
@@ -61,6 +62,8 @@ enum Command {
     Replay(replay::ReplayArguments),
     /// Run the experiments of the threads: published designs beside ours, and checks.
     Lab(lab::LabArguments),
+    /// Show the trace formats, each with an example to paste.
+    Formats(formats::FormatsArguments),
 }
 
 fn main() -> ExitCode {
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
     let run = || match &arguments.command {
         Command::Replay(arguments) => replay::run(arguments),
         Command::Lab(arguments) => lab::run(arguments),
+        Command::Formats(arguments) => formats::run(arguments),
     };
     // The hook has told the user.
     panic::catch_unwind(run).unwrap_or(Exit::Unusable).into()

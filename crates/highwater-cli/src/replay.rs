@@ -12,7 +12,7 @@ use highwater_lab::replay::{
     Control, Failure, Outcome, Replay, ReplayConfig, ReplayError, THREADS_MAX, Table, TenantConfig,
     TraceInput,
 };
-use highwater_lab::trace::{Format, Lenient, ReaderOptions};
+use highwater_lab::trace::{Columns, Format, Lenient, ReaderOptions};
 use indicatif::HumanCount;
 
 use crate::Exit;
@@ -24,6 +24,9 @@ use crate::watch::{Progress, Watched, watched};
 /// The trace that ships with the program.
 const PGBENCH: &[u8] = include_bytes!("../../../traces/pgbench.hwt.zst");
 
+/// The trace that is read from standard input.
+const STANDARD_INPUT: &str = "-";
+
 const EXAMPLES: &str = "\
 Examples:
   highwater replay
@@ -33,6 +36,10 @@ Examples:
   highwater replay --threads 4 --tenant web=web07.trace.xz,format=u32be,max=8MiB \\
                    --tenant db=OLTP.lis.zst
       two tenants on four threads, one of them limited
+  zstdcat cluster52.zst | head -n 1000000 | highwater replay --format twitter -
+      the beginning of a trace, from standard input
+  highwater replay requests.csv --columns time=1,key=2,size=3,op=4
+      a table without a header; `highwater formats` shows every format
 
 Exit status: 0 when every page verified and nothing leaked, 1 when not, 2 for bad input or an I/O
 error, 130 after Ctrl-C.";
@@ -43,13 +50,18 @@ error, 130 after Ctrl-C.";
 pub(crate) struct ReplayArguments {
     /// Traces to replay, each as a tenant named after its file [default: the shipped pgbench trace]
     ///
-    /// Plain or compressed with zstd, gzip or xz.
+    /// Plain or compressed with zstd, gzip or xz; `-` is standard input.
     #[arg(value_name = "TRACE")]
     traces: Vec<PathBuf>,
 
-    /// Format of the traces [default: told by their content]
+    /// Format of the traces; `highwater formats` explains each [default: told by their content]
     #[arg(long, value_parser = format_parser())]
     format: Option<Format>,
+
+    /// Where `csv` traces have their columns, numbered from 1, as in time=1,key=2,size=3,op=4; only
+    /// the key is needed [default: told by their header]
+    #[arg(long, value_name = "NAME=NUMBER,...")]
+    columns: Option<Columns>,
 
     /// Bytes of a block in `arc` traces [default: 512]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..))]
@@ -133,7 +145,8 @@ fn parse_bytes(text: &str) -> Result<Bytes, String> {
     text.parse().map_err(|e| format!("{e}"))
 }
 
-fn format_parser() -> impl TypedValueParser<Value = Format> {
+/// Names of formats, for the command line.
+pub(crate) fn format_parser() -> impl TypedValueParser<Value = Format> {
     let names = Format::ALL.map(|format| format.name());
     PossibleValuesParser::new(names).try_map(|name| name.parse::<Format>())
 }
@@ -151,6 +164,13 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Exit {
         Ok(signals) => signals,
         Err(e) => return unusable(format_args!("cannot handle signals: {e}")),
     };
+    if let (Some(format), Some(_)) = (arguments.format, arguments.columns)
+        && format != Format::Csv
+    {
+        return unusable(format_args!(
+            "`--columns` is for csv traces, `--format {format}` says that these are not"
+        ));
+    }
     let replay = match Replay::prepare(&arguments.config()) {
         Ok(replay) => replay,
         Err(error) => return unusable(format_args!("{}", with_causes(&error))),
@@ -190,7 +210,7 @@ impl ReplayArguments {
         let named = self.tenants.iter().map(|tenant| self.named_tenant(tenant));
         let positional = self.traces.iter().map(|path| TenantConfig {
             name: name_of(path),
-            trace: TraceInput::File(path.clone()),
+            trace: input(path),
             options: self.options(None),
             max: None,
         });
@@ -216,7 +236,7 @@ impl ReplayArguments {
     fn named_tenant(&self, tenant: &TenantArgument) -> TenantConfig {
         TenantConfig {
             name: tenant.name.clone(),
-            trace: TraceInput::File(tenant.trace.clone()),
+            trace: input(&tenant.trace),
             options: self.options(tenant.format),
             max: tenant.max,
         }
@@ -226,6 +246,7 @@ impl ReplayArguments {
         ReaderOptions {
             format: format.or(self.format),
             block_size: self.block_size,
+            columns: self.columns,
             lenient: if self.lenient {
                 Lenient::SkipBad
             } else {
@@ -278,8 +299,20 @@ fn shipped() -> TenantConfig {
     }
 }
 
+/// A trace as the command line names it.
+fn input(path: &Path) -> TraceInput {
+    if path == Path::new(STANDARD_INPUT) {
+        TraceInput::StandardInput
+    } else {
+        TraceInput::File(path.to_owned())
+    }
+}
+
 /// The file's name up to its first dot: `P3` for `traces/P3.lis.zst`.
 fn name_of(path: &Path) -> String {
+    if path == Path::new(STANDARD_INPUT) {
+        return "stdin".to_owned();
+    }
     let file = path
         .file_name()
         .unwrap_or(path.as_os_str())
@@ -327,6 +360,7 @@ mod tests {
             ("traces/P3.lis.zst", "P3"),
             ("lirs-cpp.trace.gz", "lirs-cpp"),
             ("plain", "plain"),
+            ("-", "stdin"),
             (".hidden", ".hidden"),
         ] {
             assert_eq!(name_of(Path::new(path)), name);

@@ -108,6 +108,20 @@ fn text_samples() -> Vec<Sample> {
                 key(Op::Read, u64::MAX, 1),
             ],
         ),
+        sample(
+            Format::Msr,
+            "128166372003061629,hm,1,Read,383496192,32768,413\n128166372016382155,hm,1,Write,4095,2,0\r\n",
+            vec![pages(Op::Read, 93_627, 8), pages(Op::Write, 0, 2)],
+        ),
+        sample(
+            Format::Twitter,
+            "0,7,3,4093,1,get,0\n0,8,3,4094,1,set,60\n1,7,1,0,1,delete,0\n1,9,3,0,2,incr,0\n",
+            vec![
+                key(Op::Read, 7, 1),
+                key(Op::Write, 8, 2),
+                key(Op::Write, 9, 1),
+            ],
+        ),
     ]
 }
 
@@ -128,7 +142,7 @@ fn binary_samples() -> Vec<Sample> {
         pages(Op::Read, 5, 1),
         pages(Op::Write, 6, 1000),
         pages(Op::Read, (1 << 44) - 1, 1),
-        pages(Op::Write, 0, 1 << 32),
+        pages(Op::Write, 0, 1 << 20),
     ];
     let keys = [3, 0xf000_0001, 3];
     let read_keys = keys.map(|id| key(Op::Read, id, 1)).to_vec();
@@ -507,7 +521,7 @@ fn compact_traces_read_back_and_every_cut_is_noticed() {
             pages(
                 op,
                 first,
-                1 + (random.u64(..) >> random.u32(32..64)).min((1 << 44) - first - 1),
+                1 + (random.u64(..) >> random.u32(45..64)).min((1 << 44) - first - 1),
             )
         })
         .collect();
@@ -542,7 +556,7 @@ fn compact_writer_refuses_what_cannot_be_read() {
         (0, 0),
         (1 << 44, 1),
         ((1 << 44) - 1, 2),
-        (0, (1 << 32) + 1),
+        (0, (1 << 20) + 1),
         (u64::MAX, 1),
     ] {
         let refused = writer.push(Op::Read, first, count);

@@ -36,6 +36,9 @@ pub enum ReplayError {
         /// The name.
         name: String,
     },
+    /// Two tenants that read standard input.
+    #[error("two tenants read standard input: `-` can be the trace of one")]
+    StandardInputTwice,
     /// A thread count out of range.
     #[error("{threads} threads: expected 1 to {THREADS_MAX}")]
     Threads {
@@ -68,7 +71,7 @@ pub enum ReplayError {
     },
     /// A trace without a single request, of which nothing can be said.
     #[error(
-        "tenant `{tenant}`: {}: no record to replay: the trace ended as `{format}` with {bad} bad records skipped and {empty} that touch no page; name its format with `--format`",
+        "tenant `{tenant}`: {}: no record to replay: the trace ended as `{format}` with {bad} bad records skipped and {empty} that touch no page; name its format with `--format`, see `highwater formats`",
         .trace.display()
     )]
     NoRecord {

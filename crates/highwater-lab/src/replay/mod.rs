@@ -99,6 +99,8 @@ pub struct TenantConfig {
 pub enum TraceInput {
     /// In a file.
     File(PathBuf),
+    /// What comes from standard input; one tenant of a run can have it.
+    StandardInput,
     /// In the program itself.
     Embedded {
         /// What messages call it.

@@ -279,6 +279,10 @@ fn check(config: &ReplayConfig) -> Result<(), ReplayError> {
         tenants if tenants > TENANTS_MAX => return Err(ReplayError::TooManyTenants { tenants }),
         _ => {}
     }
+    let of_stdin = |tenant: &&TenantConfig| matches!(tenant.trace, TraceInput::StandardInput);
+    if config.tenants.iter().filter(of_stdin).count() > 1 {
+        return Err(ReplayError::StandardInputTwice);
+    }
     let mut names = HashSet::new();
     for tenant in &config.tenants {
         if !names.insert(&tenant.name) {
@@ -334,6 +338,9 @@ fn open_trace(tenant: &TenantConfig) -> Result<TraceReader, TraceError> {
     };
     match tenant.trace {
         TraceInput::File(ref path) => TraceReader::open(path, &options),
+        TraceInput::StandardInput => {
+            TraceReader::from_reader("standard input", io::stdin(), &options)
+        }
         TraceInput::Embedded { name, bytes } => TraceReader::from_reader(name, bytes, &options),
     }
 }

@@ -43,7 +43,11 @@ pub(super) fn parse_arc(line: &[u8], block_size: u32) -> Result<Parsed, Fault> {
         return Err(Fault::value("start", start, "a block of a page below 2^44"));
     };
     let Some(bytes) = count.checked_mul(block_bytes) else {
-        return Err(Fault::value("count", count, "blocks of at most 2^32 pages"));
+        return Err(Fault::value(
+            "count",
+            count,
+            "blocks of at most 2^20 pages, 4 GiB",
+        ));
     };
     Request::on_bytes(Op::Read, first_byte, bytes)
 }

@@ -241,7 +241,7 @@ impl<S: BucketStore> Buckets<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::COUNT_LIMIT;
+    use crate::trace::directory::EXTENT_PAGES_MAX;
 
     // Goal: an extent keeps its first page and never loses a page. Method: lengths around every
     // power of two, at the smallest and the largest page.
@@ -249,7 +249,7 @@ mod tests {
     fn extents_hold_what_they_promise() {
         for shift in 0..=32 {
             for pages in [(1_u64 << shift) - 1, 1 << shift, (1 << shift) + 1] {
-                let pages = pages.clamp(1, COUNT_LIMIT);
+                let pages = pages.clamp(1, EXTENT_PAGES_MAX);
                 for first in [0, 1, PAGE_LIMIT - 1] {
                     let extent = Extent::new(first, pages);
                     assert_eq!(extent.first(), first);

@@ -83,7 +83,11 @@ impl Cursor {
             return Err(Fault::shape("pages from 0 on"));
         };
         if extra >= COUNT_LIMIT {
-            return Err(Fault::value("count - 1", extra, "a count of at most 2^32"));
+            return Err(Fault::value(
+                "count - 1",
+                extra,
+                "at most 2^20 pages, 4 GiB, in one request",
+            ));
         }
         let count = extra + 1;
         let parsed = Request::on_pages(op, first, count)?;
@@ -156,7 +160,7 @@ pub enum WriteError {
     Io(#[from] io::Error),
     /// A request outside what the format holds.
     #[error(
-        "cannot write a request for {count} pages from page {first}: expected 1 to 2^32 pages below page 2^44"
+        "cannot write a request for {count} pages from page {first}: expected 1 to 2^20 pages below page 2^44"
     )]
     Range {
         /// First page of the request.

@@ -6,17 +6,19 @@
 //! 1. `highwater`: its magic number.
 //! 2. `vscsi`: the version and a known opcode in at least three of four of the first records. (Not
 //!    in all of them: a damaged record is for the reader to report, with its number.)
-//! 3. text: at least three of four of the first lines have one format's shape.
+//! 3. text: the first line names columns, a key among them (`csv`); or at least three of four of the
+//!    first lines have one format's shape.
 //! 4. `oracle-general`: the field that names the next access agrees, record for record, with where
 //!    the object does come next; times do not fall and sizes are plausible.
 //!
-//! Bare arrays of keys are never detected: any bytes are one.
+//! Bare arrays of keys are never detected, for any bytes are one, nor is `csv` without a header.
 
 use super::blocks::{VSCSI_RECORD, parse_address, parse_arc, parse_lirs, parse_vscsi};
 use super::compact::MAGIC;
+use super::csv::{Layout, parse_msr, parse_twitter};
 use super::error::{Fault, quote_bytes, quote_text};
 use super::format::Format;
-use super::keys::{ORACLE_RECORD, OracleRecord, is_csv_header, parse_adaptsize, parse_mooncake};
+use super::keys::{ORACLE_RECORD, OracleRecord, parse_adaptsize, parse_mooncake};
 use super::request::Parsed;
 
 /// Bytes that are looked at. Chosen: holds some thousand records of any format.
@@ -91,15 +93,17 @@ fn detect_text(sample: Sample<'_>) -> Result<Format, String> {
             &bytes[..last.unwrap_or(bytes.len())]
         }
     };
-    if is_csv_header(first_line(whole)) {
+    if Layout::of_header(first_line(whole)).is_some() {
         return Ok(Format::Csv);
     }
-    let shapes: [(Format, ParseLine); 5] = [
+    let shapes: [(Format, ParseLine); 7] = [
         (Format::Lirs, parse_lirs),
         (Format::AdaptSize, parse_adaptsize),
         (Format::Arc, |line| parse_arc(line, 1)),
         (Format::Address, parse_address),
         (Format::Mooncake, parse_mooncake),
+        (Format::Msr, parse_msr),
+        (Format::Twitter, parse_twitter),
     ];
     let is_record = |line: &&[u8]| !matches!(line.trim_ascii(), b"" | b"*");
     let lines = || {

@@ -27,7 +27,10 @@ use std::path::Path;
 use thiserror::Error;
 
 use super::bucket::{Bucket, BucketStore, Buckets, ENTRIES, Extent, Place};
-use super::request::{COUNT_LIMIT, PAGE_LIMIT};
+use super::request::PAGE_LIMIT;
+
+/// Pages of one key are at most this: what an extent can hold, far above what a request can ask for.
+pub(super) const EXTENT_PAGES_MAX: u64 = 1 << 32;
 
 /// Average fill at which a bucket is split. Chosen: buckets that wait for their split hold up to
 /// twice the average, so at 60 % they need an overflow bucket only late in a round.
@@ -205,7 +208,7 @@ impl<S: BucketStore> KeyDirectory<S> {
 
     /// The extent that the key gets if it needs a new one, and the pages given out then.
     fn plan(&self, key: u64, pages: u64) -> Result<(Extent, u64), DirectoryError> {
-        if pages > COUNT_LIMIT {
+        if pages > EXTENT_PAGES_MAX {
             return Err(DirectoryError::TooLarge { key, pages });
         }
         let extent = Extent::new(self.pages_allocated & (PAGE_LIMIT - 1), pages);

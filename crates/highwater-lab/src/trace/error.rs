@@ -27,7 +27,7 @@ pub enum TraceError {
     },
     /// The content does not tell which format it is in.
     #[error(
-        "{}: cannot tell the trace format from the content: found {found}; name it with `--format`, one of {FORMAT_NAMES}",
+        "{}: cannot tell the trace format from the content: found {found}; name it with `--format`, one of {FORMAT_NAMES}, or the columns of comma-separated text with `--columns`; `highwater formats` shows each",
         .file.display()
     )]
     UnknownFormat {

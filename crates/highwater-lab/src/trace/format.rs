@@ -30,18 +30,22 @@ pub enum Format {
     Mooncake,
     /// libCacheSim's 24-byte records with the next access.
     OracleGeneral,
-    /// Comma-separated `time,key,size,op` with that header.
+    /// Comma-separated columns that a header or the user names.
     Csv,
+    /// Comma-separated block requests, as published with the MSR Cambridge traces.
+    Msr,
+    /// Comma-separated cache requests, as published of Twitter's clusters.
+    Twitter,
     /// The project's own: variable-length deltas behind a header with counts.
     Highwater,
 }
 
 /// The names of [`Format::ALL`], for messages.
-pub(super) const FORMAT_NAMES: &str = "arc, lirs, u32be, u64be, u32le, vscsi, address, adaptsize, mooncake, oracle-general, csv, highwater";
+pub(super) const FORMAT_NAMES: &str = "arc, lirs, u32be, u64be, u32le, vscsi, address, adaptsize, mooncake, oracle-general, csv, msr, twitter, highwater";
 
 impl Format {
     /// Every format.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Arc,
         Self::Lirs,
         Self::U32Be,
@@ -53,6 +57,8 @@ impl Format {
         Self::Mooncake,
         Self::OracleGeneral,
         Self::Csv,
+        Self::Msr,
+        Self::Twitter,
         Self::Highwater,
     ];
 
@@ -71,6 +77,8 @@ impl Format {
             Self::Mooncake => "mooncake",
             Self::OracleGeneral => "oracle-general",
             Self::Csv => "csv",
+            Self::Msr => "msr",
+            Self::Twitter => "twitter",
             Self::Highwater => "highwater",
         }
     }
@@ -80,7 +88,7 @@ impl Format {
     pub const fn may_write(self) -> bool {
         matches!(
             self,
-            Self::Vscsi | Self::Address | Self::Csv | Self::Highwater
+            Self::Vscsi | Self::Address | Self::Csv | Self::Msr | Self::Twitter | Self::Highwater
         )
     }
 
@@ -88,7 +96,14 @@ impl Format {
     pub(super) const fn is_text(self) -> bool {
         matches!(
             self,
-            Self::Arc | Self::Lirs | Self::Address | Self::AdaptSize | Self::Mooncake | Self::Csv
+            Self::Arc
+                | Self::Lirs
+                | Self::Address
+                | Self::AdaptSize
+                | Self::Mooncake
+                | Self::Csv
+                | Self::Msr
+                | Self::Twitter
         )
     }
 }

@@ -1,5 +1,5 @@
-//! Key traces: the bare arrays `u32be`, `u64be`, `u32le`, the sized objects of `adaptsize`,
-//! `oracle-general` and `csv`, and the prefix blocks of `mooncake`.
+//! Key traces: the bare arrays `u32be`, `u64be`, `u32le`, the sized objects of `adaptsize` and
+//! `oracle-general`, and the prefix blocks of `mooncake`.
 //!
 //! - `u32be`, `u64be`, `u32le`: nothing but keys; every key is a read of one page.
 //! - `adaptsize`: lines `time id size`, size in bytes. Source: D. Berger, R. Sitaraman and
@@ -7,8 +7,6 @@
 //! - `oracle-general`: 24-byte little-endian records: u32 time, u64 object, u32 size in bytes, i64
 //!   next request for the object. Writers disagree on what the last holds and how they say "none",
 //!   so it is not used and not checked. Source: the FAQ of libCacheSim, as a data layout.
-//! - `csv`: the header `time,key,size,op`, then a record a line; `size` in bytes may be empty;
-//!   `op` is `read`, `get`, `r`, `write`, `set`, `put` or `w`, in any letter case.
 //! - `mooncake`: a JSON object a line; each element of `hash_ids` is a read of one page, in order.
 //!   Source: R. Qin et al., "Mooncake", FAST 2025, and its traces.
 //!
@@ -18,13 +16,10 @@ use serde::Deserialize;
 
 use super::error::Fault;
 use super::request::{Op, Parsed, Request};
-use super::text::{Fields, is_blank, leading_number};
+use super::text::{Fields, is_blank};
 
 /// Bytes of an `oracle-general` record.
 pub(super) const ORACLE_RECORD: usize = 24;
-
-/// The first line of a `csv` trace.
-pub(super) const CSV_HEADER: &[u8] = b"time,key,size,op";
 
 /// A key of a bare array.
 #[inline]
@@ -79,58 +74,6 @@ impl OracleRecord {
 pub(super) fn parse_oracle(record: &[u8; ORACLE_RECORD]) -> Result<Parsed, Fault> {
     let fields = OracleRecord::new(record);
     Request::on_key(Op::Read, fields.key, u64::from(fields.size))
-}
-
-/// One line of `csv`; `record` is its number from 1, and the first is the header.
-#[inline]
-pub(super) fn parse_csv(line: &[u8], record: u64) -> Result<Parsed, Fault> {
-    if record == 1 {
-        if is_csv_header(line) {
-            return Ok(Parsed::Blank);
-        }
-        return Err(Fault::shape("the header `time,key,size,op`"));
-    }
-    match csv_fields(line) {
-        Some((op, key, bytes)) => Request::on_key(op, key, bytes),
-        None if is_blank(line) => Ok(Parsed::Blank),
-        None => Err(Fault::shape(
-            "time, a whole-number key, a size in bytes or nothing, an op (read, get, r, write, set, put, w)",
-        )),
-    }
-}
-
-/// Whether a line is the header of a `csv` trace.
-pub(super) fn is_csv_header(line: &[u8]) -> bool {
-    line.trim_ascii().eq_ignore_ascii_case(CSV_HEADER)
-}
-
-#[inline]
-fn csv_fields(line: &[u8]) -> Option<(Op, u64, u64)> {
-    let time_end = line.iter().position(|&byte| byte == b',')?;
-    let (key, rest) = leading_number(&line[time_end + 1..])?;
-    let [b',', rest @ ..] = rest else {
-        return None;
-    };
-    let (bytes, rest) = match rest {
-        [b',', ..] => (0, rest),
-        _ => leading_number(rest)?,
-    };
-    let [b',', op @ ..] = rest else {
-        return None;
-    };
-    Some((csv_op(op.trim_ascii())?, key, bytes))
-}
-
-#[inline]
-fn csv_op(name: &[u8]) -> Option<Op> {
-    let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
-    if is("read") || is("get") || is("r") {
-        Some(Op::Read)
-    } else if is("write") || is("set") || is("put") || is("w") {
-        Some(Op::Write)
-    } else {
-        None
-    }
 }
 
 /// What is read of a `mooncake` line; other members are passed over.

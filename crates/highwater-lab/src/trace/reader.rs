@@ -13,12 +13,13 @@ use std::sync::Arc;
 
 use super::blocks::{SECTOR_BYTES, parse_address, parse_arc, parse_lirs, parse_vscsi};
 use super::compact::{Cursor, HEADER, RECORD_MAX};
+use super::csv::{Columns, Layout, parse_csv, parse_msr, parse_twitter};
 use super::decompress::Decoder;
 use super::detect::{PREFIX, Sample, detect};
 use super::digest::{Digest, Digesting};
 use super::error::{Fault, Found, TraceError, quote_bytes, quote_text};
 use super::format::{Compression, Format};
-use super::keys::{parse_adaptsize, parse_csv, parse_key, parse_mooncake, parse_oracle};
+use super::keys::{parse_adaptsize, parse_key, parse_mooncake, parse_oracle};
 use super::request::{Op, Parsed, Request, Target};
 use super::source::{Line, Source};
 
@@ -40,6 +41,9 @@ pub struct ReaderOptions {
     pub format: Option<Format>,
     /// Bytes of a block of `arc`, 512 when `None`; other formats know their units.
     pub block_size: Option<u32>,
+    /// Where the columns of `csv` are; `None` reads it from a header. A trace whose columns are named
+    /// and whose format is not is `csv`.
+    pub columns: Option<Columns>,
     /// What to do with bad records.
     pub lenient: Lenient,
     /// Whether the stored bytes are digested.
@@ -81,6 +85,8 @@ pub struct TraceReader {
     source: Source,
     format: Format,
     block_size: u32,
+    /// Where the columns of a `csv` trace are.
+    layout: Layout,
     lenient: Lenient,
     record: u64,
     is_done: bool,
@@ -153,8 +159,9 @@ impl TraceReader {
             })?;
         let mut reader = Self {
             source: Source::new(decoder),
-            format: options.format.unwrap_or(Format::Highwater),
+            format: Format::Highwater,
             block_size,
+            layout: options.columns.map_or(Layout::UNKNOWN, Layout::of_columns),
             lenient: options.lenient,
             record: 0,
             is_done: false,
@@ -165,8 +172,13 @@ impl TraceReader {
             file: file.into(),
             file_bytes,
         };
-        if options.format.is_none() {
-            reader.format = reader.detect()?;
+        reader.format = match (options.format, options.columns) {
+            (Some(format), _) => format,
+            (None, Some(_)) => Format::Csv,
+            (None, None) => reader.detect()?,
+        };
+        if reader.format == Format::Csv && options.columns.is_none() {
+            reader.layout = reader.header();
         }
         Ok(reader)
     }
@@ -190,6 +202,15 @@ impl TraceReader {
         })
     }
 
+    /// What the first line says of the columns; the line stays the next one.
+    fn header(&mut self) -> Layout {
+        let named = match self.source.line() {
+            Line::Whole { length, .. } => Layout::of_header(&self.source.bytes()[..length]),
+            Line::TooLong | Line::End => None,
+        };
+        named.unwrap_or(Layout::UNKNOWN)
+    }
+
     /// The trace's format, as named or found out.
     #[must_use]
     pub const fn format(&self) -> Format {
@@ -202,10 +223,10 @@ impl TraceReader {
         self.source.compression()
     }
 
-    /// Whether the trace's format can hold writes.
+    /// Whether the trace can hold writes: its format can, and a `csv` trace has a column for the op.
     #[must_use]
-    pub const fn may_write(&self) -> bool {
-        self.format.may_write()
+    pub fn may_write(&self) -> bool {
+        self.format.may_write() && (self.format != Format::Csv || self.layout.may_write())
     }
 
     /// How much of the file is read.
@@ -475,7 +496,12 @@ impl Iterator for TraceReader {
             Format::Lirs => self.next_line(|line, _| parse_lirs(line)),
             Format::Address => self.next_line(|line, _| parse_address(line)),
             Format::AdaptSize => self.next_line(|line, _| parse_adaptsize(line)),
-            Format::Csv => self.next_line(parse_csv),
+            Format::Csv => {
+                let layout = self.layout;
+                self.next_line(|line, record| parse_csv(line, record, &layout))
+            }
+            Format::Msr => self.next_line(|line, _| parse_msr(line)),
+            Format::Twitter => self.next_line(|line, _| parse_twitter(line)),
             Format::Mooncake => self.next_key(),
             Format::U32Be => {
                 self.next_chunk(|chunk| parse_key(u64::from(u32::from_be_bytes(*chunk))))

@@ -16,8 +16,10 @@ use super::error::{Fault, Found};
 /// enough that byte offsets (2^56) and sums of a few of them fit 64 bits.
 pub const PAGE_LIMIT: u64 = 1 << 44;
 
-/// Pages of one request are at most this: 2^32 pages, 16 TiB. Chosen: above any recorded request.
-pub const COUNT_LIMIT: u64 = 1 << 32;
+/// Pages of one request are at most this: 2^20 pages, 4 GiB. Chosen: the largest that a size of 32 bits,
+/// as in `oracle-general`, can say, and few enough that a damaged record does not keep a replay busy
+/// for hours.
+pub const COUNT_LIMIT: u64 = 1 << 20;
 
 /// Whether a request reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,7 +77,11 @@ impl Request {
             return Ok(Parsed::Empty);
         }
         if count > COUNT_LIMIT {
-            return Err(Fault::value("pages", count, "a count of at most 2^32"));
+            return Err(Fault::value(
+                "pages",
+                count,
+                "at most 2^20 pages, 4 GiB, in one request",
+            ));
         }
         if first >= PAGE_LIMIT || count > PAGE_LIMIT - first {
             return Err(Fault::value("page", first, "pages below 2^44"));
@@ -102,7 +108,11 @@ impl Request {
     pub(super) fn on_key(op: Op, key: u64, bytes: u64) -> Result<Parsed, Fault> {
         let pages = bytes.div_ceil(PAGE_BYTES).max(1);
         if pages > COUNT_LIMIT {
-            return Err(Fault::value("size", bytes, "a size of at most 16 TiB"));
+            return Err(Fault::value(
+                "size",
+                bytes,
+                "a size of at most 4 GiB in one request",
+            ));
         }
         let target = Target::Key { key, pages };
         Ok(Parsed::Request(Self { op, target }))
