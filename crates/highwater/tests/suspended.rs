@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use highwater::cache::Access;
-use highwater::manager::AllocError;
+use highwater::manager::{AllocError, CapacityError};
 use highwater::{Limits, Pages, ReadError};
 use support::{TestFile, assert_empty, first_word, manager};
 
@@ -143,5 +143,45 @@ fn faults_in_a_tiny_group_wait_for_threads_that_lost_their_cpus() {
     });
     assert!(torment.nr_sent.into_inner() > 20 && nr_read.into_inner() > 100);
     assert!(tiny.usage_precise() <= Pages(1).bytes());
+    assert_empty(&hw);
+}
+
+// Goal: no fault is refused a frame that a trim has taken out for a moment. Method: two threads fault in a small pool,
+// while a third one trims it and changes its capacity, and is suspended for 12 to 30 ms at random moments.
+#[test]
+fn faults_wait_for_a_trim_that_lost_its_cpu() {
+    let seed = seed::seed(2);
+    let hw = manager(64);
+    let file = hw
+        .open_backing(TestFile::new(256), Access::ReadOnly)
+        .unwrap();
+    let (torment, nr_read) = (Torment::new(), AtomicU64::new(0));
+    let end = Instant::now() + Duration::from_secs(3);
+    thread::scope(|scope| {
+        scope.spawn(|| torment.run(seed, end));
+        scope.spawn(|| {
+            torment.around(|| {
+                for pages in (40..=64).cycle().take_while(|_| Instant::now() < end) {
+                    // Pages that are held at the moment may be above it.
+                    let set = hw.set_capacity(Pages(pages).bytes());
+                    assert!(!matches!(set, Err(CapacityError::Range { .. })), "{set:?}");
+                    hw.trim();
+                }
+            });
+        });
+        for nth in 0..2 {
+            let (hw, file, nr_read) = (&hw, &file, &nr_read);
+            scope.spawn(move || {
+                let map = hw.space(&hw.root()).map_file(file, 0..256).unwrap();
+                let pages = (0..256).cycle().skip(128 * nth);
+                for page in pages.take_while(|_| Instant::now() < end) {
+                    let guard = hw.enter();
+                    assert_eq!(first_word(map.read(&guard, page).unwrap()), page);
+                    nr_read.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert!(torment.nr_sent.into_inner() > 20 && nr_read.into_inner() > 100);
     assert_empty(&hw);
 }

@@ -10,7 +10,8 @@
 //! are said to be managed, so that no sum is above what there is.
 //!
 //! Trimming changes no number: frames of 4 MiB at a time are taken by their place, given back to
-//! the system, and freed.
+//! the system, and freed. A request that finds no frame meanwhile waits for the trim
+//! ([`FramePool::is_trimming`]), which may have lost its CPU with all of a small pool in its hands.
 //!
 //! Source: `virtio_balloon` of Linux, by which a host takes memory from a guest. Deviation: the
 //! pool inflates it for itself, in the largest blocks there are.
@@ -18,6 +19,7 @@
 use super::backend::Wait;
 use super::{FramePool, Watermarks};
 use crate::memmap::Block;
+use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{LockClass, Mutex, Rank};
 use crate::units::{CpuId, Order, Pages, Pfn};
 
@@ -32,6 +34,27 @@ const TRIMMED_AT_ONCE: u32 = 1 << Order::MAX.get();
 #[derive(Debug)]
 pub(super) struct Balloon {
     blocks: Mutex<Vec<Block>>,
+    /// Trims under way. Written by: trims. Read by: requests that found no frame. Publishes:
+    /// nothing: a request that reads 0 while a trim begins or ends looks for a frame again.
+    nr_trims: AtomicU32,
+}
+
+/// One trim, while it withholds frames.
+struct Trim<'a>(&'a Balloon);
+
+impl<'a> Trim<'a> {
+    fn begin(balloon: &'a Balloon) -> Self {
+        // Relaxed: a thread that finds frames gone has seen what came before their taking.
+        balloon.nr_trims.fetch_add(1, Ordering::Relaxed);
+        Self(balloon)
+    }
+}
+
+impl Drop for Trim<'_> {
+    fn drop(&mut self) {
+        // Release. Pairs with: `is_trimming`: a thread that reads 0 finds the frames.
+        self.0.nr_trims.fetch_sub(1, Ordering::Release);
+    }
 }
 
 /// What an inflation leaves free.
@@ -47,6 +70,7 @@ impl Balloon {
     pub(super) fn new() -> Self {
         Self {
             blocks: Mutex::new(&BALLOON_LOCK, Vec::new()),
+            nr_trims: AtomicU32::new(0),
         }
     }
 
@@ -164,6 +188,7 @@ impl FramePool {
     ///
     /// Never: frame numbers are 32 bits wide.
     pub fn trim(&self) -> Pages {
+        let _trim = Trim::begin(&self.balloon);
         self.drain_all();
         let (memory, backend) = (&self.stock.memory, &self.stock.backend);
         let nr_frames = u32::try_from(memory.pages().0).expect("frame numbers are 32 bits wide");
@@ -180,6 +205,13 @@ impl FramePool {
             pfns.clear();
         }
         given
+    }
+
+    /// Whether a trim withholds frames that will be free again soon.
+    #[must_use]
+    pub fn is_trimming(&self) -> bool {
+        // Acquire. Pairs with: the end of a `Trim`.
+        self.balloon.nr_trims.load(Ordering::Acquire) > 0
     }
 
     /// Makes the frames of the balloon free, of a pool that ends.

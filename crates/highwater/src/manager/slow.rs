@@ -42,8 +42,8 @@ use crate::units::{Bytes, GroupId, Pages};
 const FRUITLESS_MAX: u32 = 16;
 /// Attempts for one request, whatever progress they make: others may take what was freed.
 pub(super) const ATTEMPTS_MAX: u32 = 4096;
-/// How often a request looks whether a group has given what it has promised. Chosen: as the longest
-/// pause between fruitless steps.
+/// How often a request looks whether a group has given what it has promised, or a trim the frames
+/// that it withholds. Chosen: as the longest pause between fruitless steps.
 const PROMISE_PAUSE: Duration = Duration::from_millis(1);
 /// The longest wait for pages in transit before the next attempt. Chosen: as many attempts take a minute, which outlasts
 /// what a scheduler does to a thread, and ends what storage never answers.
@@ -402,6 +402,11 @@ impl Core {
         }
         if self.pool.drain_all() > Pages::ZERO {
             self.stats.drain_all.add(1);
+            return effort.may_retry();
+        }
+        if self.pool.is_trimming() {
+            self.reclaim.wait_for_progress(PROMISE_PAUSE);
+            effort.has_looked_again = false;
             return effort.may_retry();
         }
         effort.waits(self, &root, Want::Frame, Patience::Fault)
