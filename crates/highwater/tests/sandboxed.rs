@@ -35,8 +35,8 @@ fn enter_sandbox(calls: &[libc::c_long], errno: libc::c_int) {
 /// Runs the test `name` again, in a process that finds `case` in its environment, unless this is it: then the case.
 fn in_a_process(name: &str, cases: &[&str]) -> Option<String> {
     const CASE: &str = "HIGHWATER_TEST_CASE";
-    /// Far above what it takes on a loaded machine: what hangs, hangs for ever.
-    const PATIENCE: Duration = Duration::from_secs(300);
+    /// Far above what it takes on an emulated machine of many CPUs, each of which is visited: a hang is for ever.
+    const PATIENCE: Duration = Duration::from_secs(1800);
     if let Ok(case) = env::var(CASE) {
         return Some(case);
     }
