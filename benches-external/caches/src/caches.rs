@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use ahash::RandomState;
 
-use crate::pages::{Bytes, COUNT, content, first_word};
+use crate::pages::{Bytes, COUNT, Place, content};
 use crate::readers::{Each, Reader};
 
 const CAPACITY: usize = 2 * COUNT as usize;
@@ -35,7 +35,7 @@ pub(crate) fn quick_cache() -> impl Reader + 'static {
         cache.insert(page, Arc::new(content(page)));
     }
     assert_eq!(cache.len(), COUNT as usize);
-    Each(move |page| first_word(&cache.get(&page).expect("a resident page")))
+    Each(move |place: Place| place.word_of(&cache.get(&place.page).expect("a resident page")))
 }
 
 /// moka, with the policy that costs less at a hit; a bounded cache records its reads with either.
@@ -53,7 +53,7 @@ pub(crate) fn moka() -> impl Reader + 'static {
     }
     cache.run_pending_tasks();
     assert_eq!(cache.entry_count(), u64::from(COUNT));
-    Each(move |page| first_word(&cache.get(&page).expect("a resident page")))
+    Each(move |place: Place| place.word_of(&cache.get(&place.page).expect("a resident page")))
 }
 
 /// foyer's cache in memory, with the policy whose hits take the lock of a shard shared, not exclusive, and
@@ -70,8 +70,8 @@ pub(crate) fn foyer() -> impl Reader + 'static {
         cache.insert(page, content(page));
     }
     assert_eq!(cache.entries(), COUNT as usize);
-    Each(move |page| {
-        let entry = cache.get(&page).expect("a resident page");
-        first_word(entry.value())
+    Each(move |place: Place| {
+        let entry = cache.get(&place.page).expect("a resident page");
+        place.word_of(entry.value())
     })
 }

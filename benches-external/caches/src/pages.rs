@@ -13,17 +13,35 @@ const EXPONENT: f64 = 0.9;
 /// A page's bytes.
 pub(crate) type Bytes = [u8; PAGE];
 
-/// What page `page` holds: its number, and then no zeros.
+const LINE: u32 = 64;
+
+/// What page `page` holds: its number, in every word.
 pub(crate) fn content(page: u32) -> Bytes {
-    let mut bytes = [0x5a; PAGE];
-    bytes[..8].copy_from_slice(&u64::from(page).to_le_bytes());
-    bytes
+    let words = [u64::from(page).to_le_bytes(); PAGE / 8];
+    words.as_flattened().try_into().expect("one page")
 }
 
-/// What every way to read looks at.
-#[inline]
-pub(crate) fn first_word(page: &Bytes) -> u64 {
-    u64::from_le_bytes(page[..8].try_into().expect("eight bytes"))
+/// What one read looks at: a word of a page.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) page: u32,
+    /// Bytes from the beginning of the page.
+    offset: u32,
+}
+
+impl Place {
+    /// In any line of the page, each as often as another.
+    fn within(page: u32, rng: &mut fastrand::Rng) -> Self {
+        let offset = rng.u32(..PAGE as u32 / LINE) * LINE;
+        Self { page, offset }
+    }
+
+    /// The word.
+    #[inline]
+    pub(crate) fn word_of(self, page: &Bytes) -> u64 {
+        let at = self.offset as usize;
+        u64::from_le_bytes(page[at..at + 8].try_into().expect("eight bytes"))
+    }
 }
 
 /// A file of all pages, which the kernel has in its cache.
@@ -58,23 +76,29 @@ impl Law {
     pub(crate) fn sequences(self, reads: u32) -> [Sequence; 2] {
         [1, 2].map(|seed| match self {
             Self::Zipf => Sequence(zipf(reads, seed).into()),
-            Self::Hot => Sequence((0..reads).map(|_| COUNT / 2).collect()),
+            Self::Hot => Sequence(hot(reads, seed).into()),
         })
     }
 }
 
-/// Pages in the order of reading. Cheap to clone.
+/// Places in the order of reading. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Sequence(Arc<[u32]>);
+pub(crate) struct Sequence(Arc<[Place]>);
 
 impl Sequence {
     /// The first so many.
-    pub(crate) fn first(&self, times: u32) -> &[u32] {
+    pub(crate) fn first(&self, times: u32) -> &[Place] {
         &self.0[..times as usize]
     }
 }
 
-fn zipf(reads: u32, seed: u64) -> Vec<u32> {
+fn hot(reads: u32, seed: u64) -> Vec<Place> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let draw = |_| Place::within(COUNT / 2, &mut rng);
+    (0..reads).map(draw).collect()
+}
+
+fn zipf(reads: u32, seed: u64) -> Vec<Place> {
     let mut pages: Vec<u32> = (0..COUNT).collect();
     // The same pages are hot for every thread.
     fastrand::Rng::with_seed(0).shuffle(&mut pages);
@@ -88,7 +112,7 @@ fn zipf(reads: u32, seed: u64) -> Vec<u32> {
     let draw = |_| {
         let at = rng.f64() * total;
         let rank = cumulative.partition_point(|&sum| sum < at);
-        pages[rank.min(pages.len() - 1)]
+        Place::within(pages[rank.min(pages.len() - 1)], &mut rng)
     };
     (0..reads).map(draw).collect()
 }

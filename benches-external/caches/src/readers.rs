@@ -12,21 +12,22 @@ use std::sync::Arc;
 use highwater::cache::FileBacking;
 use highwater::{Access, Manager, Mapping};
 
-use crate::pages::{Bytes, COUNT, PAGE, first_word};
+use crate::pages::{Bytes, COUNT, PAGE, Place};
 
 /// One way to read pages, from any thread.
 pub(crate) trait Reader: Send + Sync {
-    /// The sum of the pages' first words.
-    fn sum(&self, pages: &[u32]) -> u64;
+    /// The sum of the words at some places.
+    fn sum(&self, places: &[Place]) -> u64;
 }
 
-/// Reads one page a time: what `read` returns is summed.
+/// Reads one place a time: what `read` returns is summed.
 pub(crate) struct Each<F>(pub(crate) F);
 
-impl<F: Fn(u32) -> u64 + Send + Sync> Reader for Each<F> {
+impl<F: Fn(Place) -> u64 + Send + Sync> Reader for Each<F> {
     #[inline]
-    fn sum(&self, pages: &[u32]) -> u64 {
-        pages.iter().map(|&page| black_box((self.0)(page))).sum()
+    fn sum(&self, places: &[Place]) -> u64 {
+        let read = |&place: &Place| black_box((self.0)(place));
+        places.iter().map(read).sum()
     }
 }
 
@@ -59,10 +60,10 @@ impl Highwater {
     /// A guard for each read.
     pub(crate) fn one_a_guard(this: &Arc<Self>) -> impl Reader + 'static {
         let this = Arc::clone(this);
-        Each(move |page| {
+        Each(move |place: Place| {
             let guard = this.hw.enter();
-            let read = this.map.read(&guard, u64::from(page));
-            first_word(read.expect("a resident page"))
+            let read = this.map.read(&guard, u64::from(place.page));
+            place.word_of(read.expect("a resident page"))
         })
     }
 
@@ -76,28 +77,28 @@ struct Eight(Arc<Highwater>);
 
 impl Reader for Eight {
     #[inline]
-    fn sum(&self, pages: &[u32]) -> u64 {
+    fn sum(&self, places: &[Place]) -> u64 {
         let Highwater { hw, map } = &*self.0;
-        let read_eight = |pages: &[u32]| -> u64 {
+        let read_eight = |places: &[Place]| -> u64 {
             let guard = hw.enter();
-            let read = |page: u32| {
-                let read = map.read(&guard, u64::from(page));
-                first_word(read.expect("a resident page"))
+            let read = |place: &Place| {
+                let read = map.read(&guard, u64::from(place.page));
+                black_box(place.word_of(read.expect("a resident page")))
             };
-            pages.iter().map(|&page| black_box(read(page))).sum()
+            places.iter().map(read).sum()
         };
-        pages.chunks(8).map(read_eight).sum()
+        places.chunks(8).map(read_eight).sum()
     }
 }
 
 /// The kernel's page cache, by a system call that copies the page.
 pub(crate) fn pread(file: &File) -> impl Reader + 'static {
     let file = file.try_clone().expect("a descriptor");
-    Each(move |page| {
+    Each(move |place: Place| {
         let mut buf = [0; PAGE];
-        let at = u64::from(page) * PAGE as u64;
+        let at = u64::from(place.page) * PAGE as u64;
         file.read_exact_at(&mut buf, at).expect("a resident page");
-        first_word(&buf)
+        place.word_of(&buf)
     })
 }
 
@@ -131,14 +132,14 @@ impl Mapped {
 
 impl Reader for Mapped {
     #[inline]
-    fn sum(&self, pages: &[u32]) -> u64 {
-        let read = |page: u32| {
-            assert!(page < COUNT, "page {page}");
+    fn sum(&self, places: &[Place]) -> u64 {
+        let read = |place: &Place| {
+            assert!(place.page < COUNT, "page {}", place.page);
             // SAFETY: within the mapping, which lasts as long as the process.
-            let page = unsafe { self.0.add(page as usize) };
+            let page = unsafe { self.0.add(place.page as usize) };
             // SAFETY: mapped, aligned to a page, and the file is not written meanwhile.
-            first_word(unsafe { &*page })
+            black_box(place.word_of(unsafe { &*page }))
         };
-        pages.iter().map(|&page| black_box(read(page))).sum()
+        places.iter().map(read).sum()
     }
 }

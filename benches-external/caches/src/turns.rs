@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::pages::Sequence;
+use crate::pages::{Place, Sequence};
 use crate::readers::Reader;
 use crate::timing::{Round, round};
 
@@ -79,12 +79,12 @@ pub(crate) fn fastest(of: &[&Times]) -> Times {
 /// other ways to read have driven out of the caches that are near.
 fn timed(reader: &dyn Reader, sequences: &[Sequence; 2], threads: u32, times: u32) -> Option<f64> {
     let prepare = |thread: u32| {
-        let pages = sequences[thread as usize].first(times);
-        let want: u64 = pages.iter().map(|&page| u64::from(page)).sum();
-        assert_eq!(reader.sum(pages), want);
-        (pages, want)
+        let places = sequences[thread as usize].first(times);
+        let want: u64 = places.iter().map(|place| u64::from(place.page)).sum();
+        assert_eq!(reader.sum(places), want);
+        (places, want)
     };
-    let run = |(pages, want): &mut (&[u32], u64), _| assert_eq!(reader.sum(pages), *want);
+    let run = |(places, want): &mut (&[Place], u64), _| assert_eq!(reader.sum(places), *want);
     let once = || round(threads, times, &prepare, &run);
     let counts = |round: &Round| threads == 1 || round.is_at_once;
     let mut rounds = (0..=REPEATS).map(|_| once());

@@ -7,8 +7,8 @@
 //! `cargo test --benches`) it does a hundredth of the reads, to show that it works.
 //!
 //! Pages of 4 KiB are drawn by a Zipf law of exponent 0.9 over a file of 64 MiB, which is resident in
-//! both caches. Each read looks at eight bytes of the page; the rows that say "copy" take all of it
-//! into a buffer, as `pread` does.
+//! both caches. Each read looks at eight bytes of a line of the page that is drawn too, each line as
+//! often; the row that says "copy" takes all of the page into a buffer, as `pread` does.
 //!
 //! The program fails when one of these is broken:
 //!
@@ -45,14 +45,34 @@ use timing::is_bench;
 const PAGES: u32 = 16_384;
 const ROUNDS: usize = 11;
 const READS: usize = 400_000;
+const LINE_BYTES: u32 = 64;
+const LINES: u32 = PAGE_BYTES as u32 / LINE_BYTES;
 const EXPONENT: f64 = 0.9;
 /// Promised throughput, as a ratio to `pread`'s.
 const RATIO_MIN: f64 = 15.0;
 /// Promised throughput of two threads that read one page, as a ratio to that of one.
 const GAIN_MIN: f64 = 1.9;
 
-/// Pages in the order of reading: a Zipf law whose ranks are scattered over the file.
-fn zipf(reads: usize) -> Vec<u32> {
+/// What one read looks at: a word of a page.
+#[derive(Clone, Copy)]
+struct Place {
+    page: u32,
+    /// Bytes from the beginning of the page.
+    offset: u32,
+}
+
+impl Place {
+    /// The word, which is the page's number wherever it is.
+    #[inline]
+    fn word_of(self, page: &[u8; PAGE_SIZE]) -> u64 {
+        let at = self.offset as usize;
+        u64::from_le_bytes(page[at..at + 8].try_into().expect("eight bytes"))
+    }
+}
+
+/// Places in the order of reading: the pages by a Zipf law whose ranks are scattered over the file, each
+/// line of a page as often as another.
+fn zipf(reads: usize) -> Vec<Place> {
     let mut rng = fastrand::Rng::with_seed(1);
     let mut pages: Vec<u32> = (0..PAGES).collect();
     rng.shuffle(&mut pages);
@@ -64,9 +84,11 @@ fn zipf(reads: usize) -> Vec<u32> {
     }
     let draw = |_| {
         let at = rng.f64() * total;
-        pages[cumulative
-            .partition_point(|&sum| sum < at)
-            .min(pages.len() - 1)]
+        let rank = cumulative.partition_point(|&sum| sum < at);
+        Place {
+            page: pages[rank.min(pages.len() - 1)],
+            offset: rng.u32(..LINES) * LINE_BYTES,
+        }
     };
     (0..reads).map(draw).collect()
 }
@@ -95,30 +117,28 @@ impl Mapped {
         }
     }
 
-    fn first_word(&self, page: u32) -> u64 {
+    fn word(&self, place: Place) -> u64 {
+        let Place { page, offset } = place;
         assert!(page < PAGES, "page {page}");
+        let at = page as usize * PAGE_SIZE + offset as usize;
         // SAFETY: within the mapping, which lasts as long as the process.
-        let word = unsafe { self.0.add(page as usize * PAGE_SIZE) }.cast::<u64>();
-        // SAFETY: mapped, aligned to a page, and the file is not written meanwhile.
+        let word = unsafe { self.0.add(at) }.cast::<u64>();
+        // SAFETY: mapped, aligned to a line, and the file is not written meanwhile.
         unsafe { word.read_volatile() }
     }
 }
 
-fn first_word(page: &[u8; PAGE_SIZE]) -> u64 {
-    u64::from_le_bytes(page[..8].try_into().expect("eight bytes"))
-}
+type ReadAll<'a> = dyn Fn(&[Place]) -> u64 + 'a;
 
-type ReadAll<'a> = dyn Fn(&[u32]) -> u64 + 'a;
-
-/// One way to read: sums the first words of the given pages.
+/// One way to read: sums the words at the given places.
 struct Variant<'a> {
     name: &'static str,
     read: Box<ReadAll<'a>>,
 }
 
 impl<'a> Variant<'a> {
-    fn new(name: &'static str, read: impl Fn(u32) -> u64 + 'a) -> Self {
-        let sum = move |pages: &[u32]| pages.iter().map(|&page| black_box(read(page))).sum();
+    fn new(name: &'static str, read: impl Fn(Place) -> u64 + 'a) -> Self {
+        let sum = move |places: &[Place]| places.iter().map(|&it| black_box(read(it))).sum();
         Self {
             name,
             read: Box::new(sum),
@@ -132,31 +152,33 @@ fn variants<'a>(
     file: &'a File,
     mapped: &'a Mapped,
 ) -> Vec<Variant<'a>> {
-    let pread = move |page: u32| {
+    let pread = move |place: Place| {
         let mut buf = [0; PAGE_SIZE];
-        file.read_exact_at(&mut buf, u64::from(page) * PAGE_BYTES)
+        file.read_exact_at(&mut buf, u64::from(place.page) * PAGE_BYTES)
             .expect("a resident page");
-        first_word(&buf)
+        place.word_of(&buf)
     };
-    let read = move |page: u32| {
+    let read = move |place: Place| {
         let guard = hw.enter();
-        first_word(map.read(&guard, u64::from(page)).expect("a resident page"))
+        let page = map.read(&guard, u64::from(place.page));
+        place.word_of(page.expect("a resident page"))
     };
-    let read_copy = move |page: u32| {
+    let read_copy = move |place: Place| {
         let guard = hw.enter();
-        let copy = *map.read(&guard, u64::from(page)).expect("a resident page");
-        first_word(black_box(&copy))
+        let page = map.read(&guard, u64::from(place.page));
+        let copy = *page.expect("a resident page");
+        place.word_of(black_box(&copy))
     };
-    let eight_a_guard = move |pages: &[u32]| {
-        let read_eight = |pages: &[u32]| -> u64 {
+    let eight_a_guard = move |places: &[Place]| {
+        let read_eight = |places: &[Place]| -> u64 {
             let guard = hw.enter();
-            let read = |page| first_word(map.read(&guard, page).expect("a resident page"));
-            pages
-                .iter()
-                .map(|&page| black_box(read(u64::from(page))))
-                .sum()
+            let read = |place: &Place| {
+                let page = map.read(&guard, u64::from(place.page));
+                black_box(place.word_of(page.expect("a resident page")))
+            };
+            places.iter().map(read).sum()
         };
-        pages.chunks(8).map(read_eight).sum()
+        places.chunks(8).map(read_eight).sum()
     };
     vec![
         Variant::new("pread", pread),
@@ -166,7 +188,7 @@ fn variants<'a>(
             read: Box::new(eight_a_guard),
         },
         Variant::new("highwater, copy", read_copy),
-        Variant::new("mapped file (bound)", |page| mapped.first_word(page)),
+        Variant::new("mapped file (bound)", |place| mapped.word(place)),
     ]
 }
 
@@ -176,28 +198,31 @@ fn median(times: &mut [Duration]) -> Duration {
 }
 
 /// Medians of each way to read, in the order of `variants`, in nanoseconds for each read.
-fn times(variants: &[Variant<'_>], pages: &[u32]) -> Vec<f64> {
-    let want: u64 = pages.iter().map(|&page| u64::from(page)).sum();
+fn times(variants: &[Variant<'_>], places: &[Place]) -> Vec<f64> {
+    let want: u64 = places.iter().map(|place| u64::from(place.page)).sum();
     let mut times = vec![Vec::new(); variants.len()];
     for _ in 0..ROUNDS {
         for (variant, times) in variants.iter().zip(&mut times) {
             let start = Instant::now();
-            assert_eq!((variant.read)(pages), want, "{}", variant.name);
+            assert_eq!((variant.read)(places), want, "{}", variant.name);
             times.push(start.elapsed());
         }
     }
-    let ns = |times: &mut Vec<_>| median(times).as_secs_f64() * 1e9 / pages.len() as f64;
+    let ns = |times: &mut Vec<_>| median(times).as_secs_f64() * 1e9 / places.len() as f64;
     times.iter_mut().map(ns).collect()
 }
 
 /// How much more two threads read of one page than one does.
 fn gain_of_a_second_thread(hw: &Manager, map: &Mapping, reads: usize) -> f64 {
-    let page = u64::from(PAGES / 2);
+    let place = Place {
+        page: PAGES / 2,
+        offset: 0,
+    };
     let run = |times| {
         for _ in 0..times {
             let guard = hw.enter();
-            let read = map.read(&guard, black_box(page)).expect("a resident page");
-            black_box(first_word(read));
+            let read = map.read(&guard, u64::from(black_box(place).page));
+            black_box(place.word_of(read.expect("a resident page")));
         }
     };
     let reads = u32::try_from(reads).expect("a few hundred thousand");
@@ -205,8 +230,8 @@ fn gain_of_a_second_thread(hw: &Manager, map: &Mapping, reads: usize) -> f64 {
 }
 
 /// Measures, and returns what is promised of it.
-fn run(hw: &Manager, map: &Mapping, variants: &[Variant<'_>], pages: &[u32]) -> [Promise; 2] {
-    let times = times(variants, pages);
+fn run(hw: &Manager, map: &Mapping, variants: &[Variant<'_>], places: &[Place]) -> [Promise; 2] {
+    let times = times(variants, places);
     println!(
         "{:36} {:>9} {:>18}",
         "variant", "ns/read", "throughput/pread"
@@ -218,7 +243,7 @@ fn run(hw: &Manager, map: &Mapping, variants: &[Variant<'_>], pages: &[u32]) -> 
     let (pread, ours, mapped) = (times[0], times[1], times[times.len() - 1]);
     let faster = pread / ours;
     println!("{:.2} times as long as of the mapped file", ours / mapped);
-    let gain = gain_of_a_second_thread(hw, map, pages.len());
+    let gain = gain_of_a_second_thread(hw, map, places.len());
     [
         Promise::new(
             "pread's throughput with a guard for each read",
@@ -237,9 +262,9 @@ fn main() -> ExitCode {
     let reads = if is_bench() { READS } else { READS / 100 };
     let mut file = tempfile::tempfile().expect("a temporary file");
     for page in 0..PAGES {
-        let mut bytes = [0x5a; PAGE_SIZE];
-        bytes[..8].copy_from_slice(&u64::from(page).to_le_bytes());
-        file.write_all(&bytes).expect("64 MiB of disk");
+        let words = [u64::from(page).to_le_bytes(); PAGE_SIZE / 8];
+        file.write_all(words.as_flattened())
+            .expect("64 MiB of disk");
     }
     let mapped = Mapped::new(&file).expect("a mapping");
 
@@ -263,7 +288,7 @@ fn main() -> ExitCode {
     }
     assert_eq!(opened.resident_precise(), i64::from(PAGES));
 
-    let pages = zipf(reads);
+    let places = zipf(reads);
     let variants = variants(&hw, &map, &file, &mapped);
-    promise::report(Ok(&run(&hw, &map, &variants, &pages)))
+    promise::report(Ok(&run(&hw, &map, &variants, &places)))
 }
