@@ -1,0 +1,89 @@
+//! The promise: figures of the README that repeat exactly are those that the program prints now.
+//!
+//! Times are not among them: `.ci/bench` measures those.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot set itself up has failed"
+)]
+
+mod support;
+
+use std::path::Path;
+
+use highwater_lab::models::Lru;
+use highwater_lab::trace::{ReaderOptions, Target, TraceReader};
+use serde_json::Value;
+
+use support::{run, text};
+
+/// Pages of the pool that a replay has by default.
+const REPLAY_PAGES: usize = (64 << 20) / 4096;
+
+/// What the program prints as JSON.
+fn json(args: &[&str]) -> Value {
+    let output = run(args);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_str(&text(&output.stdout)).unwrap()
+}
+
+/// In per cent, as the README has it.
+fn percent(ratio: f64) -> String {
+    format!("{:.2} %", 100.0 * ratio)
+}
+
+fn assert_in_readme(figure: &str) {
+    let readme = include_str!("../../../README.md");
+    assert!(
+        readme.contains(figure),
+        "README.md has not this figure: {figure}"
+    );
+}
+
+/// The hit ratio of an exact LRU on the trace that ships.
+fn lru_hit_ratio() -> f64 {
+    let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/pgbench.hwt.zst");
+    let (mut lru, mut hits, mut accesses) = (Lru::new(REPLAY_PAGES), 0_u32, 0_u32);
+    for request in TraceReader::open(&trace, &ReaderOptions::default()).unwrap() {
+        let Target::Pages { first, count } = request.unwrap().target else {
+            panic!("a trace of pages");
+        };
+        for page in first..first + count {
+            accesses += 1;
+            hits += u32::from(lru.access(page));
+        }
+    }
+    f64::from(hits) / f64::from(accesses)
+}
+
+// Symptom: the first figure of the README was that of an earlier version. Method: replays of the default and of the
+// policy that it is compared with, by one thread, and the model of an exact LRU.
+#[test]
+fn the_hit_ratios_of_the_shipped_trace_are_those_of_the_readme() {
+    let ratio_of = |args: &[&str]| percent(json(args)["hit_ratio"].as_f64().unwrap());
+    let ours = ratio_of(&["replay", "--json"]);
+    let s3_fifo = ratio_of(&["replay", "--json", "--policy", "s3-fifo"]);
+    let lru = percent(lru_hit_ratio());
+    assert_in_readme(&format!(
+        "{ours}; S3-FIFO: {s3_fifo}; exact LRU of as many pages: {lru}"
+    ));
+}
+
+// Method: as above, of the errors of counters on a simulated machine.
+#[test]
+fn the_errors_of_counters_are_those_of_the_readme() {
+    let outcome = json(&["lab", "rss-hop", "--judge", "counts", "--json"]);
+    let row = |variant: &str| {
+        let rows = outcome["rows"].as_array().unwrap();
+        let is_it = |row: &&Value| row["variant"] == variant && row["source"] == "run";
+        rows.iter().find(is_it).unwrap().clone()
+    };
+    let mib = |row: &Value, field: &str| row[field].as_f64().unwrap() / f64::from(1 << 20);
+    let (ours, kernel) = (row("Highwater"), row("flat per-CPU (upstream)"));
+    assert_in_readme(&format!(
+        "{:.1} MiB rms; the kernel's counters: {:.0} MiB rms, {:.0} MiB peak",
+        mib(&ours, "error_rms_bytes"),
+        mib(&kernel, "error_rms_bytes"),
+        mib(&kernel, "error_peak_bytes"),
+    ));
+}
