@@ -1,7 +1,8 @@
 //! Question: what do counters cost that know their error: to add to, to read exactly, to make?
 //!
 //! Command: `cargo bench -p highwater --bench counter_set`. Prints nanoseconds of CPU time as the
-//! median over interleaved rounds, the ratios that are promised, and fails if one is not kept. Medians
+//! median over interleaved rounds, of additions on one thread and on two, which use the same objects;
+//! the ratios that are promised; and fails if one is not kept. Medians
 //! and ratios carry over to other machines, single times do not. Without `--bench` (as under `cargo test
 //! --benches`) it runs a thousandth of the work and promises nothing.
 //!
@@ -195,7 +196,9 @@ fn main() -> ExitCode {
 
 /// Medians of every variant, shown.
 fn run(machine: &Topology) -> Medians {
-    let alone = measure(&add_variants(machine), 1);
+    let adds = add_variants(machine);
+    let alone = measure(&adds, 1);
+    let of_two = measure(&adds, 2);
     let shared = [Variant::new("one shared atomic, 2 threads", 1_000_000, {
         let shared = AtomicI64::new(0);
         move |times| {
@@ -208,7 +211,9 @@ fn run(machine: &Topology) -> Medians {
     let others = measure(&other_variants(), 1);
     let medians = [alone, together, others].concat();
     for (name, ns) in &medians {
-        println!("  {name:36}{ns:9.2}");
+        let of_two = of_two.iter().find(|(known, _)| known == name);
+        let of_two = of_two.map_or(String::new(), |(_, ns)| format!("{ns:9.2}"));
+        println!("  {name:36}{ns:9.2}{of_two}");
     }
     medians
 }
@@ -234,7 +239,7 @@ fn show_beside_atomics(medians: &[(&'static str, f64)]) {
     }
 }
 
-fn promises(medians: &[(&'static str, f64)]) -> [Promise; 4] {
+fn promises(medians: &[(&'static str, f64)]) -> [Promise; 6] {
     let ratio = |of_this: &str, to_that: &str| of(medians, of_this) / of(medians, to_that);
     [
         Promise::new(
@@ -246,6 +251,16 @@ fn promises(medians: &[(&'static str, f64)]) -> [Promise; 4] {
             "an add to a counter in turn, of a plain one",
             ratio("counter tree, in turn", "plain add, in turn"),
             ..=4.0,
+        ),
+        Promise::new(
+            "an add to a set of one CPU in turn, of a per-CPU word's",
+            ratio("set of one CPU, in turn", "per-CPU word, in turn"),
+            ..=2.9,
+        ),
+        Promise::new(
+            "an add to a set of all CPUs in turn, of a per-CPU word's",
+            ratio("set of all CPUs, in turn", "per-CPU word, in turn"),
+            ..=2.9,
         ),
         Promise::new(
             "an exact read of all CPUs, of one of one CPU",

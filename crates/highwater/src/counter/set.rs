@@ -91,8 +91,22 @@ impl<const N: usize> CounterSet<N> {
     /// # Panics
     ///
     /// When there is no such member.
-    #[inline]
+    // Always: the call would cost more than the addition.
+    #[inline(always)]
     pub fn add(&self, member: usize, delta: i64) -> Climb {
+        let is_added = match self.trees.get() {
+            Some(trees) => trees.try_add_here(self.checked(member), delta),
+            None => self.home.try_add_here(member, delta),
+        };
+        if is_added {
+            return Climb::default();
+        }
+        self.add_slowly(member, delta)
+    }
+
+    /// As [`add`](Self::add), after the plain store was not possible.
+    #[inline(never)]
+    fn add_slowly(&self, member: usize, delta: i64) -> Climb {
         match self.trees.get() {
             Some(trees) => trees.add(self.checked(member), delta),
             None if self.home.try_add(member, delta) => Climb::default(),

@@ -140,6 +140,12 @@ impl Trees {
         })
     }
 
+    /// Adds as [`add`](Self::add) if that takes no more than a plain store. Whether it was added.
+    #[inline(always)]
+    pub(super) fn try_add_here(&self, member: usize, delta: i64) -> bool {
+        self.cells.try_add_here(member, delta)
+    }
+
     /// Adds on the CPU that the calling thread runs on.
     #[inline]
     pub(super) fn add(&self, member: usize, delta: i64) -> Climb {

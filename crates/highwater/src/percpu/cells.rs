@@ -256,21 +256,27 @@ impl Cells {
 
     /// As [`try_add`](Self::try_add), to a word that the caller knows to be there, of the first eight: where
     /// it is a constant, nothing is left to compare.
-    ///
-    /// # Panics
-    ///
-    /// For a word beyond the first eight.
     #[inline]
     pub(crate) fn try_add_known(&self, word: usize, delta: i64) -> bool {
+        if self.writer.area.is_none() {
+            debug_assert!(word < self.words(), "the caller knows better");
+            return self.try_add_atomically(self.hinted_slot(), word, delta);
+        }
+        self.try_add_here(word, delta)
+    }
+
+    /// As [`try_add_known`](Self::try_add_known), if it takes no more than a plain store: else nothing is
+    /// added.
+    // Always: the call would cost more than the addition.
+    #[inline(always)]
+    pub(crate) fn try_add_here(&self, word: usize, delta: i64) -> bool {
         debug_assert!(word < self.words(), "the caller knows better");
         // A slot has whole lines, so that a word of the first one is memory of its own in any case.
         assert!(word < LINE_WORDS, "word {word} is not in the first line");
-        let Some(area) = self.writer.area else {
-            return self.try_add_atomically(self.hinted_slot(), word, delta);
-        };
         let (column, mask) = (self.column(word), self.mask);
         // SAFETY: as in `attempt`: the first line of every slot holds the word.
-        unsafe { area.try_add::<0>(column, delta << 1, mask) }
+        let try_add = |area: Area| unsafe { area.try_add::<0>(column, delta << 1, mask) };
+        self.writer.area.is_some_and(try_add)
     }
 
     /// As [`try_add`](Self::try_add), with delays as [`add_delayed`](Self::add_delayed).

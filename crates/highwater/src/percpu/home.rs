@@ -55,6 +55,17 @@ impl<const N: usize> Home<N> {
         self.try_add_delayed::<0>(word, delta)
     }
 
+    /// As [`try_add`](Self::try_add), if it takes no more than a plain store: else nothing is added, also
+    /// by the owner. Whether it was.
+    // Always: the call would cost more than the addition.
+    #[inline(always)]
+    pub(crate) fn try_add_here(&self, word: usize, delta: i64) -> bool {
+        // Relaxed: see the field.
+        let owner = CpuId(self.owner.load(Ordering::Relaxed));
+        let area = self.writer.area;
+        area.is_some_and(|area| self.attempt::<0>(area, word, delta, owner))
+    }
+
     /// As [`try_add`](Self::try_add), with `DELAY` turns of a loop at each point where being
     /// interrupted must restart the sequence.
     #[inline]
