@@ -245,21 +245,21 @@ impl Cell {
     ///
     /// Does not look at the incarnation: for who has bytes charged here, so that the word is of that
     /// group and no later one; and it holds tokens only while the group lives.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_here(&self, bytes: u64) -> bool {
         self.0.try_step(|word| raw(Word(word).taken_some(bytes)))
     }
 
     /// As [`take_here`](Self::take_here), if moreover `is_alive`, which is asked between the load of the
     /// word and the store, says that the group is the one that is meant.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_here_if(&self, bytes: u64, is_alive: impl FnOnce() -> bool) -> bool {
         let taken = |word| raw(Word(word).taken_some(bytes)).filter(|_| is_alive());
         self.0.try_step(taken)
     }
 
     /// Parks bytes by a plain store. Whether it did.
-    #[inline]
+    #[inline(always)]
     pub(super) fn park_here(&self, bytes: u64) -> bool {
         self.0.try_step(|word| raw(Word(word).parked_whole(bytes)))
     }

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use crate::percpu::PercpuView;
+use crate::percpu::PercpuRef;
 use crate::units::{Bytes, CpuId, GroupId};
 
-use super::cell::Cell;
 use super::error::ChargeError;
+use super::held::{Held, Keeper};
 use super::path::GroupPath;
 use super::slot::Actor;
 use super::throttle::Refilled;
@@ -47,41 +47,37 @@ use super::tree::{Core, GroupKey};
 /// ```
 #[must_use = "dropping a charge uncharges its bytes: keep it for as long as the memory is used"]
 pub struct Charge {
-    /// The tree, and the word of the CPU that the charge was last used on: where to look first.
-    seat: PercpuView<Core, Cell>,
-    key: GroupKey,
-    bytes: Bytes,
+    held: Held<Core>,
 }
 
 impl Charge {
-    /// A guard over bytes that are charged already. `seat` is any word of the group.
     #[inline]
-    pub(super) fn over(seat: PercpuView<Core, Cell>, key: GroupKey, bytes: Bytes) -> Self {
-        Self { seat, key, bytes }
+    pub(super) fn of(held: Held<Core>) -> Self {
+        Self { held }
     }
 
     /// Bytes charged.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
-        self.bytes
+        self.held.bytes()
     }
 
     /// The group that they are charged to.
     #[must_use]
     pub fn group(&self) -> GroupId {
-        self.key.id
+        self.held.key().id
     }
 
     /// The same, and no later group of its number.
     #[must_use]
     pub fn key(&self) -> GroupKey {
-        self.key
+        self.held.key()
     }
 
     /// The path of the group.
     #[must_use]
     pub fn path(&self) -> GroupPath {
-        self.core().path(self.key)
+        self.held.path()
     }
 
     /// Charges `bytes` more.
@@ -108,15 +104,9 @@ impl Charge {
     ///
     /// As [`GroupNode::try_charge_on`](super::GroupNode::try_charge_on).
     pub fn try_grow_on(&mut self, cpu: CpuId, bytes: Bytes) -> Result<(), ChargeError> {
-        self.grow_as(self.core().acting_as(cpu), bytes)
+        self.held
+            .grow_as(self.core().acting_as(cpu), bytes)
             .map(|_throttles_nobody| ())
-    }
-
-    #[inline(never)]
-    fn grow_as(&mut self, actor: Actor, bytes: Bytes) -> Result<Refilled, ChargeError> {
-        let refilled = self.core().charge(self.key, actor, bytes.0)?;
-        self.bytes += bytes;
-        Ok(refilled)
     }
 
     /// As [`Charge::try_grow`], and says what it reserved; see
@@ -127,13 +117,7 @@ impl Charge {
     /// As [`Charge::try_grow`].
     #[inline]
     pub fn try_grow_refilling(&mut self, bytes: Bytes) -> Result<Refilled, ChargeError> {
-        if self.bytes > Bytes::ZERO && self.seat.take_here(bytes.0) {
-            // Not checked: both are reserved in one ledger, which holds less than 2^48.
-            self.bytes.0 += bytes.0;
-            return Ok(Refilled::NOTHING);
-        }
-        self.turn_here();
-        self.grow_as(Actor::Here, bytes)
+        self.held.grow(bytes)
     }
 
     /// Charges `bytes` more, whatever the limits: as
@@ -147,7 +131,7 @@ impl Charge {
     ///
     /// As [`GroupNode::force_charge`](super::GroupNode::force_charge).
     pub fn force_grow(&mut self, bytes: Bytes) -> Result<(), ChargeError> {
-        self.force_grow_as(Actor::Here, bytes)
+        self.held.force_grow_as(Actor::Here, bytes)
     }
 
     /// As [`Charge::force_grow`], acting as `cpu`.
@@ -161,13 +145,8 @@ impl Charge {
     /// As [`Charge::force_grow`] and
     /// [`GroupNode::try_charge_on`](super::GroupNode::try_charge_on).
     pub fn force_grow_on(&mut self, cpu: CpuId, bytes: Bytes) -> Result<(), ChargeError> {
-        self.force_grow_as(self.core().acting_as(cpu), bytes)
-    }
-
-    fn force_grow_as(&mut self, actor: Actor, bytes: Bytes) -> Result<(), ChargeError> {
-        self.core().force(self.key, actor, bytes.0)?;
-        self.bytes += bytes;
-        Ok(())
+        let actor = self.core().acting_as(cpu);
+        self.held.force_grow_as(actor, bytes)
     }
 
     /// Uncharges `bytes` of it.
@@ -177,8 +156,7 @@ impl Charge {
     /// When it holds fewer.
     #[inline]
     pub fn shrink(&mut self, bytes: Bytes) {
-        self.bytes = self.less(bytes);
-        self.give_back(bytes);
+        self.held.shrink(bytes);
     }
 
     /// As [`Charge::shrink`], acting as `cpu`.
@@ -189,8 +167,7 @@ impl Charge {
     /// [`GroupNode::try_charge_on`](super::GroupNode::try_charge_on).
     pub fn shrink_on(&mut self, cpu: CpuId, bytes: Bytes) {
         let actor = self.core().acting_as(cpu);
-        self.bytes = self.less(bytes);
-        self.core().uncharge(self.key.id, actor, bytes.0);
+        self.held.shrink_as(actor, bytes);
     }
 
     /// Moves `bytes` of it into a charge of their own. Charges and uncharges nothing.
@@ -199,8 +176,7 @@ impl Charge {
     ///
     /// When it holds fewer.
     pub fn split(&mut self, bytes: Bytes) -> Self {
-        self.bytes = self.less(bytes);
-        Self::over(self.seat.clone(), self.key, bytes)
+        Self::of(self.held.split(bytes))
     }
 
     /// Adds another charge of the same group to this one.
@@ -209,92 +185,38 @@ impl Charge {
     ///
     /// Gives `other` back when it is of another group.
     pub fn merge(&mut self, other: Self) -> Result<(), Self> {
-        if self.key != other.key || !std::ptr::eq(self.core(), other.core()) {
-            return Err(other);
-        }
-        self.bytes += other.disown();
-        Ok(())
-    }
-
-    /// Takes `bytes` of it that have moved to another group into a guard of their own.
-    pub(super) fn moved(
-        &mut self,
-        bytes: Bytes,
-        to: GroupKey,
-        seat: PercpuView<Core, Cell>,
-    ) -> Self {
-        self.bytes = self.less(bytes);
-        Self::over(seat, to, bytes)
+        self.held.merge(other.held).map_err(Self::of)
     }
 
     /// Gives up the guard and keeps the bytes charged: for whoever remembers them elsewhere, and
     /// uncharges them by [`GroupTree::uncharge`](super::GroupTree::uncharge) or
     /// [`GroupNode::uncharge`](super::GroupNode::uncharge).
     #[must_use = "these bytes stay charged until they are uncharged by hand"]
-    pub fn disown(mut self) -> Bytes {
-        std::mem::take(&mut self.bytes)
+    pub fn disown(self) -> Bytes {
+        self.held.disown()
     }
 
-    /// Uncharges bytes that the guard no longer counts.
-    #[inline]
-    fn give_back(&mut self, bytes: Bytes) {
-        if !self.seat.park_here(bytes.0) {
-            self.give_back_slowly(bytes);
-        }
-    }
-
-    #[inline(never)]
-    fn give_back_slowly(&mut self, bytes: Bytes) {
-        self.turn_here();
-        self.core().uncharge(self.key.id, Actor::Here, bytes.0);
-    }
-
-    /// Looks first at the word of this CPU from now on.
-    #[inline(never)]
-    fn turn_here(&mut self) {
-        if self.core().is_restartable() {
-            let id = self.key.id;
-            self.seat.turn(|core| {
-                let slot = core.slot(id);
-                slot.cell(slot.index(Actor::Here))
-            });
-        }
+    /// The same charge, kept by something that its tree is a part of.
+    pub(crate) fn kept_by<K: Keeper>(self, keeper: PercpuRef<K>) -> Held<K> {
+        self.held.kept_by(keeper)
     }
 
     #[inline]
-    fn less(&self, bytes: Bytes) -> Bytes {
-        match self.bytes.checked_sub(bytes) {
-            Some(rest) => rest,
-            None => self.refuse(bytes),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn refuse(&self, bytes: Bytes) -> ! {
-        panic!("a charge of {} does not hold {bytes}", self.bytes)
+    pub(super) fn held(&mut self) -> &mut Held<Core> {
+        &mut self.held
     }
 
     #[inline]
     pub(super) fn core(&self) -> &Core {
-        self.seat.whole()
-    }
-}
-
-impl Drop for Charge {
-    #[inline]
-    fn drop(&mut self) {
-        if self.bytes > Bytes::ZERO {
-            self.give_back(self.bytes);
-        }
+        self.held.tree()
     }
 }
 
 impl fmt::Debug for Charge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Charge")
-            .field("group", &self.key.id)
-            .field("bytes", &self.bytes)
+            .field("group", &self.group())
+            .field("bytes", &self.bytes())
             .finish_non_exhaustive()
     }
 }

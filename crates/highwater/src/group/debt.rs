@@ -27,11 +27,13 @@
 //! Source: accounting spec 8.2 (`charge`, which skips the test). Deviation: the kernel lets stock
 //! stay in other CPUs while it overruns a limit, and shows the sum as usage.
 
+use crate::percpu::PercpuRef;
 use crate::units::{Bytes, CpuId, GroupId};
 
 use super::charge::Charge;
 use super::error::ChargeError;
 use super::escrow::Refusal;
+use super::held::{Held, Keeper};
 use super::limits::Event;
 use super::node::GroupNode;
 use super::slot::Actor;
@@ -115,16 +117,25 @@ impl GroupNode {
     }
 
     fn force_charge_as(&self, actor: Actor, bytes: Bytes) -> Charge {
+        Charge::of(self.force_kept(self.keeper(), actor, bytes))
+    }
+
+    /// As [`force_charge`](Self::force_charge), with the charge kept by `keeper` of this tree.
+    pub(crate) fn force_charge_kept<K: Keeper>(
+        &self,
+        keeper: PercpuRef<K>,
+        bytes: Bytes,
+    ) -> Held<K> {
+        self.force_kept(keeper, Actor::Here, bytes)
+    }
+
+    fn force_kept<K: Keeper>(&self, keeper: PercpuRef<K>, actor: Actor, bytes: Bytes) -> Held<K> {
         let mut meta = self.meta();
         // Ends at the root, which is never removed.
         while self.core().force(meta.key, actor, bytes.0).is_err() {
             meta = meta.parent.as_deref().expect("the root is never removed");
         }
-        let seat = self.core_view().view(|core| {
-            let slot = core.slot(meta.key.id);
-            slot.cell(slot.index(actor))
-        });
-        Charge::over(seat, meta.key, bytes)
+        Held::over(keeper, meta.key, actor, bytes)
     }
 
     /// Bytes by which this group and its descendants are above the maximum: because charges were

@@ -40,6 +40,7 @@
 //! | `stat` | statistics of groups, and their flushing |
 //! | `path` | the path of a group, for errors and records |
 //! | `node`, `charge` | handles: a group, and bytes charged to it |
+//! | `held` | charged bytes, and what keeps the words in memory that they go back to |
 //!
 //! # Orderings
 //!
@@ -65,6 +66,7 @@ mod transfer;
 mod line;
 mod wait;
 mod tree;
+mod held;
 mod charge;
 mod peak;
 mod node;
@@ -84,6 +86,7 @@ mod tests;
 
 pub use charge::Charge;
 pub use error::{ChargeError, ChildError, LimitsError, MaxError, RemoveError};
+pub(crate) use held::{Held, Keeper, Seat};
 pub use judge::Account;
 pub use limits::{GroupEvents, Limits};
 pub use node::GroupNode;
@@ -94,6 +97,7 @@ pub use pressure::{Change, Percent, StallMeter, StallTime, Stalls};
 pub use protection::{Depth, Exposure, Protection};
 pub use stat::{FlushCounts, StatItem, StatRead, Stats, Tolerance};
 pub use throttle::{OverHigh, Refilled};
+pub(crate) use tree::Core;
 pub use tree::{GroupKey, GroupTree};
 pub use wait::ChargeWait;
 

@@ -4,15 +4,14 @@ use std::any::Any;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-use crate::percpu::{PercpuRef, PercpuView, Published};
+use crate::percpu::{PercpuRef, Published};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicU32};
 use crate::units::{Bytes, CpuId, Estimate, GroupId};
 
-use super::cell::Cell;
 use super::charge::Charge;
 use super::error::{ChargeError, ChildError, MaxError};
-use super::escrow::take;
+use super::held::{Held, Keeper, Seat};
 use super::judge::Account;
 use super::limits::{Events, Limits, Settings};
 use super::path::GroupPath;
@@ -101,15 +100,15 @@ impl Drop for Meta {
 /// describe what is still charged, and once that is nothing they read zero.
 #[derive(Clone)]
 pub struct GroupNode {
+    seat: Seat<Core>,
     shared: Arc<Shared>,
-    seat: PercpuView<Core, Slot>,
     meta: Arc<Meta>,
 }
 
 impl GroupNode {
     pub(super) fn new(shared: &Arc<Shared>, meta: Arc<Meta>) -> Self {
         Self {
-            seat: shared.core.reference().view(|core| core.slot(meta.key.id)),
+            seat: Seat::new(shared.core.reference(), meta.key),
             shared: Arc::clone(shared),
             meta,
         }
@@ -126,13 +125,13 @@ impl GroupNode {
     /// The group, and no later one of the same number, in a word.
     #[must_use]
     pub fn key(&self) -> GroupKey {
-        self.meta.key
+        self.seat.key()
     }
 
     /// The group's identifier in its tree; reused some time after the group is removed.
     #[must_use]
     pub fn id(&self) -> GroupId {
-        self.meta.key.id
+        self.key().id
     }
 
     /// The group's name among its siblings; empty for the root.
@@ -190,7 +189,7 @@ impl GroupNode {
     /// Whether the group was removed.
     #[must_use]
     pub fn is_removed(&self) -> bool {
-        self.slot().incarnation() != self.meta.key.incarnation
+        self.slot().incarnation() != self.key().incarnation
     }
 
     /// Whether `other` is this group or one of its ancestors.
@@ -226,7 +225,7 @@ impl GroupNode {
     /// The tree's lock for reading; O(children).
     #[must_use]
     pub fn children(&self) -> Vec<Self> {
-        let metas = self.core().children(self.meta.key);
+        let metas = self.core().children(self.key());
         metas
             .into_iter()
             .map(|meta| Self::new(&self.shared, meta))
@@ -237,8 +236,9 @@ impl GroupNode {
     ///
     /// # Cost
     ///
-    /// When the CPU holds enough tokens: a step on each of two lines that only this CPU writes, which is
-    /// a plain store in the restartable regime and an atomic operation in the other.
+    /// When the CPU holds enough tokens: a step on each of two lines that only this CPU writes, the
+    /// tokens' and that of references to the tree, which is a plain store in the restartable regime and
+    /// an atomic operation in the other. Dropping the charge costs the same.
     /// Otherwise, at most once in 128 KiB while there is room: one on a line of each ancestor, and
     /// for the first charge of a CPU the tree's lock for reading. Without room: passes over the
     /// words, in the subtree of the group without room, of all CPUs that have charged there, under the
@@ -254,23 +254,20 @@ impl GroupNode {
     /// [`ChargeError::Removed`] when this group is removed. Nothing is charged then.
     /// Adversaries: `tests/limits.rs::tiny_limits_are_exact_on_every_cpu`,
     /// `tests/limits.rs::no_charge_is_refused_while_pages_are_free_or_parked`.
-    #[inline]
+    // Always: a result that is returned in memory costs as much as the charge.
+    #[inline(always)]
     pub fn try_charge(&self, bytes: Bytes) -> Result<Charge, ChargeError> {
-        let key = self.meta.key;
-        if self.core().is_restartable() {
-            let seat = self.seat.narrow(|slot| slot.cell(slot.index(Actor::Here)));
-            let is_alive = || self.slot().incarnation() == key.incarnation;
-            if seat.take_here_if(bytes.0, is_alive) {
-                return Ok(Charge::over(seat, key, bytes));
-            }
-        }
-        self.charge_slowly(bytes)
+        let held = match self.seat.take(bytes) {
+            Some(held) => held,
+            None => self.charge_slowly(bytes)?,
+        };
+        Ok(Charge::of(held))
     }
 
     #[inline(never)]
-    fn charge_slowly(&self, bytes: Bytes) -> Result<Charge, ChargeError> {
-        self.charge_as(Actor::Here, bytes)
-            .map(|(charge, _throttles_nobody)| charge)
+    fn charge_slowly(&self, bytes: Bytes) -> Result<Held<Core>, ChargeError> {
+        self.charge_kept(&self.seat, bytes)
+            .map(|(held, _throttles_nobody)| held)
     }
 
     /// As [`GroupNode::try_charge`], acting as `cpu`. Any thread may act as any CPU at any time.
@@ -294,16 +291,28 @@ impl GroupNode {
         actor: Actor,
         bytes: Bytes,
     ) -> Result<(Charge, Refilled), ChargeError> {
-        let (slot, key) = (self.slot(), self.meta.key);
-        let index = slot.index(actor);
-        let refilled = if take(slot, key, index, bytes.0) {
-            Refilled::NOTHING
-        } else {
-            let charged = self.core().charge_after(key, actor, bytes.0);
-            charged.map_err(|error| self.named(error))?
-        };
-        let seat = self.seat_on(index);
-        Ok((Charge::over(seat, key, bytes), refilled))
+        let charged = self.charge_kept_as(&self.seat, actor, bytes)?;
+        Ok((Charge::of(charged.0), charged.1))
+    }
+
+    /// Charges at `seat`, which is this group's; says what was reserved.
+    pub(crate) fn charge_kept<K: Keeper>(
+        &self,
+        seat: &Seat<K>,
+        bytes: Bytes,
+    ) -> Result<(Held<K>, Refilled), ChargeError> {
+        self.charge_kept_as(seat, Actor::Here, bytes)
+    }
+
+    fn charge_kept_as<K: Keeper>(
+        &self,
+        seat: &Seat<K>,
+        actor: Actor,
+        bytes: Bytes,
+    ) -> Result<(Held<K>, Refilled), ChargeError> {
+        debug_assert_eq!(self.key(), seat.key(), "a group has one key");
+        seat.charge_as(actor, bytes)
+            .map_err(|error| self.named(error))
     }
 
     /// The same error, naming this group if it is removed: the tree may have forgotten its name.
@@ -315,14 +324,13 @@ impl GroupNode {
     }
 
     /// The tree, kept in memory.
-    pub(super) fn core_view(&self) -> PercpuRef<Core> {
+    pub(super) fn keeper(&self) -> PercpuRef<Core> {
         self.shared.core.reference()
     }
 
-    /// Word number `index` of the group, kept in memory.
     #[inline]
-    pub(super) fn seat_on(&self, index: usize) -> PercpuView<Core, Cell> {
-        self.seat.narrow(|slot| slot.cell(index))
+    pub(super) fn seat(&self) -> &Seat<Core> {
+        &self.seat
     }
 
     /// Uncharges bytes whose guard was [disowned](Charge::disown). Works on removed groups.
@@ -488,7 +496,7 @@ impl GroupNode {
     /// The tree's lock for writing; below the reservations also a swap for each CPU that has charged
     /// to a group of the subtree. Loads as [`GroupNode::usage_precise`].
     pub fn set_max(&self, max: Bytes) -> Result<(), MaxError> {
-        self.core().set_max(self.meta.key, max)
+        self.core().set_max(self.key(), max)
     }
 
     /// What was just read from the slot, or `gone` when that may describe a later group.
@@ -499,24 +507,24 @@ impl GroupNode {
     /// Whether the slot is still this group's: it lives, or bytes may still be charged to it.
     pub(super) fn is_here(&self) -> bool {
         let incarnation = self.slot().incarnation();
-        incarnation == self.meta.key.incarnation || incarnation == self.meta.key.incarnation + 1
+        incarnation == self.key().incarnation || incarnation == self.key().incarnation + 1
     }
 
     #[inline]
     pub(super) fn slot(&self) -> &Slot {
-        &self.seat
+        self.seat.slot()
     }
 
     #[inline]
     pub(super) fn core(&self) -> &Core {
-        self.seat.whole()
+        self.seat.tree()
     }
 }
 
 impl PartialEq for GroupNode {
     /// The same group of the same tree.
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.shared, &other.shared) && self.meta.key == other.meta.key
+        Arc::ptr_eq(&self.shared, &other.shared) && self.key() == other.key()
     }
 }
 
@@ -524,7 +532,7 @@ impl Eq for GroupNode {}
 
 impl Hash for GroupNode {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.meta.key.hash(state);
+        self.key().hash(state);
     }
 }
 

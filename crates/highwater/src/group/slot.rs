@@ -146,6 +146,12 @@ impl Slot {
         }
     }
 
+    /// Word number `index`, if it was made.
+    #[inline]
+    pub(super) fn find_cell(&self, index: usize) -> Option<&Cell> {
+        self.cells.find(index)
+    }
+
     #[cold]
     fn make_cell(&self, index: usize) -> &Cell {
         let make = || Cell::new(self.gates, index);

@@ -23,6 +23,7 @@ use crate::units::{Bytes, CpuId, GroupId};
 use super::charge::Charge;
 use super::error::ChargeError;
 use super::escrow::{Patience, Refusal, Stop};
+use super::held::{Held, Keeper, Seat};
 use super::node::{GroupNode, Meta};
 use super::slot::{Actor, Slot};
 use super::tree::{Core, GroupKey};
@@ -206,8 +207,30 @@ impl Charge {
         to: &GroupNode,
         bytes: Bytes,
     ) -> Result<Self, ChargeError> {
+        let held = self.held().transfer(actor, (to, to.seat()), bytes)?;
+        Ok(Self::of(held))
+    }
+}
+
+impl<K: Keeper> Held<K> {
+    /// Moves `bytes` of it to another group, which is at that seat.
+    pub(crate) fn transfer_to(
+        &mut self,
+        to: (&GroupNode, &Seat<K>),
+        bytes: Bytes,
+    ) -> Result<Self, ChargeError> {
+        self.transfer(Actor::Here, to, bytes)
+    }
+
+    fn transfer(
+        &mut self,
+        actor: Actor,
+        (to, seat): (&GroupNode, &Seat<K>),
+        bytes: Bytes,
+    ) -> Result<Self, ChargeError> {
+        debug_assert_eq!(to.key(), seat.key(), "a group has one key");
         assert!(
-            std::ptr::eq(self.core(), to.core()),
+            std::ptr::eq(self.tree(), seat.tree()),
             "a charge moves within its tree"
         );
         assert!(
@@ -219,9 +242,9 @@ impl Charge {
             return Err(ChargeError::Removed { group: to.path() });
         }
         if bytes > Bytes::ZERO {
-            self.core()
-                .transfer(self.group(), to.meta(), actor, bytes.0)?;
+            let from = self.key().id;
+            self.tree().transfer(from, to.meta(), actor, bytes.0)?;
         }
-        Ok(self.moved(bytes, to.key(), to.seat_on(to.slot().index(actor))))
+        Ok(self.moved(bytes, seat, actor))
     }
 }

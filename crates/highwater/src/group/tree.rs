@@ -71,7 +71,7 @@ pub(super) struct Shape {
 
 /// The tree itself. Stays while a handle or a charge does.
 #[derive(Debug)]
-pub(super) struct Core {
+pub(crate) struct Core {
     nr_cpus: usize,
     /// How token words are stepped.
     gates: Gates,
@@ -206,6 +206,18 @@ impl GroupTree {
         Self {
             shared: Arc::clone(shared),
         }
+    }
+
+    /// The tree itself.
+    #[inline]
+    pub(crate) fn core(&self) -> &Core {
+        &self.shared.core
+    }
+
+    /// References that handles and charges have to the tree, if none is made or dropped meanwhile.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn nr_references(&self) -> i64 {
+        self.shared.core.nr_references()
     }
 
     /// CPUs that the tree keeps tokens for.

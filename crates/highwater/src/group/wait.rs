@@ -383,8 +383,7 @@ impl Future for ChargeWait {
             match outcome {
                 Ok(()) => {
                     let index = node.slot().index(this.actor);
-                    let seat = node.seat_on(index);
-                    Ok(Charge::over(seat, node.key(), this.bytes))
+                    Ok(Charge::of(node.seat().hold(index, this.bytes)))
                 }
                 Err(refusal) => Err(node.core().refuse(node.key(), refusal, this.bytes.0)),
             }

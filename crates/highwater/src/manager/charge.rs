@@ -1,11 +1,11 @@
 //! Memory that is charged to a group: at once, or by force. In line: `wait.rs`.
 
+use std::fmt;
 use std::time::Duration;
 
 use super::slow::{ChargeFailed, Patience};
 use super::{ChargeWait, Group, GrowWait, Shared};
-use crate::group::{self, GroupPath, Refilled};
-use crate::percpu::PercpuRef;
+use crate::group::{self, ChargeError, GroupPath, Held, Keeper, Refilled};
 use crate::units::Bytes;
 
 /// Bytes charged to a group and its ancestors, until dropped. For memory that the embedder has
@@ -31,11 +31,9 @@ use crate::units::Bytes;
 /// assert_eq!(query.usage_precise(), Bytes(750));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug)]
 #[must_use = "dropping a charge gives it back"]
 pub struct Charge {
-    shared: PercpuRef<Shared>,
-    charge: group::Charge,
+    held: Held<Shared>,
     throttle_delay: Duration,
 }
 
@@ -45,17 +43,31 @@ impl Group {
     ///
     /// # Cost
     ///
-    /// In the common case a step on each of three lines that only this CPU writes, which is a plain store
-    /// in the restartable regime; dropping the charge costs the same.
+    /// In the common case a step on each of two lines that only this CPU writes, the group's tokens and
+    /// the references to the manager, which is a plain store in the restartable regime; dropping the
+    /// charge costs the same.
     ///
     /// # Errors
     ///
     /// When a group would exceed its maximum and reclaim and victims did not make room: which one,
     /// with its numbers. Nothing is charged then.
+    // Always: a result that is returned in memory costs as much as the charge.
+    #[inline(always)]
     pub fn charge(&self, bytes: Bytes) -> Result<Charge, ChargeFailed> {
+        let (held, delay) = match self.seat().take(bytes) {
+            Some(held) => (held, Duration::ZERO),
+            None => self.charge_slowly(bytes)?,
+        };
+        Ok(Charge::new(held, delay))
+    }
+
+    #[inline(never)]
+    fn charge_slowly(&self, bytes: Bytes) -> Result<(Held<Shared>, Duration), ChargeFailed> {
         let core = &self.shared().core;
-        let (charge, delay) = core.charge(self.node(), bytes, Patience::Charge)?;
-        Ok(Charge::new(self.shared().reference(), charge, delay))
+        let charge = || self.node().charge_kept(self.seat(), bytes);
+        let (held, refilled) = core.charging(self.id(), bytes, Patience::Charge, charge)?;
+        let delay = core.throttle(self.id(), refilled);
+        Ok((held, delay))
     }
 
     /// Charges memory to the group and all its ancestors, whatever their limits: for memory that is there
@@ -70,20 +82,17 @@ impl Group {
     ///
     /// As [`GroupNode::force_charge`](group::GroupNode::force_charge).
     pub fn force_charge(&self, bytes: Bytes) -> Charge {
-        let charge = self.node().force_charge(bytes);
-        Charge::new(self.shared().reference(), charge, Duration::ZERO)
+        let keeper = self.shared().reference();
+        let held = self.node().force_charge_kept(keeper, bytes);
+        Charge::new(held, Duration::ZERO)
     }
 }
 
 impl Charge {
-    pub(super) fn new(
-        shared: PercpuRef<Shared>,
-        charge: group::Charge,
-        throttle_delay: Duration,
-    ) -> Self {
+    #[inline]
+    pub(super) fn new(held: Held<Shared>, throttle_delay: Duration) -> Self {
         Self {
-            shared,
-            charge,
+            held,
             throttle_delay,
         }
     }
@@ -91,13 +100,13 @@ impl Charge {
     /// The bytes charged.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
-        self.charge.bytes()
+        self.held.bytes()
     }
 
     /// The group that they are charged to, by its path.
     #[must_use]
     pub fn group(&self) -> GroupPath {
-        self.charge.path()
+        self.held.path()
     }
 
     /// Charges more; reclaims if a maximum is reached.
@@ -105,10 +114,25 @@ impl Charge {
     /// # Errors
     ///
     /// As [`Group::charge`]; what was charged before stays.
+    #[inline]
     pub fn grow(&mut self, bytes: Bytes) -> Result<(), ChargeFailed> {
-        let core = &self.shared.core;
-        let group = self.charge.group();
-        let grow = || self.charge.try_grow_refilling(bytes);
+        match self.held.grow(bytes) {
+            Ok(Refilled::NOTHING) => Ok(()),
+            outcome => self.grow_slowly(bytes, outcome),
+        }
+    }
+
+    /// What follows a first attempt that was refused, or has reserved bytes.
+    #[inline(never)]
+    fn grow_slowly(
+        &mut self,
+        bytes: Bytes,
+        first: Result<Refilled, ChargeError>,
+    ) -> Result<(), ChargeFailed> {
+        let keeper = self.held.keeper().clone();
+        let (core, group) = (&keeper.core, self.held.key().id());
+        let mut first = Some(first);
+        let grow = || first.take().unwrap_or_else(|| self.held.grow(bytes));
         let refilled = core.charging(group, bytes, Patience::Charge, grow)?;
         self.throttle_delay += core.throttle(group, refilled);
         Ok(())
@@ -150,14 +174,16 @@ impl Charge {
     /// # Panics
     ///
     /// When that is more than is charged.
+    #[inline]
     pub fn shrink(&mut self, bytes: Bytes) {
-        self.charge.shrink(bytes);
+        self.held.shrink(bytes);
     }
 
     /// A charge in line for `bytes` of the same group, unless that is gone.
     pub(super) fn waiting(&self, bytes: Bytes) -> Option<ChargeWait> {
-        let node = self.shared.core.groups.find(self.charge.key())?;
-        Some(ChargeWait::new(self.shared.clone(), node, bytes))
+        let keeper = self.held.keeper();
+        let node = keeper.core.groups.find(self.held.key())?;
+        Some(ChargeWait::new(keeper.clone(), node, bytes))
     }
 
     /// Merges what was charged to the same group.
@@ -187,11 +213,7 @@ impl Charge {
     ///
     /// When that is more than is charged.
     pub fn split(&mut self, bytes: Bytes) -> Self {
-        Self {
-            shared: self.shared.clone(),
-            charge: self.charge.split(bytes),
-            throttle_delay: Duration::ZERO,
-        }
+        Self::new(self.held.split(bytes), Duration::ZERO)
     }
 
     /// Adds another charge of the same group to this one, with the delay that it owes. Charges and
@@ -202,21 +224,14 @@ impl Charge {
     /// Gives `other` back when it is of another group.
     pub fn merge(&mut self, other: Self) -> Result<(), Self> {
         let Self {
-            shared,
-            charge,
+            held,
             throttle_delay,
         } = other;
-        match self.charge.merge(charge) {
-            Ok(()) => {
-                self.throttle_delay += throttle_delay;
-                Ok(())
-            }
-            Err(charge) => Err(Self {
-                shared,
-                charge,
-                throttle_delay,
-            }),
+        let merged = self.held.merge(held);
+        if merged.is_ok() {
+            self.throttle_delay += throttle_delay;
         }
+        merged.map_err(|held| Self::new(held, throttle_delay))
     }
 
     /// Moves part of the charge to another group; ancestors of both stay as they are. Reclaims if a maximum
@@ -230,14 +245,137 @@ impl Charge {
     ///
     /// When that is more than is charged, or the group is another manager's.
     pub fn transfer(&mut self, to: &Group, bytes: Bytes) -> Result<Self, ChargeFailed> {
-        let core = &self.shared.core;
-        let transfer = || self.charge.transfer(to.node(), bytes);
-        let charge = core.charging(to.id(), bytes, Patience::Charge, transfer)?;
+        let keeper = self.held.keeper().clone();
+        let core = &keeper.core;
+        let seat = (to.node(), to.seat());
+        let transfer = || self.held.transfer_to(seat, bytes);
+        let held = core.charging(to.id(), bytes, Patience::Charge, transfer)?;
         let throttle_delay = core.throttle(to.id(), Refilled(bytes));
-        Ok(Self {
-            shared: self.shared.clone(),
-            charge,
-            throttle_delay,
-        })
+        Ok(Self::new(held, throttle_delay))
+    }
+}
+
+impl Keeper for Shared {
+    #[inline]
+    fn tree(&self) -> &group::Core {
+        self.core.groups.core()
+    }
+}
+
+impl fmt::Debug for Charge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Charge")
+            .field("group", &self.group())
+            .field("bytes", &self.bytes())
+            .field("throttle_delay", &self.throttle_delay)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
+mod tests {
+    use super::*;
+    use crate::group::Limits;
+    use crate::manager::Manager;
+    use crate::percpu::Regime;
+    use crate::percpu::harness::{run_unregistered, while_moved_around};
+    use crate::sync::{LockClass, Mutex, Rank};
+
+    static STOCK: LockClass = LockClass::new("charges of a test", Rank::Leaf);
+
+    fn managed(regime: Regime) -> (Manager, Group) {
+        let built = Manager::builder().regime(regime).frames(Bytes::ZERO);
+        let hw = built.build().expect("a manager without frames");
+        let limits = Limits::max(Bytes::mib(8));
+        let group = hw.root().child("query", limits);
+        (hw, group.expect("a name that is free"))
+    }
+
+    /// References to the manager, and to its tree.
+    fn references(hw: &Manager) -> (i64, i64) {
+        (hw.shared.nr_references(), hw.core().groups.nr_references())
+    }
+
+    // Goal: a charge counts one reference, not one to the manager and another to its tree, however it
+    // was made. Method: the counts of both, before, while charges live, and after.
+    #[test]
+    fn a_charge_counts_one_reference() {
+        for regime in [Regime::Restartable, Regime::Atomic] {
+            let (hw, group) = managed(regime);
+            let other = hw.root().child("other", Limits::default());
+            let other = other.expect("a name that is free");
+            let (of_manager, of_tree) = references(&hw);
+            let is_kept_by = |charges| assert_eq!(references(&hw), (of_manager + charges, of_tree));
+            let refilling = group.charge(Bytes(1)).expect("there is room");
+            is_kept_by(1);
+            let mut held = group.charge(Bytes(8)).expect("there is room");
+            is_kept_by(2);
+            let split = held.split(Bytes(4));
+            let moved = held.transfer(&other, Bytes(2)).expect("there is room");
+            is_kept_by(4);
+            held.merge(split).expect("both are of one group");
+            held.grow(Bytes::mib(1)).expect("there is room");
+            is_kept_by(3);
+            let waited = group.charge_async(Bytes(1)).wait();
+            let forced = group.force_charge(Bytes(1));
+            is_kept_by(5);
+            drop((refilling, held, moved, waited, forced));
+            is_kept_by(0);
+            assert_eq!(hw.root().usage_precise(), Bytes::ZERO);
+            hw.check_invariants();
+        }
+    }
+
+    // Goal: charges that are made on one CPU and dropped on another, or by threads without rseq, leave no
+    // byte and no reference behind, and keep the manager until the last of them. Method: six threads that
+    // are moved around, and one without rseq, make and drop charges of a common stock; halfway the last
+    // handle of the manager goes.
+    #[test]
+    fn charges_on_all_cpus_leave_nothing_behind() {
+        for regime in [Regime::Restartable, Regime::Atomic] {
+            let (hw, group) = managed(regime);
+            let ended = crate::sync::Arc::downgrade(&hw.core().memory);
+            let first = group.charge(Bytes(1)).expect("there is room");
+            let stock = Mutex::new(&STOCK, vec![first]);
+            let handles = Mutex::new(&STOCK, Some((hw, group)));
+            let round = |random: &mut fastrand::Rng| {
+                let group = handles.lock().as_ref().map(|(_, group)| group.clone());
+                let made = group.and_then(|group| group.charge(Bytes(random.u64(1..9000))).ok());
+                let mut stock = stock.lock();
+                let at = random.usize(..stock.len());
+                let mut taken = match (made, random.bool()) {
+                    (Some(made), true) => std::mem::replace(&mut stock[at], made),
+                    (Some(made), false) => made,
+                    (None, _) => stock[at].split(Bytes::ZERO),
+                };
+                drop(stock);
+                let more = Bytes(random.u64(..5000));
+                if taken.grow(more).is_ok() {
+                    taken.shrink(more);
+                }
+            };
+            while_moved_around(6, |thread| {
+                let mut random = crate::seed::rng(thread);
+                for nth in 0..3_000 {
+                    if thread == 0 && nth % 500 == 0 {
+                        run_unregistered(|| (0..50).for_each(|_| round(&mut random)));
+                    }
+                    round(&mut random);
+                    if thread == 0 && nth == 1_500 {
+                        let last = handles.lock().take();
+                        drop(last);
+                    }
+                }
+            });
+            assert!(ended.upgrade().is_some(), "a charge keeps the manager");
+            let last = stock.lock().pop();
+            let last = last.expect("charges were replaced, not removed");
+            let node = last.held.keeper().core.groups.root();
+            assert_eq!(node.usage_precise(), last.bytes(), "{regime:?}");
+            last.held.keeper().core.groups.check_invariants();
+            drop(node);
+            drop(last);
+            assert!(ended.upgrade().is_none(), "nothing keeps the manager");
+        }
     }
 }

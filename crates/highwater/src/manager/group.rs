@@ -5,9 +5,9 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
-use super::Handle;
+use super::{Handle, Shared};
 use crate::group::{
-    ChildError, GroupEvents, GroupKey, GroupNode, GroupPath, Limits, MaxError, RemoveError,
+    ChildError, GroupEvents, GroupKey, GroupNode, GroupPath, Limits, MaxError, RemoveError, Seat,
 };
 use crate::reclaim::{ListSizes, SwappinessError};
 use crate::sync::Arc;
@@ -17,6 +17,8 @@ use crate::units::{Bytes, Estimate, GroupId, OomScoreAdj};
 /// clone. A group stays until it is [removed](Self::remove), whoever drops its handles.
 #[derive(Clone)]
 pub struct Group {
+    /// The node's, for charges that keep the manager.
+    seat: Seat<Shared>,
     shared: Handle,
     node: GroupNode,
 }
@@ -24,6 +26,7 @@ pub struct Group {
 impl Group {
     pub(super) fn new(shared: &Handle, node: GroupNode) -> Self {
         Self {
+            seat: Seat::new(shared.reference(), node.key()),
             shared: Arc::clone(shared),
             node,
         }
@@ -307,6 +310,11 @@ impl Group {
     /// pays for would make their drop panic.
     pub(super) fn node(&self) -> &GroupNode {
         &self.node
+    }
+
+    #[inline]
+    pub(super) fn seat(&self) -> &Seat<Shared> {
+        &self.seat
     }
 
     pub(super) fn shared(&self) -> &Handle {

@@ -416,7 +416,7 @@ impl ChargeWait {
             true => core.throttle(self.node.id(), refilled),
             false => core.throttle_polled(&self.node, refilled),
         };
-        Charge::new(self.shared.clone(), charge, delay)
+        Charge::new(charge.kept_by(self.shared.clone()), delay)
     }
 
     /// When it acts again though nothing is given back, by the manager's clock.

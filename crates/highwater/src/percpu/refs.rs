@@ -121,6 +121,13 @@ impl<T> PercpuOwner<T> {
         unsafe { PercpuRef::to(self.inner) }
     }
 
+    /// References that there are, if none is made or dropped meanwhile.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn nr_references(&self) -> i64 {
+        let counts = self.inner().counts.iter();
+        counts.map(|count| count.load().cast_signed() >> 1).sum()
+    }
+
     #[inline]
     fn inner(&self) -> &Inner<T> {
         // SAFETY: `new` made it from a box, and it is freed only after the owner's end.
@@ -176,7 +183,8 @@ impl<T> Inner<T> {
     ///
     /// The pointer came from a box in [`PercpuOwner::new`]; the owner lives, or a reference: when one is taken
     /// away, that one.
-    #[inline]
+    // Always: the call would cost more than the count.
+    #[inline(always)]
     unsafe fn add(inner: NonNull<Self>, delta: i64) -> bool {
         // SAFETY: the caller's promise: it is not freed before this has counted.
         let this = unsafe { inner.as_ref() };
@@ -185,23 +193,29 @@ impl<T> Inner<T> {
             unseen.add(delta.cast_unsigned());
             return unseen.get() == 0;
         }
-        let count = &this.counts[this.gates.here()];
-        if count.try_step(|count| added(count, delta)) {
-            // Counts are open while the owner lives.
-            return false;
-        }
-        let extra = this.gates.extra().map(|extra| &this.counts[extra]);
-        Self::add_slowly(extra.unwrap_or(count), &this.central, delta)
+        // Counts are open while the owner lives: the plain store is never the last of all.
+        let count = this.gates.own().and_then(|own| this.counts.get(own));
+        let is_counted = count.is_some_and(|count| count.try_step(|count| added(count, delta)));
+        // SAFETY: the caller's promise; nothing was counted yet.
+        !is_counted && unsafe { Self::add_slowly(inner, delta) }
     }
 
     /// What follows when a plain store was not possible. A reference that is dropped must not touch
     /// the counts once it has been taken away; so it raises no gate, and counts in the extra word.
+    ///
+    /// # Safety
+    ///
+    /// As [`add`](Self::add).
     #[inline(never)]
-    fn add_slowly(count: &Gated, central: &AtomicI64, delta: i64) -> bool {
+    unsafe fn add_slowly(inner: NonNull<Self>, delta: i64) -> bool {
+        // SAFETY: the caller's promise: it is not freed before this has counted.
+        let this = unsafe { inner.as_ref() };
+        let here = || this.gates.here();
+        let count = &this.counts[this.gates.extra().unwrap_or_else(here)];
         let stepped = count.step_near(&|count| added(count, delta));
         match stepped.expect("no CPU owns the extra word, or words of the atomic regime") {
             Ok(_) => false,
-            Err(_) => Self::add_central(central, delta),
+            Err(_) => Self::add_central(&this.central, delta),
         }
     }
 
@@ -253,6 +267,12 @@ impl<T> PercpuRef<T> {
         }
     }
 
+    #[inline]
+    fn counted(&self) -> &Inner<T> {
+        // SAFETY: this reference is counted, so that the value is not freed.
+        unsafe { self.inner.as_ref() }
+    }
+
     /// A reference to the part of the value that `find` finds.
     #[inline]
     pub(crate) fn view<U>(self, find: impl for<'a> FnOnce(&'a T) -> &'a U) -> PercpuView<T, U> {
@@ -284,8 +304,23 @@ impl<T> Drop for PercpuRef<T> {
 impl<T, U> PercpuView<T, U> {
     /// The whole value.
     #[inline]
-    pub(crate) fn whole(&self) -> &T {
+    pub(crate) fn whole(&self) -> &PercpuRef<T> {
         &self.whole
+    }
+
+    /// A reference to a part of the part, if `find` finds one. It is given the number of the CPU that the
+    /// thread seems to run on, if threads of that CPU step its words by plain stores; otherwise it is not
+    /// called.
+    // Always: it is a charge's fast path.
+    #[inline(always)]
+    pub(crate) fn narrow_here<V>(
+        &self,
+        find: impl for<'a> FnOnce(&'a U, usize) -> Option<&'a V>,
+    ) -> Option<PercpuView<T, V>> {
+        let own = self.whole.counted().gates.own()?;
+        let part = NonNull::from(find(self, own)?);
+        let whole = self.whole.clone();
+        Some(PercpuView { part, whole })
     }
 
     /// A reference to a part of the part.
@@ -318,9 +353,7 @@ impl<T> Deref for PercpuRef<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this reference is counted, so that the value is not freed.
-        let inner = unsafe { self.inner.as_ref() };
-        &inner.value
+        &self.counted().value
     }
 }
 
@@ -382,8 +415,10 @@ impl<T, U: fmt::Debug> fmt::Debug for PercpuView<T, U> {
 mod loom {
     use super::*;
     use crate::percpu::Regime;
+    use crate::percpu::model::run_on;
     use crate::sync::atomic::AtomicU64;
     use crate::sync::{Arc, thread};
+    use crate::units::CpuId;
 
     /// Counts how often it is dropped.
     struct Noted(Arc<AtomicU64>);
@@ -417,6 +452,40 @@ mod loom {
             // Relaxed: the threads have ended.
             assert_eq!(drops.load(Ordering::Relaxed), 1);
         });
+    }
+
+    // Goal: the same where each CPU counts by plain stores. Method: a part of the value is referred to on
+    // one CPU while the reference that it came from is dropped there, a reference is dropped on another
+    // CPU or on none that is known, and the owner ends, which closes the counts of both.
+    #[test]
+    fn plain_counts_of_two_cpus_lose_no_reference() {
+        for dropped_on in [CpuId(0), CpuId(1), CpuId(9)] {
+            ::loom::model(move || {
+                let drops = Arc::new(AtomicU64::new(0));
+                let gates = Gates::new(Regime::Restartable, 2);
+                run_on(CpuId(1));
+                let owner = PercpuOwner::new(gates, Noted(Arc::clone(&drops)));
+                let (one, two) = (owner.reference(), owner.reference());
+                let narrower = thread::spawn(move || {
+                    run_on(CpuId(0));
+                    let view = one.view(|noted| noted);
+                    let part = view.narrow_here(|noted, own| (own == 0).then_some(&noted.0));
+                    drop(view);
+                    let part = part.expect("it runs on CPU 0");
+                    // Relaxed: nothing was dropped in this thread's past.
+                    assert_eq!(part.load(Ordering::Relaxed), 0);
+                });
+                let dropper = thread::spawn(move || {
+                    run_on(dropped_on);
+                    drop(two);
+                });
+                drop(owner);
+                narrower.join().expect("the model's thread ends");
+                dropper.join().expect("the model's thread ends");
+                // Relaxed: the threads have ended.
+                assert_eq!(drops.load(Ordering::Relaxed), 1);
+            });
+        }
     }
 }
 

@@ -120,6 +120,13 @@ impl Gates {
         self.machine.map(|_| self.nr_cpus as usize)
     }
 
+    /// Number of the word of the CPU that the thread seems to run on, in the restartable regime. There
+    /// may be no such word: for a thread without rseq, or a CPU that is not known.
+    #[inline]
+    pub(crate) fn own(self) -> Option<usize> {
+        self.machine.map(|machine| machine.cpu() as usize)
+    }
+
     /// Number of the word to step: of the CPU that the thread seems to run on, or the extra one.
     #[inline]
     pub(crate) fn here(self) -> usize {
@@ -174,7 +181,8 @@ impl Gated {
 
     /// Moves the word by `step` if `step` does not refuse, the thread runs on the word's CPU, the gate
     /// is down and nothing interrupts: the plain store alone. Whether it was moved.
-    #[inline]
+    // Always: the call would cost more than the step.
+    #[inline(always)]
     pub(crate) fn try_step(&self, step: impl FnOnce(u64) -> Option<u64>) -> bool {
         let old = self.load();
         let (Some(machine), Some(new)) = (self.machine, step(old)) else {

@@ -1,0 +1,292 @@
+//! Bytes that are charged, and what keeps their group's words in memory meanwhile.
+//!
+//! A charge outlives every handle, so that it counts as a reference to what it steps when it ends. The
+//! reference is to the *keeper*: to the tree itself, or to something larger that the tree is a part of,
+//! such as the manager. There is one for each charge: a charge of a manager refers to the manager and
+//! thereby to its tree. Making a charge and dropping it are four steps of words of the CPU: tokens
+//! taken, a reference more; tokens parked, a reference less (`percpu::refs`). The reference is taken
+//! away last, after the bytes were parked, and nothing is touched after that.
+//!
+//! What finds tokens is inlined into its caller: a result of a call is passed in memory, and reading
+//! that back costs as much as all of these steps.
+
+use crate::percpu::{PercpuRef, PercpuView};
+use crate::units::Bytes;
+
+use super::cell::Cell;
+use super::error::ChargeError;
+use super::escrow::take;
+use super::path::GroupPath;
+use super::slot::{Actor, Slot};
+use super::throttle::Refilled;
+use super::tree::{Core, GroupKey};
+
+/// What a tree of groups is, or is a part of.
+pub(crate) trait Keeper: Send + Sync + 'static {
+    /// The tree.
+    fn tree(&self) -> &Core;
+}
+
+impl Keeper for Core {
+    #[inline]
+    fn tree(&self) -> &Core {
+        self
+    }
+}
+
+/// A group's slot, kept in memory, and which group it is charged for.
+pub(crate) struct Seat<K: Keeper> {
+    slot: PercpuView<K, Slot>,
+    key: GroupKey,
+}
+
+/// Bytes charged to a group and to all its ancestors. Dropping it uncharges them.
+#[must_use = "dropping it uncharges its bytes"]
+pub(crate) struct Held<K: Keeper> {
+    /// The keeper, and the word of the CPU that the charge was last used on: where to look first.
+    cell: PercpuView<K, Cell>,
+    key: GroupKey,
+    bytes: Bytes,
+}
+
+impl<K: Keeper> Seat<K> {
+    /// The seat of a group of the keeper's tree.
+    pub(crate) fn new(keeper: PercpuRef<K>, key: GroupKey) -> Self {
+        let slot = keeper.view(|keeper| keeper.tree().slot(key.id));
+        Self { slot, key }
+    }
+
+    #[inline]
+    pub(super) fn key(&self) -> GroupKey {
+        self.key
+    }
+
+    #[inline]
+    pub(super) fn slot(&self) -> &Slot {
+        &self.slot
+    }
+
+    #[inline]
+    pub(super) fn tree(&self) -> &Core {
+        self.slot.whole().tree()
+    }
+
+    /// Charges `bytes` if that takes no more than tokens of this CPU and a plain store.
+    // Always: see the module.
+    #[inline(always)]
+    pub(crate) fn take(&self, bytes: Bytes) -> Option<Held<K>> {
+        let key = self.key;
+        let cell = self.slot.narrow_here(|slot, own| {
+            let cell = slot.find_cell(own)?;
+            let is_alive = || slot.incarnation() == key.incarnation;
+            cell.take_here_if(bytes.0, is_alive).then_some(cell)
+        })?;
+        Some(Held { cell, key, bytes })
+    }
+
+    /// Charges `bytes` as `actor`; says what was reserved.
+    pub(super) fn charge_as(
+        &self,
+        actor: Actor,
+        bytes: Bytes,
+    ) -> Result<(Held<K>, Refilled), ChargeError> {
+        let index = self.slot.index(actor);
+        let refilled = if take(&self.slot, self.key, index, bytes.0) {
+            Refilled::NOTHING
+        } else {
+            self.tree().charge_after(self.key, actor, bytes.0)?
+        };
+        Ok((self.hold(index, bytes), refilled))
+    }
+
+    /// Takes over bytes that are charged to the group already, at word number `index`.
+    pub(super) fn hold(&self, index: usize, bytes: Bytes) -> Held<K> {
+        Held {
+            cell: self.slot.narrow(|slot| slot.cell(index)),
+            key: self.key,
+            bytes,
+        }
+    }
+}
+
+impl<K: Keeper> Clone for Seat<K> {
+    fn clone(&self) -> Self {
+        Self {
+            slot: self.slot.clone(),
+            key: self.key,
+        }
+    }
+}
+
+impl<K: Keeper> Held<K> {
+    /// Takes over bytes that are charged to a group of the keeper's tree.
+    pub(super) fn over(keeper: PercpuRef<K>, key: GroupKey, actor: Actor, bytes: Bytes) -> Self {
+        let cell = keeper.view(|keeper| word(keeper.tree(), key, actor));
+        Self { cell, key, bytes }
+    }
+
+    #[inline]
+    pub(crate) fn bytes(&self) -> Bytes {
+        self.bytes
+    }
+
+    #[inline]
+    pub(crate) fn key(&self) -> GroupKey {
+        self.key
+    }
+
+    /// The path of the group.
+    pub(crate) fn path(&self) -> GroupPath {
+        self.tree().path(self.key)
+    }
+
+    #[inline]
+    pub(crate) fn keeper(&self) -> &PercpuRef<K> {
+        self.cell.whole()
+    }
+
+    #[inline]
+    pub(super) fn tree(&self) -> &Core {
+        self.keeper().tree()
+    }
+
+    /// Charges `bytes` more; says what was reserved. On an error the charge stays as it is.
+    #[inline]
+    pub(crate) fn grow(&mut self, bytes: Bytes) -> Result<Refilled, ChargeError> {
+        if self.bytes > Bytes::ZERO && self.cell.take_here(bytes.0) {
+            // Not checked: both are reserved in one ledger, which holds less than 2^48.
+            self.bytes.0 += bytes.0;
+            return Ok(Refilled::NOTHING);
+        }
+        self.turn_here();
+        self.grow_as(Actor::Here, bytes)
+    }
+
+    #[inline(never)]
+    pub(super) fn grow_as(&mut self, actor: Actor, bytes: Bytes) -> Result<Refilled, ChargeError> {
+        let refilled = self.tree().charge(self.key, actor, bytes.0)?;
+        self.bytes += bytes;
+        Ok(refilled)
+    }
+
+    pub(super) fn force_grow_as(&mut self, actor: Actor, bytes: Bytes) -> Result<(), ChargeError> {
+        self.tree().force(self.key, actor, bytes.0)?;
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// Uncharges `bytes` of it.
+    ///
+    /// # Panics
+    ///
+    /// When it holds fewer.
+    #[inline]
+    pub(crate) fn shrink(&mut self, bytes: Bytes) {
+        self.bytes = self.less(bytes);
+        self.give_back(bytes);
+    }
+
+    /// As [`shrink`](Self::shrink), as `actor`.
+    pub(super) fn shrink_as(&mut self, actor: Actor, bytes: Bytes) {
+        self.bytes = self.less(bytes);
+        self.tree().uncharge(self.key.id, actor, bytes.0);
+    }
+
+    /// Moves `bytes` of it into a charge of their own.
+    ///
+    /// # Panics
+    ///
+    /// When it holds fewer.
+    pub(crate) fn split(&mut self, bytes: Bytes) -> Self {
+        self.bytes = self.less(bytes);
+        let (cell, key) = (self.cell.clone(), self.key);
+        Self { cell, key, bytes }
+    }
+
+    /// Adds another charge of the same group to this one; gives it back when it is of another.
+    pub(crate) fn merge(&mut self, other: Self) -> Result<(), Self> {
+        if self.key != other.key || !std::ptr::eq(self.tree(), other.tree()) {
+            return Err(other);
+        }
+        self.bytes += other.disown();
+        Ok(())
+    }
+
+    /// Moves `bytes` of it to the group of `to`, which belongs to the same tree.
+    pub(super) fn moved(&mut self, bytes: Bytes, to: &Seat<K>, actor: Actor) -> Self {
+        self.bytes = self.less(bytes);
+        to.hold(to.slot.index(actor), bytes)
+    }
+
+    /// The same charge, kept by another keeper of its tree.
+    ///
+    /// # Panics
+    ///
+    /// When that is the keeper of another tree.
+    pub(crate) fn kept_by<L: Keeper>(self, keeper: PercpuRef<L>) -> Held<L> {
+        assert!(
+            std::ptr::eq(self.tree(), keeper.tree()),
+            "a charge stays in its tree"
+        );
+        let key = self.key;
+        Held::over(keeper, key, Actor::Here, self.disown())
+    }
+
+    /// Gives up the guard and keeps the bytes charged.
+    pub(crate) fn disown(mut self) -> Bytes {
+        std::mem::take(&mut self.bytes)
+    }
+
+    /// Uncharges bytes that the guard no longer counts.
+    #[inline(always)]
+    fn give_back(&mut self, bytes: Bytes) {
+        if !self.cell.park_here(bytes.0) {
+            self.give_back_slowly(bytes);
+        }
+    }
+
+    #[inline(never)]
+    fn give_back_slowly(&mut self, bytes: Bytes) {
+        self.turn_here();
+        self.tree().uncharge(self.key.id, Actor::Here, bytes.0);
+    }
+
+    /// Looks first at the word of this CPU from now on.
+    #[inline(never)]
+    fn turn_here(&mut self) {
+        if self.tree().is_restartable() {
+            let key = self.key;
+            self.cell
+                .turn(|keeper| word(keeper.tree(), key, Actor::Here));
+        }
+    }
+
+    #[inline]
+    fn less(&self, bytes: Bytes) -> Bytes {
+        match self.bytes.checked_sub(bytes) {
+            Some(rest) => rest,
+            None => self.refuse(bytes),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refuse(&self, bytes: Bytes) -> ! {
+        panic!("a charge of {} does not hold {bytes}", self.bytes)
+    }
+}
+
+impl<K: Keeper> Drop for Held<K> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.bytes > Bytes::ZERO {
+            self.give_back(self.bytes);
+        }
+    }
+}
+
+/// The word of a group that `actor` steps.
+fn word(tree: &Core, key: GroupKey, actor: Actor) -> &Cell {
+    let slot = tree.slot(key.id);
+    slot.cell(slot.index(actor))
+}
