@@ -13,6 +13,9 @@
 //! the system, and freed. A request that finds no frame meanwhile waits for the trim
 //! ([`FramePool::is_trimming`]), which may have lost its CPU with all of a small pool in its hands.
 //!
+//! What was given back, by either, counts as never used: the frames that are still resident go out
+//! before it.
+//!
 //! Source: `virtio_balloon` of Linux, by which a host takes memory from a guest. Deviation: the
 //! pool inflates it for itself, in the largest blocks there are.
 
@@ -161,7 +164,7 @@ impl FramePool {
             }
             left -= block.order().pages().0;
             let (first, order) = self.stock.memory.surrender_block(block);
-            self.stock.give(NEAR, order, Wait::Allowed, &mut [first]);
+            self.stock.backend.free_fresh(NEAR, order, &mut [first]);
         }
         let back = pages - Pages(left);
         self.stock.manage_more(back);
@@ -201,7 +204,7 @@ impl FramePool {
             given += memory.decommit_all(&mut frames);
             pfns.clear();
             memory.surrender_all(&mut frames, &mut pfns);
-            self.stock.give(NEAR, Order::ZERO, Wait::Allowed, &mut pfns);
+            backend.free_fresh(NEAR, Order::ZERO, &mut pfns);
             pfns.clear();
         }
         given

@@ -63,6 +63,21 @@ impl Stock {
         taken
     }
 
+    /// Whether there are fresh frames.
+    pub(super) fn has_fresh(&self) -> bool {
+        self.backend.nr_fresh() > Pages::ZERO
+    }
+
+    /// Whether a request for so many blocks would take fresh ones, if there are any.
+    pub(super) fn is_short_of_used(&self, order: Order, blocks: usize) -> bool {
+        !self.backend.has_used(Pages((blocks as u64) << order.get()))
+    }
+
+    /// Frames that were out, or are.
+    pub(super) fn nr_used(&self) -> Pages {
+        self.memory.pages().saturating_sub(self.backend.nr_fresh())
+    }
+
     /// Gives blocks back.
     pub(super) fn give(&self, near: CpuId, order: Order, wait: Wait, blocks: &mut [Pfn]) {
         if !blocks.is_empty() {

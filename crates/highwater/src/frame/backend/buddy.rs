@@ -5,8 +5,13 @@
 //! lower half, so that frames of one bulk come out in ascending order. Freeing merges a block with
 //! its buddy for as long as that is free and of equal order.
 //!
-//! Invariants: a free block is on the list of its order and marked at its head frame only; no two
-//! free buddies of equal order below the largest exist; `nr_free` is the sum of all free blocks.
+//! Lists are last in, first out, so that frames which were used lately go out first. Blocks of the
+//! largest order that are *fresh* (never taken, or given back to the system since) have a list of
+//! their own, which is taken from last.
+//!
+//! Invariants: a free block is on the list of its order, or on that of fresh ones, and marked at its
+//! head frame only; no two free buddies of equal order below the largest exist; `nr_free` is the sum
+//! of all free blocks.
 //!
 //! Links and marks are arrays indexed by frame, so there is nothing to be unsafe about.
 
@@ -14,7 +19,9 @@ use std::ops::Range;
 
 use crate::units::{Order, Pages, Pfn};
 
-const NR_ORDERS: usize = Order::MAX.get() as usize + 1;
+/// The list of fresh blocks, behind those of all orders.
+const FRESH: u8 = Order::MAX.get() + 1;
+const NR_LISTS: usize = FRESH as usize + 1;
 /// End of a list.
 const NIL: u32 = u32::MAX;
 
@@ -22,15 +29,15 @@ const NIL: u32 = u32::MAX;
 #[derive(Debug)]
 pub(super) struct Buddy {
     frames: Range<u32>,
-    free_area: [FreeArea; NR_ORDERS],
+    free_area: [FreeArea; NR_LISTS],
     /// By frame, counted from the range's start: next, previous and mark of the free block whose head the
-    /// frame is. The mark is one more than the block's order, and [`NOT_HEAD`] where the frame is no head;
+    /// frame is. The mark is one more than the number of the block's list, and [`NOT_HEAD`] where the frame is no head;
     /// numbers, all zero at first, so that the system commits them as they are written.
     links: Box<[[u32; 3]]>,
     nr_free: u64,
 }
 
-/// List of the free blocks of one order.
+/// List of the free blocks of one order, or of fresh ones.
 #[derive(Clone, Copy, Debug)]
 struct FreeArea {
     head: u32,
@@ -43,8 +50,17 @@ const NEXT: usize = 0;
 const PREV: usize = 1;
 const MARK: usize = 2;
 
-const fn mark_of(order: u8) -> u32 {
-    order as u32 + 1
+const fn mark_of(list: u8) -> u32 {
+    list as u32 + 1
+}
+
+/// The order of the blocks of a list.
+const fn order_of(list: u8) -> u8 {
+    if list == FRESH {
+        Order::MAX.get()
+    } else {
+        list
+    }
 }
 
 impl Buddy {
@@ -54,7 +70,7 @@ impl Buddy {
             free_area: [FreeArea {
                 head: NIL,
                 blocks: 0,
-            }; NR_ORDERS],
+            }; NR_LISTS],
             links: vec![[0; 3]; frames.len()].into(),
             nr_free: 0,
             frames,
@@ -68,17 +84,19 @@ impl Buddy {
             });
             let order = order.expect("one frame always fits");
             end -= 1 << order;
-            buddy.insert(end, order);
+            let is_largest = order == Order::MAX.get();
+            buddy.insert(end, if is_largest { FRESH } else { order });
         }
         buddy
     }
 
     /// Takes a block.
     pub(super) fn alloc(&mut self, order: Order) -> Option<Pfn> {
-        let orders = order.get()..=Order::MAX.get();
-        let mut have = orders.into_iter().find(|&o| self.area(o).blocks > 0)?;
-        let block = self.area(have).head;
-        self.remove(block, have);
+        let mut lists = order.get()..=FRESH;
+        let list = lists.find(|&list| self.area(list).blocks > 0)?;
+        let block = self.area(list).head;
+        self.remove(block, list);
+        let mut have = order_of(list);
         while have > order.get() {
             have -= 1;
             self.insert(block + (1 << have), have);
@@ -88,13 +106,28 @@ impl Buddy {
 
     /// The order of the free block whose head a frame is.
     pub(super) fn order_at(&self, pfn: Pfn) -> Option<Order> {
-        let mark = self.link(pfn.0)[MARK];
-        Order::all().find(|order| mark_of(order.get()) == mark)
+        let list = (0..=FRESH).find(|&list| mark_of(list) == self.link(pfn.0)[MARK])?;
+        Order::new(order_of(list))
     }
 
     /// Takes the free block of `order` whose head a frame is.
     pub(super) fn take(&mut self, pfn: Pfn, order: Order) {
-        self.remove(pfn.0, order.get());
+        let is_fresh = self.link(pfn.0)[MARK] == mark_of(FRESH);
+        self.remove(pfn.0, if is_fresh { FRESH } else { order.get() });
+    }
+
+    /// Says that the memory of a range was given back to the system: if it is a free block of the
+    /// largest order, that is fresh.
+    pub(super) fn make_fresh(&mut self, first: Pfn) {
+        if self.link(first.0)[MARK] == mark_of(Order::MAX.get()) {
+            self.remove(first.0, Order::MAX.get());
+            self.insert(first.0, FRESH);
+        }
+    }
+
+    /// Frames of fresh blocks.
+    pub(super) fn nr_fresh(&self) -> Pages {
+        Pages(u64::from(self.area(FRESH).blocks) << Order::MAX.get())
     }
 
     /// Gives a block back.
@@ -125,45 +158,44 @@ impl Buddy {
 
     /// How many blocks of `order` all free blocks make.
     pub(super) fn nr_free_blocks(&self, order: Order) -> u64 {
-        let areas = self.free_area.iter().enumerate();
-        let areas = areas.skip(usize::from(order.get()));
-        areas
-            .map(|(have, area)| u64::from(area.blocks) << (have - usize::from(order.get())))
+        let lists = order.get()..=FRESH;
+        lists
+            .map(|list| u64::from(self.area(list).blocks) << (order_of(list) - order.get()))
             .sum()
     }
 
     /// Whether a frame lies in a free block.
     fn is_free(&self, frame: u32) -> bool {
-        Order::all().any(|order| {
-            let head = frame >> order.get() << order.get();
-            head >= self.frames.start && self.link(head)[MARK] == mark_of(order.get())
+        (0..=FRESH).any(|list| {
+            let head = frame >> order_of(list) << order_of(list);
+            head >= self.frames.start && self.link(head)[MARK] == mark_of(list)
         })
     }
 
-    /// Puts a block at the head of its order's list.
-    fn insert(&mut self, block: u32, order: u8) {
-        let next = self.area(order).head;
-        *self.link_mut(block) = [next, NIL, mark_of(order)];
+    /// Puts a block at the head of a list.
+    fn insert(&mut self, block: u32, list: u8) {
+        let next = self.area(list).head;
+        *self.link_mut(block) = [next, NIL, mark_of(list)];
         if next != NIL {
             self.link_mut(next)[PREV] = block;
         }
-        let area = &mut self.free_area[usize::from(order)];
+        let area = &mut self.free_area[usize::from(list)];
         *area = FreeArea {
             head: block,
             blocks: area.blocks + 1,
         };
-        self.nr_free += 1 << order;
+        self.nr_free += 1 << order_of(list);
     }
 
-    fn remove(&mut self, block: u32, order: u8) {
+    fn remove(&mut self, block: u32, list: u8) {
         let [next, prev, mark] = *self.link(block);
         debug_assert_eq!(
             mark,
-            mark_of(order),
-            "frame {block} is not a free block of that order"
+            mark_of(list),
+            "frame {block} is not a free block of that list"
         );
         if prev == NIL {
-            self.free_area[usize::from(order)].head = next;
+            self.free_area[usize::from(list)].head = next;
         } else {
             self.link_mut(prev)[NEXT] = next;
         }
@@ -171,12 +203,12 @@ impl Buddy {
             self.link_mut(next)[PREV] = prev;
         }
         self.link_mut(block)[MARK] = NOT_HEAD;
-        self.free_area[usize::from(order)].blocks -= 1;
-        self.nr_free -= 1 << order;
+        self.free_area[usize::from(list)].blocks -= 1;
+        self.nr_free -= 1 << order_of(list);
     }
 
-    fn area(&self, order: u8) -> FreeArea {
-        self.free_area[usize::from(order)]
+    fn area(&self, list: u8) -> FreeArea {
+        self.free_area[usize::from(list)]
     }
 
     fn link(&self, block: u32) -> &[u32; 3] {
@@ -194,17 +226,14 @@ impl Buddy {
     /// When a list and its marks, counts or alignment disagree.
     pub(super) fn free_blocks(&self) -> Vec<(Pfn, Order)> {
         let mut blocks = Vec::new();
-        for of in Order::all() {
-            let order = of.get();
-            let (mut at, mut prev) = (self.area(order).head, NIL);
+        for list in 0..=FRESH {
+            let order = order_of(list);
+            let of = Order::new(order).expect("an order in range");
+            let (mut at, mut prev) = (self.area(list).head, NIL);
             let before = blocks.len();
             while at != NIL {
                 let [next, before, mark] = *self.link(at);
-                assert_eq!(
-                    (mark, before),
-                    (mark_of(order), prev),
-                    "links of frame {at}"
-                );
+                assert_eq!((mark, before), (mark_of(list), prev), "links of frame {at}");
                 assert!(
                     at.is_multiple_of(1 << order),
                     "frame {at} heads a block of order {order}"
@@ -214,8 +243,8 @@ impl Buddy {
             }
             assert_eq!(
                 blocks.len() - before,
-                self.area(order).blocks as usize,
-                "order {order}"
+                self.area(list).blocks as usize,
+                "list {list}"
             );
         }
         blocks.sort_unstable();

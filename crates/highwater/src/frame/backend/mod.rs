@@ -10,6 +10,10 @@
 //! list; no request takes a frame when no more than its floor are free; a frame goes back to the
 //! zone it came from, whoever frees it; a free never fails, and one that must not wait never does.
 //!
+//! Frames that were used lately go out before *fresh* ones, which never were or whose memory was given
+//! back to the system: memory is committed as it is first used, so a pool takes what is in use at once
+//! and not what it has. Whole blocks are fresh, of 2 MiB in trees and of 4 MiB in zones.
+//!
 //! What is free is counted in one word, [`FreeCount`], and a request takes its frames off that word
 //! before it looks for them. Hence the floor is exact whatever runs beside it, and the search finds
 //! what was promised: the blocks are free before they are counted.
@@ -75,6 +79,16 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
     /// When a block is out of range, misaligned, or free already. The last is noticed when the block
     /// reaches the free ones, and as far as the kind can see it.
     fn free_bulk(&self, near: CpuId, order: Order, wait: Wait, blocks: &mut [Pfn]);
+
+    /// As [`free_bulk`](Self::free_bulk), of blocks that lie in one of the largest and whose memory was
+    /// given back to the system: what is whole of them, as far as the kind tells them apart, is fresh.
+    fn free_fresh(&self, near: CpuId, order: Order, blocks: &mut [Pfn]);
+
+    /// Free frames that were never out, or whose memory was given back to the system since.
+    fn nr_fresh(&self) -> Pages;
+
+    /// Whether so many free frames can be had before a request goes on to fresh ones.
+    fn has_used(&self, frames: Pages) -> bool;
 
     /// Frees what is deferred; waits for locks.
     fn splice(&self);

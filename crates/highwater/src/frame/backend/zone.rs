@@ -27,6 +27,8 @@ pub(super) struct Zone {
     /// that choose a zone. Publishes: nothing; who was promised frames acquired with the promise what
     /// was written here.
     nr_free: AtomicU64,
+    /// Those of them that are fresh. Written and read as above.
+    nr_fresh: AtomicU64,
 }
 
 /// A zone whose lock is held.
@@ -46,6 +48,7 @@ impl Zone {
             deferred: Deferred::new(frames.start, frames.len()),
             times: TimeRecorder::new(),
             nr_free: AtomicU64::new(buddy.nr_free().0),
+            nr_fresh: AtomicU64::new(buddy.nr_fresh().0),
             buddy: Mutex::new(&ZONE_LOCK, buddy),
             frames,
         }
@@ -88,6 +91,17 @@ impl Zone {
     pub(super) fn nr_free(&self) -> Pages {
         // Relaxed: a probe orders nothing.
         Pages(self.nr_free.load(Ordering::Relaxed))
+    }
+
+    /// Fresh frames in the buddy, as its last holder left them.
+    pub(super) fn nr_fresh(&self) -> Pages {
+        // Relaxed: a probe orders nothing.
+        Pages(self.nr_fresh.load(Ordering::Relaxed))
+    }
+
+    /// Free frames that were used, deferred ones included.
+    pub(super) fn nr_used(&self) -> Pages {
+        self.nr_free().saturating_sub(self.nr_fresh()) + self.nr_deferred()
     }
 
     pub(super) fn nr_deferred(&self) -> Pages {
@@ -135,6 +149,10 @@ impl LockedZone<'_> {
         self.zone
             .nr_free
             .store(self.buddy.nr_free().0, Ordering::Relaxed);
+        let fresh = self.buddy.nr_fresh().0;
+        if self.zone.nr_fresh.load(Ordering::Relaxed) != fresh {
+            self.zone.nr_fresh.store(fresh, Ordering::Relaxed);
+        }
     }
 
     /// Takes blocks until `out` is full or there are none: how many.
@@ -179,6 +197,11 @@ impl LockedZone<'_> {
             self.buddy.free(block, order);
         }
         self.moved += pages_of(order, blocks.len());
+    }
+
+    /// The memory of the largest block that begins at `first` was given back.
+    pub(super) fn make_fresh(&mut self, first: Pfn) {
+        self.buddy.make_fresh(first);
     }
 }
 

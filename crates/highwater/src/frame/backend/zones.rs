@@ -3,7 +3,9 @@
 //!
 //! A zone is a range of whole blocks of the largest order, so that no block lies in two. A request
 //! begins at the zone of its CPU's number and goes round; a free goes to the zone that the frame is
-//! from, and blocks of one zone that are freed together cost one hold of its lock.
+//! from, and blocks of one zone that are freed together cost one hold of its lock. Frames that were
+//! used go out before fresh ones: another zone comes before fresh blocks of the CPU's own if at least
+//! a largest block of frames is free there that were used.
 //!
 //! Deviation from the kernel: the free total is one word for all zones, so the floor is exact over all
 //! of them and a probe reads one line. Single frames are taken from it before a lock is (see the
@@ -28,6 +30,15 @@ const ROUNDS_MAX: usize = if cfg!(loom) { 4 } else { 64 };
 /// A request that is promised too little while frames are deferred asks again this often at most.
 /// Chosen: as the rounds.
 const PROMISES_MAX: usize = ROUNDS_MAX;
+
+/// Which frames a round is for.
+#[derive(Clone, Copy, Debug)]
+enum Reach {
+    /// Those that were used.
+    Used,
+    /// Fresh ones as well.
+    All,
+}
 
 /// Zones of equal size, the last one perhaps smaller.
 #[derive(Debug)]
@@ -87,7 +98,8 @@ impl Zones {
         any
     }
 
-    /// Looks once into each zone, the CPU's own first: how many blocks `take` took there.
+    /// Looks once into each zone, the CPU's own first, for frames that were used, and then once for any:
+    /// how many blocks `take` took there.
     fn round(
         &self,
         near: CpuId,
@@ -96,19 +108,37 @@ impl Zones {
         out: &mut [Pfn],
         take: impl Fn(&mut LockedZone<'_>, &mut [Pfn]) -> usize,
     ) -> usize {
-        let nr_zones = self.zones.len();
-        let home = near.index() % nr_zones;
+        let home = near.index() % self.zones.len();
+        // One buddy allocator keeps that order by itself.
+        let reaches = match self.zones.len() {
+            1 => &[Reach::All][..],
+            _ => &[Reach::Used, Reach::All],
+        };
         let mut taken = 0;
-        for zone in self.zones[home..].iter().chain(&self.zones[..home]) {
-            if zone.nr_free() + zone.nr_deferred() < order.pages() {
-                continue;
-            }
-            let wanted = pages_of(order, out.len() - taken);
-            if let Some(mut locked) = self.enter(zone, wait, wanted) {
-                taken += take(&mut locked, &mut out[taken..]);
-            }
-            if taken == out.len() {
-                break;
+        for &reach in reaches {
+            let zones = self.zones[home..].iter().chain(&self.zones[..home]);
+            for (at, zone) in zones.enumerate() {
+                let frames = match reach {
+                    Reach::Used if at == 0 => zone.nr_used(),
+                    Reach::Used if zone.nr_used() >= Order::MAX.pages() => zone.nr_used(),
+                    Reach::Used => Pages::ZERO,
+                    Reach::All => zone.nr_free() + zone.nr_deferred(),
+                };
+                let blocks = usize::try_from(frames.0 >> order.get()).unwrap_or(usize::MAX);
+                let rest = &mut out[taken..];
+                let most = match reach {
+                    Reach::Used => blocks.min(rest.len()),
+                    Reach::All => rest.len(),
+                };
+                if blocks == 0 || most == 0 {
+                    continue;
+                }
+                if let Some(mut locked) = self.enter(zone, wait, pages_of(order, most)) {
+                    taken += take(&mut locked, &mut rest[..most]);
+                }
+                if taken == out.len() {
+                    return taken;
+                }
             }
         }
         taken
@@ -227,6 +257,36 @@ impl Backend for Zones {
         }
     }
 
+    fn free_fresh(&self, _: CpuId, order: Order, blocks: &mut [Pfn]) {
+        let Some(first) = blocks.iter().min() else {
+            return;
+        };
+        let is_whole = pages_of(order, blocks.len()) == Order::MAX.pages();
+        let zone = self.zone_of(*first);
+        let moved = pages_of(order, blocks.len());
+        if let Some(mut locked) = self.enter(zone, Wait::Allowed, moved) {
+            locked.give(order, blocks);
+            if is_whole {
+                locked.make_fresh(*first);
+            }
+        }
+        self.free.add(blocks.len(), order);
+    }
+
+    fn nr_fresh(&self) -> Pages {
+        self.zones.iter().map(|zone| zone.nr_fresh()).sum()
+    }
+
+    fn has_used(&self, frames: Pages) -> bool {
+        // What other zones have less than a largest block of is not looked for.
+        let left = match self.zones.len() {
+            1 => Pages::ZERO,
+            _ => Order::MAX.pages(),
+        };
+        let used = self.zones.iter().map(|zone| zone.nr_used());
+        used.map(|used| used.saturating_sub(left)).sum::<Pages>() >= frames
+    }
+
     fn free_bulk(&self, _: CpuId, order: Order, wait: Wait, blocks: &mut [Pfn]) {
         if self.zones.len() == 1 {
             return self.free_in(&self.zones[0], order, wait, blocks);
@@ -282,6 +342,7 @@ impl Backend for Zones {
             let buddy = zone.inspect();
             buddy.check_invariants();
             assert_eq!(buddy.nr_free(), zone.nr_free(), "the probes' count");
+            assert_eq!(buddy.nr_fresh(), zone.nr_fresh(), "the probes' count");
             free += buddy.nr_free();
         }
         assert_eq!(

@@ -8,6 +8,7 @@
 //! | `sizes`, `policy` | how large a list may be, and how it finds its size: arithmetic |
 //! | `list` | one list while its lock is held |
 //! | `transfer` | bringing frames from the zones and giving them back |
+//! | `recall` | frames in idle lists of other CPUs, before fresh ones are taken |
 //! | `scratch` | frames on their way |
 //!
 //! **Fast path.** A pop or a push on the stack of the thread's CPU, and nothing else: the stack's header
@@ -30,6 +31,7 @@
 
 mod list;
 pub(super) mod policy;
+mod recall;
 mod scratch;
 mod sizes;
 mod transfer;
@@ -105,6 +107,11 @@ struct Beside {
     /// Written by: decay. Read by: decay. Publishes: nothing.
     last_seen: AtomicU64,
     idle_ticks: AtomicU64,
+    /// The stack's header as another CPU saw it last, and about how many frames other CPUs have brought
+    /// since it was so. Written and read by other CPUs' refills. Publishes: nothing: whether the list is
+    /// worth a visit.
+    watched: AtomicU64,
+    brought_meanwhile: AtomicU64,
 }
 
 impl Conditions {
@@ -292,6 +299,14 @@ impl PcpLists {
         // Relaxed: a number of its moment.
         let in_blocks = self.beside(cpu).block_frames.load(Ordering::Relaxed);
         self.stacks.probe(cpu).len() + in_blocks
+    }
+
+    /// What changes when a list is used, in one word; without its lock.
+    fn trace_of(&self, cpu: CpuId) -> u64 {
+        let header = self.stacks.probe(cpu);
+        (u64::from(self.nr_cached_on(cpu)) << 24)
+            | (u64::from(header.run()) << 8)
+            | u64::from(header.grow())
     }
 
     pub(super) fn counters(&self) -> PcpCounters {

@@ -63,11 +63,12 @@ impl PcpLists {
     ) -> Result<Frame, AllocError> {
         let list = self.try_lock(at);
         let is_held = list.is_none();
-        let (cpu, wanted) = match list {
+        let (cpu, wanted, idle) = match list {
             Some(mut list) => {
                 if let Some(frame) = list.pop() {
                     return Ok(frame);
                 }
+                let idle = list.rules().high_min;
                 // As many refills as it would have taken to bring them one by one.
                 let cap = list.rules().cap().max(1) as usize;
                 let first = list.refill(Order::ZERO).blocks as usize;
@@ -75,14 +76,17 @@ impl PcpLists {
                 while wanted < count.min(cap) {
                     wanted += list.refill(Order::ZERO).blocks as usize;
                 }
-                (list.cpu(), wanted.min(cap).max(first))
+                (list.cpu(), wanted.min(cap).max(first), Some(idle))
             }
             None => {
                 let cpu = self.near(at);
                 self.beside(cpu).events.fallbacks.add(1);
-                (cpu, 1)
+                (cpu, 1, None)
             }
         };
+        if let Some(idle) = idle.filter(|_| flags.may_block()) {
+            self.look_around(stock, cpu, idle, Order::ZERO, wanted);
+        }
         let mut scratch = Scratch::take();
         scratch.pfns.resize(wanted, Pfn(0));
         let taken = stock.take(cpu, Order::ZERO, flags, count, &mut scratch.pfns);
@@ -213,15 +217,19 @@ impl PcpLists {
     ) -> Result<Block, AllocError> {
         let list = super::is_listed(order).then(|| self.try_lock(at));
         let is_held = matches!(list, Some(None));
-        let (cpu, wanted) = match list {
+        let (cpu, wanted, idle) = match list {
             Some(Some(mut list)) => {
                 if let Some(block) = list.pop_block(order) {
                     return Ok(block);
                 }
-                (list.cpu(), list.refill(order).blocks as usize)
+                let idle = list.rules().high_min;
+                (list.cpu(), list.refill(order).blocks as usize, Some(idle))
             }
-            _ => (self.near(at), 1),
+            _ => (self.near(at), 1, None),
         };
+        if let Some(idle) = idle.filter(|_| flags.may_block()) {
+            self.look_around(stock, cpu, idle, order, wanted);
+        }
         let mut scratch = Scratch::take();
         scratch.pfns.resize(wanted, Pfn(0));
         let taken = stock.take(cpu, order, flags, 1, &mut scratch.pfns);
@@ -279,7 +287,7 @@ impl PcpLists {
     /// Deviation: the specification (4.7) has a drain in pieces stop below the limit, too. A list drains as soon as
     /// it reaches the limit, so that its first piece would be its last, and a long run of frees would never move
     /// more than a batch.
-    fn drain_list<'a>(
+    pub(super) fn drain_list<'a>(
         &'a self,
         stock: &Stock,
         at: At,
@@ -382,18 +390,13 @@ impl PcpLists {
     }
 
     fn decay_one(&self, stock: &Stock, cpu: CpuId) -> Pages {
-        let (beside, header) = (self.beside(cpu), self.stacks.probe(cpu));
+        let beside = self.beside(cpu);
         // Relaxed: one thread decays at a time, and a list that is looked at in vain loses nothing.
-        let (is_grown, in_blocks) = (
-            beside.is_grown.load(Ordering::Relaxed),
-            beside.block_frames.load(Ordering::Relaxed),
-        );
-        let seen = (u64::from(header.len() + in_blocks) << 24)
-            | (u64::from(header.run()) << 8)
-            | u64::from(header.grow());
+        let is_grown = beside.is_grown.load(Ordering::Relaxed);
+        let seen = self.trace_of(cpu);
         if beside.last_seen.swap(seen, Ordering::Relaxed) != seen {
             beside.idle_ticks.store(0, Ordering::Relaxed);
-        } else if header.len() + in_blocks > 0 {
+        } else if self.nr_cached_on(cpu) > 0 {
             let ticks = beside.idle_ticks.fetch_add(1, Ordering::Relaxed) + 1;
             if ticks >= IDLE_TICKS {
                 return self.drain_idle(stock, cpu);

@@ -4,6 +4,7 @@
 //! words      1 bit a frame: set when free
 //! nonempty   1 bit a word: set when the word has a set bit         } one word of each for 64 words:
 //! full       1 bit a word: set when all bits of the word are set   } a tree of 4,096 frames
+//! fresh      1 bit a word: set when no frame of its area was used  }
 //! ```
 //!
 //! The words are the truth: whoever clears a set bit, by an exchange of the whole word, owns the
@@ -14,14 +15,26 @@
 //! and that of a full word in `full`. A bit may be set wrongly; who follows it sees the word, and
 //! clears it.
 //!
+//! Areas of 512 frames are *fresh* until a frame of one is taken, and again once all of an area was
+//! given back to the system. Invariant, exact at every moment that the taker of a frame can see: an
+//! area is fresh only while all of its frames are free, or its owner says so. The taker of a full word
+//! looks at the bits after it; the owner of all frames of an area sets them before it frees the
+//! first one, and the exchange that takes a frame acquires that. An area in which nobody owns a frame
+//! is left as it is, so that of two takers one clears the bits and counts. The last area is never
+//! fresh if it is not whole.
+//!
 //! Protocol: who turns a word from 0 sets its bit afterwards. Who turns a word to 0 clears its bit,
 //! then looks at the word again, and sets the bit if the word is not 0 any more. Take the last time
 //! that the word was turned from 0. A clearing that comes before the setting that follows that turn
 //! does no harm. One that comes after it acquires that setting, hence sees the turned word, and sets
 //! the bit again. The same holds for full words.
 
+use crossbeam_utils::CachePadded;
+
+use super::AREA_WORDS_LOG;
 use super::bits::{aligned_runs, lowest, ones, widen};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::units::Pages;
 
 /// Frames in a word.
 pub(super) const WORD_FRAMES: usize = 64;
@@ -37,6 +50,17 @@ pub(super) struct Bitmap {
     /// owner did to them.
     words: Box<[AtomicU64]>,
     trees: Box<[Tree]>,
+    fresh: CachePadded<Fresh>,
+}
+
+/// How much is fresh.
+#[derive(Debug)]
+struct Fresh {
+    /// Words of fresh areas. Written by: who opens an area or makes it fresh. Read by: requests.
+    /// Publishes: nothing: whether used frames are worth a look.
+    words: AtomicU64,
+    /// Trees up to the last that was ever used. Written and read as above.
+    trees_used: AtomicUsize,
 }
 
 /// Where to look in 64 words.
@@ -47,6 +71,15 @@ struct Tree {
     nonempty: AtomicU64,
     /// The same of words that are full.
     full: AtomicU64,
+    /// Words of fresh areas. Written by: who takes from one, and who owns one. Read by: requests.
+    /// Publishes: nothing: the words themselves order takers and owners.
+    fresh: AtomicU64,
+}
+
+/// By the place of a word in its tree, the words of its area.
+fn area_of_word(at: u32) -> u64 {
+    let words = 1 << AREA_WORDS_LOG;
+    (FULL >> (64 - words)) << (at & !(words - 1))
 }
 
 impl Bitmap {
@@ -65,14 +98,24 @@ impl Bitmap {
                 let set = words.iter().enumerate().filter(|&(_, &word)| is_set(word));
                 AtomicU64::new(set.fold(0, |bits, (at, _)| bits | 1 << at))
             };
+            let full = bits(|word| word == FULL);
+            // Relaxed: nobody else knows it.
+            let whole = aligned_runs(full.load(Ordering::Relaxed), AREA_WORDS_LOG);
             Tree {
                 nonempty: bits(|word| word != 0),
-                full: bits(|word| word == FULL),
+                full,
+                fresh: AtomicU64::new(widen(whole, AREA_WORDS_LOG)),
             }
+        };
+        let nr_areas = words.iter().take_while(|&&word| word == FULL).count() >> AREA_WORDS_LOG;
+        let fresh = Fresh {
+            words: AtomicU64::new((nr_areas as u64) << AREA_WORDS_LOG),
+            trees_used: AtomicUsize::new(0),
         };
         Self {
             trees: words.chunks(TREE_WORDS).map(tree).collect(),
             words: words.into_iter().map(AtomicU64::new).collect(),
+            fresh: CachePadded::new(fresh),
         }
     }
 
@@ -87,6 +130,24 @@ impl Bitmap {
         // words decide.
         let nonempty = tree.nonempty.load(Ordering::Relaxed);
         (nonempty, tree.full.load(Ordering::Relaxed))
+    }
+
+    /// Words of a tree whose areas are fresh.
+    pub(super) fn fresh(&self, tree: usize) -> u64 {
+        // Relaxed: a preference.
+        self.trees[tree].fresh.load(Ordering::Relaxed)
+    }
+
+    /// Frames of fresh areas.
+    pub(super) fn nr_fresh(&self) -> Pages {
+        // Relaxed: a preference.
+        Pages(self.fresh.words.load(Ordering::Relaxed) * WORD_FRAMES as u64)
+    }
+
+    /// Trees that may have frames which were used: all others are fresh.
+    pub(super) fn nr_trees_used(&self) -> usize {
+        // Relaxed: a preference.
+        self.fresh.trees_used.load(Ordering::Relaxed)
     }
 
     /// Takes up to `count` blocks of 2^`log` frames out of one word: their heads.
@@ -111,6 +172,7 @@ impl Bitmap {
                 Ok(_) => {
                     if seen == FULL {
                         self.clear_full(word, 1);
+                        self.open(word, 1);
                     }
                     if left == 0 {
                         self.clear_nonempty(word, 1);
@@ -155,6 +217,7 @@ impl Bitmap {
         }
         self.clear_full(first, count);
         self.clear_nonempty(first, count);
+        self.open(first, count);
         true
     }
 
@@ -264,6 +327,36 @@ impl Bitmap {
         }
     }
 
+    /// The areas of full words, of which frames were taken, are fresh no more.
+    fn open(&self, first: usize, count: usize) {
+        let (tree, bits) = self.hint(first, count);
+        // Relaxed throughout: the exchange that took the frames acquired what their last owner wrote
+        // here, and what is written here their next owner acquires with them. Looked at first: most
+        // are open.
+        if tree.fresh.load(Ordering::Relaxed) & bits == 0 {
+            return;
+        }
+        let areas = ones(bits).fold(0, |areas, at| areas | area_of_word(at));
+        let opened = tree.fresh.fetch_and(!areas, Ordering::Relaxed) & areas;
+        self.fresh
+            .words
+            .fetch_sub(opened.count_ones().into(), Ordering::Relaxed);
+        let trees = first / TREE_WORDS + 1;
+        if self.nr_trees_used() < trees {
+            self.fresh.trees_used.fetch_max(trees, Ordering::Relaxed);
+        }
+    }
+
+    /// Says that the memory of a whole area was given back. The caller has the right to all its frames.
+    pub(super) fn make_fresh(&self, area: usize) {
+        let first = area << AREA_WORDS_LOG;
+        let (tree, bits) = self.hint(first, 1 << AREA_WORDS_LOG);
+        // Relaxed throughout: as above.
+        let already = tree.fresh.fetch_or(bits, Ordering::Relaxed) & bits;
+        let words = (bits & !already).count_ones();
+        self.fresh.words.fetch_add(words.into(), Ordering::Relaxed);
+    }
+
     /// The tree of some words, and their bits in its hints.
     fn hint(&self, first: usize, count: usize) -> (&Tree, u64) {
         let bits = (FULL >> (TREE_WORDS - count)) << (first % TREE_WORDS);
@@ -272,8 +365,14 @@ impl Bitmap {
 
     /// # Panics
     ///
-    /// When a word that has free frames, or is full, could not be found.
+    /// When a word that has free frames, or is full, could not be found, or one is fresh that is not full.
     pub(super) fn check_invariants(&self) {
+        let fresh = (0..self.nr_trees()).map(|tree| u64::from(self.fresh(tree).count_ones()));
+        assert_eq!(
+            self.nr_fresh(),
+            Pages(fresh.sum::<u64>() * WORD_FRAMES as u64),
+            "fresh frames and their count"
+        );
         for tree in 0..self.nr_trees() {
             let (nonempty, full) = self.hints(tree);
             let words = &self.words[tree * TREE_WORDS..];
@@ -285,10 +384,14 @@ impl Bitmap {
                     "word {word}: {bits:#x}"
                 );
                 assert!(bits != FULL || full >> at & 1 == 1, "word {word} is full");
+                assert!(
+                    bits == FULL || self.fresh(tree) >> at & 1 == 0,
+                    "word {word} is fresh: {bits:#x}"
+                );
             }
             let outside = FULL.checked_shl(u32::try_from(words.len()).unwrap_or(u32::MAX));
             assert_eq!(
-                (nonempty | full) & outside.unwrap_or(0),
+                (nonempty | full | self.fresh(tree)) & outside.unwrap_or(0),
                 0,
                 "hints to no word"
             );

@@ -5,6 +5,7 @@ use ::loom::{model, thread};
 
 use super::*;
 use crate::sync::Arc;
+use crate::sync::atomic::Ordering;
 
 const CPU: CpuId = CpuId(0);
 
@@ -92,6 +93,35 @@ fn a_full_word_that_was_seen_broken_is_found() {
         beside(&bitmap, take, vec![put]);
         assert_eq!(bitmap.word(0), u64::MAX);
         bitmap.check_invariants();
+    });
+}
+
+#[test]
+fn an_area_that_is_made_fresh_beside_requests_is_counted_once() {
+    // Goal: an area is fresh only while nobody has a frame of it, and the count of fresh words is
+    // exact. Method: the owner of an area makes it fresh and frees it beside two requests for frames
+    // of two words of it.
+    model(|| {
+        let bitmap = Arc::new(Bitmap::new(512));
+        assert_eq!(bitmap.nr_fresh(), Pages(512));
+        assert!(bitmap.take_words(0, 8));
+        assert_eq!(bitmap.nr_fresh(), Pages::ZERO);
+        let taken = Arc::new(AtomicU32::new(0));
+        let request = |word: usize| -> Box<dyn FnOnce(&Bitmap) + Send> {
+            let taken = Arc::clone(&taken);
+            Box::new(move |bitmap| {
+                let frames = bitmap.take(word, 0, 1).count_ones();
+                taken.fetch_add(frames, Ordering::Relaxed);
+            })
+        };
+        let give_back = |bitmap: &Bitmap| {
+            bitmap.make_fresh(0);
+            assert_eq!(bitmap.put_words(0, 8), 0);
+        };
+        beside(&bitmap, give_back, vec![request(0), request(7)]);
+        bitmap.check_invariants();
+        let is_fresh = taken.load(Ordering::Relaxed) == 0;
+        assert_eq!(bitmap.nr_fresh(), Pages(if is_fresh { 512 } else { 0 }));
     });
 }
 

@@ -14,6 +14,11 @@
 //! in areas whose pair is; in any; in the trees of other seats. A tree and its seat are hints:
 //! any thread may take any frame, and one that was promised frames finds them wherever they are.
 //!
+//! Frames that were used lately go out before fresh ones, wherever the CPU sits (`search`): an area
+//! is *fresh* while none of its frames was ever out, or since its memory was given back to the
+//! system. So frames that were used are at most those that were out at once, 1/64 more, and what is
+//! left of an area for each request that opens one at the same time.
+//!
 //! Progress: every retry of an exchange means that another one succeeded. A request that was
 //! promised frames looks everywhere a bounded number of times; what it misses was moved meanwhile,
 //! by requests and frees that came through.
@@ -27,6 +32,7 @@
 
 mod bitmap;
 mod bits;
+mod search;
 
 #[cfg(all(test, loom))]
 mod loom;
@@ -37,11 +43,12 @@ use crossbeam_utils::CachePadded;
 
 use super::{Backend, FreeCount, Wait, pages_of};
 use crate::memmap::for_each_run;
-use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicUsize};
 use crate::sync::{LockTimes, TimeRecorder, thread};
 use crate::units::{CpuId, Order, Pages, Pfn};
 use bitmap::{Bitmap, TREE_WORDS, WORD_FRAMES};
 use bits::{aligned_runs, ones, widen};
+use search::Request;
 
 /// Logarithms of the frames in a word and of the words in an area and a pair.
 const WORD_LOG: u8 = 6;
@@ -55,13 +62,6 @@ const _: () = assert!(
     TREE_WORDS > 1 << PAIR_WORDS_LOG,
     "no block lies in two trees"
 );
-
-/// Trees that are looked at for broken areas and pairs before whole ones are broken. Chosen: 256 MiB of
-/// frames; with 64 trees, taking a batch from a pool that is wholly free took 1 us longer.
-const NEAR_TREES: usize = 16;
-
-/// Trees that are looked into in vain, for runs in broken words, before a whole area is broken.
-const VAIN_TREES_MAX: usize = 16;
 
 /// As of zones: a request that was promised frames looks everywhere this often at most, and lets others
 /// run before each further time; one that must not wait only [`ROUNDS_BRIEFLY`] times.
@@ -92,27 +92,6 @@ struct Seat {
     tree: AtomicUsize,
 }
 
-/// What is looked for.
-#[derive(Clone, Copy, Debug)]
-struct Request {
-    order: Order,
-    /// Frames to leave, of a request that is promised blocks when it sees them: nothing is withheld
-    /// from others that it may not find. None of one whose frames are promised.
-    floor: Option<Pages>,
-}
-
-/// What a request may break, least first: areas that are broken already, then whole areas of broken
-/// pairs, then pairs.
-const NR_LEVELS: usize = 3;
-
-/// Words of one tree that have free frames.
-#[derive(Clone, Copy, Debug)]
-struct Levels {
-    full: u64,
-    /// By what taking them would break.
-    words: [u64; NR_LEVELS],
-}
-
 impl Trees {
     /// Frames 0 to `nr_frames`, all free, and a seat for each of `nr_cpus` CPUs, as far as there are
     /// trees for them.
@@ -123,7 +102,8 @@ impl Trees {
         let nr_seats = nr_cpus.min(nr_trees);
         let seat = |seat: usize| {
             CachePadded::new(Seat {
-                tree: AtomicUsize::new(seat * nr_trees / nr_seats),
+                // Close together, so that those who look for used frames need not look far.
+                tree: AtomicUsize::new(seat),
             })
         };
         // Six trees make up for the kilobyte of a recorder, and one for a seat: two thirds of a bit a frame.
@@ -138,117 +118,6 @@ impl Trees {
             free: CachePadded::new(FreeCount::new(Pages(u64::from(nr_frames)))),
             bitmap,
         }
-    }
-
-    /// Looks for blocks by the hints, once: how many it found. Level by level in the trees
-    /// that are near, then anywhere, then where others sit.
-    fn search(&self, near: CpuId, request: Request, out: &mut [Pfn]) -> usize {
-        let seat = near.index() % self.seats.len();
-        // Relaxed: where to begin.
-        let start = self.seats[seat].tree.load(Ordering::Relaxed);
-        let nr_trees = self.bitmap.nr_trees();
-        let near_trees = nr_trees.min(NEAR_TREES);
-        // By level, the first of the near trees that has such words: the first level looks at all.
-        let mut first = [0, near_trees, near_trees];
-        let mut taken = 0;
-        for level in 0..NR_LEVELS {
-            let mut in_vain = 0;
-            for at in first[level]..near_trees {
-                let beyond = (start + at).checked_sub(nr_trees);
-                let tree = beyond.unwrap_or(start + at);
-                if self.is_anothers(tree, seat) {
-                    continue;
-                }
-                let levels = self.levels(tree);
-                if level == 0 {
-                    for (first, words) in first.iter_mut().zip(levels.words).skip(1) {
-                        *first = if words != 0 { at.min(*first) } else { *first };
-                    }
-                }
-                let found = self.take_from(tree, levels, level, request, &mut out[taken..]);
-                taken += found.unwrap_or(0);
-                if taken == out.len() {
-                    self.sit_down(seat, start, tree, request.order);
-                    return taken;
-                }
-                in_vain += usize::from(found == Some(0));
-                if in_vain == VAIN_TREES_MAX {
-                    break;
-                }
-            }
-        }
-        for others in [false, true] {
-            for tree in (start..nr_trees).chain(0..start) {
-                if self.is_anothers(tree, seat) && !others {
-                    continue;
-                }
-                let found = self.take_from(
-                    tree,
-                    self.levels(tree),
-                    NR_LEVELS - 1,
-                    request,
-                    &mut out[taken..],
-                );
-                taken += found.unwrap_or(0);
-                if taken == out.len() {
-                    self.sit_down(seat, start, tree, request.order);
-                    return taken;
-                }
-            }
-        }
-        taken
-    }
-
-    fn levels(&self, tree: usize) -> Levels {
-        let (nonempty, full) = self.bitmap.hints(tree);
-        // The two most frequent trees need no arithmetic.
-        if full == 0 || full == u64::MAX {
-            return Levels {
-                full,
-                words: [nonempty & !full, 0, full],
-            };
-        }
-        let areas = widen(aligned_runs(full, AREA_WORDS_LOG), AREA_WORDS_LOG);
-        let pairs = widen(aligned_runs(areas, PAIR_WORDS_LOG), PAIR_WORDS_LOG);
-        Levels {
-            full,
-            words: [nonempty & !areas, areas & !pairs, pairs],
-        }
-    }
-
-    /// Takes blocks out of words of a tree up to a level: how many, or `None` if no word seemed to
-    /// have one.
-    fn take_from(
-        &self,
-        tree: usize,
-        levels: Levels,
-        level: usize,
-        request: Request,
-        out: &mut [Pfn],
-    ) -> Option<usize> {
-        let words = levels.words[..=level]
-            .iter()
-            .fold(0, |all, words| all | words);
-        let words = match request.order.get().checked_sub(WORD_LOG) {
-            None => words,
-            Some(log) => aligned_runs(words & levels.full, log),
-        };
-        (words != 0).then(|| self.take_from_words(tree, words, request, out))
-    }
-
-    fn take_from_words(&self, tree: usize, words: u64, request: Request, out: &mut [Pfn]) -> usize {
-        let mut taken = 0;
-        for word in Bitmap::words_of(tree, words) {
-            if taken == out.len() {
-                break;
-            }
-            let rest = &mut out[taken..];
-            taken += match request.floor {
-                None => self.take_from_word(word, request.order, rest),
-                Some(floor) => self.take_seen(word, request.order, floor, rest),
-            };
-        }
-        taken
     }
 
     /// Blocks that are seen from a word on, then promised, then taken: how many.
@@ -335,30 +204,6 @@ impl Trees {
             }
         }
         promised
-    }
-
-    fn is_anothers(&self, tree: usize, seat: usize) -> bool {
-        // Relaxed: a preference.
-        let seated = self.seated[tree].load(Ordering::Relaxed);
-        seated != 0 && seated as usize != seat + 1
-    }
-
-    /// The next request begins where this one ended: large blocks are not where frames are.
-    fn sit_down(&self, seat: usize, from: usize, to: usize, order: Order) {
-        if order > Order::ZERO {
-            return;
-        }
-        let mine = CpuId::from_index(seat + 1).0;
-        // Relaxed throughout: a preference. Nothing is written while a seat stays where it is.
-        if self.seated[to].load(Ordering::Relaxed) == 0 {
-            self.seated[to].store(mine, Ordering::Relaxed);
-        }
-        if from != to {
-            if self.seated[from].load(Ordering::Relaxed) == mine {
-                self.seated[from].store(0, Ordering::Relaxed);
-            }
-            self.seats[seat].tree.store(to, Ordering::Relaxed);
-        }
     }
 
     fn recorder(&self, near: CpuId) -> &TimeRecorder {
@@ -466,6 +311,33 @@ impl Backend for Trees {
             let taken = self.take_seen(word, Order::ZERO, floor, &mut found);
             out.extend_from_slice(&found[..taken]);
         }
+    }
+
+    fn free_fresh(&self, near: CpuId, order: Order, blocks: &mut [Pfn]) {
+        let area_of = |block: &Pfn| block.index() >> Order::HUGE.get();
+        if order >= Order::HUGE {
+            let areas = 1 << (order.get() - Order::HUGE.get());
+            for block in &*blocks {
+                let first = area_of(block);
+                (first..first + areas).for_each(|area| self.bitmap.make_fresh(area));
+            }
+        } else {
+            let are_one = |one: &Pfn, next: &Pfn| area_of(one) == area_of(next);
+            for run in blocks.chunk_by(are_one) {
+                if pages_of(order, run.len()) == Order::HUGE.pages() {
+                    self.bitmap.make_fresh(area_of(&run[0]));
+                }
+            }
+        }
+        self.free_bulk(near, order, Wait::Allowed, blocks);
+    }
+
+    fn nr_fresh(&self) -> Pages {
+        self.bitmap.nr_fresh()
+    }
+
+    fn has_used(&self, frames: Pages) -> bool {
+        self.nr_worthwhile(Pages::ZERO) >= frames
     }
 
     fn free_bulk(&self, near: CpuId, order: Order, _: Wait, blocks: &mut [Pfn]) {

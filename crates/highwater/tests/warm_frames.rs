@@ -1,0 +1,277 @@
+//! Promise: a frame that was used goes out before one that never was, so that a program touches as
+//! much memory as it uses at once, and not as much as the pool has.
+
+#[path = "../src/seed.rs"]
+mod seed;
+
+use std::sync::{Arc, Barrier};
+use std::thread;
+
+use highwater::frame::{AllocFlags, BackendKind, FramePool, Leaving, PoolConfig};
+use highwater::memmap::{Block, Frame, FrameMemory};
+use highwater::units::{CpuId, Order, Pages};
+
+const BACKENDS: [BackendKind; 3] = [
+    BackendKind::SingleLock,
+    BackendKind::Sharded { shards: 4 },
+    BackendKind::Trees,
+];
+/// Frames that are in use at once.
+const IN_USE: usize = 1 << 16;
+/// Times that they are taken out and given back.
+const ROUNDS: usize = 7;
+/// Frames of a pool: eight times as many as are in use at once.
+const POOL: Pages = Pages(1 << 19);
+/// What the pool may touch of what is in use at once.
+const TOUCHED_PERCENT: usize = 110;
+
+/// How frames go back.
+#[derive(Clone, Copy, Debug)]
+enum Back {
+    InOrder,
+    InReverse,
+    AtRandom,
+}
+
+/// CPUs, and which of them does what in a round.
+#[derive(Clone, Copy, Debug)]
+enum Cpus {
+    /// One does everything.
+    One,
+    /// Each has its part of the frames.
+    Share(usize),
+    /// One takes all frames out and the next gives them back, and in the next round the next two.
+    TakeTurns(usize),
+    /// One has all frames, and in the next round the next.
+    PassOn(usize),
+}
+
+impl Cpus {
+    fn count(self) -> usize {
+        match self {
+            Self::One => 1,
+            Self::Share(count) | Self::TakeTurns(count) | Self::PassOn(count) => count,
+        }
+    }
+
+    /// The CPU that takes a frame out, and the one that gives it back.
+    fn of(self, round: usize, part: usize) -> [CpuId; 2] {
+        let [out, back] = match self {
+            Self::One => [0, 0],
+            Self::Share(_) => [part, part],
+            Self::TakeTurns(_) => [round, round + 1],
+            Self::PassOn(_) => [round, round],
+        };
+        [out, back].map(|cpu| CpuId::from_index(cpu % self.count()))
+    }
+}
+
+/// Frame numbers that were seen.
+struct Touched(Vec<bool>);
+
+impl Touched {
+    fn new() -> Self {
+        Self(vec![false; usize::try_from(POOL.0).expect("small")])
+    }
+
+    fn note(&mut self, frames: &[Frame]) {
+        frames
+            .iter()
+            .for_each(|frame| self.0[frame.pfn().index()] = true);
+    }
+
+    fn and(mut self, other: Self) -> Self {
+        let both = self.0.iter_mut().zip(other.0);
+        both.for_each(|(is_touched, too)| *is_touched |= too);
+        self
+    }
+
+    fn count(&self) -> usize {
+        self.0.iter().filter(|&&is_touched| is_touched).count()
+    }
+
+    fn assert_few(&self, what: &str) {
+        let (count, most) = (self.count(), IN_USE * TOUCHED_PERCENT / 100);
+        assert!(
+            count <= most,
+            "{what}: {count} frames touched, {IN_USE} in use"
+        );
+    }
+}
+
+fn pool(backend: BackendKind, nr_cpus: usize) -> FramePool {
+    let memory = Arc::new(FrameMemory::new(POOL).expect("there is address space"));
+    let config = PoolConfig {
+        backend,
+        ..PoolConfig::new(nr_cpus)
+    };
+    FramePool::with_config(memory, config).expect("a pool")
+}
+
+fn order(frames: &mut [Frame], back: Back, rng: &mut fastrand::Rng) {
+    match back {
+        Back::InOrder => (),
+        Back::InReverse => frames.reverse(),
+        Back::AtRandom => rng.shuffle(frames),
+    }
+}
+
+/// Takes frames out and gives them back, round by round.
+fn rounds(pool: &FramePool, cpus: Cpus, back: Back, touched: &mut Touched) {
+    let mut rng = seed::rng(15);
+    let parts = match cpus {
+        Cpus::Share(count) => count,
+        _ => 1,
+    };
+    for round in 0..ROUNDS {
+        let mut held: Vec<Vec<Frame>> = Vec::new();
+        for part in 0..parts {
+            let (mut frames, [out, _]) = (Vec::new(), cpus.of(round, part));
+            let count = IN_USE / parts;
+            let taken = pool.alloc_bulk_on(out, count, AllocFlags::new(), &mut frames);
+            assert_eq!(taken, count, "the pool has frames");
+            touched.note(&frames);
+            order(&mut frames, back, &mut rng);
+            held.push(frames);
+        }
+        for (part, mut frames) in held.into_iter().enumerate() {
+            let [_, cpu] = cpus.of(round, part);
+            pool.free_bulk_on(cpu, &mut frames);
+        }
+    }
+    pool.check_invariants();
+}
+
+#[test]
+fn frames_that_come_back_are_taken_again_before_fresh_ones() {
+    // Goal: seven rounds of the same number of frames touch hardly more than one, whichever CPU
+    // takes them and in whatever order they come back. Method: frame numbers are counted.
+    let shapes = [
+        Cpus::One,
+        Cpus::Share(4),
+        Cpus::TakeTurns(2),
+        Cpus::TakeTurns(4),
+        Cpus::PassOn(2),
+        Cpus::PassOn(4),
+    ];
+    for backend in BACKENDS {
+        for cpus in shapes {
+            for back in [Back::InOrder, Back::InReverse, Back::AtRandom] {
+                let (pool, mut touched) = (pool(backend, cpus.count()), Touched::new());
+                rounds(&pool, cpus, back, &mut touched);
+                touched.assert_few(&format!("{backend}, {cpus:?}, {back:?}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_at_once_touch_hardly_more_frames_than_they_use() {
+    // Goal: the same of threads that run at once, each with its part of the frames. Method: as above;
+    // what one of them gives back another may take in the next round.
+    const THREADS: usize = 4;
+    for backend in BACKENDS {
+        let (pool, rounds) = (pool(backend, THREADS), Barrier::new(THREADS));
+        let touched = thread::scope(|scope| {
+            let run = |thread| {
+                let (mut touched, mut rng) =
+                    (Touched::new(), fastrand::Rng::with_seed(thread as u64));
+                for round in 0..ROUNDS {
+                    let (mut frames, cpu) =
+                        (Vec::new(), CpuId::from_index((thread + round) % THREADS));
+                    pool.alloc_bulk_on(cpu, IN_USE / THREADS, AllocFlags::new(), &mut frames);
+                    touched.note(&frames);
+                    rounds.wait();
+                    rng.shuffle(&mut frames);
+                    pool.free_bulk_on(cpu, &mut frames);
+                    rounds.wait();
+                }
+                touched
+            };
+            let threads: Vec<_> = (0..THREADS)
+                .map(|thread| scope.spawn(move || run(thread)))
+                .collect();
+            let each = threads
+                .into_iter()
+                .map(|thread| thread.join().expect("it does not panic"));
+            each.reduce(Touched::and).expect("there are threads")
+        });
+        pool.check_invariants();
+        touched.assert_few(&format!("{backend}, {THREADS} threads"));
+    }
+}
+
+#[test]
+fn blocks_that_come_back_are_taken_again_before_fresh_ones() {
+    // Goal: the same of blocks of 32 KiB and of 2 MiB.
+    for backend in BACKENDS {
+        for order in [Order::new(3).expect("in range"), Order::HUGE] {
+            let (pool, mut touched, mut rng) = (pool(backend, 2), Touched::new(), seed::rng(16));
+            for round in 0..ROUNDS {
+                let cpu = CpuId::from_index(round % 2);
+                let mut blocks: Vec<Block> = (0..IN_USE >> order.get())
+                    .map(|_| pool.alloc_block_on(cpu, order, AllocFlags::new()))
+                    .map(|block| block.expect("there are free blocks"))
+                    .collect();
+                for block in &blocks {
+                    let first = block.pfn().index();
+                    touched.0[first..first + (1 << order.get())].fill(true);
+                }
+                rng.shuffle(&mut blocks);
+                blocks
+                    .into_iter()
+                    .for_each(|block| pool.free_block_on(cpu, block));
+            }
+            pool.check_invariants();
+            touched.assert_few(&format!("{backend}, blocks of {order:?}"));
+        }
+    }
+}
+
+/// Gives the memory of all free frames back to the system.
+type GiveBack = fn(&FramePool);
+
+#[test]
+fn frames_given_back_to_the_system_go_out_after_those_that_are_resident() {
+    // Goal: what was trimmed, or was out of the pool, counts as never used. Method: of 16,384 frames a half
+    // is freed and given back, and of the other half a half is freed then: that is what goes out next.
+    const ALL: usize = 1 << 14;
+    let ways: [(&str, GiveBack); 2] = [
+        ("trimmed", |pool| assert!(pool.trim() <= Pages(1 << 14))),
+        ("resized", |pool| {
+            let out = pool.inflate(Pages::MAX, Leaving::Nothing);
+            assert_eq!(pool.deflate(out), out);
+        }),
+    ];
+    for backend in BACKENDS {
+        for (name, give_back) in ways {
+            let (pool, cpu) = (pool(backend, 1), CpuId(0));
+            let take = |count: usize| {
+                let mut frames = Vec::new();
+                pool.alloc_bulk_on(cpu, count, AllocFlags::new(), &mut frames);
+                frames.sort_by_key(Frame::pfn);
+                frames
+            };
+            let mut held = take(ALL);
+            let mut given = held.split_off(ALL / 2);
+            pool.free_bulk_on(cpu, &mut given);
+            give_back(&pool);
+            let mut resident = Touched::new();
+            let mut freed = held.split_off(ALL / 4);
+            resident.note(&freed);
+            pool.free_bulk_on(cpu, &mut freed);
+            pool.drain_all();
+            let (next, used) = (take(ALL / 4), resident.count());
+            resident.note(&next);
+            let fresh = resident.count() - used;
+            println!("{backend}, {name}: {fresh} of {used} frames are fresh");
+            assert!(
+                fresh * 10 <= used,
+                "{backend}, {name}: {fresh} of {used} are fresh"
+            );
+            held.extend(next);
+            pool.free_bulk_on(cpu, &mut held);
+            pool.check_invariants();
+        }
+    }
+}
