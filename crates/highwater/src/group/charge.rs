@@ -192,6 +192,7 @@ impl Charge {
     /// uncharges them by [`GroupTree::uncharge`](super::GroupTree::uncharge) or
     /// [`GroupNode::uncharge`](super::GroupNode::uncharge).
     #[must_use = "these bytes stay charged until they are uncharged by hand"]
+    #[inline]
     pub fn disown(self) -> Bytes {
         self.held.disown()
     }

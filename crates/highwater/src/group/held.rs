@@ -233,6 +233,7 @@ impl<K: Keeper> Held<K> {
     }
 
     /// Gives up the guard and keeps the bytes charged.
+    #[inline]
     pub(crate) fn disown(mut self) -> Bytes {
         std::mem::take(&mut self.bytes)
     }
