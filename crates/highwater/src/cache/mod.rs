@@ -34,6 +34,7 @@ mod gather;
 mod index;
 mod key;
 mod latch;
+mod leaves;
 mod readahead;
 mod rmap;
 mod space;

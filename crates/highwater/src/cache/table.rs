@@ -17,8 +17,10 @@
 //!
 //! Entries lie in leaves, which are made when a page of theirs is first installed, and need not be looked at before. In a
 //! table of up to 2^18 pages, which is a GiB, they lie side by side, in memory that the system commits as it is written: so the way
-//! to an entry is one load. In a larger one each has memory of its own. A leaf has 512 entries, or more where that would make more
-//! than 65,536 leaves.
+//! to an entry is one load. In a larger one each has memory of its own. A leaf has 512 entries, or more, up to 2^18, where that
+//! would make more than 16,384 leaves.
+//!
+//! Where the leaves are kept, the module `leaves` says: a table costs what is used of it, whatever its length.
 //!
 //! Deviations from hardware tables: two levels at most; no dirty bit, because writers mark the frame itself under its
 //! latch.
@@ -26,8 +28,8 @@
 use std::fmt;
 use std::ops::Range;
 
+use super::leaves::{LEAVES_SHIFT, Leaf, Leaves};
 use crate::memmap::zeroed;
-use crate::sync::OnceLock;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::Pfn;
 
@@ -35,8 +37,6 @@ use crate::units::Pfn;
 const LEAF_SHIFT_MIN: u32 = 9;
 /// More than this, 2 MiB of entries, are not made at once, nor lie side by side.
 const LEAF_SHIFT_MAX: u32 = 18;
-/// Leaves of a table, as a power of two, from where on they are larger. Chosen: a megabyte of them.
-const LEAVES_SHIFT: u32 = 16;
 
 /// What an entry holds: one word, moved by [`PageTable`] only.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -141,26 +141,13 @@ pub(super) enum Installed {
 pub(super) struct PageTable {
     /// The entries of a table of up to 2^18 pages; of a larger one, none.
     side_by_side: Box<[AtomicU64]>,
-    leaves: Box<[OnceLock<Leaf>]>,
+    leaves: Leaves,
     leaf_shift: u32,
     /// Of a page's number, what says where in its leaf it is.
     slot_mask: u64,
     len: u64,
     /// Accesses that are counted at most.
     young_max: u32,
-}
-
-/// Entries of some pages in a row.
-///
-/// Written by: threads that hold the page (install), any thread (clear, marks). Read by: any thread.
-/// Publishes: nothing by being present, the frame's own word decides; by being cleared, through the count that is
-/// given back afterwards, that no entry names the frame.
-enum Leaf {
-    /// All of them are holes.
-    Holes,
-    /// They lie beside those of the other leaves.
-    SideBySide,
-    Own(Box<[AtomicU64]>),
 }
 
 impl PageTable {
@@ -175,7 +162,7 @@ impl PageTable {
         let nr_leaves = len.div_ceil(1 << leaf_shift);
         Self {
             side_by_side: entries(nr_side_by_side),
-            leaves: (0..nr_leaves).map(|_| OnceLock::new()).collect(),
+            leaves: Leaves::new(nr_leaves),
             leaf_shift,
             slot_mask: (1 << leaf_shift) - 1,
             len,
@@ -283,6 +270,10 @@ impl PageTable {
         let mut page = pages.start;
         while page < pages.end {
             let index = self.leaf_index(page);
+            if let Some(next) = self.after_unmade(index) {
+                page = next;
+                continue;
+            }
             let end = ((index as u64 + 1) << self.leaf_shift).min(pages.end);
             let words = self
                 .made(index)
@@ -309,8 +300,17 @@ impl PageTable {
             let first = (index as u64) << self.leaf_shift;
             let last = (first + (1 << self.leaf_shift)).min(self.len);
             let end = last.min(pages.end);
-            // A leaf of holes only needs no entries.
-            if page == first && end == last && self.leaves[index].set(Leaf::Holes).is_ok() {
+            let behind = self.leaves.behind_block(index);
+            let block_end = (behind as u64) << self.leaf_shift;
+            // Neither a block of holes only needs leaves,
+            if page == first && block_end.min(self.len) <= pages.end && self.leaves.punch(index) {
+                page = block_end;
+                continue;
+            }
+            // nor a leaf of holes only entries.
+            let place = self.leaves.place(index);
+            let is_whole = page == first && end == last;
+            if is_whole && place.is_none_or(|place| place.set(Leaf::Holes).is_ok()) {
                 page = end;
                 continue;
             }
@@ -334,6 +334,10 @@ impl PageTable {
         let mut page = pages.start;
         while page < pages.end {
             let index = self.leaf_index(page);
+            if let Some(next) = self.after_unmade(index) {
+                page = next;
+                continue;
+            }
             let end = ((index as u64 + 1) << self.leaf_shift).min(pages.end);
             if self.made(index).is_some() {
                 for page in page..end {
@@ -364,7 +368,12 @@ impl PageTable {
 
     /// Shows `visit` each page whose entry says where it is: in a frame, or in swap.
     pub(super) fn for_each(&self, mut visit: impl FnMut(u64, Entry)) {
-        for index in 0..self.leaves.len() {
+        let mut index = 0;
+        while index < self.leaves.len() {
+            if !self.leaves.is_block_made(index) {
+                index = self.leaves.behind_block(index);
+                continue;
+            }
             let first = (index as u64) << self.leaf_shift;
             for (page, word) in (first..).zip(self.made(index).unwrap_or_default()) {
                 // Relaxed: for quiescent moments.
@@ -373,7 +382,20 @@ impl PageTable {
                     visit(page, entry);
                 }
             }
+            index += 1;
         }
+    }
+
+    /// Places of leaves and of blocks that have memory.
+    #[cfg(test)]
+    pub(super) fn places_made(&self) -> usize {
+        self.leaves.places_made()
+    }
+
+    /// The first page behind the block that a leaf is in, if no leaf of that was made.
+    fn after_unmade(&self, index: usize) -> Option<u64> {
+        let behind = (self.leaves.behind_block(index) as u64) << self.leaf_shift;
+        (!self.leaves.is_block_made(index)).then_some(behind)
     }
 
     /// A page's word if its leaf was made: `Some(None)` in a leaf of holes.
@@ -391,12 +413,15 @@ impl PageTable {
     /// The entries of a leaf, if it was made; none of holes.
     #[inline]
     fn made(&self, index: usize) -> Option<&[AtomicU64]> {
-        let leaf = self.leaves.get(index)?.get()?;
+        let leaf = self.leaves.get(index)?;
         Some(self.entries_of(index, leaf))
     }
 
     fn leaf(&self, index: usize) -> &[AtomicU64] {
-        let leaf = self.leaves[index].get_or_init(|| {
+        let Some(place) = self.leaves.place(index) else {
+            return &[];
+        };
+        let leaf = place.get_or_init(|| {
             if !self.side_by_side.is_empty() {
                 return Leaf::SideBySide;
             }

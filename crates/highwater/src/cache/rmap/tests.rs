@@ -147,7 +147,7 @@ fn tables_agree_with_a_map() {
     // Goal: an entry holds what was put there, whatever leaf it is in. Method: random transitions of entries in
     // tables of all shapes, beside a map.
     let mut rng = crate::seed::rng(33);
-    for len in [1, 511, 512, 513, 5000, 1 << 30] {
+    for len in [1, 511, 512, 513, 5000, 1 << 30, 1 << 34, 1 << 44] {
         let table = PageTable::new(len, 2);
         let mut model: BTreeMap<u64, Option<Pfn>> = BTreeMap::new();
         for _ in 0..3000 {
@@ -196,4 +196,40 @@ fn tables_agree_with_a_map() {
             assert_eq!(table.get(page).is_hole(), want == Some(None));
         }
     }
+}
+
+#[test]
+fn a_table_of_64_pib_is_walked_and_punched_at_once() {
+    // Goal: what is not used of a long table costs neither memory nor time. Method: a few pages of one whose
+    // leaves would fill 2 GiB, taken by every walk there is; only blocks with a page of these are visited.
+    let len = 1 << 44;
+    let table = PageTable::new(len, 2);
+    let pages = [0, 1 << 32, (1 << 32) + 5, 1 << 43, len - 1];
+    let install = || {
+        for (page, pfn) in pages.into_iter().zip(0..) {
+            assert_eq!(table.install(page, Pfn(pfn)), Installed::Now(Entry::ABSENT));
+        }
+    };
+    let places = table.places_made();
+    install();
+    assert!(places <= 1 << 14, "{places} places in an empty table");
+    let mut seen = Vec::new();
+    table.for_each(|page, _| seen.push(page));
+    assert_eq!(seen, pages);
+    assert_eq!(table.take_swapped(0..len, |_| false), 0);
+    let mut zapped = Vec::new();
+    table.zap(0..len, |was| zapped.push(was.pfn()));
+    assert_eq!(zapped, [0, 1, 2, 3, 4].map(|pfn| Some(Pfn(pfn))));
+    install();
+    let mut taken = Vec::new();
+    table.punch(1..len, |page, _| taken.push(page));
+    assert_eq!(taken, pages[1..]);
+    for page in [1, 1 << 33, (1 << 43) + 1, len - 1] {
+        assert!(table.get(page).is_hole(), "page {page}");
+        assert_eq!(table.install(page, Pfn(9)), Installed::Hole);
+    }
+    assert_eq!(table.get(0).pfn(), Some(Pfn(0)));
+    // The first block, three with pages, and the place of each block.
+    let places = table.places_made();
+    assert!(places <= (4 << 14) + (1 << 12), "{places} places");
 }
