@@ -12,6 +12,7 @@ use highwater_lab::report::{Judge, Outcome, Table};
 use indicatif::HumanCount;
 
 use crate::Exit;
+use crate::limits::{self, with_remedy};
 use crate::output::{complain, print, with_causes};
 use crate::signals::Signals;
 use crate::watch::{Progress, Watched, watched};
@@ -177,13 +178,14 @@ impl LabArguments {
         let control = Control::default();
         let result = watched(&control, signals, || experiment.run(request, &control));
         match result {
-            Ok(outcome) => self.report(&outcome),
-            Err(error) => {
+            Err(error) => unusable(format_args!("{}", limits::no_thread(&error))),
+            Ok(Ok(outcome)) => self.report(&outcome),
+            Ok(Err(error)) => {
                 if let (ExperimentError::Interrupted, Some(signal)) = (&error, signals.received()) {
                     complain(format_args!("interrupted"));
                     return Exit::Signal(signal);
                 }
-                unusable(format_args!("{}", with_causes(&error)))
+                unusable(format_args!("{}", with_remedy(&error)))
             }
         }
     }

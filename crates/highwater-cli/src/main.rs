@@ -11,6 +11,7 @@
 
 mod formats;
 mod lab;
+mod limits;
 mod output;
 mod replay;
 mod signals;
@@ -70,6 +71,10 @@ fn main() -> ExitCode {
     report_panics_briefly();
     // Prints help, or what is wrong with the arguments, and exits: 0 or 2.
     let arguments = Arguments::parse();
+    if let Err(e) = limits::exit_on_abort() {
+        complain(format_args!("cannot handle signals: {e}"));
+        return Exit::Unusable.into();
+    }
     let run = || match &arguments.command {
         Command::Replay(arguments) => replay::run(arguments),
         Command::Lab(arguments) => lab::run(arguments),
@@ -79,13 +84,18 @@ fn main() -> ExitCode {
     panic::catch_unwind(run).unwrap_or(Exit::Unusable).into()
 }
 
-/// A panic is a bug in Highwater: say so in a line, with the place, instead of a stack trace.
+/// A panic is a bug in Highwater: say so in a line, with the place, instead of a stack trace. A thread that
+/// the system refuses to an experiment, which the standard library reports by a panic, is not.
 fn report_panics_briefly() {
     panic::set_hook(Box::new(|panic| {
+        let message = panic.payload_as_str().unwrap_or("no message");
+        if let Some(refused) = limits::of_panic(message) {
+            complain(format_args!("{refused}"));
+            return;
+        }
         let place = panic
             .location()
             .map_or_else(String::new, |place| format!(" at {place}"));
-        let message = panic.payload_as_str().unwrap_or("no message");
         complain(format_args!(
             "internal error{place}: {message}; this is a bug, please report it"
         ));

@@ -16,7 +16,8 @@ use highwater_lab::trace::{Columns, Format, Lenient, ReaderOptions};
 use indicatif::HumanCount;
 
 use crate::Exit;
-use crate::output::{complain, print, with_causes};
+use crate::limits::{self, with_remedy};
+use crate::output::{complain, print};
 use crate::signals::Signals;
 use crate::tenant_arg::TenantArgument;
 use crate::watch::{Progress, Watched, watched};
@@ -171,15 +172,19 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Exit {
             "`--columns` is for csv traces, `--format {format}` says that these are not"
         ));
     }
+    if let Err(refused) = limits::check_address_space(arguments.capacity, arguments.threads) {
+        return unusable(format_args!("{refused}"));
+    }
     let replay = match Replay::prepare(&arguments.config()) {
         Ok(replay) => replay,
-        Err(error) => return unusable(format_args!("{}", with_causes(&error))),
+        Err(error) => return unusable(format_args!("{}", with_remedy(&error))),
     };
     let control = Control::default();
     let result = watched(&control, &signals, || replay.run(&control));
     match result {
-        Ok(outcome) => arguments.report(&outcome),
-        Err(failure) => explain(&failure, &signals),
+        Ok(Ok(outcome)) => arguments.report(&outcome),
+        Ok(Err(failure)) => explain(&failure, &signals),
+        Err(error) => unusable(format_args!("{}", limits::no_thread(&error))),
     }
 }
 
@@ -194,7 +199,7 @@ fn explain(failure: &Failure, signals: &Signals) -> Exit {
         complain(format_args!("interrupted"));
         return Exit::Signal(signal);
     }
-    complain(format_args!("{}", with_causes(error)));
+    complain(format_args!("{}", with_remedy(error)));
     if leaks.frames > 0 || leaks.bytes > 0 {
         complain(format_args!(
             "{} frames and {} of charges were not given back; this is a bug, please report it",

@@ -36,21 +36,26 @@ pub(crate) struct Progress {
 }
 
 /// Does `work` on another thread while this one passes signals on and draws progress.
+///
+/// # Errors
+///
+/// When the system refuses the thread; nothing was done then.
 pub(crate) fn watched<T: Send>(
     control: &impl Watched,
     signals: &Signals,
     work: impl FnOnce() -> T + Send,
-) -> T {
+) -> io::Result<T> {
     let is_done = AtomicBool::new(false);
     thread::scope(|scope| {
         let watcher = thread::current();
-        let worker = scope.spawn(|| {
+        let builder = thread::Builder::new().name("run".to_owned());
+        let worker = builder.spawn_scoped(scope, || {
             let _wake = Wake {
                 is_done: &is_done,
                 watcher,
             };
             work()
-        });
+        })?;
         let start = Instant::now();
         let mut bar = None;
         // Relaxed: joining the worker orders its result.
@@ -70,7 +75,7 @@ pub(crate) fn watched<T: Send>(
             bar.finish_and_clear();
         }
         match worker.join() {
-            Ok(result) => result,
+            Ok(result) => Ok(result),
             Err(panic) => resume_unwind(panic),
         }
     })

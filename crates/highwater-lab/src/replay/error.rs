@@ -108,7 +108,7 @@ pub enum ReplayError {
     },
     /// The manager refused the configuration.
     #[error("{0}")]
-    Build(ManagerError),
+    Build(#[source] ManagerError),
     /// The manager refused a tenant's group, file or mapping.
     #[error("tenant `{tenant}`: cannot set up its {what}: {source}")]
     SetUp {
