@@ -29,6 +29,8 @@ Examples:
       the experiments, and the discussion that each one reproduces
   highwater lab rss-hop
       counters while a thread hops over 384 virtual CPUs: published figures, ours, checks
+  highwater lab rss-hop --wide
+      the same with every column, for a wide terminal or a file
   highwater lab rss-hop --cpus 64 --seed 7 --json
       on another machine, the outcome as JSON
   highwater lab rss-theft --real --threads 1000
@@ -96,6 +98,10 @@ pub(crate) struct LabArguments {
     /// are shown, from fewer rounds [default: all in a full run of an optimised build, else counts]
     #[arg(long, value_name = "WHICH", value_parser = judges())]
     judge: Option<Judge>,
+
+    /// Show every column of the tables, however wide, and checks as a table [default: what fits 80 columns]
+    #[arg(long, conflicts_with = "json")]
+    wide: bool,
 
     /// Print each outcome as one JSON object on a line of its own
     #[arg(long)]
@@ -179,7 +185,7 @@ impl LabArguments {
         let result = watched(&control, signals, || experiment.run(request, &control));
         match result {
             Err(error) => unusable(format_args!("{}", limits::no_thread(&error))),
-            Ok(Ok(outcome)) => self.report(&outcome),
+            Ok(Ok(outcome)) => self.report(experiment, &outcome),
             Ok(Err(error)) => {
                 if let (ExperimentError::Interrupted, Some(signal)) = (&error, signals.received()) {
                     complain(format_args!("interrupted"));
@@ -190,14 +196,16 @@ impl LabArguments {
         }
     }
 
-    fn report(&self, outcome: &Outcome) -> Exit {
+    fn report(&self, experiment: &Experiment, outcome: &Outcome) -> Exit {
         let printed = if self.json {
             match serde_json::to_string(outcome) {
                 Ok(json) => print(format_args!("{json}\n")),
                 Err(e) => Err(e.into()),
             }
         } else {
-            print(format_args!("{}", Table(outcome)))
+            let table = Table::new(outcome).concluding(experiment.headline.conclusion(outcome));
+            let table = if self.wide { table.wide() } else { table };
+            print(format_args!("{table}"))
         };
         if let Err(e) = printed {
             return unusable(format_args!("cannot write the outcome: {e}"));

@@ -447,3 +447,41 @@ fn rmap_experiments_hold() {
         assert_eq!(tenants.count(), 8);
     }
 }
+
+/// Goal: the table of every experiment fits 80 columns, begins with its conclusion and ends with its checks; all
+/// columns are there with `--wide`. Method: a quick run of each on a small machine.
+#[test]
+fn tables_fit_80_columns_and_begin_with_the_conclusion() {
+    let list = text(&run(&["lab", "list", "--json"]).stdout);
+    for line in list.lines() {
+        let experiment: Value = serde_json::from_str(line).unwrap();
+        let name = experiment["experiment"].as_str().unwrap();
+        let output = run(&["lab", name, "--quick", "--judge", "counts"]);
+        let table = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{name}: {table}");
+        for line in table.lines() {
+            assert!(line.chars().count() <= 80, "{name}: {line}");
+            assert_eq!(line, line.trim_end(), "{name}");
+        }
+        let head: Vec<&str> = table.lines().take(6).collect();
+        let conclusion = head.iter().position(|line| line.is_empty()).unwrap();
+        let conclusion = head[1..conclusion].join(" ");
+        let says = |word: &str| conclusion.contains(word);
+        assert!(
+            says(": ")
+                && ["less", "more", "fewer", "as much", "as many"]
+                    .into_iter()
+                    .any(says),
+            "{name}: {table}"
+        );
+        let verdict = table.lines().last().unwrap();
+        assert!(verdict.contains("checks hold"), "{name}: {verdict}");
+    }
+    let wide = text(&run(&["lab", "rss-hop", "--quick", "--wide"]).stdout);
+    assert!(wide.lines().any(|line| line.chars().count() > 80), "{wide}");
+    assert!(
+        wide.contains("error rms") && wide.contains("resident peak"),
+        "{wide}"
+    );
+    assert!(!wide.contains("more with --wide"), "{wide}");
+}

@@ -39,7 +39,7 @@ use std::path::PathBuf;
 
 use highwater::topology::{CPUS_MAX, Topology};
 
-use crate::report::{Figures, Judge, Outcome};
+use crate::report::{Figures, Headline, Judge, Outcome};
 
 pub use control::{Control, Progress};
 pub use error::ExperimentError;
@@ -198,6 +198,8 @@ pub struct Experiment {
     pub thread: &'static str,
     /// What it shows, in one line.
     pub summary: &'static str,
+    /// The conclusion that its table begins with.
+    pub headline: Headline,
     /// Its machine if none is given, as `SOCKETSxLLCSxCORESxTHREADS`.
     pub topology: &'static str,
     /// How many CPUs its machine may have.
@@ -300,7 +302,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::report::Check;
+    use crate::report::{Check, Noun};
 
     fn sum_of_cpus(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
         control.expect(1);
@@ -319,6 +321,7 @@ mod tests {
         name: "demo",
         thread: "none",
         summary: "counts the CPUs",
+        headline: Headline::of_variants("a", "b", Noun::Count("CPUs"), ["ours", "theirs"]),
         topology: "2x12x8x2",
         cpus: 2..=8192,
         has_real: false,

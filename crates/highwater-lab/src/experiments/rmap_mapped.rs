@@ -6,13 +6,19 @@
 use super::rmap::{self, Cell, PRIORITY, SKIP, Scenario, Story, VANILLA, published};
 use super::{Control, Experiment, ExperimentError, Setup};
 use crate::report::text::to_f64;
-use crate::report::{Check, Outcome, Row, Unit};
+use crate::report::{Check, Headline, Noun, Outcome, Row, Unit};
 
 /// The experiment.
 pub static EXPERIMENT: Experiment = Experiment {
     name: "rmap-mapped",
     thread: "lru-rmap-lock-throttle-2022",
     summary: "one tenant streams a mapped file, another maps and unmaps it: what reclaim scans, frees and waits for",
+    headline: Headline::of_variants(
+        "vmstat and A's elapsed time, as in the thread",
+        "elapsed_s",
+        Noun::Mass("time for A"),
+        ["Highwater", "vanilla"],
+    ),
     topology: "1x1x2x1",
     cpus: 1..=8192,
     has_real: false,

@@ -6,13 +6,19 @@
 
 use super::rmap::{self, Cell, OURS, PRIORITY, SKIP, Scenario, Story, VANILLA, cell, published};
 use super::{Control, Experiment, ExperimentError, Setup};
-use crate::report::{Check, Outcome, Row, Unit};
+use crate::report::{Check, Headline, Noun, Outcome, Row, Unit};
 
 /// The experiment.
 pub static EXPERIMENT: Experiment = Experiment {
     name: "rmap-read",
     thread: "lru-rmap-lock-throttle-2022",
     summary: "the same beside a tenant that reads another file: who is reclaimed from, and how fast each goes on",
+    headline: Headline::of_variants(
+        "vmstat and A's elapsed time, as in the thread",
+        "elapsed_s",
+        Noun::Mass("time for A"),
+        ["Highwater", "vanilla"],
+    ),
     topology: "1x1x2x1",
     cpus: 1..=8192,
     has_real: false,

@@ -106,6 +106,20 @@ pub enum Value {
 }
 
 impl Value {
+    /// The value as a number; none of words and lists.
+    #[must_use]
+    pub fn as_f64(&self) -> Option<f64> {
+        match *self {
+            Self::Count(count) => Some(to_f64(count)),
+            Self::Signed(amount) => {
+                let size = to_f64(amount.unsigned_abs());
+                Some(if amount < 0 { -size } else { size })
+            }
+            Self::Real(value) => Some(value),
+            Self::Text(_) | Self::Flag(_) | Self::Each(_) => None,
+        }
+    }
+
     /// The value of a figure called `name`, for people.
     pub(super) fn shown(&self, unit: Unit) -> String {
         match self {

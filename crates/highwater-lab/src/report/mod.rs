@@ -22,6 +22,8 @@
 
 mod check;
 mod figures;
+mod headline;
+mod narrow;
 mod table;
 pub(crate) mod text;
 
@@ -29,6 +31,7 @@ use serde::ser::{Serialize, SerializeMap, SerializeStruct, Serializer};
 
 pub use check::{Basis, Check, Judge, Measured, Subject};
 pub use figures::{Figures, Unit, Value};
+pub use headline::{Headline, Noun, Side};
 pub use table::Table;
 
 /// What one run of an experiment found.

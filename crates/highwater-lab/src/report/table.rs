@@ -2,45 +2,110 @@
 
 use std::fmt;
 
+use super::narrow;
 use super::text::{Side, write_rows};
 use super::{Check, Figures, Outcome, Row, Source, Unit};
 
 /// Figures of the configuration that begin so are remarks, shown last and in lines of their own.
 const NOTE: &str = "note_";
 
-/// Columns at which a remark is broken into lines.
+/// Columns at which a remark of a wide table is broken into lines.
 const NOTE_COLUMNS: usize = 100;
 
 /// Shows an [`Outcome`] as aligned text.
 #[derive(Debug)]
-pub struct Table<'a>(pub &'a Outcome);
+pub struct Table<'a> {
+    outcome: &'a Outcome,
+    conclusion: Option<String>,
+    width: Width,
+}
+
+/// Which columns are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Width {
+    /// Those that fit a terminal of 80 columns.
+    Fitting,
+    /// All.
+    Wide,
+}
 
 impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let outcome = self.0;
+        let outcome = self.outcome;
         writeln!(f, "{} ({})", outcome.experiment, outcome.thread)?;
+        if let Some(conclusion) = &self.conclusion {
+            self.write_broken(f, conclusion)?;
+            writeln!(f)?;
+        }
         self.config(f)?;
         for part in self.parts() {
             let rows: Vec<&Row> = self.rows().filter(|row| row.part == part).collect();
-            writeln!(f, "\n{part}")?;
-            write_rows(f, &cells(&joined(&rows)), &[Side::Left, Side::Left])?;
+            writeln!(f)?;
+            let cells = cells(&joined(&rows));
+            match self.width {
+                Width::Wide => {
+                    writeln!(f, "{part}")?;
+                    write_rows(f, &cells, &[Side::Left, Side::Left])?;
+                }
+                Width::Fitting => {
+                    self.write_broken(f, part)?;
+                    narrow::write_table(f, &cells)?;
+                }
+            }
         }
+        self.notes(f)?;
         writeln!(f)?;
-        self.checks(f)?;
-        self.notes(f)
+        self.checks(f)
     }
 }
 
 impl<'a> Table<'a> {
+    /// A table that fits 80 columns.
+    #[must_use]
+    pub const fn new(outcome: &'a Outcome) -> Self {
+        Self {
+            outcome,
+            conclusion: None,
+            width: Width::Fitting,
+        }
+    }
+
+    /// The same with every column, however wide that is.
+    #[must_use]
+    pub const fn wide(mut self) -> Self {
+        self.width = Width::Wide;
+        self
+    }
+
+    /// The same with a conclusion above.
+    #[must_use]
+    pub fn concluding(mut self, conclusion: Option<String>) -> Self {
+        self.conclusion = conclusion;
+        self
+    }
+
+    fn columns(&self) -> usize {
+        match self.width {
+            Width::Fitting => narrow::COLUMNS,
+            Width::Wide => NOTE_COLUMNS,
+        }
+    }
+
+    /// Writes text in lines of as many columns as the table may have.
+    fn write_broken(&self, f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+        let mut lines = narrow::wrapped(text, self.columns()).into_iter();
+        lines.try_for_each(|line| writeln!(f, "{line}"))
+    }
+
     /// Published rows first, then bounds and what was measured here.
     fn rows(&self) -> impl Iterator<Item = &'a Row> {
-        self.0.published.iter().chain(&self.0.rows)
+        self.outcome.published.iter().chain(&self.outcome.rows)
     }
 
     /// The parts in the order in which measured rows, then published ones, name them.
     fn parts(&self) -> Vec<&'static str> {
         let mut parts = Vec::new();
-        for row in self.0.rows.iter().chain(&self.0.published) {
+        for row in self.outcome.rows.iter().chain(&self.outcome.published) {
             if !parts.contains(&row.part) {
                 parts.push(row.part);
             }
@@ -49,7 +114,7 @@ impl<'a> Table<'a> {
     }
 
     fn config(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let figures = self.0.config.iter();
+        let figures = self.outcome.config.iter();
         let shown: Vec<String> = figures
             .filter(|(name, _)| !name.starts_with(NOTE))
             .map(|(name, value)| {
@@ -57,33 +122,37 @@ impl<'a> Table<'a> {
                 format!("{} {}", spaced(stem), value.shown(unit))
             })
             .collect();
-        write_broken(f, &shown.join("; "))
+        self.write_broken(f, &shown.join("; "))
     }
 
     fn checks(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let header = ["check", "want", "got", ""].map(str::to_owned).to_vec();
-        let rows: Vec<Vec<String>> = std::iter::once(header)
-            .chain(self.0.checks.iter().map(check_cells))
-            .collect();
-        write_rows(f, &rows, &[Side::Left])?;
-        let failed = self.0.judged().filter(|check| !check.pass).count();
-        let total = self.0.judged().count();
-        match (self.0.passes(), failed) {
+        match self.width {
+            Width::Fitting => narrow::write_checks(f, &self.outcome.checks)?,
+            Width::Wide => {
+                let header = ["check", "want", "got", ""].map(str::to_owned).to_vec();
+                let checks = self.outcome.checks.iter().map(check_cells);
+                let rows: Vec<Vec<String>> = std::iter::once(header).chain(checks).collect();
+                write_rows(f, &rows, &[Side::Left])?;
+            }
+        }
+        let failed = self.outcome.judged().filter(|check| !check.pass).count();
+        let total = self.outcome.judged().count();
+        match (self.outcome.passes(), failed) {
             (true, _) => write!(f, "{total} checks hold"),
             (false, 0) => write!(f, "nothing was checked"),
             (false, failed) => write!(f, "{failed} of {total} checks FAILED"),
         }?;
-        match self.0.checks.len() - total {
+        match self.outcome.checks.len() - total {
             0 => writeln!(f),
             left => writeln!(f, ", {left} are decided by times and not judged"),
         }
     }
 
     fn notes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (name, value) in self.0.config.iter() {
+        for (name, value) in self.outcome.config.iter() {
             if name.starts_with(NOTE) {
                 writeln!(f)?;
-                write_broken(f, &value.shown(Unit::Plain))?;
+                self.write_broken(f, &value.shown(Unit::Plain))?;
             }
         }
         Ok(())
@@ -91,15 +160,20 @@ impl<'a> Table<'a> {
 }
 
 fn check_cells(check: &Check) -> Vec<String> {
-    let verdict = match (check.is_judged, check.pass) {
-        (false, _) => "not judged",
-        (true, true) => "ok",
-        (true, false) => "FAILED",
-    };
     let Check {
         name, want, got, ..
     } = check;
-    vec![name.clone(), want.clone(), got.clone(), verdict.to_owned()]
+    let verdict = verdict_of(check).to_owned();
+    vec![name.clone(), want.clone(), got.clone(), verdict]
+}
+
+/// What became of a check, in a word or two.
+pub(super) fn verdict_of(check: &Check) -> &'static str {
+    match (check.is_judged, check.pass) {
+        (false, _) => "not judged",
+        (true, true) => "ok",
+        (true, false) => "FAILED",
+    }
 }
 
 /// A line of a table: a row, or several of one variant.
@@ -174,27 +248,6 @@ fn spaced(name: &str) -> String {
     name.replace('_', " ")
 }
 
-/// Writes `text` in lines of at most [`NOTE_COLUMNS`] columns, broken at spaces.
-fn write_broken(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
-    let mut line = String::new();
-    for word in text.split_whitespace() {
-        let columns = line.chars().count() + 1 + word.chars().count();
-        if !line.is_empty() && columns > NOTE_COLUMNS {
-            writeln!(f, "{line}")?;
-            line.clear();
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    if line.is_empty() {
-        Ok(())
-    } else {
-        writeln!(f, "{line}")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,7 +274,7 @@ mod tests {
             checks: vec![Check::counted("error").at_most(30.0, 29.0, Unit::Pages)],
         };
         assert_eq!(
-            Table(&outcome).to_string(),
+            Table::new(&outcome).wide().to_string(),
             "demo (a-thread)\n\
              cpus 384\n\
              \n\
@@ -231,11 +284,11 @@ mod tests {
              6.12      kernel      1.0 MiB        -\n\
              ours      this run   30.0 MiB  0.03800\n\
              \n\
+             Directions only.\n\
+             \n\
              check         want       got\n\
              error  <= 29 pages  30 pages  FAILED\n\
-             1 of 1 checks FAILED\n\
-             \n\
-             Directions only.\n"
+             1 of 1 checks FAILED\n"
         );
     }
 
@@ -257,7 +310,7 @@ mod tests {
             ],
             checks: Vec::new(),
         };
-        let table = Table(&outcome).to_string();
+        let table = Table::new(&outcome).wide().to_string();
         let lines: Vec<_> = table.lines().skip(3).take(4).collect();
         assert_eq!(
             lines,
@@ -268,5 +321,66 @@ mod tests {
                 "4 -> 8 ns  this run               4     -",
             ]
         );
+    }
+
+    /// Goal: a table fits a terminal whatever the names, figures and checks are. Method: words longer than a
+    /// terminal, texts of many words, and more figures than fit.
+    #[test]
+    fn a_table_fits_80_columns_whatever_it_holds() {
+        let words = "several words of a name ".repeat(9);
+        let long = "x".repeat(200);
+        let figures = [
+            "one_bytes",
+            "a_name_of_many_words_for_a_column_ns",
+            "third",
+            "fourth",
+            "fifth",
+        ];
+        let row = |source, variant: &str| {
+            figures.iter().fold(
+                Row::new("a part of the run ", source, variant),
+                |row, figure| row.with(figure, 1_234_567_890_123_u64),
+            )
+        };
+        let outcome = Outcome {
+            experiment: "demo",
+            thread: "a-thread",
+            config: Figures::default()
+                .with("topology", words.clone())
+                .with("note_scope", long.clone()),
+            rows: vec![
+                row(Source::Run, "ours"),
+                row(Source::Run, &words).with("said", words.clone()),
+            ],
+            published: vec![row(Source::Thread, &long), row(Source::Kernel, "6.12")],
+            checks: vec![
+                Check::counted(words.clone()).equal(&long, &words),
+                Check::timed("time").at_most(1.0, 2.0, Unit::Ns),
+            ],
+        };
+        let shown = Table::new(&outcome)
+            .concluding(Some(words.clone()))
+            .to_string();
+        for line in shown.lines() {
+            assert!(line.chars().count() <= 80, "{line}\n{shown}");
+            assert_eq!(line, line.trim_end());
+        }
+        let conclusion = shown.lines().nth(1);
+        assert!(
+            conclusion.is_some_and(|line| words.starts_with(line)),
+            "{shown}"
+        );
+        assert!(shown.contains("columns more with --wide"), "{shown}");
+        assert!(
+            shown.contains("[kernel]") && shown.contains("GiB"),
+            "{shown}"
+        );
+        assert!(
+            shown.ends_with("2 of 2 checks FAILED\n") || shown.ends_with("1 of 2 checks FAILED\n")
+        );
+        let wide = Table::new(&outcome).wide().to_string();
+        for figure in ["fifth", "a name of many words for a column"] {
+            assert!(wide.contains(figure), "{wide}");
+        }
     }
 }

@@ -22,13 +22,19 @@ use crate::baselines::flush::{
     FlushRule, FlushTally, Flushing, LibraryStatistics, Rstat, Shape, groups_of, staleness_max,
 };
 use crate::report::text::to_f64;
-use crate::report::{Check, Figures, Outcome, Row, Source, Unit};
+use crate::report::{Check, Figures, Headline, Noun, Outcome, Row, Source, Unit};
 
 /// The experiment.
 pub static EXPERIMENT: Experiment = Experiment {
     name: "flush-mixed",
     thread: "memcg-subtree-flush-2023",
     summary: "statistics of 500 groups kept fresh beside 5,000 workers and 1,000 readers",
+    headline: Headline::of_variants(
+        "time of one step of a thread, and what flushing did beside",
+        "cpu_us",
+        Noun::Mass("CPU time for a step"),
+        ["Highwater", "root, skip if busy (before)"],
+    ),
     topology: "2x12x8x2",
     cpus: 2..=8192,
     has_real: false,

@@ -19,13 +19,19 @@ use super::flushers::{Flusher, MUTEX, OURS, PATCH, SKIP};
 use super::service::Times;
 use super::{Control, Experiment, ExperimentError, Setup};
 use crate::baselines::flush::{FlushRule, LibraryStatistics, Shape};
-use crate::report::{Check, Figures, Outcome, Row, Source, Unit};
+use crate::report::{Check, Figures, Headline, Noun, Outcome, Row, Source, Unit};
 
 /// The experiment.
 pub static EXPERIMENT: Experiment = Experiment {
     name: "flush-reads",
     thread: "memcg-subtree-flush-2023",
     summary: "how long 13,020 reads a second of the statistics of 50,000 groups take",
+    headline: Headline::of_variants(
+        "service time of a read",
+        "p99_us",
+        Noun::Mass("time for 99 % of reads"),
+        ["Highwater", "subtree, always, under a mutex"],
+    ),
     topology: "2x12x8x2",
     cpus: 2..=8192,
     has_real: false,

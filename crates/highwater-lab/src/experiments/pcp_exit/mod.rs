@@ -23,13 +23,19 @@ use self::round::{Blocks, Ground};
 use self::variants::{A, B, C, CONSERVED, D, Exits, OURS, TENANTS, Variant, variants};
 use super::{Control, Experiment, ExperimentError, Setup};
 use crate::report::text::to_f64;
-use crate::report::{Figures, Outcome, Row, Source};
+use crate::report::{Figures, Headline, Noun, Outcome, Row, Source};
 
 /// The experiment.
 pub static EXPERIMENT: Experiment = Experiment {
     name: "pcp-exit",
     thread: "pcp-batch-scale-review-2024",
     summary: "18 tenants free their interleaved frames at once; how long drains, exits and a bystander's refills take",
+    headline: Headline::of_variants(
+        "exits at once: how fast, and how much waiting",
+        "exits_per_s",
+        Noun::Count("exits"),
+        ["Highwater", "auto, scale 5 (C)"],
+    ),
     topology: "1x1x19x1",
     cpus: 2..=8192,
     has_real: false,

@@ -22,13 +22,27 @@ use highwater::units::Pages;
 use self::loads::{Driven, Load, Seen};
 use super::{Control, Experiment, ExperimentError, Setup};
 use crate::report::text::to_f64;
-use crate::report::{Check, Figures, Outcome, Row, Source, Unit};
+use crate::report::{Check, Figures, Headline, Noun, Outcome, Row, Side, Source, Unit};
 
 /// The experiment.
 pub static EXPERIMENT: Experiment = Experiment {
     name: "pcp-tune",
     thread: "pcp-batch-scale-review-2024",
     summary: "per-CPU lists that tune themselves: visits saved, memory held, decay, and what each knob does",
+    headline: Headline {
+        part: "frames that come from the zones, and memory that lists hold",
+        noun: Noun::Count("frames from the zones"),
+        ours: Side {
+            name: "lists that tune themselves",
+            variant: "in turn, auto, scale 5",
+            figure: "from_zone_ratio",
+        },
+        theirs: Side {
+            name: "legacy",
+            variant: "in turn, legacy (base)",
+            figure: "from_zone_ratio",
+        },
+    },
     topology: "1x1x8x1",
     cpus: 1..=64,
     has_real: false,

@@ -20,13 +20,27 @@ use self::traces::Source as Trace;
 use super::{Control, Experiment, ExperimentError, Setup};
 use crate::models::{AccessTrace, Algorithm, Decided, misses};
 use crate::report::text::to_f64;
-use crate::report::{Check, Figures, Outcome, Row, Source, Unit};
+use crate::report::{Check, Figures, Headline, Noun, Outcome, Row, Side, Source, Unit};
 
 /// The experiment.
 pub static EXPERIMENT: Experiment = Experiment {
     name: "policies",
     thread: "lru-rmap-lock-throttle-2022",
     summary: "misses of each eviction policy, as a model, on every recorded trace",
+    headline: Headline {
+        part: "misses spared of LRU's, cache of 10 % of the footprint",
+        noun: Noun::Count("of LRU's misses spared on pgbench"),
+        ours: Side {
+            name: "balanced",
+            variant: "pgbench",
+            figure: "balanced_percent",
+        },
+        theirs: Side {
+            name: "S3-FIFO",
+            variant: "pgbench",
+            figure: "s3_fifo_percent",
+        },
+    },
     topology: "1x1x2x1",
     cpus: 1..=1024,
     has_real: true,

@@ -17,13 +17,19 @@ use self::timing::{OURS_SET, Timed};
 use super::lineup::{Entry, FLAT, Lineup, OURS, PUBLISHED};
 use super::{Control, Experiment, ExperimentError, Setup};
 use crate::report::text::to_f64;
-use crate::report::{Check, Figures, Outcome, Row, Source, Unit};
+use crate::report::{Check, Figures, Headline, Noun, Outcome, Row, Source, Unit};
 
 /// The experiment.
 pub static EXPERIMENT: Experiment = Experiment {
     name: "rss-cost",
     thread: "hierarchical-rss-counters-2026, rfc-2022-per-cpu-rss-cache",
     summary: "shared writes and time for each page faulted in, in the shape of page_fault1",
+    headline: Headline::of_variants(
+        "shared lines written for each page faulted in, all CPUs counting for one space",
+        "writes_per_page",
+        Noun::Count("shared writes for a page"),
+        ["Highwater", "one shared atomic"],
+    ),
     topology: "2x12x8x1",
     cpus: 2..=8192,
     has_real: false,

@@ -16,7 +16,7 @@ use self::drive::{Drive, Driven};
 use self::recorded::{Recorded, Recording};
 use super::contenders::{ACTIVE, PER_TASK};
 use super::{Control, Experiment, ExperimentError, Setup};
-use crate::report::{Check, Figures, Outcome, Row, Unit};
+use crate::report::{Check, Figures, Headline, Noun, Outcome, Row, Side, Unit};
 use crate::rss_trace::Shipped;
 use crate::workloads::{Life, Mix, Processes};
 
@@ -25,6 +25,20 @@ pub static EXPERIMENT: Experiment = Experiment {
     name: "rss-hits",
     thread: "rfc-2022-per-cpu-rss-cache",
     summary: "hits and misses of one cache of counts for each CPU, drawn and recorded",
+    headline: Headline {
+        part: "shared words written",
+        noun: Noun::Count("shared words written in 1,000 events"),
+        ours: Side {
+            name: "Highwater",
+            variant: "rss-build",
+            figure: "highwater_writes_per_1000_events",
+        },
+        theirs: Side {
+            name: "per-task cache",
+            variant: "rss-build",
+            figure: "per_task_writes_per_1000_events",
+        },
+    },
     topology: "1x1x8x2",
     cpus: 1..=1024,
     has_real: false,

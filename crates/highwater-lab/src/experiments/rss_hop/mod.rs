@@ -18,13 +18,19 @@ use self::hop::Hop;
 use self::worst::worst_cases;
 use super::lineup::{FLAT, OURS, PUBLISHED};
 use super::{Control, Experiment, ExperimentError, Setup, machine_of};
-use crate::report::{Check, Figures, Outcome, Unit};
+use crate::report::{Check, Figures, Headline, Noun, Outcome, Unit};
 
 /// The experiment.
 pub static EXPERIMENT: Experiment = Experiment {
     name: "rss-hop",
     thread: "hierarchical-rss-counters-2026",
     summary: "how far cheap reads are off while a thread hops over 384 CPUs",
+    headline: Headline::of_variants(
+        HOP,
+        "error_rms_bytes",
+        Noun::Mass("error"),
+        ["Highwater", "flat per-CPU (upstream)"],
+    ),
     topology: "2x12x8x2",
     cpus: 2..=8192,
     has_real: false,

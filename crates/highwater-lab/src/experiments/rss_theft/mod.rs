@@ -21,13 +21,19 @@ use self::simulated::{FAULTS, simulate};
 use super::contenders::{ACTIVE, PER_TASK, PER_TASK_0};
 use super::lineup::{FLAT, OURS, PUBLISHED, SHARED};
 use super::{Control, Experiment, ExperimentError, Setup};
-use crate::report::{Check, Figures, Outcome, Row, Unit};
+use crate::report::{Check, Figures, Headline, Noun, Outcome, Row, Unit};
 
 /// The experiment.
 pub static EXPERIMENT: Experiment = Experiment {
     name: "rss-theft",
     thread: "rfc-2022-per-cpu-rss-cache",
     summary: "what counters show of 10,000 threads that touch a few pages each and sleep",
+    headline: Headline::of_variants(
+        "while all threads sleep",
+        "error_bytes",
+        Noun::Mass("error"),
+        ["Highwater", "per-task cache (64)"],
+    ),
     topology: "1x1x8x2",
     cpus: 1..=8192,
     has_real: true,

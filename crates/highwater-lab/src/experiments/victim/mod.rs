@@ -20,13 +20,19 @@ use self::scale::Scale;
 use self::verdicts::Verdict;
 use super::{Control, Experiment, ExperimentError, Setup};
 use crate::report::text::grouped;
-use crate::report::{Check, Figures, Outcome, Unit};
+use crate::report::{Check, Figures, Headline, Noun, Outcome, Unit};
 
 /// The experiment.
 pub static EXPERIMENT: Experiment = Experiment {
     name: "victim",
     thread: "hierarchical-rss-counters-2026",
     summary: "choosing whom to stop among 10,000 spaces on 256 CPUs: how long, and how right",
+    headline: Headline::of_variants(
+        "time of one selection: many spaces, each on every CPU",
+        "median_us",
+        Noun::Mass("time to choose a victim"),
+        ["Highwater", "exact sum of everybody"],
+    ),
     topology: "2x8x8x2",
     cpus: 2..=1024,
     has_real: false,

@@ -1,0 +1,150 @@
+//! The parts of an outcome in 80 columns: of each table the columns that fit, names and headings broken
+//! into lines, and checks as sentences.
+
+use std::fmt;
+
+use super::Check;
+use super::table::verdict_of;
+
+/// Columns of a terminal that nobody has widened.
+pub(super) const COLUMNS: usize = 80;
+
+/// Columns of a row's name; a longer one is broken.
+const NAME_MAX: usize = 34;
+
+/// Columns of a check's verdict.
+const VERDICT: usize = 10;
+
+/// A cell as the lines that it is broken into.
+type Cell = Vec<String>;
+
+/// Writes a table of which the first two columns are variant and source.
+pub(super) fn write_table(f: &mut fmt::Formatter<'_>, rows: &[Vec<String>]) -> fmt::Result {
+    let names: Vec<Cell> = rows
+        .iter()
+        .map(|row| wrapped(&name(row), NAME_MAX))
+        .collect();
+    let mut widths = vec![widest(names.iter().flatten())];
+    let mut lines: Vec<Vec<Cell>> = names.into_iter().map(|name| vec![name]).collect();
+    let nr_columns = rows.iter().map(Vec::len).max().unwrap_or(2);
+    let mut left_out = 0;
+    for column in 2..nr_columns {
+        let cells = column_of(rows, column);
+        let width = widest(cells.iter().flatten());
+        let used: usize = widths.iter().map(|width| width + 2).sum();
+        if used + width > COLUMNS {
+            left_out += 1;
+            continue;
+        }
+        widths.push(width);
+        for (line, cell) in lines.iter_mut().zip(cells) {
+            line.push(cell);
+        }
+    }
+    for line in &lines {
+        write_line(f, line, &widths)?;
+    }
+    match left_out {
+        0 => Ok(()),
+        1 => writeln!(f, "(1 column more with --wide)"),
+        left_out => writeln!(f, "({left_out} columns more with --wide)"),
+    }
+}
+
+/// Variant and source in one; the header has the first only.
+fn name(row: &[String]) -> String {
+    match row {
+        [variant, source, ..] if source == "this run" || source == "source" => variant.clone(),
+        [variant, source, ..] => format!("{variant} [{source}]"),
+        _ => String::new(),
+    }
+}
+
+/// The cells of a column; its heading, the first, is broken to the width of the others.
+fn column_of(rows: &[Vec<String>], column: usize) -> Vec<Cell> {
+    let cell = |row: &Vec<String>| row.get(column).cloned().unwrap_or_default();
+    let values: Vec<String> = rows.iter().skip(1).map(cell).collect();
+    let heading = rows.first().map(cell).unwrap_or_default();
+    let longest = widest(heading.split_whitespace());
+    let width = widest(&values).max(longest);
+    let cells = values.into_iter().map(|value| vec![value]);
+    std::iter::once(wrapped(&heading, width))
+        .chain(cells)
+        .collect()
+}
+
+/// Writes one row: its first cell on the left, the others on the right of their columns.
+fn write_line(f: &mut fmt::Formatter<'_>, cells: &[Cell], widths: &[usize]) -> fmt::Result {
+    let height = cells.iter().map(Vec::len).max().unwrap_or(0);
+    for at in 0..height {
+        let mut line = String::new();
+        for (column, (cell, width)) in cells.iter().zip(widths).enumerate() {
+            let text = cell.get(at).map_or("", String::as_str);
+            line += &match column {
+                0 => format!("{text:<width$}"),
+                _ => format!("  {text:>width$}"),
+            };
+        }
+        writeln!(f, "{}", line.trim_end())?;
+    }
+    Ok(())
+}
+
+/// Writes each check: the verdict, what was checked, what was found, what was wanted.
+pub(super) fn write_checks(f: &mut fmt::Formatter<'_>, checks: &[Check]) -> fmt::Result {
+    for check in checks {
+        let Check {
+            name, want, got, ..
+        } = check;
+        let mut verdict = verdict_of(check);
+        for line in wrapped(
+            &format!("{name}: {got}, wanted {want}"),
+            COLUMNS - VERDICT - 2,
+        ) {
+            writeln!(f, "{verdict:<VERDICT$}  {line}")?;
+            verdict = "";
+        }
+    }
+    Ok(())
+}
+
+/// `text` in lines of at most `columns` columns, broken at spaces, and inside of words that are longer.
+pub(super) fn wrapped(text: &str, columns: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        let mut word: Vec<char> = word.chars().collect();
+        let is_full = line.chars().count() + 1 + word.len() > columns;
+        if !line.is_empty() && is_full {
+            lines.push(std::mem::take(&mut line));
+        }
+        while word.len() > columns {
+            lines.push(word.drain(..columns).collect());
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.extend(word);
+    }
+    if !line.is_empty() {
+        lines.push(line);
+    }
+    lines
+}
+
+fn widest<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> usize {
+    let widths = texts.into_iter().map(|text| text.as_ref().chars().count());
+    widths.max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_break_at_spaces_and_in_long_words() {
+        assert_eq!(wrapped("a bc def", 4), ["a bc", "def"]);
+        assert_eq!(wrapped("abcdefghij k", 4), ["abcd", "efgh", "ij k"]);
+        assert_eq!(wrapped("  ", 4), [""; 0]);
+    }
+}
