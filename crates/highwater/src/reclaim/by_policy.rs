@@ -174,7 +174,8 @@ impl Reclaim {
             credit: self.cache.replace_credit(pfn, 0),
             page_type: cluster.page_type,
         };
-        match policy.judge(from, look) {
+        let state = cluster.lruvec.policy_state(cluster.page_type);
+        match policy.judge(state, from, look) {
             Fate::Cull => Some(Placement::Unevictable),
             // Whoever gets here needs memory more than others need what they have read lately.
             _ if cluster.is_last_resort() => self.clean(pfn, scan).err(),

@@ -1,20 +1,25 @@
 //! Balanced: S3-FIFO whose small queue finds its own length.
 //!
-//! New pages come into the small queue. At its end, a page that was accessed twice moves on to the large queue, one
-//! that was accessed once goes round once more, the others leave. The large queue is a clock. Of every page that leaves
-//! it is remembered which queue it left and how many had left that queue by then.
+//! New pages come into the small queue. At its end, a page that was accessed twice moves on to the
+//! large queue, one that was accessed once goes round once more, the others leave. The large queue
+//! is a clock. Of every page that leaves it is remembered which queue it left and how many had left
+//! that queue by then.
 //!
-//! A page that comes back goes to the large queue if it had left the small one within one and a half times the capacity
-//! of others, and passes the small one again if it had left the large one: what the clock gave up is not worth more than a
-//! new page. If it left so recently that a queue longer by 1/32 of the capacity would have kept it, its queue grows by
-//! one page at the other's expense. Both queues are asked the same question, so that a page is worth as much at the end
-//! of either.
+//! A page that comes back goes to the large queue if it had left the small one within one and a
+//! half times the capacity of others, and passes the small one again if it had left the large one:
+//! what the clock gave up is not worth more than a new page. If it left so recently that a queue
+//! longer by 1/8 of the capacity would have kept it, its queue grows at the other's expense. Both
+//! queues are asked the same question, so that a page is worth as much at the end of either.
 //!
-//! This is the library's default eviction policy with everything known at once: there, accesses are marks that are
-//! looked at later, and pages are looked at in clusters.
+//! Beside the length that is learnt so, the small queue can be wide: four fifths of the capacity.
+//! Which of the two it is follows from what each regrets in a round ([`Duel`]).
 //!
-//! Source: S3-FIFO as in `s3_fifo.rs`; what remains of a page, and its distance, as in the workingset detection of Linux;
-//! a share that moves with hits on names, from ARC. Deviations: all three are asked at once.
+//! This is the library's default eviction policy with everything known at once: there, accesses are
+//! marks that are looked at later, and pages are looked at in clusters.
+//!
+//! Source: S3-FIFO as in `s3_fifo.rs`; what remains of a page, and its distance, as in the
+//! workingset detection of Linux; a share that moves with hits on names, from ARC. Deviations: all
+//! three are asked at once, and the duel.
 
 use super::Replacement;
 use super::lists::Lists;
@@ -25,11 +30,74 @@ const MAIN: usize = 1;
 const MOVE_TO_MAIN: u8 = 2;
 const MARK_MAX: u8 = 3;
 
+/// Whether the small queue is wide, and what is counted to tell.
+#[derive(Debug)]
+struct Duel {
+    is_wide: bool,
+    /// Pages that have left when counting begins, and when the round ends.
+    begin: usize,
+    end: usize,
+    /// Pages that came back and the other length would have kept; pages of the large queue that
+    /// went round.
+    regrets: usize,
+    kept: usize,
+    /// Regrets of the last round with the learnt length, and with the wide queue.
+    known: [usize; 2],
+    wait: usize,
+    patience: usize,
+}
+
+impl Duel {
+    fn new() -> Self {
+        Self {
+            is_wide: false,
+            begin: 0,
+            end: 0,
+            regrets: 0,
+            kept: 0,
+            known: [0; 2],
+            wait: 0,
+            patience: 4,
+        }
+    }
+
+    fn advance(&mut self, nr_left: usize, capacity: usize) {
+        if nr_left < self.end {
+            return;
+        }
+        let round = 2 * capacity + 64;
+        let is_first = self.end == 0;
+        self.end = nr_left + round;
+        if is_first {
+            return;
+        }
+        self.known[usize::from(self.is_wide)] = self.regrets;
+        self.wait = self.wait.saturating_sub(1);
+        let [learnt, wide] = self.known;
+        let is_wide_better = learnt > 2 * wide;
+        let is_due = 8 * learnt > round && learnt >= self.kept;
+        (self.regrets, self.kept) = (0, 0);
+        let changes = if self.is_wide {
+            !is_wide_better || self.wait == 0
+        } else {
+            is_due && (is_wide_better || self.wait == 0)
+        };
+        if changes {
+            self.is_wide = !self.is_wide;
+            self.wait = self.patience;
+            self.patience = (2 * self.patience).min(64);
+            self.begin = nr_left + capacity / 2;
+            self.end = self.begin + round;
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Balanced {
     capacity: usize,
-    /// Pages that the small queue is to have.
-    target: usize,
+    /// Pages that the small queue is to have, as far as was learnt.
+    learnt: usize,
+    duel: Duel,
     lists: Lists<2>,
     /// Pages that left the small and the large queue so far.
     left: [usize; 2],
@@ -41,15 +109,28 @@ impl Balanced {
     pub(super) fn new(capacity: usize, footprint: usize) -> Self {
         Self {
             capacity,
-            target: (capacity / 10).max(1),
+            learnt: (capacity / 10).max(1),
+            duel: Duel::new(),
             lists: Lists::new(footprint),
             left: [0; 2],
             left_at: vec![None; footprint],
         }
     }
 
+    fn target(&self) -> usize {
+        if self.duel.is_wide {
+            (self.capacity * 4 / 5).max(1)
+        } else {
+            self.learnt
+        }
+    }
+
+    fn nr_left(&self) -> usize {
+        self.left.iter().sum()
+    }
+
     fn evict(&mut self) {
-        if self.lists.len(MAIN) > self.capacity - self.target || self.lists.len(SMALL) == 0 {
+        if self.lists.len(MAIN) > self.capacity - self.target() || self.lists.len(SMALL) == 0 {
             self.evict_main();
         } else {
             self.evict_small();
@@ -76,6 +157,7 @@ impl Balanced {
             if mark == 0 {
                 return self.remember(MAIN, page);
             }
+            self.duel.kept += 1;
             self.lists.set_mark(page, mark - 1);
             self.lists.push(MAIN, page);
         }
@@ -89,14 +171,13 @@ impl Balanced {
     /// Learns from a page that comes back; the queue that it comes into.
     fn refault(&mut self, queue: usize, left_at: usize) -> usize {
         let distance = self.left[queue] - left_at;
-        if distance <= self.capacity / 32 + 1 {
-            let least = (self.capacity / 100).max(1);
-            let most = (self.capacity * 9 / 10).max(1);
-            let target = match queue {
-                SMALL => self.target + 1,
-                _ => self.target - 1,
-            };
-            self.target = target.clamp(least, most);
+        let regretted = if self.duel.is_wide { MAIN } else { SMALL };
+        let would_stay = distance + self.lists.len(queue) <= self.capacity;
+        if queue == regretted && would_stay && self.nr_left() >= self.duel.begin {
+            self.duel.regrets += 1;
+        }
+        if !self.duel.is_wide && distance <= self.capacity / 8 + 1 {
+            self.learn(queue);
         }
         match queue {
             SMALL if distance <= self.capacity + self.capacity / 2 => MAIN,
@@ -104,8 +185,24 @@ impl Balanced {
         }
     }
 
+    /// Makes a queue longer.
+    fn learn(&mut self, queue: usize) {
+        let least = (self.capacity / 100).max(1);
+        let most = (self.capacity * 9 / 10).max(1);
+        let step = if self.nr_left() < self.capacity {
+            (self.capacity / 16).clamp(1, 8)
+        } else {
+            (self.capacity / 64).clamp(1, 2)
+        };
+        let learnt = match queue {
+            SMALL => self.learnt + step,
+            _ => self.learnt.saturating_sub(step),
+        };
+        self.learnt = learnt.clamp(least, most);
+    }
+
     fn is_filling(&self) -> bool {
-        self.left == [0; 2] && self.lists.len(SMALL) >= self.target
+        self.left == [0; 2] && self.lists.len(SMALL) >= self.target()
     }
 }
 
@@ -118,6 +215,7 @@ impl Replacement for Balanced {
         while self.resident() == self.capacity {
             self.evict();
         }
+        self.duel.advance(self.nr_left(), self.capacity);
         let queue = match self.left_at[page as usize].take() {
             Some((queue, left_at)) => self.refault(queue, left_at),
             // Until something had to go, new pages fill both queues.

@@ -1,25 +1,36 @@
 //! Balanced: S3-FIFO whose list of new pages finds its own length.
 //!
-//! New pages come in on the inactive list. At its end, a page that was accessed twice is activated, one that was accessed
-//! once goes round once more, the others go. The active list is a clock. A page that comes back is activated if it had left the
-//! inactive list within one and a half times the capacity of others; if it had left the active list it passes the inactive one
-//! again, because what the clock gave up is not worth more than a new page.
+//! New pages come in on the inactive list. At its end, a page that was accessed twice is activated,
+//! one that was accessed once goes round once more, the others go. The active list is a clock. A
+//! page that comes back is activated if it had left the inactive list within one and a half times
+//! the capacity of others; if it had left the active list it passes the inactive one again, because
+//! what the clock gave up is not worth more than a new page.
 //!
-//! If it left so lately that a list longer by 1/32 of the capacity would have kept it, the list that it left becomes longer
-//! by one page, at the other's expense. Both lists are asked the same question, so a page is worth as much at the end of
-//! either.
+//! If it left so lately that a list longer by 1/8 of the capacity would have kept it, the list that
+//! it left becomes longer by two pages, at the other's expense. Both lists are asked the same
+//! question, so a page is worth as much at the end of either. The first length is a guess, so until
+//! as many pages have left as there is room for, steps are of eight pages.
 //!
-//! So a scan passes through a short inactive list and leaves the active one alone; a working set that is new, or was
-//! thrown out too early, makes the inactive list longer until it is caught.
+//! So a scan passes through a short inactive list and leaves the active one alone; a working set
+//! that is new, or was thrown out too early, makes the inactive list longer until it is caught.
+//! Where new pages are used again only after a pause, and old ones never, too few come back so
+//! soon; for them the inactive list becomes four fifths of the capacity, which is nearly a plain
+//! clock, as long as that regrets less (`duel.rs`).
 //!
-//! Source: S3-FIFO; shadows and refault distance from the workingset detection of Linux; a share that moves with what
-//! comes back, from ARC. Deviation from all: the question asked of both ends. `highwater lab policies` holds it against
-//! each of them on recorded traces.
+//! Source: S3-FIFO; shadows and refault distance from the workingset detection of Linux; a share
+//! that moves with what comes back, from ARC. Deviation from all: the question asked of both ends,
+//! and the duel. `highwater lab policies` holds it against each of them on recorded traces; on made
+//! ones, the lab's `tests/lru_bound.rs`.
 
 use super::{Departure, EvictionPolicy, Fate, Lens, PolicyState, Side};
 
 /// Accesses after which a page is worth a place among those that stay.
 const MOVE_ON: u32 = 2;
+
+/// How much longer a list would be that makes it worth its length, as a part of the capacity.
+/// Chosen: with less the length moves too slowly for a trace that goes ten times through the cache,
+/// with more it heeds what it cannot catch.
+const MARGIN: u64 = 8;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,20 +41,40 @@ fn start(lens: Lens) -> u64 {
     (lens.capacity / 10).max(1)
 }
 
-fn target(state: &PolicyState, lens: Lens) -> u64 {
+fn learnt(state: &PolicyState, lens: Lens) -> u64 {
     let least = (lens.capacity / 100).max(1);
     let most = (lens.capacity * 9 / 10).max(1);
     state.target(start(lens)).clamp(least, most)
 }
 
+fn target(state: &PolicyState, lens: Lens) -> u64 {
+    match state.duel.is_wide() {
+        true => (lens.capacity * 4 / 5).max(1),
+        false => learnt(state, lens),
+    }
+}
+
+/// Pages by which the length changes at once: eight at first and two later, unless these are a
+/// noticeable part of the capacity.
+fn step(state: &PolicyState, lens: Lens) -> u64 {
+    match state.nr_left() < lens.capacity {
+        true => (lens.capacity / 16).clamp(1, 8),
+        false => (lens.capacity / 64).clamp(1, 2),
+    }
+}
+
 fn learn(state: &PolicyState, lens: Lens, departure: Departure) {
-    if departure.distance > lens.capacity / 32 + 1 {
+    let Departure { from, distance } = departure;
+    if from == state.duel.regretted() && distance + lens.of(from) <= lens.capacity {
+        state.duel.note_regret(state.nr_left());
+    }
+    if state.duel.is_wide() || distance > lens.capacity / MARGIN + 1 {
         return;
     }
-    let target = target(state, lens);
-    state.set_target(match departure.from {
-        Side::Inactive => target + 1,
-        Side::Active => target - 1,
+    let (length, step) = (learnt(state, lens), step(state, lens));
+    state.set_target(match from {
+        Side::Inactive => length + step,
+        Side::Active => length.saturating_sub(step),
     });
 }
 
@@ -53,6 +84,7 @@ impl EvictionPolicy for Balanced {
     }
 
     fn admit(&self, state: &PolicyState, lens: Lens, departure: Option<Departure>) -> Side {
+        state.duel.advance(state.nr_left(), lens.capacity);
         if let Some(departure) = departure {
             learn(state, lens, departure);
             let reach = lens.capacity + lens.capacity / 2;
@@ -78,7 +110,7 @@ impl EvictionPolicy for Balanced {
         }
     }
 
-    fn decide(&self, from: Side, accesses: u32) -> Fate {
+    fn decide(&self, state: &PolicyState, from: Side, accesses: u32) -> Fate {
         match (from, accesses) {
             (_, 0) => Fate::Evict,
             (Side::Inactive, MOVE_ON..) => Fate::Stay {
@@ -89,10 +121,13 @@ impl EvictionPolicy for Balanced {
                 to: Side::Inactive,
                 credit: 0,
             },
-            (Side::Active, accesses) => Fate::Stay {
-                to: Side::Active,
-                credit: accesses - 1,
-            },
+            (Side::Active, accesses) => {
+                state.duel.note_kept();
+                Fate::Stay {
+                    to: Side::Active,
+                    credit: accesses - 1,
+                }
+            }
         }
     }
 }

@@ -53,7 +53,7 @@ impl EvictionPolicy for Car {
         }
     }
 
-    fn decide(&self, _: Side, accesses: u32) -> Fate {
+    fn decide(&self, _: &PolicyState, _: Side, accesses: u32) -> Fate {
         match accesses {
             0 => Fate::Evict,
             _ => Fate::Stay {

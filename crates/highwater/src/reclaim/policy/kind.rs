@@ -20,7 +20,8 @@ pub enum PolicyKind {
     /// Two clocks whose share adapts, as in ARC.
     Car,
     /// New pages apart, on a list that finds its own share. The default: over recorded traces it misses less than the others,
-    /// and on none notably more than LRU (`highwater lab policies`).
+    /// and on none notably more than LRU (`highwater lab policies`); nor on families made by rule, but those that marks cannot
+    /// tell apart (the limitations).
     #[default]
     Balanced,
 }

@@ -10,8 +10,8 @@
 //! | [`judge`](EvictionPolicy::judge) | a page is at that end | it goes, or stays on a list |
 //! | [`accesses_max`](EvictionPolicy::accesses_max) | once | up to how many accesses between two looks make a difference |
 //!
-//! What a policy learns it keeps in the [`PolicyState`] of the two lists: how many pages have left each, and how long the
-//! first is to be. When a page leaves, its shadow keeps which list it left and that list's count; when it comes back, the
+//! What a policy learns it keeps in the [`PolicyState`] of the two lists: how many pages have left each, how long the
+//! first is to be, and how two ways to set that length compare. When a page leaves, its shadow keeps which list it left and that list's count; when it comes back, the
 //! difference is its *distance* ([`Departure`]): so many others have left the list since, and a list longer by that many
 //! pages would have kept it.
 //!
@@ -25,13 +25,14 @@
 //! | [`Sieve`] | pages that the hand has not passed | pages that it has |
 //! | [`S3Fifo`] | new pages, a tenth | pages that were accessed twice, or came back |
 //! | [`Car`] | pages seen once | pages seen again |
-//! | [`Balanced`] | new pages, as many as pay | pages that were accessed twice, or came back |
+//! | [`Balanced`] | new pages, as many as pay, or most | pages that were accessed twice, or came back |
 //!
 //! Checked against exact models, decision by decision: the lab's `tests/policies.rs::the_library_decides_as_the_models_do`.
 
 mod balanced;
 mod car;
 mod clock;
+mod duel;
 mod kind;
 mod s3_fifo;
 mod sieve;
@@ -151,11 +152,11 @@ pub trait EvictionPolicy: fmt::Debug + Send + Sync {
     fn next(&self, state: &PolicyState, lens: Lens) -> Side;
 
     /// What becomes of a page at the end of a list that was accessed so many times since the last look.
-    fn decide(&self, from: Side, accesses: u32) -> Fate;
+    fn decide(&self, state: &PolicyState, from: Side, accesses: u32) -> Fate;
 
     /// What becomes of a page at the end of a list, whatever is known of it. A page whose mappings could not be
     /// looked at keeps its place, and what is known of it.
-    fn judge(&self, from: Side, look: Look) -> Fate {
+    fn judge(&self, state: &PolicyState, from: Side, look: Look) -> Fate {
         match look.entries {
             Referenced::Seen { locked: true, .. } => Fate::Cull,
             Referenced::Contended => Fate::Stay {
@@ -164,7 +165,7 @@ pub trait EvictionPolicy: fmt::Debug + Send + Sync {
             },
             Referenced::Seen { young, .. } => {
                 let accesses = young.saturating_add(look.credit);
-                self.decide(from, accesses.min(self.accesses_max()))
+                self.decide(state, from, accesses.min(self.accesses_max()))
             }
         }
     }

@@ -3,6 +3,7 @@
 //! Written by whoever evicts a page or brings one in, without a lock: each word is right on its own, and one that is a few
 //! pages behind decides about a few pages differently.
 
+use super::duel::Duel;
 use super::{Departure, Side};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -23,6 +24,8 @@ pub struct PolicyState {
     /// The length that the inactive list is to have.
     /// Written by: refaults. Read by: reclaimers. Publishes: nothing.
     target: AtomicU64,
+    /// Whether that length is to be the learnt one.
+    pub(super) duel: Duel,
     /// Whether all pages of the active list are on their way to the inactive one.
     /// Written by: reclaimers. Read by: reclaimers. Publishes: nothing.
     is_turning: AtomicBool,
@@ -44,6 +47,7 @@ impl PolicyState {
             left: [AtomicU64::new(start), AtomicU64::new(start)],
             ghosts: Default::default(),
             target: AtomicU64::new(UNKNOWN),
+            duel: Duel::default(),
             is_turning: AtomicBool::new(false),
         }
     }

@@ -1,0 +1,314 @@
+//! Accesses that are made by rule: families that caches are known to take well or badly, for a
+//! cache of any size.
+//!
+//! A family is held by what it is about, not by a trace: lengths are parts of the capacity.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use fastrand::Rng;
+use highwater_lab::models::AccessTrace;
+
+/// Accesses of a trace for each page of the capacity.
+const TURNS: usize = 100;
+
+/// Numbers of pages that are new at each request begin here; other families' pages are below.
+const NEW: u64 = 1 << 40;
+/// As far apart as the pages of the parts of a mixture are.
+const APART: u64 = 1 << 30;
+
+/// A family, and what makes its accesses.
+pub(crate) type Family = (&'static str, fn(&mut Maker));
+
+/// The families that the bound is promised for.
+pub(crate) const FAMILIES: [Family; 26] = [
+    ("loop of 1.1", |maker| maker.looping(1.1)),
+    ("loop of 2", |maker| maker.looping(2.0)),
+    ("loop of 10", |maker| maker.looping(10.0)),
+    ("loops of 0.3 and 1.7", Maker::two_loops),
+    ("set of 0.5, replaced", |maker| maker.replaced(0.5)),
+    ("set of 0.5, sliding", |maker| maker.sliding(0.5)),
+    ("one-hit wonders and popular pages", Maker::wonders),
+    ("scans and popular pages", |maker| maker.scans(2.0, 3)),
+    ("short scans and many popular pages", |maker| {
+        maker.scans(0.5, 2)
+    }),
+    ("recency, near", |maker| {
+        maker.recent(|maker| maker.delay(0.5))
+    }),
+    ("recency, far", |maker| {
+        maker.recent(|maker| maker.delay(2.0))
+    }),
+    ("recency, heavy tail", |maker| {
+        maker.recent(Maker::heavy_delay)
+    }),
+    ("frequency, flat", |maker| maker.popular(0.7)),
+    ("frequency", |maker| maker.popular(0.9)),
+    ("frequency, steep", |maker| maker.popular(1.1)),
+    ("uniform", |maker| {
+        maker.repeat(|maker, _| maker.random.u64(0..3 * maker.capacity))
+    }),
+    ("new is reused soon", |maker| {
+        maker.born(1, |maker| maker.delay(0.15))
+    }),
+    ("new is reused later", |maker| {
+        maker.born(1, |maker| maker.part(0.2) + maker.delay(0.15))
+    }),
+    ("new is reused after a fixed pause", |maker| {
+        maker.born(1, |maker| maker.part(0.4))
+    }),
+    ("new is reused at most once", Maker::born_twice),
+    ("prefixes grow", |maker| {
+        maker.born(6, |maker| maker.delay(0.04))
+    }),
+    ("recency beside a loop", Maker::recent_and_loop),
+    ("new is reused, beside popular pages", |maker| {
+        maker.born_beside(Maker::popular_page)
+    }),
+    ("new is reused, beside a loop", |maker| {
+        maker.born_beside(|maker, time| APART + time % maker.part(1.4));
+    }),
+    ("phases", Maker::phases),
+    ("phases, long", Maker::long_phases),
+];
+
+/// The families that no marks tell from others: see `tests/lru_bound.rs`.
+pub(crate) const UNMARKED: [Family; 2] = [
+    ("set of 0.8, replaced", |maker| maker.replaced(0.8)),
+    ("set of 1.2, sliding", |maker| maker.sliding(1.2)),
+];
+
+/// The accesses of a family.
+pub(crate) fn made(make: fn(&mut Maker), capacity: usize, seed: u64) -> AccessTrace {
+    let mut maker = Maker {
+        random: Rng::with_seed(seed),
+        capacity: capacity as u64,
+        len: TURNS * capacity,
+        accesses: Vec::new(),
+        nr_new: 0,
+    };
+    make(&mut maker);
+    maker.accesses.truncate(maker.len);
+    maker.accesses.into_iter().collect()
+}
+
+/// What makes the accesses of one trace.
+pub(crate) struct Maker {
+    random: Rng,
+    capacity: u64,
+    len: usize,
+    accesses: Vec<u64>,
+    nr_new: u64,
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "parts of a capacity, far below 2^53"
+)]
+impl Maker {
+    /// A part of the capacity, at least a page.
+    fn part(&self, part: f64) -> u64 {
+        ((self.capacity as f64 * part) as u64).max(1)
+    }
+
+    /// Exponentially distributed, with that part of the capacity as mean.
+    fn delay(&mut self, part: f64) -> u64 {
+        (-(1.0 - self.random.f64()).ln() * self.capacity as f64 * part) as u64
+    }
+
+    /// As often short as it is long now and then.
+    fn heavy_delay(&mut self) -> u64 {
+        let scale = (1.0 - self.random.f64()).powf(-1.25);
+        self.part(0.02 * scale)
+    }
+
+    /// A geometrically distributed count.
+    fn count(&mut self, mean: f64) -> u64 {
+        (-(1.0 - self.random.f64()).ln() * mean) as u64
+    }
+
+    /// A page below `pages`, the low ones more often, by Zipf's law.
+    fn zipf(&mut self, pages: u64, exponent: f64) -> u64 {
+        let most = ((pages + 1) as f64).powf(1.0 - exponent) - 1.0;
+        let rank = (most * self.random.f64() + 1.0).powf(1.0 / (1.0 - exponent));
+        (rank as u64).clamp(1, pages) - 1
+    }
+}
+
+impl Maker {
+    fn new_page(&mut self) -> u64 {
+        self.nr_new += 1;
+        NEW + self.nr_new
+    }
+
+    /// One access at a time, told how many there were before.
+    fn repeat(&mut self, mut next: impl FnMut(&mut Self, u64) -> u64) {
+        while self.accesses.len() < self.len {
+            let time = self.accesses.len() as u64;
+            let page = next(self, time);
+            self.accesses.push(page);
+        }
+    }
+
+    fn looping(&mut self, part: f64) {
+        let pages = self.part(part);
+        self.repeat(|_, time| time % pages);
+    }
+
+    fn two_loops(&mut self) {
+        let [short, long] = [0.3, 1.7].map(|part| self.part(part));
+        let mut at = [0; 2];
+        self.repeat(|maker, _| {
+            let which = usize::from(maker.random.u8(0..3) > 0);
+            at[which] += 1;
+            [at[0] % short, APART + at[1] % long][which]
+        });
+    }
+
+    /// A set of pages, read at random, that another takes the place of after five capacities of
+    /// accesses.
+    fn replaced(&mut self, part: f64) {
+        let pages = self.part(part);
+        self.repeat(|maker, time| {
+            let set = time / (5 * maker.capacity);
+            set * APART + maker.random.u64(0..pages)
+        });
+    }
+
+    /// A set of pages that loses one and gains one every four accesses.
+    fn sliding(&mut self, part: f64) {
+        let pages = self.part(part);
+        self.repeat(|maker, time| time / 4 + maker.random.u64(0..pages));
+    }
+
+    fn popular_page(&mut self, _: u64) -> u64 {
+        self.zipf(2 * self.capacity, 0.9)
+    }
+
+    fn popular(&mut self, exponent: f64) {
+        self.repeat(|maker, _| maker.zipf(10 * maker.capacity, exponent));
+    }
+
+    fn wonders(&mut self) {
+        self.repeat(|maker, _| match maker.random.bool() {
+            true => maker.new_page(),
+            false => maker.zipf(2 * maker.capacity, 0.8),
+        });
+    }
+
+    /// Popular pages, and a scan of a part of the capacity after so many such parts.
+    fn scans(&mut self, part: f64, pause: u64) {
+        let scan = self.part(part);
+        self.repeat(|maker, time| match (time / scan) % (pause + 1) == pause {
+            true => maker.new_page(),
+            false => maker.zipf(4 * maker.capacity, 0.9),
+        });
+    }
+
+    /// The page that was accessed so many accesses ago, or, one time in four, a new one.
+    fn recent_page(&mut self, time: u64, delay: u64) -> u64 {
+        match self.random.u8(0..4) == 0 || delay >= time {
+            true => self.new_page(),
+            false => self.accesses[usize::try_from(time - 1 - delay).expect("an index")],
+        }
+    }
+
+    fn recent(&mut self, delay: fn(&mut Self) -> u64) {
+        self.repeat(|maker, time| {
+            let delay = delay(maker);
+            maker.recent_page(time, delay)
+        });
+    }
+
+    fn recent_and_loop(&mut self) {
+        let pages = self.part(1.5);
+        self.repeat(|maker, time| match maker.random.bool() {
+            true => APART + time / 2 % pages,
+            false => {
+                let delay = maker.delay(0.3);
+                maker.recent_page(time, delay)
+            }
+        });
+    }
+
+    /// Requests for some pages in order, which come again a few times, each after a pause and with
+    /// more pages if they had more than one, and then never: with one page, data that is reused
+    /// while it is new; with more, prefixes of a conversation.
+    fn born(&mut self, pages: u64, pause: fn(&mut Self) -> u64) {
+        let turns: fn(&mut Self) -> u64 = |maker| maker.count(1.0);
+        self.requests(pages, turns, pause);
+    }
+
+    fn born_twice(&mut self) {
+        self.requests(
+            1,
+            |maker| maker.random.u64(0..2),
+            |maker| maker.random.u64(0..maker.capacity / 2),
+        );
+    }
+
+    fn requests(&mut self, pages: u64, turns: fn(&mut Self) -> u64, pause: fn(&mut Self) -> u64) {
+        let mut due = BinaryHeap::new();
+        let mut now = 0;
+        while self.accesses.len() < self.len {
+            now += 1;
+            let first = if pages > 1 {
+                1 + self.random.u64(0..2 * pages)
+            } else {
+                1
+            };
+            let request: Vec<u64> = (0..first).map(|_| self.new_page()).collect();
+            due.push(Reverse((now, request, turns(self))));
+            while let Some(Reverse((at, mut request, turns))) = due.pop() {
+                if at > now {
+                    due.push(Reverse((at, request, turns)));
+                    break;
+                }
+                self.accesses.extend(&request);
+                if turns > 0 {
+                    let more = if pages > 1 { self.random.u64(1..6) } else { 0 };
+                    request.extend((0..more).map(|_| self.new_page()));
+                    let pause = 1 + pause(self);
+                    due.push(Reverse((now + pause, request, turns - 1)));
+                }
+            }
+        }
+    }
+
+    /// Pages that are reused while they are new, and by turns those of another family.
+    fn born_beside(&mut self, other: fn(&mut Self, u64) -> u64) {
+        self.born(1, |maker| maker.part(0.2) + maker.delay(0.15));
+        let born = std::mem::take(&mut self.accesses);
+        for (time, page) in (0..).zip(born) {
+            let beside = other(self, time);
+            self.accesses.extend([page, beside]);
+        }
+    }
+
+    /// Four families by turns, each for so many capacities of accesses.
+    fn phases_of(&mut self, turns: u64) {
+        let [looped, set] = [1.3, 0.5].map(|part| self.part(part));
+        self.repeat(|maker, time| {
+            let phase = time / (turns * maker.capacity);
+            match phase % 4 {
+                0 => maker.zipf(5 * maker.capacity, 0.9),
+                1 => APART + time % looped,
+                2 => {
+                    let delay = maker.delay(0.5);
+                    maker.recent_page(time, delay)
+                }
+                _ => (phase + 2) * APART + maker.random.u64(0..set),
+            }
+        });
+    }
+
+    fn phases(&mut self) {
+        self.phases_of(4);
+    }
+
+    fn long_phases(&mut self) {
+        self.phases_of(12);
+    }
+}
