@@ -1,12 +1,12 @@
-//! A process for each source of blocks. The parent writes a line, `WORK THREADS TIMES`; the child times that
-//! round and answers `NANOSECONDS IS_AT_ONCE`.
+//! A process for each source of blocks. The parent writes a line, `WORK ACCESS THREADS TIMES`; the child times
+//! that round and answers `NANOSECONDS IS_AT_ONCE RESIDENT_MIB`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::{env, iter};
 
-use crate::blocks::Work;
+use crate::blocks::{Access, Work, resident_mib};
 use crate::sources;
 use crate::timing::Round;
 
@@ -17,6 +17,7 @@ const TUNABLES: &str = "GLIBC_TUNABLES";
 pub(crate) struct Child {
     name: &'static str,
     pipes: RefCell<(ChildStdin, BufReader<ChildStdout>)>,
+    resident_mib: Cell<f64>,
 }
 
 impl Child {
@@ -37,24 +38,33 @@ impl Child {
         Self {
             name,
             pipes: RefCell::new((stdin, stdout)),
+            resident_mib: Cell::new(f64::NAN),
         }
     }
 
     /// Lets the child time a round.
-    pub(crate) fn round(&self, work: Work, threads: u32, times: u32) -> Round {
+    pub(crate) fn round(&self, work: Work, access: Access, threads: u32, times: u32) -> Round {
         let (stdin, stdout) = &mut *self.pipes.borrow_mut();
         let nth = Work::ALL.iter().position(|&other| other == work);
         let nth = nth.expect("all are in the list");
-        writeln!(stdin, "{nth} {threads} {times}").expect("the child lives");
+        let written = u32::from(access == Access::Written);
+        writeln!(stdin, "{nth} {written} {threads} {times}").expect("the child lives");
         let mut answer = String::new();
         stdout.read_line(&mut answer).expect("the child lives");
-        let told = answer.trim().split_once(' ').and_then(|(ns, is_at_once)| {
-            Some(Round {
-                ns: ns.parse().ok()?,
-                is_at_once: is_at_once.parse().ok()?,
-            })
-        });
-        told.unwrap_or_else(|| panic!("{} answered `{answer}`", self.name))
+        let mut words = answer.split_whitespace();
+        let mut told = || {
+            let (ns, is_at_once) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+            self.resident_mib.set(words.next()?.parse().ok()?);
+            Some(Round { ns, is_at_once })
+        };
+        told().unwrap_or_else(|| panic!("{} answered `{answer}`", self.name))
+    }
+}
+
+impl Child {
+    /// What was resident after the last round.
+    pub(crate) fn resident_mib(&self) -> f64 {
+        self.resident_mib.get()
     }
 }
 
@@ -75,11 +85,12 @@ pub(crate) fn serve(name: &str) -> ExitCode {
             .split(' ')
             .filter_map(|word| word.parse().ok())
             .collect();
-        let [nth, threads, times] = numbers[..] else {
+        let [nth, written, threads, times] = numbers[..] else {
             return ExitCode::FAILURE;
         };
-        let round = time(Work::ALL[nth as usize], threads, times);
-        println!("{} {}", round.ns, round.is_at_once);
+        let (work, access) = (Work::ALL[nth as usize], Access::ALL[written as usize]);
+        let round = time(work, access, threads, times);
+        println!("{} {} {}", round.ns, round.is_at_once, resident_mib());
     }
     ExitCode::SUCCESS
 }

@@ -1,7 +1,7 @@
-//! Who gives blocks out: the pool, the floor, and the allocators that are in use.
+//! Sources of blocks: the pool, the floor, and the allocators that are in use.
 //!
 //! The allocators' interfaces for callers that know size and alignment are used where there are any: they
-//! are the fastest. jemalloc 5.3, mimalloc 3, snmalloc 0.7 and tcmalloc (of 2025, pages of 8 KiB) are built from
+//! are the fastest. glibc is the system's; jemalloc 5.3, mimalloc 3, snmalloc 0.7 and tcmalloc (of 2025, pages of 8 KiB) are built from
 //! the sources that their crates bring.
 
 #![expect(unsafe_code, reason = "the allocators are C and C++")]
@@ -16,7 +16,7 @@ use highwater::percpu::Regime;
 use highwater::topology::Topology;
 use highwater::units::Bytes;
 
-use crate::blocks::{Source, Work};
+use crate::blocks::{Access, Source, Work};
 use crate::timing::Round;
 
 const SIZE: usize = 4096;
@@ -24,13 +24,19 @@ const SIZE: usize = 4096;
 const CAPACITY: Bytes = Bytes::gib(1);
 
 /// What times a round.
-pub(crate) type Time = Box<dyn Fn(Work, u32, u32) -> Round>;
+pub(crate) type Time = Box<dyn Fn(Work, Access, u32, u32) -> Round>;
 
 /// The source of that name.
 pub(crate) fn named(name: &str) -> Option<Time> {
     Some(match name {
         "Highwater" => timed(Highwater::new()),
         "stack" => timed(Stack),
+        "glibc" => timed(Foreign {
+            // SAFETY: the alignment is a power of two and the size a multiple of it.
+            alloc: || unsafe { libc::aligned_alloc(SIZE, SIZE) },
+            // SAFETY: it was allocated by the C library.
+            free: |block| unsafe { libc::free(block) },
+        }),
         "jemalloc" => timed(Foreign {
             alloc: || {
                 const LG_ALIGN: i32 = SIZE.ilog2().cast_signed();
@@ -63,7 +69,7 @@ pub(crate) fn named(name: &str) -> Option<Time> {
 }
 
 fn timed(source: impl Source + 'static) -> Time {
-    Box::new(move |work, threads, times| work.time(&source, threads, times))
+    Box::new(move |work, access, threads, times| work.time(access, &source, threads, times))
 }
 
 /// An allocator whose threads keep what they have in variables of their own.
@@ -75,7 +81,7 @@ struct Foreign<A, F> {
 /// A block of one of those.
 struct Block(NonNull<c_void>);
 
-// SAFETY: the allocators take a block back from any thread, and nobody touches its bytes.
+// SAFETY: the allocators take a block back from any thread, and only its holder writes it.
 unsafe impl Send for Block {}
 
 impl<A: Fn() -> *mut c_void + Sync, F: Fn(*mut c_void) + Sync> Source for Foreign<A, F> {
@@ -89,6 +95,13 @@ impl<A: Fn() -> *mut c_void + Sync, F: Fn(*mut c_void) + Sync> Source for Foreig
         let block = NonNull::new((self.alloc)()).expect("there is memory");
         debug_assert!(block.addr().get().is_multiple_of(SIZE), "it is aligned");
         Block(block)
+    }
+
+    #[inline]
+    fn write(&self, (): &mut (), block: &mut Block) {
+        let first = block.0.cast::<u8>().as_ptr();
+        // SAFETY: the block is this thread's, and larger than a byte. Volatile: it is never read.
+        unsafe { first.write_volatile(1) };
     }
 
     #[inline]
@@ -122,6 +135,8 @@ impl Source for Stack {
     type Block = u32;
     type Local = Vec<u32>;
 
+    const IS_MEMORY: bool = false;
+
     fn local(&self) -> Vec<u32> {
         (0..1 << 17).collect()
     }
@@ -130,6 +145,8 @@ impl Source for Stack {
     fn alloc(&self, stack: &mut Vec<u32>) -> u32 {
         stack.pop().unwrap_or_default()
     }
+
+    fn write(&self, _: &mut Vec<u32>, _: &mut u32) {}
 
     #[inline]
     fn free(&self, stack: &mut Vec<u32>, block: u32) {
@@ -162,6 +179,11 @@ impl Source for Highwater {
     fn alloc(&self, (): &mut ()) -> Frame {
         let taken = self.0.alloc(AllocFlags::default());
         taken.expect("there are free frames")
+    }
+
+    #[inline]
+    fn write(&self, (): &mut (), frame: &mut Frame) {
+        self.0.memory().bytes_mut(frame)[0] = 1;
     }
 
     #[inline]

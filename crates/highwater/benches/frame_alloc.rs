@@ -2,7 +2,8 @@
 //!
 //! Command: `cargo bench -p highwater --bench frame_alloc`. Prints nanoseconds of CPU time for each frame,
 //! out and back, as medians over interleaved rounds, on one thread and on two, for the work that the
-//! module `blocks` describes: a pool with each back end, and one in the atomic regime; beside them what else
+//! module `blocks` describes, without and with a write to each frame, and the resident memory that the rounds
+//! left behind in all: a pool with each back end, and one in the atomic regime; beside them what else
 //! one would take: the program's allocator for 4 KiB aligned to 4 KiB, a vector of free frames
 //! behind a lock, and the floor, a vector that each thread has for itself and that knows nothing else.
 //! `benches-external/allocators` has jemalloc, mimalloc, snmalloc and tcmalloc.
@@ -15,7 +16,8 @@
 //! - two threads do at least 1.8 times as much churn as one that runs beside another with a pool of its own: two
 //!   virtual CPUs may be one core, which gives two threads less than twice of what it gives one, whatever they do;
 //! - frames that one thread allocates and another frees take at most twice as long as on one, beside another as above;
-//! - 64 Ki out and back are at least twice as fast as with the program's allocator.
+//! - 64 Ki out and back are at least twice as fast as with the program's allocator;
+//! - work whose frames are written is as fast as with the program's allocator.
 //!
 //! What would change our mind: lists that cost as much as a lock would not be worth their rules.
 
@@ -29,6 +31,8 @@ mod promise;
 )]
 mod timing;
 
+use std::cell::Cell;
+use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -40,7 +44,7 @@ use highwater::percpu::{Regime, has_restartable_sequences};
 use highwater::topology::Topology;
 use highwater::units::Bytes;
 
-use blocks::{Source, Work};
+use blocks::{Access, Source, Work, resident_mib};
 use promise::Promise;
 use timing::{Medians, ROUNDS, Round, Variant, measure};
 
@@ -87,6 +91,11 @@ impl Source for Pool {
     fn alloc(&self, (): &mut ()) -> Frame {
         let frame = self.0.alloc(AllocFlags::new());
         frame.expect("there are free frames")
+    }
+
+    #[inline]
+    fn write(&self, (): &mut (), frame: &mut Frame) {
+        self.0.memory().bytes_mut(frame)[0] = 1;
     }
 
     #[inline]
@@ -137,6 +146,11 @@ impl Source for Own {
     }
 
     #[inline]
+    fn write(&self, lent: &mut Lent, frame: &mut Frame) {
+        lent.pool().write(&mut (), frame);
+    }
+
+    #[inline]
     fn free(&self, lent: &mut Lent, frame: Frame) {
         lent.pool().free(&mut (), frame);
     }
@@ -145,7 +159,7 @@ impl Source for Own {
 /// 4 KiB, aligned to 4 KiB.
 #[repr(align(4096))]
 struct Page {
-    _bytes: [u8; 4096],
+    bytes: [MaybeUninit<u8>; 4096],
 }
 
 /// The allocator that Rust programs have if they choose none.
@@ -161,6 +175,12 @@ impl Source for Allocator {
         Box::new_uninit()
     }
 
+    fn write(&self, (): &mut (), block: &mut Self::Block) {
+        // Uninitialized bytes are not stored.
+        let bytes = [MaybeUninit::uninit(); 4096];
+        black_box(block.write(Page { bytes }).bytes[0].write(1));
+    }
+
     fn free(&self, (): &mut (), block: Self::Block) {
         drop(block);
     }
@@ -173,7 +193,11 @@ impl Source for Locked {
     type Block = u32;
     type Local = ();
 
+    const IS_MEMORY: bool = false;
+
     fn local(&self) {}
+
+    fn write(&self, (): &mut (), _: &mut u32) {}
 
     fn alloc(&self, (): &mut ()) -> u32 {
         let mut free = self.0.lock().expect("nobody panics");
@@ -192,6 +216,10 @@ impl Source for Floor {
     type Block = u32;
     type Local = Vec<u32>;
 
+    const IS_MEMORY: bool = false;
+
+    fn write(&self, _: &mut Vec<u32>, _: &mut u32) {}
+
     fn local(&self) -> Vec<u32> {
         (0..1 << 17).collect()
     }
@@ -209,13 +237,17 @@ impl Source for Floor {
 }
 
 /// What times a round of a source.
-type Time = Rc<dyn Fn(Work, u32, u32) -> Round>;
+type Time = Rc<dyn Fn(Work, Access, u32, u32) -> Round>;
 
-fn sources() -> Vec<(&'static str, Time)> {
-    fn timed(source: impl Source + 'static) -> Time {
-        Rc::new(move |work, threads, times| work.time(&source, threads, times))
-    }
+/// A source: its name, whether its blocks can be written, and what times it.
+type Timed = (&'static str, bool, Time);
 
+fn timed<S: Source + 'static>(name: &'static str, source: S) -> Timed {
+    let time = move |work: Work, access, threads, times| work.time(access, &source, threads, times);
+    (name, S::IS_MEMORY, Rc::new(time))
+}
+
+fn sources() -> Vec<Timed> {
     let machine = Topology::detect();
     let preferred = Regime::preferred(&machine);
     let backend = PoolConfig::new(machine.nr_cpus()).backend;
@@ -224,20 +256,20 @@ fn sources() -> Vec<(&'static str, Time)> {
         .map(|regime| Pool::new(regime, backend))
         .into();
     vec![
-        (POOL, timed(Pool::new(preferred, backend))),
-        (
+        timed(POOL, Pool::new(preferred, backend)),
+        timed(
             "one lock behind",
-            timed(Pool::new(preferred, BackendKind::SingleLock)),
+            Pool::new(preferred, BackendKind::SingleLock),
         ),
-        ("four locks behind", timed(Pool::new(preferred, four))),
-        ("atomic regime", timed(Pool::new(Regime::Atomic, backend))),
-        (ALLOCATOR, timed(Allocator)),
-        (
+        timed("four locks behind", Pool::new(preferred, four)),
+        timed("atomic regime", Pool::new(Regime::Atomic, backend)),
+        timed(ALLOCATOR, Allocator),
+        timed(
             "a vector behind a lock",
-            timed(Locked(Mutex::new((0..1 << 18).collect()))),
+            Locked(Mutex::new((0..1 << 18).collect())),
         ),
-        (FLOOR, timed(Floor)),
-        (OWN, timed(Own(Arc::new(Mutex::new(own))))),
+        timed(FLOOR, Floor),
+        timed(OWN, Own(Arc::new(Mutex::new(own)))),
     ]
 }
 
@@ -247,34 +279,68 @@ fn main() -> ExitCode {
         Topology::detect()
     );
     let sources = sources();
-    let promises: Vec<Promise> = Work::ALL
+    let rows = Access::ALL.map(|access| Work::ALL.map(|work| (work, access)));
+    let promises: Vec<Promise> = rows
         .into_iter()
-        .flat_map(|work| run(work, &sources))
+        .flatten()
+        .flat_map(|(work, access)| run(work, access, &sources))
         .collect();
     let here = has_restartable_sequences().then_some(&promises[..]);
     promise::report(here.ok_or("no restartable sequences"))
 }
 
 /// Measures some work, and returns what is promised of it.
-fn run(work: Work, sources: &[(&'static str, Time)]) -> Vec<Promise> {
-    println!("\n{:34}{:>10}{:>10}", work.name(), "1 thread", "2 threads");
+fn run(work: Work, access: Access, sources: &[Timed]) -> Vec<Promise> {
+    let title = format!("{}{}", work.name(), access.suffix());
+    println!(
+        "\n{title:44}{:>10}{:>10}{:>10}",
+        "1 thread", "2 threads", "left MiB"
+    );
+    let fits = |(name, is_memory, _): &&Timed| match access {
+        Access::Untouched => *name != OWN || has_own(work),
+        Access::Written => *is_memory && *name != OWN,
+    };
+    let sources: Vec<(&Timed, Rc<Cell<f64>>)> = sources
+        .iter()
+        .filter(fits)
+        .map(|timed| (timed, Rc::default()))
+        .collect();
     let [alone, together] = [1, 2].map(|threads| {
-        let variant = |(name, time): &(&'static str, Time)| {
-            let time = Rc::clone(time);
+        let variant = |((name, _, time), left): &(&Timed, Rc<Cell<f64>>)| {
+            let (time, left) = (Rc::clone(time), Rc::clone(left));
             Variant::timed_by(name, work.times(), move |threads, times| {
-                time(work, threads, times)
+                let before = resident_mib();
+                let round = time(work, access, threads, times);
+                left.set(left.get() + resident_mib() - before);
+                round
             })
         };
-        let sources = sources
-            .iter()
-            .filter(|(name, _)| *name != OWN || has_own(work));
-        let variants: Vec<Variant> = sources.map(variant).collect();
+        let variants: Vec<Variant> = sources.iter().map(variant).collect();
         measure(&variants, threads)
     });
-    for ((name, alone), (_, together)) in alone.iter().zip(&together) {
-        println!("  {name:32}{alone:10.2}{together:10.2}");
+    for (((name, alone), (_, together)), (_, left)) in alone.iter().zip(&together).zip(&sources) {
+        println!("  {name:42}{alone:10.2}{together:10.2}{:10.0}", left.get());
     }
-    promises(work, &alone, &together)
+    match access {
+        Access::Untouched => promises(work, &alone, &together),
+        Access::Written => promises_of_writes(&title, &alone, &together),
+    }
+}
+
+/// What a source took in some medians.
+fn of(medians: &Medians, wanted: &str) -> f64 {
+    let found = medians.iter().find(|(name, _)| *name == wanted);
+    found.expect("it was measured").1
+}
+
+/// What is promised of work whose frames are written.
+fn promises_of_writes(title: &str, alone: &Medians, together: &Medians) -> Vec<Promise> {
+    let both = [("one thread", alone), ("two threads", together)];
+    let promise = |(threads, medians): (&str, &Medians)| {
+        let name = format!("{title}, {threads}: as fast as the program's allocator");
+        Promise::new(name, of(medians, ALLOCATOR) / of(medians, POOL), 1.0..)
+    };
+    both.map(promise).into()
 }
 
 /// Whether some work is also held against threads that share nothing.
@@ -284,10 +350,6 @@ fn has_own(work: Work) -> bool {
 
 /// What is promised of some work.
 fn promises(work: Work, alone: &Medians, together: &Medians) -> Vec<Promise> {
-    let of = |medians: &Medians, wanted| {
-        let found = medians.iter().find(|(name, _)| *name == wanted);
-        found.expect("it was measured").1
-    };
     let [ours, ours_together] = [alone, together].map(|medians| of(medians, POOL));
     let name = work.name();
     match work {

@@ -1,5 +1,7 @@
-//! What allocators of page-sized blocks are timed at: the work, whoever gives the blocks out. No block's
-//! bytes are touched, so what is timed is the allocator, and not the memory.
+//! What allocators of page-sized blocks are timed at: the work, whoever gives the blocks out. Each work is done
+//! twice: no block's bytes are touched, so what is timed is the allocator; and a byte of each block is
+//! written when it is allocated, as programs do, so what is timed is also the memory: cache misses, and
+//! page faults for blocks that were never used.
 //!
 //! | work | on each thread |
 //! |---|---|
@@ -33,10 +35,65 @@ pub(crate) trait Source: Sync {
 
     /// Whether one thread may free what another has allocated.
     const IS_SHARED: bool = true;
+    /// Whether blocks are memory, and not mere numbers.
+    const IS_MEMORY: bool = true;
 
     fn local(&self) -> Self::Local;
     fn alloc(&self, local: &mut Self::Local) -> Self::Block;
+    /// Writes the block's first byte; nothing where blocks are numbers.
+    fn write(&self, local: &mut Self::Local, block: &mut Self::Block);
     fn free(&self, local: &mut Self::Local, block: Self::Block);
+}
+
+/// What is done to a block's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Untouched,
+    /// A byte is written when the block is allocated.
+    Written,
+}
+
+impl Access {
+    pub(crate) const ALL: [Self; 2] = [Self::Untouched, Self::Written];
+
+    /// What the name of some work ends in.
+    pub(crate) fn suffix(self) -> &'static str {
+        match self {
+            Self::Untouched => "",
+            Self::Written => ", each written",
+        }
+    }
+}
+
+/// A source whose blocks are written as they are given out.
+struct Writing<'a, S>(&'a S);
+
+impl<S: Source> Source for Writing<'_, S> {
+    type Block = S::Block;
+    type Local = S::Local;
+
+    const IS_SHARED: bool = S::IS_SHARED;
+
+    fn local(&self) -> S::Local {
+        self.0.local()
+    }
+
+    #[inline]
+    fn alloc(&self, local: &mut S::Local) -> S::Block {
+        let mut block = self.0.alloc(local);
+        self.0.write(local, &mut block);
+        block
+    }
+
+    #[inline]
+    fn write(&self, local: &mut S::Local, block: &mut S::Block) {
+        self.0.write(local, block);
+    }
+
+    #[inline]
+    fn free(&self, local: &mut S::Local, block: S::Block) {
+        self.0.free(local, block);
+    }
 }
 
 /// What is done with blocks.
@@ -74,7 +131,20 @@ impl Work {
     }
 
     /// Times a round: nanoseconds for each block, out and back.
-    pub(crate) fn time<S: Source>(self, source: &S, threads: u32, times: u32) -> Round {
+    pub(crate) fn time<S: Source>(
+        self,
+        access: Access,
+        source: &S,
+        threads: u32,
+        times: u32,
+    ) -> Round {
+        match access {
+            Access::Untouched => self.time_of(source, threads, times),
+            Access::Written => self.time_of(&Writing(source), threads, times),
+        }
+    }
+
+    fn time_of<S: Source>(self, source: &S, threads: u32, times: u32) -> Round {
         let prepare = |_| Worker::new(source);
         match self {
             Self::HotPair => round(threads, times, &prepare, &Worker::hot_pair),
@@ -89,6 +159,14 @@ impl Work {
             Self::HandedOver => hand_over(source, threads, times),
         }
     }
+}
+
+/// Resident memory of this process, in MiB.
+pub(crate) fn resident_mib() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    kib.map_or(f64::NAN, |kib: f64| kib / 1024.0)
 }
 
 /// A thread's part.
