@@ -3,11 +3,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
+#[path = "../src/seed.rs"]
+mod seed;
 mod support;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -165,6 +167,43 @@ fn what_is_promised_is_waited_for_until_the_deadline() {
         ),
         (2, 1)
     );
+    spilling.remove().unwrap();
+    assert_empty(&hw);
+}
+
+#[test]
+fn a_promise_that_is_kept_at_the_last_moment_is_no_refusal() {
+    // Symptom: a request was refused beside free memory when a promise was kept after its last
+    // attempt and before it looked at the promise. Method: another thread gives back at a random
+    // moment of the request's attempts.
+    let mut rng = seed::rng(1);
+    let hw = manager();
+    let spilling = hw.root().child("spilling", Limits::default()).unwrap();
+    let held = Arc::new(Mutex::new(Vec::new()));
+    let (keep, promises) = mpsc::channel::<Duration>();
+    let giving = Arc::clone(&held);
+    let giver = thread::spawn(move || {
+        for pause in promises {
+            let begun = Instant::now();
+            while begun.elapsed() < pause {
+                thread::yield_now();
+            }
+            giving.lock().unwrap().clear();
+        }
+    });
+    for _ in 0..400 {
+        let charge = spilling.charge(Bytes::mib(10)).unwrap();
+        held.lock().unwrap().push(charge);
+        let (keep, pause) = (keep.clone(), Duration::from_micros(rng.u64(..3_000)));
+        spilling.on_reclaim(move |request| {
+            keep.send(pause).unwrap();
+            request.want
+        });
+        drop(hw.root().charge(Bytes::mib(10)).unwrap());
+    }
+    spilling.on_reclaim(|_| Bytes::ZERO);
+    drop(keep);
+    giver.join().unwrap();
     spilling.remove().unwrap();
     assert_empty(&hw);
 }

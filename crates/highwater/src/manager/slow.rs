@@ -150,6 +150,8 @@ pub(super) struct Effort<'a> {
     fruitless: u32,
     /// Whether the request was tried again after nothing was found to reclaim.
     has_looked_again: bool,
+    /// Whether it was tried again after nothing was left to wait for.
+    has_tried_last: bool,
     reclaimed: u64,
     told: Told,
     /// Groups that were asked for memory and had none to give.
@@ -470,14 +472,16 @@ impl Core {
             Asking::Until(_) => {
                 // What was promised comes from another thread, which may need this CPU.
                 self.reclaim.wait_for_progress(PROMISE_PAUSE);
+                effort.has_tried_last = false;
                 return effort.may_retry();
             }
             Asking::Nothing => {}
         }
         let telling = hiding(*way, || self.tell_one(target, told, || *stalled = None));
         if telling == Telling::Nothing {
-            return false;
+            return effort.tries_last();
         }
+        effort.has_tried_last = false;
         effort.fruitless = 0;
         effort.may_retry()
     }
@@ -521,6 +525,12 @@ impl<'a> Effort<'a> {
     /// have freed what they had isolated.
     fn looks_again(&mut self) -> bool {
         !std::mem::replace(&mut self.has_looked_again, true) && self.may_retry()
+    }
+
+    /// Whether to try once more after nothing was left to wait for: what was waited for may have come
+    /// since the last attempt, and be settled by another request.
+    fn tries_last(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_tried_last, true) && self.may_retry()
     }
 
     /// Waits for pages of `target` that are in transit to arrive; where there are none, a little for other threads to let go

@@ -255,13 +255,18 @@ impl Core {
             return Asking::Nothing;
         }
         let now = self.now();
-        let mut open = None;
+        let (mut open, mut is_kept) = (None, false);
         for (group, asked) in &spillers {
             match asked.map(|asked| self.settle(group, asked, now)) {
                 Some(Promise::Open(until)) => open = open.min(Some(until)).or(Some(until)),
                 Some(Promise::Broken) => passed.push(group.key()),
-                Some(Promise::Kept) | None => {}
+                Some(Promise::Kept) => is_kept = true,
+                None => {}
             }
+        }
+        // Perhaps since the request was refused last.
+        if is_kept {
+            return Asking::Again;
         }
         if let Some(until) = open {
             return Asking::Until(until);
