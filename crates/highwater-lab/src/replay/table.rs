@@ -44,7 +44,11 @@ impl Table<'_> {
             row("requests", grouped(report.requests), none()),
             row("page accesses", grouped(report.page_accesses), per_second),
             row("hits", grouped(report.hits), percent(report.hit_ratio)),
-            row("misses", grouped(report.misses), none()),
+            row(
+                "misses",
+                grouped(report.misses),
+                "read page by page; the kernel caches the data files too".to_owned(),
+            ),
             row("refaults", grouped(report.refaults), none()),
             row("pages scanned", grouped(report.pgscan), none()),
             row(
