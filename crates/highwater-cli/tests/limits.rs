@@ -5,7 +5,6 @@
     clippy::unwrap_used,
     reason = "a test that cannot set itself up has failed"
 )]
-#![expect(clippy::print_stderr, reason = "a test that skips something says so")]
 
 mod support;
 

@@ -150,8 +150,8 @@ pub(super) struct Effort<'a> {
     fruitless: u32,
     /// Whether the request was tried again after nothing was found to reclaim.
     has_looked_again: bool,
-    /// Whether it was tried again after nothing was left to wait for.
-    has_tried_last: bool,
+    /// Whether it has waited for a promise or a victim: the attempt after the last such wait is owed.
+    owes_attempt: bool,
     reclaimed: u64,
     told: Told,
     /// Groups that were asked for memory and had none to give.
@@ -472,7 +472,7 @@ impl Core {
             Asking::Until(_) => {
                 // What was promised comes from another thread, which may need this CPU.
                 self.reclaim.wait_for_progress(PROMISE_PAUSE);
-                effort.has_tried_last = false;
+                effort.owes_attempt = true;
                 return effort.may_retry();
             }
             Asking::Nothing => {}
@@ -481,7 +481,7 @@ impl Core {
         if telling == Telling::Nothing {
             return effort.tries_last();
         }
-        effort.has_tried_last = false;
+        effort.owes_attempt = true;
         effort.fruitless = 0;
         effort.may_retry()
     }
@@ -527,10 +527,10 @@ impl<'a> Effort<'a> {
         !std::mem::replace(&mut self.has_looked_again, true) && self.may_retry()
     }
 
-    /// Whether to try once more after nothing was left to wait for: what was waited for may have come
+    /// Whether to try once more when nothing is left to wait for: what was waited for may have come
     /// since the last attempt, and be settled by another request.
     fn tries_last(&mut self) -> bool {
-        !std::mem::replace(&mut self.has_tried_last, true) && self.may_retry()
+        std::mem::take(&mut self.owes_attempt) && self.may_retry()
     }
 
     /// Waits for pages of `target` that are in transit to arrive; where there are none, a little for other threads to let go
