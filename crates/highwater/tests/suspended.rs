@@ -96,7 +96,7 @@ impl Torment {
         self.threads.lock().unwrap().retain(|thread| *thread != me);
     }
 
-    /// Suspends a thread every few milliseconds until it is over.
+    /// Suspends each thread some 30 times a second until it is over.
     fn run(&self, seed: u64) {
         let mut rng = fastrand::Rng::with_seed(seed);
         while !self.is_over() {
@@ -110,8 +110,10 @@ impl Torment {
                 unsafe { libc::pthread_kill(thread, SIGNAL) };
                 self.nr_sent.fetch_add(1, Ordering::Relaxed);
             }
+            // A thread that is suspended as soon as it goes on does nothing any more.
+            let pause = rng.u64(16_000..40_000) / threads.len().max(1) as u64;
             drop(threads);
-            thread::sleep(Duration::from_micros(rng.u64(4_000..10_000)));
+            thread::sleep(Duration::from_micros(pause));
         }
     }
 }
