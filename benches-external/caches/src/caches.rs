@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use ahash::RandomState;
 
-use crate::pages::{Bytes, COUNT, Place, content};
+use crate::places::{COUNT, Page, Place, content};
 use crate::readers::{Each, Reader};
 
 const CAPACITY: usize = 2 * COUNT as usize;
@@ -25,7 +25,7 @@ pub(crate) fn quick_cache() -> impl Reader + 'static {
         .weight_capacity(CAPACITY as u64)
         .shards(256)
         .build();
-    let cache: Cache<u32, Arc<Bytes>, _, _, _> = Cache::with_options(
+    let cache: Cache<u32, Arc<Page>, _, _, _> = Cache::with_options(
         options.expect("both capacities are given"),
         UnitWeighter,
         RandomState::new(),
@@ -43,7 +43,7 @@ pub(crate) fn moka() -> impl Reader + 'static {
     use moka::policy::EvictionPolicy;
     use moka::sync::Cache;
 
-    let cache: Cache<u32, Arc<Bytes>, _> = Cache::builder()
+    let cache: Cache<u32, Arc<Page>, _> = Cache::builder()
         .max_capacity(CAPACITY as u64)
         .initial_capacity(CAPACITY)
         .eviction_policy(EvictionPolicy::lru())
@@ -61,7 +61,7 @@ pub(crate) fn moka() -> impl Reader + 'static {
 pub(crate) fn foyer() -> impl Reader + 'static {
     use foyer_memory::{Cache, CacheBuilder, S3FifoConfig};
 
-    let cache: Cache<u32, Bytes, _> = CacheBuilder::new(CAPACITY)
+    let cache: Cache<u32, Page, _> = CacheBuilder::new(CAPACITY)
         .with_shards(64)
         .with_eviction_config(S3FifoConfig::default())
         .with_hash_builder(RandomState::new())

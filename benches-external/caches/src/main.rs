@@ -25,6 +25,8 @@ mod caches;
 #[path = "../../../crates/highwater/benches/gain/mod.rs"]
 mod gain;
 mod pages;
+#[path = "../../../crates/highwater/benches/places/mod.rs"]
+mod places;
 mod readers;
 #[path = "../../../crates/highwater/benches/timing/mod.rs"]
 #[expect(dead_code, reason = "rounds take turns in another way here")]
@@ -60,7 +62,7 @@ fn main() -> ExitCode {
 }
 
 fn readers() -> Readers {
-    let file = pages::file().expect("64 MiB of disk");
+    let file = places::file().expect("64 MiB of disk");
     let highwater = Highwater::new(&file);
     vec![
         ("pread", Arc::new(readers::pread(&file))),

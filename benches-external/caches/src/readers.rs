@@ -10,9 +10,10 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use highwater::cache::FileBacking;
+use highwater::units::{PAGE_BYTES, PAGE_SIZE};
 use highwater::{Access, Manager, Mapping};
 
-use crate::pages::{Bytes, COUNT, PAGE, Place};
+use crate::places::{COUNT, Page, Place};
 
 /// One way to read pages, from any thread.
 pub(crate) trait Reader: Send + Sync {
@@ -95,15 +96,15 @@ impl Reader for Eight {
 pub(crate) fn pread(file: &File) -> impl Reader + 'static {
     let file = file.try_clone().expect("a descriptor");
     Each(move |place: Place| {
-        let mut buf = [0; PAGE];
-        let at = u64::from(place.page) * PAGE as u64;
+        let mut buf = [0; PAGE_SIZE];
+        let at = u64::from(place.page) * PAGE_BYTES;
         file.read_exact_at(&mut buf, at).expect("a resident page");
         place.word_of(&buf)
     })
 }
 
 /// The kernel's page cache, mapped: it has no index, no guard and no marks that cost anything.
-pub(crate) struct Mapped(*const Bytes);
+pub(crate) struct Mapped(*const Page);
 
 // SAFETY: the mapping lasts as long as the process, and is only read.
 unsafe impl Send for Mapped {}
@@ -116,7 +117,7 @@ impl Mapped {
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
-                COUNT as usize * PAGE,
+                COUNT as usize * PAGE_SIZE,
                 libc::PROT_READ,
                 libc::MAP_SHARED | libc::MAP_POPULATE,
                 file.as_raw_fd(),

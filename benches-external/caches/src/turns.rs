@@ -6,7 +6,8 @@
 
 use std::sync::Arc;
 
-use crate::pages::{Place, Sequence};
+use crate::pages::Sequence;
+use crate::places::Place;
 use crate::readers::Reader;
 use crate::timing::{Round, round};
 

@@ -24,13 +24,14 @@
 #![expect(unsafe_code, reason = "maps the file, as the bound to compare with")]
 
 mod gain;
+mod places;
 mod promise;
 #[expect(dead_code, reason = "of a few threads, another module says more")]
 mod timing;
 
 use std::fs::File;
 use std::hint::black_box;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::process::ExitCode;
@@ -39,67 +40,23 @@ use std::time::{Duration, Instant};
 use highwater::manager::Mapping;
 use highwater::units::{PAGE_BYTES, PAGE_SIZE};
 use highwater::{Bytes, Manager};
+use places::{COUNT, Place, zipf};
 use promise::Promise;
 use timing::is_bench;
 
-const PAGES: u32 = 16_384;
 const ROUNDS: usize = 11;
-const READS: usize = 400_000;
-const LINE_BYTES: u32 = 64;
-/// In a page.
-const LINES: u32 = 64;
-const EXPONENT: f64 = 0.9;
+const READS: u32 = 400_000;
 /// Promised throughput, as a ratio to `pread`'s.
 const RATIO_MIN: f64 = 15.0;
 /// Promised throughput of two threads that read one page, as a ratio to that of one.
 const GAIN_MIN: f64 = 1.9;
-
-/// What one read looks at: a word of a page.
-#[derive(Clone, Copy)]
-struct Place {
-    page: u32,
-    /// Bytes from the beginning of the page.
-    offset: u32,
-}
-
-impl Place {
-    /// The word, which is the page's number wherever it is.
-    #[inline]
-    fn word_of(self, page: &[u8; PAGE_SIZE]) -> u64 {
-        let at = self.offset as usize;
-        u64::from_le_bytes(page[at..at + 8].try_into().expect("eight bytes"))
-    }
-}
-
-/// Places in the order of reading: the pages by a Zipf law whose ranks are scattered over the file, each
-/// line of a page as often as another.
-fn zipf(reads: usize) -> Vec<Place> {
-    let mut rng = fastrand::Rng::with_seed(1);
-    let mut pages: Vec<u32> = (0..PAGES).collect();
-    rng.shuffle(&mut pages);
-    let mut cumulative = Vec::with_capacity(pages.len());
-    let mut total = 0.0;
-    for rank in 1..=PAGES {
-        total += f64::from(rank).powf(-EXPONENT);
-        cumulative.push(total);
-    }
-    let draw = |_| {
-        let at = rng.f64() * total;
-        let rank = cumulative.partition_point(|&sum| sum < at);
-        Place {
-            page: pages[rank.min(pages.len() - 1)],
-            offset: rng.u32(..LINES) * LINE_BYTES,
-        }
-    };
-    (0..reads).map(draw).collect()
-}
 
 /// The file mapped by the kernel.
 struct Mapped(*const u8);
 
 impl Mapped {
     fn new(file: &File) -> io::Result<Self> {
-        let len = PAGES as usize * PAGE_SIZE;
+        let len = COUNT as usize * PAGE_SIZE;
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
         let start = unsafe {
             libc::mmap(
@@ -120,7 +77,7 @@ impl Mapped {
 
     fn word(&self, place: Place) -> u64 {
         let Place { page, offset } = place;
-        assert!(page < PAGES, "page {page}");
+        assert!(page < COUNT, "page {page}");
         let at = page as usize * PAGE_SIZE + offset as usize;
         // SAFETY: within the mapping, which lasts as long as the process.
         let word = unsafe { self.0.add(at) }.cast::<u64>();
@@ -214,9 +171,9 @@ fn times(variants: &[Variant<'_>], places: &[Place]) -> Vec<f64> {
 }
 
 /// How much more two threads read of one page than one does.
-fn gain_of_a_second_thread(hw: &Manager, map: &Mapping, reads: usize) -> f64 {
+fn gain_of_a_second_thread(hw: &Manager, map: &Mapping, reads: u32) -> f64 {
     let place = Place {
-        page: PAGES / 2,
+        page: COUNT / 2,
         offset: 0,
     };
     let run = |times| {
@@ -226,7 +183,6 @@ fn gain_of_a_second_thread(hw: &Manager, map: &Mapping, reads: usize) -> f64 {
             black_box(place.word_of(read.expect("a resident page")));
         }
     };
-    let reads = u32::try_from(reads).expect("a few hundred thousand");
     gain::of_second_thread(reads, &run)
 }
 
@@ -244,7 +200,8 @@ fn run(hw: &Manager, map: &Mapping, variants: &[Variant<'_>], places: &[Place]) 
     let (pread, ours, mapped) = (times[0], times[1], times[times.len() - 1]);
     let faster = pread / ours;
     println!("{:.2} times as long as of the mapped file", ours / mapped);
-    let gain = gain_of_a_second_thread(hw, map, places.len());
+    let reads = u32::try_from(places.len()).expect("a few hundred thousand");
+    let gain = gain_of_a_second_thread(hw, map, reads);
     [
         Promise::new(
             "pread's throughput with a guard for each read",
@@ -261,12 +218,7 @@ fn run(hw: &Manager, map: &Mapping, variants: &[Variant<'_>], places: &[Place]) 
 
 fn main() -> ExitCode {
     let reads = if is_bench() { READS } else { READS / 100 };
-    let mut file = tempfile::tempfile().expect("a temporary file");
-    for page in 0..PAGES {
-        let words = [u64::from(page).to_le_bytes(); PAGE_SIZE / 8];
-        file.write_all(words.as_flattened())
-            .expect("64 MiB of disk");
-    }
+    let file = places::file().expect("64 MiB of disk");
     let mapped = Mapped::new(&file).expect("a mapping");
 
     let hw = Manager::builder()
@@ -281,15 +233,15 @@ fn main() -> ExitCode {
     let opened = opened.expect("one file");
     let map = hw
         .space(&hw.root())
-        .map_file(&opened, 0..u64::from(PAGES))
+        .map_file(&opened, 0..u64::from(COUNT))
         .expect("the whole file");
-    for page in 0..u64::from(PAGES) {
+    for page in 0..u64::from(COUNT) {
         map.read(&hw.enter(), page)
             .expect("the pool holds the file");
     }
-    assert_eq!(opened.resident_precise(), i64::from(PAGES));
+    assert_eq!(opened.resident_precise(), i64::from(COUNT));
 
-    let places = zipf(reads);
+    let places = zipf(reads, 1);
     let variants = variants(&hw, &map, &file, &mapped);
     promise::report(Ok(&run(&hw, &map, &variants, &places)))
 }
