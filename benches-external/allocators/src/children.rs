@@ -1,5 +1,5 @@
-//! A process for each source of blocks. The parent writes a line, `WORK ACCESS THREADS TIMES`; the child times
-//! that round and answers `NANOSECONDS IS_AT_ONCE RESIDENT_MIB`.
+//! A process for each source of blocks. The parent writes a line, `WORK ACCESS THREADS TIMES`; the
+//! child times that round and answers `NANOSECONDS IS_AT_ONCE RESIDENT_MIB`.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, BufRead, BufReader, Write};

@@ -1,8 +1,8 @@
 //! Sources of blocks: the pool, the floor, and the allocators that are in use.
 //!
-//! The allocators' interfaces for callers that know size and alignment are used where there are any: they
-//! are the fastest. glibc is the system's; jemalloc 5.3, mimalloc 3, snmalloc 0.7 and tcmalloc (of 2025, pages of 8 KiB) are built from
-//! the sources that their crates bring.
+//! The allocators' interfaces for callers that know size and alignment are used where there are
+//! any: they are the fastest. glibc is the system's; jemalloc 5.3, mimalloc 3, snmalloc 0.7 and
+//! tcmalloc (of 2025, pages of 8 KiB) are built from the sources that their crates bring.
 
 #![expect(unsafe_code, reason = "the allocators are C and C++")]
 

@@ -1,10 +1,11 @@
 //! The caches that are in use, each as fast as we could set it.
 //!
-//! What all three have: `ahash` for their keys, which is `quick_cache`'s own choice (the others come with
-//! `SipHash`), and capacity for twice the pages, so that no shard evicts. A value is what a cache can hand out of
-//! a page that it may evict meanwhile: `quick_cache` and moka return clones, so theirs are pages behind an
-//! `Arc`; foyer counts its entries itself. Tried on the machine of the README's numbers: a page as the value,
-//! which is copied, is four times slower in `quick_cache`; the hashers `foldhash` and `rustc-hash` are not faster.
+//! What all three have: `ahash` for their keys, which is `quick_cache`'s own choice (the others
+//! come with `SipHash`), and capacity for twice the pages, so that no shard evicts. A value is what
+//! a cache can hand out of a page that it may evict meanwhile: `quick_cache` and moka return
+//! clones, so theirs are pages behind an `Arc`; foyer counts its entries itself. Tried on the
+//! machine of the README's numbers: a page as the value, which is copied, is four times slower in
+//! `quick_cache`; the hashers `foldhash` and `rustc-hash` are not faster.
 
 use std::sync::Arc;
 
@@ -15,7 +16,8 @@ use crate::readers::{Each, Reader};
 
 const CAPACITY: usize = 2 * COUNT as usize;
 
-/// `quick_cache` with more shards than by default (8 here): as fast on one thread, a fifth faster on two.
+/// `quick_cache` with more shards than by default (8 here): as fast on one thread, a fifth faster
+/// on two.
 pub(crate) fn quick_cache() -> impl Reader + 'static {
     use quick_cache::sync::{Cache, DefaultLifecycle};
     use quick_cache::{OptionsBuilder, UnitWeighter};
@@ -56,8 +58,8 @@ pub(crate) fn moka() -> impl Reader + 'static {
     Each(move |place: Place| place.word_of(&cache.get(&place.page).expect("a resident page")))
 }
 
-/// foyer's cache in memory, with the policy whose hits take the lock of a shard shared, not exclusive, and
-/// know hot pages all the same.
+/// foyer's cache in memory, with the policy whose hits take the lock of a shard shared, not
+/// exclusive, and know hot pages all the same.
 pub(crate) fn foyer() -> impl Reader + 'static {
     use foyer_memory::{Cache, CacheBuilder, S3FifoConfig};
 

@@ -1,21 +1,22 @@
-//! Question: what does reading a resident page cost in Highwater, beside `pread`, beside a plain mapping of
-//! the file, and beside the caches that are in use: `quick_cache`, foyer and moka?
+//! Question: what does reading a resident page cost in Highwater, beside `pread`, beside a plain
+//! mapping of the file, and beside the caches that are in use: `quick_cache`, foyer and moka?
 //!
-//! Command: `cargo run --release -- --bench`, in this folder. Prints nanoseconds of CPU time for each read, as
-//! medians over interleaved rounds, on one thread and on two, of pages of 4 KiB that are all resident: drawn by
-//! a Zipf law of exponent 0.9 from 64 MiB, and one page again and again. A read looks at eight bytes of
-//! a line of the page that is drawn too, each line as often; `pread` copies all of it, which is how it
-//! reads. Every sum of what was read is checked. Before each round its pages are read once in the same
-//! way, uncounted. Fails if one of these is broken in the median of the rounds' ratios (modules `turns`
-//! and `gain`):
+//! Command: `cargo run --release -- --bench`, in this folder. Prints nanoseconds of CPU time for
+//! each read, as medians over interleaved rounds, on one thread and on two, of pages of 4 KiB that
+//! are all resident: drawn by a Zipf law of exponent 0.9 from 64 MiB, and one page again and again.
+//! A read looks at eight bytes of a line of the page that is drawn too, each line as often; `pread`
+//! copies all of it, which is how it reads. Every sum of what was read is checked. Before each
+//! round its pages are read once in the same way, uncounted. Fails if one of these is broken in the
+//! median of the rounds' ratios (modules `turns` and `gain`):
 //!
 //! - by the Zipf law, with a guard for each read, reads on one thread have at least 15 times the
-//!   throughput of `pread` and 3 times that of the best of the three caches, and take at most 2.5 times as
-//!   long as through the mapping; on two threads they have at least 5 times the throughput of the best;
+//!   throughput of `pread` and 3 times that of the best of the three caches, and take at most 2.5
+//!   times as long as through the mapping; on two threads they have at least 5 times the throughput
+//!   of the best;
 //! - of one page, two threads read at least 1.9 times as much as one.
 //!
-//! Ratios carry over to other machines, single times do not. Without `--bench` it does a thousandth of the
-//! work and promises nothing. How each cache is set up, and why: the module `caches`.
+//! Ratios carry over to other machines, single times do not. Without `--bench` it does a thousandth
+//! of the work and promises nothing. How each cache is set up, and why: the module `caches`.
 //!
 //! What would change our mind: a cache that knows no guards, and costs as little.
 

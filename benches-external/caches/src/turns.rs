@@ -1,8 +1,10 @@
-//! Rounds that take turns: every way to read, on one thread and right after that on two, again and again.
+//! Rounds that take turns: every way to read, on one thread and right after that on two, again and
+//! again.
 //!
-//! What the machine does beside, such as its clock and who shares a core, changes from one tenth of a second to the next. So what is promised
-//! is held against ratios within each round, of which the median counts. A round of two threads in which they did
-//! not both run nearly all the time is repeated, and where that does not help counts for nothing.
+//! What the machine does beside, such as its clock and who shares a core, changes from one tenth of
+//! a second to the next. So what is promised is held against ratios within each round, of which the
+//! median counts. A round of two threads in which they did not both run nearly all the time is
+//! repeated, and where that does not help counts for nothing.
 
 use std::sync::Arc;
 
@@ -16,7 +18,8 @@ const ROUNDS: usize = 15;
 /// Times that a round is repeated when its threads did not run at once.
 const REPEATS: u32 = 10;
 
-/// What each round told of one way to read, on so many threads: nanoseconds of CPU time for each read.
+/// What each round told of one way to read, on so many threads: nanoseconds of CPU time for each
+/// read.
 pub(crate) struct Times {
     ns: Vec<Option<f64>>,
 }
@@ -76,8 +79,9 @@ pub(crate) fn fastest(of: &[&Times]) -> Times {
     }
 }
 
-/// One round. Each thread reads the beginning of its own sequence twice, of which the first time does not count: it brings back what the
-/// other ways to read have driven out of the caches that are near.
+/// One round. Each thread reads the beginning of its own sequence twice, of which the first time
+/// does not count: it brings back what the other ways to read have driven out of the caches that
+/// are near.
 fn timed(reader: &dyn Reader, sequences: &[Sequence; 2], threads: u32, times: u32) -> Option<f64> {
     let prepare = |thread: u32| {
         let places = sequences[thread as usize].first(times);

@@ -2,9 +2,9 @@
 //! and three above it are each held below a maximum, and with the memory pools of DataFusion, which
 //! keep one total?
 //!
-//! Command: `cargo run --release -- --bench`, in this folder. Prints nanoseconds of CPU time for both
-//! steps together, as medians over interleaved rounds, on one thread and on two that share a group
-//! or a pool, and how many times longer than Highwater's each takes, in two shapes:
+//! Command: `cargo run --release -- --bench`, in this folder. Prints nanoseconds of CPU time for
+//! both steps together, as medians over interleaved rounds, on one thread and on two that share a
+//! group or a pool, and how many times longer than Highwater's each takes, in two shapes:
 //!
 //! - made and dropped: a charge of 4 KiB, and a reservation of a consumer that is registered;
 //! - held: a charge and a reservation that grow by 4 KiB and shrink again.
@@ -14,7 +14,8 @@
 //! machines, single times do not. Without `--bench` it does a thousandth of the work and promises
 //! nothing.
 //!
-//! What would change our mind: a pool that keeps one total and is nearly as fast as tokens for each CPU.
+//! What would change our mind: a pool that keeps one total and is nearly as fast as tokens for each
+//! CPU.
 
 #![expect(clippy::print_stdout, reason = "a benchmark's table is its purpose")]
 

@@ -1,9 +1,10 @@
 //! Question: does everything hold that is promised of times?
 //!
-//! Command: `.ci/bench`. Runs the benches that promise something, and `highwater lab` for the experiments, in turn, several
-//! times, each in a process of its own, and prints one table: promise, bound, median, spread, and whether the median is
-//! within the bound. Counts that an experiment checks must hold in every run. Progress goes to standard error. Without
-//! `--bench` (as under `cargo test --benches`) it does what `--quick` does.
+//! Command: `.ci/bench`. Runs the benches that promise something, and `highwater lab` for the
+//! experiments, in turn, several times, each in a process of its own, and prints one table:
+//! promise, bound, median, spread, and whether the median is within the bound. Counts that an
+//! experiment checks must hold in every run. Progress goes to standard error. Without `--bench` (as
+//! under `cargo test --benches`) it does what `--quick` does.
 
 #![expect(clippy::print_stdout, reason = "a benchmark's table is its purpose")]
 #![expect(clippy::print_stderr, reason = "progress")]

@@ -80,13 +80,13 @@ pub(crate) struct LabArguments {
     #[arg(long, value_name = "N", requires = "real")]
     threads: Option<u32>,
 
-    /// Replay a recorded trace besides: of rss events, as in traces/README.md, or for `policies` of accesses; may be
-    /// given again
+    /// Replay a recorded trace besides: of rss events, as in traces/README.md, or for `policies` of
+    /// accesses; may be given again
     #[arg(long = "trace", value_name = "FILE")]
     traces: Vec<PathBuf>,
 
-    /// Run on groups of this machine's own kernel besides, for the experiments that can; needs the right to make
-    /// some, and makes them in a directory of its own, which it removes
+    /// Run on groups of this machine's own kernel besides, for the experiments that can; needs the
+    /// right to make some, and makes them in a directory of its own, which it removes
     #[arg(long)]
     kernel: bool,
 
@@ -94,12 +94,14 @@ pub(crate) struct LabArguments {
     #[arg(long)]
     matrix: bool,
 
-    /// Which checks decide the exit status: `all`, or `counts` for those that a busy machine does not affect; the others
-    /// are shown, from fewer rounds [default: all in a full run of an optimised build, else counts]
+    /// Which checks decide the exit status: `all`, or `counts` for those that a busy machine does
+    /// not affect; the others are shown, from fewer rounds
+    /// [default: all in a full run of an optimised build, else counts]
     #[arg(long, value_name = "WHICH", value_parser = judges())]
     judge: Option<Judge>,
 
-    /// Show every column of the tables, however wide, and checks as a table [default: what fits 80 columns]
+    /// Show every column of the tables, however wide, and checks as a table
+    /// [default: what fits 80 columns]
     #[arg(long, conflicts_with = "json")]
     wide: bool,
 

@@ -1,5 +1,5 @@
-//! Limits of the process that a run can meet, threads and address space: an error that names the limit
-//! and the remedy, in place of a panic or an abort.
+//! Limits of the process that a run can meet, threads and address space: an error that names the
+//! limit and the remedy, in place of a panic or an abort.
 
 use std::error::Error;
 use std::io;
@@ -14,12 +14,13 @@ use signal_hook::flag;
 
 use crate::output::with_causes;
 
-/// What a run needs beside frames and threads: code that is not read yet, traces, page tables, keys, the
-/// report. Chosen: three times what the shipped trace takes.
+/// What a run needs beside frames and threads: code that is not read yet, traces, page tables,
+/// keys, the report. Chosen: three times what the shipped trace takes.
 const BESIDE: Bytes = Bytes::mib(64);
 
-/// Address space of a thread: its stack of 2 MiB, and 64 MiB that glibc reserves for its heap. glibc goes on
-/// without the latter, but takes it where it can, and leaves as much less to all others.
+/// Address space of a thread: its stack of 2 MiB, and 64 MiB that glibc reserves for its heap.
+/// glibc goes on without the latter, but takes it where it can, and leaves as much less to all
+/// others.
 const OF_A_THREAD: Bytes = Bytes::mib(68);
 
 /// What the panics of the standard library say when a thread does not start.
@@ -69,8 +70,8 @@ fn of_threads() -> String {
 
 /// Refuses a run whose memory the limit on address space does not hold.
 ///
-/// The standard library aborts a program that is refused memory. So what the run is going to need is
-/// reserved here and given back. The answer is the system's own, other memory limits included.
+/// The standard library aborts a program that is refused memory. So what the run is going to need
+/// is reserved here and given back. The answer is the system's own, other memory limits included.
 ///
 /// # Errors
 ///

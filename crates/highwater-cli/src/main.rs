@@ -84,8 +84,9 @@ fn main() -> ExitCode {
     panic::catch_unwind(run).unwrap_or(Exit::Unusable).into()
 }
 
-/// A panic is a bug in Highwater: say so in a line, with the place, instead of a stack trace. A thread that
-/// the system refuses to an experiment, which the standard library reports by a panic, is not.
+/// A panic is a bug in Highwater: say so in a line, with the place, instead of a stack trace. A
+/// thread that the system refuses to an experiment, which the standard library reports by a panic,
+/// is not.
 fn report_panics_briefly() {
     panic::set_hook(Box::new(|panic| {
         let message = panic.payload_as_str().unwrap_or("no message");

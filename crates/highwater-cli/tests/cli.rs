@@ -1,5 +1,6 @@
 //! The promise: `highwater replay` verifies every page it reads and writes, reports exactly the
-//! documented fields, and ends with the documented exit status. Every test drives the built program.
+//! documented fields, and ends with the documented exit status. Every test drives the built
+//! program.
 
 #![expect(
     clippy::unwrap_used,

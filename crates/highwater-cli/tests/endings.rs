@@ -1,6 +1,6 @@
-//! The promise: however a replay ends, by a signal, by SIGKILL or with damaged data, its exit status
-//! says so, nothing is left behind, and the next run is not hurt. Every test drives the built
-//! program.
+//! The promise: however a replay ends, by a signal, by SIGKILL or with damaged data, its exit
+//! status says so, nothing is left behind, and the next run is not hurt. Every test drives the
+//! built program.
 
 #![expect(
     clippy::unwrap_used,

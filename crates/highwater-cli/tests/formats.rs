@@ -27,8 +27,8 @@ fn shell(line: &str, bench: &Bench) -> Output {
         .unwrap()
 }
 
-/// Goal: what the program prints of a format can be pasted. Method: replay each example, and compare
-/// with the figures under it.
+/// Goal: what the program prints of a format can be pasted. Method: replay each example, and
+/// compare with the figures under it.
 #[test]
 fn every_documented_example_replays_as_it_says() {
     let bench = Bench::new();

@@ -1,6 +1,6 @@
-//! The promise: `highwater lab` runs the experiments by name, prints published figures beside its own,
-//! keeps its JSON contract, and its exit status says whether every check holds. Every test drives the
-//! built program; the runs are the quick ones.
+//! The promise: `highwater lab` runs the experiments by name, prints published figures beside its
+//! own, keeps its JSON contract, and its exit status says whether every check holds. Every test
+//! drives the built program; the runs are the quick ones.
 
 #![expect(
     clippy::unwrap_used,
@@ -47,8 +47,8 @@ fn experiments_can_be_found() {
     }
 }
 
-/// Goal: bad input ends with status 2, nothing on standard output, and a message that names the value
-/// and what is expected. Method: one line for each kind of mistake.
+/// Goal: bad input ends with status 2, nothing on standard output, and a message that names the
+/// value and what is expected. Method: one line for each kind of mistake.
 #[test]
 fn mistakes_are_named() {
     let cases: [(&[&str], &[&str]); 16] = [
@@ -115,8 +115,8 @@ fn mistakes_are_named() {
     }
 }
 
-/// Goal: the verdict is about the checks that were asked for, and a quick run judges no times. Method: an experiment that
-/// has checks of both kinds, with every choice, as JSON and as a table.
+/// Goal: the verdict is about the checks that were asked for, and a quick run judges no times.
+/// Method: an experiment that has checks of both kinds, with every choice, as JSON and as a table.
 #[test]
 fn the_checks_that_decide_can_be_chosen() {
     let choices: [(&[&str], bool); 3] = [
@@ -196,8 +196,8 @@ fn outcome(arguments: &[&str]) -> Value {
     outcome
 }
 
-/// Goal: the thread's figures are found again and ours are as documented, on the thread's machine and on
-/// others, and one seed gives one outcome.
+/// Goal: the thread's figures are found again and ours are as documented, on the thread's machine
+/// and on others, and one seed gives one outcome.
 #[test]
 fn rss_hop_holds_on_every_machine() {
     let thread = outcome(&["rss-hop"]);
@@ -209,8 +209,8 @@ fn rss_hop_holds_on_every_machine() {
     }
 }
 
-/// Goal: the thread's figures are found again, simulated on any machine and with real threads, and one
-/// seed gives one outcome.
+/// Goal: the thread's figures are found again, simulated on any machine and with real threads, and
+/// one seed gives one outcome.
 #[test]
 fn rss_theft_holds_simulated_and_real() {
     let simulated = outcome(&["rss-theft"]);
@@ -222,8 +222,9 @@ fn rss_theft_holds_simulated_and_real() {
     assert_eq!(real["config"]["real_touched_pages"], 3200);
 }
 
-/// Goal: the thread's ratios are found again on its machine and others, recorded traces are replayed, and those on request
-/// too. Method: a trace of two processes, in which the second one is written by the first and then switched to.
+/// Goal: the thread's ratios are found again on its machine and others, recorded traces are
+/// replayed, and those on request too. Method: a trace of two processes, in which the second one is
+/// written by the first and then switched to.
 #[test]
 fn rss_hits_holds_drawn_and_recorded() {
     let drawn = outcome(&["rss-hits"]);
@@ -263,8 +264,8 @@ fn rss_cost_holds_on_every_machine() {
     }
 }
 
-/// Goal: the right victim, the published figures and the published search's failures, on the thread's
-/// machine and others. Times are shown only.
+/// Goal: the right victim, the published figures and the published search's failures, on the
+/// thread's machine and others. Times are shown only.
 #[test]
 fn victim_holds_on_every_machine() {
     let thread = outcome(&["victim"]);
@@ -282,8 +283,8 @@ fn victim_holds_on_every_machine() {
     }
 }
 
-/// Goal: under every rule groups are counted right in the end and none is above its maximum, and stated bounds hold, on
-/// the thread's machine and others. Times are shown only.
+/// Goal: under every rule groups are counted right in the end and none is above its maximum, and
+/// stated bounds hold, on the thread's machine and others. Times are shown only.
 #[test]
 fn flush_mixed_holds_on_every_machine() {
     let thread = outcome(&["flush-mixed"]);
@@ -294,8 +295,8 @@ fn flush_mixed_holds_on_every_machine() {
     }
 }
 
-/// Goal: a storm of readers is served by schedule on the thread's machine and others, groups are counted right in the
-/// end, and the published figures are there. Times are shown only.
+/// Goal: a storm of readers is served by schedule on the thread's machine and others, groups are
+/// counted right in the end, and the published figures are there. Times are shown only.
 #[test]
 fn flush_reads_holds_on_every_machine() {
     let thread = outcome(&["flush-reads"]);
@@ -305,8 +306,9 @@ fn flush_reads_holds_on_every_machine() {
     outcome(&["flush-reads", "--topology", "1x1x3x1"]);
 }
 
-/// Goal: tenants exit under every policy, drain and back end without a frame or a charge being lost, with a CPU for each of
-/// them and with few, and the thread's histograms are there in its buckets. Times are shown only.
+/// Goal: tenants exit under every policy, drain and back end without a frame or a charge being
+/// lost, with a CPU for each of them and with few, and the thread's histograms are there in its
+/// buckets. Times are shown only.
 #[test]
 fn pcp_exit_holds_on_every_machine() {
     let thread = outcome(&["pcp-exit"]);
@@ -329,8 +331,8 @@ fn pcp_exit_holds_on_every_machine() {
     outcome(&["pcp-exit", "--cpus", "2"]);
 }
 
-/// Goal: lists that tune themselves save visits, decay, and follow every knob, and the published tables are there; one seed
-/// gives one outcome but for the times of the last part.
+/// Goal: lists that tune themselves save visits, decay, and follow every knob, and the published
+/// tables are there; one seed gives one outcome but for the times of the last part.
 #[test]
 fn pcp_tune_holds_on_every_machine() {
     let thread = outcome(&["pcp-tune"]);
@@ -356,8 +358,9 @@ fn pcp_tune_holds_on_every_machine() {
     outcome(&["pcp-tune", "--cpus", "3", "--seed", "2"]);
 }
 
-/// Goal: the kernel's own groups are read where that is possible, else the reason is said; either way none are left.
-/// Method: a run, then a look for directories with its process number where control groups are mounted.
+/// Goal: the kernel's own groups are read where that is possible, else the reason is said; either
+/// way none are left. Method: a run, then a look for directories with its process number where
+/// control groups are mounted.
 #[test]
 fn flush_reads_leaves_no_groups_of_the_kernel() {
     let child = highwater(&["lab", "flush-reads", "--quick", "--kernel", "--json"])
@@ -428,8 +431,9 @@ fn a_signal_ends_a_run() {
     assert!(output.stdout.is_empty());
 }
 
-/// Goal: reclaim beside a tenant that holds the lock of the reverse map loses no byte under any policy, with one reader and
-/// with two, and the thread's tables are there. Efficiency is checked in full runs only.
+/// Goal: reclaim beside a tenant that holds the lock of the reverse map loses no byte under any
+/// policy, with one reader and with two, and the thread's tables are there. Efficiency is checked
+/// in full runs only.
 #[test]
 fn rmap_experiments_hold() {
     for (name, elapsed_s) in [("rmap-mapped", 24.64), ("rmap-read", 27.24)] {
@@ -448,8 +452,8 @@ fn rmap_experiments_hold() {
     }
 }
 
-/// Goal: the table of every experiment fits 80 columns, begins with its conclusion and ends with its checks; all
-/// columns are there with `--wide`. Method: a quick run of each on a small machine.
+/// Goal: the table of every experiment fits 80 columns, begins with its conclusion and ends with
+/// its checks; all columns are there with `--wide`. Method: a quick run of each on a small machine.
 #[test]
 fn tables_fit_80_columns_and_begin_with_the_conclusion() {
     let list = text(&run(&["lab", "list", "--json"]).stdout);

@@ -1,5 +1,5 @@
-//! The promise: a limit of the process ends the program with status 2 and an error that names the limit
-//! and the remedy, never with a panic or an abort; and memory that is not used is not taken.
+//! The promise: a limit of the process ends the program with status 2 and an error that names the
+//! limit and the remedy, never with a panic or an abort; and memory that is not used is not taken.
 
 #![expect(
     clippy::unwrap_used,
@@ -53,9 +53,9 @@ fn assert_explained(output: &Output, words: &[&str]) {
     }
 }
 
-/// Goal: each thread that the system refuses is an error that names the limit. Method: a user of no other
-/// processes who may have one to four, which is one less than the run starts: the program, the run, the
-/// reclaimer, the write-back, two workers.
+/// Goal: each thread that the system refuses is an error that names the limit. Method: a user of no
+/// other processes who may have one to four, which is one less than the run starts: the program,
+/// the run, the reclaimer, the write-back, two workers.
 #[test]
 fn a_refused_thread_names_the_limit_and_is_no_bug() {
     let bench = bench_for_all();
@@ -122,8 +122,8 @@ fn a_small_address_space_is_an_error() {
     assert!(refused >= 10, "{refused} limits were too small");
 }
 
-/// Goal: a tenant costs what it uses, also where files may be of any length. Method: ten tenants of few
-/// pages on a tmpfs, which lets a data file have 2^44 pages.
+/// Goal: a tenant costs what it uses, also where files may be of any length. Method: ten tenants of
+/// few pages on a tmpfs, which lets a data file have 2^44 pages.
 #[test]
 fn a_tenant_on_a_tmpfs_does_not_take_gigabytes() {
     let bench = Bench::new();

@@ -56,8 +56,8 @@ fn lru_hit_ratio() -> f64 {
     f64::from(hits) / f64::from(accesses)
 }
 
-// Symptom: the first figure of the README was that of an earlier version. Method: replays of the default and of the
-// policy that it is compared with, by one thread, and the model of an exact LRU.
+// Symptom: the first figure of the README was that of an earlier version. Method: replays of the
+// default and of the policy that it is compared with, by one thread, and the model of an exact LRU.
 #[test]
 fn the_hit_ratios_of_the_shipped_trace_are_those_of_the_readme() {
     let ratio_of = |args: &[&str]| percent(json(args)["hit_ratio"].as_f64().unwrap());

@@ -1,11 +1,12 @@
-//! Promises about times: what several runs have measured of each, the median, its spread, and whether it holds.
+//! Promises about times: what several runs have measured of each, the median, its spread, and
+//! whether it holds.
 //!
-//! A *reading* is what one run of a bench or of an experiment says of one promise. Benches print a JSON object for each
-//! on a line of its own; experiments have checks that are decided by times. `.ci/bench` collects the readings of
-//! interleaved runs and ends with this table.
+//! A *reading* is what one run of a bench or of an experiment says of one promise. Benches print a
+//! JSON object for each on a line of its own; experiments have checks that are decided by times.
+//! `.ci/bench` collects the readings of interleaved runs and ends with this table.
 //!
-//! Invariant: a promise holds when every run has measured it and the median is within the bounds. A promise that one
-//! run lacks does not hold.
+//! Invariant: a promise holds when every run has measured it and the median is within the bounds. A
+//! promise that one run lacks does not hold.
 
 use std::fmt;
 
@@ -51,7 +52,8 @@ pub fn readings_of_bench(printed: &str) -> Readings {
 ///
 /// # Errors
 ///
-/// When it is no outcome, a check that is decided by counts fails, or one that is decided by times compares no numbers.
+/// When it is no outcome, a check that is decided by counts fails, or one that is decided by times
+/// compares no numbers.
 pub fn readings_of_outcome(printed: &str) -> Readings {
     let outcome: Value = serde_json::from_str(printed).map_err(|e| e.to_string())?;
     let checks = outcome["checks"].as_array().ok_or("it has no checks")?;
@@ -164,7 +166,8 @@ impl Promises {
         !self.has_failed() && !self.promises.is_empty() && (self.is_quick || judged())
     }
 
-    /// The table as one JSON object: of each promise the median, the spread and what each run measured, in its unit.
+    /// The table as one JSON object: of each promise the median, the spread and what each run
+    /// measured, in its unit.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let promise = |promise: &Promise| {
@@ -255,8 +258,8 @@ mod tests {
         promises
     }
 
-    /// Goal: a promise holds in the median, in neither the best run nor the worst. Method: readings on both sides of a
-    /// bound of 4.
+    /// Goal: a promise holds in the median, in neither the best run nor the worst. Method: readings
+    /// on both sides of a bound of 4.
     #[test]
     fn medians_decide() {
         assert!(of(&["9.0", "3.0", "3.9", "9.0", "1.0"]).hold());
@@ -264,8 +267,8 @@ mod tests {
         assert!(!of(&[]).hold(), "nothing was measured");
     }
 
-    /// Goal: a number that is missing is never a promise that is kept. Method: a run without the promise, a run whose
-    /// number is none, and a run that failed.
+    /// Goal: a number that is missing is never a promise that is kept. Method: a run without the
+    /// promise, a run whose number is none, and a run that failed.
     #[test]
     fn what_is_missing_does_not_hold() {
         let mut promises = Promises::of_runs(3);
@@ -283,8 +286,8 @@ mod tests {
         assert!(nothing.unwrap().is_empty());
     }
 
-    /// Goal: of an experiment exactly the checks of times are read, and counts that fail are no reading. Method: an outcome
-    /// as `highwater lab --json` prints it.
+    /// Goal: of an experiment exactly the checks of times are read, and counts that fail are no
+    /// reading. Method: an outcome as `highwater lab --json` prints it.
     #[test]
     fn checks_of_times_are_read() {
         use crate::report::{Check, Figures, Judge, Outcome, Unit};
@@ -313,7 +316,8 @@ mod tests {
         assert!(readings_of_outcome(without_numbers).is_err());
     }
 
-    /// Goal: people see bound, median, spread and verdict; quick runs are shown and not judged. Method: compare with the text.
+    /// Goal: people see bound, median, spread and verdict; quick runs are shown and not judged.
+    /// Method: compare with the text.
     #[test]
     fn the_table_is_as_documented() {
         let mut promises = of(&["9.0", "3.0", "4.5"]);

@@ -1,8 +1,10 @@
-//! Promise: the reference models of eviction policies are exact, and the default policy misses no more than 2.5 % more
-//! than exact LRU on any recorded trace, on average 5 % (cache of 1 % of the footprint) and 7.3 % (10 %) less.
+//! Promise: the reference models of eviction policies are exact, and the default policy misses no
+//! more than 2.5 % more than exact LRU on any recorded trace, on average 5 % (cache of 1 % of the
+//! footprint) and 7.3 % (10 %) less.
 //!
-//! The recorded traces are not part of the project. They are looked for in the folder that `HIGHWATER_TRACES` names, then
-//! in `shared/traces` beside the workspace; without them the tests that need them say so and pass.
+//! The recorded traces are not part of the project. They are looked for in the folder that
+//! `HIGHWATER_TRACES` names, then in `shared/traces` beside the workspace; without them the tests
+//! that need them say so and pass.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 #![expect(clippy::print_stderr, reason = "a skipped test says why")]
@@ -19,8 +21,9 @@ use highwater_lab::report::Outcome;
 use highwater_lab::trace::{ReaderOptions, Target, TraceReader};
 use shared_traces::shared_traces;
 
-/// What a reference count may differ by, as a share of it: nothing, but for ARC, where the other simulator differs from
-/// the paper as well (it takes whole steps where the paper takes fractions, in other places than we do).
+/// What a reference count may differ by, as a share of it: nothing, but for ARC, where the other
+/// simulator differs from the paper as well (it takes whole steps where the paper takes fractions,
+/// in other places than we do).
 fn tolerance(policy: &str) -> f64 {
     match policy {
         "ARC" => 0.005,
@@ -37,7 +40,8 @@ fn run(size: Size) -> Outcome {
     outcome.unwrap()
 }
 
-// Goal: the models miss as often as other programs do. Method: independent counts on one hour of a database.
+// Goal: the models miss as often as other programs do. Method: independent counts on one hour of a
+// database.
 #[test]
 fn models_match_the_reference_counts() {
     let Some(folder) = shared_traces() else {
@@ -87,7 +91,8 @@ fn both(
     let footprint = random.u64(2 * capacity as u64..8 * capacity as u64);
     let mut pages = Vec::new();
     while pages.len() < 20_000 {
-        // Low numbers more often, and now and then a run of neighbours: recency, frequency and scans.
+        // Low numbers more often, and now and then a run of neighbours: recency, frequency and
+        // scans.
         let first = random.u64(0..footprint) * random.u64(0..footprint) / footprint;
         let run = if random.u8(0..50) == 0 {
             random.u64(1..footprint)
@@ -101,9 +106,9 @@ fn both(
     [algorithm.misses(&trace, capacity), decided]
 }
 
-// Goal: the library's policies decide as the exact models do: CLOCK, SIEVE and balanced every time, S3-FIFO and CAR within
-// an eighth, as they remember a page that left for another while. Method: the policies' own decisions, one page at a
-// time, over random accesses.
+// Goal: the library's policies decide as the exact models do: CLOCK, SIEVE and balanced every time,
+// S3-FIFO and CAR within an eighth, as they remember a page that left for another while. Method:
+// the policies' own decisions, one page at a time, over random accesses.
 #[test]
 fn the_library_decides_as_the_models_do() {
     let seed = std::env::var("SEED").map_or(7, |seed| seed.parse().unwrap());
@@ -134,8 +139,9 @@ fn the_library_decides_as_the_models_do() {
     }
 }
 
-// Goal: the library misses as its policies' decisions do with everything known: what it sees late, in clusters, with memory kept
-// back, costs at most one access of a hundred. Method: replay a recorded trace under each policy through the whole cache.
+// Goal: the library misses as its policies' decisions do with everything known: what it sees late,
+// in clusters, with memory kept back, costs at most one access of a hundred. Method: replay a
+// recorded trace under each policy through the whole cache.
 #[test]
 fn the_library_misses_as_its_decisions_do() {
     let Some(folder) = shared_traces() else {
@@ -191,8 +197,8 @@ fn the_library_misses_as_its_decisions_do() {
     }
 }
 
-// Goal: the promise, as far as the small traces show it. Method: the experiment's own checks; they cannot pass without
-// having looked at the shipped trace at least.
+// Goal: the promise, as far as the small traces show it. Method: the experiment's own checks; they
+// cannot pass without having looked at the shipped trace at least.
 #[test]
 fn the_default_is_nowhere_much_worse_than_lru() {
     let outcome = run(Size::Quick);

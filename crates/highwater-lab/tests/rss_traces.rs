@@ -443,8 +443,8 @@ fn changes_sum_to_the_last_size() {
     }
 }
 
-// Goal: at most one space is active on a CPU, the one that the kernel says is current; a task runs on
-// one CPU at a time. Method: follow both shipped traces and compare with what the events say.
+// Goal: at most one space is active on a CPU, the one that the kernel says is current; a task runs
+// on one CPU at a time. Method: follow both shipped traces and compare with what the events say.
 #[test]
 fn active_spaces_agree_with_the_kernel() {
     for shipped in Shipped::ALL {

@@ -1,5 +1,5 @@
-//! Promise: tables between commas are read wherever their columns are, and no record of any trace asks
-//! for more than it says it may.
+//! Promise: tables between commas are read wherever their columns are, and no record of any trace
+//! asks for more than it says it may.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 

@@ -1,24 +1,25 @@
 //! Question: what does charging 4 KiB to a group and its ancestors cost, and uncharging it?
 //!
-//! Command: `cargo bench -p highwater --bench charge`. Prints nanoseconds of CPU time for a charge and
-//! an uncharge together, as medians over interleaved rounds, on one thread and on two, in the ordinary
-//! shape first: a charge that is made and dropped, through a manager, at depth 4 (a group, two above
-//! it, the root); then of 1,024 groups in turn at random, which do not fit the first cache; then of a
-//! charge that is held, and grows and shrinks. Beside them: a counter for each of the four groups, added
-//! to, checked against its maximum and subtracted from again (accounting spec 8.2); one counter under a
-//! mutex; and a bare addition to a word of the CPU. The two threads use one group: what they share is
-//! what they would in a program.
+//! Command: `cargo bench -p highwater --bench charge`. Prints nanoseconds of CPU time for a charge
+//! and an uncharge together, as medians over interleaved rounds, on one thread and on two, in the
+//! ordinary shape first: a charge that is made and dropped, through a manager, at depth 4 (a group,
+//! two above it, the root); then of 1,024 groups in turn at random, which do not fit the first
+//! cache; then of a charge that is held, and grows and shrinks. Beside them: a counter for each of
+//! the four groups, added to, checked against its maximum and subtracted from again (accounting
+//! spec 8.2); one counter under a mutex; and a bare addition to a word of the CPU. The two threads
+//! use one group: what they share is what they would in a program.
 //!
-//! Fails if making and dropping a charge takes longer than eleven bare additions, or of 1,024 groups
-//! longer than twenty-one; or if growing and shrinking one is less than ten times faster than four
-//! counters from two threads, or eight times on one. (One thread meets nobody. It is as fast as the CPU
-//! reads back what it has just stored: on an Intel Xeon 3.8 to 6.3 ns, where two per-CPU additions take
-//! 5.6.) Medians and ratios carry over to other machines, single times do not. Without `--bench` (as
-//! under `cargo test --benches`) it does a thousandth of the work and promises nothing.
+//! Fails if making and dropping a charge takes longer than eleven bare additions, or of 1,024
+//! groups longer than twenty-one; or if growing and shrinking one is less than ten times faster
+//! than four counters from two threads, or eight times on one. (One thread meets nobody. It is as
+//! fast as the CPU reads back what it has just stored: on an Intel Xeon 3.8 to 6.3 ns, where two
+//! per-CPU additions take 5.6.) Medians and ratios carry over to other machines, single times do
+//! not. Without `--bench` (as under `cargo test --benches`) it does a thousandth of the work and
+//! promises nothing.
 //!
-//! What would change our mind: below ten times, tokens for each CPU of each group, and the gates that
-//! let others take them, would not be worth their memory and their proofs; above eleven additions, the
-//! reference of each charge to its manager would have to go.
+//! What would change our mind: below ten times, tokens for each CPU of each group, and the gates
+//! that let others take them, would not be worth their memory and their proofs; above eleven
+//! additions, the reference of each charge to its manager would have to go.
 
 #![expect(clippy::print_stdout, reason = "a benchmark's table is its purpose")]
 

@@ -1,10 +1,10 @@
 //! Question: what do counters cost that know their error: to add to, to read exactly, to make?
 //!
 //! Command: `cargo bench -p highwater --bench counter_set`. Prints nanoseconds of CPU time as the
-//! median over interleaved rounds, of additions on one thread and on two, which use the same objects;
-//! the ratios that are promised; and fails if one is not kept. Medians
-//! and ratios carry over to other machines, single times do not. Without `--bench` (as under `cargo test
-//! --benches`) it runs a thousandth of the work and promises nothing.
+//! median over interleaved rounds, of additions on one thread and on two, which use the same
+//! objects; the ratios that are promised; and fails if one is not kept. Medians and ratios carry
+//! over to other machines, single times do not. Without `--bench` (as under `cargo test --benches`)
+//! it runs a thousandth of the work and promises nothing.
 //!
 //! An add is measured in two ways. *In a chain*, each add is to the word of the one before and may
 //! have to wait for its store. *In turn*, adds go to eight objects one after the other: what an add
@@ -14,8 +14,9 @@
 //! What would change our mind: an add that costs more than four plain ones is not worth its
 //! assembly; a read that walks CPUs that never added is not worth its bitmap; a set that costs more
 //! than three small allocations is not cheap to make. How much faster than an atomic add that is
-//! depends on the processor: on a Zen 5 a plain add is 19 times faster, on the Intel Xeon where this
-//! was last run 9 times. So these ratios are shown, and what is promised is relative to the plain one.
+//! depends on the processor: on a Zen 5 a plain add is 19 times faster, on the Intel Xeon where
+//! this was last run 9 times. So these ratios are shown, and what is promised is relative to the
+//! plain one.
 
 #![expect(clippy::print_stdout, reason = "a benchmark's table is its purpose")]
 

@@ -1,21 +1,24 @@
 //! Question: what does it cost to allocate a page frame and to free it?
 //!
-//! Command: `cargo bench -p highwater --bench frame_alloc`. Prints nanoseconds of CPU time for each frame,
-//! out and back, as medians over interleaved rounds, on one thread and on two, for the work that the
-//! module `blocks` describes, without and with a write to each frame, and the resident memory that the rounds
-//! left behind in all: a pool with each back end, and one in the atomic regime; beside them what else
-//! one would take: the program's allocator for 4 KiB aligned to 4 KiB, a vector of free frames
-//! behind a lock, and the floor, a vector that each thread has for itself and that knows nothing else.
-//! `benches-external/allocators` has jemalloc, mimalloc, snmalloc and tcmalloc.
-//! Medians and ratios carry over to other machines, single times do not. Without `--bench` (as under `cargo
-//! test --benches`) it does a thousandth of the work and promises nothing.
+//! Command: `cargo bench -p highwater --bench frame_alloc`. Prints nanoseconds of CPU time for each
+//! frame, out and back, as medians over interleaved rounds, on one thread and on two, for the work
+//! that the module `blocks` describes, without and with a write to each frame, and the resident
+//! memory that the rounds left behind in all: a pool with each back end, and one in the atomic
+//! regime; beside them what else one would take: the program's allocator for 4 KiB aligned to 4
+//! KiB, a vector of free frames behind a lock, and the floor, a vector that each thread has for
+//! itself and that knows nothing else. `benches-external/allocators` has jemalloc, mimalloc,
+//! snmalloc and tcmalloc. Medians and ratios carry over to other machines, single times do not.
+//! Without `--bench` (as under `cargo test --benches`) it does a thousandth of the work and
+//! promises nothing.
 //!
 //! Fails if one of these is broken:
 //!
 //! - a hot pair and churn take at most five times as long as on the floor;
-//! - two threads do at least 1.8 times as much churn as one that runs beside another with a pool of its own: two
-//!   virtual CPUs may be one core, which gives two threads less than twice of what it gives one, whatever they do;
-//! - frames that one thread allocates and another frees take at most twice as long as on one, beside another as above;
+//! - two threads do at least 1.8 times as much churn as one that runs beside another with a pool of
+//!   its own: two virtual CPUs may be one core, which gives two threads less than twice of what it
+//!   gives one, whatever they do;
+//! - frames that one thread allocates and another frees take at most twice as long as on one,
+//!   beside another as above;
 //! - 64 Ki out and back are at least twice as fast as with the program's allocator;
 //! - work whose frames are written is as fast as with the program's allocator.
 //!
@@ -104,7 +107,8 @@ impl Source for Pool {
     }
 }
 
-/// A pool for each thread, which shares nothing: what it does beside another is what the processor gives.
+/// A pool for each thread, which shares nothing: what it does beside another is what the processor
+/// gives.
 struct Own(Arc<Mutex<Vec<Pool>>>);
 
 /// A pool that one thread has, until this is dropped.

@@ -1,9 +1,9 @@
 //! Question: what does counting one event cost, alone and beside another thread?
 //!
-//! Command: `cargo bench -p highwater --bench percpu_add`. Prints nanoseconds of CPU time per add as
-//! the median over interleaved rounds, and ratios to the restartable add. Medians and ratios carry
-//! over to other machines, single times do not. Without `--bench` (as under `cargo test --benches`) it runs
-//! a thousandth of the adds, to show that it works.
+//! Command: `cargo bench -p highwater --bench percpu_add`. Prints nanoseconds of CPU time per add
+//! as the median over interleaved rounds, and ratios to the restartable add. Medians and ratios
+//! carry over to other machines, single times do not. Without `--bench` (as under
+//! `cargo test --benches`) it runs a thousandth of the adds, to show that it works.
 //!
 //! Adds to one word in a tight loop wait for each other: a plain one for the last store to reach
 //! the next load. Eight words in turn show what an add costs when it does not follow another.

@@ -6,16 +6,18 @@
 //! and ratios carry over to other machines, single times do not. Without `--bench` (as under
 //! `cargo test --benches`) it does a hundredth of the reads, to show that it works.
 //!
-//! Pages of 4 KiB are drawn by a Zipf law of exponent 0.9 over a file of 64 MiB, which is resident in
-//! both caches. Each read looks at eight bytes of a line of the page that is drawn too, each line as
-//! often; the row that says "copy" takes all of the page into a buffer, as `pread` does.
+//! Pages of 4 KiB are drawn by a Zipf law of exponent 0.9 over a file of 64 MiB, which is resident
+//! in both caches. Each read looks at eight bytes of a line of the page that is drawn too, each
+//! line as often; the row that says "copy" takes all of the page into a buffer, as `pread` does.
 //!
 //! The program fails when one of these is broken:
 //!
 //! - a read with a guard of its own has at least 15 times `pread`'s throughput;
-//! - two threads that read one page read at least 1.9 times as much as one (CPU time; module `gain`).
+//! - two threads that read one page read at least 1.9 times as much as one (CPU time; module
+//!   `gain`).
 //!
-//! How long it takes beside one of the mapped file is shown. At most 2.5 times is the aim; `benches-external/caches` fails above it.
+//! How long it takes beside one of the mapped file is shown. At most 2.5 times is the aim;
+//! `benches-external/caches` fails above it.
 //!
 //! What would change our mind: below 5 times `pread`'s throughput a cache of our own is not worth
 //! its complexity. The mapped file is the bound: it has no index, no guard and no marks.

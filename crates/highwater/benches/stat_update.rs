@@ -1,14 +1,16 @@
 //! Question: what does an update of a group's statistics cost, at any depth, beside a per-CPU add?
 //!
-//! Command: `cargo bench -p highwater --bench stat_update`. Prints nanoseconds of CPU time per update,
-//! as medians over interleaved rounds, of a group at depth 1 and at depth 8, for a count that only grows
-//! and for one that goes up and down, on one thread and on two that use one group; beside it
-//! `Cells::add` in the same regime, and as many shared atomics as the group has levels, which is what counting on every
-//! ancestor at once costs. Fails if an update takes more than twice as long as the add. Medians and ratios
-//! carry over to other machines, single times do not. Without `--bench` (as under `cargo test
-//! --benches`) it does a thousandth of the work and promises nothing.
+//! Command: `cargo bench -p highwater --bench stat_update`. Prints nanoseconds of CPU time per
+//! update, as medians over interleaved rounds, of a group at depth 1 and at depth 8, for a count
+//! that only grows and for one that goes up and down, on one thread and on two that use one group;
+//! beside it `Cells::add` in the same regime, and as many shared atomics as the group has levels,
+//! which is what counting on every ancestor at once costs. Fails if an update takes more than twice
+//! as long as the add. Medians and ratios carry over to other machines, single times do not.
+//! Without `--bench` (as under `cargo test --benches`) it does a thousandth of the work and
+//! promises nothing.
 //!
-//! What would change our mind: if windows did not keep updates off the ancestors, depth 8 would show it.
+//! What would change our mind: if windows did not keep updates off the ancestors, depth 8 would
+//! show it.
 
 #![expect(clippy::print_stdout, reason = "a benchmark's table is its purpose")]
 

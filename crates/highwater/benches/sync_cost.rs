@@ -1,16 +1,19 @@
 //! Question: what does it gain to write neighbours back by one call of their file?
 //!
-//! Command: `cargo bench -p highwater --bench sync_cost`. Prints milliseconds to sync 64 MiB of dirty pages of one file in the
-//! system's directory for temporary files, or in `DIR`, as the median over interleaved rounds with the least and the most of them: by runs of
-//! pages, and page by page, as storage without `write_pages` is given them. Without `--bench` (as under `cargo test --benches`)
-//! it syncs 1 MiB, to show that it works.
+//! Command: `cargo bench -p highwater --bench sync_cost`. Prints milliseconds to sync 64 MiB of
+//! dirty pages of one file in the system's directory for temporary files, or in `DIR`, as the
+//! median over interleaved rounds with the least and the most of them: by runs of pages, and page
+//! by page, as storage without `write_pages` is given them. Without `--bench` (as under
+//! `cargo test --benches`) it syncs 1 MiB, to show that it works.
 //!
-//! The file is new, and was written either at once or page by page: systems with large folios keep the former
-//! in large pieces, and go through all of a piece for each page that is written to it; so they do with files that they read ahead. Its pages come into the cache in order, or at
+//! The file is new, and was written either at once or page by page: systems with large folios keep
+//! the former in large pieces, and go through all of a piece for each page that is written to it;
+//! so they do with files that they read ahead. Its pages come into the cache in order, or at
 //! random; either way they are written back in order.
 //!
-//! What would change our mind: if runs were not at least 1.3 times as fast for a file that is kept in large pieces, or slower for any by more than its rounds differ,
-//! holding the latches of neighbours while they are written would not be worth it.
+//! What would change our mind: if runs were not at least 1.3 times as fast for a file that is kept
+//! in large pieces, or slower for any by more than its rounds differ, holding the latches of
+//! neighbours while they are written would not be worth it.
 
 #![expect(clippy::print_stdout, reason = "a benchmark's table is its purpose")]
 

@@ -1,14 +1,14 @@
 //! Question: what does it cost to read what a group uses, beside the sums of a counter?
 //!
-//! Command: `cargo bench -p highwater --bench usage_read`. Prints nanoseconds of CPU time as medians
-//! over interleaved rounds, for groups and counters that all of 384 CPUs have used (synthetic, in the
-//! atomic regime) and for such as the CPUs of this machine have; and fails if an exact usage takes
-//! more than twice as long as an exact sum of as many CPUs. An exact usage looks twice at each CPU's
-//! word, under the tree's lock, and each word lies where its CPU has allocated it; an exact sum looks
-//! once, at lines beside each other. All words are in caches of this CPU: where other CPUs write
-//! them, both wait for as many lines. Medians and ratios carry over to other machines, single times
-//! do not. Without `--bench` (as under `cargo test --benches`) it does a thousandth of the work
-//! and promises nothing.
+//! Command: `cargo bench -p highwater --bench usage_read`. Prints nanoseconds of CPU time as
+//! medians over interleaved rounds, for groups and counters that all of 384 CPUs have used
+//! (synthetic, in the atomic regime) and for such as the CPUs of this machine have; and fails if an
+//! exact usage takes more than twice as long as an exact sum of as many CPUs. An exact usage looks
+//! twice at each CPU's word, under the tree's lock, and each word lies where its CPU has allocated
+//! it; an exact sum looks once, at lines beside each other. All words are in caches of this CPU:
+//! where other CPUs write them, both wait for as many lines. Medians and ratios carry over to other
+//! machines, single times do not. Without `--bench` (as under `cargo test --benches`) it does a
+//! thousandth of the work and promises nothing.
 //!
 //! What would change our mind: if looking twice cost more than that, an exact read would have to be
 //! one that proves nothing; a cheap read that cost as much as an exact one would be of no use.

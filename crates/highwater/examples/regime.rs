@@ -1,8 +1,8 @@
 //! How a manager of this process writes its per-CPU words, and why not in the cheapest way where it
 //! does not.
 //!
-//! Command: `cargo run -p highwater --example regime`. A program that is linked statically says the same
-//! as one that is not:
+//! Command: `cargo run -p highwater --example regime`. A program that is linked statically says the
+//! same as one that is not:
 //! `RUSTFLAGS="-C target-feature=+crt-static" cargo run -p highwater --example regime --target x86_64-unknown-linux-gnu`.
 
 #![expect(clippy::print_stdout, reason = "prints what it teaches")]

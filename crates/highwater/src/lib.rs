@@ -6,9 +6,9 @@
 //! each CPU, it is wrong, or takes a walk over all of them. The others are no better than it.
 //!
 //! Highwater reserves one range of real memory and cuts it into *frames* of 4 KiB. Pages of files
-//! are read into frames and charged to *groups*, a tree with a hard maximum at each node. Counts are
-//! kept in per-CPU words and read as intervals that hold the exact value, so that a cheap read says
-//! how far off it can be. When no frame is free, or a group is full, pages that were not read
+//! are read into frames and charged to *groups*, a tree with a hard maximum at each node. Counts
+//! are kept in per-CPU words and read as intervals that hold the exact value, so that a cheap read
+//! says how far off it can be. When no frame is free, or a group is full, pages that were not read
 //! lately are evicted; when nothing can be evicted, the group with most memory is named, and the
 //! program decides what to do about it.
 //!
@@ -27,21 +27,23 @@
 //!
 //! # Memory
 //!
-//! [`Space::map_anon`] maps memory without a file, [`Manager::shared_memory`] makes some that many spaces map: zeros until
-//! they are written to, swapped out under pressure where the manager has a swap area ([`Builder::swap`]).
+//! [`Space::map_anon`] maps memory without a file, [`Manager::shared_memory`] makes some that many
+//! spaces map: zeros until they are written to, swapped out under pressure where the manager has a
+//! swap area ([`Builder::swap`]).
 //!
 //! # Guards
 //!
 //! A [`Guard`] keeps the pages of read-only files where they are while they are read: a resident
 //! read under it stores nothing that other threads write, once the page is marked as read. A
-//! [`PinnedPage`](manager::PinnedPage) is for what outlives a guard. Pages of writable files are held by their
-//! latch, [`PageRead`](cache::PageRead) or [`PageWrite`](cache::PageWrite).
+//! [`PinnedPage`](manager::PinnedPage) is for what outlives a guard. Pages of writable files are
+//! held by their latch, [`PageRead`](cache::PageRead) or [`PageWrite`](cache::PageWrite).
 //!
 //! # Reclaim
 //!
-//! Each group has an active and an inactive list. Pages are evicted by the thread that needs memory,
-//! or ahead of need by [`Background::Thread`]; dirty ones are written to their file first, and stay
-//! if that fails. An evicted page leaves a shadow, by which it is known when it comes back.
+//! Each group has an active and an inactive list. Pages are evicted by the thread that needs
+//! memory, or ahead of need by [`Background::Thread`]; dirty ones are written to their file first,
+//! and stay if that fails. An evicted page leaves a shadow, by which it is known when it comes
+//! back.
 //!
 //! # Victims
 //!
@@ -77,8 +79,8 @@
 //!
 //! # Where to begin
 //!
-//! For most uses, start with [`Manager`]. The documents in `docs/` of this crate (the module `docs` here)
-//! hold a guide, what the numbers promise, tuning, statistics, limitations and prior art.
+//! For most uses, start with [`Manager`]. The documents in `docs/` of this crate (the module `docs`
+//! here) hold a guide, what the numbers promise, tuning, statistics, limitations and prior art.
 //!
 //! ```
 //! use highwater::{Bytes, Limits, Manager};

@@ -1,5 +1,5 @@
-//! Where tests get their randomness: from a seed that a failure shows and that `SEED=` replays. The files of
-//! `tests/` include this one.
+//! Where tests get their randomness: from a seed that a failure shows and that `SEED=` replays. The
+//! files of `tests/` include this one.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -19,7 +19,8 @@ pub(crate) fn given() -> Option<u64> {
     Some(seed.parse().expect("SEED is a number"))
 }
 
-/// Says with which seed a test goes on: the last one that a failing test shows is the one to replay.
+/// Says with which seed a test goes on: the last one that a failing test shows is the one to
+/// replay.
 #[expect(clippy::print_stdout, reason = "shown with a failing test's output")]
 pub(crate) fn show(seed: u64) -> u64 {
     println!("SEED={seed}");

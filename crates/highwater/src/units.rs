@@ -192,9 +192,9 @@ impl FromStr for Bytes {
     type Err = ParseBytesError;
 
     /// Reads a whole number with an optional unit: `B` (or none), `KiB`, `MiB`, `GiB`, `TiB`, or
-    /// their first letters, alone or with a `B`, all of them powers of 1,024. Letter case and spaces
-    /// before the unit do not matter, but for the `B` of bytes: a small one that no `i` precedes is
-    /// refused, because `4Mb` is 4 megabits elsewhere.
+    /// their first letters, alone or with a `B`, all of them powers of 1,024. Letter case and
+    /// spaces before the unit do not matter, but for the `B` of bytes: a small one that no `i`
+    /// precedes is refused, because `4Mb` is 4 megabits elsewhere.
     ///
     /// # Errors
     ///

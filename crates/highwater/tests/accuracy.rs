@@ -99,8 +99,8 @@ enum Source {
 }
 
 impl Source {
-    /// All that there are for counters of `nr_cpus` CPUs; none where the system has no sequences, or
-    /// lets no thread go without.
+    /// All that there are for counters of `nr_cpus` CPUs; none where the system has no sequences,
+    /// or lets no thread go without.
     fn all(nr_cpus: usize) -> Vec<Self> {
         if !has_restartable_sequences() || run_unregistered(|| ()).is_none() {
             return Vec::new();

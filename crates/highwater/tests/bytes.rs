@@ -19,8 +19,8 @@ fn query(hw: &Manager, max: Bytes) -> Group {
     hw.root().child("query", Limits::max(max)).unwrap()
 }
 
-// Goal: steps cancel. Method: grow and shrink a charge of a page by 100 bytes, a thousand times, which
-// once left a thousand pages charged.
+// Goal: steps cancel. Method: grow and shrink a charge of a page by 100 bytes, a thousand times,
+// which once left a thousand pages charged.
 #[test]
 fn growing_and_shrinking_by_the_same_leaves_nothing() {
     let hw = manager();
@@ -88,8 +88,8 @@ fn limits_of_a_few_bytes_are_exact() {
     }
 }
 
-// Goal: charges of every shape add up. Method: grow, shrink, resize, split, merge and transfer at random
-// beside a sum kept by hand, in two groups below one maximum.
+// Goal: charges of every shape add up. Method: grow, shrink, resize, split, merge and transfer at
+// random beside a sum kept by hand, in two groups below one maximum.
 #[test]
 fn random_resizes_splits_and_merges_add_up_to_the_byte() {
     let hw = manager();
@@ -128,8 +128,8 @@ fn random_resizes_splits_and_merges_add_up_to_the_byte() {
     }
 }
 
-// Goal: pages of the cache and bytes of charges share one maximum. Method: all but a page less one byte
-// is charged; no page fits; one byte less, and one does.
+// Goal: pages of the cache and bytes of charges share one maximum. Method: all but a page less one
+// byte is charged; no page fits; one byte less, and one does.
 #[test]
 fn a_page_needs_its_4096_bytes() {
     let hw = manager();

@@ -1,5 +1,5 @@
-//! "A charge may be sent to another thread and may outlive every handle": the manager stays until the
-//! last charge is dropped, on whichever thread, and is gone then.
+//! "A charge may be sent to another thread and may outlive every handle": the manager stays until
+//! the last charge is dropped, on whichever thread, and is gone then.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::{Arc, Barrier, Weak};
@@ -45,9 +45,9 @@ fn use_up(mut charge: Charge, nth: u64) {
 
 #[test]
 fn the_manager_goes_with_the_last_charge_on_whichever_thread() {
-    // Goal: no charge touches a manager that is gone, and none keeps it for ever. Method: four threads
-    // use charges up while the last handles are dropped; the group's data, which goes with the tree, is
-    // there as long as a charge is, and gone with the last.
+    // Goal: no charge touches a manager that is gone, and none keeps it for ever. Method: four
+    // threads use charges up while the last handles are dropped; the group's data, which goes with
+    // the tree, is there as long as a charge is, and gone with the last.
     for round in 0..40 {
         let regime = REGIMES[round % 2];
         let background = [Background::Off, Background::Thread][round / 2 % 2];
@@ -79,9 +79,9 @@ fn the_manager_goes_with_the_last_charge_on_whichever_thread() {
 
 #[test]
 fn charges_of_a_group_that_is_removed_meanwhile_are_refused_or_given_back() {
-    // Goal: a charge is made in a group that lives, or not at all, and what was made is given back to the
-    // ancestors, also when another group has the number. Method: threads charge one group after another
-    // while each is removed under them, and drop what they have only later.
+    // Goal: a charge is made in a group that lives, or not at all, and what was made is given back
+    // to the ancestors, also when another group has the number. Method: threads charge one group
+    // after another while each is removed under them, and drop what they have only later.
     for regime in REGIMES {
         let hw = managed(regime, Background::Off);
         let mut late = Vec::new();

@@ -1,5 +1,5 @@
-//! The promise: memory that a program has elsewhere is charged at once, by force, or in line, and moves
-//! between groups, without a page too many or too few.
+//! The promise: memory that a program has elsewhere is charged at once, by force, or in line, and
+//! moves between groups, without a page too many or too few.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
@@ -121,8 +121,8 @@ fn a_task_that_waits_is_served_and_was_stalled() {
 
 #[test]
 fn forced_and_moved_charges_are_counted_where_they_are() {
-    // Goal: force goes above a maximum and is paid back first; a transfer reclaims where it goes, or moves
-    // nothing.
+    // Goal: force goes above a maximum and is paid back first; a transfer reclaims where it goes,
+    // or moves nothing.
     let hw = manager(64);
     let (small, large) = (group(&hw, "small", 4), group(&hw, "large", 32));
     let mut forced = small.force_charge(Pages(10).bytes());

@@ -67,8 +67,8 @@ fn debt_is_what_is_used_above_the_maximum() {
     }
 }
 
-// Goal: a forced charge uses what room there is before it goes above. Method: leave the whole maximum
-// in escrow on other CPUs and groups; forcing all of it must not lead into debt.
+// Goal: a forced charge uses what room there is before it goes above. Method: leave the whole
+// maximum in escrow on other CPUs and groups; forcing all of it must not lead into debt.
 #[test]
 fn force_takes_tokens_back_before_it_goes_above() {
     let tree = GroupTree::new(16);
@@ -83,8 +83,8 @@ fn force_takes_tokens_back_before_it_goes_above() {
     tree.check_invariants();
 }
 
-// Goal: a charge to a removed group goes to the nearest ancestor that is not, and a guard of a removed
-// group cannot grow.
+// Goal: a charge to a removed group goes to the nearest ancestor that is not, and a guard of a
+// removed group cannot grow.
 #[test]
 fn force_on_a_removed_group_charges_its_heir() {
     let tree = GroupTree::new(2);
@@ -102,9 +102,9 @@ fn force_on_a_removed_group_charges_its_heir() {
     assert_eq!((top.usage_precise(), old.bytes()), (amount(2), amount(2)));
 }
 
-// Goal: under threads that force, charge, uncharge and change the maximum, nothing is lost, and debt
-// and escrow are never seen together for longer than an operation takes. Method: random operations;
-// at each pause of all threads the invariants hold, and at the end everything is zero.
+// Goal: under threads that force, charge, uncharge and change the maximum, nothing is lost, and
+// debt and escrow are never seen together for longer than an operation takes. Method: random
+// operations; at each pause of all threads the invariants hold, and at the end everything is zero.
 #[test]
 fn forced_charges_beside_others_lose_nothing() {
     let seed = seed::seed(1);

@@ -1,5 +1,6 @@
-//! Promise: whatever decides who leaves, every page reads as it was written, lists and counters agree, a scan does not
-//! take a working set along where the policy says so, and what reclaim needs it gets.
+//! Promise: whatever decides who leaves, every page reads as it was written, lists and counters
+//! agree, a scan does not take a working set along where the policy says so, and what reclaim needs
+//! it gets.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
@@ -13,7 +14,8 @@ use highwater::units::Pages;
 
 const POOL: u64 = 1024;
 
-/// A manager of 1,024 pages under a policy, a mapping of a file of `pages` pages that hold their numbers, and the file.
+/// A manager of 1,024 pages under a policy, a mapping of a file of `pages` pages that hold their
+/// numbers, and the file.
 fn setup(policy: PolicyKind, pages: u64) -> (Manager, Mapping, tempfile::NamedTempFile) {
     let file = tempfile::NamedTempFile::new().unwrap();
     let mut writer = File::create(file.path()).unwrap();
@@ -45,8 +47,8 @@ fn read(manager: &Manager, mapping: &Mapping, page: u64) -> bool {
     is_hit
 }
 
-// Goal: no policy loses a page, or counts wrongly. Method: random reads of three times the pool, some by copy, under
-// each; then lists against the index, and counters against each other.
+// Goal: no policy loses a page, or counts wrongly. Method: random reads of three times the pool,
+// some by copy, under each; then lists against the index, and counters against each other.
 #[test]
 fn every_page_reads_as_written_under_every_policy() {
     let seed = std::env::var("SEED").map_or(3, |seed| seed.parse().unwrap());
@@ -70,8 +72,8 @@ fn every_page_reads_as_written_under_every_policy() {
     }
 }
 
-/// Share of a hot set that is resident after a scan of four times the pool. The hot set was read four times, with others in
-/// between.
+/// Share of a hot set that is resident after a scan of four times the pool. The hot set was read
+/// four times, with others in between.
 fn survives_a_scan(policy: PolicyKind) -> f64 {
     const HOT: u64 = POOL / 2;
     let (manager, mapping, _file) = setup(policy, 6 * POOL);
@@ -92,8 +94,8 @@ fn survives_a_scan(policy: PolicyKind) -> f64 {
     f64::from(u32::try_from(resident).unwrap()) / f64::from(u32::try_from(HOT).unwrap())
 }
 
-// Goal: a scan leaves the working set where it is, under those policies that say so. Method: as described there; CLOCK, which
-// does not say so, shows that the scan is one.
+// Goal: a scan leaves the working set where it is, under those policies that say so. Method: as
+// described there; CLOCK, which does not say so, shows that the scan is one.
 #[test]
 fn a_scan_leaves_the_working_set() {
     for policy in [PolicyKind::S3Fifo, PolicyKind::Car, PolicyKind::Balanced] {
@@ -104,8 +106,8 @@ fn a_scan_leaves_the_working_set() {
     assert!(survived <= 0.5, "clock: {survived}");
 }
 
-// Goal: whoever needs memory gets it, though every page was just read. Method: read all of a resident file again and
-// again, then another as large.
+// Goal: whoever needs memory gets it, though every page was just read. Method: read all of a
+// resident file again and again, then another as large.
 #[test]
 fn pages_go_though_all_are_young() {
     for policy in PolicyKind::ALL {

@@ -1,5 +1,5 @@
-//! The promise: when memory is exhausted, nobody is stopped needlessly: not while another one is being
-//! stopped, not against the embedder's settings, and waiting has an end.
+//! The promise: when memory is exhausted, nobody is stopped needlessly: not while another one is
+//! being stopped, not against the embedder's settings, and waiting has an end.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
@@ -49,10 +49,10 @@ fn waits(hw: &Manager) -> u64 {
 
 #[test]
 fn a_group_that_is_being_stopped_is_waited_for() {
-    // Goal: nobody is stopped while memory is about to come back. Method: a small group that is marked
-    // gives back when the request waits; the handler must not be called. The request waits some
-    // milliseconds. A round in which the machine let the other thread run later says nothing and is
-    // repeated, for a minute: an emulated machine of many CPUs is seldom in time.
+    // Goal: nobody is stopped while memory is about to come back. Method: a small group that is
+    // marked gives back when the request waits; the handler must not be called. The request waits
+    // some milliseconds. A round in which the machine let the other thread run later says nothing
+    // and is repeated, for a minute: an emulated machine of many CPUs is seldom in time.
     const TIME: Duration = Duration::from_secs(60);
     let first = Instant::now();
     let mut rounds = iter::repeat(()).take_while(|()| first.elapsed() < TIME);
@@ -89,8 +89,8 @@ fn a_group_that_is_being_stopped_is_waited_for() {
 #[test]
 fn waiting_for_a_group_that_gives_nothing_back_has_an_end() {
     // Goal: a mark that is never made good costs a pause, not a hang, and no innocent more than
-    // needed. Method: the largest is marked and keeps what it has, the next is unkillable; the third is
-    // told, once. Then all are marked: the error says how many were waited for.
+    // needed. Method: the largest is marked and keeps what it has, the next is unkillable; the
+    // third is told, once. Then all are marked: the error says how many were waited for.
     let (hw, groups, held) = crowded();
     let told = taking(&hw, &held);
     groups[0].mark_oom_victim();
@@ -112,8 +112,8 @@ fn waiting_for_a_group_that_gives_nothing_back_has_an_end() {
 
 #[test]
 fn the_policy_and_adjustments_decide_who_is_told() {
-    // Goal: settings reach the choice at run time. Method: a floor above all but one; an adjustment of a
-    // tenth of the capacity, 51 pages, which outweighs 20 and not 100.
+    // Goal: settings reach the choice at run time. Method: a floor above all but one; an adjustment
+    // of a tenth of the capacity, 51 pages, which outweighs 20 and not 100.
     let (hw, groups, held) = crowded();
     let told = taking(&hw, &held);
     groups[1].set_oom_score_adj(OomScoreAdj::clamped(100));

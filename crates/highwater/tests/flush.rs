@@ -32,7 +32,8 @@ struct Case {
     nr_virtual: Option<usize>,
 }
 
-/// A tree for `nr_cpus` virtual CPUs, and one for this machine, where updates are restartable sequences.
+/// A tree for `nr_cpus` virtual CPUs, and one for this machine, where updates are restartable
+/// sequences.
 fn cases(nr_cpus: usize) -> [Case; 2] {
     let here = Topology::detect().nr_cpus();
     let case = |tree, nr_virtual| Case { tree, nr_virtual };
@@ -67,8 +68,8 @@ fn groups(tree: &GroupTree, width: usize, depth: usize) -> Vec<GroupNode> {
 
 #[test]
 fn the_stated_staleness_is_reached_and_not_passed() {
-    // Goal: the bound is as small as can be and still right. Method: the worst item: every CPU hides
-    // as much of it as its window takes, all in one direction; then one more on one CPU.
+    // Goal: the bound is as small as can be and still right. Method: the worst item: every CPU
+    // hides as much of it as its window takes, all in one direction; then one more on one CPU.
     let tree = GroupTree::new(384);
     let group = tree.root().child("g", Limits::default()).unwrap();
     for cpu in 0..384 {
@@ -106,10 +107,11 @@ struct Truth {
 
 #[test]
 fn no_read_is_staler_than_it_says() {
-    // Goal: beside running updates and flushes, at most the staleness that is stated between a value and what
-    // was counted when the read began, or has begun to be counted when it ended. Method: threads count up one
-    // item, in steps of all sizes, noting each step before and after; another item up and down, so that
-    // it is never far from zero; readers with all kinds of tolerance at all levels flush meanwhile.
+    // Goal: beside running updates and flushes, at most the staleness that is stated between a
+    // value and what was counted when the read began, or has begun to be counted when it ended.
+    // Method: threads count up one item, in steps of all sizes, noting each step before and after;
+    // another item up and down, so that it is never far from zero; readers with all kinds of
+    // tolerance at all levels flush meanwhile.
     for case in cases(48) {
         no_read_is_staler_than_it_says_in(&case);
     }
@@ -239,8 +241,8 @@ fn parents_hold_what_their_children_show_in(case: &Case) {
 #[test]
 fn what_was_counted_before_a_read_is_in_it() {
     // Goal: a reader sees its own updates, whoever else flushes, shares or counts: never skip.
-    // Method: each thread counts in a group of its own below a shared one and reads exactly, its own
-    // group and the shared one, while the others do the same.
+    // Method: each thread counts in a group of its own below a shared one and reads exactly, its
+    // own group and the shared one, while the others do the same.
     for case in cases(4) {
         what_was_counted_before_a_read_is_in_it_in(&case);
     }
@@ -279,8 +281,9 @@ fn what_was_counted_before_a_read_is_in_it_in(case: &Case) {
 
 #[test]
 fn groups_that_end_leave_what_they_counted() {
-    // Goal: nothing is lost when groups end, however their handles go, beside flushes from above. Method: threads create
-    // groups two deep, count in them, remove them, count once more and drop the handles in any order.
+    // Goal: nothing is lost when groups end, however their handles go, beside flushes from above.
+    // Method: threads create groups two deep, count in them, remove them, count once more and drop
+    // the handles in any order.
     for case in cases(4) {
         groups_that_end_leave_what_they_counted_in(&case);
     }
@@ -340,9 +343,9 @@ fn groups_that_end_leave_what_they_counted_in(case: &Case) {
 
 #[test]
 fn after_reclaim_every_read_sees_it() {
-    // Goal: who has reclaimed reads what it did, with whatever tolerance, at every level. Method: fill
-    // two groups side by side, read so that everybody knows it, reclaim one, and read without flushing.
-    // Each page comes by a fault of its own.
+    // Goal: who has reclaimed reads what it did, with whatever tolerance, at every level. Method:
+    // fill two groups side by side, read so that everybody knows it, reclaim one, and read without
+    // flushing. Each page comes by a fault of its own.
     let hw = manager(256);
     hw.set_readahead(Pages(0));
     let parent = hw.root().child("parent", Limits::default()).unwrap();
@@ -409,9 +412,9 @@ fn a_read_of_groups_together_hides_nothing_from_later_reads() {
 
 #[test]
 fn readers_of_groups_together_never_wait_for_one_another_in_a_circle() {
-    // Goal: no deadlock, and each reader sees its own updates. (There was one: a reader that held a deep
-    // group waited for one above it.) Method: readers of pairs of distant groups in every order, beside flushes
-    // of the groups between, on two chains of three.
+    // Goal: no deadlock, and each reader sees its own updates. (There was one: a reader that held a
+    // deep group waited for one above it.) Method: readers of pairs of distant groups in every
+    // order, beside flushes of the groups between, on two chains of three.
     for case in cases(4) {
         let tree = &case.tree;
         let chain = |name: &str| {

@@ -56,8 +56,8 @@ fn what_a_manager_takes_follows_its_use() {
 }
 
 // Goal: no budget costs memory by itself. Method: managers without frames, the largest of a budget
-// beyond any machine, and one for 384 CPUs; a group and a charge in each. Eight of each kind, so that
-// memory which the allocator has at hand does not count for nothing.
+// beyond any machine, and one for 384 CPUs; a group and a charge in each. Eight of each kind, so
+// that memory which the allocator has at hand does not count for nothing.
 fn a_manager_that_only_accounts_takes_less_than_a_mebibyte() {
     const MANAGERS: i64 = 8;
     for (capacity, topology) in [
@@ -85,8 +85,8 @@ fn a_manager_that_only_accounts_takes_less_than_a_mebibyte() {
     }
 }
 
-/// Runs `within` while the process gets no huge pages: where the system gives them to everybody, each array begins with
-/// one, 2 MiB of zeros.
+/// Runs `within` while the process gets no huge pages: where the system gives them to everybody,
+/// each array begins with one, 2 MiB of zeros.
 fn without_huge_pages<R>(within: impl FnOnce() -> R) -> R {
     let disable = |disabled: libc::c_ulong| {
         let no: libc::c_ulong = 0;

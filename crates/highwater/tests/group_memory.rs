@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use highwater::group::{GroupTree, Limits, StatItem, Tolerance};
 use highwater::units::{CpuId, Pages};
 
-/// Bytes in use, each allocation rounded up as the C library's allocator does: a header of 8 bytes, and
-/// multiples of 16.
+/// Bytes in use, each allocation rounded up as the C library's allocator does: a header of 8 bytes,
+/// and multiples of 16.
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 
 struct Counting;
@@ -52,9 +52,10 @@ fn in_use() -> usize {
 
 #[test]
 fn fifty_thousand_groups_on_384_cpus_stay_below_200_mib() {
-    // Goal: memory follows the CPUs that a group was used on, not those of the machine. Method: 50,000
-    // groups below 50 parents, each charged and counted on 2 of 384 CPUs that are far apart, flushed, with handles and charges
-    // kept; bytes asked from the allocator, its own overhead included.
+    // Goal: memory follows the CPUs that a group was used on, not those of the machine. Method:
+    // 50,000 groups below 50 parents, each charged and counted on 2 of 384 CPUs that are far apart,
+    // flushed, with handles and charges kept; bytes asked from the allocator, its own overhead
+    // included.
     const GROUPS: u32 = 50_000;
     let mut groups = Vec::with_capacity(GROUPS as usize);
     let mut charges = Vec::with_capacity(2 * GROUPS as usize);

@@ -1,7 +1,7 @@
 //! Promise: what was synced is there, however the process ends.
 //!
-//! The test starts itself again as a child, which writes and syncs a file in rounds, and kills it (SIGKILL) at a random
-//! moment.
+//! The test starts itself again as a child, which writes and syncs a file in rounds, and kills it
+//! (SIGKILL) at a random moment.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -34,8 +34,9 @@ fn last_written(round: u64, page: u64) -> u64 {
 
 #[test]
 fn child_writes_until_it_is_killed() {
-    // Goal: to be killed. Method: rounds of writes to a file of twice the pool, so that reclaim writes back as well, and the
-    // thread all that is a few milliseconds old; each ends in a sync, of which the parent is told.
+    // Goal: to be killed. Method: rounds of writes to a file of twice the pool, so that reclaim
+    // writes back as well, and the thread all that is a few milliseconds old; each ends in a sync,
+    // of which the parent is told.
     let Ok(path) = std::env::var(CHILD) else {
         return;
     };
@@ -65,7 +66,8 @@ fn child_writes_until_it_is_killed() {
     }
 }
 
-/// Runs the child on a file until it has synced `rounds` times and a little longer; the last round that it told of.
+/// Runs the child on a file until it has synced `rounds` times and a little longer; the last round
+/// that it told of.
 fn run_and_kill(path: &Path, rounds: u64, longer: Duration) -> u64 {
     let mut child = Command::new(std::env::current_exe().expect("this test is running"))
         .args(["--exact", "child_writes_until_it_is_killed", "--nocapture"])
@@ -97,8 +99,8 @@ fn run_and_kill(path: &Path, rounds: u64, longer: Duration) -> u64 {
 
 #[test]
 fn synced_pages_are_there_after_sigkill() {
-    // Goal: a page holds, whole, what it held at the last sync or was given since. Method: kill the child at random, read
-    // the file.
+    // Goal: a page holds, whole, what it held at the last sync or was given since. Method: kill the
+    // child at random, read the file.
     let mut rng = seed::rng(72);
     let dir = tempfile::tempdir().expect("a directory");
     for run in 0..8 {

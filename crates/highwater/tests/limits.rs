@@ -55,9 +55,10 @@ fn charged(outcome: Result<Charge, ChargeError>) -> Option<Charge> {
     }
 }
 
-// Goal: a maximum of N units takes exactly N, for small N, be they bytes or nearly pages, whatever CPUs
-// are used. Method: charge and uncharge single units of three groups on random CPUs, which leaves tokens all over; then fill up:
-// exactly N must fit, and the refusal must say that N are used and none is in escrow.
+// Goal: a maximum of N units takes exactly N, for small N, be they bytes or nearly pages, whatever
+// CPUs are used. Method: charge and uncharge single units of three groups on random CPUs, which
+// leaves tokens all over; then fill up: exactly N must fit, and the refusal must say that N are
+// used and none is in escrow.
 #[test]
 fn tiny_limits_are_exact_on_every_cpu() {
     let seed = seed::seed(1);
@@ -104,8 +105,8 @@ fn tiny_limits_are_exact_on_every_cpu() {
     }
 }
 
-// Goal: one charge of everything succeeds however the pages lie in escrow. Method: leave tokens in the
-// words of 384 CPUs of four groups, then charge the whole maximum at once.
+// Goal: one charge of everything succeeds however the pages lie in escrow. Method: leave tokens in
+// the words of 384 CPUs of four groups, then charge the whole maximum at once.
 #[test]
 fn no_charge_is_refused_while_pages_are_free_or_parked() {
     let (nr_cpus, max) = (384, Bytes::mib(391));
@@ -130,9 +131,9 @@ fn no_charge_is_refused_while_pages_are_free_or_parked() {
     tree.check_invariants();
 }
 
-// Goal: `low..=high` of usage and peak hold the exact values, and the promised width is reached, not
-// exceeded. Method: fill every word to its cap, so that usage is at `low`; then take every token, so
-// that usage is at `high`.
+// Goal: `low..=high` of usage and peak hold the exact values, and the promised width is reached,
+// not exceeded. Method: fill every word to its cap, so that usage is at `low`; then take every
+// token, so that usage is at `high`.
 #[test]
 fn the_interval_holds_the_usage_however_tokens_lie() {
     for nr_cpus in [1, 2, 8, 384] {
@@ -173,8 +174,8 @@ fn the_interval_holds_the_usage_however_tokens_lie() {
     }
 }
 
-// Goal: an exact read is exact while other groups work, and so is the interval around it. Method: one
-// thread resizes a charge of its own group and compares; three others churn sibling groups.
+// Goal: an exact read is exact while other groups work, and so is the interval around it. Method:
+// one thread resizes a charge of its own group and compares; three others churn sibling groups.
 #[test]
 fn precise_usage_is_exact_beside_other_groups() {
     let seed = seed::seed(1);
@@ -305,9 +306,9 @@ impl Arena {
     }
 }
 
-// Goal: under eight threads no maximum is ever exceeded at any group, no refusal lies, and nothing is
-// lost. Method: random trees, limits and operations; an observer reads every group all the time; at
-// the end every group must be at zero and able to take its whole maximum.
+// Goal: under eight threads no maximum is ever exceeded at any group, no refusal lies, and nothing
+// is lost. Method: random trees, limits and operations; an observer reads every group all the time;
+// at the end every group must be at zero and able to take its whole maximum.
 #[test]
 fn torture_never_exceeds_a_maximum_and_loses_nothing() {
     let seed = seed::seed(1);
@@ -377,9 +378,9 @@ fn concurrent_charges_within_the_maximum_are_never_refused() {
     }
 }
 
-// Goal: from the moment `set_max` returns, the reservations never grow above the new maximum, and it
-// never says Ok while usage is above. Method: six threads churn; one lowers and raises the maximum,
-// and reads the reservations after each call: while they are above, they may only fall.
+// Goal: from the moment `set_max` returns, the reservations never grow above the new maximum, and
+// it never says Ok while usage is above. Method: six threads churn; one lowers and raises the
+// maximum, and reads the reservations after each call: while they are above, they may only fall.
 #[test]
 fn a_lowered_maximum_holds_from_then_on() {
     let seed = seed::seed(1);
@@ -446,8 +447,8 @@ fn a_lowered_maximum_holds_from_then_on() {
     assert_eq!(tree.root().usage_precise(), Bytes::ZERO);
 }
 
-// Goal: groups come and go under load, ids are reused, and the ancestors are right in the end. Method:
-// four threads create, charge, remove, and uncharge after the removal, by guard and by id.
+// Goal: groups come and go under load, ids are reused, and the ancestors are right in the end.
+// Method: four threads create, charge, remove, and uncharge after the removal, by guard and by id.
 #[test]
 fn groups_come_and_go_under_load() {
     let seed = seed::seed(1);

@@ -49,7 +49,8 @@ fn a_file_larger_than_the_pool_is_read_through_it() {
 
 #[test]
 fn a_group_at_its_maximum_reclaims_from_itself_only() {
-    // Goal: isolation. Method: a tenant fills its part of the pool; another streams through its own.
+    // Goal: isolation. Method: a tenant fills its part of the pool; another streams through its
+    // own.
     let hw = manager(1024);
     let storage = TestFile::new(2048);
     let file = hw.open_backing(storage, Access::ReadOnly).unwrap();
@@ -131,8 +132,8 @@ fn a_failed_read_caches_nothing_and_leaks_nothing() {
 
 #[test]
 fn written_pages_reach_the_file_or_stay_dirty() {
-    // Goal: nothing is lost. Method: write more pages than fit while the file refuses: the pool must
-    // not lose a page to make room; then the file recovers and everything is there.
+    // Goal: nothing is lost. Method: write more pages than fit while the file refuses: the pool
+    // must not lose a page to make room; then the file recovers and everything is there.
     let hw = manager(64);
     let any = DirtyTunables::default().dirty_ratio(100).unwrap();
     hw.set_dirty_tunables(any);
@@ -202,8 +203,8 @@ fn when_dirty_pages_cannot_be_written_memory_is_exhausted_with_numbers() {
 
 #[test]
 fn charges_make_the_cache_give_way_and_victims_are_told() {
-    // Goal: one budget for pages and for what the engine has elsewhere. Method: fill the cache, then
-    // charge; then charge more than there is, with a victim that gives back.
+    // Goal: one budget for pages and for what the engine has elsewhere. Method: fill the cache,
+    // then charge; then charge more than there is, with a victim that gives back.
     let hw = manager(512);
     let (_file, map) = mapped(&hw, &TestFile::new(1024), Access::ReadOnly);
     for page in 0..1024 {
@@ -334,8 +335,9 @@ fn settings_outside_their_range_are_refused_with_the_range() {
 
 #[test]
 fn pages_that_are_read_again_survive_a_scan() {
-    // Goal: one pass over much data does not displace a working set. Method: a hot set of a third of
-    // the pool, read four times; then a pass over 16 pools' worth; then the hot set is looked for.
+    // Goal: one pass over much data does not displace a working set. Method: a hot set of a third
+    // of the pool, read four times; then a pass over 16 pools' worth; then the hot set is looked
+    // for.
     let hw = manager(1024);
     let file = hw
         .open_backing(TestFile::new(17_000), Access::ReadOnly)
@@ -356,8 +358,9 @@ fn pages_that_are_read_again_survive_a_scan() {
 
 #[test]
 fn a_snapshot_shows_groups_by_the_kernels_names() {
-    // Goal: memory.* by name and number of bytes, as the kernel shows them, and nothing that was not set or did not happen. Method: a tenant
-    // that is above its high and was refused by its max, beside one without settings.
+    // Goal: memory.* by name and number of bytes, as the kernel shows them, and nothing that was
+    // not set or did not happen. Method: a tenant that is above its high and was refused by its
+    // max, beside one without settings.
     let hw = manager(1024);
     let kib = |kib| Bytes::kib(kib);
     let limits = Limits::max(kib(400)).with_high(kib(80)).with_low(kib(40));

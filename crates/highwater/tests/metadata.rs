@@ -1,5 +1,5 @@
-//! Promise: what memory and pool keep about a frame takes at most 64 bytes; of that, at most two bits in the trees
-//! of free frames.
+//! Promise: what memory and pool keep about a frame takes at most 64 bytes; of that, at most two
+//! bits in the trees of free frames.
 #![expect(unsafe_code, reason = "counts what the allocator is asked for")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -48,7 +48,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Between these sizes the rings of per-CPU lists, which have a power of two of places, do not grow.
+/// Between these sizes the rings of per-CPU lists, which have a power of two of places, do not
+/// grow.
 const FEW: Pages = Pages(72_000);
 const MANY: Pages = Pages(124_000);
 
@@ -70,9 +71,10 @@ fn memory(pages: Pages) -> Arc<FrameMemory> {
     Arc::new(FrameMemory::new(pages).expect("there is address space"))
 }
 
-// Goal: the books of a frame are small, whatever keeps the free ones. Method: an allocator that counts, and memories
-// and pools of two sizes, between which only what is kept for each frame grows; then all that one pool
-// has, rings of its lists too. One test, so that nothing else is counted.
+// Goal: the books of a frame are small, whatever keeps the free ones. Method: an allocator that
+// counts, and memories and pools of two sizes, between which only what is kept for each frame
+// grows; then all that one pool has, rings of its lists too. One test, so that nothing else is
+// counted.
 #[test]
 fn what_is_kept_about_a_frame_takes_few_bytes() {
     drop(FramePool::new(memory(FEW), 1).expect("for what is made only once"));
@@ -108,7 +110,8 @@ fn what_is_kept_about_a_frame_takes_few_bytes() {
     }
 }
 
-/// Bits that a frame takes in trees with more CPUs than trees, less those behind one lock: lists are the same.
+/// Bits that a frame takes in trees with more CPUs than trees, less those behind one lock: lists
+/// are the same.
 fn bits_beyond_one_lock() -> f64 {
     let bits = |backend| {
         let config = PoolConfig {

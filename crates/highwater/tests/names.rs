@@ -65,8 +65,8 @@ fn a_removed_group_keeps_its_path_in_errors() {
     assert_eq!(old.path(), "/tenant-a/query-7");
 }
 
-// Goal: the victim is a group like any other: its path, what the program keeps with it, and a record
-// that names groups by path and amounts in bytes.
+// Goal: the victim is a group like any other: its path, what the program keeps with it, and a
+// record that names groups by path and amounts in bytes.
 #[test]
 fn a_victim_is_told_by_its_group() {
     struct Number(u32);
@@ -149,8 +149,8 @@ fn data_of_a_group_is_set_once_and_dropped_with_it() {
     assert_eq!(Arc::strong_count(&data), 1);
 }
 
-// Goal: each counter says whether it counts or measures. Method: those that fell while pages came and
-// went, and only those, are gauges.
+// Goal: each counter says whether it counts or measures. Method: those that fell while pages came
+// and went, and only those, are gauges.
 #[test]
 fn counters_say_whether_they_count_or_measure() {
     let hw = manager();

@@ -1,10 +1,11 @@
-//! Promise: nothing is lost. Random operations over files, memory, mappings, spaces, groups and charges, on storage that
-//! refuses, falls short and is slow: every byte that is read is the one that was written last, every page that leaves
-//! the cache is on its storage, whole; what was synced is there; the books are right, and at the end
-//! everything is where it was.
+//! Promise: nothing is lost. Random operations over files, memory, mappings, spaces, groups and
+//! charges, on storage that refuses, falls short and is slow: every byte that is read is the one
+//! that was written last, every page that leaves the cache is on its storage, whole; what was
+//! synced is there; the books are right, and at the end everything is where it was.
 //!
-//! Eight threads run for 2 seconds, or for `CACHE_TORTURE_SECONDS`: 60 in `.ci/run`, 1800 in a nightly run.
-//! Lock ranks are checked (debug builds), and a watchdog says who stands where if a step does not end.
+//! Eight threads run for 2 seconds, or for `CACHE_TORTURE_SECONDS`: 60 in `.ci/run`, 1800 in a
+//! nightly run. Lock ranks are checked (debug builds), and a watchdog says who stands where if a
+//! step does not end.
 
 #[path = "../src/seed.rs"]
 mod seed;
@@ -80,7 +81,8 @@ impl Run {
             _ => RmapQuirks::Mended,
         };
         // Little enough that the files do not fit, and enough for what the threads hold at a time.
-        // Every third time enough that pages are read ahead, which a window's share of the pool bounds.
+        // Every third time enough that pages are read ahead, which a window's share of the pool
+        // bounds.
         let pages = match self.seed % 3 {
             0 => rng.u64(260..600),
             _ => 8 * u64::from(self.threads) + rng.u64(24..60),
@@ -205,8 +207,8 @@ fn add(sum: &mut Tally, tally: Tally) {
 
 #[test]
 fn one_thread_against_the_model() {
-    // Method: 400 steps for each of 40 seeds, without a background thread: the same seed does the same again. The
-    // books are checked every 20 steps.
+    // Method: 400 steps for each of 40 seeds, without a background thread: the same seed does the
+    // same again. The books are checked every 20 steps.
     let first = seed::seed(100);
     let mut sum = Tally::new();
     for seed in first..first + 40 {
@@ -224,9 +226,9 @@ fn one_thread_against_the_model() {
 
 #[test]
 fn eight_threads_against_the_model() {
-    // Method: rounds of 8 threads that share a pool smaller than their files, files to read and to write, and
-    // mappings; each has groups and a file of its own too. In rounds without background threads, the books are checked
-    // every 100 steps. At least two rounds, whatever time it is.
+    // Method: rounds of 8 threads that share a pool smaller than their files, files to read and to
+    // write, and mappings; each has groups and a file of its own too. In rounds without background
+    // threads, the books are checked every 100 steps. At least two rounds, whatever time it is.
     let seconds = std::env::var("CACHE_TORTURE_SECONDS").ok();
     let seconds = seconds.map_or(2, |text| text.parse().expect("a number of seconds"));
     let until = Instant::now() + Duration::from_secs(seconds);
@@ -251,7 +253,8 @@ fn eight_threads_against_the_model() {
         rounds += 1;
     }
     assert_everything(&sum);
-    // Once a round or so reclaim comes to a page that another thread is writing back, and storage takes some neighbours of many.
+    // Once a round or so reclaim comes to a page that another thread is writing back, and storage
+    // takes some neighbours of many.
     for what in ["pgrotated", CUT_SHORT] {
         assert!(
             rounds < 20 || sum.contains_key(what),

@@ -101,9 +101,9 @@ fn two_dirty_pages(hw: &Manager, group: &Group, gates: [&Arc<Gate>; 2]) {
 
 #[test]
 fn a_charge_sees_the_room_that_another_made_while_it_looked() {
-    // Goal: a refusal is about a moment at which nothing could be had. Method: two dirty pages fill a
-    // group. One thread writes the first back; a charge finds the second only, and while that write
-    // goes on, and then fails, the first is freed.
+    // Goal: a refusal is about a moment at which nothing could be had. Method: two dirty pages fill
+    // a group. One thread writes the first back; a charge finds the second only, and while that
+    // write goes on, and then fails, the first is freed.
     let hw = manager(64);
     let (first, second) = (Gate::closed(), Gate::closed());
     let group = hw
@@ -146,9 +146,9 @@ fn a_maximum_sees_the_room_that_another_made_while_it_looked() {
 
 #[test]
 fn a_maximum_that_is_being_met_does_not_come_back() {
-    // Goal: who sets a maximum last is who is obeyed. Method: one thread lowers it below two dirty pages,
-    // whose writing waits; another raises it meanwhile. The first comes back content, and the maximum
-    // is the second's.
+    // Goal: who sets a maximum last is who is obeyed. Method: one thread lowers it below two dirty
+    // pages, whose writing waits; another raises it meanwhile. The first comes back content, and
+    // the maximum is the second's.
     let hw = manager(64);
     let (first, second) = (Gate::closed(), Gate::closed());
     let group = hw.root().child("full", Limits::default()).unwrap();
@@ -316,7 +316,8 @@ impl Backing for Keeper {
 #[test]
 fn the_last_handle_may_be_dropped_by_the_reclaim_thread() {
     // Goal: storage may hold a handle, and be the last to let go of it, on whatever thread. Method:
-    // the reclaim thread writes a page of a closed file, and drops the handle in the middle of that.
+    // the reclaim thread writes a page of a closed file, and drops the handle in the middle of
+    // that.
     let builder = Manager::builder().capacity(Pages(64).bytes());
     let hw = builder.background(Background::Thread).build().unwrap();
     let keeper = Arc::new(Keeper::default());
@@ -408,8 +409,9 @@ fn a_fault_waits_for_a_page_that_another_is_reading_in() {
 
 #[test]
 fn a_fault_waits_for_a_page_that_a_reclaimer_has_in_hand() {
-    // Goal: no refusal while a reclaimer that lost its CPU has the group's pages, however long that takes. Method: a group
-    // of one dirty page, which a reclaimer writes back for 50 ms: six times what is waited for nothing.
+    // Goal: no refusal while a reclaimer that lost its CPU has the group's pages, however long that
+    // takes. Method: a group of one dirty page, which a reclaimer writes back for 50 ms: six times
+    // what is waited for nothing.
     let hw = manager(64);
     let gate = Gate::closed();
     let group = hw
@@ -463,9 +465,10 @@ impl Backing for Layered {
 
 #[test]
 fn faults_do_not_wait_for_themselves_and_each_other_for_ever() {
-    // Goal: an error, and no hang, where pages can come only after others for which there is no room. Method: storage that
-    // reads from the cache for the same group; two threads are in it, so that the group is full of their pages, and
-    // each needs another one. Once the first is refused and has given its page back, the second may have it.
+    // Goal: an error, and no hang, where pages can come only after others for which there is no
+    // room. Method: storage that reads from the cache for the same group; two threads are in it, so
+    // that the group is full of their pages, and each needs another one. Once the first is refused
+    // and has given its page back, the second may have it.
     let hw = manager(64);
     let group = hw
         .root()
@@ -499,8 +502,9 @@ fn faults_do_not_wait_for_themselves_and_each_other_for_ever() {
 
 #[test]
 fn a_handler_may_wait_for_a_request_to_the_group_that_it_was_called_for() {
-    // Goal: no request waits for a page whose thread is in the handler, which may wait for any thread. Method: all frames are
-    // pinned; a fault in a group of one page finds none, and its handler waits for another fault in that group.
+    // Goal: no request waits for a page whose thread is in the handler, which may wait for any
+    // thread. Method: all frames are pinned; a fault in a group of one page finds none, and its
+    // handler waits for another fault in that group.
     let hw = manager(64);
     let file = hw.open_backing(TestFile::new(128), Access::ReadOnly);
     let file = file.unwrap();

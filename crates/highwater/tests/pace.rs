@@ -1,5 +1,5 @@
-//! Promise: a program can do background reclaim in a thread of its own, and a pacer is told of all that reclaim looks at, with
-//! nothing in hand that others need.
+//! Promise: a program can do background reclaim in a thread of its own, and a pacer is told of all
+//! that reclaim looks at, with nothing in hand that others need.
 
 #![expect(clippy::unwrap_used, reason = "a failure shows where it was")]
 
@@ -73,8 +73,9 @@ fn map(hw: &Manager) -> (File, Mapping) {
 
 #[test]
 fn a_program_reclaims_by_itself() {
-    // Goal: whoever balances in time never makes others reclaim. Method: a pool is read through twice its size; where it is
-    // short, it is balanced. The watermarks lie far enough apart for a window of readahead.
+    // Goal: whoever balances in time never makes others reclaim. Method: a pool is read through
+    // twice its size; where it is short, it is balanced. The watermarks lie far enough apart for a
+    // window of readahead.
     let tunables = Tunables::default().watermark_scale_factor(1000).unwrap();
     let hw = builder().tunables(tunables).build().unwrap();
     let (_file, map) = map(&hw);
@@ -98,7 +99,8 @@ fn a_program_reclaims_by_itself() {
 
 #[test]
 fn a_pacer_is_told_of_every_look() {
-    // Goal: what it meters is what there is. Method: some of the work is done by who needs memory, some in the background.
+    // Goal: what it meters is what there is. Method: some of the work is done by who needs memory,
+    // some in the background.
     let told = Arc::new(Told::default());
     let hw = builder().pacer(Arc::clone(&told) as _).build().unwrap();
     let (_file, map) = map(&hw);
@@ -121,8 +123,8 @@ fn a_pacer_is_told_of_every_look() {
 
 #[test]
 fn a_pacer_waits_in_the_place_of_reclaim() {
-    // Goal: who simulates time decides when a held lock is free. Method: a thread holds it until the pacer is told of the first
-    // reclaimer that needs it.
+    // Goal: who simulates time decides when a held lock is free. Method: a thread holds it until
+    // the pacer is told of the first reclaimer that needs it.
     let told = Arc::new(Told::default());
     let rmap = RmapConfig {
         policy: RmapPolicy::Blocking,

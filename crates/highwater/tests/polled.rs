@@ -19,8 +19,9 @@ const STEP: Pages = Pages(128 + 32);
 
 #[test]
 fn a_poll_reclaims_no_more_than_a_step() {
-    // Goal: a task gives its worker back soon, however much it asks for. Method: a pool full of cached pages, and a
-    // charge for nearly all of them: each poll evicts a step at most, and it is granted by polls alone.
+    // Goal: a task gives its worker back soon, however much it asks for. Method: a pool full of
+    // cached pages, and a charge for nearly all of them: each poll evicts a step at most, and it is
+    // granted by polls alone.
     let hw = manager(2048);
     let (_file, map) = mapped(&hw, &TestFile::new(2048), Access::ReadOnly);
     for page in 0..2048 {
@@ -49,8 +50,9 @@ fn a_poll_reclaims_no_more_than_a_step() {
 
 #[test]
 fn a_charge_that_owes_a_delay_is_told_it_also_where_the_library_sleeps() {
-    // Goal: no sleep on the thread that polls. Method: a manager that sleeps what is owed above `high`, after
-    // which nothing is owed: so for a charge at once and for a thread that waits; a task is told what it owes.
+    // Goal: no sleep on the thread that polls. Method: a manager that sleeps what is owed above
+    // `high`, after which nothing is owed: so for a charge at once and for a thread that waits; a
+    // task is told what it owes.
     let builder = Manager::builder().capacity(Pages(4096).bytes());
     let hw = builder.throttling(Throttling::Sleep).build().unwrap();
     let limits = Limits::default().with_high(Pages(2048).bytes());

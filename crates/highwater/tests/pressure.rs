@@ -1,5 +1,5 @@
-//! The promise: time lost for want of memory is known for each group. It is at least what threads have
-//! waited, at most what their calls took, and nothing where memory was at hand.
+//! The promise: time lost for want of memory is known for each group. It is at least what threads
+//! have waited, at most what their calls took, and nothing where memory was at hand.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
@@ -54,8 +54,8 @@ impl Scene {
         }
     }
 
-    /// Dirties twice as many pages as the query may have, so that half of them are written back on the
-    /// way; returns how long that took.
+    /// Dirties twice as many pages as the query may have, so that half of them are written back on
+    /// the way; returns how long that took.
     fn stall(&self) -> Duration {
         let begun = Instant::now();
         for page in 0..64 {
@@ -85,8 +85,9 @@ fn micros(time: Duration) -> u64 {
 
 #[test]
 fn who_makes_room_stalls_for_its_group_and_those_above() {
-    // Goal: the total is time, of the right groups. Method: a query that writes back as it faults: each
-    // level lost at least what the writes took and at most what the calls took, a sibling nothing.
+    // Goal: the total is time, of the right groups. Method: a query that writes back as it faults:
+    // each level lost at least what the writes took and at most what the calls took, a sibling
+    // nothing.
     let scene = Scene::new();
     let sibling = scene.tenant.child("sibling", Limits::default()).unwrap();
     let kept = sibling.charge(pages(500)).unwrap();
@@ -110,9 +111,10 @@ fn who_makes_room_stalls_for_its_group_and_those_above() {
 
 #[test]
 fn full_is_not_lost_while_a_known_thread_can_go_on() {
-    // Goal: some and full by who is known to work. Method: a thread that works for the tenant and does
-    // nothing while another stalls for its query: full of the query, where it does not work, of the
-    // tenant not. When it has ended, full is all. What one thread says twice, in any order, counts once.
+    // Goal: some and full by who is known to work. Method: a thread that works for the tenant and
+    // does nothing while another stalls for its query: full of the query, where it does not work,
+    // of the tenant not. When it has ended, full is all. What one thread says twice, in any order,
+    // counts once.
     let scene = Scene::new();
     let (arrived, leave) = (Barrier::new(2), Barrier::new(2));
     thread::scope(|scope| {

@@ -1,6 +1,6 @@
-//! The promise: what is protected stays. A neighbour's hunger takes nothing below `min`, and below `low`
-//! only what nobody else can give; siblings share what their parent has, and what no child claims
-//! covers all of them.
+//! The promise: what is protected stays. A neighbour's hunger takes nothing below `min`, and below
+//! `low` only what nobody else can give; siblings share what their parent has, and what no child
+//! claims covers all of them.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
@@ -60,8 +60,8 @@ fn take_all(group: &Group) -> Vec<Charge> {
 #[test]
 fn neighbours_take_nothing_below_min() {
     // Goal: min is never reclaimed, whoever is short and however much. Method: a tenant at its min
-    // beside two threads that stream, and perhaps one that reclaims for them, then beside charges that leave
-    // no room: all its pages stay, and reading them again reads nothing from the file.
+    // beside two threads that stream, and perhaps one that reclaims for them, then beside charges
+    // that leave no room: all its pages stay, and reading them again reads nothing from the file.
     for background in [Background::Off, Background::Thread] {
         let builder = Manager::builder().capacity(pages(CAPACITY));
         beside_streams(&builder.background(background).build().unwrap());
@@ -94,8 +94,8 @@ fn beside_streams(hw: &Manager) {
 
 #[test]
 fn low_gives_way_when_nothing_else_can_and_says_so() {
-    // Goal: low is a promise while others have pages, and an event when it is broken. Method: a tenant at
-    // its low beside a stream; then beside charges, which nothing else gives room for.
+    // Goal: low is a promise while others have pages, and an event when it is broken. Method: a
+    // tenant at its low beside a stream; then beside charges, which nothing else gives room for.
     let hw = manager(CAPACITY);
     let tenant = hw.root().child("tenant", with_low(200)).unwrap();
     let map = file_of(&hw, &tenant, 200);
@@ -114,9 +114,9 @@ fn low_gives_way_when_nothing_else_can_and_says_so() {
 
 #[test]
 fn above_its_protection_a_group_gives_down_to_it() {
-    // Goal: protection keeps that much and not more. Method: a tenant that uses three times its low, with
-    // pages that nobody reads, beside a stream: it ends a little above its low, as pressure is in proportion
-    // to what is above. Without its low it loses all.
+    // Goal: protection keeps that much and not more. Method: a tenant that uses three times its
+    // low, with pages that nobody reads, beside a stream: it ends a little above its low, as
+    // pressure is in proportion to what is above. Without its low it loses all.
     let hw = manager(CAPACITY);
     let tenant = hw.root().child("tenant", with_low(200)).unwrap();
     let map = file_of(&hw, &tenant, 600);
@@ -134,9 +134,9 @@ fn above_its_protection_a_group_gives_down_to_it() {
 
 #[test]
 fn siblings_share_what_their_parent_has() {
-    // Goal: proportional protection. Method: a parent with low 300 and children that ask for 300 and 100
-    // and hold 300 each. What remains is the parent's 300, about three parts to one: while one
-    // shrinks, the other's part of the claims grows, so that the split lies between both.
+    // Goal: proportional protection. Method: a parent with low 300 and children that ask for 300
+    // and 100 and hold 300 each. What remains is the parent's 300, about three parts to one: while
+    // one shrinks, the other's part of the claims grows, so that the split lies between both.
     let hw = manager(CAPACITY);
     let tenant = hw.root().child("tenant", with_low(300)).unwrap();
     let large = tenant.child("large", with_low(300)).unwrap();
@@ -155,8 +155,9 @@ fn siblings_share_what_their_parent_has() {
 
 #[test]
 fn what_no_child_claims_covers_all_of_them() {
-    // Goal: recursive protection. Method: a tenant with low 300 whose queries set nothing and hold 100
-    // and 200, one of them two levels down, beside a stream and beside a tenant without protection.
+    // Goal: recursive protection. Method: a tenant with low 300 whose queries set nothing and hold
+    // 100 and 200, one of them two levels down, beside a stream and beside a tenant without
+    // protection.
     let hw = manager(CAPACITY);
     let tenant = hw.root().child("tenant", with_low(300)).unwrap();
     let first = tenant.child("first", Limits::default()).unwrap();
@@ -175,8 +176,8 @@ fn what_no_child_claims_covers_all_of_them() {
 
 #[test]
 fn a_group_is_not_protected_from_itself() {
-    // Goal: the group that is short has no protection in its own reclaim, its children have what they are
-    // set to; dropping caches heeds nothing. Method: a group with min equal to max that
+    // Goal: the group that is short has no protection in its own reclaim, its children have what
+    // they are set to; dropping caches heeds nothing. Method: a group with min equal to max that
     // reads twice as much, and a child in it with a min of its own.
     let hw = manager(CAPACITY);
     let limits = Limits::max(pages(200)).with_min(pages(200));
@@ -209,8 +210,8 @@ struct Member {
     charges: Vec<highwater::group::Charge>,
 }
 
-/// Effective settings of every group below `root`, by the specification's words: from the top down, all
-/// children of a group at once.
+/// Effective settings of every group below `root`, by the specification's words: from the top down,
+/// all children of a group at once.
 fn by_the_book(members: &BTreeMap<usize, Member>, root: usize) -> BTreeMap<usize, [u64; 2]> {
     let usage = |of: usize| -> u64 {
         let is_below = |mut at: usize| loop {
@@ -258,9 +259,10 @@ fn by_the_book(members: &BTreeMap<usize, Member>, root: usize) -> BTreeMap<usize
 
 #[test]
 fn effective_protection_is_as_specified_in_any_tree() {
-    // Goal: the tree's answer, its index of protected children included. Method: drawn operations (groups
-    // come and go, settings change, pages are charged and uncharged); every group's effective settings below
-    // every ancestor, against the specification's formulas over a copy of the tree.
+    // Goal: the tree's answer, its index of protected children included. Method: drawn operations
+    // (groups come and go, settings change, pages are charged and uncharged); every group's
+    // effective settings below every ancestor, against the specification's formulas over a copy of
+    // the tree.
     let mut rng = seed::rng(8);
     for _ in 0..60 {
         let tree = GroupTree::new(2);

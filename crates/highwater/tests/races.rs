@@ -101,9 +101,10 @@ fn groups_come_and_go_on_many_threads() {
 
 #[test]
 fn the_holder_of_a_page_gets_those_that_are_read_ahead_with_it() {
-    // Goal: a thread that brings a page in waits for its latch with nothing in its hands that the latch's holder
-    // can wait for. Method: one thread reads the first page of a window; another takes that page to write as
-    // soon as it is there, and then reads the others of the window. 300 rounds, each within a minute.
+    // Goal: a thread that brings a page in waits for its latch with nothing in its hands that the
+    // latch's holder can wait for. Method: one thread reads the first page of a window; another
+    // takes that page to write as soon as it is there, and then reads the others of the window. 300
+    // rounds, each within a minute.
     let hw = manager(1024);
     let file = hw.open_backing(TestFile::new(16), Access::ReadWrite);
     let file = file.unwrap();
@@ -159,8 +160,8 @@ fn storage_that_panics_while_reading_leaves_the_page_absent() {
 #[test]
 fn storage_that_panics_while_writing_loses_nothing_and_stops_nobody() {
     // Goal: a panic of one file's storage is that file's failure: the page stays dirty and listed,
-    // reclaim goes on for everybody. Method: dirty pages, storage that panics, and a reader who needs
-    // more memory than there is; with and without the background thread.
+    // reclaim goes on for everybody. Method: dirty pages, storage that panics, and a reader who
+    // needs more memory than there is; with and without the background thread.
     for background in [Background::Off, Background::Thread] {
         let builder = Manager::builder().capacity(Pages(64).bytes());
         let hw = builder.background(background).build().unwrap();
@@ -197,7 +198,8 @@ fn storage_that_panics_while_writing_loses_nothing_and_stops_nobody() {
 
 #[test]
 fn a_handler_is_dropped_without_a_lock() {
-    // Goal: what a handler holds may be anything, also the last handle of a file. Method: replace it.
+    // Goal: what a handler holds may be anything, also the last handle of a file. Method: replace
+    // it.
     let hw = manager(64);
     let file = hw.open_backing(TestFile::new(8), Access::ReadWrite);
     let file = file.unwrap();
@@ -213,8 +215,8 @@ fn a_handler_is_dropped_without_a_lock() {
 
 #[test]
 fn handles_may_end_with_their_thread() {
-    // Goal: a file in a thread's locals is closed when the thread ends. Method: a local that is made
-    // before the thread's first lock, and therefore dropped after what locks keep in locals.
+    // Goal: a file in a thread's locals is closed when the thread ends. Method: a local that is
+    // made before the thread's first lock, and therefore dropped after what locks keep in locals.
     thread_local! {
         static KEPT: RefCell<Option<(File, Charge, Manager)>> = const { RefCell::new(None) };
     }

@@ -1,5 +1,6 @@
-//! Promise: reads in order are read ahead, many pages by one call to the storage; what was read ahead and cannot be had is
-//! nobody's error and nobody's charge; `read_at` reads the file's bytes, whatever else goes on.
+//! Promise: reads in order are read ahead, many pages by one call to the storage; what was read
+//! ahead and cannot be had is nobody's error and nobody's charge; `read_at` reads the file's bytes,
+//! whatever else goes on.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
 mod support;
@@ -16,7 +17,8 @@ use highwater::units::{PAGE_BYTES, PAGE_SIZE};
 use highwater::{File, Limits, Manager, Pages};
 use support::{assert_empty, first_word, manager};
 
-/// Pages that begin with their number, and a record of what was asked for. From a page on it can be told to fail.
+/// Pages that begin with their number, and a record of what was asked for. From a page on it can be
+/// told to fail.
 #[derive(Debug)]
 struct Recorder {
     pages: u64,
@@ -92,8 +94,8 @@ fn counter(hw: &Manager, name: &str) -> u64 {
     hw.snapshot().counter(name)
 }
 
-// Goal: a file that is mapped and read in order is read by calls of up to 32 pages, and faults that read themselves are few.
-// Method: 1,024 pages in a pool of 4,096, each looked at.
+// Goal: a file that is mapped and read in order is read by calls of up to 32 pages, and faults that
+// read themselves are few. Method: 1,024 pages in a pool of 4,096, each looked at.
 #[test]
 fn a_mapping_read_in_order_is_read_ahead() {
     let hw = manager(4_096);
@@ -114,8 +116,9 @@ fn a_mapping_read_in_order_is_read_ahead() {
     assert_empty(&hw);
 }
 
-// Goal: a stream through pages of which some have stayed in the cache misses less than half as often as by Linux's rule, where it misses once a
-// window. Method: two of three pages are there before; those of the windows' marks that are, are lost.
+// Goal: a stream through pages of which some have stayed in the cache misses less than half as
+// often as by Linux's rule, where it misses once a window. Method: two of three pages are there
+// before; those of the windows' marks that are, are lost.
 #[test]
 fn marks_of_pages_that_stayed_are_not_lost() {
     let misses = [MarkRule::NextMissing, MarkRule::Exact].map(|marks| {
@@ -139,8 +142,8 @@ fn marks_of_pages_that_stayed_are_not_lost() {
     assert!(2 * misses[0] < misses[1], "{misses:?}");
 }
 
-// Goal: read_at in order misses once: marks do the rest. Method: as above, by calls of 1,000 bytes, whose pages are counted
-// by what the storage was asked for.
+// Goal: read_at in order misses once: marks do the rest. Method: as above, by calls of 1,000 bytes,
+// whose pages are counted by what the storage was asked for.
 #[test]
 fn read_at_in_order_meets_its_marks() {
     let hw = manager(4_096);
@@ -190,8 +193,8 @@ fn jumps_read_single_pages() {
     assert_empty(&hw);
 }
 
-// Goal: a page that was read ahead in vain is an error to who asks for it, and to nobody else. Method: storage fails, then panics,
-// from a page in the middle of a window on.
+// Goal: a page that was read ahead in vain is an error to who asks for it, and to nobody else.
+// Method: storage fails, then panics, from a page in the middle of a window on.
 #[test]
 fn what_cannot_be_read_ahead_is_nobodys_error() {
     let hw = manager(4_096);
@@ -236,8 +239,8 @@ fn what_cannot_be_read_ahead_is_nobodys_error() {
     assert_empty(&hw);
 }
 
-// Goal: readahead keeps within what there is. Method: a group of 64 pages, and a pool of 128, read 2,000 pages in order three
-// times; usage is looked at after each read.
+// Goal: readahead keeps within what there is. Method: a group of 64 pages, and a pool of 128, read
+// 2,000 pages in order three times; usage is looked at after each read.
 #[test]
 fn readahead_fits_into_a_group_and_a_pool() {
     for (capacity, max) in [(4_096, 64), (128, 128)] {
@@ -282,9 +285,9 @@ fn what_will_be_needed_is_there() {
     assert_empty(&hw);
 }
 
-// Goal: `read_at` gives the file's bytes: any offset and length, read-only and writable, by one call to the system for many
-// pages, the last of them partial. Method: random calls of four threads on a real file of random bytes, in a pool of a quarter
-// of it, against the bytes.
+// Goal: `read_at` gives the file's bytes: any offset and length, read-only and writable, by one
+// call to the system for many pages, the last of them partial. Method: random calls of four threads
+// on a real file of random bytes, in a pool of a quarter of it, against the bytes.
 #[test]
 fn read_at_gives_the_files_bytes() {
     let seed = std::env::var("SEED").map_or(0xb17e5, |seed| seed.parse().unwrap());
@@ -329,7 +332,8 @@ fn read_at_gives_the_files_bytes() {
     }
 }
 
-// Goal: reads of a file that has become shorter say so. Method: a real file, cut in the middle of a window.
+// Goal: reads of a file that has become shorter say so. Method: a real file, cut in the middle of a
+// window.
 #[test]
 fn a_file_cut_short_is_an_error_where_it_was_cut() {
     let mut temporary = tempfile::NamedTempFile::new().unwrap();

@@ -1,5 +1,6 @@
-//! A manager says how its per-CPU words are written, and why where it is not the cheapest way: to the
-//! program that asks, in the snapshot, and unasked by one warning where the program did not choose it.
+//! A manager says how its per-CPU words are written, and why where it is not the cheapest way: to
+//! the program that asks, in the snapshot, and unasked by one warning where the program did not
+//! choose it.
 
 #![expect(
     clippy::unwrap_used,
@@ -46,8 +47,8 @@ fn built(builder: Builder) -> (Manager, usize) {
     (manager, warnings.load(Ordering::Relaxed))
 }
 
-// Goal: what the program chose is told, and no cause for a warning. Method: ask for atomics, and for
-// CPUs that do not exist.
+// Goal: what the program chose is told, and no cause for a warning. Method: ask for atomics, and
+// for CPUs that do not exist.
 #[test]
 fn a_regime_that_was_asked_for_is_told_with_its_reason() {
     let requested = Manager::builder().regime(Regime::Atomic);

@@ -20,9 +20,10 @@ fn child(parent: &GroupNode, name: &str) -> GroupNode {
     parent.child(name, Limits::default()).unwrap()
 }
 
-// Goal: usage, debt and events of removed groups stay with their nearest living ancestor, level by level,
-// and can be uncharged, moved and paid from there. Method: a chain of 64 groups with pages in each;
-// remove it from the bottom; after each removal every ancestor must read what it read before.
+// Goal: usage, debt and events of removed groups stay with their nearest living ancestor, level by
+// level, and can be uncharged, moved and paid from there. Method: a chain of 64 groups with pages
+// in each; remove it from the bottom; after each removal every ancestor must read what it read
+// before.
 #[test]
 fn residue_of_removed_groups_is_their_ancestors() {
     let tree = GroupTree::new(4);

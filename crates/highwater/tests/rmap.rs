@@ -1,5 +1,5 @@
-//! Promise: a thread that maps and unmaps a file without end neither stalls reclaim nor shelters its pages. (Invariants
-//! 14 and 16 of the frames-and-reclaim specification, for each policy.)
+//! Promise: a thread that maps and unmaps a file without end neither stalls reclaim nor shelters
+//! its pages. (Invariants 14 and 16 of the frames-and-reclaim specification, for each policy.)
 
 #![expect(clippy::unwrap_used, reason = "a failure shows where it was")]
 
@@ -86,7 +86,8 @@ impl Scene {
 
 #[test]
 fn a_contended_page_is_never_freed_where_reclaim_skips() {
-    // Goal: invariant 14. Method: everything is to be dropped while the lock is held; then again when it is not.
+    // Goal: invariant 14. Method: everything is to be dropped while the lock is held; then again
+    // when it is not.
     let scene = Scene::new(RmapPolicy::Skip, RmapQuirks::Mended);
     let before = scene.rss();
     scene.while_held(|| scene.hw.drop_caches());
@@ -99,8 +100,8 @@ fn a_contended_page_is_never_freed_where_reclaim_skips() {
 
 #[test]
 fn reclaim_that_skips_gives_up_though_memory_could_be_had() {
-    // Goal: the harm that the default mends is there to be seen. Method: the lock of the only file with pages is held
-    // while another is read.
+    // Goal: the harm that the default mends is there to be seen. Method: the lock of the only file
+    // with pages is held while another is read.
     let scene = Scene::new(RmapPolicy::Skip, RmapQuirks::KernelFaithful);
     let read = scene.while_held(|| scene.read_another(POOL));
     assert!(matches!(read, Err(ReadError::NoMemory { .. })), "{read:?}");
@@ -109,7 +110,8 @@ fn reclaim_that_skips_gives_up_though_memory_could_be_had() {
 
 #[test]
 fn reclaim_goes_on_while_the_lock_is_held() {
-    // Goal: invariant 16, with no wait at all. Method: as above, with the policies that use the snapshot.
+    // Goal: invariant 16, with no wait at all. Method: as above, with the policies that use the
+    // snapshot.
     for policy in [RmapPolicy::Snapshot, RmapPolicy::Defer] {
         let scene = Scene::new(policy, RmapQuirks::Mended);
         assert_eq!(RmapConfig::default().policy, RmapPolicy::Defer);
@@ -133,8 +135,9 @@ fn reclaim_goes_on_while_the_lock_is_held() {
 
 #[test]
 fn the_holder_evicts_what_was_left_for_it() {
-    // Goal: the work lands on the thread that is in the way. Method: some pages more than the pool has are
-    // wanted while the lock is held; what was passed over for that is gone when the holder has let go.
+    // Goal: the work lands on the thread that is in the way. Method: some pages more than the pool
+    // has are wanted while the lock is held; what was passed over for that is gone when the holder
+    // has let go.
     let scene = Scene::new(RmapPolicy::Defer, RmapQuirks::Mended);
     let (before, stolen) = (scene.rss(), scene.counter("pgsteal_direct"));
     let deferred = scene.while_held(|| {
@@ -154,9 +157,10 @@ fn the_holder_evicts_what_was_left_for_it() {
 
 #[test]
 fn blocking_and_late_throttling_wait_for_the_holder() {
-    // Goal: the kernel's two policies that wait do. Method: pages of another file are wanted while a thread holds the
-    // lock of the file that all pages are of; it lets go some time after reclaim has begun to look, and no page
-    // was freed until then. The pool is large enough for a pass of more than three priorities.
+    // Goal: the kernel's two policies that wait do. Method: pages of another file are wanted while
+    // a thread holds the lock of the file that all pages are of; it lets go some time after reclaim
+    // has begun to look, and no page was freed until then. The pool is large enough for a pass of
+    // more than three priorities.
     for (policy, pool) in [(RmapPolicy::Blocking, POOL), (RmapPolicy::Throttle, 4096)] {
         let scene = Scene::of(pool, policy, RmapQuirks::Mended);
         let stolen = scene.counter("pgsteal_direct");

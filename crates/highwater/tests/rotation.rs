@@ -1,5 +1,5 @@
-//! Promise: a page that reclaim finds under write-back is out of its way, and the next to go when its write-back ends, whoever
-//! had it written back.
+//! Promise: a page that reclaim finds under write-back is out of its way, and the next to go when
+//! its write-back ends, whoever had it written back.
 
 mod support;
 
@@ -104,8 +104,9 @@ fn tunables() -> DirtyTunables {
 
 #[test]
 fn whoever_writes_a_page_back_has_it_rotated() {
-    // Goal: no way to write back forgets it. Method: a sync, the tick that stands for the background thread, a writer that finds too many
-    // pages dirty, each while reclaim comes to the page.
+    // Goal: no way to write back forgets it. Method: a sync, the tick that stands for the
+    // background thread, a writer that finds too many pages dirty, each while reclaim comes to the
+    // page.
     let hasty = tunables().dirty_expire_centisecs(0).expect("in range");
     let none_dirty = hasty.dirty_ratio(0).expect("in range");
     let ways: [(DirtyTunables, Way); 3] = [
@@ -140,7 +141,8 @@ fn whoever_writes_a_page_back_has_it_rotated() {
 
 #[test]
 fn closing_a_file_has_its_pages_rotated_too() {
-    // Goal: as above, of the write-back that a close is. Method: the same; the page is gone right after, so that only the count tells.
+    // Goal: as above, of the write-back that a close is. Method: the same; the page is gone right
+    // after, so that only the count tells.
     let scene = Scene::new(tunables());
     scene.dirty();
     let Scene { hw, file, map, .. } = scene;
@@ -151,8 +153,9 @@ fn closing_a_file_has_its_pages_rotated_too() {
 
 #[test]
 fn a_page_that_its_storage_refuses_is_not_rotated() {
-    // Goal: it would be met again at once, as dirty as it is; and nothing is left of the write-back. Method: storage that refuses, and falls
-    // short; reclaim comes to the page each time. Then it is taken.
+    // Goal: it would be met again at once, as dirty as it is; and nothing is left of the
+    // write-back. Method: storage that refuses, and falls short; reclaim comes to the page each
+    // time. Then it is taken.
     let scene = Scene::new(tunables());
     let storage = Arc::clone(&scene.storage.storage);
     for misbehaviour in [&storage.fails_writes, &storage.falls_short] {

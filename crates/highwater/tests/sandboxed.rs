@@ -1,6 +1,8 @@
-//! Promise: a program that is put into a sandbox after it has built its manager goes on, or gets errors; nothing hangs.
+//! Promise: a program that is put into a sandbox after it has built its manager goes on, or gets
+//! errors; nothing hangs.
 //!
-//! Each case runs in a process of its own, for filters of system calls are never taken back: the test starts itself again.
+//! Each case runs in a process of its own, for filters of system calls are never taken back: the
+//! test starts itself again.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 #![expect(unsafe_code, reason = "installs a filter of system calls")]
 
@@ -22,7 +24,8 @@ use support::{TestFile, assert_empty, first_word, mapped};
 const FRAMES: u64 = 256;
 const FILE_PAGES: u64 = 2048;
 
-/// Has the system refuse `calls` of all threads of the process with `errno`; ends the process where it cannot.
+/// Has the system refuse `calls` of all threads of the process with `errno`; ends the process where
+/// it cannot.
 #[expect(clippy::print_stderr, reason = "a test that skips something says so")]
 fn enter_sandbox(calls: &[libc::c_long], errno: libc::c_int) {
     if !sandbox::refuse_process(calls, errno) {
@@ -32,10 +35,12 @@ fn enter_sandbox(calls: &[libc::c_long], errno: libc::c_int) {
     }
 }
 
-/// Runs the test `name` again, in a process that finds `case` in its environment, unless this is it: then the case.
+/// Runs the test `name` again, in a process that finds `case` in its environment, unless this is
+/// it: then the case.
 fn in_a_process(name: &str, cases: &[&str]) -> Option<String> {
     const CASE: &str = "HIGHWATER_TEST_CASE";
-    /// Far above what it takes on an emulated machine of many CPUs, each of which is visited: a hang is for ever.
+    /// Far above what it takes on an emulated machine of many CPUs, each of which is visited: a
+    /// hang is for ever.
     const PATIENCE: Duration = Duration::from_secs(1800);
     if let Ok(case) = env::var(CASE) {
         return Some(case);
@@ -70,9 +75,10 @@ fn errno_of(case: &str) -> libc::c_int {
     }
 }
 
-// Symptom: a filter that refuses membarrier, installed when the manager was built, made each eviction spin a million times
-// and panic, and whoever wanted a page of its batch waited for ever. Method: readers of a file that is eight times the pool, anonymous
-// memory in swap, groups at their maximum that come and go; the filter comes in the middle. All bytes are right and all books
+// Symptom: a filter that refuses membarrier, installed when the manager was built, made each
+// eviction spin a million times and panic, and whoever wanted a page of its batch waited for ever.
+// Method: readers of a file that is eight times the pool, anonymous memory in swap, groups at their
+// maximum that come and go; the filter comes in the middle. All bytes are right and all books
 // agree.
 #[test]
 fn a_manager_goes_on_where_membarrier_is_refused_later() {
@@ -130,8 +136,9 @@ fn a_manager_goes_on_where_membarrier_is_refused_later() {
     assert_empty(&hw);
 }
 
-// Goal: where neither a barrier nor a visit to other CPUs is allowed, requests end with errors; what is in the cache can be read.
-// Method: a filter of both, on a thread that stays on its CPU; then more pages than there are frames.
+// Goal: where neither a barrier nor a visit to other CPUs is allowed, requests end with errors;
+// what is in the cache can be read. Method: a filter of both, on a thread that stays on its CPU;
+// then more pages than there are frames.
 #[test]
 fn requests_end_with_errors_where_no_barrier_can_be_had() {
     let name = "requests_end_with_errors_where_no_barrier_can_be_had";

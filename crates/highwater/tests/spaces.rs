@@ -25,8 +25,8 @@ fn anon(space: &highwater::Space, pages: i64) {
 
 #[test]
 fn pages_are_counted_for_each_space_that_has_them_mapped() {
-    // Goal: who uses how much. Method: two spaces read overlapping parts of one file; one of them unmaps
-    // some; then everything is evicted.
+    // Goal: who uses how much. Method: two spaces read overlapping parts of one file; one of them
+    // unmaps some; then everything is evicted.
     for hw in managers(512) {
         // Nobody brings in what others then read.
         hw.set_readahead(Pages(0));
@@ -93,8 +93,9 @@ fn the_resident_set_is_files_anonymous_pages_and_shared_memory() {
 
 #[test]
 fn pages_outlive_the_spaces_that_brought_them_in() {
-    // Goal: what a space mapped is uncounted when it is unmapped, and stays cached. Method: spaces come and go,
-    // some of them with their mappings kept; books are checked throughout, and at the end nothing is left.
+    // Goal: what a space mapped is uncounted when it is unmapped, and stays cached. Method: spaces
+    // come and go, some of them with their mappings kept; books are checked throughout, and at the
+    // end nothing is left.
     for hw in managers(256) {
         let file = hw
             .open_backing(TestFile::new(200), Access::ReadOnly)

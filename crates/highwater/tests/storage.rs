@@ -1,4 +1,5 @@
-//! Promise: no byte is lost or another's, whatever storage does: here, storage that says that it moved what it did not.
+//! Promise: no byte is lost or another's, whatever storage does: here, storage that says that it
+//! moved what it did not.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
 mod support;
@@ -141,8 +142,9 @@ fn manager_with_secrets() -> Manager {
     hw
 }
 
-// Symptom: storage that said it had read 8 KiB of a page was believed, and the page shown was what its frame had held.
-// Method: frames that hold a secret; reads of one page and of windows, whose first or third page says too much.
+// Symptom: storage that said it had read 8 KiB of a page was believed, and the page shown was what
+// its frame had held. Method: frames that hold a secret; reads of one page and of windows, whose
+// first or third page says too much.
 #[test]
 fn a_read_that_says_too_much_shows_nothing_of_others() {
     for (from, (storage, backing)) in [0, 2]
@@ -181,8 +183,9 @@ fn a_read_that_says_too_much_shows_nothing_of_others() {
     }
 }
 
-// Symptom: as above, of storage that says it has read a page whole and has not touched it, or half of it. Method: as above;
-// what it has not touched is zeros, and it is not shown what the frame held either.
+// Symptom: as above, of storage that says it has read a page whole and has not touched it, or half
+// of it. Method: as above; what it has not touched is zeros, and it is not shown what the frame
+// held either.
 #[test]
 fn a_read_that_left_bytes_out_shows_zeros_there() {
     for (storage, backing) in both(PAGES) {
@@ -206,8 +209,8 @@ fn a_read_that_left_bytes_out_shows_zeros_there() {
     }
 }
 
-// Symptom: the same in swap. Method: pages of as many tenants, told apart by their bytes, go to swap and come back by reads
-// that touch nothing, or half; each page holds its own bytes or zeros.
+// Symptom: the same in swap. Method: pages of as many tenants, told apart by their bytes, go to
+// swap and come back by reads that touch nothing, or half; each page holds its own bytes or zeros.
 #[test]
 fn swap_that_left_bytes_out_shows_zeros_there() {
     for of in [0, PAGE_SIZE / 2] {
@@ -235,9 +238,10 @@ fn swap_that_left_bytes_out_shows_zeros_there() {
     }
 }
 
-// Symptom: of neighbouring pages that were written by one call, one that said it took too much counted for its neighbours,
-// which were not written and not dirty any more. Method: eight dirty pages, of which the second or the first says too much;
-// a sync fails, and when storage is well again the next one has every page written.
+// Symptom: of neighbouring pages that were written by one call, one that said it took too much
+// counted for its neighbours, which were not written and not dirty any more. Method: eight dirty
+// pages, of which the second or the first says too much; a sync fails, and when storage is well
+// again the next one has every page written.
 #[test]
 fn a_write_that_says_too_much_loses_no_neighbour() {
     for from in [0, 1] {

@@ -1,8 +1,8 @@
-//! Promise: a thread that loses its CPU in the middle of a fault or of a reclaim pass costs others time,
-//! and no refusal.
+//! Promise: a thread that loses its CPU in the middle of a fault or of a reclaim pass costs others
+//! time, and no refusal.
 //!
-//! A busy machine takes threads off their CPUs for tens of milliseconds. A signal whose handler sleeps does the same
-//! at any instruction, on a machine with nothing else to do.
+//! A busy machine takes threads off their CPUs for tens of milliseconds. A signal whose handler
+//! sleeps does the same at any instruction, on a machine with nothing else to do.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 #![expect(unsafe_code, reason = "sends signals to threads, and handles them")]
@@ -22,7 +22,8 @@ use support::{TestFile, assert_empty, first_word, manager};
 #[path = "../src/seed.rs"]
 mod seed;
 
-/// Decides how long a handler sleeps: drawn by the thread that sends signals, as a handler must not draw.
+/// Decides how long a handler sleeps: drawn by the thread that sends signals, as a handler must not
+/// draw.
 static SLEEP_MS: AtomicU64 = AtomicU64::new(0);
 
 /// Takes the thread off its CPU for a while. Async-signal-safe: a load and a system call.
@@ -129,10 +130,10 @@ fn is_spurious(error: &ReadError) -> bool {
     }
 }
 
-// Goal: no refusal while the group's pages are only on their way, wherever the threads that bring them lose their
-// CPUs. Method: four threads fault in a group of one page, and are suspended for 12 to 30 ms at random moments: longer than
-// a request waits for nothing, which is 8 ms. One that is suspended while it reads the page has it for as long: that is
-// a refusal, and says so.
+// Goal: no refusal while the group's pages are only on their way, wherever the threads that bring
+// them lose their CPUs. Method: four threads fault in a group of one page, and are suspended for 12
+// to 30 ms at random moments: longer than a request waits for nothing, which is 8 ms. One that is
+// suspended while it reads the page has it for as long: that is a refusal, and says so.
 #[test]
 fn faults_in_a_tiny_group_wait_for_threads_that_lost_their_cpus() {
     let seed = seed::seed(1);
@@ -169,8 +170,9 @@ fn faults_in_a_tiny_group_wait_for_threads_that_lost_their_cpus() {
     assert_empty(&hw);
 }
 
-// Goal: no fault is refused a frame that a trim has taken out for a moment. Method: two threads fault in a small pool,
-// while a third one trims it and changes its capacity, and is suspended for 12 to 30 ms at random moments.
+// Goal: no fault is refused a frame that a trim has taken out for a moment. Method: two threads
+// fault in a small pool, while a third one trims it and changes its capacity, and is suspended for
+// 12 to 30 ms at random moments.
 #[test]
 fn faults_wait_for_a_trim_that_lost_its_cpu() {
     let seed = seed::seed(2);

@@ -1,5 +1,5 @@
-//! Promise: no byte of an anonymous page is lost while it is mapped, whatever the swap area does; and the
-//! area's slots are those of pages that need them, no more and no less.
+//! Promise: no byte of an anonymous page is lost while it is mapped, whatever the swap area does;
+//! and the area's slots are those of pages that need them, no more and no less.
 
 #[path = "../src/seed.rs"]
 mod seed;
@@ -60,8 +60,8 @@ fn check(map: &Mapping, page: u64, version: u64) -> Result<(), ReadError> {
 
 #[test]
 fn contents_survive_pressure() {
-    // Goal: memory of eight times the pool holds what was written. Method: write all pages, read them in
-    // another order; then let go of everything.
+    // Goal: memory of eight times the pool holds what was written. Method: write all pages, read
+    // them in another order; then let go of everything.
     let (hw, _storage) = swapping(64, 600);
     let map = map(&hw, 512);
     for page in 0..512 {
@@ -91,9 +91,9 @@ fn contents_survive_pressure() {
 
 #[test]
 fn a_page_read_in_leaves_again_without_io() {
-    // Goal: swap is written once for what is only read. Method: a mapping of twice the pool, written once and
-    // read four times over: every page is written to swap at most once. Then one page is written again: its
-    // slot is free at once.
+    // Goal: swap is written once for what is only read. Method: a mapping of twice the pool,
+    // written once and read four times over: every page is written to swap at most once. Then one
+    // page is written again: its slot is free at once.
     let (hw, _storage) = swapping(64, 128);
     let map = map(&hw, 128);
     for page in 0..128 {
@@ -115,8 +115,9 @@ fn a_page_read_in_leaves_again_without_io() {
 
 #[test]
 fn zeros_cost_no_swap() {
-    // Goal: pages that were only read, or hold zeros, need no slot. Method: read all pages of a large mapping,
-    // and write zeros to some, over a swap area of one slot that refuses every write.
+    // Goal: pages that were only read, or hold zeros, need no slot. Method: read all pages of a
+    // large mapping, and write zeros to some, over a swap area of one slot that refuses every
+    // write.
     let (hw, storage) = swapping(64, 1);
     storage.fails_writes.store(true, Ordering::Relaxed);
     let map = map(&hw, 1000);
@@ -141,9 +142,9 @@ fn zeros_cost_no_swap() {
 
 #[test]
 fn without_room_in_swap_pages_stay() {
-    // Goal: no swap, or a full one, is an error to who wants more, and costs nobody a byte. Method: write until
-    // it is refused, without an area and with a small one; everything written is there; room that is made is
-    // found.
+    // Goal: no swap, or a full one, is an error to who wants more, and costs nobody a byte. Method:
+    // write until it is refused, without an area and with a small one; everything written is there;
+    // room that is made is found.
     for slots in [0, 40] {
         let (hw, _storage) = match slots {
             0 => (manager(64), TestFile::new(0)),
@@ -180,8 +181,8 @@ fn without_room_in_swap_pages_stay() {
 
 #[test]
 fn the_swap_file_is_nobody_elses() {
-    // Goal: a swap file leaves nothing behind, not even while it is used. Method: one in a directory of its own;
-    // a directory that is not there is an error that names it.
+    // Goal: a swap file leaves nothing behind, not even while it is used. Method: one in a
+    // directory of its own; a directory that is not there is an error that names it.
     let dir = tempfile::tempdir().expect("a directory");
     let build = |dir: std::path::PathBuf| {
         let builder = Manager::builder().capacity(Pages(64).bytes());
@@ -200,8 +201,8 @@ fn the_swap_file_is_nobody_elses() {
 
 #[test]
 fn shared_memory_is_one_for_all() {
-    // Goal: what one space writes another reads, also through swap; the object ends with its last mapping.
-    // Method: two spaces that take turns on one object of twice the pool.
+    // Goal: what one space writes another reads, also through swap; the object ends with its last
+    // mapping. Method: two spaces that take turns on one object of twice the pool.
     let (hw, _storage) = swapping(64, 200);
     let memory = hw.shared_memory(Pages(128)).expect("a small object");
     let [one, two] = [(); 2].map(|()| {
@@ -232,8 +233,9 @@ fn shared_memory_is_one_for_all() {
 
 #[test]
 fn what_is_discarded_is_zeros_and_free() {
-    // Goal: memory that is let go of is free, wherever it was, and zeros. Method: a mapping of twice the pool; a part
-    // is discarded, then another unmapped: frames, slots and the space's counts are those of what is left.
+    // Goal: memory that is let go of is free, wherever it was, and zeros. Method: a mapping of
+    // twice the pool; a part is discarded, then another unmapped: frames, slots and the space's
+    // counts are those of what is left.
     let (hw, _storage) = swapping(64, 200);
     let map = map(&hw, 128);
     (0..128).for_each(|page| write(&map, page, 1).expect("there is swap"));
@@ -276,9 +278,10 @@ fn what_is_discarded_is_zeros_and_free() {
 
 #[test]
 fn memory_that_ends_has_no_slots_whoever_holds_its_pages() {
-    // Goal: slots in use are 0 as soon as the last mapping has gone, also while reclaim has isolated pages of it or
-    // writes them; their frames are let go of by the clock. Method: one thread swaps out whatever there is, on slow storage;
-    // the other one writes memory and lets go of it, over and over.
+    // Goal: slots in use are 0 as soon as the last mapping has gone, also while reclaim has
+    // isolated pages of it or writes them; their frames are let go of by the clock. Method: one
+    // thread swaps out whatever there is, on slow storage; the other one writes memory and lets go
+    // of it, over and over.
     let (hw, storage) = swapping(64, 200);
     storage.write_pause_us.store(20, Ordering::Relaxed);
     let is_over = AtomicBool::new(false);
@@ -307,9 +310,10 @@ fn memory_that_ends_has_no_slots_whoever_holds_its_pages() {
 
 #[test]
 fn each_space_counts_what_it_has_in_frames_and_in_swap() {
-    // Goal: of memory that several spaces map, each counts the pages that it has accessed, as anonymous or as swapped out,
-    // until it unmaps them or they are discarded. Method: random accesses, discards and ends of mappings of 80 pages in 32
-    // frames, against the set of pages that each mapping has accessed; no page is zeros.
+    // Goal: of memory that several spaces map, each counts the pages that it has accessed, as
+    // anonymous or as swapped out, until it unmaps them or they are discarded. Method: random
+    // accesses, discards and ends of mappings of 80 pages in 32 frames, against the set of pages
+    // that each mapping has accessed; no page is zeros.
     let (hw, _storage) = swapping(32, 200);
     let first = map(&hw, 80);
     let mut rng = seed::rng(65);
@@ -363,9 +367,9 @@ fn each_space_counts_what_it_has_in_frames_and_in_swap() {
 
 #[test]
 fn discarding_and_reading_in_exclude_each_other() {
-    // Goal: a page that is discarded while others read it in is zeros, or what was written after. Method: one thread writes
-    // each page of shared memory and discards it; another reads all the time, in a pool so small that pages are on their
-    // way to and from swap.
+    // Goal: a page that is discarded while others read it in is zeros, or what was written after.
+    // Method: one thread writes each page of shared memory and discards it; another reads all the
+    // time, in a pool so small that pages are on their way to and from swap.
     let (hw, storage) = swapping(32, 200);
     storage.read_pause_us.store(20, Ordering::Relaxed);
     let map = map(&hw, 96);
@@ -455,8 +459,8 @@ impl Model<'_> {
         flags[one].store(self.rng.u8(..8) == 0, Ordering::Relaxed);
     }
 
-    /// Everything is there, on storage that is well again. Where slots are few, a page in swap can be out of
-    /// reach until others have gone.
+    /// Everything is there, on storage that is well again. Where slots are few, a page in swap can
+    /// be out of reach until others have gone.
     fn verify(&self) {
         for (map, versions) in &self.maps {
             for (page, &version) in (0..).zip(versions) {
@@ -529,9 +533,9 @@ fn random_operations(threads: u64, rounds: u32, steps: u32, slots: u64) {
 
 #[test]
 fn slots_are_conserved_whatever_swap_does() {
-    // Goal: slots in use are those of pages that need one, and no byte is lost. Method: random writes, reads and
-    // unmaps in three mappings against a model; the area refuses and falls short at random; the books are checked
-    // each round.
+    // Goal: slots in use are those of pages that need one, and no byte is lost. Method: random
+    // writes, reads and unmaps in three mappings against a model; the area refuses and falls short
+    // at random; the books are checked each round.
     random_operations(1, 6, 300, 300);
 }
 

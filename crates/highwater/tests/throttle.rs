@@ -1,5 +1,6 @@
-//! The promise: `high` refuses nothing. What a group uses beyond it is reclaimed by who charges, and what
-//! cannot be reclaimed is slowed down, by a delay that is told and slept by nobody who did not ask.
+//! The promise: `high` refuses nothing. What a group uses beyond it is reclaimed by who charges,
+//! and what cannot be reclaimed is slowed down, by a delay that is told and slept by nobody who did
+//! not ask.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
@@ -33,9 +34,9 @@ fn ms(ms: u64) -> Duration {
 
 #[test]
 fn a_stream_is_held_at_high_by_reclaim() {
-    // Goal: who reads beyond high reclaims from itself and is neither refused nor delayed. Method: ten times
-    // high, streamed through a child; after each page the tenant is above by no more than what is
-    // parked, and others keep what they have. Nobody brings in what others then read.
+    // Goal: who reads beyond high reclaims from itself and is neither refused nor delayed. Method:
+    // ten times high, streamed through a child; after each page the tenant is above by no more than
+    // what is parked, and others keep what they have. Nobody brings in what others then read.
     let hw = manager(CAPACITY);
     hw.set_readahead(Pages(0));
     let other = hw.root().child("other", Limits::default()).unwrap();
@@ -65,9 +66,9 @@ fn a_stream_is_held_at_high_by_reclaim() {
 
 #[test]
 fn what_cannot_be_reclaimed_owes_a_delay() {
-    // Goal: the delay of accounting spec 8.4, by whoever charges below, and nobody else. Method: memory
-    // elsewhere, which reclaim cannot take. At 1,064 of 1,000 pages, r is 0.064: for 64 pages 262 ms, for 64
-    // and at most 32 tokens besides at most 394 ms.
+    // Goal: the delay of accounting spec 8.4, by whoever charges below, and nobody else. Method:
+    // memory elsewhere, which reclaim cannot take. At 1,064 of 1,000 pages, r is 0.064: for 64
+    // pages 262 ms, for 64 and at most 32 tokens besides at most 394 ms.
     let hw = manager(CAPACITY);
     let tenant = tenant(&hw, 1_000);
     let child = tenant.child("child", Limits::default()).unwrap();
@@ -102,8 +103,9 @@ fn what_cannot_be_reclaimed_owes_a_delay() {
 
 #[test]
 fn tokens_above_high_are_paid_for_once() {
-    // Goal: small charges owe what one large one does. Method: 320 pages one by one, from just above high:
-    // what they owe together lies between what 320 pages owe at the start and at the end.
+    // Goal: small charges owe what one large one does. Method: 320 pages one by one, from just
+    // above high: what they owe together lies between what 320 pages owe at the start and at the
+    // end.
     let hw = manager(CAPACITY);
     let tenant = tenant(&hw, 1_000);
     let base = tenant.charge(pages(1_064)).unwrap();
@@ -121,9 +123,9 @@ fn tokens_above_high_are_paid_for_once() {
 
 #[test]
 fn who_asked_sleeps_until_the_group_is_back() {
-    // Goal: the opt-in. Method: a charge that owes 262 ms at least takes that long and owes nothing then; one
-    // that owes 2 s ends early when another thread gives memory back. A round in which the machine
-    // let that thread run late says nothing and is repeated.
+    // Goal: the opt-in. Method: a charge that owes 262 ms at least takes that long and owes nothing
+    // then; one that owes 2 s ends early when another thread gives memory back. A round in which
+    // the machine let that thread run late says nothing and is repeated.
     let hw = Manager::builder()
         .capacity(pages(CAPACITY))
         .throttling(Throttling::Sleep)

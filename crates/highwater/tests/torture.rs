@@ -1,5 +1,5 @@
-//! The promise: whatever eight threads do to a tree at once, no page is lost or counted twice, no limit
-//! lies, nobody sleeps beside room, and at the end every counter is at zero.
+//! The promise: whatever eight threads do to a tree at once, no page is lost or counted twice, no
+//! limit lies, nobody sleeps beside room, and at the end every counter is at zero.
 //!
 //! Runs for 3 seconds, or for `TORTURE_SECONDS`.
 
@@ -401,7 +401,8 @@ impl Worker {
     }
 }
 
-/// Nobody is at work: every number must be what the guards add up to, and who sleeps must lack room.
+/// Nobody is at work: every number must be what the guards add up to, and who sleeps must lack
+/// room.
 fn check(arena: &Arena, workers: &[Worker]) {
     arena.tree.check_invariants();
     let mut used: HashMap<GroupId, u64> = HashMap::new();
@@ -515,9 +516,9 @@ fn finish(arena: &Arena, mut workers: Vec<Worker>, tally: &mut Tally) {
     }
 }
 
-// Goal: the promise. Method: random trees; eight threads do everything that there is to do, in phases of
-// 60 ms, while an observer reads every group; after each phase the guards are added up and compared
-// with every group. At the end everything is given back.
+// Goal: the promise. Method: random trees; eight threads do everything that there is to do, in
+// phases of 60 ms, while an observer reads every group; after each phase the guards are added up
+// and compared with every group. At the end everything is given back.
 #[test]
 fn torture_by_every_operation_loses_nothing() {
     let seed = seed::seed(1);

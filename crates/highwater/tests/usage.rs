@@ -1,5 +1,6 @@
-//! The promise: a cheap read of a group's usage is near what is used, and its interval holds that, in both
-//! regimes, with threads that have no rseq too. (However tokens lie in the atomic one: `limits.rs`.)
+//! The promise: a cheap read of a group's usage is near what is used, and its interval holds that,
+//! in both regimes, with threads that have no rseq too. (However tokens lie in the atomic one:
+//! `limits.rs`.)
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
@@ -24,8 +25,8 @@ fn child(parent: &GroupNode, name: &str) -> GroupNode {
 }
 
 /// Runs `work` on a thread that stays on each CPU that there is, and on one without rseq, one after
-/// the other: all words of a tree in the restartable regime. `None` where there is no such regime, or
-/// no such thread.
+/// the other: all words of a tree in the restartable regime. `None` where there is no such regime,
+/// or no such thread.
 fn on_every_word<T: Send>(tree: &GroupTree, work: impl Fn() -> T + Sync) -> Option<Vec<T>> {
     if tree.regime() != Regime::Restartable {
         return None;
@@ -37,8 +38,8 @@ fn on_every_word<T: Send>(tree: &GroupTree, work: impl Fn() -> T + Sync) -> Opti
     Some(done)
 }
 
-// Goal: the same in the restartable regime, with threads without rseq: every word is filled and emptied
-// by the thread that owns it. Then random amounts, on words at random.
+// Goal: the same in the restartable regime, with threads without rseq: every word is filled and
+// emptied by the thread that owns it. Then random amounts, on words at random.
 #[test]
 fn the_interval_holds_the_usage_of_threads_that_stay_on_their_cpus() {
     let machine = Topology::detect();
@@ -98,9 +99,9 @@ fn the_interval_holds_the_usage_of_threads_that_stay_on_their_cpus() {
     tree.check_invariants();
 }
 
-// Goal: the value of a cheap read is near the usage, not at the top of its interval: 32 MiB for an empty
-// group that 128 CPUs have used, 57 MiB for one of 5 on 384.
-// Method: each CPU leaves its word full, or nearly so; then more words than are looked at.
+// Goal: the value of a cheap read is near the usage, not at the top of its interval: 32 MiB for an
+// empty group that 128 CPUs have used, 57 MiB for one of 5 on 384. Method: each CPU leaves its word
+// full, or nearly so; then more words than are looked at.
 #[test]
 fn a_group_that_many_cpus_have_used_reads_as_what_it_uses() {
     for (nr_cpus, nr_groups, used) in [(128, 1, 0), (384, 1, 5 << 20), (384, 8, 5 << 20)] {

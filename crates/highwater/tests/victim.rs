@@ -273,8 +273,8 @@ fn no_other_is_worse_by_more_than_the_gap() {
     }
 }
 
-// Goal: too little memory costs passes, not the choice. Method: the same search with 1 to 20 entries
-// and with more than it needs.
+// Goal: too little memory costs passes, not the choice. Method: the same search with 1 to 20
+// entries and with more than it needs.
 #[test]
 fn any_capacity_gives_the_same_choice() {
     let mut rng = rng(2);
@@ -380,8 +380,8 @@ fn a_hog_takes_no_read() {
     }
 }
 
-// Goal: the last read is not wasted on a promise. Method: one read, a candidate that may hold much and
-// one that certainly holds some.
+// Goal: the last read is not wasted on a promise. Method: one read, a candidate that may hold much
+// and one that certainly holds some.
 #[test]
 fn the_last_read_goes_to_who_certainly_holds_most() {
     let members = [(0, 1000, 5), (600, 700, 650), (0, 900, 10)];
@@ -420,8 +420,8 @@ fn those_below_the_floor_use_up_no_reads() {
     assert!(matches!(decision, Decision::Nobody(census) if census.reads == 100));
 }
 
-// Goal: while somebody gives memory back, nobody else is stopped. Method: among larger ones, one that
-// is dying; it counts while it may hold something.
+// Goal: while somebody gives memory back, nobody else is stopped. Method: among larger ones, one
+// that is dying; it counts while it may hold something.
 #[test]
 fn a_dying_candidate_means_wait() {
     let mut population = Population::ordinary([500, 40, 700, 30], 5, 5);
@@ -455,8 +455,8 @@ impl Candidates for Broken<'_> {
     }
 }
 
-// Goal: the reserved memory survives a candidate that panics. Method: panic at every call in turn, then
-// select with the same selector and count allocations.
+// Goal: the reserved memory survives a candidate that panics. Method: panic at every call in turn,
+// then select with the same selector and count allocations.
 #[test]
 fn a_panic_of_a_candidate_leaves_the_selector_whole() {
     let population = Population::ordinary([500, 40, 700, 30], 5, 500);

@@ -1,5 +1,5 @@
-//! The promise: a charge that waits is served in order of arrival and overtaken by nobody, and never
-//! sleeps while there is room for it.
+//! The promise: a charge that waits is served in order of arrival and overtaken by nobody, and
+//! never sleeps while there is room for it.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
@@ -73,10 +73,10 @@ fn behind(outcome: Result<Charge, ChargeError>) -> usize {
     }
 }
 
-// Goal: grants come in order of arrival, whatever the sizes, and nobody else passes. Method: waiters of
-// all sizes at one group, charging through different groups and CPUs; give pages back one by one on
-// 384 CPUs; after each, exactly those are granted that a queue would grant, and a charge of one page
-// is refused while somebody waits.
+// Goal: grants come in order of arrival, whatever the sizes, and nobody else passes. Method:
+// waiters of all sizes at one group, charging through different groups and CPUs; give pages back
+// one by one on 384 CPUs; after each, exactly those are granted that a queue would grant, and a
+// charge of one page is refused while somebody waits.
 #[test]
 fn waiters_are_served_in_order_of_arrival() {
     let tree = GroupTree::new(384);
@@ -128,9 +128,9 @@ fn waiters_are_served_in_order_of_arrival() {
     assert_eq!((top.usage_precise(), top.nr_waiting()), (Bytes::ZERO, 0));
 }
 
-// Goal: who waits at a group of its own keeps nobody from using the groups above. Method: a waiter that
-// first found the top full and then its own group; a sibling must use the top's room meanwhile, and
-// the waiter must be first again at the top when its own group has room.
+// Goal: who waits at a group of its own keeps nobody from using the groups above. Method: a waiter
+// that first found the top full and then its own group; a sibling must use the top's room
+// meanwhile, and the waiter must be first again at the top when its own group has room.
 #[test]
 fn a_full_group_holds_up_nobody_beside_it() {
     let tree = GroupTree::new(2);
@@ -160,8 +160,8 @@ fn a_full_group_holds_up_nobody_beside_it() {
     tree.check_invariants();
 }
 
-// Goal: a waiter that cannot ever be served is told: its group removed, the maximum set below what it
-// wants, the deadline passed. One that gives up lets the next one go on.
+// Goal: a waiter that cannot ever be served is told: its group removed, the maximum set below what
+// it wants, the deadline passed. One that gives up lets the next one go on.
 #[test]
 fn waiters_that_cannot_be_served_are_told() {
     let tree = GroupTree::new(2);
@@ -215,9 +215,10 @@ fn waiters_that_cannot_be_served_are_told() {
 
 #[test]
 fn a_deadline_passes_beside_free_memory_only_where_others_wait_for_it() {
-    // Goal: nobody gives up beside room for itself and all before it, also while those have been called and do not
-    // look. Method: what was full has room for the first two of three; the first is not polled. The second is
-    // granted, and leaves what the first wants; the third is refused by its deadline.
+    // Goal: nobody gives up beside room for itself and all before it, also while those have been
+    // called and do not look. Method: what was full has room for the first two of three; the first
+    // is not polled. The second is granted, and leaves what the first wants; the third is refused
+    // by its deadline.
     let tree = GroupTree::new(1);
     let top = child(&tree.root(), "top", 10);
     let held = top.try_charge(amount(10)).unwrap();
@@ -358,9 +359,9 @@ impl World {
 
 // Goal: nobody sleeps while there is room for it, and nobody's call is lost, whatever else happens.
 // Method: random operations of all kinds on random trees; tasks are polled only when called. When
-// nothing is called any more, the first in every line must lack room there, nothing may be in escrow
-// below, and every task must stand somewhere. At the end everything is given back, and every task must
-// be done.
+// nothing is called any more, the first in every line must lack room there, nothing may be in
+// escrow below, and every task must stand somewhere. At the end everything is given back, and every
+// task must be done.
 #[test]
 fn nobody_sleeps_beside_free_pages() {
     let seed = seed::seed(1);
@@ -387,11 +388,11 @@ fn nobody_sleeps_beside_free_pages() {
     assert!(nr_granted > 1000, "{nr_granted} grants");
 }
 
-// Goal: the same with threads that park. Method: eight threads want up to a whole maximum each, through
-// two groups with limits of their own, beside threads that try, force and give back; all must be
-// served well before a deadline that only a lost call can reach. Where threads hardly run at the same
-// time, on an emulated machine, they go on, and hold what they have for longer, until one that tries
-// met one that waits.
+// Goal: the same with threads that park. Method: eight threads want up to a whole maximum each,
+// through two groups with limits of their own, beside threads that try, force and give back; all
+// must be served well before a deadline that only a lost call can reach. Where threads hardly run
+// at the same time, on an emulated machine, they go on, and hold what they have for longer, until
+// one that tries met one that waits.
 #[test]
 fn threads_that_wait_are_all_served() {
     const ROUNDS: u64 = 300;
@@ -474,8 +475,9 @@ impl Wake for Holder {
 
 #[test]
 fn wakers_are_dropped_when_no_lock_is_held() {
-    // Goal: what goes with a waker may charge and uncharge. Method: the last handles of two wakers are left in
-    // the line; one is replaced, one goes with its place, and each gives pages back where somebody waits.
+    // Goal: what goes with a waker may charge and uncharge. Method: the last handles of two wakers
+    // are left in the line; one is replaced, one goes with its place, and each gives pages back
+    // where somebody waits.
     let group = GroupTree::new(1)
         .root()
         .child("a", Limits::max(amount(10)))

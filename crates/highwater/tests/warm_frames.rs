@@ -167,8 +167,8 @@ fn frames_that_come_back_are_taken_again_before_fresh_ones() {
 
 #[test]
 fn threads_at_once_touch_hardly_more_frames_than_they_use() {
-    // Goal: the same of threads that run at once, each with its part of the frames. Method: as above;
-    // what one of them gives back another may take in the next round.
+    // Goal: the same of threads that run at once, each with its part of the frames. Method: as
+    // above; what one of them gives back another may take in the next round.
     const THREADS: usize = 4;
     for backend in BACKENDS {
         let (pool, rounds) = (pool(backend, THREADS), Barrier::new(THREADS));
@@ -233,8 +233,9 @@ type GiveBack = fn(&FramePool);
 
 #[test]
 fn frames_given_back_to_the_system_go_out_after_those_that_are_resident() {
-    // Goal: what was trimmed, or was out of the pool, counts as never used. Method: of 16,384 frames a half
-    // is freed and given back, and of the other half a half is freed then: that is what goes out next.
+    // Goal: what was trimmed, or was out of the pool, counts as never used. Method: of 16,384
+    // frames a half is freed and given back, and of the other half a half is freed then: that is
+    // what goes out next.
     const ALL: usize = 1 << 14;
     let ways: [(&str, GiveBack); 2] = [
         ("trimmed", |pool| assert!(pool.trim() <= Pages(1 << 14))),

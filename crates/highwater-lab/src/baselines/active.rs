@@ -1,10 +1,11 @@
 //! The library's cache of the active space, seen as a [`Design`].
 //!
-//! It is driven as a kernel drives it: with explicit CPUs, and switched where tasks are. What it shows is a walk over the
-//! CPUs on which the space may be active: exact when quiet. Its interval is that of the totals alone, which
-//! readers have who must not walk.
+//! It is driven as a kernel drives it: with explicit CPUs, and switched where tasks are. What it
+//! shows is a walk over the CPUs on which the space may be active: exact when quiet. Its interval
+//! is that of the totals alone, which readers have who must not walk.
 //!
-//! As in [`LibrarySets`](super::LibrarySets), all shared writes are reported as one line of the space.
+//! As in [`LibrarySets`](super::LibrarySets), all shared writes are reported as one line of the
+//! space.
 
 use std::sync::Arc;
 
@@ -119,8 +120,9 @@ mod tests {
     use super::*;
     use crate::baselines::{Ledger, TaskId, TransferCosts};
 
-    /// Goal: what the active space adds is a hit that writes nothing shared, what another one adds is a miss
-    /// that writes one line, a switch flushes, and all is read exactly. Method: two spaces on two CPUs.
+    /// Goal: what the active space adds is a hit that writes nothing shared, what another one adds
+    /// is a miss that writes one line, a switch flushes, and all is read exactly. Method: two
+    /// spaces on two CPUs.
     #[test]
     fn spaces_make_a_design() {
         let machine = Topology::flat(2);

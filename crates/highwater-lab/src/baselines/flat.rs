@@ -4,11 +4,11 @@
 //! slot of each CPU, |slot| < batch   --- reaches batch: whole slot --->   lock, count
 //! ```
 //!
-//! The batch is twice the number of CPUs, 32 at least, so that the error of the total grows with the
-//! square of the number of CPUs: `n * (batch - 1)`, which on 384 CPUs is 1150.5 MiB of pages.
+//! The batch is twice the number of CPUs, 32 at least, so that the error of the total grows with
+//! the square of the number of CPUs: `n * (batch - 1)`, which on 384 CPUs is 1150.5 MiB of pages.
 //!
-//! A fold takes the whole slot, not a multiple of the batch, and leaves it at zero: the next fold is a
-//! full batch away, whichever way the count goes.
+//! A fold takes the whole slot, not a multiple of the batch, and leaves it at zero: the next fold
+//! is a full batch away, whichever way the count goes.
 //!
 //! Source: Linux 6.2 to 7.1, `lib/percpu_counter.c`, as `mm/` uses it for resident pages.
 //! Deviation: the per-CPU words are the library's [`Cells`]. They are added to first and folded
@@ -197,8 +197,8 @@ mod tests {
         assert_eq!(ledger.writes_by_level(), [2]);
     }
 
-    /// Goal: of two threads that act as one CPU and both saw the slot at its batch, one folds it and the
-    /// other finds nothing. Method: the second part of an addition, twice.
+    /// Goal: of two threads that act as one CPU and both saw the slot at its batch, one folds it
+    /// and the other finds nothing. Method: the second part of an addition, twice.
     #[test]
     fn a_slot_is_folded_once() {
         let flat = FlatCounter::new(2, Regime::Atomic);

@@ -1,9 +1,10 @@
 //! The library's own counter, seen as a [`Counter`].
 //!
-//! The library says how many shared nodes an update wrote, not which. A [`TreeCounter`] that rounds to nearest
-//! and groups neighbours is given the same updates, and tells. It shares no code with the library's tree:
-//! that both write as many nodes is checked at each update, and that their roots agree whenever they are read.
-//! Not counted are the marks that the first addition on a CPU leaves, once for each CPU.
+//! The library says how many shared nodes an update wrote, not which. A [`TreeCounter`] that rounds
+//! to nearest and groups neighbours is given the same updates, and tells. It shares no code with
+//! the library's tree: that both write as many nodes is checked at each update, and that their
+//! roots agree whenever they are read. Not counted are the marks that the first addition on a CPU
+//! leaves, once for each CPU.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,7 +21,8 @@ use super::{Counter, End, Line, Traffic};
 pub struct LibraryCounter {
     tree: CounterTree,
     replica: TreeCounter,
-    /// Updates and reads in which the two did not agree. Written and read by anybody; publishes nothing.
+    /// Updates and reads in which the two did not agree. Written and read by anybody; publishes
+    /// nothing.
     disagreements: AtomicU64,
 }
 

@@ -1,8 +1,8 @@
 //! The library's counters of spaces, seen as a [`Design`]: a set of four for each space.
 //!
-//! The library says how many shared lines an addition wrote, not which: all are reported as one line of the
-//! space. Writes are therefore counted as they are; what their transfers cost is not to be had from here
-//! ([`LibraryCounter`](super::LibraryCounter) tells).
+//! The library says how many shared lines an addition wrote, not which: all are reported as one
+//! line of the space. Writes are therefore counted as they are; what their transfers cost is not to
+//! be had from here ([`LibraryCounter`](super::LibraryCounter) tells).
 
 use std::sync::Arc;
 
@@ -91,8 +91,8 @@ mod tests {
     use super::*;
     use crate::baselines::{Ledger, TaskId, TransferCosts};
 
-    /// Goal: spaces and members are apart, swapped pages are not resident, and writes are counted once there
-    /// are words for all CPUs. Method: one CPU, then a second one past a carry.
+    /// Goal: spaces and members are apart, swapped pages are not resident, and writes are counted
+    /// once there are words for all CPUs. Method: one CPU, then a second one past a carry.
     #[test]
     fn sets_make_a_design() {
         let machine = Topology::flat(4);

@@ -17,9 +17,9 @@
 //! # What an operation costs
 //!
 //! Two real CPUs cannot show how 192 fight over a line. So each operation reports the shared lines
-//! that it reads, modifies and writes to a [`Traffic`]: a [`Ledger`] counts them by level and adds up
-//! a modelled transfer cost, `&mut Untracked` compiles to nothing. Words that only their own CPU or task
-//! writes are no traffic.
+//! that it reads, modifies and writes to a [`Traffic`]: a [`Ledger`] counts them by level and adds
+//! up a modelled transfer cost, `&mut Untracked` compiles to nothing. Words that only their own CPU
+//! or task writes are no traffic.
 
 mod active;
 mod flat;
@@ -86,8 +86,8 @@ pub trait Counter: fmt::Debug + Send + Sync {
     /// Deltas that bring the cheap read of a counter at zero as far off as it goes.
     fn worst_fill(&self, end: End) -> Vec<(CpuId, i64)>;
 
-    /// Memory of one counter as its authors lay it out, with its share of what the four counters of a
-    /// space have in one piece.
+    /// Memory of one counter as its authors lay it out, with its share of what the four counters of
+    /// a space have in one piece.
     fn bytes(&self) -> u64;
 }
 
@@ -149,8 +149,8 @@ pub struct Writer {
     pub cpu: CpuId,
     /// The task.
     pub task: TaskId,
-    /// The space that the task runs in, which may not be the one it adds to; a kernel thread, and a task
-    /// that has left its space, have none.
+    /// The space that the task runs in, which may not be the one it adds to; a kernel thread, and a
+    /// task that has left its space, have none.
     pub space: Option<SpaceId>,
 }
 
@@ -166,7 +166,8 @@ pub struct Count {
 /// A machine's way to account the pages of its spaces.
 ///
 /// A handled page fault is one or more [`add`](Self::add) and then one
-/// [`fault_handled`](Self::fault_handled). An unmapping or a fork is [`add_vector`](Self::add_vector).
+/// [`fault_handled`](Self::fault_handled). An unmapping or a fork is
+/// [`add_vector`](Self::add_vector).
 pub trait Design: fmt::Debug + Send + Sync {
     /// Number of shared lines on each level, for all spaces together.
     fn lines(&self) -> Vec<usize>;

@@ -1,9 +1,10 @@
 //! An atomic for each memory node, folded into one for the machine.
 //!
-//! Every update is an atomic addition to the word of its CPU's node, which all CPUs of the node share. A word that
-//! reaches the threshold is moved to the total: added there first and subtracted here after, so that a
-//! reader in between counts it twice. The authors state an error of 32 pages a node; the threshold, and
-//! with it the bound, grows with the CPUs of a node: `nodes * (max(32, 2 * CPUs of a node) - 1)`.
+//! Every update is an atomic addition to the word of its CPU's node, which all CPUs of the node
+//! share. A word that reaches the threshold is moved to the total: added there first and subtracted
+//! here after, so that a reader in between counts it twice. The authors state an error of 32 pages
+//! a node; the threshold, and with it the bound, grows with the CPUs of a node:
+//! `nodes * (max(32, 2 * CPUs of a node) - 1)`.
 //!
 //! Source: per-NUMA-node atomics for resident pages, proposed for Linux by S. Dorminy, 2025.
 //! Deviation: a socket is a node.

@@ -1,20 +1,21 @@
-//! The per-task cache: each task counts for itself, and folds into its space's totals every 66th fault.
+//! The per-task cache: each task counts for itself, and folds into its space's totals every 66th
+//! fault.
 //!
 //! ```text
 //! task: delta of each member, faults since the last fold   --- 66th fault --->   totals of the space
 //! ```
 //!
-//! A read is one load of a total, which knows nothing of what the tasks hold. Tasks that fault a few pages each
-//! and then sleep never fold: 10,000 of them hide 1.4 GB. The number of tasks has no bound, so neither has
-//! the error, and [`Design::estimate`] is none. Nobody but its task may touch a delta, so that
-//! an exact read was never to be had; [`Design::precise`] is this model's own.
+//! A read is one load of a total, which knows nothing of what the tasks hold. Tasks that fault a
+//! few pages each and then sleep never fold: 10,000 of them hide 1.4 GB. The number of tasks has no
+//! bound, so neither has the error, and [`Design::estimate`] is none. Nobody but its task may touch
+//! a delta, so that an exact read was never to be had; [`Design::precise`] is this model's own.
 //!
-//! What a task adds to a space that is not its own goes straight to the totals. Unmapping folds the caller's
-//! cache and adds its vector to the totals; leaving a space (exit, exec) folds.
+//! What a task adds to a space that is not its own goes straight to the totals. Unmapping folds the
+//! caller's cache and adds its vector to the totals; leaving a space (exit, exec) folds.
 //!
 //! Source: Linux 2.6.34 to 6.1, `mm/memory.c` (`SPLIT_RSS_COUNTING`).
-//! Deviation: a threshold of 0 keeps nothing in tasks, as kernels built without the cache do; read literally, it would
-//! fold on every second fault.
+//! Deviation: a threshold of 0 keeps nothing in tasks, as kernels built without the cache do; read
+//! literally, it would fold on every second fault.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
@@ -30,8 +31,8 @@ const NO_SPACE: u32 = u32::MAX;
 
 /// What a task holds. Plain words to the kernel.
 ///
-/// Written by: the thread that the task belongs to. Read by: that thread; others once it has come to rest.
-/// Publishes: nothing.
+/// Written by: the thread that the task belongs to. Read by: that thread; others once it has come
+/// to rest. Publishes: nothing.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Task {
@@ -64,7 +65,8 @@ impl TaskCache {
         Self::with_threshold(spaces, tasks, THRESHOLD)
     }
 
-    /// A cache in which a fault folds when more than `threshold` came before it; with 0, tasks hold nothing.
+    /// A cache in which a fault folds when more than `threshold` came before it; with 0, tasks hold
+    /// nothing.
     #[must_use]
     pub fn with_threshold(spaces: usize, tasks: usize, threshold: u32) -> Self {
         let task = |_| Task {
@@ -226,8 +228,8 @@ mod tests {
         cache.fault_handled(by, &mut Untracked);
     }
 
-    /// Goal: the fold comes with the 66th fault after the last one, not the 64th, and takes all. Method: faults one
-    /// by one, twice around.
+    /// Goal: the fold comes with the 66th fault after the last one, not the 64th, and takes all.
+    /// Method: faults one by one, twice around.
     #[test]
     fn the_66th_fault_folds() {
         let cache = TaskCache::new(1, 1);
@@ -242,7 +244,8 @@ mod tests {
         assert_eq!(cache.precise(anon(HOME)), 132);
     }
 
-    /// Goal: faults are counted, not pages: a task can hide any number. Method: 65 faults of 16 pages.
+    /// Goal: faults are counted, not pages: a task can hide any number. Method: 65 faults of 16
+    /// pages.
     #[test]
     fn what_is_hidden_has_no_bound_in_pages() {
         let cache = TaskCache::new(1, 1);
@@ -268,8 +271,8 @@ mod tests {
         assert_eq!(cache.footprint().task_bytes, 0);
     }
 
-    /// Goal: an unmapping folds its caller's cache first, and one of another space does not. Method: a total that
-    /// would be below zero shows which.
+    /// Goal: an unmapping folds its caller's cache first, and one of another space does not.
+    /// Method: a total that would be below zero shows which.
     #[test]
     fn unmapping_folds_the_caller() {
         let cache = TaskCache::new(2, 2);
@@ -290,8 +293,8 @@ mod tests {
         assert_eq!(cache.read(anon(HOME)), 0);
     }
 
-    /// Goal: what is not one's own goes straight to the totals, and what a task frees for another shows as no
-    /// less than zero.
+    /// Goal: what is not one's own goes straight to the totals, and what a task frees for another
+    /// shows as no less than zero.
     #[test]
     fn foreign_writers_do_not_cache() {
         let cache = TaskCache::new(2, 2);
@@ -336,8 +339,8 @@ mod tests {
         cache.add(moved, anon(OTHER), 1, &mut Untracked);
     }
 
-    /// Goal: nothing is lost and only folds write shared lines. Method: tasks on threads, faults, unmaps and
-    /// exits, against a plain sum.
+    /// Goal: nothing is lost and only folds write shared lines. Method: tasks on threads, faults,
+    /// unmaps and exits, against a plain sum.
     #[test]
     fn nothing_is_lost() {
         let cache = TaskCache::new(1, 4);

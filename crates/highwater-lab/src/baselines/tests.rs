@@ -21,9 +21,9 @@ pub(super) fn delta(random: &mut fastrand::Rng) -> i64 {
     if random.bool() { size } else { -size }
 }
 
-/// Goal: nothing is lost, the cheap read stays within what is promised and within what is said to be
-/// reachable, and both ends of that are reached. Method: random traffic against a plain sum, in drifts that
-/// fill and empty the counter; then the counter's own worst fill, either way.
+/// Goal: nothing is lost, the cheap read stays within what is promised and within what is said to
+/// be reachable, and both ends of that are reached. Method: random traffic against a plain sum, in
+/// drifts that fill and empty the counter; then the counter's own worst fill, either way.
 pub(super) fn keeps_its_promises(cpus: usize, new: impl Fn() -> Box<dyn Counter>) {
     let mut random = rng(1);
     let (counter, mut sum) = (new(), 0_i64);
@@ -76,8 +76,9 @@ pub(super) fn adds_from_threads_are_exact(add: impl Fn(i64) + Sync) {
     });
 }
 
-/// Goal: a design of counters keeps members and spaces apart, shows no negative pages, and numbers the
-/// lines of each counter apart. Method: one add to each of two counters; then a vector that empties them.
+/// Goal: a design of counters keeps members and spaces apart, shows no negative pages, and numbers
+/// the lines of each counter apart. Method: one add to each of two counters; then a vector that
+/// empties them.
 #[test]
 fn counters_make_a_design() {
     let machine = Topology::flat(4);

@@ -9,14 +9,14 @@
 //! root                                           the approximate sum
 //! ```
 //!
-//! As published: every level rounds **down**, so that every residual is positive and the root is too
-//! low by half of the bound on average; the node of a CPU is its number **modulo** the number of nodes, a power of
-//! two, so that CPUs that share a node are spread over the machine; the promised interval is symmetric but for
-//! one, although the root can never be too high.
+//! As published: every level rounds **down**, so that every residual is positive and the root is
+//! too low by half of the bound on average; the node of a CPU is its number **modulo** the number
+//! of nodes, a power of two, so that CPUs that share a node are spread over the machine; the
+//! promised interval is symmetric but for one, although the root can never be too high.
 //!
-//! [`Rounding`] and [`Grouping`] switch the first two to what the library does. All four combinations keep the same words and the
-//! same traffic, which shows what each change brings; both together are an independent
-//! implementation of the library's tree, to compare with.
+//! [`Rounding`] and [`Grouping`] switch the first two to what the library does. All four
+//! combinations keep the same words and the same traffic, which shows what each change brings; both
+//! together are an independent implementation of the library's tree, to compare with.
 //!
 //! Source: the percpu counter tree proposed for Linux, v17: fan-ins, carry, skip and accuracy.
 //! Deviation: the per-CPU words are the library's [`Cells`], on lines of their own. No bias.
@@ -66,7 +66,8 @@ pub enum Grouping {
 
 /// A node that several CPUs add to, on a line of its own.
 ///
-/// Written by: any CPU below it. Read by: the same addition, the root by anybody. Publishes: nothing but itself.
+/// Written by: any CPU below it. Read by: the same addition, the root by anybody. Publishes:
+/// nothing but itself.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Node(AtomicI64);
@@ -243,8 +244,8 @@ impl TreeCounter {
         }
     }
 
-    /// What the authors promise: every level, also the words, has room for as many CPUs as the next power of two, and
-    /// each one's residual may go either way.
+    /// What the authors promise: every level, also the words, has room for as many CPUs as the next
+    /// power of two, and each one's residual may go either way.
     #[must_use]
     pub fn published_accuracy(&self) -> Accuracy {
         let levels = FAN_INS[self.order as usize].iter();
@@ -255,8 +256,8 @@ impl TreeCounter {
         }
     }
 
-    /// What the interval of a cheap read is made of: the authors' promise for their tree, and what can
-    /// occur for the others.
+    /// What the interval of a cheap read is made of: the authors' promise for their tree, and what
+    /// can occur for the others.
     #[must_use]
     pub const fn accuracy(&self) -> Accuracy {
         self.accuracy
@@ -288,8 +289,8 @@ impl TreeCounter {
         nodes.sum::<usize>() + usize::from(self.order > 0)
     }
 
-    /// The largest (`Under`) or smallest residual of a word of `modulus` that is added to in multiples of
-    /// `quantum`.
+    /// The largest (`Under`) or smallest residual of a word of `modulus` that is added to in
+    /// multiples of `quantum`.
     const fn extreme(&self, end: End, modulus: i64, quantum: i64) -> i64 {
         match end {
             End::Under => modulus - quantum - self.offset(modulus),
@@ -315,8 +316,8 @@ impl TreeCounter {
 }
 
 /// `floor(new / modulus) * modulus - floor(old / modulus) * modulus`, for `new = old + delta` and a
-/// power of two: `delta` rounded toward zero, and one `modulus` more if the bit that `modulus` has set
-/// did not change as that amount alone would have changed it.
+/// power of two: `delta` rounded toward zero, and one `modulus` more if the bit that `modulus` has
+/// set did not change as that amount alone would have changed it.
 #[inline]
 const fn carry(modulus: i64, old: i64, new: i64, delta: i64) -> i64 {
     let below = modulus - 1;

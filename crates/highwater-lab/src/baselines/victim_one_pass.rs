@@ -5,8 +5,8 @@
 //! CPU c      [ .. | words of space s | words of s+1 | .. ]   16 bytes a space, in the area of that CPU
 //! ```
 //!
-//! Per-CPU areas make adding local and a sum of one counter a walk through all of them: a load for each CPU,
-//! each on a page of its own.
+//! Per-CPU areas make adding local and a sum of one counter a walk through all of them: a load for
+//! each CPU, each on a page of its own.
 //!
 //! Source: `oom_badness` and `select_bad_process` as of 7.0, `percpu_counter`.
 //! Deviation: no task list and no locks around tasks and sums, which makes this faster than the

@@ -1,7 +1,8 @@
 //! Victim selection as proposed with the counter tree: two passes over approximate sums, up to 16
 //! exact ones.
 //!
-//! Pass 1 keeps the highest approximate score and its uncertainty. Pass 2 looks at every task again:
+//! Pass 1 keeps the highest approximate score and its uncertainty. Pass 2 looks at every task
+//! again:
 //!
 //! ```text
 //! approximate + over + chosen's under  <  chosen's score    discarded
@@ -97,8 +98,8 @@ struct Node(i64);
 /// The published counter trees of many spaces, laid out as proposed: the nodes of a space's four
 /// counters at the end of the space, the words of all spaces CPU by CPU.
 ///
-/// Filled once, then read. What the nodes hold depends on the sums below them only, not on how those came
-/// about, so they are computed from the words.
+/// Filled once, then read. What the nodes hold depends on the sums below them only, not on how
+/// those came about, so they are computed from the words.
 #[derive(Debug)]
 pub struct TreeSpaces {
     nr_spaces: usize,

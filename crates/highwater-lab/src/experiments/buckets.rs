@@ -1,11 +1,12 @@
 //! Times in buckets that double, as the kernel's tracing tools print them: `16384 -> 32767`.
 //!
-//! Published histograms come in such buckets; ours are put into the same ones, so that both can be read line by line.
+//! Published histograms come in such buckets; ours are put into the same ones, so that both can be
+//! read line by line.
 //!
 //! # Accuracy
 //!
-//! A quantile lies in the right bucket; inside it, times are taken to be spread evenly. A mean takes the middle of
-//! each bucket, unless the sum is known.
+//! A quantile lies in the right bucket; inside it, times are taken to be spread evenly. A mean
+//! takes the middle of each bucket, unless the sum is known.
 
 use crate::report::text::to_f64;
 
@@ -78,7 +79,8 @@ impl Buckets {
         format!("{low} -> {high} ns")
     }
 
-    /// The time that `quantile` of the calls do not exceed, in microseconds; no number without calls.
+    /// The time that `quantile` of the calls do not exceed, in microseconds; no number without
+    /// calls.
     pub(super) fn quantile_us(&self, quantile: f64) -> f64 {
         let wanted = quantile * to_f64(self.calls());
         let mut below = 0.0;

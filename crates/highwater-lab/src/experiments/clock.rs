@@ -20,8 +20,8 @@ pub(super) fn thread_ns() -> u64 {
 pub(super) struct Took {
     /// CPU time of all of them, in nanoseconds.
     pub(super) cpu_ns: f64,
-    /// CPU time for each unit of real time, from when the first one began until the last one was done:
-    /// how many ran at once.
+    /// CPU time for each unit of real time, from when the first one began until the last one was
+    /// done: how many ran at once.
     pub(super) at_once: f64,
 }
 

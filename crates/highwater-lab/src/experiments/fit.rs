@@ -33,7 +33,8 @@ impl Line {
 mod tests {
     use super::*;
 
-    /// Goal: a line is found again, and one that explains little says so. Method: points on a line, and off it.
+    /// Goal: a line is found again, and one that explains little says so. Method: points on a line,
+    /// and off it.
     #[test]
     fn lines_are_found_again() {
         let on = Line::through(&[(1.0, 5.0), (2.0, 7.0), (4.0, 11.0)]);

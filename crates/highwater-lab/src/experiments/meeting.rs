@@ -1,7 +1,8 @@
 //! Where threads wait for each other, as at a barrier, but not for one that panicked.
 //!
-//! A barrier waits for ever for a thread that is gone, and the message of its panic is lost behind a run that does not end.
-//! Here the others panic too, and the scope that they belong to hands the panic on.
+//! A barrier waits for ever for a thread that is gone, and the message of its panic is lost behind
+//! a run that does not end. Here the others panic too, and the scope that they belong to hands the
+//! panic on.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -86,8 +87,8 @@ mod tests {
 
     use super::*;
 
-    /// Goal: nobody goes on before all are here. Method: three threads that count their steps, and look at the sum when all
-    /// have met.
+    /// Goal: nobody goes on before all are here. Method: three threads that count their steps, and
+    /// look at the sum when all have met.
     #[test]
     fn all_meet() {
         let (meeting, steps) = (Meeting::new(3), AtomicU64::new(0));
@@ -107,8 +108,8 @@ mod tests {
         });
     }
 
-    /// Goal: nobody waits for a thread that panicked, however early or late it does. Method: one of three panics before or
-    /// after the others have come.
+    /// Goal: nobody waits for a thread that panicked, however early or late it does. Method: one of
+    /// three panics before or after the others have come.
     #[test]
     fn a_panic_ends_the_meeting() {
         for is_late in [false, true] {

@@ -1,7 +1,9 @@
-//! Groups of this machine's own kernel: made in a directory of our own, and removed whatever happens.
+//! Groups of this machine's own kernel: made in a directory of our own, and removed whatever
+//! happens.
 //!
-//! Either version of control groups will do, if its memory controller can be used without changing anything that is
-//! there: version 1 where the controller is mounted, version 2 where the top directory hands it to those below it.
+//! Either version of control groups will do, if its memory controller can be used without changing
+//! anything that is there: version 1 where the controller is mounted, version 2 where the top
+//! directory hands it to those below it.
 
 use std::fs;
 use std::io;
@@ -16,8 +18,8 @@ use super::{Control, ExperimentError};
 use crate::baselines::flush::Shape;
 use crate::report::text::size;
 
-/// Kernel memory of a group, and for each CPU that may be there. Measured on Linux 6.18 with 2 CPUs: 19.8 KB and
-/// 4.1 KB a group.
+/// Kernel memory of a group, and for each CPU that may be there. Measured on Linux 6.18 with 2
+/// CPUs: 19.8 KB and 4.1 KB a group.
 const GROUP_BYTES: u64 = 20 << 10;
 const GROUP_CPU_BYTES: u64 = 2 << 10;
 
@@ -98,7 +100,8 @@ impl KernelGroups {
         Ok(groups)
     }
 
-    /// Makes a group, and lets those below it have the memory controller, if `below` says that there are any.
+    /// Makes a group, and lets those below it have the memory controller, if `below` says that
+    /// there are any.
     fn make_one(&mut self, path: PathBuf, below: &Range<usize>) -> Result<(), NoGroups> {
         let refused = |what: &Path, e| skipped(format!("cannot make {}: {e}", what.display()));
         fs::create_dir(&path).map_err(|e| refused(&path, e))?;
@@ -182,7 +185,8 @@ impl Hierarchy {
     }
 }
 
-/// Mounted control groups that have the memory controller or may have it, version 1 first: where both are, version 2 has not.
+/// Mounted control groups that have the memory controller or may have it, version 1 first: where
+/// both are, version 2 has not.
 fn hierarchies(mounts: &str) -> Vec<Hierarchy> {
     let mut found = Vec::new();
     for line in mounts.lines() {
@@ -236,8 +240,8 @@ fn available_bytes(meminfo: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Goal: the memory controller is found wherever it is mounted, and other mounts are not taken for it. Method: lines
-    /// of machines with both versions, and with either.
+    /// Goal: the memory controller is found wherever it is mounted, and other mounts are not taken
+    /// for it. Method: lines of machines with both versions, and with either.
     #[test]
     fn the_controller_is_found_where_it_is_mounted() {
         let cpu = "33 25 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu\n";
@@ -263,8 +267,9 @@ mod tests {
         );
     }
 
-    /// Goal: groups are removed, when all goes well and when a run is stopped while it makes them. Where the machine
-    /// does not let us make any, that is said. Method: twice, the second time with a run that was stopped.
+    /// Goal: groups are removed, when all goes well and when a run is stopped while it makes them.
+    /// Where the machine does not let us make any, that is said. Method: twice, the second time
+    /// with a run that was stopped.
     #[test]
     fn groups_are_removed_whatever_happens() {
         let (shape, control) = (Shape::of(2, 3), Control::default());

@@ -1,4 +1,5 @@
-//! The experiments of the threads, run on the library's own code beside the designs discussed there.
+//! The experiments of the threads, run on the library's own code beside the designs discussed
+//! there.
 //!
 //! One file each. An experiment takes a machine (a topology of virtual CPUs unless it says
 //! otherwise), a seed and a size, and returns an [`Outcome`] whose checks say whether the published
@@ -101,14 +102,14 @@ pub struct Request {
     pub is_kernel: bool,
     /// Every combination of what varies, for the experiments that leave some out.
     pub is_matrix: bool,
-    /// The checks that decide whether the outcome passes; none is all in a full run of an optimised build, and
-    /// otherwise those that are decided by counts.
+    /// The checks that decide whether the outcome passes; none is all in a full run of an optimised
+    /// build, and otherwise those that are decided by counts.
     pub judge: Option<Judge>,
 }
 
 impl Request {
-    /// Times of a build with debug assertions are no measure, and those of a quick run are soon lost in what else the
-    /// machine does.
+    /// Times of a build with debug assertions are no measure, and those of a quick run are soon
+    /// lost in what else the machine does.
     fn judge(&self) -> Judge {
         let measures = self.size == Size::Full && !cfg!(debug_assertions);
         self.judge.unwrap_or(match measures {
@@ -177,8 +178,8 @@ impl Setup {
         }
     }
 
-    /// Repetitions: `timed`, as many as medians of times need, or `counted` where only counts are judged; `quick` where
-    /// little is to be done.
+    /// Repetitions: `timed`, as many as medians of times need, or `counted` where only counts are
+    /// judged; `quick` where little is to be done.
     #[must_use]
     pub fn repeats<T>(&self, timed: T, counted: T, quick: T) -> T {
         let full = match self.judge {

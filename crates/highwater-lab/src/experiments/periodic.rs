@@ -28,8 +28,8 @@ impl End {
     }
 }
 
-/// Flushes the root whenever another period has passed, until the end. Begins with number `period`, and returns the number
-/// of the one that is due next.
+/// Flushes the root whenever another period has passed, until the end. Begins with number `period`,
+/// and returns the number of the one that is due next.
 pub(super) fn flush_until(
     end: &End,
     statistics: &dyn Flushing,

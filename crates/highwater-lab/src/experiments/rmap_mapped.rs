@@ -1,7 +1,9 @@
-//! `rmap-mapped`: a tenant streams a mapped file of twice the pool while another keeps the lock of its reverse map busy.
+//! `rmap-mapped`: a tenant streams a mapped file of twice the pool while another keeps the lock of
+//! its reverse map busy.
 //!
-//! The thread's first scenario. Its finding: where reclaim passes over pages whose lock is held, it scans twice as much to free the same, and faults wait
-//! for I/O themselves; where it does so only at the first priorities, less.
+//! The thread's first scenario. Its finding: where reclaim passes over pages whose lock is held, it
+//! scans twice as much to free the same, and faults wait for I/O themselves; where it does so only
+//! at the first priorities, less.
 
 use super::rmap::{self, Cell, PRIORITY, SKIP, Scenario, Story, VANILLA, published};
 use super::{Control, Experiment, ExperimentError, Setup};

@@ -1,8 +1,8 @@
 //! `rmap-read`: as `rmap-mapped`, and a third tenant reads another file by read(2).
 //!
-//! The thread's second scenario. Its finding: where reclaim passes over pages whose lock is held, refaults more than double, and the first tenant
-//! takes longer. Whose refaults they are, and how much the reader read meanwhile, the thread does not say; here they are shown
-//! apart.
+//! The thread's second scenario. Its finding: where reclaim passes over pages whose lock is held,
+//! refaults more than double, and the first tenant takes longer. Whose refaults they are, and how
+//! much the reader read meanwhile, the thread does not say; here they are shown apart.
 
 use super::rmap::{self, Cell, OURS, PRIORITY, SKIP, Scenario, Story, VANILLA, cell, published};
 use super::{Control, Experiment, ExperimentError, Setup};

@@ -1,11 +1,13 @@
 //! How long a call takes its caller, whatever else the machine does.
 //!
-//! On few CPUs a caller that is preempted waits a whole time slice, 8 ms and more, whatever it calls; and
-//! a virtual CPU may itself be off for as long. Neither is the call's. Waiting for a lock is.
+//! On few CPUs a caller that is preempted waits a whole time slice, 8 ms and more, whatever it
+//! calls; and a virtual CPU may itself be off for as long. Neither is the call's. Waiting for a
+//! lock is.
 //!
-//! So the *service time* is the real time, less what the caller spent ready to run while others ran, which
-//! the kernel counts for each thread (`/proc/thread-self/schedstat`). A caller that was never taken off its CPU has
-//! waited for nobody: then it is the CPU time, if that is less. Without that file it is the real time.
+//! So the *service time* is the real time, less what the caller spent ready to run while others
+//! ran, which the kernel counts for each thread (`/proc/thread-self/schedstat`). A caller that was
+//! never taken off its CPU has waited for nobody: then it is the CPU time, if that is less. Without
+//! that file it is the real time.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -136,7 +138,8 @@ mod tests {
 
     use super::*;
 
-    /// Goal: parts and quantiles are those of known times. Method: 1,000 of 10 us, but for a few that are longer.
+    /// Goal: parts and quantiles are those of known times. Method: 1,000 of 10 us, but for a few
+    /// that are longer.
     #[test]
     fn parts_and_quantiles_are_those_of_the_times() {
         let limits = [50, 1000, 100_000].map(Duration::from_micros);
@@ -156,8 +159,8 @@ mod tests {
         assert!((times.max_us() - 100_100.0).abs() < 100.1);
     }
 
-    /// Goal: sleeping, as a wait for a lock does, is service; the kernel's three numbers are understood. Method:
-    /// a nap, an empty call, and text.
+    /// Goal: sleeping, as a wait for a lock does, is service; the kernel's three numbers are
+    /// understood. Method: a nap, an empty call, and text.
     #[test]
     fn waits_for_others_are_service() {
         let clock = ServiceClock::of_this_thread();

@@ -1,13 +1,14 @@
 //! What was really counted, kept beside statistics whose reads may be stale.
 //!
-//! Each thread keeps words of its own for each group: what it has begun to add, what it has added, and both by size.
-//! A reader sums the done ones up before it reads, and the begun ones after. Whatever moment its read
-//! describes, the truth of that moment differs from the sum by no more than the size of what was *in flight*: begun by
-//! the end, and not done at the beginning. The error beyond that is the statistics' own.
+//! Each thread keeps words of its own for each group: what it has begun to add, what it has added,
+//! and both by size. A reader sums the done ones up before it reads, and the begun ones after.
+//! Whatever moment its read describes, the truth of that moment differs from the sum by no more
+//! than the size of what was *in flight*: begun by the end, and not done at the beginning. The
+//! error beyond that is the statistics' own.
 //!
-//! Orderings: an update lies between the release fence after `begun` and the release stores of `sum` and `done`. So
-//! who finds it in `sum` finds it in the statistics, and who finds it in the statistics, and then comes to an acquire
-//! fence, finds it in `begun`.
+//! Orderings: an update lies between the release fence after `begun` and the release stores of
+//! `sum` and `done`. So who finds it in `sum` finds it in the statistics, and who finds it in the
+//! statistics, and then comes to an acquire fence, finds it in `begun`.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
 
@@ -65,7 +66,8 @@ impl Truth {
         }
     }
 
-    /// Has `update` add `delta` to an item of a group. Each thread's number is one thread's at a time.
+    /// Has `update` add `delta` to an item of a group. Each thread's number is one thread's at a
+    /// time.
     pub(super) fn follow(
         &self,
         thread: usize,
@@ -149,8 +151,8 @@ mod tests {
     use super::*;
     use crate::baselines::flush::{FlushRule, Flushing, ITEMS, Rstat};
 
-    /// Goal: errors are told by their size, and updates in flight are not held against anybody. Method: reads that
-    /// saw more or less than was done, with and without an update under way.
+    /// Goal: errors are told by their size, and updates in flight are not held against anybody.
+    /// Method: reads that saw more or less than was done, with and without an update under way.
     #[test]
     fn errors_are_known_up_to_what_is_in_flight() {
         let truth = Truth::new(&Shape::of(2, 2), 2);
@@ -178,8 +180,8 @@ mod tests {
         assert_eq!(truth.off(3, &truth.before(3), &read), Off::default());
     }
 
-    /// Goal: statistics that are always flushed are never found stale, also while threads update. Method: two
-    /// that add, and one that reads groups of all levels.
+    /// Goal: statistics that are always flushed are never found stale, also while threads update.
+    /// Method: two that add, and one that reads groups of all levels.
     #[test]
     fn what_is_flushed_is_never_stale() {
         let shape = Shape::of(2, 2);

@@ -148,8 +148,9 @@ impl Lru {
 /// Makes [`PageHasher`]s.
 pub(super) type PageHashers = BuildHasherDefault<PageHasher>;
 
-/// Mixes a page number: one multiplication, whose upper half is folded into the lower. Page numbers are not chosen by
-/// an adversary here, and the standard hasher would take most of the model's time.
+/// Mixes a page number: one multiplication, whose upper half is folded into the lower. Page numbers
+/// are not chosen by an adversary here, and the standard hasher would take most of the model's
+/// time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PageHasher(u64);
 

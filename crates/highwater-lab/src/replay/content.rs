@@ -1,4 +1,5 @@
-//! What each page of a replayed file must hold: a function of seed, tenant, page number and version.
+//! What each page of a replayed file must hold: a function of seed, tenant, page number and
+//! version.
 //!
 //! Invariant: two pages that differ in any of the four differ in their header, and in almost every
 //! word behind it, so that a page which is read from the wrong place, at the wrong time or in part

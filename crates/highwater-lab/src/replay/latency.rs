@@ -26,7 +26,8 @@ const DIGITS: u8 = 2;
 /// Pairs of histograms. Chosen: as many threads as most machines have CPUs, and 1.3 MiB.
 const SHARDS: usize = 32;
 
-/// Latencies that a thread keeps before it hands them over. Chosen: 4 KiB, and a lock for every 256.
+/// Latencies that a thread keeps before it hands them over. Chosen: 4 KiB, and a lock for every
+/// 256.
 const KEPT: usize = 256;
 
 /// What an access saw.

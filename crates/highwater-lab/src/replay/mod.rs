@@ -1,8 +1,9 @@
 //! Replays access traces through the whole manager, under limits, and verifies every page.
 //!
-//! [`Replay::prepare`] builds a [`Manager`](highwater::manager::Manager) and, for each tenant, a group, a
-//! sparse data file and a mapping of it; [`Replay::run`] drives the traces through them with real
-//! threads and returns an [`Outcome`]. The program `highwater replay` is this and its arguments.
+//! [`Replay::prepare`] builds a [`Manager`](highwater::manager::Manager) and, for each tenant, a
+//! group, a sparse data file and a mapping of it; [`Replay::run`] drives the traces through them
+//! with real threads and returns an [`Outcome`]. The program `highwater replay` is this and its
+//! arguments.
 //!
 //! Invariant: every byte that the cache returns is compared with what it must be. A page's contents
 //! are a function of seed, tenant, page number and version (`content`), the file lays them out when

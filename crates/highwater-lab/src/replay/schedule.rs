@@ -61,8 +61,8 @@ struct SourceState {
 }
 
 impl Source {
-    /// The trace `reader` of a tenant whose file has `pages` pages. The keys of a key trace are kept
-    /// in nameless files in `dir`.
+    /// The trace `reader` of a tenant whose file has `pages` pages. The keys of a key trace are
+    /// kept in nameless files in `dir`.
     pub(super) fn new(tenant: String, pages: u64, reader: TraceReader, dir: PathBuf) -> Self {
         let state = Mutex::new(SourceState {
             reader,

@@ -2,8 +2,8 @@
 //!
 //! Order of construction: run directory, traces (so that a wrong path costs nothing), manager, then
 //! for each tenant its data file, group and mapping. Once all files are open and unlinked, the
-//! directory is removed. Keys of a key trace lie in nameless files of the parent directory. Taking down goes the other way, and what is then still allocated or
-//! charged has leaked.
+//! directory is removed. Keys of a key trace lie in nameless files of the parent directory. Taking
+//! down goes the other way, and what is then still allocated or charged has leaked.
 
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
@@ -81,8 +81,8 @@ impl Replay {
     ///
     /// # Errors
     ///
-    /// When the configuration is out of range, a trace cannot be opened, the files cannot be made or
-    /// the manager refuses.
+    /// When the configuration is out of range, a trace cannot be opened, the files cannot be made
+    /// or the manager refuses.
     pub fn prepare(config: &ReplayConfig) -> Result<Self, ReplayError> {
         Self::prepare_with(config, |_, data| data)
     }

@@ -8,11 +8,11 @@ use super::Unit;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Basis {
-    /// Counts, sums, bounds or invariants, on simulated clocks where a clock matters: the check holds in
-    /// every run, whatever else the machine does.
+    /// Counts, sums, bounds or invariants, on simulated clocks where a clock matters: the check
+    /// holds in every run, whatever else the machine does.
     Counts,
-    /// Wall-clock or CPU time, or counts that depend on how real threads are scheduled: the check holds in
-    /// the median of several runs.
+    /// Wall-clock or CPU time, or counts that depend on how real threads are scheduled: the check
+    /// holds in the median of several runs.
     Times,
 }
 

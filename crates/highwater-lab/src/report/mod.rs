@@ -9,16 +9,18 @@
 //!  "measured", "at_least", "at_most", "below", "unit"}], "pass"}
 //! ```
 //!
-//! A figure's unit is the end of its name: `_bytes`, `_pages`, `_us`, `_ns`, `_s`, `_per_s`, `_ratio`, `_percent`;
-//! a name without one is a plain number. [`Table`] shows bytes and times in units that suit, and puts published rows above
-//! measured ones in one table for each *part*: rows that answer one question with the same figures.
+//! A figure's unit is the end of its name: `_bytes`, `_pages`, `_us`, `_ns`, `_s`, `_per_s`,
+//! `_ratio`, `_percent`; a name without one is a plain number. [`Table`] shows bytes and times in
+//! units that suit, and puts published rows above measured ones in one table for each *part*: rows
+//! that answer one question with the same figures.
 //!
-//! A check is decided by counts or by times ([`Basis`]). Checks that are decided by counts hold in every run; those
-//! that are decided by times hold on an idle machine, in the median of several runs. Which of them the verdict
-//! includes is for the run's request to say ([`Judge`]); all are shown.
+//! A check is decided by counts or by times ([`Basis`]). Checks that are decided by counts hold in
+//! every run; those that are decided by times hold on an idle machine, in the median of several
+//! runs. Which of them the verdict includes is for the run's request to say ([`Judge`]); all are
+//! shown.
 //!
-//! Invariant: an outcome passes when it judges checks and all of these hold. One without checks fails:
-//! it has shown nothing.
+//! Invariant: an outcome passes when it judges checks and all of these hold. One without checks
+//! fails: it has shown nothing.
 
 mod check;
 mod figures;
@@ -204,8 +206,8 @@ mod tests {
         assert!(!outcome(vec![holds, fails]).passes());
     }
 
-    /// Goal: a verdict by counts leaves out times only, and is none where there is nothing else. Method: every
-    /// pair of a count and a time that holds or fails, judged both ways.
+    /// Goal: a verdict by counts leaves out times only, and is none where there is nothing else.
+    /// Method: every pair of a count and a time that holds or fails, judged both ways.
     #[test]
     fn times_are_left_out_of_a_verdict_by_counts() {
         let check = |subject: Subject, holds: bool| subject.equal(&holds, &true);

@@ -1,5 +1,5 @@
-//! The parts of an outcome in 80 columns: of each table the columns that fit, names and headings broken
-//! into lines, and checks as sentences.
+//! The parts of an outcome in 80 columns: of each table the columns that fit, names and headings
+//! broken into lines, and checks as sentences.
 
 use std::fmt;
 
@@ -108,7 +108,8 @@ pub(super) fn write_checks(f: &mut fmt::Formatter<'_>, checks: &[Check]) -> fmt:
     Ok(())
 }
 
-/// `text` in lines of at most `columns` columns, broken at spaces, and inside of words that are longer.
+/// `text` in lines of at most `columns` columns, broken at spaces, and inside of words that are
+/// longer.
 pub(super) fn wrapped(text: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut line = String::new();

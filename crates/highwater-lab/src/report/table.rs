@@ -183,8 +183,8 @@ struct Line {
     figures: Figures,
 }
 
-/// A line for each row. A row joins a line above it that has the same variant and none of its figures: what was
-/// published and what was measured stand side by side then.
+/// A line for each row. A row joins a line above it that has the same variant and none of its
+/// figures: what was published and what was measured stand side by side then.
 fn joined(rows: &[&Row]) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for row in rows {
@@ -213,8 +213,8 @@ fn joined(rows: &[&Row]) -> Vec<Line> {
     lines
 }
 
-/// A header and a row of cells for each line, with a column for each figure that any of them has: those
-/// of the last rows first.
+/// A header and a row of cells for each line, with a column for each figure that any of them has:
+/// those of the last rows first.
 fn cells(rows: &[Line]) -> Vec<Vec<String>> {
     let mut columns: Vec<&'static str> = Vec::new();
     for row in rows.iter().rev() {
@@ -292,8 +292,8 @@ mod tests {
         );
     }
 
-    /// Goal: one variant's published and measured figures stand in one line, but never one in the place of the
-    /// other. Method: rows with figures of their own, and rows with the same.
+    /// Goal: one variant's published and measured figures stand in one line, but never one in the
+    /// place of the other. Method: rows with figures of their own, and rows with the same.
     #[test]
     fn rows_of_one_variant_are_joined_when_they_have_different_figures() {
         let outcome = Outcome {
@@ -323,8 +323,8 @@ mod tests {
         );
     }
 
-    /// Goal: a table fits a terminal whatever the names, figures and checks are. Method: words longer than a
-    /// terminal, texts of many words, and more figures than fit.
+    /// Goal: a table fits a terminal whatever the names, figures and checks are. Method: words
+    /// longer than a terminal, texts of many words, and more figures than fit.
     #[test]
     fn a_table_fits_80_columns_whatever_it_holds() {
         let words = "several words of a name ".repeat(9);

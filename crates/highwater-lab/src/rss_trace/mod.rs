@@ -19,16 +19,16 @@
 //! # Spaces
 //!
 //! `mm_id` names a structure that the kernel uses again as soon as its process is gone. A
-//! [`SpaceId`] names one lifetime. A lifetime ends when every counter that the trace has shown of it
-//! is zero, and the next event of its `mm_id` begins a new one, unless that event is a task's change
-//! to the space that it is still in.
+//! [`SpaceId`] names one lifetime. A lifetime ends when every counter that the trace has shown of
+//! it is zero, and the next event of its `mm_id` begins a new one, unless that event is a task's
+//! change to the space that it is still in.
 //!
-//! Sizes are exact and of one member each, so a change is the difference to the size before.
-//! A space that was born within the trace began at zero. One that was there before it has an
-//! unknown size until each member's first event, whose [`delta_pages`](RssChange::delta_pages) is
-//! therefore `None`: its `size` is where counting begins. Born are: a second lifetime of an `mm_id`,
-//! and a space whose first event is another space's task filling it with at most 512 pages, which is
-//! how a fork copies and an exec builds.
+//! Sizes are exact and of one member each, so a change is the difference to the size before. A
+//! space that was born within the trace began at zero. One that was there before it has an unknown
+//! size until each member's first event, whose [`delta_pages`](RssChange::delta_pages) is therefore
+//! `None`: its `size` is where counting begins. Born are: a second lifetime of an `mm_id`, and a
+//! space whose first event is another space's task filling it with at most 512 pages, which is how
+//! a fork copies and an exec builds.
 //!
 //! Invariants, for every space and member, checked by
 //! `tests/rss_traces.rs::changes_sum_to_the_last_size`: first size where unknown, plus the sum of
@@ -46,14 +46,14 @@
 //!   given its space up at its exit have none and leave the previous one active.
 //! - After `X`, a task is in the space it has built from its next change on that shows it, or its
 //!   next switch. In version 1, which has no `X`, it has replaced its space when it has built
-//!   another one and changes its old space with `curr` unset; otherwise such a change is of an exit.
+//!   another one and changes its old space with `curr` unset; otherwise such a change is of an
+//!   exit.
 //! - In version 2 a task that is no kernel thread and whose space is unknown belongs to somebody
-//!   else, and no space of the trace is active while it runs. In version 1, which declares no kernel
-//!   threads, such a task leaves the previous space active: other processes than the recorded ones
-//!   are not seen to displace it, and a parent that exits before its child has run is taken for one
-//!   that has replaced its space.
-//!   What that costs, with the shipped traces cut down to version 1: the same spaces, and 114 misses
-//!   for 199 in the build, none less for the server
+//!   else, and no space of the trace is active while it runs. In version 1, which declares no
+//!   kernel threads, such a task leaves the previous space active: other processes than the
+//!   recorded ones are not seen to displace it, and a parent that exits before its child has run is
+//!   taken for one that has replaced its space. What that costs, with the shipped traces cut down
+//!   to version 1: the same spaces, and 114 misses for 199 in the build, none less for the server
 //!   (`tests/rss_traces.rs::version_1_finds_the_same_spaces`).
 //! - An event of a task that was not switched to on its CPU proves a switch that the kernel did not
 //!   tell. It is made up for before the event and counted

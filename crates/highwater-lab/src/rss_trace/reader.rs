@@ -119,8 +119,8 @@ impl RssTrace {
         self.spaces.count()
     }
 
-    /// Switches that the trace lacks, so far: an event was of another task than the one that its CPU
-    /// was last switched to.
+    /// Switches that the trace lacks, so far: an event was of another task than the one that its
+    /// CPU was last switched to.
     #[must_use]
     pub fn inferred_switches(&self) -> u64 {
         self.spaces.inferred_switches()

@@ -1,7 +1,7 @@
 //! Which space each task is in, which one is active on each CPU, and where lifetimes end.
 //!
-//! Invariants: `named` maps an `mm_id` to its newest lifetime; a space's `builder` is the task whose
-//! `building` it is; `active` changes by the rules of the [module](super) only.
+//! Invariants: `named` maps an `mm_id` to its newest lifetime; a space's `builder` is the task
+//! whose `building` it is; `active` changes by the rules of the [module](super) only.
 
 use std::collections::{HashMap, HashSet};
 

@@ -156,8 +156,8 @@ pub(super) struct Layout {
 enum Header {
     /// It names the columns, of which there are so many.
     Found { nr_fields: usize },
-    /// It should name the columns and does not, which is an error of that line. A reader that skips it
-    /// goes on with the columns time, key, size and op.
+    /// It should name the columns and does not, which is an error of that line. A reader that skips
+    /// it goes on with the columns time, key, size and op.
     Missing,
     /// The user has named the columns: a line of words may stand above them.
     NotNeeded,
@@ -237,8 +237,8 @@ impl Layout {
         Some((kind?, found_key?, bytes?))
     }
 
-    /// Whether the first line is a header though the user has named the columns: where a record has a time, a size or an op, it has a
-    /// word.
+    /// Whether the first line is a header though the user has named the columns: where a record has
+    /// a time, a size or an op, it has a word.
     fn has_words(&self, line: &[u8]) -> bool {
         let is_word = |number: Option<usize>| {
             let field = number.and_then(|number| fields(line).nth(number - 1));

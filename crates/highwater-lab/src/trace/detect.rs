@@ -6,8 +6,8 @@
 //! 1. `highwater`: its magic number.
 //! 2. `vscsi`: the version and a known opcode in at least three of four of the first records. (Not
 //!    in all of them: a damaged record is for the reader to report, with its number.)
-//! 3. text: the first line names columns, a key among them (`csv`); or at least three of four of the
-//!    first lines have one format's shape.
+//! 3. text: the first line names columns, a key among them (`csv`); or at least three of four of
+//!    the first lines have one format's shape.
 //! 4. `oracle-general`: the field that names the next access agrees, record for record, with where
 //!    the object does come next; times do not fall and sizes are plausible.
 //!
@@ -24,8 +24,8 @@ use super::request::Parsed;
 /// Bytes that are looked at. Chosen: holds some thousand records of any format.
 pub(super) const PREFIX: usize = 64 << 10;
 
-/// Records that are looked at, when there are as many. One record of random bytes passes for `vscsi`
-/// with a chance of 2^-29 (16 bits of version, 8 of 2^16 opcodes).
+/// Records that are looked at, when there are as many. One record of random bytes passes for
+/// `vscsi` with a chance of 2^-29 (16 bits of version, 8 of 2^16 opcodes).
 const RECORDS_MAX: usize = 128;
 
 /// The fewest records that decide for `oracle-general`. Chosen: one record of random bytes passes

@@ -84,7 +84,8 @@ impl Read for DigestedStream {
 mod tests {
     use super::*;
 
-    /// Goal: the digest is that of FIPS 180-4, and of a whole stream only. Method: its example "abc".
+    /// Goal: the digest is that of FIPS 180-4, and of a whole stream only. Method: its example
+    /// "abc".
     #[test]
     fn only_a_whole_stream_has_a_digest() {
         let mut stream = DigestedStream::new(Box::new(&b"abc"[..]), Digesting::Sha256);

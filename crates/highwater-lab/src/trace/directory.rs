@@ -29,7 +29,8 @@ use thiserror::Error;
 use super::bucket::{Bucket, BucketStore, Buckets, ENTRIES, Extent, Place};
 use super::request::PAGE_LIMIT;
 
-/// Pages of one key are at most this: what an extent can hold, far above what a request can ask for.
+/// Pages of one key are at most this: what an extent can hold, far above what a request can ask
+/// for.
 pub(super) const EXTENT_PAGES_MAX: u64 = 1 << 32;
 
 /// Average fill at which a bucket is split. Chosen: buckets that wait for their split hold up to
@@ -176,7 +177,8 @@ impl<S: BucketStore> KeyDirectory<S> {
     }
 
     /// The first `pages` pages of a key (0 counts as 1). A key that comes again has the same pages,
-    /// unless it asks for more than it has: then it moves to a new extent, and the old is abandoned.
+    /// unless it asks for more than it has: then it moves to a new extent, and the old is
+    /// abandoned.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! The trace formats as the program documents them: what a record looks like, and an example of each
-//! that a shell makes with `printf`.
+//! The trace formats as the program documents them: what a record looks like, and an example of
+//! each that a shell makes with `printf`.
 
 use super::format::Format;
 

@@ -29,7 +29,8 @@
 //! - Pages from 2^44 on and requests of more than 2^20 pages, 4 GiB, are bad records.
 //! - In text, blank lines are no records, fields may be separated by several blanks, a line may end
 //!   in CR LF, and the last one may lack its end. Record numbers are line numbers.
-//! - No content makes a reader panic or run on: `tests/trace_formats.rs::mutations_never_panic_and_always_end`,
+//! - No content makes a reader panic or run on:
+//!   `tests/trace_formats.rs::mutations_never_panic_and_always_end`,
 //!   `tests/traces.rs::damaged_streams_never_panic_and_always_end`.
 
 mod blocks;

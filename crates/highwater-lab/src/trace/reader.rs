@@ -41,8 +41,8 @@ pub struct ReaderOptions {
     pub format: Option<Format>,
     /// Bytes of a block of `arc`, 512 when `None`; other formats know their units.
     pub block_size: Option<u32>,
-    /// Where the columns of `csv` are; `None` reads it from a header. A trace whose columns are named
-    /// and whose format is not is `csv`.
+    /// Where the columns of `csv` are; `None` reads it from a header. A trace whose columns are
+    /// named and whose format is not is `csv`.
     pub columns: Option<Columns>,
     /// What to do with bad records.
     pub lenient: Lenient,
@@ -223,7 +223,8 @@ impl TraceReader {
         self.source.compression()
     }
 
-    /// Whether the trace can hold writes: its format can, and a `csv` trace has a column for the op.
+    /// Whether the trace can hold writes: its format can, and a `csv` trace has a column for the
+    /// op.
     #[must_use]
     pub fn may_write(&self) -> bool {
         self.format.may_write() && (self.format != Format::Csv || self.layout.may_write())

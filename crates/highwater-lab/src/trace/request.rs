@@ -16,9 +16,9 @@ use super::error::{Fault, Found};
 /// enough that byte offsets (2^56) and sums of a few of them fit 64 bits.
 pub const PAGE_LIMIT: u64 = 1 << 44;
 
-/// Pages of one request are at most this: 2^20 pages, 4 GiB. Chosen: the largest that a size of 32 bits,
-/// as in `oracle-general`, can say, and few enough that a damaged record does not keep a replay busy
-/// for hours.
+/// Pages of one request are at most this: 2^20 pages, 4 GiB. Chosen: the largest that a size of 32
+/// bits, as in `oracle-general`, can say, and few enough that a damaged record does not keep a
+/// replay busy for hours.
 pub const COUNT_LIMIT: u64 = 1 << 20;
 
 /// Whether a request reads or writes.

@@ -1,12 +1,13 @@
 //! Processes of one task each, which fault pages in on a few CPUs, take turns, exec and exit.
 //!
-//! Each CPU runs one process until its slice or its life is over, then takes a new one, or one that waits: with the probability
-//! *affinity* one that ran here last, else the one that has waited longest. A process that execs is begun by its
-//! parent: in the parent's space, which is active, its arguments are written into the new space, which is not.
-//! Then the new space becomes active. Now and then a process touches another one's space, as a debugger does.
+//! Each CPU runs one process until its slice or its life is over, then takes a new one, or one that
+//! waits: with the probability *affinity* one that ran here last, else the one that has waited
+//! longest. A process that execs is begun by its parent: in the parent's space, which is active,
+//! its arguments are written into the new space, which is not. Then the new space becomes active.
+//! Now and then a process touches another one's space, as a debugger does.
 //!
-//! Invariant: what the steps add to a space sums to zero at the end, and to what the process has mapped
-//! before that.
+//! Invariant: what the steps add to a space sums to zero at the end, and to what the process has
+//! mapped before that.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -32,7 +33,8 @@ const FILE_EVERY: u32 = 4;
 /// How a process begins, and how long it lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// By exec, with argument pages in this range; a number of faults for each argument page, more or less.
+    /// By exec, with argument pages in this range; a number of faults for each argument page, more
+    /// or less.
     Exec {
         /// Argument pages.
         arguments: RangeInclusive<u32>,
@@ -61,7 +63,8 @@ pub struct Mix {
     pub slice: u32,
     /// How a process begins, and how long it lives.
     pub life: Life,
-    /// Faults for each page that somebody adds to a space that is not its own, on average; 0 for never.
+    /// Faults for each page that somebody adds to a space that is not its own, on average; 0 for
+    /// never.
     pub foreign_every: u32,
 }
 
@@ -363,8 +366,9 @@ mod tests {
         }
     }
 
-    /// Goal: every process maps, is switched to before it faults, and leaves nothing; argument pages go to a space that is active
-    /// nowhere. Method: follow the steps of two mixes beside a plain sum.
+    /// Goal: every process maps, is switched to before it faults, and leaves nothing; argument
+    /// pages go to a space that is active nowhere. Method: follow the steps of two mixes beside a
+    /// plain sum.
     #[test]
     fn steps_are_those_of_processes() {
         let mut long = mix();
@@ -419,7 +423,8 @@ mod tests {
         assert_ne!(steps(1), steps(2));
     }
 
-    /// Goal: affinity is how often processes stay. Method: moves between CPUs, with all and with none of it.
+    /// Goal: affinity is how often processes stay. Method: moves between CPUs, with all and with
+    /// none of it.
     #[test]
     fn affinity_keeps_processes_where_they_were() {
         let moves = |affinity| {

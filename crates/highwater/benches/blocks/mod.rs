@@ -1,7 +1,7 @@
-//! What allocators of page-sized blocks are timed at: the work, whoever gives the blocks out. Each work is done
-//! twice: no block's bytes are touched, so what is timed is the allocator; and a byte of each block is
-//! written when it is allocated, as programs do, so what is timed is also the memory: cache misses, and
-//! page faults for blocks that were never used.
+//! What allocators of page-sized blocks are timed at: the work, whoever gives the blocks out. Each
+//! work is done twice: no block's bytes are touched, so what is timed is the allocator; and a byte
+//! of each block is written when it is allocated, as programs do, so what is timed is also the
+//! memory: cache misses, and page faults for blocks that were never used.
 //!
 //! | work | on each thread |
 //! |---|---|
@@ -122,7 +122,8 @@ impl Work {
         }
     }
 
-    /// Blocks that each thread allocates in a round: not so many that threads seldom run at once for so long.
+    /// Blocks that each thread allocates in a round: not so many that threads seldom run at once
+    /// for so long.
     pub(crate) fn times(self) -> u32 {
         match self {
             Self::HotPair | Self::Churn | Self::HandedOver => 1 << 18,
@@ -274,8 +275,8 @@ enum End<B> {
     },
 }
 
-/// Times pairs of threads. Each block counts once for each of the two, so that a pair which takes as long as
-/// one thread takes for both has the same figure.
+/// Times pairs of threads. Each block counts once for each of the two, so that a pair which takes
+/// as long as one thread takes for both has the same figure.
 fn hand_over<S: Source>(source: &S, threads: u32, times: u32) -> Round {
     let pairs = (0..threads / 2).flat_map(|_| {
         let (full_in, full_out) = sync_channel(PARCELS);

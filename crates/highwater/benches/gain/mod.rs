@@ -1,9 +1,11 @@
 //! How much more two threads do at once than one does.
 //!
-//! CPUs of one machine are not equally fast: on a virtual one, what its host does beside changes the speed of each by itself, by
-//! more than half, several times a second. So each thread stays on a CPU of its own, and each round takes a few milliseconds: one thread
-//! alone while the other sleeps, the other one alone, then both at once. What both do is held against what they do alone, on the
-//! same CPUs; the median of the rounds counts. Times are CPU times: what other processes take is not in them.
+//! CPUs of one machine are not equally fast: on a virtual one, what its host does beside changes
+//! the speed of each by itself, by more than half, several times a second. So each thread stays on
+//! a CPU of its own, and each round takes a few milliseconds: one thread alone while the other
+//! sleeps, the other one alone, then both at once. What both do is held against what they do alone,
+//! on the same CPUs; the median of the rounds counts. Times are CPU times: what other processes
+//! take is not in them.
 
 #![expect(
     unsafe_code,
@@ -18,8 +20,8 @@ use std::time::Duration;
 /// Rounds of each measurement.
 const ROUNDS: u32 = 101;
 
-/// Throughput of two threads that run `run` at once, as a ratio to that of one; no number where they cannot have a CPU each. `run` does it
-/// so many times as it is told: `times` in a round.
+/// Throughput of two threads that run `run` at once, as a ratio to that of one; no number where
+/// they cannot have a CPU each. `run` does it so many times as it is told: `times` in a round.
 pub(crate) fn of_second_thread(times: u32, run: &(impl Fn(u32) + Sync)) -> f64 {
     let round = Meeting {
         phase: Barrier::new(2),
@@ -55,9 +57,11 @@ struct Times {
 
 struct Meeting {
     phase: Barrier,
-    /// Threads that stay on a CPU. Written by: both. Read by: both, after they have met. Publishes: nothing.
+    /// Threads that stay on a CPU. Written by: both. Read by: both, after they have met. Publishes:
+    /// nothing.
     settled: AtomicU32,
-    /// Written by: both. Read by: both. Publishes: nothing; tells that they run. Counts on from round to round, as does `done`.
+    /// Written by: both. Read by: both. Publishes: nothing; tells that they run. Counts on from
+    /// round to round, as does `done`.
     running: AtomicU32,
     done: AtomicU32,
 }
@@ -123,7 +127,8 @@ fn cpu_time() -> Duration {
     )
 }
 
-/// Keeps the calling thread on one of the CPUs that it may run on, another one for each number; whether that was done.
+/// Keeps the calling thread on one of the CPUs that it may run on, another one for each number;
+/// whether that was done.
 #[cfg(target_os = "linux")]
 fn stay_on_cpu(number: usize) -> bool {
     // SAFETY: zeroed bytes are a set of no CPU.

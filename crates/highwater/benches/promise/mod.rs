@@ -1,7 +1,8 @@
 //! What a bench promises of what it measures, shown to people, and with `--json` to `.ci/bench`.
 //!
-//! A run by hand judges itself: it fails when a promise is not kept. With `--json` it prints one object for each
-//! promise on a line of its own, among the tables, and leaves the judgement to the reader, which has several runs.
+//! A run by hand judges itself: it fails when a promise is not kept. With `--json` it prints one
+//! object for each promise on a line of its own, among the tables, and leaves the judgement to the
+//! reader, which has several runs.
 
 use std::ops::{Bound, RangeBounds};
 use std::process::ExitCode;
@@ -70,8 +71,8 @@ impl Promise {
     }
 }
 
-/// Shows the promises, or why there are none here, and says how the program ends: without `--bench`, or with
-/// `--quick`, nothing is judged.
+/// Shows the promises, or why there are none here, and says how the program ends: without
+/// `--bench`, or with `--quick`, nothing is judged.
 pub(crate) fn report(promises: Result<&[Promise], &str>) -> ExitCode {
     let is_json = std::env::args().any(|argument| argument == "--json");
     let (kept, lines) = match promises {

@@ -1,10 +1,11 @@
-//! Timing that the benches share: variants of one thing, in rounds that take turns, so that what else
-//! the machine does meets all of them alike; CPU time where the system tells it; medians.
+//! Timing that the benches share: variants of one thing, in rounds that take turns, so that what
+//! else the machine does meets all of them alike; CPU time where the system tells it; medians.
 //!
-//! Several threads meet each other only while they really run at once. On a machine that does other work
-//! too they often take turns, and what they share then seems cheap. So of several threads those rounds
-//! count in which each was running for nine tenths of the time at least, and that time was the same for all, if there are three of them; a round
-//! that was not is repeated, up to [`REPEATS`] times.
+//! Several threads meet each other only while they really run at once. On a machine that does other
+//! work too they often take turns, and what they share then seems cheap. So of several threads
+//! those rounds count in which each was running for nine tenths of the time at least, and that time
+//! was the same for all, if there are three of them; a round that was not is repeated, up to
+//! [`REPEATS`] times.
 
 use std::hint::spin_loop;
 use std::sync::Barrier;
@@ -39,8 +40,8 @@ pub(crate) struct Variant {
 /// Medians by name, in nanoseconds each.
 pub(crate) type Medians = Vec<(&'static str, f64)>;
 
-/// Times `run` on so many threads at once. Each thread first makes a state by `prepare`, from its number, and
-/// drops it afterwards: neither is timed.
+/// Times `run` on so many threads at once. Each thread first makes a state by `prepare`, from its
+/// number, and drops it afterwards: neither is timed.
 pub(crate) fn round<S>(
     threads: u32,
     times: u32,
@@ -55,8 +56,8 @@ pub(crate) fn round<S>(
     let timed = |thread| {
         let mut state = prepare(thread);
         prepared.wait();
-        // In this order: settling takes a while, in which the thread does not run; and a thread that is
-        // interrupted between two readings is not to seem to have run less.
+        // In this order: settling takes a while, in which the thread does not run; and a thread
+        // that is interrupted between two readings is not to seem to have run less.
         let settled = booked_settled();
         let meeting_since = Instant::now();
         meet(&running, threads);
@@ -98,8 +99,8 @@ struct Ran {
 }
 
 impl Ran {
-    /// Whether each ran nearly all the time, and all at the same time: one that ends within its time slice ran all the
-    /// time though the others may have waited for it.
+    /// Whether each ran nearly all the time, and all at the same time: one that ends within its
+    /// time slice ran all the time though the others may have waited for it.
     fn were_at_once(all: &[Self]) -> bool {
         let since = all.iter().map(|ran| ran.since).max();
         let until = all.iter().map(|ran| ran.since + ran.wall).min();
@@ -189,8 +190,8 @@ pub(crate) fn is_bench() -> bool {
     is_given("--bench") && !is_given("--quick")
 }
 
-/// Times every variant on so many threads, in interleaved rounds; without `--bench`, or with `--quick`, a thousandth of it
-/// in a few rounds.
+/// Times every variant on so many threads, in interleaved rounds; without `--bench`, or with
+/// `--quick`, a thousandth of it in a few rounds.
 pub(crate) fn measure(variants: &[Variant], threads: u32) -> Medians {
     let (rounds, scale) = match is_bench() {
         true => (ROUNDS, 1),

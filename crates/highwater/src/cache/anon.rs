@@ -11,11 +11,12 @@
 //! | resident and clean | a slot | in the frame, and the same in the slot |
 //! | resident and dirty | none | in the frame |
 //!
-//! A place changes under the exclusive latch of the resident page: to a slot when the page was written there
-//! whole, to none when the page is written to ([`Anon::forget`]), or holds zeros only. That it becomes none when
-//! a page that is not resident is discarded needs no lock: who reads a page in looks at the place again
-//! afterwards, and only a page that is resident gets a place, so that a place which is the same before and
-//! after has been the same all the while. Storage need not order its reads and writes for that: fences do.
+//! A place changes under the exclusive latch of the resident page: to a slot when the page was
+//! written there whole, to none when the page is written to ([`Anon::forget`]), or holds zeros
+//! only. That it becomes none when a page that is not resident is discarded needs no lock: who
+//! reads a page in looks at the place again afterwards, and only a page that is resident gets a
+//! place, so that a place which is the same before and after has been the same all the while.
+//! Storage need not order its reads and writes for that: fences do.
 
 use std::io;
 use std::ops::Range;
@@ -26,14 +27,15 @@ use crate::sync::atomic::{AtomicU32, Ordering, fence};
 use crate::sync::{Arc, OnceLock};
 use crate::units::{PAGE_BYTES, Pages};
 
-/// Places allocated together. Chosen: 2 KiB of them for 2 MiB of memory that was swapped out. In models as few as are used.
+/// Places allocated together. Chosen: 2 KiB of them for 2 MiB of memory that was swapped out. In
+/// models as few as are used.
 const CHUNK: usize = if cfg!(loom) { 2 } else { 512 };
 /// No place. Slots are stored plus one.
 const NONE: u32 = 0;
 
 /// Places of neighbouring pages.
-/// Written by: holders of a page's exclusive latch; who discards pages (to none). Read by: those, and who reads the
-/// page in. Publishes: nothing; the page's own state orders it.
+/// Written by: holders of a page's exclusive latch; who discards pages (to none). Read by: those,
+/// and who reads the page in. Publishes: nothing; the page's own state orders it.
 type Chunk = [AtomicU32; CHUNK];
 
 /// Memory without a file.
@@ -91,8 +93,8 @@ impl Anon {
         Pages(used.count() as u64)
     }
 
-    /// Gives a page's slot back, if it has one: what lies there is not what the page holds any more. The page's
-    /// exclusive latch is held, or the page is being discarded.
+    /// Gives a page's slot back, if it has one: what lies there is not what the page holds any
+    /// more. The page's exclusive latch is held, or the page is being discarded.
     pub(super) fn forget(&self, page: u64) {
         let Some(place) = self.entry(page) else {
             return;
@@ -101,8 +103,9 @@ impl Anon {
         if place.load(Ordering::Relaxed) != NONE
             && let Some(slot) = slot_of(place.swap(NONE, Ordering::Relaxed))
         {
-            // Pairs with: the fence of `read_page`. SeqCst: who has read what the slot's next page put there has to find the
-            // place changed, although nothing but those bytes leads from the one to the other.
+            // Pairs with: the fence of `read_page`. SeqCst: who has read what the slot's next page
+            // put there has to find the place changed, although nothing but those bytes leads from
+            // the one to the other.
             fence(Ordering::SeqCst);
             self.area().give_back(slot);
         }
@@ -119,7 +122,8 @@ impl Anon {
         }
     }
 
-    /// Writes a page to swap; returns how many bytes were taken. The page's exclusive latch is held.
+    /// Writes a page to swap; returns how many bytes were taken. The page's exclusive latch is
+    /// held.
     pub(super) fn swap_out(&self, page: u64, bytes: &[u8]) -> Result<usize, SwapOutError> {
         if bytes.iter().all(|byte| *byte == 0) {
             self.forget(page);
@@ -257,8 +261,8 @@ mod tests {
 
     #[test]
     fn a_page_that_is_discarded_while_it_is_read_is_zeros() {
-        // Goal: nobody sees another page's bytes. Method: a slot that is given back, and taken and written by another
-        // page, in the middle of the read.
+        // Goal: nobody sees another page's bytes. Method: a slot that is given back, and taken and
+        // written by another page, in the middle of the read.
         let storage = Arc::new(Hurried {
             slots: Mutex::new(&HURRIED, Default::default()),
             anon: OnceLock::new(),

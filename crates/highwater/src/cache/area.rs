@@ -1,23 +1,28 @@
 //! Areas: ranges of files that spaces map, and how a page is reached through one.
 //!
-//! An access looks at the area's page table first. An entry that names a frame is a hint that costs no walk of
-//! the index; whether the frame still holds the page is decided by taking hold of it (borrow, pin or latch), as
-//! after any other look-up. An access that had to find the page by the index *installs* its frame in the table,
-//! which is when the page is mapped and counted for the space:
+//! An access looks at the area's page table first. An entry that names a frame is a hint that costs
+//! no walk of the index; whether the frame still holds the page is decided by taking hold of it
+//! (borrow, pin or latch), as after any other look-up. An access that had to find the page by the
+//! index *installs* its frame in the table, which is when the page is mapped and counted for the
+//! space:
 //!
 //! ```text
 //! page held -> mapcount + 1 -> entry: absent -> present -> resident set + 1 -> page let go
 //! ```
 //!
-//! Invariants, of which the argument is in the module `rmap`: `mapcount` of a frame is at least the number of
-//! entries that name it, and equal at rest; a space's resident set is, at rest, the number of entries of its areas that
-//! name a frame; an entry names a frame only while that frame holds the entry's page.
+//! Invariants, of which the argument is in the module `rmap`: `mapcount` of a frame is at least the
+//! number of entries that name it, and equal at rest; a space's resident set is, at rest, the
+//! number of entries of its areas that name a frame; an entry names a frame only while that frame
+//! holds the entry's page.
 //!
-//! A second look at the entry would not do in place of the frame's tag. While a frame is being retracted, whoever held the page before
-//! can install it and let go; eviction is then about to find the frame mapped (`mapcount`), unless somebody unmaps it first. In between, after eviction has
-//! looked at what readers announce, another reader would meet an entry that names the frame twice, and read what has an owner.
+//! A second look at the entry would not do in place of the frame's tag. While a frame is being
+//! retracted, whoever held the page before can install it and let go; eviction is then about to
+//! find the frame mapped (`mapcount`), unless somebody unmaps it first. In between, after eviction
+//! has looked at what readers announce, another reader would meet an entry that names the frame
+//! twice, and read what has an owner.
 //!
-//! An access that began before its page was unmapped may end after: it gets the bytes, and installs nothing.
+//! An access that began before its page was unmapped may end after: it gets the bytes, and installs
+//! nothing.
 
 use std::fmt;
 use std::ops::Range;
@@ -46,7 +51,8 @@ pub enum AreaFlag {
     Locked = 1 << 1,
     /// It is read from front to back: accesses through it say nothing about later ones.
     Sequential = 1 << 2,
-    /// It is read in no order: reading ahead is of no use, and accesses say nothing about later ones.
+    /// It is read in no order: reading ahead is of no use, and accesses say nothing about later
+    /// ones.
     Random = 1 << 3,
 }
 
@@ -71,8 +77,8 @@ pub struct Area {
     /// The name of the area's first page, here because every access needs it.
     first: PageKey,
     number: u64,
-    /// Written by: the embedder's calls. Read by: reclaim and readahead. Publishes: nothing; whoever
-    /// reads an old value acts as it would have a moment before.
+    /// Written by: the embedder's calls. Read by: reclaim and readahead. Publishes: nothing;
+    /// whoever reads an old value acts as it would have a moment before.
     flags: AtomicU32,
     readahead: Readahead,
     pub(super) table: PageTable,
@@ -147,8 +153,9 @@ impl Area {
         self.table.get(page).is_hole()
     }
 
-    /// The bytes of a page that the page table names, of a read-only file, if it is young and another access would not be counted.
-    /// Nothing of any other page, nor of one that has just left its frame.
+    /// The bytes of a page that the page table names, of a read-only file, if it is young and
+    /// another access would not be counted. Nothing of any other page, nor of one that has just
+    /// left its frame.
     ///
     /// `reader` is of the memory whose frames the table names.
     ///
@@ -237,13 +244,13 @@ impl Area {
 }
 
 impl PageCache {
-    /// Takes hold of a page through an area, if it is resident and was not unmapped, by `hold`: which borrows, pins or latches the page in
-    /// a frame, unless it has left that.
+    /// Takes hold of a page through an area, if it is resident and was not unmapped, by `hold`:
+    /// which borrows, pins or latches the page in a frame, unless it has left that.
     ///
     /// # Cost
     ///
-    /// Three loads where the page is mapped, and what `hold` costs; nothing is stored once the page is young. Else a walk
-    /// of the index, and installing the page.
+    /// Three loads where the page is mapped, and what `hold` costs; nothing is stored once the page
+    /// is young. Else a walk of the index, and installing the page.
     #[inline]
     pub fn hold_mapped<R>(
         &self,
@@ -295,7 +302,8 @@ impl PageCache {
     /// Maps a page that the caller holds in a frame: borrowed, pinned or latched.
     pub fn install(&self, area: &Area, page: u64, pfn: Pfn) {
         let mapcount = &self.mapcounts[pfn.index()];
-        // Relaxed: the caller's hold keeps eviction from looking at the count, and its end publishes it.
+        // Relaxed: the caller's hold keeps eviction from looking at the count, and its end
+        // publishes it.
         mapcount.fetch_add(1, Ordering::Relaxed);
         match area.table.install(page, pfn) {
             Installed::Now(was) => {
@@ -309,11 +317,13 @@ impl PageCache {
         }
     }
 
-    /// Counts what an area had in an entry that was taken out of it. The page's count comes last: until then it stays.
+    /// Counts what an area had in an entry that was taken out of it. The page's count comes last:
+    /// until then it stays.
     pub(super) fn note_taken(&self, area: &Area, was: Entry) {
         if let Some(pfn) = was.pfn() {
             area.space().add(area.member(), -1);
-            // Release. Pairs with: the acquire of `mapcount`: who finds no entry left sees that this one is clear.
+            // Release. Pairs with: the acquire of `mapcount`: who finds no entry left sees that
+            // this one is clear.
             let before = self.mapcounts[pfn.index()].fetch_sub(1, Ordering::Release);
             debug_assert!(before > 0, "{pfn} was unmapped more often than mapped");
         } else if was.is_swapped() {

@@ -19,19 +19,19 @@ pub trait Backing: Send + Sync + fmt::Debug {
         self.len() == 0
     }
 
-    /// Reads a page into `buf`, from its start; returns how many bytes there were. Fewer or more than the
-    /// page has ([`page_len`](Self::page_len)) is an error to the cache. `buf` is all zeros: what is not
-    /// written stays so, whatever is returned.
+    /// Reads a page into `buf`, from its start; returns how many bytes there were. Fewer or more
+    /// than the page has ([`page_len`](Self::page_len)) is an error to the cache. `buf` is all
+    /// zeros: what is not written stays so, whatever is returned.
     ///
     /// # Errors
     ///
     /// Whatever the storage says; the page is then not cached. A panic reaches who wanted the page.
     fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize>;
 
-    /// Reads neighbouring pages from `first` on, each into a buffer of as many bytes as the page has
-    /// ([`page_len`](Self::page_len)); returns how many bytes there were in all, without a gap from the start. Fewer
-    /// than asked for is an error only to who wants a page that is not whole; more is an error to all. The buffers are all
-    /// zeros, as for [`read_page`](Self::read_page).
+    /// Reads neighbouring pages from `first` on, each into a buffer of as many bytes as the page
+    /// has ([`page_len`](Self::page_len)); returns how many bytes there were in all, without a gap
+    /// from the start. Fewer than asked for is an error only to who wants a page that is not whole;
+    /// more is an error to all. The buffers are all zeros, as for [`read_page`](Self::read_page).
     ///
     /// # Errors
     ///
@@ -50,18 +50,19 @@ pub trait Backing: Send + Sync + fmt::Debug {
         Ok(done)
     }
 
-    /// Writes a page; returns how many bytes were taken. Fewer or more than given is an error to the cache.
+    /// Writes a page; returns how many bytes were taken. Fewer or more than given is an error to
+    /// the cache.
     ///
     /// # Errors
     ///
-    /// Whatever the storage says; the page then stays dirty. A panic counts as an error: the write may
-    /// be on behalf of somebody who never heard of this file.
+    /// Whatever the storage says; the page then stays dirty. A panic counts as an error: the write
+    /// may be on behalf of somebody who never heard of this file.
     fn write_page(&self, page: u64, buf: &[u8]) -> io::Result<usize>;
 
-    /// Writes neighbouring pages from `first` on, of each of which `bufs` has as many bytes as the page has
-    /// ([`page_len`](Self::page_len)); returns how many bytes were taken in all, without a gap from the start. Whatever was
-    /// not taken whole the cache writes again, page by page, which says what became of each; all of it, where more are said
-    /// to be taken than were given.
+    /// Writes neighbouring pages from `first` on, of each of which `bufs` has as many bytes as the
+    /// page has ([`page_len`](Self::page_len)); returns how many bytes were taken in all, without a
+    /// gap from the start. Whatever was not taken whole the cache writes again, page by page, which
+    /// says what became of each; all of it, where more are said to be taken than were given.
     ///
     /// # Errors
     ///

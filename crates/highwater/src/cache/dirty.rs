@@ -1,19 +1,22 @@
 //! Which pages are dirty, since when, and how many may be.
 //!
-//! A page is dirty from the moment it is taken to be written until its storage has taken it whole. The mark is moved
-//! under the page's exclusive latch, and with it the counts: of the cache, and of the group that pays for the page.
+//! A page is dirty from the moment it is taken to be written until its storage has taken it whole.
+//! The mark is moved under the page's exclusive latch, and with it the counts: of the cache, and of
+//! the group that pays for the page.
 //!
-//! Dirty pages of files are limited. Above the *background* limit somebody should write them back; above the
-//! *dirty* limit those who write wait, or write back themselves, before they take another page. The cache only says so
-//! ([`DirtyPressure`], [`PageCache::is_dirty_exceeded`]). Swap-backed pages have no file that would have to hear of them
-//! in time: they are marked, but neither counted nor limited.
+//! Dirty pages of files are limited. Above the *background* limit somebody should write them back;
+//! above the *dirty* limit those who write wait, or write back themselves, before they take another
+//! page. The cache only says so ([`DirtyPressure`], [`PageCache::is_dirty_exceeded`]). Swap-backed
+//! pages have no file that would have to hear of them in time: they are marked, but neither counted
+//! nor limited.
 //!
-//! Pages are written back in the order in which they became dirty. One that its storage refuses goes to the end of that
-//! order: it counts as dirty since then, and behind all that were not refused. So storage that is full or broken keeps nobody
-//! else's pages from being written; nor do pages that are held, which are passed over.
+//! Pages are written back in the order in which they became dirty. One that its storage refuses
+//! goes to the end of that order: it counts as dirty since then, and behind all that were not
+//! refused. So storage that is full or broken keeps nobody else's pages from being written; nor do
+//! pages that are held, which are passed over.
 //!
-//! Source: `balance_dirty_pages` and the flusher of Linux (`redirty_tail` for what is refused). Deviation: pages are found by
-//! their marks, a byte for each frame, instead of by lists of files.
+//! Source: `balance_dirty_pages` and the flusher of Linux (`redirty_tail` for what is refused).
+//! Deviation: pages are found by their marks, a byte for each frame, instead of by lists of files.
 
 use std::cmp::Reverse;
 use std::ops::AddAssign;
@@ -28,18 +31,21 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{OnceLock, StatCell};
 use crate::units::{Pages, Pfn};
 
-/// Pages that are passed over at once, beside those that are to be written. Chosen: more than threads hold at a time.
+/// Pages that are passed over at once, beside those that are to be written. Chosen: more than
+/// threads hold at a time.
 const PASSED_OVER_MAX: usize = 1024;
 
 /// The marks of all frames.
 pub(super) struct DirtyPages {
     /// By frame: written since it was last written back.
-    /// Written by: latch holders. Read by: reclaim, write-back. Publishes: when clear, that the file
-    /// has taken the page; whoever acts on a set mark holds the latch.
+    /// Written by: latch holders. Read by: reclaim, write-back. Publishes: when clear, that the
+    /// file has taken the page; whoever acts on a set mark holds the latch.
     marks: Box<[AtomicBool]>,
-    /// By frame: when it was marked, or refused by its storage, by `clock`. Written and read as `marks`. Publishes: nothing.
+    /// By frame: when it was marked, or refused by its storage, by `clock`. Written and read as
+    /// `marks`. Publishes: nothing.
     since: Box<[AtomicU32]>,
-    /// Centiseconds, as last told. Written by: who keeps the time. Read by: who marks. Publishes: nothing.
+    /// Centiseconds, as last told. Written by: who keeps the time. Read by: who marks. Publishes:
+    /// nothing.
     clock: AtomicU32,
     /// Marked pages of files.
     /// Written by: latch holders. Read by: anybody. Publishes: nothing; who acts on it looks again.
@@ -48,9 +54,9 @@ pub(super) struct DirtyPages {
     background: AtomicU64,
     /// As `background`.
     limit: AtomicU64,
-    /// More pages are dirty than the limit allows, when last looked: so that those who write look at a line that
-    /// seldom changes. Written by: who marks, and who has written back. Read by: who is about to write. Publishes:
-    /// nothing.
+    /// More pages are dirty than the limit allows, when last looked: so that those who write look
+    /// at a line that seldom changes. Written by: who marks, and who has written back. Read by: who
+    /// is about to write. Publishes: nothing.
     is_exceeded: AtomicBool,
     /// Whose pages are counted.
     groups: OnceLock<GroupTree>,
@@ -59,7 +65,8 @@ pub(super) struct DirtyPages {
     pub(super) nr_write_failed: StatCell,
 }
 
-/// What has become of pages of files since the cache was made. `docs/stats.md` says what moves each.
+/// What has become of pages of files since the cache was made. `docs/stats.md` says what moves
+/// each.
 #[derive(Clone, Copy, Debug)]
 pub struct DirtyEvents {
     /// Pages that became dirty.
@@ -97,13 +104,15 @@ pub struct WriteBackOutcome {
     pub nr_written: u64,
     /// Pages that their files refused; they stay dirty.
     pub nr_failed: u64,
-    /// Those of them that had not been refused since they were last written: the next time others come first.
+    /// Those of them that had not been refused since they were last written: the next time others
+    /// come first.
     pub nr_failed_first: u64,
     /// Pages that somebody held; they stay dirty.
     pub nr_latched: u64,
     /// The first refusal.
     pub first_error: Option<WriteBackError>,
-    /// Those of the written that reclaim awaits: they are to be [rotated](crate::reclaim::Reclaim::rotate).
+    /// Those of the written that reclaim awaits: they are to be
+    /// [rotated](crate::reclaim::Reclaim::rotate).
     pub awaited: Vec<(Pfn, PageKey)>,
 }
 
@@ -213,7 +222,8 @@ impl DirtyPages {
 }
 
 impl PageCache {
-    /// Has dirty pages counted for the groups of `groups` that pay for them. For caches without a page.
+    /// Has dirty pages counted for the groups of `groups` that pay for them. For caches without a
+    /// page.
     #[must_use]
     pub fn counting_dirty_for(self, groups: GroupTree) -> Self {
         let was_set = self.dirty.groups.set(groups).is_err();
@@ -224,8 +234,8 @@ impl PageCache {
     /// Whether a page has to be written back before it can be evicted.
     #[must_use]
     pub fn is_dirty(&self, pfn: Pfn) -> bool {
-        // Acquire. Pairs with: the release of `clear_dirty`. Who acts on a page that is dirty holds its
-        // latch; who finds it clean may rely on the file having it.
+        // Acquire. Pairs with: the release of `clear_dirty`. Who acts on a page that is dirty holds
+        // its latch; who finds it clean may rely on the file having it.
         self.dirty.marks[pfn.index()].load(Ordering::Acquire)
     }
 
@@ -245,7 +255,8 @@ impl PageCache {
         }
     }
 
-    /// Sets from how many dirty pages on some should be written back, and from how many on writers should wait.
+    /// Sets from how many dirty pages on some should be written back, and from how many on writers
+    /// should wait.
     pub fn set_dirty_limits(&self, background: Pages, limit: Pages) {
         // Relaxed, both: see the fields.
         self.dirty.background.store(background.0, Ordering::Relaxed);
@@ -346,7 +357,8 @@ impl PageCache {
             let (tried, before) = (batch.len(), outcome.nr_written);
             self.write_back_batch(batch, outcome);
             let written = outcome.nr_written - before;
-            // Storage that has refused pages before refuses them again: a batch is enough to see that.
+            // Storage that has refused pages before refuses them again: a batch is enough to see
+            // that.
             if were_refused && written == 0 {
                 return;
             }
@@ -415,8 +427,8 @@ impl PageCache {
 
     /// Clears the mark of a dirty page. The exclusive latch is held.
     pub(super) fn clear_dirty(&self, pfn: Pfn, key: PageKey) {
-        // Release. Pairs with: the acquire of `is_dirty`: a sync that finds the page clean without its
-        // latch makes durable what was written here.
+        // Release. Pairs with: the acquire of `is_dirty`: a sync that finds the page clean without
+        // its latch makes durable what was written here.
         self.dirty.marks[pfn.index()].store(false, Ordering::Release);
         self.clear_flag(pfn, PageFlag::Refused);
         if !key.file().kind().is_swap_backed() {
@@ -440,8 +452,8 @@ impl PageCache {
             .expect("a file with pages in the cache is open")
     }
 
-    /// Dirty pages of files are as many as are counted, and slots in use as many as pages have; none is a dirty
-    /// page's.
+    /// Dirty pages of files are as many as are counted, and slots in use as many as pages have;
+    /// none is a dirty page's.
     pub(super) fn check_dirty(&self) {
         let mut nr_dirty = Pages::ZERO;
         for pfn in (0..).map(Pfn).take(self.dirty.marks.len()) {

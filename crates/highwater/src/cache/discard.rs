@@ -1,8 +1,10 @@
-//! Letting go of what memory holds: pages of an anonymous or shared object are zeros again, wherever they were.
+//! Letting go of what memory holds: pages of an anonymous or shared object are zeros again,
+//! wherever they were.
 //!
-//! A resident page is made zero under its exclusive latch and is clean then, without a slot: it can be evicted without
-//! I/O, and is right if it stays. A page in swap loses its slot, for which no lock is needed (module `anon`); then
-//! it is looked for again, because somebody may have read it in meanwhile.
+//! A resident page is made zero under its exclusive latch and is clean then, without a slot: it can
+//! be evicted without I/O, and is right if it stays. A page in swap loses its slot, for which no
+//! lock is needed (module `anon`); then it is looked for again, because somebody may have read it
+//! in meanwhile.
 
 use std::ops::Range;
 
@@ -21,8 +23,8 @@ pub enum Discard {
 }
 
 impl PageCache {
-    /// Lets every page of an object's memory forget what it holds, for an object that nobody can reach any
-    /// more: the pages can be evicted without I/O, and no slot is theirs.
+    /// Lets every page of an object's memory forget what it holds, for an object that nobody can
+    /// reach any more: the pages can be evicted without I/O, and no slot is theirs.
     pub fn discard_all(&self, file: &FileEntry) {
         let Some(anon) = file.anon() else { return };
         for pfn in self.pages_of(file.id()) {
@@ -34,16 +36,19 @@ impl PageCache {
                 self.clear_dirty(pfn, key);
             }
         }
-        // Not before: a page that is dirty may be given a slot, and one that is clean is not any more.
+        // Not before: a page that is dirty may be given a slot, and one that is clean is not any
+        // more.
         anon.forget_all();
     }
 
-    /// Makes pages of an object's memory zeros, unless `is_needed` says otherwise of one; those that are resident, with
-    /// their frames. In a range of more pages than there are frames, one that others touch meanwhile may stay as it was.
+    /// Makes pages of an object's memory zeros, unless `is_needed` says otherwise of one; those
+    /// that are resident, with their frames. In a range of more pages than there are frames, one
+    /// that others touch meanwhile may stay as it was.
     ///
     /// # Cost
     ///
-    /// The lock of an index shard for each page of the range, or a look at each frame if those are fewer.
+    /// The lock of an index shard for each page of the range, or a look at each frame if those are
+    /// fewer.
     pub fn discard(
         &self,
         file: &FileEntry,
@@ -87,7 +92,8 @@ impl PageCache {
         let key = PageKey::new(file.id(), page);
         // Whether the page was in swap: who has read it in meanwhile has what was there.
         let mut was_in_swap = false;
-        // Ends: each further round is because another thread has read the page in or evicted it meanwhile.
+        // Ends: each further round is because another thread has read the page in or evicted it
+        // meanwhile.
         loop {
             let Presence::Resident(pfn) = self.lookup(key) else {
                 if !anon.is_swapped(page) {

@@ -191,9 +191,10 @@ impl FileEntry {
         &*self.backing
     }
 
-    /// Whether a frame that its pages are read into may hold what others left there, because all of it is
-    /// written over or the read fails. Of storage that an embedder brings that is not known: it may say that it has
-    /// read what it has not, and would show one tenant's bytes to another; nor is it to see them itself.
+    /// Whether a frame that its pages are read into may hold what others left there, because all of
+    /// it is written over or the read fails. Of storage that an embedder brings that is not known:
+    /// it may say that it has read what it has not, and would show one tenant's bytes to another;
+    /// nor is it to see them itself.
     #[must_use]
     pub fn is_truthful(&self) -> bool {
         self.is_truthful
@@ -204,8 +205,8 @@ impl FileEntry {
         self.anon.as_deref()
     }
 
-    /// Whether a page that is not resident has to be read from storage: that of a file always, that of
-    /// anonymous memory if it lies in swap.
+    /// Whether a page that is not resident has to be read from storage: that of a file always, that
+    /// of anonymous memory if it lies in swap.
     #[must_use]
     pub fn is_stored(&self, page: u64) -> bool {
         self.anon().is_none_or(|anon| anon.is_swapped(page))

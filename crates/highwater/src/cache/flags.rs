@@ -1,15 +1,15 @@
 //! Flags of the page that a frame holds: what reclaim remembers of it between two looks.
 //!
-//! They are the kernel's page flags that a page cache needs and that are kept nowhere else: whether a
-//! page is young is in the entries that map it, whether it is dirty beside its latch, and whether it is
-//! on a list in its link.
+//! They are the kernel's page flags that a page cache needs and that are kept nowhere else: whether
+//! a page is young is in the entries that map it, whether it is dirty beside its latch, and whether
+//! it is on a list in its link.
 //!
 //! Invariant: a frame's flags are those of one page; they are reset when a fill begins.
 //!
-//! **Write-back and reclaim.** Who writes a page back says so in its flags, under its exclusive latch, and takes that
-//! back when storage has answered, whatever it said. Reclaim, which holds no latch, flags a page that it finds so;
-//! whoever ends the write-back is told, and has the page *rotated*. Both flags are in one word, and each step is one
-//! atomic change of it:
+//! **Write-back and reclaim.** Who writes a page back says so in its flags, under its exclusive
+//! latch, and takes that back when storage has answered, whatever it said. Reclaim, which holds no
+//! latch, flags a page that it finds so; whoever ends the write-back is told, and has the page
+//! *rotated*. Both flags are in one word, and each step is one atomic change of it:
 //!
 //! | step | before | after |
 //! |---|---|---|
@@ -18,12 +18,13 @@
 //! | await | - | unchanged: reclaim deals with the page itself |
 //! | end | `Writeback`, perhaps `Reclaim` | -; told whether it was awaited |
 //!
-//! Changes of one word happen in one order, whatever their orderings: either reclaim's comes before the end, and the writer
-//! sees it, or it comes after, and reclaim sees that there is no write-back any more. None is missed, and no flag
-//! is left behind. Checked by `reclaim`'s models.
+//! Changes of one word happen in one order, whatever their orderings: either reclaim's comes before
+//! the end, and the writer sees it, or it comes after, and reclaim sees that there is no write-back
+//! any more. None is missed, and no flag is left behind. Checked by `reclaim`'s models.
 //!
-//! Source: `folio_end_writeback` of Linux. Deviation: there the flags are changed one after the other, so that a write-back which
-//! ends in between leaves `reclaim` behind, and the flag is taken for another one.
+//! Source: `folio_end_writeback` of Linux. Deviation: there the flags are changed one after the
+//! other, so that a write-back which ends in between leaves `reclaim` behind, and the flag is taken
+//! for another one.
 
 use super::PageCache;
 use crate::sync::atomic::{AtomicU16, Ordering};
@@ -39,8 +40,8 @@ pub enum PageFlag {
     Active = 1 << 1,
     /// Was active before: if it is evicted and comes back, that is thrashing.
     Workingset = 1 << 2,
-    /// Reclaim has come to it while it was under write-back: it is next to go when that ends. Never set without
-    /// [`Writeback`](Self::Writeback).
+    /// Reclaim has come to it while it was under write-back: it is next to go when that ends. Never
+    /// set without [`Writeback`](Self::Writeback).
     Reclaim = 1 << 3,
     /// Belongs on the unevictable list.
     Unevictable = 1 << 4,
@@ -56,7 +57,8 @@ pub enum PageFlag {
     Writeback = 1 << 10,
 }
 
-/// Beside [`PageFlag::Referenced`], the upper bit of a count of accesses, for policies that count them.
+/// Beside [`PageFlag::Referenced`], the upper bit of a count of accesses, for policies that count
+/// them.
 const REFERENCED_TWICE: u16 = 1 << 9;
 const CREDIT: u16 = PageFlag::Referenced as u16 | REFERENCED_TWICE;
 
@@ -86,8 +88,8 @@ const fn with_credit(flags: u16, credit: u32) -> u16 {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FrameFlags<'a>(&'a AtomicU16);
 
-// Relaxed throughout: a flag says something about its page and orders nothing. Those that say where a
-// page belongs are written by whoever has it off the lists, or holds their lock.
+// Relaxed throughout: a flag says something about its page and orders nothing. Those that say where
+// a page belongs are written by whoever has it off the lists, or holds their lock.
 impl FrameFlags<'_> {
     pub(super) fn reset(self) {
         self.0.store(0, Ordering::Relaxed);
@@ -124,8 +126,8 @@ impl FrameFlags<'_> {
     /// Whether it was awaited before; nothing where there is no write-back. Stores nothing then.
     fn await_writeback(self) -> Option<bool> {
         let awaited = |flags| (flags & WRITEBACK != 0).then_some(flags | AWAITED);
-        // Relaxed, both: what is stored follows the latest value. One that is read and is not, and says that there is no
-        // write-back, is as good as having looked earlier.
+        // Relaxed, both: what is stored follows the latest value. One that is read and is not, and
+        // says that there is no write-back, is as good as having looked earlier.
         let was = self
             .0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, awaited);
@@ -138,7 +140,8 @@ impl PageCache {
         FrameFlags(&self.flags[pfn.index()])
     }
 
-    /// Says that storage is about to be asked to take a page. The exclusive latch is held, until the end.
+    /// Says that storage is about to be asked to take a page. The exclusive latch is held, until
+    /// the end.
     pub(super) fn begin_writeback(&self, pfn: Pfn) {
         self.frame_flags(pfn).begin_writeback();
     }
@@ -148,8 +151,8 @@ impl PageCache {
         self.frame_flags(pfn).end_writeback()
     }
 
-    /// Has whoever writes a page back at the moment told that reclaim awaits it, and has isolated it; whether
-    /// that was so before. `None` when nobody does: nothing has changed then.
+    /// Has whoever writes a page back at the moment told that reclaim awaits it, and has isolated
+    /// it; whether that was so before. `None` when nobody does: nothing has changed then.
     pub fn await_writeback(&self, pfn: Pfn) -> Option<bool> {
         self.frame_flags(pfn).await_writeback()
     }
@@ -216,7 +219,8 @@ mod tests {
 
     #[test]
     fn credit_is_a_number_beside_the_other_flags() {
-        // Goal: each count is read back and no other flag is touched; a count of one is a reference.
+        // Goal: each count is read back and no other flag is touched; a count of one is a
+        // reference.
         for flags in 0..=u16::MAX {
             for credit in 0..=CREDIT_MAX {
                 let with = with_credit(flags, credit);

@@ -1,13 +1,16 @@
-//! Neighbours are written back together: dirty pages of a file in its order, by one call of its storage.
+//! Neighbours are written back together: dirty pages of a file in its order, by one call of its
+//! storage.
 //!
-//! Who has many pages written back has them in the order of files and pages. A *run* begins with the next of them that is
-//! still dirty and grows by those that follow it in their file, up to [`RUN_MAX`]. The first latch may be waited for, because no
-//! other one is held then; those of neighbours are only tried, because somebody who holds one may wait for another one of the run. A page
-//! whose latch is held ends the run, and begins the next.
+//! Who has many pages written back has them in the order of files and pages. A *run* begins with
+//! the next of them that is still dirty and grows by those that follow it in their file, up to
+//! [`RUN_MAX`]. The first latch may be waited for, because no other one is held then; those of
+//! neighbours are only tried, because somebody who holds one may wait for another one of the run. A
+//! page whose latch is held ends the run, and begins the next.
 //!
-//! Invariant: as for one page, a mark is cleared only of a page that its file has taken whole, under its latch. What
-//! storage does not take of a run is given to it once more, page by page: which pages it refuses, and why, only it says. So an
-//! error is reported for exactly the pages that failed by themselves, and all are tried.
+//! Invariant: as for one page, a mark is cleared only of a page that its file has taken whole,
+//! under its latch. What storage does not take of a run is given to it once more, page by page:
+//! which pages it refuses, and why, only it says. So an error is reported for exactly the pages
+//! that failed by themselves, and all are tried.
 
 use super::writeback::guarded;
 use super::{FileEntry, PageCache, PageKey, WriteBackOutcome, WrittenBack};
@@ -16,9 +19,10 @@ use crate::memmap::Frame;
 use crate::sync::RwLockWriteGuard;
 use crate::units::Pfn;
 
-/// Pages that are written by one call at most. Chosen: 64 MiB in order took 162, 59, 48 and 45 ms by 1, 8, 32 and 128 pages (median of 9, ext4
-/// on two virtual CPUs, made durable; a file that the system keeps in large pieces, `benches/sync_cost.rs`): more gain little, and
-/// whoever wants one of the pages waits for all.
+/// Pages that are written by one call at most. Chosen: 64 MiB in order took 162, 59, 48 and 45 ms
+/// by 1, 8, 32 and 128 pages (median of 9, ext4 on two virtual CPUs, made durable; a file that the
+/// system keeps in large pieces, `benches/sync_cost.rs`): more gain little, and whoever wants one
+/// of the pages waits for all.
 const RUN_MAX: usize = if cfg!(loom) { 2 } else { 32 };
 
 /// A dirty page whose latch this thread holds.
@@ -44,7 +48,8 @@ pub(super) enum IfHeld {
 }
 
 impl PageCache {
-    /// Writes those of some pages back that are where they were and dirty. They are in the order of files and pages.
+    /// Writes those of some pages back that are where they were and dirty. They are in the order of
+    /// files and pages.
     pub(super) fn write_back_in_order(
         &self,
         pages: &[(PageKey, Pfn)],

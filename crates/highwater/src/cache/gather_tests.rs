@@ -9,7 +9,8 @@ use crate::sync::{Mutex, thread};
 
 static CALLS_LOCK: LockClass = LockClass::new("calls", crate::sync::Rank::Leaf);
 
-/// Storage that notes what it is asked for, takes no more of neighbours than it is told to, and refuses some pages.
+/// Storage that notes what it is asked for, takes no more of neighbours than it is told to, and
+/// refuses some pages.
 #[derive(Debug)]
 struct Picky {
     pages: u64,
@@ -75,7 +76,8 @@ impl Backing for Picky {
     }
 }
 
-/// A cache of as many frames as a file has pages, which are filled in another order, and some of which are dirty.
+/// A cache of as many frames as a file has pages, which are filled in another order, and some of
+/// which are dirty.
 struct Scene {
     cache: PageCache,
     file: Arc<FileEntry>,
@@ -119,8 +121,8 @@ impl Scene {
 
 #[test]
 fn neighbours_are_written_by_one_call() {
-    // Goal: runs of dirty pages, wherever their frames are, in the file's order, 32 at most. Method: runs of several lengths; then
-    // one of which a page is held.
+    // Goal: runs of dirty pages, wherever their frames are, in the file's order, 32 at most.
+    // Method: runs of several lengths; then one of which a page is held.
     let scene = Scene::new(Picky::new(80), (0..40).chain([50]).chain(52..55));
     let outcome = scene.write_back();
     assert_eq!((outcome.nr_written, outcome.nr_failed), (44, 0));
@@ -143,9 +145,9 @@ fn neighbours_are_written_by_one_call() {
 
 #[test]
 fn what_storage_does_not_take_of_neighbours_is_written_page_by_page() {
-    // Goal: pages that were taken whole are clean, those that storage refuses are dirty and an error each, and all others are
-    // written; no mark is lost. Method: runs of 10, cut off after any page and within pages, with any page
-    // refused, or two; and by a panic.
+    // Goal: pages that were taken whole are clean, those that storage refuses are dirty and an
+    // error each, and all others are written; no mark is lost. Method: runs of 10, cut off after
+    // any page and within pages, with any page refused, or two; and by a panic.
     const LEN: u64 = 10;
     let page_len = PAGE_SIZE;
     for cut in (0..=10).flat_map(|whole| [0, 1, page_len - 1].map(|more| whole * page_len + more)) {
@@ -192,8 +194,9 @@ fn what_storage_does_not_take_of_neighbours_is_written_page_by_page() {
 
 #[test]
 fn who_writes_neighbours_back_waits_with_no_latch_in_hand() {
-    // Goal: no deadlock, whatever the order in which others take latches. Method: page 1 is held until page 0 has been written by itself, by a
-    // thread that then waits for page 1; page 0 can be taken meanwhile.
+    // Goal: no deadlock, whatever the order in which others take latches. Method: page 1 is held
+    // until page 0 has been written by itself, by a thread that then waits for page 1; page 0 can
+    // be taken meanwhile.
     let scene = Scene::new(Picky::new(3), 0..3);
     let key = |page| PageKey::new(scene.file.id(), page);
     thread::scope(|scope| {
@@ -212,8 +215,8 @@ fn who_writes_neighbours_back_waits_with_no_latch_in_hand() {
 
 #[test]
 fn files_hold_what_was_written_together() {
-    // Goal: each page's bytes are at its place in the file, to the last byte and no further. Method: random dirty pages of a file of odd
-    // length; the file against what was written.
+    // Goal: each page's bytes are at its place in the file, to the last byte and no further.
+    // Method: random dirty pages of a file of odd length; the file against what was written.
     let mut rng = crate::seed::rng(5);
     let len = 100 * PAGE_SIZE + 77;
     let file: File = tempfile::tempfile().unwrap();

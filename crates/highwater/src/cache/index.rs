@@ -1,7 +1,8 @@
 //! The page index: one hash table from page names to frames, sized by the pool.
 //!
 //! Buckets hold the first frame of a chain; the chain runs through an array of entries indexed by
-//! frame. The table costs 24 bytes a frame of address space, committed as frames are used, however large the files are.
+//! frame. The table costs 24 bytes a frame of address space, committed as frames are used, however
+//! large the files are.
 //!
 //! *Lookup* ([`Index::find`]) takes no lock. It walks the chain of the key's bucket and asks the
 //! caller about each frame; the caller decides by something that is never wrong (the tag that a
@@ -13,8 +14,8 @@
 //! *Changes* hold the lock of the key's shard (a run of buckets). States: see the module `cache`.
 //!
 //! Deviation from Linux, which keeps one tree per file: a table's memory is bounded by the pool,
-//! whatever is mapped, and a lookup is two loads. The pages of a file are found by their names, or by a walk over
-//! the frames where those are fewer.
+//! whatever is mapped, and a lookup is two loads. The pages of a file are found by their names, or
+//! by a walk over the frames where those are fewer.
 
 use std::fmt;
 
@@ -66,8 +67,8 @@ pub(super) struct Index {
     shard_shift: u32,
 }
 
-/// The words of one frame, all zero where it holds no page: [`key`](Index::key), [`next`](Index::next),
-/// [`state`](Index::state).
+/// The words of one frame, all zero where it holds no page: [`key`](Index::key),
+/// [`next`](Index::next), [`state`](Index::state).
 type Entry = (AtomicU64, AtomicU32, AtomicU8);
 
 struct Shard {
@@ -95,8 +96,8 @@ impl Index {
     }
 
     /// Name of the page, 0 when there is none.
-    /// Written by: holders of the shard's lock. Read by: anybody (see `find`). Publishes: that the page
-    /// which was named before is in its file as it was last written.
+    /// Written by: holders of the shard's lock. Read by: anybody (see `find`). Publishes: that the
+    /// page which was named before is in its file as it was last written.
     fn key(&self, pfn: Pfn) -> &AtomicU64 {
         &self.entries[pfn.index()].0
     }
@@ -135,9 +136,9 @@ impl Index {
 
     /// What a frame holds, as seen now.
     pub(super) fn key_of(&self, pfn: Pfn) -> Option<PageKey> {
-        // Acquire. Pairs with: the releases of `insert_filling` and `remove`: a sync that finds a page gone
-        // makes durable what was written of it before. Exact only for those who keep the page from
-        // changing (latch, isolation).
+        // Acquire. Pairs with: the releases of `insert_filling` and `remove`: a sync that finds a
+        // page gone makes durable what was written of it before. Exact only for those who keep the
+        // page from changing (latch, isolation).
         PageKey::from_word(self.key(pfn).load(Ordering::Acquire))
     }
 
@@ -187,7 +188,8 @@ impl Index {
         );
         // Release. Pairs with: the acquire of `key_of`, as in `remove`.
         self.key(pfn).store(key.get(), Ordering::Release);
-        // Relaxed, all below: written under the shard's lock; lock-free walkers decide by other words.
+        // Relaxed, all below: written under the shard's lock; lock-free walkers decide by other
+        // words.
         self.next(pfn)
             .store(head.load(Ordering::Relaxed), Ordering::Relaxed);
         self.state(pfn).store(state::FILLING, Ordering::Relaxed);

@@ -5,8 +5,9 @@
 //! out under the exclusive latch, so a page seen under the latch stays for as long as it is held.
 //!
 //! Who has to wait for a latch keeps the page in its frame meanwhile, by a count that eviction
-//! respects. Otherwise the frame's next page could be latched by somebody who in turn waits for a latch
-//! of the waiting thread: a deadlock between threads that keep to the embedder's order of pages.
+//! respects. Otherwise the frame's next page could be latched by somebody who in turn waits for a
+//! latch of the waiting thread: a deadlock between threads that keep to the embedder's order of
+//! pages.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -35,8 +36,8 @@ pub(super) struct Latch {
     /// The frame of a resident page of a writable file; `None` in every other state.
     pub(super) frame: RwLock<Option<Frame>>,
     /// Threads that are about to wait for the latch: the page stays until they have it.
-    /// Written by: those, raised under the index shard's lock. Read by: eviction, after it has claimed the
-    /// page under that lock. Publishes: nothing.
+    /// Written by: those, raised under the index shard's lock. Read by: eviction, after it has
+    /// claimed the page under that lock. Publishes: nothing.
     pub(super) waiters: AtomicU32,
 }
 
@@ -117,7 +118,8 @@ impl PageCache {
         Some(read)
     }
 
-    /// As [`try_read_latched_at`](Self::try_read_latched_at), for a caller that marks the access itself.
+    /// As [`try_read_latched_at`](Self::try_read_latched_at), for a caller that marks the access
+    /// itself.
     pub fn latch_at(&self, key: PageKey, pfn: Pfn) -> Option<PageRead<'_>> {
         let frame = &self.latches.of(pfn).frame;
         let latch = match without_waiting(|| frame.try_read()) {
@@ -189,8 +191,8 @@ impl PageCache {
         kept.filter(|_| presence == Presence::Resident(pfn))
     }
 
-    /// Keeps a page that this thread has filled in its frame, as for a thread that waits for its latch. The page is on
-    /// no list yet.
+    /// Keeps a page that this thread has filled in its frame, as for a thread that waits for its
+    /// latch. The page is on no list yet.
     pub fn keep_filled(&self, pfn: Pfn) -> KeptForLatch<'_> {
         let waiters = &self.latches.of(pfn).waiters;
         // Relaxed: eviction takes the page off a list before, whose lock orders this.
@@ -209,8 +211,8 @@ impl PageCache {
     }
 }
 
-/// Tries to take a latch. Not in models: there, who tries a lock that another thread holds for ever is
-/// taken for blocked; they go the way of who has to wait.
+/// Tries to take a latch. Not in models: there, who tries a lock that another thread holds for ever
+/// is taken for blocked; they go the way of who has to wait.
 fn without_waiting<G>(try_lock: impl FnOnce() -> Option<G>) -> Option<G> {
     if cfg!(loom) { None } else { try_lock() }
 }

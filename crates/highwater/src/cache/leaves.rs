@@ -1,22 +1,22 @@
 //! The directory of a page table: where its leaves are.
 //!
-//! A leaf has a place, which is empty until the leaf is made. The places of the first 16,384 leaves, as many
-//! as a table of 16 TiB has, are there from the beginning, so that the way to one is one load. Those of
-//! the others are made in blocks of as many, when a leaf of the block is. So a table of 2^44 pages takes
-//! half a megabyte, and as much for each block that is used.
+//! A leaf has a place, which is empty until the leaf is made. The places of the first 16,384
+//! leaves, as many as a table of 16 TiB has, are there from the beginning, so that the way to one
+//! is one load. Those of the others are made in blocks of as many, when a leaf of the block is. So
+//! a table of 2^44 pages takes half a megabyte, and as much for each block that is used.
 
 use crate::sync::OnceLock;
 use crate::sync::atomic::AtomicU64;
 
-/// Leaves of a table, as a power of two, from where on they are larger; and those of a block. Chosen: half a
-/// megabyte of places.
+/// Leaves of a table, as a power of two, from where on they are larger; and those of a block.
+/// Chosen: half a megabyte of places.
 pub(super) const LEAVES_SHIFT: u32 = 14;
 
 /// Entries of some pages in a row.
 ///
-/// Written by: threads that hold the page (install), any thread (clear, marks). Read by: any thread.
-/// Publishes: nothing by being present, the frame's own word decides; by being cleared, through the count that is
-/// given back afterwards, that no entry names the frame.
+/// Written by: threads that hold the page (install), any thread (clear, marks). Read by: any
+/// thread. Publishes: nothing by being present, the frame's own word decides; by being cleared,
+/// through the count that is given back afterwards, that no entry names the frame.
 pub(super) enum Leaf {
     /// All of them are holes.
     Holes,
@@ -92,8 +92,8 @@ impl Leaves {
         }
     }
 
-    /// Makes holes of all leaves of the block that a leaf behind the first block is in; `false` if one of
-    /// them was made.
+    /// Makes holes of all leaves of the block that a leaf behind the first block is in; `false` if
+    /// one of them was made.
     pub(super) fn punch(&self, index: usize) -> bool {
         let is_other = index >= self.first.len();
         is_other && index.is_multiple_of(Self::BLOCK) && self.other(index).set(Block::Holes).is_ok()

@@ -33,8 +33,8 @@ impl Backing for Nothing {
     }
 }
 
-/// Storage of one byte that makes durable what it sees of what was written. Relaxed: the cache has to
-/// order the two.
+/// Storage of one byte that makes durable what it sees of what was written. Relaxed: the cache has
+/// to order the two.
 #[derive(Debug)]
 struct Relayed {
     written: AtomicU8,
@@ -288,8 +288,9 @@ fn a_latch_is_not_taken_for_a_page_that_has_left() {
 
 #[test]
 fn a_sync_makes_durable_what_reclaim_wrote_before_it_evicted() {
-    // Goal: what was dirty when sync began is durable when it returns, wherever sync finds the page:
-    // dirty, clean, gone, or another in its frame. Method: reclaim writes back and evicts beside it.
+    // Goal: what was dirty when sync began is durable when it returns, wherever sync finds the
+    // page: dirty, clean, gone, or another in its frame. Method: reclaim writes back and evicts
+    // beside it.
     model(|| {
         let storage = Arc::new(Relayed {
             written: AtomicU8::new(0),
@@ -314,8 +315,8 @@ fn a_sync_makes_durable_what_reclaim_wrote_before_it_evicted() {
 
 #[test]
 fn a_failed_sync_is_told_to_each_handle_once() {
-    // Goal: of two handles that sync at a time, one meets the failure and the other one hears of it, in that sync and in no
-    // other, whoever ends first.
+    // Goal: of two handles that sync at a time, one meets the failure and the other one hears of
+    // it, in that sync and in no other, whoever ends first.
     model(|| {
         let storage = TellsOne {
             has_failed: AtomicBool::new(true),
@@ -342,9 +343,9 @@ fn a_failed_sync_is_told_to_each_handle_once() {
 
 #[test]
 fn latches_in_order_do_not_deadlock_over_a_reused_frame() {
-    // Goal: who waits for a latch waits for holders of that page, not of the next page in its frame.
-    // Method: both threads take latches in the order 0, 1, 2; page 2 is evicted, and page 0 is read
-    // into its frame, while one of them, which holds page 1, is about to take page 2.
+    // Goal: who waits for a latch waits for holders of that page, not of the next page in its
+    // frame. Method: both threads take latches in the order 0, 1, 2; page 2 is evicted, and page 0
+    // is read into its frame, while one of them, which holds page 1, is about to take page 2.
     model(|| {
         let scene = Scene::new(Access::ReadWrite);
         let key = |page| PageKey::new(scene.file.id(), page);
@@ -389,8 +390,9 @@ impl Backing for TwoBytes {
 
 #[test]
 fn neighbours_that_are_written_together_are_dirty_or_in_their_file() {
-    // Goal: no page is marked clean that is not in its file. Method: both pages are written to, the later one first, beside write-back of
-    // both. One latch at a time: who only tries one that another thread waits with is taken for blocked (`without_waiting`).
+    // Goal: no page is marked clean that is not in its file. Method: both pages are written to, the
+    // later one first, beside write-back of both. One latch at a time: who only tries one that
+    // another thread waits with is taken for blocked (`without_waiting`).
     model(|| {
         let storage = Arc::new(TwoBytes::default());
         let scene = Scene::over(Arc::clone(&storage) as Arc<dyn Backing>, Access::ReadWrite);

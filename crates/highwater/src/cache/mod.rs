@@ -160,8 +160,8 @@ impl PageCache {
     ///
     /// # Panics
     ///
-    /// For [`Accounting::ActiveCache`] on more than [`ActiveCache::CPUS_MAX`](crate::counter::ActiveCache::CPUS_MAX)
-    /// CPUs.
+    /// For [`Accounting::ActiveCache`] on more than
+    /// [`ActiveCache::CPUS_MAX`](crate::counter::ActiveCache::CPUS_MAX) CPUs.
     #[must_use]
     pub fn new(
         memory: Arc<FrameMemory>,
@@ -188,8 +188,8 @@ impl PageCache {
         }
     }
 
-    /// The cache, with entries that count so many accesses between two looks: 1 unless said, 3 at most. Each costs who reads
-    /// the page a store.
+    /// The cache, with entries that count so many accesses between two looks: 1 unless said, 3 at
+    /// most. Each costs who reads the page a store.
     #[must_use]
     pub fn counting_accesses(mut self, young_max: u32) -> Self {
         self.young_max = young_max.clamp(1, CREDIT_MAX);
@@ -286,7 +286,8 @@ impl PageCache {
         self.index.lookup(key)
     }
 
-    /// Begins to read a page in, for `group` to pay. Gives the frame back if the page is there by now.
+    /// Begins to read a page in, for `group` to pay. Gives the frame back if the page is there by
+    /// now.
     ///
     /// # Errors
     ///
@@ -401,7 +402,8 @@ impl PageCache {
                     .index
                     .key_of(frame.pfn())
                     .expect("retracted under its key");
-                // Mapped by a reader that held the page before it was taken: it stays (module `rmap`, 3).
+                // Mapped by a reader that held the page before it was taken: it stays (module
+                // `rmap`, 3).
                 if self.mapcount(frame.pfn()) > 0 {
                     let pfn = self.memory.publish(frame, key.get());
                     self.index.set_resident(pfn);
@@ -411,8 +413,8 @@ impl PageCache {
                 batch.evicted.push(self.evicted(key, frame));
             }
         }
-        // Before the pages leave the index: until then their files cannot be closed, nor their numbers be
-        // given to others.
+        // Before the pages leave the index: until then their files cannot be closed, nor their
+        // numbers be given to others.
         self.files.note_evicted(&batch.evicted);
         leave(&batch.evicted);
         for evicted in &batch.evicted {
@@ -424,8 +426,8 @@ impl PageCache {
     fn take_from_latch(&self, pfn: Pfn) -> Result<Frame, Kept> {
         let Latch { frame, waiters } = self.latches.of(pfn);
         let mut frame = frame.try_write().ok_or(Kept::Borrowed)?;
-        // Relaxed: raised under the shard's lock before the page was claimed for eviction, if at all;
-        // whoever has lowered it since was given the latch.
+        // Relaxed: raised under the shard's lock before the page was claimed for eviction, if at
+        // all; whoever has lowered it since was given the latch.
         if waiters.load(Ordering::Relaxed) > 0 {
             return Err(Kept::Borrowed);
         }
@@ -462,7 +464,8 @@ impl PageCache {
         was_young
     }
 
-    /// Forgets every access to a page that was filled by this thread and that nobody else has found yet.
+    /// Forgets every access to a page that was filled by this thread and that nobody else has found
+    /// yet.
     pub fn forget_young(&self, pfn: Pfn) {
         self.test_and_clear_young(pfn);
         self.referenced(pfn, RmapAccess::Snapshot, None);
@@ -498,8 +501,9 @@ impl PageCache {
         self.spaces.open()
     }
 
-    /// Ends a space that nobody maps through any more. What it counted should be gone; what is not is
-    /// returned, or if reclaim may still be counting for the space, reported when a later one is opened or closed.
+    /// Ends a space that nobody maps through any more. What it counted should be gone; what is not
+    /// is returned, or if reclaim may still be counting for the space, reported when a later one is
+    /// opened or closed.
     pub fn close_space(&self, space: &Arc<SpaceEntry>) -> Option<RssResidue> {
         self.spaces.close(space)
     }

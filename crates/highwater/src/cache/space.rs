@@ -1,17 +1,19 @@
 //! Spaces: who maps pages, and how much each of them has.
 //!
 //! A space counts four members, as the kernel does for each of its own: pages of files, anonymous
-//! pages, swap entries and shared memory. Its resident set is the first, second and fourth. The cache counts
-//! entries of the space's page tables: as many as name a frame, each for the member of its mapping, and as *swap* those that say that
-//! their page was swapped out. To the last three the embedder may add what it has itself.
+//! pages, swap entries and shared memory. Its resident set is the first, second and fourth. The
+//! cache counts entries of the space's page tables: as many as name a frame, each for the member of
+//! its mapping, and as *swap* those that say that their page was swapped out. To the last three the
+//! embedder may add what it has itself.
 //!
-//! **Life.** A space is open while somebody maps through it. When it is closed, everything that was counted should be
-//! uncounted: what is not is reported, with numbers. Reclaim may be about to uncount pages that it unmapped just before: it
-//! holds the area, and that the entry. Then the entry stays, is looked at when later spaces are opened or closed, a few
-//! at a time, and reported and forgotten once nobody holds it who could count.
+//! **Life.** A space is open while somebody maps through it. When it is closed, everything that was
+//! counted should be uncounted: what is not is reported, with numbers. Reclaim may be about to
+//! uncount pages that it unmapped just before: it holds the area, and that the entry. Then the
+//! entry stays, is looked at when later spaces are opened or closed, a few at a time, and reported
+//! and forgotten once nobody holds it who could count.
 //!
-//! **Accounting.** Two ways to count, chosen for all spaces of a cache: [`Accounting`]. What a read promises
-//! is said by the counters: [`CounterSet`], [`ActiveSpace`], [`Peak`].
+//! **Accounting.** Two ways to count, chosen for all spaces of a cache: [`Accounting`]. What a read
+//! promises is said by the counters: [`CounterSet`], [`ActiveSpace`], [`Peak`].
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -39,7 +41,8 @@ pub enum RssMember {
     File,
     /// Anonymous pages.
     Anon,
-    /// Anonymous pages that were swapped out since they were last accessed through this space's mappings.
+    /// Anonymous pages that were swapped out since they were last accessed through this space's
+    /// mappings.
     Swap,
     /// Shared memory.
     Shmem,
@@ -85,14 +88,14 @@ impl fmt::Display for RssMember {
 /// How spaces are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Accounting {
-    /// Each space has counters of its own ([`CounterSet`]): two cache lines until a second CPU counts for
-    /// it, then words for every CPU. The cheapest to count with, whoever runs where.
+    /// Each space has counters of its own ([`CounterSet`]): two cache lines until a second CPU
+    /// counts for it, then words for every CPU. The cheapest to count with, whoever runs where.
     #[default]
     CpuWords,
     /// Each CPU has one set of words, which it lends to the space that counted there last
-    /// ([`ActiveCache`], [`Foreign::Switch`]): two cache lines for a space on however many CPUs, and
-    /// exact reads of the CPUs where it was last. Dear where a CPU's threads count for another space at
-    /// every turn.
+    /// ([`ActiveCache`], [`Foreign::Switch`]): two cache lines for a space on however many CPUs,
+    /// and exact reads of the CPUs where it was last. Dear where a CPU's threads count for another
+    /// space at every turn.
     ActiveCache,
 }
 
@@ -158,8 +161,8 @@ pub struct SpaceEntry {
     counters: Counters,
     peak: Peak,
     /// The embedder has counted pages of its own.
-    /// Written by: the embedder's calls, once. Read by: who checks the books. Publishes: nothing; they are checked at quiescent
-    /// moments.
+    /// Written by: the embedder's calls, once. Read by: who checks the books. Publishes: nothing;
+    /// they are checked at quiescent moments.
     is_added_to: AtomicBool,
 }
 
@@ -174,7 +177,8 @@ impl SpaceEntry {
     ///
     /// # Cost
     ///
-    /// [`CounterSet::add`] or [`ActiveSpace::add`], and where the resident set grows a look at three sums.
+    /// [`CounterSet::add`] or [`ActiveSpace::add`], and where the resident set grows a look at
+    /// three sums.
     #[inline]
     pub fn add(&self, member: RssMember, pages: i64) {
         self.counters.add(member, pages);
@@ -192,8 +196,8 @@ impl SpaceEntry {
         self.add(member, pages);
     }
 
-    /// Checks that a member is as many as the cache's entries say, unless the embedder has added to it. For quiescent
-    /// moments.
+    /// Checks that a member is as many as the cache's entries say, unless the embedder has added to
+    /// it. For quiescent moments.
     ///
     /// # Panics
     ///
@@ -244,7 +248,8 @@ impl SpaceEntry {
         self.counters.approximate_of(&RESIDENT)
     }
 
-    /// What was counted and not uncounted. Uncertain while others' counting moves words that this space had.
+    /// What was counted and not uncounted. Uncertain while others' counting moves words that this
+    /// space had.
     fn residue(&self) -> Result<Option<RssResidue>, Uncertain> {
         let read = RssMember::ALL.map(|member| self.counters.precise_of(&[member.index()]));
         if read.iter().any(|sum| *sum != Estimate::exact(sum.value)) {
@@ -340,7 +345,8 @@ struct Closed {
 }
 
 impl Closed {
-    /// Looks what was not uncounted, if nobody but `holders` holds the entry; whether that is certain now.
+    /// Looks what was not uncounted, if nobody but `holders` holds the entry; whether that is
+    /// certain now.
     fn settle(&mut self, holders: usize) -> bool {
         if self.is_certain || Arc::strong_count(&self.entry) > holders {
             return self.is_certain;
@@ -396,7 +402,8 @@ impl Spaces {
         entry
     }
 
-    /// Ends a space that nobody maps through any more, and says what should not be left of it, if that is certain now.
+    /// Ends a space that nobody maps through any more, and says what should not be left of it, if
+    /// that is certain now.
     pub(super) fn close(&self, entry: &Arc<SpaceEntry>) -> Option<RssResidue> {
         let mut table = self.table.write();
         let mut closed = Closed {
@@ -415,8 +422,8 @@ impl Spaces {
         residue
     }
 
-    /// Reports what is left of spaces that were closed before. Not under the lock: where CPUs have words of a space, its end
-    /// waits for them.
+    /// Reports what is left of spaces that were closed before. Not under the lock: where CPUs have
+    /// words of a space, its end waits for them.
     fn forget(&self, gone: [Option<Closed>; REAPED_AT_ONCE]) {
         for residue in gone.iter().flatten().filter_map(|closed| closed.residue) {
             self.nr_residues.add(1);

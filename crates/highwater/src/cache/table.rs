@@ -7,23 +7,27 @@
 //!    \-------------------- punch ----------> hole <--/           (for ever)
 //! ```
 //!
-//! A *hole* is a page that the mapping has no more. An entry says where a page is, not that it may be
-//! touched: that is for the frame's tag or latch, so that a stale entry costs a second look and nothing else.
-//! The *young* mark counts accesses since reclaim last looked, up to what the cache makes use of.
+//! A *hole* is a page that the mapping has no more. An entry says where a page is, not that it may
+//! be touched: that is for the frame's tag or latch, so that a stale entry costs a second look and
+//! nothing else. The *young* mark counts accesses since reclaim last looked, up to what the cache
+//! makes use of.
 //!
-//! Who may do what: any thread that holds the page (borrow, pin or latch) installs; any thread clears;
-//! whoever takes a frame out of an entry gives that entry's count of the frame (`mapcount`) back.
-//! Each transition is one atomic step on the word, so that each installed frame is taken out once.
+//! Who may do what: any thread that holds the page (borrow, pin or latch) installs; any thread
+//! clears; whoever takes a frame out of an entry gives that entry's count of the frame (`mapcount`)
+//! back. Each transition is one atomic step on the word, so that each installed frame is taken out
+//! once.
 //!
-//! Entries lie in leaves, which are made when a page of theirs is first installed, and need not be looked at before. In a
-//! table of up to 2^18 pages, which is a GiB, they lie side by side, in memory that the system commits as it is written: so the way
-//! to an entry is one load. In a larger one each has memory of its own. A leaf has 512 entries, or more, up to 2^18, where that
-//! would make more than 16,384 leaves.
+//! Entries lie in leaves, which are made when a page of theirs is first installed, and need not be
+//! looked at before. In a table of up to 2^18 pages, which is a GiB, they lie side by side, in
+//! memory that the system commits as it is written: so the way to an entry is one load. In a larger
+//! one each has memory of its own. A leaf has 512 entries, or more, up to 2^18, where that would
+//! make more than 16,384 leaves.
 //!
-//! Where the leaves are kept, the module `leaves` says: a table costs what is used of it, whatever its length.
+//! Where the leaves are kept, the module `leaves` says: a table costs what is used of it, whatever
+//! its length.
 //!
-//! Deviations from hardware tables: two levels at most; no dirty bit, because writers mark the frame itself under its
-//! latch.
+//! Deviations from hardware tables: two levels at most; no dirty bit, because writers mark the
+//! frame itself under its latch.
 
 use std::fmt;
 use std::ops::Range;
@@ -54,7 +58,8 @@ impl Entry {
     const YOUNG_SHIFT: u32 = 61;
     const YOUNG: u64 = (Self::YOUNG_MAX as u64) << Self::YOUNG_SHIFT;
     const YOUNG_MAX: u32 = 0b11;
-    /// Present, and another access would not be counted: the sign, so that a look for it needs no other number.
+    /// Present, and another access would not be counted: the sign, so that a look for it needs no
+    /// other number.
     const OFTEN: u64 = 1 << 63;
 
     const fn present(pfn: Pfn) -> Self {
@@ -201,8 +206,8 @@ impl PageTable {
     #[cold]
     fn touch_slowly(&self, page: u64, seen: Entry) {
         if let Some(Some(word)) = self.existing(page) {
-            // Relaxed: a mark orders nothing. Failure, which is a change of the entry meanwhile, loses one
-            // access: at worst a second chance.
+            // Relaxed: a mark orders nothing. Failure, which is a change of the entry meanwhile,
+            // loses one access: at worst a second chance.
             let _ = word.compare_exchange(
                 seen.0,
                 seen.touched(self.young_max).0,
@@ -212,8 +217,9 @@ impl PageTable {
         }
     }
 
-    /// Makes an entry name the frame that holds its page, accessed once. The caller holds the page and has raised the
-    /// frame's count; unless the result is [`Installed::Now`] it lowers that again.
+    /// Makes an entry name the frame that holds its page, accessed once. The caller holds the page
+    /// and has raised the frame's count; unless the result is [`Installed::Now`] it lowers that
+    /// again.
     ///
     /// # Panics
     ///
@@ -224,7 +230,8 @@ impl PageTable {
         };
         // Relaxed: the exchange below decides.
         let mut seen = Entry(word.load(Ordering::Relaxed));
-        // Ends: an entry that fails the exchange has become present, swapped or a hole, or was marked.
+        // Ends: an entry that fails the exchange has become present, swapped or a hole, or was
+        // marked.
         loop {
             if seen.is_hole() {
                 return Installed::Hole;
@@ -234,8 +241,8 @@ impl PageTable {
                 return Installed::Before;
             }
             let present = Entry::present(pfn).touched(self.young_max);
-            // Release. Pairs with: the acquire of `clear` and `punch`: the count that the caller raised is
-            // lowered after that, never before.
+            // Release. Pairs with: the acquire of `clear` and `punch`: the count that the caller
+            // raised is lowered after that, never before.
             match word.compare_exchange(seen.0, present.0, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return Installed::Now(seen),
                 Err(now) => seen = Entry(now),
@@ -243,8 +250,8 @@ impl PageTable {
         }
     }
 
-    /// Takes a frame out of an entry that names it; `left` says what is left. What the entry held, if it named
-    /// the frame.
+    /// Takes a frame out of an entry that names it; `left` says what is left. What the entry held,
+    /// if it named the frame.
     pub(super) fn clear(&self, page: u64, pfn: Pfn, left: Left) -> Option<Entry> {
         let word = self.existing(page).flatten()?;
         let left = match left {
@@ -264,7 +271,8 @@ impl PageTable {
         None
     }
 
-    /// Takes what says that pages are in swap out of entries for which it is not so; how many there were.
+    /// Takes what says that pages are in swap out of entries for which it is not so; how many there
+    /// were.
     pub(super) fn take_swapped(&self, pages: Range<u64>, is_swapped: impl Fn(u64) -> bool) -> i64 {
         let mut taken = 0;
         let mut page = pages.start;

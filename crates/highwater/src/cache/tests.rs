@@ -294,8 +294,9 @@ fn files_of_odd_length_end_where_they_end() {
 
 #[test]
 fn a_page_that_leaves_is_counted_before_it_is_gone() {
-    // Goal: no file can be closed, and its number used again, between a page's leaving and its being
-    // counted. Method: look at both while the page is about to leave, by frames where those are few, and by names.
+    // Goal: no file can be closed, and its number used again, between a page's leaving and its
+    // being counted. Method: look at both while the page is about to leave, by frames where those
+    // are few, and by names.
     let accesses = [Access::ReadOnly, Access::ReadWrite];
     for (frames, access) in [2, 64]
         .into_iter()

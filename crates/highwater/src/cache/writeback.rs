@@ -2,11 +2,12 @@
 //!
 //! Invariant: a page that was written is dirty until its bytes, as of the last write, were taken
 //! whole by the file. The mark is cleared under the exclusive latch, after the file took the page;
-//! nobody can write or evict the page meanwhile, and who finds it marked waits for the latch: a sync
-//! that runs beside reclaim does not return before the page is in the file.
+//! nobody can write or evict the page meanwhile, and who finds it marked waits for the latch: a
+//! sync that runs beside reclaim does not return before the page is in the file.
 //!
-//! Reclaim does not wait for a page that is under write-back, but awaits it (module `flags`). The cache knows no lists: it says
-//! of each page that was awaited, and is in its file now, that it is to be rotated, and whoever had it written sees to that.
+//! Reclaim does not wait for a page that is under write-back, but awaits it (module `flags`). The
+//! cache knows no lists: it says of each page that was awaited, and is in its file now, that it is
+//! to be rotated, and whoever had it written sees to that.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,7 +27,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank};
 use crate::units::{PAGE_SIZE, Pages, Pfn};
 
-/// Chosen: a lock and a walk of a chain somewhere in memory cost about as much as looking at so many frames in order.
+/// Chosen: a lock and a walk of a chain somewhere in memory cost about as much as looking at so
+/// many frames in order.
 const LOOKS_PER_LOOKUP: u64 = 16;
 
 static SYNC_FAILURES_LOCK: LockClass = LockClass::new("sync_failures", Rank::Leaf);
@@ -36,8 +38,8 @@ static SYNC_FAILURES_LOCK: LockClass = LockClass::new("sync_failures", Rank::Lea
 pub enum WrittenBack {
     /// It was dirty and is in the file now.
     Written,
-    /// The same; and reclaim, which has come to it meanwhile, awaits it: whoever has had it written has it
-    /// [rotated](crate::reclaim::Reclaim::rotate) too.
+    /// The same; and reclaim, which has come to it meanwhile, awaits it: whoever has had it written
+    /// has it [rotated](crate::reclaim::Reclaim::rotate) too.
     Awaited(PageKey),
     /// There was nothing to write: clean, or not a page of that file any more.
     Clean,
@@ -85,13 +87,14 @@ pub enum SyncError {
         /// What happened to the first.
         first: WriteBackError,
     },
-    /// Every page was written, but the file could not make that durable. The pages count as written:
-    /// the next sync does not write them again, and may succeed without them (Linux reports a failed
-    /// fsync once). Who needs them durable has to write them again.
+    /// Every page was written, but the file could not make that durable. The pages count as
+    /// written: the next sync does not write them again, and may succeed without them (Linux
+    /// reports a failed fsync once). Who needs them durable has to write them again.
     #[error("all pages were written, but making them durable failed: {0}")]
     Durability(#[source] Arc<io::Error>),
-    /// Every page was written and made durable as far as the file says, but since this handle last heard of it, it failed
-    /// at that for others. What was written before can be lost. Each handle that was open then is told once.
+    /// Every page was written and made durable as far as the file says, but since this handle last
+    /// heard of it, it failed at that for others. What was written before can be lost. Each handle
+    /// that was open then is told once.
     #[error(
         "all is durable now, but making pages durable failed {failures} times since this handle's last sync, and some \
          can be lost; last: {last}"
@@ -104,14 +107,15 @@ pub enum SyncError {
     },
 }
 
-/// Failures to make a file durable, so that each handle can be told of each: a number that grows with them, and the
-/// last. A handle remembers how many it knows of.
+/// Failures to make a file durable, so that each handle can be told of each: a number that grows
+/// with them, and the last. A handle remembers how many it knows of.
 ///
-/// Storage may report a failure to one of several that sync at a time, and to no other. One that succeeds has therefore not
-/// succeeded before all that began earlier have said how they ended: it waits for them.
+/// Storage may report a failure to one of several that sync at a time, and to no other. One that
+/// succeeds has therefore not succeeded before all that began earlier have said how they ended: it
+/// waits for them.
 ///
-/// Source: errseq of Linux. Deviation: a failure to write a page back is none, because the page stays dirty and every
-/// sync tries it again.
+/// Source: errseq of Linux. Deviation: a failure to write a page back is none, because the page
+/// stays dirty and every sync tries it again.
 #[derive(Debug)]
 pub(super) struct SyncFailures {
     so_far: Mutex<SoFar>,
@@ -154,8 +158,8 @@ impl SyncFailures {
         }
     }
 
-    /// Makes everything that was written durable; what the handle has not been told of yet is an error too. No lock is
-    /// held meanwhile.
+    /// Makes everything that was written durable; what the handle has not been told of yet is an
+    /// error too. No lock is held meanwhile.
     fn sync(&self, backing: &dyn Backing, told: &ToldOf) -> Result<(), SyncError> {
         let number = self.begin();
         let result = guarded(|| backing.sync());
@@ -221,8 +225,9 @@ impl PageCache {
         self.files.open(Source::Backing(backing, access))
     }
 
-    /// As [`open`](Self::open), over a file of the system: its pages are read into frames as they are, because the system
-    /// says how many bytes it has written there; those of other storage, into zeros.
+    /// As [`open`](Self::open), over a file of the system: its pages are read into frames as they
+    /// are, because the system says how many bytes it has written there; those of other storage,
+    /// into zeros.
     ///
     /// # Errors
     ///
@@ -279,14 +284,16 @@ impl PageCache {
         self.write_back_latched(pfn, &file, &mut latch)
     }
 
-    /// Makes durable what a file has taken: with [`write_back_pages`](Self::write_back_pages) of all that is dirty before, a sync.
+    /// Makes durable what a file has taken: with [`write_back_pages`](Self::write_back_pages) of
+    /// all that is dirty before, a sync.
     ///
-    /// `told` says what the caller's handle was told of ([`FileEntry::told_of_failures`]), and is brought up to date.
+    /// `told` says what the caller's handle was told of ([`FileEntry::told_of_failures`]), and is
+    /// brought up to date.
     ///
     /// # Cost
     ///
-    /// The I/O; waits for other syncs of the file that began before this one has succeeded. None for memory, which
-    /// nothing makes durable.
+    /// The I/O; waits for other syncs of the file that began before this one has succeeded. None
+    /// for memory, which nothing makes durable.
     ///
     /// # Errors
     ///
@@ -298,7 +305,8 @@ impl PageCache {
         file.sync_failures.sync(file.backing(), told)
     }
 
-    /// Pages of a file that are dirty at this moment, in the file's order, and the frames that they are in.
+    /// Pages of a file that are dirty at this moment, in the file's order, and the frames that they
+    /// are in.
     ///
     /// # Cost
     ///
@@ -312,8 +320,8 @@ impl PageCache {
         dirty
     }
 
-    /// Writes those of some pages back that are in their frames and dirty, waiting for their latches: neighbours together,
-    /// where they follow each other. All are tried.
+    /// Writes those of some pages back that are in their frames and dirty, waiting for their
+    /// latches: neighbours together, where they follow each other. All are tried.
     pub fn write_back_pages(&self, pages: &[(PageKey, Pfn)]) -> WriteBackOutcome {
         let mut outcome = WriteBackOutcome::default();
         self.write_back_in_order(pages, IfHeld::Wait, &mut outcome);
@@ -324,7 +332,8 @@ impl PageCache {
     ///
     /// # Cost
     ///
-    /// The lock of an index shard for each page of the file, in order, or if those are many, a look at each frame of the pool.
+    /// The lock of an index shard for each page of the file, in order, or if those are many, a look
+    /// at each frame of the pool.
     pub fn pages_of(&self, id: FileId) -> impl Iterator<Item = Pfn> + '_ {
         let frames = self.groups.len() as u64;
         let pages = self.files.get(id).map_or(0, |file| file.pages());
@@ -356,7 +365,8 @@ impl PageCache {
         self.finish_writeback(pfn, key, result)
     }
 
-    /// Ends what [`begin_writeback`](Self::begin_writeback) began; the same result, unless reclaim awaits the page.
+    /// Ends what [`begin_writeback`](Self::begin_writeback) began; the same result, unless reclaim
+    /// awaits the page.
     pub(super) fn finish_writeback(
         &self,
         pfn: Pfn,
@@ -441,8 +451,9 @@ impl PageCache {
     }
 }
 
-/// Asks storage to write. Storage that panics has refused, whatever it was asked. Reclaim writes on behalf of
-/// others, with pages isolated from their lists: it has to come back, and the page stays dirty like any other.
+/// Asks storage to write. Storage that panics has refused, whatever it was asked. Reclaim writes on
+/// behalf of others, with pages isolated from their lists: it has to come back, and the page stays
+/// dirty like any other.
 pub(super) fn guarded<R>(write: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
     catch_unwind(AssertUnwindSafe(write))
         .unwrap_or_else(|_| Err(io::Error::other("the storage panicked")))

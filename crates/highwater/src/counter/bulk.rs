@@ -1,8 +1,8 @@
 //! Reading many sets of counters, one after the other.
 //!
 //! A set with per-CPU words keeps its sum on two lines of its own, at an address that only the set
-//! knows. Read one by one, each costs a wait for memory. Here the lines of sets further on are asked for
-//! before they are needed.
+//! knows. Read one by one, each costs a wait for memory. Here the lines of sets further on are
+//! asked for before they are needed.
 
 use super::CounterSet;
 use crate::units::Estimate;

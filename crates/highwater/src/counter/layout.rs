@@ -51,8 +51,8 @@ impl Layout {
     /// A layout with another batch, of which at most `blocks_max` sets have per-CPU words at once:
     /// the others count exactly, with atomic additions.
     ///
-    /// A smaller batch is more accurate and carries more often: the bounds and the carries per event
-    /// are proportional to it and to its inverse.
+    /// A smaller batch is more accurate and carries more often: the bounds and the carries per
+    /// event are proportional to it and to its inverse.
     ///
     /// # Errors
     ///

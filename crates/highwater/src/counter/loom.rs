@@ -1,8 +1,8 @@
 //! All interleavings of two or three CPUs on the smallest trees and sets that have every part.
 //!
 //! Three positions and a batch of 2 make a level between words and root: positions 0 and 1 share a
-//! node. The assembly is not compiled here; what is checked is the climb, words that several threads
-//! act on, the reads, and how a set gets its words.
+//! node. The assembly is not compiled here; what is checked is the climb, words that several
+//! threads act on, the reads, and how a set gets its words.
 
 use ::loom::model;
 
@@ -76,8 +76,8 @@ fn carries_of_one_cpu_telescope() {
 }
 
 // Goal: an addition that has returned is in every later sum and interval, whoever marked its slot.
-// Method: two threads touch one CPU's word; one that has returned reads while the other is at it. -1
-// stays inside the word's neighbourhood if the other's 4 is there already.
+// Method: two threads touch one CPU's word; one that has returned reads while the other is at it.
+// -1 stays inside the word's neighbourhood if the other's 4 is there already.
 #[test]
 fn a_finished_addition_is_in_the_sums_of_touched_cpus() {
     for own in [1, -1] {

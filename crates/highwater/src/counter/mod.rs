@@ -48,9 +48,10 @@
 //! | node 0..63, M = 2048 | 512 | 256 | 768 | 0, still 0 | none: done |
 //!
 //! The word's residual went from 15 to -16, and the next 31 adds of one carry nothing. A word that
-//! moves within 15 of zero never carries: a counter that is filled and emptied costs nothing shared.
-//! (Rounding down carries through every level each time it crosses zero.) The price is moved, not
-//! abolished: a word that is moved to and fro across exactly 16, or 48, carries each time.
+//! moves within 15 of zero never carries: a counter that is filled and emptied costs nothing
+//! shared. (Rounding down carries through every level each time it crosses zero.) The price is
+//! moved, not abolished: a word that is moved to and fro across exactly 16, or 48, carries each
+//! time.
 //!
 //! If a carry is a multiple of a level's modulus, it cannot change residuals there and skips the
 //! level: a huge page (512) on 384 CPUs writes the word, skips level 1 and writes level 2.
@@ -273,9 +274,9 @@ impl CounterTree {
     ///
     /// # Cost
     ///
-    /// One add to this CPU's word ([`Cells::add`](crate::percpu::Cells::add)). One update by one in 32 at most (one in `batch`)
-    /// also adds to a shared node, and ever fewer to each level above; the result says how many.
-    /// No locks, no system calls, no allocation.
+    /// One add to this CPU's word ([`Cells::add`](crate::percpu::Cells::add)). One update by one in
+    /// 32 at most (one in `batch`) also adds to a shared node, and ever fewer to each level above;
+    /// the result says how many. No locks, no system calls, no allocation.
     #[inline]
     pub fn add(&self, delta: i64) -> Climb {
         self.trees.add(ONLY, delta)
@@ -401,12 +402,13 @@ impl CounterTree {
         self.trees.cells.touched(ONLY).count()
     }
 
-    /// How far the approximate sum can ever be off while up to `updates` updates, each of a delta of at
-    /// most `delta_max` either way, have added to their word but not finished climbing.
+    /// How far the approximate sum can ever be off while up to `updates` updates, each of a delta
+    /// of at most `delta_max` either way, have added to their word but not finished climbing.
     ///
     /// # Accuracy
     ///
-    /// Reached exactly; saturates. Adversary: `counter::tests::in_flight_carries_reach_their_bound`.
+    /// Reached exactly; saturates. Adversary:
+    /// `counter::tests::in_flight_carries_reach_their_bound`.
     #[must_use]
     pub fn accuracy_in_flight(&self, updates: u64, delta_max: u64) -> Accuracy {
         let at_rest = self.accuracy_max();
@@ -508,8 +510,8 @@ fn decided(comparison: Comparison) -> Option<cmp::Ordering> {
 /// A sum as its interval, and how to know it exactly.
 type Sum<'a> = (Estimate<i64>, &'a dyn Fn() -> i64);
 
-/// The order of two sums. Only where the intervals overlap is one known exactly, the one of the wider
-/// interval, and only if that leaves it open the other.
+/// The order of two sums. Only where the intervals overlap is one known exactly, the one of the
+/// wider interval, and only if that leaves it open the other.
 fn precise_order(mine: Sum<'_>, theirs: Sum<'_>) -> cmp::Ordering {
     let width = |sum: &Sum<'_>| sum.0.high.saturating_sub(sum.0.low);
     decided(mine.0.compare(&theirs.0)).unwrap_or_else(|| {

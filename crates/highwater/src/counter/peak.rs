@@ -1,9 +1,10 @@
 //! The highest value that a count ever had, known as an interval, which never falls.
 //!
-//! A peak cannot be settled by reading exactly each time a count grows: that is a walk for each page.
-//! Nor may it mix approximate and exact readings in one number: the kernel's high-water mark of
-//! resident memory did, and was seen to decrease. Here two marks are kept, and both only rise: what
-//! the count certainly reached, and what it cannot have exceeded at any moment that was looked at.
+//! A peak cannot be settled by reading exactly each time a count grows: that is a walk for each
+//! page. Nor may it mix approximate and exact readings in one number: the kernel's high-water mark
+//! of resident memory did, and was seen to decrease. Here two marks are kept, and both only rise:
+//! what the count certainly reached, and what it cannot have exceeded at any moment that was looked
+//! at.
 //!
 //! **Invariant.** `low <= highest observed value <= high`, and neither mark ever decreases.
 //!

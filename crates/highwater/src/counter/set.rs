@@ -1,8 +1,9 @@
 //! A few counters of one object, in two cache lines until a second CPU comes.
 //!
-//! Most objects are used by one CPU only, or die before a second one comes. For those, per-CPU words
-//! are a price for nothing: 25 KiB and a walk over 384 lines. A set therefore begins with the words
-//! of one CPU, the first that adds ([`Home`]), and gets words for all CPUs when another one adds:
+//! Most objects are used by one CPU only, or die before a second one comes. For those, per-CPU
+//! words are a price for nothing: 25 KiB and a walk over 384 lines. A set therefore begins with the
+//! words of one CPU, the first that adds ([`Home`]), and gets words for all CPUs when another one
+//! adds:
 //!
 //! ```text
 //!  line 0   home: words of the first CPU                plain adds by it
@@ -303,7 +304,8 @@ impl<const N: usize> CounterSet<N> {
         self.approximate_sum(member).compare_value(value)
     }
 
-    /// Compares a member's sum with `value`, and visits CPUs only if the approximate sum cannot tell.
+    /// Compares a member's sum with `value`, and visits CPUs only if the approximate sum cannot
+    /// tell.
     ///
     /// # Panics
     ///
@@ -314,8 +316,8 @@ impl<const N: usize> CounterSet<N> {
         precise_order_value((approximate, &|| self.precise_sum(member)), value)
     }
 
-    /// Compares the sums of a member of two sets, and visits CPUs only as far as the approximate sums
-    /// cannot tell: those of the wider interval first.
+    /// Compares the sums of a member of two sets, and visits CPUs only as far as the approximate
+    /// sums cannot tell: those of the wider interval first.
     ///
     /// # Panics
     ///
@@ -545,8 +547,8 @@ mod tests {
 
     #[test]
     fn sums_compare_exactly_by_as_few_reads_as_needed() {
-        // Goal: the order is that of the exact sums, and intervals say what they can. Method: a set of
-        // one CPU beside one of many; distances that both, one or no interval can tell.
+        // Goal: the order is that of the exact sums, and intervals say what they can. Method: a set
+        // of one CPU beside one of many; distances that both, one or no interval can tell.
         let (narrow, wide) = (atomic_set(384, u64::MAX), atomic_set(384, u64::MAX));
         (0..384).for_each(|cpu| _ = wide.add_on(CpuId(cpu), 2, 500));
         for (distance, told) in [

@@ -11,7 +11,8 @@ use crate::percpu::Touched;
 /// Three levels up to 512 CPUs, four up to 4,096, five beyond; the larger fan-ins are at the CPU
 /// end, where sharers are neighbours.
 ///
-/// Source: the table of the percpu counter tree proposed for Linux (v17, `lib/percpu_counter_tree`).
+/// Source: the table of the percpu counter tree proposed for Linux (v17,
+/// `lib/percpu_counter_tree`).
 const ARITIES: [&[u32]; 21] = [
     &[],
     &[1],

@@ -201,10 +201,10 @@ fn concurrent_updates_are_exact() {
     }
 }
 
-// Goal: the extra slot has no position in the tree: the bound of the restartable regime is that of the
-// atomic one and one residual, also where one position more would begin a level, and it is reached.
-// Method: trees over as many CPUs as are here and over many more; every residual that can be filled
-// from here is, by a thread on each CPU and by one without rseq.
+// Goal: the extra slot has no position in the tree: the bound of the restartable regime is that of
+// the atomic one and one residual, also where one position more would begin a level, and it is
+// reached. Method: trees over as many CPUs as are here and over many more; every residual that can
+// be filled from here is, by a thread on each CPU and by one without rseq.
 #[test]
 fn threads_without_rseq_cost_the_bound_one_residual() {
     let cpus = allowed_cpus();
@@ -238,9 +238,9 @@ fn threads_without_rseq_cost_the_bound_one_residual() {
     }
 }
 
-// Goal: CPUs in gaps of the numbering, which were offline when it was made, cost a residual each and
-// no position: the tree is that of the CPUs that were online.
-// Method: every other one of 8 and of 128 is offline, and all add; the bound is reached.
+// Goal: CPUs in gaps of the numbering, which were offline when it was made, cost a residual each
+// and no position: the tree is that of the CPUs that were online. Method: every other one of 8 and
+// of 128 is offline, and all add; the bound is reached.
 #[test]
 fn cpus_that_come_later_cost_the_bound_one_residual_each() {
     for nr_cpus in [8, 128] {
@@ -333,7 +333,8 @@ fn in_flight_carries_reach_their_bound() {
             let root = tree.approximate_sum().value;
             tree.add_on(CpuId(0), delta);
             let in_hand = tree.approximate_sum().value - root;
-            // Back to the state in which the carry has left the last level and not reached the root.
+            // Back to the state in which the carry has left the last level and not reached the
+            // root.
             let root = tree.trees.layout.shape.nr_nodes - 1;
             tree.trees
                 .node(root, ONLY)

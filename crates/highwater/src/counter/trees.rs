@@ -18,13 +18,13 @@
 //! touched: it is raised before the first addition on a CPU can be seen, never lowered, and read
 //! after the root.
 //!
-//! *With updates in flight*, each may hold a carry in hand between two levels. An update that leaves
-//! its word's neighbourhood adds the most that it can have in hand to `begun` of its CPU before it
-//! starts, and to `ended` when it is done; those that stay inside have nothing in hand. A reader
-//! sums `ended`, reads the root, then sums `begun`: the difference bounds what was in hand when the
-//! root was read. An update seen to have ended is in the root that is read afterwards; one whose
-//! carries had any influence on that root, through however many other updates, is seen to have
-//! begun.
+//! *With updates in flight*, each may hold a carry in hand between two levels. An update that
+//! leaves its word's neighbourhood adds the most that it can have in hand to `begun` of its CPU
+//! before it starts, and to `ended` when it is done; those that stay inside have nothing in hand. A
+//! reader sums `ended`, reads the root, then sums `begun`: the difference bounds what was in hand
+//! when the root was read. An update seen to have ended is in the root that is read afterwards; one
+//! whose carries had any influence on that root, through however many other updates, is seen to
+//! have begun.
 //!
 //! | edge | by | why |
 //! |---|---|---|
@@ -34,8 +34,8 @@
 //! | root before `ended` | `AcqRel` of `ended` | what has ended is in the root |
 //! | `ended` is summed before the root | Acquire of `ended` | the other half |
 //!
-//! In the restartable regime the edges of words, `begun` and `ended` are the processor's: its stores are
-//! seen in program order.
+//! In the restartable regime the edges of words, `begun` and `ended` are the processor's: its
+//! stores are seen in program order.
 
 use std::collections::TryReserveError;
 use std::iter;
@@ -319,8 +319,8 @@ impl Trees {
             .map(|(level, end)| (level, &self.nodes[level.first..end]))
     }
 
-    /// Position of a slot: that of its CPU, and behind all of them for the extra slot. Those that the
-    /// shape has not carry straight into the root.
+    /// Position of a slot: that of its CPU, and behind all of them for the extra slot. Those that
+    /// the shape has not carry straight into the root.
     fn position(&self, slot: usize) -> usize {
         if slot < self.layout.topology.nr_cpus() {
             self.layout.topology.position(CpuId::from_index(slot))

@@ -26,8 +26,8 @@ pub struct PoolConfig {
     pub tunables: Tunables,
     /// When frames are zeroed.
     pub zeroing: Zeroing,
-    /// What the caches of one CPU hold of data: where that is more than three batches of frames, a batch may stay
-    /// in a list whose blocks are freed in a row.
+    /// What the caches of one CPU hold of data: where that is more than three batches of frames, a
+    /// batch may stay in a list whose blocks are freed in a row.
     pub cache_slice: Bytes,
 }
 
@@ -36,11 +36,11 @@ pub struct PoolConfig {
 pub enum PcpPolicy {
     /// It does not: always as large as a list that is idle.
     Fixed,
-    /// As Linux 5.14 to 6.6: of one size, and a drain takes twice as much as the one before it, without a
-    /// bound but the list's size.
+    /// As Linux 5.14 to 6.6: of one size, and a drain takes twice as much as the one before it,
+    /// without a bound but the list's size.
     Legacy,
-    /// It grows with each visit to the zones, and shrinks when it is idle or memory is short, as Linux
-    /// since 6.7.
+    /// It grows with each visit to the zones, and shrinks when it is idle or memory is short, as
+    /// Linux since 6.7.
     #[default]
     Auto,
 }
@@ -63,7 +63,8 @@ pub enum Zeroing {
     OnRequest,
     /// Whenever a frame is handed out.
     OnAlloc,
-    /// When a frame is given back, so that nothing of its owner's remains, and when a request asks for it.
+    /// When a frame is given back, so that nothing of its owner's remains, and when a request asks
+    /// for it.
     OnFree,
 }
 

@@ -8,7 +8,8 @@ use crate::units::{Order, Pages};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AllocError {
-    /// No more frames are free than ordinary requests must leave. Lists of other CPUs may hold some.
+    /// No more frames are free than ordinary requests must leave. Lists of other CPUs may hold
+    /// some.
     #[error("no free frame: {free} of {managed} are free and {min} are kept in reserve")]
     Exhausted {
         /// Frames in the zones.

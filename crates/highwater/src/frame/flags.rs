@@ -28,9 +28,10 @@ impl AllocFlags {
         Self(0)
     }
 
-    /// Waits for no lock: what somebody holds at the moment is as if it were empty. Such a request does
-    /// not reclaim either. For callers that may not sleep. Not for signal handlers: memory for the books of a transfer may come from the
-    /// global allocator, which waits for locks and may have been interrupted itself.
+    /// Waits for no lock: what somebody holds at the moment is as if it were empty. Such a request
+    /// does not reclaim either. For callers that may not sleep. Not for signal handlers: memory for
+    /// the books of a transfer may come from the global allocator, which waits for locks and may
+    /// have been interrupted itself.
     #[must_use]
     pub const fn non_blocking(self) -> Self {
         Self(self.0 | Self::NON_BLOCKING | Self::NO_RECLAIM)
@@ -43,8 +44,8 @@ impl AllocFlags {
         Self(self.0 | Self::NO_RECLAIM)
     }
 
-    /// May take the frames below [`Watermarks::min`](super::Watermarks::min): for requests that free memory
-    /// when they are served (write-back, victims).
+    /// May take the frames below [`Watermarks::min`](super::Watermarks::min): for requests that
+    /// free memory when they are served (write-back, victims).
     #[must_use]
     pub const fn use_reserve(self) -> Self {
         Self(self.0 | Self::USE_RESERVE)

@@ -149,7 +149,8 @@ fn decay_and_knobs_beside_a_free_conserve_frames() {
 
 #[test]
 fn a_list_that_is_told_of_reclaim_looks_at_its_next_free() {
-    // Either the free comes first, or it is refused and looks: after both, a further free sees the flag.
+    // Either the free comes first, or it is refused and looks: after both, a further free sees the
+    // flag.
     model(|| {
         let pool = pool(4, 1);
         let (first, second) = (

@@ -5,14 +5,16 @@
 //! thread -> its CPU's list (pcp) -> a back end (zones behind locks, ...) -> FrameMemory (the right to the bytes)
 //! ```
 //!
-//! Invariant (conservation): `managed = free + deferred + cached + allocated`, where *free* and *deferred*
-//! frames lie in the back end, *cached* frames in a per-CPU list, and *allocated* frames are owned or
-//! published; `frames of the memory = managed + ballooned`, those that a shrunken pool does without. [`FramePool::check_invariants`] recounts every part of it.
+//! Invariant (conservation): `managed = free + deferred + cached + allocated`, where *free* and
+//! *deferred* frames lie in the back end, *cached* frames in a per-CPU list, and *allocated* frames
+//! are owned or published; `frames of the memory = managed + ballooned`, those that a shrunken pool
+//! does without. [`FramePool::check_invariants`] recounts every part of it.
 //!
-//! A frame that the list of its CPU has, or has room for, costs a push or a pop there: a restartable
-//! sequence without a lock prefix, where the system has them. The back end is visited once for many frames. Nothing here
-//! waits for memory: a refused allocation says [`AllocError`], and an allocation that leaves
-//! few frames says [`Pressure::BelowLow`]; the manager above decides what to do about it.
+//! A frame that the list of its CPU has, or has room for, costs a push or a pop there: a
+//! restartable sequence without a lock prefix, where the system has them. The back end is visited
+//! once for many frames. Nothing here waits for memory: a refused allocation says [`AllocError`],
+//! and an allocation that leaves few frames says [`Pressure::BelowLow`]; the manager above decides
+//! what to do about it.
 //!
 //! | file | what |
 //! |---|---|
@@ -24,9 +26,10 @@
 //! | `balloon` | shrinking and growing a pool, giving memory back to the system |
 //! | `counters`, `zoneinfo` | what can be seen |
 //!
-//! **Fork.** Memory is shared with no child: after `fork`, a child has copies of the frames and of all books as they
-//! were at that instant, with the locks that other threads held then held for ever. A child may go on with its copy only if no
-//! other thread was in the pool; else it execs (`docs/limitations.md`).
+//! **Fork.** Memory is shared with no child: after `fork`, a child has copies of the frames and of
+//! all books as they were at that instant, with the locks that other threads held then held for
+//! ever. A child may go on with its copy only if no other thread was in the pool; else it execs
+//! (`docs/limitations.md`).
 //!
 //! Source: the page allocator of Linux as described in the frames-and-reclaim specification,
 //! sections 2 to 4. Deviation: the watermarks and the lists are capped at a share of the

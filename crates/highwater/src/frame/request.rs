@@ -46,8 +46,9 @@ impl FramePool {
     ///
     /// # Cost
     ///
-    /// Where CPUs are those of the system ([`Regime::Restartable`](crate::percpu::Regime::Restartable)), a lock and a system call: for tests, and for
-    /// who drains.
+    /// Where CPUs are those of the system
+    /// ([`Regime::Restartable`](crate::percpu::Regime::Restartable)), a lock and a system call: for
+    /// tests, and for who drains.
     ///
     /// # Errors
     ///
@@ -128,8 +129,9 @@ impl FramePool {
         self.stock.memory.bytes_mut(frame).fill(0);
     }
 
-    /// Takes up to `count` frames and appends them to `out`; how many. If it is less than `count`, this CPU's list
-    /// and the back end had no more; other CPUs' lists may still hold some ([`drain_all`](Self::drain_all)).
+    /// Takes up to `count` frames and appends them to `out`; how many. If it is less than `count`,
+    /// this CPU's list and the back end had no more; other CPUs' lists may still hold some
+    /// ([`drain_all`](Self::drain_all)).
     pub fn alloc_bulk(&self, count: usize, flags: AllocFlags, out: &mut Vec<Frame>) -> usize {
         self.alloc_many(At::Here, count, flags, out)
     }
@@ -180,13 +182,13 @@ impl FramePool {
     ///
     /// # Cost
     ///
-    /// For orders 1 to 3 and huge blocks, the lock of the CPU's list; when it has none, and for other orders, one visit
-    /// to the back end. The words of all frames.
+    /// For orders 1 to 3 and huge blocks, the lock of the CPU's list; when it has none, and for
+    /// other orders, one visit to the back end. The words of all frames.
     ///
     /// # Errors
     ///
-    /// When the back end has no such block to give; frames in lists, other CPUs' or of other orders, may keep one from being
-    /// whole ([`drain_all`](Self::drain_all)).
+    /// When the back end has no such block to give; frames in lists, other CPUs' or of other
+    /// orders, may keep one from being whole ([`drain_all`](Self::drain_all)).
     pub fn alloc_block(&self, order: Order, flags: AllocFlags) -> Result<Block, AllocError> {
         self.alloc_block_at(At::Here, order, flags)
     }
@@ -255,8 +257,8 @@ impl FramePool {
         }
     }
 
-    /// As [`free`](Self::free), and waits for nobody: what somebody else holds is passed by, and put in order by a
-    /// later free that may wait.
+    /// As [`free`](Self::free), and waits for nobody: what somebody else holds is passed by, and
+    /// put in order by a later free that may wait.
     ///
     /// # Panics
     ///

@@ -14,14 +14,15 @@ use crate::units::{CpuId, Order, Pages, Pfn};
 pub(super) struct Stock {
     pub(super) memory: Arc<FrameMemory>,
     pub(super) backend: Box<dyn Backend>,
-    /// `min`, `low` and `high`. Written by: who turns knobs. Read by: everybody. Publishes: nothing: each is
-    /// read once for a decision.
+    /// `min`, `low` and `high`. Written by: who turns knobs. Read by: everybody. Publishes:
+    /// nothing: each is read once for a decision.
     watermarks: [AtomicU64; 3],
     /// Frames of the memory that are out of the pool. Written by: who inflates and deflates the
     /// balloon. Read by: everybody. Publishes: nothing: each time it is one number for one
     /// decision.
     ballooned: AtomicU64,
-    /// Most frames that were outside the back end at once. Apart from the watermarks, which everybody reads.
+    /// Most frames that were outside the back end at once. Apart from the watermarks, which
+    /// everybody reads.
     peak_outside: CachePadded<StatCell>,
 }
 
@@ -39,8 +40,9 @@ impl Stock {
         stock
     }
 
-    /// Writes up to `out.len()` blocks of `order` to the front of `out`; how many. The reserve is taken from only if
-    /// nothing else is left, and only for those that are `handed_out`: what stays in a list may go to anybody.
+    /// Writes up to `out.len()` blocks of `order` to the front of `out`; how many. The reserve is
+    /// taken from only if nothing else is left, and only for those that are `handed_out`: what
+    /// stays in a list may go to anybody.
     pub(super) fn take(
         &self,
         near: CpuId,

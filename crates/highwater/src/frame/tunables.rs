@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// The knobs of a pool. A value is checked when it is set, so that every `Tunables` is valid; a pool
-/// takes a new one at any time ([`FramePool::set_tunables`](super::FramePool::set_tunables)).
+/// The knobs of a pool. A value is checked when it is set, so that every `Tunables` is valid; a
+/// pool takes a new one at any time ([`FramePool::set_tunables`](super::FramePool::set_tunables)).
 ///
 /// # Examples
 ///
@@ -76,8 +76,8 @@ impl Tunables {
         "decay_interval_ms",
     ];
 
-    /// How often a refill may double: a CPU's list moves at most `batch << scale` frames in one visit to the
-    /// zones, and counts as many frees in a row. Default: 5.
+    /// How often a refill may double: a CPU's list moves at most `batch << scale` frames in one
+    /// visit to the zones, and counts as many frees in a row. Default: 5.
     ///
     /// # Errors
     ///
@@ -92,8 +92,9 @@ impl Tunables {
         Ok(self)
     }
 
-    /// The share of the pool that lists may hold, all together: 0 lets each list find its size, `f` from 8
-    /// makes that one `f`th of the pool whatever happens, and -1 is as small as lists can be. Default: 0.
+    /// The share of the pool that lists may hold, all together: 0 lets each list find its size, `f`
+    /// from 8 makes that one `f`th of the pool whatever happens, and -1 is as small as lists can
+    /// be. Default: 0.
     ///
     /// # Errors
     ///

@@ -13,41 +13,45 @@ impl FramePool {
     ///
     /// # Cost
     ///
-    /// A load for each list, and the lock of each that holds something. What is put there meanwhile may stay.
+    /// A load for each list, and the lock of each that holds something. What is put there meanwhile
+    /// may stay.
     pub fn drain_all(&self) -> Pages {
         let drained = self.lists.drain_filled(&self.stock);
         self.stock.backend.splice();
         drained
     }
 
-    /// Moves every frame of one CPU's list to the zones, batch by batch: for one that is not used any more.
+    /// Moves every frame of one CPU's list to the zones, batch by batch: for one that is not used
+    /// any more.
     pub fn drain(&self, cpu: CpuId) -> Pages {
         self.lists.drain(&self.stock, self.list_of(cpu))
     }
 
-    /// Lets lists that are larger than they need to be shrink a step; frames that went to the zones. To be
-    /// called once in each [`decay interval`](Tunables::decay_interval).
+    /// Lets lists that are larger than they need to be shrink a step; frames that went to the
+    /// zones. To be called once in each [`decay interval`](Tunables::decay_interval).
     pub fn decay_tick(&self) -> Pages {
         let decayed = self.lists.decay(&self.stock);
         self.stock.backend.splice();
         decayed
     }
 
-    /// Says that pages are being reclaimed for as long as the result lives: lists keep little meanwhile.
+    /// Says that pages are being reclaimed for as long as the result lives: lists keep little
+    /// meanwhile.
     pub fn reclaiming(&self) -> Reclaiming<'_> {
         self.lists.begin_reclaim();
         Reclaiming(self)
     }
 
-    /// Empties all lists and has them hold nothing for as long as the result lives: every frame that is free is in the zones,
-    /// for somebody who looks for a range of them.
+    /// Empties all lists and has them hold nothing for as long as the result lives: every frame
+    /// that is free is in the zones, for somebody who looks for a range of them.
     pub fn disable_lists(&self) -> ListsDisabled<'_> {
         self.turn(|knobs| knobs.disabled += 1);
         self.lists.drain_all(&self.stock);
         ListsDisabled(self)
     }
 
-    /// Turns the knobs. Lists that hold more than they may give it to the zones before this returns.
+    /// Turns the knobs. Lists that hold more than they may give it to the zones before this
+    /// returns.
     pub fn set_tunables(&self, tunables: Tunables) {
         self.turn(|knobs| knobs.tunables = tunables);
     }

@@ -23,7 +23,8 @@ pub struct Zoneinfo {
     pub tunables: Tunables,
     /// What lists did.
     pub counters: PcpCounters,
-    /// One for each CPU, and at last, where there is one, the list of threads that are on no known CPU.
+    /// One for each CPU, and at last, where there is one, the list of threads that are on no known
+    /// CPU.
     pub lists: Vec<ListInfo>,
 }
 

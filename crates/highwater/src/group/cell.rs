@@ -13,10 +13,10 @@
 //! - **retired**: the opposite of *live*; only a live word may hold tokens. Group removal and the
 //!   lowering of a maximum retire words; an operation that comes later finds that out in the step
 //!   itself. The bit lies where one comparison tells both that bytes fit and that the word is live.
-//! - **sequence**: grows whenever tokens appear or an operation begins, never when tokens are taken.
-//!   Two equal readings therefore say that the tokens did not grow and nothing began in between,
-//!   which is what the proof of a refusal needs (`judge.rs`). It wraps after 2^32 steps; two
-//!   readings are microseconds apart, and that many steps take seconds.
+//! - **sequence**: grows whenever tokens appear or an operation begins, never when tokens are
+//!   taken. Two equal readings therefore say that the tokens did not grow and nothing began in
+//!   between, which is what the proof of a refusal needs (`judge.rs`). It wraps after 2^32 steps;
+//!   two readings are microseconds apart, and that many steps take seconds.
 
 use crate::percpu::{Gated, Gates, Open};
 #[cfg(not(loom))]
@@ -24,9 +24,10 @@ use crate::units::PAGE_BYTES;
 
 /// Most tokens that one refill leaves in a word, in bytes: 128 KiB.
 ///
-/// Chosen: the kernel's batch is 64 pages and its stock never holds more than that. A refill to half
-/// of [`CELL_MAX`] keeps that bound and leaves the other half for uncharges, so that neither a run
-/// of charges nor a run of uncharges, nor any alternation of them, climbs more than once per 128 KiB.
+/// Chosen: the kernel's batch is 64 pages and its stock never holds more than that. A refill to
+/// half of [`CELL_MAX`] keeps that bound and leaves the other half for uncharges, so that neither a
+/// run of charges nor a run of uncharges, nor any alternation of them, climbs more than once per
+/// 128 KiB.
 #[cfg(not(loom))]
 pub(super) const GRANT_MAX: u64 = 32 * PAGE_BYTES;
 /// Most tokens that a word ever holds, in bytes: 256 KiB for each CPU of a group.
@@ -105,8 +106,8 @@ impl Word {
         }
     }
 
-    /// `bytes` of usage become tokens. When they do not fit, the word keeps [`GRANT_MAX`] tokens and
-    /// the caller has the rest in its hands, [`Word::spilled`], with an operation begun.
+    /// `bytes` of usage become tokens. When they do not fit, the word keeps [`GRANT_MAX`] tokens
+    /// and the caller has the rest in its hands, [`Word::spilled`], with an operation begun.
     pub(super) fn parked(self, bytes: u64) -> Option<Self> {
         if !self.is_live() {
             return None;
@@ -214,12 +215,13 @@ impl InFlight {
     }
 }
 
-/// A token word on its own pair of cache lines, as far as this layer sees it: what is atomic about it
-/// is the business of [`Gated`].
+/// A token word on its own pair of cache lines, as far as this layer sees it: what is atomic about
+/// it is the business of [`Gated`].
 ///
 /// A step is one atomic step, whoever makes it. In the restartable regime one that is made on the
-/// word's own CPU is **not a fence**: it is visible to others in the order of the program, but after
-/// loads that follow it. Who must make a step first and look elsewhere then uses [`Cell::begin`].
+/// word's own CPU is **not a fence**: it is visible to others in the order of the program, but
+/// after loads that follow it. Who must make a step first and look elsewhere then uses
+/// [`Cell::begin`].
 #[derive(Debug)]
 pub(super) struct Cell(Gated);
 
@@ -240,18 +242,18 @@ impl Cell {
         words(self.0.step(|word| raw(step(Word(word)))))
     }
 
-    /// Takes tokens by a plain store. Whether it did: otherwise something is in the way, or they do not
-    /// suffice, or the word is not of this CPU.
+    /// Takes tokens by a plain store. Whether it did: otherwise something is in the way, or they do
+    /// not suffice, or the word is not of this CPU.
     ///
-    /// Does not look at the incarnation: for who has bytes charged here, so that the word is of that
-    /// group and no later one; and it holds tokens only while the group lives.
+    /// Does not look at the incarnation: for who has bytes charged here, so that the word is of
+    /// that group and no later one; and it holds tokens only while the group lives.
     #[inline(always)]
     pub(super) fn take_here(&self, bytes: u64) -> bool {
         self.0.try_step(|word| raw(Word(word).taken_some(bytes)))
     }
 
-    /// As [`take_here`](Self::take_here), if moreover `is_alive`, which is asked between the load of the
-    /// word and the store, says that the group is the one that is meant.
+    /// As [`take_here`](Self::take_here), if moreover `is_alive`, which is asked between the load
+    /// of the word and the store, says that the group is the one that is meant.
     #[inline(always)]
     pub(super) fn take_here_if(&self, bytes: u64, is_alive: impl FnOnce() -> bool) -> bool {
         let taken = |word| raw(Word(word).taken_some(bytes)).filter(|_| is_alive());
@@ -264,9 +266,9 @@ impl Cell {
         self.0.try_step(|word| raw(Word(word).parked_whole(bytes)))
     }
 
-    /// As [`update`](Self::update) if the word is near, that is, of the CPU that the thread runs on,
-    /// or of none; else `None`, if `step` would not have refused. For words that are far there is
-    /// [`Far`](super::far::Far).
+    /// As [`update`](Self::update) if the word is near, that is, of the CPU that the thread runs
+    /// on, or of none; else `None`, if `step` would not have refused. For words that are far there
+    /// is [`Far`](super::far::Far).
     pub(super) fn update_near(
         &self,
         step: impl Fn(Word) -> Option<Word>,

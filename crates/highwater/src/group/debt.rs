@@ -6,23 +6,23 @@
 //!
 //! # Invariant
 //!
-//! `debt == max(0, reserved - max)`, by definition: it is not stored, so nothing can clamp it or let
-//! it drift. While a group is in debt no word below it is live. Hence nothing is in escrow there and
-//! debt is what is *used* above the maximum; every byte that is uncharged below goes to the ledgers
-//! at once, which is what pays; and no charge but a forced one passes.
+//! `debt == max(0, reserved - max)`, by definition: it is not stored, so nothing can clamp it or
+//! let it drift. While a group is in debt no word below it is live. Hence nothing is in escrow
+//! there and debt is what is *used* above the maximum; every byte that is uncharged below goes to
+//! the ledgers at once, which is what pays; and no charge but a forced one passes.
 //!
 //! # Why no word is live below a group in debt
 //!
 //! A forced charge holds the tree's lock for writing. At each group it first tries to reserve as
-//! others do. Where that is refused it retires the words below, and goes above the maximum only then.
-//! A word becomes live under the lock for reading, after a look at every ancestor: before the
-//! retiring, or after the debt is there and seen. A group where reserving succeeded is not in debt by
-//! this charge, whatever others reserve later. A refill that was under way ends in a word that is not
-//! live: it gives its grant back. Who waits for room (`wait.rs`) is overtaken by force, and by nothing
-//! else.
+//! others do. Where that is refused it retires the words below, and goes above the maximum only
+//! then. A word becomes live under the lock for reading, after a look at every ancestor: before the
+//! retiring, or after the debt is there and seen. A group where reserving succeeded is not in debt
+//! by this charge, whatever others reserve later. A refill that was under way ends in a word that
+//! is not live: it gives its grant back. Who waits for room (`wait.rs`) is overtaken by force, and
+//! by nothing else.
 //!
-//! No proof in `judge.rs` suffers: passes hold the lock for reading, so that a forced charge is made
-//! before or after a pass, and never looks like bytes in nobody's hands.
+//! No proof in `judge.rs` suffers: passes hold the lock for reading, so that a forced charge is
+//! made before or after a pass, and never looks like bytes in nobody's hands.
 //!
 //! Source: accounting spec 8.2 (`charge`, which skips the test). Deviation: the kernel lets stock
 //! stay in other CPUs while it overruns a limit, and shows the sum as usage.
@@ -91,14 +91,14 @@ impl Core {
 
 impl GroupNode {
     /// Charges `bytes` to this group and all its ancestors, whatever their limits: for memory that
-    /// is there already. What does not fit takes a group into [debt](Self::debt). When this group is
-    /// removed, the nearest ancestor that is not is charged: [`Charge::group`] says which.
+    /// is there already. What does not fit takes a group into [debt](Self::debt). When this group
+    /// is removed, the nearest ancestor that is not is charged: [`Charge::group`] says which.
     ///
     /// # Cost
     ///
-    /// While there is room, as [`GroupNode::try_charge`]. Otherwise the tree's lock for writing, one
-    /// atomic operation for each ancestor, and one for each word that holds tokens below a group
-    /// without room.
+    /// While there is room, as [`GroupNode::try_charge`]. Otherwise the tree's lock for writing,
+    /// one atomic operation for each ancestor, and one for each word that holds tokens below a
+    /// group without room.
     ///
     /// # Panics
     ///
@@ -143,8 +143,8 @@ impl GroupNode {
     ///
     /// # Accuracy
     ///
-    /// Exact when nothing is in flight; operations in flight may raise it by the bytes that they are
-    /// about to give back. Adversary: `tests/debt.rs::debt_is_what_is_used_above_the_maximum`.
+    /// Exact when nothing is in flight; operations in flight may raise it by the bytes that they
+    /// are about to give back. Adversary: `tests/debt.rs::debt_is_what_is_used_above_the_maximum`.
     ///
     /// # Cost
     ///

@@ -1,11 +1,11 @@
 //! Charging with escrow: tokens near, reservations far. Whether there is room is `judge.rs`.
 //!
-//! A charge takes tokens from its CPU's word if they suffice: one step on a line of its own, which in
-//! the restartable regime is a plain store (`percpu::gated`).
-//! Otherwise it *refills*: reserves what it needs, and a grant of tokens besides, on the group and
-//! each ancestor, leaf first. When a group has no room, tokens are *stolen* back from every word in
-//! its subtree, and the charge starts over. An uncharge *parks* its bytes as tokens, and above the
-//! cap gives all but [`GRANT_MAX`] back to the ancestors.
+//! A charge takes tokens from its CPU's word if they suffice: one step on a line of its own, which
+//! in the restartable regime is a plain store (`percpu::gated`). Otherwise it *refills*: reserves
+//! what it needs, and a grant of tokens besides, on the group and each ancestor, leaf first. When a
+//! group has no room, tokens are *stolen* back from every word in its subtree, and the charge
+//! starts over. An uncharge *parks* its bytes as tokens, and above the cap gives all but
+//! [`GRANT_MAX`] back to the ancestors.
 //!
 //! # Invariant
 //!
@@ -17,22 +17,22 @@
 //!
 //! where *in flight* are bytes in the hands of an operation that has not returned. A reservation
 //! exists before the tokens and charges it backs, and goes after them. Only [`Ledger::reserve`]
-//! makes reservations grow, and it compares with the maximum in the same atomic step; what is charged
-//! by force comes on top, and is then in `used` and `reserved` alike.
+//! makes reservations grow, and it compares with the maximum in the same atomic step; what is
+//! charged by force comes on top, and is then in `used` and `reserved` alike.
 //!
 //! [`Ledger::reserve`]: super::ledger::Ledger::reserve
 //!
 //! # Above the maximum
 //!
-//! When a maximum is set below the reservations, or a charge is forced (`debt.rs`), all words in the
-//! subtree are retired first: charges then reserve what they need, which fails, and uncharges go
-//! straight to the ancestors, so that usage can only fall. A word becomes live again when no ancestor
-//! is above its maximum.
+//! When a maximum is set below the reservations, or a charge is forced (`debt.rs`), all words in
+//! the subtree are retired first: charges then reserve what they need, which fails, and uncharges
+//! go straight to the ancestors, so that usage can only fall. A word becomes live again when no
+//! ancestor is above its maximum.
 //!
 //! Source: accounting spec 8.2, 8.3 (the kernel's counter and stock) and 11.10 (escrow).
-//! Deviation: the kernel adds first and subtracts on failure, so a large failing charge makes a small
-//! one fail; here a compare-and-swap never overshoots, and a pre-check without stores avoids most
-//! reservations that would be undone. Deviation: tokens are shared out by the live words below
+//! Deviation: the kernel adds first and subtracts on failure, so a large failing charge makes a
+//! small one fail; here a compare-and-swap never overshoots, and a pre-check without stores avoids
+//! most reservations that would be undone. Deviation: tokens are shared out by the live words below
 //! the tightest ancestor, not by all CPUs: with many groups below one limit the words outnumber the
 //! CPUs, with few active CPUs the grants need not be small.
 
@@ -85,12 +85,12 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Attempts beside others, before the charge decides alone. Chosen: who overtakes is usually gone
-    /// by the next attempt, and deciding alone stops all other refills.
+    /// Attempts beside others, before the charge decides alone. Chosen: who overtakes is usually
+    /// gone by the next attempt, and deciding alone stops all other refills.
     #[cfg(not(loom))]
     const FREE: u32 = 8;
-    /// All attempts. Chosen: with the waits below about a quarter of a second, many time slices of a
-    /// thread that was preempted in flight.
+    /// All attempts. Chosen: with the waits below about a quarter of a second, many time slices of
+    /// a thread that was preempted in flight.
     #[cfg(not(loom))]
     const LIMIT: u32 = 300;
     #[cfg(loom)]
@@ -284,7 +284,8 @@ impl Core {
         let slot = self.slot(key.id);
         let index = slot.index(actor);
         let cell = slot.cell(index);
-        // Looking before anything is in flight: charges to a full group do not make one another wait.
+        // Looking before anything is in flight: charges to a full group do not make one another
+        // wait.
         let plan = self.plan(key.id, bytes);
         if slot.incarnation() != key.incarnation {
             return Err(Stop::Removed);

@@ -1,7 +1,7 @@
 //! Words of other CPUs, stepped many at a time.
 //!
-//! In the restartable regime, stepping a word of another CPU takes a membarrier, which interrupts that
-//! CPU: microseconds. A pass that takes tokens back from many words pays for one membarrier in
+//! In the restartable regime, stepping a word of another CPU takes a membarrier, which interrupts
+//! that CPU: microseconds. A pass that takes tokens back from many words pays for one membarrier in
 //! [`FAR_MAX`] of them. In the atomic regime no word is far.
 
 use std::ops::ControlFlow;
@@ -10,8 +10,8 @@ use super::cell::{Cell, OpenCell};
 use crate::percpu::Raised;
 use crate::units::GroupId;
 
-/// Words for each membarrier. Chosen: a kibibyte of stack, and few enough that their CPUs do not step
-/// them by locked instructions for long.
+/// Words for each membarrier. Chosen: a kibibyte of stack, and few enough that their CPUs do not
+/// step them by locked instructions for long.
 const FAR_MAX: usize = 64;
 
 /// A batch of words, with their groups.
@@ -44,8 +44,8 @@ impl<'a> Far<'a> {
         ControlFlow::Continue(())
     }
 
-    /// Raises the gates of the batch, shows each word to `visit` until that breaks, lowers the gates
-    /// and empties the batch.
+    /// Raises the gates of the batch, shows each word to `visit` until that breaks, lowers the
+    /// gates and empties the batch.
     pub(super) fn each<B>(
         &mut self,
         visit: &mut dyn FnMut(GroupId, &OpenCell<'_>) -> ControlFlow<B>,

@@ -1,14 +1,14 @@
 //! Bytes that are charged, and what keeps their group's words in memory meanwhile.
 //!
-//! A charge outlives every handle, so that it counts as a reference to what it steps when it ends. The
-//! reference is to the *keeper*: to the tree itself, or to something larger that the tree is a part of,
-//! such as the manager. There is one for each charge: a charge of a manager refers to the manager and
-//! thereby to its tree. Making a charge and dropping it are four steps of words of the CPU: tokens
-//! taken, a reference more; tokens parked, a reference less (`percpu::refs`). The reference is taken
-//! away last, after the bytes were parked, and nothing is touched after that.
+//! A charge outlives every handle, so that it counts as a reference to what it steps when it ends.
+//! The reference is to the *keeper*: to the tree itself, or to something larger that the tree is a
+//! part of, such as the manager. There is one for each charge: a charge of a manager refers to the
+//! manager and thereby to its tree. Making a charge and dropping it are four steps of words of the
+//! CPU: tokens taken, a reference more; tokens parked, a reference less (`percpu::refs`). The
+//! reference is taken away last, after the bytes were parked, and nothing is touched after that.
 //!
-//! What finds tokens is inlined into its caller: a result of a call is passed in memory, and reading
-//! that back costs as much as all of these steps.
+//! What finds tokens is inlined into its caller: a result of a call is passed in memory, and
+//! reading that back costs as much as all of these steps.
 
 use crate::percpu::{PercpuRef, PercpuView};
 use crate::units::Bytes;

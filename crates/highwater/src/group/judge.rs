@@ -4,13 +4,13 @@
 //! # Why a refusal is right
 //!
 //! A charge of `k` is refused at a group A only if at some moment within the call no byte below A
-//! was in escrow or in flight and A had less than `k` room, so that `used + k > max` at that moment.
-//! `Core::judge` finds such a moment by looking twice: a first pass over all words below A sees
-//! no tokens and nothing in flight; then A's balance has no room; then a second pass sees the same
-//! with equal sequences. A sequence grows when tokens appear or an operation begins, so at the
-//! moment of the balance every word was as both passes saw it, minus tokens taken: zero. The lock of
-//! the tree keeps the set of groups the same meanwhile. If `k` alone exceeds A's maximum, nothing has
-//! to be stolen to know.
+//! was in escrow or in flight and A had less than `k` room, so that `used + k > max` at that
+//! moment. `Core::judge` finds such a moment by looking twice: a first pass over all words below A
+//! sees no tokens and nothing in flight; then A's balance has no room; then a second pass sees the
+//! same with equal sequences. A sequence grows when tokens appear or an operation begins, so at the
+//! moment of the balance every word was as both passes saw it, minus tokens taken: zero. The lock
+//! of the tree keeps the set of groups the same meanwhile. If `k` alone exceeds A's maximum,
+//! nothing has to be stolen to know.
 //!
 //! Parking never makes another charge fail: what is parked is found and stolen first. Nor does a
 //! charge that reserves at A and is then refused higher up: it is in flight until it has undone
@@ -18,38 +18,42 @@
 //!
 //! # What a moment is
 //!
-//! The moments above are those of the one order in which stores become visible. In the atomic regime
-//! that is the order of `SeqCst`. In the restartable one a thread steps a word of its own CPU by a
-//! plain store, which on x86-64 (the one system that has this regime) becomes visible some time after
-//! the thread has gone on, but at one moment for all CPUs, and after every earlier store of that
-//! thread. Until then everybody else sees the word as before, and in the order of moments it *is* as
-//! before: an uncharge whose tokens are not visible has not happened yet, unless somebody knows of
-//! it, and whoever was told about it was told by a later store. What is left are those who store first
-//! and look afterwards:
+//! The moments above are those of the one order in which stores become visible. In the atomic
+//! regime that is the order of `SeqCst`. In the restartable one a thread steps a word of its own
+//! CPU by a plain store, which on x86-64 (the one system that has this regime) becomes visible some
+//! time after the thread has gone on, but at one moment for all CPUs, and after every earlier store
+//! of that thread. Until then everybody else sees the word as before, and in the order of moments
+//! it *is* as before: an uncharge whose tokens are not visible has not happened yet, unless
+//! somebody knows of it, and whoever was told about it was told by a later store. What is left are
+//! those who store first and look afterwards:
 //!
-//! - A refill marks itself in flight, by a step with a fence ([`Cell::begin`](super::cell::Cell::begin)),
-//!   and then reads the incarnation and the gate. Removal and the one who decides alone write those by
-//!   locked instructions before they read the words. One of the two notices.
-//! - A charge that judges begins by taking the tree's lock, a locked instruction: what its own thread
-//!   stored before is visible to all before it looks. From then on it stores by locked instructions only.
-//! - Stealing and retiring step a word of another CPU under a raised gate, after a membarrier: what its
-//!   CPU had stored is visible, and a step that was being made there starts again (`percpu::gated`).
-//!   So what is stolen was not taken before, and is not taken after. A word that shows no tokens is not
-//!   stolen from, whatever is about to become visible there: that comes later in the order of moments.
+//! - A refill marks itself in flight, by a step with a fence
+//!   ([`Cell::begin`](super::cell::Cell::begin)), and then reads the incarnation and the gate.
+//!   Removal and the one who decides alone write those by locked instructions before they read the
+//!   words. One of the two notices.
+//! - A charge that judges begins by taking the tree's lock, a locked instruction: what its own
+//!   thread stored before is visible to all before it looks. From then on it stores by locked
+//!   instructions only.
+//! - Stealing and retiring step a word of another CPU under a raised gate, after a membarrier: what
+//!   its CPU had stored is visible, and a step that was being made there starts again
+//!   (`percpu::gated`). So what is stolen was not taken before, and is not taken after. A word that
+//!   shows no tokens is not stolen from, whatever is about to become visible there: that comes
+//!   later in the order of moments.
 //!
 //! # Progress
 //!
 //! Every attempt that is neither granted nor refused was overtaken: another thread took the room
-//! that stealing had made, deposited tokens, or was in flight. A busy subtree at its limit can do that
-//! for ever, so after `Patience::FREE` attempts the charge decides *alone*: with the tree's lock
-//! for writing it closes the tree to new reservations, retires the words below the group
-//! without room, and sees in one pass whether an operation that began earlier is still in flight. If
-//! not, used equals reserved and stays so: the charge is made on the spot, or refused. (An
+//! that stealing had made, deposited tokens, or was in flight. A busy subtree at its limit can do
+//! that for ever, so after `Patience::FREE` attempts the charge decides *alone*: with the tree's
+//! lock for writing it closes the tree to new reservations, retires the words below the group
+//! without room, and sees in one pass whether an operation that began earlier is still in flight.
+//! If not, used equals reserved and stays so: the charge is made on the spot, or refused. (An
 //! operation that begins later finds the tree closed, because it marks itself in flight first and
 //! looks afterwards; it ends with nothing in its hands, and parks on the lock.) If one is, its
 //! thread was preempted in the middle: lock and tree are opened, the charge yields and then sleeps.
-//! Operations in flight never wait for anything, so this ends when that thread runs; should it
-//! not for `Patience::LIMIT` attempts, the charge says so: [`Contended`](super::ChargeError::Contended).
+//! Operations in flight never wait for anything, so this ends when that thread runs; should it not
+//! for `Patience::LIMIT` attempts, the charge says so:
+//! [`Contended`](super::ChargeError::Contended).
 
 use std::ops::ControlFlow;
 
@@ -131,9 +135,9 @@ impl Glance {
 
 /// What a pass over the words of a subtree saw.
 ///
-/// Two passes that are [alike](Self::is_as_before) saw the same in every word: a word whose sequence
-/// grew is larger than before by more than any change of its lower half but that of its tokens, which
-/// are summed apart; and where no sequence grew, tokens can only have been taken.
+/// Two passes that are [alike](Self::is_as_before) saw the same in every word: a word whose
+/// sequence grew is larger than before by more than any change of its lower half but that of its
+/// tokens, which are summed apart; and where no sequence grew, tokens can only have been taken.
 #[derive(Clone, Copy, Default)]
 struct Pass {
     tokens: u64,
@@ -260,8 +264,8 @@ impl Core {
         self.climb(way, bytes).map_err(|_| Stop::Overtaken)
     }
 
-    /// One pass that takes tokens back until `group` has room for `bytes`: `None`. Otherwise what it
-    /// saw; tokens are those that it took.
+    /// One pass that takes tokens back until `group` has room for `bytes`: `None`. Otherwise what
+    /// it saw; tokens are those that it took.
     fn steal(&self, shape: &Shape, group: GroupId, bytes: u64) -> Option<Pass> {
         let ledger = &self.slot(group).ledger;
         let mut pass = Pass::default();
@@ -340,7 +344,8 @@ impl Core {
     }
 
     /// Tokens below `group` as far as a glance tells: those in its own words, and in words further
-    /// down if the tree's lock is free. Of words that it has not seen, each holds half of what it may.
+    /// down if the tree's lock is free. Of words that it has not seen, each holds half of what it
+    /// may.
     fn tokens_about(&self, group: GroupId) -> u64 {
         /// Groups and words further down. Chosen: the words of two groups on 384 CPUs, a few
         /// microseconds; a read of the root of 50,000 groups must not become a walk.
@@ -373,7 +378,8 @@ impl Core {
         below(slot.ledger.peak(), slot.holders_peak())
     }
 
-    /// What of a peak of `reserved` bytes was used; see [`GroupNode::peak`](super::GroupNode::peak).
+    /// What of a peak of `reserved` bytes was used; see
+    /// [`GroupNode::peak`](super::GroupNode::peak).
     pub(super) fn used_at_peak(&self, group: GroupId, reserved: u64) -> Estimate<Bytes> {
         below(reserved, self.slot(group).holders_peak())
     }
@@ -407,8 +413,8 @@ impl Core {
 /// Whether the tree is open to new reservations.
 #[derive(Debug)]
 pub(super) struct Gate(
-    /// Written by: who decides alone, under the tree's lock for writing. Read by: refills, after they
-    /// have marked themselves in flight. Publishes: nothing.
+    /// Written by: who decides alone, under the tree's lock for writing. Read by: refills, after
+    /// they have marked themselves in flight. Publishes: nothing.
     AtomicBool,
 );
 
@@ -418,8 +424,8 @@ impl Gate {
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        // Pairs with `close`. SeqCst: a refill marks itself and then reads this, the one who decides
-        // writes this and then reads the marks; acquire and release let both miss.
+        // Pairs with `close`. SeqCst: a refill marks itself and then reads this, the one who
+        // decides writes this and then reads the marks; acquire and release let both miss.
         self.0.load(Ordering::SeqCst)
     }
 

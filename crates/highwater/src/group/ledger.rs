@@ -1,18 +1,18 @@
 //! One group's account: how many bytes are reserved in its subtree, and the most that may be.
 //!
 //! Invariant: a reservation is made by a compare-and-swap that succeeds only while
-//! `reserved + bytes <= max`, **with the maximum of that very moment**: never above it, not even for
-//! the time of one instruction. Only [`Ledger::force`] goes above; what is reserved above the
+//! `reserved + bytes <= max`, **with the maximum of that very moment**: never above it, not even
+//! for the time of one instruction. Only [`Ledger::force`] goes above; what is reserved above the
 //! maximum, by force or because the maximum was lowered, is the group's *debt*, which is nowhere
 //! stored and so cannot drift.
 //!
 //! That needs the maximum and the reservations in one atomic step, and they do not fit one word.
 //! The word therefore holds the reservations (48 bits of bytes: 256 TiB, twice what four levels of
 //! page tables map for a program), one bit that says whether charges wait for room (`line.rs`), and
-//! the *version* of the maximum (15 bits); the low bit of the version says which of two slots holds it.
-//! While somebody waits, [`Ledger::reserve`] has no room for others, and [`Ledger::release`] says that
-//! somebody has to be called. Changing the maximum writes the slot not in use and then steps
-//! the version, so that every compare-and-swap prepared with the old maximum fails. A slot is
+//! the *version* of the maximum (15 bits); the low bit of the version says which of two slots holds
+//! it. While somebody waits, [`Ledger::reserve`] has no room for others, and [`Ledger::release`]
+//! says that somebody has to be called. Changing the maximum writes the slot not in use and then
+//! steps the version, so that every compare-and-swap prepared with the old maximum fails. A slot is
 //! written again only two versions later, hence a value read between two equal versions is the
 //! maximum of that version. (2^15 changes between the load and the swap of one thread could fool
 //! it; each is a call under the tree's lock.)
@@ -79,8 +79,8 @@ impl Balance {
 #[derive(Debug)]
 pub(super) struct Ledger {
     /// Written by: charges, uncharges, thieves (reservations), `set_max` (version). Read by: all of
-    /// them, who waits for room (its mark), and readers of usage. Publishes: the slot of `max` that its
-    /// version selects.
+    /// them, who waits for room (its mark), and readers of usage. Publishes: the slot of `max` that
+    /// its version selects.
     word: CachePadded<AtomicU64>,
     /// Written by: `set_max`, the slot not in use, one writer at a time under the tree's lock.
     /// Read by: anyone who has read the version.
@@ -149,8 +149,8 @@ impl Ledger {
         }
     }
 
-    /// Reserves `bytes` whatever the maximum says; returns the balance after. `None` when no account
-    /// can hold that much.
+    /// Reserves `bytes` whatever the maximum says; returns the balance after. `None` when no
+    /// account can hold that much.
     ///
     /// Progress: a compare-and-swap fails only because another one succeeded, or spuriously.
     pub(super) fn force(&self, bytes: u64) -> Option<Balance> {
@@ -188,8 +188,8 @@ impl Ledger {
 
     /// Says from now on that somebody waits for room. The caller holds the lock of the lines.
     pub(super) fn mark_waiters(&self) {
-        // Pairs with `load`, `swap` and `release`. SeqCst for uniformity: only the order of the steps of
-        // this word counts.
+        // Pairs with `load`, `swap` and `release`. SeqCst for uniformity: only the order of the
+        // steps of this word counts.
         self.word.fetch_or(WAITERS, Ordering::SeqCst);
     }
 
@@ -250,8 +250,8 @@ impl Ledger {
 
     /// The recent peak, which begins again at what is reserved now.
     pub(super) fn take_recent_peak(&self) -> u64 {
-        // Relaxed: a charge raises it before or after; one that raises it before is in what is taken,
-        // and what it reserved, if it is still there, in what is loaded next.
+        // Relaxed: a charge raises it before or after; one that raises it before is in what is
+        // taken, and what it reserved, if it is still there, in what is loaded next.
         let taken = self.recent_peak.swap(0, Ordering::Relaxed);
         self.raise_peak(self.balance().reserved);
         taken

@@ -32,8 +32,8 @@ use super::node::{GroupNode, Meta};
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Limits {
-    /// Hard protection: reclaim takes nothing from the group while it uses no more than this, as far
-    /// as its ancestors are protected themselves.
+    /// Hard protection: reclaim takes nothing from the group while it uses no more than this, as
+    /// far as its ancestors are protected themselves.
     pub min: Bytes,
     /// Soft protection: as `min`, until nothing else is left to reclaim.
     pub low: Bytes,

@@ -1,12 +1,12 @@
 //! Who waits for room, where, and in which order.
 //!
-//! A charge that waits has a ticket, drawn when it began to wait, and stands in the line of one group:
-//! the one that had no room for it, or had an older ticket in its line. A line is ordered by ticket,
-//! so who moves from one line to another loses nothing. While a line is not empty its group's ledger
-//! says so, in the word that every reservation and release changes anyway.
+//! A charge that waits has a ticket, drawn when it began to wait, and stands in the line of one
+//! group: the one that had no room for it, or had an older ticket in its line. A line is ordered by
+//! ticket, so who moves from one line to another loses nothing. While a line is not empty its
+//! group's ledger says so, in the word that every reservation and release changes anyway.
 //!
-//! Invariant, under the lock of the lines: a group's ledger is marked if and only if somebody stands
-//! in its line.
+//! Invariant, under the lock of the lines: a group's ledger is marked if and only if somebody
+//! stands in its line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -95,8 +95,8 @@ impl Lines {
         self.waiters.get(&ticket)?.stands_at
     }
 
-    /// Changes whom to wake. The former waker is for the caller to drop when no lock is held: it may hold
-    /// anything.
+    /// Changes whom to wake. The former waker is for the caller to drop when no lock is held: it
+    /// may hold anything.
     #[must_use = "a waker is dropped when no lock is held"]
     pub(super) fn set_waker(&mut self, ticket: Ticket, waker: Option<Waker>) -> Option<Waker> {
         match self.waiters.get_mut(&ticket) {
@@ -147,8 +147,8 @@ impl Core {
         self.lines.lock()
     }
 
-    /// Wakes those in line at `group` that have something to do: there is room for it and all before
-    /// it, there can never be, or it is the first and watches.
+    /// Wakes those in line at `group` that have something to do: there is room for it and all
+    /// before it, there can never be, or it is the first and watches.
     pub(super) fn notify(&self, group: GroupId) {
         let mut wakes = Wakes::default();
         self.call_decided(&mut self.lines(), group, &mut wakes);
@@ -174,8 +174,8 @@ impl Core {
         }
     }
 
-    /// Makes a waiter stand at `group`, and marks that. The caller holds the tree's lock for writing
-    /// and retires the words below `group` next.
+    /// Makes a waiter stand at `group`, and marks that. The caller holds the tree's lock for
+    /// writing and retires the words below `group` next.
     pub(super) fn stand_at(
         &self,
         lines: &mut Lines,
@@ -212,8 +212,8 @@ impl Core {
         }
     }
 
-    /// Takes whoever waits to charge to `key`, which was removed, out of the lines: they are told when
-    /// they look. The caller holds the tree's lock for writing.
+    /// Takes whoever waits to charge to `key`, which was removed, out of the lines: they are told
+    /// when they look. The caller holds the tree's lock for writing.
     pub(super) fn turn_away(&self, key: GroupKey, wakes: &mut Wakes) {
         let is_awaited = |(_, slot): (GroupId, &Slot)| slot.ledger.balance().has_waiters;
         if !self.chain(key.id).any(is_awaited) {

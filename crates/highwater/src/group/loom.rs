@@ -1,7 +1,9 @@
-//! Every interleaving of two threads (the larger models: with at most three preemptions), over words that hold two tokens and grants of one: `RUSTFLAGS="--cfg loom" cargo test --release -p highwater --lib loom`.
+//! Every interleaving of two threads (the larger models: with at most three preemptions), over
+//! words that hold two tokens and grants of one:
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p highwater --lib loom`.
 //!
-//! The model checker treats `SeqCst` accesses as acquire and release: what holds here does not rest on
-//! the one order of all words.
+//! The model checker treats `SeqCst` accesses as acquire and release: what holds here does not rest
+//! on the one order of all words.
 
 use super::escrow::Stop;
 use super::transfer::Climb;
@@ -130,9 +132,10 @@ fn parked_pages_are_found() {
     });
 }
 
-// Goal: free bytes that move from word to word while a charge looks for them are not missed. Method: one
-// byte is a token in the second word; the other thread first parks another in the first word, which
-// a pass visits before, and then takes the second. There is a free byte at every moment.
+// Goal: free bytes that move from word to word while a charge looks for them are not missed.
+// Method: one byte is a token in the second word; the other thread first parks another in the first
+// word, which a pass visits before, and then takes the second. There is a free byte at every
+// moment.
 #[test]
 fn pages_that_move_are_not_missed() {
     model(|| {
@@ -266,8 +269,8 @@ fn removal_leaves_no_token_behind() {
 }
 
 // Goal: a refusal that is decided alone does not count what a racing charge has reserved for a
-// moment. Method: as for undone reservations, with the second charge to the child decided alone from
-// the start.
+// moment. Method: as for undone reservations, with the second charge to the child decided alone
+// from the start.
 #[test]
 fn deciding_alone_counts_no_undone_reservation() {
     bounded(Some(3), || {
@@ -292,8 +295,8 @@ fn deciding_alone_counts_no_undone_reservation() {
     });
 }
 
-// Goal: a charge that began before its group was removed never lands in the group that gets the slot
-// next.
+// Goal: a charge that began before its group was removed never lands in the group that gets the
+// slot next.
 #[test]
 fn a_charge_never_reaches_the_next_group_of_its_slot() {
     bounded(Some(3), || {
@@ -323,12 +326,12 @@ fn a_charge_never_reaches_the_next_group_of_its_slot() {
     });
 }
 
-// Goal: while one charge decides alone, no other reserves anything. Method: one thread wants all three
-// bytes of the child; the other lets two of them become tokens, takes two of the root's four, and
-// decides alone whether the child has two more. When it takes the tokens back, the first may find room
-// in the child that it looked at long before, and reserve it although the root has none left. (Within
-// three preemptions the explored schedules do not reach the one that needs the gate; that the gate is
-// needed and suffices is argued in `judge.rs`.)
+// Goal: while one charge decides alone, no other reserves anything. Method: one thread wants all
+// three bytes of the child; the other lets two of them become tokens, takes two of the root's four,
+// and decides alone whether the child has two more. When it takes the tokens back, the first may
+// find room in the child that it looked at long before, and reserve it although the root has none
+// left. (Within three preemptions the explored schedules do not reach the one that needs the gate;
+// that the gate is needed and suffices is argued in `judge.rs`.)
 #[test]
 fn deciding_alone_closes_the_tree() {
     bounded(Some(3), || {
@@ -354,8 +357,8 @@ fn deciding_alone_closes_the_tree() {
     });
 }
 
-// Goal: a forced charge beside one that is not: never refused, and the debt is exactly what both use
-// above the maximum, whoever was first.
+// Goal: a forced charge beside one that is not: never refused, and the debt is exactly what both
+// use above the maximum, whoever was first.
 #[test]
 fn debt_is_exact_beside_a_charge() {
     bounded(Some(3), || {
@@ -389,7 +392,8 @@ fn debt_leaves_no_token_beside_an_uncharge() {
     });
 }
 
-// Goal: of two forced charges each counts whole, and room that is there is used before debt is made.
+// Goal: of two forced charges each counts whole, and room that is there is used before debt is
+// made.
 #[test]
 fn two_forced_charges_add_up() {
     bounded(Some(3), || {
@@ -406,8 +410,8 @@ fn two_forced_charges_add_up() {
     });
 }
 
-// Goal: a maximum that is raised or lowered beside a forced charge: the debt is what the one says of
-// the usage that the other made.
+// Goal: a maximum that is raised or lowered beside a forced charge: the debt is what the one says
+// of the usage that the other made.
 #[test]
 fn debt_follows_a_maximum_that_changes() {
     bounded(Some(3), || {
@@ -497,8 +501,8 @@ fn transfers_survive_the_removal_of_both_ends() {
     });
 }
 
-// Goal: a charge that is refused while its group is removed is counted at that group or at none, never at
-// the group that gets the slot next. (The event once went missing, or to the next group.)
+// Goal: a charge that is refused while its group is removed is counted at that group or at none,
+// never at the group that gets the slot next. (The event once went missing, or to the next group.)
 #[test]
 fn a_refusal_is_never_told_of_a_later_group() {
     bounded(Some(3), || {

@@ -1,5 +1,5 @@
-//! Charges that wait: in no interleaving does one sleep beside free bytes. A model in which a thread
-//! is never woken fails as a deadlock.
+//! Charges that wait: in no interleaving does one sleep beside free bytes. A model in which a
+//! thread is never woken fails as a deadlock.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -14,8 +14,8 @@ fn wait(group: &GroupNode, bytes: u64) -> Charge {
     group.charge_wait_on(B, Bytes(bytes)).wait().unwrap()
 }
 
-// Goal: bytes that an uncharge would park wake who waits for them, whether the uncharge parks before the
-// words are retired or comes after.
+// Goal: bytes that an uncharge would park wake who waits for them, whether the uncharge parks
+// before the words are retired or comes after.
 #[test]
 fn an_uncharge_wakes_who_waits() {
     bounded(Some(3), || {
@@ -60,7 +60,8 @@ fn one_who_is_served_lets_the_next_go_on() {
 }
 
 // Goal: one that gives up its place, while room comes for the one behind it, loses nobody's call.
-// Method: the first wants two bytes and is given up while one byte comes back; the second wants one.
+// Method: the first wants two bytes and is given up while one byte comes back; the second wants
+// one.
 #[test]
 fn one_who_gives_up_lets_the_next_go_on() {
     bounded(Some(3), || {
@@ -76,9 +77,9 @@ fn one_who_gives_up_lets_the_next_go_on() {
     });
 }
 
-// Goal: a reservation that is undone because a higher group has no room keeps nobody asleep. Method: as
-// for undone reservations without waiting: one thread charges two bytes to the child, for which the
-// root may have no room while the other waits for one byte of the child.
+// Goal: a reservation that is undone because a higher group has no room keeps nobody asleep.
+// Method: as for undone reservations without waiting: one thread charges two bytes to the child,
+// for which the root may have no room while the other waits for one byte of the child.
 #[test]
 fn an_undone_reservation_keeps_nobody_asleep() {
     bounded(Some(3), || {
@@ -129,8 +130,8 @@ fn a_lowered_maximum_tells_who_waits() {
     });
 }
 
-// Goal: a group that is removed under who waits for it tells it, and leaves no mark to a later group of
-// the slot.
+// Goal: a group that is removed under who waits for it tells it, and leaves no mark to a later
+// group of the slot.
 #[test]
 fn a_removal_calls_who_waits() {
     bounded(Some(3), || {

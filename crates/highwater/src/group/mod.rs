@@ -3,19 +3,20 @@
 //!
 //! A [`GroupNode`] is charged before memory is used and uncharged after; its ancestors are charged
 //! with it, and each has a maximum. Counting every byte on every ancestor would have all CPUs write
-//! the same few cache lines. So each CPU of a group holds up to 256 KiB in *escrow*: tokens that are
-//! reserved on the group and all its ancestors and used by nobody. Most charges take from there, by one
-//! plain store to a line of their own. What sets this apart from a plain per-CPU stock: near a limit the
-//! tokens shrink to nothing, a charge that finds no room takes them back from any CPU at once, and
-//! so a group with a maximum of 20 bytes takes exactly 20 bytes, on 384 CPUs too.
+//! the same few cache lines. So each CPU of a group holds up to 256 KiB in *escrow*: tokens that
+//! are reserved on the group and all its ancestors and used by nobody. Most charges take from
+//! there, by one plain store to a line of their own. What sets this apart from a plain per-CPU
+//! stock: near a limit the tokens shrink to nothing, a charge that finds no room takes them back
+//! from any CPU at once, and so a group with a maximum of 20 bytes takes exactly 20 bytes, on 384
+//! CPUs too.
 //!
 //! # Invariant
 //!
 //! At every group and every moment, over its subtree:
-//! `used + tokens + in flight == reserved <= max`. What is reserved above a maximum, because that was
-//! set below the usage or because a charge was forced, is the group's debt: while there is any, no
-//! word below holds tokens, nothing but force makes reserved grow, and every byte that is uncharged
-//! pays it first. Proofs are in `escrow.rs`, `judge.rs` and `debt.rs`.
+//! `used + tokens + in flight == reserved <= max`. What is reserved above a maximum, because that
+//! was set below the usage or because a charge was forced, is the group's debt: while there is any,
+//! no word below holds tokens, nothing but force makes reserved grow, and every byte that is
+//! uncharged pays it first. Proofs are in `escrow.rs`, `judge.rs` and `debt.rs`.
 //!
 //! # Parts
 //!
@@ -45,10 +46,10 @@
 //! # Orderings
 //!
 //! Every access that decides something is `SeqCst`, in `ledger`, `slot` and in the atomic regime
-//! `cell`: a refusal is a statement about many words at one moment, which needs one order of them all.
-//! On x86-64 and arm64 the swaps cost the same as with acquire and release. In the restartable regime
-//! a CPU steps its own token words by plain stores, which have such an order too: `judge.rs`, "What a
-//! moment is".
+//! `cell`: a refusal is a statement about many words at one moment, which needs one order of them
+//! all. On x86-64 and arm64 the swaps cost the same as with acquire and release. In the restartable
+//! regime a CPU steps its own token words by plain stores, which have such an order too:
+//! `judge.rs`, "What a moment is".
 //!
 //! Source: accounting spec 8 and 11.10; see `escrow.rs` for what deviates.
 

@@ -237,22 +237,21 @@ impl GroupNode {
     /// # Cost
     ///
     /// When the CPU holds enough tokens: a step on each of two lines that only this CPU writes, the
-    /// tokens' and that of references to the tree, which is a plain store in the restartable regime and
-    /// an atomic operation in the other. Dropping the charge costs the same.
-    /// Otherwise, at most once in 128 KiB while there is room: one on a line of each ancestor, and
-    /// for the first charge of a CPU the tree's lock for reading. Without room: passes over the
-    /// words, in the subtree of the group without room, of all CPUs that have charged there, under the
-    /// tree's lock for reading (rank [`Groups`](crate::sync::Rank::Groups)); in the restartable regime
-    /// one membarrier(2) for each 64 words of other CPUs that hold tokens. No allocation.
+    /// tokens' and that of references to the tree, which is a plain store in the restartable regime
+    /// and an atomic operation in the other. Dropping the charge costs the same. Otherwise, at most
+    /// once in 128 KiB while there is room: one on a line of each ancestor, and for the first
+    /// charge of a CPU the tree's lock for reading. Without room: passes over the words, in the
+    /// subtree of the group without room, of all CPUs that have charged there, under the tree's
+    /// lock for reading (rank [`Groups`](crate::sync::Rank::Groups)); in the restartable regime one
+    /// membarrier(2) for each 64 words of other CPUs that hold tokens. No allocation.
     ///
     /// # Errors
     ///
     /// [`ChargeError::OverMax`] only if at some moment of the call the named group had less than
-    /// `bytes` left, counting everything in escrow as left;
-    /// [`ChargeError::Contended`] when a thread was preempted for too long in the middle of a charge
-    /// that decides;
-    /// [`ChargeError::Removed`] when this group is removed. Nothing is charged then.
-    /// Adversaries: `tests/limits.rs::tiny_limits_are_exact_on_every_cpu`,
+    /// `bytes` left, counting everything in escrow as left; [`ChargeError::Contended`] when a
+    /// thread was preempted for too long in the middle of a charge that decides;
+    /// [`ChargeError::Removed`] when this group is removed. Nothing is charged then. Adversaries:
+    /// `tests/limits.rs::tiny_limits_are_exact_on_every_cpu`,
     /// `tests/limits.rs::no_charge_is_refused_while_pages_are_free_or_parked`.
     // Always: a result that is returned in memory costs as much as the charge.
     #[inline(always)]
@@ -278,8 +277,8 @@ impl GroupNode {
     ///
     /// # Panics
     ///
-    /// In the restartable regime, where only the CPU itself steps its tokens; and when the tree has no
-    /// such CPU.
+    /// In the restartable regime, where only the CPU itself steps its tokens; and when the tree has
+    /// no such CPU.
     pub fn try_charge_on(&self, cpu: CpuId, bytes: Bytes) -> Result<Charge, ChargeError> {
         self.charge_as(self.core().acting_as(cpu), bytes)
             .map(|(charge, _throttles_nobody)| charge)
@@ -385,22 +384,22 @@ impl GroupNode {
     /// # Accuracy
     ///
     /// `high` is what is reserved in the subtree; it never exceeds the maximum but by the
-    /// [debt](Self::debt), and is at every moment at least the usage. `low` is 256 KiB lower for each CPU of each group in the
-    /// subtree that may hold tokens, and is at most the usage when nothing is in flight; operations
-    /// in flight may raise it by the bytes that they are about to give back.
-    /// `value` lies between them: what is reserved less the tokens that a look without proof finds. At
-    /// rest it is exact, but for words that the look does not get to, which count for half of what they
-    /// may hold.
-    /// Adversaries: `tests/limits.rs::the_interval_holds_the_usage_however_tokens_lie`,
+    /// [debt](Self::debt), and is at every moment at least the usage. `low` is 256 KiB lower for
+    /// each CPU of each group in the subtree that may hold tokens, and is at most the usage when
+    /// nothing is in flight; operations in flight may raise it by the bytes that they are about to
+    /// give back. `value` lies between them: what is reserved less the tokens that a look without
+    /// proof finds. At rest it is exact, but for words that the look does not get to, which count
+    /// for half of what they may hold. Adversaries:
+    /// `tests/limits.rs::the_interval_holds_the_usage_however_tokens_lie`,
     /// `tests/usage.rs::a_group_that_many_cpus_have_used_reads_as_what_it_uses`.
     ///
     /// # Cost
     ///
-    /// One load for each CPU that has charged to this group. If groups below may hold tokens and the
-    /// tree's lock is free, that lock for reading and as much for groups below, in all about 1,024 of
-    /// them and their words. Never waits. (Four loads tell the interval; they leave its width in doubt,
-    /// 96 MiB for a group that 384 CPUs have used. A look at its words takes half a microsecond there,
-    /// `cargo bench --bench usage_read`.)
+    /// One load for each CPU that has charged to this group. If groups below may hold tokens and
+    /// the tree's lock is free, that lock for reading and as much for groups below, in all about
+    /// 1,024 of them and their words. Never waits. (Four loads tell the interval; they leave its
+    /// width in doubt, 96 MiB for a group that 384 CPUs have used. A look at its words takes half a
+    /// microsecond there, `cargo bench --bench usage_read`.)
     #[must_use]
     pub fn usage(&self) -> Estimate<Bytes> {
         self.unless_gone(self.core().usage(self.id()), Estimate::exact(Bytes::ZERO))
@@ -418,14 +417,14 @@ impl GroupNode {
     /// # Accuracy
     ///
     /// Exact at a moment within the call if among 17 passes two in a row saw no change, which is
-    /// certain when nothing is in flight. Otherwise off by at most the bytes that others charged and
-    /// uncharged during the last pass.
+    /// certain when nothing is in flight. Otherwise off by at most the bytes that others charged
+    /// and uncharged during the last pass.
     /// Adversary: `tests/limits.rs::precise_usage_is_exact_beside_other_groups`.
     ///
     /// # Cost
     ///
-    /// The tree's lock for reading; one load for each CPU that has charged to a group of the subtree,
-    /// at least twice.
+    /// The tree's lock for reading; one load for each CPU that has charged to a group of the
+    /// subtree, at least twice.
     #[must_use]
     pub fn usage_precise(&self) -> Bytes {
         self.account().used
@@ -453,7 +452,8 @@ impl GroupNode {
     ///
     /// # Cost
     ///
-    /// The tree's lock for reading; one load for each CPU that has charged to a group of the subtree.
+    /// The tree's lock for reading; one load for each CPU that has charged to a group of the
+    /// subtree.
     #[must_use]
     pub fn escrowed(&self) -> Bytes {
         self.unless_gone(self.core().escrowed(self.id()), Bytes::ZERO)
@@ -487,14 +487,14 @@ impl GroupNode {
     ///
     /// # Errors
     ///
-    /// [`MaxError::BelowUsage`] when the subtree uses more: the maximum **is** installed, nothing in
-    /// the subtree can be charged until enough is uncharged, and that is what remains to be done.
-    /// [`MaxError::Removed`] when the group is removed; nothing is installed.
+    /// [`MaxError::BelowUsage`] when the subtree uses more: the maximum **is** installed, nothing
+    /// in the subtree can be charged until enough is uncharged, and that is what remains to be
+    /// done. [`MaxError::Removed`] when the group is removed; nothing is installed.
     ///
     /// # Cost
     ///
-    /// The tree's lock for writing; below the reservations also a swap for each CPU that has charged
-    /// to a group of the subtree. Loads as [`GroupNode::usage_precise`].
+    /// The tree's lock for writing; below the reservations also a swap for each CPU that has
+    /// charged to a group of the subtree. Loads as [`GroupNode::usage_precise`].
     pub fn set_max(&self, max: Bytes) -> Result<(), MaxError> {
         self.core().set_max(self.key(), max)
     }

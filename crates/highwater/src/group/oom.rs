@@ -107,8 +107,8 @@ impl GroupTree {
     ///
     /// # Cost
     ///
-    /// The tree's lock for reading, and for each group an uncontended lock of its own and six loads.
-    /// O(groups in the subtree). No allocation.
+    /// The tree's lock for reading, and for each group an uncontended lock of its own and six
+    /// loads. O(groups in the subtree). No allocation.
     pub fn for_each_leaf(&self, top: &GroupNode, visit: &mut dyn FnMut(&LeafGroup)) {
         let core = &self.shared.core;
         let shape = core.shape.read();

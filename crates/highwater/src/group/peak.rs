@@ -146,9 +146,9 @@ mod tests {
     use crate::group::{Charge, GroupTree};
     use crate::units::CpuId;
 
-    // Goal: each watch shows the highest usage since its own reset, whatever others do. Method: random
-    // charges, uncharges and resets of three watches beside numbers that are kept by hand; a watch
-    // of a group that is gone reads what it saw.
+    // Goal: each watch shows the highest usage since its own reset, whatever others do. Method:
+    // random charges, uncharges and resets of three watches beside numbers that are kept by hand; a
+    // watch of a group that is gone reads what it saw.
     #[test]
     fn each_watch_has_a_peak_of_its_own() {
         let tree = GroupTree::new(4);

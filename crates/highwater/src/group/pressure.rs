@@ -1,7 +1,8 @@
 //! How much of a group's time is lost for want of memory: pressure stall information.
 //!
-//! A thread *stalls* for a group while it reclaims, is throttled or waits for room on behalf of that
-//! group or one below it. From when threads begin and end to do so, a [`StallMeter`] keeps for one group:
+//! A thread *stalls* for a group while it reclaims, is throttled or waits for room on behalf of
+//! that group or one below it. From when threads begin and end to do so, a [`StallMeter`] keeps for
+//! one group:
 //!
 //! - *some*: the time during which at least one thread stalled;
 //! - *full*: the part of it during which no thread that is known to work for the group could go on.
@@ -10,19 +11,21 @@
 //! fades exponentially: time is cut into windows of 2 seconds, and what share of a window was lost
 //! moves each average by a fixed part of the difference.
 //!
-//! Nobody has to tick: a meter is brought up to date when it is used. Between two changes its state is
-//! constant, so each window is credited with exactly what happened in it, however late. Windows begin
-//! at multiples of 2 s of the clock that is passed in, for all groups alike, so a group's averages are at
-//! least those of each group below it.
+//! Nobody has to tick: a meter is brought up to date when it is used. Between two changes its state
+//! is constant, so each window is credited with exactly what happened in it, however late. Windows
+//! begin at multiples of 2 s of the clock that is passed in, for all groups alike, so a group's
+//! averages are at least those of each group below it.
 //!
 //! Invariant: `full <= some`, for each total and average; totals never fall.
 //!
-//! Source: the kernel's pressure stall information (kernel/sched/psi.c, `avgs_work`, and its loadavg
-//! arithmetic): 2 s windows, 11 fraction bits, factors 1677, 1981, 2034 of 2048. Deviation: one state
-//! for a group instead of one for each CPU; a window that was missed is credited with its own stalls, not with none.
-//! Deviation: which threads work for a group is known only as far as they say so, while the kernel knows
-//! every task; so *full* is what it would be if all that are known were all there are, and equals *some* where
-//! none is known. Deviation: waiting for a page of the working set to be read in again is no stall.
+//! Source: the kernel's pressure stall information (kernel/sched/psi.c, `avgs_work`, and its
+//! loadavg arithmetic): 2 s windows, 11 fraction bits, factors 1677, 1981, 2034 of 2048. Deviation:
+//! one state for a group instead of one for each CPU; a window that was missed is credited with its
+//! own stalls, not with none.
+//! Deviation: which threads work for a group is known only as far as they say so, while the kernel
+//! knows every task; so *full* is what it would be if all that are known were all there are, and
+//! equals *some* where none is known. Deviation: waiting for a page of the working set to be read
+//! in again is no stall.
 
 use std::fmt;
 use std::time::Duration;
@@ -39,7 +42,8 @@ const FRACTION_BITS: u32 = 11;
 const ONE: u64 = 1 << FRACTION_BITS;
 /// Time over which one sample is taken. Chosen: as the kernel's.
 const WINDOW: Duration = Duration::from_secs(2);
-/// What remains of an average after one window, in 1/2048: `exp(-2/10)`, `exp(-2/60)`, `exp(-2/300)`.
+/// What remains of an average after one window, in 1/2048: `exp(-2/10)`, `exp(-2/60)`,
+/// `exp(-2/300)`.
 const REMAINS: [u64; 3] = [1677, 1981, 2034];
 /// Windows without a change after which no average moves any more: more than it takes the slowest
 /// to come from 100 % to its last bit (`a_long_rest_is_a_short_walk`).
@@ -176,8 +180,8 @@ impl StallMeter {
         self.nr_stalled
     }
 
-    /// Counts what happens to one thread at `now`. A `now` before one that the meter has seen counts as
-    /// that one: threads read the clock before they get here.
+    /// Counts what happens to one thread at `now`. A `now` before one that the meter has seen
+    /// counts as that one: threads read the clock before they get here.
     ///
     /// What ends without having begun is not counted.
     pub fn change(&mut self, change: Change, now: Duration) {
@@ -297,8 +301,8 @@ impl LazyMeter {
 }
 
 impl GroupNode {
-    /// Tells the meters of this group and of those above it what happens to a thread at `now`: for each level,
-    /// by its [depth](Self::depth), what `change` says.
+    /// Tells the meters of this group and of those above it what happens to a thread at `now`: for
+    /// each level, by its [depth](Self::depth), what `change` says.
     ///
     /// # Cost
     ///
@@ -347,9 +351,9 @@ mod tests {
 
     #[test]
     fn one_lost_window_moves_averages_as_in_the_kernel() {
-        // Goal: the kernel's arithmetic. Method: by hand. A whole window lost: 100 % in 1/2048 times
-        // 2048 - 1677, 2048 - 1981, 2048 - 2034, rounded up to 1/2048: 18.11, 3.27 and 0.68 %. A quiet
-        // one after that leaves 1677/2048 and so on, rounded down.
+        // Goal: the kernel's arithmetic. Method: by hand. A whole window lost: 100 % in 1/2048
+        // times 2048 - 1677, 2048 - 1981, 2048 - 2034, rounded up to 1/2048: 18.11, 3.27 and 0.68
+        // %. A quiet one after that leaves 1677/2048 and so on, rounded down.
         let mut meter = StallMeter::new();
         meter.change(Change::StallFromOutside, ms(4_000));
         meter.change(Change::ResumeOutside, ms(6_000));
@@ -379,8 +383,8 @@ mod tests {
 
     #[test]
     fn a_long_rest_is_a_short_walk() {
-        // Goal: `WINDOWS_MAX` windows are as good as any number. Method: from 100 % down and from 0 up,
-        // the averages after that many windows do not change in the next.
+        // Goal: `WINDOWS_MAX` windows are as good as any number. Method: from 100 % down and from 0
+        // up, the averages after that many windows do not change in the next.
         for is_lost in [false, true] {
             let mut lost = Lost {
                 averages: [if is_lost { 0 } else { 100 * ONE }; 3],
@@ -402,9 +406,10 @@ mod tests {
 
     #[test]
     fn who_never_ticks_counts_as_who_ticks_each_millisecond() {
-        // Goal: nobody has to tick, and when a meter is read changes nothing. Method: stalls and pauses of
-        // drawn lengths up to five windows; a meter that is read at drawn moments and one that is read at
-        // the end, against one state that is asked every millisecond and sampled every 2 s.
+        // Goal: nobody has to tick, and when a meter is read changes nothing. Method: stalls and
+        // pauses of drawn lengths up to five windows; a meter that is read at drawn moments and one
+        // that is read at the end, against one state that is asked every millisecond and sampled
+        // every 2 s.
         let mut rng = crate::seed::rng(1);
         let (mut often, mut once) = (StallMeter::new(), StallMeter::new());
         let mut ticks = Lost::default();
@@ -439,8 +444,8 @@ mod tests {
 
     #[test]
     fn full_is_while_nobody_can_go_on() {
-        // Goal: some and full by the number of threads that stall and work. Method: two workers and a
-        // thread from outside, one change a second, totals by hand.
+        // Goal: some and full by the number of threads that stall and work. Method: two workers and
+        // a thread from outside, one change a second, totals by hand.
         let mut meter = StallMeter::new();
         let mut at = 0;
         let mut step = |change, some_s: u64, full_s: u64| {
@@ -468,8 +473,8 @@ mod tests {
 
     #[test]
     fn parents_lose_at_least_what_children_do() {
-        // Goal: averages are monotone up the tree. Method: two children that stall at drawn times, and
-        // a parent that is told of both.
+        // Goal: averages are monotone up the tree. Method: two children that stall at drawn times,
+        // and a parent that is told of both.
         let mut rng = crate::seed::rng(2);
         let mut meters = [StallMeter::new(), StallMeter::new(), StallMeter::new()];
         let mut is_stalled = [false; 2];

@@ -4,13 +4,13 @@
 //! promised itself. So what a setting is worth, its *effective* value, is worked out from the
 //! group that is short (the *reclaim root*) downwards, for each reclaim anew:
 //!
-//! - A child of the reclaim root has what it is set to: who is short there and who is protected have
-//!   the same parent, and nobody above has a say.
-//! - Further down, a group *claims* what it is set to, but not more than it uses. Where siblings claim
-//!   more than their parent has, each gets its share of it; what one does not use is not kept from
-//!   the others.
-//! - What no child claims *floats*: it goes to the children by what each of them uses beyond its claim.
-//!   A tenant's protection so covers its queries, though nobody sets anything for a query.
+//! - A child of the reclaim root has what it is set to: who is short there and who is protected
+//!   have the same parent, and nobody above has a say.
+//! - Further down, a group *claims* what it is set to, but not more than it uses. Where siblings
+//!   claim more than their parent has, each gets its share of it; what one does not use is not kept
+//!   from the others.
+//! - What no child claims *floats*: it goes to the children by what each of them uses beyond its
+//!   claim. A tenant's protection so covers its queries, though nobody sets anything for a query.
 //!
 //! The same rules hold for `min` and for `low`, each with its own numbers.
 //!
@@ -21,11 +21,13 @@
 //! | above | the whole pages that are not protected |
 //!
 //! Invariant: where no group is charged less than its children together, the effective values of
-//! children that are not children of the reclaim root add up to no more than their parent's, whatever is set.
+//! children that are not children of the reclaim root add up to no more than their parent's,
+//! whatever is set.
 //!
-//! Source: accounting spec 8.5; frames-and-reclaim spec 9.6 and 15. Deviation: a protected group is scanned
-//! for what it uses beyond its protection and for no cluster more, so that one pass alone never reclaims
-//! protected bytes; the kernel looks at 32 pages at least. Deviation: products are taken in 128 bits.
+//! Source: accounting spec 8.5; frames-and-reclaim spec 9.6 and 15. Deviation: a protected group is
+//! scanned for what it uses beyond its protection and for no cluster more, so that one pass alone
+//! never reclaims protected bytes; the kernel looks at 32 pages at least. Deviation: products are
+//! taken in 128 bits.
 
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
@@ -142,8 +144,9 @@ impl Protection {
         }
     }
 
-    /// How many of `size` pages on a group's lists reclaim to `depth` looks at, where the group uses
-    /// `usage`: the part that is not protected, at least one page, and never more than is not protected.
+    /// How many of `size` pages on a group's lists reclaim to `depth` looks at, where the group
+    /// uses `usage`: the part that is not protected, at least one page, and never more than is not
+    /// protected.
     #[must_use]
     pub fn scanned(self, size: u64, usage: Bytes, depth: Depth) -> u64 {
         let Exposure::Exposed(exposed) = self.exposure(usage, depth) else {
@@ -164,15 +167,15 @@ impl GroupTree {
     /// One load.
     #[must_use]
     pub fn has_protection(&self) -> bool {
-        // Relaxed: settings take effect for the reclaim that begins after them, and whoever learns that
-        // they were made sees this too.
+        // Relaxed: settings take effect for the reclaim that begins after them, and whoever learns
+        // that they were made sees this too.
         self.shared.core.nr_protected.load(Ordering::Relaxed) > 0
     }
 }
 
 impl GroupNode {
-    /// What the group's `min` and `low` are worth when memory is short in `root`: nothing unless `root` is
-    /// above it.
+    /// What the group's `min` and `low` are worth when memory is short in `root`: nothing unless
+    /// `root` is above it.
     ///
     /// # Accuracy
     ///
@@ -180,8 +183,9 @@ impl GroupNode {
     ///
     /// # Cost
     ///
-    /// For each level between the two where something is protected: the tree's lock for reading, and
-    /// two reads of usage, and of the usage of each sibling that has a setting and may use less than that.
+    /// For each level between the two where something is protected: the tree's lock for reading,
+    /// and two reads of usage, and of the usage of each sibling that has a setting and may use less
+    /// than that.
     #[must_use]
     pub fn protection_below(&self, root: &Self) -> Protection {
         if self == root || !self.is_descendant_of(root) {
@@ -254,7 +258,8 @@ impl GroupNode {
 }
 
 impl Core {
-    /// Changes a living group's `min` and `low`; those of a removed one protect nothing and stay as they are.
+    /// Changes a living group's `min` and `low`; those of a removed one protect nothing and stay as
+    /// they are.
     pub(super) fn set_protection(&self, group: &Meta, set: impl FnOnce()) {
         let mut shape = self.shape.write();
         if self.slot(group.key.id).incarnation() == group.key.incarnation {
@@ -332,8 +337,8 @@ mod tests {
 
     #[test]
     fn small_families_share_what_their_parent_has() {
-        // Goal: the invariant, and what each rule promises. Method: every parent of up to 6 bytes with
-        // two children and every setting up to 4, bytes of the parent's own included.
+        // Goal: the invariant, and what each rule promises. Method: every parent of up to 6 bytes
+        // with two children and every setting up to 4, bytes of the parent's own included.
         let settings = 0..=4;
         for (own, effective) in pairs(0..=2, 0..=6) {
             for ((one, two), (first, second)) in pairs_of(pairs(0..=3, 0..=3), settings.clone()) {
@@ -387,7 +392,8 @@ mod tests {
         let parent = family(300, 100, 130);
         assert_eq!(claim(120, 150).effective(parent), Bytes(92));
         assert_eq!(claim(10, 80).effective(parent), Bytes(7));
-        // Floating: 100 bytes, claimed 20 by one; 80 go by what is used beyond claims, 60 and 20 of 80.
+        // Floating: 100 bytes, claimed 20 by one; 80 go by what is used beyond claims, 60 and 20 of
+        // 80.
         let parent = family(100, 100, 20);
         assert_eq!(claim(80, 20).effective(parent), Bytes(80));
         assert_eq!(claim(20, 0).effective(parent), Bytes(20));
@@ -398,8 +404,8 @@ mod tests {
 
     #[test]
     fn empty_groups_divide_by_nothing() {
-        // Goal: the corner cases of accounting spec 12. Method: nothing claimed, a parent that uses what
-        // is claimed, nothing used, and amounts whose product needs 128 bits.
+        // Goal: the corner cases of accounting spec 12. Method: nothing claimed, a parent that uses
+        // what is claimed, nothing used, and amounts whose product needs 128 bits.
         assert_eq!(claim(5, 0).effective(family(0, 0, 0)), Bytes(0));
         assert_eq!(claim(5, 0).effective(family(5, 0, 0)), Bytes(0));
         assert_eq!(claim(5, 5).effective(family(5, 9, 5)), Bytes(5));
@@ -415,9 +421,9 @@ mod tests {
 
     #[test]
     fn exposure_follows_usage_and_depth() {
-        // Goal: min is never reclaimed, low only at the second depth, a group without settings always,
-        // also when it uses nothing. Method: every small case, in half pages, against the table of the
-        // module; two half pages are what reclaim can take.
+        // Goal: min is never reclaimed, low only at the second depth, a group without settings
+        // always, also when it uses nothing. Method: every small case, in half pages, against the
+        // table of the module; two half pages are what reclaim can take.
         for min in 0..=4 {
             for low in 0..=4 {
                 for usage in 0..=12 {

@@ -8,9 +8,9 @@
 //! - `incarnation` is odd while a group lives, even otherwise, and never repeats. A handle carries
 //!   the number it was made for.
 //! - An operation that takes tokens checks it between loading a word and stepping it; a word that
-//!   belongs to a later group differs in its sequence, and the step compares. An operation that reserves marks itself in
-//!   flight first and checks afterwards; a slot is reused only when nothing is reserved and nothing
-//!   is in flight. One of the two notices.
+//!   belongs to a later group differs in its sequence, and the step compares. An operation that
+//!   reserves marks itself in flight first and checks afterwards; a slot is reused only when
+//!   nothing is reserved and nothing is in flight. One of the two notices.
 //! - An operation that gives bytes back is protected by those bytes: they are reserved until it has
 //!   released them, on this group first and on its parent after that.
 
@@ -54,9 +54,9 @@ pub(super) struct Slot {
     holders_peak: AtomicU64,
     /// How the words are stepped, and how many there are.
     gates: Gates,
-    /// Numbers of the words that may be other than idle, one bit each. Written by: the first operation of a
-    /// CPU; cleared before reuse. Read by: passes over the subtree. A set bit says nothing; a clear
-    /// bit that no operation has begun there.
+    /// Numbers of the words that may be other than idle, one bit each. Written by: the first
+    /// operation of a CPU; cleared before reuse. Read by: passes over the subtree. A set bit says
+    /// nothing; a clear bit that no operation has begun there.
     touched: Box<[AtomicU64]>,
     /// By number, that is by CPU, and the extra one. Made when their CPU first comes, and kept for
     /// later groups.
@@ -111,8 +111,8 @@ impl Slot {
     /// Prepares a free slot for a group under `parent`. The caller holds the tree's lock for
     /// writing.
     pub(super) fn prepare(&self, parent: Option<GroupId>) {
-        // An operation that began for the former group after the slot was found idle may be in flight
-        // still: it finds the incarnation changed, and ends with nothing in its hands.
+        // An operation that began for the former group after the slot was found idle may be in
+        // flight still: it finds the incarnation changed, and ends with nothing in its hands.
         let reserved = self.ledger.balance().reserved;
         debug_assert_eq!(reserved, 0, "a slot in use was given away");
         // Relaxed: published by the step of the incarnation that follows.
@@ -129,15 +129,16 @@ impl Slot {
 
     /// Whether nothing is reserved and no operation is in flight. For a group that has ended.
     ///
-    /// The words first: an operation that found the group alive has reserved what it will before it is no
-    /// longer in flight, so that one or the other is seen. The other way round both could be missed.
+    /// The words first: an operation that found the group alive has reserved what it will before it
+    /// is no longer in flight, so that one or the other is seen. The other way round both could be
+    /// missed.
     pub(super) fn is_idle(&self) -> bool {
         let is_still = |cell: &Cell| cell.load().in_flight() == 0;
         self.touched_cells().all(is_still) && self.ledger.balance().reserved == 0
     }
 
-    /// Word number `index`, made if this is the first time. Only what [`touch`](Self::touch) was told
-    /// of is looked at by others.
+    /// Word number `index`, made if this is the first time. Only what [`touch`](Self::touch) was
+    /// told of is looked at by others.
     #[inline]
     pub(super) fn cell(&self, index: usize) -> &Cell {
         match self.cells.get(index) {

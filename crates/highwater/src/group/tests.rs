@@ -128,8 +128,8 @@ fn amounts(most: u64) -> impl Iterator<Item = u64> {
         .filter(move |amount| *amount <= most)
 }
 
-// Goal: steps of the token word keep its fields apart. Method: token counts up to the cap, amounts up to
-// three caps, live and not; each step is compared with plain arithmetic.
+// Goal: steps of the token word keep its fields apart. Method: token counts up to the cap, amounts
+// up to three caps, live and not; each step is compared with plain arithmetic.
 #[test]
 fn steps_of_the_token_word_keep_its_fields_apart() {
     let cell = Cell::new(Gates::new(Regime::Atomic, 1), 0);
@@ -169,10 +169,11 @@ impl Word {
     }
 }
 
-// Goal: with threads that step the words of their own CPU by plain stores, and take tokens of the other
-// CPUs from afar, no maximum is exceeded, no byte is lost and none is found twice. Method: eight
-// threads, moved around, charge, grow, split and drop in three groups below a small maximum that
-// another thread keeps changing; what they hold is counted beside. Then everything fits exactly.
+// Goal: with threads that step the words of their own CPU by plain stores, and take tokens of the
+// other CPUs from afar, no maximum is exceeded, no byte is lost and none is found twice. Method:
+// eight threads, moved around, charge, grow, split and drop in three groups below a small maximum
+// that another thread keeps changing; what they hold is counted beside. Then everything fits
+// exactly.
 #[cfg(target_os = "linux")]
 #[test]
 fn bytes_are_exact_while_threads_move_between_cpus() {

@@ -1,20 +1,20 @@
 //! The delay that a group owes for using more than its `Limits::high`.
 //!
-//! `high` refuses nothing. Who charges beyond it reclaims what is beyond, and if that does not bring
-//! the group back, is slowed down: by nothing worth mentioning for a percent, by seconds for a fifth,
-//! so that a group which grows faster than it can be reclaimed is held where reclaim keeps up.
-//! With `r`, the part of `high` by which a group is above it, a charge of `bytes` owes
+//! `high` refuses nothing. Who charges beyond it reclaims what is beyond, and if that does not
+//! bring the group back, is slowed down: by nothing worth mentioning for a percent, by seconds for
+//! a fifth, so that a group which grows faster than it can be reclaimed is held where reclaim keeps
+//! up. With `r`, the part of `high` by which a group is above it, a charge of `bytes` owes
 //!
 //! ```text
 //! 1 s x r^2 x bytes / 4,096,   at most 2 s,   nothing if that is 10 ms or less
 //! ```
 //!
-//! and of a group and its ancestors the one with the largest `r` counts. This module computes; nobody
-//! is put to sleep who did not ask for it.
+//! and of a group and its ancestors the one with the largest `r` counts. This module computes;
+//! nobody is put to sleep who did not ask for it.
 //!
-//! Whether a group is above its `high` is looked at when a charge reserves bytes on the ancestors, not
-//! when it finds tokens: at most once in 128 KiB. Who charges is told what was reserved ([`Refilled`]),
-//! tokens included, and owes for all of that.
+//! Whether a group is above its `high` is looked at when a charge reserves bytes on the ancestors,
+//! not when it finds tokens: at most once in 128 KiB. Who charges is told what was reserved
+//! ([`Refilled`]), tokens included, and owes for all of that.
 //!
 //! Source: accounting spec 8.4. Fixed point as there: `r` has 20 fraction bits and is rounded down.
 //! Deviation: nanoseconds instead of ticks.
@@ -68,8 +68,8 @@ impl Overage {
     }
 }
 
-/// Bytes that a charge reserved on its group and all ancestors, tokens for later charges included; none if
-/// it was served from tokens.
+/// Bytes that a charge reserved on its group and all ancestors, tokens for later charges included;
+/// none if it was served from tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "a group with a `high` is to be throttled by it"]
 pub struct Refilled(pub Bytes);
@@ -106,15 +106,15 @@ impl GroupTree {
     /// One load.
     #[must_use]
     pub fn has_high(&self) -> bool {
-        // Relaxed: a setting takes effect for the charges that begin after it, and whoever learns that
-        // it was made sees this too.
+        // Relaxed: a setting takes effect for the charges that begin after it, and whoever learns
+        // that it was made sees this too.
         self.shared.core.nr_throttled.load(Ordering::Relaxed) > 0
     }
 }
 
 impl GroupNode {
-    /// As [`GroupNode::try_charge`], and says what it reserved: if anything, the group or one above it may be
-    /// [over its `high`](Self::over_high).
+    /// As [`GroupNode::try_charge`], and says what it reserved: if anything, the group or one above
+    /// it may be [over its `high`](Self::over_high).
     ///
     /// # Errors
     ///
@@ -127,7 +127,8 @@ impl GroupNode {
     ///
     /// # Cost
     ///
-    /// A few loads for each; [`GroupNode::usage_precise`] for those that have a `high` and may be above.
+    /// A few loads for each; [`GroupNode::usage_precise`] for those that have a `high` and may be
+    /// above.
     #[must_use]
     pub fn over_high(&self) -> Vec<OverHigh> {
         let core = &self.shared().core;
@@ -140,8 +141,8 @@ impl GroupNode {
         up.filter_map(|group| group.own_over_high()).collect()
     }
 
-    /// What a charge of `bytes` owes now, before any reclaim: by the group, or the one above it, that is
-    /// furthest above its `high`. Nothing if that is 10 ms or less, and at most 2 s.
+    /// What a charge of `bytes` owes now, before any reclaim: by the group, or the one above it,
+    /// that is furthest above its `high`. Nothing if that is 10 ms or less, and at most 2 s.
     ///
     /// # Cost
     ///
@@ -183,8 +184,8 @@ impl Core {
         limit_high < Bytes::MAX && self.usage(group.key.id).high > limit_high
     }
 
-    /// Counts a change of a group's `high`; one that begins or ends has none before or after. The caller holds
-    /// the tree's lock for writing.
+    /// Counts a change of a group's `high`; one that begins or ends has none before or after. The
+    /// caller holds the tree's lock for writing.
     pub(super) fn count_high(&self, former: Bytes, new: Bytes) {
         // Relaxed: see `GroupTree::has_high`.
         match (former < Bytes::MAX, new < Bytes::MAX) {
@@ -202,8 +203,9 @@ mod tests {
 
     #[test]
     fn delays_are_those_of_the_kernel() {
-        // Goal: accounting spec 8.4 by its published figures: high at 100 MB, 64 pages, milliseconds.
-        // Method: 117 MB and above are as published; the others are the formula, rounded down as there.
+        // Goal: accounting spec 8.4 by its published figures: high at 100 MB, 64 pages,
+        // milliseconds. Method: 117 MB and above are as published; the others are the formula,
+        // rounded down as there.
         let published = [
             (100, 0),
             (101, 0), // 6 ms, which are ignored

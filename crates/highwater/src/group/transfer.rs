@@ -1,8 +1,8 @@
 //! Charges that move from one group to another.
 //!
-//! Bytes that move from `from` to `to` are charged to the groups above `to` and uncharged from those
-//! above `from`, up to their nearest common ancestor, which has them all the time and is not touched.
-//! So a move inside a full group is never refused because of that group.
+//! Bytes that move from `from` to `to` are charged to the groups above `to` and uncharged from
+//! those above `from`, up to their nearest common ancestor, which has them all the time and is not
+//! touched. So a move inside a full group is never refused because of that group.
 //!
 //! # Why no maximum is exceeded, and nothing changes when one refuses
 //!
@@ -63,8 +63,8 @@ impl Core {
         };
         let top = nearest_above_both(&source, to);
         if top != to.key.id {
-            // Not from tokens: what the groups above both have would be counted twice until the tokens that
-            // this leaves at the other group are there.
+            // Not from tokens: what the groups above both have would be counted twice until the
+            // tokens that this leaves at the other group are there.
             let way = Climb {
                 key: to.key,
                 top: Some(top),
@@ -152,14 +152,14 @@ impl Charge {
     ///
     /// # Cost
     ///
-    /// When the CPU's word of `to` holds enough tokens, two swaps on lines that only this CPU writes.
-    /// Otherwise as [`GroupNode::try_charge`] and [`Charge::shrink`], on the groups below the nearest
-    /// common one.
+    /// When the CPU's word of `to` holds enough tokens, two swaps on lines that only this CPU
+    /// writes. Otherwise as [`GroupNode::try_charge`] and [`Charge::shrink`], on the groups below
+    /// the nearest common one.
     ///
     /// # Errors
     ///
-    /// As [`GroupNode::try_charge`] to `to`, except that the common ancestors do not refuse. Nothing
-    /// has changed then. A charge of a removed group can move; nothing can move to one.
+    /// As [`GroupNode::try_charge`] to `to`, except that the common ancestors do not refuse.
+    /// Nothing has changed then. A charge of a removed group can move; nothing can move to one.
     ///
     /// # Panics
     ///

@@ -2,9 +2,9 @@
 //! every invariant.
 //!
 //! One lock ([`Rank::Groups`]) guards the shape. Creating, removing and setting a maximum hold it
-//! for writing, and so does a charge that is overtaken too often; taking tokens back and making a word
-//! live hold it for reading. Charges that find
-//! tokens, all uncharges, and looking up an id never wait for it.
+//! for writing, and so does a charge that is overtaken too often; taking tokens back and making a
+//! word live hold it for reading. Charges that find tokens, all uncharges, and looking up an id
+//! never wait for it.
 //!
 //! A removed group whose bytes are still charged stays in its parent's family (*zombie*), so that a
 //! pass over a subtree still sees operations in flight in it. Its id is reused when nothing is
@@ -82,8 +82,8 @@ pub(crate) struct Core {
     /// Groups that have a `min` or a `low`. Written by: who sets one, under the tree's lock for
     /// writing. Read by: reclaim. Publishes: nothing.
     pub(super) nr_protected: AtomicU64,
-    /// Groups that have a `high`. Written by: as `nr_protected`. Read by: charges that have reserved bytes.
-    /// Publishes: nothing.
+    /// Groups that have a `high`. Written by: as `nr_protected`. Read by: charges that have
+    /// reserved bytes. Publishes: nothing.
     pub(super) nr_throttled: AtomicU64,
 }
 
@@ -112,8 +112,8 @@ pub(super) struct Shared {
 ///
 /// # Cost
 ///
-/// For each group, two cache lines for each CPU that has charged to it, and addresses of them: half a
-/// byte for each CPU of the machine, 128 bytes for each 16 of which one has charged. Later groups
+/// For each group, two cache lines for each CPU that has charged to it, and addresses of them: half
+/// a byte for each CPU of the machine, 128 bytes for each 16 of which one has charged. Later groups
 /// reuse it all.
 ///
 /// # Examples
@@ -145,8 +145,8 @@ impl GroupTree {
     /// The most that a tree can have charged, whatever its limits: 256 TiB less a byte.
     pub const CHARGED_MAX: Bytes = Bytes(RESERVED_MAX);
 
-    /// A tree of one group, the root, which has no limit. CPU ids are below `nr_cpus`. In the atomic
-    /// regime: any thread may act as any CPU at any time.
+    /// A tree of one group, the root, which has no limit. CPU ids are below `nr_cpus`. In the
+    /// atomic regime: any thread may act as any CPU at any time.
     ///
     /// # Panics
     ///
@@ -157,9 +157,9 @@ impl GroupTree {
     }
 
     /// As [`new`](Self::new), with tokens and statistics that are stepped as `regime` says. In the
-    /// restartable one charges, uncharges and updates are several times cheaper, and threads act as the
-    /// CPU that they run on, never as another. Where the system lacks what it needs, the tree is in the
-    /// atomic one.
+    /// restartable one charges, uncharges and updates are several times cheaper, and threads act as
+    /// the CPU that they run on, never as another. Where the system lacks what it needs, the tree
+    /// is in the atomic one.
     ///
     /// # Panics
     ///
@@ -246,8 +246,8 @@ impl GroupTree {
     ///
     /// # Cost
     ///
-    /// Two loads, an uncontended lock of that group alone, two reference counts. Never waits for the
-    /// tree's lock. [`GroupTree::uncharge`] does without any of it.
+    /// Two loads, an uncontended lock of that group alone, two reference counts. Never waits for
+    /// the tree's lock. [`GroupTree::uncharge`] does without any of it.
     #[must_use]
     pub fn get(&self, id: GroupId) -> Option<GroupNode> {
         let meta = self.shared.core.table.get(id)?.meta.read().clone()?;
@@ -316,9 +316,10 @@ impl GroupTree {
     }
 
     /// Checks, at a moment when no operation is in flight, that at every group
-    /// `tokens + sum of the children's reservations <= reserved <= max + debt`, that no word holds tokens
-    /// below a group in debt, that only live words hold tokens and never more than
-    /// their cap, that none does where somebody waits for room, that live words are counted on every ancestor, and that nothing is in flight.
+    /// `tokens + sum of the children's reservations <= reserved <= max + debt`, that no word holds
+    /// tokens below a group in debt, that only live words hold tokens and never more than their
+    /// cap, that none does where somebody waits for room, that live words are counted on every
+    /// ancestor, and that nothing is in flight.
     ///
     /// # Panics
     ///

@@ -1,43 +1,43 @@
 //! Charges that wait for room, in order of arrival.
 //!
-//! Where a charge finds no room it may wait: as a future, which needs no runtime and starts no thread,
-//! or by parking its thread. Whoever waits stands in the line of the group that has no room for it
-//! (`line.rs`).
+//! Where a charge finds no room it may wait: as a future, which needs no runtime and starts no
+//! thread, or by parking its thread. Whoever waits stands in the line of the group that has no room
+//! for it (`line.rs`).
 //!
 //! # Fairness
 //!
-//! Nobody is overtaken: while somebody waits at a group, everybody else's charges that need room there
-//! are refused, however small ([`ChargeError::Behind`]), and those that wait are served in the order
-//! of their tickets: one that comes before its turn leaves room for all before it, which may be called
-//! and not have looked yet. (Charges that are forced overtake: they cannot wait.) A charge that has found
-//! room at one group and then none at another moves to the other's line and leaves the first, so that
-//! the first does not stand idle for its sake. Its ticket is older than those that come
-//! later, wherever it moves; and who would use the room that it left behind below must pass the line
-//! above, where it stands before them.
+//! Nobody is overtaken: while somebody waits at a group, everybody else's charges that need room
+//! there are refused, however small ([`ChargeError::Behind`]), and those that wait are served in
+//! the order of their tickets: one that comes before its turn leaves room for all before it, which
+//! may be called and not have looked yet. (Charges that are forced overtake: they cannot wait.) A
+//! charge that has found room at one group and then none at another moves to the other's line and
+//! leaves the first, so that the first does not stand idle for its sake. Its ticket is older than
+//! those that come later, wherever it moves; and who would use the room that it left behind below
+//! must pass the line above, where it stands before them.
 //!
 //! # Why nobody sleeps beside free bytes
 //!
 //! While somebody waits at a group, no word below it is live: they are retired when the first one
-//! comes, under the tree's lock for writing, and a word becomes live only after a look at the marks of
-//! all its ancestors, under that lock for reading. So a byte that is uncharged below cannot be parked.
-//! It goes to the group's ledger, by a step of the one word that also holds the mark: the test costs
-//! an uncharge nothing, as it has the value in its hands.
+//! comes, under the tree's lock for writing, and a word becomes live only after a look at the marks
+//! of all its ancestors, under that lock for reading. So a byte that is uncharged below cannot be
+//! parked. It goes to the group's ledger, by a step of the one word that also holds the mark: the
+//! test costs an uncharge nothing, as it has the value in its hands.
 //!
-//! A waiter goes to sleep at a group only after, in this order, it stood in the line with the ledger
-//! marked, the words below were retired, and it found no room in the ledger. Every later
+//! A waiter goes to sleep at a group only after, in this order, it stood in the line with the
+//! ledger marked, the words below were retired, and it found no room in the ledger. Every later
 //! release is a later step of that word, sees the mark, and calls those in line that have room, and
-//! leave room for all before them. Who is called takes itself out of the line, or sleeps again after a look that came later
-//! still; who leaves a line for whatever reason calls the next. This rests on the order of the steps
-//! of one word, and on nothing else.
+//! leave room for all before them. Who is called takes itself out of the line, or sleeps again
+//! after a look that came later still; who leaves a line for whatever reason calls the next. This
+//! rests on the order of the steps of one word, and on nothing else.
 //!
 //! A future that was called and is neither polled nor dropped keeps what it wants from those
 //! behind it.
 //!
 //! # Progress
 //!
-//! A look is made under the tree's lock for writing. It ends granted, refused, or asleep at the group
-//! at which it failed last; each failure elsewhere moves it. Others can make it move about by taking
-//! room elsewhere just then: after `MOVES_MAX` it lets them, and asks to be polled again.
+//! A look is made under the tree's lock for writing. It ends granted, refused, or asleep at the
+//! group at which it failed last; each failure elsewhere moves it. Others can make it move about by
+//! taking room elsewhere just then: after `MOVES_MAX` it lets them, and asks to be polled again.
 
 use std::fmt;
 use std::pin::Pin;
@@ -75,8 +75,8 @@ struct Blocked {
 }
 
 impl Core {
-    /// A look by a charge that waits: granted, refused, or asleep with `waker` left in its line. Draws
-    /// a ticket the first time.
+    /// A look by a charge that waits: granted, refused, or asleep with `waker` left in its line.
+    /// Draws a ticket the first time.
     fn look_for_room(
         &self,
         (key, bytes, calls): (GroupKey, u64, Calls),
@@ -137,8 +137,9 @@ impl Core {
         Poll::Pending
     }
 
-    /// Reserves on the whole chain, leaving in each line what those with older tickets want; or on none of
-    /// it. The tree's lock for writing excludes passes over words: nothing needs to be in flight.
+    /// Reserves on the whole chain, leaving in each line what those with older tickets want; or on
+    /// none of it. The tree's lock for writing excludes passes over words: nothing needs to be in
+    /// flight.
     fn climb_in_turn(&self, lines: &Lines, wish: Wish) -> Result<(), Blocked> {
         let mut seen = [0; DEPTH_MAX as usize + 1];
         for (nth, (group, slot)) in self.chain(wish.key.id).enumerate() {
@@ -161,12 +162,13 @@ impl Core {
     }
 }
 
-/// A charge that waits for room: a future, or [`wait`](Self::wait)ed for on this thread. Dropping it
-/// gives the place in line up.
+/// A charge that waits for room: a future, or [`wait`](Self::wait)ed for on this thread. Dropping
+/// it gives the place in line up.
 ///
-/// It does nothing before it is polled; its place in line is that of its first poll that found no room.
-/// When it is called it must be polled or dropped: it keeps its room from those behind it. Its waker is called in the
-/// middle of whatever has made room: it schedules the task, and neither charges, waits nor panics itself.
+/// It does nothing before it is polled; its place in line is that of its first poll that found no
+/// room. When it is called it must be polled or dropped: it keeps its room from those behind it.
+/// Its waker is called in the middle of whatever has made room: it schedules the task, and neither
+/// charges, waits nor panics itself.
 ///
 /// # Examples
 ///
@@ -201,15 +203,16 @@ impl GroupNode {
     ///
     /// # Cost
     ///
-    /// With room, as [`GroupNode::try_charge`]. Without, for each look the tree's lock for writing, one
-    /// atomic operation for each ancestor, and for the first in a line one for each word that holds
-    /// tokens below. While somebody waits at a group, charges and uncharges below it write one line of
-    /// each ancestor, and uncharges also take a lock of the tree for a moment.
+    /// With room, as [`GroupNode::try_charge`]. Without, for each look the tree's lock for writing,
+    /// one atomic operation for each ancestor, and for the first in a line one for each word that
+    /// holds tokens below. While somebody waits at a group, charges and uncharges below it write
+    /// one line of each ancestor, and uncharges also take a lock of the tree for a moment.
     ///
     /// # Errors
     ///
-    /// [`ChargeError::OverMax`] when `bytes` alone exceeds a maximum on the way, also one that is set
-    /// while it waits, as far as it notices: at the group where it waits at once, elsewhere when it looks next; [`ChargeError::Removed`] when the group is removed.
+    /// [`ChargeError::OverMax`] when `bytes` alone exceeds a maximum on the way, also one that is
+    /// set while it waits, as far as it notices: at the group where it waits at once, elsewhere
+    /// when it looks next; [`ChargeError::Removed`] when the group is removed.
     /// Adversary: `tests/waiting.rs::nobody_sleeps_beside_free_pages`.
     pub fn charge_wait(&self, bytes: Bytes) -> ChargeWait {
         ChargeWait {
@@ -339,7 +342,8 @@ impl ChargeWait {
     fn look(&mut self, waker: &Waker) -> Poll<Result<(), Refusal>> {
         let (core, key) = (self.node.core(), self.node.key());
         if let Some(ticket) = self.ticket {
-            // Cloned before the lines are locked, and the former one dropped after: both may run anything.
+            // Cloned before the lines are locked, and the former one dropped after: both may run
+            // anything.
             let mine = waker.clone();
             let mut lines = core.lines();
             let stand = lines.stands_at(ticket);

@@ -1,9 +1,9 @@
 //! Memory without a file: anonymous mappings and shared memory.
 //!
-//! Both are objects like files, with pages that begin as zeros and go to the manager's swap area when they
-//! are taken back ([`Builder::swap`](super::Builder::swap)). Without one, or when it is full, what was written stays in
-//! memory; what was only read can go. An object ends with its last handle or mapping: its pages and slots
-//! are free then, without I/O.
+//! Both are objects like files, with pages that begin as zeros and go to the manager's swap area
+//! when they are taken back ([`Builder::swap`](super::Builder::swap)). Without one, or when it is
+//! full, what was written stays in memory; what was only read can go. An object ends with its last
+//! handle or mapping: its pages and slots are free then, without I/O.
 
 use std::ops::Range;
 
@@ -43,8 +43,8 @@ pub enum MemoryError {
 }
 
 impl Space {
-    /// Maps memory that nobody else sees: zeros, until they are written to. It is charged page by page as it is
-    /// first read or written, by [`Mapping::read_latched`] and [`Mapping::write`].
+    /// Maps memory that nobody else sees: zeros, until they are written to. It is charged page by
+    /// page as it is first read or written, by [`Mapping::read_latched`] and [`Mapping::write`].
     ///
     /// # Cost
     ///
@@ -52,7 +52,8 @@ impl Space {
     ///
     /// # Errors
     ///
-    /// For more than [`Manager::MEMORY_MAX`], when too many files are open, or the manager has no frames.
+    /// For more than [`Manager::MEMORY_MAX`], when too many files are open, or the manager has no
+    /// frames.
     pub fn map_anon(&self, pages: Pages) -> Result<Mapping, MemoryError> {
         let memory = open(self.shared(), pages, FileKind::Anon)?;
         Ok(Mapping::new(memory, self.clone(), 0..pages.0))
@@ -60,17 +61,18 @@ impl Space {
 }
 
 impl Mapping {
-    /// Lets go of what pages of memory hold, in memory and in swap: they are zeros again, for all who map them, and cost nothing
-    /// until they are read or written the next time.
+    /// Lets go of what pages of memory hold, in memory and in swap: they are zeros again, for all
+    /// who map them, and cost nothing until they are read or written the next time.
     ///
     /// # Cost
     ///
-    /// The lock of an index shard for each page, or a look at each frame of the pool if those are fewer. Waits for pages
-    /// that somebody holds: a thread that holds one itself waits for ever.
+    /// The lock of an index shard for each page, or a look at each frame of the pool if those are
+    /// fewer. Waits for pages that somebody holds: a thread that holds one itself waits for ever.
     ///
     /// # Errors
     ///
-    /// For a mapping of a file, and a range that is not within the mapping; nothing is discarded then.
+    /// For a mapping of a file, and a range that is not within the mapping; nothing is discarded
+    /// then.
     pub fn discard(&self, pages: Range<u64>) -> Result<(), MemoryError> {
         if !self.area().file().id().kind().is_swap_backed() {
             return Err(MemoryError::NotMemory);
@@ -87,7 +89,8 @@ impl Mapping {
 }
 
 impl Core {
-    /// Lets go of pages of anonymous memory that nobody maps any more. Those that somebody holds still go with their object.
+    /// Lets go of pages of anonymous memory that nobody maps any more. Those that somebody holds
+    /// still go with their object.
     pub(super) fn discard_unmapped(&self, area: &Area, pages: Range<u64>) {
         let file = area.file();
         if file.id().kind() == FileKind::Anon {
@@ -114,7 +117,8 @@ impl Manager {
     /// The most pages of one anonymous mapping, or of one piece of shared memory: 16 TiB.
     pub const MEMORY_MAX: Pages = Pages(1 << 32);
 
-    /// Makes memory that many spaces can map ([`Space::map_file`]): zeros, until they are written to.
+    /// Makes memory that many spaces can map ([`Space::map_file`]): zeros, until they are written
+    /// to.
     ///
     /// # Cost
     ///

@@ -24,8 +24,8 @@ fn scene(max: Pages) -> (Manager, Group, Mapping) {
 
 #[test]
 fn a_fault_waits_for_a_page_that_is_only_charged() {
-    // Goal: no refusal while a thread that was charged a page has not begun to read it. Method: a group of one page, of which
-    // the charge is on its way for 50 ms, and is given back then.
+    // Goal: no refusal while a thread that was charged a page has not begun to read it. Method: a
+    // group of one page, of which the charge is on its way for 50 ms, and is given back then.
     let (hw, group, map) = scene(Pages(1));
     let on_its_way = hw.core().charge_on_its_way(group.node());
     let (charge, way) = on_its_way.expect("the group is empty");
@@ -41,8 +41,8 @@ fn a_fault_waits_for_a_page_that_is_only_charged() {
 
 #[test]
 fn a_fault_waits_for_a_frame_that_is_on_its_way() {
-    // Goal: likewise where frames are short. Method: all of them are in the hands of a fault for 50 ms; beside it is one
-    // that waits for a frame itself, for which none waits.
+    // Goal: likewise where frames are short. Method: all of them are in the hands of a fault for 50
+    // ms; beside it is one that waits for a frame itself, for which none waits.
     let (hw, group, map) = scene(Pages(64));
     let core = hw.core();
     let way = core.reclaim.page_on_its_way(group.node());
@@ -64,8 +64,8 @@ fn a_fault_waits_for_a_frame_that_is_on_its_way() {
 
 #[test]
 fn faults_without_frames_do_not_wait_for_each_other() {
-    // Goal: an error, soon, where nothing is on its way but requests for the same. Method: no frame is free, and threads that
-    // were charged their pages look for one.
+    // Goal: an error, soon, where nothing is on its way but requests for the same. Method: no frame
+    // is free, and threads that were charged their pages look for one.
     let (hw, _group, map) = scene(Pages(64));
     let pool = &hw.core().pool;
     let frames = std::iter::from_fn(|| pool.alloc(AllocFlags::new()).ok());

@@ -5,8 +5,8 @@
 //! be woken again: those who need memory go through the slow path meanwhile. While it reclaims,
 //! per-CPU lists keep little. It rings the alarms of charges that wait in line. Every 2 s it
 //! flushes the statistics of all groups, so that no read of them is older; every second, or as the
-//! knob says, it lets per-CPU lists shrink that are larger than they need to be; every second, where
-//! the capacity follows the limit of the process's control group, it looks at that.
+//! knob says, it lets per-CPU lists shrink that are larger than they need to be; every second,
+//! where the capacity follows the limit of the process's control group, it looks at that.
 //!
 //! A program without the thread ([`Background::Off`]) can do the same in a thread of its own
 //! ([`Manager::is_short`], [`Manager::balance`]).
@@ -26,20 +26,22 @@ static WAKEUP_LOCK: LockClass = LockClass::new("wakeup", Rank::Leaf);
 
 /// Passes that free nothing before the thread gives up for now. Chosen: as the kernel's.
 const FRUITLESS_MAX: u32 = 16;
-/// High watermarks that one pass frees at most, while others take what it frees. Chosen: so much is freed in less time than
-/// what is done by the clock may be late; each pass begins at the first priority again.
+/// High watermarks that one pass frees at most, while others take what it frees. Chosen: so much is
+/// freed in less time than what is done by the clock may be late; each pass begins at the first
+/// priority again.
 const PASS_MAX: u64 = 4;
 /// Pause after such a pass: somebody holds the pages and needs the CPU to let go of them.
 const FRUITLESS_PAUSE: Duration = Duration::from_micros(100);
 
-/// Passes and runs of the thread that somebody waits for who wants it idle. Chosen: more than two runs have
-/// that nobody asks for more from; others may keep it at work for as long as they like.
+/// Passes and runs of the thread that somebody waits for who wants it idle. Chosen: more than two
+/// runs have that nobody asks for more from; others may keep it at work for as long as they like.
 const STEPS_MAX: u64 = 64;
 
 /// Whether threads reclaim and write back ahead of need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Background {
-    /// No thread: whoever needs memory reclaims it, and dirty pages are written back when that has to be.
+    /// No thread: whoever needs memory reclaims it, and dirty pages are written back when that has
+    /// to be.
     Off,
     /// One thread for the pool that reclaims, and one that writes dirty pages back.
     Thread,
@@ -75,8 +77,8 @@ impl Wakeup {
         }
     }
 
-    /// Asks for reclaim. Does nothing when there is no thread, or when it was asked already. While it
-    /// runs, it may have looked at the watermark for the last time: it looks again afterwards.
+    /// Asks for reclaim. Does nothing when there is no thread, or when it was asked already. While
+    /// it runs, it may have looked at the watermark for the last time: it looks again afterwards.
     pub(super) fn notify(&self) {
         let mut state = self.state.lock();
         if state.is_started && !state.is_wanted {
@@ -139,7 +141,8 @@ impl Wakeup {
     }
 
     /// Waits until the thread holds no pages: it sleeps, or there is none. While others keep it at
-    /// work, until it has put back what it held when this was called, and [`STEPS_MAX`] steps are over.
+    /// work, until it has put back what it held when this was called, and [`STEPS_MAX`] steps are
+    /// over.
     pub(super) fn wait_idle(&self) {
         let mut state = self.state.lock();
         let last = state.steps + STEPS_MAX;
@@ -214,8 +217,8 @@ impl Drop for Reclaimer {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
             self.wakeup.end();
-            // Storage may hold the last handle and let go of it while the thread writes to it; that thread
-            // cannot wait for itself. It has the core until it ends.
+            // Storage may hold the last handle and let go of it while the thread writes to it; that
+            // thread cannot wait for itself. It has the core until it ends.
             if thread.thread().id() == thread::current().id() {
                 return;
             }
@@ -226,7 +229,8 @@ impl Drop for Reclaimer {
 }
 
 impl Manager {
-    /// Whether so few frames are free, no more than the low watermark, that the background thread would reclaim.
+    /// Whether so few frames are free, no more than the low watermark, that the background thread
+    /// would reclaim.
     ///
     /// # Cost
     ///
@@ -237,12 +241,14 @@ impl Manager {
         pool.managed() > Pages::ZERO && pool.nr_free() <= pool.watermarks().low
     }
 
-    /// Reclaims, in the calling thread, what the background thread would: until the high watermark is free, or nothing
-    /// helps. For programs that have threads for such work and want none of the library's ([`Background::Off`]).
+    /// Reclaims, in the calling thread, what the background thread would: until the high watermark
+    /// is free, or nothing helps. For programs that have threads for such work and want none of the
+    /// library's ([`Background::Off`]).
     ///
     /// # Cost
     ///
-    /// Bounded as the background thread's run: 16 passes that free nothing, a tenth of a millisecond apart, end it.
+    /// Bounded as the background thread's run: 16 passes that free nothing, a tenth of a
+    /// millisecond apart, end it.
     ///
     /// # Examples
     ///
@@ -330,8 +336,8 @@ impl Core {
         self.pool.tunables().decay_interval()
     }
 
-    /// Reclaims until the high watermark is reached, or nothing helps. However long that takes, statistics are
-    /// flushed in time.
+    /// Reclaims until the high watermark is reached, or nothing helps. However long that takes,
+    /// statistics are flushed in time.
     fn balance(&self, due: &mut Due) {
         let _little_is_kept = self.pool.reclaiming();
         let root = self.groups.root();

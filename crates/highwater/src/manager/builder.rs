@@ -25,8 +25,8 @@ use crate::sync::Arc;
 use crate::topology::Topology;
 use crate::units::{Bytes, Pages};
 
-/// The least frames of a page cache, and the least capacity where it has one: below it, a single fault could need
-/// every frame.
+/// The least frames of a page cache, and the least capacity where it has one: below it, a single
+/// fault could need every frame.
 const CAPACITY_MIN: Pages = Pages(16);
 
 /// How long a group may give nothing back before the next one is told to stop. Chosen: an engine
@@ -95,8 +95,7 @@ pub enum BuildError {
         /// The most: no more can be used than the capacity.
         max: Bytes,
     },
-    /// The frames would not fit the memory control group that the process is in: when they are used, the system kills
-    /// it.
+    /// The frames do not fit the process's memory control group: using them would get it killed.
     #[error(
         "a capacity of {capacity} with frames of {frames} is above the control group's memory limit of {limit} (in {file}), and the process would be killed: give less, with room for the program's other memory, raise the limit, or have the capacity follow it (`Builder::follow_cgroup`)"
     )]
@@ -174,8 +173,8 @@ impl Builder {
         }
     }
 
-    /// The most that may be charged in all, pages of the cache included: the root's maximum, rounded
-    /// down to whole pages where pages are cached. Default: 64 MiB.
+    /// The most that may be charged in all, pages of the cache included: the root's maximum,
+    /// rounded down to whole pages where pages are cached. Default: 64 MiB.
     pub fn capacity(mut self, capacity: Bytes) -> Self {
         self.capacity = capacity;
         self
@@ -222,17 +221,18 @@ impl Builder {
         self
     }
 
-    /// The most that pages of the cache may use, rounded down to whole pages: so many frames of real memory are
-    /// reserved. What the capacity has beyond them is for [charges](crate::Group::charge) only. Default: [`capacity_max`](Self::capacity_max).
+    /// The most that pages of the cache may use, rounded down to whole pages: so many frames of
+    /// real memory are reserved. What the capacity has beyond them is for
+    /// [charges](crate::Group::charge) only. Default: [`capacity_max`](Self::capacity_max).
     ///
-    /// With 0 the manager accounts and nothing else: it has groups, limits, charges that wait, pressure and victims, and
-    /// maps no memory, so that the capacity may be anything, also more than the machine has. Opening a file or
-    /// mapping memory fails ([`NoFrames`](super::NoFrames)).
+    /// With 0 the manager only accounts: it has groups, limits, charges that wait, pressure and
+    /// victims, and maps no memory, so that the capacity may exceed the machine's. Opening a file
+    /// or mapping memory fails ([`NoFrames`](super::NoFrames)).
     ///
     /// # Cost
     ///
-    /// Address space for the frames and their books; both are committed as frames are first used. Without
-    /// frames a manager takes less than 1 MiB, whatever its capacity.
+    /// Address space for the frames and their books; both are committed as frames are first used.
+    /// Without frames a manager takes less than 1 MiB, whatever its capacity.
     ///
     /// # Examples
     ///
@@ -261,7 +261,7 @@ impl Builder {
         self
     }
 
-    /// Whether threads reclaim and write back ahead of need. Default: none; requests do that for themselves.
+    /// Whether threads reclaim and write back ahead of need. Default: none; requests do it.
     pub fn background(mut self, background: Background) -> Self {
         self.background = background;
         self
@@ -317,8 +317,8 @@ impl Builder {
         self
     }
 
-    /// What reclaim does while a thread that maps or unmaps a file holds its reverse-map lock. Default:
-    /// [`RmapPolicy::Defer`](crate::reclaim::RmapPolicy::Defer).
+    /// What reclaim does while a thread that maps or unmaps a file holds its reverse-map lock.
+    /// Default: [`RmapPolicy::Defer`](crate::reclaim::RmapPolicy::Defer).
     pub fn rmap(mut self, rmap: RmapConfig) -> Self {
         self.rmap = rmap;
         self
@@ -330,32 +330,33 @@ impl Builder {
         self
     }
 
-    /// Has pages leave by the two lists of Linux ([`PolicyKind::TwoList`]), and says by which rules they move between the inactive
-    /// and the active one.
+    /// Has pages leave by the two lists of Linux ([`PolicyKind::TwoList`]), and says by which rules
+    /// they move between the inactive and the active one.
     pub fn two_list(mut self, rules: TwoListRules) -> Self {
         self.policy = PolicyKind::TwoList;
         self.rules = rules;
         self
     }
 
-    /// How many active pages of a type the two lists keep for each inactive one: only beyond that are active pages looked at, unless pages of a
-    /// new working set come in. The more, the more of a working set stays while others stream by, and the less time new pages have to be accessed
-    /// again. Default: as in the kernel, 1 below 1 GiB of such pages, the square root of 10 times their GiB above.
+    /// How many active pages of a type the two lists keep for each inactive one: only beyond that
+    /// are active pages looked at, unless pages of a new working set come in. The more, the more of
+    /// a working set stays while others stream by, and the less time new pages have to be accessed
+    /// again. Default: as in the kernel, 1 below 1 GiB of such pages, the square root of 10 times
+    /// their GiB above.
     pub fn inactive_ratio(mut self, active: u64) -> Self {
         self.inactive_ratio = Some(active);
         self
     }
 
-    /// Has `pacer` told of reclaim's work, between two clusters of pages, by the thread that does it: to meter it, or to simulate
-    /// how long it takes. Default: nobody.
+    /// Calls `pacer` between two clusters of pages, on the reclaiming thread. Default: none.
     pub fn pacer(mut self, pacer: Arc<dyn Pacer>) -> Self {
         self.pacer = Some(pacer);
         self
     }
 
-    /// Swaps anonymous pages and shared memory out to a new file in the directory `dir`, of `size` rounded down to
-    /// whole pages. Nobody else can open it, and it ends with the process. Its blocks are taken as they are
-    /// first written. Default: no swap; such pages stay in memory.
+    /// Swaps anonymous pages and shared memory out to a new file in the directory `dir`, of `size`
+    /// rounded down to whole pages. Nobody else can open it, and it ends with the process. Its
+    /// blocks are taken as they are first written. Default: no swap; such pages stay in memory.
     ///
     /// # Examples
     ///
@@ -425,22 +426,23 @@ impl Builder {
         self
     }
 
-    /// As [`swap`](Self::swap), on storage that the program brings: one slot for each whole page of its length.
+    /// Like [`swap`](Self::swap), on storage of the program: one slot for each whole page.
     pub fn swap_on(mut self, storage: Arc<dyn Backing>) -> Self {
         self.swap = Some(Swap::On(storage));
         self
     }
 
-    /// Pages that are read together at most, when reads come in order; below 2, no page is read before it is asked for.
-    /// The kernel's `read_ahead_kb`, in pages. A window is also at most a 64th of the capacity, and a 16th of the maximum
-    /// of the group that pays. Default: 32 pages ([`READAHEAD_DEFAULT`]).
+    /// Pages that are read together at most, when reads come in order; below 2, no page is read
+    /// before it is asked for. The kernel's `read_ahead_kb`, in pages. A window is also at most a
+    /// 64th of the capacity, and a 16th of the maximum of the group that pays. Default: 32 pages
+    /// ([`READAHEAD_DEFAULT`]).
     pub fn readahead(mut self, max: Pages) -> Self {
         self.readahead = max;
         self
     }
 
-    /// Says which page of a window of readahead is marked, so that its reader opens the next one. Default: one that the window reads
-    /// ([`MarkRule::NextMissing`]).
+    /// Says which page of a window of readahead is marked, so that its reader opens the next one.
+    /// Default: one that the window reads ([`MarkRule::NextMissing`]).
     pub fn readahead_marks(mut self, marks: MarkRule) -> Self {
         self.marks = marks;
         self
@@ -450,8 +452,8 @@ impl Builder {
     ///
     /// # Cost
     ///
-    /// Reserves address space for the frames and for their books (130 to 170 bytes a frame, 4 %; `docs/tuning.md`);
-    /// both are committed as frames are first used.
+    /// Reserves address space for the frames and for their books (130 to 170 bytes a frame, 4 %;
+    /// `docs/tuning.md`); both are committed as frames are first used.
     ///
     /// # Errors
     ///

@@ -43,9 +43,9 @@ impl Group {
     ///
     /// # Cost
     ///
-    /// In the common case a step on each of two lines that only this CPU writes, the group's tokens and
-    /// the references to the manager, which is a plain store in the restartable regime; dropping the
-    /// charge costs the same.
+    /// In the common case a step on each of two lines that only this CPU writes, the group's tokens
+    /// and the references to the manager, which is a plain store in the restartable regime;
+    /// dropping the charge costs the same.
     ///
     /// # Errors
     ///
@@ -70,9 +70,10 @@ impl Group {
         Ok((held, delay))
     }
 
-    /// Charges memory to the group and all its ancestors, whatever their limits: for memory that is there
-    /// already. What is above a maximum is the group's [debt](group::GroupNode::debt): nothing but force
-    /// grows the group until it is paid. Nothing is reclaimed for it, nobody is stopped.
+    /// Charges memory to the group and all its ancestors, whatever their limits: for memory that is
+    /// there already. What is above a maximum is the group's [debt](group::GroupNode::debt):
+    /// nothing but force grows the group until it is paid. Nothing is reclaimed for it, nobody is
+    /// stopped.
     ///
     /// # Cost
     ///
@@ -159,9 +160,10 @@ impl Charge {
         GrowWait::new(self, bytes)
     }
 
-    /// What this charge owes for taking its group, or one above it, further over its `high` when it was made
-    /// and when it grew: who charges should wait that long before it charges again. The
-    /// library has waited already, and this is zero, where it was told to: [`Throttling::Sleep`](super::Throttling::Sleep).
+    /// What this charge owes for taking its group, or one above it, further over its `high` when it
+    /// was made and when it grew: who charges should wait that long before it charges again. The
+    /// library has waited already, and this is zero, where it was told to:
+    /// [`Throttling::Sleep`](super::Throttling::Sleep).
     ///
     /// A charge that finds tokens owes nothing; the one that brought them has paid for them.
     #[must_use]
@@ -234,8 +236,8 @@ impl Charge {
         merged.map_err(|held| Self::new(held, throttle_delay))
     }
 
-    /// Moves part of the charge to another group; ancestors of both stay as they are. Reclaims if a maximum
-    /// is reached on the way to them.
+    /// Moves part of the charge to another group; ancestors of both stay as they are. Reclaims if a
+    /// maximum is reached on the way to them.
     ///
     /// # Errors
     ///
@@ -296,8 +298,8 @@ mod tests {
         (hw.shared.nr_references(), hw.core().groups.nr_references())
     }
 
-    // Goal: a charge counts one reference, not one to the manager and another to its tree, however it
-    // was made. Method: the counts of both, before, while charges live, and after.
+    // Goal: a charge counts one reference, not one to the manager and another to its tree, however
+    // it was made. Method: the counts of both, before, while charges live, and after.
     #[test]
     fn a_charge_counts_one_reference() {
         for regime in [Regime::Restartable, Regime::Atomic] {
@@ -326,10 +328,10 @@ mod tests {
         }
     }
 
-    // Goal: charges that are made on one CPU and dropped on another, or by threads without rseq, leave no
-    // byte and no reference behind, and keep the manager until the last of them. Method: six threads that
-    // are moved around, and one without rseq, make and drop charges of a common stock; halfway the last
-    // handle of the manager goes.
+    // Goal: charges that are made on one CPU and dropped on another, or by threads without rseq,
+    // leave no byte and no reference behind, and keep the manager until the last of them. Method:
+    // six threads that are moved around, and one without rseq, make and drop charges of a common
+    // stock; halfway the last handle of the manager goes.
     #[test]
     fn charges_on_all_cpus_leave_nothing_behind() {
         for regime in [Regime::Restartable, Regime::Atomic] {

@@ -64,7 +64,8 @@ pub enum ReadError {
         /// Bytes in the page.
         want: usize,
     },
-    /// The storage says that it has read more than it was asked for. What it has read, it does not know.
+    /// The storage says that it has read more than it was asked for. What it has read, it does not
+    /// know.
     #[error("reading page {page} failed: the storage says that it has read {got} of {want} bytes")]
     Excess {
         /// The page's number in its file; the first, where several were asked for.
@@ -106,8 +107,8 @@ pub(super) enum Found {
 }
 
 impl Core {
-    /// Brings a page of a mapping in, unless it is there, and hands its frame to `take`, which may find that the
-    /// page has left the frame again.
+    /// Brings a page of a mapping in, unless it is there, and hands its frame to `take`, which may
+    /// find that the page has left the frame again.
     pub(super) fn fault<R>(
         &self,
         area: &Area,
@@ -127,8 +128,8 @@ impl Core {
         Ok(taken)
     }
 
-    /// Brings a page in, unless it is there, and those that readahead wants with it. The caller will go on to read
-    /// `asked` pages from it on.
+    /// Brings a page in, unless it is there, and those that readahead wants with it. The caller
+    /// will go on to read `asked` pages from it on.
     pub(super) fn bring_in<R>(
         &self,
         source: Source<'_>,

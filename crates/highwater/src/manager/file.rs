@@ -13,8 +13,8 @@ use crate::cache::{
 use crate::sync::Arc;
 use crate::units::{Estimate, Pages};
 
-/// A file whose pages are cached. Cheap to clone; closed with its last handle or mapping. Each clone is a handle of its
-/// own as far as errors are concerned ([`sync`](Self::sync)).
+/// A file whose pages are cached. Cheap to clone; closed with its last handle or mapping. Each
+/// clone is a handle of its own as far as errors are concerned ([`sync`](Self::sync)).
 #[derive(Clone, Debug)]
 pub struct File {
     open: Arc<OpenFile>,
@@ -106,8 +106,9 @@ impl Manager {
         })
     }
 
-    /// Opens anything that pages can be read from and written to. A page is zeroed before it is read into (a file of
-    /// the system, [`open`](Self::open), is not in need of that), so that what storage leaves out of it is nobody else's.
+    /// Opens anything that pages can be read from and written to. A page is zeroed before it is
+    /// read into (a file of the system, [`open`](Self::open), is not in need of that), so that what
+    /// storage leaves out of it is nobody else's.
     ///
     /// # Errors
     ///
@@ -162,32 +163,35 @@ impl File {
         self.open.entry.resident_precise()
     }
 
-    /// Writes every dirty page back and makes the file durable. After `Ok`, what was written before this was called is on
-    /// storage, whoever wrote it back, unless this handle was told otherwise before.
+    /// Writes every dirty page back and makes the file durable. After `Ok`, what was written before
+    /// this was called is on storage, whoever wrote it back, unless this handle was told otherwise
+    /// before.
     ///
-    /// No error is lost: a page that somebody could not write back, in this call or another, stays dirty, and every
-    /// sync tries it until it succeeds. A failure to make pages durable, whoever met it, is told to each handle that
-    /// was open then, once ([`SyncError::Earlier`]).
+    /// No error is lost: a page that somebody could not write back, in this call or another, stays
+    /// dirty, and every sync tries it until it succeeds. A failure to make pages durable, whoever
+    /// met it, is told to each handle that was open then, once ([`SyncError::Earlier`]).
     ///
     /// # Cost
     ///
-    /// A lookup for each page of the file, or if it is large, a load for each frame of the pool; plus the I/O; waits for syncs of
-    /// the file that others have begun. Nothing for memory without a file.
+    /// A lookup for each page of the file, or if it is large, a load for each frame of the pool;
+    /// plus the I/O; waits for syncs of the file that others have begun. Nothing for memory without
+    /// a file.
     ///
     /// # Errors
     ///
-    /// When any page could not be written; those stay dirty and the next sync tries again. When pages could not be made
-    /// durable, now or since this handle's last sync.
+    /// When any page could not be written; those stay dirty and the next sync tries again. When
+    /// pages could not be made durable, now or since this handle's last sync.
     pub fn sync(&self) -> Result<(), SyncError> {
         let core = &self.open.shared.core;
         core.sync(&self.open.entry, &self.told)
     }
 
-    /// Runs `within` while this thread holds the lock of the file's reverse map, as a long change of its mappings would:
-    /// to measure and test what reclaim does then ([`RmapPolicy`](crate::reclaim::RmapPolicy)).
+    /// Runs `within` while this thread holds the lock of the file's reverse map, as a long change
+    /// of its mappings would: to measure and test what reclaim does then
+    /// ([`RmapPolicy`](crate::reclaim::RmapPolicy)).
     ///
-    /// `within` must not use the manager, nor, where reclaim waits for the lock, wait for a thread that needs memory: that
-    /// would be a deadlock (a debug build panics).
+    /// `within` must not use the manager, nor, where reclaim waits for the lock, wait for a thread
+    /// that needs memory: that would be a deadlock (a debug build panics).
     pub fn hold_rmap<R>(&self, within: impl FnOnce() -> R) -> R {
         let (core, entry) = (&self.open.shared.core, &self.open.entry);
         let result = core.cache.hold_rmap(entry, within);

@@ -1,12 +1,13 @@
 //! Reading pages in, many at once: a missing page and those that readahead wants with it.
 //!
-//! All memory is had before the first page is entered as being filled, so that nobody who waits for one of them waits
-//! for reclaim; then each is entered unless it has come meanwhile, the storage is asked once for each run of
-//! neighbours, and all become resident. The page that is wanted comes first. What readahead adds is nobody's need: no
-//! victim is told for it, what memory or storage refuse is left out, and its errors are nobody's.
+//! All memory is had before the first page is entered as being filled, so that nobody who waits for
+//! one of them waits for reclaim; then each is entered unless it has come meanwhile, the storage is
+//! asked once for each run of neighbours, and all become resident. The page that is wanted comes
+//! first. What readahead adds is nobody's need: no victim is told for it, what memory or storage
+//! refuse is left out, and its errors are nobody's.
 //!
-//! Invariant: the charge of [`Fills`] is of as many pages as are being filled; on any way out both are given back
-//! or become resident.
+//! Invariant: the charge of [`Fills`] is of as many pages as are being filled; on any way out both
+//! are given back or become resident.
 
 use std::ops::Range;
 
@@ -21,10 +22,11 @@ use crate::memmap::Frame;
 use crate::reclaim::{OnItsWay, pages_item};
 use crate::units::{Bytes, PAGE_SIZE, Pages, Pfn};
 
-/// Share of the pool that a window has at most. Chosen: what a stream reads ahead (two windows) stays on the inactive list
-/// until it is read, also where that list is a small part of the pool.
+/// Share of the pool that a window has at most. Chosen: what a stream reads ahead (two windows)
+/// stays on the inactive list until it is read, also where that list is a small part of the pool.
 const CAPACITY_SHARE: u64 = 64;
-/// Share of the payer's maximum. Chosen: likewise; a group's pages are its own, a pool's many groups'.
+/// Share of the payer's maximum. Chosen: likewise; a group's pages are its own, a pool's many
+/// groups'.
 const MAX_SHARE: u64 = 16;
 
 /// Whose pages are read, and for whom.
@@ -67,7 +69,8 @@ struct Supply<'a> {
 }
 
 impl Core {
-    /// Pages that are read at once for a payer, at most. Of swap, one: its slots are in no order of use.
+    /// Pages that are read at once for a payer, at most. Of swap, one: its slots are in no order of
+    /// use.
     pub(super) fn window_max(&self, source: Source<'_>) -> Pages {
         if source.file.id().kind().is_swap_backed() {
             return Pages(1);
@@ -77,8 +80,8 @@ impl Core {
         self.readahead.get().min(Pages(capacity.min(group)))
     }
 
-    /// Takes memory for the first page of a window, and for as many of the others as can be had; enters them as
-    /// being filled. `None` when another thread was first with the first page.
+    /// Takes memory for the first page of a window, and for as many of the others as can be had;
+    /// enters them as being filled. `None` when another thread was first with the first page.
     pub(super) fn begin_wanted<'a>(
         &'a self,
         source: Source<'a>,
@@ -141,8 +144,8 @@ impl Core {
         }
     }
 
-    /// Enters pages as being filled, in order, for as long as there are frames. Pages that have come meanwhile are
-    /// passed over, but for the first, without which there are none.
+    /// Enters pages as being filled, in order, for as long as there are frames. Pages that have
+    /// come meanwhile are passed over, but for the first, without which there are none.
     fn begin_fills<'a>(
         &'a self,
         source: Source<'a>,
@@ -188,7 +191,8 @@ impl Core {
 }
 
 impl Fills<'_> {
-    /// Reads the pages. Those that storage does not give are left out; that is an error where it is the first.
+    /// Reads the pages. Those that storage does not give are left out; that is an error where it is
+    /// the first.
     pub(super) fn read(&mut self) -> Result<(), ReadError> {
         let mut begin = 0;
         while begin < self.filling.len() {
@@ -213,7 +217,8 @@ impl Fills<'_> {
 
     /// Makes the pages resident. `take` is shown the first before anybody can evict it.
     pub(super) fn finish<R>(mut self, take: impl FnOnce(Pfn) -> R) -> R {
-        // Before the first: `take` may wait for its latch, and who holds that may wait for one of these.
+        // Before the first: `take` may wait for its latch, and who holds that may wait for one of
+        // these.
         self.finish_from(1);
         let first = self.filling.remove(0);
         let key = first.key();
@@ -231,8 +236,8 @@ impl Fills<'_> {
         taken
     }
 
-    /// As [`finish`](Self::finish), for a page whose latch another thread may have by now, and may wait for room with it: the
-    /// page has arrived before this one waits.
+    /// As [`finish`](Self::finish), for a page whose latch another thread may have by now, and may
+    /// wait for room with it: the page has arrived before this one waits.
     fn finish_latched<R>(self, pfn: Pfn, key: PageKey, take: impl FnOnce(Pfn) -> R) -> R {
         let core = self.core;
         let kept = core.cache.keep_filled(pfn);
@@ -267,7 +272,8 @@ impl Fills<'_> {
         }
     }
 
-    /// Counts a page that has become resident. From here on it pays for itself, until it is evicted.
+    /// Counts a page that has become resident. From here on it pays for itself, until it is
+    /// evicted.
     fn note_resident(&mut self) {
         self.source.file.note_filled();
         self.source
@@ -312,8 +318,9 @@ fn run_len(filling: &[Filling]) -> usize {
     neighbours.count() + 1
 }
 
-/// Reads neighbouring pages; how many of them are whole. The last page of a file is zero beyond the file's end, and so
-/// is whatever storage that is not the library's own did not write. An error is about the first page.
+/// Reads neighbouring pages; how many of them are whole. The last page of a file is zero beyond the
+/// file's end, and so is whatever storage that is not the library's own did not write. An error is
+/// about the first page.
 fn read_run(
     cache: &PageCache,
     file: &FileEntry,

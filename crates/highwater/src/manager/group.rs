@@ -56,14 +56,15 @@ impl Group {
         Ok(())
     }
 
-    /// Reclaims what the group and those above it use beyond their `high`, and returns the delay that a
-    /// charge of 64 pages owes for what is left: for a program that throttles itself, at moments of its
-    /// own, between the pages that it reads. Zero if that is 10 ms or less; at most 2 s.
+    /// Reclaims what the group and those above it use beyond their `high`, and returns the delay
+    /// that a charge of 64 pages owes for what is left: for a program that throttles itself, at
+    /// moments of its own, between the pages that it reads. Zero if that is 10 ms or less; at most
+    /// 2 s.
     ///
     /// # Cost
     ///
-    /// A few loads for each ancestor; for one that may be over its `high`, a visit to each CPU that has charged
-    /// there, and reclaim.
+    /// A few loads for each ancestor; for one that may be over its `high`, a visit to each CPU that
+    /// has charged there, and reclaim.
     pub fn throttle(&self) -> Duration {
         self.shared.core.throttle_group(&self.node)
     }
@@ -72,8 +73,8 @@ impl Group {
     ///
     /// # Cost
     ///
-    /// A load for each CPU that has charged to them, up to about 1,024 groups and CPUs of groups. Never
-    /// waits.
+    /// A load for each CPU that has charged to them, up to about 1,024 groups and CPUs of groups.
+    /// Never waits.
     #[must_use]
     pub fn usage(&self) -> Estimate<Bytes> {
         self.node.usage()
@@ -111,8 +112,8 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// When the limits contradict each other: nothing is set. Else as [`set_max`](Self::set_max); all
-    /// limits are set.
+    /// When the limits contradict each other: nothing is set. Else as [`set_max`](Self::set_max);
+    /// all limits are set.
     pub fn set_limits(&self, limits: Limits) -> Result<(), MaxError> {
         limits.check()?;
         self.node.set_min(limits.min);
@@ -131,9 +132,10 @@ impl Group {
         self.node.set_low(low);
     }
 
-    /// Says what I/O for swap costs beside that for files when pages of the group are reclaimed, and of those below it that
-    /// have no setting of their own: 0 to 200, as [`Manager::set_swappiness`](super::Manager::set_swappiness); 0: they are never swapped. `None` takes the
-    /// setting back: the parent's holds, or the manager's.
+    /// Says what I/O for swap costs beside that for files when pages of the group are reclaimed,
+    /// and of those below it that have no setting of their own: 0 to 200, as
+    /// [`Manager::set_swappiness`](super::Manager::set_swappiness); 0: they are never swapped.
+    /// `None` takes the setting back: the parent's holds, or the manager's.
     ///
     /// # Errors
     ///
@@ -160,8 +162,8 @@ impl Group {
         self.node.oom_score_adj()
     }
 
-    /// Sets how willingly the group is stopped when memory is out:
-    /// thousandths of all memory that its usage counts more, or less. Groups below it that exist already keep theirs.
+    /// Sets how willingly the group is stopped when memory is out: thousandths of all memory that
+    /// its usage counts more, or less. Groups below it that exist already keep theirs.
     pub fn set_oom_score_adj(&self, adj: OomScoreAdj) {
         self.node.set_oom_score_adj(adj);
     }
@@ -173,8 +175,8 @@ impl Group {
     }
 
     /// Says that the group is being stopped and will give back what it uses: requests that find no
-    /// memory wait for that, each once and for about 8 ms, before they have another one stopped. Ends
-    /// with [`exit_oom_victim`](Self::exit_oom_victim), or when the group is removed.
+    /// memory wait for that, each once and for about 8 ms, before they have another one stopped.
+    /// Ends with [`exit_oom_victim`](Self::exit_oom_victim), or when the group is removed.
     pub fn mark_oom_victim(&self) {
         self.node.mark_oom_victim();
     }
@@ -201,7 +203,8 @@ impl Group {
     ///
     /// # Cost
     ///
-    /// The lock of each CPU's batch of pages that have just come in, which are put on their lists first.
+    /// The lock of each CPU's batch of pages that have just come in, which are put on their lists
+    /// first.
     #[must_use]
     pub fn list_sizes(&self) -> ListSizes {
         self.shared.core.reclaim.drain_batches();
@@ -256,8 +259,8 @@ impl Group {
         self.node.is_descendant_of(&other.node)
     }
 
-    /// Keeps `data` with the group, once: for what the program has for each group, such as its query.
-    /// Dropped with the last handle and charge of the group.
+    /// Keeps `data` with the group, once: for what the program has for each group, such as its
+    /// query. Dropped with the last handle and charge of the group.
     ///
     /// # Errors
     ///
@@ -306,8 +309,8 @@ impl Group {
         self.node.name()
     }
 
-    /// The group as the lower layer knows it. Not public: uncharging by hand what a charge or a page
-    /// pays for would make their drop panic.
+    /// The group as the lower layer knows it. Not public: uncharging by hand what a charge or a
+    /// page pays for would make their drop panic.
     pub(super) fn node(&self) -> &GroupNode {
         &self.node
     }

@@ -7,7 +7,8 @@ use super::Core;
 use crate::memmap::{FrameMemory, Reader};
 
 /// Keeps the pages that are read under it where they are. Cheap; for short use: hold it for one
-/// operation, not across waiting. Up to 15 pages are held without a store to shared memory. It stays on its thread:
+/// operation, not across waiting. Up to 15 pages are held without a store to shared memory. It
+/// stays on its thread:
 ///
 /// ```compile_fail,E0277
 /// let hw = highwater::Manager::builder().build().unwrap();

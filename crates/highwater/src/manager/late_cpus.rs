@@ -13,8 +13,8 @@ use crate::units::{Bytes, Pages};
 const PAGES: u64 = 64;
 
 // Goal: threads on CPUs that the manager does not know lose nothing and are limited as all are.
-// Method: a manager that was built when only CPU 0 was online; on each CPU a thread that charges, writes
-// anonymous pages and lets go of them, in a group that is too small for all; then the books.
+// Method: a manager that was built when only CPU 0 was online; on each CPU a thread that charges,
+// writes anonymous pages and lets go of them, in a group that is too small for all; then the books.
 #[test]
 fn cpus_that_come_later_lose_nothing() {
     let cpus = allowed_cpus();

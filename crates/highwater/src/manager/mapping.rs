@@ -15,8 +15,8 @@ use crate::memmap::{FrameMemory, Pinned};
 use crate::sync::Arc;
 use crate::units::{PAGE_SIZE, Pfn};
 
-/// A range of a file's pages in a space. Cheap to clone; unmapped with its last handle, or in parts before
-/// ([`unmap`](Self::unmap)). Pages are counted from the mapping's first.
+/// A range of a file's pages in a space. Cheap to clone; unmapped with its last handle, or in parts
+/// before ([`unmap`](Self::unmap)). Pages are counted from the mapping's first.
 #[derive(Clone, Debug)]
 pub struct Mapping {
     // These two: every read needs them.
@@ -90,7 +90,8 @@ impl Mapping {
         &self.open.space
     }
 
-    /// Unmaps some pages for ever: of all handles of this mapping. Reading them is an error from then on.
+    /// Unmaps some pages for ever: of all handles of this mapping. Reading them is an error from
+    /// then on.
     ///
     /// # Cost
     ///
@@ -106,14 +107,16 @@ impl Mapping {
         Ok(())
     }
 
-    /// Says in which order pages will be read through this mapping from now on. Where an order is known,
-    /// an access says nothing about later ones: it does not keep its page (`MADV_SEQUENTIAL`, `MADV_RANDOM`).
+    /// Says in which order pages will be read through this mapping from now on. Where an order is
+    /// known, an access says nothing about later ones: it does not keep its page
+    /// (`MADV_SEQUENTIAL`, `MADV_RANDOM`).
     pub fn set_read_pattern(&self, pattern: ReadPattern) {
         self.area.set_read_pattern(pattern);
     }
 
-    /// Reads pages in that are not in the cache, as far as there is memory without stopping anybody (`MADV_WILLNEED`). They
-    /// are charged to the space's group, and mapped when they are first accessed.
+    /// Reads pages in that are not in the cache, as far as there is memory without stopping anybody
+    /// (`MADV_WILLNEED`). They are charged to the space's group, and mapped when they are first
+    /// accessed.
     ///
     /// # Cost
     ///
@@ -131,9 +134,9 @@ impl Mapping {
         Ok(())
     }
 
-    /// Takes pages out of the mapping's page table (`MADV_DONTNEED` of a file): the space counts them no longer, and the next
-    /// access finds them again wherever they are then. What was written stays, of anonymous memory, too:
-    /// [`discard`](Self::discard) lets go of that.
+    /// Takes pages out of the mapping's page table (`MADV_DONTNEED` of a file): the space counts
+    /// them no longer, and the next access finds them again wherever they are then. What was
+    /// written stays, of anonymous memory, too: [`discard`](Self::discard) lets go of that.
     ///
     /// # Cost
     ///
@@ -155,8 +158,8 @@ impl Mapping {
         self.area.set(AreaFlag::Executable);
     }
 
-    /// Keeps pages that are mapped from being evicted, from the moment on at which reclaim meets them, until
-    /// they are unlocked or unmapped. It reads nothing in. Not counted by how often.
+    /// Keeps pages that are mapped from being evicted, from the moment on at which reclaim meets
+    /// them, until they are unlocked or unmapped. It reads nothing in. Not counted by how often.
     pub fn lock(&self) {
         self.area.set(AreaFlag::Locked);
     }
@@ -229,7 +232,8 @@ impl Mapping {
         Ok(bytes)
     }
 
-    /// A page of a read-only file that is mapped and young. This is what a read costs: all else is out of line.
+    /// A page of a read-only file that is mapped and young. This is what a read costs: all else is
+    /// out of line.
     #[inline(always)]
     fn read_young<'g>(&self, guard: &'g Guard<'_>, page: u64) -> Option<&'g [u8; PAGE_SIZE]> {
         let Self { area, memory, .. } = self;
@@ -341,7 +345,8 @@ impl Mapping {
         (!self.is_gone(page, needs)).then_some(held)
     }
 
-    /// Whether a page that is latched now was unmapped before it was: memory that nobody maps any more is zeros.
+    /// Whether a page that is latched now was unmapped before it was: memory that nobody maps any
+    /// more is zeros.
     #[inline]
     fn is_gone(&self, page: u64, needs: Access) -> bool {
         needs == Access::ReadWrite && self.area.is_hole(page)
@@ -418,7 +423,8 @@ impl Core {
         area
     }
 
-    /// Unmaps pages of an area. That those which are young were accessed is not lost with their entries.
+    /// Unmaps pages of an area. That those which are young were accessed is not lost with their
+    /// entries.
     fn unmap(&self, area: &Arc<Area>, pages: Range<u64>) {
         self.let_go(area, |core, leaving| core.cache.unmap(area, pages, leaving));
         self.reclaim.settle_deferred(area.file());
@@ -431,12 +437,14 @@ impl Core {
             if was_young {
                 were_young.push(pfn);
             }
-            // The flag: it may have been unlocked a moment ago, by somebody who does not find the entry any more.
+            // The flag: it may have been unlocked a moment ago, by somebody who does not find the
+            // entry any more.
             if area.has(AreaFlag::Locked) || self.cache.has_flag(pfn, PageFlag::Unevictable) {
                 were_locked.push(pfn);
             }
         });
-        // Not under the file's lock. A page that has left its frame meanwhile is not found there any more.
+        // Not under the file's lock. A page that has left its frame meanwhile is not found there
+        // any more.
         for pfn in were_young {
             if let Some(key) = self.cache.key_of(pfn) {
                 self.reclaim.mark_accessed(pfn, key);

@@ -1,4 +1,5 @@
-//! The manager: one pool of memory, the groups that share it, and the slow path that keeps it alive.
+//! The manager: one pool of memory, the groups that share it, and the slow path that keeps it
+//! alive.
 //!
 //! [`Manager`] puts the layers together. What they report (no frame, a maximum reached, few frames
 //! free) is answered in one place, the slow path. Handles ([`Group`], [`File`], [`Mapping`],
@@ -228,7 +229,8 @@ impl Manager {
     ///
     /// # Cost
     ///
-    /// No store to shared memory. The first guard of a thread takes a seat (an atomic), as does each beyond 17 at once.
+    /// No store to shared memory. The first guard of a thread takes a seat (an atomic), as does
+    /// each beyond 17 at once.
     #[inline(always)]
     #[must_use]
     pub fn enter(&self) -> Guard<'_> {
@@ -255,8 +257,9 @@ impl Manager {
         drop(former);
     }
 
-    /// Says how victims are chosen from now on. What a [`OomScoreAdj`](crate::units::OomScoreAdj) is a
-    /// share of is always the maximum of the group that is full, or the capacity if that is less.
+    /// Says how victims are chosen from now on. What a [`OomScoreAdj`](crate::units::OomScoreAdj)
+    /// is a share of is always the maximum of the group that is full, or the capacity if that is
+    /// less.
     ///
     /// Default: [`Policy::default`].
     pub fn set_victim_policy(&self, policy: Policy) {
@@ -298,14 +301,16 @@ impl Manager {
         self.core().wakeup.nudge();
     }
 
-    /// Lets per-CPU lists that are larger than they need to be shrink a step; frames that went to the zones. For managers without
-    /// a background thread, once in each [`decay interval`](Tunables::decay_interval); with one, it does that.
+    /// Lets per-CPU lists that are larger than they need to be shrink a step; frames that went to
+    /// the zones. For managers without a background thread, once in each
+    /// [`decay interval`](Tunables::decay_interval); with one, it does that.
     pub fn decay_tick(&self) -> Pages {
         self.core().pool.decay_tick()
     }
 
-    /// Says what I/O for swap costs beside that for files, from 0 (swapping is dear) to 200 (reading files is); 100 is the
-    /// same. Reclaim weighs anonymous pages and pages of files by it, as by `vm.swappiness`. Default: 60.
+    /// Says what I/O for swap costs beside that for files, from 0 (swapping is dear) to 200
+    /// (reading files is); 100 is the same. Reclaim weighs anonymous pages and pages of files by
+    /// it, as by `vm.swappiness`. Default: 60.
     pub fn set_swappiness(&self, swappiness: u64) {
         self.core().reclaim.set_swappiness(swappiness);
     }
@@ -327,8 +332,8 @@ impl Manager {
         self.core().pool.drain_all()
     }
 
-    /// How long reclaim waited for the reverse-map locks of files, and how long mapping and unmapping held
-    /// them, for how many pages.
+    /// How long reclaim waited for the reverse-map locks of files, and how long mapping and
+    /// unmapping held them, for how many pages.
     #[must_use]
     pub fn rmap_times(&self) -> LockTimes {
         self.core().cache.rmap_times()
@@ -499,7 +504,8 @@ impl Core {
     }
 
     fn drop_caches(&self) -> Pages {
-        // Pages that the background thread has isolated are on no list, and those that are being written back are held.
+        // Pages that the background thread has isolated are on no list, and those that are being
+        // written back are held.
         self.wakeup.wait_idle();
         let _paused = self.writeback.pause();
         self.reclaim.drain_batches();

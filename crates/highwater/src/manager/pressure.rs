@@ -1,12 +1,12 @@
 //! Who stalls for want of memory, and who could go on: what a group's pressure is made of.
 //!
-//! A thread stalls for the group that it charges, and for those above: from the moment that a charge or a
-//! frame is refused until it is had or given up, while it reclaims above a group's `high`, and while it is
-//! throttled. While the embedder's handler runs, it does not stall. Nothing of this is on the way of a
-//! charge that finds room.
+//! A thread stalls for the group that it charges, and for those above: from the moment that a
+//! charge or a frame is refused until it is had or given up, while it reclaims above a group's
+//! `high`, and while it is throttled. While the embedder's handler runs, it does not stall. Nothing
+//! of this is on the way of a charge that finds room.
 //!
-//! Threads that say that they work for a group ([`Group::work`]) are those of whom *full* asks whether any
-//! could go on. A thread counts once in each group, however often it says so.
+//! Threads that say that they work for a group ([`Group::work`]) are those of whom *full* asks
+//! whether any could go on. A thread counts once in each group, however often it says so.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -25,7 +25,8 @@ thread_local! {
     static WORKS_FOR: RefCell<Vec<GroupNode>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Down to what depth this thread is known to work for `group` and those above it; `None` if for none.
+/// Down to what depth this thread is known to work for `group` and those above it; `None` if for
+/// none.
 fn known_depth(group: &GroupNode) -> Option<u32> {
     WORKS_FOR
         .try_with(|works_for| {
@@ -122,13 +123,14 @@ pub struct Working {
 }
 
 impl Group {
-    /// Says that this thread works for the group and those above it, until the result is dropped. Where
-    /// threads say so, the *full* line of [`pressure`](Self::pressure) is the time in which none
-    /// of them could go on.
+    /// Says that this thread works for the group and those above it, until the result is dropped.
+    /// Where threads say so, the *full* line of [`pressure`](Self::pressure) is the time in which
+    /// none of them could go on.
     ///
     /// # Cost
     ///
-    /// A lock for each level of the tree, here and when it is dropped: for each query or task, not for each charge.
+    /// A lock for each level of the tree, here and when it is dropped: for each query or task, not
+    /// for each charge.
     pub fn work(&self) -> Working {
         let shared = Arc::clone(self.shared());
         let group = self.node().clone();
@@ -145,13 +147,14 @@ impl Group {
     }
 
     /// Time that the group and its descendants lost for want of memory, as `memory.pressure` shows
-    /// it. A thread stalls for the group while it makes room, waits for it, or is throttled, on behalf of the
-    /// group or one below it.
+    /// it. A thread stalls for the group while it makes room, waits for it, or is throttled, on
+    /// behalf of the group or one below it.
     ///
     /// # Accuracy
     ///
-    /// *some* is exact to the clock. *full* is the part of it in which no thread that has said that it works
-    /// for the group ([`work`](Self::work)) could go on: all of it where none has. Averages lag by up to 2 s.
+    /// *some* is exact to the clock. *full* is the part of it in which no thread that has said that
+    /// it works for the group ([`work`](Self::work)) could go on: all of it where none has.
+    /// Averages lag by up to 2 s.
     #[must_use]
     pub fn pressure(&self) -> Stalls {
         self.node().pressure(self.shared().core.now())

@@ -50,18 +50,19 @@ impl Manager {
 }
 
 impl File {
-    /// Copies bytes of the file into `buf`, from `offset` on, as read(2) does: pages that are not in the cache are
-    /// read in and charged to `group`, those that are stay whose they are, and no space counts them. Returns how
-    /// many bytes; fewer than asked for at the end of the file, or where a page behind the first could not be read: reading on there
-    /// says why.
+    /// Copies bytes of the file into `buf`, from `offset` on, as read(2) does: pages that are not
+    /// in the cache are read in and charged to `group`, those that are stay whose they are, and no
+    /// space counts them. Returns how many bytes; fewer than asked for at the end of the file, or
+    /// where a page behind the first could not be read: reading on there says why.
     ///
-    /// Reads in order make the cache read ahead ([`Builder::readahead`](super::Builder::readahead)), each handle that was opened by
-    /// itself for itself.
+    /// Reads in order make the cache read ahead
+    /// ([`Builder::readahead`](super::Builder::readahead)), each handle that was opened by itself
+    /// for itself.
     ///
     /// # Cost
     ///
-    /// For each resident page a guard or a latch, and the copy. For others the file's I/O, for many pages at once where
-    /// reads come in order.
+    /// For each resident page a guard or a latch, and the copy. For others the file's I/O, for many
+    /// pages at once where reads come in order.
     ///
     /// # Errors
     ///
@@ -106,13 +107,14 @@ impl File {
         Ok(done)
     }
 
-    /// Says in which order this handle, and mappings that are made with it from now on, will be read.
+    /// Says in which order this handle, and mappings that are made with it from now on, will be
+    /// read.
     pub fn set_read_pattern(&self, pattern: ReadPattern) {
         self.entry().readahead().set_pattern(pattern);
     }
 
-    /// Reads pages in that are not in the cache, as far as there is memory without stopping anybody, and charges
-    /// them to `group`. What cannot be read is left for who will ask for it.
+    /// Reads pages in that are not in the cache, as far as there is memory without stopping
+    /// anybody, and charges them to `group`. What cannot be read is left for who will ask for it.
     ///
     /// # Cost
     ///
@@ -208,8 +210,9 @@ mod tests {
 
     #[test]
     fn the_copying_read_that_brings_a_page_in_is_the_only_one_that_does_not_count() {
-        // Goal: every other one does, also of a page that a mapping or another handle has brought in. Method: look at the
-        // credit of pages under the default policy; pages 3 and later are read ahead.
+        // Goal: every other one does, also of a page that a mapping or another handle has brought
+        // in. Method: look at the credit of pages under the default policy; pages 3 and later are
+        // read ahead.
         for access in [Access::ReadOnly, Access::ReadWrite] {
             let hw = Manager::builder().build().expect("a manager");
             let file = hw

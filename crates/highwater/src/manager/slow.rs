@@ -14,13 +14,13 @@
 //! without progress, and one attempt more, lead to a victim, of which there are at most four for
 //! one request, and no request makes more than [`ATTEMPTS_MAX`] attempts. Between fruitless steps
 //! the thread sleeps for up to a millisecond, or until another thread's reclaim makes progress:
-//! what keeps pages from being freed then is a thread that reads them. While pages of the target are
-//! in transit, which will be on the lists, their arrival ends the wait (`reclaim/arrival.rs`), and no
-//! step is fruitless.
+//! what keeps pages from being freed then is a thread that reads them. While pages of the target
+//! are in transit, which will be on the lists, their arrival ends the wait (`reclaim/arrival.rs`),
+//! and no step is fruitless.
 //!
-//! No lock is held while it waits, reclaims or calls the embedder's handler, which may call anything. What
-//! that asks for itself tells no victim: it would be called by itself, without a bound. Choosing a victim
-//! allocates nothing.
+//! No lock is held while it waits, reclaims or calls the embedder's handler, which may call
+//! anything. What that asks for itself tells no victim: it would be called by itself, without a
+//! bound. Choosing a victim allocates nothing.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -45,10 +45,11 @@ pub(super) const ATTEMPTS_MAX: u32 = 4096;
 /// How often a request looks whether a group has given what it has promised, or a trim the frames
 /// that it withholds. Chosen: as the longest pause between fruitless steps.
 const PROMISE_PAUSE: Duration = Duration::from_millis(1);
-/// The longest wait for pages in transit before the next attempt. Chosen: as many attempts take a minute, which outlasts
-/// what a scheduler does to a thread, and ends what storage never answers.
+/// The longest wait for pages in transit before the next attempt. Chosen: as many attempts take a
+/// minute, which outlasts what a scheduler does to a thread, and ends what storage never answers.
 pub(super) const ARRIVAL_MAX: Duration = Duration::from_millis(16);
-/// The same for a thread that others may be waiting for. Chosen: as many attempts take a few seconds.
+/// The same for a thread that others may be waiting for. Chosen: as many attempts take a few
+/// seconds.
 const ARRIVAL_MAX_NESTED: Duration = Duration::from_millis(1);
 /// Pages that direct reclaim frees at once. Chosen: as the kernel's cluster.
 const DIRECT_GOAL: Pages = Pages(32);
@@ -99,7 +100,8 @@ pub enum AllocError {
 /// How long a charge that finds nothing to reclaim waits for others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
-    /// A page that is being read in: the I/O to come takes longer than the wait for other threads to let go of pages.
+    /// A page that is being read in: the I/O to come takes longer than the wait for other threads
+    /// to let go of pages.
     Fault,
     /// A charge for memory elsewhere: a refusal is an answer, and is given at once unless pages are
     /// known to come, or to come back.
@@ -150,7 +152,8 @@ pub(super) struct Effort<'a> {
     fruitless: u32,
     /// Whether the request was tried again after nothing was found to reclaim.
     has_looked_again: bool,
-    /// Whether it has waited for a promise or a victim: the attempt after the last such wait is owed.
+    /// Whether it has waited for a promise or a victim: the attempt after the last such wait is
+    /// owed.
     owes_attempt: bool,
     reclaimed: u64,
     told: Told,
@@ -168,8 +171,8 @@ pub(super) struct Effort<'a> {
 }
 
 impl Core {
-    /// Charges a group, making room if its maximum or an ancestor's is reached. Returns the delay that the
-    /// charge owes too.
+    /// Charges a group, making room if its maximum or an ancestor's is reached. Returns the delay
+    /// that the charge owes too.
     pub(super) fn charge(
         &self,
         group: &GroupNode,
@@ -182,8 +185,8 @@ impl Core {
         Ok((charge, delay))
     }
 
-    /// As [`charge`](Self::charge) for the page of a fault, which is in transit from before it is charged. What it owes
-    /// is for the program to ask for: `Group::throttle`.
+    /// As [`charge`](Self::charge) for the page of a fault, which is in transit from before it is
+    /// charged. What it owes is for the program to ask for: `Group::throttle`.
     pub(super) fn charge_on_its_way(
         &self,
         group: &GroupNode,
@@ -297,8 +300,8 @@ impl Core {
             || self.ask_or_tell(&target, bytes, effort)
     }
 
-    /// Installs a maximum, and frees pages of the group until it fits, nothing helps, or somebody has
-    /// installed another one, which is theirs to see to.
+    /// Installs a maximum, and frees pages of the group until it fits, nothing helps, or somebody
+    /// has installed another one, which is theirs to see to.
     pub(super) fn set_max(&self, group: &GroupNode, max: Bytes) -> Result<(), MaxError> {
         let mut effort = Effort::default();
         let mut result = group.set_max(max);
@@ -361,8 +364,8 @@ impl Core {
         }
     }
 
-    /// Takes frames for pages that nobody has asked for, and appends them to `frames`; how many. One pass of reclaim is
-    /// made if there are too few, and no more.
+    /// Takes frames for pages that nobody has asked for, and appends them to `frames`; how many.
+    /// One pass of reclaim is made if there are too few, and no more.
     pub(super) fn alloc_frames_ahead(
         &self,
         payer: &GroupNode,
@@ -521,8 +524,8 @@ impl<'a> Effort<'a> {
         self.attempts < ATTEMPTS_MAX
     }
 
-    /// Whether to try once more before giving up: while this request looked and found nothing, others may
-    /// have freed what they had isolated.
+    /// Whether to try once more before giving up: while this request looked and found nothing,
+    /// others may have freed what they had isolated.
     fn looks_again(&mut self) -> bool {
         !std::mem::replace(&mut self.has_looked_again, true) && self.may_retry()
     }
@@ -533,9 +536,10 @@ impl<'a> Effort<'a> {
         std::mem::take(&mut self.owes_attempt) && self.may_retry()
     }
 
-    /// Waits for pages of `target` that are in transit to arrive; where there are none, a little for other threads to let go
-    /// of pages or to find some, if the last pass found such, a victim may stop or a fault asks. False when that was done often
-    /// enough while nothing arrived and nothing was evicted: where pages come and go, others were quicker.
+    /// Waits for pages of `target` that are in transit to arrive; where there are none, a little
+    /// for other threads to let go of pages or to find some, if the last pass found such, a victim
+    /// may stop or a fault asks. False when that was done often enough while nothing arrived and
+    /// nothing was evicted: where pages come and go, others were quicker.
     fn waits(&mut self, core: &Core, target: &GroupNode, want: Want, patience: Patience) -> bool {
         let (arrival, arrived) =
             core.reclaim
@@ -566,8 +570,8 @@ impl<'a> Effort<'a> {
         self.may_retry()
     }
 
-    /// How long to wait for one arrival before the next attempt. A request that has pages in transit itself, elsewhere, may be
-    /// waited for by the thread that it waits for.
+    /// How long to wait for one arrival before the next attempt. A request that has pages in
+    /// transit itself, elsewhere, may be waited for by the thread that it waits for.
     fn arrival_max(&self) -> Duration {
         let own = u32::from(self.way.is_some());
         match Reclaim::nr_own_on_their_way() > own {

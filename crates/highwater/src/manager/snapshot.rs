@@ -1,4 +1,5 @@
-//! What is going on in a manager, as a value: shown as text, or serialized with the feature `serde`.
+//! What is going on in a manager, as a value: shown as text, or serialized with the feature
+//! `serde`.
 
 use std::fmt;
 
@@ -27,7 +28,8 @@ pub struct Snapshot {
     /// Counters by name, named as in `/proc/vmstat` where it has one.
     #[cfg_attr(feature = "serde", serde(serialize_with = "values_by_name"))]
     pub vmstat: Vec<Counter>,
-    /// Rounds of reclaim over lists, by priority, for each priority that there was one at: how hard memory was to find.
+    /// Rounds of reclaim over lists, by priority, for each priority that there was one at: how hard
+    /// memory was to find.
     pub reclaim_rounds: Vec<(u32, u64)>,
     /// Contention of the lock classes that pages go through, over all managers of the process.
     pub locks: Vec<LockEvents>,
@@ -43,8 +45,8 @@ pub struct GroupSnapshot {
     pub id: GroupId,
     /// Its path in the tree.
     pub path: String,
-    /// What it and its descendants use, what of that is in escrow, and what is owed, by visiting the CPUs that
-    /// have charged there.
+    /// What it and its descendants use, what of that is in escrow, and what is owed, by visiting
+    /// the CPUs that have charged there.
     pub account: Account,
     /// What they use as [`Group::usage`](super::Group::usage) says it, at once.
     pub usage: Estimate<Bytes>,
@@ -230,8 +232,9 @@ impl fmt::Display for Snapshot {
 }
 
 impl fmt::Display for GroupSnapshot {
-    /// A line for each file that a group of the kernel's has, as `grep` shows them; settings that are not made,
-    /// statistics that are zero, events that did not happen, and pressure that there never was are left out.
+    /// A line for each file that a group of the kernel's has, as `grep` shows them; settings that
+    /// are not made, statistics that are zero, events that did not happen, and pressure that there
+    /// never was are left out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let memory = format!("{}/memory.", self.path.trim_end_matches('/'));
         let Account {

@@ -10,12 +10,12 @@ use crate::group::{GroupNode, StatItem};
 use crate::sync::Arc;
 use crate::units::{Estimate, Pages};
 
-/// An address space: mappings of files, whose pages are charged to one group. Cheap to clone; closed
-/// with its last handle or mapping.
+/// An address space: mappings of files, whose pages are charged to one group. Cheap to clone;
+/// closed with its last handle or mapping.
 ///
-/// A space knows its resident set: pages that its mappings have in their page tables, and what the program
-/// counts itself ([`Space::add_rss`]). A page that several mappings have counts in each. A space that one CPU uses
-/// costs a few cache lines; one that many use gets words for each of them.
+/// A space knows its resident set: pages that its mappings have in their page tables, and what the
+/// program counts itself ([`Space::add_rss`]). A page that several mappings have counts in each. A
+/// space that one CPU uses costs a few cache lines; one that many use gets words for each of them.
 ///
 /// # Examples
 ///
@@ -99,8 +99,8 @@ impl Space {
     /// Counts pages that the program itself holds for the space, or with a negative number holds no
     /// longer. They are counted, not charged ([`Group::charge`]).
     ///
-    /// A space that ends with pages still counted is reported as a `tracing` error with numbers, and
-    /// in the counter `bad_rss_counter`.
+    /// A space that ends with pages still counted is reported as a `tracing` error with numbers,
+    /// and in the counter `bad_rss_counter`.
     ///
     /// # Cost
     ///
@@ -123,7 +123,8 @@ impl Space {
         self.open.group.add_stat(item, pages);
     }
 
-    /// The resident set, files, anonymous pages and shared memory together, as an interval, at once.
+    /// The resident set, files, anonymous pages and shared memory together, as an interval, at
+    /// once.
     #[must_use]
     pub fn rss(&self) -> Estimate<Pages> {
         self.open.entry.approximate_rss()

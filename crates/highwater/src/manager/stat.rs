@@ -1,5 +1,5 @@
-//! Statistics of groups as the embedder sees them, on the manager's clock; and reclaim that is asked for,
-//! after which every read sees what it has done.
+//! Statistics of groups as the embedder sees them, on the manager's clock; and reclaim that is
+//! asked for, after which every read sees what it has done.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ pub(super) const FLUSH_PERIOD: Duration = Duration::from_secs(2);
 const FRUITLESS_MAX: u32 = 16;
 
 impl Group {
-    /// A statistic of the group and its descendants: how much, how far off that can be, and how old it is.
-    /// `docs/stats.md` says what moves each.
+    /// A statistic of the group and its descendants: how much, how far off that can be, and how old
+    /// it is. `docs/stats.md` says what moves each.
     ///
     /// ```
     /// use highwater::group::{StatItem, Tolerance};
@@ -44,9 +44,10 @@ impl Group {
         self.node().read_stats(tolerance, now)
     }
 
-    /// Evicts about so much of the group and its descendants, or what can be evicted if that is less, as a write to
-    /// `memory.reclaim` does; returns how much it was. Protection below the group is honoured. Every
-    /// read of statistics that begins after this counts what it did, whatever its tolerance.
+    /// Evicts about so much of the group and its descendants, or what can be evicted if that is
+    /// less, as a write to `memory.reclaim` does; returns how much it was. Protection below the
+    /// group is honoured. Every read of statistics that begins after this counts what it did,
+    /// whatever its tolerance.
     pub fn reclaim(&self, bytes: Bytes) -> Pages {
         self.shared()
             .core

@@ -1,13 +1,14 @@
-//! What happens above a group's `high`: what is beyond it is reclaimed, and what that does not mend is a
-//! delay.
+//! What happens above a group's `high`: what is beyond it is reclaimed, and what that does not mend
+//! is a delay.
 //!
-//! A charge that reserves pages on the ancestors looks whether one of them is above its `high`. If so it
-//! reclaims from each that is as many pages as it has reserved, a cluster at least, and goes on
-//! while the delay is worth a sleep and reclaim makes progress: at most [`ROUNDS_MAX`] times. The delay that
-//! is left is told to whoever charged; only a manager that is built with [`Throttling::Sleep`] sleeps.
+//! A charge that reserves pages on the ancestors looks whether one of them is above its `high`. If
+//! so it reclaims from each that is as many pages as it has reserved, a cluster at least, and goes
+//! on while the delay is worth a sleep and reclaim makes progress: at most [`ROUNDS_MAX`] times.
+//! The delay that is left is told to whoever charged; only a manager that is built with
+//! [`Throttling::Sleep`] sleeps.
 //!
-//! Source: accounting spec 8.4. Deviation: a round that frees nothing ends the rounds, since each round
-//! looks at every page twice; the kernel makes sixteen more.
+//! Source: accounting spec 8.4. Deviation: a round that frees nothing ends the rounds, since each
+//! round looks at every page twice; the kernel makes sixteen more.
 
 use std::time::{Duration, Instant};
 
@@ -18,8 +19,8 @@ use crate::group::{GroupNode, OverHigh, Refilled};
 use crate::sync::thread;
 use crate::units::{Bytes, GroupId, Pages};
 
-/// Rounds of reclaim for one charge. Chosen: 2,048 pages by the cluster; who needs more is held back by the
-/// delay.
+/// Rounds of reclaim for one charge. Chosen: 2,048 pages by the cluster; who needs more is held
+/// back by the delay.
 const ROUNDS_MAX: u32 = 64;
 /// Pages that a delay is told for where no charge is made. Chosen: the kernel's batch.
 const BATCH: Bytes = Pages(64).bytes();
@@ -33,8 +34,8 @@ pub enum Throttling {
     /// [`Group::throttle`](super::Group::throttle). When and whether to wait is up to the program.
     #[default]
     Report,
-    /// The thread that charges sleeps, in faults too, until the group is back below its `high` or the delay
-    /// is over, which is 2 s at most.
+    /// The thread that charges sleeps, in faults too, until the group is back below its `high` or
+    /// the delay is over, which is 2 s at most.
     Sleep,
 }
 

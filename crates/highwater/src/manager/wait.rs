@@ -91,10 +91,10 @@ impl ChargeWait {
 /// A charge that waits for room: a future that needs no runtime, or [`wait`](Self::wait)ed for.
 /// Dropping it gives its place in line up, and leaves nothing behind.
 ///
-/// Once it is woken it must be polled or dropped: it keeps its room from those behind it. The handlers of the
-/// program ([`Group::on_reclaim`], [`Manager::on_exhausted`](super::Manager::on_exhausted)) are
-/// called by the thread that polls it. What wakes it when nothing is given back says
-/// [`Builder::timer`](super::Builder::timer).
+/// Once it is woken it must be polled or dropped: it keeps its room from those behind it. The
+/// handlers of the program ([`Group::on_reclaim`],
+/// [`Manager::on_exhausted`](super::Manager::on_exhausted)) are called by the thread that polls it.
+/// What wakes it when nothing is given back says [`Builder::timer`](super::Builder::timer).
 ///
 /// # Cost
 ///
@@ -232,8 +232,8 @@ impl Search {
         pages_may_come && self.fruitless <= FRUITLESS_MAX
     }
 
-    /// When to look again, where pages of a full group are in transit: it has no group asked or told
-    /// for them, but for storage that never answers.
+    /// When to look again, where pages of a full group are in transit: it has no group asked or
+    /// told for them, but for storage that never answers.
     fn awaits_arrival(&mut self, core: &Core, target: &GroupNode) -> Option<Duration> {
         let waits = self.awaited < ATTEMPTS_MAX && core.reclaim.nr_coming_to(target) > 0;
         waits.then(|| {

@@ -1,18 +1,21 @@
 //! Background write-back: dirty pages reach their files before somebody has to wait for that.
 //!
-//! A thread, started with the reclaim thread, looks every `dirty_writeback_centisecs`: pages that have been dirty for
-//! `dirty_expire_centisecs` are written back. It is woken when more pages of files are dirty than
-//! `dirty_background_ratio` allows, and writes back, oldest first, until they are no more. Above `dirty_ratio` those who
-//! write wait for it, no longer than [`PAUSE_MAX`] for each page: they may hold the latches that it would need. Without
-//! the thread they write back themselves.
+//! A thread, started with the reclaim thread, looks every `dirty_writeback_centisecs`: pages that
+//! have been dirty for `dirty_expire_centisecs` are written back. It is woken when more pages of
+//! files are dirty than `dirty_background_ratio` allows, and writes back, oldest first, until they
+//! are no more. Above `dirty_ratio` those who write wait for it, no longer than [`PAUSE_MAX`] for
+//! each page: they may hold the latches that it would need. Without the thread they write back
+//! themselves.
 //!
-//! By the clock it also tries again to let go of files and memory that were closed while somebody held pages of theirs.
+//! By the clock it also tries again to let go of files and memory that were closed while somebody
+//! held pages of theirs.
 //!
-//! A page that somebody holds is passed over; one that its file refuses stays dirty, and is tried again after all others.
+//! A page that somebody holds is passed over; one that its file refuses stays dirty, and is tried
+//! again after all others.
 //!
-//! Source: the flusher threads and `balance_dirty_pages` of Linux. Deviations: a thread for all files; writers wait at
-//! one limit, instead of ever longer from halfway between the two; what a ratio is a share of is the
-//! memory that has no anonymous pages in it.
+//! Source: the flusher threads and `balance_dirty_pages` of Linux. Deviations: a thread for all
+//! files; writers wait at one limit, instead of ever longer from halfway between the two; what a
+//! ratio is a share of is the memory that has no anonymous pages in it.
 
 use std::fmt;
 use std::io;
@@ -37,8 +40,8 @@ const OWN_CHUNK: Pages = Pages(32);
 /// The longest that a writer waits before it takes a page. Chosen: as in Linux.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// The knobs of write-back, under the names that the kernel's have. A value is checked when it is set, so that every
-/// `DirtyTunables` is valid.
+/// The knobs of write-back, under the names that the kernel's have. A value is checked when it is
+/// set, so that every `DirtyTunables` is valid.
 ///
 /// # Examples
 ///
@@ -72,8 +75,8 @@ impl Default for DirtyTunables {
 }
 
 impl DirtyTunables {
-    /// Percent of memory that may be dirty before the thread writes back whatever is oldest. Half of
-    /// [`dirty_ratio`](Self::dirty_ratio), if that is less. Default: 10.
+    /// Percent of memory that may be dirty before the thread writes back whatever is oldest. Half
+    /// of [`dirty_ratio`](Self::dirty_ratio), if that is less. Default: 10.
     ///
     /// # Errors
     ///
@@ -93,8 +96,8 @@ impl DirtyTunables {
         Ok(self)
     }
 
-    /// Time between two looks for pages that have been dirty for too long, in hundredths of a second; 0 for never.
-    /// Default: 500.
+    /// Time between two looks for pages that have been dirty for too long, in hundredths of a
+    /// second; 0 for never. Default: 500.
     ///
     /// # Errors
     ///
@@ -104,8 +107,8 @@ impl DirtyTunables {
         Ok(self)
     }
 
-    /// How long a page may be dirty before it is written back, in hundredths of a second: when the thread looks for the first
-    /// time after that. Default: 3000.
+    /// How long a page may be dirty before it is written back, in hundredths of a second: when the
+    /// thread looks for the first time after that. Default: 3000.
     ///
     /// # Errors
     ///
@@ -165,8 +168,8 @@ impl fmt::Display for DirtyTunables {
     }
 }
 
-/// Whether to go on: pages were written, or refused for the first time, so that others come before them now. Each page is
-/// that once.
+/// Whether to go on: pages were written, or refused for the first time, so that others come before
+/// them now. Each page is that once.
 fn is_of_use(outcome: &WriteBackOutcome) -> bool {
     outcome.nr_written + outcome.nr_failed_first > 0
 }
@@ -237,8 +240,8 @@ impl Writeback {
         }
     }
 
-    /// Waits for the next run. `left` says how long it is until one is due by the clock, if that is ever: asked each time, so
-    /// that who wakes the thread for nothing does not put it off.
+    /// Waits for the next run. `left` says how long it is until one is due by the clock, if that is
+    /// ever: asked each time, so that who wakes the thread for nothing does not put it off.
     fn wait(&self, left: impl Fn() -> Option<Duration>) -> Woken {
         let mut state = self.state.lock();
         while !state.is_ending {
@@ -269,7 +272,8 @@ impl Writeback {
         state.is_ending || state.pauses > 0
     }
 
-    /// Lets the thread hold no page while the result lives. Waits for what it is writing back at the moment.
+    /// Lets the thread hold no page while the result lives. Waits for what it is writing back at
+    /// the moment.
     pub(super) fn pause(&self) -> Paused<'_> {
         let mut state = self.state.lock();
         state.pauses += 1;
@@ -339,8 +343,9 @@ impl Manager {
         *self.core().writeback.tunables.lock()
     }
 
-    /// Writes back what has been dirty for too long, or is too much; pages written. For managers without a background
-    /// thread, once in each `dirty_writeback_centisecs`; with one, it does that.
+    /// Writes back what has been dirty for too long, or is too much; pages written. For managers
+    /// without a background thread, once in each `dirty_writeback_centisecs`; with one, it does
+    /// that.
     pub fn writeback_tick(&self) -> Pages {
         self.core().reap_closing();
         self.core().write_back_what_is_due()
@@ -407,7 +412,8 @@ impl Core {
         outcome
     }
 
-    /// Writes every page of a file back that is dirty now, waiting for those that somebody holds. All are tried.
+    /// Writes every page of a file back that is dirty now, waiting for those that somebody holds.
+    /// All are tried.
     pub(super) fn write_back_file(&self, entry: &FileEntry) -> Result<(), SyncError> {
         let mut whole = WriteBackOutcome::default();
         let chunk = usize::try_from(CHUNK.0).expect("a small number");
@@ -457,8 +463,8 @@ impl Core {
         }
     }
 
-    /// Called before a page of a file is taken to be written: waits while too many are dirty, no longer than
-    /// [`PAUSE_MAX`], and not at all when nothing can be written back.
+    /// Called before a page of a file is taken to be written: waits while too many are dirty, no
+    /// longer than [`PAUSE_MAX`], and not at all when nothing can be written back.
     #[inline]
     pub(super) fn balance_dirty_pages(&self) {
         if self.cache.is_dirty_exceeded() {
@@ -499,8 +505,9 @@ mod tests {
 
     #[test]
     fn pauses_do_not_put_off_what_is_due_by_the_clock() {
-        // Goal: old pages are written back however often somebody has the thread stand still. Method: pauses that are much
-        // shorter than the interval, one after the other; the thread's turn has to come before they end.
+        // Goal: old pages are written back however often somebody has the thread stand still.
+        // Method: pauses that are much shorter than the interval, one after the other; the thread's
+        // turn has to come before they end.
         let writeback = Writeback::new();
         let begun = std::time::Instant::now();
         let interval = Duration::from_millis(20);

@@ -3,16 +3,17 @@
 //! Readers announce what they borrow and then look whether it is still published; the one who
 //! retracts marks first and then looks for announcements. Each side stores, then loads what the
 //! other stores: without a full barrier on both sides, both can miss each other. Readers are many
-//! and hot, so they pay for a compiler fence only ([`Barrier::light`]) and the retracting side makes every
-//! CPU that runs a thread of this process execute a full barrier ([`Barrier::heavy`]), by the system call
-//! membarrier(2). Where that is not available (old kernels, sandboxes, other systems, the model
-//! checker), both sides execute a sequentially consistent fence.
+//! and hot, so they pay for a compiler fence only ([`Barrier::light`]) and the retracting side
+//! makes every CPU that runs a thread of this process execute a full barrier ([`Barrier::heavy`]),
+//! by the system call membarrier(2). Where that is not available (old kernels, sandboxes, other
+//! systems, the model checker), both sides execute a sequentially consistent fence.
 //!
-//! Where the call is refused to a process that it was granted to before, the retracting side visits the CPUs instead
-//! (module `membarrier`), or gets an error.
+//! Where the call is refused to a process that it was granted to before, the retracting side visits
+//! the CPUs instead (module `membarrier`), or gets an error.
 //!
-//! Cost of [`Barrier::heavy`], measured on 2 virtual CPUs of Linux 6.18: 0.25 to 0.56 us while no other
-//! thread of the process runs, about 6 us while one does. It is paid once for a cluster of frames.
+//! Cost of [`Barrier::heavy`], measured on 2 virtual CPUs of Linux 6.18: 0.25 to 0.56 us while no
+//! other thread of the process runs, about 6 us while one does. It is paid once for a cluster of
+//! frames.
 
 use std::io;
 
@@ -67,7 +68,8 @@ impl Barrier {
         self.is_asymmetric
     }
 
-    /// Whether [`light`](Self::light) is [`bare`](Self::bare): it costs no instruction, or there is no other here.
+    /// Whether [`light`](Self::light) is [`bare`](Self::bare): it costs no instruction, or there is
+    /// no other here.
     pub(super) fn is_bare(self) -> bool {
         #[cfg(all(target_os = "linux", not(loom)))]
         return self.is_asymmetric;
@@ -75,7 +77,8 @@ impl Barrier {
         true
     }
 
-    /// What [`light`](Self::light) does where [`is_bare`](Self::is_bare), for whoever has asked before.
+    /// What [`light`](Self::light) does where [`is_bare`](Self::is_bare), for whoever has asked
+    /// before.
     #[inline]
     pub(super) fn bare() {
         // Pairs with, both: `heavy`. As in `light`.
@@ -85,8 +88,8 @@ impl Barrier {
         fence(Ordering::SeqCst);
     }
 
-    /// The cheap half: orders this thread's earlier stores before its later loads, as seen by a thread
-    /// that calls [`heavy`](Self::heavy).
+    /// The cheap half: orders this thread's earlier stores before its later loads, as seen by a
+    /// thread that calls [`heavy`](Self::heavy).
     #[inline]
     pub(super) fn light(self) {
         #[cfg(all(target_os = "linux", not(loom)))]
@@ -99,8 +102,8 @@ impl Barrier {
         fence(Ordering::SeqCst);
     }
 
-    /// The expensive half: afterwards, every [`light`](Self::light) of another thread lies wholly before or wholly
-    /// after this call.
+    /// The expensive half: afterwards, every [`light`](Self::light) of another thread lies wholly
+    /// before or wholly after this call.
     ///
     /// # Errors
     ///

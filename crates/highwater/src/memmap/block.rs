@@ -5,8 +5,8 @@ use std::fmt;
 use super::frames::{Frame, FrameMemory, MemoryId};
 use crate::units::{Order, PAGE_SIZE, Pfn};
 
-/// The exclusive right to the bytes of 2^order neighbouring frames. Must be surrendered or split, never
-/// dropped.
+/// The exclusive right to the bytes of 2^order neighbouring frames. Must be surrendered or split,
+/// never dropped.
 #[must_use = "a block that is dropped is lost"]
 pub struct Block {
     first: Pfn,
@@ -23,8 +23,8 @@ impl FrameMemory {
     ///
     /// # Panics
     ///
-    /// When `first` is not a multiple of the block's size, the block reaches beyond the memory, or one
-    /// of its frames is not free: its allocator handed it out twice. No frame is taken then.
+    /// When `first` is not a multiple of the block's size, the block reaches beyond the memory, or
+    /// one of its frames is not free: its allocator handed it out twice. No frame is taken then.
     pub fn claim_block(&self, first: Pfn, order: Order) -> Block {
         let size = size_of_block(order);
         let end = u64::from(first.0) + u64::from(size);
@@ -82,7 +82,8 @@ impl FrameMemory {
         unsafe { std::slice::from_raw_parts_mut(bytes.as_ptr(), block.len()) }
     }
 
-    /// As [`claim`](Self::claim) for each of `pfns`; the frames are put at the end of `frames`, in order.
+    /// As [`claim`](Self::claim) for each of `pfns`; the frames are put at the end of `frames`, in
+    /// order.
     ///
     /// # Cost
     ///
@@ -100,8 +101,9 @@ impl FrameMemory {
         });
     }
 
-    /// As [`surrender`](Self::surrender) for each of `frames`, which is empty afterwards; the numbers are
-    /// put at the end of `pfns`, in order. If it panics, the frames that it was given are lost.
+    /// As [`surrender`](Self::surrender) for each of `frames`, which is empty afterwards; the
+    /// numbers are put at the end of `pfns`, in order. If it panics, the frames that it was given
+    /// are lost.
     ///
     /// # Cost
     ///

@@ -1,17 +1,17 @@
 //! Borrowing published frames without a store to shared memory.
 //!
-//! A [`Reader`] sits on a [`Seat`], whose announcement slots nobody else writes, and borrows: it writes the frame's number into
-//! a free slot, passes the light barrier, and borrows if the frame's tag is what it should be. The protocol's other
-//! half and its argument are in `frames.rs`.
+//! A [`Reader`] sits on a [`Seat`], whose announcement slots nobody else writes, and borrows: it
+//! writes the frame's number into a free slot, passes the light barrier, and borrows if the frame's
+//! tag is what it should be. The protocol's other half and its argument are in `frames.rs`.
 //!
 //! All borrows of a reader end together, when the reader is done: the borrow checker ties every
-//! slice to the reader, so slots are cleared only when no slice is left. A frame may be announced by several slots; when all
-//! slots are used, those that repeat another are used again. When there are none, or there was no seat, the
-//! borrow is counted in the frame (`pin`), once for each frame and reader, which is correct and costs an
-//! atomic add on a shared line.
+//! slice to the reader, so slots are cleared only when no slice is left. A frame may be announced
+//! by several slots; when all slots are used, those that repeat another are used again. When there
+//! are none, or there was no seat, the borrow is counted in the frame (`pin`), once for each frame
+//! and reader, which is correct and costs an atomic add on a shared line.
 //!
-//! A reader that looks at a frame which does not have its tag any more announces it for an instant. Whoever evicts that frame just
-//! then may find it borrowed, and leaves it for the next time.
+//! A reader that looks at a frame which does not have its tag any more announces it for an instant.
+//! Whoever evicts that frame just then may find it borrowed, and leaves it for the next time.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeSet;
@@ -28,7 +28,8 @@ use crate::units::{PAGE_SIZE, Pfn};
 /// Borrows the bytes of published frames; every borrow ends when the reader does.
 pub struct Reader<'m> {
     memory: &'m FrameMemory,
-    /// Of this memory, or of nobody. Taken out when the reader ends, as is `pinned`: there is nothing left to drop.
+    /// Of this memory, or of nobody. Taken out when the reader ends, as is `pinned`: there is
+    /// nothing left to drop.
     seat: ManuallyDrop<Seat>,
     /// Slots in use, filled in turn; once any was filled otherwise, or anything is pinned: all.
     used: Cell<usize>,
@@ -61,7 +62,8 @@ impl<'m> Reader<'m> {
     ///
     /// # Cost
     ///
-    /// That of [`borrow_likely`](Self::borrow_likely) and a load; only the load where the frame is not.
+    /// That of [`borrow_likely`](Self::borrow_likely) and a load; only the load where the frame is
+    /// not.
     #[inline]
     pub fn borrow(&self, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
         if !self.memory.has_tag(pfn, tag) {
@@ -70,12 +72,14 @@ impl<'m> Reader<'m> {
         self.borrow_likely(pfn, tag)
     }
 
-    /// As [`borrow`](Self::borrow), for a frame that is very probably published under `tag`: it is announced without a look before.
+    /// As [`borrow`](Self::borrow), for a frame that is very probably published under `tag`: it is
+    /// announced without a look before.
     ///
     /// # Cost
     ///
-    /// A store to this reader's own line and a load of the frame's word; a fence, too, where the system has no membarrier. After 15 borrows also a search among them; once
-    /// 15 frames are borrowed, an atomic add on the frame's word instead, and a search among those held so.
+    /// A store to this reader's own line and a load of the frame's word; a fence, too, where the
+    /// system has no membarrier. After 15 borrows also a search among them; once 15 frames are
+    /// borrowed, an atomic add on the frame's word instead, and a search among those held so.
     #[inline(always)]
     pub fn borrow_likely(&self, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
         let (memory, seat, used) = (self.memory, &*self.seat, self.used.get());
@@ -84,8 +88,9 @@ impl<'m> Reader<'m> {
         }
         seat.announce(used, pfn);
         Barrier::bare();
-        // SAFETY: announced in this reader's seat before the barrier, until the reader's drop or `take_seat`, which need the
-        // slices gone. The seat is of this memory: that of nobody has no slots to fill in turn.
+        // SAFETY: announced in this reader's seat before the barrier, until the reader's drop or
+        // `take_seat`, which need the slices gone. The seat is of this memory: that of nobody has
+        // no slots to fill in turn.
         let bytes = unsafe { memory.bytes_under(pfn, tag) };
         match bytes {
             Some(_) => self.used.set(used + 1),
@@ -94,8 +99,8 @@ impl<'m> Reader<'m> {
         bytes
     }
 
-    /// As [`borrow_likely`](Self::borrow_likely), when no slot may be filled in turn there: the barrier is an instruction, all slots were
-    /// filled, or there is no seat.
+    /// As [`borrow_likely`](Self::borrow_likely), when no slot may be filled in turn there: the
+    /// barrier is an instruction, all slots were filled, or there is no seat.
     #[cold]
     #[inline(never)]
     fn borrow_beyond(&self, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
@@ -108,8 +113,8 @@ impl<'m> Reader<'m> {
         self.used.set(SLOTS);
         let announced = seat.announced();
         if announced.contains(&Some(pfn)) || self.has_pinned(pfn) {
-            // SAFETY: announced as above, or pinned with the barrier that `pin` passes, by an earlier borrow. A pin, too, lasts
-            // until the reader's drop or `take_seat`.
+            // SAFETY: announced as above, or pinned with the barrier that `pin` passes, by an
+            // earlier borrow. A pin, too, lasts until the reader's drop or `take_seat`.
             return unsafe { self.memory.bytes_under(pfn, tag) };
         }
         let is_spare = |&slot: &usize| {
@@ -147,7 +152,8 @@ impl<'m> Reader<'m> {
         }
         let is_new = pinned.insert(pfn);
         debug_assert!(is_new, "{pfn} was looked for");
-        // SAFETY: pinned, with the barrier that `pin` passes, until the reader's drop or `take_seat`, which need the slices gone.
+        // SAFETY: pinned, with the barrier that `pin` passes, until the reader's drop or
+        // `take_seat`, which need the slices gone.
         unsafe { self.memory.bytes_under(pfn, tag) }
     }
 

@@ -1,7 +1,7 @@
 //! Frames of real memory and the right to touch them.
 //!
-//! One bit per frame says whether it is free (module `free`), and one word, its *tag*, who may touch its
-//! bytes:
+//! One bit per frame says whether it is free (module `free`), and one word, its *tag*, who may
+//! touch its bytes:
 //!
 //! | free | tag | state | who may touch the bytes |
 //! |---|---|---|---|
@@ -13,16 +13,16 @@
 //! free --claim--> owned --publish(tag)--> published --retract(tag)--> owned --surrender--> free
 //! ```
 //!
-//! `claim` moves the bit and `retract` the word by one atomic step, so that a token is made once whatever
-//! the callers do; the allocator above works with bare numbers and cannot forge a right. Claiming
-//! and surrendering touch the bit alone: 64 frames a word, 4,096 in two cache lines.
+//! `claim` moves the bit and `retract` the word by one atomic step, so that a token is made once
+//! whatever the callers do; the allocator above works with bare numbers and cannot forge a right.
+//! Claiming and surrendering touch the bit alone: 64 frames a word, 4,096 in two cache lines.
 //!
 //! Borrowing and retracting are a Dekker pair. A [`Reader`] announces the frame in a slot of its
-//! own, passes a light barrier, and looks at the tag; `retract` takes the tag away, passes a
-//! heavy barrier, and looks at every slot. If the reader still saw the tag, its announcement lies
-//! before the heavy barrier and the frame is reported as borrowed; otherwise it backs off. A
-//! [`Pinned`](super::Pinned) borrow announces itself by a count in the frame, in the same protocol, and
-//! is for what outlives a reader.
+//! own, passes a light barrier, and looks at the tag; `retract` takes the tag away, passes a heavy
+//! barrier, and looks at every slot. If the reader still saw the tag, its announcement lies before
+//! the heavy barrier and the frame is reported as borrowed; otherwise it backs off. A
+//! [`Pinned`](super::Pinned) borrow announces itself by a count in the frame, in the same protocol,
+//! and is for what outlives a reader.
 //!
 //! Source: hazard pointers (M. Michael, 2004), with the asymmetric fence of membarrier(2).
 //! Deviation: hazards name frames, not pointers; a retracted frame that is borrowed goes back to
@@ -56,9 +56,11 @@ pub struct FrameMemory {
     pub(super) reservation: Reservation,
     pub(super) barrier: Barrier,
     pub(super) free: FreeMap,
-    /// As many as the reservation has frames, as are `pins`: apart from those, so that more tags lie in a cache line.
+    /// As many as the reservation has frames, as are `pins`: apart from those, so that more tags
+    /// lie in a cache line.
     ///
-    /// Written by: whoever publishes or retracts (see the module's table). Read by: borrowers and `retract`. Publishes: the frame's bytes.
+    /// Written by: whoever publishes or retracts (see the module's table). Read by: borrowers and
+    /// `retract`. Publishes: the frame's bytes.
     tags: Box<[AtomicU64]>,
     /// Written by: pinners. Read by: `retract`. Publishes: nothing; keeps the tag from changing.
     pins: Box<[AtomicU32]>,
@@ -99,8 +101,8 @@ impl FrameMemory {
     ///
     /// # Errors
     ///
-    /// Those of [`Reservation::new`], and [`MapError::AboveMachine`] for more than the machine has: frames are
-    /// meant to be used, all of them.
+    /// Those of [`Reservation::new`], and [`MapError::AboveMachine`] for more than the machine has:
+    /// frames are meant to be used, all of them.
     ///
     /// # Panics
     ///
@@ -206,22 +208,23 @@ impl FrameMemory {
     }
 
     /// Takes published frames back: each of `batch` that is still published under its tag becomes
-    /// owned if nobody borrows it, and stays published under that tag otherwise. Frames published under
-    /// another tag by now are passed over, as are those that the batch has named before.
+    /// owned if nobody borrows it, and stays published under that tag otherwise. Frames published
+    /// under another tag by now are passed over, as are those that the batch has named before.
     ///
     /// # Cost
     ///
     /// One heavy barrier (up to about 6 us) and one walk over the seats for the whole batch. No
     /// allocation while `out` has capacity for the batch. Waits for nobody.
     ///
-    /// Where the system refuses membarrier(2), which it granted when the memory was made, the barrier is a
-    /// visit to each CPU (some 20 us each, where it is idle). Where it refuses that too, nobody knows who reads what:
-    /// all of the batch counts as borrowed, and a `tracing` event says why.
+    /// Where the system refuses membarrier(2), which it granted when the memory was made, the
+    /// barrier is a visit to each CPU (some 20 us each, where it is idle). Where it refuses that
+    /// too, nobody knows who reads what: all of the batch counts as borrowed, and a `tracing` event
+    /// says why.
     ///
     /// # Panics
     ///
-    /// When a tag is 0, which marks frames that are not published, or when there is no such frame. Every
-    /// frame is published as before then, and none is handed out.
+    /// When a tag is 0, which marks frames that are not published, or when there is no such frame.
+    /// Every frame is published as before then, and none is handed out.
     pub fn retract(&self, batch: &[(Pfn, u64)], out: &mut Retracted) {
         out.frames.clear();
         out.borrowed.clear();
@@ -256,8 +259,8 @@ impl FrameMemory {
 
     /// Publishes a frame again under the tag that was taken from it.
     pub(super) fn put_back(&self, pfn: Pfn, tag: u64) {
-        // Release. Pairs with: the acquire load of `has_tag`, so that a borrower sees the bytes that the owner
-        // wrote, which whoever took the tag has acquired.
+        // Release. Pairs with: the acquire load of `has_tag`, so that a borrower sees the bytes
+        // that the owner wrote, which whoever took the tag has acquired.
         self.tags[pfn.index()].store(tag, Ordering::Release);
     }
 
@@ -308,18 +311,20 @@ impl FrameMemory {
     ///
     /// # Safety
     ///
-    /// The frame was announced in a taken seat of this memory or pinned, and a light barrier passed after that, before this is
-    /// called; it stays so for as long as the bytes are borrowed. A frame that does not exist need not be.
+    /// The frame was announced in a taken seat of this memory or pinned, and a light barrier passed
+    /// after that, before this is called; it stays so for as long as the bytes are borrowed. A
+    /// frame that does not exist need not be.
     #[inline(always)]
     pub(super) unsafe fn bytes_under(&self, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
         if !self.has_tag(pfn, tag) {
             return None;
         }
-        // SAFETY: the frame has a word for its tag, so it is in the reservation, which has as many frames as there are tags.
+        // SAFETY: the frame has a word for its tag, so it is in the reservation, which has as many
+        // frames as there are tags.
         let bytes = unsafe { self.reservation.frame_ptr_unchecked(pfn) };
-        // SAFETY: the frame lies in the reservation, which `self` keeps mapped; its tag was seen after it was
-        // announced or pinned and a barrier was passed: whoever takes the tag from now on finds that and does not own the frame (module
-        // header), so nobody writes it.
+        // SAFETY: the frame lies in the reservation, which `self` keeps mapped; its tag was seen
+        // after it was announced or pinned and a barrier was passed: whoever takes the tag from now
+        // on finds that and does not own the frame (module header), so nobody writes it.
         Some(unsafe { bytes.cast::<[u8; PAGE_SIZE]>().as_ref() })
     }
 
@@ -327,8 +332,8 @@ impl FrameMemory {
     ///
     /// # Safety
     ///
-    /// For as long as the bytes are borrowed, the frame is published: announced in a seat or pinned, and its tag seen
-    /// afterwards.
+    /// For as long as the bytes are borrowed, the frame is published: announced in a seat or
+    /// pinned, and its tag seen afterwards.
     #[inline]
     pub(super) unsafe fn published_bytes(&self, pfn: Pfn) -> &[u8; PAGE_SIZE] {
         let bytes = self.reservation.frame_ptr(pfn).cast::<[u8; PAGE_SIZE]>();
@@ -397,12 +402,13 @@ impl FrameMemory {
         self.seats.take()
     }
 
-    /// Begins to borrow, from a seat that this thread has left before if there is one. Without any (they are all taken) each
-    /// borrow pins.
+    /// Begins to borrow, from a seat that this thread has left before if there is one. Without any
+    /// (they are all taken) each borrow pins.
     ///
     /// # Cost
     ///
-    /// No store to shared memory. The first reader of a thread takes a seat (an atomic), as do several at once.
+    /// No store to shared memory. The first reader of a thread takes a seat (an atomic), as do
+    /// several at once.
     #[inline(always)]
     pub fn enter(&self) -> Reader<'_> {
         let seat = match seat::sit_down(self.id) {
@@ -418,8 +424,8 @@ impl FrameMemory {
         seat::find(&self.seats, former).unwrap_or_else(Seat::of_nobody)
     }
 
-    /// Begins to borrow from a seat of this memory, or without one (each borrow then pins). This thread keeps the seat
-    /// afterwards.
+    /// Begins to borrow from a seat of this memory, or without one (each borrow then pins). This
+    /// thread keeps the seat afterwards.
     ///
     /// # Panics
     ///
@@ -456,8 +462,9 @@ impl FrameMemory {
     }
 }
 
-/// Frames whose tags were taken away, in order, each with its tag: until it is known whether somebody borrows
-/// them, nobody has them. Those that are left when this is dropped are published again as they were.
+/// Frames whose tags were taken away, in order, each with its tag: until it is known whether
+/// somebody borrows them, nobody has them. Those that are left when this is dropped are published
+/// again as they were.
 pub(super) struct Taken<'a> {
     memory: &'a FrameMemory,
     frames: &'a mut Vec<(Pfn, u64)>,
@@ -481,8 +488,8 @@ impl<'a> Taken<'a> {
         };
         for &(pfn, tag) in batch {
             let word = &memory.tags[pfn.index()];
-            // Acquire. Pairs with: the release store of `publish`, for `put_back`. The heavy barrier orders it
-            // before the looks at slots and pins. Failure learns nothing.
+            // Acquire. Pairs with: the release store of `publish`, for `put_back`. The heavy
+            // barrier orders it before the looks at slots and pins. Failure learns nothing.
             let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
             let exchanged = word.compare_exchange(tag, UNPUBLISHED, acquire, relaxed);
             if exchanged.is_ok() {
@@ -567,8 +574,8 @@ impl Token for Frame {
     /// As [`Token::from_raw`].
     #[inline]
     unsafe fn from_raw(raw: u32, home: MemoryId) -> Self {
-        // SAFETY: the caller says that the number is a frame's whose token became that number: it is
-        // owned, and this is its token again.
+        // SAFETY: the caller says that the number is a frame's whose token became that number: it
+        // is owned, and this is its token again.
         unsafe { Self::owned(Pfn(raw), home) }
     }
 }

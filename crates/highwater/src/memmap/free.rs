@@ -1,8 +1,8 @@
 //! Which frames are free: one bit for each.
 //!
-//! The bit of a free frame is the right to it. Whoever clears it has the right; of two that would clear
-//! it at once, one does. Frames that are neighbours share a word, so that a block, or many frames of a
-//! sorted list, are taken and put back by one instruction for each 64.
+//! The bit of a free frame is the right to it. Whoever clears it has the right; of two that would
+//! clear it at once, one does. Frames that are neighbours share a word, so that a block, or many
+//! frames of a sorted list, are taken and put back by one instruction for each 64.
 
 use std::ops::Range;
 
@@ -14,8 +14,8 @@ const BITS: u32 = u64::BITS;
 
 /// The free frames of one memory.
 pub(super) struct FreeMap {
-    /// Written by: whoever takes frames or puts them back (by adding and removing bits). Read by: the same.
-    /// Publishes: that the last owner uses the frame no more.
+    /// Written by: whoever takes frames or puts them back (by adding and removing bits). Read by:
+    /// the same. Publishes: that the last owner uses the frame no more.
     words: Box<[AtomicU64]>,
 }
 
@@ -32,8 +32,8 @@ impl FreeMap {
         }
     }
 
-    /// Takes frames that all must be free, in runs of those that share a word. `taken` is told of each run
-    /// once it is taken.
+    /// Takes frames that all must be free, in runs of those that share a word. `taken` is told of
+    /// each run once it is taken.
     ///
     /// # Panics
     ///
@@ -126,7 +126,8 @@ impl Drop for PutBack<'_> {
     }
 }
 
-/// Cuts `pfns` into runs of different frames that share a word of 64, with the number of the word and their bits.
+/// Cuts `pfns` into runs of different frames that share a word of 64, with the number of the word
+/// and their bits.
 #[inline]
 pub(crate) fn for_each_run(pfns: &[Pfn], mut visit: impl FnMut(&[Pfn], usize, u64)) {
     let mut rest = pfns;
@@ -138,7 +139,8 @@ pub(crate) fn for_each_run(pfns: &[Pfn], mut visit: impl FnMut(&[Pfn], usize, u6
     }
 }
 
-/// How many of `pfns` share the first one's word until one of another word comes, or one again; and their bits.
+/// How many of `pfns` share the first one's word until one of another word comes, or one again; and
+/// their bits.
 fn of_one_word(pfns: &[Pfn]) -> (usize, u64) {
     let (word, mut bits, mut count) = (pfns[0].0 / BITS, 0, 0);
     for pfn in pfns {
@@ -152,7 +154,8 @@ fn of_one_word(pfns: &[Pfn]) -> (usize, u64) {
     (count, bits)
 }
 
-/// As [`of_one_word`], where frames follow each other up or down to the end of their word, or of `pfns`: without a branch for each.
+/// As [`of_one_word`], where frames follow each other up or down to the end of their word, or of
+/// `pfns`: without a branch for each.
 fn neighbours(pfns: &[Pfn]) -> Option<(usize, u64)> {
     let [first, second, ..] = *pfns else {
         return None;
@@ -194,8 +197,9 @@ mod tests {
 
     #[test]
     fn runs_are_found_alike_in_order_and_out_of_it() {
-        // Goal: frames in order are cut as those that are looked at one by one. Method: random runs up and down, each perhaps with a
-        // frame out of its place, or one twice; every frame is visited once, in a word with its bit, and no run repeats one.
+        // Goal: frames in order are cut as those that are looked at one by one. Method: random runs
+        // up and down, each perhaps with a frame out of its place, or one twice; every frame is
+        // visited once, in a word with its bit, and no run repeats one.
         let mut rng = crate::seed::rng(11);
         for _ in 0..2000 {
             let (from, count) = (rng.u32(..300), rng.u32(1..150));

@@ -52,8 +52,8 @@ fn a_slot_borrow_excludes_the_owner() {
 
 #[test]
 fn a_slot_that_is_used_again_excludes_the_owner() {
-    // Method: of two slots both announce the first frame, so that the second frame is announced by one of them; the third is
-    // pinned. Whatever was borrowed is still as it was at the end.
+    // Method: of two slots both announce the first frame, so that the second frame is announced by
+    // one of them; the third is pinned. Whatever was borrowed is still as it was at the end.
     model(|| {
         let memory = Arc::new(FrameMemory::new(Pages(3)).unwrap());
         let pfns = [Pfn(0), Pfn(1), Pfn(2)];
@@ -109,8 +109,9 @@ fn one_of_two_retractors_wins() {
 
 #[test]
 fn reading_lies_before_what_the_next_owner_writes() {
-    // Method: a cell of the model stands for the frame's bytes; it complains when a read and a write
-    // of it are not ordered. The reader leaves its seat, or announces another frame by the same slot.
+    // Method: a cell of the model stands for the frame's bytes; it complains when a read and a
+    // write of it are not ordered. The reader leaves its seat, or announces another frame by the
+    // same slot.
     for next in [None, Some(Pfn(1))] {
         model(move || {
             let memory = Arc::new(FrameMemory::new(Pages(2)).unwrap());
@@ -143,8 +144,9 @@ fn reading_lies_before_what_the_next_owner_writes() {
 
 #[test]
 fn a_frame_that_is_put_back_shows_what_its_owner_wrote() {
-    // Method: a cell of the model stands for the frame's bytes, written by the owner before it publishes. Another thread takes the tag
-    // and puts it back, as a retract that unwinds does; who borrows under it afterwards reads the cell.
+    // Method: a cell of the model stands for the frame's bytes, written by the owner before it
+    // publishes. Another thread takes the tag and puts it back, as a retract that unwinds does; who
+    // borrows under it afterwards reads the cell.
     model(|| {
         let memory = Arc::new(FrameMemory::new(Pages(1)).unwrap());
         let bytes = Arc::new(UnsafeCell::new(0));

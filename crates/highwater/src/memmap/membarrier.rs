@@ -1,15 +1,17 @@
 //! The system call membarrier(2), and what is done where it is refused.
 //!
-//! What relies on it is made where it was granted once ([`Membarrier::refusal`]), and cannot do without it later: readers
-//! have gone without a barrier of their own, and sequences without an atomic instruction. It is refused then in two ways:
+//! What relies on it is made where it was granted once ([`Membarrier::refusal`]), and cannot do
+//! without it later: readers have gone without a barrier of their own, and sequences without an
+//! atomic instruction. It is refused then in two ways:
 //!
 //! - While the kernel has no memory for a set of CPUs. That passes, and is waited out.
-//! - For good, with whichever error: by a filter of system calls (seccomp) that the program installs after it has built its
-//!   objects. Then the calling thread visits the CPUs itself, which does the same (module `visit`). Where that is refused too, the
-//!   caller gets an error and has changed nothing that it cannot take back.
+//! - For good, with whichever error: by a filter of system calls (seccomp) that the program
+//!   installs after it has built its objects. Then the calling thread visits the CPUs itself, which
+//!   does the same (module `visit`). Where that is refused too, the caller gets an error and has
+//!   changed nothing that it cannot take back.
 //!
-//! Cost of visits: a migration for each CPU, some 20 us where it is idle, its turn among what runs there where not; and for all CPUs, a
-//! read of `/proc` for each thread.
+//! Cost of visits: a migration for each CPU, some 20 us where it is idle, its turn among what runs
+//! there where not; and for all CPUs, a read of `/proc` for each thread.
 
 use std::io;
 
@@ -19,7 +21,8 @@ use crate::sync::OnceLock;
 use crate::sync::thread::yield_now;
 use crate::units::CpuId;
 
-/// Calls that found no memory before visits take their place. Chosen: seconds, where each lets another thread run.
+/// Calls that found no memory before visits take their place. Chosen: seconds, where each lets
+/// another thread run.
 const TRIES: u32 = 100_000;
 
 /// What other threads of the process have to do before a call returns.
@@ -36,8 +39,8 @@ pub(crate) enum Membarrier {
 }
 
 impl Membarrier {
-    /// The error with which the kernel refuses this process's calls, if it does. Registers it and tries once; registration is for
-    /// the life of the process.
+    /// The error with which the kernel refuses this process's calls, if it does. Registers it and
+    /// tries once; registration is for the life of the process.
     pub(crate) fn refusal(self) -> Option<i32> {
         static FENCE: OnceLock<Option<i32>> = OnceLock::new();
         static RESTART: OnceLock<Option<i32>> = OnceLock::new();
@@ -56,8 +59,8 @@ impl Membarrier {
         })
     }
 
-    /// Returns when every thread of the process that runs on `cpu`, or on any CPU if none is named, has done so. A CPU that is offline
-    /// runs nothing.
+    /// Returns when every thread of the process that runs on `cpu`, or on any CPU if none is named,
+    /// has done so. A CPU that is offline runs nothing.
     ///
     /// # Errors
     ///

@@ -4,8 +4,8 @@
 //!   page (or by 2 MiB, where it gives huge pages), released on request.
 //! - [`FrameMemory`] cuts a reservation into frames and keeps one rule about their bytes: at any
 //!   moment a frame is *free* (nobody may look), *owned* (the holder of its [`Frame`] token alone
-//!   reads and writes), or *published* under a tag (anybody may read, nobody may write). A [`Block`] is
-//!   the right to 2^order neighbouring frames at once.
+//!   reads and writes), or *published* under a tag (anybody may read, nobody may write). A
+//!   [`Block`] is the right to 2^order neighbouring frames at once.
 //! - [`Reader`] borrows the bytes of published frames without a store to shared memory; before a
 //!   published frame is owned again, [`FrameMemory::retract`] waits for nobody: it tells which
 //!   frames are still borrowed.

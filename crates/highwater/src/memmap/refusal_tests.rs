@@ -1,4 +1,5 @@
-//! What is refused: batches that name what they must not, and calls of the system that a sandbox takes away.
+//! What is refused: batches that name what they must not, and calls of the system that a sandbox
+//! takes away.
 
 use super::barrier::Barrier;
 use super::frames::Taken;
@@ -11,9 +12,10 @@ use crate::units::{PAGE_SIZE, Pages, Pfn};
 
 #[test]
 fn a_batch_that_is_refused_hands_out_no_frame_that_is_read() {
-    // Symptom: a retract that panicked over a later frame of its batch left tokens of earlier ones, not looked
-    // at yet, by which safe code wrote what a reader was reading. Method: a borrowed frame and a free one, then
-    // what is refused, in every place of the batch; both are published as before.
+    // Symptom: a retract that panicked over a later frame of its batch left tokens of earlier ones,
+    // not looked at yet, by which safe code wrote what a reader was reading. Method: a borrowed
+    // frame and a free one, then what is refused, in every place of the batch; both are published
+    // as before.
     let memory = FrameMemory::new(Pages(4)).unwrap();
     let read = published(&memory, 0, 5);
     let idle = published(&memory, 1, 6);
@@ -38,8 +40,8 @@ fn a_batch_that_is_refused_hands_out_no_frame_that_is_read() {
 
 #[test]
 fn a_retract_that_unwinds_in_its_middle_publishes_what_it_took() {
-    // Goal: tags that are taken are put back, whatever comes between. Method: unwind with tags taken, before
-    // the looks at seats and pins and after some of them.
+    // Goal: tags that are taken are put back, whatever comes between. Method: unwind with tags
+    // taken, before the looks at seats and pins and after some of them.
     let memory = FrameMemory::new(Pages(3)).unwrap();
     let pfns = [0, 1, 2].map(|pfn| published(&memory, pfn, 1));
     let batch = pfns.map(|pfn| (pfn, TAG));
@@ -60,9 +62,9 @@ fn a_retract_that_unwinds_in_its_middle_publishes_what_it_took() {
 
 #[test]
 fn a_borrowed_frame_keeps_the_tag_that_it_has() {
-    // Symptom: a batch that named a frame under two tags published it again under the first one, so that it was
-    // found under a name whose bytes it does not hold. Method: both tags in either order, the frame borrowed
-    // and not; named twice under one tag, it is handed out once.
+    // Symptom: a batch that named a frame under two tags published it again under the first one, so
+    // that it was found under a name whose bytes it does not hold. Method: both tags in either
+    // order, the frame borrowed and not; named twice under one tag, it is handed out once.
     let memory = FrameMemory::new(Pages(1)).unwrap();
     let pfn = published(&memory, 0, 1);
     for batch in [[(pfn, TAG + 1), (pfn, TAG)], [(pfn, TAG), (pfn, TAG + 1)]] {
@@ -93,9 +95,9 @@ fn refused(others: &[libc::c_long], errno: libc::c_int, test: impl FnOnce() + Se
 #[test]
 #[cfg(all(target_os = "linux", not(miri)))]
 fn retracting_goes_on_where_membarrier_is_refused_later() {
-    // Symptom: a program that let a filter refuse membarrier after it had built its memory spun a million times in each
-    // retract, and panicked. Method: a memory that relies on it; then a filter, with either error, in the thread that
-    // retracts beside readers.
+    // Symptom: a program that let a filter refuse membarrier after it had built its memory spun a
+    // million times in each retract, and panicked. Method: a memory that relies on it; then a
+    // filter, with either error, in the thread that retracts beside readers.
     for errno in [libc::EPERM, libc::ENOSYS] {
         let memory = FrameMemory::new(Pages(2)).unwrap();
         refused(&[], errno, || rewrite_beside_readers(&memory, 100));
@@ -105,8 +107,9 @@ fn retracting_goes_on_where_membarrier_is_refused_later() {
 #[test]
 #[cfg(all(target_os = "linux", not(miri)))]
 fn nothing_is_handed_out_where_no_barrier_can_be_had() {
-    // Goal: without a barrier, and without what takes its place, no frame is anybody's: all stay as they are, and the call ends.
-    // Method: as above, with the visits refused too; a memory that does not rely on membarrier goes on.
+    // Goal: without a barrier, and without what takes its place, no frame is anybody's: all stay as
+    // they are, and the call ends. Method: as above, with the visits refused too; a memory that
+    // does not rely on membarrier goes on.
     for (memory, barrier) in of_both_barriers(2)
         .into_iter()
         .zip([Barrier::new(), Barrier::fenced()])
@@ -127,8 +130,8 @@ fn nothing_is_handed_out_where_no_barrier_can_be_had() {
 #[test]
 #[cfg(all(target_os = "linux", not(miri)))]
 fn frames_that_the_system_does_not_take_back_read_as_zeros() {
-    // Symptom: of memory that the system refuses to take back (it is locked, or a sandbox says so) the next owner read what
-    // the last one had written. Method: a filter that refuses the call.
+    // Symptom: of memory that the system refuses to take back (it is locked, or a sandbox says so)
+    // the next owner read what the last one had written. Method: a filter that refuses the call.
     let memory = FrameMemory::new(Pages(3)).unwrap();
     let decommit = || {
         let mut frame = memory.claim(Pfn(1));

@@ -181,7 +181,8 @@ impl Reservation {
         // SAFETY: the offset lies in the range, as checked above.
         let start = unsafe { self.base.add(offset) };
         let start = NonNull::slice_from_raw_parts(start, bytes);
-        // SAFETY: the bytes lie in the range, and begin as zeros; the caller has exclusive use of them.
+        // SAFETY: the bytes lie in the range, and begin as zeros; the caller has exclusive use of
+        // them.
         let bytes = unsafe { &mut *start.as_ptr() };
         for page in bytes.chunks_exact_mut(PAGE_SIZE) {
             // One that was never written is not committed by reading it.

@@ -9,8 +9,8 @@ pub(crate) const MEMBARRIER: libc::c_long = libc::SYS_membarrier;
 /// What takes its place needs this one.
 pub(crate) const SETAFFINITY: libc::c_long = libc::SYS_sched_setaffinity;
 
-/// Has the system refuse `calls` of the calling thread with `errno`, as long as the thread lives. Whether it does: there are
-/// systems that have no such filters.
+/// Has the system refuse `calls` of the calling thread with `errno`, as long as the thread lives.
+/// Whether it does: there are systems that have no such filters.
 pub(crate) fn refuse(calls: &[libc::c_long], errno: libc::c_int) -> bool {
     const THIS_THREAD: libc::c_ulong = 0;
     install(calls, errno, THIS_THREAD)
@@ -22,7 +22,8 @@ pub(crate) fn refuse_process(calls: &[libc::c_long], errno: libc::c_int) -> bool
 }
 
 fn install(calls: &[libc::c_long], errno: libc::c_int, threads: libc::c_ulong) -> bool {
-    // Of `linux/bpf_common.h`: a word at a place; a jump if it is a number; a result. Each by a constant.
+    // Of `linux/bpf_common.h`: a word at a place; a jump if it is a number; a result. Each by a
+    // constant.
     const LOAD: u16 = 0x20;
     const IF_EQUAL: u16 = 0x15;
     const RETURN: u16 = 0x06;
@@ -41,7 +42,8 @@ fn install(calls: &[libc::c_long], errno: libc::c_int, threads: libc::c_ulong) -
         len: u16::try_from(filter.len()).expect("a few steps"),
         filter: filter.as_mut_ptr(),
     };
-    // SAFETY: takes numbers only. What it takes away is that programs which this thread starts get more rights than it.
+    // SAFETY: takes numbers only. What it takes away is that programs which this thread starts get
+    // more rights than it.
     let is_meek = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } == 0;
     let mode = libc::SECCOMP_SET_MODE_FILTER;
     // SAFETY: reads the program, which lives until it returns, and is checked by the system.

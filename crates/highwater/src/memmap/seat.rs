@@ -1,8 +1,8 @@
 //! Seats: announcement slots that one reader at a time writes.
 //!
-//! A seat is [`SLOTS`] slots in lines of its own. It belongs to one memory for ever, and is taken by one holder at a time.
-//! A thread keeps the seats that it has left, and takes one of them for its next reader: that one costs nobody else anything.
-//! What the slots are for: module `borrow`.
+//! A seat is [`SLOTS`] slots in lines of its own. It belongs to one memory for ever, and is taken
+//! by one holder at a time. A thread keeps the seats that it has left, and takes one of them for
+//! its next reader: that one costs nobody else anything. What the slots are for: module `borrow`.
 
 use std::fmt;
 
@@ -18,8 +18,8 @@ use crate::units::Pfn;
 
 pub(super) use kept::{Former, find, leave, note_used, sit_down};
 
-/// Announcements per seat. Chosen: fifteen numbers and the mark of occupation fill a cache line; whose seat it is, which never
-/// changes, lies in the next.
+/// Announcements per seat. Chosen: fifteen numbers and the mark of occupation fill a cache line;
+/// whose seat it is, which never changes, lies in the next.
 pub(super) const SLOTS: usize = if cfg!(loom) { 2 } else { 15 };
 
 // A reader that has filled one slot is told from one that has pinned.
@@ -47,17 +47,18 @@ pub(super) struct Seats {
 
 #[repr(C)]
 struct SeatLine {
-    /// Written by: the seat's holder (announce: before a light barrier; clear; both release). Those of nobody's seat, which has many
-    /// holders and which nobody looks at, are only ever cleared.
-    /// Read by: `retract` (acquire, after its heavy barrier). Publishes: that what the slot announced
-    /// before is read no more.
+    /// Written by: the seat's holder (announce: before a light barrier; clear; both release). Those
+    /// of nobody's seat, which has many holders and which nobody looks at, are only ever cleared.
+    /// Read by: `retract` (acquire, after its heavy barrier). Publishes: that what the slot
+    /// announced before is read no more.
     slots: [AtomicU32; SLOTS],
     /// Written by: whoever takes or leaves the seat. Read by: those looking for a seat, `retract`.
     /// Publishes: that the slots are empty, and what they announced is read no more.
     is_taken: AtomicBool,
     /// Whose seat it is.
     memory: MemoryId,
-    /// Slots that a reader fills in turn with no more than a bare barrier: all, or none. [`SLOTS`] at most.
+    /// Slots that a reader fills in turn with no more than a bare barrier: all, or none. [`SLOTS`]
+    /// at most.
     in_turn: usize,
 }
 
@@ -116,8 +117,8 @@ impl Seats {
     pub(super) fn collect_announced(&self, announced: &mut Vec<Pfn>) {
         announced.clear();
         for line in self.lines.read().iter() {
-            // Acquire. Pairs with: the release store of a seat's drop, so that what was read from the
-            // seat lies before whatever the new owner writes.
+            // Acquire. Pairs with: the release store of a seat's drop, so that what was read from
+            // the seat lies before whatever the new owner writes.
             if !line.is_taken.load(Ordering::Acquire) {
                 continue;
             }
@@ -170,9 +171,10 @@ impl Seat {
     /// Announces a frame by a slot. What the slot announced before must not be read any more.
     #[inline(always)]
     pub(super) fn announce(&self, slot: usize, pfn: Pfn) {
-        // The light barrier that follows orders it before the look at the tag. Release. Pairs with: the
-        // acquire load of `collect_announced`: an earlier reader of this seat may have read a frame
-        // by the same slot, and whoever sees this announcement no longer sees that the slot was cleared.
+        // The light barrier that follows orders it before the look at the tag.
+        // Release. Pairs with: the acquire load of `collect_announced`: an earlier reader of this
+        // seat may have read a frame by the same slot; a scan that sees this announcement does not
+        // see that the slot was cleared.
         self.line.slots[slot].store(pfn.0, Ordering::Release);
     }
 
@@ -226,13 +228,14 @@ mod kept {
 
     use super::{MemoryId, Seat, Seats};
 
-    /// Seats that a thread keeps, of all memories together, beside the one that it left last. Chosen: more readers at once
-    /// in one thread are rare; they take a seat each time.
+    /// Seats that a thread keeps, of all memories together, beside the one that it left last.
+    /// Chosen: more readers at once in one thread are rare; they take a seat each time.
     const KEPT_MAX: usize = 16;
 
     thread_local! {
-        /// The seat that was left last: most often that of the next reader. Nothing of it is dropped when the thread ends, so that
-        /// looking here is one load; [`Others`] does that. Once it has, a seat of nobody lies here.
+        /// The seat that was left last: most often that of the next reader. Nothing of it is
+        /// dropped when the thread ends, so that looking here is one load; [`Others`] does that.
+        /// Once it has, a seat of nobody lies here.
         static LAST: Cell<Option<ManuallyDrop<Seat>>> = const { Cell::new(None) };
         static OTHERS: Others = const { Others(RefCell::new(Vec::new())) };
     }
@@ -253,7 +256,8 @@ mod kept {
         let _ = OTHERS.try_with(|_| ());
     }
 
-    /// Takes the seat that this thread left last, if it is of that memory. Else, what lay in its place, for [`find`].
+    /// Takes the seat that this thread left last, if it is of that memory. Else, what lay in its
+    /// place, for [`find`].
     #[inline(always)]
     pub(in super::super) fn sit_down(memory: MemoryId) -> Result<Seat, Former> {
         match LAST.take() {
@@ -262,10 +266,12 @@ mod kept {
         }
     }
 
-    /// What [`sit_down`] found: a seat of another memory; none when another reader of this thread has it.
+    /// What [`sit_down`] found: a seat of another memory; none when another reader of this thread
+    /// has it.
     pub(in super::super) struct Former(Option<ManuallyDrop<Seat>>);
 
-    /// Takes another of this thread's seats, or a free one. `None` when all are taken, or when the thread is ending.
+    /// Takes another of this thread's seats, or a free one. `None` when all are taken, or when the
+    /// thread is ending.
     pub(in super::super) fn find(seats: &Seats, former: Former) -> Option<Seat> {
         if former.0.is_some() {
             make_room(former.0);
@@ -302,14 +308,16 @@ mod kept {
             }
             others.push(former);
         });
-        // The thread is ending: the former is nobody's and stays, and the seat is free for another thread.
+        // The thread is ending: the former is nobody's and stays, and the seat is free for another
+        // thread.
         if is_kept.is_err() {
             drop(LAST.replace(former).map(ManuallyDrop::into_inner));
         }
     }
 }
 
-/// In a model, threads keep no seats: what one execution leaves behind must not be seen by the next.
+/// In a model, threads keep no seats: what one execution leaves behind must not be seen by the
+/// next.
 #[cfg(loom)]
 mod kept {
     use super::{MemoryId, Seat, Seats};

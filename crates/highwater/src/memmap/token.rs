@@ -19,7 +19,7 @@ pub(crate) trait Token: Send + Sized {
     ///
     /// # Safety
     ///
-    /// The number came from [`into_raw`](Self::into_raw) with the same home, and that call's right has
-    /// not been made again since.
+    /// The number came from [`into_raw`](Self::into_raw) with the same home, and that call's right
+    /// has not been made again since.
     unsafe fn from_raw(raw: u32, home: Self::Home) -> Self;
 }

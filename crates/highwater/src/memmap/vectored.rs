@@ -1,7 +1,8 @@
 //! Reading from a file into many frames, and writing many to it, by one system call.
 //!
-//! The standard library has `readv` and `writev` at a file's position, and `pread` and `pwrite` of one buffer; frames of neighbouring
-//! pages are not neighbours, and a position is shared by all threads that use the file.
+//! The standard library has `readv` and `writev` at a file's position, and `pread` and `pwrite` of
+//! one buffer; frames of neighbouring pages are not neighbours, and a position is shared by all
+//! threads that use the file.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -10,7 +11,8 @@ use std::io::{self, IoSlice, IoSliceMut};
 #[cfg(target_os = "linux")]
 const BUFS_MAX: usize = 1024;
 
-/// Reads from `offset` on into `bufs`, in order; returns how many bytes, which may be fewer than asked for.
+/// Reads from `offset` on into `bufs`, in order; returns how many bytes, which may be fewer than
+/// asked for.
 ///
 /// # Errors
 ///
@@ -28,8 +30,8 @@ pub(crate) fn read_vectored_at(
     let offset =
         libc::off64_t::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     let iovecs = bufs.as_mut_ptr().cast::<libc::iovec>();
-    // SAFETY: the first `count` buffers are borrowed exclusively for the call, and an `IoSliceMut` is laid out as
-    // an `iovec` (so the standard library says). The file is open.
+    // SAFETY: the first `count` buffers are borrowed exclusively for the call, and an `IoSliceMut`
+    // is laid out as an `iovec` (so the standard library says). The file is open.
     let read = unsafe { libc::preadv64(file.as_raw_fd(), iovecs, count, offset) };
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
 }
@@ -49,7 +51,8 @@ pub(crate) fn read_vectored_at(
     }
 }
 
-/// Writes `bufs`, in order, from `offset` on; returns how many bytes were taken, which may be fewer than there are.
+/// Writes `bufs`, in order, from `offset` on; returns how many bytes were taken, which may be fewer
+/// than there are.
 ///
 /// # Errors
 ///
@@ -67,8 +70,8 @@ pub(crate) fn write_vectored_at(
     let offset =
         libc::off64_t::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     let iovecs = bufs.as_ptr().cast::<libc::iovec>();
-    // SAFETY: the first `count` buffers are borrowed for the call, which only reads them, and an `IoSlice` is laid out as
-    // an `iovec` (so the standard library says). The file is open.
+    // SAFETY: the first `count` buffers are borrowed for the call, which only reads them, and an
+    // `IoSlice` is laid out as an `iovec` (so the standard library says). The file is open.
     let wrote = unsafe { libc::pwritev64(file.as_raw_fd(), iovecs, count, offset) };
     usize::try_from(wrote).map_err(|_| io::Error::last_os_error())
 }

@@ -1,25 +1,33 @@
-//! Running on CPUs in turn: a membarrier by means of the scheduler, for where the system call is refused.
+//! Running on CPUs in turn: a membarrier by means of the scheduler, for where the system call is
+//! refused.
 //!
-//! A thread that runs on a CPU has displaced whichever thread ran there. The scheduler's switch is a full barrier on that
-//! CPU, on both sides (membarrier itself rests on that: it leaves CPUs alone that do not run the process at the moment),
-//! and a thread that is displaced inside a restartable sequence goes on at the sequence's abort.
+//! A thread that runs on a CPU has displaced whichever thread ran there. The scheduler's switch is
+//! a full barrier on that CPU, on both sides (membarrier itself rests on that: it leaves CPUs alone
+//! that do not run the process at the moment), and a thread that is displaced inside a restartable
+//! sequence goes on at the sequence's abort.
 //!
-//! **Argument.** The visitor stores, visits CPUs, then looks. Of another thread X of the process, at the moment of that store:
+//! **Argument.** The visitor stores, visits CPUs, then looks. Of another thread X of the process,
+//! at the moment of that store:
 //!
-//! - If X is not running, it was switched from before, and will be switched to after: what it did before is seen by the look, what
-//!   it does from then on sees the store, and a sequence that it is in does not commit.
-//! - If X is running on a CPU, it leaves that CPU before the visitor comes there, or is displaced by it. In both cases
-//!   it is switched from between the store and the look, and the same holds on the two sides of that switch: its
-//!   announcement is found, or its look finds the store; its sequence has committed before, which is seen, or aborts.
+//! - If X is not running, it was switched from before, and will be switched to after: what it did
+//!   before is seen by the look, what it does from then on sees the store, and a sequence that it
+//!   is in does not commit.
+//! - If X is running on a CPU, it leaves that CPU before the visitor comes there, or is displaced
+//!   by it. In both cases it is switched from between the store and the look, and the same holds on
+//!   the two sides of that switch: its announcement is found, or its look finds the store; its
+//!   sequence has committed before, which is seen, or aborts.
 //!
-//! So each CPU has to be visited on which a thread of the process was running. The visitor goes to all that the system
-//! lets it be on. What is left are CPUs that are none or offline, where nothing runs, and those that are kept from this thread: cpusets
-//! can differ between threads. They are good if no thread of the process is running there now, by what `/proc` says: whoever was there, has left.
-//! A thread that begins later begins after the store, by way of the thread that starts it.
+//! So each CPU has to be visited on which a thread of the process was running. The visitor goes to
+//! all that the system lets it be on. What is left are CPUs that are none or offline, where nothing
+//! runs, and those that are kept from this thread: cpusets can differ between threads. They are
+//! good if no thread of the process is running there now, by what `/proc` says: whoever was there,
+//! has left. A thread that begins later begins after the store, by way of the thread that starts
+//! it.
 //!
-//! **Failure modes.** An error where CPUs cannot be visited or threads not be listed; nothing was ordered then. The visitor shares
-//! each CPU with what runs there, and comes when it is that CPU's turn: under a thread of real-time priority that never rests, when the system
-//! gives others their share. It leaves with the CPUs that it was allowed before; if another thread changes those
+//! **Failure modes.** An error where CPUs cannot be visited or threads not be listed; nothing was
+//! ordered then. The visitor shares each CPU with what runs there, and comes when it is that CPU's
+//! turn: under a thread of real-time priority that never rests, when the system gives others their
+//! share. It leaves with the CPUs that it was allowed before; if another thread changes those
 //! meanwhile, that change is lost.
 
 use std::fs;
@@ -38,8 +46,8 @@ const TRIES: u32 = 16;
 #[derive(Clone)]
 struct CpuSet(Box<[libc::c_ulong; CPUS_MAX / BITS]>);
 
-/// Returns when every other thread of the process that runs on `cpu`, or on any CPU if none is named, has been switched from
-/// since the call.
+/// Returns when every other thread of the process that runs on `cpu`, or on any CPU if none is
+/// named, has been switched from since the call.
 ///
 /// # Errors
 ///
@@ -108,8 +116,8 @@ fn running_threads() -> io::Result<Vec<CpuId>> {
             Err(error) => return Err(error),
         };
         let (is_running, cpu) = parse(&stat).ok_or(io::ErrorKind::InvalidData)?;
-        // A thread that waits has passed a barrier since it ran. That it is seen to wait says so of all that it did before only
-        // where stores are seen in their order.
+        // A thread that waits has passed a barrier since it ran. That it is seen to wait says so of
+        // all that it did before only where stores are seen in their order.
         if is_running || !cfg!(target_arch = "x86_64") {
             cpus.push(cpu);
         }
@@ -117,8 +125,9 @@ fn running_threads() -> io::Result<Vec<CpuId>> {
     Ok(cpus)
 }
 
-/// Whether a thread is running or ready to, and the CPU that it runs on or ran on last: fields 3 and 39 of `proc_pid_stat(5)`.
-/// The second is the thread's name, in brackets, and may hold anything.
+/// Whether a thread is running or ready to, and the CPU that it runs on or ran on last: fields 3
+/// and 39 of `proc_pid_stat(5)`. The second is the thread's name, in brackets, and may hold
+/// anything.
 fn parse(stat: &[u8]) -> Option<(bool, CpuId)> {
     let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
     let mut fields = str::from_utf8(&stat[after_name..])
@@ -206,7 +215,8 @@ mod tests {
 
     #[test]
     fn a_visitor_comes_home() {
-        // Goal: afterwards the thread may run where it might before. Method: one CPU, all, and none that is there.
+        // Goal: afterwards the thread may run where it might before. Method: one CPU, all, and none
+        // that is there.
         let home = CpuSet::of_this_thread().expect("its own");
         let first = home.iter().next().expect("it runs on one");
         for cpu in [Some(first), None, Some(CpuId(8191)), Some(CpuId(1 << 20))] {

@@ -240,7 +240,7 @@ impl Cells {
     }
 
     /// Adds `delta` as [`add`](Self::add) does, unless this CPU's word was not added to before, or
-    /// would leave its band, or the addition was interrupted: then nothing is added. Whether it was.
+    /// would leave its band, or the addition was interrupted: then returns false.
     ///
     /// # Cost
     ///
@@ -254,8 +254,8 @@ impl Cells {
         self.try_add_delayed::<0>(word, delta)
     }
 
-    /// As [`try_add`](Self::try_add), to a word that the caller knows to be there, of the first eight: where
-    /// it is a constant, nothing is left to compare.
+    /// As [`try_add`](Self::try_add), to a word that the caller knows to be there, of the first
+    /// eight: where it is a constant, nothing is left to compare.
     #[inline]
     pub(crate) fn try_add_known(&self, word: usize, delta: i64) -> bool {
         if self.writer.area.is_none() {
@@ -265,8 +265,8 @@ impl Cells {
         self.try_add_here(word, delta)
     }
 
-    /// As [`try_add_known`](Self::try_add_known), if it takes no more than a plain store: else nothing is
-    /// added.
+    /// As [`try_add_known`](Self::try_add_known), if it takes no more than a plain store: else
+    /// nothing is added.
     // Always: the call would cost more than the addition.
     #[inline(always)]
     pub(crate) fn try_add_here(&self, word: usize, delta: i64) -> bool {
@@ -507,9 +507,9 @@ impl Cells {
             // cell is a marked slot. Whoever fails here has marked the slot itself.
             let _ = cell.compare_exchange(0, self.zero, Ordering::Release, Ordering::Relaxed);
         }
-        // AcqRel. Pairs with the Release above, with the Acquire of readers, and with itself: what a
-        // thread wrote before it moved the cell out of its band is seen by the thread that moves it
-        // back.
+        // AcqRel. Pairs with the Release above, with the Acquire of readers, and with itself: what
+        // a thread wrote before it moved the cell out of its band is seen by the thread that moves
+        // it back.
         let old = cell.fetch_add(delta << 1, Ordering::AcqRel);
         self.added(slot, old.wrapping_add(delta << 1))
     }

@@ -1,11 +1,11 @@
 //! Words of one CPU: the first that adds to them owns them.
 //!
-//! What is used by one CPU only needs no word for any other. A [`Home`] is one cache line inside the
-//! object that it belongs to; additions by other CPUs are refused, and go wherever the owner of the
-//! object keeps those. Its words are plain values, which start at zero.
+//! What is used by one CPU only needs no word for any other. A [`Home`] is one cache line inside
+//! the object that it belongs to; additions by other CPUs are refused, and go wherever the owner of
+//! the object keeps those. Its words are plain values, which start at zero.
 //!
-//! **Invariant.** The owner is set once, from "nobody", and the words are added to as that CPU only:
-//! in restartable sequences that check the CPU number, or atomically.
+//! **Invariant.** The owner is set once, from "nobody", and the words are added to as that CPU
+//! only: in restartable sequences that check the CPU number, or atomically.
 
 use std::fmt;
 
@@ -14,7 +14,8 @@ use super::{Area, Regime, Writer, current_cpu};
 use crate::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use crate::units::CpuId;
 
-/// No CPU has this number, and no thread that is not registered claims it: those have negative ones.
+/// No CPU has this number, and no thread that is not registered claims it: those have negative
+/// ones.
 const NOBODY: u32 = i32::MAX.cast_unsigned();
 
 /// `N` words that belong to the first CPU that adds to them.
@@ -24,8 +25,8 @@ pub struct Home<const N: usize> {
     /// anybody (relaxed). Publishes: nothing but itself.
     words: [AtomicI64; N],
     writer: Writer,
-    /// Written by: the first thread that adds, once. Read by: anybody who adds (relaxed). Publishes:
-    /// nothing, for the words are zero from the start.
+    /// Written by: the first thread that adds, once. Read by: anybody who adds (relaxed).
+    /// Publishes: nothing, for the words are zero from the start.
     owner: AtomicU32,
 }
 
@@ -55,8 +56,8 @@ impl<const N: usize> Home<N> {
         self.try_add_delayed::<0>(word, delta)
     }
 
-    /// As [`try_add`](Self::try_add), if it takes no more than a plain store: else nothing is added, also
-    /// by the owner. Whether it was.
+    /// As [`try_add`](Self::try_add), if it takes no more than a plain store: else nothing is
+    /// added, also by the owner. Whether it was.
     // Always: the call would cost more than the addition.
     #[inline(always)]
     pub(crate) fn try_add_here(&self, word: usize, delta: i64) -> bool {

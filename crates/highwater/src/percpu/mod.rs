@@ -19,25 +19,25 @@
 //! | | `nr_cpus`, the *extra slot* | threads without rseq, CPUs numbered `nr_cpus` or above, adds aborted too often | atomic add |
 //! | [`Atomic`](Regime::Atomic) | `0..nr_cpus` | anybody, as any CPU | atomic add |
 //!
-//! Words that must also be written from other CPUs, now and then, have a gate: module `gated`. Counts
-//! of references are such words: module `refs`.
+//! Words that must also be written from other CPUs, now and then, have a gate: module `gated`.
+//! Counts of references are such words: module `refs`.
 //!
 //! **Protocol.** Writer: [`Cells::add`]. Reader: [`Cells::load`] and [`Cells::precise_sum`], from
 //! any thread, over every slot including the extra one; a reader never writes.
 //!
-//! **Orderings.** A reader that must see an addition has to be ordered after it by other means, such
-//! as joining the thread that added. Inside, one thing is published: that a slot is marked as added
-//! to (module `cells`).
+//! **Orderings.** A reader that must see an addition has to be ordered after it by other means,
+//! such as joining the thread that added. Inside, one thing is published: that a slot is marked as
+//! added to (module `cells`).
 //!
 //! **The CPU number is a hint** outside the sequence: [`current_cpu`] may be stale when it returns.
 //! It decides which line is written, never whether the result is right.
 //!
-//! **Failure modes.** A thread, kernel or C library without rseq uses the extra slot, which costs it
-//! an atomic add on a line that such threads share; [`ChosenRegime`] says which of them it is. So
-//! does a CPU that came online after the machine was detected, above those that were. A descriptor
-//! must stay mapped while some thread's area points to it (comment on `rseq_cs` in `linux/rseq.h`):
-//! a program that loads this code with `dlopen` and unloads it while threads that counted live on
-//! would break that. Linked in as usual, it cannot happen.
+//! **Failure modes.** A thread, kernel or C library without rseq uses the extra slot, which costs
+//! it an atomic add on a line that such threads share; [`ChosenRegime`] says which of them it is.
+//! So does a CPU that came online after the machine was detected, above those that were. A
+//! descriptor must stay mapped while some thread's area points to it (comment on `rseq_cs` in
+//! `linux/rseq.h`): a program that loads this code with `dlopen` and unloads it while threads that
+//! counted live on would break that. Linked in as usual, it cannot happen.
 //!
 //! Source: Linux `include/uapi/linux/rseq.h`; the C library's manual, section "Restartable
 //! Sequences"; librseq (MIT), for the division into one pseudo-code and one file per architecture.

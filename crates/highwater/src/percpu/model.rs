@@ -1,10 +1,10 @@
 //! CPUs for the model checker, which cannot see assembly: sequences as the kernel promises them.
 //!
-//! Each CPU has a lock. A sequence holds it from its start to its commit: of two sequences on one CPU,
-//! one has stored before the other begins, or is aborted and begins again, which is the same. A
-//! membarrier takes the lock and gives it back: a sequence that had begun has ended, one that had not
-//! sees everything before the membarrier. Whatever the sequence does inside, it does with ordinary
-//! loads and stores, which other CPUs see as the model's memory allows.
+//! Each CPU has a lock. A sequence holds it from its start to its commit: of two sequences on one
+//! CPU, one has stored before the other begins, or is aborted and begins again, which is the same.
+//! A membarrier takes the lock and gives it back: a sequence that had begun has ended, one that had
+//! not sees everything before the membarrier. Whatever the sequence does inside, it does with
+//! ordinary loads and stores, which other CPUs see as the model's memory allows.
 
 use std::cell::Cell;
 

@@ -1,9 +1,9 @@
 //! References that are counted for each CPU, and in one place after the owner is gone.
 //!
-//! An `Arc` writes one count at each clone and drop, whichever CPU they are on. What is kept alive by
-//! handles that come and go on all CPUs, such as a tree of groups by the charges to it, is better
-//! served by a count for each CPU. Such counts cannot tell when their sum becomes zero, and need not
-//! as long as somebody, the *owner*, keeps the value anyway.
+//! An `Arc` writes one count at each clone and drop, whichever CPU they are on. What is kept alive
+//! by handles that come and go on all CPUs, such as a tree of groups by the charges to it, is
+//! better served by a count for each CPU. Such counts cannot tell when their sum becomes zero, and
+//! need not as long as somebody, the *owner*, keeps the value anyway.
 //!
 //! ```text
 //! counts[cpu] = references made here - references dropped here, and whether it is closed
@@ -13,17 +13,18 @@
 //!
 //! **Invariant.** While the owner lives, `sum(counts)` is the number of references, and the value
 //! stays. The owner's end closes each count, and adds their sum, less the bias, to `central`;
-//! whoever finds a count closed counts in `central`. So at each moment the counts that are not closed, and
-//! `central` less what is left of the bias and of closed counts not added yet, sum to the number of references.
-//! The bias is more than there can be references, so that `central` reaches zero once: when the
-//! owner is gone and no reference is left. Who brings it there frees the value.
+//! whoever finds a count closed counts in `central`. So at each moment the counts that are not
+//! closed, and `central` less what is left of the bias and of closed counts not added yet, sum to
+//! the number of references. The bias is more than there can be references, so that `central`
+//! reaches zero once: when the owner is gone and no reference is left. Who brings it there frees
+//! the value.
 //!
 //! **Orderings.** A count is stepped as any [`Gated`] word: a plain store on its own CPU, which
 //! releases what its thread did with the value. The owner closes it by a locked instruction after a
 //! membarrier, which acquires that; `central` is acquired and released by each step.
 //!
-//! **Failure modes.** Where the system refuses the membarrier that it granted before, and what takes its place, the
-//! counts stay open and the value is never dropped.
+//! **Failure modes.** Where the system refuses the membarrier that it granted before, and what
+//! takes its place, the counts stay open and the value is never dropped.
 //!
 //! Source: the kernel's `percpu_ref` (`lib/percpu-refcount.c`): mode switch, bias.
 //! Deviation: it switches after a grace period; here a step compares with the closed bit, and a
@@ -39,8 +40,8 @@ use crate::sync::atomic::{AtomicI64, Ordering};
 
 /// Set in a count that is closed; the count itself is above.
 const CLOSED: u64 = 1;
-/// More references than there can be: each takes at least a byte of the address space, or is leaked, of which a
-/// thousand million a second would take a century.
+/// More references than there can be: each takes at least a byte of the address space, or is
+/// leaked, of which a thousand million a second would take a century.
 const BIAS: i64 = 1 << 62;
 
 struct Inner<T> {
@@ -49,9 +50,9 @@ struct Inner<T> {
     /// Written by: the owner's end; references made and dropped after that (all by addition).
     /// Read by: the same. Publishes: that the value is used no more.
     central: AtomicI64,
-    /// Counts owner and references where the model checker does not look: for models of other things,
-    /// which would have many more interleavings otherwise. Its threads are not interrupted between two
-    /// steps of this cell.
+    /// Counts owner and references where the model checker does not look: for models of other
+    /// things, which would have many more interleavings otherwise. Its threads are not interrupted
+    /// between two steps of this cell.
     #[cfg(loom)]
     unseen: Option<crate::sync::StatCell>,
     value: T,
@@ -64,7 +65,8 @@ pub(crate) struct PercpuOwner<T> {
     owns: PhantomData<Inner<T>>,
 }
 
-/// A reference to the value of a [`PercpuOwner`]. Cloning and dropping it writes a count of the CPU.
+/// A reference to the value of a [`PercpuOwner`]. Cloning and dropping it writes a count of the
+/// CPU.
 pub(crate) struct PercpuRef<T> {
     inner: NonNull<Inner<T>>,
     /// Drops a `T`, if it is the last.
@@ -146,9 +148,10 @@ impl<T> Drop for PercpuOwner<T> {
     }
 }
 
-// As in `Arc`, what counts takes the pointer, not a reference: from the step on that takes the last reference away,
-// somebody else may free what it points to, and a reference would have to be good until the function returns.
-// Each says whether it took away the last of all, owner and references: its caller then frees the value.
+// As in `Arc`, what counts takes the pointer, not a reference: from the step on that takes the last
+// reference away, somebody else may free what it points to, and a reference would have to be good
+// until the function returns. Each says whether it took away the last of all, owner and references:
+// its caller then frees the value.
 impl<T> Inner<T> {
     /// Counts the owner no more, and references in one place from now on.
     ///
@@ -181,8 +184,8 @@ impl<T> Inner<T> {
     ///
     /// # Safety
     ///
-    /// The pointer came from a box in [`PercpuOwner::new`]; the owner lives, or a reference: when one is taken
-    /// away, that one.
+    /// The pointer came from a box in [`PercpuOwner::new`]; the owner lives, or a reference: when
+    /// one is taken away, that one.
     // Always: the call would cost more than the count.
     #[inline(always)]
     unsafe fn add(inner: NonNull<Self>, delta: i64) -> bool {
@@ -219,8 +222,8 @@ impl<T> Inner<T> {
         }
     }
 
-    /// Counts in one place. The caller's own reference, or ownership, is among those taken away, or there
-    /// are others.
+    /// Counts in one place. The caller's own reference, or ownership, is among those taken away, or
+    /// there are others.
     fn add_central(central: &AtomicI64, delta: i64) -> bool {
         // AcqRel. Pairs with itself: who frees the value comes after all that others did with it.
         let before = central.fetch_add(delta, Ordering::AcqRel);
@@ -234,8 +237,8 @@ impl<T> Inner<T> {
 ///
 /// # Safety
 ///
-/// The pointer came from a box in [`PercpuOwner::new`], the owner is gone and no reference is left: the caller
-/// took away the last of all, which happens once.
+/// The pointer came from a box in [`PercpuOwner::new`], the owner is gone and no reference is left:
+/// the caller took away the last of all, which happens once.
 #[cold]
 #[inline(never)]
 unsafe fn free<T>(inner: NonNull<Inner<T>>) {
@@ -308,9 +311,9 @@ impl<T, U> PercpuView<T, U> {
         &self.whole
     }
 
-    /// A reference to a part of the part, if `find` finds one. It is given the number of the CPU that the
-    /// thread seems to run on, if threads of that CPU step its words by plain stores; otherwise it is not
-    /// called.
+    /// A reference to a part of the part, if `find` finds one. It is given the number of the CPU
+    /// that the thread seems to run on, if threads of that CPU step its words by plain stores;
+    /// otherwise it is not called.
     // Always: it is a charge's fast path.
     #[inline(always)]
     pub(crate) fn narrow_here<V>(
@@ -363,8 +366,8 @@ impl<T, U> Deref for PercpuView<T, U> {
     #[inline]
     fn deref(&self) -> &U {
         // SAFETY: `find` was given the value for any lifetime, so that what it returned is valid as
-        // long as the value is borrowed. Until it is freed, which `whole` prevents, there are shared
-        // borrows only, and it does not move.
+        // long as the value is borrowed. Until it is freed, which `whole` prevents, there are
+        // shared borrows only, and it does not move.
         unsafe { self.part.as_ref() }
     }
 }
@@ -430,8 +433,9 @@ mod loom {
         }
     }
 
-    // Goal: the value is dropped once, and not before the owner and every reference. Method: the owner
-    // ends while one thread clones and drops, and another drops; all interleavings of the counts.
+    // Goal: the value is dropped once, and not before the owner and every reference. Method: the
+    // owner ends while one thread clones and drops, and another drops; all interleavings of the
+    // counts.
     #[test]
     fn the_value_goes_with_the_last_of_all() {
         ::loom::model(|| {
@@ -454,9 +458,9 @@ mod loom {
         });
     }
 
-    // Goal: the same where each CPU counts by plain stores. Method: a part of the value is referred to on
-    // one CPU while the reference that it came from is dropped there, a reference is dropped on another
-    // CPU or on none that is known, and the owner ends, which closes the counts of both.
+    // Goal: the same where each CPU counts by plain stores. Method: a part of the value is referred
+    // to on one CPU while the reference that it came from is dropped there, a reference is dropped
+    // on another CPU or on none that is known, and the owner ends, which closes the counts of both.
     #[test]
     fn plain_counts_of_two_cpus_lose_no_reference() {
         for dropped_on in [CpuId(0), CpuId(1), CpuId(9)] {
@@ -510,9 +514,9 @@ mod tests {
         }
     }
 
-    // Goal: references that are made on one CPU and dropped on another keep the value until the last one,
-    // whether that goes before the owner or after. Method: six threads that are moved around clone and
-    // drop references of a common stock, in the middle of which the owner ends.
+    // Goal: references that are made on one CPU and dropped on another keep the value until the
+    // last one, whether that goes before the owner or after. Method: six threads that are moved
+    // around clone and drop references of a common stock, in the middle of which the owner ends.
     #[test]
     fn references_on_all_cpus_keep_the_value() {
         for regime in [Regime::Restartable, Regime::Atomic] {

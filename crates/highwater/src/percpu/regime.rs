@@ -1,4 +1,5 @@
-//! Which regime per-CPU words are written in, and what the system lacks where it is not the cheapest.
+//! Which regime per-CPU words are written in, and what the system lacks where it is not the
+//! cheapest.
 
 use std::fmt;
 use std::io;
@@ -72,8 +73,9 @@ pub enum RegimeReason {
     /// The thread that asks is not registered, unlike others of the process.
     ThreadUnregistered,
     /// The kernel refuses membarrier(2) for restartable sequences: Linux before 5.10, or a sandbox.
-    /// Counters are added to in sequences nevertheless. Charges, statistics and lists of free frames
-    /// are atomic: now and then they change words of another CPU, whose sequences have to be stopped.
+    /// Counters are added to in sequences nevertheless. Charges, statistics and lists of free
+    /// frames are atomic: now and then they change words of another CPU, whose sequences have to be
+    /// stopped.
     MembarrierRefused {
         /// The kernel's error number.
         errno: i32,

@@ -24,8 +24,8 @@ fn this_program() -> Command {
     Command::new(std::env::current_exe().expect("a test has a path"))
 }
 
-/// What a process says to which the kernel refuses `call`, as sandboxes and kernels without it do. A
-/// filter of a thread is one of the processes that it starts, too.
+/// What a process says to which the kernel refuses `call`, as sandboxes and kernels without it do.
+/// A filter of a thread is one of the processes that it starts, too.
 fn regime_without(call: libc::c_long, errno: i32) -> Option<String> {
     let start = || refuse(&[call], errno).then(|| regime_of(this_program()));
     let said = thread::scope(|scope| scope.spawn(start).join().expect("the child says it"));

@@ -97,12 +97,12 @@
 //! `rseq_cs` is not cleared after the commit: the kernel clears it when it next looks and finds the
 //! thread outside the range.
 //!
-//! **Stopping others.** What a sequence reads of its slot can be changed from another CPU too, if the
-//! sequences that have read it already are made to restart: membarrier(2) interrupts the CPU, and
-//! whoever is inside a sequence there goes to its `abort` ([`restart_others`]). A compare-and-exchange
-//! as the commit of a sequence needs no such call: it says that the thread ran on the CPU at that
-//! moment, so that every other thread of that CPU had been preempted, and will abort. So does whoever visits a CPU because
-//! membarrier is refused.
+//! **Stopping others.** What a sequence reads of its slot can be changed from another CPU too, if
+//! the sequences that have read it already are made to restart: membarrier(2) interrupts the CPU,
+//! and whoever is inside a sequence there goes to its `abort` ([`restart_others`]). A
+//! compare-and-exchange as the commit of a sequence needs no such call: it says that the thread ran
+//! on the CPU at that moment, so that every other thread of that CPU had been preempted, and will
+//! abort. So does whoever visits a CPU because membarrier is refused.
 //!
 //! The kernel jumps to `abort` only if the four bytes before it are the [`SIGNATURE`] that the C
 //! library registered with, so that a corrupted descriptor cannot be used to jump anywhere.
@@ -110,10 +110,10 @@
 //! **Finding the area.** The C library (glibc 2.35 and later) registers each thread that it starts
 //! and exports where the areas lie: `__rseq_offset` from the thread pointer, and `__rseq_size`, 0
 //! when registration is off or failed. The program starts with a library that lacks them: module
-//! `rseq_symbols`. A thread that was unregistered later, or never was, has a negative `cpu_id`. A thread
-//! that the C library did not register is not registered here either: the area would have to be
-//! unregistered before the thread's memory goes, and a library that is linked in later may count on
-//! finding none.
+//! `rseq_symbols`. A thread that was unregistered later, or never was, has a negative `cpu_id`. A
+//! thread that the C library did not register is not registered here either: the area would have to
+//! be unregistered before the thread's memory goes, and a library that is linked in later may count
+//! on finding none.
 
 use std::mem::offset_of;
 
@@ -199,12 +199,14 @@ pub(super) fn membarrier_refusal() -> Option<i32> {
     Membarrier::Restart.refusal()
 }
 
-/// Returns when no thread of this process is inside a sequence on `cpu`, or on any CPU if none is named, that it entered
-/// before the call, other than to abort it; what the finished ones stored is seen.
+/// Returns when no thread of this process is inside a sequence on `cpu`, or on any CPU if none is
+/// named, that it entered before the call, other than to abort it; what the finished ones stored is
+/// seen.
 ///
 /// # Errors
 ///
-/// When the kernel refuses a call that it took before, and what takes its place: nothing was restarted.
+/// When the kernel refuses a call that it took before, and what takes its place: nothing was
+/// restarted.
 pub(super) fn restart_others(cpu: Option<CpuId>) -> Result<(), Unreached> {
     Membarrier::Restart.run(cpu)
 }

@@ -1,10 +1,10 @@
 //! The C library's variables that say where rseq areas are, or their absence.
 //!
-//! A program that is linked dynamically looks them up by name, so that one built with a library that
-//! has them starts with one that lacks them: a reference, even a weak one, would be of a symbol of
-//! version `GLIBC_2.35`, without which the loader ends the program. A program that is linked
-//! statically (target feature `crt-static`) has no loader to ask; there a weak reference is resolved by
-//! the linker, to zero if the library lacks the symbol.
+//! A program that is linked dynamically looks them up by name, so that one built with a library
+//! that has them starts with one that lacks them: a reference, even a weak one, would be of a
+//! symbol of version `GLIBC_2.35`, without which the loader ends the program. A program that is
+//! linked statically (target feature `crt-static`) has no loader to ask; there a weak reference is
+//! resolved by the linker, to zero if the library lacks the symbol.
 
 /// Address of `__rseq_offset`: bytes from a thread's pointer to its area.
 pub(super) fn offset() -> Option<*const isize> {

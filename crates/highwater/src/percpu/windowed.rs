@@ -13,16 +13,18 @@
 //!
 //! **Invariant (single writer).** Cells are written in one of two ways, fixed by the regime:
 //!
-//! * *Restartable*: by threads that run on the CPU, in a sequence that looks at the window and the base
-//!   and then stores ([`try_add`](Windowed::try_add)). A cell is within the width of its base, the base
-//!   included below and excluded above, after every addition that looked at both.
+//! * *Restartable*: by threads that run on the CPU, in a sequence that looks at the window and the
+//!   base and then stores ([`try_add`](Windowed::try_add)). A cell is within the width of its base,
+//!   the base included below and excluded above, after every addition that looked at both.
 //! * *Atomic*: by anybody, atomically. The addition comes first and the look after it
 //!   ([`add`](Windowed::add)).
 //!
-//! The window is changed by compare-and-swap only, the bases by whoever the user of this type allows.
+//! The window is changed by compare-and-swap only, the bases by whoever the user of this type
+//! allows.
 //!
-//! **Closing a window** of width 0 refuses additions from then on, but a thread may have looked before and
-//! store after: [`stop_additions`](Windowed::stop_additions) returns when none is left that has.
+//! **Closing a window** of width 0 refuses additions from then on, but a thread may have looked
+//! before and store after: [`stop_additions`](Windowed::stop_additions) returns when none is left
+//! that has.
 
 use std::fmt;
 #[cfg(not(loom))]
@@ -67,7 +69,8 @@ pub(super) struct Target {
     pub(super) pair: *const Pair,
 }
 
-/// No CPU has this number, and no thread that is not registered claims it: those have negative ones.
+/// No CPU has this number, and no thread that is not registered claims it: those have negative
+/// ones.
 const NOBODY: CpuId = CpuId(i32::MAX.cast_unsigned());
 
 #[cfg(not(loom))]
@@ -76,7 +79,8 @@ const _: () = {
     assert!(offset_of!(Windowed<1>, window) == 0 && offset_of!(Windowed<1>, cpu) == 8);
 };
 
-/// How the threads of an object's regime add: in sequences that other CPUs can make restart, or not.
+/// How the threads of an object's regime add: in sequences that other CPUs can make restart, or
+/// not.
 #[derive(Clone, Copy)]
 pub(crate) struct Sequences(Option<Area>);
 
@@ -120,8 +124,8 @@ impl<const N: usize> Windowed<N> {
         }
     }
 
-    /// Adds if the calling thread runs on the CPU, is not interrupted, and the cell stays within the
-    /// window; whether it was added. Never in the atomic regime.
+    /// Adds if the calling thread runs on the CPU, is not interrupted, and the cell stays within
+    /// the window; whether it was added. Never in the atomic regime.
     #[inline]
     pub(crate) fn try_add(&self, sequences: Sequences, word: usize, delta: i64) -> bool {
         self.try_add_delayed::<0>(sequences, word, delta)
@@ -143,18 +147,19 @@ impl<const N: usize> Windowed<N> {
             window: ptr::from_ref(&self.window),
             pair: ptr::from_ref(&self.pairs[word]),
         };
-        // SAFETY: window and pair are ours, and `&self` keeps them alive; the CPU's number lies behind
-        // the window. In the restartable regime only this sequence writes the cell, and always on this
-        // CPU; in the other no thread runs on the CPU that is named there.
+        // SAFETY: window and pair are ours, and `&self` keeps them alive; the CPU's number lies
+        // behind the window. In the restartable regime only this sequence writes the cell, and
+        // always on this CPU; in the other no thread runs on the CPU that is named there.
         unsafe { area.try_add_within::<DELAY>(target, delta) }
     }
 
-    /// Returns when no thread is in an addition that has looked at the window before the call, other
-    /// than to look again. What the others have added is seen.
+    /// Returns when no thread is in an addition that has looked at the window before the call,
+    /// other than to look again. What the others have added is seen.
     ///
     /// # Errors
     ///
-    /// When the system refuses the membarrier that it granted before, and what takes its place: additions may go on.
+    /// When the system refuses the membarrier that it granted before, and what takes its place:
+    /// additions may go on.
     pub(crate) fn stop_additions(&self, sequences: Sequences) -> Result<(), Unreached> {
         match sequences.0 {
             Some(area) => area.restart_others(Some(self.cpu)),
@@ -201,8 +206,8 @@ impl<const N: usize> Windowed<N> {
 
     /// Sets the window's word if it still is `old`. Whether it was.
     pub(crate) fn exchange_window(&self, old: u64, new: u64) -> bool {
-        // Pairs with the load in `window`, and with the compare-and-swap of another thread. SeqCst: in
-        // the order of `add`.
+        // Pairs with the load in `window`, and with the compare-and-swap of another thread. SeqCst:
+        // in the order of `add`.
         let (success, failure) = (Ordering::SeqCst, Ordering::SeqCst);
         let swap = self.window.compare_exchange(old, new, success, failure);
         swap.is_ok()
@@ -255,8 +260,8 @@ mod tests {
         Some(words.collect())
     }
 
-    /// Six threads add 1 to word 1 of their CPU and count those that were added, while `close` closes
-    /// each CPU's window again and again. Whether some cell changed after that.
+    /// Six threads add 1 to word 1 of their CPU and count those that were added, while `close`
+    /// closes each CPU's window again and again. Whether some cell changed after that.
     fn add_among(words: &[Windowed<2>], close: impl Fn(&Windowed<2>) + Sync) -> bool {
         let sequences = sequences();
         let (is_over, added) = (AtomicBool::new(false), AtomicI64::new(0));
@@ -317,7 +322,8 @@ mod tests {
         assert!(words.iter().any(|words| words.cell(1) > 0));
     }
 
-    // Goal: the same where membarrier is refused once the words are in use; where CPUs cannot be visited either, an error.
+    // Goal: the same where membarrier is refused once the words are in use; where CPUs cannot be
+    // visited either, an error.
     #[test]
     fn nobody_adds_to_a_window_that_was_closed_without_membarrier() {
         let Some(words) = this_machine() else { return };
@@ -345,8 +351,8 @@ mod tests {
         panic!("nobody was between looking and storing");
     }
 
-    // Goal: a cell stays in the window of its base, whatever is added; nothing wraps into it; another
-    // CPU's thread adds nothing. Method: the edges.
+    // Goal: a cell stays in the window of its base, whatever is added; nothing wraps into it;
+    // another CPU's thread adds nothing. Method: the edges.
     #[test]
     fn cells_stay_within_their_window() {
         let Some(words) = this_machine() else { return };

@@ -1,4 +1,5 @@
-//! How accesses decide what stays: the streaming oracle, second chances, activation, and what refaults do.
+//! How accesses decide what stays: the streaming oracle, second chances, activation, and what
+//! refaults do.
 
 use super::shadow::Shadow;
 use super::tests::Scene;
@@ -38,9 +39,9 @@ fn efficiency(scene: &Scene) -> u64 {
 
 #[test]
 fn a_mapped_stream_takes_two_scans_a_page() {
-    // Goal: the streaming oracle: three passes over a file of twice the pool through a mapping: refaults
-    // are exactly twice the file's pages, and half of what is looked at goes. Method: the access that brings a page
-    // in leaves it young.
+    // Goal: the streaming oracle: three passes over a file of twice the pool through a mapping:
+    // refaults are exactly twice the file's pages, and half of what is looked at goes. Method: the
+    // access that brings a page in leaves it young.
     let scene = stream(256, TwoListRules::Kernel, |scene, page| {
         assert!(scene.read(page));
     });
@@ -61,7 +62,8 @@ fn a_copied_stream_takes_one_scan_a_page() {
 
 #[test]
 fn a_mapped_stream_takes_one_scan_where_its_first_access_is_none() {
-    // Goal: as above, for the other rules: what is not accessed after it has come in goes at its first look.
+    // Goal: as above, for the other rules: what is not accessed after it has come in goes at its
+    // first look.
     let scene = stream(256, TwoListRules::ReadAgain, |scene, page| {
         scene.cache.forget_young(scene.pfn(page));
     });
@@ -71,7 +73,8 @@ fn a_mapped_stream_takes_one_scan_where_its_first_access_is_none() {
 
 #[test]
 fn copying_reads_mark_then_activate_then_mark() {
-    // Goal: the three states of 9.2. Method: reads of one page on the inactive list, by flags and sizes.
+    // Goal: the three states of 9.2. Method: reads of one page on the inactive list, by flags and
+    // sizes.
     let scene = Scene::new(256);
     let root = scene.groups.root();
     (0..8).for_each(|page| assert_eq!(scene.fault(&root, page), None));
@@ -98,8 +101,9 @@ fn copying_reads_mark_then_activate_then_mark() {
 
 #[test]
 fn as_many_active_pages_are_kept_as_the_ratio_says() {
-    // Goal: active pages are looked at beyond so many for each inactive one, by the knob and without. Method: 100 active pages beside
-    // 20 that were read once; one round over them at each ratio.
+    // Goal: active pages are looked at beyond so many for each inactive one, by the knob and
+    // without. Method: 100 active pages beside 20 that were read once; one round over them at each
+    // ratio.
     for (ratio, are_looked_at) in [
         (None, true),
         (Some(4), true),
@@ -129,8 +133,8 @@ fn as_many_active_pages_are_kept_as_the_ratio_says() {
 
 #[test]
 fn active_pages_are_deactivated_whether_read_or_not() {
-    // Goal: 9.4: what is no code in use leaves the active list at its end, with the workingset flag. Method: more
-    // active than inactive pages, all of them young; one round over them.
+    // Goal: 9.4: what is no code in use leaves the active list at its end, with the workingset
+    // flag. Method: more active than inactive pages, all of them young; one round over them.
     let scene = Scene::with_rules(256, TwoListRules::Kernel);
     let root = scene.groups.root();
     for page in 0..100 {
@@ -149,9 +153,10 @@ fn active_pages_are_deactivated_whether_read_or_not() {
 
 #[test]
 fn a_working_set_that_comes_back_is_restored() {
-    // Goal: a page that had been active and comes back soon is active at once, is counted as restored, for its group too, and
-    // adds to the cost of its type; one that had not is activated only. Method: pages that were deactivated go with
-    // others that never were active, and some of both come back while as many active pages are left.
+    // Goal: a page that had been active and comes back soon is active at once, is counted as
+    // restored, for its group too, and adds to the cost of its type; one that had not is activated
+    // only. Method: pages that were deactivated go with others that never were active, and some of
+    // both come back while as many active pages are left.
     let scene = Scene::new(1024);
     let root = scene.groups.root();
     for page in 0..400 {
@@ -178,9 +183,9 @@ fn a_working_set_that_comes_back_is_restored() {
 
 #[test]
 fn want_in_the_pool_is_measured_against_all_of_it() {
-    // Goal: shadows keep the clock of the group that was short, and are held against what is active in all of
-    // it. Method: a group without active pages, beside one with many: what goes for want in the pool competes with those,
-    // what goes for want in the group does not.
+    // Goal: shadows keep the clock of the group that was short, and are held against what is active
+    // in all of it. Method: a group without active pages, beside one with many: what goes for want
+    // in the pool competes with those, what goes for want in the group does not.
     let scene = Scene::new(1024);
     let (root, busy, plain) = (
         scene.groups.root(),
@@ -218,10 +223,11 @@ fn want_in_the_pool_is_measured_against_all_of_it() {
 
 #[test]
 fn refault_distances_agree_with_a_model() {
-    // Goal: invariant 15: a shadow's age is the number of evictions and activations before it, each counted once, and a
-    // refault is within the working set exactly when no more of those have happened since than pages are active.
-    // Method: random reads of three pools' worth, a part of them over a small set; the model counts what is
-    // evicted, and gives each the age that its shadow must have.
+    // Goal: invariant 15: a shadow's age is the number of evictions and activations before it, each
+    // counted once, and a refault is within the working set exactly when no more of those have
+    // happened since than pages are active. Method: random reads of three pools' worth, a part of
+    // them over a small set; the model counts what is evicted, and gives each the age that its
+    // shadow must have.
     let mut rng = crate::seed::rng(15);
     let scene = Scene::new(512);
     let root = scene.groups.root();

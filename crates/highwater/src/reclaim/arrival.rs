@@ -1,31 +1,35 @@
 //! Pages in transit: charged to a group, and not on a list yet; and the wait for their arrival.
 //!
-//! A thread that faults a page in charges the group first and puts the page on a list last. In between the group is
-//! full of a page that reclaim cannot see, for as long as storage takes, or the scheduler. A request that finds nothing to
-//! reclaim is therefore not refused while a page of its target is in transit: it sleeps until one arrives.
+//! A thread that faults a page in charges the group first and puts the page on a list last. In
+//! between the group is full of a page that reclaim cannot see, for as long as storage takes, or
+//! the scheduler. A request that finds nothing to reclaim is therefore not refused while a page of
+//! its target is in transit: it sleeps until one arrives.
 //!
 //! # What is counted
 //!
-//! For each group one word ([`State`]): threads that have charged a page and not brought it to a list, those of
-//! them that have a frame for it as well, and how many have arrived. Pages that a reclaimer has isolated are in transit
-//! too (`Lruvec::nr_isolated`): they will be put back or freed.
+//! For each group one word ([`State`]): threads that have charged a page and not brought it to a
+//! list, those of them that have a frame for it as well, and how many have arrived. Pages that a
+//! reclaimer has isolated are in transit too (`Lruvec::nr_isolated`): they will be put back or
+//! freed.
 //!
-//! - A fault counts itself *before* it charges ([`OnItsWay`]), and stops when the page is in an add batch, or after its
-//!   charge and its frame were given back: that is an arrival as well, of room.
+//! - A fault counts itself *before* it charges ([`OnItsWay`]), and stops when the page is in an add
+//!   batch, or after its charge and its frame were given back: that is an arrival as well, of room.
 //! - An attempt to charge that is refused takes itself back: it is no arrival.
 //!
 //! # No spurious refusal
 //!
-//! A request reads the number of arrivals, then attempts its charge and a pass, then reads the word again. If there were
-//! no arrivals in between and nothing is in transit now, nothing was in transit when the charge was refused: every page
-//! of the target was on a list or in a batch, and the pass has seen it, or it is held. Otherwise the request waits, or
-//! tries again at once. The count is stored before the charge it is about and an arrival after the page it is about, so
-//! a thread that sees the charge sees the count, and one that sees the arrival finds the page.
+//! A request reads the number of arrivals, then attempts its charge and a pass, then reads the word
+//! again. If there were no arrivals in between and nothing is in transit now, nothing was in
+//! transit when the charge was refused: every page of the target was on a list or in a batch, and
+//! the pass has seen it, or it is held. Otherwise the request waits, or tries again at once. The
+//! count is stored before the charge it is about and an arrival after the page it is about, so a
+//! thread that sees the charge sees the count, and one that sees the arrival finds the page.
 //!
 //! # No lost wake-up
 //!
-//! The waiter says that it waits and then reads the word; the arrival changes the word and then reads whether any thread
-//! waits. Each has a fence in between, so at least one of them sees the other (model: `loom`).
+//! The waiter says that it waits and then reads the word; the arrival changes the word and then
+//! reads whether any thread waits. Each has a fence in between, so at least one of them sees the
+//! other (model: `loom`).
 //!
 //! # No deadlock
 //!
@@ -37,10 +41,11 @@
 //! | a charge | a frame | a charge and a frame, or pages isolated |
 //! | pages in transit besides (storage that itself reads from the cache) | either | anything, for less long |
 //!
-//! So a cycle of such waits contains a thread of the last row, and that thread gives up. A thread that has pages isolated
-//! itself (storage that reads from the cache in order to write) does not wait for isolated ones. A thread that calls the
-//! embedder's handler has nothing in transit meanwhile ([`OnItsWay::hide_while`]), and neither has one that waits for
-//! a page's latch. What is left is storage: a page is in transit until the storage has answered.
+//! So a cycle of such waits contains a thread of the last row, and that thread gives up. A thread
+//! that has pages isolated itself (storage that reads from the cache in order to write) does not
+//! wait for isolated ones. A thread that calls the embedder's handler has nothing in transit
+//! meanwhile ([`OnItsWay::hide_while`]), and neither has one that waits for a page's latch. What is
+//! left is storage: a page is in transit until the storage has answered.
 
 use std::cell::Cell;
 use std::fmt;
@@ -58,8 +63,9 @@ const ONE_CHARGED: u64 = 1;
 const ONE_FRAMED: u64 = 1 << COUNT_BITS;
 const ONE_ARRIVED: u64 = 1 << (2 * COUNT_BITS);
 
-/// What a group has in transit, at one moment: threads that have a charge (22 bits, as many as Linux has threads), those of
-/// them that have a frame (22 bits), and arrivals so far (20 bits, which wrap: two readings are one pass of reclaim apart).
+/// What a group has in transit, at one moment: threads that have a charge (22 bits, as many as
+/// Linux has threads), those of them that have a frame (22 bits), and arrivals so far (20 bits,
+/// which wrap: two readings are one pass of reclaim apart).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct State(u64);
 
@@ -79,8 +85,8 @@ impl State {
 
 /// The word of one group.
 ///
-/// Written by: threads that fault. Read by: requests that found nothing to reclaim. Publishes: the charge, the page or
-/// the room that a change is about.
+/// Written by: threads that fault. Read by: requests that found nothing to reclaim. Publishes: the
+/// charge, the page or the room that a change is about.
 #[derive(Debug, Default)]
 pub(super) struct Transit(AtomicU64);
 
@@ -93,7 +99,8 @@ impl Transit {
     /// Counts a thread as `to` that was counted as `from`.
     pub(super) fn step(&self, from: Stage, to: Stage) {
         let by = to.weight().wrapping_sub(from.weight());
-        // Release. Pairs with: `load`. What is counted before a charge is seen by a thread that sees the charge.
+        // Release. Pairs with: `load`. What is counted before a charge is seen by a thread that
+        // sees the charge.
         self.0.fetch_add(by, Ordering::Release);
     }
 }
@@ -219,7 +226,8 @@ struct Coming {
 impl Coming {
     /// Whether something is in transit now that was when `self` was seen.
     const fn lasts(self, now: Self) -> bool {
-        // In this order: the lists of a group that was removed since count nothing any more, nor what has settled.
+        // In this order: the lists of a group that was removed since count nothing any more, nor
+        // what has settled.
         now.nr_coming > 0
             || now.nr_isolated > 0 && now.nr_settled - self.nr_settled < self.nr_isolated
     }
@@ -239,8 +247,8 @@ pub enum Arrival {
 }
 
 impl Reclaim {
-    /// Says that this thread is about to charge pages to a group and to take frames for them. They are in
-    /// transit until the result is dropped.
+    /// Says that this thread is about to charge pages to a group and to take frames for them. They
+    /// are in transit until the result is dropped.
     ///
     /// # Cost
     ///
@@ -258,15 +266,16 @@ impl Reclaim {
         way
     }
 
-    /// Faults of this thread that are under way: more than one where storage reads from the cache itself.
+    /// Faults of this thread that are under way: more than one where storage reads from the cache
+    /// itself.
     #[must_use]
     pub fn nr_own_on_their_way() -> u32 {
         ALIVE.get()
     }
 
-    /// Waits until a page of a target arrives that is in transit, none is any more, or the time is over; returns also how
-    /// many had arrived by then. Does not wait where there were arrivals after the `seen` ones, or where those were never
-    /// looked at.
+    /// Waits until a page of a target arrives that is in transit, none is any more, or the time is
+    /// over; returns also how many had arrived by then. Does not wait where there were arrivals
+    /// after the `seen` ones, or where those were never looked at.
     pub fn wait_for_arrival(
         &self,
         target: &GroupNode,

@@ -1,6 +1,7 @@
 //! How many pages of each list one visit to a group looks at.
 //!
-//! Each list gives its length divided by 2^priority, and then types of pages are weighed against each other:
+//! Each list gives its length divided by 2^priority, and then types of pages are weighed against
+//! each other:
 //!
 //! | condition, first match | looked at |
 //! |---|---|
@@ -10,15 +11,18 @@
 //! | many inactive pages of files, and no new working set of them | files only |
 //! | otherwise | by what reclaim of each type has cost lately, and swappiness |
 //!
-//! Swappiness is the pool's, unless it is set on the group or one above it. Set to 0 there, the group is never swapped.
+//! Swappiness is the pool's, unless it is set on the group or one above it. Set to 0 there, the
+//! group is never swapped.
 //!
-//! **Policies.** Under another policy than the two lists, which list of a type pages are on says nothing of how many could be
-//! spared: both count as inactive. That more of a type is needed shows by pages of it that come back soon, as it
-//! does with two lists beside the lists' lengths: then the third and fourth row do not hold.
+//! **Policies.** Under another policy than the two lists, which list of a type pages are on says
+//! nothing of how many could be spared: both count as inactive. That more of a type is needed shows
+//! by pages of it that come back soon, as it does with two lists beside the lists' lengths: then
+//! the third and fourth row do not hold.
 //!
-//! **Cost.** A page that was looked at and stayed costs 1; one that was written out, or came back although it had
-//! been part of the working set, costs as much as 32 of those ([`Costs`]). The weight of a type is in inverse proportion to its
-//! cost, but at least a third of the pressure reaches each side.
+//! **Cost.** A page that was looked at and stayed costs 1; one that was written out, or came back
+//! although it had been part of the working set, costs as much as 32 of those ([`Costs`]). The
+//! weight of a type is in inverse proportion to its cost, but at least a third of the pressure
+//! reaches each side.
 //!
 //! Source: frames-and-reclaim specification, 9.5 and 9.6.
 
@@ -28,7 +32,8 @@ use super::sizes::ListSizes;
 /// Pages that one write costs as much as.
 const IO_COST: u64 = 32;
 
-/// The highest swappiness. At half of it, reclaim of both types is taken to cost the same I/O, as in the kernel.
+/// The highest swappiness. At half of it, reclaim of both types is taken to cost the same I/O, as
+/// in the kernel.
 pub(super) const SWAPPINESS_MAX: u64 = 200;
 
 /// What reclaim of each type has cost lately.
@@ -39,8 +44,9 @@ pub(super) struct Costs {
 }
 
 impl Costs {
-    /// After `io` pages were written or came back, and `rotated` were looked at and stayed. Halved while it is above a
-    /// quarter of the pages that there are, so that what happened lately counts most.
+    /// After `io` pages were written or came back, and `rotated` were looked at and stayed. Halved
+    /// while it is above a quarter of the pages that there are, so that what happened lately counts
+    /// most.
     #[must_use]
     pub(super) const fn noting(
         mut self,
@@ -128,7 +134,8 @@ pub(super) struct ScanInput {
     pub(super) has_swap: bool,
     /// Whether a group reclaims because of its own limit.
     pub(super) is_group_reclaim: bool,
-    /// Whether the pages of files in the pool, free ones included, are no more than what it keeps free.
+    /// Whether the pages of files in the pool, free ones included, are no more than what it keeps
+    /// free.
     pub(super) file_is_tiny: bool,
     /// Whether pages of a type may be deactivated, by type: 0 anonymous, 1 files.
     pub(super) may_deactivate: [bool; 2],
@@ -201,8 +208,8 @@ impl ScanInput {
         }
     }
 
-    /// Whether some active anonymous pages are aged though not looked at otherwise, so that inactive ones are there when they are
-    /// needed.
+    /// Whether some active anonymous pages are aged though not looked at otherwise, so that
+    /// inactive ones are there when they are needed.
     pub(super) fn trims_anon(&self) -> bool {
         let is_low = || {
             self.sizes
@@ -348,8 +355,8 @@ mod tests {
 
     #[test]
     fn a_policys_lists_count_as_one() {
-        // Goal: the rules hold where a policy says which list is looked at, by all pages of a type. Method: rows three to five of the
-        // table, and the last.
+        // Goal: the rules hold where a policy says which list is looked at, by all pages of a type.
+        // Method: rows three to five of the table, and the last.
         let one = ScanInput {
             is_one_list: true,
             may_deactivate: [false, false],
@@ -375,7 +382,8 @@ mod tests {
 
     #[test]
     fn a_group_has_one_page_to_give_or_none() {
-        // Goal: small groups give one page of what may be looked at, whatever the priority; those without any give none.
+        // Goal: small groups give one page of what may be looked at, whatever the priority; those
+        // without any give none.
         let sizes = |inactive_anon, inactive_file| ListSizes {
             inactive_anon: Pages(inactive_anon),
             inactive_file: Pages(inactive_file),
@@ -398,8 +406,8 @@ mod tests {
 
     #[test]
     fn each_side_gets_a_third_whatever_it_costs() {
-        // Goal: the bound that weights in inverse proportion have. Method: all cost on one side, at even
-        // swappiness; and what costs more gives less, monotonously.
+        // Goal: the bound that weights in inverse proportion have. Method: all cost on one side, at
+        // even swappiness; and what costs more gives less, monotonously.
         let even = |anon, file| {
             let costs = Costs { anon, file };
             counts(ScanInput {
@@ -424,7 +432,8 @@ mod tests {
 
     #[test]
     fn costs_are_those_of_late() {
-        // Goal: a write costs 32 looks; costs stay below a quarter of the pages, twice that for one step.
+        // Goal: a write costs 32 looks; costs stay below a quarter of the pages, twice that for one
+        // step.
         let costs = Costs::default().noting(PageType::Anon, 2, 3, 10_000);
         assert_eq!(costs, Costs { anon: 67, file: 0 });
         let mut costs = Costs {

@@ -1,20 +1,24 @@
-//! Per-CPU batches: pages that have just come in, before they are on a list, and pages that are to be activated.
+//! Per-CPU batches: pages that have just come in, before they are on a list, and pages that are to
+//! be activated.
 //!
-//! A page that has come in is put into the batch of the CPU. A full batch goes to the lists at once, so that the
-//! lruvec's lock is taken once for all its pages of one group. Where a page belongs is said by its flags
-//! when the batch goes, so that what happens to it meanwhile is heeded.
+//! A page that has come in is put into the batch of the CPU. A full batch goes to the lists at
+//! once, so that the lruvec's lock is taken once for all its pages of one group. Where a page
+//! belongs is said by its flags when the batch goes, so that what happens to it meanwhile is
+//! heeded.
 //!
-//! Pages that have come in are invisible to reclaim: every pass begins with the batch of its CPU, one that frees nothing
-//! with all of them.
+//! Pages that have come in are invisible to reclaim: every pass begins with the batch of its CPU,
+//! one that frees nothing with all of them.
 //!
-//! Pages that are to be activated stay where they are meanwhile, so that they may be evicted, or their frame
-//! hold another page, by the time the batch goes: they are looked at again then, by name.
+//! Pages that are to be activated stay where they are meanwhile, so that they may be evicted, or
+//! their frame hold another page, by the time the batch goes: they are looked at again then, by
+//! name.
 //!
-//! Invariant: a page that has come in and is in a batch is on no list; who adds the pages to the lists holds the batch's lock all the
-//! while, so that whoever has gone through all batches has seen on the lists what was in them.
+//! Invariant: a page that has come in and is in a batch is on no list; who adds the pages to the
+//! lists holds the batch's lock all the while, so that whoever has gone through all batches has
+//! seen on the lists what was in them.
 //!
-//! Source: the add batches of Linux (frames-and-reclaim specification, 9.1). Deviation: small pools have smaller
-//! batches, so that they hide less than one page of 128.
+//! Source: the add batches of Linux (frames-and-reclaim specification, 9.1). Deviation: small pools
+//! have smaller batches, so that they hide less than one page of 128.
 
 use crossbeam_utils::CachePadded;
 

@@ -1,11 +1,14 @@
-//! Reclaim under an eviction policy other than the two-list LRU: where it asks, and carries out the answer.
+//! Reclaim under an eviction policy other than the two-list LRU: where it asks, and carries out the
+//! answer.
 //!
-//! Everything else is as with two lists: groups, protection, priorities, clusters, the weighing of anonymous pages
-//! against pages of files. The shares of a type's inactive and active list are taken together, and a step looks at a cluster of the list that
-//! the policy names; pages go from either. A page's shadow keeps its list, and that list's count, in place of the clock.
+//! Everything else is as with two lists: groups, protection, priorities, clusters, the weighing of
+//! anonymous pages against pages of files. The shares of a type's inactive and active list are
+//! taken together, and a step looks at a cluster of the list that the policy names; pages go from
+//! either. A page's shadow keeps its list, and that list's count, in place of the clock.
 //!
-//! What is counted: pages looked at on either list in `pgscan`, pages that move on in `pgactivate`; `pgrefill` and `pgdeactivate`
-//! stay 0, as no list is only aged. A page that comes back and is activated is a *workingset activation*; none is a *restore*.
+//! What is counted: pages looked at on either list in `pgscan`, pages that move on in `pgactivate`;
+//! `pgrefill` and `pgdeactivate` stay 0, as no list is only aged. A page that comes back and is
+//! activated is a *workingset activation*; none is a *restore*.
 
 use super::lists::PageType;
 use super::lruvec::Lruvec;
@@ -37,8 +40,8 @@ fn lens(lruvec: &Lruvec, page_type: PageType) -> Lens {
     }
 }
 
-/// Notes that a page has come back while no more have left its list since than are there: more of its type is needed. One that
-/// was among those that stay costs as much as a write.
+/// Notes that a page has come back while no more have left its list since than are there: more of
+/// its type is needed. One that was among those that stay costs as much as a write.
 fn note_return(lruvec: &Lruvec, page_type: PageType, departure: Departure) {
     if departure.distance > lens(lruvec, page_type).capacity {
         return;
@@ -102,7 +105,8 @@ impl Reclaim {
         })
     }
 
-    /// What is known of a page that comes back; nothing if it left another group's lists, of which these have learnt nothing.
+    /// What is known of a page that comes back; nothing if it left another group's lists, of which
+    /// these have learnt nothing.
     fn departure(
         &self,
         lruvec: &Lruvec,
@@ -118,8 +122,9 @@ impl Reclaim {
         (shadow.group == Some(lruvec.group().id())).then_some(Departure { from, distance })
     }
 
-    /// Scans a cluster of the list of each type that the policy names; returns how many pages it looked at. At the last priority one of
-    /// the other list too: what is held on one does not hide what is on the other.
+    /// Scans a cluster of the list of each type that the policy names; returns how many pages it
+    /// looked at. At the last priority one of the other list too: what is held on one does not hide
+    /// what is on the other.
     pub(super) fn shrink_by_policy(
         &self,
         policy: &dyn EvictionPolicy,
@@ -188,7 +193,8 @@ impl Reclaim {
         }
     }
 
-    /// Leaves shadows in the places of pages of `lruvec` that are about to leave the cache, by what they leave.
+    /// Leaves shadows in the places of pages of `lruvec` that are about to leave the cache, by what
+    /// they leave.
     pub(super) fn leave_shadows_by_policy(&self, lruvec: &Lruvec, evicted: &[Evicted]) {
         for evicted in evicted {
             let pfn = evicted.frame.pfn();

@@ -1,8 +1,8 @@
 //! Where the reclaimers of one target go on: a place in the walk over its groups that they share.
 //!
-//! Who reclaims looks where the cursor stands, works out without its lock how much that group has to
-//! give, and then takes a cluster of that. If others have moved the cursor on meanwhile, it stays where
-//! they left it.
+//! Who reclaims looks where the cursor stands, works out without its lock how much that group has
+//! to give, and then takes a cluster of that. If others have moved the cursor on meanwhile, it
+//! stays where they left it.
 
 use super::balance::ScanCounts;
 
@@ -43,7 +43,8 @@ impl Cursor {
         }
     }
 
-    /// Takes the next clusters of a group of which `share` is to be scanned before the next group is.
+    /// Takes the next clusters of a group of which `share` is to be scanned before the next group
+    /// is.
     pub(super) fn take(&mut self, visit: Visit, share: ScanCounts, cluster: u64) -> ScanCounts {
         if visit.moves != self.moves {
             return { share }.take(cluster);

@@ -1,20 +1,22 @@
-//! Pages taken off their lists one by one, by name: to evict what nobody needs any more, what a holder of a reverse
-//! map was left to evict, and what was unlocked.
+//! Pages taken off their lists one by one, by name: to evict what nobody needs any more, what a
+//! holder of a reverse map was left to evict, and what was unlocked.
 //!
-//! Who looks for a page knows its name and the frame that it was in; by now the frame may hold another page. A
-//! page leaves its frame only off the lists, so a name that is found under the lock of the list holds until that thread lets go
-//! of the page: what is taken is the page that was meant, and a page that has taken its frame meanwhile is
-//! not touched.
+//! Who looks for a page knows its name and the frame that it was in; by now the frame may hold
+//! another page. A page leaves its frame only off the lists, so a name that is found under the lock
+//! of the list holds until that thread lets go of the page: what is taken is the page that was
+//! meant, and a page that has taken its frame meanwhile is not touched.
 //!
-//! **Locked pages.** A page that a locked mapping has goes to the unevictable list when reclaim meets it. Three threads may
-//! meet there: one that puts the page on that list, one that unlocks the mapping (or unmaps), and one that moves the
-//! list to another group. Whoever puts a page on that list or unlocks calls [`rescue_unlocked`](Lruvecs::rescue_unlocked) afterwards,
-//! which takes it off unless a mapping is locked. Nobody is missed:
+//! **Locked pages.** A page that a locked mapping has goes to the unevictable list when reclaim
+//! meets it. Three threads may meet there: one that puts the page on that list, one that unlocks
+//! the mapping (or unmaps), and one that moves the list to another group. Whoever puts a page on
+//! that list or unlocks calls [`rescue_unlocked`](Lruvecs::rescue_unlocked) afterwards, which takes
+//! it off unless a mapping is locked. Nobody is missed:
 //!
-//! 1. One stores the flag, the other that the mapping is unlocked, and each looks for the other's store after a fence in between:
-//!    at least one of them sees both, and tries to take the page off.
-//! 2. If it does not find the page on a list, somebody else has it off the lists, and puts it back later. If it
-//!    puts it on the unevictable list, it begins at 1 after that.
+//! 1. One stores the flag, the other that the mapping is unlocked, and each looks for the other's
+//!    store after a fence in between: at least one of them sees both, and tries to take the page
+//!    off.
+//! 2. If it does not find the page on a list, somebody else has it off the lists, and puts it back
+//!    later. If it puts it on the unevictable list, it begins at 1 after that.
 //!
 //! Checked by the models in `loom`.
 
@@ -27,7 +29,8 @@ use crate::sync::Arc;
 use crate::sync::atomic::{Ordering, fence};
 use crate::units::Pfn;
 
-/// A page that this thread has taken off its list, to put it back or to free it. It counts as isolated while this lives.
+/// A page that this thread has taken off its list, to put it back or to free it. It counts as
+/// isolated while this lives.
 #[derive(Debug)]
 #[must_use = "the page is on no list"]
 pub(super) struct Isolated {
@@ -88,14 +91,15 @@ impl Lruvecs {
         self.add_all(cache, &lruvec, [(isolated.pfn, place)]);
     }
 
-    /// Puts the page of a frame back among those that may go, if it is on the unevictable list and no mapping that has
-    /// it is locked. For who has unlocked or unmapped, and for who has put it on that list.
+    /// Puts the page of a frame back among those that may go, if it is on the unevictable list and
+    /// no mapping that has it is locked. For who has unlocked or unmapped, and for who has put it
+    /// on that list.
     pub(super) fn rescue_unlocked(&self, cache: &PageCache, groups: &GroupTree, pfn: Pfn) {
         let belongs = || cache.has_flag(pfn, PageFlag::Unevictable);
         // Ends: each further round is because somebody has locked the page after the last look.
         loop {
-            // SeqCst. Pairs with: itself, in the thread that unlocks and in the one that puts the page on the list; with
-            // Acquire and Release each could miss what the other has stored.
+            // SeqCst. Pairs with: itself, in the thread that unlocks and in the one that puts the
+            // page on the list; with Acquire and Release each could miss what the other has stored.
             fence(Ordering::SeqCst);
             if !belongs() || cache.is_locked(pfn) {
                 return;
@@ -125,8 +129,9 @@ impl Reclaim {
         self.evict_pages(&pages)
     }
 
-    /// Evicts those of some pages that nobody holds and that are clean, wherever they are mapped; leaves no shadows. True
-    /// when none of them is left in the frame that it was in. No lock of a reverse map is held.
+    /// Evicts those of some pages that nobody holds and that are clean, wherever they are mapped;
+    /// leaves no shadows. True when none of them is left in the frame that it was in. No lock of a
+    /// reverse map is held.
     pub fn evict_pages(&self, pages: &[(Pfn, PageKey)]) -> bool {
         self.drain_batches();
         let mut batch = EvictBatch::default();
@@ -150,7 +155,8 @@ impl Reclaim {
         is_empty
     }
 
-    /// Frees what was evicted of some isolated pages, and puts the others back; how many were freed.
+    /// Frees what was evicted of some isolated pages, and puts the others back; how many were
+    /// freed.
     pub(super) fn settle(&self, isolated: Vec<Isolated>, batch: &mut EvictBatch) -> u64 {
         let is_kept = |page: &Isolated| batch.kept.iter().any(|(kept, _)| *kept == page.pfn);
         let (kept, evicted): (Vec<_>, Vec<_>) = isolated.into_iter().partition(is_kept);
@@ -168,11 +174,12 @@ impl Reclaim {
         freed
     }
 
-    /// Makes pages that were written back while reclaim awaited them the next that reclaim comes to: they go to the tails of their
-    /// inactive lists. For who has written them back.
+    /// Makes pages that were written back while reclaim awaited them the next that reclaim comes
+    /// to: they go to the tails of their inactive lists. For who has written them back.
     ///
-    /// A page that a reclaimer has in hand at the moment stays where that puts it, as in the kernel: it is on the active list then, clean,
-    /// and ages like others. So does one that has been written to again.
+    /// A page that a reclaimer has in hand at the moment stays where that puts it, as in the
+    /// kernel: it is on the active list then, clean, and ages like others. So does one that has
+    /// been written to again.
     ///
     /// # Cost
     ///
@@ -184,8 +191,8 @@ impl Reclaim {
         }
     }
 
-    /// Puts a page back among those that may go, if it is on the unevictable list and no mapping that has it is
-    /// locked. For who unlocks or unmaps, after that.
+    /// Puts a page back among those that may go, if it is on the unevictable list and no mapping
+    /// that has it is locked. For who unlocks or unmaps, after that.
     pub fn rescue_unlocked(&self, pfn: Pfn) {
         self.lruvecs.rescue_unlocked(&self.cache, &self.groups, pfn);
     }

@@ -1,4 +1,5 @@
-//! Pages that somebody comes for by name: only those are touched, and what is not taken is where it was.
+//! Pages that somebody comes for by name: only those are touched, and what is not taken is where it
+//! was.
 
 use super::tests::Scene;
 use super::*;
@@ -7,8 +8,9 @@ use crate::group::{StatItem, Tolerance};
 
 #[test]
 fn a_page_that_took_anothers_frame_stays_where_it_is() {
-    // Goal: who comes for a page by its frame leaves the page alone that has taken the frame since. Method: pages go, others take
-    // their frames and become active; evictions of the former by name, and settling a list that holds their names.
+    // Goal: who comes for a page by its frame leaves the page alone that has taken the frame since.
+    // Method: pages go, others take their frames and become active; evictions of the former by
+    // name, and settling a list that holds their names.
     let scene = Scene::new(16);
     let root = scene.groups.root();
     let key = |page| PageKey::new(scene.file, page);
@@ -39,8 +41,9 @@ fn a_page_that_took_anothers_frame_stays_where_it_is() {
 
 #[test]
 fn who_is_held_goes_back_where_it_was_and_is_counted_meanwhile() {
-    // Goal: an eviction by name that fails changes nothing, and pages in hand count as isolated, here and above. Method: active
-    // and inactive pages, all borrowed; and one that is taken by hand.
+    // Goal: an eviction by name that fails changes nothing, and pages in hand count as isolated,
+    // here and above. Method: active and inactive pages, all borrowed; and one that is taken by
+    // hand.
     let scene = Scene::new(256);
     let (root, group) = (scene.groups.root(), scene.group("one"));
     let key = |page| PageKey::new(scene.file, page);
@@ -80,9 +83,10 @@ fn who_is_held_goes_back_where_it_was_and_is_counted_meanwhile() {
 
 #[test]
 fn settled_pages_count_for_whom_they_were_looked_at() {
-    // Goal: what a holder evicts is stolen by the actor that has scanned it, so that each one's efficiency is its own; for a
-    // group's own want it is in the group's statistics only, and in those by type. The shadow keeps the clock of who was short. Method:
-    // pages are put on the file's list as by either actor, for either target, and settled.
+    // Goal: what a holder evicts is stolen by the actor that has scanned it, so that each one's
+    // efficiency is its own; for a group's own want it is in the group's statistics only, and in
+    // those by type. The shadow keeps the clock of who was short. Method: pages are put on the
+    // file's list as by either actor, for either target, and settled.
     let scene = Scene::new(256);
     let (root, group) = (scene.groups.root(), scene.group("one"));
     (0..10).for_each(|page| assert_eq!(scene.fault(&group, page), None));

@@ -4,8 +4,8 @@
 //! frame's link belongs to the group that pays for its page and is touched under that group's
 //! lruvec lock only.
 //!
-//! Invariant: a link's `list` says which list the frame is on; none means isolated, in an add batch, or
-//! not a page. Lengths are the number of links on each list.
+//! Invariant: a link's `list` says which list the frame is on; none means isolated, in an add
+//! batch, or not a page. Lengths are the number of links on each list.
 
 use crate::memmap::zeroed;
 use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering};
@@ -93,8 +93,8 @@ impl LruList {
     }
 }
 
-/// A frame's place in a list: the frames after and before it, which mean something while it is on one, and
-/// the list's word.
+/// A frame's place in a list: the frames after and before it, which mean something while it is on
+/// one, and the list's word.
 /// Written by and read under: the lruvec lock of the page's group. Publishes: nothing.
 type Link = (AtomicU32, AtomicU32, AtomicU8);
 

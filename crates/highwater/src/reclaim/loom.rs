@@ -1,6 +1,7 @@
-//! All interleavings of what moves a page beside reclaim, two threads each. To the unevictable list and back: reclaim that finds it
-//! locked, or evicts it; the thread that unlocks; a group that hands its lists up; and another mapping that is locked
-//! meanwhile. And to the tail of the inactive list: reclaim that finds it under write-back; the thread that writes it.
+//! All interleavings of what moves a page beside reclaim, two threads each. To the unevictable list
+//! and back: reclaim that finds it locked, or evicts it; the thread that unlocks; a group that
+//! hands its lists up; and another mapping that is locked meanwhile. And to the tail of the
+//! inactive list: reclaim that finds it under write-back; the thread that writes it.
 
 use std::time::Duration;
 
@@ -29,7 +30,8 @@ const PFN: Pfn = Pfn(0);
 /// Longer than any model: what waits that long was not woken.
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// A page in frame 0 that a locked area has mapped, and that a group pays for; it is on no list yet.
+/// A page in frame 0 that a locked area has mapped, and that a group pays for; it is on no list
+/// yet.
 struct Scene {
     memory: Arc<FrameMemory>,
     cache: PageCache,
@@ -92,7 +94,8 @@ impl Scene {
         self.lruvecs.add_all(&self.cache, &lruvec, [(PFN, place)]);
     }
 
-    /// As reclaim that comes to the end of the inactive list: locked, and the page is out of the way; else it goes.
+    /// As reclaim that comes to the end of the inactive list: locked, and the page is out of the
+    /// way; else it goes.
     fn reclaim(&self) {
         let lruvec = self.lists(&self.payer);
         let mut isolated = Vec::new();
@@ -146,8 +149,8 @@ fn map(cache: &PageCache, file: &Arc<FileEntry>, group: &GroupNode) -> Arc<Area>
 
 #[test]
 fn a_page_that_is_unlocked_while_reclaim_culls_it_can_go() {
-    // Goal: parts 1 and 2 of the argument. Method: reclaim finds the page locked, or not and evicts it, while its only area is
-    // unlocked: it is on the inactive list in the end, or gone.
+    // Goal: parts 1 and 2 of the argument. Method: reclaim finds the page locked, or not and evicts
+    // it, while its only area is unlocked: it is on the inactive list in the end, or gone.
     model(|| {
         let scene = Arc::new(Scene::new(GroupTree::root));
         scene.put(Placement::Inactive);
@@ -166,8 +169,8 @@ fn a_page_that_is_unlocked_while_reclaim_culls_it_can_go() {
 
 #[test]
 fn a_page_that_is_unlocked_while_its_group_goes_can_go() {
-    // Goal: part 2, where the lists are handed up. Method: a removed group's page on its unevictable list; its parent
-    // takes it over while its area is unlocked.
+    // Goal: part 2, where the lists are handed up. Method: a removed group's page on its
+    // unevictable list; its parent takes it over while its area is unlocked.
     model(|| {
         let child = |groups: &GroupTree| groups.root().child("c", Limits::default()).unwrap();
         let scene = Arc::new(Scene::new(child));
@@ -188,8 +191,8 @@ fn a_page_that_is_unlocked_while_its_group_goes_can_go() {
 
 #[test]
 fn two_that_unlock_the_same_page_free_it() {
-    // Goal: who finds a page in another rescuer's hands may leave it to that one. Method: two areas have the page, both locked, and
-    // are unlocked at once.
+    // Goal: who finds a page in another rescuer's hands may leave it to that one. Method: two areas
+    // have the page, both locked, and are unlocked at once.
     model(|| {
         let scene = Scene::new(GroupTree::root);
         let other = map(&scene.cache, &scene.file, &scene.payer);
@@ -263,7 +266,8 @@ impl Dirty {
         }
     }
 
-    /// As reclaim that comes to the end of the inactive list: whether it awaits the page, which is out of the way then.
+    /// As reclaim that comes to the end of the inactive list: whether it awaits the page, which is
+    /// out of the way then.
     fn reclaim(&self) -> bool {
         let mut isolated = Vec::new();
         self.lruvecs
@@ -289,9 +293,10 @@ impl Dirty {
 
 #[test]
 fn a_page_that_reclaim_finds_under_write_back_is_rotated_when_that_ends() {
-    // Goal: whoever comes second deals with the page: what reclaim awaits the writer is told of, what it is told of reclaim awaits,
-    // and no flag is left behind. A page that is not in reclaim's hands any more is rotated. Method: reclaim beside
-    // write-back; each of the four ends that there are happens in some order.
+    // Goal: whoever comes second deals with the page: what reclaim awaits the writer is told of,
+    // what it is told of reclaim awaits, and no flag is left behind. A page that is not in
+    // reclaim's hands any more is rotated. Method: reclaim beside write-back; each of the four ends
+    // that there are happens in some order.
     static ENDS: [StatCell; 4] = [const { StatCell::new() }; 4];
     model(|| {
         let scene = Arc::new(Dirty::new());
@@ -353,7 +358,8 @@ impl Tiny {
         }
     }
 
-    /// As a fault that brings its page to a list, or gives its charge back. It comes to nothing if there is no room.
+    /// As a fault that brings its page to a list, or gives its charge back. It comes to nothing if
+    /// there is no room.
     fn fault(&self, fails: bool) {
         self.step(Stage::Nowhere, Stage::Framed);
         let Ok(charge) = self.group.try_charge(Bytes::PAGE) else {
@@ -402,8 +408,9 @@ impl Tiny {
 
 #[test]
 fn a_request_waits_for_a_page_in_transit_and_is_woken_when_it_arrives() {
-    // Goal: no spurious refusal and no lost wake-up (`arrival`). Method: a fault that charges the only page of a group, and brings
-    // it to a list or gives it back, beside a request for room. The wait ends by a wake-up only.
+    // Goal: no spurious refusal and no lost wake-up (`arrival`). Method: a fault that charges the
+    // only page of a group, and brings it to a list or gives it back, beside a request for room.
+    // The wait ends by a wake-up only.
     for fails in [false, true] {
         model(move || {
             let tiny = Arc::new(Tiny::new());

@@ -1,7 +1,7 @@
 //! The lists of one group's pages, and what is counted beside them.
 //!
-//! A page's group changes under the locks of both lruvecs (reparenting), so whoever locks the lruvec of
-//! a page's group looks again whether it still is.
+//! A page's group changes under the locks of both lruvecs (reparenting), so whoever locks the
+//! lruvec of a page's group looks again whether it still is.
 
 use super::arrival::{Transit, note_in_hand};
 use super::balance::Costs;
@@ -41,28 +41,33 @@ pub(super) struct Lruvec {
     sizes: [AtomicU64; LruList::COUNT],
     /// Sums over the group and those below it. As `sizes`.
     subtree_sizes: [AtomicU64; LruList::COUNT],
-    /// Evictions for want of memory in the group, and activations in it and below it: the clock of refault distances. Begins
-    /// far ahead of where the clock of the number's former group ended, so that its shadows are too old for
-    /// this one.
+    /// Evictions for want of memory in the group, and activations in it and below it: the clock of
+    /// refault distances. Begins far ahead of where the clock of the number's former group ended,
+    /// so that its shadows are too old for this one.
     /// Written by: reclaimers. Read by: refaults. Publishes: nothing.
     nonresident_age: AtomicU64,
-    /// Refaults within the working set here and below, by type, and how many of them there were at the end of the last
-    /// reclaim for the group.
+    /// Refaults within the working set here and below, by type, and how many of them there were at
+    /// the end of the last reclaim for the group.
     /// Written by: refaults; reclaimers. Read by: reclaimers. Publishes: nothing.
     nr_refaulted: [AtomicU64; 2],
     nr_refaulted_seen: [AtomicU64; 2],
     /// What reclaim has cost lately here and below, by type.
-    /// Written by: reclaimers, who may overwrite each other's. Read by: reclaimers. Publishes: nothing.
+    /// Written by: reclaimers, who may overwrite each other's. Read by: reclaimers. Publishes:
+    /// nothing.
     costs: [AtomicU64; 2],
-    /// What I/O for files costs the group beside that for swap; [`INHERITED`] if its parent's or the pool's setting holds.
+    /// What I/O for files costs the group beside that for swap; [`INHERITED`] if its parent's or
+    /// the pool's setting holds.
     /// Written by: whoever sets it. Read by: reclaimers. Publishes: nothing.
     swappiness: AtomicU64,
-    /// Evictions so far: the progress that those who wait for room look at. Activations are none: who
-    /// finds only pages that cannot be written activates them, and would take itself for progress.
+    /// Evictions so far: the progress that those who wait for room look at. Activations are none:
+    /// who finds only pages that cannot be written activates them, and would take itself for
+    /// progress.
     /// Written by: reclaimers. Read by: those who found nothing to reclaim. Publishes: nothing.
     nr_evicted: AtomicU64,
-    /// Pages that reclaimers have taken off the lists here and below, and not yet put back or freed, by type.
-    /// Written by: reclaimers. Read by: those that found nothing to reclaim, or many reclaimers at work. Publishes: nothing.
+    /// Pages that reclaimers have taken off the lists here and below, and not yet put back or
+    /// freed, by type.
+    /// Written by: reclaimers. Read by: those that found nothing to reclaim, or many reclaimers at
+    /// work. Publishes: nothing.
     nr_isolated: [AtomicU64; 2],
     /// Pages that they have put back or freed so far, of both types. As `nr_isolated`.
     nr_settled: AtomicU64,
@@ -149,7 +154,8 @@ impl Lruvec {
         }
     }
 
-    /// Whether pages of a type have come back soon enough since reclaim last ended here: a new working set.
+    /// Whether pages of a type have come back soon enough since reclaim last ended here: a new
+    /// working set.
     pub(super) fn has_new_workingset(&self, page_type: PageType) -> bool {
         let [now, seen] = [&self.nr_refaulted, &self.nr_refaulted_seen];
         // Relaxed, both: as above.
@@ -187,7 +193,8 @@ impl Lruvec {
         Costs { anon, file }
     }
 
-    /// Notes what reclaim has cost: pages that were written or came back, and pages that stayed. Here and above.
+    /// Notes what reclaim has cost: pages that were written or came back, and pages that stayed.
+    /// Here and above.
     pub(super) fn note_cost(&self, page_type: PageType, io: u64, rotated: u64) {
         if io + rotated == 0 {
             return;
@@ -245,7 +252,8 @@ impl Lruvec {
     pub(super) fn note_settled(&self, page_type: PageType, count: u64) {
         note_in_hand(-signed(count));
         for lruvec in self.chain() {
-            // Release. Pairs with: the load in `nr_isolated`. Before it, the pages were put back or freed.
+            // Release. Pairs with: the load in `nr_isolated`. Before it, the pages were put back or
+            // freed.
             lruvec.nr_isolated[page_type as usize].fetch_sub(count, Ordering::Release);
             // Release. Pairs with: the load in `nr_settled`; as above.
             lruvec.nr_settled.fetch_add(count, Ordering::Release);
@@ -305,7 +313,8 @@ impl Lruvec {
 }
 
 fn lengths(sizes: &[AtomicU64; LruList::COUNT]) -> ListSizes {
-    // Relaxed: each length is of its own moment. Sums of which a part is on its way may be below zero.
+    // Relaxed: each length is of its own moment. Sums of which a part is on its way may be below
+    // zero.
     let load = |list: LruList| sizes[list as usize].load(Ordering::Relaxed).cast_signed();
     ListSizes::from_lists(LruList::ALL.map(|list| load(list).max(0).cast_unsigned()))
 }

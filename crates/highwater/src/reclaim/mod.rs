@@ -1,10 +1,11 @@
 //! Taking pages back: which ones, how many, and at whose cost.
 //!
-//! Every group has an lruvec: an inactive and an active list of the pages it pays for, for anonymous pages and
-//! for pages of files, and a list of those that stay. A page comes in at the head of the inactive list, by way of
-//! a batch of the CPU. When reclaim reaches it at the tail, its accesses decide ([`TwoListRules`]): it is evicted, stays for another
-//! look, or is activated. By copying reads ([`Reclaim::mark_accessed`]) the second access activates it at once.
-//! Active pages come back to the inactive list when that is short or a new working set arrives.
+//! Every group has an lruvec: an inactive and an active list of the pages it pays for, for
+//! anonymous pages and for pages of files, and a list of those that stay. A page comes in at the
+//! head of the inactive list, by way of a batch of the CPU. When reclaim reaches it at the tail,
+//! its accesses decide ([`TwoListRules`]): it is evicted, stays for another look, or is activated.
+//! By copying reads ([`Reclaim::mark_accessed`]) the second access activates it at once. Active
+//! pages come back to the inactive list when that is short or a new working set arrives.
 //!
 //! An evicted page leaves a shadow: when it comes back within a distance that a larger active
 //! list would have bridged, it is taken straight into the active list (a *workingset activation*),
@@ -35,12 +36,13 @@
 //! | `shadow` | what is remembered of evicted pages |
 //! | `stats` | what is counted |
 //!
-//! Invariant: a page is on exactly one list of the group that pays for it, in one add batch, or isolated by one
-//! thread; it is in the page index all the while, and leaves both together.
+//! Invariant: a page is on exactly one list of the group that pays for it, in one add batch, or
+//! isolated by one thread; it is in the page index all the while, and leaves both together.
 //!
 //! Source: the LRU, scan and workingset mechanisms of Linux as the frames-and-reclaim specification
-//! describes them (sections 9, 11, 12). Deviations: scan priorities start where 1/2^p of the pool is about 700
-//! pages (9.7), and the last one does not heed accesses; direct reclaim writes back as well; modules name theirs.
+//! describes them (sections 9, 11, 12). Deviations: scan priorities start where 1/2^p of the pool
+//! is about 700 pages (9.7), and the last one does not heed accesses; direct reclaim writes back as
+//! well; modules name theirs.
 
 mod arrival;
 mod balance;
@@ -111,8 +113,9 @@ use throttle::Sleepers;
 
 /// Pages examined and evicted together by who waits for memory. Chosen: as in Linux.
 const CLUSTER_MAX: u64 = 32;
-/// The same by the background thread, for which nobody waits. Chosen: the heavy barrier, which is paid once for them and interrupts
-/// every CPU, was half of what the thread did with 32 pages (two virtual CPUs, a mapped file that streams by).
+/// The same by the background thread, for which nobody waits. Chosen: the heavy barrier, which is
+/// paid once for them and interrupts every CPU, was half of what the thread did with 32 pages (two
+/// virtual CPUs, a mapped file that streams by).
 const BACKGROUND_CLUSTER_MAX: u64 = 128;
 const CLUSTER_MAX_LEN: usize = 32;
 
@@ -160,7 +163,8 @@ pub struct Reclaim {
     rmap: RmapConfig,
     rmap_stats: RmapStats,
     rules: TwoListRules,
-    /// Active pages for each inactive one before active pages are looked at, if not by their number.
+    /// Active pages for each inactive one before active pages are looked at, if not by their
+    /// number.
     inactive_ratio: Option<u64>,
     /// Who is told of the work.
     pacer: Option<Arc<dyn Pacer>>,
@@ -169,7 +173,8 @@ pub struct Reclaim {
     policy: Option<Box<dyn EvictionPolicy>>,
     /// Written by: whoever sets it. Read by: reclaimers. Publishes: nothing.
     swappiness: AtomicU64,
-    /// Who waits for pages in others' hands, and for how long at most; and who waits for others' progress.
+    /// Who waits for pages in others' hands, and for how long at most; and who waits for others'
+    /// progress.
     settling: Sleepers,
     isolated_max: Duration,
     progress: Sleepers,
@@ -260,7 +265,8 @@ impl Reclaim {
             return refault;
         }
         let refault = self.shadows.take(key).map(|shadow| {
-            // The distance is counted by the clock of the group for whose want the page was evicted.
+            // The distance is counted by the clock of the group for whose want the page was
+            // evicted.
             match shadow.group.and_then(|group| self.lruvecs.get(group)) {
                 Some(short) => self.workingset_clock(&short, page_type).judge(shadow),
                 None => Refault::Beyond,
@@ -279,7 +285,8 @@ impl Reclaim {
             .change(|batch| batch.added.push(pfn), |batch| self.spill(batch));
     }
 
-    /// What a page that was evicted for want of memory in the group of `short` competes with when it comes back.
+    /// What a page that was evicted for want of memory in the group of `short` competes with when
+    /// it comes back.
     fn workingset_clock(&self, short: &Lruvec, page_type: PageType) -> WorkingsetClock {
         let sizes = short.subtree_sizes();
         let sizes = match self.has_swap() {
@@ -315,16 +322,16 @@ impl Reclaim {
         self.cache.swap().is_some()
     }
 
-    /// Says what I/O for swap costs beside that for files, from 0 (swapping is dear) to 200 (reading files is); 100
-    /// is the same.
+    /// Says what I/O for swap costs beside that for files, from 0 (swapping is dear) to 200
+    /// (reading files is); 100 is the same.
     pub fn set_swappiness(&self, swappiness: u64) {
         // Relaxed: a setting.
         self.swappiness
             .store(swappiness.min(SWAPPINESS_MAX), Ordering::Relaxed);
     }
 
-    /// As [`set_swappiness`](Self::set_swappiness), for a group and those below it that have none of their own; 0: they are never swapped.
-    /// `None` takes the setting back.
+    /// As [`set_swappiness`](Self::set_swappiness), for a group and those below it that have none
+    /// of their own; 0: they are never swapped. `None` takes the setting back.
     ///
     /// # Errors
     ///
@@ -352,12 +359,14 @@ impl Reclaim {
         own.unwrap_or_else(|| self.swappiness.load(Ordering::Relaxed))
     }
 
-    /// Says that a page was accessed by a copying read, which no entry tells of: once, and it is referenced; again, and it
-    /// is activated. The caller has just found the page in the frame; if it is not there any more, no harm is done.
+    /// Says that a page was accessed by a copying read, which no entry tells of: once, and it is
+    /// referenced; again, and it is activated. The caller has just found the page in the frame; if
+    /// it is not there any more, no harm is done.
     ///
     /// # Cost
     ///
-    /// A load for a page that is active and referenced; else an atomic on the frame's flags, or the batch of the CPU.
+    /// A load for a page that is active and referenced; else an atomic on the frame's flags, or the
+    /// batch of the CPU.
     pub fn mark_accessed(&self, pfn: Pfn, key: PageKey) {
         let cache = &self.cache;
         if self.policy.is_some() {
@@ -381,7 +390,8 @@ impl Reclaim {
     fn spill(&self, batch: &Batch) {
         self.spill_added(&batch.added);
         for &(pfn, key) in &batch.activated {
-            // Its group cannot be told while nothing holds the page; whoever is found is asked under its lock.
+            // Its group cannot be told while nothing holds the page; whoever is found is asked
+            // under its lock.
             let Some(lruvec) = self.lruvecs.get(self.cache.group_of(pfn)) else {
                 continue;
             };
@@ -423,8 +433,8 @@ impl Reclaim {
         self.batches.drain_all(|batch| self.spill(batch))
     }
 
-    /// Pages on the lists of a group itself; none when it was removed. Those in [batches](Self::drain_batches) are
-    /// not on them yet.
+    /// Pages on the lists of a group itself; none when it was removed. Those in
+    /// [batches](Self::drain_batches) are not on them yet.
     #[must_use]
     pub fn list_sizes(&self, group: &GroupNode) -> ListSizes {
         self.lruvecs
@@ -446,8 +456,8 @@ impl Reclaim {
             .evictions_of(|lruvec| lruvec.is_in_subtree_of(target))
     }
 
-    /// Pages of a type that reclaimers have taken off the lists of a group and its descendants, and are about to put back
-    /// or to free.
+    /// Pages of a type that reclaimers have taken off the lists of a group and its descendants, and
+    /// are about to put back or to free.
     #[must_use]
     pub fn nr_isolated_of(&self, target: &GroupNode, page_type: PageType) -> Pages {
         let lruvec = self.lruvecs.of(target);

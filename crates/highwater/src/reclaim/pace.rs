@@ -1,10 +1,11 @@
 //! Who is told of reclaim's work while it is done, and may let it take its time.
 //!
-//! A pacer meters reclaim (so much of a CPU, so many pages in a second), or takes the place of time itself: in a simulation,
-//! work takes as long as the simulated machine takes for it, whatever it takes here.
+//! A pacer meters reclaim (so much of a CPU, so many pages in a second), or takes the place of time
+//! itself: in a simulation, work takes as long as the simulated machine takes for it, whatever it
+//! takes here.
 //!
-//! It is called by the thread that reclaims: the background thread, one that needs memory, or one that calls
-//! [`Manager::balance`](crate::Manager::balance). What it does, that thread waits for.
+//! It is called by the thread that reclaims: the background thread, one that needs memory, or one
+//! that calls [`Manager::balance`](crate::Manager::balance). What it does, that thread waits for.
 
 use std::fmt;
 
@@ -15,13 +16,13 @@ use crate::sync::Arc;
 
 /// Is told of reclaim's work.
 pub trait Pacer: fmt::Debug + Send + Sync {
-    /// The calling thread has looked at so many pages, and what was to go of them is free. It holds no lock and no page: others get on
-    /// while it is kept here.
+    /// The calling thread has looked at so many pages, and what was to go of them is free. It holds
+    /// no lock and no page: others get on while it is kept here.
     fn looked(&self, actor: Actor, pages: u64);
 
-    /// The calling thread needs the lock of a file's reverse map, which somebody holds, and tries again after this. It holds no lock,
-    /// and at most 128 pages that nobody else can evict. Called by policies that wait for the lock
-    /// ([`RmapPolicy`](super::RmapPolicy)), instead of waiting.
+    /// The calling thread needs the lock of a file's reverse map, which somebody holds, and tries
+    /// again after this. It holds no lock, and at most 128 pages that nobody else can evict. Called
+    /// by policies that wait for the lock ([`RmapPolicy`](super::RmapPolicy)), instead of waiting.
     fn contended(&self);
 }
 
@@ -39,7 +40,8 @@ impl Reclaim {
         }
     }
 
-    /// What `look` says that is given the lock by `access`; where it would wait and there is a pacer, that waits.
+    /// What `look` says that is given the lock by `access`; where it would wait and there is a
+    /// pacer, that waits.
     pub(super) fn look_paced<T: PartialEq>(
         &self,
         access: RmapAccess,

@@ -1,13 +1,14 @@
-//! What one pass may take from whom: protection, worked out for each group when the pass comes to it.
+//! What one pass may take from whom: protection, worked out for each group when the pass comes to
+//! it.
 //!
-//! A pass goes round twice at most. The first time it passes over every group that uses no more than
-//! its effective `min` or `low`. Only if it has so freed nothing, and passed over some because of `low`
-//! alone, does it go round again and take from those too, which is a `low` event for each. What is below
-//! `min` it never takes.
+//! A pass goes round twice at most. The first time it passes over every group that uses no more
+//! than its effective `min` or `low`. Only if it has so freed nothing, and passed over some because
+//! of `low` alone, does it go round again and take from those too, which is a `low` event for each.
+//! What is below `min` it never takes.
 //!
-//! Whether a group is protected depends on what it and its siblings use, so it is asked anew for each
-//! cluster; what its settings are worth is worked out once in a pass, as in the kernel. Where nobody has a
-//! `min` or a `low`, a pass costs what it did without any of this: one load more.
+//! Whether a group is protected depends on what it and its siblings use, so it is asked anew for
+//! each cluster; what its settings are worth is worked out once in a pass, as in the kernel. Where
+//! nobody has a `min` or a `low`, a pass costs what it did without any of this: one load more.
 
 use std::collections::{HashMap, HashSet};
 
@@ -61,7 +62,8 @@ impl<'a> Pass<'a> {
         group.is_descendant_of(self.target) && !self.passed_over.contains(&group.key())
     }
 
-    /// Goes on to groups below their `low`, if some were passed over for that; false when all was seen.
+    /// Goes on to groups below their `low`, if some were passed over for that; false when all was
+    /// seen.
     pub(super) fn deepen(&mut self) -> bool {
         if !std::mem::take(&mut self.is_any_sheltered) {
             return false;

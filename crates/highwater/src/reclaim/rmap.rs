@@ -1,32 +1,37 @@
 //! What reclaim asks of the reverse map, and what it does where a tenant holds the rmap lock.
 //!
-//! Mapping and unmapping hold a file's rmap lock for writing. The kernel's reclaim takes it for reading, to look
-//! at the young marks of a page and again to unmap it. A tenant that maps and unmaps without end then either stalls
-//! whoever needs memory, or, where reclaim passes over what it cannot look at, shelters its own pages at the cost of the
-//! others'. [`RmapPolicy`] holds the kernel's three answers for comparison, and two that do neither, by the tree's
-//! snapshot (the module `rmap` of `cache`, which argues that it misses nothing).
+//! Mapping and unmapping hold a file's rmap lock for writing. The kernel's reclaim takes it for
+//! reading, to look at the young marks of a page and again to unmap it. A tenant that maps and
+//! unmaps without end then either stalls whoever needs memory, or, where reclaim passes over what
+//! it cannot look at, shelters its own pages at the cost of the others'. [`RmapPolicy`] holds the
+//! kernel's three answers for comparison, and two that do neither, by the tree's snapshot (the
+//! module `rmap` of `cache`, which argues that it misses nothing).
 //!
-//! **Deferral**, the default. Marks are looked at by the snapshot, always. A page that is to be unmapped while
-//! the lock is held goes back to its list with what it had, and on the file's list of *deferred* pages;
-//! whoever holds the lock evicts those once it has let go ([`Reclaim::settle_deferred`]): the work lands on the thread that
-//! is in the way. The length of that list is the file's contention *debt*; its bound is [`DEBT_MAX`].
-//! With a debt that high, reclaim no longer waits for the holder to pay, but unmaps by the snapshot.
+//! **Deferral**, the default. Marks are looked at by the snapshot, always. A page that is to be
+//! unmapped while the lock is held goes back to its list with what it had, and on the file's list
+//! of *deferred* pages; whoever holds the lock evicts those once it has let go
+//! ([`Reclaim::settle_deferred`]): the work lands on the thread that is in the way. The length of
+//! that list is the file's contention *debt*; its bound is [`DEBT_MAX`]. With a debt that high,
+//! reclaim no longer waits for the holder to pay, but unmaps by the snapshot.
 //!
-//! **Progress.** A scan passes over at most [`DEBT_MAX`] pages of each file for a held lock until a holder has
-//! settled them; every page after that is looked at and unmapped as if nobody held it. So a scan that meets more
-//! pages than that makes the progress that it would make without contention. It never waits for the lock: the time that a
-//! reclaimer is blocked by it is 0. A list that nobody settles, because the last holder left before the page was put on it,
-//! loses nothing: its pages are on the lists as all others are.
+//! **Progress.** A scan passes over at most [`DEBT_MAX`] pages of each file for a held lock until a
+//! holder has settled them; every page after that is looked at and unmapped as if nobody held it.
+//! So a scan that meets more pages than that makes the progress that it would make without
+//! contention. It never waits for the lock: the time that a reclaimer is blocked by it is 0. A list
+//! that nobody settles, because the last holder left before the page was put on it, loses nothing:
+//! its pages are on the lists as all others are.
 //!
-//! **The kernel's quirks** (section 10.3 of the specification), mended here unless [`RmapQuirks::KernelFaithful`] is asked for:
-//! (a) an active page whose check is contended is deactivated instead of rotated; (b) the check takes a page's own mark
-//! away even if it then is contended; (c) unmapping waits for the lock whatever the policy.
+//! **The kernel's quirks** (section 10.3 of the specification), mended here unless
+//! [`RmapQuirks::KernelFaithful`] is asked for: (a) an active page whose check is contended is
+//! deactivated instead of rotated; (b) the check takes a page's own mark away even if it then is
+//! contended; (c) unmapping waits for the lock whatever the policy.
 //!
 //! No lock of the lists is held here: the rmap lock ranks above them.
 //!
-//! Source: "don't be stuck to rmap lock on reclaim path" (2022, merged), the throttling patch that followed (2022, not
-//! merged), kshrinkd (2024, not merged), all as the specification describes them. Deviation: kshrinkd gives contended
-//! pages to a thread of its own that waits; here their holder evicts them.
+//! Source: "don't be stuck to rmap lock on reclaim path" (2022, merged), the throttling patch that
+//! followed (2022, not merged), kshrinkd (2024, not merged), all as the specification describes
+//! them. Deviation: kshrinkd gives contended pages to a thread of its own that waits; here their
+//! holder evicts them.
 
 use super::Reclaim;
 use super::lists::PageType;
@@ -39,8 +44,8 @@ use crate::group::GroupNode;
 use crate::sync::StatCell;
 use crate::units::Pfn;
 
-/// Pages of a file that are passed over, in all, for its holders to evict. Chosen: two clusters; a holder
-/// evicts them in the time of some tens of its own unmappings.
+/// Pages of a file that are passed over, in all, for its holders to evict. Chosen: two clusters; a
+/// holder evicts them in the time of some tens of its own unmappings.
 pub const DEBT_MAX: usize = 64;
 
 /// What reclaim does about a file whose rmap lock is held by somebody who maps or unmaps.
@@ -50,13 +55,13 @@ pub enum RmapPolicy {
     Blocking,
     /// Keeps the page, as Linux since 5.19.
     Skip,
-    /// Keeps the page at the first priority and the two after it, then waits: a patch for Linux that was not
-    /// merged.
+    /// Keeps the page at the first priority and the two after it, then waits: a patch for Linux
+    /// that was not merged.
     Throttle,
     /// Looks and unmaps by the last snapshot of the file's mappings.
     Snapshot,
-    /// Looks by the snapshot; leaves a bounded number of pages for the holder to evict, and unmaps by
-    /// the snapshot what is more.
+    /// Looks by the snapshot; leaves a bounded number of pages for the holder to evict, and unmaps
+    /// by the snapshot what is more.
     #[default]
     Defer,
 }
@@ -141,9 +146,9 @@ impl Reclaim {
         self.rmap.quirks == RmapQuirks::KernelFaithful
     }
 
-    /// What was done with a page that this thread has isolated since reclaim last looked; clears the marks, unless they
-    /// cannot be looked at. Where a group is short for itself (`within`), only what it and those below it did through
-    /// their mappings counts.
+    /// What was done with a page that this thread has isolated since reclaim last looked; clears
+    /// the marks, unless they cannot be looked at. Where a group is short for itself (`within`),
+    /// only what it and those below it did through their mappings counts.
     pub(super) fn look(&self, pfn: Pfn, level: Level, within: Option<&GroupNode>) -> Referenced {
         let access = self.rmap.tries(level);
         // A page that is not mapped is looked at without the lock.
@@ -196,12 +201,13 @@ impl Reclaim {
         true
     }
 
-    /// Evicts the pages that reclaim passed over because this thread held a file's rmap lock. Those that were accessed
-    /// since stay. Returns how many went.
+    /// Evicts the pages that reclaim passed over because this thread held a file's rmap lock. Those
+    /// that were accessed since stay. Returns how many went.
     ///
     /// # Cost
     ///
-    /// One uncontended lock when there are none. Else that of evicting at most [`DEBT_MAX`] pages; no I/O.
+    /// One uncontended lock when there are none. Else that of evicting at most [`DEBT_MAX`] pages;
+    /// no I/O.
     pub fn settle_deferred(&self, file: &FileEntry) -> u64 {
         let deferred = self.cache.take_deferred(file);
         if deferred.is_empty() {
@@ -234,7 +240,8 @@ impl Reclaim {
         freed
     }
 
-    /// Counts a page that goes for whoever has deferred it: they have counted that they looked at it.
+    /// Counts a page that goes for whoever has deferred it: they have counted that they looked at
+    /// it.
     fn note_taken_over(&self, evicted: &Evicted, to: EvictedFor) {
         let Some(lruvec) = self.lruvecs.get(evicted.group) else {
             return;
@@ -261,7 +268,8 @@ impl Reclaim {
             Referenced::Seen { young, locked, .. } => young > 0 || locked,
             Referenced::Contended => true,
         };
-        // By a copying read, since it was put on the list: what reclaim knew then said that it goes.
+        // By a copying read, since it was put on the list: what reclaim knew then said that it
+        // goes.
         let is_marked = self.cache.has_credit(pfn) || self.cache.test_and_clear_young(pfn);
         if is_wanted || is_marked || self.cache.is_dirty(pfn) {
             return false;
@@ -277,8 +285,8 @@ mod tests {
 
     #[test]
     fn policies_take_the_lock_as_they_say() {
-        // Goal: each policy is what its name says, with and without the kernel's quirks. Method: the whole table at
-        // both ends of a pass and where throttling changes its mind.
+        // Goal: each policy is what its name says, with and without the kernel's quirks. Method:
+        // the whole table at both ends of a pass and where throttling changes its mind.
         use RmapAccess::{Snapshot, Try, Wait};
         let look_and_unmap = |policy, quirks, priority| {
             let level = Level {

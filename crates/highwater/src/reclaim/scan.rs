@@ -1,18 +1,20 @@
 //! One reclaim pass: which lists are scanned, and how much of them, until enough pages are free.
 //!
-//! A pass goes through priorities: at priority `p` each group gives 1/2^p of its lists (module `balance`), beginning where
-//! that is a few hundred pages of the pool. It ends when enough is free. Direct reclaim for the whole pool takes the
-//! first round whole, where that is a small part of the pool: the background thread is behind.
-//! The background thread goes on until the pool has its high watermark, and stays at a priority while a round frees something and looks
-//! at as many pages as that watermark has.
+//! A pass goes through priorities: at priority `p` each group gives 1/2^p of its lists (module
+//! `balance`), beginning where that is a few hundred pages of the pool. It ends when enough is
+//! free. Direct reclaim for the whole pool takes the first round whole, where that is a small part
+//! of the pool: the background thread is behind. The background thread goes on until the pool has
+//! its high watermark, and stays at a priority while a round frees something and looks at as many
+//! pages as that watermark has.
 //!
-//! A pass that has freed nothing begins anew, each once: with the pages of all add batches; with active pages, if some
-//! were spared; with what is protected by `low`.
+//! A pass that has freed nothing begins anew, each once: with the pages of all add batches; with
+//! active pages, if some were spared; with what is protected by `low`.
 //!
-//! Source: frames-and-reclaim specification, 9.5 to 9.7 and 15. Deviations: what is left of a group's
-//! share when enough is free is left to whoever reclaims next, instead of being cut; so small goals are shared
-//! in proportion too. The background thread ends in the middle of a round when the watermark is reached. At the last priority, accesses are not heeded, and every list is scanned twice, so that whoever needs memory
-//! gets it while others read.
+//! Source: frames-and-reclaim specification, 9.5 to 9.7 and 15. Deviations: what is left of a
+//! group's share when enough is free is left to whoever reclaims next, instead of being cut; so
+//! small goals are shared in proportion too. The background thread ends in the middle of a round
+//! when the watermark is reached. At the last priority, accesses are not heeded, and every list is
+//! scanned twice, so that whoever needs memory gets it while others read.
 
 use super::balance::{ScanCounts, ScanInput, Swappiness};
 use super::cursor::Visit;
@@ -28,8 +30,8 @@ use crate::group::GroupNode;
 use crate::sync::atomic::Ordering;
 use crate::units::Pages;
 
-/// Rounds that direct reclaim takes whole are at most this part of the pool. Chosen: what a round frees beyond the goal
-/// lies idle, and small pools have no memory for that.
+/// Rounds that direct reclaim takes whole are at most this part of the pool. Chosen: what a round
+/// frees beyond the goal lies idle, and small pools have no memory for that.
 const WHOLE_ROUND_FRACTION: u64 = 128;
 
 /// Who reclaims.
@@ -49,7 +51,8 @@ pub enum Actor {
 /// What a pass is to achieve.
 #[derive(Clone, Debug)]
 pub struct ScanControl<'a> {
-    /// Pages to free. For the background thread, at most; its pass ends when the pool has its high watermark.
+    /// Pages to free. For the background thread, at most; its pass ends when the pool has its high
+    /// watermark.
     pub nr_to_reclaim: Pages,
     /// The group that is short: it and its descendants pay.
     pub target: &'a GroupNode,
@@ -142,9 +145,10 @@ impl Reclaim {
     ///
     /// # Cost
     ///
-    /// Bounded: at priority `p` it scans at most 1/2^p of the target's pages, down to `p` = 0, and goes through the priorities four
-    /// times at most. Writes dirty pages back (I/O). Allocates its buffers, a few hundred bytes, outside all locks. Where any
-    /// group has a `min` or a `low`, also [`GroupNode::protection_below`] for each group that it comes to.
+    /// Bounded: at priority `p` it scans at most 1/2^p of the target's pages, down to `p` = 0, and
+    /// goes through the priorities four times at most. Writes dirty pages back (I/O). Allocates its
+    /// buffers, a few hundred bytes, outside all locks. Where any group has a `min` or a `low`,
+    /// also [`GroupNode::protection_below`] for each group that it comes to.
     pub fn shrink(&self, control: &ScanControl<'_>) -> Outcome {
         let mut scan = Scan {
             control,
@@ -171,7 +175,8 @@ impl Reclaim {
 
     /// Whether there is something that the pass has not looked at yet.
     ///
-    /// Progress: batches are drained once, active pages forced once on each side of `low`, which is passed once.
+    /// Progress: batches are drained once, active pages forced once on each side of `low`, which is
+    /// passed once.
     fn tries_harder(&self, scan: &mut Scan<'_>) -> bool {
         if !std::mem::replace(&mut scan.has_drained, true) && self.drain_batches() > 0 {
             return true;
@@ -329,8 +334,8 @@ impl Reclaim {
         }
     }
 
-    /// Where the reclaimers of a target go on: the next group that has pages of which this round looks at any. Others
-    /// would use up what the round may look at.
+    /// Where the reclaimers of a target go on: the next group that has pages of which this round
+    /// looks at any. Others would use up what the round may look at.
     fn peek(&self, round: &Round, pass: &Pass<'_>) -> Option<(Visit, LruvecRef)> {
         let gives = |lruvec: &Lruvec| {
             pass.accepts(lruvec) && round.counts(lruvec, lruvec.sizes()).total() > 0
@@ -342,8 +347,8 @@ impl Reclaim {
 }
 
 impl Round {
-    /// Pages of each list of a group to look at: one at least, if there is any that may be. Under a policy, of each type, as if
-    /// all were on its inactive list.
+    /// Pages of each list of a group to look at: one at least, if there is any that may be. Under a
+    /// policy, of each type, as if all were on its inactive list.
     fn counts(&self, lruvec: &Lruvec, sizes: ListSizes) -> ScanCounts {
         self.input_for(lruvec, sizes).counts()
     }

@@ -1,18 +1,20 @@
 //! Shadows: what remains of an evicted page, until it comes back or is forgotten.
 //!
-//! Each group has a clock that ticks with every eviction for want of memory in it and every activation on its
-//! lists, here and below. A shadow keeps the reading of the clock of the group for whose want the page
-//! was evicted. When the page is read again, the ticks since are its *refault distance*: that many other
-//! pages went through the inactive lists meanwhile, so the page would have stayed if those had been
-//! longer by the distance. If what is kept beside them (active pages, and those of the other type where they could go) is
-//! at least as much, the page competes with that on equal terms, and is taken in as active. If it had been active
-//! before, that is no change of working set but thrashing, which counts as a cost of reclaiming pages of its type.
+//! Each group has a clock that ticks with every eviction for want of memory in it and every
+//! activation on its lists, here and below. A shadow keeps the reading of the clock of the group
+//! for whose want the page was evicted. When the page is read again, the ticks since are its
+//! *refault distance*: that many other pages went through the inactive lists meanwhile, so the page
+//! would have stayed if those had been longer by the distance. If what is kept beside them (active
+//! pages, and those of the other type where they could go) is at least as much, the page competes
+//! with that on equal terms, and is taken in as active. If it had been active before, that is no
+//! change of working set but thrashing, which counts as a cost of reclaiming pages of its type.
 //!
-//! **Bounds.** [`SET_LEN`] shadows for each frame of the pool, of 8 bytes, allocated once: a cache line a frame, 1.6 % of the
-//! pool. A page's name says which line, its *set*, and the oldest of a set is forgotten. So a page is remembered until
-//! eight others of its set have been evicted that are still away: for 8 pools of such evictions on average. Of pages that come back after as many evictions as
-//! there are frames, 1 of 100,000 was forgotten; after twice as many, 1 of 900; after four times as many, 1 of 20 (Poisson: 8 or more where that many are
-//! expected).
+//! **Bounds.** [`SET_LEN`] shadows for each frame of the pool, of 8 bytes, allocated once: a cache
+//! line a frame, 1.6 % of the pool. A page's name says which line, its *set*, and the oldest of a
+//! set is forgotten. So a page is remembered until eight others of its set have been evicted that
+//! are still away: for 8 pools of such evictions on average. Of pages that come back after as many
+//! evictions as there are frames, 1 of 100,000 was forgotten; after twice as many, 1 of 900; after
+//! four times as many, 1 of 20 (Poisson: 8 or more where that many are expected).
 //!
 //! | bits | what | what is lost |
 //! |---|---|---|
@@ -22,7 +24,8 @@
 //! | 20 | the group's number | groups from number [`GROUPS_MAX`] on are not known again: their pages come back as from too far |
 //!
 //! Source: the workingset detection of Linux (frames-and-reclaim specification, section 11).
-//! Deviation: sets of fixed size instead of entries in the page index, which are exact and live as long as the file.
+//! Deviation: sets of fixed size instead of entries in the page index, which are exact and live as
+//! long as the file.
 
 use crossbeam_utils::CachePadded;
 
@@ -33,8 +36,9 @@ use crate::units::{GroupId, Pages};
 /// Class of the locks of shards of shadows.
 pub(super) static SHADOW_LOCK: LockClass = LockClass::new("shadows", Rank::Shadows);
 
-/// Shadows of a set: those of one cache line. There are as many sets as frames. Chosen: the kernel's bound, 1.8 % of memory; two streams
-/// through files of twice the pool each are remembered.
+/// Shadows of a set: those of one cache line. There are as many sets as frames. Chosen: the
+/// kernel's bound, 1.8 % of memory; two streams through files of twice the pool each are
+/// remembered.
 const SET_LEN: usize = 8;
 const LINE: usize = 64;
 const SHARDS_MAX: u64 = 64;
@@ -46,7 +50,8 @@ const AGE_SHIFT: u32 = ACTIVE_SHIFT + 1;
 const GROUP_SHIFT: u32 = AGE_SHIFT + AGE_BITS;
 const NAME_MASK: u64 = (1 << NAME_BITS) - 1;
 const AGE_MASK: u64 = (1 << AGE_BITS) - 1;
-/// Numbers of groups that are remembered are less. One more than the number is kept, so that no shadow is 0.
+/// Numbers of groups that are remembered are less. One more than the number is kept, so that no
+/// shadow is 0.
 const GROUPS_MAX: u32 = (1 << (64 - GROUP_SHIFT)) - 2;
 
 const _: () = assert!(SET_LEN * size_of::<u64>() == LINE, "a set is a line");
@@ -239,8 +244,8 @@ impl Shard {
     }
 }
 
-/// Puts a shadow first, in the place of what is known by the same name: the page may have come back without being looked
-/// up; or else of nothing, or of the oldest.
+/// Puts a shadow first, in the place of what is known by the same name: the page may have come back
+/// without being looked up; or else of nothing, or of the oldest.
 fn insert(set: &mut [u64], word: u64) {
     let name = word & NAME_MASK;
     let is_free = |kept: &u64| *kept == 0 || *kept & NAME_MASK == name;
@@ -288,8 +293,8 @@ mod tests {
 
     #[test]
     fn words_keep_what_they_are_given() {
-        // Goal: every field comes back, at the ends of its range. Method: one page at a time, in pools below and above the size at which
-        // clocks are remembered by the tick.
+        // Goal: every field comes back, at the ends of its range. Method: one page at a time, in
+        // pools below and above the size at which clocks are remembered by the tick.
         for frames in [1, 512, 16_384, 1 << 20, 1 << 30] {
             let unit = AgeUnit::of(Pages(frames));
             // Sets of the largest are not needed.
@@ -336,9 +341,9 @@ mod tests {
 
     #[test]
     fn pages_are_remembered_as_long_as_is_said() {
-        // Goal: the shares that are forgotten, of the module's header, and that nothing is remembered of pages that were
-        // never evicted. Method: a stream of pages, and for each distance the share of those that left so long ago and are
-        // known; then a million others.
+        // Goal: the shares that are forgotten, of the module's header, and that nothing is
+        // remembered of pages that were never evicted. Method: a stream of pages, and for each
+        // distance the share of those that left so long ago and are known; then a million others.
         let frames = 4096;
         let shadows = Shadows::new(Pages(frames));
         let last = 40 * frames;
@@ -348,7 +353,8 @@ mod tests {
             let is_gone = |page: &u64| shadows.take(key(*page)).is_none();
             (at..at + frames).filter(is_gone).count()
         };
-        // Of 4,096; what is asked for last has been away for as long as is said, what is asked for first for one pool longer.
+        // Of 4,096; what is asked for last has been away for as long as is said, what is asked for
+        // first for one pool longer.
         let counts = [2, 4, 12, 20].map(forgotten);
         assert!(counts[0] <= 20, "{counts:?}");
         assert!((50..=350).contains(&counts[1]), "{counts:?}");

@@ -1,8 +1,8 @@
 //! Scanning a cluster of one list: isolate, look, write back, evict, put back.
 //!
-//! Pages are isolated under the lruvec's lock, and everything else happens without it. What goes is evicted together, so that
-//! the heavy barrier of retracting is paid once; what stays goes to the heads of its lists; frames are freed
-//! last.
+//! Pages are isolated under the lruvec's lock, and everything else happens without it. What goes is
+//! evicted together, so that the heavy barrier of retracting is paid once; what stays goes to the
+//! heads of its lists; frames are freed last.
 
 use super::lists::{LruList, PageType};
 use super::lruvec::Lruvec;
@@ -112,7 +112,8 @@ impl Reclaim {
             .collect();
         self.lruvecs
             .add_all(&self.cache, cluster.lruvec, scratch.putback.drain(..));
-        // They may have been unlocked since they were looked at, by somebody who did not find them on that list.
+        // They may have been unlocked since they were looked at, by somebody who did not find them
+        // on that list.
         culled.into_iter().for_each(|pfn| self.rescue_unlocked(pfn));
     }
 
@@ -219,7 +220,8 @@ impl Reclaim {
         if self.cache.has_flag(pfn, PageFlag::Unevictable) {
             return Some(Placement::Unevictable);
         }
-        // Before anybody is asked about its accesses: it cannot go now, whatever they are, and they count the next time.
+        // Before anybody is asked about its accesses: it cannot go now, whatever they are, and they
+        // count the next time.
         if self.awaits_writeback(pfn, scan) {
             return Some(Placement::Active);
         }
@@ -243,8 +245,8 @@ impl Reclaim {
         }
     }
 
-    /// Whether an isolated page is under write-back: out of the way with it, until whoever writes it has it
-    /// [rotated](Self::rotate).
+    /// Whether an isolated page is under write-back: out of the way with it, until whoever writes
+    /// it has it [rotated](Self::rotate).
     fn awaits_writeback(&self, pfn: Pfn, scan: &mut Scan<'_>) -> bool {
         let Some(was_awaited) = self.cache.await_writeback(pfn) else {
             return false;
@@ -321,14 +323,14 @@ impl Reclaim {
                 "{pfn}: an isolated page is nobody else's"
             );
             outcome.nr_borrowed += 1;
-            // In use. On the inactive list, enough of these would keep the active list from ever being aged,
-            // and what nobody holds there from being found.
+            // In use. On the inactive list, enough of these would keep the active list from ever
+            // being aged, and what nobody holds there from being found.
             scratch.putback.push((pfn, Placement::Active));
         }
     }
 
-    /// Leaves shadows in the places of pages of `lruvec` that are about to leave the cache, by the clock of the group that
-    /// is short.
+    /// Leaves shadows in the places of pages of `lruvec` that are about to leave the cache, by the
+    /// clock of the group that is short.
     pub(super) fn leave_shadows(&self, lruvec: &Lruvec, short: &Lruvec, evicted: &[Evicted]) {
         lruvec.note_evicted(evicted.len() as u64);
         let group = short.group().id();

@@ -71,8 +71,8 @@ impl ListSizes {
         self.of(page_type.inactive()) + self.of(page_type.active())
     }
 
-    /// Pages that would have made room for a page of a type, had they been evicted in its place: what a refault's
-    /// distance is held against.
+    /// Pages that would have made room for a page of a type, had they been evicted in its place:
+    /// what a refault's distance is held against.
     pub(super) fn workingset_for(self, page_type: PageType) -> Pages {
         let other = match page_type {
             PageType::Anon => self.inactive_file,
@@ -88,8 +88,8 @@ impl ListSizes {
         self
     }
 
-    /// Whether the active list of a type should be aged: it has outgrown the inactive list, by `ratio`, or by a factor that
-    /// grows with both (1 below 1 GiB, 3 at 1 GiB, 10 at 10 GiB).
+    /// Whether the active list of a type should be aged: it has outgrown the inactive list, by
+    /// `ratio`, or by a factor that grows with both (1 below 1 GiB, 3 at 1 GiB, 10 at 10 GiB).
     pub(super) fn inactive_is_low(self, page_type: PageType, ratio: Option<u64>) -> bool {
         const GIB_PAGES: u64 = 1 << 18;
         let by_size = match self.of_type(page_type).0 / GIB_PAGES {
@@ -102,8 +102,8 @@ impl ListSizes {
 }
 
 impl ListSizes {
-    /// The part of each list that is to all of them as `part` is to what may be evicted. Rounded up: a small part has a page
-    /// of each list, whichever of them is looked at.
+    /// The part of each list that is to all of them as `part` is to what may be evicted. Rounded
+    /// up: a small part has a page of each list, whichever of them is looked at.
     pub(super) fn scaled(self, part: Pages) -> Self {
         let whole = self.evictable().0;
         if part.0 >= whole {

@@ -38,7 +38,8 @@ pub struct ReclaimStats {
 pub(super) struct Account {
     /// The background thread's; else whoever needed memory itself.
     pub(super) is_background: bool,
-    /// For want in the whole pool. What a group does because of its own limit is in its own statistics only.
+    /// For want in the whole pool. What a group does because of its own limit is in its own
+    /// statistics only.
     pub(super) is_pool_wide: bool,
 }
 
@@ -66,7 +67,8 @@ impl Split<'_> {
 /// Priorities that rounds are told apart by: a pool of 2^40 frames begins at 31.
 const PRIORITIES: usize = 32;
 
-/// Statistics of groups by type: refaults, those within the working set, those that had been active.
+/// Statistics of groups by type: refaults, those within the working set, those that had been
+/// active.
 const WORKINGSET_ITEMS: [[StatItem; 3]; 2] = [
     [
         StatItem::WorkingsetRefaultAnon,
@@ -157,7 +159,8 @@ impl ReclaimStats {
         group.add_stat(StatItem::Pgactivate, signed(pages));
     }
 
-    /// Counts pages that were looked at on an active list of `group`, and those of them that left it.
+    /// Counts pages that were looked at on an active list of `group`, and those of them that left
+    /// it.
     pub(super) fn count_aged(
         &self,
         group: &GroupNode,

@@ -215,7 +215,8 @@ impl Lruvecs {
         lruvec.note_sizes(&lists);
     }
 
-    /// Takes one page off whatever list it is on, if it is on one and `is_it` says so; what that sees stays so.
+    /// Takes one page off whatever list it is on, if it is on one and `is_it` says so; what that
+    /// sees stays so.
     pub(super) fn isolate_page(
         &self,
         cache: &PageCache,
@@ -235,7 +236,8 @@ impl Lruvecs {
         Some(isolated)
     }
 
-    /// The list of a group that a page is on, if it is on one of them; as long as the lists are locked.
+    /// The list of a group that a page is on, if it is on one of them; as long as the lists are
+    /// locked.
     fn list_within(
         &self,
         cache: &PageCache,
@@ -244,7 +246,8 @@ impl Lruvecs {
         pfn: Pfn,
     ) -> Option<LruList> {
         // The page may have been given to the parent since its group was read, and the number to
-        // another group. And the frame may be another group's, on whose lists it is: its group is read on both sides of that look.
+        // another group. And the frame may be another group's, on whose lists it is: its group is
+        // read on both sides of that look.
         let is_its = || cache.group_of(pfn) == lruvec.group().id();
         if lists.is_dead || !is_its() {
             return None;
@@ -252,7 +255,8 @@ impl Lruvecs {
         self.links.list_of(pfn).filter(|_| is_its())
     }
 
-    /// Moves a page from the inactive to the active list of its type, if it is still there and the same page.
+    /// Moves a page from the inactive to the active list of its type, if it is still there and the
+    /// same page.
     pub(super) fn activate(
         &self,
         cache: &PageCache,
@@ -273,8 +277,9 @@ impl Lruvecs {
         true
     }
 
-    /// Moves a page that was written back to the tail of its inactive list; whether it did. Nothing happens to one that is
-    /// off the lists, that reclaim does not look at, that is dirty again, or is not that page any more.
+    /// Moves a page that was written back to the tail of its inactive list; whether it did. Nothing
+    /// happens to one that is off the lists, that reclaim does not look at, that is dirty again, or
+    /// is not that page any more.
     pub(super) fn rotate(&self, cache: &PageCache, pfn: Pfn, key: PageKey) -> bool {
         let Some(lruvec) = self.get(cache.group_of(pfn)) else {
             return false;
@@ -302,7 +307,8 @@ impl Lruvecs {
         {
             let mut lists = child.lock();
             lists.is_dead = true;
-            // As for pages that are isolated to be looked at: requests above wait until they are back.
+            // As for pages that are isolated to be looked at: requests above wait until they are
+            // back.
             nr_taken = LruList::ALL.iter().map(|list| lists.len(*list)).sum();
             child.note_isolated(PageType::File, nr_taken);
             for list in LruList::ALL {
@@ -336,7 +342,8 @@ impl Lruvecs {
     ) -> LruvecRef {
         let count = Pages(pages.len() as u64).bytes();
         let heir = self.heir_of(removed);
-        // Before the charge goes, which is what keeps the group: who counts for the group of a page finds one that is there.
+        // Before the charge goes, which is what keeps the group: who counts for the group of a page
+        // finds one that is there.
         pages.for_each(|pfn| cache.set_group(pfn, heir.group().id()));
         let mut from = removed.clone();
         while from != *heir.group() {

@@ -83,7 +83,8 @@ impl Scene {
         group
     }
 
-    /// Reads a page in for a group, as the manager does, but without the access that it was read in for.
+    /// Reads a page in for a group, as the manager does, but without the access that it was read in
+    /// for.
     pub(super) fn fault(&self, group: &GroupNode, page: u64) -> Option<Refault> {
         let key = PageKey::new(self.file, page);
         let frame = self
@@ -160,8 +161,8 @@ impl Queues {
 
 #[test]
 fn lists_agree_with_queues() {
-    // Goal: order, lengths and membership, whatever is added, isolated and taken out. Method: random
-    // operations on one group's five lists; queues are the model.
+    // Goal: order, lengths and membership, whatever is added, isolated and taken out. Method:
+    // random operations on one group's five lists; queues are the model.
     let mut rng = crate::seed::rng(21);
     let scene = Scene::new(256);
     let cache = &scene.cache;
@@ -213,9 +214,9 @@ fn lists_agree_with_queues() {
 
 #[test]
 fn pages_in_batches_are_seen_by_who_looks_for_them() {
-    // Goal: a page in an add batch is on no list, and on its list once batches are drained, with what was
-    // decided meanwhile. Method: a pool that is large enough for batches; pages up to one less than
-    // a full batch, one of which is activated before it is on a list, then one more.
+    // Goal: a page in an add batch is on no list, and on its list once batches are drained, with
+    // what was decided meanwhile. Method: a pool that is large enough for batches; pages up to one
+    // less than a full batch, one of which is activated before it is on a list, then one more.
     let scene = Scene::new(8192);
     let root = scene.groups.root();
     (0..30).for_each(|page| assert_eq!(scene.fault(&root, page), None));
@@ -397,9 +398,9 @@ fn a_removed_groups_pages_and_charges_become_its_parents() {
 
 #[test]
 fn a_page_that_comes_back_at_once_is_known() {
-    // Goal: nobody finds an evicted page absent before its shadow is there. Method: one thread reads
-    // a page in whenever it is gone, another evicts it all the time; every read but the first is a
-    // refault.
+    // Goal: nobody finds an evicted page absent before its shadow is there. Method: one thread
+    // reads a page in whenever it is gone, another evicts it all the time; every read but the first
+    // is a refault.
     let scene = Scene::new(64);
     let root = scene.groups.root();
     let key = PageKey::new(scene.file, 7);
@@ -523,8 +524,8 @@ fn no_clock_judges_what_another_of_its_number_counted() {
 
 #[test]
 fn pressure_on_a_protected_group_is_on_what_is_above() {
-    // Goal: scan pressure scaled by overage. Method: two groups of 400 pages, one with a `low` of 300: of 100
-    // pages reclaimed from both, the other gives about four times as many.
+    // Goal: scan pressure scaled by overage. Method: two groups of 400 pages, one with a `low` of
+    // 300: of 100 pages reclaimed from both, the other gives about four times as many.
     let scene = Scene::new(1024);
     let (half, plain) = (scene.group("protected"), scene.group("plain"));
     half.set_low(Pages(300).bytes());

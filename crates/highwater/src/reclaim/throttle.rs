@@ -1,5 +1,5 @@
-//! Waits of direct reclaim for other reclaimers: because they have too many pages in hand, or because there was nothing
-//! to free.
+//! Waits of direct reclaim for other reclaimers: because they have too many pages in hand, or
+//! because there was nothing to free.
 //!
 //! **Too many isolated.** Who finds that others have taken more than an eighth of the inactive
 //! pages of a type off the lists would look at the few that are left, over and over, and take what
@@ -8,15 +8,18 @@
 //! looks whatever others have in hand. The background thread never waits, and a thread that polls
 //! futures passes over the list at once.
 //!
-//! **No progress.** A request whose passes free nothing sleeps between them, each time longer, up to a
-//! millisecond ([`Reclaim::wait_for_progress`]). It is woken by a pass that frees more than an eighth of what it looks at.
+//! **No progress.** A request whose passes free nothing sleeps between them, each time longer, up
+//! to a millisecond ([`Reclaim::wait_for_progress`]). It is woken by a pass that frees more than an
+//! eighth of what it looks at.
 //!
-//! Waits for pages in transit are in `arrival.rs`. All are counted (`throttle_isolated`, `throttle_noprogress`). A wait is bounded and hopes for
-//! nobody: whoever is woken, or not, looks again.
+//! Waits for pages in transit are in `arrival.rs`. All are counted (`throttle_isolated`,
+//! `throttle_noprogress`). A wait is bounded and hopes for nobody: whoever is woken, or not, looks
+//! again.
 //!
-//! Source: frames-and-reclaim specification, 9.7. Deviations: a request without progress sleeps after the pass instead of at
-//! priority 1, because a pass over a small pool takes less time than the kernel's tick; nobody waits for the background
-//! thread because the reserve is low: that thread takes frames from the same pool, and may not be there.
+//! Source: frames-and-reclaim specification, 9.7. Deviations: a request without progress sleeps
+//! after the pass instead of at priority 1, because a pass over a small pool takes less time than
+//! the kernel's tick; nobody waits for the background thread because the reserve is low: that
+//! thread takes frames from the same pool, and may not be there.
 
 use std::time::{Duration, Instant};
 
@@ -57,12 +60,14 @@ impl Default for Sleepers {
 }
 
 impl Sleepers {
-    /// Waits while `must_wait` says so after each change, but not longer than `at_most`. It is asked without a lock.
+    /// Waits while `must_wait` says so after each change, but not longer than `at_most`. It is
+    /// asked without a lock.
     pub(super) fn wait(&self, at_most: Duration, must_wait: impl Fn() -> bool) {
         let begun = Instant::now();
         // Relaxed: the fence orders it before the look.
         self.nr_waiting.fetch_add(1, Ordering::Relaxed);
-        // SeqCst. Pairs with: that of `is_anybody_waiting`: one of the two sees what the other has done.
+        // SeqCst. Pairs with: that of `is_anybody_waiting`: one of the two sees what the other has
+        // done.
         fence(Ordering::SeqCst);
         // Ends: each round but the last ends with a change, and the time runs.
         while let Some(left) = at_most.checked_sub(begun.elapsed()) {
@@ -88,8 +93,8 @@ impl Sleepers {
         }
     }
 
-    /// Whether a thread waits, for one that has just changed something. A fence, and a load of a line that only waiting
-    /// threads write.
+    /// Whether a thread waits, for one that has just changed something. A fence, and a load of a
+    /// line that only waiting threads write.
     pub(super) fn is_anybody_waiting(&self) -> bool {
         // SeqCst. Pairs with: that of `wait`; with less, each could miss what the other has stored.
         fence(Ordering::SeqCst);
@@ -100,7 +105,8 @@ impl Sleepers {
     /// Waits for the next change, but not longer than `at_most`.
     fn wait_for_change(&self, at_most: Duration) {
         let seen = *self.changes.lock();
-        // Relaxed: a change that is missed is one that this thread has not found anything by either.
+        // Relaxed: a change that is missed is one that this thread has not found anything by
+        // either.
         self.nr_waiting.fetch_add(1, Ordering::Relaxed);
         self.wait_for_one(seen, at_most);
         // Relaxed: as above.
@@ -128,8 +134,8 @@ impl Reclaim {
         root.nr_isolated(page_type) > may_go.0 / ISOLATED_FRACTION
     }
 
-    /// Waits for others who have too many pages of a type in hand; whether the list is to be passed over for that. This
-    /// thread has isolated none.
+    /// Waits for others who have too many pages of a type in hand; whether the list is to be passed
+    /// over for that. This thread has isolated none.
     pub(super) fn waits_for_isolated(&self, page_type: PageType, scan: &mut Scan<'_>) -> bool {
         if scan.control.actor == Actor::Background {
             return false;
@@ -154,7 +160,8 @@ impl Reclaim {
         self.note_arrival(lruvec);
     }
 
-    /// Waits until some pass frees much of what it looks at, but not longer than `at_most`. For who has found nothing.
+    /// Waits until some pass frees much of what it looks at, but not longer than `at_most`. For who
+    /// has found nothing.
     pub fn wait_for_progress(&self, at_most: Duration) {
         self.stats.throttle_noprogress.add(1);
         self.progress.wait_for_change(at_most);

@@ -31,8 +31,9 @@ fn by(scene: &Scene, actor: Actor, first_priority: Option<u32>) -> Outcome {
 
 #[test]
 fn direct_reclaim_waits_while_too_many_pages_are_in_others_hands() {
-    // Goal: who comes while others have too many pages waits until they have settled. Method: the wait is endless but for a wake-up;
-    // it is counted before it begins, and nothing goes until the pages are settled.
+    // Goal: who comes while others have too many pages waits until they have settled. Method: the
+    // wait is endless but for a wake-up; it is counted before it begins, and nothing goes until the
+    // pages are settled.
     let (scene, lruvec) = scene(NEVER);
     thread::scope(|scope| {
         let waiter = scope.spawn(|| by(&scene, Actor::Direct, None));
@@ -54,9 +55,9 @@ fn direct_reclaim_waits_while_too_many_pages_are_in_others_hands() {
 
 #[test]
 fn a_pass_waits_once_and_looks_in_the_end_whatever_others_have() {
-    // Goal: the wait is bounded, once in a pass, and costs no request the pages that it may have. Method: others never
-    // settle; the pass frees at its last priority only. The background thread does not wait, nor
-    // does who frees anonymous pages, of which nobody has any.
+    // Goal: the wait is bounded, once in a pass, and costs no request the pages that it may have.
+    // Method: others never settle; the pass frees at its last priority only. The background thread
+    // does not wait, nor does who frees anonymous pages, of which nobody has any.
     let (scene, lruvec) = scene(Duration::from_micros(1));
     let stats = scene.reclaim.stats();
     assert!(by(&scene, Actor::Background, None).nr_reclaimed > 0);
@@ -87,8 +88,8 @@ fn a_thread_that_polls_futures_waits_for_no_other_reclaimer() {
 
 #[test]
 fn who_has_found_nothing_is_woken_by_who_finds_much() {
-    // Goal: a request without progress sleeps until another has some. Method: an endless sleep but for a wake-up, beside passes
-    // that free all that they look at.
+    // Goal: a request without progress sleeps until another has some. Method: an endless sleep but
+    // for a wake-up, beside passes that free all that they look at.
     let scene = Scene::new(256);
     let root = scene.groups.root();
     thread::scope(|scope| {
@@ -111,8 +112,9 @@ fn who_has_found_nothing_is_woken_by_who_finds_much() {
 
 #[test]
 fn a_request_that_waits_for_a_group_is_woken_when_the_group_is_removed() {
-    // Goal: the counts of a removed group end, also under a thread that compares them with earlier ones. Method: some
-    // of the group's pages were settled, and one is isolated, for which a thread waits without end.
+    // Goal: the counts of a removed group end, also under a thread that compares them with earlier
+    // ones. Method: some of the group's pages were settled, and one is isolated, for which a thread
+    // waits without end.
     let scene = Scene::new(256);
     let group = scene.group("removed");
     let lruvec = scene.reclaim.lruvecs.of(&group).expect("the group's");

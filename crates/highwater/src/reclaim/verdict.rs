@@ -1,4 +1,5 @@
-//! What becomes of a page at the tail of an inactive list in the kernel, by what is known of its accesses.
+//! What becomes of a page at the tail of an inactive list in the kernel, by what is known of its
+//! accesses.
 //!
 //! | condition, first match | verdict |
 //! |---|---|
@@ -10,12 +11,12 @@
 //! | it was accessed by other means, and is of a file | reclaim if it is clean |
 //! | otherwise | reclaim |
 //!
-//! Whoever finds a page young marks it as referenced for the next look; whoever looks takes that mark away. So a page
-//! that is read once through a mapping is looked at twice (the access that brought it in counts), and one
-//! that is read once by a copying read is looked at once.
+//! Whoever finds a page young marks it as referenced for the next look; whoever looks takes that
+//! mark away. So a page that is read once through a mapping is looked at twice (the access that
+//! brought it in counts), and one that is read once by a copying read is looked at once.
 //!
-//! Source: frames-and-reclaim specification, 9.3 and 10.2. Deviation: a contended page keeps its mark; the
-//! kernel takes it away (10.3 b).
+//! Source: frames-and-reclaim specification, 9.3 and 10.2. Deviation: a contended page keeps its
+//! mark; the kernel takes it away (10.3 b).
 
 use super::PageType;
 use crate::cache::Referenced;
@@ -101,7 +102,8 @@ mod tests {
 
     #[test]
     fn verdicts_are_those_of_the_table() {
-        // Goal: every row of 9.3, for both types, with and without the mark, and what becomes of the mark.
+        // Goal: every row of 9.3, for both types, with and without the mark, and what becomes of
+        // the mark.
         use PageType::{Anon, File};
         use Verdict::{Activate, Cull, Keep, Reclaim, ReclaimClean};
         let rows = [

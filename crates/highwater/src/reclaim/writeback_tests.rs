@@ -53,7 +53,8 @@ impl Backing for Busy {
     }
 }
 
-/// A pool of which pages 0 to 7 of a writable file have been read in, in that order; page 0 is dirty.
+/// A pool of which pages 0 to 7 of a writable file have been read in, in that order; page 0 is
+/// dirty.
 struct Written {
     scene: Arc<Scene>,
     storage: Arc<Busy>,
@@ -94,7 +95,8 @@ impl Written {
         }
     }
 
-    /// Writes page 0 back, with something else meanwhile, and has it rotated if reclaim awaits it; whether it was taken.
+    /// Writes page 0 back, with something else meanwhile, and has it rotated if reclaim awaits it;
+    /// whether it was taken.
     fn write_back(&self, during: impl FnOnce(&Scene) + Send + 'static) -> bool {
         let scene = Arc::clone(&self.scene);
         *self.storage.during.lock() = Some(Box::new(move || during(&scene)));
@@ -158,8 +160,9 @@ fn age(scene: &Scene) {
 
 #[test]
 fn immediate_is_counted_when_the_background_thread_meets_an_awaited_page() {
-    // Goal: `nr_vmscan_immediate` counts that and nothing else: not who finds the page first, not who needs memory itself, not
-    // a page whose latch is held without write-back. Method: all of them, while page 0 is written.
+    // Goal: `nr_vmscan_immediate` counts that and nothing else: not who finds the page first, not
+    // who needs memory itself, not a page whose latch is held without write-back. Method: all of
+    // them, while page 0 is written.
     let written = Written::new(PolicyKind::TwoList);
     assert!(written.write_back(|scene| {
         let immediate = || scene.reclaim.stats().nr_vmscan_immediate.get();
@@ -197,8 +200,9 @@ fn immediate_is_counted_when_the_background_thread_meets_an_awaited_page() {
 
 #[test]
 fn a_page_that_reclaim_awaits_is_the_next_to_go() {
-    // Goal: when its write-back ends, it is before pages that are older. Method: under every policy, reclaim frees a page while page 0 is
-    // written, and one afterwards; without the first, or if it has been written to again, page 0 keeps its place.
+    // Goal: when its write-back ends, it is before pages that are older. Method: under every
+    // policy, reclaim frees a page while page 0 is written, and one afterwards; without the first,
+    // or if it has been written to again, page 0 keeps its place.
     for policy in PolicyKind::ALL {
         let written = Written::new(policy);
         assert!(written.write_back(|scene| {
@@ -236,8 +240,8 @@ fn a_page_that_reclaim_awaits_is_the_next_to_go() {
 
 #[test]
 fn pages_in_others_hands_and_other_pages_are_not_rotated() {
-    // Goal: who rotates touches no page but the one that was meant, where it is on a list that reclaim looks at. Method: isolated; with another
-    // page in the frame; on the unevictable list.
+    // Goal: who rotates touches no page but the one that was meant, where it is on a list that
+    // reclaim looks at. Method: isolated; with another page in the frame; on the unevictable list.
     let written = Written::new(PolicyKind::TwoList);
     let (scene, file) = (&written.scene, written.entry.id());
     let [pfn, other] = [1, 2].map(|page| scene.pfn(page));
@@ -266,8 +270,9 @@ fn pages_in_others_hands_and_other_pages_are_not_rotated() {
 
 #[test]
 fn storage_that_does_not_take_a_page_leaves_no_flag_behind() {
-    // Goal: a page that is refused, taken in part, or whose storage panics is dirty, under no write-back, awaited by nobody and not
-    // rotated: it would only be met again. Method: each, with and without reclaim meanwhile; then the page is taken.
+    // Goal: a page that is refused, taken in part, or whose storage panics is dirty, under no
+    // write-back, awaited by nobody and not rotated: it would only be met again. Method: each, with
+    // and without reclaim meanwhile; then the page is taken.
     for answer in [Answer::Short, Answer::Refused, Answer::Panics] {
         for is_awaited in [false, true] {
             let written = Written::new(PolicyKind::TwoList);

@@ -72,8 +72,8 @@ impl Parker {
     }
 }
 
-/// Parks the thread until `future` is ready: its output, or `None` when the deadline passed first. Polls
-/// at least once.
+/// Parks the thread until `future` is ready: its output, or `None` when the deadline passed first.
+/// Polls at least once.
 pub fn block_on<F: Future>(future: F, deadline: Option<Instant>) -> Option<F::Output> {
     let parker = Parker::new();
     let mut future = pin!(future);

@@ -141,8 +141,8 @@ mod held {
 
     impl Held {
         pub(super) fn in_order(class: &'static LockClass) -> Self {
-            // Handles that a thread keeps in its locals are dropped when those are torn down, this one
-            // perhaps before: then nothing is checked any more.
+            // Handles that a thread keeps in its locals are dropped when those are torn down, this
+            // one perhaps before: then nothing is checked any more.
             let _ = HELD.try_with(|held| {
                 let held = held.borrow();
                 if let Some(&(top, name)) = held.iter().max_by_key(|(rank, _)| *rank) {
@@ -176,8 +176,8 @@ mod held {
     }
 }
 
-/// Release builds check nothing and carry nothing. Nor do models, whose threads all run on one of the
-/// system's and would share its locals.
+/// Release builds check nothing and carry nothing. Nor do models, whose threads all run on one of
+/// the system's and would share its locals.
 #[cfg(any(not(debug_assertions), loom))]
 mod held {
     use super::LockClass;
@@ -300,7 +300,8 @@ mod loom_raw {
     }
 }
 
-/// Takes a lock in order: first without waiting, then waiting on the clock. Says how long it waited.
+/// Takes a lock in order: first without waiting, then waiting on the clock. Says how long it
+/// waited.
 macro_rules! acquire {
     ($class:expr, $try_lock:expr, $lock:expr) => {{
         let held = Held::in_order($class);

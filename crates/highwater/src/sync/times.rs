@@ -1,14 +1,15 @@
 //! How long locks are waited for and held, and for how much work: histograms by powers of two that
 //! stay on.
 //!
-//! Three events make them up. *Contended*: a thread found the lock held and waits; its wait is always
-//! timed. *Acquired*, then *released*: the hold. Reading the clock twice costs as much as moving some
-//! frames (45 ns a reading on the 2-core reference machine), so of short holds that nobody waited for one in
-//! [`SAMPLED`] is timed, drawn at random, and stands for all of those; long ones are all timed.
-//! Counts, and the work done, are exact.
+//! Three events make them up. *Contended*: a thread found the lock held and waits; its wait is
+//! always timed. *Acquired*, then *released*: the hold. Reading the clock twice costs as much as
+//! moving some frames (45 ns a reading on the 2-core reference machine), so of short holds that
+//! nobody waited for one in [`SAMPLED`] is timed, drawn at random, and stands for all of those;
+//! long ones are all timed. Counts, and the work done, are exact.
 //!
-//! A lock's recorder is written by its holder, so no addition needs a lock prefix. What needs no lock
-//! records the time of its visits in the same shape: nobody waits, and a visit is its own hold.
+//! A lock's recorder is written by its holder, so no addition needs a lock prefix. What needs no
+//! lock records the time of its visits in the same shape: nobody waits, and a visit is its own
+//! hold.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -32,9 +33,9 @@ const _: () = assert!(SAMPLED.is_power_of_two());
 /// number comes once.
 const DRAW_STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Makes a number of that sequence one that has nothing to do with those before it. A multiplication
-/// alone would not: it makes another even sequence, and work that repeats would be seen at the same point
-/// too often or never.
+/// Makes a number of that sequence one that has nothing to do with those before it. A
+/// multiplication alone would not: it makes another even sequence, and work that repeats would be
+/// seen at the same point too often or never.
 ///
 /// Source: the finaliser of `SplitMix64` (Steele, Lea and Flood, 2014).
 const fn mixed(drawn: u64) -> u64 {
@@ -58,7 +59,8 @@ pub struct LockTimes {
     pub wait_ns: Histogram,
     /// Nanoseconds that the lock was held: short holds by samples.
     pub hold_ns: Histogram,
-    /// Nanoseconds from wanting the lock to releasing it, wait and hold together: of the holds that are timed.
+    /// Nanoseconds from wanting the lock to releasing it, wait and hold together: of the holds that
+    /// are timed.
     pub visit_ns: Histogram,
     /// Units of work for each hold (of a zone: frames moved): exact.
     pub work: Histogram,
@@ -97,8 +99,8 @@ impl Histogram {
         buckets.filter_map(|(at, &count)| (count > 0).then_some((1 << at, count)))
     }
 
-    /// The value below which `part` (0.0 to 1.0) of all values lie, as if those of a bucket were spread
-    /// evenly over it; 0 when there are none.
+    /// The value below which `part` (0.0 to 1.0) of all values lie, as if those of a bucket were
+    /// spread evenly over it; 0 when there are none.
     ///
     /// # Accuracy
     ///
@@ -417,9 +419,9 @@ mod tests {
 
     #[test]
     fn samples_stand_for_all_short_holds() {
-        // Goal: no period in the work is mistaken for all of it. Method: which of many holds are drawn; of
-        // every period up to 128, each phase must be drawn as often as its share, within five and a half
-        // standard deviations.
+        // Goal: no period in the work is mistaken for all of it. Method: which of many holds are
+        // drawn; of every period up to 128, each phase must be drawn as often as its share, within
+        // five and a half standard deviations.
         let recorder = TimeRecorder::new();
         let draws: Vec<bool> = (0..80_000)
             .map(|_| {

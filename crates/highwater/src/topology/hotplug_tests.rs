@@ -171,10 +171,9 @@ fn a_cpu_that_is_back_for_the_second_reading_has_its_place() {
     assert!(fake.nr_reads.get() <= 2 * nr_reads, "once");
 }
 
-// Goal: the cost of detection is linear in CPUs, in files and in bytes, although the list of a group
-// is as long as the group is wide.
-// Method: count both on machines of 384 and 8,192 CPUs, in caches of 16 and in a single one; the
-// numbers themselves grow from three to four digits.
+// Goal: the cost of detection is linear in CPUs, in files and in bytes, although the list of a
+// group is as long as the group is wide. Method: count both on machines of 384 and 8,192 CPUs, in
+// caches of 16 and in a single one; the numbers themselves grow from three to four digits.
 #[test]
 fn detection_reads_each_list_once() {
     for nr_cpus in [384, 8192] {

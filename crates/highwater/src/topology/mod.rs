@@ -8,10 +8,10 @@
 //!
 //! Invariant: positions are a permutation of `0..nr_cpus`, `nr_cpus` is one more than the highest
 //! CPU number that was online at construction, and neither changes afterwards. A machine may have
-//! room for many more (`possible`, which firmware and hypervisors like to overstate): per-CPU arrays
-//! of their length would be paid for by all, and used by none. A CPU that comes online later has a
-//! number that is not known; the layers above put its threads in with those that have no CPU, which
-//! costs locality, not correctness (`percpu`, extra slot).
+//! room for many more (`possible`, which firmware and hypervisors like to overstate): per-CPU
+//! arrays of their length would be paid for by all, and used by none. A CPU that comes online later
+//! has a number that is not known; the layers above put its threads in with those that have no CPU,
+//! which costs locality, not correctness (`percpu`, extra slot).
 //!
 //! - [`Topology::detect`] reads `/sys/devices/system/cpu`. It never fails: what cannot be read
 //!   costs locality, not correctness, so it degrades to a flat topology and says so in an event.
@@ -182,8 +182,8 @@ impl Topology {
         Self::ranked(TopologyKind::Synthetic, &flat_places(nr_cpus))
     }
 
-    /// A synthetic machine of `nr_cores` cores of two threads, of which the second ones are numbered
-    /// after all first ones: numbers and positions differ.
+    /// A synthetic machine of `nr_cores` cores of two threads, of which the second ones are
+    /// numbered after all first ones: numbers and positions differ.
     #[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
     pub(crate) fn siblings_apart(nr_cores: usize) -> Self {
         let threads = [flat_places(nr_cores), flat_places(nr_cores)].concat();
@@ -231,8 +231,8 @@ impl Topology {
         self.description.positions.len()
     }
 
-    /// CPUs that were online. They have the positions below this number, gaps in their numbering the
-    /// others.
+    /// CPUs that were online. They have the positions below this number, gaps in their numbering
+    /// the others.
     #[must_use]
     pub fn nr_online(&self) -> usize {
         self.description.nr_online

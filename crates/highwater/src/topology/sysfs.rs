@@ -14,10 +14,10 @@
 //!   as long as the group is wide.
 //!
 //! CPU hotplug does not stop while the files are read. The kernel takes a CPU's `cache` directory
-//! away before the CPU leaves `online`, and adds it after the CPU has come; its `topology` directory
-//! goes last. A reading during which that happened is repeated, once. A CPU that vanishes from the
-//! second one too is skipped: it has no place, like one that was offline all the time. Anything else
-//! that does not follow the rules ends the reading with [`Unreadable`].
+//! away before the CPU leaves `online`, and adds it after the CPU has come; its `topology`
+//! directory goes last. A reading during which that happened is repeated, once. A CPU that vanishes
+//! from the second one too is skipped: it has no place, like one that was offline all the time.
+//! Anything else that does not follow the rules ends the reading with [`Unreadable`].
 
 use std::fmt;
 use std::fs;

@@ -207,9 +207,9 @@ fn without_cpu_numbers_the_available_parallelism_counts() {
     assert_eq!(nowhere.nr_cpus(), parallelism);
 }
 
-// Goal: CPUs that are offline, and numbers that no CPU has, cost nothing but their array element, and
-// above all that are online not even that.
-// Method: take CPUs offline the way Linux shows it (their description vanishes), add holes.
+// Goal: CPUs that are offline, and numbers that no CPU has, cost nothing but their array element,
+// and above all that are online not even that. Method: take CPUs offline the way Linux shows it
+// (their description vanishes), add holes.
 #[test]
 fn offline_cpus_and_holes_rank_last() {
     let root = SERVER.lay_out();

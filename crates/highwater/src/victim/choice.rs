@@ -84,13 +84,13 @@ pub struct Choice<Id> {
     pub id: Id,
     /// What it used, as known without visiting any CPU.
     pub estimate: Estimate<Bytes>,
-    /// What it used exactly; `None` if it was not read: because it is the worst by its interval alone,
-    /// or because the policy allows no exact reads.
+    /// What it used exactly; `None` if it was not read: because it is the worst by its interval
+    /// alone, or because the policy allows no exact reads.
     pub exact: Option<Bytes>,
     /// Its adjustment.
     pub oom_score_adj: OomScoreAdj,
-    /// Its badness, in bytes: of its exact usage, else of its lower bound. [`i64::MAX`] for one that
-    /// goes first.
+    /// Its badness, in bytes: of its exact usage, else of its lower bound. [`i64::MAX`] for one
+    /// that goes first.
     pub badness: i64,
     /// Who comes closest; `None` if nobody else is eligible.
     pub runner_up: Option<RunnerUp<Id>>,
@@ -98,8 +98,8 @@ pub struct Choice<Id> {
     ///
     /// # Accuracy
     ///
-    /// While nothing changes: the exact badness of every eligible candidate is at most `badness + gap`.
-    /// Oracle: `tests/victim.rs::no_other_is_worse_by_more_than_the_gap`.
+    /// While nothing changes: the exact badness of every eligible candidate is at most
+    /// `badness + gap`. Oracle: `tests/victim.rs::no_other_is_worse_by_more_than_the_gap`.
     pub gap: Bytes,
     /// Why it ended there.
     pub proof: Proof,

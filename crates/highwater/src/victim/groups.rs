@@ -58,8 +58,8 @@ impl<F: Fn(GroupKey) -> bool> Candidates for Leaves<'_, F> {
 ///
 /// # Accuracy
 ///
-/// As [`Selector::select`]. The victim is [read](Policy::reads_victim), unless the policy allows no exact
-/// reads.
+/// As [`Selector::select`]. The victim is [read](Policy::reads_victim), unless the policy allows no
+/// exact reads.
 ///
 /// # Cost
 ///

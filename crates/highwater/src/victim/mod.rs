@@ -1,10 +1,11 @@
 //! Whom to stop when memory is gone: the one that holds most, found without asking everybody
 //! exactly.
 //!
-//! Each candidate's badness (usage and [`OomScoreAdj`]) is known at once as an interval, and exactly
-//! for the price of a walk over the CPUs it ran on. Selection shows all intervals to a [`Selector`]
-//! once, and then reads exactly, beginning with the highest upper bound, until nobody left can be
-//! worse than the worst known so far. Usually that takes a few reads of ten thousand, or none.
+//! Each candidate's badness (usage and [`OomScoreAdj`]) is known at once as an interval, and
+//! exactly for the price of a walk over the CPUs it ran on. Selection shows all intervals to a
+//! [`Selector`] once, and then reads exactly, beginning with the highest upper bound, until nobody
+//! left can be worse than the worst known so far. Usually that takes a few reads of ten thousand,
+//! or none.
 //!
 //! # Invariant
 //!
@@ -18,8 +19,8 @@
 //! The first is how `gap` is defined: it is the highest upper bound among those not read, minus the
 //! badness of the chosen, and those read are no worse. The second holds because the last read that
 //! a policy allows goes to the candidate of the highest lower bound, if nothing that was read
-//! reaches that. A gap of zero is a proof. Among equals that were read the lowest number is chosen, and
-//! the same state gives the same victim.
+//! reaches that. A gap of zero is a proof. Among equals that were read the lowest number is chosen,
+//! and the same state gives the same victim.
 //!
 //! # Memory
 //!

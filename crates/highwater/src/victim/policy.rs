@@ -43,15 +43,15 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Exact reads of one selection, unless it is told otherwise. Chosen: the limit of the published
-    /// two-pass selection.
+    /// Exact reads of one selection, unless it is told otherwise. Chosen: the limit of the
+    /// published two-pass selection.
     pub const READS_MAX: usize = 16;
 
     /// Most candidates that are read exactly; `usize::MAX` for as many as the proof takes.
     ///
-    /// The limit ends the search for a larger one, never the search for anybody: while none of those
-    /// read reaches the [floor](Self::floor), reading goes on. With no reads at all the candidate of
-    /// the highest lower bound is chosen, if that bound reaches the floor.
+    /// The limit ends the search for a larger one, never the search for anybody: while none of
+    /// those read reaches the [floor](Self::floor), reading goes on. With no reads at all the
+    /// candidate of the highest lower bound is chosen, if that bound reaches the floor.
     pub const fn reads_max(mut self, nr_reads: usize) -> Self {
         self.reads_max = nr_reads;
         self
@@ -77,8 +77,8 @@ impl Policy {
         self
     }
 
-    /// Reads the victim exactly also where intervals alone tell that it is the worst: for its number
-    /// in the record.
+    /// Reads the victim exactly also where intervals alone tell that it is the worst: for its
+    /// number in the record.
     pub const fn reads_victim(mut self) -> Self {
         self.reads_victim = true;
         self

@@ -1,7 +1,7 @@
 //! Candidates with their bounds, and the order in which they are read.
 //!
-//! A candidate's *rank* is its upper bound, and among equals the lower number first: who may be worst
-//! comes first.
+//! A candidate's *rank* is its upper bound, and among equals the lower number first: who may be
+//! worst comes first.
 
 use std::cmp::Ordering;
 

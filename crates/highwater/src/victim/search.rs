@@ -1,9 +1,9 @@
 //! Exact reads, best first, until nobody left can beat the leader.
 //!
-//! The *leader* is the worst of those read, or the candidate of the highest lower bound: who is above
-//! all others by intervals alone need not be read at all. Reading in the order of ranks, the search
-//! ends at the first rank that cannot beat the leader: none after it can. (One whose upper bound
-//! equals the leader's badness can, if its number is lower.)
+//! The *leader* is the worst of those read, or the candidate of the highest lower bound: who is
+//! above all others by intervals alone need not be read at all. Reading in the order of ranks, the
+//! search ends at the first rank that cannot beat the leader: none after it can. (One whose upper
+//! bound equals the leader's badness can, if its number is lower.)
 
 use crate::units::Bytes;
 
@@ -47,7 +47,8 @@ pub(super) struct End<Id> {
 }
 
 impl<'a, C: Candidates> Search<'a, C> {
-    /// After a first pass, which saw `census` and `surest`, the candidate of the highest lower bound.
+    /// After a first pass, which saw `census` and `surest`, the candidate of the highest lower
+    /// bound.
     pub(super) fn new(
         candidates: &'a C,
         policy: &'a Policy,
@@ -83,8 +84,8 @@ impl<'a, C: Candidates> Search<'a, C> {
         (is_settled && self.victim_to_read().is_none()).then_some(End { rival })
     }
 
-    /// Reads candidates in the order of their ranks until no further read is wanted. `None` when all
-    /// were read. `left_out` is the first rank after those of `entries`.
+    /// Reads candidates in the order of their ranks until no further read is wanted. `None` when
+    /// all were read. `left_out` is the first rank after those of `entries`.
     pub(super) fn read_best_first(
         &mut self,
         entries: &[Entry<C::Id>],
@@ -118,8 +119,8 @@ impl<'a, C: Candidates> Search<'a, C> {
         None
     }
 
-    /// Whether the search ends before it reads `rival`, the first of those left. Reads the victim, if
-    /// that is wanted and was not done.
+    /// Whether the search ends before it reads `rival`, the first of those left. Reads the victim,
+    /// if that is wanted and was not done.
     pub(super) fn ends_before(&mut self, rival: Option<Rank<C::Id>>) -> bool {
         let is_over = |search: &Self| rival.is_none_or(|rival| search.is_over(&rival));
         if !is_over(self) {

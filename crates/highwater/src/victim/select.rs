@@ -48,8 +48,8 @@ pub struct Selector<Id> {
     entries: Vec<Entry<Id>>,
 }
 
-/// The reserved entries as a heap whose greatest is the last in rank. They return to their place also
-/// if a candidate's code panics.
+/// The reserved entries as a heap whose greatest is the last in rank. They return to their place
+/// also if a candidate's code panics.
 struct Lent<'a, Id: Copy + Ord> {
     heap: BinaryHeap<Entry<Id>>,
     place: &'a mut Vec<Entry<Id>>,
@@ -109,8 +109,8 @@ impl<Id: Copy + Ord> Selector<Id> {
     ///
     /// # Cost
     ///
-    /// One pass over the candidates, in which each costs a few comparisons, then one exact read after
-    /// the other; never more reads than candidates, and no more passes than reads but one. No
+    /// One pass over the candidates, in which each costs a few comparisons, then one exact read
+    /// after the other; never more reads than candidates, and no more passes than reads but one. No
     /// allocation, no lock.
     pub fn select<C: Candidates<Id = Id>>(
         &mut self,
@@ -129,8 +129,8 @@ impl<Id: Copy + Ord> Selector<Id> {
             return search.conclude(end.rival);
         }
         self.entries.sort_unstable();
-        // Progress: each further pass begins after the last rank of the one before, and is made only
-        // while fewer candidates were read than the first pass showed.
+        // Progress: each further pass begins after the last rank of the one before, and is made
+        // only while fewer candidates were read than the first pass showed.
         let rival = loop {
             if let Some(end) = search.read_best_first(&self.entries, left_out) {
                 break end.rival;

@@ -53,8 +53,8 @@ fn choose(target: &GroupNode, spared: &[GroupKey]) -> Option<ChosenGroup> {
 
 #[test]
 fn the_group_with_most_memory_is_chosen_by_exact_numbers() {
-    // Goal: with a proof, never off by a byte. Method: random usages that differ by single bytes, well
-    // within what a group's tokens hide; an oracle sorts them.
+    // Goal: with a proof, never off by a byte. Method: random usages that differ by single bytes,
+    // well within what a group's tokens hide; an oracle sorts them.
     let mut rng = crate::seed::rng(3);
     for _ in 0..50 {
         let usages: Vec<u64> = (0..20).map(|_| 100 + rng.u64(..40)).collect();
@@ -95,8 +95,8 @@ fn parents_and_the_innocent_elsewhere_are_not_chosen() {
 
 #[test]
 fn nobody_is_chosen_where_nothing_is_used() {
-    // Goal: no victim without memory. Method: an empty tree; then groups that hold only tokens, which
-    // an estimate cannot tell from use.
+    // Goal: no victim without memory. Method: an empty tree; then groups that hold only tokens,
+    // which an estimate cannot tell from use.
     let tree = GroupTree::new(2);
     assert!(choose(&tree.root(), &[]).is_none());
     let (tree, groups, charges) = tree_with(&[5; 20]);
@@ -136,8 +136,8 @@ fn adjustments_count_and_pass_to_new_children() {
 
 #[test]
 fn who_is_being_stopped_is_waited_for() {
-    // Goal: nobody else is stopped while somebody gives back, unless he is spared, has nothing, or is
-    // gone. Method: mark leaves and a parent; look from above, beside and below.
+    // Goal: nobody else is stopped while somebody gives back, unless he is spared, has nothing, or
+    // is gone. Method: mark leaves and a parent; look from above, beside and below.
     let (tree, groups, mut charges) = tree_with(&[10, 500, 20]);
     let waits_for = |target: &GroupNode, spared: &[GroupKey]| match decide(target, spared) {
         Decision::Wait { dying, .. } => Some(dying.id()),
@@ -164,8 +164,8 @@ fn who_is_being_stopped_is_waited_for() {
 
 #[test]
 fn a_later_group_of_the_same_number_begins_anew() {
-    // Goal: settings and sparing end with their group. Method: remove and make until the number comes
-    // back.
+    // Goal: settings and sparing end with their group. Method: remove and make until the number
+    // comes back.
     let tree = GroupTree::new(2);
     let first = tree.root().child("a", Limits::default()).unwrap();
     first.set_oom_score_adj(OomScoreAdj::MAX);

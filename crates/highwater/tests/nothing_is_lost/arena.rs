@@ -86,9 +86,9 @@ impl Handle {
         })
     }
 
-    /// Syncs: unless pages could not be written, everything that was written before is on storage, and all is well if it is
-    /// durable. The handle is told of each failure of a sync once, its own or another's, before it hears that all is well.
-    /// Whether it did.
+    /// Syncs: unless pages could not be written, everything that was written before is on storage,
+    /// and all is well if it is durable. The handle is told of each failure of a sync once, its own
+    /// or another's, before it hears that all is well. Whether it did.
     pub(crate) fn sync(&mut self) -> bool {
         let settled = self.storage.model().settled();
         let before = self.storage.failed_syncs() - self.failed_before;

@@ -1,9 +1,9 @@
 //! What each page has to hold.
 //!
-//! Every word of a page says of which file and page it is, where in the page it lies, and in which version of the
-//! page: a byte that is old, torn, or of another page is seen wherever it turns up. Writers raise the page's
-//! version under its latch, so whoever holds the latch, or fills or writes the page back, knows the one version
-//! that it must have.
+//! Every word of a page says of which file and page it is, where in the page it lies, and in which
+//! version of the page: a byte that is old, torn, or of another page is seen wherever it turns up.
+//! Writers raise the page's version under its latch, so whoever holds the latch, or fills or writes
+//! the page back, knows the one version that it must have.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -97,8 +97,8 @@ impl Model {
         bytes
     }
 
-    /// The versions that the words of a page are of, or what is wrong with them. Versions that are zeros cannot be
-    /// told apart: they count as the first.
+    /// The versions that the words of a page are of, or what is wrong with them. Versions that are
+    /// zeros cannot be told apart: they count as the first.
     fn versions_in(&self, bytes: &[u8], page: u64) -> Result<RangeInclusive<u32>, String> {
         self.versions_from(0, bytes, page)
     }
@@ -126,8 +126,8 @@ impl Model {
         Ok(least..=most)
     }
 
-    /// Holds what the file has of a page against the version written last. The caller keeps the page from being
-    /// written.
+    /// Holds what the file has of a page against the version written last. The caller keeps the
+    /// page from being written.
     pub(crate) fn check_page(&self, bytes: &[u8], page: u64) -> Result<(), String> {
         let want = self.version(page);
         let found = self.versions_in(bytes, page)?;
@@ -180,8 +180,8 @@ impl Model {
         );
     }
 
-    /// Holds bytes that were copied from word `first` of the file on against what was `settled` before: of each page
-    /// one version, which was the last one at some moment since.
+    /// Holds bytes that were copied from word `first` of the file on against what was `settled`
+    /// before: of each page one version, which was the last one at some moment since.
     pub(crate) fn assert_copy(&self, mut bytes: &[u8], first: u64, settled: &[u32]) {
         let mut at = first * 8;
         while !bytes.is_empty() {
@@ -219,8 +219,8 @@ impl Model {
         self.settle(page, next);
     }
 
-    /// The caller has let go of the page's latch: who syncs from here on gets this version, or a later one, on
-    /// storage.
+    /// The caller has let go of the page's latch: who syncs from here on gets this version, or a
+    /// later one, on storage.
     pub(crate) fn settle(&self, page: u64, version: u32) {
         // Release. Pairs with: the acquire of `settled`.
         self.settled[index(page)].fetch_max(version, Ordering::Release);

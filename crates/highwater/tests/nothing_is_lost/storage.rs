@@ -16,7 +16,8 @@ const EIO: i32 = 5;
 #[derive(Debug, Default)]
 pub(crate) struct Wrongs {
     found: Mutex<Vec<String>>,
-    /// Neighbours that were written together, and not all taken: nothing wrong, but it has to happen.
+    /// Neighbours that were written together, and not all taken: nothing wrong, but it has to
+    /// happen.
     pub(crate) cut_short: AtomicU64,
 }
 
@@ -248,7 +249,8 @@ impl Backing for Storage {
     }
 
     fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
-        // Nobody holds a page that is being read in, and it left the cache with its last version written.
+        // Nobody holds a page that is being read in, and it left the cache with its last version
+        // written.
         self.disk.read(page, buf, |stored| {
             let within = &stored[..self.model.page_len(page)];
             if let Err(wrong) = self.model.check_page(within, page) {
@@ -286,7 +288,8 @@ impl Backing for Storage {
         Ok(taken)
     }
 
-    /// Whether it fails is decided first, and told to nobody else: who asks meanwhile hears that all is well.
+    /// Whether it fails is decided first, and told to nobody else: who asks meanwhile hears that
+    /// all is well.
     fn sync(&self) -> io::Result<()> {
         let trouble = &self.disk.trouble;
         let mut draw = trouble.draw();

@@ -1,5 +1,5 @@
-//! Who stands where: every worker says what it begins, and a watchdog ends the process with a report when one
-//! does not come to an end with it.
+//! Who stands where: every worker says what it begins, and a watchdog ends the process with a
+//! report when one does not come to an end with it.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -117,7 +117,8 @@ impl Watchdog {
     pub(crate) fn watch(&self) {
         while !self.is_over.load(Ordering::Relaxed) {
             if let Some(report) = self.stalled() {
-                // Not by a macro: what those print is shown with a failing test's output, and this one does not end.
+                // Not by a macro: what those print is shown with a failing test's output, and this
+                // one does not end.
                 let _ = std::io::stderr().write_all(report.as_bytes());
                 process::exit(101);
             }

@@ -269,7 +269,8 @@ impl<'a> Worker<'a> {
         self.count("advised");
     }
 
-    /// Lets go of what memory holds that nobody else has: wherever it is, and whatever reclaim is doing with it.
+    /// Lets go of what memory holds that nobody else has: wherever it is, and whatever reclaim is
+    /// doing with it.
     fn discard(&mut self) {
         let is_own = |mapped: &&Mapped| {
             mapped.of.storage.is_none() && Arc::strong_count(&mapped.of.model) == 1
@@ -464,7 +465,8 @@ impl<'a> Worker<'a> {
         if !self.groups.is_empty() {
             self.begin("removing a group", 0);
             let group = self.groups.swap_remove(self.rng.usize(..self.groups.len()));
-            // Sometimes there are spaces of a group that is removed: nothing more can be read in for them.
+            // Sometimes there are spaces of a group that is removed: nothing more can be read in
+            // for them.
             if self.rng.u8(..4) > 0 {
                 self.spaces.retain(|(_, of)| *of != group.id());
                 self.maps.retain(|mapped| mapped.group != group.id());
@@ -571,7 +573,8 @@ impl<'a> Worker<'a> {
 fn is_excused(error: &ReadError) -> bool {
     match error {
         ReadError::Io { source, .. } => is_made_up(source),
-        // Storage that falls short; groups that are full of what is held; dirty pages that storage refuses.
+        // Storage that falls short; groups that are full of what is held; dirty pages that storage
+        // refuses.
         ReadError::Short { .. } | ReadError::NoMemory { .. } => true,
         _ => false,
     }

@@ -75,8 +75,8 @@ fn unregister() -> bool {
         .into_iter()
         .any(|length: libc::c_long| {
             let area = thread + offset;
-            // SAFETY: the call only tells the kernel to stop writing the thread's area, and is refused
-            // unless area, length and signature are those of the registration.
+            // SAFETY: the call only tells the kernel to stop writing the thread's area, and is
+            // refused unless area, length and signature are those of the registration.
             let rc = unsafe { libc::syscall(libc::SYS_rseq, area, length, UNREGISTER, SIGNATURE) };
             rc == 0
         })

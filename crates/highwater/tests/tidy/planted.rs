@@ -236,7 +236,8 @@ pub(crate) const PLANTED: &[Planted] = &[
             (
                 FRAME,
                 "//! F.\nuse crate::sync::atomic::Ordering::{self, Acquire, Release};\nfn f() {\n    \
-                 // Pairs with the load in g.\n    a.store(1, Release);\n    b.store(2, Release); // Pairs with h.\n    \
+                 // Pairs with the load in g.\n    a.store(1, Release);\n    b.store(2, Release); //
+                 // Pairs with h.\n    \
                  let x = c\n        .b()\n        // Pairs with i.\n        .d()\n        .e()\n        .f()\n        .load(Acquire);\n    \
                  a.load(Ordering::Relaxed);\n}\n#[cfg(test)]\nmod tests {\n    fn t() { a.load(SeqCst) }\n}\n",
             ),

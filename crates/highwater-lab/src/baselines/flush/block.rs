@@ -4,18 +4,18 @@
 //! updated_children of the parent --> child --updated_next--> child --updated_next--> back to the parent
 //! ```
 //!
-//! For each CPU, the groups that were updated there form a tree by these links. An empty list points to its
-//! own group; a group that is on no list has no next one. A group on a list has its ancestors on theirs, so
-//! that whoever finds a group on a list need not go on.
+//! For each CPU, the groups that were updated there form a tree by these links. An empty list
+//! points to its own group; a group that is on no list has no next one. A group on a list has its
+//! ancestors on theirs, so that whoever finds a group on a list need not go on.
 //!
-//! Links are written under the CPU's lock. An updater looks whether its group is on a list without it, after it
-//! has added; a flush takes the group off the list, and then reads what was added. In the one order that these
-//! four accesses have, either the updater finds the group off the list and puts it back, or the flush finds
-//! what was added.
+//! Links are written under the CPU's lock. An updater looks whether its group is on a list without
+//! it, after it has added; a flush takes the group off the list, and then reads what was added. In
+//! the one order that these four accesses have, either the updater finds the group off the list and
+//! puts it back, or the flush finds what was added.
 //!
 //! Source: accounting spec 7.2 to 7.4.
-//! Deviation: blocks are made when a CPU comes for the first time (7.8), in a directory of two levels. The
-//! root's block is on no list; its next one being itself says that it was updated.
+//! Deviation: blocks are made when a CPU comes for the first time (7.8), in a directory of two
+//! levels. The root's block is on no list; its next one being itself says that it was updated.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -36,11 +36,11 @@ pub(super) struct Block {
     parent: Option<Arc<Self>>,
     /// The first of the updated groups below, or the group itself. Under the CPU's lock.
     updated_children: AtomicU32,
-    /// The next on the list of the group above, or that group at the end, or [`OFF`]. Written under the CPU's
-    /// lock. Read without it by updaters. Publishes nothing; ordered as the module says.
+    /// The next on the list of the group above, or that group at the end, or [`OFF`]. Written under
+    /// the CPU's lock. Read without it by updaters. Publishes nothing; ordered as the module says.
     updated_next: AtomicU32,
-    /// Pages of updates that are not counted towards a threshold yet. Written by whoever acts as the CPU.
-    /// Publishes nothing.
+    /// Pages of updates that are not counted towards a threshold yet. Written by whoever acts as
+    /// the CPU. Publishes nothing.
     pub(super) updates: AtomicU64,
     words: OnceLock<Box<Words>>,
 }
@@ -65,8 +65,8 @@ impl Words {
 
     /// What was counted of an item since this was last asked. Under the flush lock.
     pub(super) fn take(&self, item: usize) -> i64 {
-        // SeqCst. Pairs with the add in `Block::add`, see the module: acquire and release do not order an
-        // add before a later look at the list.
+        // SeqCst. Pairs with the add in `Block::add`, see the module: acquire and release do not
+        // order an add before a later look at the list.
         let local = self.local[item].load(Ordering::SeqCst);
         // Relaxed: under the flush lock.
         let prev = self.prev[item].load(Ordering::Relaxed);
@@ -136,8 +136,9 @@ impl Block {
         self.updated_next.swap(OFF, Ordering::SeqCst)
     }
 
-    /// Takes the group and all updated ones below it off their lists, and appends them to `found`, children
-    /// before their parents. Under the CPU's lock. `block_of` is the CPU's block of a group on a list.
+    /// Takes the group and all updated ones below it off their lists, and appends them to `found`,
+    /// children before their parents. Under the CPU's lock. `block_of` is the CPU's block of a
+    /// group on a list.
     pub(super) fn detach<'a>(
         &'a self,
         found: &mut Vec<u32>,

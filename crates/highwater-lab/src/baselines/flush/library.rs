@@ -1,7 +1,7 @@
 //! The library's statistics of groups, as an experiment uses them.
 //!
-//! Readers, and reclaim, tolerate what they tolerate in the kernel: 64 pages for each CPU; and a periodic flush that is
-//! a whole period late, as those that the kernel limits in rate.
+//! Readers, and reclaim, tolerate what they tolerate in the kernel: 64 pages for each CPU; and a
+//! periodic flush that is a whole period late, as those that the kernel limits in rate.
 
 use std::time::Duration;
 
@@ -46,7 +46,8 @@ impl LibraryStatistics {
     }
 }
 
-/// Groups of `shape` below the root of `tree`, by number; `limits` is told the number of the group above.
+/// Groups of `shape` below the root of `tree`, by number; `limits` is told the number of the group
+/// above.
 ///
 /// # Panics
 ///

@@ -1,14 +1,17 @@
-//! Hierarchical statistics that are summed up when somebody reads them, under five rules of when that is.
+//! Hierarchical statistics that are summed up when somebody reads them, under five rules of when
+//! that is.
 //!
-//! Groups count items (pages of a kind, events) with per-CPU adds; a *flush* of a group carries what its
-//! subtree's CPUs have counted since the last one into its totals. One structure, [`Rstat`], and what the
-//! discussion differs about as its [`FlushRule`]: who flushes, what, and who may go without.
+//! Groups count items (pages of a kind, events) with per-CPU adds; a *flush* of a group carries
+//! what its subtree's CPUs have counted since the last one into its totals. One structure,
+//! [`Rstat`], and what the discussion differs about as its [`FlushRule`]: who flushes, what, and
+//! who may go without.
 //!
-//! [`Flushing`] is what an experiment needs of such statistics, so that the library's can take part.
+//! [`Flushing`] is what an experiment needs of such statistics, so that the library's can take
+//! part.
 //!
-//! Invariants (accounting spec 12), with no update in flight: after a flush of the root, each group's totals
-//! are its own plus its children's; each delta is absorbed once at each level; a group on an update list has its
-//! ancestors on theirs.
+//! Invariants (accounting spec 12), with no update in flight: after a flush of the root, each
+//! group's totals are its own plus its children's; each delta is absorbed once at each level; a
+//! group on an update list has its ancestors on theirs.
 
 mod block;
 mod library;
@@ -62,15 +65,15 @@ impl Item {
     }
 }
 
-/// Items that each group has words for, and that each flush and read visits: as many as the library's, so that all do the
-/// same. The kernel has some seventy.
+/// Items that each group has words for, and that each flush and read visits: as many as the
+/// library's, so that all do the same. The kernel has some seventy.
 pub const ITEMS: usize = StatItem::ALL.len();
 
 /// One value for each item.
 pub type Stats = [i64; ITEMS];
 
-/// A tree of groups by number, on three levels: group 0 is the root, those below it follow, and then their children,
-/// in the order of their parents.
+/// A tree of groups by number, on three levels: group 0 is the root, those below it follow, and
+/// then their children, in the order of their parents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// The number of each group's parent; the root has itself.
@@ -108,7 +111,8 @@ impl Shape {
         (group != 0).then(|| self.parents[group] as usize)
     }
 
-    /// The groups below `top`: of the root all others, of one below it those in one piece, of a leaf none.
+    /// The groups below `top`: of the root all others, of one below it those in one piece, of a
+    /// leaf none.
     #[must_use]
     pub fn below(&self, top: usize) -> Range<usize> {
         if top == 0 {
@@ -142,12 +146,13 @@ pub struct StatsRead {
 /// Who flushes, what, and who may go without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushRule {
-    /// The root, if all groups together were updated enough; who finds another at it goes without. Before
-    /// the patch.
+    /// The root, if all groups together were updated enough; who finds another at it goes without.
+    /// Before the patch.
     RootSkipIfBusy,
     /// The group in question, each time.
     Subtree,
-    /// The group in question, if all groups together were updated enough since the root was flushed.
+    /// The group in question, if all groups together were updated enough since the root was
+    /// flushed.
     SubtreeOneThreshold,
     /// The group in question, if it was updated enough. The patch.
     SubtreeThresholds,
@@ -198,12 +203,12 @@ pub trait Flushing: fmt::Debug + Send + Sync {
 /// Time between periodic flushes, in all designs.
 pub const PERIOD: Duration = Duration::from_secs(2);
 
-/// Pages of updates that a CPU keeps to itself before it counts them towards a threshold, and, for each CPU,
-/// the threshold: the kernel's charge batch.
+/// Pages of updates that a CPU keeps to itself before it counts them towards a threshold, and, for
+/// each CPU, the threshold: the kernel's charge batch.
 pub const BATCH: u64 = 64;
 
-/// Most by which a value that was not flushed can be off under per-group thresholds, when none is updated
-/// during a flush: the threshold, and what each CPU has not counted towards it.
+/// Most by which a value that was not flushed can be off under per-group thresholds, when none is
+/// updated during a flush: the threshold, and what each CPU has not counted towards it.
 #[must_use]
 pub const fn staleness_max(nr_cpus: usize) -> u64 {
     (2 * BATCH - 1) * nr_cpus as u64

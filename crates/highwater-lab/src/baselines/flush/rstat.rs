@@ -6,15 +6,15 @@
 //! ```
 //!
 //! A flush of g visits each CPU under the flush lock, which it drops in between. It takes g and the
-//! updated groups below it off their lists and, children before parents, moves what a group has pending and
-//! what its CPU has counted to the group's totals and to what is pending at its parent. Ancestors of g are
-//! not made fresh, but nothing is lost: they stay on their lists.
+//! updated groups below it off their lists and, children before parents, moves what a group has
+//! pending and what its CPU has counted to the group's totals and to what is pending at its parent.
+//! Ancestors of g are not made fresh, but nothing is lost: they stay on their lists.
 //!
 //! Reads take no lock: each value is one that it had at some moment.
 //!
 //! Source: accounting spec 7.2 to 7.5, 7.10; the thread for the rules.
-//! Deviation: locks park where the kernel's spin, and any thread may act as any CPU, so that a CPU's
-//! words are changed atomically.
+//! Deviation: locks park where the kernel's spin, and any thread may act as any CPU, so that a
+//! CPU's words are changed atomically.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -39,7 +39,8 @@ pub struct Rstat {
     /// Holds the groups found on the CPU being flushed, to be used again.
     flush: Mutex<Vec<u32>>,
     one_threshold: OneThreshold,
-    /// Whether somebody flushes the root. Written by who wins it, and by it again when done. Publishes nothing.
+    /// Whether somebody flushes the root. Written by who wins it, and by it again when done.
+    /// Publishes nothing.
     is_flushing: AtomicBool,
     readers: Mutex<()>,
     counts: Counts,
@@ -148,7 +149,8 @@ impl Rstat {
 
     /// Flushes the root, unless somebody does so already.
     fn flush_root_or_skip(&self, count: &StatCell) {
-        // Relaxed, here and below: who finds it set goes without; who does not synchronizes by the locks.
+        // Relaxed, here and below: who finds it set goes without; who does not synchronizes by the
+        // locks.
         if self.is_flushing.swap(true, Ordering::Relaxed) {
             return self.counts.skipped_busy.add(1);
         }
@@ -216,8 +218,8 @@ impl Rstat {
                 raise(&parent.pending[item], delta);
             }
         }
-        // Relaxed: a trigger. What is counted meanwhile, on a CPU that was visited, is forgotten with it
-        // (spec 7.10); the data is not.
+        // Relaxed: a trigger. What is counted meanwhile, on a CPU that was visited, is forgotten
+        // with it (spec 7.10); the data is not.
         block.updates.store(0, Ordering::Relaxed);
         group.threshold.reset();
     }
@@ -357,8 +359,8 @@ impl Rstat {
         }
     }
 
-    /// With everything flushed and nobody updating: nothing is pending, own words are what was added to the
-    /// group, and a total is the own words and the children's totals.
+    /// With everything flushed and nobody updating: nothing is pending, own words are what was
+    /// added to the group, and a total is the own words and the children's totals.
     pub(super) fn check_flushed(&self, added: impl Fn(usize) -> Stats) {
         let mut below = vec![[0; ITEMS]; self.groups.len()];
         for at in (0..self.groups.len()).rev() {

@@ -1,5 +1,5 @@
-//! Tests of the structure against a plain model and the invariants of the accounting spec's section 12, and of
-//! each rule's promise and flaw.
+//! Tests of the structure against a plain model and the invariants of the accounting spec's section
+//! 12, and of each rule's promise and flaw.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -59,9 +59,10 @@ fn add_anything(
     model.own[group][item.index()] += delta;
 }
 
-/// Goal: whatever was flushed before, a flush of a group makes all of its subtree fresh, and nothing is
-/// absorbed twice or lost. Method: random adds and flushes of random groups, each compared with a model; on the way, a
-/// group on a list has its ancestors on theirs; at the end, totals are own words plus the children's.
+/// Goal: whatever was flushed before, a flush of a group makes all of its subtree fresh, and
+/// nothing is absorbed twice or lost. Method: random adds and flushes of random groups, each
+/// compared with a model; on the way, a group on a list has its ancestors on theirs; at the end,
+/// totals are own words plus the children's.
 #[test]
 fn a_flush_makes_a_subtree_fresh() {
     let mut random = rng(1);
@@ -90,8 +91,9 @@ fn a_flush_makes_a_subtree_fresh() {
     }
 }
 
-/// Goal: after a flush of a child, what its parent has pending is exactly what the child has carried, and
-/// the parent's total is as before. Method: two of them, without and with updates in between.
+/// Goal: after a flush of a child, what its parent has pending is exactly what the child has
+/// carried, and the parent's total is as before. Method: two of them, without and with updates in
+/// between.
 #[test]
 fn a_child_leaves_its_delta_pending() {
     let rstat = Rstat::new(&Shape::of(1, 2), 2, FlushRule::Subtree);
@@ -112,8 +114,9 @@ fn a_child_leaves_its_delta_pending() {
     assert_eq!(pending(Item::Anon), 0);
 }
 
-/// Goal: no update is lost to a flush that runs meanwhile, under any rule. Method: threads add on all CPUs
-/// while others read and flush; afterwards the root is flushed, and totals are what was added.
+/// Goal: no update is lost to a flush that runs meanwhile, under any rule. Method: threads add on
+/// all CPUs while others read and flush; afterwards the root is flushed, and totals are what was
+/// added.
 #[test]
 fn no_update_is_lost_beside_flushes() {
     const ADDS: u32 = 4000;
@@ -196,8 +199,9 @@ fn per_group_thresholds_bound_staleness() {
     );
 }
 
-/// Goal: one threshold for all has busy groups make quiet ones flush, and flushes of subtrees do not
-/// count as flushes; before the patch, who finds another flushing goes without. Method: one of each.
+/// Goal: one threshold for all has busy groups make quiet ones flush, and flushes of subtrees do
+/// not count as flushes; before the patch, who finds another flushing goes without. Method: one of
+/// each.
 #[test]
 fn rules_have_their_flaws() {
     let shape = Shape::of(2, 1);
@@ -230,8 +234,9 @@ fn rules_have_their_flaws() {
     );
 }
 
-/// Goal: the library takes part by the same numbers of groups and items, within the bound that it states, and is exact after a
-/// periodic flush. Method: the same random adds, read after each, against the model.
+/// Goal: the library takes part by the same numbers of groups and items, within the bound that it
+/// states, and is exact after a periodic flush. Method: the same random adds, read after each,
+/// against the model.
 #[test]
 fn the_library_is_within_what_it_states() {
     const CPUS: usize = 12;

@@ -1,11 +1,11 @@
 //! When enough was updated for a flush to be worth its cost.
 //!
-//! Updates are counted by their size, whatever the item and direction, in two steps: each CPU keeps up to a
-//! [`BATCH`] to itself, without a locked instruction, and then adds them to a total that a reader compares with
-//! a batch for each CPU.
+//! Updates are counted by their size, whatever the item and direction, in two steps: each CPU keeps
+//! up to a [`BATCH`] to itself, without a locked instruction, and then adds them to a total that a
+//! reader compares with a batch for each CPU.
 //!
-//! Source: accounting spec 7.3 and 7.5; one total for all groups as before the patch, one for each group as
-//! with it.
+//! Source: accounting spec 7.3 and 7.5; one total for all groups as before the patch, one for each
+//! group as with it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,7 +23,8 @@ pub(super) struct OneThreshold {
     total: AtomicU64,
 }
 
-/// Adds to what a CPU keeps to itself. Returns, and no longer keeps, all of it once that is a batch.
+/// Adds to what a CPU keeps to itself. Returns, and no longer keeps, all of it once that is a
+/// batch.
 fn keep(word: &AtomicU64, size: u64) -> Option<u64> {
     // Relaxed: as below. Of two threads that act as one CPU at a time, one may be forgotten.
     let kept = word.load(Ordering::Relaxed) + size;

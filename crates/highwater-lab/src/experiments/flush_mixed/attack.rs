@@ -1,8 +1,9 @@
 //! Statistics that are filled so that a read which need not flush is as wrong as it can be.
 //!
 //! Single-threaded, so that the truth is known and one seed gives one outcome. Each attack adds one
-//! amount on every CPU in turn, over and over, to one leaf or to all below one group, to one item or to two, one way or
-//! both. Reads follow at every stage, of the leaf, of the group above and of the root.
+//! amount on every CPU in turn, over and over, to one leaf or to all below one group, to one item
+//! or to two, one way or both. Reads follow at every stage, of the leaf, of the group above and of
+//! the root.
 
 use std::time::Duration;
 

@@ -1,12 +1,13 @@
 //! The load: threads that act as thousands of workers and readers of groups on many CPUs.
 //!
-//! A worker charges 1 to 32 pages to its group and counts each as a page and a fault. If the group is at its maximum, it
-//! reclaims first: it takes up to 32 of the group's pages back, uncharges them, counts each, and has the group flushed,
-//! as the kernel's reclaim does before it looks at the numbers. For every [`WORK_PER_READ`] such steps, one reader reads the
-//! statistics of its group. Meanwhile a thread of its own flushes the root every two seconds.
+//! A worker charges 1 to 32 pages to its group and counts each as a page and a fault. If the group
+//! is at its maximum, it reclaims first: it takes up to 32 of the group's pages back, uncharges
+//! them, counts each, and has the group flushed, as the kernel's reclaim does before it looks at
+//! the numbers. For every [`WORK_PER_READ`] such steps, one reader reads the statistics of its
+//! group. Meanwhile a thread of its own flushes the root every two seconds.
 //!
-//! Each thread has CPUs of its own, among which its workers move now and then. A variant's rounds go on where the last
-//! one ended, by a clock that runs in its rounds only.
+//! Each thread has CPUs of its own, among which its workers move now and then. A variant's rounds
+//! go on where the last one ended, by a clock that runs in its rounds only.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -41,7 +42,8 @@ pub(super) const READERS: usize = 1000;
 /// Steps of workers for one read.
 pub(super) const WORK_PER_READ: u64 = 200;
 
-/// Pages of a charge at most, and pages that are taken back at once: the kernel's `SWAP_CLUSTER_MAX`.
+/// Pages of a charge at most, and pages that are taken back at once: the kernel's
+/// `SWAP_CLUSTER_MAX`.
 const PAGES_MAX: u64 = 32;
 
 /// Maximum of a group: 10 MiB, a megabyte for each worker.
@@ -214,8 +216,8 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Uncharges everything that is charged, flushes the root, and returns how many values are not what was counted,
-    /// and how many bytes are still charged.
+    /// Uncharges everything that is charged, flushes the root, and returns how many values are not
+    /// what was counted, and how many bytes are still charged.
     pub(super) fn finish(&self) -> (u64, u64) {
         for (number, thread) in self.threads.iter().enumerate() {
             let mut thread = thread.lock().unwrap_or_else(PoisonError::into_inner);

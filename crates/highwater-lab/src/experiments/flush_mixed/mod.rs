@@ -1,11 +1,13 @@
-//! `flush-mixed`: what it costs to keep statistics fresh while groups are charged, reclaimed and read.
+//! `flush-mixed`: what it costs to keep statistics fresh while groups are charged, reclaimed and
+//! read.
 //!
-//! 5,000 workers in 500 groups charge and reclaim, 1,000 readers read, on 384 virtual CPUs: the ladder of rules
-//! from one root flush for everybody, whose losers go without, to a threshold for each group. The same work
-//! under each rule, round about; how long it takes, and how stale each read is against what was really counted.
+//! 5,000 workers in 500 groups charge and reclaim, 1,000 readers read, on 384 virtual CPUs: the
+//! ladder of rules from one root flush for everybody, whose losers go without, to a threshold for
+//! each group. The same work under each rule, round about; how long it takes, and how stale each
+//! read is against what was really counted.
 //!
-//! Then every rule that states a bound is attacked: filled so that a read which does not flush is as wrong as
-//! it can be.
+//! Then every rule that states a bound is attacked: filled so that a read which does not flush is
+//! as wrong as it can be.
 
 mod attack;
 mod load;

@@ -107,7 +107,8 @@ impl<'a> Groups<'a> {
 
     fn update(&self, leaf: usize, nth: usize, pages: i64) {
         let group = self.leaves.start + leaf;
-        // Neighbours' CPUs are far apart: 97 is prime to all sizes of machines but its own multiples.
+        // Neighbours' CPUs are far apart: 97 is prime to all sizes of machines but its own
+        // multiples.
         let cpu = CpuId::from_index((leaf * GROUP_CPUS + nth) * 97 % self.nr_cpus);
         for item in [Item::Anon, Item::Pgfault] {
             self.truth.follow(0, group, item, pages, || {

@@ -1,7 +1,7 @@
 //! The same storm on groups of this machine's own kernel.
 //!
-//! What is timed is reading `memory.stat` of an open file; opening it is not. Meanwhile a shell moves from group to group and has a
-//! process of a few pages run in each.
+//! What is timed is reading `memory.stat` of an open file; opening it is not. Meanwhile a shell
+//! moves from group to group and has a process of a few pages run in each.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -25,8 +25,8 @@ const STAT_BYTES: usize = 8192;
 /// Time between two moves of the shell: at about a millisecond for each process, a tenth of a CPU.
 const MOVE: Duration = Duration::from_millis(10);
 
-/// Moves to each directory that it is told, and has a process there write 256 KiB of its memory. Goes on if one fails:
-/// the storm does not depend on it.
+/// Moves to each directory that it is told, and has a process there write 256 KiB of its memory.
+/// Goes on if one fails: the storm does not depend on it.
 const SCRIPT: &str = "while read -r group; do
     echo $$ >\"$group/cgroup.procs\" && dd if=/dev/zero of=/dev/null bs=256k count=1
 done";

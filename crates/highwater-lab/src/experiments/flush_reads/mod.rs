@@ -1,8 +1,10 @@
-//! `flush-reads`: how long a read of a group's statistics takes when a quarter of a million readers come by schedule.
+//! `flush-reads`: how long a read of a group's statistics takes when a quarter of a million readers
+//! come by schedule.
 //!
-//! 50,000 groups on 384 virtual CPUs, each updated from two; readers at the published rate for a CPU; a thread that updates
-//! for a tenth of a CPU, and one that flushes the root every two seconds. Under the patch's rule, the one before it, and the
-//! first posting without thresholds, where each reader flushes and all do so one after the other.
+//! 50,000 groups on 384 virtual CPUs, each updated from two; readers at the published rate for a
+//! CPU; a thread that updates for a tenth of a CPU, and one that flushes the root every two
+//! seconds. Under the patch's rule, the one before it, and the first posting without thresholds,
+//! where each reader flushes and all do so one after the other.
 
 mod groups;
 mod kernel;

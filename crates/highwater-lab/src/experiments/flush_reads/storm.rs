@@ -1,8 +1,9 @@
 //! The storm: readers that come by a schedule, whether or not those before them are done.
 //!
-//! Each of [`THREADS`] threads serves the arrivals of its share of the readers, at the published rate for
-//! a CPU, one after the other. An arrival that comes while the thread serves another, or is not on a CPU, is served
-//! late, and its lateness is kept: nothing is left out because it would have come later (coordinated omission).
+//! Each of [`THREADS`] threads serves the arrivals of its share of the readers, at the published
+//! rate for a CPU, one after the other. An arrival that comes while the thread serves another, or
+//! is not on a CPU, is served late, and its lateness is kept: nothing is left out because it would
+//! have come later (coordinated omission).
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -171,8 +172,9 @@ mod tests {
         }
     }
 
-    /// Goal: every scheduled arrival is served, and those behind a slow one are late, though their own service is short.
-    /// Method: a target that takes 4 ms, in which dozens arrive, on every hundredth read.
+    /// Goal: every scheduled arrival is served, and those behind a slow one are late, though their
+    /// own service is short. Method: a target that takes 4 ms, in which dozens arrive, on every
+    /// hundredth read.
     #[test]
     fn a_slow_read_makes_those_behind_it_late() {
         let (slow, control) = (Slow::default(), Control::default());

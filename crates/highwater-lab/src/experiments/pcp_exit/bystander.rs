@@ -1,8 +1,8 @@
-//! A tenant that stands by: it takes 63 frames now and then while others exit, and measures how long that takes. What counts is
-//! when it began to.
+//! A tenant that stands by: it takes 63 frames now and then while others exit, and measures how
+//! long that takes. What counts is when it began to.
 //!
-//! Its list is empty whenever it asks: what it had it gave back, and its list was drained, as that of an idle CPU is. So
-//! each time is that of one refill of 63 frames, under every policy.
+//! Its list is empty whenever it asks: what it had it gave back, and its list was drained, as that
+//! of an idle CPU is. So each time is that of one refill of 63 frames, under every policy.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -23,8 +23,8 @@ const NAP_US: std::ops::RangeInclusive<u64> = 50..=500;
 /// What the tenants are doing, for those that stand by.
 #[derive(Debug, Default)]
 pub(super) struct Phase {
-    /// Odd while tenants exit; [`OVER`] when nothing follows. Written by: who lets tenants begin. Read by: the bystander.
-    /// Publishes: nothing.
+    /// Odd while tenants exit; [`OVER`] when nothing follows. Written by: who lets tenants begin.
+    /// Read by: the bystander. Publishes: nothing.
     number: AtomicU64,
 }
 
@@ -32,7 +32,8 @@ const OVER: u64 = u64::MAX;
 
 impl Phase {
     fn now(&self) -> u64 {
-        // Relaxed: a bystander that sees it late measures one time less, or one more of a moment later.
+        // Relaxed: a bystander that sees it late measures one time less, or one more of a moment
+        // later.
         self.number.load(Ordering::Relaxed)
     }
 
@@ -108,7 +109,8 @@ pub(super) fn stand_by(pool: &FramePool, cpu: CpuId, phase: &Phase, seed: u64) -
         });
         pool.free_bulk_on(cpu, &mut frames);
         pool.drain(cpu);
-        // Also of a refill that the last tenant's exit did not last as long as: to leave it out would be to leave out the longest.
+        // Also of a refill that the last tenant's exit did not last as long as: to leave it out
+        // would be to leave out the longest.
         stood.service.add(service);
         stood.real.add(real);
         stood.short += u64::from(taken < TAKEN);
@@ -124,9 +126,9 @@ mod tests {
 
     use super::*;
 
-    /// Goal: each time is that of a refill, all that began while tenants exit count, and no others. Method: the pool's own
-    /// count of refills beside the times, in a phase in which nobody exits and one in which they do; the last refill may
-    /// end after that.
+    /// Goal: each time is that of a refill, all that began while tenants exit count, and no others.
+    /// Method: the pool's own count of refills beside the times, in a phase in which nobody exits
+    /// and one in which they do; the last refill may end after that.
     #[test]
     fn every_time_is_that_of_a_refill() {
         let memory = Arc::new(FrameMemory::new(Pages(1 << 18)).unwrap());

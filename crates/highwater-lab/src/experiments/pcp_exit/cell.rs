@@ -29,8 +29,8 @@ impl Round {
         to_f64(self.exits) / self.exit_s
     }
 
-    /// The mean hold of tenants that exit in turn, in nanoseconds. What other programs took is taken out: nobody but they
-    /// keep such a tenant from running, in a hold as often as elsewhere.
+    /// The mean hold of tenants that exit in turn, in nanoseconds. What other programs took is
+    /// taken out: nobody but they keep such a tenant from running, in a hold as often as elsewhere.
     pub(super) fn quiet_hold_ns(&self) -> f64 {
         self.exiting.hold_ns() * self.cpu_s / self.exits_s
     }
@@ -58,7 +58,8 @@ impl Cell {
         )
     }
 
-    /// Frames freed in a second, in the turn in which that was most: other programs only make it less.
+    /// Frames freed in a second, in the turn in which that was most: other programs only make it
+    /// less.
     pub(super) fn freed_most_per_s(&self) -> f64 {
         let turns = self.rounds.iter().map(|round| {
             let of_turn = to_f64(round.freed) / to_f64(round.turns);
@@ -81,7 +82,8 @@ impl Cell {
         all
     }
 
-    /// How long visits took, waits and holds, while tenants exited: almost all of them drain a list.
+    /// How long visits took, waits and holds, while tenants exited: almost all of them drain a
+    /// list.
     pub(super) fn drains(&self) -> Buckets {
         self.merged(|round| round.exiting.visits())
     }
@@ -107,7 +109,8 @@ impl Cell {
         all
     }
 
-    /// The sum over the rounds in which blocks were counted: of every variant the same ones, from the same seeds.
+    /// The sum over the rounds in which blocks were counted: of every variant the same ones, from
+    /// the same seeds.
     pub(super) fn blocks(&self) -> Option<FreeBlocks> {
         let counted = self.rounds.iter().filter_map(|round| round.blocks);
         counted.reduce(|all, blocks| FreeBlocks {

@@ -1,7 +1,8 @@
 //! What counts as the thread's findings reproduced, and what goes beyond them.
 //!
-//! Variants take turns, so that what slows a whole round down cancels. Waits, holds and refills are those of all rounds. Throughput is that of the turn in which it was most, which other programs disturbed
-//! least. Quantiles are those of all rounds together.
+//! Variants take turns, so that what slows a whole round down cancels. Waits, holds and refills are
+//! those of all rounds. Throughput is that of the turn in which it was most, which other programs
+//! disturbed least. Quantiles are those of all rounds together.
 
 use super::cell::{Cell, cell};
 use super::round::Round;
@@ -25,8 +26,8 @@ pub(super) fn value_checks(cells: &[Cell], checks: &mut Vec<Check>) {
     checks.push(Check::counted("refills that brought the bystander too little").equal(&short, &0));
 }
 
-/// The line through hold times by frames of a hold, over the scales; of each scale at the lower quartile of
-/// its rounds, which other programs disturbed little.
+/// The line through hold times by frames of a hold, over the scales; of each scale at the lower
+/// quartile of its rounds, which other programs disturbed little.
 pub(super) fn hold_line(cells: &[Cell]) -> Line {
     let points = SCALES.map(|scale| {
         let cell = cell(cells, &in_turn(scale));

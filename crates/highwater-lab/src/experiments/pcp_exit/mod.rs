@@ -1,11 +1,13 @@
 //! `pcp-exit`: 18 tenants exit at once, and a nineteenth that wants a few frames meanwhile.
 //!
-//! The thread's question is how many frames one hold of a zone's lock may give back. The reviewer's are how long the exits
-//! take, and what becomes of those who allocate beside them. So each variant frees the same interleaved frames, and shows
-//! how long visits to the zones took that drained a list, how long zones were waited for and held, how many exits there were in a
-//! second, and how long a bystander's refills of 63 frames took.
+//! The thread's question is how many frames one hold of a zone's lock may give back. The reviewer's
+//! are how long the exits take, and what becomes of those who allocate beside them. So each variant
+//! frees the same interleaved frames, and shows how long visits to the zones took that drained a
+//! list, how long zones were waited for and held, how many exits there were in a second, and how
+//! long a bystander's refills of 63 frames took.
 //!
-//! Every tenant is a thread that acts as a CPU of its own. Variants take turns, round after round, on the same memory.
+//! Every tenant is a thread that acts as a CPU of its own. Variants take turns, round after round,
+//! on the same memory.
 
 mod bystander;
 mod cell;
@@ -108,8 +110,9 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
 const FRAMES: usize = 32_768;
 const FRAMES_QUICK: usize = 1024;
 
-/// Rounds of the variants whose contention is compared, that of one differing by a fifth from round to round: their exits
-/// take some seconds together, and their bystanders refill thousands of times.
+/// Rounds of the variants whose contention is compared, that of one differing by a fifth from round
+/// to round: their exits take some seconds together, and their bystanders refill thousands of
+/// times.
 const ROUNDS: u64 = 21;
 
 /// Rounds of the others.

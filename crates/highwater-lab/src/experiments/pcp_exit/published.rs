@@ -1,4 +1,5 @@
-//! What the thread published: how long calls took that drained a list, and its follow-up, which refilled one.
+//! What the thread published: how long calls took that drained a list, and its follow-up, which
+//! refilled one.
 
 use std::ops::RangeInclusive;
 
@@ -139,7 +140,8 @@ pub(super) fn setting(config: Figures) -> Figures {
 mod tests {
     use super::*;
 
-    /// Goal: the histograms are the thread's. Method: calls in all and sums of times, as they were derived from it.
+    /// Goal: the histograms are the thread's. Method: calls in all and sums of times, as they were
+    /// derived from it.
     #[test]
     fn histograms_are_the_threads() {
         let calls = drains().map(|histogram| histogram.buckets.calls());

@@ -1,9 +1,11 @@
-//! One round of one variant: a pool of its own, filled and emptied a few times by all tenants at once.
+//! One round of one variant: a pool of its own, filled and emptied a few times by all tenants at
+//! once.
 //!
-//! The first turn is not measured: after it, free blocks lie as they do for ever after, and lists have found their
-//! size. Tenants wait for each other before they fill and before they exit, so that all exit at once and what is
-//! measured of one is not of the other; or they exit one after the other, for the sake of holds that nobody disturbs. In the last turn of some rounds every third tenant stays, and what free memory
-//! is left between them is counted in blocks of 2 MiB.
+//! The first turn is not measured: after it, free blocks lie as they do for ever after, and lists
+//! have found their size. Tenants wait for each other before they fill and before they exit, so
+//! that all exit at once and what is measured of one is not of the other; or they exit one after
+//! the other, for the sake of holds that nobody disturbs. In the last turn of some rounds every
+//! third tenant stays, and what free memory is left between them is counted in blocks of 2 MiB.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -337,7 +339,8 @@ mod tests {
 
     use super::*;
 
-    /// Goal: a tenant that panics ends the round, and nobody waits for it. Method: more tenants than the pool has frames for.
+    /// Goal: a tenant that panics ends the round, and nobody waits for it. Method: more tenants
+    /// than the pool has frames for.
     #[test]
     fn a_pool_that_is_too_small_ends_the_round() {
         let round = catch_unwind(|| {

@@ -1,12 +1,13 @@
 //! Tenants that fill their memory and exit, and one that stands by.
 //!
-//! A tenant has a page table of its own, and a group to which its pages are charged. It fills its table in an order of
-//! its own, all of them at once, so that what each one has is interleaved with what the others have. *Exit* is what the
-//! kernel does for a process that ends: slot after slot, clear it and drop the frame's entry in the reverse map; for each
-//! [`GATHERED`] of them uncharge, then free them one after the other, each to the list of the tenant's CPU.
+//! A tenant has a page table of its own, and a group to which its pages are charged. It fills its
+//! table in an order of its own, all of them at once, so that what each one has is interleaved with
+//! what the others have. *Exit* is what the kernel does for a process that ends: slot after slot,
+//! clear it and drop the frame's entry in the reverse map; for each [`GATHERED`] of them uncharge,
+//! then free them one after the other, each to the list of the tenant's CPU.
 //!
-//! Every frame's entry in the reverse map says who has it, and so do the first bytes of some: a frame that two had at
-//! once, or that was lost, does not go unnoticed.
+//! Every frame's entry in the reverse map says who has it, and so do the first bytes of some: a
+//! frame that two had at once, or that was lost, does not go unnoticed.
 
 use std::iter;
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use highwater::group::{GroupNode, GroupTree, Limits};
 use highwater::memmap::{Frame, FrameMemory};
 use highwater::units::{CpuId, Pages, Pfn};
 
-/// Pages that are unmapped before their frames are freed: what the kernel gathers in one page of pointers.
+/// Pages that are unmapped before their frames are freed: what the kernel gathers in one page of
+/// pointers.
 const GATHERED: usize = 510;
 
 /// Bytes of the frame in one slot of so many are written, and looked at when its tenant exits.
@@ -146,7 +148,8 @@ impl Tenant {
             match machine.pool.alloc_on(self.cpu, AllocFlags::new()) {
                 Ok(frame) => return frame,
                 Err(refused) => {
-                    // What other CPUs' lists hold comes back; all of them hold less than is left over.
+                    // What other CPUs' lists hold comes back; all of them hold less than is left
+                    // over.
                     self.refused += 1;
                     assert!(self.refused < 1000, "the pool is too small: {refused}");
                     machine.pool.drain_all();
@@ -188,7 +191,8 @@ impl Tenant {
     }
 }
 
-/// Memory for `frames`, every one of them touched, so that no first touch is part of what is measured.
+/// Memory for `frames`, every one of them touched, so that no first touch is part of what is
+/// measured.
 pub(super) fn touched(memory: FrameMemory) -> Arc<FrameMemory> {
     for pfn in (0..memory.pages().0).map(|pfn| Pfn(u32::try_from(pfn).expect("frames of a memory")))
     {
@@ -207,7 +211,8 @@ mod tests {
 
     const FRAMES: usize = 3000;
 
-    /// Goal: what is filled is found again at exit and nothing is left. Method: three tenants on two CPUs, twice.
+    /// Goal: what is filled is found again at exit and nothing is left. Method: three tenants on
+    /// two CPUs, twice.
     #[test]
     fn tenants_leave_nothing_behind() {
         let memory = Arc::new(FrameMemory::new(Pages(16_384)).unwrap());
@@ -235,7 +240,8 @@ mod tests {
         pool.check_invariants();
     }
 
-    /// Goal: a frame that two have is noticed. Method: an entry in the reverse map that is somebody else's.
+    /// Goal: a frame that two have is noticed. Method: an entry in the reverse map that is somebody
+    /// else's.
     #[test]
     fn a_frame_of_two_tenants_is_noticed() {
         let memory = Arc::new(FrameMemory::new(Pages(4096)).unwrap());

@@ -1,5 +1,5 @@
-//! What is compared: how lists find their size, how much they move at once, how they give it back, and what lies
-//! behind them.
+//! What is compared: how lists find their size, how much they move at once, how they give it back,
+//! and what lies behind them.
 
 use highwater::frame::{BackendKind, DrainMode, PcpPolicy, PoolConfig, TunableError, Tunables};
 
@@ -27,8 +27,8 @@ pub(super) const TREES: &str = "trees";
 /// The fraction that makes lists as small as they can be, as the thread has it.
 const FRACTION_HUGE: i64 = 0x7fff_ffff;
 
-/// The fraction that makes the legacy lists as large as they may be. The thread's were 100 batches, by watermarks that a
-/// pool of this size cannot have.
+/// The fraction that makes the legacy lists as large as they may be. The thread's were 100 batches,
+/// by watermarks that a pool of this size cannot have.
 const FRACTION_LEGACY: i64 = 8;
 
 /// Locks of the sharded variant.
@@ -39,7 +39,8 @@ const SHARDS: u32 = 8;
 pub(super) enum Exits {
     /// All at once, and a bystander looks on.
     AtOnce,
-    /// One after the other, and nobody looks on: their frames lie as in the others, but no lock is fought over.
+    /// One after the other, and nobody looks on: their frames lie as in the others, but no lock is
+    /// fought over.
     InTurn,
 }
 
@@ -227,7 +228,8 @@ mod tests {
 
     use super::*;
 
-    /// Goal: every row can be told from the others, and the matrix is whole. Method: names, and products.
+    /// Goal: every row can be told from the others, and the matrix is whole. Method: names, and
+    /// products.
     #[test]
     fn variants_have_names_of_their_own() {
         let all: Vec<_> = needed(19).into_iter().chain(matrix()).collect();

@@ -30,7 +30,8 @@ struct Decayed {
     scale: i64,
     /// In all lists, tick by tick.
     cached: Vec<u64>,
-    /// What no list is to hold more than: `high_min` and a cap; or half of the largest one, if no list held so much.
+    /// What no list is to hold more than: `high_min` and a cap; or half of the largest one, if no
+    /// list held so much.
     bound: u64,
     /// Ticks until none did.
     ticks: Option<usize>,
@@ -98,7 +99,8 @@ fn decay(
 ) -> Result<Decayed, ExperimentError> {
     let mut config = auto(setup);
     let pool = pool(setup, config)?;
-    // Every list is filled by the same load, and only then is the scale set that decay must not depend on.
+    // Every list is filled by the same load, and only then is the scale set that decay must not
+    // depend on.
     let mut driven = Driven::new(&pool, setup.topology.nr_cpus(), setup.seed);
     driven.run(Load::Loop, sizes.most(), setup.pick(20_000, 4000), control)?;
     driven.rest();
@@ -110,7 +112,8 @@ fn decay(
     let with_cap = sizes.high_min + (sizes.batch << scale);
     let (bound, allowed) = match with_cap < largest {
         true => (with_cap, eighths(sizes.high_max, sizes.high_min)),
-        // A cap that no list reaches says nothing: then it is how fast they decay, or that there is nothing to.
+        // A cap that no list reaches says nothing: then it is how fast they decay, or that there is
+        // nothing to.
         false => (sizes.high_min.max(largest / 2), eighths(2, 1)),
     };
     let mut decayed = Decayed {

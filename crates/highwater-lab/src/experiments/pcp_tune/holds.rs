@@ -1,7 +1,8 @@
-//! How long one visit to the zones is, by how many frames it moves: what the default scale was chosen by.
+//! How long one visit to the zones is, by how many frames it moves: what the default scale was
+//! chosen by.
 //!
-//! One thread fills and empties a table, in an order of its own, over and over; lists are of one size. The scales take
-//! turns, round after round.
+//! One thread fills and empties a table, in an order of its own, over and over; lists are of one
+//! size. The scales take turns, round after round.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -70,7 +71,8 @@ pub(super) fn run(
 }
 
 impl Lane {
-    /// Lists that hold an eighth of a pool which is four times as large as the table: always more than two caps.
+    /// Lists that hold an eighth of a pool which is four times as large as the table: always more
+    /// than two caps.
     fn new(scale: u8, frames: usize) -> Result<Self, ExperimentError> {
         let defaults = PoolConfig::new(1);
         let tunables = defaults.tunables.pcp_batch_scale_max(scale.into());
@@ -96,7 +98,8 @@ impl Lane {
     }
 
     fn round(&mut self, order: &[usize]) {
-        // Fills and empties the table once before what counts, so that free blocks lie as they do from then on.
+        // Fills and empties the table once before what counts, so that free blocks lie as they do
+        // from then on.
         self.fill_and_empty(order);
         let (begun, cpu_begun) = (Instant::now(), thread_ns());
         let before = self.pool.zone_times();

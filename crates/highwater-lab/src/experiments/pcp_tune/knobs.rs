@@ -106,7 +106,8 @@ fn find<'a>(turned: &'a [Turned], knob: &str, value: i64) -> &'a Turned {
     found.expect("every turn is taken")
 }
 
-/// The low watermark is above the least by a quarter of that, or by so many ten-thousandths of the pool, if they are more.
+/// The low watermark is above the least by a quarter of that, or by so many ten-thousandths of the
+/// pool, if they are more.
 fn watermark_checks(setup: &Setup, turned: &[Turned], checks: &mut Vec<Check>) {
     for factor in [1, 10, 1000] {
         let Watermarks { min, low, .. } = find(turned, FACTOR, factor).watermarks;
@@ -120,7 +121,8 @@ fn watermark_checks(setup: &Setup, turned: &[Turned], checks: &mut Vec<Check>) {
     }
 }
 
-/// A visit moves at most as many frames as the scale allows, and more with each scale that lists are large enough for.
+/// A visit moves at most as many frames as the scale allows, and more with each scale that lists
+/// are large enough for.
 fn visit_checks(sizes: Sizes, turned: &[Turned], checks: &mut Vec<Check>) {
     let scales = [0, 1, 3, 5, 6].map(|scale| (scale, find(turned, SCALE, scale)));
     let cap = |scale: i64| sizes.batch << scale;

@@ -7,8 +7,9 @@
 //! | [`Load::InTurn`] | as in a loop, but one CPU after the other, while the others are idle and lists decay |
 //! | [`Load::OneWay`] | allocates what the CPU beside it frees, or frees what that one allocated |
 //!
-//! A third of the pool is resident all the time: not so much that what lists may hold, an eighth of the pool, is little beside it. CPUs are virtual and steps are
-//! taken by one thread, so that one seed gives one outcome.
+//! A third of the pool is resident all the time: not so much that what lists may hold, an eighth of
+//! the pool, is little beside it. CPUs are virtual and steps are taken by one thread, so that one
+//! seed gives one outcome.
 
 use std::collections::VecDeque;
 

@@ -1,11 +1,13 @@
 //! `pcp-tune`: how per-CPU lists find their size, what that saves, and what it costs.
 //!
-//! The series that the thread discusses lets a list grow with each visit to the zones and shrink when it is idle. Four
-//! questions: how many frames still come from the zones, and how much memory lists hold for it, beside lists of one size;
-//! what becomes of that memory when the load stops; what each knob does, turned while the pool is in use; and how long
-//! one visit takes by how many frames it moves, which is what the default scale was chosen by.
+//! The series that the thread discusses lets a list grow with each visit to the zones and shrink
+//! when it is idle. Four questions: how many frames still come from the zones, and how much memory
+//! lists hold for it, beside lists of one size; what becomes of that memory when the load stops;
+//! what each knob does, turned while the pool is in use; and how long one visit takes by how many
+//! frames it moves, which is what the default scale was chosen by.
 //!
-//! All but the last are counts: CPUs are virtual, one thread acts for all of them, and one seed gives one outcome.
+//! All but the last are counts: CPUs are virtual, one thread acts for all of them, and one seed
+//! gives one outcome.
 
 mod decay;
 mod holds;
@@ -209,8 +211,8 @@ fn climb(
     Ok(())
 }
 
-/// Lists that grow hold at most a fifth more memory, where most CPUs are idle. In a loop on every CPU they do too, but so do lists that never
-/// shrink.
+/// Lists that grow hold at most a fifth more memory, where most CPUs are idle. In a loop on every
+/// CPU they do too, but so do lists that never shrink.
 fn memory_check(name: &str, seen: &Seen, fixed: &Seen) -> Check {
     Check::counted(format!("in turn: memory in use, {name} against {FIXED}")).at_most(
         seen.in_use_mean / fixed.in_use_mean,
@@ -272,8 +274,8 @@ mod tests {
     use crate::experiments::Size;
     use crate::report::Judge;
 
-    /// Goal: the check of memory in use can fail. Method: lists pinned at what the others may grow to, which fail it, beside
-    /// those that tune themselves, which do not; in pools of both sizes.
+    /// Goal: the check of memory in use can fail. Method: lists pinned at what the others may grow
+    /// to, which fail it, beside those that tune themselves, which do not; in pools of both sizes.
     #[test]
     fn lists_that_never_shrink_hold_too_much() {
         for size in [Size::Quick, Size::Full] {

@@ -1,9 +1,11 @@
-//! What was published of the series that made lists tune themselves (in 6.7), which the thread discusses.
+//! What was published of the series that made lists tune themselves (in 6.7), which the thread
+//! discusses.
 
 use super::{HOLDS, ZONE};
 use crate::report::{Row, Source};
 
-/// Name, time or score, lock contention in per cent, `free_high`, `alloc_zone`: kernel builds, 224 CPUs, base = 100.
+/// Name, time or score, lock contention in per cent, `free_high`, `alloc_zone`: kernel builds, 224
+/// CPUs, base = 100.
 const KBUILD: [(&str, f64, f64, f64, f64); 6] = [
     ("base", 100.0, 14.0, 100.0, 100.0),
     ("p1", 99.5, 12.8, 19.5, 95.6),
@@ -13,7 +15,8 @@ const KBUILD: [(&str, f64, f64, f64, f64); 6] = [
     ("p9", 95.0, 1.0, 8.8, 20.0),
 ];
 
-/// Name, score, lock contention, `free_high`, `alloc_zone`, cache misses: flows from one CPU to another.
+/// Name, score, lock contention, `free_high`, `alloc_zone`, cache misses: flows from one CPU to
+/// another.
 type Flow = [(&'static str, f64, f64, f64, f64, f64); 6];
 const NETPERF: Flow = [
     ("base", 100.0, 2.1, 100.0, 100.0, 1.3),
@@ -32,8 +35,8 @@ const LMBENCH: Flow = [
     ("p9", 193.4, 21.7, 7.0, 104.7, 2.1),
 ];
 
-/// Batch, pages a second, mean and p99 of a free's and of an allocation's hold in microseconds: Sapphire Rapids, Ice Lake,
-/// Cascade Lake.
+/// Batch, pages a second, mean and p99 of a free's and of an allocation's hold in microseconds:
+/// Sapphire Rapids, Ice Lake, Cascade Lake.
 type Held = [(u64, f64, [f64; 4]); 6];
 const SPR: Held = [
     (63, 513_633.0, [2.33, 3.57, 2.67, 6.83]),

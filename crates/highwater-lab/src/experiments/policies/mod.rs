@@ -1,12 +1,14 @@
 //! `policies`: how many misses each way to choose who leaves would have, on every recorded trace.
 //!
-//! Every algorithm of [`models`](crate::models) runs over every trace, with a cache of 0.1, 1 and 10 % of the trace's
-//! distinct pages, empty at first. A figure is the share of exact LRU's misses that an algorithm does without; below 0
-//! it misses more. *balanced* is what the library is to do by default, with everything known at each access.
+//! Every algorithm of [`models`](crate::models) runs over every trace, with a cache of 0.1, 1 and
+//! 10 % of the trace's distinct pages, empty at first. A figure is the share of exact LRU's misses
+//! that an algorithm does without; below 0 it misses more. *balanced* is what the library is to do
+//! by default, with everything known at each access.
 //!
 //! Beside the models the library's own policies decide, in clusters as large as reclaim's
-//! ([`Decided`]): what the promise is checked with. With `--real`, traces are replayed through the library
-//! itself as well, under the two-list LRU and the balanced policy, where the cache is large enough for a pool.
+//! ([`Decided`]): what the promise is checked with. With `--real`, traces are replayed through the
+//! library itself as well, under the two-list LRU and the balanced policy, where the cache is large
+//! enough for a pool.
 
 mod published;
 mod real;
@@ -77,8 +79,8 @@ const DECIDED: [Algorithm; 5] = [
     Algorithm::Balanced,
 ];
 
-/// Caches below this are shown, but no single one is held to anything. Chosen: with fewer pages, where one page comes back
-/// decides the outcome (8 pages for twolf), and no pool is that small.
+/// Caches below this are shown, but no single one is held to anything. Chosen: with fewer pages,
+/// where one page comes back decides the outcome (8 pages for twolf), and no pool is that small.
 const PAGES_MIN: usize = 64;
 
 /// By how much the default may miss more than LRU, in percent of LRU's misses.
@@ -284,7 +286,8 @@ impl Found {
             .filter(move |cell| cell.share.total_cmp(&share).is_eq())
     }
 
-    /// The mean reduction over recorded traces with caches of `pages_min` pages or more, and how many these are.
+    /// The mean reduction over recorded traces with caches of `pages_min` pages or more, and how
+    /// many these are.
     fn mean(&self, share: f64, by: By, pages_min: usize) -> (f64, usize) {
         let counted = self
             .of_share(share)
@@ -371,8 +374,8 @@ impl Found {
         ]
     }
 
-    /// The replay in which the library does worst, under the balanced policy. Threads that are scheduled side by side, and
-    /// reclaim in the background, make each replay a little different.
+    /// The replay in which the library does worst, under the balanced policy. Threads that are
+    /// scheduled side by side, and reclaim in the background, make each replay a little different.
     fn real_check(&self, setup: &Setup) -> Option<Check> {
         let spared = |cell: &Cell| cell.real_reductions().map(|[_, balanced]| balanced);
         let replayed = self

@@ -1,4 +1,5 @@
-//! What the authors of libCacheSim published: how many misses less than LRU's, on average over their traces.
+//! What the authors of libCacheSim published: how many misses less than LRU's, on average over
+//! their traces.
 
 use super::{PART_1, PART_10, figure};
 use crate::models::Algorithm;

@@ -1,6 +1,7 @@
 //! The library itself: traces replayed through the whole cache, with real frames and a real file.
 //!
-//! Caches too small for a pool are left out, and traces whose keys have sizes, which a replay lays out as several pages.
+//! Caches too small for a pool are left out, and traces whose keys have sizes, which a replay lays
+//! out as several pages.
 
 use highwater::frame::Tunables;
 use highwater::reclaim::policy::PolicyKind;
@@ -16,10 +17,12 @@ pub(super) const REPLAYED: [(PolicyKind, &str); 2] = [
     (PolicyKind::Balanced, "balanced_percent"),
 ];
 
-/// Pools below this are not replayed. Chosen: what a pool keeps back is a noticeable part of a smaller one.
+/// Pools below this are not replayed. Chosen: what a pool keeps back is a noticeable part of a
+/// smaller one.
 pub(super) const POOL_MIN: usize = 512;
 
-/// Misses of a replay on a pool of `capacity` pages, in the order of [`REPLAYED`]; none where it would show nothing.
+/// Misses of a replay on a pool of `capacity` pages, in the order of [`REPLAYED`]; none where it
+/// would show nothing.
 pub(super) fn misses(
     trace: &Trace,
     capacity: usize,

@@ -1,7 +1,9 @@
-//! The traces that the table is about: every access trace that was recorded, and the one that ships.
+//! The traces that the table is about: every access trace that was recorded, and the one that
+//! ships.
 //!
-//! Recorded traces are not part of the project. Their folder is named by `HIGHWATER_TRACES`, or lies beside the workspace
-//! that the program was built in; without it only the shipped trace is left.
+//! Recorded traces are not part of the project. Their folder is named by `HIGHWATER_TRACES`, or
+//! lies beside the workspace that the program was built in; without it only the shipped trace is
+//! left.
 
 use std::path::{Path, PathBuf};
 

@@ -33,7 +33,8 @@ impl Cell {
         }
     }
 
-    /// A check of what the variant did: threads that take turns on the simulated clock do the same in every run.
+    /// A check of what the variant did: threads that take turns on the simulated clock do the same
+    /// in every run.
     pub(super) fn check(&self, name: String) -> Subject {
         match self.variant.clock {
             ClockKind::Simulated => Check::counted(name),
@@ -47,8 +48,8 @@ impl Cell {
         sum / to_f64(self.rounds.len() as u64)
     }
 
-    /// The median over rounds: for what is compared. One round's times may be another program's, and now and then a round goes
-    /// another way from its start.
+    /// The median over rounds: for what is compared. One round's times may be another program's,
+    /// and now and then a round goes another way from its start.
     pub(crate) fn median_of(&self, figure: impl Fn(&Round) -> f64) -> f64 {
         median(self.rounds.iter().map(figure).collect())
     }
@@ -58,7 +59,8 @@ impl Cell {
         self.mean_of(|round| round.count(name))
     }
 
-    /// What a figure differs from round to round, in hundredths of its mean: the deviation of a sample.
+    /// What a figure differs from round to round, in hundredths of its mean: the deviation of a
+    /// sample.
     pub(super) fn variation_percent(&self, figure: impl Fn(&Round) -> f64) -> f64 {
         let mean = self.mean_of(&figure);
         let squares: f64 = self
@@ -70,7 +72,8 @@ impl Cell {
         100.0 * (squares / freedom).sqrt() / mean
     }
 
-    /// The median of a figure against another variant's. Where that is 0, this must be 0 as well to be 1.
+    /// The median of a figure against another variant's. Where that is 0, this must be 0 as well to
+    /// be 1.
     pub(crate) fn against(&self, other: &Self, figure: impl Fn(&Round) -> f64) -> f64 {
         ratio(self.median_of(&figure), other.median_of(&figure))
     }

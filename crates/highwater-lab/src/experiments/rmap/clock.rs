@@ -7,18 +7,20 @@ use std::time::{Duration, Instant};
 use super::turns::{Seat, Turns, Who};
 use crate::experiments::buckets::Buckets;
 
-/// What a look at a page takes: under *skip* the thread's background thread had always something to do, and looked at 52.77 million
-/// pages in 25.2 s.
+/// What a look at a page takes: under *skip* the thread's background thread had always something to
+/// do, and looked at 52.77 million pages in 25.2 s.
 pub(super) const LOOK: Duration = Duration::from_nanos(478);
-/// What a page of A takes, but for looks: the thread's A took 24.64, 25.20 and 23.62 s for 18.87 million, in which it looked at 8.40,
-/// 3.77 and 7.97 million itself.
+/// What a page of A takes, but for looks: the thread's A took 24.64, 25.20 and 23.62 s for 18.87
+/// million, in which it looked at 8.40, 3.77 and 7.97 million itself.
 pub(super) const PAGE_OF_A: Duration = Duration::from_nanos(1130);
-/// The same beside C: under *vanilla* 27.24 s, in which A and C looked at 4.92 million pages, of which half are taken for A's.
+/// The same beside C: under *vanilla* 27.24 s, in which A and C looked at 4.92 million pages, of
+/// which half are taken for A's.
 pub(super) const PAGE_OF_A_BESIDE_C: Duration = Duration::from_nanos(1380);
-/// What is waited for a page from the disk: chosen, and little, because it is read ahead. For A's pages it is a part of what they take.
+/// What is waited for a page from the disk: chosen, and little, because it is read ahead. For A's
+/// pages it is a part of what they take.
 pub(super) const PAGE_IN: Duration = Duration::from_nanos(100);
-/// What a page of C takes that is in memory: chosen. The thread says of C's speed only that it brought in no more than a million pages in
-/// 1.7 s.
+/// What a page of C takes that is in memory: chosen. The thread says of C's speed only that it
+/// brought in no more than a million pages in 1.7 s.
 pub(super) const PAGE_OF_C: Duration = Duration::from_nanos(300);
 
 /// A clock.
@@ -94,7 +96,8 @@ impl Clock {
         }
     }
 
-    /// How long reclaim waited for a held lock each time that it did, and in all, if the clock knows.
+    /// How long reclaim waited for a held lock each time that it did, and in all, if the clock
+    /// knows.
     pub(super) fn blocked(&self) -> Option<(Buckets, Duration)> {
         let blocked = self.turns()?.blocked();
         let ns = |time: &Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);

@@ -1,8 +1,9 @@
-//! Real files, read no faster than a disk gives them, or for the time that it takes on a simulated clock.
+//! Real files, read no faster than a disk gives them, or for the time that it takes on a simulated
+//! clock.
 //!
-//! The bytes come from the system's cache, because a test machine's disk is other programs' too. What is the disk's is the pace: one for all
-//! files on it, so that who reads more leaves less to others, as where the thread's tenants read. It is waited for asleep, and no
-//! CPU is taken for it.
+//! The bytes come from the system's cache, because a test machine's disk is other programs' too.
+//! What is the disk's is the pace: one for all files on it, so that who reads more leaves less to
+//! others, as where the thread's tenants read. It is waited for asleep, and no CPU is taken for it.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -16,7 +17,8 @@ use super::clock::PAGE_IN;
 use super::turns::Turns;
 use crate::report::text::to_f64;
 
-/// What an idle disk has read ahead for whoever comes next, as time. It makes up for sleeping longer than was asked for.
+/// What an idle disk has read ahead for whoever comes next, as time. It makes up for sleeping
+/// longer than was asked for.
 const AHEAD: Duration = Duration::from_millis(2);
 
 /// Shorter waits are owed: sleeping takes about as long by itself.
@@ -114,8 +116,9 @@ impl Backing for Paced {
 mod tests {
     use super::*;
 
-    /// Goal: whoever asks, the disk transfers so many bytes in a second and no more, but for what it has read ahead. Method: a second's
-    /// worth in pieces by a clock of the test; then a pause, which gives no more than [`AHEAD`].
+    /// Goal: whoever asks, the disk transfers so many bytes in a second and no more, but for what
+    /// it has read ahead. Method: a second's worth in pieces by a clock of the test; then a pause,
+    /// which gives no more than [`AHEAD`].
     #[test]
     fn transfers_take_their_time_together() {
         let disk = Disk::new(1e9);

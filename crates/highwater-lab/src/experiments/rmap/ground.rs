@@ -14,14 +14,18 @@ use super::disk::{Disk, Pace, Paced};
 use crate::experiments::ExperimentError;
 use crate::report::text::to_f64;
 
-/// Pages of C's file, as a part of the pool: chosen. The thread does not say how large its file was. Under *vanilla* its C brought in 2.46 million pages
-/// (18.51 million were freed, 18.87 million brought in for A, 2.82 million stayed), of which 0.88 million were refaults (13.47 million, less A's 12.58):
-/// so there were 1.58 million others, 0.56 of what fits. They stayed while A streamed by, as active pages, of which its machine keeps ten for each inactive
-/// one (frames-and-reclaim specification, 9.5). A little more here, so that what C has lost, it does not get back while A streams by faster than C reads.
+/// Pages of C's file, as a part of the pool: chosen. The thread does not say how large its file
+/// was. Under *vanilla* its C brought in 2.46 million pages (18.51 million were freed, 18.87
+/// million brought in for A, 2.82 million stayed), of which 0.88 million were refaults (13.47
+/// million, less A's 12.58): so there were 1.58 million others, 0.56 of what fits. They stayed
+/// while A streamed by, as active pages, of which its machine keeps ten for each inactive one
+/// (frames-and-reclaim specification, 9.5). A little more here, so that what C has lost, it does
+/// not get back while A streams by faster than C reads.
 const C_SHARE: (u64, u64) = (31, 50);
 
-/// What A and C get from their disk together. Chosen: less than A alone reads from the system's cache, so that both compete for the disk, as on the
-/// thread's machine (2.9 GiB/s), and not for the two CPUs.
+/// What A and C get from their disk together. Chosen: less than A alone reads from the system's
+/// cache, so that both compete for the disk, as on the thread's machine (2.9 GiB/s), and not for
+/// the two CPUs.
 const DISK_BYTES_PER_S: f64 = 2000.0 * 1024.0 * 1024.0;
 
 /// Files without names: A's is twice as large as the pool.
@@ -162,7 +166,8 @@ mod tests {
 
     use super::*;
 
-    /// Goal: a page is known by its bytes. Method: pages of both files, as they are and in each other's place.
+    /// Goal: a page is known by its bytes. Method: pages of both files, as they are and in each
+    /// other's place.
     #[test]
     fn pages_are_told_apart() {
         let ground = Ground::new(7, 200, Scenario::Read).unwrap();

@@ -18,8 +18,8 @@ const STRIDE: u64 = 1024;
 /// Bytes that C reads by one call: 128 KiB.
 const READ: usize = 32 * PAGE_SIZE;
 
-/// How often the reclaimer looks at whether there is something to do, while there is not. Chosen: half of how far threads get ahead of
-/// each other.
+/// How often the reclaimer looks at whether there is something to do, while there is not. Chosen:
+/// half of how far threads get ahead of each other.
 const LOOKS_AGAIN: Duration = Duration::from_micros(10);
 
 /// Refusals of one read before it is given up.
@@ -30,7 +30,8 @@ const TRIES: u32 = 10_000;
 pub(super) struct Churn {
     /// How long it keeps the lock the first time, before all else.
     pub(super) first: Duration,
-    /// How long it keeps the lock between mapping and unmapping, at least and at most, in microseconds.
+    /// How long it keeps the lock between mapping and unmapping, at least and at most, in
+    /// microseconds.
     pub(super) hold_us: [u64; 2],
     /// The part of the time that it has the lock for, after the first.
     pub(super) share: f64,
@@ -45,8 +46,8 @@ pub(super) struct Churned {
 }
 
 impl Churned {
-    /// The part of the time that it had the lock for, as it saw it itself: from having it until it gave it back, without the
-    /// moments of mapping and unmapping.
+    /// The part of the time that it had the lock for, as it saw it itself: from having it until it
+    /// gave it back, without the moments of mapping and unmapping.
     pub(super) fn held_ratio(&self) -> f64 {
         self.held.as_secs_f64() / self.took.as_secs_f64()
     }
@@ -89,7 +90,8 @@ pub(super) struct Read {
     pub(super) refused: u64,
 }
 
-/// Reads; where there is no memory, waits a little and tries again, and counts it: a kernel would have stopped somebody.
+/// Reads; where there is no memory, waits a little and tries again, and counts it: a kernel would
+/// have stopped somebody.
 fn again<T>(
     clock: &Clock,
     refused: &mut u64,

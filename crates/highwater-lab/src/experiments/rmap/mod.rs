@@ -1,31 +1,44 @@
-//! What `rmap-mapped` and `rmap-read` share: the thread's two scenarios, run with real pages of real files.
+//! What `rmap-mapped` and `rmap-read` share: the thread's two scenarios, run with real pages of
+//! real files.
 //!
-//! *A* maps a file of twice the pool and touches it in three passes. *B* maps and unmaps random ranges of that file, and holds the lock of its
-//! reverse map, until A has ended. In the second scenario *C* reads another file by `read_at`, again and again, which fits the active list and lies on the
-//! same disk; it has its working set before the others begin. Each is a tenant of its own. One thread reclaims in the background, and whoever finds no frame. Every variant is the library,
-//! told by [`Builder::rmap`](highwater::manager::Builder::rmap) what to do about a held lock; variants take turns, round
-//! after round, each in a new manager over the same files. All go by the kernel's rules of when a page moves between lists
-//! ([`TwoListRules::Kernel`](highwater::reclaim::TwoListRules::Kernel)), by which a mapped page is looked at twice, and of which page opens a window of
-//! readahead ([`MarkRule::Exact`](highwater::cache::MarkRule::Exact)), so that what differs is the lock alone. By the latter a page that has stayed from the
-//! pass before, because nobody could look at it, costs a major fault where a mark falls on it. That is where the thread's major faults
-//! come from: under *skip* 334,600 of its pages stayed, a window of 32 has one mark, and it counted 10,639 of them.
+//! *A* maps a file of twice the pool and touches it in three passes. *B* maps and unmaps random
+//! ranges of that file, and holds the lock of its reverse map, until A has ended. In the second
+//! scenario *C* reads another file by `read_at`, again and again, which fits the active list and
+//! lies on the same disk; it has its working set before the others begin. Each is a tenant of its
+//! own. One thread reclaims in the background, and whoever finds no frame. Every variant is the
+//! library, told by [`Builder::rmap`](highwater::manager::Builder::rmap) what to do about a held
+//! lock; variants take turns, round after round, each in a new manager over the same files. All go
+//! by the kernel's rules of when a page moves between lists
+//! ([`TwoListRules::Kernel`](highwater::reclaim::TwoListRules::Kernel)), by which a mapped page is
+//! looked at twice, and of which page opens a window of readahead
+//! ([`MarkRule::Exact`](highwater::cache::MarkRule::Exact)), so that what differs is the lock
+//! alone. By the latter a page that has stayed from the pass before, because nobody could look at
+//! it, costs a major fault where a mark falls on it. That is where the thread's major faults come
+//! from: under *skip* 334,600 of its pages stayed, a window of 32 has one mark, and it counted
+//! 10,639 of them.
 //!
 //! # Two clocks
 //!
-//! How often A finds no frame depends on what a look at a page takes against what A takes for a page. On the thread's machine that was 0.48
-//! against 1.1 us, and its background thread could not keep up with twice as many looks for a page; the library's looks take a quarter of that, and
-//! it can. So the thread's variants run on a *simulated clock* (module `turns`): threads, memory, locks and files are real, but the threads take turns,
-//! on one CPU of the manager's, and work takes what it took on the thread's machine: one seed gives one outcome. There B holds the lock for 43 % of the time.
+//! How often A finds no frame depends on what a look at a page takes against what A takes for a
+//! page. On the thread's machine that was 0.48 against 1.1 us, and its background thread could not
+//! keep up with twice as many looks for a page; the library's looks take a quarter of that, and it
+//! can. So the thread's variants run on a *simulated clock* (module `turns`): threads, memory,
+//! locks and files are real, but the threads take turns, on one CPU of the manager's, and work
+//! takes what it took on the thread's machine: one seed gives one outcome. There B holds the lock
+//! for 43 % of the time.
 //!
-//! Beside C it begins with one long hold, and it then takes 36 %. What *skip* does to others begins there: reclaim that passes over whatever
-//! is mapped finds only what is not mapped yet, the pages that readahead has just brought in. A reads them again, which counts
-//! as a new working set; so active pages are looked at, and those are C's. What C then brings in again counts the same way, and it goes on after
-//! the hold, because inactive pages of C are gone before C comes back to them: who passes over A's pages goes through the lists
-//! faster. Without the long hold it begins later, with the first page of A's that was passed over for almost a whole pass.
+//! Beside C it begins with one long hold, and it then takes 36 %. What *skip* does to others begins
+//! there: reclaim that passes over whatever is mapped finds only what is not mapped yet, the pages
+//! that readahead has just brought in. A reads them again, which counts as a new working set; so
+//! active pages are looked at, and those are C's. What C then brings in again counts the same way,
+//! and it goes on after the hold, because inactive pages of C are gone before C comes back to them:
+//! who passes over A's pages goes through the lists faster. Without the long hold it begins later,
+//! with the first page of A's that was passed over for almost a whole pass.
 //!
-//! Ours runs on both, beside *vanilla*: what is promised of it is promised in real time as well. By the *system's clock* B's part of the time is
-//! calibrated before, and again after each round, so that under *skip* 40 to 50 of 100 looks
-//! at a page find the lock held. In each round all variants on a clock meet the same B.
+//! Ours runs on both, beside *vanilla*: what is promised of it is promised in real time as well. By
+//! the *system's clock* B's part of the time is calibrated before, and again after each round, so
+//! that under *skip* 40 to 50 of 100 looks at a page find the lock held. In each round all variants
+//! on a clock meet the same B.
 
 mod cell;
 mod clock;
@@ -69,7 +82,8 @@ pub(super) struct Story {
     pub(super) checks: fn(&[Cell], u64, &mut Vec<Check>),
 }
 
-/// Frames of the pool: 256 MiB. Half as many are too few for direct reclaim to take its first round whole, as the kernel does.
+/// Frames of the pool: 256 MiB. Half as many are too few for direct reclaim to take its first round
+/// whole, as the kernel does.
 const CAPACITY: u64 = 65_536;
 const CAPACITY_QUICK: u64 = 2048;
 
@@ -166,7 +180,8 @@ fn rounds_by_the_system(setup: &Setup) -> u64 {
     setup.repeats(ROUNDS, 1, 1)
 }
 
-/// Whether figures can be compared with those of the thread, which nothing can that has little memory.
+/// Whether figures can be compared with those of the thread, which nothing can that has little
+/// memory.
 fn is_of_size(setup: &Setup) -> bool {
     setup.pick(true, false)
 }
@@ -193,8 +208,8 @@ fn calibrate(setup: &Setup, ground: &Ground, control: &Control) -> Result<f64, E
     Ok(share)
 }
 
-/// The part of the time for B that would have made looks find the lock held as often as is wanted, if they found it
-/// held as often as `contended` says.
+/// The part of the time for B that would have made looks find the lock held as often as is wanted,
+/// if they found it held as often as `contended` says.
 fn adjusted(share: f64, contended: f64) -> f64 {
     if contended.is_nan() {
         return share;

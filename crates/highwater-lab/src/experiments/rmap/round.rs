@@ -22,12 +22,14 @@ use crate::experiments::buckets::Buckets;
 use crate::experiments::{Control, ExperimentError};
 use crate::report::text::to_f64;
 
-/// Distance between watermarks, in ten-thousandths of the pool: 4.6 times as many pages as reclaim looks at in a round at the first
-/// priority, as on the thread's machine (12 GiB: 3,146 pages apart, 690 of 2.82 million at priority 12). It decides how much of its work the background
+/// Distance between watermarks, in ten-thousandths of the pool: 4.6 times as many pages as reclaim
+/// looks at in a round at the first priority, as on the thread's machine (12 GiB: 3,146 pages
+/// apart, 690 of 2.82 million at priority 12). It decides how much of its work the background
 /// thread does at the first three priorities, where *priority* does not wait.
 pub(super) const WATERMARK_SCALE_FACTOR: i64 = 340;
 
-/// Active pages for each inactive one that the kernel keeps on the thread's machine. By its rule a pool of 256 MiB would keep one.
+/// Active pages for each inactive one that the kernel keeps on the thread's machine. By its rule a
+/// pool of 256 MiB would keep one.
 pub(super) const INACTIVE_RATIO: u64 = 10;
 
 /// What a run showed.
@@ -198,9 +200,9 @@ pub(super) fn run(
     })
 }
 
-/// A manager by the kernel's rules of when a page moves, which goes by the clock. On the simulated clock it has one CPU,
-/// on which all threads take turns: on more, the frames and batches that a thread leaves behind when the system moves it
-/// would make each run different.
+/// A manager by the kernel's rules of when a page moves, which goes by the clock. On the simulated
+/// clock it has one CPU, on which all threads take turns: on more, the frames and batches that a
+/// thread leaves behind when the system moves it would make each run different.
 fn manager(rmap: RmapConfig, capacity: u64, clock: &Clock) -> Result<Manager, ExperimentError> {
     let hw = Manager::builder()
         .capacity(Pages(capacity).bytes())

@@ -46,7 +46,8 @@ const VMSTAT: &str = "vmstat and A's elapsed time, as in the thread";
 const TENANTS: &str = "what each tenant got, and what it cost";
 const LOCK: &str = "the lock of the reverse map";
 
-/// A row of the thread: a variant's elapsed time, its deviation in per cent, and the counters by [`KERNEL`].
+/// A row of the thread: a variant's elapsed time, its deviation in per cent, and the counters by
+/// [`KERNEL`].
 pub(crate) fn published(variant: &str, elapsed_s: f64, deviation: f64, counts: [u64; 9]) -> Row {
     let mut row = Row::new(VMSTAT, Source::Thread, variant)
         .with("elapsed_s", elapsed_s)

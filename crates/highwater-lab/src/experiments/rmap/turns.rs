@@ -1,12 +1,13 @@
-//! A clock that only the work of a few threads moves: they take turns, so that it does not matter how many CPUs there are, how fast, or
-//! who else uses them.
+//! A clock that only the work of a few threads moves: they take turns, so that it does not matter
+//! how many CPUs there are, how fast, or who else uses them.
 //!
-//! Each thread has a time of its own, to which it adds what its work takes on the machine that is simulated. The one with the least goes
-//! on; a thread that gets ahead of another by more than [`LEAD`] waits for it. What the threads do meanwhile is real:
-//! memory, locks, files, and the order of what they do to them.
+//! Each thread has a time of its own, to which it adds what its work takes on the machine that is
+//! simulated. The one with the least goes on; a thread that gets ahead of another by more than
+//! [`LEAD`] waits for it. What the threads do meanwhile is real: memory, locks, files, and the
+//! order of what they do to them.
 //!
-//! Reclaim's part is told by the library ([`Pacer`]): so many pages were looked at; or somebody holds the lock that is
-//! needed, and the holder goes on first.
+//! Reclaim's part is told by the library ([`Pacer`]): so many pages were looked at; or somebody
+//! holds the lock that is needed, and the holder goes on first.
 
 use std::cell::Cell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,8 +15,8 @@ use std::time::Duration;
 
 use highwater::reclaim::{Actor, Pacer};
 
-/// How far a thread gets ahead before it waits for others. Chosen: a tenth of the time that B holds the lock for, or a fifth beside C; the
-/// less, the more often threads have to be woken.
+/// How far a thread gets ahead before it waits for others. Chosen: a tenth of the time that B holds
+/// the lock for, or a fifth beside C; the less, the more often threads have to be woken.
 const LEAD: Duration = Duration::from_micros(20);
 
 /// Who takes turns; of those at the same time, in this order.
@@ -99,7 +100,8 @@ impl Turns {
         self.takes_within(time, LEAD);
     }
 
-    /// As [`takes`](Self::takes), where the calling thread has something in hand that others may need.
+    /// As [`takes`](Self::takes), where the calling thread has something in hand that others may
+    /// need.
     pub(super) fn adds(&self, time: Duration) {
         if let Some(me) = ME.get() {
             *self.lock().time(me) += time;
@@ -197,8 +199,8 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
 
-    /// Goal: work is done in the order of its times, whoever does it. Method: two threads note when they do something that
-    /// takes different times, more than the lead; a third is late.
+    /// Goal: work is done in the order of its times, whoever does it. Method: two threads note when
+    /// they do something that takes different times, more than the lead; a third is late.
     #[test]
     fn who_is_behind_goes_first() {
         let turns = Turns::new(Duration::ZERO, |who| who != Who::C);
@@ -221,8 +223,8 @@ mod tests {
         assert!(done.windows(2).all(in_order), "{done:?}");
     }
 
-    /// Goal: who needs a held lock waits until its holder's time, and the holder goes on first. Method: B holds a flag; the
-    /// reclaimer asks again until it is down.
+    /// Goal: who needs a held lock waits until its holder's time, and the holder goes on first.
+    /// Method: B holds a flag; the reclaimer asks again until it is down.
     #[test]
     fn a_held_lock_is_waited_for_until_its_holder_has_let_go() {
         let look = Duration::from_micros(1);

@@ -22,24 +22,27 @@ pub(crate) const REAL_OURS: &str = "Highwater, system's clock";
 /// And against a B that holds the lock almost always.
 pub(crate) const HELD: &str = "Highwater, B holds 95 %";
 
-/// What B does on the simulated clock, where looks take as long whether they find the lock held or not: it never has it as long as before.
+/// What B does on the simulated clock, where looks take as long whether they find the lock held or
+/// not: it never has it as long as before.
 const SIMULATED: Churn = Churn {
     first: Duration::ZERO,
     hold_us: [1, 399],
     share: 0.43,
 };
 
-/// What it does there beside C: it begins by keeping the lock for a tenth of a second, and then for half as long as alone. Of phones, reclaim is
-/// reported to have been stuck at this lock for 300 ms and more (frames-and-reclaim specification, 10.3).
+/// What it does there beside C: it begins by keeping the lock for a tenth of a second, and then for
+/// half as long as alone. Of phones, reclaim is reported to have been stuck at this lock for 300 ms
+/// and more (frames-and-reclaim specification, 10.3).
 const SIMULATED_BESIDE_C: Churn = Churn {
     first: Duration::from_millis(110),
     hold_us: [1, 199],
     share: 0.36,
 };
 
-/// What it does by the system's clock, for a part of the time that is calibrated. Long enough to be slept: a thread that kept the CPU while it
-/// holds the lock would lose it now and then, on a machine with less CPUs than tenants, and the lock would be held for as long as the
-/// others' time slices.
+/// What it does by the system's clock, for a part of the time that is calibrated. Long enough to be
+/// slept: a thread that kept the CPU while it holds the lock would lose it now and then, on a
+/// machine with less CPUs than tenants, and the lock would be held for as long as the others' time
+/// slices.
 const fn calibrated(share: f64) -> Churn {
     Churn {
         first: Duration::ZERO,
@@ -48,8 +51,8 @@ const fn calibrated(share: f64) -> Churn {
     }
 }
 
-/// What it does where it is to starve reclaim: it never sleeps without the lock. What is left is mapping and unmapping, and paying its
-/// debt.
+/// What it does where it is to starve reclaim: it never sleeps without the lock. What is left is
+/// mapping and unmapping, and paying its debt.
 const STARVING: Churn = Churn {
     first: Duration::ZERO,
     hold_us: [24_000, 24_000],
@@ -155,7 +158,8 @@ pub(super) fn variants(setup: &Setup) -> Vec<Variant> {
 mod tests {
     use super::*;
 
-    /// Goal: the thread's variants are the kernel's, and ours is the library as it comes. Method: their settings.
+    /// Goal: the thread's variants are the kernel's, and ours is the library as it comes. Method:
+    /// their settings.
     #[test]
     fn variants_are_what_their_names_say() {
         let (skip, _) = Variant::calibration(0.5);

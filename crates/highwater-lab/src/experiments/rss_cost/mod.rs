@@ -1,11 +1,13 @@
-//! `rss-cost`: what counting costs where pages are faulted in one by one and unmapped in large pieces.
+//! `rss-cost`: what counting costs where pages are faulted in one by one and unmapped in large
+//! pieces.
 //!
-//! The body is that of will-it-scale's `page_fault1`: 32,768 additions of one page, then 64 of minus 512. Three
-//! questions: how many shared lines it writes for each page, on 192 virtual CPUs that count for one space in turn;
-//! what it costs in time, on the CPUs that are here; and what that makes of the throughput of page faults.
+//! The body is that of will-it-scale's `page_fault1`: 32,768 additions of one page, then 64 of
+//! minus 512. Three questions: how many shared lines it writes for each page, on 192 virtual CPUs
+//! that count for one space in turn; what it costs in time, on the CPUs that are here; and what
+//! that makes of the throughput of page faults.
 //!
-//! Two real CPUs do not show how 192 fight over a line. What they show is a direction, and the accounting's own
-//! share: the published benchmarks are of whole kernels.
+//! Two real CPUs do not show how 192 fight over a line. What they show is a direction, and the
+//! accounting's own share: the published benchmarks are of whole kernels.
 
 mod published;
 mod timing;

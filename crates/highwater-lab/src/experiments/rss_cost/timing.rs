@@ -1,8 +1,8 @@
 //! What counting a page costs here: restartable adds on the machine's own CPUs, in counters of as
 //! many CPUs as the experiment's machine has.
 //!
-//! Every figure is the median over interleaved rounds of CPU time of threads; ratios and differences are
-//! taken within a round, so that what slows a whole round down cancels.
+//! Every figure is the median over interleaved rounds of CPU time of threads; ratios and
+//! differences are taken within a round, so that what slows a whole round down cancels.
 
 use std::hint::black_box;
 
@@ -25,12 +25,12 @@ pub(super) const OURS_SET: &str = "Highwater, set of four";
 /// The loop alone, which every other variant includes.
 const NOTHING: &str = "nothing: the loop alone";
 
-/// Pages touched to learn what a fault costs: 40 MiB. The C library keeps up to 32 MiB of what is given back,
-/// and would hand it out again.
+/// Pages touched to learn what a fault costs: 40 MiB. The C library keeps up to 32 MiB of what is
+/// given back, and would hand it out again.
 const TOUCHED_PAGES: usize = 10_240;
 
-/// Bodies of a round on one thread, a few milliseconds; on several, a time slice or less, so that they can
-/// run at once.
+/// Bodies of a round on one thread, a few milliseconds; on several, a time slice or less, so that
+/// they can run at once.
 const BODIES: u32 = 40;
 const BODIES_AT_ONCE: u32 = 12;
 
@@ -153,8 +153,9 @@ pub(super) fn time_adds(
     Ok(timed)
 }
 
-/// One of a few attempts: the first in which the threads ran at the same time, or else the one in which they
-/// did most. On a machine that has other things to do, most attempts run one thread after the other.
+/// One of a few attempts: the first in which the threads ran at the same time, or else the one in
+/// which they did most. On a machine that has other things to do, most attempts run one thread
+/// after the other.
 fn most_at_once(setup: &Setup, threads: u32, work: &(impl Fn(usize) + Sync)) -> Took {
     let enough = 0.85 * f64::from(threads);
     let attempt = || time_threads(threads as usize, work);

@@ -1,12 +1,13 @@
 //! `rss-hits`: how often a CPU's one cache of counts is the one of the space that is counted for.
 //!
-//! A cache for the active space is hit by everything that running tasks do to their own spaces. It is missed by who writes
-//! into a space that is not active on the CPU: most of all an exec, which copies arguments into the
-//! space that it builds. Three mixes are drawn, shaped as the thread's: a boot, a build, and a server whose processes stay.
-//! Two recorded traces are replayed, switch by switch, and any others on request.
+//! A cache for the active space is hit by everything that running tasks do to their own spaces. It
+//! is missed by who writes into a space that is not active on the CPU: most of all an exec, which
+//! copies arguments into the space that it builds. Three mixes are drawn, shaped as the thread's: a
+//! boot, a build, and a server whose processes stay. Two recorded traces are replayed, switch by
+//! switch, and any others on request.
 //!
-//! What the cache saves in shared writes depends on how much is counted between two switches of a CPU: the last part
-//! shows where it begins to save anything at all.
+//! What the cache saves in shared writes depends on how much is counted between two switches of a
+//! CPU: the last part shows where it begins to save anything at all.
 
 mod drive;
 mod published;

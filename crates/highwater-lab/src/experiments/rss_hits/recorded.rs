@@ -1,7 +1,7 @@
 //! Recorded traces of a kernel's own counting, as steps that the designs follow.
 //!
-//! A trace is read three times: for its size, for what an ideal cache would make of it ([`RssTally`], which shares no code with
-//! the library's), and to replay it.
+//! A trace is read three times: for its size, for what an ideal cache would make of it
+//! ([`RssTally`], which shares no code with the library's), and to replay it.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -108,8 +108,8 @@ impl Hop {
         control.advance(steps % STRIDE)
     }
 
-    /// The next step: on which CPU, how many pages, how often. Pages are mapped one by one and unmapped in one
-    /// piece.
+    /// The next step: on which CPU, how many pages, how often. Pages are mapped one by one and
+    /// unmapped in one piece.
     fn draw(&mut self) -> (CpuId, i64, u8) {
         let cpu = CpuId::from_index(self.rng.usize(..self.nr_cpus));
         let slot = self.rng.usize(..self.slots.len());

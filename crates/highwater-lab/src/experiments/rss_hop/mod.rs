@@ -1,11 +1,12 @@
 //! `rss-hop`: how far cheap reads of a resident set are off while a thread hops over many CPUs.
 //!
-//! A thread that moves to a random CPU before each step maps 1 to 8 pages into an empty slot of a large
-//! array, or unmaps a full slot. Every counter is given every update, and after every step what each one
-//! shows is compared with the truth, and the truth with the interval that it promises. While the array fills, all
-//! per-CPU words drift the same way: that is when the flat counter is at its worst. Small processes do
-//! not fill the slots of 384 CPUs at all; they get a part of their own, as run on real kernels. The last
-//! parts drive each counter to its worst case, on this machine and on one of 8,192 CPUs.
+//! A thread that moves to a random CPU before each step maps 1 to 8 pages into an empty slot of a
+//! large array, or unmaps a full slot. Every counter is given every update, and after every step
+//! what each one shows is compared with the truth, and the truth with the interval that it
+//! promises. While the array fills, all per-CPU words drift the same way: that is when the flat
+//! counter is at its worst. Small processes do not fill the slots of 384 CPUs at all; they get a
+//! part of their own, as run on real kernels. The last parts drive each counter to its worst case,
+//! on this machine and on one of 8,192 CPUs.
 
 mod hop;
 mod published;
@@ -50,7 +51,8 @@ const SMALL: &str = "a small process: 2,000 maps and unmaps of up to 64 pages";
 /// Most pages of a slot of the array. The thread does not say; a million of them fill to 8.6 GiB.
 const SLOT_PAGES: u8 = 8;
 
-/// Slots of the small process, and most pages of one: fills to about the 1,690 pages of the kernels' runs.
+/// Slots of the small process, and most pages of one: fills to about the 1,690 pages of the
+/// kernels' runs.
 const SMALL_SLOTS: usize = 80;
 const SMALL_SLOT_PAGES: u8 = 64;
 const SMALL_STEPS: u64 = 2_000;
@@ -176,8 +178,9 @@ fn general_checks(setup: &Setup, hop: &Hop, small: &Hop, checks: &mut Vec<Check>
         let check = format!("{name}: steps outside its own interval");
         checks.push(Check::counted(check).equal(&outside, &0));
     }
-    // Both carry one page in 32: they differ by which nodes hover at a boundary, by 0.4 % in 12 full
-    // runs and less than 3 % in 150 quick ones. Where the traffic is regular, `rss-cost` allows nothing.
+    // Both carry one page in 32: they differ by which nodes hover at a boundary, by 0.4 % in 12
+    // full runs and less than 3 % in 150 quick ones. Where the traffic is regular, `rss-cost`
+    // allows nothing.
     let (chance, percent) = setup.pick((1.01, 1), (1.03, 3));
     checks.push(
         Check::counted(format!(

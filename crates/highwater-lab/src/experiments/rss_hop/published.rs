@@ -1,8 +1,8 @@
 //! What the thread published of this experiment, and what real kernels showed in it.
 //!
 //! The kernels ran under emulation, with the number of CPUs given; their truth was the sum of
-//! `smaps_rollup`. Up to 6.1 they have the per-task cache, later ones the flat per-CPU counter, whose
-//! cheap read shows in field 24 of `/proc/PID/stat`. The thread's tree is in none of them.
+//! `smaps_rollup`. Up to 6.1 they have the per-task cache, later ones the flat per-CPU counter,
+//! whose cheap read shows in field 24 of `/proc/PID/stat`. The thread's tree is in none of them.
 
 use highwater::units::PAGE_BYTES;
 

@@ -1,12 +1,15 @@
-//! `rss-theft`: how much memory 10,000 threads can have without the counter of their process showing it.
+//! `rss-theft`: how much memory 10,000 threads can have without the counter of their process
+//! showing it.
 //!
-//! Each thread touches 32 pages and sleeps. Counts that tasks keep for themselves until their 66th fault
-//! are then never added up, and a process of 1.5 GB is shown with 44 MB. Here the same faults are counted by every design,
-//! on 16 virtual CPUs; then all tasks sleep, and each design says what it shows. Then they all end, each
-//! on another CPU than it began on, and each design says it again.
+//! Each thread touches 32 pages and sleeps. Counts that tasks keep for themselves until their 66th
+//! fault are then never added up, and a process of 1.5 GB is shown with 44 MB. Here the same faults
+//! are counted by every design, on 16 virtual CPUs; then all tasks sleep, and each design says what
+//! it shows. Then they all end, each on another CPU than it began on, and each design says it
+//! again.
 //!
-//! With `--real`, real threads read real pages through a real space of the library besides, and what it says of
-//! itself is compared with the frames that it has handed out and with what the system counts for this process.
+//! With `--real`, real threads read real pages through a real space of the library besides, and
+//! what it says of itself is compared with the frames that it has handed out and with what the
+//! system counts for this process.
 
 mod published;
 mod real;

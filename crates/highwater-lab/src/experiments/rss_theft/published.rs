@@ -1,8 +1,9 @@
 //! What the thread published of this experiment, and what real kernels showed in it.
 //!
-//! The kernels ran under emulation, with the number of CPUs given; their truth is the sum of `smaps_rollup`,
-//! 1,323,720 KB alive. Up to 6.1 they have the per-task cache and show it in `VmRSS`; the later ones have the flat
-//! per-CPU counter, whose cheap reading is field 24 of `/proc/PID/stat`.
+//! The kernels ran under emulation, with the number of CPUs given; their truth is the sum of
+//! `smaps_rollup`, 1,323,720 KB alive. Up to 6.1 they have the per-task cache and show it in
+//! `VmRSS`; the later ones have the flat per-CPU counter, whose cheap reading is field 24 of
+//! `/proc/PID/stat`.
 
 use super::{ALIVE, ENDED};
 use crate::report::{Row, Source};

@@ -1,9 +1,10 @@
-//! The thread's program with real threads, which read real pages through a real space of the library.
+//! The thread's program with real threads, which read real pages through a real space of the
+//! library.
 //!
-//! One sparse file without a name, as large as all threads together read, is mapped by one space. Each thread
-//! faults its own 32 pages in, has every design count the same faults on the CPU that it really runs on, and sleeps. While
-//! all sleep, the space, the frames handed out and the system's count of this process are read. Then
-//! the threads end, and the file is closed.
+//! One sparse file without a name, as large as all threads together read, is mapped by one space.
+//! Each thread faults its own 32 pages in, has every design count the same faults on the CPU that
+//! it really runs on, and sleeps. While all sleep, the space, the frames handed out and the
+//! system's count of this process are read. Then the threads end, and the file is closed.
 //!
 //! However it ends, all threads are woken and joined, and the file is gone with its handle.
 
@@ -100,7 +101,8 @@ pub(super) fn run(threads: u32, control: &Control) -> Result<RealRun, Experiment
     Ok(run)
 }
 
-/// Refuses threads that the system would start, but whose signal stacks it would then not map: the program would abort.
+/// Refuses threads that the system would start, but whose signal stacks it would then not map: the
+/// program would abort.
 fn check_maps(threads: u32, maps_max: Option<String>) -> Result<(), ExperimentError> {
     /// A stack, a signal stack, and a guard for each.
     const OF_A_THREAD: u64 = 4;
@@ -199,7 +201,8 @@ impl Stage<'_> {
 
     fn read_pages(&self, task: u32) -> Result<(), ReadError> {
         let first = u64::from(task) * u64::from(PAGES);
-        // One for all: it ends before the thread sleeps. More than 4,096 threads look for a seat each time.
+        // One for all: it ends before the thread sleeps. More than 4,096 threads look for a seat
+        // each time.
         let guard = self.manager.enter();
         for page in first..first + u64::from(PAGES) {
             let content = self.mapping.read(&guard, page)?;
@@ -228,14 +231,16 @@ impl Stage<'_> {
 
 /// Where the threads sleep until all are there and have been looked at.
 ///
-/// They sleep in a read of a pipe that nobody writes, which ends when its other end is closed. Ten thousand sleepers on
-/// a futex would be walked past by every other futex of the process that falls into their bucket: 35 s, not 3.
+/// They sleep in a read of a pipe that nobody writes, which ends when its other end is closed. Ten
+/// thousand sleepers on a futex would be walked past by every other futex of the process that falls
+/// into their bucket: 35 s, not 3.
 struct Gate {
     /// Nothing ever comes: the read ends with the writer.
     sleepers: PipeReader,
     /// Threads that are there.
     ///
-    /// Written by: threads that arrive (Release). Read by: who looks (Acquire). Publishes: what they counted.
+    /// Written by: threads that arrive (Release). Read by: who looks (Acquire). Publishes: what
+    /// they counted.
     nr_arrived: AtomicU32,
     /// The first failure.
     failure: Mutex<Option<ReadError>>,
@@ -396,8 +401,8 @@ mod tests {
         assert_eq!(rss_bytes("Rss: much"), None);
     }
 
-    /// Goal: a run that is told to stop wakes and joins its threads, and is no result. Method: stop it before it
-    /// begins.
+    /// Goal: a run that is told to stop wakes and joins its threads, and is no result. Method: stop
+    /// it before it begins.
     #[test]
     fn a_stopped_run_ends() {
         let control = Control::default();
@@ -406,8 +411,8 @@ mod tests {
         assert!(matches!(stopped, ExperimentError::Interrupted), "{stopped}");
     }
 
-    /// Goal: what the threads read is what the space, the frames and the exact designs say, and nothing is left.
-    /// Method: a few threads.
+    /// Goal: what the threads read is what the space, the frames and the exact designs say, and
+    /// nothing is left. Method: a few threads.
     #[test]
     fn pages_read_are_pages_counted() {
         let run = run(20, &Control::default()).unwrap();

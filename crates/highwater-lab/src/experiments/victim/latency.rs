@@ -13,7 +13,8 @@ use crate::experiments::{Control, ExperimentError};
 use crate::report::text::to_f64;
 use crate::report::{Row, Source};
 
-/// Memory that is written before each measurement, to take the place of everything else in the caches.
+/// Memory that is written before each measurement, to take the place of everything else in the
+/// caches.
 #[derive(Debug)]
 pub(super) struct ColdCaches {
     words: Vec<u64>,
@@ -40,8 +41,8 @@ impl ColdCaches {
         black_box(&self.words);
     }
 
-    /// What `work` returns, and how long it took with cold caches, in microseconds: real time, or CPU
-    /// time if that is less, which is when something else ran meanwhile.
+    /// What `work` returns, and how long it took with cold caches, in microseconds: real time, or
+    /// CPU time if that is less, which is when something else ran meanwhile.
     pub(super) fn time<T>(&mut self, work: impl FnOnce() -> T) -> (T, f64) {
         self.evict();
         let cpu_begun = thread_ns();

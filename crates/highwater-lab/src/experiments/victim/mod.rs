@@ -1,12 +1,13 @@
 //! `victim`: how long choosing whom to stop takes, and how often the right one is chosen.
 //!
-//! Among many spaces on many CPUs, one holds a hundred times what the others do. Three ways find it: the
-//! exact sum of everybody (Linux 7.0), the two passes that were proposed with the counter tree, and the
-//! library's search. All have the same pages on the same CPUs; caches are evicted before each
-//! selection, and the ways take turns.
+//! Among many spaces on many CPUs, one holds a hundred times what the others do. Three ways find
+//! it: the exact sum of everybody (Linux 7.0), the two passes that were proposed with the counter
+//! tree, and the library's search. All have the same pages on the same CPUs; caches are evicted
+//! before each selection, and the ways take turns.
 //!
 //! A single hog is found by anybody. So the same two searches are also run over spaces of four
-//! distributions of sizes, in random order, where the published one walks off to the end of its list.
+//! distributions of sizes, in random order, where the published one walks off to the end of its
+//! list.
 
 mod latency;
 mod population;
@@ -170,8 +171,8 @@ fn right_checks(times: &Times, checks: &mut Vec<Check>) {
     times.scale.right_checks(checks);
 }
 
-/// The thread's machine is one of many CPUs. On few, the published walk over all of them is as short as
-/// the library's over those that matter, and its code is shorter: the rows tell.
+/// The thread's machine is one of many CPUs. On few, the published walk over all of them is as
+/// short as the library's over those that matter, and its code is shorter: the rows tell.
 fn time_checks(setup: &Setup, times: &Times, checks: &mut Vec<Check>) {
     times.scale.time_checks(checks);
     if setup.topology.nr_cpus() != THREAD_CPUS {

@@ -245,7 +245,8 @@ impl Population<'_> {
     }
 }
 
-/// Divides pages over CPUs: each gets up to twice its even share of what is left, the last one the rest.
+/// Divides pages over CPUs: each gets up to twice its even share of what is left, the last one the
+/// rest.
 fn scatter(rng: &mut Rng, pages: i64, cpus: &[CpuId], mut add: impl FnMut(CpuId, i64)) {
     let mut left = pages;
     let mut to_come = i64::try_from(cpus.len()).unwrap_or(i64::MAX);

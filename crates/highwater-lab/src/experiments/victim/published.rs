@@ -3,8 +3,9 @@
 use super::{FEW, MANY};
 use crate::report::{Row, Source};
 
-/// On a guest of 256 CPUs (EPYC 9654, KVM), with one `tail -f /dev/zero`; whole invocations of the OOM
-/// killer. The names are the thread's: the sums of approach 4 of its list, and what it prepares.
+/// On a guest of 256 CPUs (EPYC 9654, KVM), with one `tail -f /dev/zero`; whole invocations of the
+/// OOM killer. The names are the thread's: the sums of approach 4 of its list, and what it
+/// prepares.
 pub(super) fn rows() -> Vec<Row> {
     let times = [
         (FEW, "precise per-cpu counter sum, 40 processes", 500.0),

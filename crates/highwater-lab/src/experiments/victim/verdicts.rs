@@ -1,10 +1,10 @@
-//! How often the right one is chosen: the two searches that read cheaply, over sizes drawn from four
-//! distributions, in random order.
+//! How often the right one is chosen: the two searches that read cheaply, over sizes drawn from
+//! four distributions, in random order.
 //!
-//! What cheap reads miss is drawn from what real counters missed: sets of the library's and trees of
-//! the proposal, filled on every one of 384 CPUs with the same random pages. Tasks use two of the four
-//! members. The published interval is that of four all the same; the library's counters know that nobody
-//! ever added to the other two.
+//! What cheap reads miss is drawn from what real counters missed: sets of the library's and trees
+//! of the proposal, filled on every one of 384 CPUs with the same random pages. Tasks use two of
+//! the four members. The published interval is that of four all the same; the library's counters
+//! know that nobody ever added to the other two.
 
 use fastrand::Rng;
 use highwater::counter::{Accuracy, CounterSet, Layout};

@@ -1,5 +1,5 @@
-//! ARC: pages seen once and pages seen again in an LRU list each, and the share of the first moved by hits on the names
-//! of pages that left either.
+//! ARC: pages seen once and pages seen again in an LRU list each, and the share of the first moved
+//! by hits on the names of pages that left either.
 //!
 //! Source: Megiddo and Modha, FAST 2003, figure 4.
 

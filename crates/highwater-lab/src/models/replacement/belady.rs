@@ -1,5 +1,5 @@
-//! Belady's MIN: evicts the page whose next access is furthest away. Nothing that must keep the page it was asked for
-//! misses less; it needs the future.
+//! Belady's MIN: evicts the page whose next access is furthest away. Nothing that must keep the
+//! page it was asked for misses less; it needs the future.
 
 use std::collections::BinaryHeap;
 

@@ -27,7 +27,8 @@ impl Car {
         }
     }
 
-    /// Makes room: the paper's `replace`. Ends: each round clears a mark, and only an access sets one.
+    /// Makes room: the paper's `replace`. Ends: each round clears a mark, and only an access sets
+    /// one.
     fn replace(&mut self) {
         loop {
             let is_once = self.lists.len(ONCE) >= self.target.max(1);

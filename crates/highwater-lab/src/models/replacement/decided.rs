@@ -1,8 +1,9 @@
 //! A cache whose decisions the library's policies make, with every access known at once.
 //!
-//! It carries out what a policy says as reclaim does, in clusters from the end of a list; only when a page is accessed is
-//! its mark counted exactly. So what it misses differs from the library itself by what the library does not know, and
-//! from the exact models by the policy's stated deviations and the clusters.
+//! It carries out what a policy says as reclaim does, in clusters from the end of a list; only when
+//! a page is accessed is its mark counted exactly. So what it misses differs from the library
+//! itself by what the library does not know, and from the exact models by the policy's stated
+//! deviations and the clusters.
 
 use highwater::cache::Referenced;
 use highwater::reclaim::PageType;

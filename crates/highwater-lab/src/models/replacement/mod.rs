@@ -1,14 +1,18 @@
-//! Exact replacement algorithms: who leaves a full cache, decided at each access with everything known.
+//! Exact replacement algorithms: who leaves a full cache, decided at each access with everything
+//! known.
 //!
-//! They are what the library's eviction policies are compared with. The library cannot run most of them as they stand:
-//! an access there sets a mark and moves nothing, and pages are looked at in clusters, later.
+//! They are what the library's eviction policies are compared with. The library cannot run most of
+//! them as they stand: an access there sets a mark and moves nothing, and pages are looked at in
+//! clusters, later.
 //!
-//! Pages are numbered densely ([`AccessTrace`]), so that every list and table is an array and the models do millions of
-//! accesses a second.
+//! Pages are numbered densely ([`AccessTrace`]), so that every list and table is an array and the
+//! models do millions of accesses a second.
 //!
-//! Invariant: a cache of `capacity` pages never holds more, and the page accessed last is one of them.
+//! Invariant: a cache of `capacity` pages never holds more, and the page accessed last is one of
+//! them.
 //!
-//! Checked against independent counts and plain oracles: `tests/policies.rs::models_match_the_reference_counts`, and below.
+//! Checked against independent counts and plain oracles:
+//! `tests/policies.rs::models_match_the_reference_counts`, and below.
 
 mod arc;
 mod balanced;

@@ -1,9 +1,10 @@
-//! S3-FIFO: a small queue that most pages leave again at once, a large one for those that were accessed in it, and a
-//! queue of names of pages that left the small one.
+//! S3-FIFO: a small queue that most pages leave again at once, a large one for those that were
+//! accessed in it, and a queue of names of pages that left the small one.
 //!
-//! Source: Yang and others, SOSP 2023, with the defaults of the author's simulator, libCacheSim: a tenth of the
-//! capacity for the small queue, nine tenths for the large one and as many names; a page moves on after two accesses;
-//! while nothing has been evicted, pages that the small queue has no room for come into the large one.
+//! Source: Yang and others, SOSP 2023, with the defaults of the author's simulator, libCacheSim: a
+//! tenth of the capacity for the small queue, nine tenths for the large one and as many names; a
+//! page moves on after two accesses; while nothing has been evicted, pages that the small queue has
+//! no room for come into the large one.
 
 use super::Replacement;
 use super::lists::Lists;

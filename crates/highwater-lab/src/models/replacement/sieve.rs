@@ -1,7 +1,8 @@
 //! SIEVE: CLOCK whose survivors stay where they are, while the hand passes over them.
 //!
-//! The hand goes from the oldest page towards the newest and evicts the first that was not accessed since it last came
-//! by. New pages come in at the head, behind survivors that never move: they are looked at soon after they came.
+//! The hand goes from the oldest page towards the newest and evicts the first that was not accessed
+//! since it last came by. New pages come in at the head, behind survivors that never move: they are
+//! looked at soon after they came.
 //!
 //! Source: Zhang and others, NSDI 2024, algorithm 1.
 

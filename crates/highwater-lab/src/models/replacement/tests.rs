@@ -77,7 +77,8 @@ fn fifo_evicts_in_order_of_arrival() {
     });
 }
 
-// Goal: the queue with reinsertion is CLOCK. Method: a ring of frames and a hand that stands at the oldest.
+// Goal: the queue with reinsertion is CLOCK. Method: a ring of frames and a hand that stands at the
+// oldest.
 #[test]
 fn clock_is_a_ring_with_a_hand() {
     on_traces(|trace, capacity| {
@@ -103,7 +104,8 @@ fn clock_is_a_ring_with_a_hand() {
     });
 }
 
-// Goal: SIEVE's survivors stay where they are. Method: a plain array, newest last, and a hand that is an index.
+// Goal: SIEVE's survivors stay where they are. Method: a plain array, newest last, and a hand that
+// is an index.
 #[test]
 fn sieve_is_an_array_with_a_hand() {
     on_traces(|trace, capacity| {
@@ -122,7 +124,8 @@ fn sieve_is_an_array_with_a_hand() {
                 pages.remove(hand);
             }
             pages.push((page, false));
-            // At the end of the list the hand begins again at the oldest, not at the page that came just now.
+            // At the end of the list the hand begins again at the oldest, not at the page that came
+            // just now.
             if hand == capacity - 1 {
                 hand = 0;
             }
@@ -224,8 +227,8 @@ fn belady_evicts_what_is_needed_last() {
     });
 }
 
-// Goal: 2Q keeps a page only that is asked for again after it left the queue of new pages. Method: by hand; of 8 pages,
-// 2 in the queue, 4 names.
+// Goal: 2Q keeps a page only that is asked for again after it left the queue of new pages. Method:
+// by hand; of 8 pages, 2 in the queue, 4 names.
 #[test]
 fn two_q_keeps_what_comes_back() {
     let mut cache = two_q::TwoQ::new(8, 100);
@@ -242,7 +245,8 @@ fn two_q_keeps_what_comes_back() {
     assert!(cache.access(0), "a scan does not reach it");
 }
 
-// Goal: ARC and CAR keep pages that were seen again while others are scanned, and give all room to either side.
+// Goal: ARC and CAR keep pages that were seen again while others are scanned, and give all room to
+// either side.
 #[test]
 fn adaptive_ones_withstand_a_scan() {
     let caches: [Box<dyn Replacement>; 2] = [
@@ -269,11 +273,12 @@ fn adaptive_ones_withstand_a_scan() {
     }
 }
 
-// Goal: the small queue of the default grows when pages come back just after they left it, and shrinks when those come
-// back that left the large one.
+// Goal: the small queue of the default grows when pages come back just after they left it, and
+// shrinks when those come back that left the large one.
 #[test]
 fn balanced_queues_find_their_lengths() {
-    // Each page is accessed twice, the second time after 12 others: a queue of 10 is a little too short for that.
+    // Each page is accessed twice, the second time after 12 others: a queue of 10 is a little too
+    // short for that.
     let strides = (0..3000).flat_map(|n: u64| [n + 12, n]);
     let trace: AccessTrace = strides.collect();
     let least = trace.footprint() as u64;
@@ -285,7 +290,8 @@ fn balanced_queues_find_their_lengths() {
     );
 }
 
-// Goal: the invariants of all: never above the capacity, what was accessed last is resident, and Belady's misses least.
+// Goal: the invariants of all: never above the capacity, what was accessed last is resident, and
+// Belady's misses least.
 #[test]
 fn caches_hold_what_they_may() {
     fn check(mut cache: impl Replacement, trace: &AccessTrace, capacity: usize) {

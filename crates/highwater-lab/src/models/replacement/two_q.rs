@@ -1,7 +1,8 @@
-//! 2Q: new pages pass a queue; only one that is asked for again after it left there comes into the LRU list.
+//! 2Q: new pages pass a queue; only one that is asked for again after it left there comes into the
+//! LRU list.
 //!
-//! Source: Johnson and Shasha, VLDB 1994, "full version" with its defaults: a quarter of the capacity for the queue of
-//! new pages, and names of half as many pages as fit.
+//! Source: Johnson and Shasha, VLDB 1994, "full version" with its defaults: a quarter of the
+//! capacity for the queue of new pages, and names of half as many pages as fit.
 
 use super::Replacement;
 use super::lists::Lists;

@@ -1,7 +1,7 @@
 //! Readahead: which pages are read together with one that is missing.
 //!
-//! A [`Stream`] looks at the pages that a handle misses and decides, without I/O, locks or a clock, how
-//! many are worth reading in one go (a [`Window`]):
+//! A [`Stream`] looks at the pages that a handle misses and decides, without I/O, locks or a clock,
+//! how many are worth reading in one go (a [`Window`]):
 //!
 //! ```text
 //!             |<------- window ------->|
@@ -9,23 +9,28 @@
 //!             ^start    ^start+len-ahead      before it, and reads the next window before it goes on.
 //! ```
 //!
-//! - A miss at the start of a file, or right behind the page asked for last, begins a stream with a small window.
-//! - A miss or a mark where the stream goes on opens a window behind the last one, up to four times as long
-//!   while it is short and twice as long then, up to the maximum. In a stream that is met by its marks no read misses.
-//! - A mark that another handle left opens a window at the first page that is missing behind it, so that
-//!   threads which share a handle, or a file, go on where others were.
-//! - Where pages right before the missing one are in the cache, somebody reads there in order: as many pages
-//!   as lie there.
-//! - Any other miss is a jump: what was asked for is read and nothing else, and the stream stays as it is.
-//! - A miss *inside* the last window is a page that was evicted before it was read: memory does not hold what the
-//!   stream reads ahead, and the window is halved.
+//! - A miss at the start of a file, or right behind the page asked for last, begins a stream with a
+//!   small window.
+//! - A miss or a mark where the stream goes on opens a window behind the last one, up to four times
+//!   as long while it is short and twice as long then, up to the maximum. In a stream that is met
+//!   by its marks no read misses.
+//! - A mark that another handle left opens a window at the first page that is missing behind it, so
+//!   that threads which share a handle, or a file, go on where others were.
+//! - Where pages right before the missing one are in the cache, somebody reads there in order: as
+//!   many pages as lie there.
+//! - Any other miss is a jump: what was asked for is read and nothing else, and the stream stays as
+//!   it is.
+//! - A miss *inside* the last window is a page that was evicted before it was read: memory does not
+//!   hold what the stream reads ahead, and the window is halved.
 //!
-//! Marks belong to pages, not to streams ([`PageFlag::Readahead`]), and are cleared by whoever acts on them.
+//! Marks belong to pages, not to streams ([`PageFlag::Readahead`]), and are cleared by whoever acts
+//! on them.
 //!
-//! Source: the on-demand readahead of Linux (`mm/readahead.c`, since 2.6.23; Fengguang Wu), whose sizes
-//! for a maximum of 32 pages these are (4, 8, 16, 32). Deviations: mapped and read(2)-like access share one machine (the kernel
-//! reads around a mapped miss); the page that is missing is always the first of its window; a window that was evicted
-//! before it was read is halved; the thread that meets a mark does the I/O itself.
+//! Source: the on-demand readahead of Linux (`mm/readahead.c`, since 2.6.23; Fengguang Wu), whose
+//! sizes for a maximum of 32 pages these are (4, 8, 16, 32). Deviations: mapped and read(2)-like
+//! access share one machine (the kernel reads around a mapped miss); the page that is missing is
+//! always the first of its window; a window that was evicted before it was read is halved; the
+//! thread that meets a mark does the I/O itself.
 
 #[cfg(test)]
 mod tests;
@@ -54,10 +59,12 @@ pub enum ReadPattern {
     Random,
 }
 
-/// Which page of a window is marked, so that its reader opens the next one, where the page in question is in the cache already.
+/// Which page of a window is marked, so that its reader opens the next one, where the page in
+/// question is in the cache already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MarkRule {
-    /// The first behind it that is not, if any of the window is: a stream through pages of which some have stayed misses less often.
+    /// The first behind it that is not, if any of the window is: a stream through pages of which
+    /// some have stayed misses less often.
     #[default]
     NextMissing,
     /// None, as in Linux: the reader who comes to the window's end misses.
@@ -106,8 +113,8 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// What to read for a missing page. `cached_before` counts the pages in the cache right before it, as far as
-    /// it is told.
+    /// What to read for a missing page. `cached_before` counts the pages in the cache right before
+    /// it, as far as it is told.
     pub(super) fn on_miss(
         &mut self,
         miss: Miss,
@@ -138,8 +145,8 @@ impl Stream {
         self.window(bounds)
     }
 
-    /// What to read at a marked page, if anything. `first_missing` finds the first page that is not in the cache,
-    /// from a page on and within a number of pages.
+    /// What to read at a marked page, if anything. `first_missing` finds the first page that is not
+    /// in the cache, from a page on and within a number of pages.
     pub(super) fn on_mark(
         &mut self,
         page: u64,
@@ -256,14 +263,14 @@ fn next_len(len: u64, max: u64) -> u64 {
     }
 }
 
-/// The readahead of one handle. Threads may share it; each decides at once, and what they read is at worst
-/// what each would have read alone.
+/// The readahead of one handle. Threads may share it; each decides at once, and what they read is
+/// at worst what each would have read alone.
 #[derive(Debug)]
 pub struct Readahead {
     state: Mutex<State>,
-    /// The page asked for last, plus one; 0 before the first.
-    /// Written and read by: readers. Publishes: nothing; a page that is taken for another's successor costs a
-    /// window of the smallest size.
+    /// The page asked for last, plus one; 0 before the first. Written and read by: readers.
+    /// Publishes: nothing; a page that is taken for another's successor costs a window of the
+    /// smallest size.
     last: AtomicU64,
 }
 
@@ -335,8 +342,8 @@ impl Filling {
 }
 
 impl PageCache {
-    /// What to read with a missing page of a file, of which the caller will go on to read `asked` pages. Windows
-    /// have at most `max` pages.
+    /// What to read with a missing page of a file, of which the caller will go on to read `asked`
+    /// pages. Windows have at most `max` pages.
     pub fn window_of_miss(
         &self,
         readahead: &Readahead,
@@ -373,15 +380,16 @@ impl PageCache {
         })
     }
 
-    /// Whether a page is in the index, as seen without a lock: it may have come or gone meanwhile, and a walk that
-    /// races with a change can miss it.
+    /// Whether a page is in the index, as seen without a lock: it may have come or gone meanwhile,
+    /// and a walk that races with a change can miss it.
     #[must_use]
     pub fn seems_cached(&self, key: PageKey) -> bool {
         let is_there = |pfn| (self.index.key_of(pfn) == Some(key)).then_some(());
         self.index.find(key, is_there).is_some()
     }
 
-    /// Whether a page seems to be resident and marked: who wants it has to read the next window first.
+    /// Whether a page seems to be resident and marked: who wants it has to read the next window
+    /// first.
     #[must_use]
     pub fn is_marked_ahead(&self, key: PageKey) -> bool {
         let mark = |pfn| {

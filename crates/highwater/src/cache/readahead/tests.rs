@@ -80,8 +80,8 @@ impl Handle {
     }
 }
 
-// Goal: a stream misses once, and its windows grow to the maximum. Method: a file read in order, in calls of one page and of
-// three.
+// Goal: a stream misses once, and its windows grow to the maximum. Method: a file read in order, in
+// calls of one page and of three.
 #[test]
 fn a_stream_misses_once_and_windows_grow() {
     for (asked, sizes) in [(1, [4, 8, 16, 32, 32]), (3, [8, 16, 32, 32, 32])] {
@@ -108,8 +108,8 @@ fn a_stream_without_marks_misses_once_a_window() {
     assert!(handle.met.is_empty());
 }
 
-// Goal: jumps read what was asked for and leave the stream alone. Method: single pages far apart, between the reads of a
-// stream.
+// Goal: jumps read what was asked for and leave the stream alone. Method: single pages far apart,
+// between the reads of a stream.
 #[test]
 fn jumps_read_nothing_else() {
     let mut handle = Handle::new(32, ReadPattern::Normal);
@@ -124,7 +124,8 @@ fn jumps_read_nothing_else() {
     assert_eq!(handle.met[..3], [8, 16, 32]);
 }
 
-// Goal: a stream begins in the middle of a file at its second page, and one that comes back starts small.
+// Goal: a stream begins in the middle of a file at its second page, and one that comes back starts
+// small.
 #[test]
 fn a_second_page_in_order_begins_a_stream() {
     let mut handle = Handle::new(32, ReadPattern::Normal);
@@ -138,8 +139,8 @@ fn a_second_page_in_order_begins_a_stream() {
     assert_eq!(handle.missed, [1, 4, 1, 4]);
 }
 
-// Goal: what is read ahead shrinks where memory does not hold it. Method: each time, the rest of the window is evicted before it
-// is read.
+// Goal: what is read ahead shrinks where memory does not hold it. Method: each time, the rest of
+// the window is evicted before it is read.
 #[test]
 fn windows_that_are_lost_before_they_are_read_shrink() {
     let mut handle = Handle::new(32, ReadPattern::Normal);
@@ -169,7 +170,8 @@ fn pages_before_the_missing_one_count() {
     assert_eq!(handle.missed, [19], "the whole file so far counts twice");
 }
 
-// Goal: threads that share a handle disturb each other little. Method: two streams, a page each in turn.
+// Goal: threads that share a handle disturb each other little. Method: two streams, a page each in
+// turn.
 #[test]
 fn two_streams_on_one_handle_meet_their_marks() {
     let mut handle = Handle::new(32, ReadPattern::Normal);
@@ -200,8 +202,9 @@ fn patterns_are_obeyed() {
     assert_eq!(*sequential.met.last().expect("met"), 64);
 }
 
-// Goal: whatever is asked in whatever state, a window begins with the missing page, is no longer than the maximum, or than what was
-// asked for, and ends with the file. Method: random calls, with pages evicted and windows cut between them.
+// Goal: whatever is asked in whatever state, a window begins with the missing page, is no longer
+// than the maximum, or than what was asked for, and ends with the file. Method: random calls, with
+// pages evicted and windows cut between them.
 #[test]
 fn windows_stay_within_their_bounds() {
     let seed = std::env::var("SEED").map_or(0x5eed, |seed| seed.parse().expect("a number"));

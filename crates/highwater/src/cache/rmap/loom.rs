@@ -1,5 +1,6 @@
-//! All interleavings of mapping, evicting and unmapping one page, two threads each: installing an entry
-//! against eviction by a snapshot, both against unmapping, and reading by an entry that has become stale.
+//! All interleavings of mapping, evicting and unmapping one page, two threads each: installing an
+//! entry against eviction by a snapshot, both against unmapping, and reading by an entry that has
+//! become stale.
 
 use ::loom::{model, thread};
 
@@ -7,7 +8,8 @@ use super::super::loom::Nothing;
 use super::super::*;
 use crate::group::GroupTree;
 
-/// A cache of two frames, the first two pages of one file mapped by one area; page 0 is resident in frame 0.
+/// A cache of two frames, the first two pages of one file mapped by one area; page 0 is resident in
+/// frame 0.
 struct Scene {
     memory: Arc<FrameMemory>,
     cache: PageCache,
@@ -76,7 +78,8 @@ impl Scene {
         Ok(())
     }
 
-    /// Whether an area's entry names frame 0, which has to agree with its count and the resident set.
+    /// Whether an area's entry names frame 0, which has to agree with its count and the resident
+    /// set.
     fn check(&self, areas: &[&Area]) -> u32 {
         let named = areas.iter().filter(|area| {
             let entry = area.table.get(0).pfn();
@@ -123,8 +126,8 @@ fn evict_beside_an_access(access: Access) {
 
 #[test]
 fn an_entry_installed_during_an_eviction_keeps_the_page() {
-    // Goal: no entry names a frame that has lost its page (parts 1 to 3 of the argument). Method: an access
-    // installs the page while it is unmapped and evicted.
+    // Goal: no entry names a frame that has lost its page (parts 1 to 3 of the argument). Method:
+    // an access installs the page while it is unmapped and evicted.
     model(|| evict_beside_an_access(Access::ReadOnly));
 }
 
@@ -136,8 +139,8 @@ fn an_entry_installed_during_an_eviction_keeps_a_latched_page() {
 
 #[test]
 fn an_area_that_is_mapped_during_an_eviction_is_not_missed() {
-    // Goal: part 4 of the argument. Method: another space maps and accesses the page while it is evicted by a
-    // snapshot that may be older.
+    // Goal: part 4 of the argument. Method: another space maps and accesses the page while it is
+    // evicted by a snapshot that may be older.
     model(|| {
         let scene = Scene::new(Access::ReadOnly);
         assert_eq!(scene.access(&scene.area), Some(1));
@@ -156,7 +159,8 @@ fn an_area_that_is_mapped_during_an_eviction_is_not_missed() {
 
 #[test]
 fn an_entry_is_taken_out_once() {
-    // Goal: reclaim and unmapping count each entry once between them. Method: both clear the same entry.
+    // Goal: reclaim and unmapping count each entry once between them. Method: both clear the same
+    // entry.
     model(|| {
         let scene = Scene::new(Access::ReadOnly);
         assert_eq!(scene.access(&scene.area), Some(1));
@@ -187,8 +191,8 @@ fn nothing_is_installed_in_what_was_unmapped() {
 
 #[test]
 fn a_stale_entry_shows_no_other_page() {
-    // Goal: an entry is a hint. Method: the frame is evicted and filled with another page between an access's
-    // look at the entry and its hold.
+    // Goal: an entry is a hint. Method: the frame is evicted and filled with another page between
+    // an access's look at the entry and its hold.
     model(|| {
         let scene = Scene::new(Access::ReadOnly);
         assert_eq!(scene.access(&scene.area), Some(1));

@@ -1,36 +1,43 @@
 //! The reverse map: which entries name a frame.
 //!
-//! Every file has an interval tree of the areas that map it, under the file's *rmap lock*. Mapping and unmapping hold it
-//! for writing; unmapping also while it clears the entries of the range, as the kernel does.
-//! Reclaim finds the entries of a page by the tree, in one of three ways ([`RmapAccess`]): holding the lock for
-//! reading, the same unless it would have to wait, or by the tree's last *snapshot*, without the lock.
+//! Every file has an interval tree of the areas that map it, under the file's *rmap lock*. Mapping
+//! and unmapping hold it for writing; unmapping also while it clears the entries of the range, as
+//! the kernel does. Reclaim finds the entries of a page by the tree, in one of three ways
+//! ([`RmapAccess`]): holding the lock for reading, the same unless it would have to wait, or by the
+//! tree's last *snapshot*, without the lock.
 //!
-//! **Snapshots.** The tree is changed by copying ([`tree`]). Its root lies under a lock of its own that
-//! is held for the moment of taking or replacing it only. Whoever has a root walks a tree that nobody
-//! changes.
+//! **Snapshots.** The tree is changed by copying ([`tree`]). Its root lies under a lock of its own
+//! that is held for the moment of taking or replacing it only. Whoever has a root walks a tree that
+//! nobody changes.
 //!
 //! **Invariant.** An entry names a frame only while that frame holds the entry's page.
 //! The parts of the argument:
 //!
-//! 1. *Install* (module `area`): under a hold on the page (borrow, pin, latch), count first, then the entry.
-//! 2. *Clear* (by reclaim or by unmapping): the entry first, by one atomic step that only one thread succeeds
-//!    with, then the count. So the count is never below the number of entries that name the frame.
+//! 1. *Install* (module `area`): under a hold on the page (borrow, pin, latch), count first, then
+//!    the entry.
+//! 2. *Clear* (by reclaim or by unmapping): the entry first, by one atomic step that only one
+//!    thread succeeds with, then the count. So the count is never below the number of entries that
+//!    name the frame.
 //! 3. *Evict* ([`PageCache::evict`]): the frame is taken from its tag or latch, which fails while
-//!    anybody holds the page, and then the count is looked at. If it is not 0, the frame goes back to its tag or
-//!    latch and the page stays ([`Kept::Mapped`](super::Kept::Mapped)). An install that was under way either still holds the
-//!    page, or has let go: then its count is seen, because the end of a hold releases and taking the frame acquires. After
-//!    the frame was taken nobody can hold the page, so no entry is installed. A count of 0 thus means that no entry
+//!    anybody holds the page, and then the count is looked at. If it is not 0, the frame goes back
+//!    to its tag or latch and the page stays ([`Kept::Mapped`](super::Kept::Mapped)). An install
+//!    that was under way either still holds the page, or has let go: then its count is seen,
+//!    because the end of a hold releases and taking the frame acquires. After the frame was taken
+//!    nobody can hold the page, so no entry is installed. A count of 0 thus means that no entry
 //!    names the frame, and none will until it is filled again.
-//! 4. *Missing an area*. An area is in the tree before its first entry is installed, and leaves it after its
-//!    last one was cleared. A walk, of a locked tree or a snapshot, therefore misses an entry only if it was
-//!    installed after the walk began; that one is seen by its count in 3. The lock is not needed for the invariant at
-//!    all: it is what the kernel has, and what reclaim policies are compared by.
-//! 5. *Area's end*. A snapshot keeps its areas alive. Their entries are holes by then, which nobody installs in
-//!    or takes out of again, so that a late walker counts nothing.
+//! 4. *Missing an area*. An area is in the tree before its first entry is installed, and leaves it
+//!    after its last one was cleared. A walk, of a locked tree or a snapshot, therefore misses an
+//!    entry only if it was installed after the walk began; that one is seen by its count in 3. The
+//!    lock is not needed for the invariant at all: it is what the kernel has, and what reclaim
+//!    policies are compared by.
+//! 5. *Area's end*. A snapshot keeps its areas alive. Their entries are holes by then, which nobody
+//!    installs in or takes out of again, so that a late walker counts nothing.
 //!
-//! Checked by the models in `loom` (`an_entry_installed_during_an_eviction_keeps_the_page` and those beside it).
+//! Checked by the models in `loom` (`an_entry_installed_during_an_eviction_keeps_the_page` and
+//! those beside it).
 //!
-//! Source: the reverse map of Linux (`mm/rmap.c`) as the frames-and-reclaim specification describes it (section 10).
+//! Source: the reverse map of Linux (`mm/rmap.c`) as the frames-and-reclaim specification describes
+//! it (section 10).
 //! Deviation: anonymous memory is a file of its own, so that there is one kind of reverse map.
 
 mod tree;
@@ -123,7 +130,8 @@ pub struct Deferred {
 
 /// The areas that map one file.
 pub(super) struct Rmap {
-    /// Held by writers while they change the tree and clear entries, by readers as [`RmapAccess`] says.
+    /// Held by writers while they change the tree and clear entries, by readers as [`RmapAccess`]
+    /// says.
     lock: RwLock<()>,
     /// The tree. Replaced by holders of `lock` for writing.
     root: Mutex<Tree>,
@@ -235,8 +243,8 @@ impl PageCache {
         area
     }
 
-    /// Unmaps pages of an area, counted from its first; those that are not mapped are passed over. Shows `leaving`
-    /// every page that the area had in a frame, while it is still there.
+    /// Unmaps pages of an area, counted from its first; those that are not mapped are passed over.
+    /// Shows `leaving` every page that the area had in a frame, while it is still there.
     ///
     /// # Cost
     ///
@@ -274,8 +282,8 @@ impl PageCache {
         });
     }
 
-    /// Takes pages of an area out of its table, as if they had not been accessed yet. Shows `leaving` as
-    /// [`unmap`](Self::unmap) does.
+    /// Takes pages of an area out of its table, as if they had not been accessed yet. Shows
+    /// `leaving` as [`unmap`](Self::unmap) does.
     ///
     /// # Cost
     ///
@@ -324,13 +332,14 @@ impl PageCache {
         within()
     }
 
-    /// Whether a page was accessed through its mappings since this was last asked, and what these are; clears the
-    /// marks. Counts accesses only through areas of `within` and its descendants, if given. The caller has isolated
-    /// the page.
+    /// Whether a page was accessed through its mappings since this was last asked, and what these
+    /// are; clears the marks. Counts accesses only through areas of `within` and its descendants,
+    /// if given. The caller has isolated the page.
     ///
     /// # Cost
     ///
-    /// One load for a page that is not mapped. Else a walk of the file's tree, and a look at each entry.
+    /// One load for a page that is not mapped. Else a walk of the file's tree, and a look at each
+    /// entry.
     pub fn referenced(
         &self,
         pfn: Pfn,
@@ -339,7 +348,8 @@ impl PageCache {
     ) -> Referenced {
         let (mut young, mut executable, mut locked) = (0, false, false);
         let looked = self.walk(pfn, access, |area, page| {
-            // Whoever has locked it, and has it: with the entry goes the lock, and the page is looked at again.
+            // Whoever has locked it, and has it: with the entry goes the lock, and the page is
+            // looked at again.
             locked |= area.has(AreaFlag::Locked) && area.table.get(page).pfn() == Some(pfn);
             if within.is_some_and(|group| !area.group().is_descendant_of(group)) {
                 return;
@@ -407,8 +417,8 @@ impl PageCache {
         });
     }
 
-    /// Puts a page on its file's list for whoever holds the file's rmap lock, unless there are `most` of them already. The
-    /// caller has isolated the page.
+    /// Puts a page on its file's list for whoever holds the file's rmap lock, unless there are
+    /// `most` of them already. The caller has isolated the page.
     pub fn defer(&self, pfn: Pfn, to: EvictedFor, most: usize) -> bool {
         let key = self.key_of(pfn);
         let file = key.and_then(|key| Some((key, self.files.get(key.file())?)));
@@ -429,8 +439,8 @@ impl PageCache {
         std::mem::take(&mut *file.rmap.deferred.lock())
     }
 
-    /// How long reclaim waited for rmap locks, and how long they were held to map and unmap, for how many
-    /// pages.
+    /// How long reclaim waited for rmap locks, and how long they were held to map and unmap, for
+    /// how many pages.
     #[must_use]
     pub fn rmap_times(&self) -> LockTimes {
         self.rmap_times.read()

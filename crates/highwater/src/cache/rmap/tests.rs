@@ -64,8 +64,9 @@ fn depth(tree: &Tree) -> usize {
 
 #[test]
 fn the_tree_agrees_with_a_list() {
-    // Goal: every area that maps a page is found, no other, and an old root stays as it was. Method: random
-    // ranges come and go, beside a list; stabs everywhere; a root kept from before is searched again later.
+    // Goal: every area that maps a page is found, no other, and an old root stays as it was.
+    // Method: random ranges come and go, beside a list; stabs everywhere; a root kept from before
+    // is searched again later.
     let scene = Scene::new();
     let mut rng = crate::seed::rng(31);
     let mut tree: Tree = None;
@@ -111,8 +112,8 @@ fn the_tree_agrees_with_a_list() {
 
 #[test]
 fn parts_of_areas_are_found_until_they_are_unmapped() {
-    // Goal: splitting an area loses and keeps nothing it should not. Method: random unmaps of one area,
-    // beside a set of pages; every page is looked for after each.
+    // Goal: splitting an area loses and keeps nothing it should not. Method: random unmaps of one
+    // area, beside a set of pages; every page is looked for after each.
     let mut rng = crate::seed::rng(32);
     for _ in 0..20 {
         let scene = Scene::new();
@@ -144,8 +145,8 @@ fn parts_of_areas_are_found_until_they_are_unmapped() {
 
 #[test]
 fn tables_agree_with_a_map() {
-    // Goal: an entry holds what was put there, whatever leaf it is in. Method: random transitions of entries in
-    // tables of all shapes, beside a map.
+    // Goal: an entry holds what was put there, whatever leaf it is in. Method: random transitions
+    // of entries in tables of all shapes, beside a map.
     let mut rng = crate::seed::rng(33);
     for len in [1, 511, 512, 513, 5000, 1 << 30, 1 << 34, 1 << 44] {
         let table = PageTable::new(len, 2);
@@ -200,8 +201,9 @@ fn tables_agree_with_a_map() {
 
 #[test]
 fn a_table_of_64_pib_is_walked_and_punched_at_once() {
-    // Goal: what is not used of a long table costs neither memory nor time. Method: a few pages of one whose
-    // leaves would fill 2 GiB, taken by every walk there is; only blocks with a page of these are visited.
+    // Goal: what is not used of a long table costs neither memory nor time. Method: a few pages of
+    // one whose leaves would fill 2 GiB, taken by every walk there is; only blocks with a page of
+    // these are visited.
     let len = 1 << 44;
     let table = PageTable::new(len, 2);
     let pages = [0, 1 << 32, (1 << 32) + 5, 1 << 43, len - 1];

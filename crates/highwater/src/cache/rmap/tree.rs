@@ -1,15 +1,17 @@
 //! The interval tree of a file's mappings: which of them map a page.
 //!
-//! A treap ordered by where a mapped range begins; each node knows how far the ranges below it reach, so
-//! that a search for a page passes over what ends before it or begins behind it. Nodes are shared and never
-//! change: an insertion or removal copies the nodes on its way from the root, O(log n) of them, and whoever
-//! holds the former root goes on with the tree as it was ([`super::Rmap`]).
+//! A treap ordered by where a mapped range begins; each node knows how far the ranges below it
+//! reach, so that a search for a page passes over what ends before it or begins behind it. Nodes
+//! are shared and never change: an insertion or removal copies the nodes on its way from the root,
+//! O(log n) of them, and whoever holds the former root goes on with the tree as it was
+//! ([`super::Rmap`]).
 //!
-//! Invariant: keys `(start, area's number)` are in order and unique; no node's weight is above its parent's;
-//! `reach` is the greatest end of the subtree.
+//! Invariant: keys `(start, area's number)` are in order and unique; no node's weight is above its
+//! parent's; `reach` is the greatest end of the subtree.
 //!
-//! Source: treaps (Aragon and Seidel, 1989); interval trees augmented by the greatest end (Cormen et al.).
-//! Deviation from Linux, whose tree changes in place under the lock: readers here need none.
+//! Source: treaps (Aragon and Seidel, 1989); interval trees augmented by the greatest end (Cormen
+//! et al.). Deviation from Linux, whose tree changes in place under the lock: readers here need
+//! none.
 
 use std::ops::Range;
 

@@ -1,5 +1,5 @@
-//! All interleavings of what moves a page's place in swap, two or three threads each: swapping out, reading in, writing again, discarding,
-//! evicting, and the end of the object.
+//! All interleavings of what moves a page's place in swap, two or three threads each: swapping out,
+//! reading in, writing again, discarding, evicting, and the end of the object.
 
 use ::loom::{model, thread};
 
@@ -138,8 +138,8 @@ impl Scene {
 
 #[test]
 fn a_page_that_goes_to_swap_comes_back() {
-    // Goal: who finds the page absent reads what was written. Method: reclaim swaps out and evicts while another thread
-    // reads, from the frame or from swap.
+    // Goal: who finds the page absent reads what was written. Method: reclaim swaps out and evicts
+    // while another thread reads, from the frame or from swap.
     model(|| {
         let scene = Scene::new(Arc::new(bytes()));
         let reclaimer = Arc::clone(&scene);
@@ -161,8 +161,9 @@ fn a_page_that_goes_to_swap_comes_back() {
 
 #[test]
 fn a_page_that_is_written_again_has_no_slot() {
-    // Goal: what lies in swap is never taken for the page's bytes once these are others; it stays good where the write came
-    // too late. Method: a page that is clean in a frame, and in a slot, is evicted while it is written.
+    // Goal: what lies in swap is never taken for the page's bytes once these are others; it stays
+    // good where the write came too late. Method: a page that is clean in a frame, and in a slot,
+    // is evicted while it is written.
     model(|| {
         let scene = Scene::new(Arc::new(bytes()));
         assert_eq!(scene.swap_out(0), WrittenBack::Written);
@@ -182,8 +183,9 @@ fn a_page_that_is_written_again_has_no_slot() {
 
 #[test]
 fn a_page_that_is_discarded_while_it_is_read_in_is_zeros() {
-    // Goal: after a discard nobody reads what was there before, and never what another page put into its slot. Method: the
-    // page is read in beside the discard, while the other page is swapped out: into the slot that is free by then, or another.
+    // Goal: after a discard nobody reads what was there before, and never what another page put
+    // into its slot. Method: the page is read in beside the discard, while the other page is
+    // swapped out: into the slot that is free by then, or another.
     model(|| {
         let scene = Scene::new(Arc::new(bytes()));
         assert_eq!(scene.swap_out(0), WrittenBack::Written);
@@ -210,8 +212,8 @@ fn a_page_that_is_discarded_while_it_is_read_in_is_zeros() {
 
 #[test]
 fn memory_that_ends_has_no_slots() {
-    // Goal: when an object has ended no slot is taken, whatever reclaim was doing with its pages. Method: the end beside
-    // swapping out and evicting.
+    // Goal: when an object has ended no slot is taken, whatever reclaim was doing with its pages.
+    // Method: the end beside swapping out and evicting.
     model(|| {
         let scene = Scene::new(Arc::new(bytes()));
         let reclaimer = Arc::clone(&scene);
@@ -229,8 +231,8 @@ fn memory_that_ends_has_no_slots() {
 
 #[test]
 fn the_last_slot_is_one_pages() {
-    // Goal: of two pages that are swapped out at a time one gets the only slot, and the other one stays. Method: both beside
-    // each other; the one that got it goes and comes back.
+    // Goal: of two pages that are swapped out at a time one gets the only slot, and the other one
+    // stays. Method: both beside each other; the one that got it goes and comes back.
     model(|| {
         let scene = Scene::new(Arc::new(OneSlot(bytes())));
         assert!(scene.read_in(1, 1));
@@ -253,8 +255,9 @@ fn the_last_slot_is_one_pages() {
 
 #[test]
 fn a_page_that_is_written_while_it_is_written_back_is_dirty_or_in_its_file() {
-    // Goal: a mark is cleared only of what the file has; counts follow the marks. Method: a page of a file is written to beside
-    // two threads' worth of write-back, one that waits for its latch and one that does not.
+    // Goal: a mark is cleared only of what the file has; counts follow the marks. Method: a page of
+    // a file is written to beside two threads' worth of write-back, one that waits for its latch
+    // and one that does not.
     model(|| {
         let memory = Arc::new(FrameMemory::new(Pages(1)).unwrap());
         let regime = Regime::Atomic;

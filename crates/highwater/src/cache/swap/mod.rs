@@ -1,14 +1,16 @@
 //! The swap area: where the bytes of anonymous pages are while they are not in frames.
 //!
-//! An area is a file of the system, or other storage, cut into *slots* of a page. A page takes a slot when it
-//! is written out, and keeps it as long as what lies there is what the page holds: when it has been read
-//! in and not been written to since, it can leave its frame again without I/O.
+//! An area is a file of the system, or other storage, cut into *slots* of a page. A page takes a
+//! slot when it is written out, and keeps it as long as what lies there is what the page holds:
+//! when it has been read in and not been written to since, it can leave its frame again without
+//! I/O.
 //!
-//! Invariant: a slot is in use when, and only when, one page of one object has it as its place; or one
-//! thread is writing a page there (tests: `tests/swap.rs`, and [`PageCache::check_invariants`](super::PageCache::check_invariants)).
+//! Invariant: a slot is in use when, and only when, one page of one object has it as its place; or
+//! one thread is writing a page there (tests: `tests/swap.rs`, and
+//! [`PageCache::check_invariants`](super::PageCache::check_invariants)).
 //!
-//! Storage may refuse, fall short, panic or be full: what a slot was to take stays in its frame then, and
-//! the slot is free again.
+//! Storage may refuse, fall short, panic or be full: what a slot was to take stays in its frame
+//! then, and the slot is free again.
 
 mod slots;
 
@@ -64,8 +66,9 @@ impl SwapArea {
     /// The most slots: their numbers plus one are 32 bits.
     pub const SLOTS_MAX: u64 = u32::MAX as u64 - 1;
 
-    /// An area of `size`, rounded down to whole pages, in a new file of the directory `dir` that nobody
-    /// else can open and that ends with the process. Its blocks are taken as they are first written.
+    /// An area of `size`, rounded down to whole pages, in a new file of the directory `dir` that
+    /// nobody else can open and that ends with the process. Its blocks are taken as they are first
+    /// written.
     ///
     /// # Errors
     ///

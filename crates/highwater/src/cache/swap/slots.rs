@@ -1,13 +1,13 @@
 //! Which slots of a swap area are in use: one bit each.
 //!
-//! Slots are handed out in the order of the file, from a *cluster* of 256 of them until it has none left,
-//! so that pages which are swapped out one after the other lie side by side. The next cluster is the
-//! next one that is free as a whole, else the next one with any free slot.
+//! Slots are handed out in the order of the file, from a *cluster* of 256 of them until it has none
+//! left, so that pages which are swapped out one after the other lie side by side. The next cluster
+//! is the next one that is free as a whole, else the next one with any free slot.
 //!
 //! Invariant: `nr_used` bits are clear, and `free_in[c]` bits of cluster `c` are set.
 //!
-//! Source: swap clusters of Linux. Deviation: one cluster for all CPUs; each slot that is taken costs a
-//! write of 4 KiB to the file, beside which the lock is short.
+//! Source: swap clusters of Linux. Deviation: one cluster for all CPUs; each slot that is taken
+//! costs a write of 4 KiB to the file, beside which the lock is short.
 
 /// Slots of a cluster. Chosen: as in Linux; 1 MiB of the file.
 const CLUSTER: usize = 256;
@@ -107,7 +107,8 @@ impl Slots {
         None
     }
 
-    /// The next cluster that is free as a whole, else the next with a free slot, of which there is one.
+    /// The next cluster that is free as a whole, else the next with a free slot, of which there is
+    /// one.
     fn next_cluster(&self) -> usize {
         let (here, count) = (self.next / CLUSTER, self.free_in.len());
         let around = |least: u32| {
@@ -149,8 +150,8 @@ mod tests {
 
     #[test]
     fn each_slot_is_one_pages() {
-        // Goal: no slot is handed out twice or lost. Method: random takes and returns in areas of odd
-        // sizes against a set; an area gives exactly as many as it has.
+        // Goal: no slot is handed out twice or lost. Method: random takes and returns in areas of
+        // odd sizes against a set; an area gives exactly as many as it has.
         let mut rng = crate::seed::rng(61);
         for nr_slots in [0, 1, 63, 64, 255, 256, 257, 1000] {
             let mut slots = Slots::new(nr_slots);
@@ -178,8 +179,9 @@ mod tests {
 
     #[test]
     fn neighbours_lie_side_by_side() {
-        // Goal: what is swapped out together is together in the file. Method: an area with every other slot
-        // of its first cluster in use; what comes next goes into a free cluster, in order.
+        // Goal: what is swapped out together is together in the file. Method: an area with every
+        // other slot of its first cluster in use; what comes next goes into a free cluster, in
+        // order.
         let mut slots = Slots::new(1024);
         let first: Vec<u32> = (0..256).map_while(|_| slots.take()).collect();
         assert_eq!(first, (0..256).collect::<Vec<_>>());

@@ -55,9 +55,9 @@
 //! A switch to the space that is active already is a load. One that finds nothing parked writes no
 //! line of the old space, and leaves its mark, which costs later readers a load of that CPU's line.
 //! One that finds something is a locked instruction to claim, one for each member with something
-//! parked, and one for each of the two marks. In nanoseconds, restartable words, medians of
-//! medians (2 virtual CPUs of an Intel Xeon with 105 MiB of L3, shared with other work, November
-//! 2026, `cargo bench --bench active_cache`): a hit 4, a miss 26, a switch that finds nothing 31, an
+//! parked, and one for each of the two marks. In nanoseconds, restartable words, medians of medians
+//! (2 virtual CPUs of an Intel Xeon with 105 MiB of L3, shared with other work, November 2026,
+//! `cargo bench --bench active_cache`): a hit 4, a miss 26, a switch that finds nothing 31, an
 //! addition that switches and flushes 66, an approximate sum 12, a precise one 80 for one CPU and
 //! 2,000 for 384.
 //!
@@ -381,9 +381,9 @@ impl ActiveCache {
     ///
     /// # Cost
     ///
-    /// In the restartable regime a system call, which interrupts that CPU if a thread of this process
-    /// runs there: 0.2 us on the CPU itself, about 6 us from another. Waits if somebody holds the
-    /// CPU's words, for a few dozen instructions unless that thread is preempted.
+    /// In the restartable regime a system call, which interrupts that CPU if a thread of this
+    /// process runs there: 0.2 us on the CPU itself, about 6 us from another. Waits if somebody
+    /// holds the CPU's words, for a few dozen instructions unless that thread is preempted.
     ///
     /// # Panics
     ///

@@ -9,9 +9,9 @@
 //! largest order that are *fresh* (never taken, or given back to the system since) have a list of
 //! their own, which is taken from last.
 //!
-//! Invariants: a free block is on the list of its order, or on that of fresh ones, and marked at its
-//! head frame only; no two free buddies of equal order below the largest exist; `nr_free` is the sum
-//! of all free blocks.
+//! Invariants: a free block is on the list of its order, or on that of fresh ones, and marked at
+//! its head frame only; no two free buddies of equal order below the largest exist; `nr_free` is
+//! the sum of all free blocks.
 //!
 //! Links and marks are arrays indexed by frame, so there is nothing to be unsafe about.
 
@@ -30,9 +30,10 @@ const NIL: u32 = u32::MAX;
 pub(super) struct Buddy {
     frames: Range<u32>,
     free_area: [FreeArea; NR_LISTS],
-    /// By frame, counted from the range's start: next, previous and mark of the free block whose head the
-    /// frame is. The mark is one more than the number of the block's list, and [`NOT_HEAD`] where the frame is no head;
-    /// numbers, all zero at first, so that the system commits them as they are written.
+    /// By frame, counted from the range's start: next, previous and mark of the free block whose
+    /// head the frame is. The mark is one more than the number of the block's list, and
+    /// [`NOT_HEAD`] where the frame is no head; numbers, all zero at first, so that the system
+    /// commits them as they are written.
     links: Box<[[u32; 3]]>,
     nr_free: u64,
 }

@@ -16,8 +16,8 @@ const NIL: u32 = u32::MAX;
 #[derive(Debug)]
 pub(super) struct Deferred {
     start: u32,
-    /// Written by: threads that put blocks on (Release, `push_all`), and the zone's holder (Acquire,
-    /// `take`, `take_some`). Publishes: the links from the head on.
+    /// Written by: threads that put blocks on (Release, `push_all`), and the zone's holder
+    /// (Acquire, `take`, `take_some`). Publishes: the links from the head on.
     heads: [AtomicU32; NR_ORDERS],
     /// By frame, counted from `start`. Written by: the thread whose block it is, before it puts it
     /// on; published by the head.
@@ -73,8 +73,8 @@ impl Deferred {
             at = Pfn(self.link(at).load(Ordering::Relaxed));
             count += 1;
         }
-        // Relaxed: says that there is something, and publishes nothing. Before the blocks can be taken
-        // off, so never below zero.
+        // Relaxed: says that there is something, and publishes nothing. Before the blocks can be
+        // taken off, so never below zero.
         self.frames
             .fetch_add(count << order.get(), Ordering::Relaxed);
         let head = &self.heads[usize::from(order.get())];
@@ -120,10 +120,11 @@ impl Deferred {
                 if at == NIL {
                     return taken;
                 }
-                // Relaxed: ordered by reading the head. Only the holder takes off, so while this block
-                // is the head its link is as it was read.
+                // Relaxed: ordered by reading the head. Only the holder takes off, so while this
+                // block is the head its link is as it was read.
                 let next = self.link(Pfn(at)).load(Ordering::Relaxed);
-                // Acquire: as above, of the head that was seen instead. Pairs with the release in `push`.
+                // Acquire: as above, of the head that was seen instead. Pairs with the release in
+                // `push`.
                 match head.compare_exchange_weak(at, next, Ordering::Relaxed, Ordering::Acquire) {
                     Ok(_) => break,
                     Err(now) => at = now,

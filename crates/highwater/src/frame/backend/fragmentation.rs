@@ -1,9 +1,9 @@
 //! How many blocks of 2 MiB stay whole when groups come and go.
 //!
-//! Goal: a kind that needs no lock keeps no fewer of them than one buddy allocator does. Method: the
-//! same random requests and frees in batches, from two CPUs in turn, and the blocks that are whole, on
-//! average over the last part of the run. Random numbers decide who goes, never what is given, so that
-//! every kind sees the same load.
+//! Goal: a kind that needs no lock keeps no fewer of them than one buddy allocator does. Method:
+//! the same random requests and frees in batches, from two CPUs in turn, and the blocks that are
+//! whole, on average over the last part of the run. Random numbers decide who goes, never what is
+//! given, so that every kind sees the same load.
 
 use super::tests::KINDS;
 use super::*;
@@ -59,8 +59,8 @@ impl Load {
 /// Puts a load on: how many blocks were whole, on average.
 type Drive = fn(&mut Load) -> u64;
 
-/// Groups grow beside each other until the pool is nearly full; then some exit, all at once each, until three
-/// quarters of it are free.
+/// Groups grow beside each other until the pool is nearly full; then some exit, all at once each,
+/// until three quarters of it are free.
 fn exits(load: &mut Load) -> u64 {
     let mut whole = 0;
     for round in 0..130 {

@@ -2,9 +2,10 @@
 //!
 //! Invariant: the count is at most the number of frames in free blocks, less those that requests
 //! were promised and have not taken yet. A free adds to it after its blocks are free; a request
-//! takes from it before it looks for blocks. Single frames that a request was promised are therefore
-//! there. Blocks of a higher order may be taken apart between the look at them and the promise: such
-//! a promise is *in doubt* until it is settled, and who is promised too little meanwhile asks again.
+//! takes from it before it looks for blocks. Single frames that a request was promised are
+//! therefore there. Blocks of a higher order may be taken apart between the look at them and the
+//! promise: such a promise is *in doubt* until it is settled, and who is promised too little
+//! meanwhile asks again.
 
 use super::pages_of;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -32,8 +33,8 @@ impl FreeCount {
 
     /// Promises up to `blocks` blocks of `order` and leaves `floor` frames: how many blocks.
     pub(super) fn promise(&self, blocks: usize, order: Order, floor: Pages) -> usize {
-        // Acquire: who sees the frames of a promise in doubt gone sees the doubt. Pairs with the release
-        // in the exchange below.
+        // Acquire: who sees the frames of a promise in doubt gone sees the doubt. Pairs with the
+        // release in the exchange below.
         let mut frames = self.frames.load(Ordering::Acquire);
         // Progress: an exchange fails only because another one, or a free, succeeded.
         loop {
@@ -43,8 +44,9 @@ impl FreeCount {
                 return 0;
             }
             let left = frames - ((blocks as u64) << order.get());
-            // Acquire: the promised blocks are seen to be free. Pairs with the release in `add_frames`.
-            // Release: a doubt that was noted before. Pairs with the acquire at the top.
+            // Acquire: the promised blocks are seen to be free. Pairs with the release in
+            // `add_frames`. Release: a doubt that was noted before. Pairs with the acquire at the
+            // top.
             match self.frames.compare_exchange_weak(
                 frames,
                 left,

@@ -140,8 +140,8 @@ fn two_threads_route_each_others_frames_back() {
 
 #[test]
 fn a_block_that_is_not_there_costs_others_nothing() {
-    // Goal: looking for a block in vain withholds no frames. Method: two frames are free that are no
-    // block; both are wanted beside a request for a block.
+    // Goal: looking for a block in vain withholds no frames. Method: two frames are free that are
+    // no block; both are wanted beside a request for a block.
     model(|| {
         let zones = Arc::new(Zones::new(3, 1));
         let all: Vec<_> = (0..3)

@@ -1,8 +1,8 @@
 //! Nanoseconds a frame of every kind, in the shapes that per-CPU lists give their visits.
 //!
 //! Question: what does a batch of 63 frames cost, out and back, with one thread and with two; which
-//! kind should be the default? The one that is fastest in most rows and loses none by half. Command:
-//! `cargo test --release -p highwater --lib backend::measure -- --ignored --nocapture`.
+//! kind should be the default? The one that is fastest in most rows and loses none by half.
+//! Command: `cargo test --release -p highwater --lib backend::measure -- --ignored --nocapture`.
 
 use std::time::Instant;
 

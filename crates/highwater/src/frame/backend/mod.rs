@@ -10,9 +10,10 @@
 //! list; no request takes a frame when no more than its floor are free; a frame goes back to the
 //! zone it came from, whoever frees it; a free never fails, and one that must not wait never does.
 //!
-//! Frames that were used lately go out before *fresh* ones, which never were or whose memory was given
-//! back to the system: memory is committed as it is first used, so a pool takes what is in use at once
-//! and not what it has. Whole blocks are fresh, of 2 MiB in trees and of 4 MiB in zones.
+//! Frames that were used lately go out before *fresh* ones, which never were or whose memory was
+//! given back to the system: memory is committed as it is first used, so a pool takes what is in
+//! use at once and not what it has. Whole blocks are fresh, of 2 MiB in trees and of 4 MiB in
+//! zones.
 //!
 //! What is free is counted in one word, [`FreeCount`], and a request takes its frames off that word
 //! before it looks for them. Hence the floor is exact whatever runs beside it, and the search finds
@@ -76,12 +77,13 @@ pub(super) trait Backend: Send + Sync + fmt::Debug {
     ///
     /// # Panics
     ///
-    /// When a block is out of range, misaligned, or free already. The last is noticed when the block
-    /// reaches the free ones, and as far as the kind can see it.
+    /// When a block is out of range, misaligned, or free already. The last is noticed when the
+    /// block reaches the free ones, and as far as the kind can see it.
     fn free_bulk(&self, near: CpuId, order: Order, wait: Wait, blocks: &mut [Pfn]);
 
-    /// As [`free_bulk`](Self::free_bulk), of blocks that lie in one of the largest and whose memory was
-    /// given back to the system: what is whole of them, as far as the kind tells them apart, is fresh.
+    /// As [`free_bulk`](Self::free_bulk), of blocks that lie in one of the largest and whose memory
+    /// was given back to the system: what is whole of them, as far as the kind tells them apart, is
+    /// fresh.
     fn free_fresh(&self, near: CpuId, order: Order, blocks: &mut [Pfn]);
 
     /// Free frames that were never out, or whose memory was given back to the system since.
@@ -152,8 +154,8 @@ pub enum BackendKind {
         /// as those.
         shards: u32,
     },
-    /// The default: a bit for each frame, found through trees of 4,096, without locks. CPUs prefer trees of their
-    /// own, and areas that are broken already.
+    /// The default: a bit for each frame, found through trees of 4,096, without locks. CPUs prefer
+    /// trees of their own, and areas that are broken already.
     #[default]
     Trees,
 }
@@ -173,8 +175,8 @@ impl BackendKind {
     /// The most zones that a pool is cut into.
     pub const SHARDS_MAX: u32 = 1024;
 
-    /// A back end of this kind with frames 0 to `nr_frames`, all free, for `nr_cpus` CPUs; of no frames,
-    /// always [`Trees`](Self::Trees).
+    /// A back end of this kind with frames 0 to `nr_frames`, all free, for `nr_cpus` CPUs; of no
+    /// frames, always [`Trees`](Self::Trees).
     ///
     /// # Panics
     ///

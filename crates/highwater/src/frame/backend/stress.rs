@@ -1,8 +1,8 @@
 //! Threads that do everything at once to one back end, for as long as they are told.
 //!
-//! Each thread marks what it holds in one table; a frame that is handed out twice is found there, one
-//! that is lost at the end. Seconds for each kind: `STRESS_SECONDS`, or a fifth of one. Command of the long run:
-//! `STRESS_SECONDS=10 cargo test --release -p highwater --lib backend::stress`.
+//! Each thread marks what it holds in one table; a frame that is handed out twice is found there,
+//! one that is lost at the end. Seconds for each kind: `STRESS_SECONDS`, or a fifth of one. Command
+//! of the long run: `STRESS_SECONDS=10 cargo test --release -p highwater --lib backend::stress`.
 
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,8 @@ const THREADS: u32 = 6;
 /// Few enough that requests run into the floor and into each other, and not whole words.
 const FRAMES: u32 = 6 * 1024 + 777;
 
-/// By frame, the thread that holds it, or 0. Written by its holder (Relaxed: the back end has to order
-/// one holder after the other).
+/// By frame, the thread that holds it, or 0. Written by its holder (Relaxed: the back end has to
+/// order one holder after the other).
 type Owners = [AtomicU32];
 
 #[derive(Debug)]
@@ -160,11 +160,11 @@ fn ask_in_vain(backend: &dyn Backend, seed: u64, holders: &AtomicU32) {
 
 #[test]
 fn requests_within_the_pool_are_met() {
-    // Goal: no false exhaustion: a request for single frames that may wait gets all of them when others
-    // hold so little that they are there, also while frames are deferred and spliced, and beside those
-    // who look for blocks in vain. Method: one frame in 16 is free; four threads hold a share of these
-    // each at most, and some of their frees never wait; two threads ask for blocks, of which there
-    // are none.
+    // Goal: no false exhaustion: a request for single frames that may wait gets all of them when
+    // others hold so little that they are there, also while frames are deferred and spliced, and
+    // beside those who look for blocks in vain. Method: one frame in 16 is free; four threads hold
+    // a share of these each at most, and some of their frees never wait; two threads ask for
+    // blocks, of which there are none.
     let seed = crate::seed::seed(7);
     for kind in KINDS {
         let backend = kind.build(FRAMES, 4);

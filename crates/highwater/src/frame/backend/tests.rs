@@ -312,8 +312,8 @@ fn a_free_that_must_not_wait_is_found_by_the_next_who_may() {
 
 #[test]
 fn those_who_never_wait_find_what_they_deferred() {
-    // Goal: frames do not stay deferred when nobody ever waits. Method: all of a pool is freed beside a
-    // held lock; then nothing but requests that must not wait.
+    // Goal: frames do not stay deferred when nobody ever waits. Method: all of a pool is freed
+    // beside a held lock; then nothing but requests that must not wait.
     for of in [0, 3] {
         let zones = Zones::new(1024, 1);
         let mut out = vec![Pfn(0); 1024 >> of];

@@ -12,8 +12,8 @@ use crate::units::{Order, Pages, Pfn};
 /// Class of every zone's lock.
 pub(in crate::frame) static ZONE_LOCK: LockClass = LockClass::new("zone", Rank::Zone);
 
-/// Deferred blocks of an order that a holder who must not wait takes off at most. Chosen: about the batch
-/// of 63 frames that a per-CPU list moves, so that the hold stays as short as others.
+/// Deferred blocks of an order that a holder who must not wait takes off at most. Chosen: about the
+/// batch of 63 frames that a per-CPU list moves, so that the hold stays as short as others.
 const SPLICED_BRIEFLY: usize = 64;
 
 /// A range of frames and its buddy allocator.
@@ -23,9 +23,9 @@ pub(super) struct Zone {
     buddy: Mutex<Buddy>,
     deferred: Deferred,
     times: TimeRecorder,
-    /// Written by: the holder of the buddy's lock, before what it freed is counted. Read by: requests
-    /// that choose a zone. Publishes: nothing; who was promised frames acquired with the promise what
-    /// was written here.
+    /// Written by: the holder of the buddy's lock, before what it freed is counted. Read by:
+    /// requests that choose a zone. Publishes: nothing; who was promised frames acquired with the
+    /// promise what was written here.
     nr_free: AtomicU64,
     /// Those of them that are fresh. Written and read as above.
     nr_fresh: AtomicU64,
@@ -54,8 +54,8 @@ impl Zone {
         }
     }
 
-    /// Takes the lock to move about `frames`, or only tries to: a thread that must not wait does not
-    /// ask for the lock's line twice.
+    /// Takes the lock to move about `frames`, or only tries to: a thread that must not wait does
+    /// not ask for the lock's line twice.
     pub(super) fn enter(&self, wait: Wait, frames: Pages) -> Option<LockedZone<'_>> {
         let (buddy, waited) = match wait {
             Wait::Allowed => self.buddy.lock_timed(),

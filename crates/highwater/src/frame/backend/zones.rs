@@ -4,13 +4,13 @@
 //! A zone is a range of whole blocks of the largest order, so that no block lies in two. A request
 //! begins at the zone of its CPU's number and goes round; a free goes to the zone that the frame is
 //! from, and blocks of one zone that are freed together cost one hold of its lock. Frames that were
-//! used go out before fresh ones: another zone comes before fresh blocks of the CPU's own if at least
-//! a largest block of frames is free there that were used.
+//! used go out before fresh ones: another zone comes before fresh blocks of the CPU's own if at
+//! least a largest block of frames is free there that were used.
 //!
-//! Deviation from the kernel: the free total is one word for all zones, so the floor is exact over all
-//! of them and a probe reads one line. Single frames are taken from it before a lock is (see the
-//! module above), by requests that may wait and hence get what they are promised; whoever may not find
-//! what it wants takes it from there when it sees the blocks in the zone that it holds.
+//! Deviation from the kernel: the free total is one word for all zones, so the floor is exact over
+//! all of them and a probe reads one line. Single frames are taken from it before a lock is (see
+//! the module above), by requests that may wait and hence get what they are promised; whoever may
+//! not find what it wants takes it from there when it sees the blocks in the zone that it holds.
 
 use std::ops::Range;
 
@@ -21,10 +21,10 @@ use super::{Backend, FreeCount, Wait, pages_of};
 use crate::sync::{LockTimes, thread};
 use crate::units::{CpuId, Order, Pages, Pfn};
 
-/// A request for single frames goes round the zones this often at most, and lets others run before each
-/// further round. Chosen: what it was promised is there, and a zone that is found empty was emptied
-/// by another request, so more than one round is needed only when others free and allocate as fast
-/// as this one looks; four without a pause were too few for more threads than CPUs.
+/// A request for single frames goes round the zones this often at most, and lets others run before
+/// each further round. Chosen: what it was promised is there, and a zone that is found empty was
+/// emptied by another request, so more than one round is needed only when others free and allocate
+/// as fast as this one looks; four without a pause were too few for more threads than CPUs.
 const ROUNDS_MAX: usize = if cfg!(loom) { 4 } else { 64 };
 
 /// A request that is promised too little while frames are deferred asks again this often at most.
@@ -69,8 +69,8 @@ impl Zones {
         }
     }
 
-    /// A zone's lock. A holder frees what was deferred first; one that must not wait, some of it, so
-    /// that those who never wait find what they defer.
+    /// A zone's lock. A holder frees what was deferred first; one that must not wait, some of it,
+    /// so that those who never wait find what they defer.
     fn enter<'a>(&self, zone: &'a Zone, wait: Wait, frames: Pages) -> Option<LockedZone<'a>> {
         let mut locked = zone.enter(wait, frames)?;
         locked.splice(wait, &self.free);
@@ -98,8 +98,8 @@ impl Zones {
         any
     }
 
-    /// Looks once into each zone, the CPU's own first, for frames that were used, and then once for any:
-    /// how many blocks `take` took there.
+    /// Looks once into each zone, the CPU's own first, for frames that were used, and then once for
+    /// any: how many blocks `take` took there.
     fn round(
         &self,
         near: CpuId,
@@ -144,8 +144,8 @@ impl Zones {
         taken
     }
 
-    /// Single frames for a request that may wait: promised first, so that it does not enter zones in
-    /// vain, then looked for until they are found.
+    /// Single frames for a request that may wait: promised first, so that it does not enter zones
+    /// in vain, then looked for until they are found.
     fn alloc_frames(&self, near: CpuId, floor: Pages, out: &mut [Pfn]) -> usize {
         let promised = self.promise_frames(out.len(), floor);
         let mut taken = 0;
@@ -164,8 +164,8 @@ impl Zones {
         taken
     }
 
-    /// Fewer than `count` frames are promised only if there are no more above the floor, deferred ones
-    /// included.
+    /// Fewer than `count` frames are promised only if there are no more above the floor, deferred
+    /// ones included.
     fn promise_frames(&self, count: usize, floor: Pages) -> usize {
         let promise = |count| self.free.promise(count, Order::ZERO, floor);
         let mut promised = promise(count);
@@ -187,8 +187,9 @@ impl Zones {
         promised
     }
 
-    /// Blocks of any order, or frames for a request that must not wait: seen first, in the zone that is
-    /// held, and promised then. Nothing is withheld from others that this request may not get.
+    /// Blocks of any order, or frames for a request that must not wait: seen first, in the zone
+    /// that is held, and promised then. Nothing is withheld from others that this request may not
+    /// get.
     fn alloc_seen(
         &self,
         near: CpuId,

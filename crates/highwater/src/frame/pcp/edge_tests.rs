@@ -9,8 +9,9 @@ use crate::units::{CpuId, Order, Pages};
 
 #[test]
 fn a_drain_moves_a_run_of_frees_in_either_way() {
-    // Goal: D (4.7) is what a drain moves, also in pieces, and lists that are disabled leave in pieces of a batch. Method: a list
-    // of a fixed size is freed to beyond it; frames per drain are those of one hold, and far more than a batch.
+    // Goal: D (4.7) is what a drain moves, also in pieces, and lists that are disabled leave in
+    // pieces of a batch. Method: a list of a fixed size is freed to beyond it; frames per drain are
+    // those of one hold, and far more than a batch.
     let per_drain = DRAINS.map(|drain| {
         let config = PoolConfig {
             backend: BackendKind::SingleLock,
@@ -43,8 +44,9 @@ fn a_drain_moves_a_run_of_frees_in_either_way() {
 
 #[test]
 fn a_list_that_is_held_is_not_empty() {
-    // Goal: nobody is told that no frame is free while the CPU's own list has some and somebody looks at it. Method: the zones are
-    // empty and the list is held until a request has found it so; that request is served, one that may not wait is not.
+    // Goal: nobody is told that no frame is free while the CPU's own list has some and somebody
+    // looks at it. Method: the zones are empty and the list is held until a request has found it
+    // so; that request is served, one that may not wait is not.
     for backend in KINDS {
         let config = PoolConfig {
             backend,
@@ -104,8 +106,9 @@ fn a_list_that_is_held_has_its_blocks() {
 
 #[test]
 fn a_list_of_a_small_pool_with_many_cpus_grows() {
-    // Goal: where a CPU's part is so small that idle lists hold nothing, busy ones hold something. Method: 64 MiB and 384 CPUs;
-    // one of them takes and gives two frames again and again: from some time on, no zone is visited.
+    // Goal: where a CPU's part is so small that idle lists hold nothing, busy ones hold something.
+    // Method: 64 MiB and 384 CPUs; one of them takes and gives two frames again and again: from
+    // some time on, no zone is visited.
     let pool = pool_of(16_384, PoolConfig::new(384));
     let (high_min, high_max) = (list(&pool).high_min, list(&pool).high_max);
     assert!(high_min == 0 && high_max >= 2, "{:?}", list(&pool));
@@ -127,8 +130,9 @@ fn a_list_of_a_small_pool_with_many_cpus_grows() {
 
 #[test]
 fn the_reserve_is_for_those_that_may_use_it() {
-    // Goal: a request that may use the reserve leaves none of it in a list, where anybody would find it. Method: all that is
-    // above `min` is taken; each request that may use the reserve takes what it hands out from then on, an ordinary one nothing.
+    // Goal: a request that may use the reserve leaves none of it in a list, where anybody would
+    // find it. Method: all that is above `min` is taken; each request that may use the reserve
+    // takes what it hands out from then on, an ordinary one nothing.
     for backend in KINDS {
         let config = PoolConfig {
             backend,
@@ -163,9 +167,10 @@ fn the_reserve_is_for_those_that_may_use_it() {
 
 #[test]
 fn who_frees_in_bulk_keeps_nobody_from_refills() {
-    // Goal: a tenant that ends gives its frames back a batch per hold, so that another's refill never stands behind more. Method: one
-    // CPU frees 20,000 frames while another takes 500, each of which is had; holds for more than a batch are at most the refills.
-    // In one hold there are more: the count tells the two apart.
+    // Goal: a tenant that ends gives its frames back a batch per hold, so that another's refill
+    // never stands behind more. Method: one CPU frees 20,000 frames while another takes 500, each
+    // of which is had; holds for more than a batch are at most the refills. In one hold there are
+    // more: the count tells the two apart.
     for drain in DRAINS {
         let config = PoolConfig {
             backend: BackendKind::SingleLock,

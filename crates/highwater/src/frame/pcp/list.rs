@@ -128,7 +128,8 @@ impl<'a> List<'a> {
         self.stack.set_run(u16::try_from(run).unwrap_or(u16::MAX));
     }
 
-    /// Learns whether a single frame was freed since the last block: such a free takes the stack's mark away.
+    /// Learns whether a single frame was freed since the last block: such a free takes the stack's
+    /// mark away.
     fn look_at_mark(&mut self) {
         self.stack.state.prev_high_order = self.stack.header().is_marked();
     }
@@ -162,8 +163,8 @@ impl<'a> List<'a> {
         refill
     }
 
-    /// Puts frames there that come from the zones, the last of them to be handed out first; those that
-    /// do not fit, and all if the list holds nothing by now, stay.
+    /// Puts frames there that come from the zones, the last of them to be handed out first; those
+    /// that do not fit, and all if the list holds nothing by now, stay.
     pub(super) fn put(&mut self, scratch: &mut Scratch) {
         if !self.is_enabled() {
             return;
@@ -175,7 +176,8 @@ impl<'a> List<'a> {
             .for_each(|block| self.stack.blocks.push(block));
     }
 
-    /// Puts a frame there that was freed, however full the list is, and leaves the rules to the next free.
+    /// Puts a frame there that was freed, however full the list is, and leaves the rules to the
+    /// next free.
     ///
     /// # Errors
     ///
@@ -224,8 +226,8 @@ impl<'a> List<'a> {
         freed
     }
 
-    /// Takes `count` frames or a little more, those that have been there longest first: singles or blocks of
-    /// `first`, then the next order, and so on. How many.
+    /// Takes `count` frames or a little more, those that have been there longest first: singles or
+    /// blocks of `first`, then the next order, and so on. How many.
     pub(super) fn take(&mut self, count: u32, first: Order, scratch: &mut Scratch) -> u32 {
         const LISTS: usize = 5;
         let first = Blocks::index(first).map_or(0, |index| index + 1);
@@ -290,8 +292,8 @@ impl Drop for List<'_> {
         let unlooked = rules.unlooked(&self.stack.state, shortage);
         self.stack
             .set_limits(unlooked.saturating_sub(frames), run_max);
-        // Pairs with: the fence of `PcpLists::alarm`. Either pushes are refused after this, or what is to be seen
-        // is seen here.
+        // Pairs with: the fence of `PcpLists::alarm`. Either pushes are refused after this, or what
+        // is to be seen is seen here.
         fence(Ordering::SeqCst);
         if self.conditions.shortage() != shortage {
             self.stack.set_limits(0, run_max);

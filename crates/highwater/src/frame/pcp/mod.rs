@@ -1,7 +1,7 @@
 //! Per-CPU lists of free frames (pcp): most allocations and frees end here.
 //!
-//! A list is a stack of single frames, and lists of blocks beside it. A frame that was freed last is handed
-//! out first (it is warm); those that were there longest leave first.
+//! A list is a stack of single frames, and lists of blocks beside it. A frame that was freed last
+//! is handed out first (it is warm); those that were there longest leave first.
 //!
 //! | file | what |
 //! |---|---|
@@ -11,23 +11,26 @@
 //! | `recall` | frames in idle lists of other CPUs, before fresh ones are taken |
 //! | `scratch` | frames on their way |
 //!
-//! **Fast path.** A pop or a push on the stack of the thread's CPU, and nothing else: the stack's header
-//! counts frames, the run of frees, and halves the growth, in the one store that commits. A push that would reach
-//! what the list may hold is refused and goes the slow way, where the rules are looked at.
+//! **Fast path.** A pop or a push on the stack of the thread's CPU, and nothing else: the stack's
+//! header counts frames, the run of frees, and halves the growth, in the one store that commits. A
+//! push that would reach what the list may hold is refused and goes the slow way, where the rules
+//! are looked at.
 //!
-//! **Slow path.** Under the list's lock the rules say how many frames to move, and the frames leave the
-//! list or are put there. The zones are visited with the lock dropped, so that nobody who
-//! runs on that CPU meanwhile finds the list held. Who finds it held goes to the zones for one frame.
+//! **Slow path.** Under the list's lock the rules say how many frames to move, and the frames leave
+//! the list or are put there. The zones are visited with the lock dropped, so that nobody who runs
+//! on that CPU meanwhile finds the list held. Who finds it held goes to the zones for one frame.
 //!
-//! **Invariant.** A cached frame is owned by its list (its token is in the stack, as a number, or in a list of
-//! blocks): no tag word is touched on a hit.
+//! **Invariant.** A cached frame is owned by its list (its token is in the stack, as a number, or
+//! in a list of blocks): no tag word is touched on a hit.
 //!
-//! **Conditions.** What the rules depend on beside the list (pages are being reclaimed, few are free) is looked
-//! at by those who hold the lock. When it changes for the worse, all pushes are refused once
-//! ([`Stacks::refuse_pushes`]), so that each list looks at its next free, as if every free looked.
+//! **Conditions.** What the rules depend on beside the list (pages are being reclaimed, few are
+//! free) is looked at by those who hold the lock. When it changes for the worse, all pushes are
+//! refused once ([`Stacks::refuse_pushes`]), so that each list looks at its next free, as if every
+//! free looked.
 //!
-//! Frames of threads that have ended lie in lists of CPUs, and are found like any others. A list whose
-//! CPU does nothing any more (it went offline, or the program may not use it now) is emptied by decay.
+//! Frames of threads that have ended lie in lists of CPUs, and are found like any others. A list
+//! whose CPU does nothing any more (it went offline, or the program may not use it now) is emptied
+//! by decay.
 
 mod list;
 pub(super) mod policy;
@@ -64,8 +67,8 @@ use policy::{Rules, Shortage};
 /// Class of every per-CPU list's lock.
 pub(super) static PCP_LOCK: LockClass = LockClass::new("pcp", Rank::Pcp);
 
-/// A list that nothing was taken from or put into for as many decays is emptied. Chosen: a minute at the
-/// default interval; whoever comes back pays one visit to the zones.
+/// A list that nothing was taken from or put into for as many decays is emptied. Chosen: a minute
+/// at the default interval; whoever comes back pays one visit to the zones.
 const IDLE_TICKS: u64 = 60;
 
 /// The lists of one pool.
@@ -101,15 +104,16 @@ struct Beside {
     events: Events,
     /// Frames in blocks. Written by: who holds the list. Read by: anybody. Publishes: nothing.
     block_frames: AtomicU32,
-    /// Whether a decay has something to do. Written by: who holds the list. Read by: decay. Publishes: nothing.
+    /// Whether a decay has something to do. Written by: who holds the list. Read by: decay.
+    /// Publishes: nothing.
     is_grown: AtomicBool,
     /// The stack's header as the last decay saw it, and for how many decays it has been so.
     /// Written by: decay. Read by: decay. Publishes: nothing.
     last_seen: AtomicU64,
     idle_ticks: AtomicU64,
-    /// The stack's header as another CPU saw it last, and about how many frames other CPUs have brought
-    /// since it was so. Written and read by other CPUs' refills. Publishes: nothing: whether the list is
-    /// worth a visit.
+    /// The stack's header as another CPU saw it last, and about how many frames other CPUs have
+    /// brought since it was so. Written and read by other CPUs' refills. Publishes: nothing:
+    /// whether the list is worth a visit.
     watched: AtomicU64,
     brought_meanwhile: AtomicU64,
 }

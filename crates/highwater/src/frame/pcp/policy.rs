@@ -1,7 +1,7 @@
 //! The rules by which a per-CPU list finds its size: pure arithmetic on what the list knows.
 //!
-//! Three forces pull at a list: few visits to the zones (large lists, large transfers), short holds of
-//! a zone's lock (small transfers), little idle memory (small lists that decay). A list has
+//! Three forces pull at a list: few visits to the zones (large lists, large transfers), short holds
+//! of a zone's lock (small transfers), little idle memory (small lists that decay). A list has
 //!
 //! | word | what | moved by |
 //! |---|---|---|
@@ -10,9 +10,9 @@
 //! | `free_run` | frees in a row | up by a free, halved by an allocation |
 //! | `grow` | how often a refill doubles | up by a refill, halved by a free |
 //!
-//! A refill says that a larger list would have saved a visit; that is the only reason to grow on that
-//! side. A drain takes about as many as were freed in a row, so that a list which only ever gets frames
-//! (its CPU frees what others allocated) holds few of them.
+//! A refill says that a larger list would have saved a visit; that is the only reason to grow on
+//! that side. A drain takes about as many as were freed in a row, so that a list which only ever
+//! gets frames (its CPU frees what others allocated) holds few of them.
 //!
 //! | policy | `high` | a refill brings | a drain takes |
 //! |---|---|---|---|
@@ -22,13 +22,14 @@
 //!
 //! In `Legacy`, `free_run` is that `f`, which has no bound but the list's size.
 //!
-//! Source: the page allocator of Linux as the frames-and-reclaim specification describes it, sections 4.3
-//! to 4.8 (6.7 to 6.18) and 5.1 (5.14 to 6.6), with the first two patches of the thread
-//! pcp-batch-scale-review-2024: the run of frees never exceeds its cap, and decay does not depend on the
-//! batch scale. Deviations: `high` falls by one at least in a decay (an eighth of 7 is 0, and would leave
-//! small lists above their least size for ever); a list whose least size is 0 may grow all the same, because
-//! only its largest size says that it is to hold nothing; a drain moves one frame at least (a list that is as small as a batch
-//! would otherwise drain nothing and grow without a bound).
+//! Source: the page allocator of Linux as the frames-and-reclaim specification describes it,
+//! sections 4.3 to 4.8 (6.7 to 6.18) and 5.1 (5.14 to 6.6), with the first two patches of the
+//! thread pcp-batch-scale-review-2024: the run of frees never exceeds its cap, and decay does not
+//! depend on the batch scale. Deviations: `high` falls by one at least in a decay (an eighth of 7
+//! is 0, and would leave small lists above their least size for ever); a list whose least size is 0
+//! may grow all the same, because only its largest size says that it is to hold nothing; a drain
+//! moves one frame at least (a list that is as small as a batch would otherwise drain nothing and
+//! grow without a bound).
 
 use crate::frame::{PcpPolicy, PcpSizes, Tunables};
 use crate::units::Order;
@@ -138,8 +139,9 @@ impl Rules {
         }
     }
 
-    /// Rules by which lists hold nothing. The batch stays, so that what they held leaves in pieces of it; of a list that
-    /// may hold nothing, every free takes one frame and every refill brings one.
+    /// Rules by which lists hold nothing. The batch stays, so that what they held leaves in pieces
+    /// of it; of a list that may hold nothing, every free takes one frame and every refill brings
+    /// one.
     pub(in crate::frame) fn disabled(self) -> Self {
         Self {
             high_min: 0,
@@ -180,8 +182,8 @@ impl Rules {
         list.high
     }
 
-    /// How much a list without a block of `order` brings from the zones, and how much larger it may be
-    /// afterwards.
+    /// How much a list without a block of `order` brings from the zones, and how much larger it may
+    /// be afterwards.
     pub(in crate::frame) fn refill(
         &self,
         list: &mut ListState,
@@ -219,8 +221,8 @@ impl Rules {
         Refill { blocks, grow }
     }
 
-    /// What becomes of a list when a block of `order` has just been put there. `used` counts the block,
-    /// and its run those before it.
+    /// What becomes of a list when a block of `order` has just been put there. `used` counts the
+    /// block, and its run those before it.
     pub(in crate::frame) fn freed(
         &self,
         list: &mut ListState,
@@ -330,8 +332,8 @@ impl Rules {
         }
     }
 
-    /// Below how many frames a free need not look at the rules: they would neither drain the list nor move
-    /// its `high`.
+    /// Below how many frames a free need not look at the rules: they would neither drain the list
+    /// nor move its `high`.
     pub(in crate::frame) fn unlooked(&self, list: &ListState, shortage: Shortage) -> u32 {
         let may_fall = !self.is_manual() && list.high > self.high_min;
         let limit = match shortage {

@@ -1,5 +1,6 @@
-//! The rules against what they promise, on a machine of numbers: a list is its count, run and growth, and the
-//! zones are a number too (frames-and-reclaim specification, section 18, items 2 to 9).
+//! The rules against what they promise, on a machine of numbers: a list is its count, run and
+//! growth, and the zones are a number too (frames-and-reclaim specification, section 18, items 2 to
+//! 9).
 
 use super::policy::{ListState, Rules, Shortage, Use};
 use crate::frame::{PcpPolicy, PcpSizes, Tunables};
@@ -100,7 +101,8 @@ fn rules(policy: PcpPolicy, scale: i64, (batch, high_min, high_max): (u32, u32, 
     Rules::new(policy, sizes, &tunables, 256)
 }
 
-/// Every policy and scale, with sizes from a list that holds nothing to the specification's largest (frames, 4.2).
+/// Every policy and scale, with sizes from a list that holds nothing to the specification's largest
+/// (frames, 4.2).
 fn all_rules() -> impl Iterator<Item = Rules> {
     let sizes = [
         (1, 0, 0),
@@ -125,8 +127,8 @@ fn order_of(random: &mut fastrand::Rng) -> Order {
     }
 }
 
-/// Runs `check` on each step of long random lives of lists: bursts of frees and allocations, shortage that
-/// comes and goes, decays.
+/// Runs `check` on each step of long random lives of lists: bursts of frees and allocations,
+/// shortage that comes and goes, decays.
 fn random_lives(mut check: impl FnMut(&Machine, Step, &Moved)) {
     let mut random = crate::seed::rng(0x9c9);
     for rules in all_rules() {
@@ -160,8 +162,8 @@ fn random_lives(mut check: impl FnMut(&Machine, Step, &Moved)) {
 #[test]
 fn after_a_free_the_list_is_below_its_limit_or_gave_what_it_must() {
     // Goal: item 2. Method: random lives; after each free the count is below the limit, or the free
-    // moved as much as a free may at that limit, and so does each one after it until it is; and `high` is within its bounds
-    // after every step.
+    // moved as much as a free may at that limit, and so does each one after it until it is; and
+    // `high` is within its bounds after every step.
     random_lives(|machine, step, moved| {
         let (rules, high) = (machine.rules, machine.list.high);
         let bounds = rules.high_min..=rules.high_max;
@@ -180,8 +182,8 @@ fn after_a_free_the_list_is_below_its_limit_or_gave_what_it_must() {
 
 #[test]
 fn a_single_free_at_rest_leaves_less_than_the_limit() {
-    // Goal: item 2 as it is for lists that only frames go through, nothing having changed: each free that
-    // reaches the limit ends below it. Method: fill lists by frees alone.
+    // Goal: item 2 as it is for lists that only frames go through, nothing having changed: each
+    // free that reaches the limit ends below it. Method: fill lists by frees alone.
     for rules in all_rules() {
         let mut machine = Machine::new(rules);
         for _ in 0..3 * rules.high_max.min(5000) {
@@ -233,8 +235,8 @@ fn transfers_are_bounded() {
 
 #[test]
 fn refills_of_single_frames_double_up_to_the_cap() {
-    // Goal: item 3, for the order that matters, to the frame. Method: allocate alone; the growth is doubled by
-    // each refill while there is room.
+    // Goal: item 3, for the order that matters, to the frame. Method: allocate alone; the growth is
+    // doubled by each refill while there is room.
     for rules in all_rules().filter(|rules| rules.policy != PcpPolicy::Legacy) {
         let mut machine = Machine::new(rules);
         let mut expected = rules.batch;
@@ -296,7 +298,8 @@ fn the_run_of_frees_is_capped_and_halved() {
 
 #[test]
 fn without_scale_transfers_are_batches() {
-    // Goal: item 5. Method: scale 0, random single frames; and by the rules themselves in every step.
+    // Goal: item 5. Method: scale 0, random single frames; and by the rules themselves in every
+    // step.
     let mut random = crate::seed::rng(5);
     for policy in [PcpPolicy::Fixed, PcpPolicy::Auto] {
         let rules = rules(policy, 0, (63, 643, 16_384));
@@ -336,8 +339,8 @@ fn a_size_set_by_hand_stays() {
 
 #[test]
 fn an_idle_list_decays_to_its_least_size() {
-    // Goal: item 7, and the thread's second patch. Method: any list, as full and as large as it can be;
-    // decays are bounded, independent of the scale, and end where they should.
+    // Goal: item 7, and the thread's second patch. Method: any list, as full and as large as it can
+    // be; decays are bounded, independent of the scale, and end where they should.
     for sizes in [(1, 2, 16), (1, 5, 40), (3, 17, 113), (63, 2715, 147_456)] {
         let ticks_at = |scale| {
             let rules = rules(PcpPolicy::Auto, scale, sizes);
@@ -360,8 +363,9 @@ fn an_idle_list_decays_to_its_least_size() {
 
 #[test]
 fn lists_shrink_at_each_free_while_memory_is_short() {
-    // Goal: the coupling to reclaim (4.6, 3 and 5). Method: a large list under each condition: frees lower `high` by a
-    // batch at least, down to the least, and drain what is above the limit of the condition.
+    // Goal: the coupling to reclaim (4.6, 3 and 5). Method: a large list under each condition:
+    // frees lower `high` by a batch at least, down to the least, and drain what is above the limit
+    // of the condition.
     let rules = rules(PcpPolicy::Auto, 5, (63, 643, 16_384));
     for (shortage, rest) in [
         (
@@ -405,8 +409,8 @@ fn lists_shrink_at_each_free_while_memory_is_short() {
 
 #[test]
 fn a_push_that_need_not_look_changes_nothing() {
-    // Goal: what the fast path leaves out does not matter. Method: random lives; whenever a free of a single frame would find
-    // less than `unlooked`, it moves neither `high` nor frames.
+    // Goal: what the fast path leaves out does not matter. Method: random lives; whenever a free of
+    // a single frame would find less than `unlooked`, it moves neither `high` nor frames.
     let mut random = crate::seed::rng(77);
     for rules in all_rules() {
         for _ in 0..200 {
@@ -434,8 +438,9 @@ fn a_push_that_need_not_look_changes_nothing() {
 
 #[test]
 fn blocks_in_a_row_empty_the_list() {
-    // Goal: 4.5.3, with the threshold of 2025. Method: a run of single frees, then blocks of order 1: the second of two in
-    // a row drains all, one between single frames does not, nor one after a short run.
+    // Goal: 4.5.3, with the threshold of 2025. Method: a run of single frees, then blocks of order
+    // 1: the second of two in a row drains all, one between single frames does not, nor one after a
+    // short run.
     let rules = rules(PcpPolicy::Auto, 5, (63, 252, 16_384));
     let order = Order::new(1).unwrap();
     let after = |run: u32, orders: &[Order]| {
@@ -464,8 +469,8 @@ fn blocks_in_a_row_empty_the_list() {
 
 #[test]
 fn legacy_drains_double_without_a_bound() {
-    // Goal: 5.1, the baseline of the thread: the seed's server (high 6392, batch 63) frees 6329 frames
-    // in one hold. Method: frees alone.
+    // Goal: 5.1, the baseline of the thread: the seed's server (high 6392, batch 63) frees 6329
+    // frames in one hold. Method: frees alone.
     let mut machine = Machine::new(rules(PcpPolicy::Legacy, 5, (63, 6392, 6392)));
     let mut drains = Vec::new();
     while drains.len() < 9 {
@@ -480,8 +485,8 @@ fn legacy_drains_double_without_a_bound() {
 
 #[test]
 fn a_disabled_list_keeps_nothing() {
-    // Goal: item 8. Method: every free of a list whose rules are disabled drains at once, and refills
-    // bring what is asked for alone.
+    // Goal: item 8. Method: every free of a list whose rules are disabled drains at once, and
+    // refills bring what is asked for alone.
     for rules in all_rules() {
         let mut machine = Machine::new(rules.disabled());
         assert_eq!(machine.rules.clamp(&mut machine.list), 0);

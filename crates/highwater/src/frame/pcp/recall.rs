@@ -1,27 +1,28 @@
 //! Frames in lists of other CPUs that are idle, for a CPU that would otherwise take fresh ones.
 //!
-//! A thread that goes on on another CPU leaves up to the list's `high` frames behind. They were used,
-//! and stay resident; if the CPU they lie on does nothing, the next one touches as many fresh frames.
-//! So before a refill takes fresh frames, it has idle lists give what they hold beyond their least
-//! size. Lists in use are left alone: what they hold saves visits to the zones, and the pool grows by
-//! it once.
+//! A thread that goes on on another CPU leaves up to the list's `high` frames behind. They were
+//! used, and stay resident; if the CPU they lie on does nothing, the next one touches as many fresh
+//! frames. So before a refill takes fresh frames, it has idle lists give what they hold beyond
+//! their least size. Lists in use are left alone: what they hold saves visits to the zones, and the
+//! pool grows by it once.
 //!
-//! A list is idle when its header stayed as it is while other CPUs brought half as many frames as it
-//! could give. Each refill looks at one other list, in turn, as long as there are fresh frames at all.
+//! A list is idle when its header stayed as it is while other CPUs brought half as many frames as
+//! it could give. Each refill looks at one other list, in turn, as long as there are fresh frames
+//! at all.
 
 use super::{At, PcpLists};
 use crate::frame::stock::Stock;
 use crate::sync::atomic::Ordering;
 use crate::units::{CpuId, Order};
 
-/// Idle lists are asked for frames if those are a larger part of all that were used than this. Chosen:
-/// one in 32 costs a pool 3 % of the frames in use.
+/// Idle lists are asked for frames if those are a larger part of all that were used than this.
+/// Chosen: one in 32 costs a pool 3 % of the frames in use.
 const RECALLED_SHARE: u64 = 32;
 
 impl PcpLists {
-    /// Before a refill of the list of `near` by so many blocks: looks whether another list is idle, and
-    /// moves to the zones what idle lists hold beyond `kept` frames if the refill would take fresh ones.
-    /// Lists that are held are passed by.
+    /// Before a refill of the list of `near` by so many blocks: looks whether another list is idle,
+    /// and moves to the zones what idle lists hold beyond `kept` frames if the refill would take
+    /// fresh ones. Lists that are held are passed by.
     pub(super) fn look_around(
         &self,
         stock: &Stock,

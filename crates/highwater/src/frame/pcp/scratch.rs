@@ -5,8 +5,8 @@ use std::cell::Cell;
 use crate::memmap::{Block, Frame};
 use crate::units::Pfn;
 
-/// Rights on their way, and room for their numbers. The memory stays with the thread, so that a transfer
-/// allocates none.
+/// Rights on their way, and room for their numbers. The memory stays with the thread, so that a
+/// transfer allocates none.
 #[derive(Default)]
 pub(super) struct Scratch {
     pub(super) frames: Vec<Frame>,

@@ -15,17 +15,18 @@ pub struct PcpSizes {
     pub high_max: u32,
 }
 
-/// Chosen: lists that are idle hold at most 1/64 of the pool together, so that what they keep back costs a
-/// small pool at most 1.6 % of its frames. Models have pools of a few frames, all of which lists may hold.
+/// Chosen: lists that are idle hold at most 1/64 of the pool together, so that what they keep back
+/// costs a small pool at most 1.6 % of its frames. Models have pools of a few frames, all of which
+/// lists may hold.
 const SHARE_MIN: u64 = if cfg!(loom) { 1 } else { 64 };
 /// Lists that are busy hold at most 1/8 of the pool together, as the kernel's.
 const SHARE_MAX: u64 = if cfg!(loom) { 1 } else { 8 };
 
 impl PcpSizes {
-    /// `batch` is 2^k - 1 near 3/8192 of the pool, at most 63; `high_min` is the CPU's share of the low
-    /// watermark, at least four batches, within the CPU's part of 1/64 of the pool; `high_max` is its part of an
-    /// eighth. With a `percpu_pagelist_high_fraction`, both are that part of the pool, four batches at least, within the same
-    /// bounds.
+    /// `batch` is 2^k - 1 near 3/8192 of the pool, at most 63; `high_min` is the CPU's share of the
+    /// low watermark, at least four batches, within the CPU's part of 1/64 of the pool; `high_max`
+    /// is its part of an eighth. With a `percpu_pagelist_high_fraction`, both are that part of the
+    /// pool, four batches at least, within the same bounds.
     #[must_use]
     pub fn for_managed(managed: Pages, low: Pages, nr_cpus: usize, tunables: &Tunables) -> Self {
         const MIB_PAGES: u64 = 256;

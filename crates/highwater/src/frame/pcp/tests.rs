@@ -1,4 +1,5 @@
-//! Lists in a pool, over every back end: against the rules as arithmetic, against a bitmap, and with threads.
+//! Lists in a pool, over every back end: against the rules as arithmetic, against a bitmap, and
+//! with threads.
 
 use std::collections::HashMap;
 
@@ -117,8 +118,9 @@ impl Holder<'_> {
 
 #[test]
 fn every_back_end_conserves_frames_under_every_policy() {
-    // Goal: items 1, 2, 4, 6 and 8 to 10 on real lists. Method: random use as three CPUs by every request there is, with drains,
-    // decays, knobs, reclaim and disabled lists in between; a map knows what is held, and the pool recounts.
+    // Goal: items 1, 2, 4, 6 and 8 to 10 on real lists. Method: random use as three CPUs by every
+    // request there is, with drains, decays, knobs, reclaim and disabled lists in between; a map
+    // knows what is held, and the pool recounts.
     let mut random = crate::seed::rng(42);
     for config in all_configs(3) {
         let pool = pool_of(6000, config);
@@ -182,8 +184,9 @@ fn every_back_end_conserves_frames_under_every_policy() {
 
 #[test]
 fn transfers_of_a_pool_are_bounded() {
-    // Goal: item 3 as the zone sees it. Method: depth that comes and goes by 3,000 frames on one CPU; frames per hold, as the back
-    // end recorded them, are a batch in pieces without scale, and at most the cap in one hold.
+    // Goal: item 3 as the zone sees it. Method: depth that comes and goes by 3,000 frames on one
+    // CPU; frames per hold, as the back end recorded them, are a batch in pieces without scale, and
+    // at most the cap in one hold.
     for backend in [BackendKind::SingleLock, BackendKind::Sharded { shards: 3 }] {
         for (drain, scale, most) in [
             (DrainMode::Pieces, 0, 64),
@@ -215,8 +218,9 @@ fn transfers_of_a_pool_are_bounded() {
 
 #[test]
 fn lists_follow_depth_and_decay_when_it_is_gone() {
-    // Goal: item 7 and what auto is for. Method: a loop of 10,000 frames out and back: the second time
-    // the zones are hardly visited; then ticks, until the list is small and, being idle, empty.
+    // Goal: item 7 and what auto is for. Method: a loop of 10,000 frames out and back: the second
+    // time the zones are hardly visited; then ticks, until the list is small and, being idle,
+    // empty.
     for backend in KINDS {
         let config = PoolConfig {
             backend,
@@ -259,8 +263,9 @@ fn lists_follow_depth_and_decay_when_it_is_gone() {
 
 #[test]
 fn lists_keep_little_while_memory_is_short() {
-    // Goal: the coupling to watermarks. Method: a list that has grown; another CPU takes whatever is free, before and after each free
-    // of the first, whose list falls to the least size; when enough is free again, lists may grow.
+    // Goal: the coupling to watermarks. Method: a list that has grown; another CPU takes whatever
+    // is free, before and after each free of the first, whose list falls to the least size; when
+    // enough is free again, lists may grow.
     for backend in KINDS {
         let config = PoolConfig {
             backend,
@@ -294,8 +299,8 @@ fn lists_keep_little_while_memory_is_short() {
 
 #[test]
 fn knobs_turn_while_the_pool_runs() {
-    // Goal: a change is in force when the call returns, and shows. Method: fill lists; make them small, large,
-    // and hold nothing.
+    // Goal: a change is in force when the call returns, and shows. Method: fill lists; make them
+    // small, large, and hold nothing.
     let pool = pool_of(300_000, PoolConfig::new(1));
     let mut frames = Vec::new();
     pool.alloc_bulk_on(CPU, 20_000, ORDINARY, &mut frames);
@@ -332,8 +337,8 @@ fn knobs_turn_while_the_pool_runs() {
 
 #[test]
 fn a_free_that_may_not_wait_passes_by_who_holds_the_list() {
-    // Goal: item 9. Method: the list is held; frees that may not wait return, and their frames are free or deferred;
-    // after normal frees nothing is deferred.
+    // Goal: item 9. Method: the list is held; frees that may not wait return, and their frames are
+    // free or deferred; after normal frees nothing is deferred.
     for backend in KINDS {
         let pool = pool_of(
             100_000,
@@ -441,8 +446,8 @@ fn a_refusal_says_why() {
 
 #[test]
 fn threads_use_lists_while_others_drain_them() {
-    // Goal: nothing is lost or handed out twice, in both regimes. Method: threads that take, stamp, look at the stamp and
-    // give, on lists that others drain, decay, resize and disable meanwhile.
+    // Goal: nothing is lost or handed out twice, in both regimes. Method: threads that take, stamp,
+    // look at the stamp and give, on lists that others drain, decay, resize and disable meanwhile.
     let detected = Topology::detect();
     let preferred = (Regime::preferred(&detected), detected.nr_cpus());
     let seed = crate::seed::seed(43);

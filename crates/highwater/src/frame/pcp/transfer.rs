@@ -1,7 +1,7 @@
 //! Frames between lists and zones.
 //!
-//! A list's lock is never held while the zones are visited: what leaves the list is taken out first, and what comes is put
-//! there afterwards, on whichever CPU the thread is then.
+//! A list's lock is never held while the zones are visited: what leaves the list is taken out
+//! first, and what comes is put there afterwards, on whichever CPU the thread is then.
 
 use super::policy::{Freed, Rules};
 use super::scratch::Scratch;
@@ -31,7 +31,8 @@ impl PcpLists {
         self.bring(stock, at, 1, flags, &mut Vec::new())
     }
 
-    /// Takes up to `count` frames, the first of which the stack refused, and appends them to `out`; at least one.
+    /// Takes up to `count` frames, the first of which the stack refused, and appends them to `out`;
+    /// at least one.
     ///
     /// # Errors
     ///
@@ -51,8 +52,9 @@ impl PcpLists {
         Ok(())
     }
 
-    /// Visits the zones once, for `count` frames to hand out and as many for the list as the rules say. One is
-    /// returned, up to `count` - 1 are appended to `out`, and the others are in the list.
+    /// Visits the zones once, for `count` frames to hand out and as many for the list as the rules
+    /// say. One is returned, up to `count` - 1 are appended to `out`, and the others are in the
+    /// list.
     fn bring(
         &self,
         stock: &Stock,
@@ -95,7 +97,8 @@ impl PcpLists {
         let events = &self.beside(cpu).events;
         events.refills.add(u64::from(taken > 0));
         events.refilled.add(taken as u64);
-        // The lowest is handed out at once, and the others in ascending order, as far as the zones gave them so.
+        // The lowest is handed out at once, and the others in ascending order, as far as the zones
+        // gave them so.
         scratch.pfns.reverse();
         stock.memory.claim_all(&scratch.pfns, &mut scratch.frames);
         let first = scratch.frames.pop();
@@ -117,8 +120,9 @@ impl PcpLists {
         }
     }
 
-    /// What follows when the zones have nothing and somebody held the list: waits for it. Who held it has left frames there (they
-    /// looked at it), or has given them to the zones (they drained it).
+    /// What follows when the zones have nothing and somebody held the list: waits for it. Who held
+    /// it has left frames there (they looked at it), or has given them to the zones (they drained
+    /// it).
     ///
     /// # Errors
     ///
@@ -143,7 +147,8 @@ impl PcpLists {
         Ok(stock.memory.claim(pfn[0]))
     }
 
-    /// Puts frames or blocks that came from the zones into a list, or back if they do not fit or it is held.
+    /// Puts frames or blocks that came from the zones into a list, or back if they do not fit or it
+    /// is held.
     fn put(&self, stock: &Stock, at: At, wait: Wait, scratch: &mut Scratch) {
         if let Some(mut list) = self.try_lock(at) {
             list.put(scratch);
@@ -179,8 +184,8 @@ impl PcpLists {
         }
     }
 
-    /// Frees a frame without waiting for anybody: it may lie in the list beyond what the list may hold, until
-    /// the next free, or be deferred by the zones.
+    /// Frees a frame without waiting for anybody: it may lie in the list beyond what the list may
+    /// hold, until the next free, or be deferred by the zones.
     pub(in crate::frame) fn free_unlooked(&self, stock: &Stock, at: At, frame: Frame) {
         let frame = match self.try_lock(at) {
             Some(mut list) => list.push_unlooked(frame),
@@ -281,12 +286,12 @@ impl PcpLists {
         self.look_whether_enough(stock);
     }
 
-    /// Moves `count` frames of a list to the zones, in pieces if that is how it drains; stops when the list is
-    /// held by another thread then, is another CPU's, or is empty.
+    /// Moves `count` frames of a list to the zones, in pieces if that is how it drains; stops when
+    /// the list is held by another thread then, is another CPU's, or is empty.
     ///
-    /// Deviation: the specification (4.7) has a drain in pieces stop below the limit, too. A list drains as soon as
-    /// it reaches the limit, so that its first piece would be its last, and a long run of frees would never move
-    /// more than a batch.
+    /// Deviation: the specification (4.7) has a drain in pieces stop below the limit, too. A list
+    /// drains as soon as it reaches the limit, so that its first piece would be its last, and a
+    /// long run of frees would never move more than a batch.
     pub(super) fn drain_list<'a>(
         &'a self,
         stock: &Stock,
@@ -350,7 +355,8 @@ impl PcpLists {
         let mut left = None;
         loop {
             let mut list = self.lock(cpu);
-            // Counted under the lock. Bounded: a list that is filled as fast as it is drained is in use.
+            // Counted under the lock. Bounded: a list that is filled as fast as it is drained is in
+            // use.
             let most = *left.get_or_insert(list.count());
             let taken = list.take(list.rules().batch.min(most), Order::ZERO, &mut scratch);
             drop(list);

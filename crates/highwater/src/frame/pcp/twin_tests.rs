@@ -108,9 +108,10 @@ impl Twins<'_> {
 
 #[test]
 fn a_list_does_what_the_rules_say_to_the_frame() {
-    // Goal: no rule is lost between the arithmetic and a stack that counts in one word: marks, halvings and limits that
-    // pushes do not look at. Method: random bursts on a pool of one CPU and on a machine of numbers beside it; after each
-    // step both have the same count, high, run and growth, in whichever way a drain moves its frames.
+    // Goal: no rule is lost between the arithmetic and a stack that counts in one word: marks,
+    // halvings and limits that pushes do not look at. Method: random bursts on a pool of one CPU
+    // and on a machine of numbers beside it; after each step both have the same count, high, run
+    // and growth, in whichever way a drain moves its frames.
     let mut random = crate::seed::rng(41);
     let lives = [
         (PcpPolicy::Auto, 5),

@@ -1,8 +1,8 @@
 //! What one CPU has counted for one group, and how much of it nobody knows yet.
 //!
-//! For each item a cell adds up everything that the CPU has counted. `taken` is how much of that has
-//! been absorbed into the group's sums: the rest, `cell - taken`, is *hidden*. The block's window says
-//! how much that can be, and its state what has been promised about it:
+//! For each item a cell adds up everything that the CPU has counted. `taken` is how much of that
+//! has been absorbed into the group's sums: the rest, `cell - taken`, is *hidden*. The block's
+//! window says how much that can be, and its state what has been promised about it:
 //!
 //! | state | updates | hidden, of each item, at most |
 //! |---|---|---|
@@ -20,13 +20,13 @@ use crate::percpu::{Sequences, Windowed};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::units::CpuId;
 
-/// Narrowest window. Chosen: the tolerance that the kernel gives each CPU is 64 pages, and a block that
-/// was taken from hides up to two windows: so a group whose CPUs count little is fresh enough without
-/// a flush for anybody who would be content with the kernel.
+/// Narrowest window. Chosen: the tolerance that the kernel gives each CPU is 64 pages, and a block
+/// that was taken from hides up to two windows: so a group whose CPUs count little is fresh enough
+/// without a flush for anybody who would be content with the kernel.
 pub(super) const NARROWEST: u64 = 16;
 
-/// The state of a block, and the width of its window: `state`, `exponent` and `is_taken` in the high
-/// half with a number of the change; in the low half the width while it is open.
+/// The state of a block, and the width of its window: `state`, `exponent` and `is_taken` in the
+/// high half with a number of the change; in the low half the width while it is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Window(u64);
 
@@ -139,9 +139,9 @@ const _: () = assert!(size_of::<Block>() == 384);
 #[repr(C, align(64))]
 pub(super) struct Block {
     cells: Windowed<NR_CELLS>,
-    /// How much of each cell has been absorbed beyond its base: while the block is open, what sequences
-    /// have added, which is within 32 bits as their windows are. An `i32`. Written and read by: who holds
-    /// the group's flush lock. Publishes: nothing.
+    /// How much of each cell has been absorbed beyond its base: while the block is open, what
+    /// sequences have added, which is within 32 bits as their windows are. An `i32`. Written and
+    /// read by: who holds the group's flush lock. Publishes: nothing.
     taken: [AtomicU32; NR_CELLS],
 }
 
@@ -167,8 +167,8 @@ impl Block {
         self.cells.try_add(sequences, item, delta)
     }
 
-    /// Returns when nobody adds any more who has looked at the window before the call; false if the system refuses
-    /// what that takes.
+    /// Returns when nobody adds any more who has looked at the window before the call; false if the
+    /// system refuses what that takes.
     pub(super) fn stop_additions(&self, sequences: Sequences) -> bool {
         self.cells.stop_additions(sequences).is_ok()
     }

@@ -2,12 +2,13 @@
 //!
 //! The kernel keeps a list for each CPU and has lost nodes of it: who won the insertion with an
 //! instruction that other CPUs' stores could slip into left a node that was neither on the list nor
-//! free to go there, and every later update of that group on that CPU was invisible. Here nobody wins
-//! anything. A bit is set, by as many as like, in one atomic step that leaves nothing half done; the
-//! flusher takes 64 of them in another. A group is found if its bit is set, and there is no other state.
+//! free to go there, and every later update of that group on that CPU was invisible. Here nobody
+//! wins anything. A bit is set, by as many as like, in one atomic step that leaves nothing half
+//! done; the flusher takes 64 of them in another. A group is found if its bit is set, and there is
+//! no other state.
 //!
-//! A child has a number among its siblings from the first time that it has something, for as long as
-//! somebody can count for it. A bit whose child is gone, or is another one by now, costs a look.
+//! A child has a number among its siblings from the first time that it has something, for as long
+//! as somebody can count for it. A bit whose child is gone, or is another one by now, costs a look.
 
 use std::fmt;
 use std::iter;

@@ -10,22 +10,26 @@
 //!     done = its number
 //! ```
 //!
-//! In the restartable regime blocks stay open, and what is absorbed is taken without the CPU's help. They are closed later,
-//! many at a time: `closing` refuses additions; each CPU is interrupted once, so that nobody is left who
-//! had looked before; what is left is absorbed, the base moves there, and the block is closed. The
-//! periodic flush does this to blocks that are idle or wide, any flush to those that are very wide.
+//! In the restartable regime blocks stay open, and what is absorbed is taken without the CPU's
+//! help. They are closed later, many at a time: `closing` refuses additions; each CPU is
+//! interrupted once, so that nobody is left who had looked before; what is left is absorbed, the
+//! base moves there, and the block is closed. The periodic flush does this to blocks that are idle
+//! or wide, any flush to those that are very wide.
 //!
-//! **Tickets.** Flushes of one group have numbers. Who needs one looks at the number of the newest that has
-//! begun, then waits for the lock: any flush with a higher number that is done has begun after that, and is as
-//! good as its own. If there is none, it flushes itself. So none is skipped that is needed, none repeated that
-//! is not, and a reader waits for exactly the flushes that include its group, each for as long as it is in it.
+//! **Tickets.** Flushes of one group have numbers. Who needs one looks at the number of the newest
+//! that has begun, then waits for the lock: any flush with a higher number that is done has begun
+//! after that, and is as good as its own. If there is none, it flushes itself. So none is skipped
+//! that is needed, none repeated that is not, and a reader waits for exactly the flushes that
+//! include its group, each for as long as it is in it.
 //!
-//! **Locks** are taken from ancestors to descendants. Who holds several beforehand, to read groups together, has
-//! taken them in the order of [`Stat::rank`], and holds every group between those that it reads and one above
-//! them all, its *top*, which no other such reader of the same groups then gets past. So a group that a walk
-//! waits for has nothing below it that the walk's thread holds, and whoever holds it waits further down only.
+//! **Locks** are taken from ancestors to descendants. Who holds several beforehand, to read groups
+//! together, has taken them in the order of [`Stat::rank`], and holds every group between those
+//! that it reads and one above them all, its *top*, which no other such reader of the same groups
+//! then gets past. So a group that a walk waits for has nothing below it that the walk's thread
+//! holds, and whoever holds it waits further down only.
 //!
-//! **The end of a group.** What it counted is its parent's from the last handle on: [`Stat::retire`].
+//! **The end of a group.** What it counted is its parent's from the last handle on:
+//! [`Stat::retire`].
 
 use super::Stat;
 use super::block::{Block, NARROWEST, State, Window};
@@ -174,8 +178,8 @@ impl Stat {
         }
     }
 
-    /// Hands up what is left, when nobody can count here any more. Waits for no lock: whoever holds this
-    /// group's does it when it lets go.
+    /// Hands up what is left, when nobody can count here any more. Waits for no lock: whoever holds
+    /// this group's does it when it lets go.
     pub(in crate::group) fn retire(self: &Arc<Self>) {
         if self.bound() == 0 {
             // All of it has been handed up.
@@ -209,8 +213,8 @@ impl Stat {
             return self.take_from_blocks(found, pass);
         }
         for (nth, word) in self.dirty.iter().enumerate() {
-            // Pairs with the read-modify-write in `finish_opening`. SeqCst: an opening that this does
-            // not see yet has not let anybody count.
+            // Pairs with the read-modify-write in `finish_opening`. SeqCst: an opening that this
+            // does not see yet has not let anybody count.
             if word.load(Ordering::SeqCst) == 0 {
                 continue;
             }
@@ -229,8 +233,8 @@ impl Stat {
     fn take_from_blocks(self: &Arc<Self>, found: &mut Found, pass: &mut Pass<'_>) {
         let mut is_any_open = false;
         for (nth, word) in self.dirty.iter().enumerate() {
-            // Pairs with the read-modify-write in `finish_opening`. SeqCst: an opening that this does
-            // not see yet has not let anybody count.
+            // Pairs with the read-modify-write in `finish_opening`. SeqCst: an opening that this
+            // does not see yet has not let anybody count.
             let mut bits = word.load(Ordering::SeqCst);
             while bits != 0 {
                 let cpu = CpuId::from_index(nth * 64 + bits.trailing_zeros() as usize);
@@ -307,7 +311,8 @@ impl Stat {
         }
     }
 
-    /// Leaves a block open whose additions could not be stopped: its bound is still what was promised for it.
+    /// Leaves a block open whose additions could not be stopped: its bound is still what was
+    /// promised for it.
     fn reopen(self: &Arc<Self>, cpu: CpuId) {
         let (_flushing, block) = (self.lock(), self.block(cpu));
         let window = block.window();
@@ -420,8 +425,8 @@ impl Flushing<'_> {
         let number = stat.started.load(Ordering::Relaxed) + 1;
         // Pairs with the load in `flush_or_share`.
         stat.started.store(number, Ordering::SeqCst);
-        // Pairs with the fence in `flush_or_share`. SeqCst: the number is stored before anything is looked
-        // at; who has not seen it has stored what it counted before.
+        // Pairs with the fence in `flush_or_share`. SeqCst: the number is stored before anything is
+        // looked at; who has not seen it has stored what it counted before.
         fence(Ordering::SeqCst);
         pass.groups_visited += 1;
         stat.flush_children(pass);

@@ -15,9 +15,10 @@ impl GroupNode {
     ///
     /// # Cost
     ///
-    /// In the common case an addition to a line that only this CPU writes, at any depth. A CPU's first
-    /// update after a flush, and one for each doubling of what it has counted since, also writes a line
-    /// of each group above. The first ever allocates, and may take a lock that nothing waits under.
+    /// In the common case an addition to a line that only this CPU writes, at any depth. A CPU's
+    /// first update after a flush, and one for each doubling of what it has counted since, also
+    /// writes a line of each group above. The first ever allocates, and may take a lock that
+    /// nothing waits under.
     ///
     /// # Panics
     ///
@@ -31,28 +32,28 @@ impl GroupNode {
     ///
     /// # Panics
     ///
-    /// As [`add_stat`](Self::add_stat); in the restartable regime, where only the CPU itself may write
-    /// its words; and when the tree has no such CPU.
+    /// As [`add_stat`](Self::add_stat); in the restartable regime, where only the CPU itself may
+    /// write its words; and when the tree has no such CPU.
     #[inline]
     pub fn add_stat_on(&self, cpu: CpuId, item: StatItem, delta: i64) {
         self.stat().add_on(cpu, item, delta);
     }
 
-    /// The sum of `item` over this group and everything below it. `now` is the time since any start,
-    /// the same for all calls on a tree.
+    /// The sum of `item` over this group and everything below it. `now` is the time since any
+    /// start, the same for all calls on a tree.
     ///
     /// # Accuracy
     ///
-    /// Off by at most the `staleness` that is returned, which is within the tolerance: 0 after a flush,
-    /// which then counts every update that returned before this call. Updates that run during the call
-    /// are counted or not.
+    /// Off by at most the `staleness` that is returned, which is within the tolerance: 0 after a
+    /// flush, which then counts every update that returned before this call. Updates that run
+    /// during the call are counted or not.
     /// Adversary: `tests/flush.rs::no_read_is_staler_than_it_says`.
     ///
     /// # Cost
     ///
     /// Within the tolerance a few loads, and one for each level. Otherwise a flush: O(groups of the
-    /// subtree, and CPUs in them, that have counted since the last one); waits only for other flushes
-    /// of this group.
+    /// subtree, and CPUs in them, that have counted since the last one); waits only for other
+    /// flushes of this group.
     #[must_use]
     pub fn read_stat(&self, item: StatItem, tolerance: Tolerance, now: Duration) -> StatRead {
         self.stat().read_one(item, tolerance, now)
@@ -91,19 +92,19 @@ impl GroupNode {
 }
 
 impl GroupTree {
-    /// Reads groups of this tree as of one moment: each value of a group holds exactly what those of
-    /// its descendants in `groups` do, and what the others and itself have counted.
+    /// Reads groups of this tree as of one moment: each value of a group holds exactly what those
+    /// of its descendants in `groups` do, and what the others and itself have counted.
     ///
     /// # Accuracy
     ///
-    /// As a read of each after a flush. For items that count events, and for others where no group is
-    /// below zero, a group is at least the sum of those below it.
+    /// As a read of each after a flush. For items that count events, and for others where no group
+    /// is below zero, a group is at least the sum of those below it.
     /// Adversary: `tests/flush.rs::parents_hold_what_their_children_show`.
     ///
     /// # Cost
     ///
-    /// A flush of each group, during which all of them are held, and those between them and the nearest one
-    /// above them all: others that flush one of these wait.
+    /// A flush of each group, during which all of them are held, and those between them and the
+    /// nearest one above them all: others that flush one of these wait.
     ///
     /// # Panics
     ///

@@ -7,7 +7,8 @@ macro_rules! items {
     ($($(#[doc = $doc:literal])+ $item:ident => $name:literal),* $(,)?) => {
         /// One statistic of a group and everything below it.
         ///
-        /// Counted in pages or events; each is of its own moment unless it is read together with others.
+        /// Counted in pages or events; each is of its own moment unless it is read together with
+        /// others.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[cfg_attr(feature = "serde", derive(serde::Serialize))]
         #[non_exhaustive]
@@ -86,8 +87,9 @@ items! {
 /// Number of items; the model checker looks at the first only.
 pub(super) const NR_ITEMS: usize = if cfg!(loom) { 1 } else { StatItem::ALL.len() };
 
-/// Number of items that each CPU counts in cells of its own: the first ones. The others are for what changes
-/// by the cluster, and are counted in the group: a cell takes 20 bytes for each CPU and group.
+/// Number of items that each CPU counts in cells of its own: the first ones. The others are for
+/// what changes by the cluster, and are counted in the group: a cell takes 20 bytes for each CPU
+/// and group.
 pub(super) const NR_CELLS: usize = if cfg!(loom) { 1 } else { 16 };
 
 impl StatItem {

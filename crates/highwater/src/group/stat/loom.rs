@@ -1,9 +1,9 @@
-//! Interleavings of two or three threads with at most three preemptions, in the atomic regime and with one item:
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p highwater --lib stat::loom`.
+//! Interleavings of two or three threads with at most three preemptions, in the atomic regime and
+//! with one item: `RUSTFLAGS="--cfg loom" cargo test --release -p highwater --lib stat::loom`.
 //!
 //! What restartable sequences add to this is that they look and store in one step; the stress of
-//! `percpu::windowed` is for them. Before the threads begin, blocks exist and groups have their numbers,
-//! for the locks behind that are not modelled.
+//! `percpu::windowed` is for them. Before the threads begin, blocks exist and groups have their
+//! numbers, for the locks behind that are not modelled.
 
 use std::time::Duration;
 
@@ -48,8 +48,8 @@ fn root_of(group: &GroupNode) -> GroupNode {
     group.parent().unwrap()
 }
 
-// Goal: what is counted while a block is closed is not lost. Method: updates of one CPU beside a flush
-// of its group; of one that stays in the window, and of one that leaves it.
+// Goal: what is counted while a block is closed is not lost. Method: updates of one CPU beside a
+// flush of its group; of one that stays in the window, and of one that leaves it.
 #[test]
 fn no_update_is_lost_at_a_flush() {
     for second in [1, 40] {
@@ -68,8 +68,8 @@ fn no_update_is_lost_at_a_flush() {
     }
 }
 
-// Goal: an update that cancels what the flush has just read is not lost either: window and base have
-// moved, and it must be seen by one of the two.
+// Goal: an update that cancels what the flush has just read is not lost either: window and base
+// have moved, and it must be seen by one of the two.
 #[test]
 fn an_update_back_to_the_old_base_is_seen() {
     model(|| {
@@ -85,8 +85,9 @@ fn an_update_back_to_the_old_base_is_seen() {
     });
 }
 
-// Goal: a group that has something is found from the root, whatever was marked and taken before: the
-// node that the kernel lost. Method: a flush of the root beside an update below it, then another.
+// Goal: a group that has something is found from the root, whatever was marked and taken before:
+// the node that the kernel lost. Method: a flush of the root beside an update below it, then
+// another.
 #[test]
 fn no_group_is_lost_to_the_flush_above() {
     model(|| {
@@ -105,8 +106,8 @@ fn no_group_is_lost_to_the_flush_above() {
     });
 }
 
-// Goal: who finds a block half open does not rely on what is not done yet. Method: two updates of one
-// closed block, each followed by an exact read of the root.
+// Goal: who finds a block half open does not rely on what is not done yet. Method: two updates of
+// one closed block, each followed by an exact read of the root.
 #[test]
 fn who_meets_an_opening_helps() {
     model(|| {
@@ -123,7 +124,8 @@ fn who_meets_an_opening_helps() {
     });
 }
 
-// Goal: a shared flush covers who shares it. Method: two threads count on their own CPUs and read exactly.
+// Goal: a shared flush covers who shares it. Method: two threads count on their own CPUs and read
+// exactly.
 #[test]
 fn a_shared_flush_covers_the_reader() {
     model(|| {
@@ -140,8 +142,8 @@ fn a_shared_flush_covers_the_reader() {
     });
 }
 
-// Goal: what a group has counted is handed up at its end, by whoever holds its lock then. Method: the
-// last handle goes while the root is flushed.
+// Goal: what a group has counted is handed up at its end, by whoever holds its lock then. Method:
+// the last handle goes while the root is flushed.
 #[test]
 fn the_end_of_a_group_loses_nothing() {
     model(|| {

@@ -1,9 +1,11 @@
-//! Statistics of groups: counted by one CPU each, absorbed by whoever reads, and never staler than said.
+//! Statistics of groups: counted by one CPU each, absorbed by whoever reads, and never staler than
+//! said.
 //!
-//! An update adds to a cell that only its CPU writes, in a *block* of that CPU and group. A *flush* of a
-//! group absorbs what the blocks of its subtree hold, children before parents, into the sums of each
-//! group on the way, and leaves at the parent, as *pending*, what it found. So a group's sums are right
-//! for its whole subtree after a flush of it, and the groups above need not be touched.
+//! An update adds to a cell that only its CPU writes, in a *block* of that CPU and group. A *flush*
+//! of a group absorbs what the blocks of its subtree hold, children before parents, into the sums
+//! of each group on the way, and leaves at the parent, as *pending*, what it found. So a group's
+//! sums are right for its whole subtree after a flush of it, and the groups above need not be
+//! touched.
 //!
 //! # Invariants
 //!
@@ -17,11 +19,11 @@
 //!
 //! A flush conserves: what leaves a block arrives in one sum on each level, once.
 //!
-//! **The bound.** Whatever makes it possible that something is hidden raises the bound of the group and
-//! of all groups above *before* it does so; the flush lowers the bound of one group *after* it has added
-//! to the sum, and hands the same amount up beside what is pending, for the parent to lower its own. A
-//! reader loads the bound before the sum. So the sum that it reads is off by at most that bound, updates
-//! that run during the read excepted, of which each may be counted or not.
+//! **The bound.** Whatever makes it possible that something is hidden raises the bound of the group
+//! and of all groups above *before* it does so; the flush lowers the bound of one group *after* it
+//! has added to the sum, and hands the same amount up beside what is pending, for the parent to
+//! lower its own. A reader loads the bound before the sum. So the sum that it reads is off by at
+//! most that bound, updates that run during the read excepted, of which each may be counted or not.
 //! Adversary: `tests/flush.rs::no_read_is_staler_than_it_says`.
 //!
 //! # Parts
@@ -43,16 +45,18 @@
 //!
 //! # Memory
 //!
-//! A group that `k` CPUs have counted in has `k` blocks of 384 bytes, sums of 320 bytes, and addresses:
-//! 8 bytes for each 16 CPUs of the machine, 128 bytes for each 16 of which one has counted, and a bit for each CPU.
-//! A parent has a bit and 8 bytes for each child that counted. Checked, with what charges cost: `tests/group_memory.rs::fifty_thousand_groups_on_384_cpus_stay_below_200_mib`.
+//! A group that `k` CPUs have counted in has `k` blocks of 384 bytes, sums of 320 bytes, and
+//! addresses: 8 bytes for each 16 CPUs of the machine, 128 bytes for each 16 of which one has
+//! counted, and a bit for each CPU. A parent has a bit and 8 bytes for each child that counted.
+//! Checked, with what charges cost:
+//! `tests/group_memory.rs::fifty_thousand_groups_on_384_cpus_stay_below_200_mib`.
 //!
-//! Source: rstat and per-group flush thresholds of Linux 6.8 (accounting spec 7); the shared flush as
-//! sketched by T. Heo (2023).
-//! Deviation: no threshold that each update walks the ancestors for, but windows that are opened and
-//! doubled, so that an update touches its own block only; the bound that this gives is returned; bits
-//! instead of lists; a flush that is asked for while another runs waits for the one that covers it, and
-//! no longer.
+//! Source: rstat and per-group flush thresholds of Linux 6.8 (accounting spec 7); the shared flush
+//! as sketched by T. Heo (2023).
+//! Deviation: no threshold that each update walks the ancestors for, but windows that are opened
+//! and doubled, so that an update touches its own block only; the bound that this gives is
+//! returned; bits instead of lists; a flush that is asked for while another runs waits for the one
+//! that covers it, and no longer.
 
 mod item;
 mod block;
@@ -137,17 +141,17 @@ pub(super) struct Stat {
     /// How far the sum of an item can be from the truth. Written by: who opens or widens a window,
     /// here or below, and the flush. Read by: readers. Publishes: the sums, when lowered.
     bound: AtomicU64,
-    /// Number of the newest flush that has begun. Written by: the holder of the flush lock. Read by:
-    /// who may want to share a flush. Publishes: that it looks at the blocks only after that.
+    /// Number of the newest flush that has begun. Written by: the holder of the flush lock. Read
+    /// by: who may want to share a flush. Publishes: that it looks at the blocks only after that.
     started: AtomicU64,
-    /// Number of the newest flush that has ended. Written and read by: the holder of the flush lock.
-    /// Publishes: nothing.
+    /// Number of the newest flush that has ended. Written and read by: the holder of the flush
+    /// lock. Publishes: nothing.
     done: AtomicU64,
-    /// Time that the newest flush was told, in nanoseconds. Written by: the flush. Read by: readers.
-    /// Publishes: nothing; it only describes.
+    /// Time that the newest flush was told, in nanoseconds. Written by: the flush. Read by:
+    /// readers. Publishes: nothing; it only describes.
     flushed_at: AtomicU64,
-    /// Whether nobody can count here any more. Written by: the group's end. Read by: who has held the
-    /// flush lock. Publishes: the last updates.
+    /// Whether nobody can count here any more. Written by: the group's end. Read by: who has held
+    /// the flush lock. Publishes: the last updates.
     is_retired: AtomicBool,
     flush: Mutex<()>,
 }

@@ -219,8 +219,8 @@ impl Stat {
         sums.map_or(0, |sums| sums.sum[item].load(Ordering::Relaxed))
     }
 
-    /// Flushes the groups, and reads them while nothing arrives at any: what a group shows holds all
-    /// that its descendants among them show.
+    /// Flushes the groups, and reads them while nothing arrives at any: what a group shows holds
+    /// all that its descendants among them show.
     pub(super) fn read_together(stats: &[&Arc<Self>], now: Duration) -> Vec<Stats> {
         let Some(first) = stats.first() else {
             return Vec::new();

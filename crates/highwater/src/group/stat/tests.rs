@@ -31,8 +31,9 @@ fn add(models: &mut [Model], mut at: usize, item: StatItem, delta: i64) {
 #[test]
 fn reads_agree_with_a_plain_sum() {
     // Goal: every read is within the staleness that it states, exact ones are exact, and nothing is
-    // lost by flushes of subtrees in any order or by groups that end. Method: random updates, reads and flushes of a
-    // random tree, one after another, against plain sums, in both regimes; one update in ten is large.
+    // lost by flushes of subtrees in any order or by groups that end. Method: random updates, reads
+    // and flushes of a random tree, one after another, against plain sums, in both regimes; one
+    // update in ten is large.
     let mut random = seed::rng(11);
     for round in 0..60 {
         let nr_cpus = random.usize(1..200);
@@ -117,8 +118,8 @@ fn end_a_leaf(models: &mut Vec<Model>, tree: &GroupTree, at: usize) {
 
 #[test]
 fn what_counts_up_and_down_walks_no_chain() {
-    // Goal: an update that stays within its window touches its block only. Method: the bound moves with
-    // every walk; a million up and down must leave it where the first update has put it.
+    // Goal: an update that stays within its window touches its block only. Method: the bound moves
+    // with every walk; a million up and down must leave it where the first update has put it.
     let tree = GroupTree::new(2);
     let group = tree.root().child("g", Limits::default()).unwrap();
     group.add_stat_on(CpuId(0), StatItem::File, 1);

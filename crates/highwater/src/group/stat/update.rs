@@ -11,33 +11,34 @@
 //! widen   bound of the group and all above += the difference;  open -> open, twice as wide or more
 //! ```
 //!
-//! Each step of the window is a compare-and-swap, and each change makes its word a new one. Who finds a
-//! block opening finishes it before counting there, so that nobody relies on bits that another thread is
-//! about to set. So:
+//! Each step of the window is a compare-and-swap, and each change makes its word a new one. Who
+//! finds a block opening finishes it before counting there, so that nobody relies on bits that
+//! another thread is about to set. So:
 //!
-//! **A completed update is found.** It is in a block that was open, and so the CPU's bit and those of
-//! the chain had been set after the block was last closed. The flush goes the other way: it takes the bits
-//! from the top down, and closes the block last. If it took any of those bits before it was set for this
-//! opening, the bit is set again; after, then it goes on to take the next, and in the end the block's cells.
-//! A flush in between holds the locks of all groups whose bits it has taken, down to where it is: another
-//! one that needs the update waits for it, or shares it.
+//! **A completed update is found.** It is in a block that was open, and so the CPU's bit and those
+//! of the chain had been set after the block was last closed. The flush goes the other way: it
+//! takes the bits from the top down, and closes the block last. If it took any of those bits before
+//! it was set for this opening, the bit is set again; after, then it goes on to take the next, and
+//! in the end the block's cells. A flush in between holds the locks of all groups whose bits it has
+//! taken, down to where it is: another one that needs the update waits for it, or shares it.
 //!
-//! **The flush does not lose what is counted while it closes a block.** Who counts adds first and looks at
-//! window and base afterwards; the flush changes window and base first and looks at the cell again
-//! afterwards. So one of them notices what is further from the base than the window allows, and opens the block
-//! again.
+//! **The flush does not lose what is counted while it closes a block.** Who counts adds first and
+//! looks at window and base afterwards; the flush changes window and base first and looks at the
+//! cell again afterwards. So one of them notices what is further from the base than the window
+//! allows, and opens the block again.
 //!
-//! **In the restartable regime** the look is part of the addition: the sequence adds only if the cell then is within
-//! the window, and is on its CPU alone. The base stays where it is until the block is closed, so that the cell
-//! is never further from it than the window, whatever is in flight, in store buffers too. A flush
-//! leaves the block open and takes what it sees: that was within the window of the same base, so at most two widths can be hidden after it, on any level. What closes
-//! a block is `flush.rs`. Who cannot add there (a thread without sequences, a CPU that the tree does not
-//! know, a block that is closing, a storm of interruptions) hands the update to the group as a child would:
-//! a line of each group above, instead of one of the CPU. So does, in both regimes, whoever counts an item
-//! that CPUs have no cells for.
+//! **In the restartable regime** the look is part of the addition: the sequence adds only if the
+//! cell then is within the window, and is on its CPU alone. The base stays where it is until the
+//! block is closed, so that the cell is never further from it than the window, whatever is in
+//! flight, in store buffers too. A flush leaves the block open and takes what it sees: that was
+//! within the window of the same base, so at most two widths can be hidden after it, on any level.
+//! What closes a block is `flush.rs`. Who cannot add there (a thread without sequences, a CPU that
+//! the tree does not know, a block that is closing, a storm of interruptions) hands the update to
+//! the group as a child would: a line of each group above, instead of one of the CPU. So does, in
+//! both regimes, whoever counts an item that CPUs have no cells for.
 //!
-//! **Doubling** makes a block that counts a million events walk the chain 17 times, and one that counts
-//! up and down by no more than its window never.
+//! **Doubling** makes a block that counts a million events walk the chain 17 times, and one that
+//! counts up and down by no more than its window never.
 
 use super::Stat;
 use super::block::{Block, State, Window};
@@ -51,7 +52,8 @@ use crate::units::CpuId;
 /// a million blocks that hide as much do not overflow a bound. Chosen.
 const DELTA_MAX: u64 = 1 << 42;
 
-/// Widest window in which sequences add: their half of its word holds no more. A flush closes such a block.
+/// Widest window in which sequences add: their half of its word holds no more. A flush closes such
+/// a block.
 const WIDEST: u64 = 1 << 31;
 
 /// Times that a sequence is tried before the update goes to the group itself. Each needs another
@@ -187,8 +189,8 @@ impl Stat {
 
     /// Makes the block's window hold what `distance` says: of the base, which may move meanwhile.
     ///
-    /// Progress: each turn follows a change of the window by this thread or another one. A window is
-    /// widened 59 times at most before a flush closes it.
+    /// Progress: each turn follows a change of the window by this thread or another one. A window
+    /// is widened 59 times at most before a flush closes it.
     #[cold]
     pub(super) fn cover(
         self: &Arc<Self>,
@@ -222,8 +224,9 @@ impl Stat {
     /// Makes the block found by flushes, then lets updates rely on it.
     fn finish_opening(self: &Arc<Self>, cpu: CpuId, block: &Block, opening: Window) {
         let (word, bit) = (&self.dirty[cpu.index() / 64], 1 << (cpu.index() % 64));
-        // Pairs with the swap in `flush_blocks`. A read-modify-write even if the bit is set: if that
-        // flush has come by, what it took of the bits above is seen here, and they are set anew.
+        // Pairs with the swap in `flush_blocks`. A read-modify-write even if the bit is set: if
+        // that flush has come by, what it took of the bits above is seen here, and they are set
+        // anew.
         word.fetch_or(bit, Ordering::SeqCst);
         self.mark_chain();
         // If this fails, somebody else has opened it, or a flush has closed it again.

@@ -77,8 +77,8 @@ fn two_from_afar_take_turns() {
     at_once([|word| put(word, C0), |word| take(word, C1), take_in_a_batch]);
 }
 
-// Goal: who steps with a fence and then looks, and who stores, makes a membarrier and then looks at the
-// word, do not both miss.
+// Goal: who steps with a fence and then looks, and who stores, makes a membarrier and then looks at
+// the word, do not both miss.
 #[test]
 fn a_fenced_step_is_not_missed() {
     model(|| {

@@ -1,10 +1,10 @@
 //! Words that one CPU steps without a lock prefix, and everybody else under a gate.
 //!
 //! A [`Gated`] word belongs to one CPU. Threads that run there *step* it by a restartable sequence:
-//! compare, and store. That is several times cheaper than a compare-and-exchange, and atomic against
-//! every other thread of that CPU, but not against other CPUs. So each word has a *gate* beside it,
-//! which the sequence looks at; whoever steps the word from another CPU raises the gate first, and
-//! makes the sequences that have found it down start again.
+//! compare, and store. That is several times cheaper than a compare-and-exchange, and atomic
+//! against every other thread of that CPU, but not against other CPUs. So each word has a *gate*
+//! beside it, which the sequence looks at; whoever steps the word from another CPU raises the gate
+//! first, and makes the sequences that have found it down start again.
 //!
 //! | who | gate | how |
 //! |---|---|---|
@@ -13,29 +13,30 @@
 //! | any other thread | up, raised by itself | compare-and-exchange |
 //! | anybody, if the word belongs to no CPU | | compare-and-exchange |
 //!
-//! In the atomic regime all words belong to no CPU. In the restartable one the *extra* word does, for
-//! threads without rseq and for CPUs that are not known.
+//! In the atomic regime all words belong to no CPU. In the restartable one the *extra* word does,
+//! for threads without rseq and for CPUs that are not known.
 //!
 //! **Invariant (one step at a time).** Each step replaces the value that it was computed from, and
 //! nothing came between. Two compare-and-exchanges exclude each other. Two sequences of one CPU do:
 //! of two, one was preempted, and starts again. A plain store and a compare-and-exchange from
 //! another CPU do because of the gate: a sequence that found it down has either stored before the
-//! membarrier returned, and then its value is the one compared with, or starts again and finds the gate
-//! up. A plain store and a compare-and-exchange in a sequence are both made on the word's CPU.
+//! membarrier returned, and then its value is the one compared with, or starts again and finds the
+//! gate up. A plain store and a compare-and-exchange in a sequence are both made on the word's CPU.
 //!
 //! **Protocol.** Gates count: each who raises one lowers it, and several may have it up. A batch of
 //! words is raised together, for the price of one membarrier ([`Raised`]).
 //!
-//! **Orderings.** A step from afar, or on an extra word, is a locked instruction and a full fence. A
-//! plain step releases and acquires, and no more: on x86-64, the one system that has it, stores
+//! **Orderings.** A step from afar, or on an extra word, is a locked instruction and a full fence.
+//! A plain step releases and acquires, and no more: on x86-64, the one system that has it, stores
 //! become visible in one order for all, that of the program for those of one thread, but a thread's
-//! later *loads* may come before its store is visible. Who must store first and then look says so by
-//! a fence ([`Gated::step_fenced`]).
+//! later *loads* may come before its store is visible. Who must store first and then look says so
+//! by a fence ([`Gated::step_fenced`]).
 //!
-//! **Failure modes.** As the module `owned`: without membarrier(2) for sequences, words belong to no
-//! CPU, whatever regime was asked for. Where the system refuses it later, to words that rely on it, who steps them from
-//! afar visits their CPUs instead (module `memmap::visit`), and where that is refused too, panics with word and gate as they
-//! were. A thread that is interrupted too often goes the way of those on other CPUs, so that every step ends.
+//! **Failure modes.** As the module `owned`: without membarrier(2) for sequences, words belong to
+//! no CPU, whatever regime was asked for. Where the system refuses it later, to words that rely on
+//! it, who steps them from afar visits their CPUs instead (module `memmap::visit`), and where that
+//! is refused too, panics with word and gate as they were. A thread that is interrupted too often
+//! goes the way of those on other CPUs, so that every step ends.
 //!
 //! Source: the asymmetric fences of membarrier(2), and librseq's use of them to write a CPU's data
 //! from another; accounting spec 11.10, for stealing by compare-and-exchange.
@@ -120,8 +121,8 @@ impl Gates {
         self.machine.map(|_| self.nr_cpus as usize)
     }
 
-    /// Number of the word of the CPU that the thread seems to run on, in the restartable regime. There
-    /// may be no such word: for a thread without rseq, or a CPU that is not known.
+    /// Number of the word of the CPU that the thread seems to run on, in the restartable regime.
+    /// There may be no such word: for a thread without rseq, or a CPU that is not known.
     #[inline]
     pub(crate) fn own(self) -> Option<usize> {
         self.machine.map(|machine| machine.cpu() as usize)
@@ -179,8 +180,8 @@ impl Gated {
         self.step_delayed::<0>(step)
     }
 
-    /// Moves the word by `step` if `step` does not refuse, the thread runs on the word's CPU, the gate
-    /// is down and nothing interrupts: the plain store alone. Whether it was moved.
+    /// Moves the word by `step` if `step` does not refuse, the thread runs on the word's CPU, the
+    /// gate is down and nothing interrupts: the plain store alone. Whether it was moved.
     // Always: the call would cost more than the step.
     #[inline(always)]
     pub(crate) fn try_step(&self, step: impl FnOnce(u64) -> Option<u64>) -> bool {
@@ -206,8 +207,8 @@ impl Gated {
         }
     }
 
-    /// As [`step`](Self::step), and whatever the thread loads afterwards is loaded after the step is
-    /// visible to all.
+    /// As [`step`](Self::step), and whatever the thread loads afterwards is loaded after the step
+    /// is visible to all.
     pub(crate) fn step_fenced(&self, step: impl Fn(u64) -> Option<u64>) -> Result<u64, u64> {
         let stepped = self.step(step);
         // Pairs with the locked instruction or fence of whoever stores first and then looks at the
@@ -271,14 +272,14 @@ impl Gated {
     }
 
     fn raise(&self) {
-        // Pairs with the sequence's look at the station. SeqCst: it is visible before the membarrier
-        // that follows; a release would not be ordered with it.
+        // Pairs with the sequence's look at the station. SeqCst: it is visible before the
+        // membarrier that follows; a release would not be ordered with it.
         self.station.fetch_add(ONE_GATE, Ordering::SeqCst);
     }
 
     fn lower(&self) {
-        // Pairs with the sequence's look at the station: who finds the gate down sees the steps that
-        // were made while it was up. SeqCst for uniformity; a release would do.
+        // Pairs with the sequence's look at the station: who finds the gate down sees the steps
+        // that were made while it was up. SeqCst for uniformity; a release would do.
         let before = self.station.fetch_sub(ONE_GATE, Ordering::SeqCst);
         debug_assert!(before >= ONE_GATE, "a gate was lowered twice");
     }
@@ -309,8 +310,8 @@ impl<'a, I: Iterator<Item = &'a Gated> + Clone> Raised<'a, I> {
     ///
     /// # Panics
     ///
-    /// When the system refuses the membarrier that it granted when the words were made, and what takes its
-    /// place. The gates are as they were.
+    /// When the system refuses the membarrier that it granted when the words were made, and what
+    /// takes its place. The gates are as they were.
     pub(crate) fn new(words: I) -> Self {
         Self::try_new(words).unwrap_or_else(|unreached| panic!("{unreached}"))
     }

@@ -93,7 +93,8 @@ fn steps_from_afar_meet_no_sequence_half_way() {
     );
 }
 
-// Goal: the same where membarrier is refused once the words are in use, and the thief visits their CPUs instead.
+// Goal: the same where membarrier is refused once the words are in use, and the thief visits their
+// CPUs instead.
 #[test]
 fn steps_from_afar_meet_no_sequence_half_way_without_membarrier() {
     let Some((gates, words)) = this_machine() else {
@@ -112,8 +113,9 @@ fn steps_from_afar_meet_no_sequence_half_way_without_membarrier() {
     assert_eq!(found, put);
 }
 
-// Goal: where CPUs cannot be visited either, a step from afar says so and leaves word and gate as they were; a step at home
-// goes on, and references that cannot be counted any more keep their value.
+// Goal: where CPUs cannot be visited either, a step from afar says so and leaves word and gate as
+// they were; a step at home goes on, and references that cannot be counted any more keep their
+// value.
 #[test]
 fn a_step_that_cannot_be_made_changes_nothing() {
     let Some((gates, words)) = this_machine() else {
@@ -202,8 +204,8 @@ fn the_same_traffic_finds_gates_without_a_membarrier() {
     panic!("no exchange ever met a sequence half-way");
 }
 
-// Goal: while a gate is up its CPU goes on, also beside steps from afar. Method: hold it up, and step
-// from the own CPU, from others, and from a thread without rseq.
+// Goal: while a gate is up its CPU goes on, also beside steps from afar. Method: hold it up, and
+// step from the own CPU, from others, and from a thread without rseq.
 #[test]
 fn a_raised_gate_stops_nobody() {
     let Some((gates, words)) = this_machine() else {

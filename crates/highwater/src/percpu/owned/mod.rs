@@ -204,8 +204,8 @@ impl OwnedSlots {
     ///
     /// # Panics
     ///
-    /// When there is no such CPU; and when the system refuses the membarrier that it granted when the slots were made, and
-    /// what takes its place. The slot is as it was then.
+    /// When there is no such CPU; and when the system refuses the membarrier that it granted when
+    /// the slots were made, and what takes its place. The slot is as it was then.
     pub(crate) fn claim_from_afar(
         &self,
         cpu: CpuId,

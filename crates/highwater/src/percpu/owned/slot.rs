@@ -229,7 +229,8 @@ impl Claim<'_> {
     /// Hands what is parked to `absorb`, empties the words and gives them to `next`.
     ///
     /// Readers start again if they overlap with any of it, so `absorb` is also where to change what
-    /// else they rely on. If it panics, the words stay parked with their owner, and the slot is free for the next claim.
+    /// else they rely on. If it panics, the words stay parked with their owner, and the slot is
+    /// free for the next claim.
     pub(crate) fn settle(mut self, next: Option<Owner>, absorb: impl FnOnce([i64; WORDS])) {
         let Slot { parked, polled } = self.slot;
         // Relaxed: written by the holder only.
@@ -265,7 +266,8 @@ impl Claim<'_> {
             polled.flushes.add_alone(u64::from(had_any));
         }
         self.owner = next;
-        // Under the odd sequence, so that no reader takes the next owner's words for the last one's.
+        // Under the odd sequence, so that no reader takes the next owner's words for the last
+        // one's.
         let tenure = Tenure::of(next).held();
         // Release. Pairs with the Acquire in `claim_from_afar`: the last owner's words have been
         // taken care of.
@@ -274,8 +276,8 @@ impl Claim<'_> {
     }
 }
 
-/// An odd sequence, which is even again when this is dropped: also when who settles unwinds, or readers would start
-/// again for ever.
+/// An odd sequence, which is even again when this is dropped: also when who settles unwinds, or
+/// readers would start again for ever.
 struct Settling<'a> {
     polled: &'a Polled,
     even: u64,

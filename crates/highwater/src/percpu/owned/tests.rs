@@ -88,8 +88,8 @@ fn claims_meet_no_parker_half_way() {
     assert_eq!(found(&slots, total), parked);
 }
 
-// Goal: the same where membarrier is refused once the slots are in use, and claimers visit their CPUs instead; where they may
-// not, a claim from afar says so, and leaves the slot to its owner.
+// Goal: the same where membarrier is refused once the slots are in use, and claimers visit their
+// CPUs instead; where they may not, a claim from afar says so, and leaves the slot to its owner.
 #[test]
 fn claims_meet_no_parker_half_way_without_membarrier() {
     let Some(slots) = this_machine() else { return };
@@ -163,7 +163,8 @@ fn a_claim_in_a_sequence_needs_the_cpu() {
     }
 }
 
-// Goal: a settler that unwinds leaves a slot that can be read and settled. Method: one does; what is parked is found once.
+// Goal: a settler that unwinds leaves a slot that can be read and settled. Method: one does; what
+// is parked is found once.
 #[test]
 fn a_settler_that_unwinds_leaves_the_slot_at_rest() {
     for regime in [Regime::Restartable, Regime::Atomic] {

@@ -21,7 +21,8 @@ use crate::units::CpuId;
 /// Proof that the C library gives every thread an rseq area, and where it is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Area {
-    /// Bytes from the thread pointer to the area. Never zero: there the thread's own control block is.
+    /// Bytes from the thread pointer to the area. Never zero: there the thread's own control block
+    /// is.
     offset: NonZeroIsize,
 }
 
@@ -32,7 +33,8 @@ const ABORTED: u32 = 1 << 31;
 /// CPU number that an attempt reports whose condition did not hold; as [`ABORTED`].
 const REFUSED: u32 = ABORTED | 1;
 
-/// `DELAY` turns of a loop, none outside tests, at the given label; in a register that has nothing to keep.
+/// `DELAY` turns of a loop, none outside tests, at the given label; in a register that has nothing
+/// to keep.
 macro_rules! delay {
     ($label:literal) => {
         delay!($label, "scratch")
@@ -84,8 +86,8 @@ macro_rules! sequence {
             $($body,)*
             // post
             "3:",
-            // abort, out of line. The bytes before the signature make it a valid instruction (`ud1`)
-            // for disassemblers; it is never executed.
+            // abort, out of line. The bytes before the signature make it a valid instruction
+            // (`ud1`) for disassemblers; it is never executed.
             ".pushsection __rseq_failure, \"ax\"",
             ".byte 0x0f, 0xb9, 0x3d",
             ".long {signature}",
@@ -271,8 +273,8 @@ impl Area {
     ///
     /// # Safety
     ///
-    /// `cell` is an aligned `AtomicI64` or `AtomicU64` that lives for the whole call. Whatever else writes
-    /// it does so by these sequences, always on `owner`, or not during the call.
+    /// `cell` is an aligned `AtomicI64` or `AtomicU64` that lives for the whole call. Whatever else
+    /// writes it does so by these sequences, always on `owner`, or not during the call.
     #[inline]
     pub(super) unsafe fn try_add_owned<const DELAY: u32>(
         self,
@@ -316,19 +318,20 @@ impl Area {
         rseq::membarrier_refusal()
     }
 
-    /// Stops sequences that others have entered on `cpu`, or on any CPU if none is named: see `rseq.rs`.
+    /// Stops sequences that others have entered on `cpu`, or on any CPU if none is named: see
+    /// `rseq.rs`.
     pub(super) fn restart_others(self, cpu: Option<CpuId>) -> Result<(), Unreached> {
         rseq::restart_others(cpu)
     }
 
-    /// Replaces the value of `gated`, if it is `old`, the thread runs on the word's CPU, and the gate
-    /// is down; else does nothing. Whether it was replaced. `DELAY` is as in
+    /// Replaces the value of `gated`, if it is `old`, the thread runs on the word's CPU, and the
+    /// gate is down; else does nothing. Whether it was replaced. `DELAY` is as in
     /// [`attempt_add`](Self::attempt_add).
     ///
     /// # Safety
     ///
-    /// `gated` lives for the whole call. Whatever else stores to its word does so in a sequence on its
-    /// CPU, or has raised the gate and called [`restart_others`](Self::restart_others) before.
+    /// `gated` lives for the whole call. Whatever else stores to its word does so in a sequence on
+    /// its CPU, or has raised the gate and called [`restart_others`](Self::restart_others) before.
     #[inline]
     pub(super) unsafe fn try_store<const DELAY: u32>(
         self,
@@ -366,9 +369,9 @@ impl Area {
         true
     }
 
-    /// Adds `delta` to the word of the slot of the CPU that the thread runs on, if the slot's tenure
-    /// is the one that is given and the word stays within the limit; else does nothing. Whether it
-    /// was added. `DELAY` is as in [`attempt_add`](Self::attempt_add).
+    /// Adds `delta` to the word of the slot of the CPU that the thread runs on, if the slot's
+    /// tenure is the one that is given and the word stays within the limit; else does nothing.
+    /// Whether it was added. `DELAY` is as in [`attempt_add`](Self::attempt_add).
     ///
     /// # Safety
     ///
@@ -423,14 +426,14 @@ impl Area {
         true
     }
 
-    /// Adds `delta` to the pair's cell, if the thread runs on the window's CPU, is not interrupted, and
-    /// the cell then is within the window; else does nothing. Whether it was added. `DELAY` is as in
-    /// [`attempt_add`](Self::attempt_add).
+    /// Adds `delta` to the pair's cell, if the thread runs on the window's CPU, is not interrupted,
+    /// and the cell then is within the window; else does nothing. Whether it was added. `DELAY` is
+    /// as in [`attempt_add`](Self::attempt_add).
     ///
     /// # Safety
     ///
-    /// Window, CPU and pair lie as `Target` says and live for the whole call; the CPU's number does not
-    /// change, and nothing but these sequences writes the cell.
+    /// Window, CPU and pair lie as `Target` says and live for the whole call; the CPU's number does
+    /// not change, and nothing but these sequences writes the cell.
     #[inline]
     pub(super) unsafe fn try_add_within<const DELAY: u32>(
         self,
@@ -471,8 +474,8 @@ impl Area {
         true
     }
 
-    /// Compares `cell` with `old` and exchanges it for `new` if they are equal, if the thread runs on
-    /// `owner`; else does nothing. Committed with what the cell held, whether exchanged or not.
+    /// Compares `cell` with `old` and exchanges it for `new` if they are equal, if the thread runs
+    /// on `owner`; else does nothing. Committed with what the cell held, whether exchanged or not.
     ///
     /// # Safety
     ///

@@ -1,5 +1,5 @@
-//! The sequences of stacks: see `rseq.rs` for the pseudo-code, and the module `stacks` for what they are
-//! part of.
+//! The sequences of stacks: see `rseq.rs` for the pseudo-code, and the module `stacks` for what
+//! they are part of.
 
 use std::arch::asm;
 use std::mem::offset_of;
@@ -12,15 +12,16 @@ use super::Area;
 const NOTHING: u32 = u32::MAX;
 
 impl Area {
-    /// Pops the number at the hot end of the stack of the CPU that the thread runs on, if there is one, the
-    /// stack is not locked and nothing interrupts; else does nothing. `DELAY` is as in
+    /// Pops the number at the hot end of the stack of the CPU that the thread runs on, if there is
+    /// one, the stack is not locked and nothing interrupts; else does nothing. `DELAY` is as in
     /// [`attempt_add`](Self::attempt_add).
     ///
     /// # Safety
     ///
-    /// `first` points to `nr_cpus` stacks that live for the whole call. Whatever else changes a stack or
-    /// writes the places that are in it does so in a sequence on its CPU; or holds its lock, and has raised
-    /// the gate in a sequence on its CPU or called [`restart_others`](Self::restart_others) since.
+    /// `first` points to `nr_cpus` stacks that live for the whole call. Whatever else changes a
+    /// stack or writes the places that are in it does so in a sequence on its CPU; or holds its
+    /// lock, and has raised the gate in a sequence on its CPU or called
+    /// [`restart_others`](Self::restart_others) since.
     #[inline]
     pub(in crate::percpu) unsafe fn try_pop<const DELAY: u32>(
         self,
@@ -28,9 +29,9 @@ impl Area {
         nr_cpus: u32,
     ) -> Option<u32> {
         let raw: u32;
-        // SAFETY: the caller vouches for the stacks, and the bounds check inside the sequence keeps its
-        // accesses to them. A place is masked, so that it lies in the ring. Whatever leaves the sequence
-        // early has stored nothing.
+        // SAFETY: the caller vouches for the stacks, and the bounds check inside the sequence keeps
+        // its accesses to them. A place is masked, so that it lies in the ring. Whatever leaves the
+        // sequence early has stored nothing.
         unsafe {
             sequence!(
                 self,
@@ -80,9 +81,9 @@ impl Area {
         (raw != NOTHING).then_some(raw)
     }
 
-    /// Pushes `raw` on the stack of the CPU that the thread runs on, if that has not reached its limit, is
-    /// not locked, and nothing interrupts; else does nothing. Whether it was pushed. `DELAY` is as in
-    /// [`attempt_add`](Self::attempt_add).
+    /// Pushes `raw` on the stack of the CPU that the thread runs on, if that has not reached its
+    /// limit, is not locked, and nothing interrupts; else does nothing. Whether it was pushed.
+    /// `DELAY` is as in [`attempt_add`](Self::attempt_add).
     ///
     /// # Safety
     ///
@@ -94,8 +95,8 @@ impl Area {
         nr_cpus: u32,
         raw: u32,
     ) -> bool {
-        // SAFETY: as in `try_pop`. The place that is written is above the hot end: nobody reads it before
-        // the commit, nor after an abort before it is written again.
+        // SAFETY: as in `try_pop`. The place that is written is above the hot end: nobody reads it
+        // before the commit, nor after an abort before it is written again.
         unsafe {
             sequence!(
                 self,
@@ -117,7 +118,8 @@ impl Area {
                     "and {place:e}, dword ptr [{stack} + {mask_at}]",
                     "mov {cpu:r}, qword ptr [{stack} + {ring_at}]",
                     "mov dword ptr [{cpu:r} + {place} * {place_size}], {raw:e}",
-                    // Above the length, halve the lowest byte and take the mark away; mostly it is all zero.
+                    // Above the length, halve the lowest byte and take the mark away; mostly it is
+                    // all zero.
                     "mov {place}, {header}",
                     "shr {place}, 48",
                     "jz 4f",
@@ -128,7 +130,8 @@ impl Area {
                     "shr {header}, 16",
                     "or {header}, {place}",
                     "4:",
-                    // One more token, and if the run is below its bound, one more there by the carry.
+                    // One more token, and if the run is below its bound, one more there by the
+                    // carry.
                     "cmp {header:x}, word ptr [{stack} + {run_max_at}]",
                     "adc {header}, 0x10000",
                     delay!("9", "place"),

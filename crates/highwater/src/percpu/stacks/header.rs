@@ -7,9 +7,9 @@
 //! bit  56      mark   set by whoever holds the lock, taken away by the next push
 //! ```
 //!
-//! The fields change together, by one store: that is what makes a push or a pop a restartable sequence
-//! with one commit. The order of the fields makes the steps short: one addition with carry counts the
-//! token and the run, and a shift of the lowest 16 bits halves the run.
+//! The fields change together, by one store: that is what makes a push or a pop a restartable
+//! sequence with one commit. The order of the fields makes the steps short: one addition with carry
+//! counts the token and the run, and a shift of the lowest 16 bits halves the run.
 
 use std::fmt;
 
@@ -47,14 +47,15 @@ impl Header {
         (self.0 >> GROW_SHIFT) as u8
     }
 
-    /// Whether nothing was pushed since the mark was set (the last free of a list of frames was of a high
-    /// order).
+    /// Whether nothing was pushed since the mark was set (the last free of a list of frames was of
+    /// a high order).
     #[inline]
     pub(crate) const fn is_marked(self) -> bool {
         self.0 & MARK != 0
     }
 
-    /// After a push: one token more, the run one longer if it is below `run_max`, grow halved, no mark.
+    /// After a push: one token more, the run one longer if it is below `run_max`, grow halved, no
+    /// mark.
     #[inline]
     pub(super) const fn pushed(self, run_max: u16) -> Self {
         let longer = (self.run() < run_max) as u64;

@@ -1,4 +1,5 @@
-//! Every interleaving of pushes, pops and locks on one CPU and from another, on the model checker's CPUs.
+//! Every interleaving of pushes, pops and locks on one CPU and from another, on the model checker's
+//! CPUs.
 
 use ::loom::model;
 
@@ -35,8 +36,8 @@ type Shared = Stacks<Coin, u32>;
 /// What a thread of a test does: it is given a coin, and returns those that it has in the end.
 type Part = fn(&Shared, Coin) -> Vec<Coin>;
 
-/// Runs the parts at once, with two coins on the stack of C0 that nobody was given; in the end each coin is
-/// in one place. Each part is first once: the search is the more complete.
+/// Runs the parts at once, with two coins on the stack of C0 that nobody was given; in the end each
+/// coin is in one place. Each part is first once: the search is the more complete.
 fn at_once<const N: usize>(regime: Regime, parts: [Part; N]) {
     for first in 0..N {
         model(move || {

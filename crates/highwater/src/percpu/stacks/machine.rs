@@ -26,8 +26,9 @@ impl Machine {
     #[inline]
     pub(super) fn try_pop<const DELAY: u32>(self, stacks: &[Stack], nr_cpus: u32) -> Option<u32> {
         debug_assert!(stacks.len() > nr_cpus as usize);
-        // SAFETY: there are more stacks than that. They are changed by these sequences, and by holders
-        // of a stack's lock, which raise the gate first: by `try_raise`, or by `restart_others_on`.
+        // SAFETY: there are more stacks than that. They are changed by these sequences, and by
+        // holders of a stack's lock, which raise the gate first: by `try_raise`, or by
+        // `restart_others_on`.
         unsafe { self.0.try_pop::<DELAY>(stacks.as_ptr(), nr_cpus) }
     }
 
@@ -44,11 +45,12 @@ impl Machine {
         unsafe { self.0.try_push::<DELAY>(stacks.as_ptr(), nr_cpus, raw) }
     }
 
-    /// Raises the gate of the stack of `cpu`, whose lock the caller holds, if the thread runs there.
+    /// Raises the gate of the stack of `cpu`, whose lock the caller holds, if the thread runs
+    /// there.
     pub(super) fn try_raise(self, stack: &Stack, cpu: CpuId) -> bool {
         let station = stack.station();
-        // SAFETY: the station is an atomic that lives as long as the reference. Nobody else writes it
-        // now: who does holds the lock.
+        // SAFETY: the station is an atomic that lives as long as the reference. Nobody else writes
+        // it now: who does holds the lock.
         unsafe {
             self.0
                 .try_add_owned::<0>(station.as_ptr().cast(), cpu, Stack::GATE)

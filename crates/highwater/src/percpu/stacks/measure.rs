@@ -1,9 +1,9 @@
 //! Nanoseconds of what is done with stacks.
 //!
-//! Question: what does a token cost, in and out, one at a time and many in a row, with one thread and with
-//! two; and what does the lock cost, near and from afar? Command:
-//! `cargo test --release -p highwater --lib stacks::measure -- --ignored --nocapture`. The least of many short
-//! repeats is shown: other work on the machine only ever adds.
+//! Question: what does a token cost, in and out, one at a time and many in a row, with one thread
+//! and with two; and what does the lock cost, near and from afar? Command:
+//! `cargo test --release -p highwater --lib stacks::measure -- --ignored --nocapture`. The least of
+//! many short repeats is shown: other work on the machine only ever adds.
 
 use std::hint::black_box;
 use std::time::Instant;

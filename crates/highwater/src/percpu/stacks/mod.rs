@@ -1,9 +1,9 @@
 //! Stacks of rights, one for each CPU, with a lock for what is not a push or a pop.
 //!
 //! A push or a pop on the stack of the CPU that the thread runs on takes no lock and no atomic
-//! instruction: it is a restartable sequence. Everything else, such as moving many at once, or acting
-//! from another CPU, is done under the stack's lock; while somebody holds it, pushes and pops are
-//! refused, and nobody waits.
+//! instruction: it is a restartable sequence. Everything else, such as moving many at once, or
+//! acting from another CPU, is done under the stack's lock; while somebody holds it, pushes and
+//! pops are refused, and nobody waits.
 //!
 //! ```text
 //! one CPU
@@ -11,39 +11,42 @@
 //!   state    what the user keeps beside it, in the lock
 //! ```
 //!
-//! **How to use it.** The fast path is [`pop`](Stacks::pop) or [`push`](Stacks::push) alone. When it
-//! refuses, take [`try_lock`](Stacks::try_lock): `Some` says why, by the header and the limit, and lets
-//! one do something about it (an interrupted sequence has no reason: pop or push under the lock);
-//! `None` means that somebody else holds the lock, and the caller goes another way. A stack that should
-//! be looked at by the next push has its limit set to 0, by anybody
+//! **How to use it.** The fast path is [`pop`](Stacks::pop) or [`push`](Stacks::push) alone. When
+//! it refuses, take [`try_lock`](Stacks::try_lock): `Some` says why, by the header and the limit,
+//! and lets one do something about it (an interrupted sequence has no reason: pop or push under the
+//! lock); `None` means that somebody else holds the lock, and the caller goes another way. A stack
+//! that should be looked at by the next push has its limit set to 0, by anybody
 //! ([`refuse_pushes`](Stacks::refuse_pushes)). Drains that must not miss a stack wait for its lock
 //! ([`lock_on`](Stacks::lock_on)). Tokens that are in stacks when those are dropped are forgotten.
 //!
-//! **Invariant.** A right is in one place: in a token, or as a number in one ring, between bottom and
-//! hot end. A stack has at most as many as its ring has places. Header and ring change in one of two
-//! ways, never both at once:
+//! **Invariant.** A right is in one place: in a token, or as a number in one ring, between bottom
+//! and hot end. A stack has at most as many as its ring has places. Header and ring change in one
+//! of two ways, never both at once:
 //!
-//! * *Gate down*: in sequences on the stack's CPU, of which each looks at the gate and ends with the
-//!   one store of the header. There are none on the extra stack, for threads without rseq and CPUs that are
-//!   not known, and on all in the atomic regime: there, pushes and pops raise the gate for themselves.
+//! * *Gate down*: in sequences on the stack's CPU, of which each looks at the gate and ends with
+//!   the one store of the header. There are none on the extra stack, for threads without rseq and
+//!   CPUs that are not known, and on all in the atomic regime: there, pushes and pops raise the
+//!   gate for themselves.
 //! * *Gate up*: by the thread that has raised it. Where there are no sequences, that is a
-//!   compare-and-exchange. Where there are, only who holds the lock raises it, and stops the sequences that
-//!   had found it down. On the stack's own CPU, it raises the gate in a sequence: at that moment every other thread of the
-//!   CPU is preempted, and if it was in a sequence starts again. From another CPU, a membarrier(2) does that.
+//!   compare-and-exchange. Where there are, only who holds the lock raises it, and stops the
+//!   sequences that had found it down. On the stack's own CPU, it raises the gate in a sequence: at
+//!   that moment every other thread of the CPU is preempted, and if it was in a sequence starts
+//!   again. From another CPU, a membarrier(2) does that.
 //!
-//! **Orderings.** Holders of the lock follow each other by the lock. A holder sees what the sequences
-//! did because it ran on their CPU, or by the membarrier. A sequence that finds the gate down
-//! acquires what the holder did before it lowered the gate (Release).
+//! **Orderings.** Holders of the lock follow each other by the lock. A holder sees what the
+//! sequences did because it ran on their CPU, or by the membarrier. A sequence that finds the gate
+//! down acquires what the holder did before it lowered the gate (Release).
 //!
-//! **Failure modes.** As the module `owned`: without membarrier(2) for sequences, every stack is in the atomic
-//! regime, whatever was asked for; where it is refused later, as the module `gated`. A sequence that is interrupted refuses, and its caller's slow path
-//! takes over; [`try_lock`](Stacks::try_lock) gives up after a fixed number of interruptions.
+//! **Failure modes.** As the module `owned`: without membarrier(2) for sequences, every stack is in
+//! the atomic regime, whatever was asked for; where it is refused later, as the module `gated`. A
+//! sequence that is interrupted refuses, and its caller's slow path takes over;
+//! [`try_lock`](Stacks::try_lock) gives up after a fixed number of interruptions.
 //!
-//! Source: the per-CPU caches of tcmalloc (push and pop as restartable sequences), and the drain of a
-//! remote list under that list's lock in Linux since 6.0 (frames specification, 4.8).
-//! Deviation: tcmalloc stops a CPU by a gate on its whole slab; here each stack has one, and a lock whose
-//! holder may go on to move tokens. The header holds what the rules of free lists count, so that they
-//! cost the fast path no store of their own.
+//! Source: the per-CPU caches of tcmalloc (push and pop as restartable sequences), and the drain of
+//! a remote list under that list's lock in Linux since 6.0 (frames specification, 4.8).
+//! Deviation: tcmalloc stops a CPU by a gate on its whole slab; here each stack has one, and a lock
+//! whose holder may go on to move tokens. The header holds what the rules of free lists count, so
+//! that they cost the fast path no store of their own.
 
 mod header;
 #[cfg(all(test, loom))]
@@ -77,7 +80,8 @@ use crate::units::CpuId;
 pub(crate) use self::header::Header;
 pub(super) use self::stack::Stack;
 
-/// One stack of tokens for each CPU, and in the restartable regime one more, for threads without rseq.
+/// One stack of tokens for each CPU, and in the restartable regime one more, for threads without
+/// rseq.
 pub(crate) struct Stacks<T: Token, S> {
     /// Some in the restartable regime.
     machine: Option<Machine>,
@@ -99,9 +103,9 @@ pub(crate) struct Locked<'a, T: Token, S> {
 }
 
 impl<T: Token, S> Stacks<T, S> {
-    /// Empty stacks for `nr_cpus` CPUs, of `capacity` tokens each, with locks of `class`. Pushes are
-    /// limited by the capacity, and runs are not counted, until [`Locked::set_limits`] says more. Memory is
-    /// committed as stacks fill.
+    /// Empty stacks for `nr_cpus` CPUs, of `capacity` tokens each, with locks of `class`. Pushes
+    /// are limited by the capacity, and runs are not counted, until [`Locked::set_limits`] says
+    /// more. Memory is committed as stacks fill.
     ///
     /// # Panics
     ///
@@ -128,15 +132,15 @@ impl<T: Token, S> Stacks<T, S> {
         }
     }
 
-    /// Pops the token that was pushed last on the CPU that the thread runs on; `None` if there is none,
-    /// somebody holds the lock, or the thread was interrupted.
+    /// Pops the token that was pushed last on the CPU that the thread runs on; `None` if there is
+    /// none, somebody holds the lock, or the thread was interrupted.
     #[inline]
     pub(crate) fn pop(&self) -> Option<T> {
         self.try_pop().or_else(|| self.pop_without())
     }
 
-    /// As [`pop`](Self::pop), by a sequence or not at all: the caller's fast path. When it refuses, `pop`
-    /// may still succeed.
+    /// As [`pop`](Self::pop), by a sequence or not at all: the caller's fast path. When it refuses,
+    /// `pop` may still succeed.
     #[inline]
     pub(crate) fn try_pop(&self) -> Option<T> {
         self.pop_delayed::<0>()
@@ -146,8 +150,8 @@ impl<T: Token, S> Stacks<T, S> {
     ///
     /// # Errors
     ///
-    /// Gives the token back if the stack has reached its limit, somebody holds the lock, or the thread
-    /// was interrupted.
+    /// Gives the token back if the stack has reached its limit, somebody holds the lock, or the
+    /// thread was interrupted.
     ///
     /// # Panics
     ///
@@ -203,14 +207,14 @@ impl<T: Token, S> Stacks<T, S> {
         Err(unsafe { T::from_raw(raw, self.home) })
     }
 
-    /// Locks the stack of the CPU that the thread runs on; `None` if somebody holds the lock (or pushes or
-    /// pops, where there are no sequences), or the
-    /// thread was interrupted too often. The lock stays that of the stack, wherever the thread runs later.
+    /// Locks the stack of the CPU that the thread runs on; `None` if somebody holds the lock (or
+    /// pushes or pops, where there are no sequences), or the thread was interrupted too often. The
+    /// lock stays that of the stack, wherever the thread runs later.
     ///
     /// # Cost
     ///
-    /// Two locked instructions (22 ns with the unlocking on 2 virtual CPUs of an Intel Xeon, November 2026);
-    /// no system call.
+    /// Two locked instructions (22 ns with the unlocking on 2 virtual CPUs of an Intel Xeon,
+    /// November 2026); no system call.
     pub(crate) fn try_lock(&self) -> Option<Locked<'_, T, S>> {
         for _ in 0..=RETRIES_MAX {
             let cpu = self.here();
@@ -222,13 +226,14 @@ impl<T: Token, S> Stacks<T, S> {
         None
     }
 
-    /// Locks the stack of `cpu` from whichever CPU; `None` if somebody holds the lock (or pushes or pops, where
-    /// there are no sequences), or the system refuses the membarrier that it granted before, and what takes its place.
+    /// Locks the stack of `cpu` from whichever CPU; `None` if somebody holds the lock (or pushes or
+    /// pops, where there are no sequences), or the system refuses the membarrier that it granted
+    /// before, and what takes its place.
     ///
     /// # Cost
     ///
-    /// As [`try_lock`](Self::try_lock); from another CPU in the restartable regime also a membarrier (0.2 us if
-    /// that CPU runs no thread of this process, else several).
+    /// As [`try_lock`](Self::try_lock); from another CPU in the restartable regime also a
+    /// membarrier (0.2 us if that CPU runs no thread of this process, else several).
     ///
     /// # Panics
     ///
@@ -243,8 +248,8 @@ impl<T: Token, S> Stacks<T, S> {
     ///
     /// # Panics
     ///
-    /// When there is no such stack, and when the system refuses the membarrier that it granted when the stacks were made, and
-    /// what takes its place. The stack is as it was then.
+    /// When there is no such stack, and when the system refuses the membarrier that it granted when
+    /// the stacks were made, and what takes its place. The stack is as it was then.
     pub(crate) fn lock_on(&self, cpu: CpuId) -> Locked<'_, T, S> {
         let state = self.states[cpu.index()].lock();
         let mut turns = 0;
@@ -269,9 +274,9 @@ impl<T: Token, S> Stacks<T, S> {
         self.stacks[cpu.index()].header()
     }
 
-    /// Has the next push on each stack refused, so that its caller looks at what has changed. Limits
-    /// that are set later stand: who sets one, and then looks (after a sequentially consistent fence) at
-    /// what the caller has changed before this, misses nothing.
+    /// Has the next push on each stack refused, so that its caller looks at what has changed.
+    /// Limits that are set later stand: who sets one, and then looks (after a sequentially
+    /// consistent fence) at what the caller has changed before this, misses nothing.
     pub(crate) fn refuse_pushes(&self) {
         self.stacks.iter().for_each(|stack| stack.set_limit(0));
     }
@@ -300,8 +305,8 @@ impl<T: Token, S> Stacks<T, S> {
         }
     }
 
-    /// As [`pop`](Self::pop), by a sequence or not at all: with `DELAY` turns of a loop at each point where
-    /// being interrupted must restart it.
+    /// As [`pop`](Self::pop), by a sequence or not at all: with `DELAY` turns of a loop at each
+    /// point where being interrupted must restart it.
     #[inline]
     fn pop_delayed<const DELAY: u32>(&self) -> Option<T> {
         let machine = self.machine?;
@@ -373,8 +378,8 @@ impl<T: Token, S> Stacks<T, S> {
         stack.try_raise().then(|| Alone(stack))
     }
 
-    /// Raises the gate of a stack whose lock the thread holds, if that needs no membarrier, and nobody is
-    /// pushing or popping where there are no sequences.
+    /// Raises the gate of a stack whose lock the thread holds, if that needs no membarrier, and
+    /// nobody is pushing or popping where there are no sequences.
     fn try_raise(&self, cpu: CpuId) -> bool {
         let stack = &self.stacks[cpu.index()];
         match self.machine_of(cpu) {
@@ -383,7 +388,8 @@ impl<T: Token, S> Stacks<T, S> {
         }
     }
 
-    /// Raises the gate of a stack whose lock the thread holds, if it has sequences; on an error it is down.
+    /// Raises the gate of a stack whose lock the thread holds, if it has sequences; on an error it
+    /// is down.
     fn raise_from_afar(&self, cpu: CpuId) -> Result<bool, Unreached> {
         let Some(machine) = self.machine_of(cpu) else {
             return Ok(false);
@@ -455,8 +461,8 @@ impl<T: Token, S> Locked<'_, T, S> {
         self.stack.set_header(self.header().unmarked());
     }
 
-    /// Has pushes refused that find `limit` tokens or more, and counts no run as longer than `run_max`. A
-    /// run that is longer already stays so until pops have halved it.
+    /// Has pushes refused that find `limit` tokens or more, and counts no run as longer than
+    /// `run_max`. A run that is longer already stays so until pops have halved it.
     pub(crate) fn set_limits(&mut self, limit: u32, run_max: u16) {
         self.stack.set_run_max(run_max);
         self.stack.set_limit(limit);
@@ -487,8 +493,8 @@ impl<T: Token, S> Locked<'_, T, S> {
         Some(unsafe { T::from_raw(raw, self.home) })
     }
 
-    /// Puts tokens at the hot end, the last of `tokens` to be popped first, as many as fit: from the front
-    /// of `tokens`, which keeps the others. Run and grow stay. Returns how many.
+    /// Puts tokens at the hot end, the last of `tokens` to be popped first, as many as fit: from
+    /// the front of `tokens`, which keeps the others. Run and grow stay. Returns how many.
     ///
     /// # Panics
     ///
@@ -502,13 +508,14 @@ impl<T: Token, S> Locked<'_, T, S> {
         u32::try_from(count).expect("at most the room in the ring")
     }
 
-    /// Takes out the `count` tokens that have been in the stack the longest, or all if there are fewer,
-    /// and puts them at the end of `out`, oldest first. Run and grow stay. Returns how many.
+    /// Takes out the `count` tokens that have been in the stack the longest, or all if there are
+    /// fewer, and puts them at the end of `out`, oldest first. Run and grow stay. Returns how many.
     pub(crate) fn take_oldest(&mut self, count: u32, out: &mut Vec<T>) -> u32 {
         let home = self.home;
         out.reserve(count.min(self.header().len()) as usize);
         self.stack.take_oldest(count, |raw| {
-            // SAFETY: numbers in a ring come from `into_raw` with this home, and this one has left it.
+            // SAFETY: numbers in a ring come from `into_raw` with this home, and this one has left
+            // it.
             out.push(unsafe { T::from_raw(raw, home) });
         })
     }

@@ -31,7 +31,8 @@ impl Machine {
         Some(raw)
     }
 
-    /// As the kernel may do it: each push is interrupted once, with the number written and not counted.
+    /// As the kernel may do it: each push is interrupted once, with the number written and not
+    /// counted.
     pub(super) fn try_push<const DELAY: u32>(self, stacks: &[Stack], _: u32, raw: u32) -> bool {
         let write = || {
             let (stack, header) =
@@ -80,7 +81,7 @@ fn open(stacks: &[Stack]) -> Option<(&Stack, Header)> {
 }
 
 fn commit(stack: &Stack, header: Header) {
-    // Not a release, which the machine's store is: who looks at the ring has the lock, and the sequence has
-    // ended before.
+    // Not a release, which the machine's store is: who looks at the ring has the lock, and the
+    // sequence has ended before.
     stack.set_header(header);
 }

@@ -7,30 +7,31 @@ use super::header::Header;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::units::CpuId;
 
-/// A number in a ring. Written by: pushes (above the hot end), the holder of the lock. Read by: pops, the
-/// holder of the lock. Publishes: nothing; the header does.
+/// A number in a ring. Written by: pushes (above the hot end), the holder of the lock. Read by:
+/// pops, the holder of the lock. Publishes: nothing; the header does.
 type Place = AtomicU32;
 
-/// A stack of numbers. The hot end is pushed to and popped from; the oldest number is at the other end.
+/// A stack of numbers. The hot end is pushed to and popped from; the oldest number is at the other
+/// end.
 ///
 /// ```text
 /// ring    . . . [oldest ... hottest] . . .      bottom is the place of the oldest, modulo the ring
 /// ```
 #[repr(C, align(128))]
 pub(in crate::percpu) struct Stack {
-    /// Written by: pushes and pops (Release), the holder of the lock. Read by: the same, and whoever asks
-    /// how many there are. Publishes: the numbers in the ring.
+    /// Written by: pushes and pops (Release), the holder of the lock. Read by: the same, and
+    /// whoever asks how many there are. Publishes: the numbers in the ring.
     header: AtomicU64,
     /// The CPU that pushes and pops by sequences; above it the gate, up while the lock is held.
-    /// Written by: the holder of the lock; where there are no sequences, pushes and pops. Read by: sequences, the
-    /// writers. Publishes: what was done while it was up.
+    /// Written by: the holder of the lock; where there are no sequences, pushes and pops. Read by:
+    /// sequences, the writers. Publishes: what was done while it was up.
     station: AtomicU64,
     ring: Ring,
-    /// Place of the oldest number. Written by: the holder of the lock. Read by: the same, sequences.
-    /// Publishes: nothing, as it changes under the lock only.
+    /// Place of the oldest number. Written by: the holder of the lock. Read by: the same,
+    /// sequences. Publishes: nothing, as it changes under the lock only.
     bottom: AtomicU32,
-    /// A push that finds this many does not happen; at most what the ring holds. Written by: anybody, at
-    /// any time (relaxed). Read by: pushes. Publishes: nothing.
+    /// A push that finds this many does not happen; at most what the ring holds. Written by:
+    /// anybody, at any time (relaxed). Read by: pushes. Publishes: nothing.
     limit: AtomicU32,
     /// The longest run that pushes make. As `limit`; 16 bits.
     run_max: AtomicU32,
@@ -108,14 +109,15 @@ impl Stack {
 
     /// Raises the gate. Sequences that have found it down go on until they are made to restart.
     pub(super) fn raise(&self) {
-        // Relaxed: the membarrier orders it, which follows; and only the holder of the lock writes it.
+        // Relaxed: the membarrier orders it, which follows; and only the holder of the lock writes
+        // it.
         let open = self.station.load(Ordering::Relaxed);
         let raised = open + Self::GATE.cast_unsigned();
         self.station.store(raised, Ordering::Relaxed);
     }
 
-    /// Raises the gate if it is down: where there are no sequences, pushes, pops and holders of the lock
-    /// exclude each other so.
+    /// Raises the gate if it is down: where there are no sequences, pushes, pops and holders of the
+    /// lock exclude each other so.
     pub(super) fn try_raise(&self) -> bool {
         // Relaxed: the half below the gate never changes.
         let open = self.station.load(Ordering::Relaxed) % Self::GATE.cast_unsigned();
@@ -133,8 +135,8 @@ impl Stack {
         // Relaxed: only who has raised it writes it.
         let raised = self.station.load(Ordering::Relaxed);
         let cpu = raised % Self::GATE.cast_unsigned();
-        // Release. Pairs with `try_raise`, and the sequences' look at the station, which acquires: who
-        // finds the gate down finds what was done while it was up.
+        // Release. Pairs with `try_raise`, and the sequences' look at the station, which acquires:
+        // who finds the gate down finds what was done while it was up.
         self.station.store(cpu, Ordering::Release);
     }
 

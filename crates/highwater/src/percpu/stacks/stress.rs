@@ -70,8 +70,9 @@ impl Ledger {
 
 const COINS: u32 = 600;
 
-/// Six threads that are moved about push and pop, one locks where it runs now and then, and another locks
-/// one stack after the other by `lock`. Whether each coin is in one place afterwards, and was all the time.
+/// Six threads that are moved about push and pop, one locks where it runs now and then, and another
+/// locks one stack after the other by `lock`. Whether each coin is in one place afterwards, and was
+/// all the time.
 fn traffic<'a>(
     stacks: &'a Tested,
     lock: impl Fn(CpuId) -> Option<Locked<'a, Coin, u32>> + Sync,
@@ -150,8 +151,9 @@ fn rotate(mut locked: Locked<'_, Coin, u32>, ledger: &Ledger) {
     coins.iter().for_each(|coin| ledger.comes_out(coin));
 }
 
-// Goal: a token is in one place, whatever the threads do. Method: traffic that spends most of its time inside
-// the sequences, with a thread that locks every stack from wherever it is, waiting or not.
+// Goal: a token is in one place, whatever the threads do. Method: traffic that spends most of its
+// time inside the sequences, with a thread that locks every stack from wherever it is, waiting or
+// not.
 #[test]
 fn tokens_are_in_one_place() {
     for regime in [Regime::Restartable, Regime::Atomic] {
@@ -163,8 +165,9 @@ fn tokens_are_in_one_place() {
     }
 }
 
-// Goal: the same where membarrier is refused once the stacks are in use, and the thread that locks them visits their CPUs
-// instead; where it may not, a lock from afar is refused and the stack goes on.
+// Goal: the same where membarrier is refused once the stacks are in use, and the thread that locks
+// them visits their CPUs instead; where it may not, a lock from afar is refused and the stack goes
+// on.
 #[test]
 fn tokens_are_in_one_place_without_membarrier() {
     let Some(stacks) = this_machine(Regime::Restartable) else {
@@ -226,8 +229,8 @@ fn the_same_traffic_finds_gates_without_a_membarrier() {
     }));
 }
 
-// Goal: each CPU has a stack of its own, and threads without rseq have one; a lock from wherever finds it, and
-// refuses pushes and pops. Method: threads pinned to each CPU.
+// Goal: each CPU has a stack of its own, and threads without rseq have one; a lock from wherever
+// finds it, and refuses pushes and pops. Method: threads pinned to each CPU.
 #[test]
 fn each_cpu_has_its_stack() {
     let Some(stacks) = this_machine(Regime::Restartable) else {
@@ -264,8 +267,8 @@ fn retried<T>(work: impl Fn() -> Option<T>) -> T {
         .expect("interrupted 1,000 times")
 }
 
-// Goal: a sequence steps the header as the header says, and keeps the order of tokens. Method: random headers
-// and limits, with the ring's ends anywhere in it; a push and a pop each.
+// Goal: a sequence steps the header as the header says, and keeps the order of tokens. Method:
+// random headers and limits, with the ring's ends anywhere in it; a push and a pop each.
 #[test]
 fn sequences_step_the_header_as_it_says() {
     let mut random = crate::seed::rng(17);

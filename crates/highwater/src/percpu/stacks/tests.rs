@@ -157,7 +157,8 @@ fn stacks_do_as_the_model() {
     }
 }
 
-// Goal: frames are tokens, of one memory. Method: the same frame in and out, and one of another memory.
+// Goal: frames are tokens, of one memory. Method: the same frame in and out, and one of another
+// memory.
 #[test]
 fn frames_keep_their_right_in_a_stack() {
     let memories = [(); 2].map(|()| FrameMemory::new(Pages(4)).unwrap());

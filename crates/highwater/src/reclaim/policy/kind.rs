@@ -19,9 +19,9 @@ pub enum PolicyKind {
     S3Fifo,
     /// Two clocks whose share adapts, as in ARC.
     Car,
-    /// New pages apart, on a list that finds its own share. The default: over recorded traces it misses less than the others,
-    /// and on none notably more than LRU (`highwater lab policies`); nor on families made by rule, but those that marks cannot
-    /// tell apart (the limitations).
+    /// New pages apart, on a list that finds its own share. The default: over recorded traces it
+    /// misses less than the others, and on none notably more than LRU (`highwater lab policies`);
+    /// nor on families made by rule, but those that marks cannot tell apart (the limitations).
     #[default]
     Balanced,
 }
@@ -104,7 +104,8 @@ mod tests {
 
     #[test]
     fn names_are_read_back() {
-        // Goal: each policy can be asked for by its name, and a wrong one is answered with all of them.
+        // Goal: each policy can be asked for by its name, and a wrong one is answered with all of
+        // them.
         for kind in PolicyKind::ALL {
             assert_eq!(kind.to_string().parse(), Ok(kind));
         }

@@ -1,7 +1,7 @@
 //! Who leaves: the decisions of an eviction policy, apart from how they are carried out.
 //!
-//! The pages of one type that a group pays for are on two lists, and reclaim works at their ends. A policy is asked
-//! four things, and holds no pages itself:
+//! The pages of one type that a group pays for are on two lists, and reclaim works at their ends. A
+//! policy is asked four things, and holds no pages itself:
 //!
 //! | asked | when | answer |
 //! |---|---|---|
@@ -10,14 +10,16 @@
 //! | [`judge`](EvictionPolicy::judge) | a page is at that end | it goes, or stays on a list |
 //! | [`accesses_max`](EvictionPolicy::accesses_max) | once | up to how many accesses between two looks make a difference |
 //!
-//! What a policy learns it keeps in the [`PolicyState`] of the two lists: how many pages have left each, how long the
-//! first is to be, and how two ways to set that length compare. When a page leaves, its shadow keeps which list it left and that list's count; when it comes back, the
-//! difference is its *distance* ([`Departure`]): so many others have left the list since, and a list longer by that many
-//! pages would have kept it.
+//! What a policy learns it keeps in the [`PolicyState`] of the two lists: how many pages have left
+//! each, how long the first is to be, and how two ways to set that length compare. When a page
+//! leaves, its shadow keeps which list it left and that list's count; when it comes back, the
+//! difference is its *distance* ([`Departure`]): so many others have left the list since, and a
+//! list longer by that many pages would have kept it.
 //!
-//! Accesses are not seen when they happen: they leave marks, up to three, which are counted and taken away when
-//! reclaim looks. The access that brought a page in is not counted. What a policy does with pages in order of their arrival
-//! is exact nevertheless; LRU, which needs the order of accesses, is approximated as in the kernel.
+//! Accesses are not seen when they happen: they leave marks, up to three, which are counted and
+//! taken away when reclaim looks. The access that brought a page in is not counted. What a policy
+//! does with pages in order of their arrival is exact nevertheless; LRU, which needs the order of
+//! accesses, is approximated as in the kernel.
 //!
 //! | policy | what the first list is | what the second is |
 //! |---|---|---|
@@ -27,7 +29,8 @@
 //! | [`Car`] | pages seen once | pages seen again |
 //! | [`Balanced`] | new pages, as many as pay, or most | pages that were accessed twice, or came back |
 //!
-//! Checked against exact models, decision by decision: the lab's `tests/policies.rs::the_library_decides_as_the_models_do`.
+//! Checked against exact models, decision by decision: the lab's
+//! `tests/policies.rs::the_library_decides_as_the_models_do`.
 
 mod balanced;
 mod car;
@@ -142,20 +145,24 @@ pub enum Fate {
 
 /// The decisions of one eviction policy; see the [module](self).
 pub trait EvictionPolicy: fmt::Debug + Send + Sync {
-    /// Up to how many accesses between two looks make a difference, 1 to [`ACCESSES_MAX`]. More cost readers a store each.
+    /// Up to how many accesses between two looks make a difference, 1 to [`ACCESSES_MAX`]. More
+    /// cost readers a store each.
     fn accesses_max(&self) -> u32;
 
-    /// The list that a page comes in on. `departure` is known of one that left lately enough to be remembered.
+    /// The list that a page comes in on. `departure` is known of one that left lately enough to be
+    /// remembered.
     fn admit(&self, state: &PolicyState, lens: Lens, departure: Option<Departure>) -> Side;
 
-    /// The list that pages go from. If that evicts nothing, the policy is asked again: it must come to an end.
+    /// The list that pages go from. If that evicts nothing, the policy is asked again: it must come
+    /// to an end.
     fn next(&self, state: &PolicyState, lens: Lens) -> Side;
 
-    /// What becomes of a page at the end of a list that was accessed so many times since the last look.
+    /// What becomes of a page at the end of a list that was accessed so many times since the last
+    /// look.
     fn decide(&self, state: &PolicyState, from: Side, accesses: u32) -> Fate;
 
-    /// What becomes of a page at the end of a list, whatever is known of it. A page whose mappings could not be
-    /// looked at keeps its place, and what is known of it.
+    /// What becomes of a page at the end of a list, whatever is known of it. A page whose mappings
+    /// could not be looked at keeps its place, and what is known of it.
     fn judge(&self, state: &PolicyState, from: Side, look: Look) -> Fate {
         match look.entries {
             Referenced::Seen { locked: true, .. } => Fate::Cull,

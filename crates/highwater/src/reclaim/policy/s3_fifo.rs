@@ -1,8 +1,10 @@
-//! S3-FIFO: a tenth of the pages on a list of new ones, which most leave soon; those that were accessed twice there, or came
-//! back soon after they left it, go round on the other list as often as they were accessed.
+//! S3-FIFO: a tenth of the pages on a list of new ones, which most leave soon; those that were
+//! accessed twice there, or came back soon after they left it, go round on the other list as often
+//! as they were accessed.
 //!
-//! Source: Yang and others, SOSP 2023. Deviation: a page is remembered until nine tenths of the capacity of others have left
-//! the list of new pages after it, whether they have come back since or not.
+//! Source: Yang and others, SOSP 2023. Deviation: a page is remembered until nine tenths of the
+//! capacity of others have left the list of new pages after it, whether they have come back since
+//! or not.
 
 use super::{Departure, EvictionPolicy, Fate, Lens, PolicyState, Side};
 

@@ -1,11 +1,13 @@
-//! SIEVE: a hand goes from the oldest page to the newest and evicts what was not accessed since it last came by; what it
-//! passes over stays where it is.
+//! SIEVE: a hand goes from the oldest page to the newest and evicts what was not accessed since it
+//! last came by; what it passes over stays where it is.
 //!
-//! The hand is where the two lists meet. Ahead of it, on the inactive list, are the pages that it comes to next; behind it,
-//! on the active list, those that it has passed, in their order. New pages come in at the very head. When nothing is ahead of
-//! it, the hand goes back to the oldest page: all pages behind it are ahead of it again.
+//! The hand is where the two lists meet. Ahead of it, on the inactive list, are the pages that it
+//! comes to next; behind it, on the active list, those that it has passed, in their order. New
+//! pages come in at the very head. When nothing is ahead of it, the hand goes back to the oldest
+//! page: all pages behind it are ahead of it again.
 //!
-//! Source: Zhang and others, NSDI 2024. Deviation: the way back moves every page once, a cluster at a time.
+//! Source: Zhang and others, NSDI 2024. Deviation: the way back moves every page once, a cluster at
+//! a time.
 
 use super::{Departure, EvictionPolicy, Fate, Lens, PolicyState, Side};
 
@@ -19,7 +21,8 @@ impl EvictionPolicy for Sieve {
     }
 
     fn admit(&self, _: &PolicyState, lens: Lens, _: Option<Departure>) -> Side {
-        // The hand has passed the newest page and is at the oldest again: what comes in is the last that it comes to.
+        // The hand has passed the newest page and is at the oldest again: what comes in is the last
+        // that it comes to.
         if lens.inactive == 0 {
             Side::Active
         } else {

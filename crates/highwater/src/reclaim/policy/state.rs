@@ -1,7 +1,7 @@
 //! What a policy has learnt of the two lists of one group and type.
 //!
-//! Written by whoever evicts a page or brings one in, without a lock: each word is right on its own, and one that is a few
-//! pages behind decides about a few pages differently.
+//! Written by whoever evicts a page or brings one in, without a lock: each word is right on its
+//! own, and one that is a few pages behind decides about a few pages differently.
 
 use super::duel::Duel;
 use super::{Departure, Side};
@@ -13,7 +13,8 @@ const UNKNOWN: u64 = u64::MAX;
 /// What is known beside the lists themselves.
 #[derive(Debug)]
 pub struct PolicyState {
-    /// What the counts of pages that left began with: far above what the shadows of a former group of the same number say.
+    /// What the counts of pages that left began with: far above what the shadows of a former group
+    /// of the same number say.
     start: u64,
     /// Pages that have left each list.
     /// Written by: reclaimers. Read by: refaults. Publishes: nothing.
@@ -61,7 +62,8 @@ impl PolicyState {
             .max(active.load(Ordering::Relaxed))
     }
 
-    /// Counts pages that leave a list; the first one's number, which its shadow keeps, the others' follow.
+    /// Counts pages that leave a list; the first one's number, which its shadow keeps, the others'
+    /// follow.
     pub fn leave(&self, from: Side, count: u64) -> u64 {
         self.ghosts[from as usize].fetch_add(count, Ordering::Relaxed);
         self.left[from as usize].fetch_add(count, Ordering::Relaxed) + 1

@@ -17,17 +17,17 @@
 //!
 //! Areas of 512 frames are *fresh* until a frame of one is taken, and again once all of an area was
 //! given back to the system. Invariant, exact at every moment that the taker of a frame can see: an
-//! area is fresh only while all of its frames are free, or its owner says so. The taker of a full word
-//! looks at the bits after it; the owner of all frames of an area sets them before it frees the
-//! first one, and the exchange that takes a frame acquires that. An area in which nobody owns a frame
-//! is left as it is, so that of two takers one clears the bits and counts. The last area is never
-//! fresh if it is not whole.
+//! area is fresh only while all of its frames are free, or its owner says so. The taker of a full
+//! word looks at the bits after it; the owner of all frames of an area sets them before it frees
+//! the first one, and the exchange that takes a frame acquires that. An area in which nobody owns a
+//! frame is left as it is, so that of two takers one clears the bits and counts. The last area is
+//! never fresh if it is not whole.
 //!
 //! Protocol: who turns a word from 0 sets its bit afterwards. Who turns a word to 0 clears its bit,
 //! then looks at the word again, and sets the bit if the word is not 0 any more. Take the last time
 //! that the word was turned from 0. A clearing that comes before the setting that follows that turn
-//! does no harm. One that comes after it acquires that setting, hence sees the turned word, and sets
-//! the bit again. The same holds for full words.
+//! does no harm. One that comes after it acquires that setting, hence sees the turned word, and
+//! sets the bit again. The same holds for full words.
 
 use crossbeam_utils::CachePadded;
 
@@ -66,8 +66,8 @@ struct Fresh {
 /// Where to look in 64 words.
 #[derive(Debug)]
 struct Tree {
-    /// Written by: who turns words from 0 (Release) or to 0 (Acquire). Read by: requests. Publishes:
-    /// the turned word.
+    /// Written by: who turns words from 0 (Release) or to 0 (Acquire). Read by: requests.
+    /// Publishes: the turned word.
     nonempty: AtomicU64,
     /// The same of words that are full.
     full: AtomicU64,
@@ -254,8 +254,8 @@ impl Bitmap {
 
     /// The bits of one word, at this moment.
     pub(super) fn word(&self, word: usize) -> u64 {
-        // Relaxed: for reports, for looks whether to take, and for the second look, which the clearing
-        // before it orders.
+        // Relaxed: for reports, for looks whether to take, and for the second look, which the
+        // clearing before it orders.
         self.words[word].load(Ordering::Relaxed)
     }
 
@@ -263,8 +263,8 @@ impl Bitmap {
         self.words.len()
     }
 
-    /// Sets the hints of every word that lack: for a request that was promised frames and did not find
-    /// them by the hints, because somebody stands between a clearing and the second look.
+    /// Sets the hints of every word that lack: for a request that was promised frames and did not
+    /// find them by the hints, because somebody stands between a clearing and the second look.
     pub(super) fn look_everywhere(&self) {
         for word in 0..self.words.len() {
             // What is set already is left alone: who clears it meanwhile looks again, too.
@@ -330,9 +330,9 @@ impl Bitmap {
     /// The areas of full words, of which frames were taken, are fresh no more.
     fn open(&self, first: usize, count: usize) {
         let (tree, bits) = self.hint(first, count);
-        // Relaxed throughout: the exchange that took the frames acquired what their last owner wrote
-        // here, and what is written here their next owner acquires with them. Looked at first: most
-        // are open.
+        // Relaxed throughout: the exchange that took the frames acquired what their last owner
+        // wrote here, and what is written here their next owner acquires with them. Looked at
+        // first: most are open.
         if tree.fresh.load(Ordering::Relaxed) & bits == 0 {
             return;
         }
@@ -347,7 +347,8 @@ impl Bitmap {
         }
     }
 
-    /// Says that the memory of a whole area was given back. The caller has the right to all its frames.
+    /// Says that the memory of a whole area was given back. The caller has the right to all its
+    /// frames.
     pub(super) fn make_fresh(&self, area: usize) {
         let first = area << AREA_WORDS_LOG;
         let (tree, bits) = self.hint(first, 1 << AREA_WORDS_LOG);
@@ -365,7 +366,8 @@ impl Bitmap {
 
     /// # Panics
     ///
-    /// When a word that has free frames, or is full, could not be found, or one is fresh that is not full.
+    /// When a word that has free frames, or is full, could not be found, or one is fresh that is
+    /// not full.
     pub(super) fn check_invariants(&self) {
         let fresh = (0..self.nr_trees()).map(|tree| u64::from(self.fresh(tree).count_ones()));
         assert_eq!(

@@ -99,8 +99,8 @@ fn a_full_word_that_was_seen_broken_is_found() {
 #[test]
 fn an_area_that_is_made_fresh_beside_requests_is_counted_once() {
     // Goal: an area is fresh only while nobody has a frame of it, and the count of fresh words is
-    // exact. Method: the owner of an area makes it fresh and frees it beside two requests for frames
-    // of two words of it.
+    // exact. Method: the owner of an area makes it fresh and frees it beside two requests for
+    // frames of two words of it.
     model(|| {
         let bitmap = Arc::new(Bitmap::new(512));
         assert_eq!(bitmap.nr_fresh(), Pages(512));
@@ -214,8 +214,8 @@ fn the_last_frame_above_the_floor_goes_to_one_of_two_requests() {
 
 #[test]
 fn a_block_that_is_not_there_costs_others_nothing() {
-    // Goal: looking for a block in vain withholds no frames. Method: two frames are free that are no
-    // block; both are wanted beside a request for a block.
+    // Goal: looking for a block in vain withholds no frames. Method: two frames are free that are
+    // no block; both are wanted beside a request for a block.
     model(|| {
         let trees = Arc::new(Trees::new(3, 1));
         let all: Vec<_> = (0..3).map(|_| take(&trees, 0, 0).unwrap()).collect();
@@ -231,9 +231,9 @@ fn a_block_that_is_not_there_costs_others_nothing() {
 
 #[test]
 fn a_promise_in_doubt_is_waited_for() {
-    // Goal: a block that is taken apart between the look at it and the promise costs others nothing.
-    // Method: two frames are wanted of three beside a request for a block of two, which either gets
-    // it or leaves both.
+    // Goal: a block that is taken apart between the look at it and the promise costs others
+    // nothing. Method: two frames are wanted of three beside a request for a block of two, which
+    // either gets it or leaves both.
     model(|| {
         let trees = Arc::new(Trees::new(3, 1));
         let blocks = Arc::new(AtomicU32::new(0));

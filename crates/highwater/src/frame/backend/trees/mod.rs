@@ -1,4 +1,5 @@
-//! Free frames as bits in words, found through trees: no lock, and nothing for each frame but its bit.
+//! Free frames as bits in words, found through trees: no lock, and nothing for each frame but its
+//! bit.
 //!
 //! A request clears bits of one word in one exchange, up to 64 frames at once; a free sets them in
 //! one atomic operation, whoever frees and wherever. So a frame goes back where it came from by its
@@ -10,9 +11,10 @@
 //!
 //! Each CPU has a *seat*: the tree that it takes frames from, where others do not if they can help
 //! it, so that CPUs write different lines. When that tree is used up, the seat moves on. Requests
-//! look for frames in this order, so that large blocks stay whole: in areas that are broken already;
-//! in areas whose pair is; in any; in the trees of other seats. A tree and its seat are hints:
-//! any thread may take any frame, and one that was promised frames finds them wherever they are.
+//! look for frames in this order, so that large blocks stay whole: in areas that are broken
+//! already; in areas whose pair is; in any; in the trees of other seats. A tree and its seat are
+//! hints: any thread may take any frame, and one that was promised frames finds them wherever they
+//! are.
 //!
 //! Frames that were used lately go out before fresh ones, wherever the CPU sits (`search`): an area
 //! is *fresh* while none of its frames was ever out, or since its memory was given back to the
@@ -23,12 +25,13 @@
 //! promised frames looks everywhere a bounded number of times; what it misses was moved meanwhile,
 //! by requests and frees that came through.
 //!
-//! Source: L. Wrenger, F. Rommel, A. Halbuer, C. Dietrich, D. Lohmann, LLFree, USENIX ATC 2023: bits,
-//! trees that CPUs reserve, and the preference for broken ones. Deviation: no counters of areas and
-//! trees, because frames are promised by one count for the whole pool; two hints a word take their
-//! place, which are written when a word becomes empty or full and not for each frame. A block of any
-//! order is the bits of its frames, so it may be freed in parts and by a larger order. A CPU's
-//! reservation is a preference and holds no frames back. Bulks take many frames of a word at once.
+//! Source: L. Wrenger, F. Rommel, A. Halbuer, C. Dietrich, D. Lohmann, LLFree, USENIX ATC 2023:
+//! bits, trees that CPUs reserve, and the preference for broken ones. Deviation: no counters of
+//! areas and trees, because frames are promised by one count for the whole pool; two hints a word
+//! take their place, which are written when a word becomes empty or full and not for each frame. A
+//! block of any order is the bits of its frames, so it may be freed in parts and by a larger order.
+//! A CPU's reservation is a preference and holds no frames back. Bulks take many frames of a word
+//! at once.
 
 mod bitmap;
 mod bits;
@@ -63,13 +66,13 @@ const _: () = assert!(
     "no block lies in two trees"
 );
 
-/// As of zones: a request that was promised frames looks everywhere this often at most, and lets others
-/// run before each further time; one that must not wait only [`ROUNDS_BRIEFLY`] times.
+/// As of zones: a request that was promised frames looks everywhere this often at most, and lets
+/// others run before each further time; one that must not wait only [`ROUNDS_BRIEFLY`] times.
 const ROUNDS_MAX: usize = if cfg!(loom) { 4 } else { 64 };
 const ROUNDS_BRIEFLY: usize = 4;
 
-/// A request for single frames that is promised too little while other promises are in doubt asks again
-/// this often at most. Chosen: as the rounds.
+/// A request for single frames that is promised too little while other promises are in doubt asks
+/// again this often at most. Chosen: as the rounds.
 const PROMISES_MAX: usize = ROUNDS_MAX;
 
 /// A back end of bits.
@@ -93,8 +96,8 @@ struct Seat {
 }
 
 impl Trees {
-    /// Frames 0 to `nr_frames`, all free, and a seat for each of `nr_cpus` CPUs, as far as there are
-    /// trees for them.
+    /// Frames 0 to `nr_frames`, all free, and a seat for each of `nr_cpus` CPUs, as far as there
+    /// are trees for them.
     pub(super) fn new(nr_frames: u32, nr_cpus: usize) -> Self {
         assert!(nr_cpus > 0, "no CPUs");
         let bitmap = Bitmap::new(nr_frames);
@@ -106,7 +109,8 @@ impl Trees {
                 tree: AtomicUsize::new(seat),
             })
         };
-        // Six trees make up for the kilobyte of a recorder, and one for a seat: two thirds of a bit a frame.
+        // Six trees make up for the kilobyte of a recorder, and one for a seat: two thirds of a bit
+        // a frame.
         let nr_recorders = nr_cpus.min(nr_trees.div_ceil(6));
         Self {
             nr_frames,
@@ -184,8 +188,8 @@ impl Trees {
         taken
     }
 
-    /// Fewer than `count` frames are promised to a request that may wait only if there are no more above
-    /// the floor, those whose promise is in doubt included.
+    /// Fewer than `count` frames are promised to a request that may wait only if there are no more
+    /// above the floor, those whose promise is in doubt included.
     fn promise_frames(&self, count: usize, floor: Pages, wait: Wait) -> usize {
         let promise = |count| self.free.promise(count, Order::ZERO, floor);
         let mut promised = promise(count);

@@ -11,8 +11,8 @@ use super::{AREA_WORDS_LOG, PAIR_WORDS_LOG, Trees, WORD_LOG};
 use crate::sync::atomic::Ordering;
 use crate::units::{CpuId, Order, Pages, Pfn};
 
-/// Trees that are looked at for broken areas and pairs before whole ones are broken. Chosen: 256 MiB
-/// of frames; with 64 trees, taking a batch from a pool that is wholly free took 1 us longer.
+/// Trees that are looked at for broken areas and pairs before whole ones are broken. Chosen: 256
+/// MiB of frames; with 64 trees, taking a batch from a pool that is wholly free took 1 us longer.
 const NEAR_TREES: usize = 16;
 
 /// Trees that are looked into in vain, for runs in broken words, before a whole area is broken.
@@ -113,8 +113,8 @@ impl Trees {
         taken
     }
 
-    /// Looks level by level into the trees from `start` on where no other CPU sits: how many blocks it
-    /// took.
+    /// Looks level by level into the trees from `start` on where no other CPU sits: how many blocks
+    /// it took.
     fn take_near(
         &self,
         seat: usize,
