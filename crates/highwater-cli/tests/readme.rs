@@ -1,4 +1,5 @@
-//! The promise: figures of the README that repeat exactly are those that the program prints now.
+//! The promise: figures of the README and of `docs/measurements.md` that repeat exactly are those
+//! that the program prints now.
 //!
 //! Times are not among them: `.ci/bench` measures those.
 
@@ -32,12 +33,17 @@ fn percent(ratio: f64) -> String {
     format!("{:.2} %", 100.0 * ratio)
 }
 
-fn assert_in_readme(figure: &str) {
-    let readme = include_str!("../../../README.md");
-    assert!(
-        readme.contains(figure),
-        "README.md has not this figure: {figure}"
-    );
+fn assert_published(figure: &str) {
+    let documents = [
+        ("README.md", include_str!("../../../README.md")),
+        (
+            "measurements.md",
+            include_str!("../../highwater/docs/measurements.md"),
+        ),
+    ];
+    for (name, text) in documents {
+        assert!(text.contains(figure), "{name} lacks this figure: {figure}");
+    }
 }
 
 /// The hit ratio of an exact LRU on the trace that ships.
@@ -64,7 +70,7 @@ fn the_hit_ratios_of_the_shipped_trace_are_those_of_the_readme() {
     let ours = ratio_of(&["replay", "--json"]);
     let s3_fifo = ratio_of(&["replay", "--json", "--policy", "s3-fifo"]);
     let lru = percent(lru_hit_ratio());
-    assert_in_readme(&format!(
+    assert_published(&format!(
         "{ours}; S3-FIFO: {s3_fifo}; exact LRU of as many pages: {lru}"
     ));
 }
@@ -80,7 +86,7 @@ fn the_errors_of_counters_are_those_of_the_readme() {
     };
     let mib = |row: &Value, field: &str| row[field].as_f64().unwrap() / f64::from(1 << 20);
     let (ours, kernel) = (row("Highwater"), row("flat per-CPU (upstream)"));
-    assert_in_readme(&format!(
+    assert_published(&format!(
         "{:.1} MiB rms; the kernel's counters: {:.0} MiB rms, {:.0} MiB peak",
         mib(&ours, "error_rms_bytes"),
         mib(&kernel, "error_rms_bytes"),

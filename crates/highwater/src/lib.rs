@@ -127,6 +127,8 @@ pub use units::{Bytes, Estimate, PAGE_SIZE, Pages};
 pub mod docs {
     #[doc = include_str!("../docs/guide.md")]
     pub mod guide {}
+    #[doc = include_str!("../docs/guarantees.md")]
+    pub mod guarantees {}
     #[doc = include_str!("../docs/accuracy.md")]
     pub mod accuracy {}
     #[doc = include_str!("../docs/tuning.md")]
@@ -135,6 +137,8 @@ pub mod docs {
     pub mod stats {}
     #[doc = include_str!("../docs/limitations.md")]
     pub mod limitations {}
+    #[doc = include_str!("../docs/measurements.md")]
+    pub mod measurements {}
     #[doc = include_str!("../docs/prior-art.md")]
     pub mod prior_art {}
 }
