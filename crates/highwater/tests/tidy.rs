@@ -15,13 +15,14 @@ mod tidy {
     pub(crate) mod code_rules;
     pub(crate) mod lexer;
     pub(crate) mod planted;
+    pub(crate) mod prose_rules;
     pub(crate) mod text_rules;
     pub(crate) mod tree;
 }
 
 use tidy::planted::PLANTED;
 use tidy::tree::{Finding, Tree};
-use tidy::{code_rules, text_rules};
+use tidy::{code_rules, prose_rules, text_rules};
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
@@ -42,6 +43,8 @@ const RULES: &[(&str, Rule)] = &[
     ("readme example", text_rules::readme_example),
     ("statistics", text_rules::statistics),
     ("links", text_rules::links),
+    ("persons", prose_rules::persons),
+    ("wide lines", prose_rules::wide_lines),
 ];
 
 // Goal: the workspace has no violation. Method: every rule over every text file of it.
@@ -100,6 +103,33 @@ fn each_rule_is_planted_both_ways() {
             "no neighbour of `{name}` is planted"
         );
     }
+}
+
+// Goal: a count of `prose_rules` may fall and never rises. Method: one place that is allowed two
+// findings, one that is allowed none, and one inside the other.
+#[test]
+fn a_count_may_fall_and_never_rise() {
+    let allow = |place, persons| prose_rules::Allowed {
+        place,
+        persons,
+        wide_lines: 0,
+    };
+    let allowed = [allow("a/", 2), allow("a/b/", 0), allow("c.md", 1)];
+    let places_above = |paths: &[&str]| -> Vec<(String, usize)> {
+        let found = Tree::of(&paths.iter().map(|path| (*path, "")).collect::<Vec<_>>());
+        let found = found.files.iter().map(|file| file.finding(7, "x"));
+        let above = prose_rules::above(found.collect(), &allowed, |allowed| allowed.persons);
+        above
+            .into_iter()
+            .map(|finding| (finding.path, finding.line))
+            .collect()
+    };
+    assert_eq!(places_above(&["a/x", "a/y", "c.md"]), []);
+    assert_eq!(places_above(&["a/x"]), []);
+    assert_eq!(places_above(&["a/x", "a/y", "a/z"]), [("a/".to_owned(), 0)]);
+    assert_eq!(places_above(&["a/b/x", "a/x"]), [("a/b/x".to_owned(), 7)]);
+    assert_eq!(places_above(&["c.md", "c.md"]), [("c.md".to_owned(), 0)]);
+    assert_eq!(places_above(&["d"]), [("d".to_owned(), 7)]);
 }
 
 // Goal: a message can be clicked. Method: its text begins with file and line.

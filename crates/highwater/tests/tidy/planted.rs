@@ -35,6 +35,16 @@ const ITEM: &str = "crates/highwater/src/group/stat/item.rs";
 const STATS: &str = "crates/highwater/docs/stats.md";
 const HELLO: &str = "crates/highwater/examples/hello.rs";
 
+/// A file of a place of which `prose_rules` allows nothing.
+const OUTSIDE: &str = "outside/src/x.rs";
+
+/// A word of 90 columns.
+macro_rules! columns_90 {
+    () => {
+        "abcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcdefghij"
+    };
+}
+
 const LINES_600: &str = text(&[b'\n'; 600]);
 const LINES_601: &str = text(&[b'\n'; 601]);
 
@@ -516,6 +526,60 @@ pub(crate) const PLANTED: &[Planted] = &[
                 "[a](../crates/highwater/) [b](https://example.org/x) [c](#d) [e](../traces/README.md#f)\n```\n[g](h)\n```\n",
             ),
             (UNITS, "//! [x](y)\n"),
+        ],
+        &[],
+    ),
+    // Prose: outside the folders that are still allowed some.
+    plant(
+        "persons",
+        &[
+            (
+                OUTSIDE,
+                "//! Wakes whoever waits.\nfn f() {} // nobody\nconst M: &str = \"x: who waits\";\n",
+            ),
+            ("outside.toml", "# Someone's.\na = 1\n"),
+            ("outside.md", "Waits.\n\nWho, and for whom?\n"),
+        ],
+        &[
+            (OUTSIDE, 1),
+            (OUTSIDE, 2),
+            (OUTSIDE, 3),
+            ("outside.toml", 1),
+            ("outside.md", 3),
+            ("outside.md", 3),
+        ],
+    ),
+    plant(
+        "persons",
+        &[
+            (OUTSIDE, "//! Whole.\nfn who() { nobody() }\n"),
+            ("outside/tests/x.rs", "const M: &str = \"who\";\n"),
+            ("outside.toml", "who = \"nobody\" \n"),
+            ("outside.lock", "who\n"),
+        ],
+        &[],
+    ),
+    plant(
+        "wide lines",
+        &[
+            (OUTSIDE, concat!("//! ", columns_90!(), " 67 90\nf(); // ", columns_90!(), "a b\n")),
+            ("outside.md", concat!("```\n```\n- ", columns_90!(), " 34 67 90\n")),
+            ("outside.toml", concat!("# ", columns_90!(), " 4 67 90\n# ", columns_90!(), " 34 67 90\n")),
+        ],
+        &[(OUTSIDE, 2), ("outside.md", 3), ("outside.toml", 2)],
+    ),
+    plant(
+        "wide lines",
+        &[
+            (
+                OUTSIDE,
+                concat!(
+                    "//! https://", columns_90!(), "/abcdefgh\n//! ```\n//! ", columns_90!(), " 4 67 90\n//! ```\n",
+                    "const S: &str = \"", columns_90!(), " a b\";\n"
+                ),
+            ),
+            ("outside.md", concat!("| ", columns_90!(), " | 5 67 90\n- [", columns_90!(), " 67](x)\n")),
+            ("outside.toml", concat!("a = \"", columns_90!(), " 67 90\"\n")),
         ],
         &[],
     ),

@@ -381,7 +381,7 @@ fn missing(path: &str) -> Finding {
     File::new(path, "").finding(0, "is missing")
 }
 
-fn has_extension(file: &File, extensions: &[&str]) -> bool {
+pub(crate) fn has_extension(file: &File, extensions: &[&str]) -> bool {
     file.path
         .rsplit_once('.')
         .is_some_and(|(_, extension)| extensions.contains(&extension))

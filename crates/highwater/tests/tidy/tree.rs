@@ -15,7 +15,7 @@ pub(crate) struct File {
     pub(crate) path: String,
     pub(crate) text: String,
     /// For Rust files.
-    lexed: Option<Lexed>,
+    pub(crate) lexed: Option<Lexed>,
 }
 
 /// The text files of a workspace, in the order of their paths.
