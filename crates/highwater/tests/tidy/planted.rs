@@ -10,7 +10,7 @@ pub(crate) struct Planted {
     pub(crate) expected: &'static [(&'static str, usize)],
 }
 
-const fn plant(
+pub(crate) const fn plant(
     rule: &'static str,
     files: &'static [(&'static str, &'static str)],
     expected: &'static [(&'static str, usize)],
@@ -30,9 +30,6 @@ const LIB: &str = "crates/highwater/src/lib.rs";
 const LIMITS: &str = "crates/highwater/tests/limits.rs";
 const EXTERNAL: &str = "benches-external/allocators/src/main.rs";
 const LAB: &str = "crates/highwater-lab/src/lib.rs";
-const VMSTAT: &str = "crates/highwater/src/manager/vmstat.rs";
-const ITEM: &str = "crates/highwater/src/group/stat/item.rs";
-const STATS: &str = "crates/highwater/docs/stats.md";
 const HELLO: &str = "crates/highwater/examples/hello.rs";
 
 /// A file of a place of which `prose_rules` allows nothing.
@@ -364,49 +361,11 @@ pub(crate) const PLANTED: &[Planted] = &[
         ],
         &[],
     ),
-    plant(
-        "statistics",
-        &[
-            (
-                VMSTAT,
-                "//! V.\n    PgScan => \"pgscan\",\n    PgSteal => \"pgsteal\",\n",
-            ),
-            (
-                ITEM,
-                "//! I.\n    Scan => \"pgscan\",\n    File => \"file\",\n",
-            ),
-            (STATS, "# Statistics\n\n## `pgscan`\n\npgsteal\n"),
-        ],
-        &[(VMSTAT, 3), (ITEM, 3)],
-    ),
-    plant(
-        "statistics",
-        &[
-            (VMSTAT, "//! V.\nconst NAMES: [&str; 1] = [\"pgscan\"];\n"),
-            (ITEM, "//! I.\n    Scan => \"pgscan\",\n"),
-            (STATS, "# pgscan\n"),
-        ],
-        &[(VMSTAT, 1)],
-    ),
-    plant(
-        "statistics",
-        &[
-            (VMSTAT, "//! V.\n    A => \"a_b\", // => \"c\"\n"),
-            (ITEM, "//! I.\n    A => \"a_b\",\n"),
-            (STATS, "## `a_b`: how many\n"),
-        ],
-        &[],
-    ),
     plant("readme example", &[("README.md", "# H\n")], &[(HELLO, 0)]),
     plant(
         "readme example",
         &[(HELLO, "//! H.\n")],
         &[("README.md", 0)],
-    ),
-    plant(
-        "statistics",
-        &[(STATS, "# pgscan\n")],
-        &[(VMSTAT, 0), (ITEM, 0)],
     ),
     plant(
         "cited ids",

@@ -1,8 +1,8 @@
-//! Rules about text: shape of files, promises that documentation makes about tests, examples and
-//! statistics, leftovers, and names that mean something on one machine only.
+//! Rules about text: shape of files, promises that documentation makes about tests and examples,
+//! leftovers, and names that mean something on one machine only.
 
 use super::lexer::{Lexed, Token, is_word_byte, line_of};
-use super::tree::{CORE, File, Finding, Tree};
+use super::tree::{File, Finding, Tree};
 
 /// Lines of a Rust file at most.
 const LINES_MAX: usize = 600;
@@ -261,62 +261,6 @@ fn first_rust_block(markdown: &str) -> Option<(usize, &str)> {
     Some((line_of(markdown, start), &markdown[start..end]))
 }
 
-/// The tables of statistics: of the whole manager, and of a group.
-pub(crate) const STATISTICS: [&str; 2] = [
-    "crates/highwater/src/manager/vmstat.rs",
-    "crates/highwater/src/group/stat/item.rs",
-];
-
-/// Each statistic has a heading in `docs/stats.md`.
-pub(crate) fn statistics(tree: &Tree) -> Vec<Finding> {
-    let documented: Vec<String> = tree
-        .get(&format!("{CORE}docs/stats.md"))
-        .map(|file| headings(&file.text))
-        .unwrap_or_default();
-    let mut findings = Vec::new();
-    for table in STATISTICS {
-        let Some((file, lexed)) = tree.rust().find(|(file, _)| file.path == table) else {
-            findings.push(missing(table));
-            continue;
-        };
-        let names = statistic_names(file, lexed);
-        if names.is_empty() {
-            let message = "no statistic found: has the shape of the table changed?";
-            findings.push(file.finding(1, message));
-        }
-        let missing = names
-            .into_iter()
-            .filter(|(_, name)| !documented.iter().any(|heading| heading == name))
-            .map(|(line, name)| {
-                file.finding(line, format!("`{name}` has no heading in docs/stats.md"))
-            });
-        findings.extend(missing);
-    }
-    findings
-}
-
-/// The names in a table of lines `... => "name"`, with their lines.
-fn statistic_names<'a>(file: &'a File, lexed: &Lexed) -> Vec<(usize, &'a str)> {
-    let lines = file.text.lines().zip(lexed.code.lines()).enumerate();
-    lines
-        .filter_map(|(index, (line, code))| {
-            let opening = code.find("=> \"")? + "=> \"".len();
-            let closing = opening + code[opening..].find('"')?;
-            Some((index + 1, &line[opening..closing]))
-        })
-        .collect()
-}
-
-/// Every word of the headings of `markdown`.
-fn headings(markdown: &str) -> Vec<String> {
-    markdown
-        .lines()
-        .filter(|line| line.starts_with('#'))
-        .flat_map(|line| line.split(|c: char| !(c.is_alphanumeric() || c == '_')))
-        .map(str::to_owned)
-        .collect()
-}
-
 /// The relative links of the project's documents resolve.
 pub(crate) fn links(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -377,7 +321,7 @@ fn resolve(directory: &str, path: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-fn missing(path: &str) -> Finding {
+pub(crate) fn missing(path: &str) -> Finding {
     File::new(path, "").finding(0, "is missing")
 }
 

@@ -78,7 +78,9 @@ impl File {
     /// Whether the file holds nothing but tests: unit tests and models in `src/`, or `tests/`.
     pub(crate) fn is_test_file(&self) -> bool {
         let name = self.path.rsplit('/').next();
-        matches!(name, Some("tests.rs" | "loom.rs")) || self.path.contains("/tests/")
+        let has_test_name =
+            |name: &str| matches!(name, "tests.rs" | "loom.rs") || name.ends_with("_tests.rs");
+        name.is_some_and(has_test_name) || self.path.contains("/tests/")
     }
 }
 

@@ -1,0 +1,106 @@
+//! Violations of the rules about reference tables, planted as in `planted.rs`.
+
+use super::planted::{Planted, plant};
+use super::table_rules::{ARCHITECTURE, BUILDER};
+
+const VMSTAT: &str = "crates/highwater/src/manager/vmstat.rs";
+const ITEM: &str = "crates/highwater/src/group/stat/item.rs";
+const STATS: &str = "crates/highwater/docs/stats.md";
+const TUNING: &str = "crates/highwater/docs/tuning.md";
+const ZONE: &str = "crates/highwater/src/frame/zone.rs";
+
+/// Every planted workspace.
+pub(crate) const PLANTED: &[Planted] = &[
+    plant(
+        "statistics",
+        &[
+            (
+                VMSTAT,
+                "//! V.\n    PgScan => \"pgscan\",\n    PgSteal => \"pgsteal\",\n",
+            ),
+            (
+                ITEM,
+                "//! I.\n    Scan => \"pgscan\",\n    File => \"file\",\n",
+            ),
+            (STATS, "# Statistics\n\n## `pgscan`\n\npgsteal\n"),
+        ],
+        &[(VMSTAT, 3), (ITEM, 3)],
+    ),
+    plant(
+        "statistics",
+        &[
+            (VMSTAT, "//! V.\nconst NAMES: [&str; 1] = [\"pgscan\"];\n"),
+            (ITEM, "//! I.\n    Scan => \"pgscan\",\n"),
+            (STATS, "# pgscan\n"),
+        ],
+        &[(VMSTAT, 1)],
+    ),
+    plant(
+        "statistics",
+        &[
+            (VMSTAT, "//! V.\n    A => \"a_b\", // => \"c\"\n"),
+            (ITEM, "//! I.\n    A => \"a_b\",\n"),
+            (STATS, "## `a_b`: how many\n"),
+        ],
+        &[],
+    ),
+    plant(
+        "statistics",
+        &[(STATS, "# pgscan\n")],
+        &[(VMSTAT, 0), (ITEM, 0)],
+    ),
+    plant(
+        "lock classes",
+        &[
+            (
+                ZONE,
+                "//! Z.\nstatic A: LockClass = LockClass::new(\"zone\", Rank::Zone);\n\
+                 static B: LockClass = LockClass::new(\"pcp\", Rank::Pcp);\n",
+            ),
+            (ARCHITECTURE, "| `Pcp` | `pcp` | lists in a zone |\n"),
+        ],
+        &[(ZONE, 2)],
+    ),
+    plant(
+        "lock classes",
+        &[
+            (
+                ZONE,
+                "//! Z.\nstatic A: LockClass = LockClass::new(\"zone\", Rank::Zone);\n\
+                 #[cfg(test)]\nmod tests {\n    \
+                 static B: LockClass = LockClass::new(\"mine\", Rank::Leaf);\n}\n",
+            ),
+            (ARCHITECTURE, "| `Zone` | `zone` | a zone |\n"),
+        ],
+        &[],
+    ),
+    plant(
+        "settings",
+        &[
+            (
+                BUILDER,
+                "//! B.\n    pub fn frames(mut self, frames: Bytes) -> Self {\n    \
+                 pub fn timer<F>(mut self, timer: F) -> Self {\n    \
+                 pub fn build(self) -> Manager {\n",
+            ),
+            (TUNING, "| [`frames`](x) | all | any | frames |\ntimer\n"),
+        ],
+        &[(BUILDER, 3)],
+    ),
+    plant(
+        "settings",
+        &[(BUILDER, "//! B.\nfn x() {}\n"), (TUNING, "")],
+        &[(BUILDER, 1)],
+    ),
+    plant(
+        "settings",
+        &[
+            (
+                BUILDER,
+                "//! B.\n    pub fn frames(mut self, frames: Bytes) -> Self {\n",
+            ),
+            (TUNING, "| [`frames`](x) | all | any | frames |\n"),
+        ],
+        &[],
+    ),
+];
