@@ -1,86 +1,88 @@
 //! Highwater: a memory manager that a many-core, multi-tenant program links in.
 //!
 //! A program that serves many tenants from one memory has to answer four questions: how much does
-//! each one use, may it use more, what is taken back when memory is short, and whom to stop when
-//! that is not enough. With one counter that all CPUs write, the first answer is slow; with one for
-//! each CPU, it is wrong, or takes a walk over all of them. The others are no better than it.
+//! each one use, may it use more, which pages to reclaim when memory is short, and which tenant to
+//! stop when reclaim is not enough. With one shared counter the first answer is slow; with per-CPU
+//! counters it is inexact, or takes a walk over all CPUs. The other answers are as good as that
+//! one.
 //!
-//! Highwater reserves one range of real memory and cuts it into *frames* of 4 KiB. Pages of files
-//! are read into frames and charged to *groups*, a tree with a hard maximum at each node. Counts
-//! are kept in per-CPU words and read as intervals that hold the exact value, so that a cheap read
-//! says how far off it can be. When no frame is free, or a group is full, pages that were not read
-//! lately are evicted; when nothing can be evicted, the group with most memory is named, and the
-//! program decides what to do about it.
+//! Highwater reserves one range of real memory and cuts it into *frames* of 4 KiB. File pages are
+//! read into frames and charged to *groups* (memcgs): a tree with a hard maximum at each node.
+//! Counts are kept in per-CPU words and read as intervals that contain the exact value, so a cheap
+//! read states its own error. When no frame is free or a group is full, cold pages are evicted;
+//! when nothing can be evicted, the group with most memory is selected as the victim, and the
+//! program decides how to stop it.
 //!
 //! # Groups
 //!
-//! A [`Group`] is what is accounted and limited together: a tenant, a query. What is charged to it
-//! is charged to its ancestors, and none exceeds its maximum ([`Limits`]), not for one instruction.
-//! A [`Charge`] is held for memory that the program has elsewhere; pages of files are charged by
-//! reading them. [`Group::usage`] is an [`Estimate`], at once; [`Group::usage_precise`] is exact.
+//! A [`Group`] accounts and limits memory together: a tenant, a query. A charge to a group is also
+//! a charge to its ancestors, and none of them ever exceeds its maximum ([`Limits`]), not for one
+//! instruction. A [`Charge`] accounts memory that the program allocates elsewhere; reads charge
+//! file pages. [`Group::usage`] returns an [`Estimate`] in O(1); [`Group::usage_precise`] is exact.
 //!
 //! # Files
 //!
-//! A [`File`] is opened to read, and then immutable, or to write. A [`Space`] says who pays; a
-//! [`Mapping`] is a range of a file's pages in a space. Storage is a [`Backing`]: a file of the
-//! system, or what the program brings.
+//! A [`File`] is opened read-only, and is then immutable, or writable. A [`Space`] names the group
+//! that pays; a [`Mapping`] is a range of a file's pages in a space. Storage is a [`Backing`]: a
+//! system file, or an implementation of the program's own.
 //!
 //! # Memory
 //!
-//! [`Space::map_anon`] maps memory without a file, [`Manager::shared_memory`] makes some that many
-//! spaces map: zeros until they are written to, swapped out under pressure where the manager has a
+//! [`Space::map_anon`] maps anonymous memory, [`Manager::shared_memory`] creates memory that
+//! several spaces can map: zero until written, and swapped out under pressure if the manager has a
 //! swap area ([`Builder::swap`]).
 //!
 //! # Guards
 //!
-//! A [`Guard`] keeps the pages of read-only files where they are while they are read: a resident
-//! read under it stores nothing that other threads write, once the page is marked as read. A
-//! [`PinnedPage`](manager::PinnedPage) is for what outlives a guard. Pages of writable files are
-//! held by their latch, [`PageRead`](cache::PageRead) or [`PageWrite`](cache::PageWrite).
+//! A [`Guard`] protects the pages of read-only files from eviction while they are read, with hazard
+//! pointers: a resident read under it stores nothing that other threads write, once the page is
+//! marked as read. A [`PinnedPage`](manager::PinnedPage) is a pin that outlives a guard. Pages of
+//! writable files are held by their latch, [`PageRead`](cache::PageRead) or
+//! [`PageWrite`](cache::PageWrite).
 //!
 //! # Reclaim
 //!
-//! Each group has an active and an inactive list. Pages are evicted by the thread that needs
-//! memory, or ahead of need by [`Background::Thread`]; dirty ones are written to their file first,
-//! and stay if that fails. An evicted page leaves a shadow, by which it is known when it comes
-//! back.
+//! Each group has an active and an inactive list. Pages are evicted by direct reclaim, in the
+//! thread that needs memory, or ahead of need by background reclaim ([`Background::Thread`]). Dirty
+//! pages are written back first and stay if that fails. An evicted page leaves a shadow entry, by
+//! which a refault is recognized.
 //!
 //! # Victims
 //!
 //! When reclaim makes no room, the childless group with most memory is the [`Victim`]: found by
-//! intervals, read exactly, and with a record of how far off the choice can be.
-//! [`Manager::on_exhausted`] says what to do with it. When that does not help either, the request
-//! fails, with the numbers in the error. Groups that can spill are asked first
-//! ([`Group::on_reclaim`]); a task waits for memory in line ([`Group::charge_async`]).
+//! intervals, read exactly, and with a record of the possible error of the choice. The handler set
+//! by [`Manager::on_exhausted`] stops it. When that does not help either, the request fails with an
+//! error that carries the numbers. Groups that can spill are asked first ([`Group::on_reclaim`]); a
+//! task waits for memory in a wait queue ([`Group::charge_async`]).
 //!
 //! # Snapshots
 //!
-//! A [`Snapshot`] holds counters named as in `/proc/vmstat`, frames, watermarks, contention and
-//! every group, as text or serialized (feature `serde`).
+//! A [`Snapshot`] holds counters named as in `/proc/vmstat`, frames, watermarks, lock contention
+//! and every group, as text or serialized (feature `serde`).
 //!
 //! # Layers
 //!
-//! Each layer is a module, uses only those above it in this table, and can be used without those
+//! Each layer is a module, uses only the modules above it in this table, and works without those
 //! below it.
 //!
 //! | module | owns |
 //! |---|---|
 //! | [`units`], [`error`], [`sync`] | amounts and numbers as types, errors, the one door to atomics, locks and threads |
 //! | [`topology`] | CPUs, and which share caches |
-//! | [`memmap`] | the reserved range, and who may touch the bytes of a frame |
+//! | [`memmap`] | the reserved range, and access to the bytes of a frame |
 //! | [`percpu`] | a word for each CPU |
 //! | [`counter`] | sums that are known as intervals |
 //! | [`group`] | the tree of groups and its charges |
 //! | [`frame`] | zones, free frames, watermarks |
 //! | [`cache`] | pages of files, latches, write-back |
-//! | [`reclaim`] | lists, scanning, shadows |
-//! | [`victim`] | whom to stop |
+//! | [`reclaim`] | LRU lists, scanning, shadows |
+//! | [`victim`] | victim selection |
 //! | [`manager`] | all of them together |
 //!
 //! # Where to begin
 //!
 //! For most uses, start with [`Manager`]. The documents in `docs/` of this crate (the module `docs`
-//! here) hold a guide, what the numbers promise, tuning, statistics, limitations and prior art.
+//! here) hold a guide, the accuracy of each number, tuning, statistics, limitations and prior art.
 //!
 //! ```
 //! use highwater::{Bytes, Limits, Manager};

@@ -1,8 +1,8 @@
-//! Units and identifiers that every layer shares: a number never travels without its unit.
+//! Units and identifiers that every layer shares: every number carries its unit.
 //!
-//! [`Pages`] and [`Bytes`] convert only by name, so that a page count is never mistaken for a byte
-//! count. [`Pfn`], [`CpuId`] and [`GroupId`] are indices into dense arrays. [`Estimate`] is what a
-//! read of a distributed value returns: the value and the interval that holds the truth.
+//! [`Pages`] and [`Bytes`] convert only by name, so that a page count cannot be mistaken for a byte
+//! count. [`Pfn`], [`CpuId`] and [`GroupId`] are indices into dense arrays. [`Estimate`] is the
+//! result of reading a distributed value: the value and an interval that contains the exact one.
 
 use std::fmt;
 use std::iter::Sum;
@@ -245,7 +245,7 @@ impl Order {
     /// 2^9 frames, 2 MiB: one huge page on x86-64.
     pub const HUGE: Self = Self(9);
 
-    /// An order of at most [`Order::MAX`], else `None`.
+    /// Returns `order` as an [`Order`] if it is at most [`Order::MAX`].
     #[must_use]
     pub const fn new(order: u8) -> Option<Self> {
         if order <= Self::MAX.0 {
@@ -255,18 +255,18 @@ impl Order {
         }
     }
 
-    /// Every order, lowest first.
+    /// Returns every order, lowest first.
     pub fn all() -> impl DoubleEndedIterator<Item = Self> {
         (0..=Self::MAX.0).map(Self)
     }
 
-    /// The raw exponent.
+    /// Returns the raw exponent.
     #[must_use]
     pub const fn get(self) -> u8 {
         self.0
     }
 
-    /// Frames in a block of this order.
+    /// Returns the number of frames in a block of this order.
     #[must_use]
     pub const fn pages(self) -> Pages {
         Pages(1 << self.0)
@@ -281,17 +281,17 @@ macro_rules! index {
         pub struct $name(pub u32);
 
         impl $name {
-            /// The identifier as an index into an array.
+            /// Returns the identifier as an array index.
             #[must_use]
             pub const fn index(self) -> usize {
                 self.0 as usize
             }
 
-            /// The identifier of the array element `index`.
+            /// Returns the identifier of the array element `index`.
             ///
             /// # Panics
             ///
-            /// When `index` does not fit 32 bits: the arrays behind it are never that long.
+            /// When `index` does not fit 32 bits: the indexed arrays are never that long.
             #[must_use]
             pub fn from_index(index: usize) -> Self {
                 Self(u32::try_from(index).expect("identifiers are 32 bits wide"))
@@ -318,8 +318,8 @@ index!(
     GroupId, "G"
 );
 
-/// How willingly a group is stopped when memory is out, as in `/proc/PID/oom_score_adj`: the
-/// thousandths of all memory that its usage counts more, or less, when a victim is chosen.
+/// OOM score adjustment of a group, as in `/proc/PID/oom_score_adj`: thousandths of all memory that
+/// are added to the group's usage when a victim is selected; negative values protect it.
 ///
 /// # Examples
 ///
@@ -333,14 +333,14 @@ index!(
 pub struct OomScoreAdj(i16);
 
 impl OomScoreAdj {
-    /// Never a victim.
+    /// Never selected as a victim.
     pub const UNKILLABLE: Self = Self(-1000);
-    /// By its usage alone.
+    /// Scored by usage alone.
     pub const ZERO: Self = Self(0);
-    /// All of memory more than its usage: before everybody without an adjustment.
+    /// Scores all of memory above its usage: selected before any group without an adjustment.
     pub const MAX: Self = Self(1000);
 
-    /// `thousandths`, or the nearest of -1000 and 1000.
+    /// Returns `thousandths`, clamped to -1000..=1000.
     #[must_use]
     pub const fn clamped(thousandths: i32) -> Self {
         #[expect(clippy::cast_possible_truncation, reason = "1,000 fits 16 bits")]
@@ -351,7 +351,7 @@ impl OomScoreAdj {
         }
     }
 
-    /// The thousandths, -1000 to 1000.
+    /// Returns the thousandths, -1000 to 1000.
     #[must_use]
     pub const fn get(self) -> i32 {
         self.0 as i32
@@ -364,14 +364,15 @@ impl fmt::Display for OomScoreAdj {
     }
 }
 
-/// What a read of a distributed value returns: a value, and the closed interval `low ..= high`
-/// that holds the exact one.
+/// Result of reading a distributed value: the value, and the closed interval `low ..= high` that
+/// contains the exact one.
 ///
-/// Comparing says what is certain and admits what is not; an exact read settles the rest.
+/// A comparison of estimates can be inconclusive ([`Comparison::WithinAccuracy`]); an exact read
+/// then decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Estimate<T> {
-    /// The value as read, inside the interval.
+    /// The value as read; inside the interval.
     pub value: T,
     /// The exact value is not below this.
     pub low: T,
@@ -379,19 +380,19 @@ pub struct Estimate<T> {
     pub high: T,
 }
 
-/// The answer of a comparison between values that are known within intervals.
+/// Result of comparing values that are known as intervals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparison {
     /// The left value is certainly below the right one.
     Less,
     /// The left value is certainly above the right one.
     Greater,
-    /// The intervals touch: only an exact read can tell.
+    /// The intervals overlap or touch: only an exact read can decide.
     WithinAccuracy,
 }
 
 impl<T: Ord + Copy> Estimate<T> {
-    /// A value that is known exactly.
+    /// Returns the estimate of an exactly known value.
     #[must_use]
     pub const fn exact(value: T) -> Self {
         Self {
@@ -401,7 +402,7 @@ impl<T: Ord + Copy> Estimate<T> {
         }
     }
 
-    /// Compares the exact value with a known one.
+    /// Compares the exact value with a known value.
     #[must_use]
     pub fn compare_value(&self, other: T) -> Comparison {
         self.compare(&Self::exact(other))
@@ -419,7 +420,7 @@ impl<T: Ord + Copy> Estimate<T> {
         }
     }
 
-    /// Whether `exact` can be the exact value.
+    /// Returns whether `exact` lies inside the interval.
     #[must_use]
     pub fn contains(&self, exact: T) -> bool {
         self.low <= exact && exact <= self.high
@@ -427,7 +428,7 @@ impl<T: Ord + Copy> Estimate<T> {
 }
 
 impl Estimate<i64> {
-    /// The same, of a count that is known not to be negative: what lies below zero is zero.
+    /// Converts the estimate of a count that cannot be negative: bounds below zero become zero.
     #[must_use]
     pub fn positive(self) -> Estimate<u64> {
         let positive = |value| u64::try_from(value).unwrap_or(0);

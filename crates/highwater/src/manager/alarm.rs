@@ -1,20 +1,20 @@
-//! Alarms: when a charge that waits in line is polled again although nothing was given back.
+//! Alarms: timers that poll a waiting charge again when no memory was given back.
 //!
-//! A future has no clock, and the library starts no thread for one. What wakes a charge whose grace
-//! or deadline has passed is the first of these that the program has:
-//!
+//! A future has no clock, and the library starts no thread for one. A charge whose grace period or
+//! deadline has passed is woken by the first of these that the program has:
+//! |---|---|
 //! | the program has | the alarm is |
 //! |---|---|
 //! | [`Builder::timer`](super::Builder::timer) | a timer of its runtime |
-//! | [`Background::Thread`](super::Background::Thread) | rung by the reclaim thread, after a pass if it is at work |
-//! | neither | rung by whatever charge of the manager is polled next, and by [`Manager::balance`](super::Manager::balance) |
+//! | [`Background::Thread`](super::Background::Thread) | rung by the reclaim thread, between passes |
+//! | neither | rung by the next poll of any charge, and by [`Manager::balance`](super::Manager::balance) |
 //!
 //! # Why no alarm is lost
 //!
-//! An alarm is entered under the lock of the list and then nudges the thread, if it is the
-//! earliest. The thread reads the earliest alarm before it waits, and a nudge that came in between
-//! ends that wait at once: the nudge is a flag under the lock of the condition variable. An alarm
-//! that is polled after its time is ready, rung or not.
+//! An alarm is inserted under the list's lock and then nudges the thread if it is the earliest. The
+//! thread reads the earliest alarm before it sleeps; a nudge in between ends that sleep at once,
+//! because the nudge is a flag under the condition variable's lock. An alarm that is polled after
+//! its time is ready, rung or not.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,7 +30,7 @@ static ALARMS_LOCK: LockClass = LockClass::new("alarms", Rank::Leaf);
 /// A timer of the program's runtime: a future that is ready at the given moment.
 pub(super) type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The program's way to make a [`Sleep`].
+/// Makes a [`Sleep`] in the program's runtime.
 #[derive(Clone)]
 pub(super) struct Timer(Arc<dyn Fn(Instant) -> Sleep + Send + Sync>);
 
@@ -50,7 +50,7 @@ impl fmt::Debug for Timer {
     }
 }
 
-/// The alarms of a manager, by the manager's clock.
+/// The alarms of a manager, ordered by the manager's clock.
 #[derive(Debug)]
 pub(super) struct Alarms {
     list: Mutex<List>,
@@ -73,17 +73,17 @@ impl Alarms {
         }
     }
 
-    /// Whether alarms ring by themselves, or only when some charge is polled.
+    /// Returns whether alarms ring on time, rather than only when some charge is polled.
     pub(super) fn are_rung(&self) -> bool {
         self.timer.is_some() || self.wakeup.has_thread()
     }
 
-    /// The time of the earliest alarm.
+    /// Returns the time of the earliest alarm.
     pub(super) fn next(&self) -> Option<Duration> {
         self.list.lock().wakers.keys().next().map(|(at, _)| *at)
     }
 
-    /// Rings every alarm up to `now`.
+    /// Wakes every alarm that is due at `now`.
     pub(super) fn ring(&self, now: Duration) {
         let due = {
             let mut list = self.list.lock();
@@ -93,11 +93,11 @@ impl Alarms {
             let later = list.wakers.split_off(&(now, u64::MAX));
             std::mem::replace(&mut list.wakers, later)
         };
-        // Without the lock: a waker may run anything.
+        // Outside the lock: a waker may run any code.
         due.into_values().for_each(Waker::wake);
     }
 
-    /// Enters an alarm.
+    /// Inserts an alarm.
     fn enter(&self, at: Duration, waker: Waker) -> (Duration, u64) {
         let mut list = self.list.lock();
         let key = (at, list.next);
@@ -113,27 +113,27 @@ impl Alarms {
 
     fn cancel(&self, key: (Duration, u64)) {
         let waker = self.list.lock().wakers.remove(&key);
-        // Without the lock: it may hold anything.
+        // Outside the lock: dropping a waker may run any code.
         drop(waker);
     }
 }
 
-/// An alarm of one charge. Cancelled when dropped.
+/// One charge's alarm. Cancelled on drop.
 pub(super) struct Alarm {
     alarms: Arc<Alarms>,
     at: Duration,
     ring: Ring,
 }
 
-/// What rings an alarm.
+/// The source of the wake-up.
 enum Ring {
     ByTimer(Sleep),
-    /// Its place in the list, while it is there.
+    /// Key in the list, while the alarm is in it.
     ByList(Option<(Duration, u64)>),
 }
 
 impl Alarm {
-    /// An alarm at `at` by the manager's clock, which began at `begun`.
+    /// Creates an alarm for `at` on the manager's clock, which started at `begun`.
     pub(super) fn new(alarms: &Arc<Alarms>, begun: Instant, at: Duration) -> Self {
         let ring = match (&alarms.timer, begun.checked_add(at)) {
             (Some(timer), Some(instant)) => Ring::ByTimer((timer.0)(instant)),
@@ -146,12 +146,12 @@ impl Alarm {
         }
     }
 
-    /// When it rings.
+    /// Returns the time of the alarm.
     pub(super) fn at(&self) -> Duration {
         self.at
     }
 
-    /// Has it wake this task; ready when its time has come.
+    /// Registers the task; ready once the time has come.
     pub(super) fn poll(&mut self, now: Duration, context: &mut Context<'_>) -> Poll<()> {
         match &mut self.ring {
             Ring::ByTimer(sleep) => sleep.as_mut().poll(context),
@@ -185,10 +185,10 @@ mod loom {
 
     const AT: Duration = Duration::from_secs(1);
 
-    // Goal: an alarm that is set while the thread looks or goes to sleep is rung; one that is
-    // cancelled keeps nobody. Method: a thread that does as the reclaim thread does, on a clock
-    // that goes on when the thread would have waited in vain. A model in which the task is never
-    // woken fails as a deadlock.
+    // Goal: an alarm that is set while the thread looks or falls asleep is rung; a cancelled one
+    // delays nothing. Method: a thread that follows the reclaim thread's protocol, on a clock that
+    // advances when the thread would have waited in vain. If the task is never woken, the model
+    // fails with a deadlock.
     #[test]
     fn an_alarm_is_rung_whenever_it_is_set() {
         let mut builder = ::loom::model::Builder::new();
@@ -206,14 +206,14 @@ mod loom {
                         None => wakeup.wait_for_nudge(),
                     }
                 };
-                // Relaxed: the lock of the list orders it before the waker is called.
+                // Relaxed: the list's lock orders it before the waker is called.
                 time.store(next.as_secs(), Ordering::Relaxed);
                 ringing.ring(next);
             });
             let mut alarm = Alarm::new(&alarms, Instant::now(), AT);
             let rung = poll_fn(|context| {
-                // Relaxed: an alarm that is entered after its time is rung by the time that
-                // follows.
+                // Relaxed: an alarm that is inserted after its time is rung by the next advance of
+                // the clock.
                 let now = Duration::from_secs(clock.load(Ordering::Relaxed));
                 alarm.poll(now, context)
             });
@@ -248,8 +248,8 @@ mod tests {
 
     #[test]
     fn alarms_ring_in_time_and_once() {
-        // Goal: what is due is rung, nothing else, and what is dropped never. Method: three alarms,
-        // of which two are at one time.
+        // Goal: an alarm rings when due, once, and never after it was dropped. Method: three
+        // alarms, two of them for the same time.
         let alarms = Arc::new(Alarms::new(Arc::new(Wakeup::new()), None));
         let bells = [2, 1, 2].map(|at| (s(at), Arc::new(Bell::default())));
         let mut set = bells.each_ref().map(|(at, bell)| {

@@ -1,9 +1,9 @@
-//! Memory without a file: anonymous mappings and shared memory.
+//! Anonymous and shared memory: mappings without a file.
 //!
-//! Both are objects like files, with pages that begin as zeros and go to the manager's swap area
-//! when they are taken back ([`Builder::swap`](super::Builder::swap)). Without one, or when it is
-//! full, what was written stays in memory; what was only read can go. An object ends with its last
-//! handle or mapping: its pages and slots are free then, without I/O.
+//! Both are objects like files. Their pages start as zeros and are swapped out to the manager's
+//! swap area under pressure ([`Builder::swap`](super::Builder::swap)). Without one, or when it is
+//! full, written pages stay in memory; pages that were only read can be evicted. An object ends
+//! with its last handle or mapping: its pages and swap slots are freed then, without I/O.
 
 use std::ops::Range;
 
@@ -16,16 +16,16 @@ use super::{Core, Handle, Manager};
 use crate::cache::{Area, Discard, FileKind, PageKey, TooManyFiles};
 use crate::units::{Pages, Pfn};
 
-/// Memory without a file could not be had.
+/// Anonymous or shared memory could not be created or discarded.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MemoryError {
-    /// The object has more pages than can be named.
+    /// The object has more pages than page numbers allow.
     #[error("memory of {pages} is too large: at most {max} at once")]
     TooLarge {
-        /// What was asked for.
+        /// The requested size.
         pages: Pages,
-        /// The most.
+        /// The maximum.
         max: Pages,
     },
     /// Too many files are open.
@@ -34,7 +34,7 @@ pub enum MemoryError {
     /// The manager has no frames.
     #[error(transparent)]
     NoFrames(#[from] NoFrames),
-    /// The mapping is of a file, which would lose what it holds.
+    /// The mapping is of a file: discarding would lose its data.
     #[error("the mapping is of a file, and only memory can be discarded")]
     NotMemory,
     /// The range is not within the mapping.
@@ -43,12 +43,12 @@ pub enum MemoryError {
 }
 
 impl Space {
-    /// Maps memory that nobody else sees: zeros, until they are written to. It is charged page by
-    /// page as it is first read or written, by [`Mapping::read_latched`] and [`Mapping::write`].
+    /// Maps private anonymous memory: zeros until written. Pages are charged as they are first read
+    /// or written, by [`Mapping::read_latched`] and [`Mapping::write`].
     ///
     /// # Cost
     ///
-    /// 16 bytes for each 512 pages, and 2 KiB for those of which some were swapped out.
+    /// 16 bytes for each 512 pages, plus 2 KiB for each 512 pages of which some were swapped out.
     ///
     /// # Errors
     ///
@@ -61,13 +61,14 @@ impl Space {
 }
 
 impl Mapping {
-    /// Lets go of what pages of memory hold, in memory and in swap: they are zeros again, for all
-    /// who map them, and cost nothing until they are read or written the next time.
+    /// Discards pages, in memory and in swap, for every mapping of the object: they read as zeros
+    /// and cost nothing until the next access (`MADV_REMOVE`).
     ///
     /// # Cost
     ///
     /// The lock of an index shard for each page, or a look at each frame of the pool if those are
-    /// fewer. Waits for pages that somebody holds: a thread that holds one itself waits for ever.
+    /// fewer. Waits for pages that are pinned or latched; a thread that itself holds one of them
+    /// deadlocks.
     ///
     /// # Errors
     ///
@@ -89,8 +90,8 @@ impl Mapping {
 }
 
 impl Core {
-    /// Lets go of pages of anonymous memory that nobody maps any more. Those that somebody holds
-    /// still go with their object.
+    /// Discards the given pages of an anonymous mapping after they were unmapped. Pages that are
+    /// pinned or latched go with their object.
     pub(super) fn discard_unmapped(&self, area: &Area, pages: Range<u64>) {
         let file = area.file();
         if file.id().kind() == FileKind::Anon {
@@ -99,7 +100,7 @@ impl Core {
         }
     }
 
-    /// Discards pages of an area, counted from its first.
+    /// Discards pages of an area; `pages` counts from the area's first page.
     fn discard(
         &self,
         area: &Area,
@@ -114,11 +115,10 @@ impl Core {
 }
 
 impl Manager {
-    /// The most pages of one anonymous mapping, or of one piece of shared memory: 16 TiB.
+    /// Maximum size of one anonymous mapping or shared memory object: 16 TiB.
     pub const MEMORY_MAX: Pages = Pages(1 << 32);
 
-    /// Makes memory that many spaces can map ([`Space::map_file`]): zeros, until they are written
-    /// to.
+    /// Creates memory that several spaces can map ([`Space::map_file`]): zeros until written.
     ///
     /// # Cost
     ///

@@ -1,4 +1,4 @@
-//! Threads that lose their CPUs in the middle of a fault, at the moments that no storage shows.
+//! Threads that lose their CPU in the middle of a fault, at points that no storage can observe.
 
 use super::zeros::Zeros;
 use super::*;
@@ -7,10 +7,10 @@ use crate::frame::AllocFlags;
 use crate::group::Limits;
 use crate::sync::thread;
 
-/// Longer than a request waits for nothing, which is 8 ms.
+/// Longer than the 8 ms that a request waits without progress.
 const SUSPENDED: Duration = Duration::from_millis(50);
 
-/// A manager of 64 frames, a group that has a maximum, and zeros that it pays for.
+/// A manager of 64 frames, a group with a maximum, and a file of zeros that it pays for.
 fn scene(max: Pages) -> (Manager, Group, Mapping) {
     let builder = Manager::builder().capacity(Pages(64).bytes());
     let hw = builder.build().expect("a small manager");
@@ -24,8 +24,8 @@ fn scene(max: Pages) -> (Manager, Group, Mapping) {
 
 #[test]
 fn a_fault_waits_for_a_page_that_is_only_charged() {
-    // Goal: no refusal while a thread that was charged a page has not begun to read it. Method: a
-    // group of one page, of which the charge is on its way for 50 ms, and is given back then.
+    // Goal: no refusal while a page is charged and its read has not begun. Method: a group of one
+    // page, whose charge is in transit for 50 ms and is then given back.
     let (hw, group, map) = scene(Pages(1));
     let on_its_way = hw.core().charge_on_its_way(group.node());
     let (charge, way) = on_its_way.expect("the group is empty");
@@ -41,8 +41,8 @@ fn a_fault_waits_for_a_page_that_is_only_charged() {
 
 #[test]
 fn a_fault_waits_for_a_frame_that_is_on_its_way() {
-    // Goal: likewise where frames are short. Method: all of them are in the hands of a fault for 50
-    // ms; beside it is one that waits for a frame itself, for which none waits.
+    // Goal: the same when frames are short. Method: a fault holds all frames for 50 ms; beside it
+    // is another fault that itself waits for a frame and must not be waited for.
     let (hw, group, map) = scene(Pages(64));
     let core = hw.core();
     let way = core.reclaim.page_on_its_way(group.node());
@@ -64,8 +64,8 @@ fn a_fault_waits_for_a_frame_that_is_on_its_way() {
 
 #[test]
 fn faults_without_frames_do_not_wait_for_each_other() {
-    // Goal: an error, soon, where nothing is on its way but requests for the same. Method: no frame
-    // is free, and threads that were charged their pages look for one.
+    // Goal: an error, soon, when the only charges in transit are requests for the same frames.
+    // Method: no frame is free, and threads that have charged their pages try to allocate one.
     let (hw, _group, map) = scene(Pages(64));
     let pool = &hw.core().pool;
     let frames = std::iter::from_fn(|| pool.alloc(AllocFlags::new()).ok());
@@ -78,7 +78,7 @@ fn faults_without_frames_do_not_wait_for_each_other() {
             assert!(error.to_string().contains("no memory"), "{error}");
         }
     });
-    // The longest time that a cycle of waits takes to give up would be thousands of attempts.
+    // A cycle of waits that ran into its time limit would take thousands of attempts.
     let pauses = hw.snapshot().counter("throttle_noprogress");
     assert!(pauses < 200, "{pauses} pauses");
     pool.free_bulk(&mut frames);

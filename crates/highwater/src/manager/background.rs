@@ -1,12 +1,12 @@
-//! The background reclaim thread (kswapd): frees frames before anybody has to wait for them.
+//! The background reclaim thread (kswapd): keeps frames free ahead of allocations.
 //!
-//! Asleep until an allocation leaves no more than the low watermark; then it reclaims until the
-//! high watermark is reached, or [`FRUITLESS_MAX`] passes freed nothing, in which case it waits to
-//! be woken again: those who need memory go through the slow path meanwhile. While it reclaims,
-//! per-CPU lists keep little. It rings the alarms of charges that wait in line. Every 2 s it
-//! flushes the statistics of all groups, so that no read of them is older; every second, or as the
-//! knob says, it lets per-CPU lists shrink that are larger than they need to be; every second,
-//! where the capacity follows the limit of the process's control group, it looks at that.
+//! It sleeps until an allocation leaves no more than the low watermark. Then it reclaims up to the
+//! high watermark, or until [`FRUITLESS_MAX`] passes freed nothing; in that case it sleeps until it
+//! is woken again, and allocations go through the slow path meanwhile. While it reclaims, per-CPU
+//! lists keep few frames. It also does periodic work: it rings the alarms of waiting charges; every
+//! 2 s it flushes the statistics of all groups, which bounds their staleness; in each decay
+//! interval (1 s by default) it shrinks oversized per-CPU lists; and every second it checks the
+//! cgroup limit if the capacity follows it.
 //!
 //! A program without the thread ([`Background::Off`]) can do the same in a thread of its own
 //! ([`Manager::is_short`], [`Manager::balance`]).
@@ -24,30 +24,28 @@ use crate::units::Pages;
 
 static WAKEUP_LOCK: LockClass = LockClass::new("wakeup", Rank::Leaf);
 
-/// Passes that free nothing before the thread gives up for now. Chosen: as the kernel's.
+/// Passes without progress before the thread goes to sleep. Chosen: as the kernel's.
 const FRUITLESS_MAX: u32 = 16;
-/// High watermarks that one pass frees at most, while others take what it frees. Chosen: so much is
-/// freed in less time than what is done by the clock may be late; each pass begins at the first
-/// priority again.
+/// Limit on one pass, in high watermarks, while other threads allocate the frames it frees. Chosen:
+/// short enough that periodic work is not late; each pass starts again at the first priority.
 const PASS_MAX: u64 = 4;
-/// Pause after such a pass: somebody holds the pages and needs the CPU to let go of them.
+/// Pause after such a pass: the threads that hold the pages need the CPU to release them.
 const FRUITLESS_PAUSE: Duration = Duration::from_micros(100);
 
-/// Passes and runs of the thread that somebody waits for who wants it idle. Chosen: more than two
-/// runs have that nobody asks for more from; others may keep it at work for as long as they like.
+/// Upper bound on the passes that `wait_idle` waits for. Chosen: above the two runs that occur when
+/// no new request comes in; new requests may keep the thread at work without end.
 const STEPS_MAX: u64 = 64;
 
 /// Whether threads reclaim and write back ahead of need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Background {
-    /// No thread: whoever needs memory reclaims it, and dirty pages are written back when that has
-    /// to be.
+    /// No threads: allocations reclaim directly, and dirty pages are written back on demand.
     Off,
-    /// One thread for the pool that reclaims, and one that writes dirty pages back.
+    /// One thread that reclaims and one that writes dirty pages back, for the pool.
     Thread,
 }
 
-/// How the thread is woken and ended.
+/// Wakes and stops the thread.
 #[derive(Debug)]
 pub(super) struct Wakeup {
     state: Mutex<State>,
@@ -58,13 +56,13 @@ pub(super) struct Wakeup {
 #[derive(Debug, Default)]
 struct State {
     is_started: bool,
-    /// Asked for since the thread last began a run.
+    /// A request since the thread last began a run.
     is_wanted: bool,
     is_running: bool,
     is_ending: bool,
-    /// Times have changed since the thread last looked.
+    /// Deadlines changed since the thread last looked.
     is_nudged: bool,
-    /// Passes and runs that have ended: at the end of each, the thread held no pages.
+    /// Completed passes and runs: at the end of each, the thread holds no pages.
     steps: u64,
 }
 
@@ -77,8 +75,9 @@ impl Wakeup {
         }
     }
 
-    /// Asks for reclaim. Does nothing when there is no thread, or when it was asked already. While
-    /// it runs, it may have looked at the watermark for the last time: it looks again afterwards.
+    /// Requests reclaim. Does nothing if there is no thread or a request is pending. A request
+    /// during a run starts another run: the current one may already have checked the watermark for
+    /// the last time.
     pub(super) fn notify(&self) {
         let mut state = self.state.lock();
         if state.is_started && !state.is_wanted {
@@ -87,18 +86,18 @@ impl Wakeup {
         }
     }
 
-    /// Whether there is a thread.
+    /// Returns whether the thread exists.
     pub(super) fn has_thread(&self) -> bool {
         self.state.lock().is_started
     }
 
-    /// Has the thread look at its times again.
+    /// Makes the thread look at its deadlines again.
     pub(super) fn nudge(&self) {
         self.state.lock().is_nudged = true;
         self.woken.notify_one();
     }
 
-    /// As the thread's wait, which is ended by a nudge alone.
+    /// Waits as the thread does, ended by a nudge alone.
     #[cfg(all(test, loom))]
     pub(super) fn wait_for_nudge(&self) {
         assert_eq!(self.wait(Duration::MAX), Woken::ByTheClock);
@@ -109,8 +108,8 @@ impl Wakeup {
         self.woken.notify_one();
     }
 
-    /// Waits until reclaim is asked for and begins a run, but no longer than `at_most`, and not if
-    /// the times have changed.
+    /// Waits for a request and begins a run. Returns early after `at_most`, or when deadlines have
+    /// changed.
     fn wait(&self, at_most: Duration) -> Woken {
         let mut state = self.state.lock();
         while !state.is_wanted && !state.is_ending {
@@ -128,25 +127,25 @@ impl Wakeup {
         }
     }
 
-    /// Says that a pass has ended.
+    /// Records the end of a pass.
     fn passed(&self) {
         self.state.lock().steps += 1;
         self.idle.notify_all();
     }
 
-    /// Says that the thread has done what it could.
+    /// Records the end of a run.
     fn done(&self) {
         self.state.lock().is_running = false;
         self.passed();
     }
 
-    /// Waits until the thread holds no pages: it sleeps, or there is none. While others keep it at
-    /// work, until it has put back what it held when this was called, and [`STEPS_MAX`] steps are
-    /// over.
+    /// Waits until the thread holds no pages: it sleeps, or does not exist. If new requests keep it
+    /// at work, waits for [`STEPS_MAX`] steps: by then it has put back every page that it held at
+    /// the call.
     pub(super) fn wait_idle(&self) {
         let mut state = self.state.lock();
         let last = state.steps + STEPS_MAX;
-        // Ends: who is asked or runs takes steps.
+        // Terminates: a thread with a pending request or a run in progress takes steps.
         while (state.is_wanted || state.is_running) && state.steps < last {
             self.idle.wait(&mut state);
         }
@@ -157,7 +156,7 @@ impl Wakeup {
     }
 }
 
-/// Why the thread does not wait any more.
+/// Reason for the thread's wake-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Woken {
     ToReclaim,
@@ -165,18 +164,18 @@ enum Woken {
     ToEnd,
 }
 
-/// When the thread does what is done by the clock.
+/// Deadlines of the thread's periodic work.
 #[derive(Debug)]
 struct Due {
-    /// When statistics are flushed next.
+    /// Next flush of statistics.
     flush_at: Duration,
-    /// When lists were let shrink last.
+    /// Last decay of per-CPU lists.
     decayed_at: Duration,
-    /// When the control group's limit is looked at next.
+    /// Next check of the cgroup limit.
     follow_at: Duration,
 }
 
-/// The thread lives while this does. One that panicked is asked no more and waited for no more.
+/// Marks the thread as dead when dropped, also by a panic: no more requests, and no waiting for it.
 struct Alive<'a>(&'a Wakeup);
 
 impl Drop for Alive<'_> {
@@ -188,7 +187,7 @@ impl Drop for Alive<'_> {
     }
 }
 
-/// The thread, ended when dropped, and joined by any thread but itself.
+/// The thread; stopped on drop, and joined unless dropped by the thread itself.
 #[derive(Debug)]
 pub(super) struct Reclaimer {
     wakeup: Arc<Wakeup>,
@@ -204,7 +203,7 @@ impl Reclaimer {
                 let core = Arc::clone(core);
                 let builder = thread::Builder::new().name("highwater-kswapd".into());
                 let thread = builder.spawn(move || core.kswapd())?;
-                // Nobody has the manager yet: nothing is asked before this.
+                // The manager is not shared yet: no request can come before this.
                 wakeup.state.lock().is_started = true;
                 Some(thread)
             }
@@ -217,38 +216,38 @@ impl Drop for Reclaimer {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
             self.wakeup.end();
-            // Storage may hold the last handle and let go of it while the thread writes to it; that
-            // thread cannot wait for itself. It has the core until it ends.
+            // A backing that holds the last handle may drop it in this thread, while the thread
+            // writes to that backing. The thread cannot join itself; it keeps the core until it
+            // ends.
             if thread.thread().id() == thread::current().id() {
                 return;
             }
-            // It panicked if this fails, and said so.
+            // An error means that the thread panicked, which it has reported.
             let _ = thread.join();
         }
     }
 }
 
 impl Manager {
-    /// Whether so few frames are free, no more than the low watermark, that the background thread
-    /// would reclaim.
+    /// Returns whether free frames are at or below the low watermark, at which the background
+    /// thread would reclaim.
     ///
     /// # Cost
     ///
-    /// A load for each zone.
+    /// One load for each zone.
     #[must_use]
     pub fn is_short(&self) -> bool {
         let pool = &self.core().pool;
         pool.managed() > Pages::ZERO && pool.nr_free() <= pool.watermarks().low
     }
 
-    /// Reclaims, in the calling thread, what the background thread would: until the high watermark
-    /// is free, or nothing helps. For programs that have threads for such work and want none of the
-    /// library's ([`Background::Off`]).
+    /// Does the background thread's reclaim in the calling thread: until the high watermark is
+    /// free, or no more progress is made. For programs that run such work in threads of their own
+    /// ([`Background::Off`]).
     ///
     /// # Cost
     ///
-    /// Bounded as the background thread's run: 16 passes that free nothing, a tenth of a
-    /// millisecond apart, end it.
+    /// Bounded as a run of the background thread: 16 passes without progress, 100 µs apart, end it.
     ///
     /// # Examples
     ///
@@ -274,7 +273,7 @@ impl Manager {
 }
 
 impl Due {
-    /// Nothing before its period is over.
+    /// All work is due one period from now.
     fn from(now: Duration) -> Self {
         Self {
             flush_at: now + FLUSH_PERIOD,
@@ -283,7 +282,7 @@ impl Due {
         }
     }
 
-    /// When the first of them is, if lists shrink in this interval.
+    /// Returns the earliest deadline, for this decay interval.
     fn next(&self, decay_interval: Duration) -> Duration {
         let decay_at = self.decayed_at + decay_interval;
         self.flush_at.min(self.follow_at).min(decay_at)
@@ -291,7 +290,7 @@ impl Due {
 }
 
 impl Core {
-    /// The thread's life.
+    /// The thread's main loop.
     fn kswapd(&self) {
         let _alive = Alive(&self.wakeup);
         let mut due = Due::from(self.now());
@@ -311,8 +310,8 @@ impl Core {
         }
     }
 
-    /// Rings alarms, flushes the statistics of groups, lets lists shrink, and follows the control
-    /// group's limit, if it is time for it, and says when it is again.
+    /// Does the periodic work that is due: alarms, flushing statistics, decay, following the cgroup
+    /// limit. Returns the time until the next is due.
     fn do_in_time(&self, due: &mut Due) {
         let now = self.now();
         self.alarms.ring(now);
@@ -336,8 +335,8 @@ impl Core {
         self.pool.tunables().decay_interval()
     }
 
-    /// Reclaims until the high watermark is reached, or nothing helps. However long that takes,
-    /// statistics are flushed in time.
+    /// Reclaims until the high watermark is free, or no more progress is made. Flushes statistics
+    /// on time meanwhile.
     fn balance(&self, due: &mut Due) {
         let _little_is_kept = self.pool.reclaiming();
         let root = self.groups.root();
@@ -362,7 +361,7 @@ impl Core {
                 thread::sleep(FRUITLESS_PAUSE);
             } else {
                 fruitless = 0;
-                // What was freed lies in this CPU's list, where the watermark does not count it.
+                // Freed frames are in this CPU's list, which the watermark does not count.
                 self.pool.drain(self.cpu());
             }
         }
@@ -375,8 +374,9 @@ mod tests {
 
     #[test]
     fn who_asks_during_a_run_is_heard_after_it() {
-        // Goal: no lost wake-up. Method: ask, begin the run, ask again while it runs (it may have
-        // looked at the watermark already), end it: the thread must not wait to be asked once more.
+        // Goal: no lost wake-up. Method: request, begin the run, request again during it (it may
+        // have checked the watermark already), end it: the thread must not wait for a third
+        // request.
         let wakeup = Wakeup::new();
         wakeup.state.lock().is_started = true;
         wakeup.notify();
@@ -394,8 +394,8 @@ mod tests {
 
     #[test]
     fn who_waits_for_idleness_is_not_kept_by_others_work() {
-        // Goal: drop_caches returns under load. Method: whenever the thread ends a run, it has been
-        // asked for the next one already.
+        // Goal: `drop_caches` returns under load. Method: at the end of each run the next request
+        // is already pending.
         let wakeup = Arc::new(Wakeup::new());
         wakeup.state.lock().is_started = true;
         wakeup.notify();
@@ -416,7 +416,8 @@ mod tests {
 
     #[test]
     fn a_thread_that_panicked_is_not_waited_for() {
-        // Goal: drop_caches returns. Method: a thread that dies in a run, and has been asked again.
+        // Goal: `drop_caches` returns. Method: a thread that panics in a run, with another request
+        // pending.
         let wakeup = Arc::new(Wakeup::new());
         wakeup.state.lock().is_started = true;
         wakeup.notify();

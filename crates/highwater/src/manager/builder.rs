@@ -1,4 +1,4 @@
-//! Making a manager: settings, their ranges, and what was wrong with them.
+//! The manager's builder: settings, their ranges and errors.
 
 use std::io;
 use std::path::PathBuf;
@@ -25,16 +25,14 @@ use crate::sync::Arc;
 use crate::topology::Topology;
 use crate::units::{Bytes, Pages};
 
-/// The least frames of a page cache, and the least capacity where it has one: below it, a single
-/// fault could need every frame.
+/// Minimum frames of a page cache, and minimum capacity with one: a fault could need them all.
 const CAPACITY_MIN: Pages = Pages(16);
 
-/// How long a group may give nothing back before the next one is told to stop. Chosen: an engine
-/// that looks after each batch whether it was cancelled, every 1 to 10 ms, has looked ten times by
-/// then; and a client does not notice.
+/// Default of [`Builder::grace`]. Chosen: an engine that checks for cancellation after each batch,
+/// every 1 to 10 ms, has checked ten times by then; and a client does not notice the delay.
 const GRACE_DEFAULT: Duration = Duration::from_millis(100);
 
-/// How a manager is made.
+/// Settings of a manager.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Builder {
@@ -62,60 +60,60 @@ pub struct Builder {
     timer: Option<Timer>,
 }
 
-/// Where anonymous pages are swapped out to.
+/// The swap area for anonymous pages.
 #[derive(Clone, Debug)]
 enum Swap {
-    /// A new file of some size in a directory.
+    /// A new file of the given size in a directory.
     In(PathBuf, Bytes),
     /// Other storage.
     On(Arc<dyn Backing>),
 }
 
-/// A manager could not be made.
+/// A manager could not be built.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BuildError {
     /// The capacity is outside the allowed range.
     #[error("a capacity of {capacity} cannot be managed: give {min} to {max}")]
     Capacity {
-        /// What was asked for.
+        /// The requested capacity.
         capacity: Bytes,
-        /// The least.
+        /// The minimum.
         min: Bytes,
-        /// The most.
+        /// The maximum.
         max: Bytes,
     },
-    /// The page cache cannot have so many frames.
+    /// The number of frames is outside the allowed range.
     #[error("a page cache of {frames} cannot be made: give 0 for none, or {min} to {max}")]
     FramesRange {
-        /// What was asked for.
+        /// The requested size.
         frames: Bytes,
-        /// The least beside none.
+        /// The minimum, except 0.
         min: Bytes,
-        /// The most: no more can be used than the capacity.
+        /// The maximum: the capacity limits the frames that can be used.
         max: Bytes,
     },
-    /// The frames do not fit the process's memory control group: using them would get it killed.
+    /// The frames do not fit the process's memory cgroup: using them would get it OOM-killed.
     #[error(
         "a capacity of {capacity} with frames of {frames} is above the control group's memory limit of {limit} (in {file}), and the process would be killed: give less, with room for the program's other memory, raise the limit, or have the capacity follow it (`Builder::follow_cgroup`)"
     )]
     AboveCgroup {
-        /// The capacity that was asked for.
+        /// The requested capacity.
         capacity: Bytes,
-        /// What pages could use of it.
+        /// The part of it that pages could use.
         frames: Bytes,
-        /// The least limit of the process's group and its ancestors.
+        /// The lowest limit of the process's cgroup and its ancestors.
         limit: Bytes,
-        /// The file that says so.
+        /// The file that sets it.
         file: String,
     },
-    /// The pool of frames cannot be made so.
+    /// The configuration of the frame pool is invalid.
     #[error(transparent)]
     Frames(#[from] PoolError),
-    /// Restartable sequences were asked for, and cannot be had.
+    /// Restartable sequences were requested and are not available.
     #[error("no restartable sequences ({reason}): use the atomic regime")]
     Regime {
-        /// What is in the way.
+        /// The reason.
         reason: RegimeReason,
     },
     /// The way of counting spaces is not for as many CPUs.
@@ -129,14 +127,14 @@ pub enum BuildError {
     /// The memory could not be reserved.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// The swap file could not be made.
+    /// The swap file could not be created.
     #[error("cannot make a swap file of {size} in {dir}: {source}")]
     Swap {
-        /// Where it was to be.
+        /// Its directory.
         dir: String,
-        /// How large.
+        /// Its size.
         size: Bytes,
-        /// The system's reason.
+        /// The system's error.
         source: io::Error,
     },
     /// The background thread could not be started.
@@ -154,7 +152,7 @@ impl Builder {
             topology: None,
             background: Background::Off,
             regime: None,
-            // The topology says how many CPUs it is for.
+            // The CPU count is set from the topology.
             pool: PoolConfig::new(1),
             accounting: Accounting::default(),
             throttling: Throttling::default(),
@@ -173,16 +171,16 @@ impl Builder {
         }
     }
 
-    /// The most that may be charged in all, pages of the cache included: the root's maximum,
-    /// rounded down to whole pages where pages are cached. Default: 64 MiB.
+    /// Maximum of all charges together, pages of the cache included: the root's maximum. Rounded
+    /// down to whole pages if the manager has a page cache. Default: 64 MiB.
     pub fn capacity(mut self, capacity: Bytes) -> Self {
         self.capacity = capacity;
         self
     }
 
-    /// The most that the capacity can become ([`Manager::set_capacity`]): frames for as much are
-    /// reserved, as address space. Default: the capacity; no limit where [`frames`](Self::frames)
-    /// are given, because no more are needed then.
+    /// Upper bound for later changes of the capacity ([`Manager::set_capacity`]): address space for
+    /// that many frames is reserved. Default: the capacity; unlimited if [`frames`](Self::frames)
+    /// is set, because then no further frames are needed.
     ///
     /// # Cost
     ///
@@ -192,16 +190,16 @@ impl Builder {
         self
     }
 
-    /// Keeps the capacity below the memory limit of the process's control group while that changes,
-    /// as when a container is resized: it is what was asked for, or seven eighths of the limit if
-    /// that is less. The eighth is for the books of frames and the program's other memory; where
-    /// that is more, ask for less, or account for it by
-    /// [`force_charge`](crate::Group::force_charge). The background thread looks once a second;
-    /// without one, call [`Manager::cgroup_tick`]. Default: a capacity above the limit is an error.
+    /// Keeps the capacity below the memory limit of the process's cgroup, also when a container is
+    /// resized: the capacity is the requested one, or seven eighths of the limit if that is less.
+    /// The eighth is for frame metadata and the program's other memory; a program that needs more
+    /// should request less, or account for it by [`force_charge`](crate::Group::force_charge). The
+    /// background thread checks the limit once a second; without one, call
+    /// [`Manager::cgroup_tick`]. Default: a capacity above the limit is an error.
     ///
-    /// What is in use above a limit that was lowered is reclaimed, and nothing is charged until
-    /// usage fits; charges of the program's are not given back by that. The system may kill the
-    /// process first if the limit falls by more than the margin at once.
+    /// When the limit is lowered, the excess is reclaimed, and nothing is charged until usage fits;
+    /// the program's own charges are not revoked. The system may OOM-kill the process first if the
+    /// limit falls by more than the margin at once.
     ///
     /// # Examples
     ///
@@ -221,18 +219,18 @@ impl Builder {
         self
     }
 
-    /// The most that pages of the cache may use, rounded down to whole pages: so many frames of
-    /// real memory are reserved. What the capacity has beyond them is for
-    /// [charges](crate::Group::charge) only. Default: [`capacity_max`](Self::capacity_max).
+    /// Maximum memory for pages of the cache, rounded down to whole pages: that many frames are
+    /// reserved. Capacity beyond them is available to [charges](crate::Group::charge) only.
+    /// Default: [`capacity_max`](Self::capacity_max).
     ///
-    /// With 0 the manager only accounts: it has groups, limits, charges that wait, pressure and
-    /// victims, and maps no memory, so that the capacity may exceed the machine's. Opening a file
-    /// or mapping memory fails ([`NoFrames`](super::NoFrames)).
+    /// With 0 the manager only accounts: it has groups, limits, waiting charges, pressure and
+    /// victims, but maps no memory, so the capacity may exceed the machine's. Opening a file or
+    /// mapping memory fails ([`NoFrames`](super::NoFrames)).
     ///
     /// # Cost
     ///
-    /// Address space for the frames and their books; both are committed as frames are first used.
-    /// Without frames a manager takes less than 1 MiB, whatever its capacity.
+    /// Address space for the frames and their metadata; both are committed as frames are first
+    /// used. Without frames a manager takes less than 1 MiB, whatever its capacity.
     ///
     /// # Examples
     ///
@@ -255,108 +253,108 @@ impl Builder {
         self
     }
 
-    /// CPUs to manage memory for. Default: those of the system.
+    /// Sets the CPU topology. Default: the system's.
     pub fn topology(mut self, topology: Topology) -> Self {
         self.topology = Some(topology);
         self
     }
 
-    /// Whether threads reclaim and write back ahead of need. Default: none; requests do it.
+    /// Selects background reclaim and write-back threads. Default: none; requests do the work.
     pub fn background(mut self, background: Background) -> Self {
         self.background = background;
         self
     }
 
-    /// How per-CPU words are added to. Default: the best that the topology allows, and a `tracing`
-    /// warning where the system lacks something for it ([`Manager::regime`]).
+    /// Selects the regime of per-CPU updates. Default: the fastest that the topology allows, with a
+    /// `tracing` warning if the system lacks support for it ([`Manager::regime`]).
     pub fn regime(mut self, regime: Regime) -> Self {
         self.regime = Some(regime);
         self
     }
 
-    /// What keeps the frames that are in no per-CPU list. Default: that of [`PoolConfig::new`].
+    /// Selects the allocator behind the per-CPU lists. Default: that of [`PoolConfig::new`].
     pub fn backend(mut self, backend: BackendKind) -> Self {
         self.pool.backend = backend;
         self
     }
 
-    /// How per-CPU lists find their size. Default: [`PcpPolicy::Auto`].
+    /// Selects how per-CPU lists are sized. Default: [`PcpPolicy::Auto`].
     pub fn pcp_policy(mut self, policy: PcpPolicy) -> Self {
         self.pool.policy = policy;
         self
     }
 
-    /// How a per-CPU list gives back more than a batch. Default: [`DrainMode::Pieces`].
+    /// Selects how a per-CPU list drains more than a batch. Default: [`DrainMode::Pieces`].
     pub fn drain_mode(mut self, drain: DrainMode) -> Self {
         self.pool.drain = drain;
         self
     }
 
-    /// When frames are zeroed. Default: [`Zeroing::OnRequest`].
+    /// Selects when frames are zeroed. Default: [`Zeroing::OnRequest`].
     pub fn zeroing(mut self, zeroing: Zeroing) -> Self {
         self.pool.zeroing = zeroing;
         self
     }
 
-    /// The knobs of the pool, which can be turned later, too ([`Manager::set_tunables`]).
+    /// Sets the pool's tunables, which [`Manager::set_tunables`] can change later.
     pub fn tunables(mut self, tunables: Tunables) -> Self {
         self.pool.tunables = tunables;
         self
     }
 
-    /// How the resident sets of spaces are counted. Default: [`Accounting::CpuWords`].
+    /// Selects how resident sets of spaces are counted. Default: [`Accounting::CpuWords`].
     pub fn accounting(mut self, accounting: Accounting) -> Self {
         self.accounting = accounting;
         self
     }
 
-    /// What becomes of the delay that a charge above a group's `high` owes. Default:
+    /// Selects how the throttling delay of a charge above a group's `high` is served. Default:
     /// [`Throttling::Report`].
     pub fn throttling(mut self, throttling: Throttling) -> Self {
         self.throttling = throttling;
         self
     }
 
-    /// What reclaim does while a thread that maps or unmaps a file holds its reverse-map lock.
-    /// Default: [`RmapPolicy::Defer`](crate::reclaim::RmapPolicy::Defer).
+    /// Selects how reclaim handles a contended rmap lock. Default:
+    /// [`RmapPolicy::Defer`](crate::reclaim::RmapPolicy::Defer).
     pub fn rmap(mut self, rmap: RmapConfig) -> Self {
         self.rmap = rmap;
         self
     }
 
-    /// Which pages leave when memory is short. Default: [`PolicyKind::Balanced`].
+    /// Selects the eviction policy. Default: [`PolicyKind::Balanced`].
     pub fn eviction_policy(mut self, policy: PolicyKind) -> Self {
         self.policy = policy;
         self
     }
 
-    /// Has pages leave by the two lists of Linux ([`PolicyKind::TwoList`]), and says by which rules
-    /// they move between the inactive and the active one.
+    /// Selects the active and inactive lists of Linux as the eviction policy
+    /// ([`PolicyKind::TwoList`]), with the given rules for promotion and demotion.
     pub fn two_list(mut self, rules: TwoListRules) -> Self {
         self.policy = PolicyKind::TwoList;
         self.rules = rules;
         self
     }
 
-    /// How many active pages of a type the two lists keep for each inactive one: only beyond that
-    /// are active pages looked at, unless pages of a new working set come in. The more, the more of
-    /// a working set stays while others stream by, and the less time new pages have to be accessed
-    /// again. Default: as in the kernel, 1 below 1 GiB of such pages, the square root of 10 times
-    /// their GiB above.
+    /// Sets how many active pages of a type the two lists keep for each inactive one. Active pages
+    /// are scanned only beyond that ratio, or while pages of a new working set come in. A larger
+    /// ratio protects more of a working set from streams, and leaves new pages less time for a
+    /// second access. Default: the kernel's, 1 below 1 GiB of such pages, and sqrt(10 x GiB) above.
     pub fn inactive_ratio(mut self, active: u64) -> Self {
         self.inactive_ratio = Some(active);
         self
     }
 
-    /// Calls `pacer` between two clusters of pages, on the reclaiming thread. Default: none.
+    /// Calls `pacer` on the reclaiming thread between clusters of pages. Default: none.
     pub fn pacer(mut self, pacer: Arc<dyn Pacer>) -> Self {
         self.pacer = Some(pacer);
         self
     }
 
-    /// Swaps anonymous pages and shared memory out to a new file in the directory `dir`, of `size`
-    /// rounded down to whole pages. Nobody else can open it, and it ends with the process. Its
-    /// blocks are taken as they are first written. Default: no swap; such pages stay in memory.
+    /// Swaps anonymous and shared pages out to a new unlinked file in the directory `dir`, of
+    /// `size` rounded down to whole pages. No other process can open it, and it ends with this one.
+    /// Its blocks are allocated as they are first written. Default: no swap; such pages stay in
+    /// memory.
     ///
     /// # Examples
     ///
@@ -380,26 +378,26 @@ impl Builder {
         self
     }
 
-    /// The knobs of write-back, which can be turned later, too ([`Manager::set_dirty_tunables`]).
+    /// Sets the write-back tunables, which [`Manager::set_dirty_tunables`] can change later.
     pub fn dirty_tunables(mut self, tunables: DirtyTunables) -> Self {
         self.dirty_tunables = tunables;
         self
     }
 
-    /// How long a charge that waits in line waits for a group that was told to stop, or that has
-    /// promised to [give memory back](super::Group::on_reclaim), before it turns to the next: from
-    /// when the group was told, or gave something back for the last time. Too short, and a second
-    /// group is stopped while the first one is still ending; too long, and a group that ignores
-    /// what it is told holds up all that wait. Default: 100 ms.
+    /// Sets the grace period: how long a waiting charge waits for a group that was told to stop, or
+    /// promised to [give memory back](super::Group::on_reclaim), before it selects the next. It
+    /// starts when the group is told and restarts when it gives memory back. Too short, and a
+    /// second group is stopped while the first is still ending; too long, and a group that ignores
+    /// the request delays every waiting charge. Default: 100 ms.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// Says how charges that wait in line as futures are woken when a grace or a deadline is over:
-    /// by a future that is ready at the moment given, which is polled by the task that waits. Where
-    /// the manager has a [background thread](Background::Thread), that wakes them by default;
-    /// without either, a grace is noticed when any such charge of the manager is polled.
+    /// Sets the timer that wakes waiting charge futures when a grace period or deadline ends:
+    /// `sleep_until` returns a future that is ready at the given moment, and the waiting task polls
+    /// it. By default the [background thread](Background::Thread) wakes them; without a timer and a
+    /// thread, the end of a grace period is noticed when any such charge of the manager is polled.
     ///
     /// # Examples
     ///
@@ -426,38 +424,39 @@ impl Builder {
         self
     }
 
-    /// Like [`swap`](Self::swap), on storage of the program: one slot for each whole page.
+    /// Like [`swap`](Self::swap), on storage that the program provides: one slot for each whole
+    /// page.
     pub fn swap_on(mut self, storage: Arc<dyn Backing>) -> Self {
         self.swap = Some(Swap::On(storage));
         self
     }
 
-    /// Pages that are read together at most, when reads come in order; below 2, no page is read
-    /// before it is asked for. The kernel's `read_ahead_kb`, in pages. A window is also at most a
-    /// 64th of the capacity, and a 16th of the maximum of the group that pays. Default: 32 pages
-    /// ([`READAHEAD_DEFAULT`]).
+    /// Maximum readahead window in pages, as the kernel's `read_ahead_kb`; below 2, readahead is
+    /// off. A window is also at most a 64th of the capacity, and a 16th of the maximum of the group
+    /// that pays. Default: 32 pages ([`READAHEAD_DEFAULT`]).
     pub fn readahead(mut self, max: Pages) -> Self {
         self.readahead = max;
         self
     }
 
-    /// Says which page of a window of readahead is marked, so that its reader opens the next one.
-    /// Default: one that the window reads ([`MarkRule::NextMissing`]).
+    /// Selects the page of a readahead window that gets the mark (`PG_readahead`), which makes its
+    /// reader read the next window. Default: a page read from storage ([`MarkRule::NextMissing`]).
     pub fn readahead_marks(mut self, marks: MarkRule) -> Self {
         self.marks = marks;
         self
     }
 
-    /// Reserves the memory and starts what was asked for.
+    /// Reserves the memory and starts the background threads.
     ///
     /// # Cost
     ///
-    /// Reserves address space for the frames and for their books (130 to 170 bytes a frame, 4 %;
+    /// Reserves address space for the frames and their metadata (130 to 170 bytes a frame, 4 %;
     /// `docs/tuning.md`); both are committed as frames are first used.
     ///
     /// # Errors
     ///
-    /// Settings outside their range, refused memory, or a thread that does not start.
+    /// For settings outside their range, memory that the system refuses, or a thread that does not
+    /// start.
     pub fn build(self) -> Result<Manager, BuildError> {
         let (capacity, frames) = self.sizes()?;
         let topology = self.topology.unwrap_or_else(Topology::detect);
@@ -514,14 +513,14 @@ impl Builder {
 }
 
 impl Builder {
-    /// Where control groups are described, for tests.
+    /// Overrides the location of the cgroup files, for tests.
     #[cfg(all(test, not(loom)))]
     pub(super) fn memcg(mut self, memcg: Memcg) -> Self {
         self.memcg = memcg;
         self
     }
 
-    /// The capacity with its range, and frames, each within what is allowed.
+    /// Returns the capacity with its range, and the number of frames, both checked.
     fn sizes(&self) -> Result<(CapacityRange, Pages), BuildError> {
         let least = CAPACITY_MIN.bytes();
         let (frames, max) = match (self.frames, self.capacity_max) {
@@ -551,8 +550,8 @@ impl Builder {
         Ok((range, frames))
     }
 
-    /// Refuses frames that the process's control group has no room for, if the capacity does not
-    /// follow it.
+    /// Refuses frames for which the process's cgroup has no room, unless the capacity follows its
+    /// limit.
     fn check_cgroup(&self, frames: Pages) -> Result<(), BuildError> {
         if frames == Pages::ZERO || self.follows_cgroup {
             return Ok(());

@@ -1,16 +1,14 @@
-//! The capacity while the manager runs: changing it, giving memory back, following the control
-//! group's limit.
+//! Resizing at run time: changing the capacity, ballooning free frames, following the cgroup limit.
 //!
-//! The capacity is the root's maximum. A pool with more frames than that is wider than what pages
-//! may use, and would over time touch all of its frames. So the pool is shrunk with the capacity
-//! ([`FramePool::inflate`](crate::frame::FramePool::inflate)): `frames managed = min(frames
-//! reserved, capacity)`.
+//! The capacity is the root's maximum. A pool with more frames than that would over time touch all
+//! of them. So the pool is ballooned to the capacity
+//! ([`FramePool::inflate`](crate::frame::FramePool::inflate)):
+//! `frames managed = min(frames reserved, capacity)`.
 //!
-//! Shrinking goes from the account to the frames: the maximum is installed, pages are reclaimed
-//! until usage fits, then frames are taken out of the pool and their memory is given back. Growing
-//! goes the other way round, so that what may be charged has frames. Threads that change the
-//! capacity at once need no lock: each brings the pool to what the root's maximum is at that
-//! moment, whoever set it, and looks again afterwards.
+//! Shrinking goes from charges to frames: install the maximum, reclaim until usage fits, then
+//! inflate the balloon and return its memory to the system. Growing goes the other way round, so
+//! that every page that may be charged has a frame. Concurrent resizes need no lock: each brings
+//! the pool to the root's current maximum and checks again afterwards.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -25,61 +23,61 @@ use crate::group::MaxError;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::{Bytes, Pages};
 
-/// How often the background thread looks at the control group's limit. Chosen: an orchestrator that
+/// Interval at which the background thread checks the cgroup limit. Chosen: an orchestrator that
 /// resizes a container waits for about as long.
 pub(super) const FOLLOW_PERIOD: Duration = Duration::from_secs(1);
-/// The share of the limit that a followed capacity leaves to all else that the control group pays
-/// for: one eighth. Chosen: the books of frames take a third of that; the rest is for the program's
-/// heap and stacks, and for what it takes until the next look.
+/// Share of the limit that a followed capacity leaves to other memory of the cgroup: one eighth.
+/// Chosen: frame metadata takes a third of that; the rest is for the program's heap and stacks, and
+/// for their growth until the next check.
 const MARGIN_SHARE: u64 = 8;
-/// Times that a change looks whether another thread has set another capacity meanwhile. Chosen:
-/// whoever comes last looks, too.
+/// Retries when another thread has set another capacity meanwhile. Chosen: the last thread checks,
+/// too.
 const LOOKS_MAX: usize = 8;
-/// Rounds of reclaim by which a pool that shrinks makes room for its reserve, while others take
-/// what is freed. Chosen: as the background thread's passes.
+/// Rounds of reclaim with which a shrinking pool makes room for its reserve, while other threads
+/// allocate the freed frames. Chosen: as the background thread's passes.
 const ROUNDS_MAX: usize = 16;
 
-/// A capacity that was not set, or that usage is above.
+/// The capacity was not set, or usage is above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CapacityError {
     /// The capacity is outside the allowed range; nothing has changed.
     #[error(
-        "a capacity of {capacity} cannot be set: give {min} to {max}, which is what `Builder::capacity_max` has reserved"
+        "a capacity of {capacity} cannot be set: give {min} to {max}, the range that `Builder::capacity_max` has reserved"
     )]
     Range {
-        /// What was asked for.
+        /// The requested capacity.
         capacity: Bytes,
-        /// The least.
+        /// The minimum.
         min: Bytes,
-        /// The most.
+        /// The maximum.
         max: Bytes,
     },
-    /// More is in use than the new capacity, and could not be reclaimed. The capacity **is** set
-    /// all the same: nothing is charged until usage is below it.
+    /// Usage exceeds the new capacity, and the excess could not be reclaimed. The capacity **is**
+    /// set all the same: nothing is charged until usage is below it.
     #[error(
         "the capacity is {capacity}, and {usage} are in use, {over} more, which cannot be reclaimed now"
     )]
     BelowUsage {
-        /// The capacity, as set.
+        /// The new capacity.
         capacity: Bytes,
-        /// What is in use.
+        /// Current usage.
         usage: Bytes,
-        /// How far that is above the capacity.
+        /// Usage above the capacity.
         over: Bytes,
     },
 }
 
-/// What the capacity may be, and what it should be.
+/// The allowed range and the requested capacity.
 #[derive(Debug)]
 pub(super) struct CapacityRange {
     allowed: RangeInclusive<Bytes>,
-    /// Whether it is rounded down to whole pages: where pages are cached.
+    /// Round down to whole pages: set if the manager has a page cache.
     in_pages: bool,
-    /// What was asked for last. Written by: whoever asks. Read by: those who set the capacity.
-    /// Publishes: nothing: it is looked at again.
+    /// The last requested capacity. Written by: resize calls. Read by: threads that apply the
+    /// capacity. Publishes: nothing: it is read again after applying.
     wanted: AtomicU64,
-    /// Whose limit the capacity stays below.
+    /// The cgroup whose limit the capacity follows.
     follows: Option<Memcg>,
 }
 
@@ -97,14 +95,14 @@ impl CapacityRange {
         }
     }
 
-    /// Says what the capacity should be, as far as the control group allows it.
+    /// Records the requested capacity.
     pub(super) fn ask_for(&self, capacity: Bytes) {
         // Relaxed: see the field.
         self.wanted.store(capacity.0, Ordering::Relaxed);
     }
 
-    /// The capacity as it should be now: what was asked for, or what the control group allows if
-    /// that is less.
+    /// Returns the target: the requested capacity, or the one that the cgroup limit allows if that
+    /// is less.
     pub(super) fn target(&self) -> Bytes {
         // Relaxed: see the field.
         let mut target = Bytes(self.wanted.load(Ordering::Relaxed));
@@ -118,30 +116,29 @@ impl CapacityRange {
     }
 }
 
-/// The most that a capacity which follows a limit may be.
+/// Returns the largest capacity that leaves the margin below `limit`.
 fn below(limit: Bytes) -> Bytes {
     Bytes(limit.0 - limit.0.div_ceil(MARGIN_SHARE))
 }
 
 impl Manager {
-    /// Sets the most that may be charged in all, rounded down to whole pages where pages are
-    /// cached, and brings the page cache's frames to it.
+    /// Sets the maximum of all charges together, rounded down to whole pages if the manager has a
+    /// page cache, and resizes the page cache's frame pool to match.
     ///
-    /// Less: pages are reclaimed until usage fits, and frames that are free then leave the pool and
-    /// are given back to the system. More: frames come back, to be committed as they are used. A
-    /// manager that [follows its control group](crate::Builder::follow_cgroup) takes less than was
-    /// asked for while the limit demands it: [`capacity`](Self::capacity) says what holds.
-    ///
+    /// Shrinking reclaims pages until usage fits; free frames then leave the pool, and their memory
+    /// returns to the system. Growing brings frames back, to be committed as they are used. A
+    /// manager that [follows its cgroup](crate::Builder::follow_cgroup) stays below the requested
+    /// capacity while the limit demands it: [`capacity`](Self::capacity) returns the one in force.
     /// # Cost
     ///
-    /// That of reclaiming what is above, and a few system calls for each block of frames that
-    /// leaves the pool: 4 MiB where they are whole.
+    /// Reclaim of the excess, and a few system calls for each block of frames that leaves the pool:
+    /// 4 MiB where they are whole.
     ///
     /// # Errors
     ///
-    /// [`CapacityError::Range`] for less than the least, or for more than was reserved.
-    /// [`CapacityError::BelowUsage`] when charges, or pages that cannot leave, use more: the
-    /// capacity is set, and what has to go is in the error; calling again reclaims again.
+    /// [`CapacityError::Range`] if `capacity` is outside the range reserved by the builder.
+    /// [`CapacityError::BelowUsage`] if charges, or pages that cannot be evicted, use more: the
+    /// capacity is set, and the error holds the excess; calling again reclaims again.
     ///
     /// # Examples
     ///
@@ -169,21 +166,21 @@ impl Manager {
         core.bring_to_capacity()
     }
 
-    /// The most that [`set_capacity`](Self::set_capacity) can set.
+    /// Returns the maximum for [`set_capacity`](Self::set_capacity).
     #[must_use]
     pub fn capacity_max(&self) -> Bytes {
         *self.core().capacity.allowed.end()
     }
 
-    /// Looks at the limit of the control group, and brings the capacity to what was asked for, or
-    /// to seven eighths of the limit if that is less: for managers that
-    /// [follow](crate::Builder::follow_cgroup) it and have no background thread, to be called every
-    /// second or so. Returns the capacity. Does nothing where none is followed.
+    /// Checks the cgroup limit and sets the capacity to the requested one, or to seven eighths of
+    /// the limit if that is less. Returns the capacity. For managers that
+    /// [follow](crate::Builder::follow_cgroup) the limit without a background thread: call it about
+    /// once a second. Does nothing on other managers.
     ///
     /// # Cost
     ///
-    /// Reads two files of `/proc` and a file for each ancestor of the group; where the limit has
-    /// changed, that of [`set_capacity`](Self::set_capacity).
+    /// Reads two files of `/proc` and a file for each ancestor of the cgroup; if the limit has
+    /// changed, the cost of [`set_capacity`](Self::set_capacity).
     ///
     /// # Errors
     ///
@@ -193,15 +190,15 @@ impl Manager {
         Ok(self.capacity())
     }
 
-    /// Gives the memory of free frames back to the system; returns how much was resident. They stay
-    /// free, and are committed again as they are used. Pages stay where they are:
-    /// [`drop_caches`](Self::drop_caches) evicts them before.
+    /// Returns the memory of free frames to the system (`MADV_DONTNEED`); returns how much of it
+    /// was resident. The frames stay free and are committed again as they are used. Cached pages
+    /// stay: call [`drop_caches`](Self::drop_caches) first to evict them.
     ///
     /// # Cost
     ///
     /// A look at every frame, up to two system calls for each run of free ones, and page faults
-    /// when they are used again. Withholds 4 MiB of frames at a time from others. The reserve that
-    /// ordinary requests leave is passed over when nothing else is free.
+    /// when they are used again. Withholds 4 MiB of frames at a time from allocations. If only the
+    /// reserve that ordinary requests leave is free, it is skipped.
     ///
     /// # Examples
     ///
@@ -223,7 +220,7 @@ impl Manager {
 }
 
 impl Core {
-    /// Brings the capacity to its target if it has one to follow.
+    /// Brings a capacity that follows the cgroup to its target.
     pub(super) fn follow_cgroup(&self) -> Result<(), CapacityError> {
         if self.capacity.follows.is_none() {
             return Ok(());
@@ -236,8 +233,8 @@ impl Core {
         self.bring_to_capacity()
     }
 
-    /// Brings the root's maximum to the target, and the frames to the maximum, until no other
-    /// thread has changed the target.
+    /// Sets the root's maximum to the target, and the frames to the maximum, until the target is
+    /// stable.
     pub(super) fn bring_to_capacity(&self) -> Result<(), CapacityError> {
         let root = self.groups.root();
         let mut target = self.capacity.target();
@@ -270,13 +267,12 @@ impl Core {
         }
     }
 
-    /// Frames that the pool should manage at some capacity.
+    /// Returns the number of frames that the pool should manage at `capacity`.
     fn frames_for(&self, capacity: Bytes) -> Pages {
         self.memory.pages().min(capacity.pages_floor())
     }
 
-    /// Brings the pool to as many frames as the root's maximum allows, or as near as pages in use
-    /// let it.
+    /// Resizes the pool to the root's maximum, as far as pages in use allow.
     fn fit_frames(&self) {
         let root = self.groups.root();
         let mut effort = Effort::default();
@@ -293,8 +289,8 @@ impl Core {
                 break;
             }
         }
-        // As many frames are free as the new capacity leaves, or nothing more can be reclaimed:
-        // what there is goes.
+        // As many frames are free as the new capacity leaves, or no more can be reclaimed: inflate
+        // by the frames that are free.
         let wanted = self.frames_for(root.limits().max);
         let over = self.pool.managed().saturating_sub(wanted);
         self.pool.inflate(over, Leaving::Nothing);

@@ -1,4 +1,4 @@
-//! Memory that is charged to a group: at once, or by force. In line: `wait.rs`.
+//! Charges that complete or fail at once, and forced charges. Charges that wait: `wait.rs`.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use super::{ChargeWait, Group, GrowWait, Shared};
 use crate::group::{self, ChargeError, GroupPath, Held, Keeper, Refilled};
 use crate::units::Bytes;
 
-/// Bytes charged to a group and its ancestors, until dropped. For memory that the embedder has
-/// elsewhere; pages of files are charged by reading them. May be sent to other threads.
+/// Bytes charged to a group and its ancestors, until dropped. For memory that the embedder
+/// allocates elsewhere; reads charge file pages. May be sent to other threads.
 ///
 /// Every amount is exact to the byte: growing and shrinking by the same amount, however often and
 /// in whatever steps, leaves the charge as it was.
@@ -38,20 +38,20 @@ pub struct Charge {
 }
 
 impl Group {
-    /// Charges memory to the group and all its ancestors; reclaims if a maximum is reached. It may
-    /// sleep then: tasks await [`charge_async`](Self::charge_async).
+    /// Charges memory to the group and all its ancestors; reclaims if a maximum is reached. That
+    /// may sleep: in a task, await [`charge_async`](Self::charge_async) instead.
     ///
     /// # Cost
     ///
-    /// In the common case a step on each of two lines that only this CPU writes, the group's tokens
-    /// and the references to the manager, which is a plain store in the restartable regime;
-    /// dropping the charge costs the same.
+    /// In the common case one update of each of two cache lines that only this CPU writes, the
+    /// group's tokens and the reference count of the manager. In the restartable regime each update
+    /// is a plain store. Dropping the charge costs the same.
     ///
     /// # Errors
     ///
-    /// When a group would exceed its maximum and reclaim and victims did not make room: which one,
-    /// with its numbers. Nothing is charged then.
-    // Always: a result that is returned in memory costs as much as the charge.
+    /// When a group would exceed its maximum and neither reclaim nor victims made room: the error
+    /// names the group and its numbers. Nothing is charged then.
+    // Always inlined: returning the result in memory costs as much as the charge.
     #[inline(always)]
     pub fn charge(&self, bytes: Bytes) -> Result<Charge, ChargeFailed> {
         let (held, delay) = match self.seat().take(bytes) {
@@ -70,10 +70,10 @@ impl Group {
         Ok((held, delay))
     }
 
-    /// Charges memory to the group and all its ancestors, whatever their limits: for memory that is
-    /// there already. What is above a maximum is the group's [debt](group::GroupNode::debt):
-    /// nothing but force grows the group until it is paid. Nothing is reclaimed for it, nobody is
-    /// stopped.
+    /// Charges memory to the group and all its ancestors regardless of their limits: for memory
+    /// that is already allocated. Usage above a maximum is the group's
+    /// [debt](group::GroupNode::debt): until it is paid, only forced charges succeed. Reclaims
+    /// nothing and selects no victim.
     ///
     /// # Cost
     ///
@@ -98,13 +98,13 @@ impl Charge {
         }
     }
 
-    /// The bytes charged.
+    /// Returns the charged bytes.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         self.held.bytes()
     }
 
-    /// The group that they are charged to, by its path.
+    /// Returns the path of the charged group.
     #[must_use]
     pub fn group(&self) -> GroupPath {
         self.held.path()
@@ -123,7 +123,7 @@ impl Charge {
         }
     }
 
-    /// What follows a first attempt that was refused, or has reserved bytes.
+    /// Slow path: the first attempt was refused or left bytes reserved.
     #[inline(never)]
     fn grow_slowly(
         &mut self,
@@ -139,7 +139,7 @@ impl Charge {
         Ok(())
     }
 
-    /// As [`grow`](Self::grow), in line: as [`Group::charge_async`] charges.
+    /// As [`grow`](Self::grow), but waits in the wait queue, as [`Group::charge_async`] does.
     ///
     /// # Examples
     ///
@@ -160,42 +160,42 @@ impl Charge {
         GrowWait::new(self, bytes)
     }
 
-    /// What this charge owes for taking its group, or one above it, further over its `high` when it
-    /// was made and when it grew: who charges should wait that long before it charges again. The
-    /// library has waited already, and this is zero, where it was told to:
-    /// [`Throttling::Sleep`](super::Throttling::Sleep).
+    /// Returns the throttling delay that this charge incurred by taking its group, or one above it,
+    /// further over its `high`, when it was made and when it grew: the caller should sleep that
+    /// long before it charges again. Zero with [`Throttling::Sleep`](super::Throttling::Sleep),
+    /// where the library has slept already.
     ///
-    /// A charge that finds tokens owes nothing; the one that brought them has paid for them.
+    /// A charge that is served from tokens incurs no delay; the charge that brought the tokens did.
     #[must_use]
     pub fn throttle_delay(&self) -> Duration {
         self.throttle_delay
     }
 
-    /// Gives part of the charge back.
+    /// Uncharges part of the charge.
     ///
     /// # Panics
     ///
-    /// When that is more than is charged.
+    /// If `bytes` exceeds the charge.
     #[inline]
     pub fn shrink(&mut self, bytes: Bytes) {
         self.held.shrink(bytes);
     }
 
-    /// A charge in line for `bytes` of the same group, unless that is gone.
+    /// Starts a waiting charge for `bytes` of the same group, unless the group is gone.
     pub(super) fn waiting(&self, bytes: Bytes) -> Option<ChargeWait> {
         let keeper = self.held.keeper();
         let node = keeper.core.groups.find(self.held.key())?;
         Some(ChargeWait::new(keeper.clone(), node, bytes))
     }
 
-    /// Merges what was charged to the same group.
+    /// Merges a charge of the same group.
     pub(super) fn absorb(&mut self, more: Result<Self, ChargeFailed>) -> Result<(), ChargeFailed> {
         let merged = self.merge(more?);
         merged.expect("it was charged to the same group");
         Ok(())
     }
 
-    /// Makes the charge `bytes`: [grows](Self::grow) or [shrinks](Self::shrink) it.
+    /// [Grows](Self::grow) or [shrinks](Self::shrink) the charge to `bytes`.
     ///
     /// # Errors
     ///
@@ -209,21 +209,21 @@ impl Charge {
         Ok(())
     }
 
-    /// Moves part of the charge into one of its own. Charges and uncharges nothing.
+    /// Splits `bytes` off into a charge of their own. Charges and uncharges nothing.
     ///
     /// # Panics
     ///
-    /// When that is more than is charged.
+    /// If `bytes` exceeds the charge.
     pub fn split(&mut self, bytes: Bytes) -> Self {
         Self::new(self.held.split(bytes), Duration::ZERO)
     }
 
-    /// Adds another charge of the same group to this one, with the delay that it owes. Charges and
-    /// uncharges nothing.
+    /// Adds another charge of the same group to this one, including its throttling delay. Charges
+    /// and uncharges nothing.
     ///
     /// # Errors
     ///
-    /// Gives `other` back when it is of another group.
+    /// Returns `other` if it belongs to another group.
     pub fn merge(&mut self, other: Self) -> Result<(), Self> {
         let Self {
             held,
@@ -236,8 +236,8 @@ impl Charge {
         merged.map_err(|held| Self::new(held, throttle_delay))
     }
 
-    /// Moves part of the charge to another group; ancestors of both stay as they are. Reclaims if a
-    /// maximum is reached on the way to them.
+    /// Moves part of the charge to another group; common ancestors are not charged again. Reclaims
+    /// if a maximum is reached below them.
     ///
     /// # Errors
     ///
@@ -245,7 +245,7 @@ impl Charge {
     ///
     /// # Panics
     ///
-    /// When that is more than is charged, or the group is another manager's.
+    /// If `bytes` exceeds the charge, or the group belongs to another manager.
     pub fn transfer(&mut self, to: &Group, bytes: Bytes) -> Result<Self, ChargeFailed> {
         let keeper = self.held.keeper().clone();
         let core = &keeper.core;
@@ -293,13 +293,13 @@ mod tests {
         (hw, group.expect("a name that is free"))
     }
 
-    /// References to the manager, and to its tree.
+    /// Returns the reference counts of the manager and of its tree.
     fn references(hw: &Manager) -> (i64, i64) {
         (hw.shared.nr_references(), hw.core().groups.nr_references())
     }
 
-    // Goal: a charge counts one reference, not one to the manager and another to its tree, however
-    // it was made. Method: the counts of both, before, while charges live, and after.
+    // Goal: a charge counts one reference, not one to the manager and another to its tree, on each
+    // way to make one. Method: both counts before, while charges live, and after.
     #[test]
     fn a_charge_counts_one_reference() {
         for regime in [Regime::Restartable, Regime::Atomic] {
@@ -329,9 +329,9 @@ mod tests {
     }
 
     // Goal: charges that are made on one CPU and dropped on another, or by threads without rseq,
-    // leave no byte and no reference behind, and keep the manager until the last of them. Method:
-    // six threads that are moved around, and one without rseq, make and drop charges of a common
-    // stock; halfway the last handle of the manager goes.
+    // leave no byte and no reference behind, and keep the manager alive until the last one is
+    // dropped. Method: six threads that migrate between CPUs, and one without rseq, make and drop
+    // charges of a common stock; halfway the last handle of the manager is dropped.
     #[test]
     fn charges_on_all_cpus_leave_nothing_behind() {
         for regime in [Regime::Restartable, Regime::Atomic] {

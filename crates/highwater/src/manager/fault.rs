@@ -1,9 +1,9 @@
-//! Bringing a page in: the path of every miss.
+//! The page fault: the path of every miss.
 //!
-//! One thread reads a page, others that want it wait; whoever comes back from waiting looks again.
-//! The faulting group pays. On any failure (no memory, an I/O error, a short read, a panic of the
-//! storage) the page is as absent as before: the frame is freed, nothing stays charged, and those
-//! who waited try for themselves.
+//! One thread reads a page; other threads that need it wait and then look it up again. The faulting
+//! group pays. On any failure (no memory, an I/O error, a short read, a panic of the storage) the
+//! page is absent as before: the frame is freed, nothing stays charged, and each waiting thread
+//! tries for itself.
 
 use std::io;
 
@@ -16,8 +16,8 @@ use crate::cache::{Area, PageFlag, Presence, Window};
 use crate::group::StatItem;
 use crate::units::Pfn;
 
-/// Rounds of one fault. A round ends because another thread filled or evicted the page meanwhile;
-/// a page that this thread has filled itself is taken before it can be evicted.
+/// Limit on the rounds of one fault. A round ends when another thread filled or evicted the page
+/// meanwhile; a page that this thread has filled itself is taken before it can be evicted.
 const ROUNDS_MAX: u32 = 10_000;
 
 /// A page could not be read. Nothing is cached and nothing is charged.
@@ -27,7 +27,7 @@ pub enum ReadError {
     /// The page is not in the mapping.
     #[error("page {page} is outside the mapping, which has {pages} pages from 0")]
     OutOfRange {
-        /// The page asked for.
+        /// The requested page.
         page: u64,
         /// Pages in the mapping.
         pages: u64,
@@ -35,26 +35,26 @@ pub enum ReadError {
     /// The page was unmapped.
     #[error("page {page} of the mapping was unmapped")]
     Unmapped {
-        /// The page asked for.
+        /// The requested page.
         page: u64,
     },
-    /// The file was opened for another kind of access.
+    /// The file was opened for a different kind of access.
     #[error("the file is open {is}, but the call is for files open {needs}")]
     Access {
-        /// How it is open.
+        /// Access mode of the file.
         is: &'static str,
-        /// What the call needs.
+        /// Access mode that the call needs.
         needs: &'static str,
     },
-    /// The storage refused.
+    /// The storage returned an error.
     #[error("reading page {page} failed: {source}")]
     Io {
         /// The page's number in its file.
         page: u64,
-        /// Its reason.
+        /// The storage's error.
         source: io::Error,
     },
-    /// The storage gave less than the page has.
+    /// The storage returned fewer bytes than the page has.
     #[error("reading page {page} fell short: {got} of {want} bytes; was the file truncated?")]
     Short {
         /// The page's number in its file.
@@ -64,51 +64,50 @@ pub enum ReadError {
         /// Bytes in the page.
         want: usize,
     },
-    /// The storage says that it has read more than it was asked for. What it has read, it does not
-    /// know.
+    /// The storage reported more bytes than were requested, so its result cannot be trusted.
     #[error("reading page {page} failed: the storage says that it has read {got} of {want} bytes")]
     Excess {
-        /// The page's number in its file; the first, where several were asked for.
+        /// The page's number in its file; the first, if several were requested.
         page: u64,
-        /// Bytes that it says it has read.
+        /// Bytes that it reported.
         got: usize,
-        /// Bytes that it was asked for.
+        /// Bytes that were requested.
         want: usize,
     },
-    /// There is no memory for it.
+    /// No memory for the page.
     #[error("no memory for page {page}: {source}")]
     NoMemory {
         /// The page's number in its file.
         page: u64,
-        /// Why.
+        /// The reason.
         source: AllocError,
     },
-    /// Other threads filled and evicted the page each time this one looked.
+    /// Other threads filled and evicted the page before each lookup of this one.
     #[error("page {page} came and went {rounds} times before it was caught: the pool is too small")]
     Starved {
         /// The page's number in its file.
         page: u64,
-        /// How often.
+        /// Number of rounds.
         rounds: u32,
     },
 }
 
-/// How a page was found.
+/// The source of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// In the cache.
     Cached,
-    /// In the cache, read ahead, and this thread is the first to ask for it.
+    /// In the cache by readahead, and this is its first access.
     Ahead,
-    /// In its file or in swap: this thread has read it.
+    /// Read by this thread, from its file or from swap.
     Read,
-    /// Nowhere: it is of memory that begins as zeros.
+    /// A new page of anonymous or shared memory, zeroed.
     Zeroed,
 }
 
 impl Core {
-    /// Brings a page of a mapping in, unless it is there, and hands its frame to `take`, which may
-    /// find that the page has left the frame again.
+    /// Makes a page of a mapping resident and hands its frame to `take`, which may find that the
+    /// frame no longer holds the page.
     pub(super) fn fault<R>(
         &self,
         area: &Area,
@@ -128,8 +127,8 @@ impl Core {
         Ok(taken)
     }
 
-    /// Brings a page in, unless it is there, and those that readahead wants with it. The caller
-    /// will go on to read `asked` pages from it on.
+    /// Makes a page resident, along with its readahead window. The caller goes on to read `asked`
+    /// pages from it on.
     pub(super) fn bring_in<R>(
         &self,
         source: Source<'_>,
@@ -139,7 +138,7 @@ impl Core {
     ) -> Result<(R, Found), ReadError> {
         for _ in 0..ROUNDS_MAX {
             if let Presence::Resident(pfn) = self.cache.lookup(source.file.key(page)) {
-                // Before the page is held: the I/O is on nobody's latch.
+                // Before the page is pinned or latched, so that the I/O happens under no latch.
                 if self.cache.clear_flag(pfn, PageFlag::Readahead) {
                     self.read_ahead_from(source, page);
                 }
@@ -162,7 +161,7 @@ impl Core {
             let Some(mut fills) = self.begin_wanted(source, &window)? else {
                 continue;
             };
-            // Before: a page that has been read in is there.
+            // Checked before the page becomes resident, which may change it.
             let is_stored = file.is_stored(page);
             fills.read()?;
             let taken = fills.finish(take).expect("a page on no list stays");
@@ -179,7 +178,7 @@ impl Core {
         })
     }
 
-    /// Reads the window that a mark asks for.
+    /// Reads the window that a readahead mark triggers.
     #[cold]
     fn read_ahead_from(&self, source: Source<'_>, page: u64) {
         let Source {
@@ -191,7 +190,7 @@ impl Core {
         }
     }
 
-    /// Reads what is missing of a window, as far as memory and storage allow.
+    /// Reads the missing pages of a window, as far as memory and storage allow.
     pub(super) fn read_ahead(&self, source: Source<'_>, window: &Window) {
         let mut fills = self.begin_ahead(source, window);
         match fills.read() {

@@ -1,4 +1,4 @@
-//! Files: opening, making durable, closing.
+//! Files: open, sync, close.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -14,7 +14,7 @@ use crate::sync::Arc;
 use crate::units::{Estimate, Pages};
 
 /// A file whose pages are cached. Cheap to clone; closed with its last handle or mapping. Each
-/// clone is a handle of its own as far as errors are concerned ([`sync`](Self::sync)).
+/// clone has its own errseq cursor: it reports each write-back error once ([`sync`](Self::sync)).
 #[derive(Clone, Debug)]
 pub struct File {
     open: Arc<OpenFile>,
@@ -31,20 +31,20 @@ struct OpenFile {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The system refused.
+    /// The system returned an error.
     #[error("cannot open {path}: {source}")]
     Io {
         /// The file.
         path: String,
-        /// Its reason.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file has more pages than can be named.
+    /// The file has more pages than page numbers allow.
     #[error("a file of {pages} pages is too large: at most {max} pages can be named")]
     TooLarge {
         /// Pages in the file.
         pages: u64,
-        /// The most.
+        /// The maximum.
         max: u64,
     },
     /// Too many files are open.
@@ -56,12 +56,12 @@ pub enum OpenError {
 }
 
 /// The manager only accounts: it was built without frames
-/// ([`Builder::frames`](super::Builder::frames)), and has no page cache.
+/// ([`Builder::frames`](super::Builder::frames)) and has no page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the manager has no frames to cache pages in: build it with `Builder::frames` above 0")]
 pub struct NoFrames;
 
-/// A range is not within a file.
+/// The range is not within the file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("pages {start} to {end} (exclusive) are not within the file, which has {pages}")]
 pub struct RangeError {
@@ -74,16 +74,17 @@ pub struct RangeError {
 }
 
 impl Manager {
-    /// Opens a file to read. Its contents must not change while it is open.
+    /// Opens a file read-only. Its contents must not change while it is open.
     ///
     /// # Errors
     ///
-    /// When the system refuses, the file cannot be managed, or the manager has no frames.
+    /// When the system returns an error, the file is too large, too many files are open, or the
+    /// manager has no frames.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File, OpenError> {
         self.open_path(path.as_ref(), Access::ReadOnly)
     }
 
-    /// Opens an existing file to read and write pages of. Its length is fixed while it is open.
+    /// Opens an existing file for reading and writing. Its length is fixed while it is open.
     ///
     /// # Errors
     ///
@@ -106,9 +107,9 @@ impl Manager {
         })
     }
 
-    /// Opens anything that pages can be read from and written to. A page is zeroed before it is
-    /// read into (a file of the system, [`open`](Self::open), is not in need of that), so that what
-    /// storage leaves out of it is nobody else's.
+    /// Opens storage that the program provides. A page is zeroed before it is read into, so that
+    /// bytes that the storage leaves out do not show earlier contents of the frame (system files,
+    /// [`open`](Self::open), need no zeroing).
     ///
     /// # Errors
     ///
@@ -145,53 +146,53 @@ impl File {
         }
     }
 
-    /// Pages in the file.
+    /// Returns the number of pages in the file.
     #[must_use]
     pub fn pages(&self) -> u64 {
         self.open.entry.pages()
     }
 
-    /// Pages of the file that are in the cache, as an interval, at once.
+    /// Returns the number of resident pages of the file as an interval, in O(1).
     #[must_use]
     pub fn resident(&self) -> Estimate<i64> {
         self.open.entry.resident()
     }
 
-    /// Pages of the file that are in the cache; exact when nothing moves.
+    /// Returns the number of resident pages of the file; exact if no thread adds or evicts pages.
     #[must_use]
     pub fn resident_precise(&self) -> i64 {
         self.open.entry.resident_precise()
     }
 
-    /// Writes every dirty page back and makes the file durable. After `Ok`, what was written before
-    /// this was called is on storage, whoever wrote it back, unless this handle was told otherwise
-    /// before.
+    /// Writes all dirty pages back and makes the file durable. After `Ok`, everything written
+    /// before the call is on storage, whichever thread wrote it back, except where this handle has
+    /// reported an error before.
     ///
-    /// No error is lost: a page that somebody could not write back, in this call or another, stays
-    /// dirty, and every sync tries it until it succeeds. A failure to make pages durable, whoever
-    /// met it, is told to each handle that was open then, once ([`SyncError::Earlier`]).
+    /// No error is lost: a page whose write-back failed, in this call or another, stays dirty, and
+    /// every sync retries it until it succeeds. A failure to make pages durable (errseq), in
+    /// whichever call it occurred, is reported once by each handle that was open then
+    /// ([`SyncError::Earlier`]).
     ///
     /// # Cost
     ///
-    /// A lookup for each page of the file, or if it is large, a load for each frame of the pool;
-    /// plus the I/O; waits for syncs of the file that others have begun. Nothing for memory without
-    /// a file.
+    /// A lookup for each page of the file, or for a large file a load for each frame of the pool,
+    /// plus the I/O. Waits for syncs of the file in progress. Nothing for memory without a file.
     ///
     /// # Errors
     ///
-    /// When any page could not be written; those stay dirty and the next sync tries again. When
-    /// pages could not be made durable, now or since this handle's last sync.
+    /// When a page could not be written: it stays dirty, and the next sync tries again. When pages
+    /// could not be made durable, now or since this handle's last sync.
     pub fn sync(&self) -> Result<(), SyncError> {
         let core = &self.open.shared.core;
         core.sync(&self.open.entry, &self.told)
     }
 
-    /// Runs `within` while this thread holds the lock of the file's reverse map, as a long change
-    /// of its mappings would: to measure and test what reclaim does then
+    /// Runs `within` while this thread holds the file's rmap lock, as a long change of its mappings
+    /// would: for measurements and tests of reclaim under a contended lock
     /// ([`RmapPolicy`](crate::reclaim::RmapPolicy)).
     ///
-    /// `within` must not use the manager, nor, where reclaim waits for the lock, wait for a thread
-    /// that needs memory: that would be a deadlock (a debug build panics).
+    /// `within` must not use the manager; with a policy under which reclaim waits for the lock, it
+    /// must not wait for a thread that needs memory either: that deadlocks (a debug build panics).
     pub fn hold_rmap<R>(&self, within: impl FnOnce() -> R) -> R {
         let (core, entry) = (&self.open.shared.core, &self.open.entry);
         let result = core.cache.hold_rmap(entry, within);
@@ -228,7 +229,7 @@ impl Drop for OpenFile {
 }
 
 impl Core {
-    /// Refuses what needs frames in a manager that has none.
+    /// Fails if the manager has no frames.
     pub(super) fn require_frames(&self) -> Result<(), NoFrames> {
         match self.memory.pages() {
             Pages::ZERO => Err(NoFrames),
@@ -236,8 +237,8 @@ impl Core {
         }
     }
 
-    /// Lets a file's pages go. Those that cannot leave yet (borrowed, or dirty and not writable)
-    /// keep the file until they can.
+    /// Evicts the pages of a closed file. Pages that cannot be evicted yet (pinned, or dirty with
+    /// failing storage) keep the file until they can.
     fn close(&self, entry: &Arc<FileEntry>) {
         if !self.try_close(entry) {
             tracing::warn!(file = ?entry.id(), "pages stay in the cache after their file's close");
@@ -260,7 +261,7 @@ impl Core {
         is_empty
     }
 
-    /// Tries again to let go of files that were closed; whether any has gone.
+    /// Tries again to release closed files. Returns whether any was released.
     pub(super) fn reap_closing(&self) -> bool {
         let closing = std::mem::take(&mut *self.closing.lock());
         let nr_closing = closing.len();

@@ -1,13 +1,13 @@
-//! Reading pages in, many at once: a missing page and those that readahead wants with it.
+//! Reading several pages in: a missing page and its readahead window.
 //!
-//! All memory is had before the first page is entered as being filled, so that nobody who waits for
-//! one of them waits for reclaim; then each is entered unless it has come meanwhile, the storage is
-//! asked once for each run of neighbours, and all become resident. The page that is wanted comes
-//! first. What readahead adds is nobody's need: no victim is told for it, what memory or storage
-//! refuse is left out, and its errors are nobody's.
+//! All memory is charged and allocated before the first page is marked as filling, so that a thread
+//! that waits for one of the pages never waits for reclaim. Then each page that is still absent is
+//! marked as filling, the storage is asked once for each run of neighbours, and all become
+//! resident. The requested page comes first. Readahead is best effort: it selects no victim, pages
+//! that memory or storage refuse are left out, and its errors are dropped.
 //!
-//! Invariant: the charge of [`Fills`] is of as many pages as are being filled; on any way out both
-//! are given back or become resident.
+//! Invariant: the charge of [`Fills`] equals the pages being filled; on every exit path both are
+//! released or become resident.
 
 use std::ops::Range;
 
@@ -22,24 +22,24 @@ use crate::memmap::Frame;
 use crate::reclaim::{OnItsWay, pages_item};
 use crate::units::{Bytes, PAGE_SIZE, Pages, Pfn};
 
-/// Share of the pool that a window has at most. Chosen: what a stream reads ahead (two windows)
-/// stays on the inactive list until it is read, also where that list is a small part of the pool.
+/// Largest window as a share of the pool. Chosen: the pages that a stream reads ahead (two windows)
+/// stay on the inactive list until they are read, also where that list is a small part of the pool.
 const CAPACITY_SHARE: u64 = 64;
-/// Share of the payer's maximum. Chosen: likewise; a group's pages are its own, a pool's many
-/// groups'.
+/// Largest window as a share of the payer's maximum. Chosen: likewise; a group's pages are its own,
+/// a pool's belong to many groups.
 const MAX_SHARE: u64 = 16;
 
-/// Whose pages are read, and for whom.
+/// The file to read from and the group that pays.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'a> {
     pub(super) file: &'a FileEntry,
     pub(super) readahead: &'a Readahead,
-    /// Pays.
+    /// The group that pays.
     pub(super) group: &'a GroupNode,
 }
 
 impl<'a> Source<'a> {
-    /// Pages of a mapping.
+    /// Returns the source for pages of a mapping.
     pub(super) fn of(area: &'a Area) -> Self {
         Self {
             file: area.file(),
@@ -49,28 +49,28 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Pages of one file that this thread reads in.
+/// Pages of one file that this thread is filling.
 pub(super) struct Fills<'a> {
     core: &'a Core,
     source: Source<'a>,
-    /// In order. Others wait for them.
+    /// In order. Other threads wait for them.
     filling: Vec<Filling>,
     charge: Option<Charge>,
-    /// Last: it ends once the others are given back.
+    /// Dropped last: the pages are in transit until the others are released.
     way: OnItsWay<'a>,
 }
 
-/// Memory for pages, paid for.
+/// Charged memory for pages.
 struct Supply<'a> {
     charge: Option<Charge>,
     frames: Vec<Frame>,
-    /// Last: as in [`Fills`].
+    /// Dropped last, as in [`Fills`].
     way: OnItsWay<'a>,
 }
 
 impl Core {
-    /// Pages that are read at once for a payer, at most. Of swap, one: its slots are in no order of
-    /// use.
+    /// Returns the largest window for this source. For swap it is one page: swap slots are in no
+    /// order of use.
     pub(super) fn window_max(&self, source: Source<'_>) -> Pages {
         if source.file.id().kind().is_swap_backed() {
             return Pages(1);
@@ -80,8 +80,8 @@ impl Core {
         self.readahead.get().min(Pages(capacity.min(group)))
     }
 
-    /// Takes memory for the first page of a window, and for as many of the others as can be had;
-    /// enters them as being filled. `None` when another thread was first with the first page.
+    /// Takes memory for the first page of a window, and for as many of the others as is available;
+    /// marks them as filling. Returns `None` if another thread began to fill the first page before.
     pub(super) fn begin_wanted<'a>(
         &'a self,
         source: Source<'a>,
@@ -107,7 +107,7 @@ impl Core {
         Ok(fills.filling.first().is_some_and(is_first).then_some(fills))
     }
 
-    /// Takes memory for as many pages of a window as can be had, and enters them as being filled.
+    /// Takes memory for as many pages of a window as is available, and marks them as filling.
     pub(super) fn begin_ahead<'a>(&'a self, source: Source<'a>, window: &Window) -> Fills<'a> {
         let pages = self.missing_of(source.file, window.pages.clone());
         let mut supply = Supply {
@@ -119,14 +119,14 @@ impl Core {
         self.begin_fills(source, window, pages.into_iter(), supply)
     }
 
-    /// Pages that are not in the cache, as far as can be seen without a lock.
+    /// Returns the pages that are not in the cache, by a lookup without locks.
     fn missing_of(&self, file: &FileEntry, pages: Range<u64>) -> Vec<u64> {
         pages
             .filter(|page| !self.cache.seems_cached(file.key(*page)))
             .collect()
     }
 
-    /// Adds memory for `count` pages, or as many as can be had without telling a victim.
+    /// Adds memory for up to `count` pages, without selecting a victim.
     fn supply_more(&self, group: &GroupNode, count: usize, supply: &mut Supply<'_>) {
         let bytes = Pages(count as u64).bytes();
         if count == 0 {
@@ -144,8 +144,8 @@ impl Core {
         }
     }
 
-    /// Enters pages as being filled, in order, for as long as there are frames. Pages that have
-    /// come meanwhile are passed over, but for the first, without which there are none.
+    /// Marks pages as filling, in order, while there are frames. Skips pages that were inserted
+    /// meanwhile; if the first was, fills none.
     fn begin_fills<'a>(
         &'a self,
         source: Source<'a>,
@@ -191,8 +191,8 @@ impl Core {
 }
 
 impl Fills<'_> {
-    /// Reads the pages. Those that storage does not give are left out; that is an error where it is
-    /// the first.
+    /// Reads the pages. Leaves out pages that the storage fails to read; returns an error if that
+    /// is the first.
     pub(super) fn read(&mut self) -> Result<(), ReadError> {
         let mut begin = 0;
         while begin < self.filling.len() {
@@ -215,10 +215,10 @@ impl Fills<'_> {
         Ok(())
     }
 
-    /// Makes the pages resident. `take` is shown the first before anybody can evict it.
+    /// Makes the pages resident. Calls `take` with the first before it can be evicted.
     pub(super) fn finish<R>(mut self, take: impl FnOnce(Pfn) -> R) -> R {
-        // Before the first: `take` may wait for its latch, and who holds that may wait for one of
-        // these.
+        // Finish the others first: `take` may wait for the first page's latch, and the latch's
+        // holder may wait for one of the others.
         self.finish_from(1);
         let first = self.filling.remove(0);
         let key = first.key();
@@ -227,7 +227,7 @@ impl Fills<'_> {
         if key.file().is_writable() {
             return self.finish_latched(pfn, key, take);
         }
-        // Taken before the page is on a list: until then nobody can evict it.
+        // Taken before the page is on a list: until then it cannot be evicted.
         let taken = take(pfn);
         if !self.core.reclaim.counts_first_access() {
             self.core.cache.forget_young(pfn);
@@ -236,8 +236,8 @@ impl Fills<'_> {
         taken
     }
 
-    /// As [`finish`](Self::finish), for a page whose latch another thread may have by now, and may
-    /// wait for room with it: the page has arrived before this one waits.
+    /// As [`finish`](Self::finish), for a page whose latch another thread may already hold, perhaps
+    /// while it waits for memory: the page ends its transit before this thread waits.
     fn finish_latched<R>(self, pfn: Pfn, key: PageKey, take: impl FnOnce(Pfn) -> R) -> R {
         let core = self.core;
         let kept = core.cache.keep_filled(pfn);
@@ -251,12 +251,12 @@ impl Fills<'_> {
         taken
     }
 
-    /// Makes the pages resident that nobody has asked for yet.
+    /// Makes pages resident that readahead filled.
     pub(super) fn finish_ahead(mut self) {
         self.finish_from(0);
     }
 
-    /// As [`finish_ahead`](Self::finish_ahead), for the pages from one on.
+    /// As [`finish_ahead`](Self::finish_ahead), for the pages from index `from` on.
     fn finish_from(&mut self, from: usize) {
         let core = self.core;
         let ahead: Vec<_> = self.filling.drain(from..).collect();
@@ -272,8 +272,7 @@ impl Fills<'_> {
         }
     }
 
-    /// Counts a page that has become resident. From here on it pays for itself, until it is
-    /// evicted.
+    /// Counts a page that has become resident: it holds its own charge until it is evicted.
     fn note_resident(&mut self) {
         self.source.file.note_filled();
         self.source
@@ -283,7 +282,7 @@ impl Fills<'_> {
         let _paid_by_the_page = charge.split(Bytes::PAGE).disown();
     }
 
-    /// Gives up the pages from one on.
+    /// Drops the pages from index `from` on.
     fn give_up(&mut self, from: usize) {
         let Some(first) = self.filling.get(from) else {
             return;
@@ -310,7 +309,7 @@ impl Drop for Fills<'_> {
     }
 }
 
-/// How many of the first pages are neighbours.
+/// Returns the length of the first run of neighbouring pages.
 fn run_len(filling: &[Filling]) -> usize {
     let neighbours = filling
         .windows(2)
@@ -318,9 +317,9 @@ fn run_len(filling: &[Filling]) -> usize {
     neighbours.count() + 1
 }
 
-/// Reads neighbouring pages; how many of them are whole. The last page of a file is zero beyond the
-/// file's end, and so is whatever storage that is not the library's own did not write. An error is
-/// about the first page.
+/// Reads neighbouring pages; returns how many of them are complete. The last page of a file is zero
+/// beyond the end of the file, and so are the bytes that storage other than the library's own did
+/// not write. An error is about the first page.
 fn read_run(
     cache: &PageCache,
     file: &FileEntry,
@@ -336,7 +335,8 @@ fn read_run(
         .map(|filling| cache.filling_bytes(filling))
         .collect();
     if !file.is_truthful() {
-        // Not only where that is seen to matter: it would also be shown what is another's.
+        // Always, also where the read would overwrite it all: the storage is shown the buffer,
+        // which may hold another file's data.
         pages.iter_mut().for_each(|page| page.fill(0));
     }
     let mut bufs: Vec<&mut [u8]> = pages

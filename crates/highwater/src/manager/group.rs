@@ -1,4 +1,4 @@
-//! Groups as the embedder sees them: charging goes through the slow path.
+//! The public group handle: its charges go through the slow path.
 
 use std::any::Any;
 use std::fmt;
@@ -13,11 +13,12 @@ use crate::reclaim::{ListSizes, SwappinessError};
 use crate::sync::Arc;
 use crate::units::{Bytes, Estimate, GroupId, OomScoreAdj};
 
-/// A group of a manager: a tenant, a query, whatever is accounted and limited together. Cheap to
-/// clone. A group stays until it is [removed](Self::remove), whoever drops its handles.
+/// A group of a manager, such as a tenant or a query: it accounts and limits memory together
+/// (memcg). Cheap to clone. A group exists until it is [removed](Self::remove), independent of its
+/// handles.
 #[derive(Clone)]
 pub struct Group {
-    /// The node's, for charges that keep the manager.
+    /// The node's seat, for charges that keep the manager alive.
     seat: Seat<Shared>,
     shared: Handle,
     node: GroupNode,
@@ -32,19 +33,19 @@ impl Group {
         }
     }
 
-    /// Makes a group below this one.
+    /// Creates a group below this one.
     ///
     /// # Errors
     ///
-    /// A name that is taken or not allowed, or a tree that is too deep.
+    /// For a name that is taken or not allowed, or a tree that is too deep.
     pub fn child(&self, name: &str, limits: Limits) -> Result<Self, ChildError> {
         let node = self.node.child(name, limits)?;
         self.shared.core.reclaim.add_group(&node);
         Ok(Self::new(&self.shared, node))
     }
 
-    /// Removes the group, which must have no children. Its pages become its parent's; what else is
-    /// charged to it stays charged to its ancestors until it is given back.
+    /// Removes the group, which must have no children. Its pages are reparented; other charges of
+    /// the group remain charged to its ancestors until they are dropped.
     ///
     /// # Errors
     ///
@@ -56,10 +57,9 @@ impl Group {
         Ok(())
     }
 
-    /// Reclaims what the group and those above it use beyond their `high`, and returns the delay
-    /// that a charge of 64 pages owes for what is left: for a program that throttles itself, at
-    /// moments of its own, between the pages that it reads. Zero if that is 10 ms or less; at most
-    /// 2 s.
+    /// Reclaims the excess of the group and its ancestors over their `high`, and returns the
+    /// throttling delay that a charge of 64 pages incurs for the rest: for a program that throttles
+    /// itself, at points of its own choice. Zero if the delay is 10 ms or less; at most 2 s.
     ///
     /// # Cost
     ///
@@ -69,7 +69,7 @@ impl Group {
         self.shared.core.throttle_group(&self.node)
     }
 
-    /// What the group and its descendants use: about, and the interval that holds it.
+    /// Returns the usage of the group and its descendants as an interval.
     ///
     /// # Cost
     ///
@@ -80,30 +80,32 @@ impl Group {
         self.node.usage()
     }
 
-    /// What the group and its descendants use, exactly. Visits the CPUs that have charged to them.
+    /// Returns the exact usage of the group and its descendants. Visits the CPUs that charged to
+    /// them.
     #[must_use]
     pub fn usage_precise(&self) -> Bytes {
         self.node.usage_precise()
     }
 
-    /// The most that the group has used, as an interval.
+    /// Returns the highest usage of the group, as an interval.
     #[must_use]
     pub fn peak(&self) -> Estimate<Bytes> {
         self.node.peak()
     }
 
-    /// The group's limits.
+    /// Returns the group's limits.
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.node.limits()
     }
 
-    /// Changes the group's maximum. If it uses more, it stops growing at once, and its pages are
-    /// reclaimed until it fits.
+    /// Changes the group's maximum. If usage is above it, charges fail from now on, and the group's
+    /// pages are reclaimed until usage fits.
     ///
     /// # Errors
     ///
-    /// When it still uses more after everything reclaimable is gone. The maximum is installed.
+    /// When usage is still above it after all reclaimable pages are gone. The maximum is set all
+    /// the same.
     pub fn set_max(&self, max: Bytes) -> Result<(), MaxError> {
         self.shared.core.set_max(&self.node, max)
     }
@@ -112,8 +114,8 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// When the limits contradict each other: nothing is set. Else as [`set_max`](Self::set_max);
-    /// all limits are set.
+    /// When the limits contradict each other; then none is set. Otherwise as
+    /// [`set_max`](Self::set_max); all limits are set.
     pub fn set_limits(&self, limits: Limits) -> Result<(), MaxError> {
         limits.check()?;
         self.node.set_min(limits.min);
@@ -132,111 +134,111 @@ impl Group {
         self.node.set_low(low);
     }
 
-    /// Says what I/O for swap costs beside that for files when pages of the group are reclaimed,
-    /// and of those below it that have no setting of their own: 0 to 200, as
-    /// [`Manager::set_swappiness`](super::Manager::set_swappiness); 0: they are never swapped.
-    /// `None` takes the setting back: the parent's holds, or the manager's.
+    /// Sets the cost of swap I/O relative to file I/O for pages of this group and of descendants
+    /// without a setting of their own: 0 to 200, as
+    /// [`Manager::set_swappiness`](super::Manager::set_swappiness); 0 disables swap. `None` removes
+    /// the setting: the parent's applies, or the manager's.
     ///
     /// # Errors
     ///
-    /// When it is above 200. Nothing has changed.
+    /// When it is above 200; the setting is unchanged.
     pub fn set_swappiness(&self, swappiness: Option<u64>) -> Result<(), SwappinessError> {
         let reclaim = &self.shared.core.reclaim;
         reclaim.set_group_swappiness(&self.node, swappiness)
     }
 
-    /// The swappiness that holds for the group.
+    /// Returns the swappiness in force for the group.
     #[must_use]
     pub fn swappiness(&self) -> u64 {
         self.shared.core.reclaim.swappiness_of(&self.node)
     }
 
-    /// Sets the point above which the group is throttled.
+    /// Sets the usage above which the group is throttled.
     pub fn set_high(&self, high: Bytes) {
         self.node.set_high(high);
     }
 
-    /// How willingly the group is stopped when memory is out.
+    /// Returns the group's OOM score adjustment.
     #[must_use]
     pub fn oom_score_adj(&self) -> OomScoreAdj {
         self.node.oom_score_adj()
     }
 
-    /// Sets how willingly the group is stopped when memory is out: thousandths of all memory that
-    /// its usage counts more, or less. Groups below it that exist already keep theirs.
+    /// Sets the group's OOM score adjustment: thousandths of all memory that are added to its usage
+    /// when a victim is selected. Existing descendants keep theirs.
     pub fn set_oom_score_adj(&self, adj: OomScoreAdj) {
         self.node.set_oom_score_adj(adj);
     }
 
-    /// Whether the group, or one above it, is being stopped.
+    /// Returns whether the group or an ancestor is being stopped.
     #[must_use]
     pub fn is_oom_victim(&self) -> bool {
         self.node.is_oom_victim()
     }
 
-    /// Says that the group is being stopped and will give back what it uses: requests that find no
-    /// memory wait for that, each once and for about 8 ms, before they have another one stopped.
-    /// Ends with [`exit_oom_victim`](Self::exit_oom_victim), or when the group is removed.
+    /// Marks the group as being stopped: it will give its memory back. Requests that find no memory
+    /// wait for that, once each and for about 8 ms, before they select another victim. Ends with
+    /// [`exit_oom_victim`](Self::exit_oom_victim), or when the group is removed.
     pub fn mark_oom_victim(&self) {
         self.node.mark_oom_victim();
     }
 
-    /// Says that the group is not being stopped, or no longer: it can be chosen again.
+    /// Clears the mark of [`mark_oom_victim`](Self::mark_oom_victim): the group can be selected
+    /// again.
     pub fn exit_oom_victim(&self) {
         self.node.exit_oom_victim();
         self.shared.core.victims.lock().exit(&self.node);
     }
 
-    /// How often limits were met by the group and its descendants.
+    /// Returns the limit events of the group and its descendants.
     #[must_use]
     pub fn events(&self) -> GroupEvents {
         self.node.events()
     }
 
-    /// How often limits were met by the group itself.
+    /// Returns the limit events of the group itself.
     #[must_use]
     pub fn events_local(&self) -> GroupEvents {
         self.node.events_local()
     }
 
-    /// Pages on the group's own lists.
+    /// Returns the number of pages on the group's own lists.
     ///
     /// # Cost
     ///
-    /// The lock of each CPU's batch of pages that have just come in, which are put on their lists
-    /// first.
+    /// Locks each CPU's add batch, to drain it to the lists first.
     #[must_use]
     pub fn list_sizes(&self) -> ListSizes {
         self.shared.core.reclaim.drain_batches();
         self.shared.core.reclaim.list_sizes(&self.node)
     }
 
-    /// The group's number; reused some time after the group is removed.
+    /// Returns the group's number, which is reused some time after the group is removed.
     #[must_use]
     pub fn id(&self) -> GroupId {
         self.node.id()
     }
 
-    /// The group, and no later one of the same number, in a word.
+    /// Returns the group's key: number and generation in one word, never that of a later group.
     #[must_use]
     pub fn key(&self) -> GroupKey {
         self.node.key()
     }
 
-    /// The names from the root: `/` for the root, else such as `/tenant-a/query-42`.
+    /// Returns the group's path: `/` for the root, otherwise such as `/tenant-a/query-42`.
     #[must_use]
     pub fn path(&self) -> GroupPath {
         self.node.path()
     }
 
-    /// The group above; `None` for the root.
+    /// Returns the parent; `None` for the root.
     #[must_use]
     pub fn parent(&self) -> Option<Self> {
         let node = self.node.parent()?;
         Some(Self::new(&self.shared, node))
     }
 
-    /// The groups directly below, by name; none when this one is removed.
+    /// Returns the children, ordered by name; none if this group is removed.
     ///
     /// # Cost
     ///
@@ -247,24 +249,24 @@ impl Group {
         nodes.map(|node| Self::new(&self.shared, node)).collect()
     }
 
-    /// Whether the group was removed.
+    /// Returns whether the group was removed.
     #[must_use]
     pub fn is_removed(&self) -> bool {
         self.node.is_removed()
     }
 
-    /// Whether `other` is this group or one above it.
+    /// Returns whether `other` is this group or an ancestor of it.
     #[must_use]
     pub fn is_descendant_of(&self, other: &Self) -> bool {
         self.node.is_descendant_of(&other.node)
     }
 
-    /// Keeps `data` with the group, once: for what the program has for each group, such as its
-    /// query. Dropped with the last handle and charge of the group.
+    /// Attaches `data` to the group, once: for an object of the program's, such as the query.
+    /// Dropped with the last handle and charge of the group.
     ///
     /// # Errors
     ///
-    /// Gives `data` back when the group has some.
+    /// Returns `data` if the group already has some.
     ///
     /// # Examples
     ///
@@ -284,33 +286,33 @@ impl Group {
         self.node.set_data(data)
     }
 
-    /// What was [kept](Self::set_data) with the group, if that is a `T`.
+    /// Returns the data that [`set_data`](Self::set_data) attached, if it is a `T`.
     #[must_use]
     pub fn data<T: Any + Send + Sync>(&self) -> Option<&T> {
         self.node.data()
     }
 
-    /// What the group and its descendants use above their maximum: because charges were forced, or
-    /// because the maximum was set below the usage. Paid first by whatever is given back.
+    /// Returns the usage of the group and its descendants above its maximum, caused by forced
+    /// charges or by a maximum set below usage. Uncharged memory pays it first.
     #[must_use]
     pub fn debt(&self) -> Bytes {
         self.node.debt()
     }
 
-    /// Charges that wait in line for room in this group.
+    /// Returns the number of charges in this group's wait queue.
     #[must_use]
     pub fn nr_waiting(&self) -> usize {
         self.node.nr_waiting()
     }
 
-    /// The group's name.
+    /// Returns the group's name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.node.name()
     }
 
-    /// The group as the lower layer knows it. Not public: uncharging by hand what a charge or a
-    /// page pays for would make their drop panic.
+    /// Returns the group of the lower layer. Not public: uncharging by hand the memory of a charge
+    /// or a page would make its drop panic.
     pub(super) fn node(&self) -> &GroupNode {
         &self.node
     }
@@ -326,7 +328,7 @@ impl Group {
 }
 
 impl PartialEq for Group {
-    /// The same group of the same manager.
+    /// Handles are equal if they name the same group of the same manager.
     fn eq(&self, other: &Self) -> bool {
         self.node == other.node
     }

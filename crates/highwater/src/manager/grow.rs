@@ -1,4 +1,4 @@
-//! Charges that grow in line: a [`ChargeWait`] whose outcome is merged into the charge.
+//! Charges that wait to grow: a [`ChargeWait`] whose result is merged into the charge.
 
 use std::fmt;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use super::slow::ChargeFailed;
 use super::{Charge, ChargeWait};
 use crate::units::Bytes;
 
-/// A charge that waits for room to grow: a future for any runtime, or [`wait`](Self::wait)ed for.
+/// A waiting charge's growth: a future for any runtime, or blocking by [`wait`](Self::wait).
 /// Dropping it leaves the charge as it was.
 #[must_use = "growth that is not awaited charges nothing"]
 pub struct GrowWait<'a> {
@@ -17,14 +17,14 @@ pub struct GrowWait<'a> {
     more: More,
 }
 
-/// What the charge grows by.
+/// State of the growth.
 #[expect(
     clippy::large_enum_variant,
     reason = "the large one is the ordinary one"
 )]
 enum More {
     Waits(ChargeWait),
-    /// The group is gone, and nothing is charged to it: told once.
+    /// The group is gone and nothing is charged to it: the error, until it is returned.
     Gone(Option<ChargeFailed>),
 }
 
@@ -45,11 +45,11 @@ impl<'a> GrowWait<'a> {
         self
     }
 
-    /// Parks the thread until the charge has grown, or cannot grow.
+    /// Blocks the thread until the charge has grown or cannot grow.
     ///
     /// # Errors
     ///
-    /// As [`ChargeWait`] says; the charge stays as it was.
+    /// As for [`ChargeWait`]; the charge stays as it was.
     pub fn wait(self) -> Result<(), ChargeFailed> {
         let Self { charge, more } = self;
         match more {
@@ -58,7 +58,7 @@ impl<'a> GrowWait<'a> {
         }
     }
 
-    /// As [`wait`](Self::wait), [until the deadline](Self::with_deadline).
+    /// As [`wait`](Self::wait), [with a deadline](Self::with_deadline).
     ///
     /// # Errors
     ///

@@ -1,14 +1,14 @@
-//! Guards: the right to read resident pages without locks.
+//! Guards: lock-free read access to resident pages, by hazard pointers.
 //!
-//! A guard is a reader on a seat. Each thread keeps the seats that it has used, so that entering
-//! again takes nothing from anybody.
+//! A guard is a reader with a hazard-pointer record (seat). Each thread keeps the records that it
+//! has used, so that entering again acquires none.
 
 use super::Core;
 use crate::memmap::{FrameMemory, Reader};
 
-/// Keeps the pages that are read under it where they are. Cheap; for short use: hold it for one
-/// operation, not across waiting. Up to 15 pages are held without a store to shared memory. It
-/// stays on its thread:
+/// Protects the pages that are read under it from eviction. Cheap and short-lived: hold a guard for
+/// one operation, not while waiting. Up to 15 pages are protected without a store to shared memory.
+/// A guard is not `Send`:
 ///
 /// ```compile_fail,E0277
 /// let hw = highwater::Manager::builder().build().unwrap();
@@ -37,7 +37,7 @@ impl<'m> Guard<'m> {
 
     /// # Panics
     ///
-    /// When the guard is of another manager.
+    /// When the guard belongs to another manager.
     #[inline(always)]
     pub(super) fn assert_of(&self, core: &Core) {
         assert!(

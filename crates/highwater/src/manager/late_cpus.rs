@@ -1,4 +1,4 @@
-//! CPUs that came online after a manager was built: correct, if dearer.
+//! CPUs that come online after a manager was built: correct, if slower.
 
 use super::Manager;
 use crate::cache::Accounting;
@@ -12,9 +12,9 @@ use crate::units::{Bytes, Pages};
 /// Pages that each CPU writes.
 const PAGES: u64 = 64;
 
-// Goal: threads on CPUs that the manager does not know lose nothing and are limited as all are.
-// Method: a manager that was built when only CPU 0 was online; on each CPU a thread that charges,
-// writes anonymous pages and lets go of them, in a group that is too small for all; then the books.
+// Goal: threads on CPUs that the manager does not know lose nothing and obey the limits. Method:
+// build a manager while only CPU 0 is online; on each CPU a thread charges, writes anonymous pages
+// and discards them, in a group that is too small for all; then check the invariants.
 #[test]
 fn cpus_that_come_later_lose_nothing() {
     let cpus = allowed_cpus();

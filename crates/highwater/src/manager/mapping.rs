@@ -1,4 +1,4 @@
-//! Mappings: how the embedder reads and writes pages.
+//! Mappings: page access for the embedder.
 
 use std::ops::Range;
 
@@ -15,13 +15,13 @@ use crate::memmap::{FrameMemory, Pinned};
 use crate::sync::Arc;
 use crate::units::{PAGE_SIZE, Pfn};
 
-/// A range of a file's pages in a space. Cheap to clone; unmapped with its last handle, or in parts
-/// before ([`unmap`](Self::unmap)). Pages are counted from the mapping's first.
+/// A range of a file's pages in a space (VMA). Cheap to clone; unmapped with its last handle, or in
+/// parts before ([`unmap`](Self::unmap)). Page numbers are relative to the mapping's start.
 #[derive(Clone, Debug)]
 pub struct Mapping {
-    // These two: every read needs them.
+    // First, because every read needs these two.
     area: Arc<Area>,
-    /// Whose guards it takes.
+    /// The memory whose guards it accepts.
     memory: Arc<FrameMemory>,
     open: Arc<OpenMapping>,
 }
@@ -29,7 +29,7 @@ pub struct Mapping {
 #[derive(Debug)]
 struct OpenMapping {
     area: Arc<Area>,
-    /// How the file is open.
+    /// Access mode of the file.
     access: Access,
     pages: u64,
     core: Arc<Core>,
@@ -37,8 +37,8 @@ struct OpenMapping {
     space: Space,
 }
 
-/// A page that stays readable for as long as this is held, across waiting and threads. Each costs
-/// an atomic on the frame's word; while any is held, that page cannot be evicted.
+/// A pinned page: readable while this is held, across waiting and between threads. Each pin costs
+/// an atomic on the frame's word; a pinned page cannot be evicted.
 #[derive(Debug)]
 pub struct PinnedPage {
     pinned: Pinned,
@@ -72,30 +72,30 @@ impl Mapping {
         }
     }
 
-    /// Pages in the mapping as it was made.
+    /// Returns the number of pages in the mapping as it was created.
     #[must_use]
     pub fn pages(&self) -> u64 {
         self.open.pages
     }
 
-    /// The mapped file.
+    /// Returns the mapped file.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.open.file
     }
 
-    /// The space that it is in.
+    /// Returns the space of the mapping.
     #[must_use]
     pub fn space(&self) -> &Space {
         &self.open.space
     }
 
-    /// Unmaps some pages for ever: of all handles of this mapping. Reading them is an error from
+    /// Unmaps pages permanently, for all handles of this mapping. Reading them is an error from
     /// then on.
     ///
     /// # Cost
     ///
-    /// The file's reverse-map lock, held while the entries of the range are cleared.
+    /// The file's rmap lock, held while the entries of the range are cleared.
     ///
     /// # Errors
     ///
@@ -107,20 +107,20 @@ impl Mapping {
         Ok(())
     }
 
-    /// Says in which order pages will be read through this mapping from now on. Where an order is
-    /// known, an access says nothing about later ones: it does not keep its page
+    /// Sets the order in which pages will be read through this mapping. With a known order, an
+    /// access does not predict later ones, so it does not protect its page from eviction
     /// (`MADV_SEQUENTIAL`, `MADV_RANDOM`).
     pub fn set_read_pattern(&self, pattern: ReadPattern) {
         self.area.set_read_pattern(pattern);
     }
 
-    /// Reads pages in that are not in the cache, as far as there is memory without stopping anybody
+    /// Reads missing pages in, as far as memory is available without selecting a victim
     /// (`MADV_WILLNEED`). They are charged to the space's group, and mapped when they are first
     /// accessed.
     ///
     /// # Cost
     ///
-    /// The I/O, here and now.
+    /// The I/O, synchronously.
     ///
     /// # Errors
     ///
@@ -134,9 +134,9 @@ impl Mapping {
         Ok(())
     }
 
-    /// Takes pages out of the mapping's page table (`MADV_DONTNEED` of a file): the space counts
-    /// them no longer, and the next access finds them again wherever they are then. What was
-    /// written stays, of anonymous memory, too: [`discard`](Self::discard) lets go of that.
+    /// Removes pages from the mapping's page table (`MADV_DONTNEED` of a file): they leave the
+    /// space's resident set, and the next access looks them up again. Written data stays, of
+    /// anonymous memory, too; [`discard`](Self::discard) drops it.
     ///
     /// # Cost
     ///
@@ -153,22 +153,23 @@ impl Mapping {
         Ok(())
     }
 
-    /// Says that the pages hold code: one access through this mapping keeps them as two do others.
+    /// Marks the pages as executable: one access through this mapping activates them, where others
+    /// need two.
     pub fn set_executable(&self) {
         self.area.set(AreaFlag::Executable);
     }
 
-    /// Keeps pages that are mapped from being evicted, from the moment on at which reclaim meets
-    /// them, until they are unlocked or unmapped. It reads nothing in. Not counted by how often.
+    /// Locks mapped pages (`mlock`): reclaim moves them to the unevictable pages when it finds
+    /// them, until they are unlocked or unmapped. Reads no pages in. Locks do not nest.
     pub fn lock(&self) {
         self.area.set(AreaFlag::Locked);
     }
 
-    /// Lets pages be evicted again that no other mapping has locked.
+    /// Unlocks the pages that no other mapping has locked.
     ///
     /// # Cost
     ///
-    /// A look at each entry of the mapping.
+    /// A visit to each entry of the mapping.
     pub fn unlock(&self) {
         let (core, area) = (self.core(), &*self.area);
         area.clear(AreaFlag::Locked);
@@ -187,7 +188,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// A page of a read-only file, if it is resident. Pages beyond the mapping are not.
+    /// Returns a page of a read-only file if it is resident. Pages beyond the mapping never are.
     ///
     /// # Cost
     ///
@@ -195,7 +196,7 @@ impl Mapping {
     ///
     /// # Panics
     ///
-    /// When the guard is of another manager.
+    /// When the guard belongs to another manager.
     #[inline(always)]
     pub fn try_read<'g>(&self, guard: &'g Guard<'_>, page: u64) -> Option<&'g [u8; PAGE_SIZE]> {
         match self.read_young(guard, page) {
@@ -204,13 +205,13 @@ impl Mapping {
         }
     }
 
-    /// A page of a read-only file, read in if it is not resident. The last page of a file is zero
-    /// beyond the file's end.
+    /// Returns a page of a read-only file, read in if it is not resident. The last page of a file
+    /// is zero beyond the end of the file.
     ///
     /// # Cost
     ///
-    /// As [`try_read`](Self::try_read) when resident; else the file's I/O, and reclaim if memory is
-    /// short.
+    /// As [`try_read`](Self::try_read) if the page is resident; otherwise the file's I/O, and
+    /// reclaim if memory is short.
     ///
     /// # Errors
     ///
@@ -218,7 +219,7 @@ impl Mapping {
     ///
     /// # Panics
     ///
-    /// When the guard is of another manager.
+    /// When the guard belongs to another manager.
     #[inline(always)]
     pub fn read<'g>(
         &self,
@@ -232,8 +233,8 @@ impl Mapping {
         Ok(bytes)
     }
 
-    /// A page of a read-only file that is mapped and young. This is what a read costs: all else is
-    /// out of line.
+    /// Returns a page of a read-only file that is mapped and young: the fast path of a read. All
+    /// else is out of line.
     #[inline(always)]
     fn read_young<'g>(&self, guard: &'g Guard<'_>, page: u64) -> Option<&'g [u8; PAGE_SIZE]> {
         let Self { area, memory, .. } = self;
@@ -267,7 +268,7 @@ impl Mapping {
         })
     }
 
-    /// A page of a read-only file, for as long as the result is held.
+    /// Pins a page of a read-only file.
     ///
     /// # Errors
     ///
@@ -283,7 +284,7 @@ impl Mapping {
         })
     }
 
-    /// A page of a writable file, if it is resident, held for reading.
+    /// Returns a page of a writable file, latched for reading, if it is resident.
     #[must_use]
     pub fn try_read_latched(&self, page: u64) -> Option<PageRead<'_>> {
         self.try_hold(page, Access::ReadWrite, |key, pfn| {
@@ -291,7 +292,7 @@ impl Mapping {
         })
     }
 
-    /// A page of a writable file, read in if it is not resident, held for reading.
+    /// Returns a page of a writable file, latched for reading; reads it in if it is not resident.
     ///
     /// # Errors
     ///
@@ -302,7 +303,7 @@ impl Mapping {
         })
     }
 
-    /// A page of a writable file, if it is resident, held for writing and dirty.
+    /// Returns a page of a writable file, latched for writing and marked dirty, if it is resident.
     #[must_use]
     pub fn try_write(&self, page: u64) -> Option<PageWrite<'_>> {
         let write = self.try_hold(page, Access::ReadWrite, |key, pfn| {
@@ -312,7 +313,8 @@ impl Mapping {
         Some(write)
     }
 
-    /// A page of a writable file, read in if it is not resident, held for writing and dirty.
+    /// Returns a page of a writable file, latched for writing and marked dirty; reads it in if it
+    /// is not resident.
     ///
     /// # Errors
     ///
@@ -332,7 +334,7 @@ impl Mapping {
         &self.area
     }
 
-    /// Takes hold of a page that is resident.
+    /// Pins or latches a resident page.
     #[inline]
     fn try_hold<R>(
         &self,
@@ -345,14 +347,14 @@ impl Mapping {
         (!self.is_gone(page, needs)).then_some(held)
     }
 
-    /// Whether a page that is latched now was unmapped before it was: memory that nobody maps any
-    /// more is zeros.
+    /// Returns whether a latched page was unmapped before the latch was taken: anonymous memory is
+    /// zeros once it is unmapped.
     #[inline]
     fn is_gone(&self, page: u64, needs: Access) -> bool {
         needs == Access::ReadWrite && self.area.is_hole(page)
     }
 
-    /// Takes hold of a page, reading it in if it is not resident.
+    /// Pins or latches a page; reads it in if it is not resident.
     #[inline]
     fn hold<R>(
         &self,
@@ -372,7 +374,7 @@ impl Mapping {
         Ok(held)
     }
 
-    /// Takes hold of a page that the page table does not name.
+    /// Pins or latches a page that has no entry in the page table.
     #[cold]
     fn fault<R>(
         &self,
@@ -396,7 +398,7 @@ impl Mapping {
         })
     }
 
-    /// Whether a page is of the mapping, and open for what a call needs.
+    /// Checks that the page is inside the mapping and the file's access mode fits the call.
     #[inline]
     fn check(&self, page: u64, needs: Access) -> Result<(), ReadError> {
         if page >= self.pages() {
@@ -423,34 +425,32 @@ impl Core {
         area
     }
 
-    /// Unmaps pages of an area. That those which are young were accessed is not lost with their
-    /// entries.
+    /// Unmaps pages of an area. Accessed bits of the cleared entries are transferred to the pages.
     fn unmap(&self, area: &Arc<Area>, pages: Range<u64>) {
         self.let_go(area, |core, leaving| core.cache.unmap(area, pages, leaving));
         self.reclaim.settle_deferred(area.file());
     }
 
-    /// Takes pages out of an area by `take`, and sees to it that those which its lock kept can go.
+    /// Clears entries of an area by `take`, and makes pages evictable that only its lock kept.
     fn let_go(&self, area: &Area, take: impl FnOnce(&Self, &mut dyn FnMut(Pfn, WasYoung))) {
         let (mut were_locked, mut were_young) = (Vec::new(), Vec::new());
         take(self, &mut |pfn, WasYoung(was_young)| {
             if was_young {
                 were_young.push(pfn);
             }
-            // The flag: it may have been unlocked a moment ago, by somebody who does not find the
-            // entry any more.
+            // Also if the page has the flag: another thread may have unlocked the area a moment ago
+            // and no longer found the entry.
             if area.has(AreaFlag::Locked) || self.cache.has_flag(pfn, PageFlag::Unevictable) {
                 were_locked.push(pfn);
             }
         });
-        // Not under the file's lock. A page that has left its frame meanwhile is not found there
-        // any more.
+        // Outside the file's rmap lock. A page that has left its frame meanwhile has no key there.
         for pfn in were_young {
             if let Some(key) = self.cache.key_of(pfn) {
                 self.reclaim.mark_accessed(pfn, key);
             }
         }
-        // Not before: until then the area has them.
+        // Not earlier: until then the area maps them.
         for pfn in were_locked {
             self.reclaim.rescue_unlocked(pfn);
         }
@@ -478,7 +478,7 @@ fn wrong_access(needs: Access) -> ReadError {
 }
 
 impl PinnedPage {
-    /// The page's bytes.
+    /// Returns the page's bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8; PAGE_SIZE] {
         self.pinned.bytes()

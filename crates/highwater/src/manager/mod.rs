@@ -1,26 +1,26 @@
 //! The manager: one pool of memory, the groups that share it, and the slow path that keeps it
 //! alive.
 //!
-//! [`Manager`] puts the layers together. What they report (no frame, a maximum reached, few frames
-//! free) is answered in one place, the slow path. Handles ([`Group`], [`File`], [`Mapping`],
-//! [`Charge`]) keep the manager alive; [`Guard`] borrows it.
+//! [`Manager`] puts the layers together. Each condition that a layer reports (no free frame, a
+//! maximum reached, free frames low) is handled in one place, the slow path. Handles ([`Group`],
+//! [`File`], [`Mapping`], [`Charge`]) keep the manager alive; [`Guard`] borrows it.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `slow` | when memory is short: reclaim, drain, victim, error |
-//! | `fault`, `fill` | bringing pages in: one that is missing, and those to come |
-//! | `read` | read(2)-like access, and what is known of the order of reads |
-//! | `throttle` | above a group's `high` |
-//! | `charge` | memory that is charged: at once, or by force |
-//! | `wait`, `alarm` | charges that wait in line, and what wakes them when nothing is given back |
-//! | `spill`, `victims` | groups that are asked for memory, and groups that are told to stop |
-//! | `pressure`, `task` | threads and tasks that stall for want of memory |
-//! | `background`, `writeback` | the reclaim thread, and the one that writes dirty pages back |
-//! | `anon` | memory without a file |
-//! | `capacity` | changing the capacity, giving memory back, following the control group |
-//! | `cgroup` | the limit of the control group that the process is in |
-//! | `builder`, `group`, `file`, `space`, `mapping`, `guard` | making a manager, and its handles |
-//! | `snapshot`, `vmstat` | what is going on, by the field's names |
+//! | `slow` | the slow path of an allocation: reclaim, drain, victim, error |
+//! | `fault`, `fill` | the page fault, and reading a window of pages in |
+//! | `read` | read(2)-like access and readahead state |
+//! | `throttle` | throttling above a group's `high` |
+//! | `charge` | charging memory, with `try` and `force` variants |
+//! | `wait`, `alarm` | charges that wait in a FIFO wait queue, and the timers that poll them again |
+//! | `spill`, `victims` | reclaim callbacks of groups that can spill, and groups selected as victims |
+//! | `pressure`, `task` | stall accounting (PSI) for threads and tasks |
+//! | `background`, `writeback` | the background reclaim thread and the write-back thread |
+//! | `anon` | anonymous and shared memory |
+//! | `capacity` | resizing, ballooning, following the cgroup limit |
+//! | `cgroup` | the memory limit of the process's control group |
+//! | `builder`, `group`, `file`, `space`, `mapping`, `guard` | the builder and the public handles |
+//! | `snapshot`, `vmstat` | counters and state, under the kernel's names |
 
 mod alarm;
 mod anon;
@@ -108,8 +108,8 @@ static HANDLER_LOCK: LockClass = LockClass::new("on_exhausted", Rank::Victim);
 static SELECTION_LOCK: LockClass = LockClass::new("victim_selection", Rank::Selection);
 static CLOSING_LOCK: LockClass = LockClass::new("closing_files", Rank::Leaf);
 
-/// A budget of memory and everything that is done with it. Cheap to clone; all clones are the same
-/// manager, which ends with its last handle.
+/// A memory budget, its groups and its page cache. Cheap to clone: all clones share one manager,
+/// which ends when its last handle is dropped.
 ///
 /// # Examples
 ///
@@ -127,17 +127,17 @@ static CLOSING_LOCK: LockClass = LockClass::new("closing_files", Rank::Leaf);
 #[derive(Clone)]
 pub struct Manager {
     shared: Handle,
-    /// The core's, here because every guard needs it.
+    /// Copy of the core's: every guard needs it.
     memory: Arc<FrameMemory>,
 }
 
-/// What handles share; charges refer to it by a count for each CPU.
+/// The shared part of all handles; charges hold it through a per-CPU reference count.
 type Handle = Arc<PercpuOwner<Shared>>;
 
-/// What handles hold: the manager proper, and the thread that works for it. The thread itself holds
-/// the core alone, so that the last handle's drop ends it.
+/// The manager proper and its background threads. The threads hold only the core, so dropping the
+/// last handle stops them.
 pub(crate) struct Shared {
-    // Declared first: the thread ends before what it works on.
+    // Declared first: the threads end before the core they work on.
     _reclaimer: Reclaimer,
     _writer: Writer,
     core: Arc<Core>,
@@ -155,7 +155,7 @@ pub(crate) struct Core {
     stats: ManagerStats,
     throttling: Throttling,
     readahead: ReadaheadMax,
-    /// When the manager was made: its clock begins there.
+    /// Creation time: zero of the manager's clock.
     begun: Instant,
     capacity: CapacityRange,
     wakeup: Arc<Wakeup>,
@@ -163,14 +163,14 @@ pub(crate) struct Core {
     on_exhausted: RwLock<Option<Arc<ExhaustedHandler>>>,
     victims: Mutex<Victims>,
     spillers: Spillers,
-    /// How long a group that was asked for memory, or told to stop, is waited for.
+    /// Grace period for a group that was asked to spill or told to stop.
     grace: Duration,
     alarms: Arc<Alarms>,
-    /// Files that were closed while some of their pages could not leave the cache.
+    /// Files closed while some of their pages could not be evicted.
     closing: Mutex<Vec<Arc<FileEntry>>>,
 }
 
-/// What a manager is made from, beside the topology.
+/// The layers a manager is built from, except the topology.
 struct Parts {
     capacity: CapacityRange,
     frames: Pages,
@@ -192,18 +192,18 @@ struct Parts {
 type ExhaustedHandler = dyn Fn(ChosenGroup) + Send + Sync;
 
 impl Manager {
-    /// Begins to describe a manager.
+    /// Returns a builder with default settings.
     pub fn builder() -> Builder {
         Builder::new()
     }
 
-    /// The group that holds all others. Its maximum is the [capacity](Self::capacity).
+    /// Returns the root group. Its maximum is the [capacity](Self::capacity).
     #[must_use]
     pub fn root(&self) -> Group {
         Group::new(&self.shared, self.core().groups.root())
     }
 
-    /// The group of that path, such as `/tenant-a/query-42`, if there is one; `/` is the root.
+    /// Returns the group at `path`, such as `/tenant-a/query-42`, if it exists; `/` is the root.
     ///
     /// # Cost
     ///
@@ -225,67 +225,69 @@ impl Manager {
         Some(Group::new(&self.shared, node))
     }
 
-    /// Begins to read resident pages.
+    /// Returns a guard for reading resident pages.
     ///
     /// # Cost
     ///
-    /// No store to shared memory. The first guard of a thread takes a seat (an atomic), as does
-    /// each beyond 17 at once.
+    /// No store to shared memory. The first guard of a thread acquires a hazard-pointer record (an
+    /// atomic), and so does each guard beyond 17 at once.
     #[inline(always)]
     #[must_use]
     pub fn enter(&self) -> Guard<'_> {
         Guard::new(&self.memory)
     }
 
-    /// Says what to do with a victim when memory is exhausted. Called on the thread that needs
-    /// memory, or polls the charge that does, with no lock held; it should make the victim give
-    /// memory back, now or soon. Until that has given nothing back for a [grace](Builder::grace),
-    /// no charge that waits in line has another group below the full one stopped. It may call
-    /// anything; what it asks for itself tells no other victim, and fails if reclaim does not help.
-    /// A handler that holds a [`Group`] keeps the manager alive.
+    /// Sets the handler that is called with a victim when memory is exhausted (the OOM handler). It
+    /// runs on the thread that needs memory or polls the charge that does, with no lock held, and
+    /// should make the victim give memory back, now or soon. Until the victim has given back
+    /// nothing for a [grace period](Builder::grace), no waiting charge selects another victim below
+    /// the full group. The handler may call any method; a request that it makes selects no further
+    /// victim and fails if reclaim does not help. A handler that holds a [`Group`] keeps the
+    /// manager alive.
     pub fn on_exhausted(&self, handler: impl Fn(&Victim) + Send + Sync + 'static) {
         let manager = Arc::downgrade(&self.shared);
         let tell = move |chosen: ChosenGroup| {
-            // Where every handle of the manager is gone, charges may live on, and stop no group.
+            // Charges can outlive the last handle of the manager; they then select no victim.
             if let Some(shared) = manager.upgrade() {
                 let group = Group::new(&shared, chosen.group.clone());
                 handler(&Victim::new(group, chosen));
             }
         };
         let former = self.core().on_exhausted.write().replace(Arc::new(tell));
-        // Not under the lock: what the former handler holds may end with it, files for example.
+        // Dropped outside the lock: the former handler may own files or other handles that end with
+        // it.
         drop(former);
     }
 
-    /// Says how victims are chosen from now on. What a [`OomScoreAdj`](crate::units::OomScoreAdj)
-    /// is a share of is always the maximum of the group that is full, or the capacity if that is
-    /// less.
+    /// Sets the victim selection policy. An [`OomScoreAdj`](crate::units::OomScoreAdj) is always
+    /// relative to the maximum of the full group, or to the capacity if that is smaller.
     ///
     /// Default: [`Policy::default`].
     pub fn set_victim_policy(&self, policy: Policy) {
         self.core().victims.lock().set_policy(policy);
     }
 
-    /// Evicts every page that nobody holds, writing dirty ones back first. Returns how many went.
+    /// Evicts every page that is not pinned or latched, after writing dirty ones back. Returns the
+    /// number of evicted pages.
     ///
     /// # Cost
     ///
-    /// Looks at every page twice; the I/O of the dirty ones.
+    /// Scans every page twice; I/O for the dirty ones.
     pub fn drop_caches(&self) -> Pages {
         self.core().drop_caches()
     }
 
-    /// What is going on, by the field's names.
+    /// Returns a snapshot of all counters and groups, under the kernel's names.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::take(self.core())
     }
 
-    /// Turns the knobs of the pool of frames. A change is in force when this returns.
+    /// Sets the tunables of the frame pool. The change is in force on return.
     ///
     /// # Cost
     ///
-    /// Locks every CPU's list, one after the other; those that hold too much give it back first.
+    /// Locks each CPU's list in turn; lists above their new size drain first.
     ///
     /// # Examples
     ///
@@ -297,69 +299,68 @@ impl Manager {
     /// ```
     pub fn set_tunables(&self, tunables: Tunables) {
         self.core().pool.set_tunables(tunables);
-        // The time of the next decay follows from it.
+        // The next decay time depends on the tunables.
         self.core().wakeup.nudge();
     }
 
-    /// Lets per-CPU lists that are larger than they need to be shrink a step; frames that went to
-    /// the zones. For managers without a background thread, once in each
-    /// [`decay interval`](Tunables::decay_interval); with one, it does that.
+    /// Shrinks oversized per-CPU lists by one step and returns the number of frames that moved to
+    /// the zones. Call it once in each [`decay interval`](Tunables::decay_interval) if the manager
+    /// has no background thread; otherwise that thread does.
     pub fn decay_tick(&self) -> Pages {
         self.core().pool.decay_tick()
     }
 
-    /// Says what I/O for swap costs beside that for files, from 0 (swapping is dear) to 200
-    /// (reading files is); 100 is the same. Reclaim weighs anonymous pages and pages of files by
-    /// it, as by `vm.swappiness`. Default: 60.
+    /// Sets the cost of swap I/O relative to file I/O, as `vm.swappiness` does: from 0 (swap is the
+    /// more expensive) to 200 (file reads are), 100 for equal. Reclaim balances anonymous and file
+    /// pages by it. Default: 60.
     pub fn set_swappiness(&self, swappiness: u64) {
         self.core().reclaim.set_swappiness(swappiness);
     }
 
-    /// The knobs of the pool of frames as they are now.
+    /// Returns the current tunables of the frame pool.
     #[must_use]
     pub fn tunables(&self) -> Tunables {
         self.core().pool.tunables()
     }
 
-    /// The per-CPU lists of free frames, watermarks and knobs, as `/proc/zoneinfo` shows them.
+    /// Returns the per-CPU free lists, watermarks and tunables, as `/proc/zoneinfo` shows them.
     #[must_use]
     pub fn zoneinfo(&self) -> Zoneinfo {
         self.core().pool.zoneinfo()
     }
 
-    /// Moves every frame that per-CPU lists hold to the zones; how many.
+    /// Drains every per-CPU free list to the zones. Returns the number of frames.
     pub fn drain_all(&self) -> Pages {
         self.core().pool.drain_all()
     }
 
-    /// How long reclaim waited for the reverse-map locks of files, and how long mapping and
-    /// unmapping held them, for how many pages.
+    /// Returns how long reclaim waited for rmap locks, how long map and unmap held them, and for
+    /// how many pages.
     #[must_use]
     pub fn rmap_times(&self) -> LockTimes {
         self.core().cache.rmap_times()
     }
 
-    /// The most that may be charged in all, pages included: the root's maximum.
+    /// Returns the maximum of all charges together, pages included: the root's maximum.
     /// [`set_capacity`](Self::set_capacity) changes it.
     #[must_use]
     pub fn capacity(&self) -> Bytes {
         self.core().groups.root().limits().max
     }
 
-    /// The most that pages may use: what the page cache has frames for while the capacity is what
-    /// it is.
+    /// Returns the memory that pages may use: the frames managed at the current capacity.
     #[must_use]
     pub fn frames(&self) -> Bytes {
         self.core().pool.managed().bytes()
     }
 
-    /// The CPUs that memory is managed for.
+    /// Returns the CPU topology that the manager was built for.
     #[must_use]
     pub fn topology(&self) -> &Topology {
         &self.core().topology
     }
 
-    /// How per-CPU words are written, and why not in the cheapest way where they are not.
+    /// Returns how per-CPU words are updated, and the reason if that is not the cheapest regime.
     ///
     /// # Examples
     ///
@@ -376,12 +377,12 @@ impl Manager {
         self.core().regime
     }
 
-    /// Checks the books of every layer, and that what groups pay for pages is what the pages are.
-    /// For moments at which no other thread uses the manager; its own threads are waited for.
+    /// Checks the invariants of every layer, and that page charges agree with resident pages.
+    /// Requires that no other thread uses the manager; waits for its own threads to go idle.
     ///
     /// # Panics
     ///
-    /// When they disagree: a bug in this library.
+    /// If they disagree, which is a bug in this library.
     pub fn check_invariants(&self) {
         let core = self.core();
         core.wakeup.wait_idle();
@@ -498,14 +499,14 @@ impl Core {
         })
     }
 
-    /// The CPU whose lists and tokens this thread uses: a hint.
+    /// Returns the CPU whose lists and tokens this thread uses: a hint, possibly stale.
     fn cpu(&self) -> CpuId {
         CpuId::from_index(percpu::current_cpu().index() % self.topology.nr_cpus())
     }
 
     fn drop_caches(&self) -> Pages {
-        // Pages that the background thread has isolated are on no list, and those that are being
-        // written back are held.
+        // The background thread may hold isolated pages, which are on no list, and the write-back
+        // thread holds the pages that it writes.
         self.wakeup.wait_idle();
         let _paused = self.writeback.pause();
         self.reclaim.drain_batches();
@@ -525,7 +526,7 @@ impl Core {
 }
 
 impl Drop for Core {
-    /// Files that were closed while their storage refused pages get a last chance.
+    /// Tries once more to close files whose storage refused pages earlier.
     fn drop(&mut self) {
         self.reap_closing();
     }

@@ -1,12 +1,13 @@
-//! Who stalls for want of memory, and who could go on: what a group's pressure is made of.
+//! Pressure stall information (PSI): stall and resume events of threads, for each group.
 //!
-//! A thread stalls for the group that it charges, and for those above: from the moment that a
-//! charge or a frame is refused until it is had or given up, while it reclaims above a group's
-//! `high`, and while it is throttled. While the embedder's handler runs, it does not stall. Nothing
-//! of this is on the way of a charge that finds room.
+//! A thread stalls for the group that it charges and for its ancestors: from the refusal of a
+//! charge or frame until the request succeeds or fails, while it reclaims above a group's `high`,
+//! and while it is throttled. It does not stall while the embedder's handler runs. A charge that
+//! finds room runs none of this code.
 //!
-//! Threads that say that they work for a group ([`Group::work`]) are those of whom *full* asks
-//! whether any could go on. A thread counts once in each group, however often it says so.
+//! The *full* line covers threads that declare that they work for a group ([`Group::work`]): it
+//! grows while none of them can run. A thread counts once in each group, however often it declares
+//! itself.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -19,14 +20,14 @@ use crate::percpu::PercpuRef;
 use crate::sync::Arc;
 
 thread_local! {
-    /// Whether this thread stalls: it does so once, whatever it calls meanwhile.
+    /// Whether this thread is in a stall. Stalls do not nest.
     static IS_STALLED: Cell<bool> = const { Cell::new(false) };
     /// The groups that this thread works for.
     static WORKS_FOR: RefCell<Vec<GroupNode>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Down to what depth this thread is known to work for `group` and those above it; `None` if for
-/// none.
+/// Returns the depth down to which this thread has declared to work for `group` and its ancestors;
+/// `None` if it works for none of them.
 fn known_depth(group: &GroupNode) -> Option<u32> {
     WORKS_FOR
         .try_with(|works_for| {
@@ -40,7 +41,7 @@ fn known_depth(group: &GroupNode) -> Option<u32> {
         .flatten()
 }
 
-/// A thread stalls while this lives.
+/// A stall of this thread; ends on drop.
 pub(super) struct Stalled<'a> {
     core: &'a Core,
     group: GroupNode,
@@ -48,7 +49,7 @@ pub(super) struct Stalled<'a> {
 }
 
 impl<'a> Stalled<'a> {
-    /// Begins a stall for a group and those above it, unless this thread stalls already.
+    /// Begins a stall for a group and its ancestors, unless this thread is already in one.
     pub(super) fn begin(core: &'a Core, group: &GroupNode) -> Option<Self> {
         if IS_STALLED.replace(true) {
             return None;
@@ -77,7 +78,7 @@ impl Drop for Stalled<'_> {
     }
 }
 
-/// A task that no thread runs stalls while this lives.
+/// A stall of a task that no thread runs; ends on drop.
 pub(super) struct StalledTask {
     shared: PercpuRef<Shared>,
     group: GroupNode,
@@ -102,13 +103,13 @@ impl Drop for StalledTask {
 }
 
 impl Core {
-    /// Time since the manager was made: the clock of everything that is told the time.
+    /// Returns the time since the manager was created: the clock that the layers below are given.
     pub(super) fn now(&self) -> Duration {
         self.begun.elapsed()
     }
 }
 
-/// A thread works for a group until this is dropped: [`Group::work`]. It stays with its thread:
+/// Declares that the thread works for a group, until dropped: [`Group::work`]. It is not `Send`:
 ///
 /// ```compile_fail
 /// fn is_sent(_: impl Send) {}
@@ -123,14 +124,14 @@ pub struct Working {
 }
 
 impl Group {
-    /// Says that this thread works for the group and those above it, until the result is dropped.
-    /// Where threads say so, the *full* line of [`pressure`](Self::pressure) is the time in which
-    /// none of them could go on.
+    /// Declares that this thread works for the group and its ancestors, until the result is
+    /// dropped. With such threads, the *full* line of [`pressure`](Self::pressure) is the time in
+    /// which none of them could run.
     ///
     /// # Cost
     ///
-    /// A lock for each level of the tree, here and when it is dropped: for each query or task, not
-    /// for each charge.
+    /// A lock for each level of the tree, here and on drop: call it for each query or task, not for
+    /// each charge.
     pub fn work(&self) -> Working {
         let shared = Arc::clone(self.shared());
         let group = self.node().clone();
@@ -146,15 +147,15 @@ impl Group {
         }
     }
 
-    /// Time that the group and its descendants lost for want of memory, as `memory.pressure` shows
-    /// it. A thread stalls for the group while it makes room, waits for it, or is throttled, on
-    /// behalf of the group or one below it.
+    /// Returns the time that the group and its descendants lost to memory stalls, as
+    /// `memory.pressure` shows it. A thread stalls for the group while it makes room, waits for it,
+    /// or is throttled, on behalf of the group or a descendant.
     ///
     /// # Accuracy
     ///
-    /// *some* is exact to the clock. *full* is the part of it in which no thread that has said that
-    /// it works for the group ([`work`](Self::work)) could go on: all of it where none has.
-    /// Averages lag by up to 2 s.
+    /// *some* is exact to the clock. *full* is the part of it in which no thread that works for the
+    /// group ([`work`](Self::work)) could run: all of it if no thread has declared itself. Averages
+    /// lag by up to 2 s.
     #[must_use]
     pub fn pressure(&self) -> Stalls {
         self.node().pressure(self.shared().core.now())
@@ -168,7 +169,7 @@ impl Drop for Working {
             let last = works_for.iter().rposition(|worked| *worked == self.group);
             last.map(|last| works_for.remove(last))
         };
-        // Not within the borrow: what the handle holds may end with it.
+        // Dropped outside the borrow: the handle may own objects that end with it.
         drop(WORKS_FOR.try_with(forget));
         let known = known_depth(&self.group);
         self.group.change_stalls(self.shared.core.now(), |depth| {

@@ -1,4 +1,4 @@
-//! Reading bytes of a file without mapping it, and saying in which order it will be read.
+//! Reading bytes of a file without a mapping (read(2)), and read patterns.
 
 use std::ops::Range;
 
@@ -11,12 +11,12 @@ use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::{PAGE_BYTES, PAGE_SIZE, Pages};
 
-/// The longest window of readahead, which can be changed while the manager runs.
+/// Upper bound of the readahead window, tunable while the manager runs.
 #[derive(Debug)]
 pub(super) struct ReadaheadMax {
-    /// Written by: the embedder. Read by: who misses. Publishes: nothing.
+    /// Written by: the embedder. Read by: page faults. Publishes: nothing.
     pages: AtomicU64,
-    /// Which of its pages is marked.
+    /// Selects the marked page of a window.
     pub(super) marks: MarkRule,
 }
 
@@ -29,20 +29,19 @@ impl ReadaheadMax {
     }
 
     pub(super) fn get(&self) -> Pages {
-        // Relaxed: a number by itself.
+        // Relaxed: an independent number.
         Pages(self.pages.load(Ordering::Relaxed))
     }
 }
 
 impl Manager {
-    /// Says how many pages are read together at most from now on: see
-    /// [`Builder::readahead`](super::Builder::readahead).
+    /// Sets the maximum readahead window: see [`Builder::readahead`](super::Builder::readahead).
     pub fn set_readahead(&self, max: Pages) {
         // Relaxed: as in `ReadaheadMax::get`.
         self.core().readahead.pages.store(max.0, Ordering::Relaxed);
     }
 
-    /// Pages that are read together at most.
+    /// Returns the maximum readahead window.
     #[must_use]
     pub fn readahead(&self) -> Pages {
         self.core().readahead.get()
@@ -50,27 +49,27 @@ impl Manager {
 }
 
 impl File {
-    /// Copies bytes of the file into `buf`, from `offset` on, as read(2) does: pages that are not
-    /// in the cache are read in and charged to `group`, those that are stay whose they are, and no
-    /// space counts them. Returns how many bytes; fewer than asked for at the end of the file, or
-    /// where a page behind the first could not be read: reading on there says why.
+    /// Copies bytes of the file into `buf`, starting at `offset`, as read(2) does. Missing pages
+    /// are read in and charged to `group`; resident pages stay charged to their group; no space
+    /// counts them. Returns the number of bytes copied. It is smaller than the buffer at the end of
+    /// the file, or where a page after the first could not be read: a read that starts there
+    /// returns the error.
     ///
-    /// Reads in order make the cache read ahead
-    /// ([`Builder::readahead`](super::Builder::readahead)), each handle that was opened by itself
-    /// for itself.
+    /// Sequential reads trigger readahead ([`Builder::readahead`](super::Builder::readahead)),
+    /// separately for each handle that was opened by itself.
     ///
     /// # Cost
     ///
-    /// For each resident page a guard or a latch, and the copy. For others the file's I/O, for many
-    /// pages at once where reads come in order.
+    /// A guard or latch for each resident page, and the copy. For missing pages the file's I/O, for
+    /// many pages at once in sequential reads.
     ///
     /// # Errors
     ///
-    /// [`ReadError`], when nothing could be read.
+    /// [`ReadError`] if nothing could be read.
     ///
     /// # Panics
     ///
-    /// When the group is of another manager.
+    /// When the group belongs to another manager.
     ///
     /// # Examples
     ///
@@ -107,22 +106,22 @@ impl File {
         Ok(done)
     }
 
-    /// Says in which order this handle, and mappings that are made with it from now on, will be
-    /// read.
+    /// Sets the order in which this handle, and mappings made from it afterwards, will be read.
     pub fn set_read_pattern(&self, pattern: ReadPattern) {
         self.entry().readahead().set_pattern(pattern);
     }
 
-    /// Reads pages in that are not in the cache, as far as there is memory without stopping
-    /// anybody, and charges them to `group`. What cannot be read is left for who will ask for it.
+    /// Reads missing pages in, as far as memory is available without selecting a victim, and
+    /// charges them to `group`. Pages that cannot be read are skipped; a later read reports the
+    /// error.
     ///
     /// # Cost
     ///
-    /// The I/O, here and now.
+    /// The I/O, synchronously.
     ///
     /// # Panics
     ///
-    /// When the group is of another manager.
+    /// When the group belongs to another manager.
     pub fn will_need(&self, group: &Group, pages: Range<u64>) {
         self.assert_same_manager(group);
         self.core().read_ahead_all(self.source_for(group), pages);
@@ -146,7 +145,7 @@ impl File {
 }
 
 impl Core {
-    /// Copies a part of a page, reading it in if need be.
+    /// Copies part of a page; reads the page in if it is missing.
     fn copy_page(
         &self,
         source: Source<'_>,
@@ -176,7 +175,7 @@ impl Core {
             copy(bytes, into);
             (pfn, found)
         };
-        // A page that is read piece by piece is read once.
+        // Consecutive reads of one page count as one access.
         let is_new = source.readahead.note_asked(page);
         if is_new && (found == Found::Cached || self.reclaim.counts_first_copy()) {
             self.reclaim.mark_accessed(pfn, key);
@@ -184,7 +183,7 @@ impl Core {
         Ok(())
     }
 
-    /// Reads a range in, a window at a time.
+    /// Reads the missing pages of a range, one window at a time.
     pub(super) fn read_ahead_all(&self, source: Source<'_>, pages: Range<u64>) {
         let end = pages.end.min(source.file.pages());
         let mut at = pages.start;
@@ -197,7 +196,7 @@ impl Core {
     }
 }
 
-/// Where in its page a byte is.
+/// Returns the byte offset within its page.
 fn within_page(offset: u64) -> usize {
     usize::try_from(offset % PAGE_BYTES).expect("less than a page")
 }
@@ -210,9 +209,9 @@ mod tests {
 
     #[test]
     fn the_copying_read_that_brings_a_page_in_is_the_only_one_that_does_not_count() {
-        // Goal: every other one does, also of a page that a mapping or another handle has brought
-        // in. Method: look at the credit of pages under the default policy; pages 3 and later are
-        // read ahead.
+        // Goal: each other read counts, also of a page that a mapping or another handle brought in.
+        // Method: check the credit of pages under the default policy; pages 3 and later come in by
+        // readahead.
         for access in [Access::ReadOnly, Access::ReadWrite] {
             let hw = Manager::builder().build().expect("a manager");
             let file = hw

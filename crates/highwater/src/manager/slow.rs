@@ -1,26 +1,26 @@
-//! The slow path: what happens when memory is short.
+//! The slow path: reclaim, drain, victims and errors when memory is short.
 //!
-//! Two things can be short, and each is tried again until it is had or nothing helps any more:
+//! Either frames or room below a maximum can be short. Each is retried until it succeeds or no step
+//! helps any more:
 //!
 //! | short of | first | then | then | then | at last |
 //! |---|---|---|---|---|---|
 //! | frames | direct reclaim from the whole pool | drain every per-CPU list | groups that [spill](super::Group::on_reclaim) | victim | [`AllocError::Exhausted`] |
-//! | room below a maximum | direct reclaim from the group that is full | | groups below it that spill | victim below it | [`ChargeFailed`] |
+//! | room below a maximum | direct reclaim from the full group | | groups below it that spill | victim below it | [`ChargeFailed`] |
 //!
-//! Where a group is [being stopped](super::victims) already, a request waits for it as for a
-//! victim of its own: for as long, once, and it counts as one.
+//! If a group is already [being stopped](super::victims), a request waits for it as for a victim of
+//! its own: for as long, once, and it counts as one of the request's victims.
 //!
-//! Bounds: a step that frees something is followed by another attempt. [`FRUITLESS_MAX`] steps
-//! without progress, and one attempt more, lead to a victim, of which there are at most four for
-//! one request, and no request makes more than [`ATTEMPTS_MAX`] attempts. Between fruitless steps
-//! the thread sleeps for up to a millisecond, or until another thread's reclaim makes progress:
-//! what keeps pages from being freed then is a thread that reads them. While pages of the target
-//! are in transit, which will be on the lists, their arrival ends the wait (`reclaim/arrival.rs`),
-//! and no step is fruitless.
+//! Bounds: a step that frees memory is followed by another attempt. [`FRUITLESS_MAX`] steps without
+//! progress and one more attempt lead to a victim; one request selects at most four victims and
+//! makes at most [`ATTEMPTS_MAX`] attempts. Between steps without progress the thread sleeps for up
+//! to a millisecond, or until another thread's reclaim makes progress: the pages that resist
+//! reclaim are then held by threads that read them. While pages of the target are in transit to the
+//! lists, their arrival ends the wait (`reclaim/arrival.rs`), and no step counts as fruitless.
 //!
-//! No lock is held while it waits, reclaims or calls the embedder's handler, which may call
-//! anything. What that asks for itself tells no victim: it would be called by itself, without a
-//! bound. Choosing a victim allocates nothing.
+//! No lock is held during waits, reclaim and calls of the embedder's handler, which may call any
+//! method. A request that the handler makes selects no victim: it would recurse into the handler
+//! without a bound. Victim selection allocates nothing.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -38,47 +38,48 @@ use crate::reclaim::{Actor, Arrival, OnItsWay, Outcome, Reclaim, ScanControl, Wa
 use crate::sync::thread;
 use crate::units::{Bytes, GroupId, Pages};
 
-/// Steps without progress before somebody is stopped. Chosen: as the kernel's reclaim retries.
+/// Steps without progress before a victim is selected. Chosen: as the kernel's reclaim retries.
 const FRUITLESS_MAX: u32 = 16;
-/// Attempts for one request, whatever progress they make: others may take what was freed.
+/// Attempts for one request, whatever their progress: other threads may take the freed memory.
 pub(super) const ATTEMPTS_MAX: u32 = 4096;
-/// How often a request looks whether a group has given what it has promised, or a trim the frames
-/// that it withholds. Chosen: as the longest pause between fruitless steps.
+/// Polling interval for memory that a group has promised, or frames that a trim withholds. Chosen:
+/// as the longest pause between fruitless steps.
 const PROMISE_PAUSE: Duration = Duration::from_millis(1);
 /// The longest wait for pages in transit before the next attempt. Chosen: as many attempts take a
-/// minute, which outlasts what a scheduler does to a thread, and ends what storage never answers.
+/// minute, which outlasts the delays of a scheduler and bounds the wait for storage that never
+/// answers.
 pub(super) const ARRIVAL_MAX: Duration = Duration::from_millis(16);
-/// The same for a thread that others may be waiting for. Chosen: as many attempts take a few
+/// The same for a thread that other threads may be waiting for. Chosen: as many attempts take a few
 /// seconds.
 const ARRIVAL_MAX_NESTED: Duration = Duration::from_millis(1);
-/// Pages that direct reclaim frees at once. Chosen: as the kernel's cluster.
+/// Pages that one pass of direct reclaim frees. Chosen: as the kernel's cluster.
 const DIRECT_GOAL: Pages = Pages(32);
 
-/// A group refused a charge, and reclaim and victims did not help.
+/// A group refused a charge, and neither reclaim nor victims helped.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "{refusal} (after {attempts} attempts: {reclaimed} reclaimed, {borrowed} in use, {write_failed} not written back, {victims} victims told to stop, {dying} others waited for)"
 )]
 pub struct ChargeFailed {
-    /// Who refused, with its numbers.
+    /// The group that refused, with its numbers.
     #[source]
     pub refusal: ChargeError,
     /// Attempts made.
     pub attempts: u32,
-    /// What reclaim freed meanwhile.
+    /// Pages reclaimed meanwhile.
     pub reclaimed: Pages,
-    /// Pages that were borrowed or latched when a pass last looked at any: the last passes may have
-    /// found them in the hands of other reclaimers.
+    /// Pages that were pinned or latched in the last pass that scanned any: later passes may have
+    /// found none because other reclaimers had isolated them.
     pub borrowed: u64,
-    /// Pages that the last pass could not write back.
+    /// Pages whose write-back failed in the last pass.
     pub write_failed: u64,
     /// Victims that were told to stop.
     pub victims: usize,
-    /// Groups that were being stopped already, and were waited for.
+    /// Groups that were already being stopped, and were waited for.
     pub dying: usize,
 }
 
-/// No memory for a page.
+/// A page could not be charged or allocated.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AllocError {
@@ -90,28 +91,27 @@ pub enum AllocError {
     Exhausted {
         /// The state of the pool.
         source: frame::AllocError,
-        /// Pages that were borrowed or latched when a pass last looked at any.
+        /// Pages that were pinned or latched in the last pass that scanned any.
         borrowed: u64,
-        /// Pages that the last pass could not write back.
+        /// Pages whose write-back failed in the last pass.
         write_failed: u64,
     },
 }
 
-/// How long a charge that finds nothing to reclaim waits for others.
+/// How long a charge without anything to reclaim waits for other threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
-    /// A page that is being read in: the I/O to come takes longer than the wait for other threads
-    /// to let go of pages.
+    /// A page fault: its I/O takes longer than other threads take to release pages.
     Fault,
-    /// A charge for memory elsewhere: a refusal is an answer, and is given at once unless pages are
-    /// known to come, or to come back.
+    /// A charge for other memory: it fails at once, unless pages are known to be in transit or
+    /// about to be released.
     Charge,
-    /// Pages that nobody has asked for: nobody is stopped for them, and others go first.
+    /// Readahead: selects no victim, and yields to other requests.
     Ahead,
 }
 
 impl Patience {
-    /// Whether others go first, and nobody is stopped.
+    /// Returns whether the request yields to others and selects no victim.
     const fn is_modest(self) -> bool {
         matches!(self, Self::Ahead)
     }
@@ -122,16 +122,16 @@ thread_local! {
     static IN_HANDLER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A handler of the embedder runs on this thread while this lives.
+/// Marks that the embedder's handler runs on this thread, until dropped.
 pub(super) struct InHandler;
 
 impl InHandler {
-    /// `None` when one runs on this thread already.
+    /// Returns `None` if a handler already runs on this thread.
     pub(super) fn enter() -> Option<Self> {
         (!IN_HANDLER.replace(true)).then_some(Self)
     }
 
-    /// Whether one runs on this thread.
+    /// Returns whether a handler runs on this thread.
     pub(super) fn is_running() -> bool {
         IN_HANDLER.get()
     }
@@ -143,36 +143,35 @@ impl Drop for InHandler {
     }
 }
 
-/// What one request has tried so far.
+/// State of one request's attempts.
 #[derive(Default)]
 pub(super) struct Effort<'a> {
-    /// The thread stalls from the first refusal on, but while the handler runs.
+    /// The stall since the first refusal, suspended while the handler runs.
     stalled: Option<Stalled<'a>>,
     attempts: u32,
     fruitless: u32,
-    /// Whether the request was tried again after nothing was found to reclaim.
+    /// Whether the request was retried after reclaim found no pages.
     has_looked_again: bool,
-    /// Whether it has waited for a promise or a victim: the attempt after the last such wait is
-    /// owed.
+    /// Set after a wait for a promise or a victim: the request is due one more attempt.
     owes_attempt: bool,
     reclaimed: u64,
     told: Told,
     /// Groups that were asked for memory and had none to give.
     passed: Passed,
     last: Outcome,
-    /// Pages that the last pass which freed or found any found held.
+    /// Pinned or latched pages in the last pass that scanned any.
     nr_held: u64,
-    /// Evictions from the target when this request last paused.
+    /// The target's evictions when this request last paused.
     evictions_seen: u64,
-    /// Pages that had arrived there before the last attempt.
+    /// The target's arrivals before the last attempt.
     arrived_seen: Option<u64>,
-    /// What this request itself has in transit.
+    /// This request's own pages in transit.
     way: Option<&'a OnItsWay<'a>>,
 }
 
 impl Core {
-    /// Charges a group, making room if its maximum or an ancestor's is reached. Returns the delay
-    /// that the charge owes too.
+    /// Charges a group; makes room if its maximum or an ancestor's is reached. Returns the
+    /// throttling delay, too.
     pub(super) fn charge(
         &self,
         group: &GroupNode,
@@ -185,8 +184,8 @@ impl Core {
         Ok((charge, delay))
     }
 
-    /// As [`charge`](Self::charge) for the page of a fault, which is in transit from before it is
-    /// charged. What it owes is for the program to ask for: `Group::throttle`.
+    /// As [`charge`](Self::charge) for the page of a fault, which counts as in transit from before
+    /// the charge. The program asks for the throttling delay by `Group::throttle`.
     pub(super) fn charge_on_its_way(
         &self,
         group: &GroupNode,
@@ -203,7 +202,7 @@ impl Core {
         Ok((charge, way))
     }
 
-    /// Repeats a charge of `bytes` to `charged` until it succeeds or nothing helps.
+    /// Repeats a charge of `bytes` to `charged` until it succeeds or no step helps.
     #[inline]
     pub(super) fn charging<T>(
         &self,
@@ -218,7 +217,7 @@ impl Core {
         }
     }
 
-    /// As [`charging`](Self::charging), after it was refused once.
+    /// As [`charging`](Self::charging), after the first refusal.
     #[cold]
     #[inline(never)]
     fn charging_again<T>(
@@ -242,7 +241,7 @@ impl Core {
                     self.stall_for(charged, &mut effort);
                     self.make_room(group.id(), bytes, patience, &mut effort)
                 }
-                // What is freed there lets those that wait go on, and then this one.
+                // Room there lets the waiting charges proceed, and then this one.
                 ChargeError::Behind { group, .. } if !patience.is_modest() => {
                     self.stall_for(charged, &mut effort);
                     self.make_room(group.id(), bytes, patience, &mut effort)
@@ -269,13 +268,13 @@ impl Core {
     }
 
     fn stall_for<'a>(&'a self, charged: GroupId, effort: &mut Effort<'a>) {
-        // Gone is only what nothing is charged to.
+        // A group with a charge is never gone; without one there is no stall to record.
         if let Some(charged) = self.groups.get(charged) {
             effort.stall(self, &charged);
         }
     }
 
-    /// Frees pages of a full group and its descendants; false when nothing helps.
+    /// Frees pages of a full group and its descendants; returns false when no step helps.
     fn make_room(
         &self,
         full: GroupId,
@@ -300,8 +299,8 @@ impl Core {
             || self.ask_or_tell(&target, bytes, effort)
     }
 
-    /// Installs a maximum, and frees pages of the group until it fits, nothing helps, or somebody
-    /// has installed another one, which is theirs to see to.
+    /// Installs a maximum and frees pages of the group until it fits or no step helps. Stops if
+    /// another thread installs a different maximum: that thread then reclaims.
     pub(super) fn set_max(&self, group: &GroupNode, max: Bytes) -> Result<(), MaxError> {
         let mut effort = Effort::default();
         let mut result = group.set_max(max);
@@ -315,7 +314,7 @@ impl Core {
         result
     }
 
-    /// One round of freeing pages of a group that is to shrink; false when nothing helps.
+    /// Frees pages of a shrinking group, one round; returns false when no step helps.
     pub(super) fn shrink_by(
         &self,
         over: Pages,
@@ -329,7 +328,7 @@ impl Core {
         effort.waits(self, group, Want::Room, Patience::Charge) || effort.looks_again()
     }
 
-    /// Takes a frame for a page in transit that `payer` pays for, freeing some if there are none.
+    /// Allocates a frame for a page in transit that `payer` pays for; reclaims if none is free.
     pub(super) fn alloc_frame(
         &self,
         payer: &GroupNode,
@@ -364,8 +363,8 @@ impl Core {
         }
     }
 
-    /// Takes frames for pages that nobody has asked for, and appends them to `frames`; how many.
-    /// One pass of reclaim is made if there are too few, and no more.
+    /// Allocates frames for readahead and appends them to `frames`; returns their number. Makes at
+    /// most one pass of reclaim.
     pub(super) fn alloc_frames_ahead(
         &self,
         payer: &GroupNode,
@@ -398,7 +397,7 @@ impl Core {
         got
     }
 
-    /// Frees frames from the whole pool; false when nothing helps.
+    /// Frees frames from the whole pool; returns false when no step helps.
     fn make_frames(&self, effort: &mut Effort<'_>) -> bool {
         let root = self.groups.root();
         let goal = self.direct_goal(self.pool.managed().bytes());
@@ -419,13 +418,14 @@ impl Core {
             || self.ask_or_tell(&root, goal.bytes(), effort)
     }
 
-    /// Pages to free at once: a cluster, or less where that would be a large part of what there is.
+    /// Returns the pages to free in one pass: a cluster, or less if that is a large part of
+    /// `available`.
     pub(super) fn direct_goal(&self, available: Bytes) -> Pages {
         let available = available.pages_ceil().min(self.pool.managed());
         DIRECT_GOAL.min(Pages((available.0 / 256).max(1)))
     }
 
-    /// One pass of direct reclaim; whether it freed anything.
+    /// Runs one pass of direct reclaim; returns whether it freed anything.
     pub(super) fn reclaim_directly(
         &self,
         target: &GroupNode,
@@ -442,7 +442,7 @@ impl Core {
         effort.last = self.reclaim.shrink(&control);
         let freed = effort.last.nr_reclaimed;
         effort.reclaimed += freed;
-        // Pages that are held go from reclaimer to reclaimer: a pass that finds none has found them
+        // Pages that are held move between concurrent reclaimers: a pass that scans none found them
         // isolated.
         if freed + effort.last.nr_borrowed > 0 {
             effort.nr_held = effort.last.nr_borrowed;
@@ -454,10 +454,10 @@ impl Core {
         freed > 0
     }
 
-    /// Asks a group below `target` to give memory back for a charge of `bytes`, or has one stopped;
-    /// false when neither helps.
+    /// Asks a group below `target` to give memory back for a charge of `bytes`, or selects a
+    /// victim; returns false when neither helps.
     fn ask_or_tell(&self, target: &GroupNode, bytes: Bytes, effort: &mut Effort<'_>) -> bool {
-        // What nobody can reach any more goes first.
+        // Files that are closed and unreachable go first.
         if self.reap_closing() {
             return effort.may_retry();
         }
@@ -473,7 +473,7 @@ impl Core {
         }) {
             Asking::Again => return effort.may_retry(),
             Asking::Until(_) => {
-                // What was promised comes from another thread, which may need this CPU.
+                // Promised memory is released by another thread, which may need this CPU.
                 self.reclaim.wait_for_progress(PROMISE_PAUSE);
                 effort.owes_attempt = true;
                 return effort.may_retry();
@@ -490,7 +490,7 @@ impl Core {
     }
 }
 
-/// Calls what may call a handler of the program.
+/// Runs `call`, which may call a handler of the program, with this request's transit hidden.
 fn hiding<R>(way: Option<&OnItsWay<'_>>, call: impl FnOnce() -> R) -> R {
     match way {
         Some(way) => way.hide_while(call),
@@ -498,7 +498,8 @@ fn hiding<R>(way: Option<&OnItsWay<'_>>, call: impl FnOnce() -> R) -> R {
     }
 }
 
-/// As [`GroupNode::set_max`] for a maximum that is installed already; nothing is below another one.
+/// As [`GroupNode::set_max`] for a maximum that is already installed; succeeds if a different one
+/// is.
 fn still_below_usage(group: &GroupNode, max: Bytes) -> Result<(), MaxError> {
     let usage = group.usage_precise();
     if usage <= max || group.limits().max != max {
@@ -513,7 +514,7 @@ fn still_below_usage(group: &GroupNode, max: Bytes) -> Result<(), MaxError> {
 }
 
 impl<'a> Effort<'a> {
-    /// Says that the thread stalls from here on for a group that was refused memory.
+    /// Begins a stall for a group that was refused memory, unless this request is in one.
     pub(super) fn stall(&mut self, core: &'a Core, group: &GroupNode) {
         if self.stalled.is_none() {
             self.stalled = Stalled::begin(core, group);
@@ -524,22 +525,22 @@ impl<'a> Effort<'a> {
         self.attempts < ATTEMPTS_MAX
     }
 
-    /// Whether to try once more before giving up: while this request looked and found nothing,
-    /// others may have freed what they had isolated.
+    /// Returns whether to retry once more before giving up: while this request scanned and found no
+    /// pages, other threads may have freed pages that they had isolated.
     fn looks_again(&mut self) -> bool {
         !std::mem::replace(&mut self.has_looked_again, true) && self.may_retry()
     }
 
-    /// Whether to try once more when nothing is left to wait for: what was waited for may have come
-    /// since the last attempt, and be settled by another request.
+    /// Returns whether to retry once more when nothing is left to wait for: the awaited memory may
+    /// have come since the last attempt, with its promise settled by another request.
     fn tries_last(&mut self) -> bool {
         std::mem::take(&mut self.owes_attempt) && self.may_retry()
     }
 
-    /// Waits for pages of `target` that are in transit to arrive; where there are none, a little
-    /// for other threads to let go of pages or to find some, if the last pass found such, a victim
-    /// may stop or a fault asks. False when that was done often enough while nothing arrived and
-    /// nothing was evicted: where pages come and go, others were quicker.
+    /// Waits until pages of `target` in transit arrive. If there are none, waits briefly for other
+    /// threads to release or find pages, provided that the last pass found held pages, a victim may
+    /// stop, or the request is a fault. Returns false after too many such waits without an arrival
+    /// or eviction: with arrivals or evictions, other requests were merely faster.
     fn waits(&mut self, core: &Core, target: &GroupNode, want: Want, patience: Patience) -> bool {
         let (arrival, arrived) =
             core.reclaim
@@ -570,8 +571,8 @@ impl<'a> Effort<'a> {
         self.may_retry()
     }
 
-    /// How long to wait for one arrival before the next attempt. A request that has pages in
-    /// transit itself, elsewhere, may be waited for by the thread that it waits for.
+    /// Returns the longest wait for one arrival before the next attempt. A request that has other
+    /// pages in transit may itself be waited for by the thread that it waits for.
     fn arrival_max(&self) -> Duration {
         let own = u32::from(self.way.is_some());
         match Reclaim::nr_own_on_their_way() > own {

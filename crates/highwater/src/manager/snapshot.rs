@@ -1,5 +1,5 @@
-//! What is going on in a manager, as a value: shown as text, or serialized with the feature
-//! `serde`.
+//! Snapshots: the counters and state of a manager as a value, shown as text or serialized with the
+//! feature `serde`.
 
 use std::fmt;
 
@@ -12,26 +12,26 @@ use crate::reclaim::{ListSizes, Reclaim};
 use crate::sync::LockEvents;
 use crate::units::{Bytes, Estimate, GroupId};
 
-/// The counters, frames, locks and groups of a manager. Each number is of its own moment; together
-/// they are exact when nothing runs.
+/// The counters, frames, locks and groups of a manager. Numbers are read one after the other;
+/// together they are exact when the manager is quiescent.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Snapshot {
-    /// How per-CPU words are written, and why.
+    /// Regime of per-CPU updates, and the reason for it.
     pub regime: ChosenRegime,
-    /// Where every frame is.
+    /// The state of every frame.
     pub frames: FrameCounts,
-    /// When reclaim begins and ends.
+    /// Watermarks: where reclaim begins and ends.
     pub watermarks: Watermarks,
-    /// Per-CPU lists of free frames, and the knobs that they follow.
+    /// Per-CPU lists of free frames, and their tunables.
     pub zoneinfo: Zoneinfo,
-    /// Counters by name, named as in `/proc/vmstat` where it has one.
+    /// Counters by name, named as in `/proc/vmstat` where it has the counter.
     #[cfg_attr(feature = "serde", serde(serialize_with = "values_by_name"))]
     pub vmstat: Vec<Counter>,
-    /// Rounds of reclaim over lists, by priority, for each priority that there was one at: how hard
+    /// Rounds of reclaim by scan priority, for each priority that occurred: a measure of how hard
     /// memory was to find.
     pub reclaim_rounds: Vec<(u32, u64)>,
-    /// Contention of the lock classes that pages go through, over all managers of the process.
+    /// Contention of the lock classes on the page paths, over all managers of the process.
     pub locks: Vec<LockEvents>,
     /// Every group, parents before children.
     pub groups: Vec<GroupSnapshot>,
@@ -45,31 +45,31 @@ pub struct GroupSnapshot {
     pub id: GroupId,
     /// Its path in the tree.
     pub path: String,
-    /// What it and its descendants use, what of that is in escrow, and what is owed, by visiting
-    /// the CPUs that have charged there.
+    /// Usage of the group and its descendants, with the parts in escrow and in debt; read by
+    /// visiting the CPUs that charged there.
     pub account: Account,
-    /// What they use as [`Group::usage`](super::Group::usage) says it, at once.
+    /// Their usage as [`Group::usage`](super::Group::usage) returns it.
     pub usage: Estimate<Bytes>,
-    /// The most they have used.
+    /// Their highest usage.
     pub peak: Estimate<Bytes>,
     /// Its hard protection.
     pub min: Bytes,
     /// Its soft protection.
     pub low: Bytes,
-    /// Its throttle point; none if it has none.
+    /// Its throttling threshold; `None` if not set.
     pub high: Option<Bytes>,
-    /// Its maximum; none if it has no limit of its own.
+    /// Its maximum; `None` if it has no limit of its own.
     pub max: Option<Bytes>,
     /// Pages on its own lists.
     pub lists: ListSizes,
-    /// Statistics of it and its descendants, by the names of `memory.stat`.
+    /// Statistics of the group and its descendants, named as in `memory.stat`.
     #[cfg_attr(feature = "serde", serde(serialize_with = "as_map"))]
     pub stat: Vec<(&'static str, i64)>,
-    /// What happened to it and its descendants.
+    /// Limit events of the group and its descendants.
     pub events: GroupEvents,
-    /// What happened to the group itself.
+    /// Limit events of the group itself.
     pub events_local: GroupEvents,
-    /// Time that it and its descendants lost for want of memory.
+    /// Memory stalls of the group and its descendants (PSI).
     pub pressure: Stalls,
 }
 
@@ -103,7 +103,7 @@ impl Snapshot {
         }
     }
 
-    /// The value of a counter.
+    /// Returns the value of a counter.
     ///
     /// # Panics
     ///
@@ -144,7 +144,7 @@ impl GroupSnapshot {
     }
 }
 
-/// Counts by the names of `memory.events`.
+/// Returns the events under the names of `memory.events`.
 fn named(events: GroupEvents) -> [(&'static str, u64); 6] {
     let GroupEvents {
         low,
@@ -172,7 +172,7 @@ fn as_map<S: serde::Serializer, T: serde::Serialize + Copy>(
     serializer.collect_map(counters.iter().copied())
 }
 
-/// The object that tools read: values by name.
+/// Serializes counters as an object: values by name.
 #[cfg(feature = "serde")]
 fn values_by_name<S: serde::Serializer>(
     counters: &[Counter],
@@ -232,9 +232,8 @@ impl fmt::Display for Snapshot {
 }
 
 impl fmt::Display for GroupSnapshot {
-    /// A line for each file that a group of the kernel's has, as `grep` shows them; settings that
-    /// are not made, statistics that are zero, events that did not happen, and pressure that there
-    /// never was are left out.
+    /// Writes a line for each file that a kernel memcg has, as `grep` shows them; omits limits that
+    /// are not set, statistics of zero, events that did not happen, and pressure that never was.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let memory = format!("{}/memory.", self.path.trim_end_matches('/'));
         let Account {

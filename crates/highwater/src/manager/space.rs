@@ -1,4 +1,4 @@
-//! Spaces: who maps files, who pays, and how much is resident for whom.
+//! Spaces: address spaces with their mappings, paying group and resident set.
 
 use std::ops::Range;
 
@@ -13,9 +13,9 @@ use crate::units::{Estimate, Pages};
 /// An address space: mappings of files, whose pages are charged to one group. Cheap to clone;
 /// closed with its last handle or mapping.
 ///
-/// A space knows its resident set: pages that its mappings have in their page tables, and what the
-/// program counts itself ([`Space::add_rss`]). A page that several mappings have counts in each. A
-/// space that one CPU uses costs a few cache lines; one that many use gets words for each of them.
+/// A space counts its resident set: entries in its mappings' page tables, plus pages that the
+/// program counts itself ([`Space::add_rss`]). A page in several mappings counts in each. A space
+/// that one CPU uses costs a few cache lines; one that many CPUs use gets words for each of them.
 ///
 /// # Examples
 ///
@@ -44,11 +44,11 @@ struct OpenSpace {
 }
 
 impl Manager {
-    /// Makes an address space whose pages are charged to `group`.
+    /// Creates an address space whose pages are charged to `group`.
     ///
     /// # Panics
     ///
-    /// When the group is of another manager.
+    /// When the group belongs to another manager.
     #[must_use]
     pub fn space(&self, group: &Group) -> Space {
         assert!(
@@ -66,7 +66,7 @@ impl Manager {
 }
 
 impl Space {
-    /// The space's number. Numbers of spaces that are gone are used again.
+    /// Returns the space's number. Numbers of closed spaces are reused.
     #[must_use]
     pub fn id(&self) -> SpaceId {
         self.open.entry.id()
@@ -80,7 +80,7 @@ impl Space {
     ///
     /// # Panics
     ///
-    /// When the file is of another manager.
+    /// When the file belongs to another manager.
     pub fn map_file(&self, file: &File, pages: Range<u64>) -> Result<Mapping, RangeError> {
         assert!(
             Arc::ptr_eq(file.shared(), &self.open.shared),
@@ -96,15 +96,16 @@ impl Space {
         Ok(Mapping::new(file.clone(), self.clone(), pages))
     }
 
-    /// Counts pages that the program itself holds for the space, or with a negative number holds no
-    /// longer. They are counted, not charged ([`Group::charge`]).
+    /// Adds `pages` to the space's resident set; a negative number subtracts. For pages that the
+    /// program itself holds for the space: they are counted, not charged ([`Group::charge`]).
     ///
-    /// A space that ends with pages still counted is reported as a `tracing` error with numbers,
-    /// and in the counter `bad_rss_counter`.
+    /// A space that is closed with pages still counted is reported as a `tracing` error with the
+    /// numbers, and in the counter `bad_rss_counter`.
     ///
     /// # Cost
     ///
-    /// A plain add to a line of this CPU; see [`CounterSet::add`](crate::counter::CounterSet::add).
+    /// A plain add to a cache line of this CPU; see
+    /// [`CounterSet::add`](crate::counter::CounterSet::add).
     ///
     /// # Panics
     ///
@@ -123,32 +124,31 @@ impl Space {
         self.open.group.add_stat(item, pages);
     }
 
-    /// The resident set, files, anonymous pages and shared memory together, as an interval, at
-    /// once.
+    /// Returns the resident set (file, anonymous and shared pages) as an interval, in O(1).
     #[must_use]
     pub fn rss(&self) -> Estimate<Pages> {
         self.open.entry.approximate_rss()
     }
 
-    /// The resident set by visiting the CPUs that counted; exact when nothing moves.
+    /// Returns the resident set by visiting the CPUs that counted; exact when quiescent.
     #[must_use]
     pub fn rss_precise(&self) -> Pages {
         self.open.entry.precise_rss()
     }
 
-    /// The largest resident set so far. Neither end of the interval ever falls.
+    /// Returns the peak of the resident set. Neither end of the interval ever falls.
     #[must_use]
     pub fn peak_rss(&self) -> Estimate<Pages> {
         self.open.entry.peak_rss()
     }
 
-    /// Pages of one member, as an interval, at once.
+    /// Returns the pages of one member as an interval, in O(1).
     #[must_use]
     pub fn member(&self, member: RssMember) -> Estimate<Pages> {
         self.open.entry.approximate(member)
     }
 
-    /// Pages of one member by visiting the CPUs that counted; exact when nothing moves.
+    /// Returns the pages of one member by visiting the CPUs that counted; exact when quiescent.
     #[must_use]
     pub fn member_precise(&self, member: RssMember) -> Pages {
         self.open.entry.precise(member)

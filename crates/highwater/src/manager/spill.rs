@@ -1,24 +1,24 @@
-//! Groups that are asked to give memory back: a program's spill.
+//! Spill callbacks: asking groups to give memory back before a victim is selected.
 //!
-//! What reclaim cannot take back is memory that the program has elsewhere, and most engines can do
-//! without some of it: they spill to disk. A group that can has a handler ([`Group::on_reclaim`]).
-//! Where a request finds no room and reclaim makes none, the handlers below the full group are
-//! asked, one group after the other, before any group is told to stop.
+//! Reclaim cannot free memory that the program allocates elsewhere, but most engines can release
+//! some of it: they spill to disk. Such a group has a handler ([`Group::on_reclaim`]). When a
+//! request finds no room and reclaim makes none, the handlers below the full group are called, one
+//! group after the other, before any group is told to stop.
 //!
-//! - The group that uses most above its protection is asked first ([`GroupNode::protection_below`]
-//!   the full one), as the largest is the first victim; among equals the one of the lowest number.
-//!   A group that uses no more than its protection is not asked.
-//! - A handler returns what the group gives back: memory that is free already, or that will be by
-//!   the deadline of the request. Until then, or until the group's usage has fallen by that much,
-//!   no other group is asked and none is told to stop.
-//! - A group is asked by one request at a time. While its handler runs, or has promised something,
-//!   others that need room there wait for that.
-//! - A request asks a group again only after it kept its promise; a charge that waits in line also
-//!   asks all again every 100 ms.
+//! - The first is the group that uses most above its protection ([`GroupNode::protection_below`]
+//!   the full one), as the largest is the first victim; ties go to the lowest number. A group
+//!   within its protection is not asked.
+//! - A handler returns the amount that the group gives back: memory that is free already, or will
+//!   be by the deadline of the request. Until then, or until the group's usage has fallen by that
+//!   amount, no other group is asked and no victim is selected.
+//! - One request at a time asks a group. While its handler runs or its promise is open, other
+//!   requests that need room there wait for it.
+//! - A request asks a group again only after it kept its promise; a waiting charge also asks all
+//!   groups again every 100 ms.
 //!
-//! No lock is held while a handler runs. What it charges itself asks no group and tells none to
-//! stop, and does not wait in line: the request that asks may stand first in it. When it panics, it
-//! has promised nothing, and the panic goes on in the thread that charges.
+//! No lock is held while a handler runs. A charge that the handler makes asks no group, selects no
+//! victim, and does not wait in a queue: the asking request may be its head. A handler that panics
+//! has promised nothing, and the panic propagates in the charging thread.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,50 +32,50 @@ use crate::units::Bytes;
 
 static SPILLERS_LOCK: LockClass = LockClass::new("on_reclaim", Rank::Leaf);
 
-/// A request to a group: give memory back.
+/// A request to a group to give memory back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReclaimRequest {
-    /// How much is wanted. Less helps too.
+    /// The requested amount. Less helps too.
     pub want: Bytes,
-    /// Until when the request waits for what the handler says that it gives.
+    /// The request waits until then for the memory that the handler promises.
     pub deadline: Instant,
 }
 
 type Handler = dyn Fn(&ReclaimRequest) -> Bytes + Send + Sync;
 
-/// A group that can give memory back.
+/// A group with a spill handler.
 struct Spiller {
     group: GroupNode,
     handler: Arc<Handler>,
     asked: Option<Asked>,
 }
 
-/// What a group was asked for and has not given yet.
+/// A request to a group that is not settled yet.
 #[derive(Clone, Copy)]
 struct Asked {
-    /// What it used when it was asked.
+    /// Usage when the group was asked.
     before: Bytes,
-    /// What it has promised; `None` while the handler runs.
+    /// The promised amount; `None` while the handler runs.
     promised: Option<Bytes>,
     until: Duration,
 }
 
 impl Asked {
-    /// Whether the group uses as little as it has promised.
+    /// Returns whether usage has fallen by the promised amount.
     fn is_kept(&self, usage: Bytes) -> bool {
         self.promised
             .is_some_and(|promised| usage.saturating_add(promised) <= self.before)
     }
 
-    /// What it has given of that.
+    /// Returns how much of the promise has been given.
     fn given(&self, usage: Bytes) -> Bytes {
         let promised = self.promised.unwrap_or(Bytes::ZERO);
         self.before.saturating_sub(usage).min(promised)
     }
 }
 
-/// The groups of a manager that can give memory back.
+/// The groups of a manager that have spill handlers.
 pub(super) struct Spillers(Mutex<BTreeMap<GroupKey, Spiller>>);
 
 impl fmt::Debug for Spillers {
@@ -84,41 +84,40 @@ impl fmt::Debug for Spillers {
     }
 }
 
-/// Groups that one request does not ask again.
+/// Groups that a request does not ask again.
 pub(super) type Passed = Vec<GroupKey>;
 
-/// What came of a look for a group to ask.
+/// Result of looking for a group to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asking {
-    /// A group has answered: look again, for room or for another group.
+    /// A group has answered: retry, and otherwise ask another group.
     Again,
-    /// A group has until then to give what it has promised.
+    /// A group has until then to keep its promise.
     Until(Duration),
-    /// There is no group to ask that this request has not passed.
+    /// No group is left that this request has not asked.
     Nothing,
 }
 
-/// What became of a promise.
+/// State of a promise.
 enum Promise {
-    /// It may still be kept until then.
+    /// Open until then.
     Open(Duration),
     Kept,
     Broken,
 }
 
 impl Group {
-    /// Says how the group gives memory back when there is none: what an engine spills. The handler
-    /// is called with what is wanted and until when ([`ReclaimRequest`]), and returns what the
-    /// group gives back: free already, or by the deadline. Zero if it can give nothing now. It is
-    /// called when reclaim does not make room, and before any group is told to stop. A group has
-    /// one handler, which ends with [`remove`](Self::remove).
+    /// Sets the group's spill handler, which is called when reclaim makes no room and before any
+    /// victim is selected. It receives the requested amount and a deadline ([`ReclaimRequest`]) and
+    /// returns the amount that the group gives back: free already, or by the deadline; zero if it
+    /// can give nothing now. A group has one handler, which is dropped by [`remove`](Self::remove).
     ///
-    /// It is called on the thread that needs memory, or that polls the charge that does, one call
-    /// for the group at a time. No lock of the library is held, but locks of the program may be: a
-    /// handler takes its own by `try_lock`, and returns zero where that fails. In an async program
-    /// it begins the spill in a task and returns what that will free; a handler that blocks holds
-    /// up a worker. What it charges itself is refused where there is no room. If it panics, the
-    /// panic goes on in the thread that charges.
+    /// The handler runs on the thread that needs memory or polls the charge, one call for the group
+    /// at a time. No lock of the library is held, but locks of the program may be: a handler takes
+    /// its own by `try_lock`, and returns zero if that fails. In an async program it starts the
+    /// spill in a task and returns the amount that the task will free; a handler that blocks blocks
+    /// a worker. A charge that the handler makes is refused if there is no room. A panic of the
+    /// handler propagates in the charging thread.
     ///
     /// A handler that holds a [`Group`] keeps the manager alive until the group is removed.
     ///
@@ -160,7 +159,7 @@ impl Group {
         };
         let spillers = &self.shared().core.spillers;
         let former = spillers.0.lock().insert(self.node().key(), spiller);
-        // Without the lock: what the former handler holds may end with it.
+        // Dropped outside the lock: the former handler may own objects that end with it.
         drop(former);
         if self.node().is_removed() {
             spillers.forget(self.node());
@@ -173,14 +172,14 @@ impl Spillers {
         Self(Mutex::new(&SPILLERS_LOCK, BTreeMap::new()))
     }
 
-    /// Forgets the handler of a group that is removed.
+    /// Drops the handler of a removed group.
     pub(super) fn forget(&self, group: &GroupNode) {
         let spiller = self.0.lock().remove(&group.key());
-        // Without the lock: what the handler holds may end with it.
+        // Dropped outside the lock: the handler may own objects that end with it.
         drop(spiller);
     }
 
-    /// Those below `target`, and what each was asked for.
+    /// Returns the spilling groups below `target`, each with its open request.
     fn below(&self, target: &GroupNode) -> Vec<(GroupNode, Option<Asked>)> {
         let spillers = self.0.lock();
         let below = spillers.values().filter(|spiller| {
@@ -191,7 +190,7 @@ impl Spillers {
             .collect()
     }
 
-    /// Takes note that the group is being asked; the handler, unless another request is first.
+    /// Marks the group as being asked; returns the handler, unless another request has marked it.
     fn begin(&self, group: &GroupNode, asked: Asked) -> Option<Arc<Handler>> {
         let mut spillers = self.0.lock();
         let spiller = spillers.get_mut(&group.key())?;
@@ -202,14 +201,14 @@ impl Spillers {
         Some(Arc::clone(&spiller.handler))
     }
 
-    /// Takes note that a promise is no longer outstanding: it, unless another request was first.
+    /// Takes the open request, unless another thread took it before.
     fn end(&self, group: &GroupNode) -> Option<Asked> {
         let mut spillers = self.0.lock();
         let spiller = spillers.get_mut(&group.key())?;
         spiller.asked.take_if(|asked| asked.promised.is_some())
     }
 
-    /// Takes note of what was promised, or that nothing is outstanding.
+    /// Sets or clears the open request.
     fn set_asked(&self, group: &GroupNode, asked: Option<Asked>) {
         if let Some(spiller) = self.0.lock().get_mut(&group.key()) {
             spiller.asked = asked;
@@ -217,7 +216,7 @@ impl Spillers {
     }
 }
 
-/// The group is being asked while this lives.
+/// Marks a group as being asked, until dropped.
 struct Asks<'a> {
     spillers: &'a Spillers,
     group: &'a GroupNode,
@@ -225,7 +224,7 @@ struct Asks<'a> {
 }
 
 impl Asks<'_> {
-    /// The handler has returned.
+    /// Records the handler's result.
     fn promise(mut self, promised: Bytes) -> Asked {
         self.asked.promised = Some(promised);
         self.asked
@@ -233,7 +232,7 @@ impl Asks<'_> {
 }
 
 impl Drop for Asks<'_> {
-    /// After a panic nothing is outstanding.
+    /// After a panic, no request is open.
     fn drop(&mut self) {
         let outstanding = self.asked.promised.map(|_| self.asked);
         self.spillers.set_asked(self.group, outstanding);
@@ -241,8 +240,8 @@ impl Drop for Asks<'_> {
 }
 
 impl Core {
-    /// Asks a group below `target` for what a charge of `bytes` is short of there, unless one is
-    /// being asked. No lock is held; `before` is called before the handler.
+    /// Asks a group below `target` for the missing part of a charge of `bytes`, unless one is being
+    /// asked. Holds no lock; calls `before` before the handler.
     pub(super) fn ask_one(
         &self,
         target: &GroupNode,
@@ -264,7 +263,7 @@ impl Core {
                 None => {}
             }
         }
-        // Perhaps since the request was refused last.
+        // Perhaps kept since the last refusal of this request.
         if is_kept {
             return Asking::Again;
         }
@@ -321,7 +320,7 @@ impl Core {
         Asking::Again
     }
 
-    /// Looks whether a promise is kept, or its time is over. Then it is no longer outstanding.
+    /// Checks whether a promise is kept or has expired; clears it if so.
     fn settle(&self, group: &GroupNode, asked: Asked, now: Duration) -> Promise {
         let usage = group.usage_precise();
         let is_kept = asked.is_kept(usage);
@@ -339,8 +338,8 @@ impl Core {
     }
 }
 
-/// The group that uses most above what protects it from reclaim for `target`, and how much that is;
-/// among equals the one of the lowest number. `None` if none uses more than that.
+/// Returns the group that uses most above its protection from reclaim for `target`, and that
+/// excess; ties go to the lowest number. `None` if no group exceeds its protection.
 fn most_exposed<'a>(
     groups: impl Iterator<Item = &'a GroupNode>,
     target: &GroupNode,
@@ -349,7 +348,7 @@ fn most_exposed<'a>(
     let mut least = Bytes::ZERO;
     // In the order of their numbers.
     for group in groups {
-        // What is known at once spares most of the exact reads.
+        // The upper bound of the estimate saves most of the exact reads.
         if group.usage().high <= least {
             continue;
         }

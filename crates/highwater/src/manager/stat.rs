@@ -1,5 +1,5 @@
-//! Statistics of groups as the embedder sees them, on the manager's clock; and reclaim that is
-//! asked for, after which every read sees what it has done.
+//! Group statistics (`memory.stat`) on the manager's clock, and requested reclaim
+//! (`memory.reclaim`), whose effects every later read sees.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use crate::group::{StatItem, StatRead, Stats, Tolerance};
 use crate::reclaim::{Actor, ScanControl};
 use crate::units::{Bytes, Pages};
 
-/// Time from one flush of everything by the background thread to the next. Chosen: as the kernel's.
+/// Interval of the background thread's flushes of all statistics. Chosen: as the kernel's.
 pub(super) const FLUSH_PERIOD: Duration = Duration::from_secs(2);
 
-/// Passes of a request to reclaim that free nothing. Chosen: as the kernel's.
+/// Passes without progress before requested reclaim ends. Chosen: as the kernel's.
 const FRUITLESS_MAX: u32 = 16;
 
 impl Group {
-    /// A statistic of the group and its descendants: how much, how far off that can be, and how old
-    /// it is. `docs/stats.md` says what moves each.
+    /// Returns a statistic of the group and its descendants, with the bound of its error and its
+    /// age. `docs/stats.md` explains each.
     ///
     /// ```
     /// use highwater::group::{StatItem, Tolerance};
@@ -37,17 +37,17 @@ impl Group {
         self.node().read_stat(item, tolerance, now)
     }
 
-    /// As [`stat`](Self::stat), of all statistics: `memory.stat`.
+    /// Returns all statistics (`memory.stat`), as [`stat`](Self::stat) does one.
     #[must_use]
     pub fn stats(&self, tolerance: Tolerance) -> Stats {
         let now = self.shared().core.now();
         self.node().read_stats(tolerance, now)
     }
 
-    /// Evicts about so much of the group and its descendants, or what can be evicted if that is
-    /// less, as a write to `memory.reclaim` does; returns how much it was. Protection below the
-    /// group is honoured. Every read of statistics that begins after this counts what it did,
-    /// whatever its tolerance.
+    /// Evicts about `bytes` of the group and its descendants, or all that is evictable if that is
+    /// less, as a write to `memory.reclaim` does. Returns the evicted pages. Honours protection
+    /// below the group. Every read of statistics that begins after the return includes its effects,
+    /// whatever the read's tolerance.
     pub fn reclaim(&self, bytes: Bytes) -> Pages {
         self.shared()
             .core

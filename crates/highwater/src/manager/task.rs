@@ -1,13 +1,12 @@
-//! Tasks that work for a group, for the *full* line of its pressure (PSI).
+//! Work of async tasks for a group, for the *full* line of its pressure (PSI).
 //!
-//! A thread says for which group it works ([`Group::work`]) and counts as one that could go on
-//! until it stalls. A task of an async program has no thread of its own. It works while it is
-//! polled, on whichever thread that is, and at no other time: one that waits for room in line
-//! stalls, one that waits for anything else does neither. So *full* is the time in which some task
-//! stalled and none was being polled.
+//! A thread that works for a group ([`Group::work`]) counts as runnable until it stalls. A task of
+//! an async program has no thread of its own: it counts as runnable while it is polled, on any
+//! thread. A task that waits for room in a wait queue stalls; a task that waits for anything else
+//! does neither. So *full* is the time in which some task stalled and none was being polled.
 //!
-//! Deviation from the kernel: a task that was woken and waits for a worker does not count as one
-//! that could go on; the kernel counts every runnable thread.
+//! Deviation: a task that was woken and waits for a worker does not count as runnable; the kernel
+//! counts every runnable thread.
 
 use std::fmt;
 use std::pin::Pin;
@@ -15,7 +14,7 @@ use std::task::{Context, Poll};
 
 use super::Group;
 
-/// A future that works for a group whenever it is polled: [`Group::work_on`].
+/// A future that works for a group while it is polled: [`Group::work_on`].
 #[must_use = "a future does nothing unless it is polled"]
 pub struct WorkOn<F> {
     group: Group,
@@ -23,8 +22,8 @@ pub struct WorkOn<F> {
 }
 
 impl Group {
-    /// Makes a future work for the group and those above it whenever it is polled:
-    /// [`work`](Self::work) for a task, which may move from thread to thread.
+    /// Wraps a future so that it works for the group and its ancestors while it is polled:
+    /// [`work`](Self::work) for tasks, which may move between threads.
     ///
     /// # Cost
     ///

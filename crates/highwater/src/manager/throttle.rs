@@ -1,14 +1,13 @@
-//! What happens above a group's `high`: what is beyond it is reclaimed, and what that does not mend
-//! is a delay.
+//! Throttling above a group's `high`: reclaim of the excess, and a delay for the rest.
 //!
-//! A charge that reserves pages on the ancestors looks whether one of them is above its `high`. If
-//! so it reclaims from each that is as many pages as it has reserved, a cluster at least, and goes
-//! on while the delay is worth a sleep and reclaim makes progress: at most [`ROUNDS_MAX`] times.
-//! The delay that is left is told to whoever charged; only a manager that is built with
+//! A charge that reserves pages on the ancestors checks whether one of them is above its `high`. If
+//! so, it reclaims from each of them as many pages as it has reserved, at least a cluster, and
+//! repeats while the remaining delay is worth a sleep and reclaim makes progress: at most
+//! [`ROUNDS_MAX`] times. The remaining delay is returned to the caller; only a manager built with
 //! [`Throttling::Sleep`] sleeps.
 //!
-//! Source: accounting spec 8.4. Deviation: a round that frees nothing ends the rounds, since each
-//! round looks at every page twice; the kernel makes sixteen more.
+//! Source: accounting spec 8.4. Deviation: a round without progress is the last, since each round
+//! scans every page twice; the kernel makes sixteen more.
 
 use std::time::{Duration, Instant};
 
@@ -19,29 +18,29 @@ use crate::group::{GroupNode, OverHigh, Refilled};
 use crate::sync::thread;
 use crate::units::{Bytes, GroupId, Pages};
 
-/// Rounds of reclaim for one charge. Chosen: 2,048 pages by the cluster; who needs more is held
-/// back by the delay.
+/// Rounds of reclaim for one charge. Chosen: 2,048 pages by the cluster; a group that needs more is
+/// throttled.
 const ROUNDS_MAX: u32 = 64;
-/// Pages that a delay is told for where no charge is made. Chosen: the kernel's batch.
+/// Charge size for which a delay is computed when no charge is made. Chosen: the kernel's batch.
 const BATCH: Bytes = Pages(64).bytes();
-/// How often a sleeping thread looks whether it may go on. Chosen: the shortest delay.
+/// Polling interval of a throttled thread. Chosen: the shortest delay.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What becomes of the delay that a charge above a group's `high` owes.
+/// How the throttling delay of a charge above a group's `high` is served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Throttling {
-    /// It is told: [`Charge::throttle_delay`](super::Charge::throttle_delay),
-    /// [`Group::throttle`](super::Group::throttle). When and whether to wait is up to the program.
+    /// The delay is returned: [`Charge::throttle_delay`](super::Charge::throttle_delay),
+    /// [`Group::throttle`](super::Group::throttle). The program decides when and whether to sleep.
     #[default]
     Report,
-    /// The thread that charges sleeps, in faults too, until the group is back below its `high` or
-    /// the delay is over, which is 2 s at most.
+    /// The charging thread sleeps, in faults too, until the group is back below its `high` or the
+    /// delay is over, at most 2 s.
     Sleep,
 }
 
 impl Core {
-    /// Reclaims what a group and those above it use beyond their `high`; returns the delay that the
-    /// charge still owes.
+    /// Reclaims the excess of a group and its ancestors over their `high`; returns the delay for
+    /// the rest.
     #[inline]
     pub(super) fn throttle(&self, group: GroupId, refilled: Refilled) -> Duration {
         if refilled == Refilled::NOTHING || !self.groups.has_high() {
@@ -52,7 +51,7 @@ impl Core {
 
     #[cold]
     fn throttle_slow(&self, group: GroupId, reserved: Bytes) -> Duration {
-        // Gone is only what nothing is charged to.
+        // A group with a charge is never gone.
         let Some(group) = self.groups.get(group) else {
             return Duration::ZERO;
         };
@@ -66,8 +65,8 @@ impl Core {
         Duration::ZERO
     }
 
-    /// As [`throttle`](Self::throttle), but makes one round of reclaim and never sleeps: for a
-    /// thread that polls futures.
+    /// As [`throttle`](Self::throttle), with one round of reclaim and without sleeping: for threads
+    /// that poll futures.
     pub(super) fn throttle_polled(&self, group: &GroupNode, refilled: Refilled) -> Duration {
         if refilled == Refilled::NOTHING || !self.groups.has_high() {
             return Duration::ZERO;
@@ -75,21 +74,20 @@ impl Core {
         self.reclaim_for_charge(group, refilled.0, 1)
     }
 
-    /// Reclaims above `high` after a charge that has reserved so much; returns the delay that it
-    /// owes.
+    /// Reclaims above `high` after a charge that reserved `reserved`; returns its throttling delay.
     fn reclaim_for_charge(&self, group: &GroupNode, reserved: Bytes, rounds: u32) -> Duration {
         let over = group.over_high();
         over.iter().for_each(|over| over.group.record_high());
         self.reclaim_high(group, reserved, &over, rounds)
     }
 
-    /// As for a charge of 64 pages to the group, but nobody sleeps and no event is counted.
+    /// As for a charge of 64 pages to the group, without sleeping and without counting an event.
     pub(super) fn throttle_group(&self, group: &GroupNode) -> Duration {
         self.reclaim_high(group, BATCH, &group.over_high(), ROUNDS_MAX)
     }
 
-    /// Reclaims from each group that is above its `high`, as was seen in `over`, for `rounds` and
-    /// while that helps; returns the delay.
+    /// Reclaims from each group in `over`, which were above their `high`, for at most `rounds`
+    /// rounds with progress; returns the remaining delay.
     fn reclaim_high(
         &self,
         group: &GroupNode,
@@ -120,7 +118,7 @@ impl Core {
     }
 }
 
-/// Sleeps for `delay`, or until the charge would owe nothing.
+/// Sleeps for `delay`, or until the charge would incur none.
 fn sleep_above_high(group: &GroupNode, reserved: Bytes, delay: Duration) {
     let begun = Instant::now();
     while let Some(left) = delay.checked_sub(begun.elapsed()) {

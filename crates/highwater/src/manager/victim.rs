@@ -1,11 +1,11 @@
-//! The group that is told to stop, as the embedder's handler sees it.
+//! The victim, as passed to the embedder's handler.
 
 use super::Group;
 use crate::group::GroupPath;
 use crate::units::Bytes;
 use crate::victim::{Choice, ChosenGroup};
 
-/// The group that should be stopped, and on which numbers.
+/// The selected group, and the numbers that selected it.
 #[derive(Clone, Debug)]
 pub struct Victim {
     group: Group,
@@ -20,40 +20,40 @@ impl Victim {
         }
     }
 
-    /// The group. A handler whose victim gives memory back only later
-    /// [marks it](Group::mark_oom_victim), so that no other one is stopped meanwhile.
+    /// Returns the group. If it gives its memory back only later, the handler should
+    /// [mark it](Group::mark_oom_victim), so that no other victim is selected meanwhile.
     #[must_use]
     pub fn group(&self) -> &Group {
         &self.group
     }
 
-    /// What the group used when it was chosen: exactly, unless the policy allows no exact read.
+    /// Returns the group's usage at selection: exact, unless the policy allows no exact read.
     #[must_use]
     pub fn usage(&self) -> Bytes {
         self.record.usage()
     }
 
-    /// What the group was chosen by: its usage and its adjustment. Zero if that is negative.
+    /// Returns the group's badness: usage plus adjustment, or zero if that is negative.
     #[must_use]
     pub fn badness(&self) -> Bytes {
         not_negative(self.record.badness)
     }
 
-    /// The most that the next candidate's badness can be: how clear the choice was.
+    /// Returns an upper bound of the next candidate's badness: the margin of the choice.
     #[must_use]
     pub fn runner_up(&self) -> Bytes {
         let next = self.record.runner_up.as_ref();
         next.map_or(Bytes::ZERO, |next| not_negative(next.badness))
     }
 
-    /// Groups that were considered.
+    /// Returns the number of groups considered.
     #[must_use]
     pub fn candidates(&self) -> usize {
         self.record.census.eligible
     }
 
-    /// The whole record: numbers, how certain they make the choice, and what it cost. Shown, it is
-    /// one line.
+    /// Returns the whole record: numbers, certainty of the choice, and its cost. Displays as one
+    /// line.
     #[must_use]
     pub fn record(&self) -> &Choice<GroupPath> {
         &self.record

@@ -1,23 +1,21 @@
-//! Which group is told to stop next, and which were told already and are waited for.
+//! Victim selection for the slow path: the next group to stop, and waiting for groups that stop.
 //!
-//! Stopping takes time: a task gives memory back when it is polled next, a thread when it looks.
-//! Until then another request that finds the same group full would have a second one stopped, which
-//! helps nobody. So a manager remembers the groups that were told, by whichever request, and those
-//! that say themselves that they are being stopped ([`GroupNode::mark_oom_victim`]). Such a group
-//! is *stopping* until
+//! Stopping takes time: a task gives its memory back at its next poll, a thread at its next check.
+//! Meanwhile another request that finds the same group full must not stop a second group in vain.
+//! So a manager remembers the groups that any request told to stop, and those marked as being
+//! stopped ([`GroupNode::mark_oom_victim`]). Such a group is *stopping* until
 //!
-//! - it uses nothing, or is removed: it has given back what it had;
-//! - its embedder says that it is [not being stopped](super::Group::exit_oom_victim); or
-//! - for the time of a grace it has given back nothing at all
+//! - it uses nothing, or is removed: it has given its memory back;
+//! - its embedder declares that it is [not being stopped](super::Group::exit_oom_victim); or
+//! - it has given back nothing at all for a grace period
 //!   ([`Builder::grace`](super::Builder::grace)).
 //!
-//! While a group below the full one is stopping, no other one is chosen there: a charge that waits
-//! in line waits for it, and a request that does not wait in line waits for it once, for as long as
-//! for a victim of its own. What was told and was waited for in vain is spared by the request that
-//! has waited, which turns to the next.
+//! While a group below the full one is stopping, no other is selected there. A waiting charge waits
+//! for it; a request outside the wait queue waits for it once, for as long as for a victim of its
+//! own. A request that waited for a stopping group in vain ignores it and selects the next.
 //!
-//! Choosing, and remembering what was chosen, is one step under the lock of the selection: two
-//! requests at once tell one victim.
+//! Selecting a victim and recording it is one step under the selection lock: two concurrent
+//! requests tell one victim.
 
 use std::time::Duration;
 
@@ -28,43 +26,44 @@ use crate::sync::Arc;
 use crate::units::Bytes;
 use crate::victim::{self, ChosenGroup, Decision, Policy, Selector};
 
-/// Victims for one request, those of others that it waits for included. Chosen: a request that is
-/// still short after four of the largest groups were told to stop is better served with an error.
+/// Victims for one request, including those of other requests that it waits for. Chosen: a request
+/// that is still short after four of the largest groups were told to stop is better served with an
+/// error.
 const VICTIMS_MAX: usize = 4;
 
-/// How victims are chosen, which are stopping, and the memory for the choice: reserved here,
-/// because it is needed when there is none.
+/// The selection policy, the stopping groups, and the memory for selection, which is reserved up
+/// front because it is needed when memory is exhausted.
 pub(super) struct Victims {
     policy: Policy,
     selector: Selector<GroupKey>,
     stopping: Vec<Stopping>,
 }
 
-/// A group that was told to stop, or says that it is being stopped.
+/// A group that was told to stop, or is marked as being stopped.
 struct Stopping {
     group: GroupNode,
-    /// The least that it was seen to use since it was told.
+    /// Lowest usage seen since it was told.
     least: Bytes,
-    /// When that was seen first.
+    /// Time at which that was first seen.
     since: Duration,
 }
 
-/// What a request does next.
+/// The next step of a request.
 pub(super) enum Next {
     /// Wait: this group is stopping, and has until then to give more back.
     Wait(GroupNode, Duration),
     /// Tell this group. It counts as stopping from now on.
     Tell(Box<ChosenGroup>),
-    /// There is no group whose stopping would help.
+    /// No group whose stopping would help.
     Nothing,
 }
 
 impl Victims {
-    /// Candidates kept in a pass. Chosen: four times what the default policy needs, so that a
-    /// search for a proof rarely takes a second pass; 64 bytes each.
+    /// Candidates kept in a pass. Chosen: four times the number that the default policy needs, so
+    /// that a proof rarely takes a second pass; 64 bytes each.
     const CAPACITY: usize = 68;
-    /// Groups that are stopping at once, without an allocation. Chosen: there is one at most for
-    /// each full group.
+    /// Stopping groups that are held without an allocation. Chosen: there is at most one for each
+    /// full group.
     const STOPPING: usize = 16;
 
     pub(super) fn new() -> Self {
@@ -79,12 +78,12 @@ impl Victims {
         self.policy = policy;
     }
 
-    /// The group is not being stopped, or no longer.
+    /// Forgets a group that is not being stopped, or no longer.
     pub(super) fn exit(&mut self, group: &GroupNode) {
         self.stopping.retain(|stopping| stopping.group != *group);
     }
 
-    /// What a request does that needs room in `target`, at `now`.
+    /// Returns the next step of a request that needs room in `target`, at `now`.
     fn next(
         &mut self,
         groups: &GroupTree,
@@ -121,7 +120,7 @@ impl Victims {
     }
 }
 
-/// The time, and how long a group that is stopping may give back nothing.
+/// The time and the grace period.
 #[derive(Clone, Copy)]
 struct Clock {
     now: Duration,
@@ -137,7 +136,7 @@ impl Stopping {
         }
     }
 
-    /// Whether the group may still give something back. Notes what it has.
+    /// Returns whether the group is still stopping, and updates its lowest usage.
     fn goes_on(&mut self, clock: Clock) -> bool {
         let usage = self.group.usage_precise();
         if usage == Bytes::ZERO || self.group.is_removed() {
@@ -149,25 +148,25 @@ impl Stopping {
         clock.now < self.since + clock.grace
     }
 
-    /// Whether a request that needs room in `target` waits for it.
+    /// Returns whether a request that needs room in `target` waits for this group.
     fn is_awaited(&self, target: &GroupNode, told: &Told) -> bool {
         self.group.is_descendant_of(target) && !told.is_over(self.group.key())
     }
 }
 
-/// Groups that one request has told to stop, or waits for.
+/// Groups that one request told to stop or waits for.
 #[derive(Default)]
 pub(super) struct Told {
     keys: [Option<GroupKey>; VICTIMS_MAX],
     pub(super) victims: usize,
     pub(super) dying: usize,
-    /// Whether the request stands in line, and waits for each as long as that gives memory back.
-    /// One that does not waits once.
+    /// Whether the request is in a wait queue: it then waits for each group as long as that gives
+    /// memory back. Other requests wait once.
     stands_in_line: bool,
 }
 
 impl Told {
-    /// For a request that stands in line.
+    /// Creates the record of a request in a wait queue.
     pub(super) fn in_line() -> Self {
         Self {
             stands_in_line: true,
@@ -175,7 +174,7 @@ impl Told {
         }
     }
 
-    /// How many, of either kind.
+    /// Returns the number of groups, of both kinds.
     pub(super) fn len(&self) -> usize {
         self.victims + self.dying
     }
@@ -184,7 +183,7 @@ impl Told {
         self.keys.contains(&Some(key))
     }
 
-    /// Whether the request has waited for the group as long as it does.
+    /// Returns whether the request has finished waiting for the group.
     fn is_over(&self, key: GroupKey) -> bool {
         !self.stands_in_line && self.contains(key)
     }
@@ -193,7 +192,7 @@ impl Told {
         self.len() == VICTIMS_MAX
     }
 
-    /// Remembers a group that it waits for.
+    /// Records a group that the request waits for.
     fn wait_for(&mut self, key: GroupKey) {
         if !self.contains(key) && !self.is_full() {
             self.push(key);
@@ -201,25 +200,25 @@ impl Told {
         }
     }
 
-    /// Remembers a group. There is room.
+    /// Records a group. Requires room.
     fn push(&mut self, key: GroupKey) {
         let at = self.len();
         self.keys[at] = Some(key);
     }
 }
 
-/// What came of a look for a victim.
+/// Result of looking for a victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Telling {
     /// A group was told, or is stopping: it has until then to give memory back.
     Until(Duration),
-    /// There is no group to tell, no handler to tell it, or the request has told as many as it may.
+    /// No group can be told, no handler is set, or the request has reached its limit of victims.
     Nothing,
 }
 
 impl Core {
-    /// Tells the group that should be stopped for room in `target`, unless one is stopping there.
-    /// No lock is held; `before` is called before the handler.
+    /// Selects a victim for room in `target` and calls the handler, unless a group is stopping
+    /// there. Holds no lock; calls `before` before the handler.
     pub(super) fn tell_one(
         &self,
         target: &GroupNode,

@@ -1,13 +1,13 @@
-//! The counters of a manager, by the names that `/proc/vmstat` uses where it has one.
+//! The manager's counters, named as in `/proc/vmstat` where it has the counter.
 //!
-//! `docs/stats.md` says what each means, its unit and what moves it.
+//! `docs/stats.md` defines each counter, its unit and the events that move it.
 
 use super::Core;
 use crate::cache::SwapStats;
 use crate::reclaim::PageType;
 use crate::sync::StatCell;
 
-/// Events that the manager itself counts.
+/// Events that the manager counts itself.
 #[derive(Debug, Default)]
 pub(super) struct ManagerStats {
     pub(super) pgfault: StatCell,
@@ -25,24 +25,24 @@ pub(super) struct ManagerStats {
 /// A counter of a [`Snapshot`](super::Snapshot).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counter {
-    /// Its name, that of `/proc/vmstat` where it has one.
+    /// Its name: that of `/proc/vmstat` if it has one.
     pub name: &'static str,
-    /// Its value when the snapshot was taken.
+    /// Its value at the time of the snapshot.
     pub value: u64,
-    /// Whether it counts or measures.
+    /// Event count or gauge.
     pub kind: CounterKind,
 }
 
 /// Whether a counter counts events or measures an amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CounterKind {
-    /// Events since the manager was built: never falls. Its rate is what matters.
+    /// Events since the manager was built: never falls. Its rate is meaningful.
     Count,
-    /// An amount as it is now: rises and falls.
+    /// A current amount: rises and falls.
     Gauge,
 }
 
-/// How a counter is read.
+/// Reads a counter.
 type Read = fn(&Core) -> u64;
 
 /// Pairs every counter with its name and kind.
@@ -126,12 +126,12 @@ counters! {
     Count: |core| core.cache.nr_rss_residues() => "bad_rss_counter",
 }
 
-/// A counter of the swap area; 0 without one.
+/// Returns a counter of the swap area; 0 without one.
 fn swap_stat(core: &Core, of: fn(&SwapStats) -> &StatCell) -> u64 {
     core.cache.swap().map_or(0, |swap| of(swap.stats()).get())
 }
 
-/// Every counter and its value now, in the table's order.
+/// Returns every counter with its current value, in the table's order.
 pub(super) fn read(core: &Core) -> Vec<Counter> {
     let counter = |&(name, kind, read): &(&'static str, CounterKind, Read)| Counter {
         name,

@@ -1,9 +1,9 @@
-//! Charges that wait in line for room, and make room while they wait.
+//! The wait queue of charges: they wait in FIFO order, and the head makes room.
 //!
-//! A charge that finds no room stands in the FIFO line of the group that is full (`group/wait.rs`):
-//! as a future of any runtime, or by parking its thread. The first in line acts for all behind it.
-//! Each time that it is polled it looks for room, and where there is none it does the first of
-//! these that there is to do:
+//! A charge that finds no room joins the FIFO wait queue of the full group (`group/wait.rs`): as a
+//! future of any runtime, or by parking its thread. The head of the queue acts for all charges
+//! behind it. On each poll it looks for room, and if there is none it takes the first of these
+//! steps that applies:
 //!
 //! | step | bound of one poll |
 //! |---|---|
@@ -12,22 +12,22 @@
 //! | tell one victim, unless one is [stopping](super::victims) there | one call of the handler |
 //! | wait | |
 //!
-//! It never sleeps in a poll. After a step that changed something it wakes its own task and is
-//! polled again, so that other tasks of the worker run in between; a step that did not leads to the
-//! next one.
+//! A poll never sleeps. After a step that changed something the charge wakes its own task and is
+//! polled again, so that other tasks of the worker run in between; a step without effect falls
+//! through to the next.
 //!
 //! # Why no wake-up is lost
 //!
-//! The waker lies in the line, and every release at the full group calls it, from before the charge
-//! looks at anything: first its own request ([`group::ChargeWait::watching`]), then what a group
-//! that was asked or told still uses. So memory that comes back after it looked wakes it, and what
-//! came back before is in what it sees. One that becomes the first is called too. What happens
-//! without any release, the end of a grace or of the deadline, is rung by an [`Alarm`].
+//! The waker is in the queue, and every release at the full group calls it, from before the charge
+//! looks at anything: first at its own request ([`group::ChargeWait::watching`]), then at the usage
+//! of a group that was asked or told. So memory released after the look wakes it, and memory
+//! released before is visible to the look. A charge that becomes the head is woken too. An
+//! [`Alarm`] covers events without a release: the end of a grace period or of the deadline.
 //!
-//! # What is left when it is dropped
+//! # Cancellation
 //!
-//! Nothing: it leaves the line, which calls the next in line, and cancels its alarm. A group that
-//! it has told to stop stays told; the next in line waits for what that gives back.
+//! Dropping the charge leaves the queue, which wakes the next head, and cancels the alarm. A group
+//! that it told to stop stays told; the next head waits for that memory.
 
 use std::fmt;
 use std::pin::Pin;
@@ -46,33 +46,32 @@ use crate::reclaim::{Actor, Outcome, PageType, ScanControl};
 use crate::sync::Parker;
 use crate::units::{Bytes, Pages};
 
-/// How often the first in line looks again for pages to reclaim and for groups to ask: some may
-/// have come that were in use. Chosen: a tenth of a second is little beside what it waits for, and
-/// a pass of reclaim little beside that.
+/// Interval at which the head looks again for pages to reclaim and groups to ask, since pages may
+/// have been released. Chosen: short beside the wait, and long beside a pass of reclaim.
 const LOOK: Duration = Duration::from_millis(100);
-/// Pages that are reclaimed in one poll at most. Chosen: a cluster of the background thread, which
-/// takes about as long as a task should hold its worker.
+/// Maximum number of pages reclaimed in one poll. Chosen: a cluster of the background thread, which
+/// takes about as long as a task should block its worker.
 const POLL_GOAL: Pages = Pages(128);
-/// Polls that find pages in use, on their way in, or in the hands of other reclaimers, before a
-/// group is asked or told. Chosen: as for a request that does not wait in line.
+/// Polls that find pages pinned, in transit, or isolated by other reclaimers, before a group is
+/// asked or told. Chosen: as for a request outside the wait queue.
 const FRUITLESS_MAX: u32 = 16;
 
 impl Group {
-    /// Charges memory when there is room, in order of arrival: a future for any runtime, or a
-    /// thread that [waits](ChargeWait::wait).
+    /// Charges memory when there is room, in FIFO order: a future for any runtime, or blocking by
+    /// [`wait`](ChargeWait::wait).
     ///
-    /// Where it finds no room it stands in line. The first in line reclaims, then asks groups to
-    /// [give memory back](Self::on_reclaim), then has one group stopped at a time
-    /// ([`Manager::on_exhausted`](super::Manager::on_exhausted)), the next one only when the first
-    /// has given back all that it had, or nothing for a [grace](super::Builder::grace). It tells
-    /// four at most, and then waits on.
+    /// Without room it joins the wait queue. The head of the queue reclaims, then asks groups to
+    /// [give memory back](Self::on_reclaim), then selects one victim at a time
+    /// ([`Manager::on_exhausted`](super::Manager::on_exhausted)): the next one only when the last
+    /// has given back all its memory, or nothing for a [grace period](super::Builder::grace). It
+    /// selects at most four, and then keeps waiting.
     pub fn charge_async(&self, bytes: Bytes) -> ChargeWait {
         ChargeWait::new(self.shared().reference(), self.node().clone(), bytes)
     }
 }
 
 impl ChargeWait {
-    /// Will charge `bytes` to the group, when it is polled.
+    /// Creates a charge of `bytes` to the group that starts when it is polled.
     pub(super) fn new(shared: PercpuRef<Shared>, node: GroupNode, bytes: Bytes) -> Self {
         Self {
             shared,
@@ -88,25 +87,26 @@ impl ChargeWait {
     }
 }
 
-/// A charge that waits for room: a future that needs no runtime, or [`wait`](Self::wait)ed for.
-/// Dropping it gives its place in line up, and leaves nothing behind.
+/// A charge that waits for room: a future that needs no runtime, or blocking by
+/// [`wait`](Self::wait). Dropping it leaves the wait queue without further effect.
 ///
-/// Once it is woken it must be polled or dropped: it keeps its room from those behind it. The
-/// handlers of the program ([`Group::on_reclaim`],
-/// [`Manager::on_exhausted`](super::Manager::on_exhausted)) are called by the thread that polls it.
-/// What wakes it when nothing is given back says [`Builder::timer`](super::Builder::timer).
+/// Once it is woken it must be polled or dropped: it blocks the charges behind it. The program's
+/// handlers ([`Group::on_reclaim`], [`Manager::on_exhausted`](super::Manager::on_exhausted)) run on
+/// the thread that polls it. See [`Builder::timer`](super::Builder::timer) for wake-ups when no
+/// memory is given back.
 ///
 /// # Cost
 ///
-/// Where there is room, as [`Group::charge`]. Else for each poll the tree's lock for writing, and
-/// one of: a pass of reclaim that frees at most 128 pages, writing dirty ones to their file, and
-/// looks at every page of the group at most, every 100 ms, where none can be freed; the choice of a
-/// victim; a handler of the program.
+/// With room, as [`Group::charge`]. Otherwise, for each poll, the tree's lock for writing and one
+/// of: a pass of reclaim that frees at most 128 pages and writes dirty ones back; every 100 ms, if
+/// no page can be freed, it scans at most all pages of the group; a victim selection; a handler of
+/// the program.
 ///
 /// # Errors
 ///
-/// When it can never be: more than a maximum on the way, or the group was removed; and
-/// [`ChargeError::DeadlinePassed`]. In a handler of the program it does not wait: the refusal.
+/// When it can never succeed: it exceeds a maximum on its path, or the group was removed; and
+/// [`ChargeError::DeadlinePassed`]. Inside a handler of the program it does not wait and returns
+/// the refusal.
 ///
 /// # Examples
 ///
@@ -134,17 +134,17 @@ pub struct ChargeWait {
     node: GroupNode,
     wait: group::ChargeWait,
     deadline: Option<Instant>,
-    /// Whether it was refused, and stands in line.
+    /// Whether it was refused and is in the wait queue.
     is_refused: bool,
-    /// Whether a thread waits for it, which may sleep.
+    /// Whether a thread blocks on it, which may sleep.
     parks: bool,
     search: Search,
-    /// While it stands in line and no thread waits for it.
+    /// The task's stall, while it is queued and no thread blocks on it.
     stalled: Option<StalledTask>,
     alarm: Option<Alarm>,
 }
 
-/// What a charge has tried so far, and when it tries again.
+/// State of the attempts, and the time of the next.
 struct Search {
     attempts: u32,
     fruitless: u32,
@@ -152,13 +152,13 @@ struct Search {
     last: Outcome,
     told: Told,
     passed: Passed,
-    /// When it looks again for pages to reclaim.
+    /// Time of the next look for pages to reclaim.
     look_at: Duration,
-    /// Whether something wakes it when it is to act though nothing is given back.
+    /// Whether a wake-up is certain at `due` when no memory is given back.
     is_rung: bool,
-    /// Looks that it has put off for pages in transit.
+    /// Steps postponed for pages in transit.
     awaited: u32,
-    /// When it acts again though nothing is given back.
+    /// Time of the next step when no memory is given back.
     due: Option<Duration>,
 }
 
@@ -179,18 +179,18 @@ impl Default for Search {
     }
 }
 
-/// What the first in line has done in a poll.
+/// Result of the head's step in a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// Something that may have helped: it looks again at once.
+    /// It may have helped: look again at once.
     Changed,
-    /// Nothing more before then, unless memory is given back.
+    /// No step before then, unless memory is given back.
     Until(Duration),
 }
 
 impl Search {
-    /// Frees pages of a full group for a charge of `bytes`, if it is time to look; whether that may
-    /// have helped.
+    /// Reclaims from a full group for a charge of `bytes`, if it is time to look; returns whether
+    /// that may have helped.
     fn reclaims(&mut self, core: &Core, target: &GroupNode, bytes: Bytes) -> bool {
         let now = core.now();
         if now < self.look_at {
@@ -232,8 +232,8 @@ impl Search {
         pages_may_come && self.fruitless <= FRUITLESS_MAX
     }
 
-    /// When to look again, where pages of a full group are in transit: it has no group asked or
-    /// told for them, but for storage that never answers.
+    /// Returns when to look again if pages of a full group are in transit: then no group is asked
+    /// or told, unless storage never answers.
     fn awaits_arrival(&mut self, core: &Core, target: &GroupNode) -> Option<Duration> {
         let waits = self.awaited < ATTEMPTS_MAX && core.reclaim.nr_coming_to(target) > 0;
         waits.then(|| {
@@ -243,7 +243,7 @@ impl Search {
         })
     }
 
-    /// One step to make room for a charge of `bytes` in a full group. `before` is called before a
+    /// Takes one step to make room for a charge of `bytes` in a full group. Calls `before` before a
     /// handler of the program.
     fn step(
         &mut self,
@@ -257,7 +257,7 @@ impl Search {
         }
         match self.awaits_arrival(core, target) {
             Some(until) if self.is_rung => return Step::Until(until),
-            // Nothing would wake it: an arrival gives nothing back.
+            // No wake-up would come: an arrival gives no memory back.
             Some(_) => return Step::Changed,
             None => {}
         }
@@ -286,18 +286,18 @@ impl Search {
 }
 
 impl ChargeWait {
-    /// Lets it fail when it has no room by then: when it is polled next, which the
-    /// [timer](super::Builder::timer) or the background thread sees to. Tries at least once.
+    /// Sets a deadline: without room by then, the charge fails at its next poll, which the
+    /// [timer](super::Builder::timer) or the background thread triggers. It tries at least once.
     pub fn with_deadline(mut self, deadline: Instant) -> Self {
         self.deadline = Some(deadline);
         self
     }
 
-    /// Parks the thread until the memory is charged, or cannot be.
+    /// Blocks the thread until the memory is charged or cannot be.
     ///
     /// # Errors
     ///
-    /// As [`ChargeWait`] says.
+    /// As for [`ChargeWait`].
     pub fn wait(mut self) -> Result<Charge, ChargeFailed> {
         self.parks = true;
         let shared = self.shared.clone();
@@ -309,7 +309,7 @@ impl ChargeWait {
             }
             let _stalled = Stalled::begin(core, &self.node);
             if self.search.fruitless > 0 {
-                // It waits for pages in the hands of others, and would look again at once.
+                // It waits for pages that other threads hold, and would look again at once.
                 let at_most = Duration::from_micros(1 << self.search.fruitless.min(10));
                 core.reclaim.wait_for_progress(at_most);
             }
@@ -317,7 +317,7 @@ impl ChargeWait {
         }
     }
 
-    /// As [`wait`](Self::wait), [until the deadline](Self::with_deadline).
+    /// As [`wait`](Self::wait), [with a deadline](Self::with_deadline).
     ///
     /// # Errors
     ///
@@ -326,7 +326,7 @@ impl ChargeWait {
         self.with_deadline(deadline).wait()
     }
 
-    /// One look for room, and one step to make some.
+    /// Looks for room once, and takes one step to make some.
     fn advance(&mut self, context: &mut Context<'_>) -> Poll<Result<Charge, ChargeFailed>> {
         self.search.attempts = self.search.attempts.saturating_add(1);
         let is_first_look = !self.is_refused;
@@ -344,7 +344,7 @@ impl ChargeWait {
             return Poll::Ready(self.end(Err(refusal)));
         }
         let core = &self.shared.core;
-        // Those of others too, where the program has nothing else that rings them.
+        // Also rings other charges' alarms, which may have no timer or thread.
         core.alarms.ring(core.now());
         self.search.due = None;
         self.search.is_rung = self.parks || core.alarms.are_rung();
@@ -352,14 +352,14 @@ impl ChargeWait {
             return Poll::Pending;
         }
         if is_first_look && self.search.reclaimed > 0 {
-            // This poll has made its pass.
+            // This poll has already made its pass.
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
-        // Gone is only what nothing is charged to; its line is told.
+        // A group with a charge is never gone; the queue of a removed group was woken.
         if let Some(target) = self.wait.stands_at().and_then(|full| core.groups.get(full)) {
             let mut stalled = (Stalled::begin(core, &self.node), self.stalled.take());
-            // While a handler runs, neither the thread nor the task stalls.
+            // The handler's time is a stall neither of the thread nor of the task.
             let before = || stalled = (None, None);
             match self.search.step(core, &target, self.wait.bytes(), before) {
                 Step::Changed => context.waker().wake_by_ref(),
@@ -369,8 +369,8 @@ impl ChargeWait {
         Poll::Pending
     }
 
-    /// Charges without a place in line, after one pass of reclaim at most; `None` if it is to stand
-    /// in line.
+    /// Charges without queueing, after at most one pass of reclaim; returns `None` if it has to
+    /// queue.
     fn try_at_once(&mut self) -> Option<Result<Charge, ChargeFailed>> {
         let (core, bytes) = (&self.shared.core, self.wait.bytes());
         let mut outcome = self.node.try_charge_refilling(bytes);
@@ -419,7 +419,7 @@ impl ChargeWait {
         Charge::new(charge.kept_by(self.shared.clone()), delay)
     }
 
-    /// When it acts again though nothing is given back, by the manager's clock.
+    /// Returns the time of the next step when no memory is given back, on the manager's clock.
     fn acts_at(&self) -> Option<Duration> {
         let core = &self.shared.core;
         let deadline = self
@@ -438,14 +438,14 @@ impl ChargeWait {
         if let Some(alarm) = &mut self.alarm
             && alarm.poll(core.now(), context).is_ready()
         {
-            // It has come meanwhile. A timer that was ready must not be polled again.
+            // It became due meanwhile. A timer that was ready must not be polled again.
             self.alarm = None;
             context.waker().wake_by_ref();
         }
     }
 }
 
-/// Whether waiting may help.
+/// Returns whether waiting may help.
 fn may_pass(refusal: &ChargeError) -> bool {
     match refusal {
         ChargeError::OverMax { requested, max, .. } => requested <= max,

@@ -1,21 +1,20 @@
-//! Background write-back: dirty pages reach their files before somebody has to wait for that.
+//! Background write-back (flusher thread): dirty pages reach their files ahead of need.
 //!
-//! A thread, started with the reclaim thread, looks every `dirty_writeback_centisecs`: pages that
-//! have been dirty for `dirty_expire_centisecs` are written back. It is woken when more pages of
-//! files are dirty than `dirty_background_ratio` allows, and writes back, oldest first, until they
-//! are no more. Above `dirty_ratio` those who write wait for it, no longer than [`PAUSE_MAX`] for
-//! each page: they may hold the latches that it would need. Without the thread they write back
-//! themselves.
+//! A thread, started with the reclaim thread, runs every `dirty_writeback_centisecs` and writes
+//! back pages that have been dirty for `dirty_expire_centisecs`. It is also woken when the dirty
+//! file pages exceed `dirty_background_ratio`, and then writes back, oldest first, until they are
+//! below it. Above `dirty_ratio` writers are throttled, for at most [`PAUSE_MAX`] per page: they
+//! may hold the latches that the flusher needs. Without the thread, writers write back themselves.
 //!
-//! By the clock it also tries again to let go of files and memory that were closed while somebody
-//! held pages of theirs.
+//! The periodic run also retries to release files and memory that were closed while some of their
+//! pages were pinned or latched.
 //!
-//! A page that somebody holds is passed over; one that its file refuses stays dirty, and is tried
-//! again after all others.
+//! A pinned or latched page is skipped; one whose write failed stays dirty and is retried after all
+//! others.
 //!
-//! Source: the flusher threads and `balance_dirty_pages` of Linux. Deviations: a thread for all
-//! files; writers wait at one limit, instead of ever longer from halfway between the two; what a
-//! ratio is a share of is the memory that has no anonymous pages in it.
+//! Source: the flusher threads and `balance_dirty_pages` of Linux. Deviations: one thread for all
+//! files; writers wait at one limit, instead of ever longer from halfway between the two; a ratio
+//! is a share of the memory without anonymous pages.
 
 use std::fmt;
 use std::io;
@@ -33,15 +32,15 @@ use crate::units::Pages;
 static WRITEBACK_LOCK: LockClass = LockClass::new("writeback", Rank::Leaf);
 static DIRTY_KNOBS_LOCK: LockClass = LockClass::new("dirty_knobs", Rank::Leaf);
 
-/// Pages written back before the limits are looked at again. Chosen: as in Linux, 4 MiB.
+/// Pages written back between checks of the limits. Chosen: as in Linux, 4 MiB.
 const CHUNK: Pages = Pages(1024);
-/// Pages that a writer writes back at once where nobody else does. Chosen: a cluster.
+/// Pages that a writer writes back at once when there is no thread. Chosen: a cluster.
 const OWN_CHUNK: Pages = Pages(32);
-/// The longest that a writer waits before it takes a page. Chosen: as in Linux.
+/// Longest throttling of a writer for one page. Chosen: as in Linux.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// The knobs of write-back, under the names that the kernel's have. A value is checked when it is
-/// set, so that every `DirtyTunables` is valid.
+/// The write-back tunables, under the kernel's names. Setters check their values, so every
+/// `DirtyTunables` is valid.
 ///
 /// # Examples
 ///
@@ -75,8 +74,8 @@ impl Default for DirtyTunables {
 }
 
 impl DirtyTunables {
-    /// Percent of memory that may be dirty before the thread writes back whatever is oldest. Half
-    /// of [`dirty_ratio`](Self::dirty_ratio), if that is less. Default: 10.
+    /// Sets the percentage of memory that may be dirty before the thread writes back the oldest
+    /// pages. Half of [`dirty_ratio`](Self::dirty_ratio), if that is less. Default: 10.
     ///
     /// # Errors
     ///
@@ -86,7 +85,7 @@ impl DirtyTunables {
         Ok(self)
     }
 
-    /// Percent of memory that may be dirty before writers wait. Default: 20.
+    /// Sets the percentage of memory that may be dirty before writers are throttled. Default: 20.
     ///
     /// # Errors
     ///
@@ -96,8 +95,8 @@ impl DirtyTunables {
         Ok(self)
     }
 
-    /// Time between two looks for pages that have been dirty for too long, in hundredths of a
-    /// second; 0 for never. Default: 500.
+    /// Sets the interval of the periodic runs, in hundredths of a second; 0 disables them. Default:
+    /// 500.
     ///
     /// # Errors
     ///
@@ -107,8 +106,8 @@ impl DirtyTunables {
         Ok(self)
     }
 
-    /// How long a page may be dirty before it is written back, in hundredths of a second: when the
-    /// thread looks for the first time after that. Default: 3000.
+    /// Sets the age at which a dirty page is written back, in hundredths of a second; the first
+    /// periodic run after that writes it. Default: 3000.
     ///
     /// # Errors
     ///
@@ -118,7 +117,7 @@ impl DirtyTunables {
         Ok(self)
     }
 
-    /// Pages that may be dirty, of `pages`: before the thread writes back, and before writers wait.
+    /// Returns the limits on dirty pages, of `pages`: for the thread, and for writers.
     fn limits(&self, pages: Pages) -> (Pages, Pages) {
         let percent = |ratio: u8| Pages(pages.0 * u64::from(ratio) / 100);
         let limit = percent(self.dirty_ratio);
@@ -143,7 +142,7 @@ fn percent_of(knob: &'static str, percent: i64) -> Result<u8, TunableError> {
 fn time_of(knob: &'static str, centisecs: i64) -> Result<u32, TunableError> {
     let (range, reason) = (
         "0 to 360000",
-        "an hour at most, so that what is dirty is found",
+        "an hour at most, so that dirty pages are found",
     );
     let range = KnobRange {
         knob,
@@ -154,7 +153,7 @@ fn time_of(knob: &'static str, centisecs: i64) -> Result<u32, TunableError> {
 }
 
 impl fmt::Display for DirtyTunables {
-    /// A line for each knob, as sysctl shows them.
+    /// Writes a line for each tunable, as sysctl shows them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -168,18 +167,18 @@ impl fmt::Display for DirtyTunables {
     }
 }
 
-/// Whether to go on: pages were written, or refused for the first time, so that others come before
-/// them now. Each page is that once.
+/// Returns whether to continue: pages were written, or failed for the first time, which moves them
+/// behind the others. Each page fails for the first time once.
 fn is_of_use(outcome: &WriteBackOutcome) -> bool {
     outcome.nr_written + outcome.nr_failed_first > 0
 }
 
-/// How the thread is woken and ended, and what it is to do.
+/// Wakes and stops the thread, and holds its requests.
 #[derive(Debug)]
 pub(super) struct Writeback {
     state: Mutex<State>,
     woken: Condvar,
-    /// The thread has written some pages back, or found that it cannot.
+    /// Signalled when the thread has written pages back, or found that it cannot.
     wrote: Condvar,
     tunables: Mutex<DirtyTunables>,
 }
@@ -190,13 +189,13 @@ struct State {
     is_wanted: bool,
     is_running: bool,
     is_ending: bool,
-    /// Those who want it to stand still.
+    /// Number of callers that keep the thread paused.
     pauses: u32,
-    /// Runs in which nothing could be written back.
+    /// Runs in which no page could be written back.
     fruitless_runs: u64,
 }
 
-/// Why the thread does not wait any more.
+/// Reason for the thread's wake-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Woken {
     ByNeed,
@@ -204,14 +203,14 @@ enum Woken {
     ToEnd,
 }
 
-/// The thread, ended when dropped, and joined by any thread but itself.
+/// The thread; stopped on drop, and joined unless dropped by the thread itself.
 #[derive(Debug)]
 pub(super) struct Writer {
     core: Arc<Core>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// The thread lives while this does: one that panicked is waited for no more.
+/// Marks the thread as dead when dropped, also by a panic: no more waiting for it.
 struct Alive<'a>(&'a Writeback);
 
 impl Drop for Alive<'_> {
@@ -231,7 +230,7 @@ impl Writeback {
         }
     }
 
-    /// Asks for a run.
+    /// Requests a run.
     fn notify(&self) {
         let mut state = self.state.lock();
         if state.is_started && !state.is_wanted {
@@ -240,8 +239,8 @@ impl Writeback {
         }
     }
 
-    /// Waits for the next run. `left` says how long it is until one is due by the clock, if that is
-    /// ever: asked each time, so that who wakes the thread for nothing does not put it off.
+    /// Waits for the next run. `left` returns the time until a periodic run is due, if ever; it is
+    /// called again after each wake-up, so that spurious wake-ups do not postpone the run.
     fn wait(&self, left: impl Fn() -> Option<Duration>) -> Woken {
         let mut state = self.state.lock();
         while !state.is_ending {
@@ -266,18 +265,17 @@ impl Writeback {
         Woken::ToEnd
     }
 
-    /// Whether a run is to end early.
+    /// Returns whether a run should end early.
     fn is_cut_short(&self) -> bool {
         let state = self.state.lock();
         state.is_ending || state.pauses > 0
     }
 
-    /// Lets the thread hold no page while the result lives. Waits for what it is writing back at
-    /// the moment.
+    /// Pauses the thread while the result lives: it holds no page. Waits for the chunk in progress.
     pub(super) fn pause(&self) -> Paused<'_> {
         let mut state = self.state.lock();
         state.pauses += 1;
-        // Ends: a run ends with its chunk, and the thread begins no other.
+        // Terminates: a run ends with its chunk, and the thread begins no other.
         while state.is_running {
             self.wrote.wait(&mut state);
         }
@@ -290,7 +288,7 @@ impl Writeback {
     }
 }
 
-/// The thread stands still while this lives.
+/// The thread is paused while this lives.
 #[derive(Debug)]
 pub(super) struct Paused<'a>(&'a Writeback);
 
@@ -332,20 +330,20 @@ impl Drop for Writer {
 }
 
 impl Manager {
-    /// Turns the knobs of write-back. A change is in force when this returns.
+    /// Sets the write-back tunables. A change is in force on return.
     pub fn set_dirty_tunables(&self, tunables: DirtyTunables) {
         self.core().set_dirty_tunables(tunables);
     }
 
-    /// The knobs of write-back as they are now.
+    /// Returns the current write-back tunables.
     #[must_use]
     pub fn dirty_tunables(&self) -> DirtyTunables {
         *self.core().writeback.tunables.lock()
     }
 
-    /// Writes back what has been dirty for too long, or is too much; pages written. For managers
-    /// without a background thread, once in each `dirty_writeback_centisecs`; with one, it does
-    /// that.
+    /// Writes back pages that have been dirty for too long, or exceed the limits; returns the
+    /// number written. Call it once in each `dirty_writeback_centisecs` if the manager has no
+    /// background thread; otherwise that thread does.
     pub fn writeback_tick(&self) -> Pages {
         self.core().reap_closing();
         self.core().write_back_what_is_due()
@@ -356,11 +354,11 @@ impl Core {
     pub(super) fn set_dirty_tunables(&self, tunables: DirtyTunables) {
         *self.writeback.tunables.lock() = tunables;
         self.look_at_dirty_limits();
-        // Its times may have changed.
+        // The intervals may have changed.
         self.writeback.notify();
     }
 
-    /// The thread's life.
+    /// The thread's main loop.
     fn write_back_for_ever(&self) {
         let _alive = Alive(&self.writeback);
         let mut begun = self.now();
@@ -391,7 +389,7 @@ impl Core {
             let too_many = self.cache.nr_dirty().saturating_sub(background);
             let now = self.write_back(WriteBack::Oldest(too_many.min(CHUNK)));
             written += now.nr_written;
-            // The rest is held, or was refused before: for the next time.
+            // The rest is held, or has failed before: left to the next run.
             if !is_of_use(&now) {
                 break;
             }
@@ -412,23 +410,23 @@ impl Core {
         outcome
     }
 
-    /// Writes every page of a file back that is dirty now, waiting for those that somebody holds.
-    /// All are tried.
+    /// Writes back every page of a file that is dirty now, waiting for pages that are pinned or
+    /// latched. Tries all of them.
     pub(super) fn write_back_file(&self, entry: &FileEntry) -> Result<(), SyncError> {
         let mut whole = WriteBackOutcome::default();
         let chunk = usize::try_from(CHUNK.0).expect("a small number");
         for pages in self.cache.dirty_pages_of(entry.id()).chunks(chunk) {
             let outcome = self.cache.write_back_pages(pages);
-            // Not at the end: those who await them need memory now.
+            // Not to the end of the list: the threads that wait for them need memory now.
             self.reclaim.rotate(&outcome.awaited);
             whole += outcome;
         }
         whole.all_written()
     }
 
-    /// Writes every dirty page of a file back, and makes it durable.
+    /// Writes every dirty page of a file back and makes the file durable.
     pub(super) fn sync(&self, entry: &FileEntry, told: &ToldOf) -> Result<(), SyncError> {
-        // Nothing makes memory durable.
+        // Memory has no durable storage.
         if entry.id().kind().is_swap_backed() {
             return Ok(());
         }
@@ -436,7 +434,7 @@ impl Core {
         self.cache.make_durable(entry, told)
     }
 
-    /// Brings limits and clock up to date.
+    /// Updates the dirty limits and the clock.
     pub(super) fn look_at_dirty_limits(&self) {
         let sizes = self.reclaim.total_sizes();
         let anon = sizes.inactive_anon + sizes.active_anon;
@@ -448,7 +446,7 @@ impl Core {
         self.cache.set_dirty_clock(centisecs);
     }
 
-    /// Called when a page was taken to be written: has some written back if that is one too many.
+    /// Called when a page is latched for writing: wakes write-back if dirty pages exceed a limit.
     #[inline]
     pub(super) fn note_written(&self, write: &PageWrite<'_>) {
         if write.was_clean() {
@@ -463,8 +461,8 @@ impl Core {
         }
     }
 
-    /// Called before a page of a file is taken to be written: waits while too many are dirty, no
-    /// longer than [`PAUSE_MAX`], and not at all when nothing can be written back.
+    /// Called before a file page is latched for writing: waits while dirty pages exceed the limit,
+    /// at most [`PAUSE_MAX`], and not at all if nothing can be written back.
     #[inline]
     pub(super) fn balance_dirty_pages(&self) {
         if self.cache.is_dirty_exceeded() {
@@ -476,7 +474,7 @@ impl Core {
     fn wait_for_writeback(&self) {
         self.stats.nr_dirty_throttled.add(1);
         let deadline = self.now() + PAUSE_MAX;
-        // Ends: at the deadline.
+        // Terminates: at the deadline.
         while self.cache.look_at_dirty_limit() && self.now() < deadline {
             let mut state = self.writeback.state.lock();
             if !state.is_started {
@@ -505,9 +503,9 @@ mod tests {
 
     #[test]
     fn pauses_do_not_put_off_what_is_due_by_the_clock() {
-        // Goal: old pages are written back however often somebody has the thread stand still.
-        // Method: pauses that are much shorter than the interval, one after the other; the thread's
-        // turn has to come before they end.
+        // Goal: expired pages are written back however often the thread is paused. Method:
+        // consecutive pauses that are much shorter than the interval; the thread must run before
+        // they end.
         let writeback = Writeback::new();
         let begun = std::time::Instant::now();
         let interval = Duration::from_millis(20);

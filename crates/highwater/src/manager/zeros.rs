@@ -5,7 +5,7 @@ use std::io;
 use crate::cache::Backing;
 use crate::units::PAGE_BYTES;
 
-/// So many pages of zeros; what is written is forgotten.
+/// A file of `pages` pages of zeros; discards writes.
 #[derive(Debug)]
 pub(super) struct Zeros {
     pub(super) pages: u64,

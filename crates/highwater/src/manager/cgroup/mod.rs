@@ -1,17 +1,17 @@
-//! The memory control group (memcg) of the process: the limit above which the system kills it.
+//! The process's memory cgroup (memcg): the limit above which the kernel OOM-kills it.
 //!
-//! `/proc/self/cgroup` names the process's group in each hierarchy, `/proc/self/mountinfo` says
-//! where the hierarchies are mounted. The limit is the least of those of the group and of its
-//! ancestors, as far as they are visible:
+//! `/proc/self/cgroup` names the process's cgroup in each hierarchy, `/proc/self/mountinfo` the
+//! mount points of the hierarchies. The limit is the lowest of the cgroup and its visible
+//! ancestors:
 //!
-//! | hierarchy | named by | limit in | none is |
+//! | hierarchy | named by | limit in | no limit |
 //! |---|---|---|---|
 //! | v2 | the line `0::` | `memory.max` | `max` |
 //! | v1 | the line whose controllers include `memory` | `memory.limit_in_bytes` | about 2^63 |
 //!
 //! A mount shows the part of its hierarchy below its *root*: in a container often the container's
-//! group alone. A group that is named from outside that part (no cgroup namespace) is taken for the
-//! root of the mount, which is what a container mounts. What cannot be read limits nothing.
+//! cgroup alone. A cgroup that is named from outside that part (no cgroup namespace) is taken for
+//! the root of the mount, which is what a container mounts. Files that cannot be read set no limit.
 //!
 //! Source: cgroups(7), proc(5), Linux `Documentation/admin-guide/cgroup-v2.rst`.
 
@@ -20,54 +20,54 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::units::Bytes;
 
-/// Limits from here on are none: v1 says "no limit" by the most pages that it can count.
+/// Limits from here on mean none: v1 writes "no limit" as the most pages that it can count.
 const NO_LIMIT: u64 = 1 << 62;
 
-/// Where the system describes control groups.
+/// Location of the system's cgroup files.
 #[derive(Clone, Debug)]
 pub(super) struct Memcg {
     /// The directory that holds `proc`, and below which hierarchies are mounted.
     root: PathBuf,
 }
 
-/// The least limit on the memory of the process.
+/// The lowest limit on the memory of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MemoryLimit {
     pub(super) bytes: Bytes,
-    /// The file that says so.
+    /// The file that sets it.
     pub(super) file: PathBuf,
 }
 
-/// A version of the interface, and what differs.
+/// A version of the cgroup interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
     V1,
     V2,
 }
 
-/// Where a hierarchy with limits on memory is mounted.
+/// Mount point of a hierarchy with memory limits.
 #[derive(Debug)]
 struct Mount {
     version: Version,
-    /// The group that the mount point shows.
+    /// The cgroup that the mount point shows.
     root: PathBuf,
     point: PathBuf,
 }
 
 impl Memcg {
-    /// Of this system.
+    /// Returns the location of this system.
     pub(super) fn of_system() -> Self {
         Self { root: "/".into() }
     }
 
-    /// Of a system that is laid out below a directory.
+    /// Returns the location of a system laid out below a directory, for tests.
     #[cfg(all(test, not(loom)))]
     pub(super) fn below(root: &Path) -> Self {
         Self { root: root.into() }
     }
 
-    /// The least limit of the process's group and its ancestors; `None` where there is none, or
-    /// none that can be read.
+    /// Returns the lowest limit of the process's cgroup and its ancestors; `None` if there is none,
+    /// or none can be read.
     ///
     /// # Cost
     ///
@@ -87,7 +87,7 @@ impl Memcg {
         limits.min_by_key(|limit| limit.bytes)
     }
 
-    /// The text of a file that is named as seen by the process.
+    /// Reads a file whose path is as the process sees it.
     fn read(&self, path: impl AsRef<Path>) -> Option<String> {
         let path = path.as_ref();
         let path = path.strip_prefix("/").unwrap_or(path);
@@ -96,8 +96,8 @@ impl Memcg {
 }
 
 impl Mount {
-    /// A line of `mountinfo`, if it is of a hierarchy that may limit memory: `ID PARENT DEV ROOT
-    /// POINT OPTIONS [TAGS] - TYPE SOURCE SUPER-OPTIONS`.
+    /// Parses a line of `mountinfo`, if it is of a hierarchy that may limit memory:
+    /// `ID PARENT DEV ROOT POINT OPTIONS [TAGS] - TYPE SOURCE SUPER-OPTIONS`.
     fn parse(line: &str) -> Option<Self> {
         let (mount, system) = line.split_once(" - ")?;
         let mut system = system.split(' ');
@@ -114,7 +114,7 @@ impl Mount {
         })
     }
 
-    /// The process's group in this hierarchy, if a line of `/proc/self/cgroup` names it:
+    /// Returns the process's cgroup in this hierarchy, if a line of `/proc/self/cgroup` names it:
     /// `ID:CONTROLLERS:PATH`.
     fn group_in(&self, line: &str) -> Option<PathBuf> {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -126,7 +126,7 @@ impl Mount {
         is_it.then(|| path.into())
     }
 
-    /// The files that limit a group, its own first.
+    /// Returns the limit files of a cgroup and its ancestors, its own first.
     fn limit_files(&self, group: &Path) -> Vec<PathBuf> {
         let is_outside = group.components().any(|part| part == Component::ParentDir);
         let below = group.strip_prefix(&self.root).ok().filter(|_| !is_outside);
@@ -141,12 +141,12 @@ impl Mount {
     }
 }
 
-/// Whether a list with commas holds a word.
+/// Returns whether a comma-separated list contains a word.
 fn lists(list: &str, word: &str) -> bool {
     list.split(',').any(|item| item == word)
 }
 
-/// A path of `mountinfo`, in which blanks and the like are octal.
+/// Decodes the octal escapes of a path in `mountinfo`.
 fn unescaped(field: &str) -> PathBuf {
     let escapes = [
         ("\\040", " "),
@@ -162,7 +162,7 @@ fn unescaped(field: &str) -> PathBuf {
     path.into()
 }
 
-/// What a file of either version says; `None` where that is no limit.
+/// Parses a limit of either version; `None` for no limit.
 fn parse_limit(text: &str) -> Option<Bytes> {
     let bytes = text.parse().ok()?;
     (bytes < NO_LIMIT).then_some(Bytes(bytes))

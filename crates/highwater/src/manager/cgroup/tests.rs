@@ -1,4 +1,4 @@
-//! Limits of control groups, read from trees of files as systems lay them out.
+//! Cgroup limits, read from directory trees as systems lay them out.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::units::Pages;
 
 const V2: &str = "29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
 
-/// A system with files of its own.
+/// A system with its own cgroup files.
 pub(in crate::manager) struct System(TempDir);
 
 impl System {
@@ -81,9 +81,9 @@ fn a_limit_of_version_1_is_found_beside_a_version_2_without_memory() {
 
 #[test]
 fn a_container_sees_its_own_limit() {
-    // Method: with a namespace, the group is the root of the mount; without, it is named as the
-    // host does, and the mount shows it alone; or it is named from outside the namespace; or the
-    // mount shows one of its ancestors.
+    // Method: with a namespace, the cgroup is the root of the mount; without, it is named as on the
+    // host, and the mount shows it alone; or it is named from outside the namespace; or the mount
+    // shows one of its ancestors.
     let mount = |root: &str| format!("29 23 0:26 {root} /cg\\040roup ro - cgroup2 cgroup ro\n");
     for (cgroup, root) in [
         ("0::/\n", "/"),
@@ -136,7 +136,7 @@ fn a_capacity_above_the_limit_is_refused_before_it_gets_the_process_killed() {
     for part in ["2 MiB", "1 MiB", "/sys/fs/cgroup/a/memory.max", "frames"] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    // The limit itself, and what is charged beyond the frames, is for the embedder to judge.
+    // The limit itself, and charges beyond the frames, are for the embedder to judge.
     builder().capacity(Bytes::mib(1)).build().unwrap();
     let larger = builder().capacity(Bytes::mib(2));
     larger.clone().frames(Bytes::mib(1)).build().unwrap();
@@ -148,8 +148,8 @@ fn a_capacity_above_the_limit_is_refused_before_it_gets_the_process_killed() {
 
 #[test]
 fn a_capacity_follows_the_limit_down_and_up() {
-    // Method: the limit's file changes; a tick each time. Pages are reclaimed, and the margin is an
-    // eighth.
+    // Method: change the limit's file and tick after each change. Pages are reclaimed, and the
+    // margin is an eighth.
     let system = System::v2();
     let limit = |text: &str| system.write("sys/fs/cgroup/a/memory.max", text);
     limit("max");
@@ -179,7 +179,7 @@ fn a_capacity_follows_the_limit_down_and_up() {
         assert!(hw.root().usage_precise() <= capacity, "{text}");
         hw.check_invariants();
     }
-    // What was asked for holds where the limit allows it, and is remembered where it does not.
+    // The requested capacity applies if the limit allows it, and is remembered otherwise.
     limit("2097152");
     hw.set_capacity(Bytes::mib(3)).unwrap();
     assert_eq!(hw.capacity(), Bytes::kib(1792));
@@ -228,7 +228,7 @@ fn the_background_thread_follows_the_limit() {
         .unwrap();
     assert_eq!(hw.capacity(), Bytes::mib(4));
     system.write("sys/fs/cgroup/a/b/memory.max", "2097152");
-    // It looks every second; a busy machine may take its time.
+    // The thread checks every second; a busy machine may take longer.
     for _ in 0..6000 {
         if hw.frames() == Bytes::kib(1792) {
             return;
