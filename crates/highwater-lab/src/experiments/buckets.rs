@@ -1,19 +1,19 @@
-//! Times in buckets that double, as the kernel's tracing tools print them: `16384 -> 32767`.
+//! Histogram with power-of-two buckets, as the kernel's tracing tools print them: `16384 -> 32767`.
 //!
-//! Published histograms come in such buckets; ours are put into the same ones, so that both can be
-//! read line by line.
+//! Published histograms have such buckets. Measured times use the same ones, so that a table shows
+//! both line by line.
 //!
 //! # Accuracy
 //!
-//! A quantile lies in the right bucket; inside it, times are taken to be spread evenly. A mean
-//! takes the middle of each bucket, unless the sum is known.
+//! A quantile lies in the right bucket; within a bucket, times are assumed to be spread evenly. A
+//! mean takes the middle of each bucket, unless the sum is known.
 
 use crate::report::text::to_f64;
 
 /// One for each bit of a time in nanoseconds; the last one holds everything longer.
 pub(super) const BUCKETS: usize = 40;
 
-/// How many times fell into each bucket.
+/// A count of times for each bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Buckets {
     counts: [u64; BUCKETS],
@@ -28,7 +28,8 @@ impl Default for Buckets {
 }
 
 impl Buckets {
-    /// From counts by bucket, the first one being that of `first` nanoseconds.
+    /// Builds a histogram from counts by bucket; `first` is the lower bound of the first one, in
+    /// nanoseconds.
     pub(super) fn published(first: u64, counts: &[u64]) -> Self {
         let mut buckets = Self::default();
         for (index, count) in counts.iter().enumerate() {
@@ -37,7 +38,7 @@ impl Buckets {
         buckets
     }
 
-    /// From the least time of each bucket that has any, in nanoseconds, and how many it has.
+    /// Builds a histogram from pairs of a bucket's lower bound, in nanoseconds, and its count.
     pub(super) fn of(buckets: impl Iterator<Item = (u64, u64)>) -> Self {
         let mut all = Self::default();
         for (least, count) in buckets {
@@ -46,7 +47,7 @@ impl Buckets {
         all
     }
 
-    /// The bucket of a time.
+    /// Returns the bucket of a time.
     pub(super) fn index(ns: u64) -> usize {
         (ns.max(1).ilog2() as usize).min(BUCKETS - 1)
     }
@@ -57,29 +58,29 @@ impl Buckets {
         }
     }
 
-    /// Times in all.
+    /// Returns the number of times.
     pub(super) fn calls(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Times in bucket `index`.
+    /// Returns the number of times in bucket `index`.
     pub(super) fn count(&self, index: usize) -> u64 {
         self.counts[index]
     }
 
-    /// The shortest and the longest time of bucket `index`, in nanoseconds.
+    /// Returns the shortest and the longest time of bucket `index`, in nanoseconds.
     pub(super) fn bounds(index: usize) -> (u64, u64) {
         let low = if index == 0 { 0 } else { 1 << index };
         (low, (2 << index) - 1)
     }
 
-    /// Bucket `index` as tracing tools name it.
+    /// Returns the name of bucket `index`, as tracing tools print it.
     pub(super) fn name(index: usize) -> String {
         let (low, high) = Self::bounds(index);
         format!("{low} -> {high} ns")
     }
 
-    /// The time that `quantile` of the calls do not exceed, in microseconds; no number without
+    /// Returns the time that `quantile` of the calls do not exceed, in microseconds; `NaN` without
     /// calls.
     pub(super) fn quantile_us(&self, quantile: f64) -> f64 {
         let wanted = quantile * to_f64(self.calls());
@@ -96,7 +97,7 @@ impl Buckets {
         f64::NAN
     }
 
-    /// The sum of all times by the middles of their buckets, in seconds.
+    /// Returns the sum of all times, in seconds, from the middles of their buckets.
     pub(super) fn sum_s(&self) -> f64 {
         let sums = self.counts.iter().enumerate().map(|(index, count)| {
             let (low, high) = Self::bounds(index);
@@ -110,7 +111,8 @@ impl Buckets {
 mod tests {
     use super::*;
 
-    /// Goal: buckets are the thread's. Method: its bounds, and times at them.
+    /// Goal: buckets are those of the published histograms. Method: their bounds, and times at
+    /// them.
     #[test]
     fn bounds_are_the_tracing_tools() {
         assert_eq!(Buckets::name(0), "0 -> 1 ns");

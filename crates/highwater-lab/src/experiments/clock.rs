@@ -1,4 +1,4 @@
-//! Times that carry over between machines: CPU time of threads, variants interleaved, medians.
+//! Clocks and medians that carry over between machines: per-thread CPU time, interleaved variants.
 
 use std::sync::Barrier;
 use std::thread;
@@ -8,24 +8,24 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::report::text::to_f64;
 
-/// CPU time of the calling thread, in nanoseconds: what other programs take is not in it.
+/// Returns the CPU time of the calling thread, in nanoseconds; preemption is not part of it.
 pub(super) fn thread_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     // Neither part of a thread's own time is negative.
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
-/// What threads took that began together.
+/// Time that a set of threads took which began together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Took {
-    /// CPU time of all of them, in nanoseconds.
+    /// CPU time of all threads, in nanoseconds.
     pub(super) cpu_ns: f64,
-    /// CPU time for each unit of real time, from when the first one began until the last one was
-    /// done: how many ran at once.
+    /// Parallelism: CPU time for each unit of real time, from the start of the first thread to the
+    /// end of the last one.
     pub(super) at_once: f64,
 }
 
-/// Times `threads` threads that begin `work` together; it is given the thread's number.
+/// Times `threads` threads that begin `work` together; `work` gets the thread's number.
 pub(super) fn time_threads(threads: usize, work: &(impl Fn(usize) + Sync + ?Sized)) -> Took {
     let start = Barrier::new(threads);
     let timed = |thread| {
@@ -57,7 +57,7 @@ pub(super) fn time_threads(threads: usize, work: &(impl Fn(usize) + Sync + ?Size
     })
 }
 
-/// The middle one, or the mean of the two in the middle. No value at all gives no number.
+/// Returns the median: the middle value, or the mean of the two in the middle; `NaN` of no values.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -79,7 +79,7 @@ mod tests {
         assert!(median(Vec::new()).is_nan());
     }
 
-    /// Goal: what is timed is the work, and threads add up. Method: ten times the work takes more.
+    /// Goal: the work is timed, and threads add up. Method: ten times the work takes more.
     #[test]
     fn more_work_takes_more_cpu_time() {
         let spin = |turns: u32| {

@@ -1,4 +1,4 @@
-//! The designs that the experiments of the active-space cache compare, by name.
+//! The RSS counters that the experiments on the active-space cache compare, by name.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use crate::baselines::{
     SpaceId, TaskCache, TreeCounter, Untracked, Writer,
 };
 
-/// The kernel's counts until 6.1.
+/// The kernel's split RSS counters until 6.1: a per-task cache, synced every 64 events.
 pub(super) const PER_TASK: &str = "per-task cache (64)";
-/// The same, with nothing cached.
+/// The same without a cache.
 pub(super) const PER_TASK_0: &str = "per-task cache (0)";
 
-/// The thread's proposal, as the library has it.
+/// The cache for the active address space, proposed in the discussion, as the library has it.
 pub(super) const ACTIVE: &str = "active-space cache";
 
 /// A design under its name.
@@ -27,7 +27,7 @@ pub(super) struct Contender {
     pub(super) design: Arc<dyn Design>,
 }
 
-/// Every design on one machine, all at zero.
+/// Returns every design on one machine, all at zero.
 pub(super) fn contenders(topology: &Topology, spaces: usize, tasks: usize) -> Vec<Contender> {
     let cpus = topology.nr_cpus();
     let regime = Regime::Atomic;
@@ -50,7 +50,7 @@ pub(super) fn contenders(topology: &Topology, spaces: usize, tasks: usize) -> Ve
 }
 
 impl Contender {
-    /// `by` has faulted a page of its own space in.
+    /// `by` faults in a page of its own space.
     pub(super) fn fault(&self, by: Writer, member: Member) {
         let Some(space) = by.space else { return };
         self.design
@@ -58,7 +58,7 @@ impl Contender {
         self.design.fault_handled(by, &mut Untracked);
     }
 
-    /// `cpu` goes on in `space`.
+    /// `cpu` switches to `space`.
     pub(super) fn switch(&self, cpu: CpuId, space: SpaceId) {
         self.design.switch(cpu, Some(space), &mut Untracked);
     }
@@ -71,7 +71,7 @@ impl Contender {
         self.design.add_vector(by, space, deltas, &mut Untracked);
     }
 
-    /// `by` ends.
+    /// `by` exits.
     pub(super) fn leave(&self, by: Writer) {
         self.design.leave(by, &mut Untracked);
     }

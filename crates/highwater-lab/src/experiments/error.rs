@@ -1,6 +1,6 @@
-//! Why an experiment could not be run to its end.
+//! Errors that keep an experiment from running to its end.
 //!
-//! A check that does not hold is not an error: it is a result.
+//! A check that does not hold is a result, not an error.
 
 use std::io;
 
@@ -33,16 +33,16 @@ pub enum ExperimentError {
         /// The most.
         max: usize,
     },
-    /// No machine has so many CPUs.
+    /// The number of CPUs is not one that a machine can have.
     #[error("a machine of {cpus} CPUs: expected 1 to {CPUS_MAX}; change `--cpus`")]
     MachineSize {
         /// The number as given.
         cpus: usize,
     },
-    /// The topology is none.
+    /// The topology cannot be parsed.
     #[error(transparent)]
     Topology(ParseTopologyError),
-    /// The experiment only simulates.
+    /// The experiment is a simulation only.
     #[error(
         "`{experiment}` has no run with real threads and pages: leave `--real` and `--threads` out"
     )]
@@ -50,19 +50,19 @@ pub enum ExperimentError {
         /// The experiment.
         experiment: &'static str,
     },
-    /// The experiment replays nothing.
+    /// The experiment replays no traces.
     #[error("`{experiment}` replays no recorded traces: leave `--trace` out")]
     NoTraces {
         /// The experiment.
         experiment: &'static str,
     },
-    /// The experiment has no counterpart in the kernel's groups.
+    /// The experiment has no counterpart in the kernel's control groups.
     #[error("`{experiment}` reads no groups of the kernel: leave `--kernel` out")]
     NoKernel {
         /// The experiment.
         experiment: &'static str,
     },
-    /// The experiment runs everything that it has in any case.
+    /// The experiment always runs every combination that it has.
     #[error("`{experiment}` leaves no combination out: leave `--matrix` out")]
     NoMatrix {
         /// The experiment.
@@ -76,7 +76,7 @@ pub enum ExperimentError {
     AccessTrace {
         /// The trace.
         trace: String,
-        /// What is wrong with it.
+        /// The reader's error.
         source: TraceError,
     },
     /// A trace could not be replayed.
@@ -84,10 +84,10 @@ pub enum ExperimentError {
     Replay {
         /// The trace.
         trace: String,
-        /// What failed.
+        /// The replay's error.
         source: Box<ReplayError>,
     },
-    /// A recorded trace is of more CPUs than there can be.
+    /// A recorded trace has more CPUs than a topology can have.
     #[error("{trace}: a trace of {cpus} CPUs: expected at most {max}")]
     TraceCpus {
         /// The trace.
@@ -97,35 +97,35 @@ pub enum ExperimentError {
         /// The most.
         max: usize,
     },
-    /// Nobody starts so many threads.
+    /// The number of threads is out of range.
     #[error("{threads} threads: expected 1 to {THREADS_MAX}; change `--threads`")]
     Threads {
         /// The number as given.
         threads: u32,
     },
-    /// The system refused a thread.
+    /// The system refused to start a thread.
     #[error(
-        "{started} of {wanted} threads were started, and no more can be: {source}; ask for fewer with `--threads`, or \
+        "only {started} of {wanted} threads could be started: {source}; ask for fewer with `--threads`, or \
          raise its limits (`ulimit -u`, `vm.max_map_count`, `kernel.threads-max`)"
     )]
     TooManyThreads {
-        /// Threads that were started, and have ended again.
+        /// Threads that were started; they have ended since.
         started: u32,
-        /// Threads that were asked for.
+        /// Threads requested.
         wanted: u32,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The library could not set up its memory.
     #[error("no manager for the experiment: {0}")]
     Manager(#[from] BuildError),
-    /// The system refused the memory of a pool.
+    /// The system refused to map the memory of a pool.
     #[error("no memory for the experiment: {0}")]
     Memory(#[from] MapError),
     /// A pool could not be set up.
     #[error("no pool for the experiment: {0}")]
     Pool(#[from] PoolError),
-    /// A knob does not take what it was to be turned to.
+    /// A knob refused its value.
     #[error("{0}")]
     Knob(#[from] TunableError),
     /// A page could not be read through the library.
@@ -134,11 +134,11 @@ pub enum ExperimentError {
     /// The system refused something that the experiment needs.
     #[error("cannot {what}: {source}; {remedy}")]
     System {
-        /// What was attempted.
+        /// The operation.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
-        /// What would help.
+        /// What the user can do.
         remedy: &'static str,
     },
     /// The run was told to stop.

@@ -1,6 +1,6 @@
-//! A straight line through points: how much longer for each one more.
+//! Least-squares fit of a straight line through points.
 
-/// The line that is nearest to points in the vertical, by least squares.
+/// The line with the least squared vertical distances from its points.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line {
     pub(super) slope: f64,
@@ -10,7 +10,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// The line through `points`; no numbers unless there are two with different abscissae.
+    /// Fits a line to `points`; `NaN` unless two points have different abscissae.
     pub(super) fn through(points: &[(f64, f64)]) -> Self {
         let count: f64 = points.iter().map(|_| 1.0).sum();
         let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
@@ -33,8 +33,8 @@ impl Line {
 mod tests {
     use super::*;
 
-    /// Goal: a line is found again, and one that explains little says so. Method: points on a line,
-    /// and off it.
+    /// Goal: the fit finds a line again, and one that explains little says so. Method: points on a
+    /// line, and off it.
     #[test]
     fn lines_are_found_again() {
         let on = Line::through(&[(1.0, 5.0), (2.0, 7.0), (4.0, 11.0)]);

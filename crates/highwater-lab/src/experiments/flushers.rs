@@ -1,4 +1,4 @@
-//! The ways to flush statistics that the experiments of the thread compare, by name.
+//! The rules for flushing statistics (rstat) that the flush experiments compare, by name.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::baselines::flush::{FlushRule, Flushing, LibraryStatistics, Rstat, Sha
 pub(super) const SKIP: &str = "root, skip if busy (before)";
 /// No threshold at all.
 pub(super) const ALWAYS: &str = "subtree, always";
-/// The patch with the threshold that there was.
+/// The patch with the single threshold that existed before.
 pub(super) const ONE_THRESHOLD: &str = "subtree, one threshold";
 /// The patch.
 pub(super) const PATCH: &str = "subtree, per-group thresholds (the patch)";
@@ -21,7 +21,7 @@ pub(super) const MUTEX: &str = "subtree, always, under a mutex";
 /// The library.
 pub(super) const OURS: &str = "Highwater";
 
-/// Statistics under their name.
+/// Statistics and their name.
 #[derive(Clone, Debug)]
 pub(super) struct Flusher {
     pub(super) name: &'static str,
@@ -29,7 +29,7 @@ pub(super) struct Flusher {
 }
 
 impl Flusher {
-    /// The kernel's structure under one rule.
+    /// Returns the kernel's rstat structure under one rule.
     pub(super) fn rstat(
         name: &'static str,
         rule: FlushRule,
@@ -42,7 +42,7 @@ impl Flusher {
         }
     }
 
-    /// The library's.
+    /// Returns the library's statistics.
     pub(super) fn ours(statistics: LibraryStatistics) -> Self {
         Self {
             name: OURS,

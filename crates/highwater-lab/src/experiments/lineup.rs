@@ -1,4 +1,4 @@
-//! The counters that the experiments of the hierarchical counters compare, by name.
+//! The counters that the experiments on hierarchical counters compare, by name.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use crate::baselines::{
     SharedCounter, TransferCosts, TreeCounter,
 };
 
-/// The kernel's counter since 6.2, which the thread calls upstream.
+/// The kernel's per-CPU counter since 6.2; the discussion calls it upstream.
 pub(super) const FLAT: &str = "flat per-CPU (upstream)";
-/// The thread's proposal.
+/// The per-CPU counter tree proposed in the discussion.
 pub(super) const PUBLISHED: &str = "published tree";
-/// The proposal, with neighbours sharing nodes.
+/// The proposal, with neighbouring CPUs under one node.
 pub(super) const CONTIGUOUS: &str = "published tree, neighbours";
-/// The proposal, rounding to nearest.
+/// The proposal, with carries rounded to nearest.
 pub(super) const NEAREST: &str = "published tree, nearest";
 /// The library.
 pub(super) const OURS: &str = "Highwater";
@@ -26,7 +26,7 @@ pub(super) const PER_NODE: &str = "per-node atomics";
 /// One atomic.
 pub(super) const SHARED: &str = "one shared atomic";
 
-/// A counter under its name, and what it wrote.
+/// A counter, its name, and the bytes that it wrote.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) name: &'static str,
@@ -53,7 +53,7 @@ impl Entry {
 #[derive(Debug)]
 pub(super) struct Lineup {
     pub(super) entries: Vec<Entry>,
-    /// The library's, once more: it knows whether its second implementation agrees.
+    /// The library's counter again: it knows whether its second implementation agrees.
     ours: Arc<LibraryCounter>,
 }
 
@@ -82,7 +82,7 @@ impl Lineup {
         }
     }
 
-    /// Updates and reads in which the library and its second implementation differed.
+    /// Returns the number of updates and reads in which the library's two implementations differed.
     pub(super) fn disagreements(&self) -> u64 {
         self.ours.disagreements()
     }

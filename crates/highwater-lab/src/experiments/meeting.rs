@@ -1,13 +1,13 @@
-//! Where threads wait for each other, as at a barrier, but not for one that panicked.
+//! A barrier that a panic breaks, instead of leaving the other threads to wait forever.
 //!
-//! A barrier waits for ever for a thread that is gone, and the message of its panic is lost behind
-//! a run that does not end. Here the others panic too, and the scope that they belong to hands the
-//! panic on.
+//! `std::sync::Barrier` waits forever for a thread that has panicked, and the panic's message is
+//! lost in a run that does not end. Here the other threads panic too, and their scope propagates
+//! the panic.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// A place where a fixed number of threads meet, again and again.
+/// A barrier for a fixed number of threads, for many rounds.
 #[derive(Debug)]
 pub(super) struct Meeting {
     threads: usize,
@@ -18,12 +18,12 @@ pub(super) struct Meeting {
 #[derive(Debug, Default)]
 struct State {
     waiting: usize,
-    /// Times that all have met.
+    /// Rounds completed.
     met: u64,
     is_broken: bool,
 }
 
-/// Breaks its meeting up if it is dropped by a panic.
+/// Membership of one thread; breaks the meeting when a panic drops it.
 #[derive(Debug)]
 pub(super) struct Member<'a>(&'a Meeting);
 
@@ -36,7 +36,8 @@ impl Meeting {
         }
     }
 
-    /// To be kept by each thread for as long as it may be waited for.
+    /// Returns the calling thread's membership, which it keeps for as long as others may wait for
+    /// it.
     pub(super) fn member(&self) -> Member<'_> {
         Member(self)
     }
@@ -47,11 +48,11 @@ impl Meeting {
 }
 
 impl Member<'_> {
-    /// Waits until all are here.
+    /// Waits until all members have arrived.
     ///
     /// # Panics
     ///
-    /// If one of them has panicked.
+    /// When another member has panicked.
     pub(super) fn wait(&self) {
         let Self(meeting) = self;
         let mut state = meeting.state();
@@ -87,8 +88,8 @@ mod tests {
 
     use super::*;
 
-    /// Goal: nobody goes on before all are here. Method: three threads that count their steps, and
-    /// look at the sum when all have met.
+    /// Goal: no thread passes before all have arrived. Method: three threads count their steps and
+    /// check the sum after each meeting.
     #[test]
     fn all_meet() {
         let (meeting, steps) = (Meeting::new(3), AtomicU64::new(0));
@@ -108,8 +109,8 @@ mod tests {
         });
     }
 
-    /// Goal: nobody waits for a thread that panicked, however early or late it does. Method: one of
-    /// three panics before or after the others have come.
+    /// Goal: a panic ends the wait of the other threads, however early or late it comes. Method:
+    /// one of three threads panics before or after the others arrive.
     #[test]
     fn a_panic_ends_the_meeting() {
         for is_late in [false, true] {

@@ -1,9 +1,9 @@
-//! Groups of this machine's own kernel: made in a directory of our own, and removed whatever
-//! happens.
+//! Control groups (memcg) of the running kernel, created in a directory of their own and removed
+//! however the run ends.
 //!
-//! Either version of control groups will do, if its memory controller can be used without changing
-//! anything that is there: version 1 where the controller is mounted, version 2 where the top
-//! directory hands it to those below it.
+//! Both versions of control groups work, if their memory controller can be used without changing
+//! any existing group: version 1 where the controller is mounted, version 2 where the root enables
+//! the controller for its children.
 
 use std::fs;
 use std::io;
@@ -18,22 +18,22 @@ use super::{Control, ExperimentError};
 use crate::baselines::flush::Shape;
 use crate::report::text::size;
 
-/// Kernel memory of a group, and for each CPU that may be there. Measured on Linux 6.18 with 2
+/// Kernel memory of a group, and of a group for each possible CPU. Measured on Linux 6.18 with 2
 /// CPUs: 19.8 KB and 4.1 KB a group.
 const GROUP_BYTES: u64 = 20 << 10;
 const GROUP_CPU_BYTES: u64 = 2 << 10;
 
-/// Of the memory that is available, groups may take one part in so many.
+/// Groups may take one part in so many of the available memory.
 const MEMORY_PART: u64 = 4;
 
-/// Groups made between looks at whether to stop.
+/// Groups created between checks of the stop flag.
 const UNWATCHED: usize = 64;
 
-/// Times that a group is tried to be removed while a process is in it, and the time between them.
+/// Attempts to remove a group while a process is in it, and the time between them.
 const ATTEMPTS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Where the kernel's groups can be made.
+/// A mounted hierarchy in which groups can be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Hierarchy {
     top: PathBuf,
@@ -46,26 +46,26 @@ enum Version {
     Two,
 }
 
-/// Groups of the kernel, on three levels; removed when dropped.
+/// Groups of the kernel, on three levels; dropping them removes them.
 #[derive(Debug)]
 pub(super) struct KernelGroups {
     version: Version,
-    /// By number, the first one being the directory of our own. A prefix while they are being made.
+    /// By number; the first is the directory of our own. A prefix while they are being created.
     paths: Vec<PathBuf>,
     leaves: usize,
 }
 
-/// Why there are no groups of the kernel.
+/// Why there are no groups.
 #[derive(Debug)]
 pub(super) enum NoGroups {
-    /// For a reason that lies in the machine.
+    /// The machine does not allow it, with the reason.
     Skipped(String),
     /// The run was told to stop.
     Interrupted,
 }
 
 impl KernelGroups {
-    /// Makes groups of the shape.
+    /// Creates the groups of `shape`.
     pub(super) fn make(shape: &Shape, control: &Control) -> Result<Self, NoGroups> {
         let mounts = fs::read_to_string("/proc/self/mountinfo");
         let mounts = mounts.map_err(|e| skipped(format!("cannot read the mounts: {e}")))?;
@@ -75,7 +75,7 @@ impl KernelGroups {
             return Err(skipped(match hierarchies.first() {
                 None => "no control groups are mounted".to_owned(),
                 Some(other) => format!(
-                    "the memory controller is not to be had under {}",
+                    "the memory controller is not available under {}",
                     other.top.display()
                 ),
             }));
@@ -100,8 +100,7 @@ impl KernelGroups {
         Ok(groups)
     }
 
-    /// Makes a group, and lets those below it have the memory controller, if `below` says that
-    /// there are any.
+    /// Creates a group, and enables the memory controller for its children if `below` is not empty.
     fn make_one(&mut self, path: PathBuf, below: &Range<usize>) -> Result<(), NoGroups> {
         let refused = |what: &Path, e| skipped(format!("cannot make {}: {e}", what.display()));
         fs::create_dir(&path).map_err(|e| refused(&path, e))?;
@@ -113,7 +112,7 @@ impl KernelGroups {
         Ok(())
     }
 
-    /// What the groups are, for people.
+    /// Describes the groups, for reports.
     pub(super) fn description(&self) -> String {
         let release = fs::read_to_string("/proc/sys/kernel/osrelease");
         let release = release.unwrap_or_else(|_| "an unknown release".to_owned());
@@ -124,7 +123,7 @@ impl KernelGroups {
         format!("this kernel, {}, cgroup v{version}", release.trim())
     }
 
-    /// The directory of a group without children.
+    /// Returns the directory of a leaf group.
     pub(super) fn leaf(&self, leaf: usize) -> &Path {
         &self.paths[self.paths.len() - self.leaves + leaf]
     }
@@ -139,7 +138,7 @@ impl KernelGroups {
             })
     }
 
-    /// Children first. The first failure, after all were tried.
+    /// Removes children first. Tries all, and returns the first failure.
     fn remove_all(&mut self) -> Result<(), (PathBuf, io::Error)> {
         let mut failed = None;
         for path in self.paths.drain(..).rev() {
@@ -153,12 +152,12 @@ impl KernelGroups {
 
 impl Drop for KernelGroups {
     fn drop(&mut self) {
-        // What ended the run early is what will be reported.
+        // The report names the error that ended the run early, not this one.
         let _ = self.remove_all();
     }
 }
 
-/// A process that was killed may take a moment to leave its group.
+/// Retries, because a process that was killed may take a moment to leave its group.
 fn remove_one(path: &Path) -> io::Result<()> {
     for _ in 0..ATTEMPTS {
         match fs::remove_dir(path) {
@@ -185,12 +184,12 @@ impl Hierarchy {
     }
 }
 
-/// Mounted control groups that have the memory controller or may have it, version 1 first: where
-/// both are, version 2 has not.
+/// Returns the mounted hierarchies that have or may enable the memory controller, version 1 first:
+/// where both are mounted, version 2 does not have it.
 fn hierarchies(mounts: &str) -> Vec<Hierarchy> {
     let mut found = Vec::new();
     for line in mounts.lines() {
-        // ... ... ... root top options [tags] - kind source options
+        // Fields: ... ... ... root top options [tags] - kind source options
         let Some((before, after)) = line.split_once(" - ") else {
             continue;
         };
@@ -203,7 +202,7 @@ fn hierarchies(mounts: &str) -> Vec<Hierarchy> {
             Some("cgroup2") => Version::Two,
             _ => continue,
         };
-        // Other characters that are written so are in nobody's mount points.
+        // Mount points do not hold the other characters that are escaped.
         let top = PathBuf::from(top.replace("\\040", " "));
         found.push(Hierarchy { top, version });
     }
@@ -211,7 +210,7 @@ fn hierarchies(mounts: &str) -> Vec<Hierarchy> {
     found
 }
 
-/// Groups take memory of the kernel's own, more of it on more CPUs.
+/// Fails when the groups would take too much kernel memory, which grows with the number of CPUs.
 fn check_memory(shape: &Shape) -> Result<(), NoGroups> {
     let cpus = Topology::detect().nr_cpus() as u64;
     let wanted = shape.nr_groups() as u64 * (GROUP_BYTES + GROUP_CPU_BYTES * cpus);
@@ -267,9 +266,9 @@ mod tests {
         );
     }
 
-    /// Goal: groups are removed, when all goes well and when a run is stopped while it makes them.
-    /// Where the machine does not let us make any, that is said. Method: twice, the second time
-    /// with a run that was stopped.
+    /// Goal: groups are removed after a complete run, and after a run that is stopped while it
+    /// creates them; a machine that allows none is reported. Method: twice, the second time with a
+    /// stopped run.
     #[test]
     fn groups_are_removed_whatever_happens() {
         let (shape, control) = (Shape::of(2, 3), Control::default());
@@ -281,7 +280,7 @@ mod tests {
                 own
             }
             Err(NoGroups::Skipped(reason)) => return println!("skipped: {reason}"),
-            Err(NoGroups::Interrupted) => panic!("nobody has stopped it"),
+            Err(NoGroups::Interrupted) => panic!("the run was not stopped"),
         };
         assert!(!own.exists());
         control.stop();

@@ -1,4 +1,4 @@
-//! The experiments of the threads, run on the library's own code beside the designs discussed
+//! The experiments of the mailing-list discussions, on the library's code and the designs discussed
 //! there.
 //!
 //! One file each. An experiment takes a machine (a topology of virtual CPUs unless it says
@@ -61,10 +61,10 @@ pub static EXPERIMENTS: &[&Experiment] = &[
     &rmap_read::EXPERIMENT,
 ];
 
-/// Most threads that may be asked for.
+/// Upper bound of the number of threads in a request.
 pub const THREADS_MAX: u32 = 1_000_000;
 
-/// The experiment called `name`.
+/// Returns the experiment called `name`.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Experiment> {
     EXPERIMENTS
@@ -73,43 +73,43 @@ pub fn find(name: &str) -> Option<&'static Experiment> {
         .find(|experiment| experiment.name == name)
 }
 
-/// How much an experiment does.
+/// Amount of work of an experiment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Size {
-    /// What the published figures are compared with.
+    /// The amount whose results compare with the published figures.
     #[default]
     Full,
     /// Less of the same, for tests: its checks are as strict as its size allows.
     Quick,
 }
 
-/// What to run an experiment with.
+/// Options of a run. Each experiment has its own defaults.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The machine; none is the experiment's own.
+    /// The machine; `None` is the experiment's own.
     pub topology: Option<Topology>,
-    /// Decides everything that is drawn.
+    /// Random seed.
     pub seed: u64,
     /// How much.
     pub size: Size,
     /// With real threads and pages, for the experiments that can.
     pub is_real: bool,
-    /// How many threads, for the experiments that can be real; none is the experiment's own number.
+    /// Number of threads, for the experiments that can be real; `None` is the experiment's own.
     pub threads: Option<u32>,
     /// Recorded traces to replay, for the experiments that can.
     pub traces: Vec<PathBuf>,
-    /// On groups of this machine's own kernel besides, for the experiments that can.
+    /// Also reads control groups of the running kernel, for the experiments that can.
     pub is_kernel: bool,
-    /// Every combination of what varies, for the experiments that leave some out.
+    /// Runs every combination, for the experiments that leave some out by default.
     pub is_matrix: bool,
-    /// The checks that decide whether the outcome passes; none is all in a full run of an optimised
-    /// build, and otherwise those that are decided by counts.
+    /// The checks that decide whether the outcome passes. `None` is all checks in a full run of an
+    /// optimised build, and otherwise those that are decided by counts.
     pub judge: Option<Judge>,
 }
 
 impl Request {
-    /// Times of a build with debug assertions are no measure, and those of a quick run are soon
-    /// lost in what else the machine does.
+    /// Times of a build with debug assertions are meaningless, and those of a quick run are lost in
+    /// the noise of the machine.
     fn judge(&self) -> Judge {
         let measures = self.size == Size::Full && !cfg!(debug_assertions);
         self.judge.unwrap_or(match measures {
@@ -135,31 +135,31 @@ impl Default for Request {
     }
 }
 
-/// A [`Request`] in which everything is decided.
+/// A [`Request`] with all defaults filled in.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The machine.
     pub topology: Topology,
-    /// Decides everything that is drawn.
+    /// Random seed.
     pub seed: u64,
     /// How much.
     pub size: Size,
-    /// With real threads and pages.
+    /// Run with real threads and pages.
     pub is_real: bool,
-    /// How many threads, where the request says so.
+    /// Number of threads, if the request says so.
     pub threads: Option<u32>,
-    /// Recorded traces to replay besides.
+    /// Recorded traces to replay as well.
     pub traces: Vec<PathBuf>,
-    /// On groups of this machine's own kernel besides.
+    /// Also read control groups of the running kernel.
     pub is_kernel: bool,
-    /// Every combination of what varies.
+    /// Run every combination.
     pub is_matrix: bool,
     /// The checks that decide whether the outcome passes.
     pub judge: Judge,
 }
 
 impl Setup {
-    /// What every experiment's configuration begins with.
+    /// Returns the figures that every experiment's configuration begins with.
     #[must_use]
     pub fn config(&self) -> Figures {
         Figures::default()
@@ -169,7 +169,7 @@ impl Setup {
             .with("quick", self.size == Size::Quick)
     }
 
-    /// `full`, or `quick` where little is to be done.
+    /// Returns `full`, or `quick` in a quick run.
     #[must_use]
     pub fn pick<T>(&self, full: T, quick: T) -> T {
         match self.size {
@@ -178,8 +178,8 @@ impl Setup {
         }
     }
 
-    /// Repetitions: `timed`, as many as medians of times need, or `counted` where only counts are
-    /// judged; `quick` where little is to be done.
+    /// Returns the number of repetitions: `timed`, enough for medians of times, or `counted` where
+    /// only counts are judged; `quick` in a quick run.
     #[must_use]
     pub fn repeats<T>(&self, timed: T, counted: T, quick: T) -> T {
         let full = match self.judge {
@@ -195,25 +195,25 @@ impl Setup {
 pub struct Experiment {
     /// What `highwater lab` calls it.
     pub name: &'static str,
-    /// The discussion that it reproduces.
+    /// The mailing-list discussion that it reproduces.
     pub thread: &'static str,
-    /// What it shows, in one line.
+    /// Its result, in one line.
     pub summary: &'static str,
-    /// The conclusion that its table begins with.
+    /// The conclusion at the top of its table.
     pub headline: Headline,
-    /// Its machine if none is given, as `SOCKETSxLLCSxCORESxTHREADS`.
+    /// Its default machine, as `SOCKETSxLLCSxCORESxTHREADS`.
     pub topology: &'static str,
-    /// How many CPUs its machine may have.
+    /// Numbers of CPUs that its machine may have.
     pub cpus: RangeInclusive<usize>,
     /// Whether it can run with real threads and pages.
     pub has_real: bool,
     /// Whether it replays recorded traces.
     pub has_traces: bool,
-    /// Whether it can run on groups of this machine's own kernel besides.
+    /// Whether it can also read control groups of the running kernel.
     pub has_kernel: bool,
-    /// Whether it leaves combinations out unless it is asked for all.
+    /// Whether it leaves combinations out by default.
     pub has_matrix: bool,
-    /// Runs it.
+    /// The function that runs it.
     pub run: fn(&Setup, &Control) -> Result<Outcome, ExperimentError>,
 }
 
@@ -223,7 +223,7 @@ impl Experiment {
     /// # Errors
     ///
     /// When the request is out of range, when the run was told to stop, or when the system refused
-    /// what it needs. A check that does not hold is no error: the outcome says it.
+    /// a resource. A check that does not hold is no error: the outcome reports it.
     pub fn run(&self, request: &Request, control: &Control) -> Result<Outcome, ExperimentError> {
         let topology = match &request.topology {
             Some(topology) => topology.clone(),
@@ -278,8 +278,9 @@ impl Experiment {
     }
 }
 
-/// A machine of `cpus` CPUs: two sockets of last-level caches of 8 cores of 2 threads where the
-/// number allows it (384 make `2x12x8x2`), one socket of them, or else cores behind one cache.
+/// Returns a machine of `cpus` CPUs: two sockets of last-level caches of 8 cores with 2 threads if
+/// the number allows it (384 CPUs make `2x12x8x2`), else one such socket, else cores behind one
+/// cache.
 ///
 /// # Errors
 ///
@@ -332,7 +333,7 @@ mod tests {
         run: sum_of_cpus,
     };
 
-    /// Goal: what is not asked for is the experiment's own. Method: a demo that checks its CPUs.
+    /// Goal: defaults are the experiment's own. Method: a demo that checks its CPUs.
     #[test]
     fn requests_default_to_the_experiment() {
         let control = Control::default();
@@ -403,7 +404,7 @@ mod tests {
         }
     }
 
-    /// Goal: a run that was told to stop stops at the next step.
+    /// Goal: a run that was told to stop ends at its next step.
     #[test]
     fn a_stopped_run_is_interrupted() {
         let control = Control::default();
@@ -412,7 +413,7 @@ mod tests {
         assert!(matches!(error, ExperimentError::Interrupted), "{error}");
     }
 
-    /// Goal: any number of CPUs makes a machine of that many.
+    /// Goal: any number of CPUs makes a machine of that many CPUs.
     #[test]
     fn machines_have_as_many_cpus_as_asked_for() {
         for cpus in [1, 2, 3, 16, 48, 250, 384, 1024, 8192] {

@@ -1,11 +1,11 @@
-//! The thread that flushes the root every two seconds, beside a round of work.
+//! The thread that flushes the root every two seconds during a round.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::baselines::flush::{Flushing, PERIOD};
 
-/// Says that a round is over, and wakes who waits for it.
+/// Signals the end of a round to the threads that wait for it.
 #[derive(Debug, Default)]
 pub(super) struct End {
     is_over: Mutex<bool>,
@@ -18,7 +18,7 @@ impl End {
         self.told.notify_all();
     }
 
-    /// Whether the round was over within `time`.
+    /// Returns whether the round ended within `time`.
     pub(super) fn wait(&self, time: Duration) -> bool {
         let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self
@@ -28,8 +28,8 @@ impl End {
     }
 }
 
-/// Flushes the root whenever another period has passed, until the end. Begins with number `period`,
-/// and returns the number of the one that is due next.
+/// Flushes the root once for each period that passes, until the end. Starts at period number
+/// `period`, and returns the number of the next one.
 pub(super) fn flush_until(
     end: &End,
     statistics: &dyn Flushing,

@@ -1,9 +1,9 @@
-//! `rmap-mapped`: a tenant streams a mapped file of twice the pool while another keeps the lock of
-//! its reverse map busy.
+//! `rmap-mapped`: one tenant streams a mapped file of twice the pool while another contends for the
+//! lock of the file's reverse map.
 //!
-//! The thread's first scenario. Its finding: where reclaim passes over pages whose lock is held, it
-//! scans twice as much to free the same, and faults wait for I/O themselves; where it does so only
-//! at the first priorities, less.
+//! The discussion's first scenario. Its finding: if reclaim skips pages whose lock is held, it
+//! scans twice as many pages to free the same number, and faulting threads wait for I/O themselves;
+//! if it skips them at the first priorities only, less so.
 
 use super::rmap::{self, Cell, PRIORITY, SKIP, Scenario, Story, VANILLA, published};
 use super::{Control, Experiment, ExperimentError, Setup};
@@ -40,7 +40,7 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
     rmap::run(setup, control, story)
 }
 
-/// What the specification calls reproduced.
+/// Checks of what the specification calls reproduced.
 fn reproduced(cells: &[Cell], pages: u64, checks: &mut Vec<Check>) {
     let [vanilla, skip, priority] = rmap::of_the_thread(cells);
     checks.push(
@@ -103,7 +103,7 @@ fn reproduced(cells: &[Cell], pages: u64, checks: &mut Vec<Check>) {
     );
 }
 
-/// The thread's first table.
+/// The discussion's first table.
 fn published_rows() -> Vec<Row> {
     vec![
         published(

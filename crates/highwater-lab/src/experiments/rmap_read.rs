@@ -1,8 +1,8 @@
-//! `rmap-read`: as `rmap-mapped`, and a third tenant reads another file by read(2).
+//! `rmap-read`: `rmap-mapped`, and a third tenant that reads another file by read(2).
 //!
-//! The thread's second scenario. Its finding: where reclaim passes over pages whose lock is held,
-//! refaults more than double, and the first tenant takes longer. Whose refaults they are, and how
-//! much the reader read meanwhile, the thread does not say; here they are shown apart.
+//! The discussion's second scenario. Its finding: if reclaim skips pages whose lock is held,
+//! refaults more than double and the first tenant takes longer. It does not say which tenant
+//! refaults, and how much the reader read meanwhile; the tables here show both.
 
 use super::rmap::{self, Cell, OURS, PRIORITY, SKIP, Scenario, Story, VANILLA, cell, published};
 use super::{Control, Experiment, ExperimentError, Setup};
@@ -12,7 +12,7 @@ use crate::report::{Check, Headline, Noun, Outcome, Row, Unit};
 pub static EXPERIMENT: Experiment = Experiment {
     name: "rmap-read",
     thread: "lru-rmap-lock-throttle-2022",
-    summary: "the same beside a tenant that reads another file: who is reclaimed from, and how fast each goes on",
+    summary: "the same beside a tenant that reads another file: which tenant loses pages, and its progress",
     headline: Headline::of_variants(
         "vmstat and A's elapsed time, as in the thread",
         "elapsed_s",
@@ -52,7 +52,7 @@ fn checks(cells: &[Cell], _: u64, checks: &mut Vec<Check>) {
     );
 }
 
-/// What the specification calls reproduced.
+/// Checks of what the specification calls reproduced.
 fn reproduced(cells: &[Cell], checks: &mut Vec<Check>) {
     let [vanilla, skip, priority] = rmap::of_the_thread(cells);
     for other in [skip, priority] {
@@ -102,7 +102,7 @@ fn reproduced(cells: &[Cell], checks: &mut Vec<Check>) {
     );
 }
 
-/// The thread's second table.
+/// The discussion's second table.
 fn published_rows() -> Vec<Row> {
     vec![
         published(

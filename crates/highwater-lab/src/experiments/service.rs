@@ -1,13 +1,14 @@
-//! How long a call takes its caller, whatever else the machine does.
+//! Service time of a call: what the call itself costs its caller, on a machine that does other
+//! work.
 //!
-//! On few CPUs a caller that is preempted waits a whole time slice, 8 ms and more, whatever it
-//! calls; and a virtual CPU may itself be off for as long. Neither is the call's. Waiting for a
-//! lock is.
+//! On few CPUs a preempted caller waits for a whole time slice, 8 ms and more, whatever it calls,
+//! and a virtual CPU may itself be descheduled for as long. Neither is the call's cost. Waiting for
+//! a lock is.
 //!
-//! So the *service time* is the real time, less what the caller spent ready to run while others
-//! ran, which the kernel counts for each thread (`/proc/thread-self/schedstat`). A caller that was
-//! never taken off its CPU has waited for nobody: then it is the CPU time, if that is less. Without
-//! that file it is the real time.
+//! So the *service time* is the real time, less the time that the caller spent runnable while other
+//! threads ran, which the kernel counts for each thread (`/proc/thread-self/schedstat`). A caller
+//! that was never taken off its CPU waited for no lock: its service time is the CPU time, if that
+//! is less. Without that file the service time is the real time.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -18,16 +19,16 @@ use hdrhistogram::Histogram;
 use super::clock::thread_ns;
 use crate::report::text::to_f64;
 
-/// Where a thread finds what it has waited for CPUs.
+/// The kernel's count of a thread's waits for CPUs.
 const SCHEDSTAT: &str = "/proc/thread-self/schedstat";
 
-/// Measures calls of the thread that made it.
+/// Measures calls of the thread that created it.
 #[derive(Debug)]
 pub(super) struct ServiceClock {
     schedstat: Option<File>,
 }
 
-/// What a thread had waited for CPUs, and how often it had come onto one.
+/// How long a thread has waited for CPUs, and how often it was scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Scheduled {
     waited: Duration,
@@ -41,7 +42,7 @@ impl ServiceClock {
         }
     }
 
-    /// Whether waits for CPUs are known.
+    /// Returns whether waits for CPUs are known.
     pub(super) fn knows_waits(&self) -> bool {
         self.scheduled().is_some()
     }
@@ -52,7 +53,7 @@ impl ServiceClock {
         parse(str::from_utf8(&text[..length]).ok()?)
     }
 
-    /// What `work` returns, and its service time.
+    /// Returns the result of `work` and its service time.
     pub(super) fn time<T>(&self, work: impl FnOnce() -> T) -> (T, Duration) {
         let before = self.scheduled();
         let cpu_begun = thread_ns();
@@ -69,7 +70,7 @@ impl ServiceClock {
     }
 }
 
-/// Time on CPUs, time ready to run, both in nanoseconds, and the number of times on a CPU.
+/// Parses three numbers: time on CPUs, time runnable, both in nanoseconds, and times scheduled.
 fn parse(text: &str) -> Option<Scheduled> {
     let mut words = text.split_ascii_whitespace().skip(1);
     Some(Scheduled {
@@ -78,7 +79,7 @@ fn parse(text: &str) -> Option<Scheduled> {
     })
 }
 
-/// Times of many calls.
+/// Histogram of the times of many calls.
 #[derive(Clone, Debug)]
 pub(super) struct Times {
     ns: Histogram<u64>,
@@ -109,7 +110,7 @@ impl Times {
         self.ns.len()
     }
 
-    /// In microseconds; no number if nothing was called.
+    /// Returns a quantile in microseconds; `NaN` without calls.
     pub(super) fn quantile_us(&self, quantile: f64) -> f64 {
         match self.ns.len() {
             0 => f64::NAN,
@@ -121,7 +122,7 @@ impl Times {
         self.quantile_us(1.0)
     }
 
-    /// Calls that took longer, in parts of a hundred; no number if nothing was called.
+    /// Returns the percentage of calls that took longer than `time`; `NaN` without calls.
     pub(super) fn above_percent(&self, time: Duration) -> f64 {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let above = match ns.checked_add(1) {
@@ -138,8 +139,8 @@ mod tests {
 
     use super::*;
 
-    /// Goal: parts and quantiles are those of known times. Method: 1,000 of 10 us, but for a few
-    /// that are longer.
+    /// Goal: parts and quantiles are those of known times. Method: 1,000 calls of 10 us, except a
+    /// few that are longer.
     #[test]
     fn parts_and_quantiles_are_those_of_the_times() {
         let limits = [50, 1000, 100_000].map(Duration::from_micros);
@@ -166,7 +167,7 @@ mod tests {
         let clock = ServiceClock::of_this_thread();
         let nap = Duration::from_millis(3);
         let ((), asleep) = clock.time(|| thread::sleep(nap));
-        // What the kernel counts as waiting for a CPU begins when the nap is over.
+        // The kernel counts a wait for a CPU only from the end of the nap.
         assert!(asleep >= nap, "{asleep:?}");
         let scheduled = Scheduled {
             waited: Duration::from_nanos(205),

@@ -1,14 +1,14 @@
-//! What was really counted, kept beside statistics whose reads may be stale.
+//! Exact counts, kept beside statistics whose reads may be stale.
 //!
-//! Each thread keeps words of its own for each group: what it has begun to add, what it has added,
-//! and both by size. A reader sums the done ones up before it reads, and the begun ones after.
-//! Whatever moment its read describes, the truth of that moment differs from the sum by no more
-//! than the size of what was *in flight*: begun by the end, and not done at the beginning. The
-//! error beyond that is the statistics' own.
+//! Each thread has words of its own for each group: what it has begun to add, what it has added,
+//! and the sizes of both. A reader sums the done words before its read, and the begun words after
+//! it. At each moment that the read may describe, the true value differs from the sum by at most
+//! the size of the updates *in flight*: begun by the end, and not done at the beginning. Any error
+//! beyond that is the statistics' own.
 //!
 //! Orderings: an update lies between the release fence after `begun` and the release stores of
-//! `sum` and `done`. So who finds it in `sum` finds it in the statistics, and who finds it in the
-//! statistics, and then comes to an acquire fence, finds it in `begun`.
+//! `sum` and `done`. So a reader that finds the update in `sum` finds it in the statistics; and a
+//! reader that finds it in the statistics, and then executes an acquire fence, finds it in `begun`.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
 
@@ -17,18 +17,18 @@ use crate::baselines::flush::{Item, Shape, Stats};
 /// Items that are followed.
 pub(super) const FOLLOWED: [Item; 2] = [Item::Anon, Item::Pgfault];
 
-/// One thread's words for one item of one group: written by that thread alone.
+/// One thread's words for one item of one group. Only that thread writes them.
 #[derive(Debug, Default)]
 struct Word {
-    /// Sizes of updates that were begun. Publishes nothing; ordered by fences.
+    /// Total size of the updates that were begun. Publishes nothing; ordered by fences.
     begun: AtomicU64,
-    /// What was added. Publishes the updates in it.
+    /// Sum of the updates. Publishes the updates in it.
     sum: AtomicI64,
-    /// Their sizes. Publishes the same.
+    /// Total size of the updates in `sum`. Publishes the same.
     done: AtomicU64,
 }
 
-/// What was counted, by thread, group and followed item.
+/// Exact counts by thread, group and followed item.
 #[derive(Debug)]
 pub(super) struct Truth {
     shape: Shape,
@@ -37,7 +37,7 @@ pub(super) struct Truth {
     words: Box<[[Word; FOLLOWED.len()]]>,
 }
 
-/// The truth before a read, of a group and all below it.
+/// Counts of a group and all groups below it, taken before a read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Before([Known; FOLLOWED.len()]);
 
@@ -47,12 +47,12 @@ struct Known {
     done: u64,
 }
 
-/// How far a read was off.
+/// Error of a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Off {
-    /// The most of any item, less what was in flight, in pages or events.
+    /// The largest error of any item beyond the updates in flight, in pages or events.
     pub(super) own: u64,
-    /// The most in flight.
+    /// The largest size in flight.
     pub(super) in_flight: u64,
 }
 
@@ -66,8 +66,8 @@ impl Truth {
         }
     }
 
-    /// Has `update` add `delta` to an item of a group. Each thread's number is one thread's at a
-    /// time.
+    /// Lets `update` add `delta` to an item of a group, and counts it. At most one thread at a time
+    /// uses a thread number.
     pub(super) fn follow(
         &self,
         thread: usize,
@@ -94,13 +94,13 @@ impl Truth {
         word.done.store(begun, Ordering::Release);
     }
 
-    /// To be called before a read.
+    /// Returns the counts that [`off`](Self::off) needs; the reader calls it before its read.
     pub(super) fn before(&self, top: usize) -> Before {
         let mut before = Before::default();
         self.for_each_below(top, |words| {
             for (known, word) in before.0.iter_mut().zip(words) {
-                // `done` first, so that what is in the sum and not in `done` is in flight.
-                // Pairs with the stores in `follow`.
+                // `done` first: an update in the sum and not in `done` is in flight. Pairs with the
+                // stores in `follow`.
                 known.done += word.done.load(Ordering::Acquire);
                 known.sum += word.sum.load(Ordering::Acquire);
             }
@@ -108,7 +108,7 @@ impl Truth {
         before
     }
 
-    /// To be called after it, with what it returned.
+    /// Returns the error of `read`; `before` was taken before it.
     pub(super) fn off(&self, top: usize, before: &Before, read: &Stats) -> Off {
         // Pairs with the fence in `follow`.
         fence(Ordering::Acquire);
@@ -129,7 +129,7 @@ impl Truth {
         off
     }
 
-    /// Groups number children after parents, and those of one parent in one piece.
+    /// Groups number children after parents, and the children of one parent consecutively.
     fn for_each_below(&self, top: usize, mut visit: impl FnMut(&[Word; FOLLOWED.len()])) {
         let groups = self.shape.nr_groups();
         let below = self.shape.below(top);
@@ -151,8 +151,8 @@ mod tests {
     use super::*;
     use crate::baselines::flush::{FlushRule, Flushing, ITEMS, Rstat};
 
-    /// Goal: errors are told by their size, and updates in flight are not held against anybody.
-    /// Method: reads that saw more or less than was done, with and without an update under way.
+    /// Goal: errors are reported by their size, and updates in flight are not errors. Method: reads
+    /// that saw more or less than was done, with and without an update under way.
     #[test]
     fn errors_are_known_up_to_what_is_in_flight() {
         let truth = Truth::new(&Shape::of(2, 2), 2);
@@ -180,8 +180,8 @@ mod tests {
         assert_eq!(truth.off(3, &truth.before(3), &read), Off::default());
     }
 
-    /// Goal: statistics that are always flushed are never found stale, also while threads update.
-    /// Method: two that add, and one that reads groups of all levels.
+    /// Goal: statistics that are flushed on every read are never stale, also while threads update.
+    /// Method: two threads add, and one reads groups of all levels.
     #[test]
     fn what_is_flushed_is_never_stale() {
         let shape = Shape::of(2, 2);

@@ -1,9 +1,10 @@
-//! Statistics that are filled so that a read which need not flush is as wrong as it can be.
+//! Adversary for stated bounds: fills statistics so that a read that need not flush is as wrong as
+//! possible.
 //!
 //! Single-threaded, so that the truth is known and one seed gives one outcome. Each attack adds one
-//! amount on every CPU in turn, over and over, to one leaf or to all below one group, to one item
-//! or to two, one way or both. Reads follow at every stage, of the leaf, of the group above and of
-//! the root.
+//! amount on every CPU in turn, repeatedly, to one leaf or to all leaves below one group, to one
+//! item or to two, in one direction or both. Reads of the leaf, of its parent and of the root
+//! follow at every stage.
 
 use std::time::Duration;
 
@@ -15,32 +16,33 @@ use crate::experiments::truth::Truth;
 use crate::experiments::{Control, ExperimentError};
 use crate::report::{Row, Source};
 
-/// Leaves below one group.
+/// Leaves below the attacked group.
 const LEAVES: usize = 10;
 
-/// Amounts around what a CPU may keep to itself, and beyond all thresholds.
+/// Amounts around what a CPU may keep unflushed, and above all thresholds.
 const AMOUNTS: [i64; 8] = [1, 7, 31, 32, 63, 64, 65, 1000];
 
-/// Passes over the CPUs of each attack.
+/// Passes over the CPUs in each attack.
 const PASSES: i64 = 3;
 
 /// No time passes: only updates make reads flush.
 const NOW: Duration = Duration::ZERO;
 
-/// How one pass goes over the CPUs.
+/// What one pass adds, and where.
 #[derive(Clone, Copy, Debug)]
 enum Attack {
-    /// Everything upwards, in one leaf.
+    /// Adds to one leaf.
     OneLeaf,
-    /// The same, with one less on every pass: what a CPU may count and what it may keep after that.
+    /// The same, one less in each pass: probes what a CPU may count and what it may keep after
+    /// that.
     OneLess,
-    /// The same, over all leaves in turn.
+    /// Adds to all leaves in turn.
     AllLeaves,
-    /// CPUs take turns in adding and taking away.
+    /// CPUs alternate between adding and subtracting.
     BothWays,
-    /// Each CPU adds, then takes away what it added.
+    /// Each CPU adds, then subtracts what it added.
     ThereAndBack,
-    /// Two items take turns.
+    /// Alternates between two items.
     TwoItems,
 }
 
@@ -53,14 +55,14 @@ const ALL: [Attack; 6] = [
     Attack::TwoItems,
 ];
 
-/// What attacks have shown.
+/// Results of attacks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Attacked {
     reads: u64,
-    /// Most that a read was off, and most that one said it may be.
+    /// The largest error of a read, and the largest bound that a read stated.
     worst: u64,
     bound: u64,
-    /// Reads that were further off than they said.
+    /// Reads whose error exceeded their stated bound.
     pub(super) violations: u64,
 }
 
@@ -68,7 +70,7 @@ pub(super) struct Attacked {
 pub(super) const STEPS: u64 = (ALL.len() * AMOUNTS.len()) as u64;
 
 impl Attacked {
-    /// Attacks new statistics that `make` makes of a shape.
+    /// Attacks new statistics of a shape, made by `make`.
     pub(super) fn run(
         nr_cpus: usize,
         make: impl Fn(&Shape) -> Box<dyn Flushing>,
@@ -97,7 +99,7 @@ impl Attacked {
         Ok(attacked)
     }
 
-    /// Reads the leaf that is attacked, the group above it, and the root.
+    /// Reads the attacked leaf, its parent, and the root.
     fn look(&mut self, statistics: &dyn Flushing, truth: &Truth) {
         for group in [2, 1, 0] {
             let before = truth.before(group);

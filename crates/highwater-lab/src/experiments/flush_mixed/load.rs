@@ -1,13 +1,13 @@
 //! The load: threads that act as thousands of workers and readers of groups on many CPUs.
 //!
 //! A worker charges 1 to 32 pages to its group and counts each as a page and a fault. If the group
-//! is at its maximum, it reclaims first: it takes up to 32 of the group's pages back, uncharges
-//! them, counts each, and has the group flushed, as the kernel's reclaim does before it looks at
-//! the numbers. For every [`WORK_PER_READ`] such steps, one reader reads the statistics of its
-//! group. Meanwhile a thread of its own flushes the root every two seconds.
+//! is at its maximum, the worker reclaims first: it frees up to 32 of the group's pages, uncharges
+//! them, counts each, and flushes the group, as the kernel's reclaim does before it reads the
+//! statistics. For every [`WORK_PER_READ`] such steps, one reader reads the statistics of its
+//! group. Meanwhile a separate thread flushes the root every two seconds.
 //!
-//! Each thread has CPUs of its own, among which its workers move now and then. A variant's rounds
-//! go on where the last one ended, by a clock that runs in its rounds only.
+//! Each thread has CPUs of its own; its workers migrate among them now and then. A variant's rounds
+//! continue where the last one ended, by a clock that runs in its rounds only.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -36,29 +36,28 @@ pub(super) const LEAVES: usize = 10;
 /// Workers of a group.
 pub(super) const GROUP_WORKERS: usize = 10;
 
-/// Readers; the first one reads the root, the others spread over the other groups.
+/// Readers; the first reads the root, the others are spread over the other groups.
 pub(super) const READERS: usize = 1000;
 
 /// Steps of workers for one read.
 pub(super) const WORK_PER_READ: u64 = 200;
 
-/// Pages of a charge at most, and pages that are taken back at once: the kernel's
-/// `SWAP_CLUSTER_MAX`.
+/// Largest charge, and pages reclaimed at once, in pages: the kernel's `SWAP_CLUSTER_MAX`.
 const PAGES_MAX: u64 = 32;
 
 /// Maximum of a group: 10 MiB, a megabyte for each worker.
 const GROUP_MAX: Pages = Pages(2560);
 
-/// One in so many steps, a worker moves to another CPU.
+/// A worker migrates to another CPU once in so many steps.
 const STEPS_ON_CPU: u32 = 32;
 
-/// Steps between looks at whether to stop.
+/// Steps between checks of the stop flag.
 const STEPS_UNWATCHED: u64 = 4096;
 
-/// Times that a charge is tried again after reclaim.
+/// Retries of a charge after reclaim.
 const ATTEMPTS: u32 = 4;
 
-/// A variant with its groups, its threads' memory, and what was seen so far.
+/// A variant with its groups, its threads' state, and the results so far.
 #[derive(Debug)]
 pub(super) struct Load<'a> {
     statistics: &'a dyn Flushing,
@@ -71,12 +70,12 @@ pub(super) struct Load<'a> {
     periods: u32,
 }
 
-/// What one thread remembers between rounds.
+/// State that one thread keeps between rounds.
 #[derive(Debug)]
 struct Thread {
     number: usize,
     random: Rng,
-    /// Of its workers, group after group.
+    /// CPUs of its workers, group after group.
     cpus: Vec<CpuId>,
     cpus_own: Vec<CpuId>,
     /// Pages that its workers have charged, by leaf.
@@ -85,24 +84,24 @@ struct Thread {
     seen: Seen,
 }
 
-/// Why no value is refused.
+/// Why recording a value cannot fail.
 const ALL_FIT: &str = "a histogram that resizes itself takes every value";
 
-/// What reads and charges have shown.
+/// Results of reads and charges.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
-    /// How far reads of groups below the root were off, beyond what was in flight.
+    /// Staleness of reads of groups below the root, beyond the updates in flight.
     pub(super) stale: Histogram<u64>,
     /// The same for reads of the root.
     pub(super) stale_root: Histogram<u64>,
-    /// The least that a read could be off beyond its stated bound, if any was.
+    /// The largest lower bound of an error beyond the stated bound, if any.
     pub(super) beyond: u64,
-    /// Reads that said how far they may be off, and those that were further off.
+    /// Reads that stated a bound, and those whose error exceeded it.
     pub(super) bounded: u64,
     pub(super) violations: u64,
-    /// Most that a read said it may be off.
+    /// The largest bound that a read stated.
     pub(super) bound_max: u64,
-    /// Charges given up, and bytes above a maximum.
+    /// Charges that were given up, and bytes above a maximum.
     pub(super) refused: u64,
     pub(super) above_max: u64,
     pub(super) reclaims: u64,
@@ -139,10 +138,10 @@ impl Seen {
     }
 }
 
-/// What a round took, for each step of a thread.
+/// Times of a round, for each step of a thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Took {
-    /// From when the threads began until the last one was done.
+    /// From the start of the first thread to the end of the last one.
     pub(super) real_us: f64,
     /// CPU time of all threads, the periodic flusher's included.
     pub(super) cpu_us: f64,
@@ -175,7 +174,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Each thread takes `steps` steps. Ends early when told to stop.
+    /// Runs `steps` steps on each thread. Ends early when told to stop.
     pub(super) fn round(&mut self, steps: u64, control: &Control) -> Took {
         let end = End::default();
         let flusher_ns = AtomicU64::new(0);
@@ -216,8 +215,8 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Uncharges everything that is charged, flushes the root, and returns how many values are not
-    /// what was counted, and how many bytes are still charged.
+    /// Uncharges everything and flushes the root; returns the number of values that differ from the
+    /// exact count, and of bytes that are still charged.
     pub(super) fn finish(&self) -> (u64, u64) {
         for (number, thread) in self.threads.iter().enumerate() {
             let mut thread = thread.lock().unwrap_or_else(PoisonError::into_inner);
@@ -235,7 +234,7 @@ impl<'a> Load<'a> {
         (wrong.count() as u64, self.groups[0].usage_precise().0)
     }
 
-    /// What all threads have seen.
+    /// Returns the results of all threads, merged.
     pub(super) fn seen(&self) -> Seen {
         let mut seen = Seen::default();
         for thread in &self.threads {
@@ -249,7 +248,7 @@ impl<'a> Load<'a> {
         1 + TOPS + leaf
     }
 
-    /// Counts pages in one piece.
+    /// Counts pages in one update.
     fn count(&self, thread: usize, leaf: usize, cpu: CpuId, item: Item, pages: i64) {
         let group = Self::leaf(leaf);
         self.truth.follow(thread, group, item, pages, || {
@@ -267,7 +266,7 @@ impl<'a> Load<'a> {
         });
     }
 
-    /// Pages of a leaf leave: what reclaim does to them, but for the flush.
+    /// Frees pages of a leaf, as reclaim does, without the flush.
     fn give_back(&self, thread: usize, leaf: usize, cpu: CpuId, pages: u64) {
         self.groups[Self::leaf(leaf)].uncharge_on(cpu, Pages(pages).bytes());
         let pages = pages.cast_signed();

@@ -1,13 +1,13 @@
-//! `flush-mixed`: what it costs to keep statistics fresh while groups are charged, reclaimed and
-//! read.
+//! `flush-mixed`: cost of keeping statistics fresh (rstat flush) while groups are charged,
+//! reclaimed and read.
 //!
-//! 5,000 workers in 500 groups charge and reclaim, 1,000 readers read, on 384 virtual CPUs: the
-//! ladder of rules from one root flush for everybody, whose losers go without, to a threshold for
-//! each group. The same work under each rule, round about; how long it takes, and how stale each
-//! read is against what was really counted.
+//! 5,000 workers in 500 groups charge and reclaim, and 1,000 readers read, on 384 virtual CPUs. The
+//! rules form a ladder, from a single root flush that readers skip while it is busy, to a threshold
+//! for each group. Each rule does the same work, in turn; the experiment measures its time, and the
+//! staleness of each read against exact counts.
 //!
-//! Then every rule that states a bound is attacked: filled so that a read which does not flush is
-//! as wrong as it can be.
+//! Then every rule that states a bound is attacked: its statistics are filled so that a read that
+//! does not flush is as wrong as possible.
 
 mod attack;
 mod load;
@@ -50,24 +50,26 @@ const TIMES: &str = "time of one step of a thread, and what flushing did beside"
 const STALE: &str = "how stale reads were, beyond what was in flight";
 const ATTACKS: &str = "filled to be as stale as can be: every CPU, one thread";
 
-const NOTE: &str = "Groups, charges and limits are the library's, the same for all; a rule's statistics are real code over \
-    real words, and any thread may act as any virtual CPU. Two threads cannot show how 384 CPUs \
-    fight over a flush lock: what they show is the work of flushing. CPU time, of which the checks are, leaves out what other \
-    programs took, and waits for locks, which are counted; real time has both. Ratios are medians over rounds in which the variants take \
-    turns. The kernel's walk visits every CPU, and a group once on each; Highwater's visits a group, then its CPUs that have counted. \
-    Staleness is that of a read's worst item of two, in pages. Of the root, a flush may make the patch forget that it \
-    was updated (a known hazard), so its check leaves the root out.";
+const NOTE: &str = "Groups, charges and limits are the library's, the same for all rules. The \
+    statistics of each rule are real code over real memory; any thread may act as any virtual CPU. \
+    Two threads cannot show 384 CPUs contending for a flush lock: they show the work of flushing. \
+    The checks use CPU time, which excludes preemption and waits for locks; lock waits are \
+    counted, and real time includes both. Ratios are medians over rounds in which the variants \
+    take turns. The kernel's walk visits every CPU, and a group once on each; Highwater's walk \
+    visits a group, then the CPUs that have counted in it. Staleness is that of the worse of two \
+    items of a read, in pages. A flush may make the patch forget that the root was updated (a \
+    known hazard), so the patch's check excludes the root.";
 
 /// A variant's results.
 struct Lane<'a> {
     flusher: &'a Flusher,
-    /// Of the steps, it takes one in so many.
+    /// It takes one in so many of the steps.
     part: u64,
     load: Load<'a>,
     took: Vec<Took>,
-    /// Steps of all threads in the rounds that count.
+    /// Steps of all threads in the measured rounds.
     steps: u64,
-    /// Before the rounds that count.
+    /// Counts before the measured rounds.
     before: FlushTally,
 }
 
@@ -83,7 +85,7 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
         .iter()
         .map(|(flusher, groups)| Lane {
             flusher,
-            // Those that flush all the time take so much longer for each.
+            // Rules that flush on every read take much longer for each step.
             part: match flusher.name {
                 ALWAYS | ONE_THRESHOLD => 6,
                 _ => 1,
@@ -152,7 +154,7 @@ fn config(setup: &Setup, rounds: u64, steps: u64) -> Figures {
         .with("note_scope", NOTE)
 }
 
-/// The ladder, each with groups of its own to charge.
+/// Returns the ladder of rules, each with groups of its own to charge.
 fn contestants(setup: &Setup, shape: &Shape) -> Vec<(Flusher, Vec<GroupNode>)> {
     let rules = [
         (SKIP, FlushRule::RootSkipIfBusy),
@@ -177,7 +179,7 @@ fn contestants(setup: &Setup, shape: &Shape) -> Vec<(Flusher, Vec<GroupNode>)> {
 
 type Make = fn(&Setup, &Shape) -> Box<dyn Flushing>;
 
-/// Those that state a bound.
+/// Returns the rules that state a bound.
 fn attacked() -> [(&'static str, Make); 2] {
     let patch: Make = |setup, shape| {
         let cpus = setup.topology.nr_cpus();
@@ -193,7 +195,7 @@ impl Lane<'_> {
         median(self.took.iter().map(figure).collect())
     }
 
-    /// The median over rounds of a time against another variant's.
+    /// Returns the median over rounds of a time relative to another variant's.
     fn against(&self, other: &Self, figure: impl Fn(&Took) -> f64) -> f64 {
         let pairs = self.took.iter().zip(&other.took);
         median(

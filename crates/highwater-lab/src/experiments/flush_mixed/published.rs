@@ -1,4 +1,4 @@
-//! What was published of the patch's run time.
+//! Published run times of the patch.
 
 use super::TIMES;
 use crate::report::{Row, Source};

@@ -1,4 +1,4 @@
-//! A variant's statistics of many groups, read by a storm while a thread updates them.
+//! A variant's statistics of many groups, read by a storm of readers while a thread updates them.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -17,22 +17,22 @@ use crate::experiments::periodic::{End, flush_until};
 use crate::experiments::truth::{Before, Truth};
 use crate::experiments::{Control, ExperimentError};
 
-/// CPUs that update one group: threads of a tenant run on few.
+/// CPUs that update one group: the threads of a tenant run on few CPUs.
 pub(super) const GROUP_CPUS: usize = 2;
 
-/// Of one CPU's time, what updates take.
+/// Percentage of one CPU that updates take.
 pub(super) const UPDATES_PERCENT: u32 = 10;
 
-/// Updates between looks at the clock.
+/// Updates between reads of the clock.
 const BURST: u32 = 32;
 
 /// How long the updater sleeps when it is ahead.
 const NAP: Duration = Duration::from_millis(1);
 
-/// Pages of an update at most.
+/// Largest update, in pages.
 const PAGES_MAX: i64 = 32;
 
-/// Groups with statistics, and what was seen of them.
+/// Groups with statistics, and the results of reading them.
 #[derive(Debug)]
 pub(super) struct Groups<'a> {
     pub(super) flusher: &'a Flusher,
@@ -40,7 +40,7 @@ pub(super) struct Groups<'a> {
     leaves: Range<usize>,
     shape: Shape,
     truth: Truth,
-    /// By the variant's own clock, which runs in its rounds only.
+    /// Time by the variant's own clock, which runs in its rounds only.
     ran: Duration,
     period: u32,
     random: Rng,
@@ -49,7 +49,7 @@ pub(super) struct Groups<'a> {
     pub(super) stale: Mutex<Stale>,
 }
 
-/// How stale reads were.
+/// Staleness of reads.
 #[derive(Debug)]
 pub(super) struct Stale {
     pub(super) pages: Histogram<u64>,
@@ -71,7 +71,7 @@ impl Stale {
 }
 
 impl<'a> Groups<'a> {
-    /// Each leaf was updated from its CPUs, and the root was flushed.
+    /// Creates the statistics, updates each leaf from its CPUs, and flushes the root.
     pub(super) fn new(flusher: &'a Flusher, shape: &Shape, nr_cpus: usize, seed: u64) -> Self {
         let first = shape.below(1).start;
         let groups = Self {
@@ -107,7 +107,7 @@ impl<'a> Groups<'a> {
 
     fn update(&self, leaf: usize, nth: usize, pages: i64) {
         let group = self.leaves.start + leaf;
-        // Neighbours' CPUs are far apart: 97 is prime to all sizes of machines but its own
+        // Spreads the CPUs of neighbouring groups: 97 is coprime to all machine sizes except its
         // multiples.
         let cpu = CpuId::from_index((leaf * GROUP_CPUS + nth) * 97 % self.nr_cpus);
         for item in [Item::Anon, Item::Pgfault] {
@@ -117,7 +117,7 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// A storm of `time` beside updates and periodic flushes.
+    /// Runs a storm for `time` beside updates and periodic flushes.
     pub(super) fn round(
         &mut self,
         time: Duration,
@@ -149,7 +149,7 @@ impl<'a> Groups<'a> {
         Ok(())
     }
 
-    /// Updates any groups, for its share of a CPU's time. Returns how many updates that were.
+    /// Updates random groups for its share of a CPU. Returns the number of updates.
     fn update_until(&self, end: &End, random: &mut Rng) -> u64 {
         let begun = Instant::now();
         let mut updates = 0;
@@ -171,7 +171,8 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// After a flush of the root, groups whose values are not what was counted.
+    /// Flushes the root, and returns the number of groups whose values differ from the exact
+    /// counts.
     pub(super) fn wrong(&self) -> u64 {
         self.statistics().flush_periodic(self.ran);
         let groups = 0..self.shape.nr_groups();
@@ -184,13 +185,13 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// Reads of the groups, by the clock of their rounds.
+/// Reads of the groups as a storm's target, by the clock of their rounds.
 struct Reads<'a, Now> {
     groups: &'a Groups<'a>,
     now: &'a Now,
 }
 
-/// One read.
+/// State of one read.
 struct Visit {
     group: usize,
     now: Duration,

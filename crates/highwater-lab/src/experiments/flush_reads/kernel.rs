@@ -1,7 +1,7 @@
-//! The same storm on groups of this machine's own kernel.
+//! The same storm of readers on control groups of the running kernel.
 //!
-//! What is timed is reading `memory.stat` of an open file; opening it is not. Meanwhile a shell
-//! moves from group to group and has a process of a few pages run in each.
+//! Timed is the read of an open `memory.stat`, not its opening. Meanwhile a shell moves from group
+//! to group and runs a process of a few pages in each.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -19,30 +19,30 @@ use crate::experiments::memcg::{KernelGroups, NoGroups};
 use crate::experiments::periodic::End;
 use crate::experiments::{Control, ExperimentError, Setup};
 
-/// Bytes of `memory.stat` at most; version 2 fills about half.
+/// Largest `memory.stat`, in bytes; version 2 fills about half.
 const STAT_BYTES: usize = 8192;
 
-/// Time between two moves of the shell: at about a millisecond for each process, a tenth of a CPU.
+/// Time between two moves of the shell: a process takes about a millisecond, so a tenth of a CPU.
 const MOVE: Duration = Duration::from_millis(10);
 
-/// Moves to each directory that it is told, and has a process there write 256 KiB of its memory.
-/// Goes on if one fails: the storm does not depend on it.
+/// Moves to each directory that it reads, and runs a process there that writes 256 KiB of its
+/// memory. Ignores failures: the storm does not depend on it.
 const SCRIPT: &str = "while read -r group; do
     echo $$ >\"$group/cgroup.procs\" && dd if=/dev/zero of=/dev/null bs=256k count=1
 done";
 
-/// What reading the kernel's groups has shown.
+/// Result of reading the kernel's groups.
 #[derive(Debug)]
 pub(super) enum KernelRun {
-    /// It was not asked for.
+    /// The request did not ask for it.
     NotAsked,
-    /// It cannot be done here, and why.
+    /// The machine does not allow it, with the reason.
     Skipped(String),
-    /// What the groups are, and times.
+    /// A description of the groups, and times.
     Read { description: String, served: Served },
 }
 
-/// Makes groups, reads them for `time` in each of so many rounds, and removes them.
+/// Creates groups, reads them for `time` in each of `rounds` rounds, and removes them.
 pub(super) fn run(
     setup: &Setup,
     shape: &Shape,
@@ -86,10 +86,10 @@ fn one_round(
             let mut random = Rng::with_seed(seed);
             while !end.wait(MOVE) {
                 let group = groups.leaf(random.usize(..leaves)).display();
-                // A shell that is gone moves nowhere.
+                // The write fails when the shell has died; the storm goes on without it.
                 let _ = writeln!(orders, "{group}");
             }
-            // The end of its orders, which are dropped here, ends the shell.
+            // Dropping the orders closes the shell's input, which ends the shell.
         });
         let served = storm(&Stats { groups }, leaves, time, seed, control);
         end.tell();

@@ -1,10 +1,10 @@
-//! `flush-reads`: how long a read of a group's statistics takes when a quarter of a million readers
-//! come by schedule.
+//! `flush-reads`: read latency of a group's statistics while a quarter of a million readers arrive
+//! by schedule.
 //!
 //! 50,000 groups on 384 virtual CPUs, each updated from two; readers at the published rate for a
-//! CPU; a thread that updates for a tenth of a CPU, and one that flushes the root every two
-//! seconds. Under the patch's rule, the one before it, and the first posting without thresholds,
-//! where each reader flushes and all do so one after the other.
+//! CPU; one thread that updates for a tenth of a CPU, and one that flushes the root every two
+//! seconds. Compares the patch's rule, the rule before it, and the first posting, which has no
+//! thresholds: each reader flushes, one after the other under a mutex.
 
 mod groups;
 mod kernel;
@@ -49,16 +49,18 @@ const ARRIVALS: &str =
 const STALE: &str = "how stale reads were, beyond what was in flight";
 const KERNEL: &str = "CPU time of a read of memory.stat";
 
-/// The thread's buckets.
+/// Buckets of the published latencies.
 const BUCKETS: [Duration; 3] = [
     Duration::from_micros(50),
     Duration::from_millis(1),
     Duration::from_millis(100),
 ];
 
-const NOTE: &str = "Service time leaves out what a reader spent ready to run while others ran: on few CPUs a preempted reader waits \
-    whole time slices, whatever it reads. Waits for locks are in it. The second table has everything. Readers come in open \
-    loop, at the rate for a CPU of the published machine; a late one is served at once. Reading the clocks is part of each time.";
+const NOTE: &str = "Service time excludes the time that a reader spent runnable while other \
+    threads ran: on few CPUs a preempted reader waits for whole time slices, whatever it reads. \
+    Waits for locks are included. The second table includes everything. Readers arrive in open \
+    loop, at the published machine's rate for a CPU; a late one is served at once. Each time \
+    includes reading the clocks.";
 
 fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
     let shape = setup.pick(Shape::of(250, 200), Shape::of(20, 50));
@@ -111,12 +113,12 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
     })
 }
 
-/// Every variant is read by the same schedules.
+/// Returns the seed of a round: every variant is read by the same schedules.
 fn round_seed(setup: &Setup, round: u32) -> u64 {
     setup.seed.wrapping_mul(1000).wrapping_add(round.into())
 }
 
-/// What is right or wrong, however long it took.
+/// Checks of values, which do not depend on time.
 fn value_checks(lanes: &[Groups<'_>], checks: &mut Vec<Check>) {
     for lane in lanes {
         checks.push(
@@ -188,7 +190,7 @@ fn kernel_row(
     }
 }
 
-/// `row` with the thread's buckets and quantiles.
+/// Returns `row` with the published buckets and quantiles.
 fn times_on(row: Row, times: &Times) -> Row {
     let [short, middle, long] = BUCKETS.map(|bucket| times.above_percent(bucket));
     row.with("reads", times.calls())
@@ -202,7 +204,7 @@ fn times_on(row: Row, times: &Times) -> Row {
         .with("most_us", times.max_us())
 }
 
-/// Whether the kernel's groups were read, if that was asked for, or why not.
+/// States whether the kernel's groups were read, or why not, if the request asked for it.
 fn kernel_config(config: Figures, kernel: &KernelRun) -> Figures {
     match kernel {
         KernelRun::NotAsked => config,
@@ -237,7 +239,7 @@ fn service<'a>(lanes: &'a [Groups<'_>], name: &str) -> &'a Times {
     &found.expect("every variant is read").served.service
 }
 
-/// What was published of the patch, and what it replaced.
+/// Checks against the published times of the patch, and of the rule that it replaced.
 fn time_checks(lanes: &[Groups<'_>], name: &str, checks: &mut Vec<Check>) {
     let times = service(lanes, name);
     checks.push(

@@ -1,15 +1,15 @@
-//! What was published of reads in a storm, and measured on a kernel.
+//! Published read latencies of a storm, and read times measured on a kernel.
 
 use super::{KERNEL, READS};
 use crate::report::{Row, Source};
 
-/// Name, then parts of a hundred: within 50 us, to 1 ms, to 100 ms, longer.
+/// Name, then percentages: within 50 us, to 1 ms, to 100 ms, longer.
 const FINAL: (&str, [f64; 4]) = (
     "250,000 readers, 50,000 groups: the patch (at least / at most)",
     [99.9, 0.1, 0.01, 0.0],
 );
 
-/// Name, and CPU time of a read in microseconds: median, 99 and 99.9 of a hundred, most.
+/// Name, and CPU time of a read in microseconds: p50, p99, p99.9, maximum.
 const KERNELS: [(&str, [f64; 4]); 2] = [
     (
         "Linux 6.18, 20,000 groups, idle, 1,000 readers",

@@ -1,9 +1,9 @@
-//! The storm: readers that come by a schedule, whether or not those before them are done.
+//! Open-loop storm of readers: they arrive by a schedule, whether or not earlier reads are done.
 //!
 //! Each of [`THREADS`] threads serves the arrivals of its share of the readers, at the published
-//! rate for a CPU, one after the other. An arrival that comes while the thread serves another, or
-//! is not on a CPU, is served late, and its lateness is kept: nothing is left out because it would
-//! have come later (coordinated omission).
+//! rate for a CPU, one after the other. A read that arrives while the thread serves another one, or
+//! is not on a CPU, is served late and its lateness counts, so that coordinated omission hides
+//! nothing.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,32 +23,32 @@ const GROUP_READERS: usize = 5;
 /// Reads in a second of one thread: 250,000 readers every 100 ms, on 384 CPUs.
 pub(super) const THREAD_READS_PER_S: f64 = 250_000.0 * 10.0 / 384.0;
 
-/// Gaps that are not slept through.
+/// Gaps that are too short to sleep through.
 const SHORT: Duration = Duration::from_micros(20);
 
-/// What is read.
+/// Something to read.
 pub(super) trait Target: Sync {
-    /// What a read needs and finds.
+    /// State of one read.
     type Visit;
 
-    /// What is to be done before the read of a leaf, untimed.
+    /// Prepares the read of a leaf; untimed.
     fn prepare(&self, leaf: usize) -> Result<Self::Visit, ExperimentError>;
 
-    /// The read.
+    /// Reads; timed.
     fn serve(&self, visit: &mut Self::Visit) -> Result<(), ExperimentError>;
 
-    /// What is to be done after it, untimed.
+    /// Finishes a read; untimed.
     fn settle(&self, visit: Self::Visit);
 }
 
 /// Times of all reads of a target.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Served {
-    /// As the service clock has it.
+    /// Service times (see [`service`](super::super::service)).
     pub(super) service: Times,
-    /// From the scheduled arrival until the end.
+    /// Times from the scheduled arrival to the end.
     pub(super) since_arrival: Times,
-    /// Threads that did not know what they waited for CPUs.
+    /// Threads that could not tell their waits for CPUs.
     pub(super) unknown_waits: usize,
 }
 
@@ -124,14 +124,14 @@ fn serve(
     }
 }
 
-/// Time until the next of many independent readers comes.
+/// Draws the time until the next arrival of many independent readers (exponential).
 fn gap(random: &mut Rng) -> Duration {
-    // In (0, 1], of which the logarithm is finite.
+    // In (0, 1], so that the logarithm is finite.
     let part = 1.0 - random.f64();
     Duration::from_secs_f64(-part.ln() / THREAD_READS_PER_S)
 }
 
-/// Reads in a second of all threads.
+/// Returns the reads per second of all threads.
 pub(super) fn reads_per_s() -> f64 {
     THREAD_READS_PER_S * to_f64(THREADS as u64)
 }
@@ -142,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes its time on every hundredth read.
+    /// Delays every hundredth read.
     #[derive(Default)]
     struct Slow {
         reads: AtomicU64,
@@ -172,9 +172,9 @@ mod tests {
         }
     }
 
-    /// Goal: every scheduled arrival is served, and those behind a slow one are late, though their
-    /// own service is short. Method: a target that takes 4 ms, in which dozens arrive, on every
-    /// hundredth read.
+    /// Goal: every scheduled arrival is served, and those behind a slow read are late, though their
+    /// own service is short. Method: every hundredth read of the target takes 4 ms, in which dozens
+    /// arrive.
     #[test]
     fn a_slow_read_makes_those_behind_it_late() {
         let (slow, control) = (Slow::default(), Control::default());

@@ -1,8 +1,9 @@
-//! A tenant that stands by: it takes 63 frames now and then while others exit, and measures how
-//! long that takes. What counts is when it began to.
+//! The bystander: a tenant that allocates 63 frames now and then while others exit, and measures
+//! the latency of each refill that begins meanwhile.
 //!
-//! Its list is empty whenever it asks: what it had it gave back, and its list was drained, as that
-//! of an idle CPU is. So each time is that of one refill of 63 frames, under every policy.
+//! Its per-CPU list is empty before each allocation: it frees its frames and drains its list, as
+//! that of an idle CPU is drained. So each time is that of one refill of 63 frames, under every
+//! policy.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -14,17 +15,17 @@ use highwater::units::CpuId;
 
 use crate::experiments::service::{ServiceClock, Times};
 
-/// Frames that it takes at once: the batch of large pools.
+/// Frames allocated at once: the batch of large pools.
 pub(super) const TAKEN: usize = 63;
 
-/// Microseconds between what it gave back and what it takes next.
+/// Microseconds between a free and the next allocation.
 const NAP_US: std::ops::RangeInclusive<u64> = 50..=500;
 
-/// What the tenants are doing, for those that stand by.
+/// Phase of the tenants, for the bystander.
 #[derive(Debug, Default)]
 pub(super) struct Phase {
-    /// Odd while tenants exit; [`OVER`] when nothing follows. Written by: who lets tenants begin.
-    /// Read by: the bystander. Publishes: nothing.
+    /// Odd while tenants exit; [`OVER`] at the end. Written by: the thread that starts the tenants'
+    /// turns. Read by: the bystander. Publishes: nothing.
     number: AtomicU64,
 }
 
@@ -32,18 +33,18 @@ const OVER: u64 = u64::MAX;
 
 impl Phase {
     fn now(&self) -> u64 {
-        // Relaxed: a bystander that sees it late measures one time less, or one more of a moment
-        // later.
+        // Relaxed: a bystander that sees a change late measures one time less, or one more that
+        // began a moment later.
         self.number.load(Ordering::Relaxed)
     }
 
-    /// Tenants begin to exit, or have.
+    /// Advances the phase: tenants begin to exit, or have exited.
     pub(super) fn turn(&self) {
-        // Relaxed: as above.
+        // Relaxed: see `now`.
         self.number.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What ends the phases when it is dropped, also by a panic.
+    /// Returns a guard that ends the phases when it is dropped, also by a panic.
     pub(super) fn ends(&self) -> Ends<'_> {
         Ends(self)
     }
@@ -55,21 +56,21 @@ pub(super) struct Ends<'a>(&'a Phase);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
-        // Relaxed: as above.
+        // Relaxed: see `now`.
         self.0.number.store(OVER, Ordering::Relaxed);
     }
 }
 
-/// Times of a bystander's refills.
+/// Refill times of a bystander.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stood {
-    /// Without what it spent ready to run.
+    /// Service times: without the time spent runnable.
     pub(super) service: Times,
-    /// With it.
+    /// Real times.
     pub(super) real: Times,
-    /// Times that it got fewer frames.
+    /// Refills that got fewer frames than requested.
     pub(super) short: u64,
-    /// Whether its waits for CPUs are in the real time only.
+    /// Whether `service` excludes waits for CPUs.
     pub(super) knows_waits: bool,
 }
 
@@ -82,7 +83,7 @@ impl Stood {
     }
 }
 
-/// Stands by until the phases end.
+/// Allocates and frees until the phases end.
 pub(super) fn stand_by(pool: &FramePool, cpu: CpuId, phase: &Phase, seed: u64) -> Stood {
     let clock = ServiceClock::of_this_thread();
     let mut random = Rng::with_seed(seed);
@@ -109,8 +110,8 @@ pub(super) fn stand_by(pool: &FramePool, cpu: CpuId, phase: &Phase, seed: u64) -
         });
         pool.free_bulk_on(cpu, &mut frames);
         pool.drain(cpu);
-        // Also of a refill that the last tenant's exit did not last as long as: to leave it out
-        // would be to leave out the longest.
+        // A refill counts also if it outlasts the last exit: leaving it out would leave out the
+        // longest ones.
         stood.service.add(service);
         stood.real.add(real);
         stood.short += u64::from(taken < TAKEN);
@@ -126,9 +127,9 @@ mod tests {
 
     use super::*;
 
-    /// Goal: each time is that of a refill, all that began while tenants exit count, and no others.
-    /// Method: the pool's own count of refills beside the times, in a phase in which nobody exits
-    /// and one in which they do; the last refill may end after that.
+    /// Goal: each time is that of one refill, and all refills that begin while tenants exit count,
+    /// and no others. Method: compare with the pool's own count of refills, in a phase without
+    /// exits and in one with exits, after which the last refill may end.
     #[test]
     fn every_time_is_that_of_a_refill() {
         let memory = Arc::new(FrameMemory::new(Pages(1 << 18)).unwrap());
@@ -137,7 +138,7 @@ mod tests {
         let stood = thread::scope(|scope| {
             let bystander = scope.spawn(|| stand_by(&pool, CpuId(1), &phase, 1));
             thread::sleep(Duration::from_millis(5));
-            assert_eq!(pool.counters().refills, 0, "nobody exits");
+            assert_eq!(pool.counters().refills, 0, "no tenant exits");
             phase.turn();
             while pool.counters().refills < 10 {
                 thread::sleep(Duration::from_millis(1));

@@ -1,4 +1,4 @@
-//! The rounds of one variant, and what they say together.
+//! The rounds of one variant, and their statistics.
 
 use super::bystander::Stood;
 use super::round::{FreeBlocks, Round};
@@ -29,8 +29,8 @@ impl Round {
         to_f64(self.exits) / self.exit_s
     }
 
-    /// The mean hold of tenants that exit in turn, in nanoseconds. What other programs took is
-    /// taken out: nobody but they keep such a tenant from running, in a hold as often as elsewhere.
+    /// Returns the mean hold time of tenants that exit in turn, in nanoseconds, less the share of
+    /// preemption: only other programs preempt such a tenant, in a hold as often as elsewhere.
     pub(super) fn quiet_hold_ns(&self) -> f64 {
         self.exiting.hold_ns() * self.cpu_s / self.exits_s
     }
@@ -41,14 +41,14 @@ impl Cell {
         median(self.rounds.iter().map(figure).collect())
     }
 
-    /// The lower quartile over rounds.
+    /// Returns the lower quartile over rounds.
     pub(super) fn low_of(&self, figure: impl Fn(&Round) -> f64) -> f64 {
         let mut figures: Vec<f64> = self.rounds.iter().map(figure).collect();
         figures.sort_by(f64::total_cmp);
         figures[(figures.len() - 1) / 4]
     }
 
-    /// The median over rounds of a figure against another variant's in the same round.
+    /// Returns the median over rounds of a figure relative to another variant's in the same round.
     pub(super) fn against(&self, other: &Self, figure: impl Fn(&Round) -> f64) -> f64 {
         let pairs = self.rounds.iter().zip(&other.rounds);
         median(
@@ -58,8 +58,8 @@ impl Cell {
         )
     }
 
-    /// Frames freed in a second, in the turn in which that was most: other programs only make it
-    /// less.
+    /// Returns the frames freed per second in the fastest turn: other programs only slow a turn
+    /// down.
     pub(super) fn freed_most_per_s(&self) -> f64 {
         let turns = self.rounds.iter().map(|round| {
             let of_turn = to_f64(round.freed) / to_f64(round.turns);
@@ -68,7 +68,7 @@ impl Cell {
         turns.fold(f64::NAN, f64::max)
     }
 
-    /// Seconds of waiting for zones and holding them in a second of exiting, over all rounds.
+    /// Returns the seconds of zone waits and holds per second of exiting, over all rounds.
     pub(super) fn contention(&self) -> f64 {
         let sum = |part: fn(&Round) -> f64| self.rounds.iter().map(part).sum::<f64>();
         sum(|round| round.exiting.waited_s() + round.exiting.held_s()) / sum(|round| round.exit_s)
@@ -82,13 +82,13 @@ impl Cell {
         all
     }
 
-    /// How long visits took, waits and holds, while tenants exited: almost all of them drain a
+    /// Returns the times of zone visits (waits and holds) while tenants exited: almost all drain a
     /// list.
     pub(super) fn drains(&self) -> Buckets {
         self.merged(|round| round.exiting.visits())
     }
 
-    /// The same while tenants filled: almost all of them refill a list.
+    /// Returns the same while tenants filled: almost all refill a list.
     pub(super) fn refills(&self) -> Buckets {
         self.merged(|round| round.filling.visits())
     }
@@ -109,8 +109,8 @@ impl Cell {
         all
     }
 
-    /// The sum over the rounds in which blocks were counted: of every variant the same ones, from
-    /// the same seeds.
+    /// Returns the sum over the rounds in which blocks were counted: the same rounds of every
+    /// variant, from the same seeds.
     pub(super) fn blocks(&self) -> Option<FreeBlocks> {
         let counted = self.rounds.iter().filter_map(|round| round.blocks);
         counted.reduce(|all, blocks| FreeBlocks {

@@ -1,7 +1,7 @@
-//! What counts as the thread's findings reproduced, and what goes beyond them.
+//! Checks of `pcp-exit`: the discussion's findings, and those beyond them.
 //!
-//! Variants take turns, so that what slows a whole round down cancels. Waits, holds and refills are
-//! those of all rounds. Throughput is that of the turn in which it was most, which other programs
+//! Variants take turns, so that whatever slows a whole round down cancels out. Waits, holds and
+//! refills are those of all rounds. Throughput is that of the fastest turn, which other programs
 //! disturbed least. Quantiles are those of all rounds together.
 
 use super::cell::{Cell, cell};
@@ -11,7 +11,7 @@ use crate::experiments::fit::Line;
 use crate::report::text::to_f64;
 use crate::report::{Check, Unit};
 
-/// What must hold of every variant, however long it took.
+/// Checks of values, which do not depend on time.
 pub(super) fn value_checks(cells: &[Cell], checks: &mut Vec<Check>) {
     let wrong: u64 = cells
         .iter()
@@ -19,15 +19,15 @@ pub(super) fn value_checks(cells: &[Cell], checks: &mut Vec<Check>) {
         .map(|round| round.wrong)
         .sum();
     checks.push(
-        Check::counted("frames that were lost, left charged, or not whose they should have been")
+        Check::counted("frames that were lost, left charged, or found with the wrong owner")
             .equal(&wrong, &0),
     );
     let short: u64 = cells.iter().map(|cell| cell.stood().short).sum();
     checks.push(Check::counted("refills that brought the bystander too little").equal(&short, &0));
 }
 
-/// The line through hold times by frames of a hold, over the scales; of each scale at the lower
-/// quartile of its rounds, which other programs disturbed little.
+/// Fits a line to hold times by frames of a hold, over the scales. The hold time of a scale is the
+/// lower quartile of its rounds, which other programs disturbed little.
 pub(super) fn hold_line(cells: &[Cell]) -> Line {
     let points = SCALES.map(|scale| {
         let cell = cell(cells, &in_turn(scale));
@@ -39,7 +39,7 @@ pub(super) fn hold_line(cells: &[Cell]) -> Line {
     Line::through(&points)
 }
 
-/// What the specification calls reproduced, and what it calls better.
+/// Checks of what the specification calls reproduced, and what it calls better.
 pub(super) fn time_checks(cells: &[Cell], checks: &mut Vec<Check>) {
     let line = hold_line(cells);
     checks.push(
@@ -76,7 +76,7 @@ fn drain_checks(cells: &[Cell], checks: &mut Vec<Check>) {
     }
 }
 
-/// Contention is conserved: at every scale it is the mean over the scales, within 15 %.
+/// Contention is conserved: each scale is within 15 % of the mean over the scales.
 fn conservation_checks(cells: &[Cell], checks: &mut Vec<Check>) {
     let scaled = CONSERVED.map(|name| cell(cells, name));
     let mean_of = |figure: fn(&Cell) -> f64| {

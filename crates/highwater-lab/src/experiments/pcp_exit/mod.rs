@@ -1,12 +1,12 @@
-//! `pcp-exit`: 18 tenants exit at once, and a nineteenth that wants a few frames meanwhile.
+//! `pcp-exit`: latency of per-CPU list (pcp) drains and refills while 18 tenants exit at once and a
+//! nineteenth allocates a few frames.
 //!
-//! The thread's question is how many frames one hold of a zone's lock may give back. The reviewer's
-//! are how long the exits take, and what becomes of those who allocate beside them. So each variant
-//! frees the same interleaved frames, and shows how long visits to the zones took that drained a
-//! list, how long zones were waited for and held, how many exits there were in a second, and how
-//! long a bystander's refills of 63 frames took.
+//! The discussion asks how many frames one hold of a zone's lock may free. Its reviewer asks how
+//! long the exits take, and how allocations beside them fare. So each variant frees the same
+//! interleaved frames and reports the times of the zone visits that drained a list, the waits for
+//! zones and the holds, the exits per second, and the times of a bystander's refills of 63 frames.
 //!
-//! Every tenant is a thread that acts as a CPU of its own. Variants take turns, round after round,
+//! Each tenant is a thread that acts as a CPU of its own. Variants take turns, round after round,
 //! on the same memory.
 
 mod bystander;
@@ -54,15 +54,18 @@ const DRAINED: &str = "visits that drained a list, waits and holds together";
 const DRAINS: &str = "visits that drained a list, by how long they took";
 const REFILLS: &str = "visits that refilled a list while tenants filled, by how long they took";
 
-const NOTE: &str = "Threads are real, and so are pages, locks and work: an exit clears page-table slots, drops reverse-map \
-    entries, uncharges in batches and frees. CPUs are virtual, one for each tenant, as in the thread; on few real ones the \
-    longest times are those of the scheduler, so look at p50 and p99. A visit waits for a zone and holds it, in real time. \
-    A call of the thread's drained in one hold, and is one visit; of ours, one that drains in pieces is as many as it has pieces. Visits while tenants exit are those that drain, \
-    but for the bystander's few. A bystander's service \
-    time leaves out what it spent ready to run while others ran; waits for locks are in it. Frames in a second are medians over rounds in \
-    which the variants take turns, and the most of any turn, which other programs disturbed least. In turn, tenants fill at once and exit one \
-    after the other: from their holds, of which what other programs took is left out in proportion, comes the line. The legacy lists are made as large as they can be, because the thread's were (100 batches). \
-    Visits of the trees hold no lock: what counts as held is the time of the whole visit.";
+const NOTE: &str = "Threads, pages, locks and work are real: an exit clears page-table slots, \
+    drops reverse-map entries, uncharges in batches and frees. CPUs are virtual, one for each \
+    tenant, as in the discussion; on few real CPUs the longest times are those of the scheduler, \
+    so look at p50 and p99. A visit waits for a zone and holds it, in real time. A drain in one \
+    hold is one visit; a drain in pieces is one visit for each piece. Visits while tenants exit \
+    are drains, except for the bystander's few. A bystander's service time excludes the time that \
+    it spent runnable while other threads ran; waits for locks are included. Frames per second are \
+    medians over rounds in which the variants take turns, and the fastest turn, which other \
+    programs disturbed least. In turn, tenants fill at once and exit one after the other; the line \
+    is fitted to their holds, less the share of preemption. The legacy lists are made as large as \
+    possible, because those of the discussion were (100 batches). Visits of the trees hold no \
+    lock: the whole visit counts as held.";
 
 fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
     let rounds = setup.repeats(ROUNDS, COUNTED_ROUNDS, 1);
@@ -106,19 +109,19 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
     })
 }
 
-/// Frames of a tenant: 128 MiB, several times what a list may hold.
+/// Frames of a tenant: 128 MiB, several times the capacity of a list.
 const FRAMES: usize = 32_768;
 const FRAMES_QUICK: usize = 1024;
 
-/// Rounds of the variants whose contention is compared, that of one differing by a fifth from round
-/// to round: their exits take some seconds together, and their bystanders refill thousands of
-/// times.
+/// Rounds of the variants whose contention is compared. One variant's contention differs by a fifth
+/// from round to round; with so many rounds, exits add up to some seconds, and bystanders refill
+/// thousands of times.
 const ROUNDS: u64 = 21;
 
-/// Rounds of the others.
+/// Rounds of the other variants.
 const ROUNDS_APART: u64 = 5;
 
-/// Rounds in which free blocks are counted.
+/// Rounds that count free blocks.
 const COUNTED_ROUNDS: u64 = 3;
 
 fn rounds_of(variant: &Variant) -> u64 {
@@ -260,7 +263,7 @@ fn hold_row(cell: &Cell) -> Row {
         .with("wait_p99_us", waits.quantile_us(0.99))
 }
 
-/// The line through hold times by frames, of tenants in turn.
+/// Returns the row of the line through hold times by frames, of tenants in turn.
 fn line_row(cells: &[Cell]) -> Row {
     let line = checks::hold_line(cells);
     Row::new(

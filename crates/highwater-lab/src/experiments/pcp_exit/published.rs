@@ -1,4 +1,4 @@
-//! What the thread published: how long calls took that drained a list, and its follow-up, which
+//! Published histograms: times of calls that drained a list, and of the follow-up's calls that
 //! refilled one.
 
 use std::ops::RangeInclusive;
@@ -8,7 +8,7 @@ use crate::experiments::buckets::{BUCKETS, Buckets};
 use crate::report::text::to_f64;
 use crate::report::{Figures, Row, Source};
 
-/// Calls by bucket from 128 ns, of the thread's four histograms.
+/// Calls by bucket from 128 ns, of the four published histograms.
 const A_DEFAULT: [u64; 20] = [
     0, 148, 334, 33, 5, 7, 12, 30, 21, 15, 27, 84, 203, 284, 327, 215, 116, 47, 8, 3,
 ];
@@ -27,10 +27,10 @@ const V2_SCALE_5: [u64; 17] = [
     12, 9116, 2004, 2497, 2127, 2483, 10_102, 212_730, 314_692, 430_058, 224_032, 73_567, 17_079,
     3900, 750, 88, 2,
 ];
-/// The same with a scale of 0. What is stored of it ends here.
+/// The same with a scale of 0. The stored copy ends here.
 const V2_SCALE_0: [u64; 5] = [92, 8594, 2_042_818, 8_737_624, 13_147_872];
 
-/// A histogram of the thread: its column, its name, the most frames that one of its calls moved.
+/// A published histogram: its column, its name, the most frames that one of its calls moved.
 struct Published {
     column: &'static str,
     name: &'static str,
@@ -53,7 +53,7 @@ fn drains() -> [Published; 4] {
     ]
 }
 
-/// Rows of the second version; what is not stored is in none.
+/// Returns the rows of the second version; figures that are not stored are in none.
 fn refill_rows() -> Vec<Row> {
     let [five, zero] =
         [&V2_SCALE_5[..], &V2_SCALE_0[..]].map(|counts| Buckets::published(512, counts));
@@ -88,10 +88,10 @@ pub(super) fn rows() -> Vec<Row> {
         .collect()
 }
 
-/// Buckets of the tables, from 128 ns; what is shorter or longer is in the first and the last one.
+/// Buckets of the tables, from 128 ns; shorter and longer times are in the first and the last one.
 const SHOWN: RangeInclusive<usize> = 7..=28;
 
-/// A row for each bucket of [`SHOWN`], by its name, with how many visits each column has there.
+/// Returns a row for each bucket of [`SHOWN`], by name, with the number of visits of each column.
 pub(super) fn bucket_rows(
     part: &'static str,
     source: Source,
@@ -116,7 +116,7 @@ pub(super) fn bucket_rows(
     SHOWN.map(row).collect()
 }
 
-/// `row` with how many visits there were, and how long they took.
+/// Returns `row` with the number of visits and their quantiles.
 pub(super) fn quantiles(row: Row, buckets: &Buckets) -> Row {
     let visits = to_f64(buckets.calls());
     row.with("visits", buckets.calls())
@@ -127,11 +127,11 @@ pub(super) fn quantiles(row: Row, buckets: &Buckets) -> Row {
         .with("p999_us", buckets.quantile_us(0.999))
 }
 
-/// What is known of the thread's machine and load.
+/// Adds what is known of the published machine and load.
 pub(super) fn setting(config: Figures) -> Figures {
     config.with(
         "note_thread",
-        "The thread's machine: 256 CPUs, 1 TB, one node, Linux 6.1; 18 processes of 6 GiB exit at once, high 6,392, batch 63. \
+        "The published machine: 256 CPUs, 1 TB, one node, Linux 6.1; 18 processes of 6 GiB exit at once, high 6,392, batch 63. \
          Its follow-up (v2): 10 copies of a loop that maps 6 GiB, fills and unmaps it, for 600 s.",
     )
 }
@@ -140,8 +140,8 @@ pub(super) fn setting(config: Figures) -> Figures {
 mod tests {
     use super::*;
 
-    /// Goal: the histograms are the thread's. Method: calls in all and sums of times, as they were
-    /// derived from it.
+    /// Goal: the histograms are the published ones. Method: the total of calls and sums of times
+    /// that were derived from the discussion.
     #[test]
     fn histograms_are_the_threads() {
         let calls = drains().map(|histogram| histogram.buckets.calls());
@@ -157,7 +157,7 @@ mod tests {
         assert!((sum - 587.0).abs() < 59.0, "{sum} s");
     }
 
-    /// Goal: what is not known is not 0. Method: the second version's buckets with a scale of 0.
+    /// Goal: an unknown figure is not 0. Method: the second version's buckets with a scale of 0.
     #[test]
     fn what_is_not_stored_is_not_shown() {
         let rows = refill_rows();

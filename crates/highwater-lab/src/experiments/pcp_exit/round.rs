@@ -1,11 +1,11 @@
 //! One round of one variant: a pool of its own, filled and emptied a few times by all tenants at
 //! once.
 //!
-//! The first turn is not measured: after it, free blocks lie as they do for ever after, and lists
-//! have found their size. Tenants wait for each other before they fill and before they exit, so
-//! that all exit at once and what is measured of one is not of the other; or they exit one after
-//! the other, for the sake of holds that nobody disturbs. In the last turn of some rounds every
-//! third tenant stays, and what free memory is left between them is counted in blocks of 2 MiB.
+//! The first turn is a warm-up: after it, the layout of free blocks is stationary, and lists have
+//! tuned their size. Tenants meet before they fill and before they exit, so that all exit at once
+//! and the phases do not overlap; or they exit one after the other, so that their holds are
+//! uncontended. In the last turn of some rounds every third tenant stays, and the free memory
+//! between them is counted in blocks of 2 MiB.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -24,7 +24,7 @@ use crate::experiments::meeting::{Meeting, Member};
 use crate::experiments::{ExperimentError, Setup};
 use crate::report::text::to_f64;
 
-/// Turns of a round that are measured.
+/// Measured turns of a round.
 pub(super) const TURNS: u64 = 3;
 
 /// One tenant in so many stays while blocks are counted.
@@ -41,7 +41,8 @@ pub(super) struct Ground {
 }
 
 impl Ground {
-    /// Lists may hold an eighth of the memory, and the bystander and the watermarks need some.
+    /// Allows for lists, which may hold an eighth of the memory, for the bystander, and for
+    /// watermarks.
     pub(super) fn new(setup: &Setup, frames: usize) -> Result<Self, ExperimentError> {
         let needed = (frames * TENANTS) as u64;
         let pages = Pages(needed + needed / 4 + 4096);
@@ -59,47 +60,47 @@ impl Ground {
     }
 }
 
-/// What the measured turns of a round showed.
+/// Results of a round's measured turns.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Round {
-    /// From the moment that tenants might exit until the last one had.
+    /// Time from the start of the exits to the end of the last one.
     pub(super) exit_s: f64,
-    /// That of the turn in which it took least.
+    /// The same, of the fastest turn.
     pub(super) exit_least_s: f64,
     pub(super) turns: u64,
-    /// What each tenant took, all together.
+    /// Sum of the tenants' exit times.
     pub(super) exits_s: f64,
     pub(super) exits: u64,
     /// CPU time of all tenants while they exited.
     pub(super) cpu_s: f64,
     pub(super) freed: u64,
     pub(super) fill_s: f64,
-    /// While tenants filled, and while they exited.
+    /// Zone visits while tenants filled, and while they exited.
     pub(super) filling: ZoneTimes,
     pub(super) exiting: ZoneTimes,
     pub(super) nr_refills: u64,
     pub(super) nr_drains: u64,
     pub(super) stood: Stood,
-    /// In lists when all tenants have filled, and after they have exited.
+    /// Frames in lists after all tenants have filled, and after they have exited.
     pub(super) cached_when_full: u64,
     pub(super) cached_when_empty: u64,
-    /// If they were counted.
+    /// Free blocks, in rounds that count them.
     pub(super) blocks: Option<FreeBlocks>,
-    /// Frames that were not whose they should have been, were lost, or are charged still.
+    /// Frames that were lost, are still charged, or had the wrong owner.
     pub(super) wrong: u64,
     pub(super) refused: u64,
 }
 
-/// Free memory while one tenant in [`STAYS`] is there.
+/// Free memory while one tenant in [`STAYS`] is resident.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FreeBlocks {
-    /// In blocks of 2 MiB.
+    /// Blocks of 2 MiB.
     pub(super) whole: u64,
-    /// As many as the free frames would make if they lay together.
+    /// Blocks of 2 MiB that the free frames would make if they were contiguous.
     pub(super) possible: u64,
 }
 
-/// What one tenant's exit took.
+/// Times of one tenant's exit.
 #[derive(Clone, Copy, Debug)]
 struct Exit {
     ended: Instant,
@@ -157,7 +158,7 @@ pub(super) enum Blocks {
     Left,
 }
 
-/// What the pool had counted at a moment.
+/// Counts of the pool at one moment.
 #[derive(Clone, Debug)]
 struct Snapshot {
     taken: Instant,
@@ -177,7 +178,7 @@ impl Snapshot {
     }
 }
 
-/// The moments of one turn.
+/// Snapshots of one turn.
 #[derive(Clone, Debug)]
 struct Turn {
     begun: Snapshot,
@@ -186,7 +187,7 @@ struct Turn {
     empty: Snapshot,
 }
 
-/// All tenants fill and exit, once unmeasured and then [`TURNS`] times.
+/// Lets all tenants fill and exit, once unmeasured and then [`TURNS`] times.
 fn turns(machine: &Machine<'_>, tenants: &mut [Tenant], phase: &Phase, exits: Exits) -> Round {
     let meeting = &Meeting::new(tenants.len() + 1);
     let gate = &Gate {
@@ -219,7 +220,7 @@ fn turns(machine: &Machine<'_>, tenants: &mut [Tenant], phase: &Phase, exits: Ex
     round
 }
 
-/// Lets the tenants do a turn, and takes note of what the pool counts at its stations.
+/// Leads the tenants through a turn, and takes snapshots of the pool between its phases.
 fn lead(pool: &FramePool, member: &Member<'_>, phase: &Phase) -> Turn {
     let begun = Snapshot::of(pool);
     member.wait();
@@ -238,7 +239,7 @@ fn lead(pool: &FramePool, member: &Member<'_>, phase: &Phase) -> Turn {
     }
 }
 
-/// Lets tenants exit.
+/// Admits tenants to their exits: all at once, or one at a time.
 #[derive(Debug)]
 struct Gate {
     exits: Exits,
@@ -246,7 +247,7 @@ struct Gate {
 }
 
 impl Gate {
-    /// What a tenant holds while it exits, if it must be the only one.
+    /// Waits until the tenant may exit; returns the lock if it must be the only one.
     fn pass(&self) -> Option<MutexGuard<'_, ()>> {
         match self.exits {
             Exits::AtOnce => None,
@@ -255,7 +256,7 @@ impl Gate {
     }
 }
 
-/// A tenant's side of all turns.
+/// A tenant's part of all turns.
 fn work(machine: &Machine<'_>, tenant: &mut Tenant, member: &Member<'_>, gate: &Gate) -> Vec<Exit> {
     let turn = |_| {
         member.wait();
@@ -308,7 +309,7 @@ impl Round {
     }
 }
 
-/// Fills once more, lets all but one in [`STAYS`] exit, looks, and lets the rest exit.
+/// Fills once more, lets all but one in [`STAYS`] exit, counts blocks, and lets the rest exit.
 fn count_blocks(machine: &Machine<'_>, tenants: &mut [Tenant]) -> FreeBlocks {
     thread::scope(|scope| {
         for tenant in &mut *tenants {
@@ -339,7 +340,7 @@ mod tests {
 
     use super::*;
 
-    /// Goal: a tenant that panics ends the round, and nobody waits for it. Method: more tenants
+    /// Goal: a panic of one tenant ends the round, and no thread waits for it. Method: more tenants
     /// than the pool has frames for.
     #[test]
     fn a_pool_that_is_too_small_ends_the_round() {

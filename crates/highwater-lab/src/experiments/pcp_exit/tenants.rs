@@ -1,13 +1,13 @@
-//! Tenants that fill their memory and exit, and one that stands by.
+//! Tenants that fill their memory and exit.
 //!
-//! A tenant has a page table of its own, and a group to which its pages are charged. It fills its
-//! table in an order of its own, all of them at once, so that what each one has is interleaved with
-//! what the others have. *Exit* is what the kernel does for a process that ends: slot after slot,
-//! clear it and drop the frame's entry in the reverse map; for each [`GATHERED`] of them uncharge,
-//! then free them one after the other, each to the list of the tenant's CPU.
+//! A tenant has a page table of its own, and a group to which its pages are charged. Tenants fill
+//! their tables at once, each in an order of its own, so that their frames are interleaved. *Exit*
+//! is what the kernel does for an exiting process: slot after slot, clear the slot and the frame's
+//! entry in the reverse map; for each [`GATHERED`] slots, uncharge the frames, then free them one
+//! by one to the list of the tenant's CPU.
 //!
-//! Every frame's entry in the reverse map says who has it, and so do the first bytes of some: a
-//! frame that two had at once, or that was lost, does not go unnoticed.
+//! Each frame's entry in the reverse map names its owner, and so do the first bytes of some frames:
+//! a frame that was handed out twice, or lost, is detected.
 
 use std::iter;
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use highwater::group::{GroupNode, GroupTree, Limits};
 use highwater::memmap::{Frame, FrameMemory};
 use highwater::units::{CpuId, Pages, Pfn};
 
-/// Pages that are unmapped before their frames are freed: what the kernel gathers in one page of
+/// Pages that are unmapped before their frames are freed: the kernel gathers as many in one page of
 /// pointers.
 const GATHERED: usize = 510;
 
-/// Bytes of the frame in one slot of so many are written, and looked at when its tenant exits.
+/// One slot in so many: the bytes of its frame are written, and verified at exit.
 const VERIFIED: usize = 64;
 
-/// Pages of a charge: what the kernel takes for a CPU at once.
+/// Pages of a charge: the kernel's per-CPU charge batch.
 const CHARGED: usize = 64;
 
-/// The machine's reverse map: who has each frame. 0 is nobody.
+/// The machine's reverse map: the owner of each frame, or 0.
 #[derive(Debug)]
 pub(super) struct ReverseMap {
-    /// Written by: whoever maps or unmaps the frame. Read by: the same. Publishes: nothing.
+    /// Written by: the thread that maps or unmaps the frame. Read by: the same. Publishes: nothing.
     entries: Box<[AtomicU64]>,
 }
 
@@ -45,15 +45,15 @@ impl ReverseMap {
         }
     }
 
-    /// Replaces who has a frame; whether it was who it should be.
+    /// Replaces the owner of a frame; returns whether the old one was `was`.
     fn replace(&self, frame: &Frame, was: u64, is: u64) -> bool {
-        // Relaxed: the frame's own token orders those who have it.
+        // Relaxed: handing over the frame's token orders the accesses of its owners.
         self.entries[frame.pfn().index()].swap(is, Ordering::Relaxed) == was
     }
 
-    /// Frames that somebody has.
+    /// Returns the number of frames that have an owner.
     pub(super) fn mapped(&self) -> u64 {
-        // Relaxed: asked when nothing runs.
+        // Relaxed: called when no tenant runs.
         let mapped = self
             .entries
             .iter()
@@ -62,7 +62,7 @@ impl ReverseMap {
     }
 }
 
-/// What tenants share.
+/// Shared state of the tenants.
 #[derive(Debug)]
 pub(super) struct Machine<'a> {
     pub(super) pool: &'a FramePool,
@@ -70,24 +70,24 @@ pub(super) struct Machine<'a> {
     pub(super) rmap: &'a ReverseMap,
 }
 
-/// One process-worth of pages.
+/// A tenant: a process's worth of pages.
 #[derive(Debug)]
 pub(super) struct Tenant {
-    /// From 1, for the reverse map.
+    /// Number from 1, for the reverse map.
     number: u64,
     cpu: CpuId,
     group: GroupNode,
-    /// In which order slots are filled.
+    /// Order in which slots are filled.
     order: Box<[u32]>,
     table: Box<[Option<Frame>]>,
     gathered: Vec<Frame>,
-    /// Frames that were not whose they should have been, or held other bytes.
+    /// Frames that had the wrong owner or the wrong bytes.
     pub(super) wrong: u64,
-    /// Allocations that were refused until all lists were drained.
+    /// Allocations that failed until all lists were drained.
     pub(super) refused: u64,
 }
 
-/// Tenants, each of which acts as a CPU of its own as far as there are enough.
+/// Creates tenants; each acts as a CPU of its own, as far as there are enough.
 pub(super) fn tenants(count: usize, frames: usize, nr_cpus: usize, seed: u64) -> Vec<Tenant> {
     let groups = GroupTree::new(nr_cpus);
     let tenant = |index: usize| {
@@ -109,13 +109,13 @@ pub(super) fn tenants(count: usize, frames: usize, nr_cpus: usize, seed: u64) ->
     (0..count).map(tenant).collect()
 }
 
-/// The CPU that no tenant acts as.
+/// Returns the CPU that no tenant acts as.
 pub(super) fn bystander_cpu(nr_cpus: usize) -> CpuId {
     CpuId::from_index(nr_cpus - 1)
 }
 
 impl Tenant {
-    /// Who has the frame in `slot`.
+    /// Returns the owner of the frame in `slot`.
     fn owner(&self, slot: usize) -> u64 {
         self.number << 32 | slot as u64
     }
@@ -148,8 +148,8 @@ impl Tenant {
             match machine.pool.alloc_on(self.cpu, AllocFlags::new()) {
                 Ok(frame) => return frame,
                 Err(refused) => {
-                    // What other CPUs' lists hold comes back; all of them hold less than is left
-                    // over.
+                    // Draining returns the frames in other CPUs' lists; all lists together hold
+                    // less than the pool's slack.
                     self.refused += 1;
                     assert!(self.refused < 1000, "the pool is too small: {refused}");
                     machine.pool.drain_all();
@@ -158,7 +158,7 @@ impl Tenant {
         }
     }
 
-    /// Empties every slot; how many there were.
+    /// Empties every slot; returns the number of slots.
     pub(super) fn exit(&mut self, machine: &Machine<'_>) -> u64 {
         let mut freed = 0;
         for begin in (0..self.table.len()).step_by(GATHERED) {
@@ -185,14 +185,13 @@ impl Tenant {
         freed
     }
 
-    /// Bytes that are charged to it.
+    /// Returns the bytes charged to it.
     pub(super) fn charged(&self) -> u64 {
         self.group.usage_precise().0
     }
 }
 
-/// Memory for `frames`, every one of them touched, so that no first touch is part of what is
-/// measured.
+/// Touches every frame of `memory`, so that no measurement includes a first touch.
 pub(super) fn touched(memory: FrameMemory) -> Arc<FrameMemory> {
     for pfn in (0..memory.pages().0).map(|pfn| Pfn(u32::try_from(pfn).expect("frames of a memory")))
     {
@@ -211,8 +210,8 @@ mod tests {
 
     const FRAMES: usize = 3000;
 
-    /// Goal: what is filled is found again at exit and nothing is left. Method: three tenants on
-    /// two CPUs, twice.
+    /// Goal: exit finds what was filled, and leaves nothing. Method: three tenants on two CPUs,
+    /// twice.
     #[test]
     fn tenants_leave_nothing_behind() {
         let memory = Arc::new(FrameMemory::new(Pages(16_384)).unwrap());
@@ -240,8 +239,8 @@ mod tests {
         pool.check_invariants();
     }
 
-    /// Goal: a frame that two have is noticed. Method: an entry in the reverse map that is somebody
-    /// else's.
+    /// Goal: a frame handed out twice is detected. Method: an entry in the reverse map with another
+    /// owner.
     #[test]
     fn a_frame_of_two_tenants_is_noticed() {
         let memory = Arc::new(FrameMemory::new(Pages(4096)).unwrap());

@@ -1,50 +1,49 @@
-//! What is compared: how lists find their size, how much they move at once, how they give it back,
-//! and what lies behind them.
+//! The variants: sizing rules of per-CPU lists, transfer sizes, drain modes, and back ends of the
+//! frame pool.
 
 use highwater::frame::{BackendKind, DrainMode, PcpPolicy, PoolConfig, TunableError, Tunables};
 
 use crate::experiments::Setup;
 use crate::report::{Figures, Row};
 
-/// Tenants that exit at once, as in the thread.
+/// Tenants that exit at once, as in the discussion.
 pub(super) const TENANTS: usize = 18;
 
-/// The thread's variants, by its letters.
+/// The discussion's variants, by its letters.
 pub(super) const A: &str = "legacy (A)";
 pub(super) const B: &str = "fraction 0x7fffffff (B)";
 pub(super) const C: &str = "auto, scale 5 (C)";
 pub(super) const D: &str = "auto, scale 0 (D)";
-/// Small lists that never grow.
+/// Small lists of a fixed size.
 pub(super) const FIXED: &str = "fixed, scale 5";
-/// One lock, but it is dropped between batches.
+/// Drops the zone's lock between batches.
 pub(super) const PIECES: &str = "auto, scale 5, in pieces";
-/// The library as it comes.
+/// The library's defaults.
 pub(super) const OURS: &str = "Highwater";
 /// The other back ends.
 pub(super) const SHARDED: &str = "sharded";
 pub(super) const TREES: &str = "trees";
 
-/// The fraction that makes lists as small as they can be, as the thread has it.
+/// The fraction that makes lists as small as possible, as in the discussion.
 const FRACTION_HUGE: i64 = 0x7fff_ffff;
 
-/// The fraction that makes the legacy lists as large as they may be. The thread's were 100 batches,
-/// by watermarks that a pool of this size cannot have.
+/// The fraction that makes the legacy lists as large as possible. Those of the discussion were 100
+/// batches, from watermarks that a pool of this size cannot have.
 const FRACTION_LEGACY: i64 = 8;
 
 /// Locks of the sharded variant.
 const SHARDS: u32 = 8;
 
-/// When tenants exit.
+/// How tenants exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Exits {
-    /// All at once, and a bystander looks on.
+    /// All at once, beside a bystander.
     AtOnce,
-    /// One after the other, and nobody looks on: their frames lie as in the others, but no lock is
-    /// fought over.
+    /// One after the other, without a bystander: the same frames, without lock contention.
     InTurn,
 }
 
-/// One way to set a pool up, and how many tenants it has.
+/// A configuration of the pool, and its number of tenants.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Variant {
     pub(super) name: String,
@@ -58,7 +57,7 @@ pub(super) struct Variant {
 }
 
 impl Variant {
-    /// The thread's: one lock, one hold, lists that tune themselves.
+    /// The discussion's design: one lock, one hold, auto-tuned lists.
     fn auto(name: impl Into<String>, scale: u8) -> Self {
         Self {
             name: name.into(),
@@ -72,7 +71,7 @@ impl Variant {
         }
     }
 
-    /// What the library does unasked.
+    /// The library's defaults.
     fn ours(nr_cpus: usize) -> Self {
         let PoolConfig {
             backend,
@@ -94,7 +93,7 @@ impl Variant {
         }
     }
 
-    /// As a pool is told.
+    /// Returns the configuration of the pool.
     pub(super) fn config(&self, nr_cpus: usize) -> PoolConfig {
         PoolConfig {
             policy: self.policy,
@@ -111,7 +110,7 @@ impl Variant {
             .percpu_pagelist_high_fraction(self.fraction)
     }
 
-    /// What it is, on its row.
+    /// Returns `row` with the variant's settings.
     pub(super) fn on(&self, row: Row) -> Row {
         row.with("tenants", self.tenants)
             .with("backend", self.backend.to_string())
@@ -121,19 +120,19 @@ impl Variant {
     }
 }
 
-/// A variant's name where tenants exit one after the other.
+/// Returns the name of a variant whose tenants exit one after the other.
 pub(super) fn in_turn(scale: u8) -> String {
     format!("auto, scale {scale}, in turn")
 }
 
-/// Scales over which the hold time is to be linear.
+/// Scales over which the hold time should be linear.
 pub(super) const SCALES: [u8; 6] = [0, 1, 2, 3, 4, 5];
 
-/// Scales at which contention is to be conserved: the ends, and one between.
+/// Scales at which contention should be conserved: both ends, and one between.
 pub(super) const CONSERVED: [&str; 3] = [D, SCALE_2, C];
 pub(super) const SCALE_2: &str = "auto, scale 2";
 
-/// Those that the checks need, or every combination.
+/// Returns the variants that the checks need, or every combination.
 pub(super) fn variants(setup: &Setup) -> Vec<Variant> {
     let nr_cpus = setup.topology.nr_cpus();
     let mut variants = needed(nr_cpus);
@@ -143,7 +142,7 @@ pub(super) fn variants(setup: &Setup) -> Vec<Variant> {
     variants
 }
 
-/// Those that the checks need.
+/// Returns the variants that the checks need.
 fn needed(nr_cpus: usize) -> Vec<Variant> {
     let mut variants = vec![
         Variant {
@@ -183,7 +182,7 @@ fn needed(nr_cpus: usize) -> Vec<Variant> {
     variants
 }
 
-/// Every policy with every scale, drain and back end, with one, two and all tenants.
+/// Returns every policy with every scale, drain and back end, with one, two and all tenants.
 fn matrix() -> Vec<Variant> {
     let mut all = Vec::new();
     for tenants in [1, 2, TENANTS] {
@@ -215,7 +214,7 @@ fn matrix() -> Vec<Variant> {
     all
 }
 
-/// What all variants share, on the configuration.
+/// Adds the settings that all variants share.
 pub(super) fn setting(config: Figures) -> Figures {
     config
         .with("legacy_fraction", FRACTION_LEGACY.unsigned_abs())
@@ -228,8 +227,7 @@ mod tests {
 
     use super::*;
 
-    /// Goal: every row can be told from the others, and the matrix is whole. Method: names, and
-    /// products.
+    /// Goal: every row has its own name, and the matrix is complete. Method: names, and products.
     #[test]
     fn variants_have_names_of_their_own() {
         let all: Vec<_> = needed(19).into_iter().chain(matrix()).collect();

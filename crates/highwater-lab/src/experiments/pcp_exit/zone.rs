@@ -1,4 +1,4 @@
-//! What visits to the zones took, by the pool's own histograms.
+//! Times of zone visits, from the pool's histograms.
 
 use highwater::frame::FramePool;
 use highwater::sync::LockTimes;
@@ -11,7 +11,7 @@ use crate::report::text::to_f64;
 pub(super) struct ZoneTimes(LockTimes);
 
 impl ZoneTimes {
-    /// Of all visits to a pool's zones so far.
+    /// Returns the times of all visits to a pool's zones so far.
     pub(super) fn of(pool: &FramePool) -> Self {
         Self(pool.zone_times())
     }
@@ -24,7 +24,7 @@ impl ZoneTimes {
         self.0 = std::mem::take(&mut self.0) + &other.0;
     }
 
-    /// Waits of those that had to wait.
+    /// Returns the waits of the visits that had to wait.
     pub(super) fn waits(&self) -> Buckets {
         Buckets::of(self.0.wait_ns.buckets())
     }
@@ -33,7 +33,7 @@ impl ZoneTimes {
         Buckets::of(self.0.hold_ns.buckets())
     }
 
-    /// Waits and holds, visit by visit.
+    /// Returns waits and holds together, visit by visit.
     pub(super) fn visits(&self) -> Buckets {
         Buckets::of(self.0.visit_ns.buckets())
     }
@@ -58,7 +58,7 @@ impl ZoneTimes {
         self.frames() / self.nr_visits()
     }
 
-    /// The mean, over all frames of all visits.
+    /// Returns the mean time of a frame, over all frames of all visits.
     pub(super) fn frame_ns(&self) -> f64 {
         self.held_s() * 1e9 / self.frames()
     }
@@ -67,7 +67,7 @@ impl ZoneTimes {
         self.held_s() * 1e9 / self.nr_visits()
     }
 
-    /// The part of the visits that had to wait.
+    /// Returns the part of the visits that had to wait.
     pub(super) fn contended_part(&self) -> f64 {
         to_f64(self.0.contended()) / self.nr_visits()
     }

@@ -1,4 +1,4 @@
-//! What becomes of frames in lists when the load stops.
+//! Decay of per-CPU lists (pcp) after the load stops.
 
 use highwater::frame::ListInfo;
 
@@ -8,10 +8,10 @@ use crate::experiments::{Control, ExperimentError, Setup};
 use crate::report::text::to_f64;
 use crate::report::{Check, Row, Source, Unit};
 
-/// Scales, on which a decay's steps must not depend.
+/// Scales; the steps of decay must not depend on them.
 const SCALES: [i64; 3] = [0, 5, 6];
 
-/// Ticks after which lists are looked at.
+/// Ticks after which list sizes are sampled.
 const LOOKS: [(&str, usize); 7] = [
     ("tick_0_pages", 0),
     ("tick_1_pages", 1),
@@ -25,19 +25,19 @@ const LOOKS: [(&str, usize); 7] = [
 /// More ticks than any list needs.
 const TICKS_MAX: usize = 1000;
 
-/// What one scale showed.
+/// Results of one scale.
 struct Decayed {
     scale: i64,
-    /// In all lists, tick by tick.
+    /// Frames in all lists, tick by tick.
     cached: Vec<u64>,
-    /// What no list is to hold more than: `high_min` and a cap; or half of the largest one, if no
-    /// list held so much.
+    /// The size below which every list should decay: `high_min` and a cap; or half of the largest
+    /// list, if no list is that large.
     bound: u64,
-    /// Ticks until none did.
+    /// Ticks until no list is larger.
     ticks: Option<usize>,
-    /// In how many they should.
+    /// Ticks allowed for that.
     allowed: usize,
-    /// Whether every list is at `high_min` at last.
+    /// Whether every list ends at `high_min`.
     is_at_min: bool,
     lost: u64,
 }
@@ -84,7 +84,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Ticks that an eighth each takes from `most` down to `least`.
+/// Returns the ticks of decay from `most` down to `least`, an eighth each.
 fn eighths(most: u64, least: u64) -> usize {
     let (most, least) = (to_f64(most), to_f64(least));
     let steps = |ticks: &usize| most * 0.875_f64.powi(i32::try_from(*ticks).unwrap_or(0)) <= least;
@@ -99,8 +99,7 @@ fn decay(
 ) -> Result<Decayed, ExperimentError> {
     let mut config = auto(setup);
     let pool = pool(setup, config)?;
-    // Every list is filled by the same load, and only then is the scale set that decay must not
-    // depend on.
+    // The same load fills the lists of every scale; the scale is set only then.
     let mut driven = Driven::new(&pool, setup.topology.nr_cpus(), setup.seed);
     driven.run(Load::Loop, sizes.most(), setup.pick(20_000, 4000), control)?;
     driven.rest();
@@ -112,8 +111,7 @@ fn decay(
     let with_cap = sizes.high_min + (sizes.batch << scale);
     let (bound, allowed) = match with_cap < largest {
         true => (with_cap, eighths(sizes.high_max, sizes.high_min)),
-        // A cap that no list reaches says nothing: then it is how fast they decay, or that there is
-        // nothing to.
+        // A cap that no list reaches shows nothing: then a list should decay by half, or be empty.
         false => (sizes.high_min.max(largest / 2), eighths(2, 1)),
     };
     let mut decayed = Decayed {

@@ -1,7 +1,7 @@
-//! How long one visit to the zones is, by how many frames it moves: what the default scale was
-//! chosen by.
+//! Hold time of one zone visit by the number of frames that it moves: the basis for the default
+//! scale.
 //!
-//! One thread fills and empties a table, in an order of its own, over and over; lists are of one
+//! One thread fills and empties a table repeatedly, in an order of its own; lists have a fixed
 //! size. The scales take turns, round after round.
 
 use std::sync::Arc;
@@ -32,16 +32,16 @@ fn rounds(setup: &Setup) -> u64 {
     setup.pick(7, 1)
 }
 
-/// What a scale's rounds showed.
+/// Results of one scale.
 struct Lane {
     scale: u8,
     pool: FramePool,
     frames_per_s: Vec<f64>,
     cpu_ns: Vec<f64>,
-    /// Mean holds by round, less what other programs took.
+    /// Mean holds by round, less the share of preemption.
     fill_us: Vec<f64>,
     empty_us: Vec<f64>,
-    /// Of the rounds that count.
+    /// Zone visits of the measured rounds.
     filling: LockTimes,
     emptying: LockTimes,
 }
@@ -71,8 +71,7 @@ pub(super) fn run(
 }
 
 impl Lane {
-    /// Lists that hold an eighth of a pool which is four times as large as the table: always more
-    /// than two caps.
+    /// Lists hold an eighth of a pool four times the size of the table: always more than two caps.
     fn new(scale: u8, frames: usize) -> Result<Self, ExperimentError> {
         let defaults = PoolConfig::new(1);
         let tunables = defaults.tunables.pcp_batch_scale_max(scale.into());
@@ -98,8 +97,8 @@ impl Lane {
     }
 
     fn round(&mut self, order: &[usize]) {
-        // Fills and empties the table once before what counts, so that free blocks lie as they do
-        // from then on.
+        // Fills and empties the table once as a warm-up, after which the layout of free blocks is
+        // stationary.
         self.fill_and_empty(order);
         let (begun, cpu_begun) = (Instant::now(), thread_ns());
         let before = self.pool.zone_times();
@@ -112,7 +111,7 @@ impl Lane {
         );
         self.frames_per_s.push(moved / real_s);
         self.cpu_ns.push(cpu_ns / moved);
-        // In a hold, others take as much of the time as elsewhere.
+        // Preemption takes the same share of a hold as of other work.
         let own = cpu_ns / (1e9 * real_s);
         let mean =
             |times: &LockTimes| own * to_f64(times.hold_ns.sum()) / to_f64(times.holds()) / 1e3;
@@ -123,7 +122,7 @@ impl Lane {
         self.emptying = std::mem::take(&mut self.emptying) + &emptying;
     }
 
-    /// What the zones had counted when the table was full.
+    /// Returns the zone visits up to the moment when the table was full.
     fn fill_and_empty(&self, order: &[usize]) -> LockTimes {
         let mut table: Vec<Option<Frame>> = order.iter().map(|_| None).collect();
         for &slot in order {

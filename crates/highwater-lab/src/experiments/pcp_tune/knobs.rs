@@ -1,4 +1,4 @@
-//! What each knob does, turned while the pool is under load.
+//! Effect of each knob, turned while the pool is under load.
 
 use highwater::frame::{DrainMode, PcpCounters, PoolConfig, Tunables, Watermarks};
 
@@ -8,7 +8,7 @@ use crate::experiments::{Control, ExperimentError, Setup};
 use crate::report::text::to_f64;
 use crate::report::{Check, Row, Source};
 
-/// Knobs and what they are turned to; each time from their defaults.
+/// Knobs and their new values; each starts from the defaults.
 const TURNS: [(&str, i64); 15] = [
     (SCALE, 0),
     (SCALE, 1),
@@ -45,17 +45,17 @@ const REFUSED: [(&str, i64); 6] = [
 /// Steps that [`run`] reports.
 pub(super) const STEPS: u64 = TURNS.len() as u64;
 
-/// A knob that was turned, and the load that followed.
+/// A knob that was turned, and the results of the load that followed.
 struct Turned {
     knob: &'static str,
     value: i64,
-    /// As zoneinfo says at once, and at the end.
+    /// Values in zoneinfo at once, and at the end.
     shown: Option<i64>,
     watermarks: Watermarks,
     sizes: Sizes,
     seen: Seen,
     lost: u64,
-    /// In lists after all were drained.
+    /// Frames in lists after all were drained.
     left: u64,
 }
 
@@ -71,7 +71,7 @@ pub(super) fn run(
         turned.push(turn(setup, sizes, knob, value, control)?);
         control.advance(1)?;
     }
-    // How often lists decay is up to who calls, and shows in no table.
+    // The caller decides how often lists decay, so no table shows that knob.
     let shown = turned
         .iter()
         .filter(|turned| turned.knob != "decay_interval_ms");
@@ -106,8 +106,8 @@ fn find<'a>(turned: &'a [Turned], knob: &str, value: i64) -> &'a Turned {
     found.expect("every turn is taken")
 }
 
-/// The low watermark is above the least by a quarter of that, or by so many ten-thousandths of the
-/// pool, if they are more.
+/// The low watermark is above min by a quarter of min, or by the scale factor in ten-thousandths of
+/// the pool, whichever is more.
 fn watermark_checks(setup: &Setup, turned: &[Turned], checks: &mut Vec<Check>) {
     for factor in [1, 10, 1000] {
         let Watermarks { min, low, .. } = find(turned, FACTOR, factor).watermarks;
@@ -121,8 +121,8 @@ fn watermark_checks(setup: &Setup, turned: &[Turned], checks: &mut Vec<Check>) {
     }
 }
 
-/// A visit moves at most as many frames as the scale allows, and more with each scale that lists
-/// are large enough for.
+/// A visit moves at most as many frames as the scale allows, and more with each scale as long as
+/// lists are large enough.
 fn visit_checks(sizes: Sizes, turned: &[Turned], checks: &mut Vec<Check>) {
     let scales = [0, 1, 3, 5, 6].map(|scale| (scale, find(turned, SCALE, scale)));
     let cap = |scale: i64| sizes.batch << scale;
@@ -174,7 +174,7 @@ fn fraction_checks(turned: &[Turned], checks: &mut Vec<Check>) {
     );
 }
 
-/// How often lists went to the zones, and with how many frames.
+/// Describes the refills and drains, and the frames that they moved.
 fn visits(counters: &PcpCounters) -> String {
     let PcpCounters {
         refills,

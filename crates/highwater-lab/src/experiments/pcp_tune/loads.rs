@@ -1,15 +1,15 @@
-//! What CPUs do with frames, one step at a time, drawn from a seed.
+//! Loads of the experiment: allocations and frees by CPU, drawn from a seed.
 //!
 //! | load | a step of a CPU |
 //! |---|---|
-//! | [`Load::Loop`] | goes on with a run of allocations, then of frees; a run is a quarter to three quarters of what a list may hold |
-//! | [`Load::Jobs`] | works on a job that takes memory, gives some back now and then, and at its end all, a block of two frames last: most jobs are small |
-//! | [`Load::InTurn`] | as in a loop, but one CPU after the other, while the others are idle and lists decay |
-//! | [`Load::OneWay`] | allocates what the CPU beside it frees, or frees what that one allocated |
+//! | [`Load::Loop`] | continues a run of allocations or frees of 1/4 to 3/4 of a list's capacity |
+//! | [`Load::Jobs`] | runs a job, mostly small: it allocates, frees some now and then, at its end all |
+//! | [`Load::InTurn`] | as in a loop, one CPU at a time, while the others are idle and lists decay |
+//! | [`Load::OneWay`] | allocates what its neighbour frees, or frees what that one allocated |
 //!
-//! A third of the pool is resident all the time: not so much that what lists may hold, an eighth of
-//! the pool, is little beside it. CPUs are virtual and steps are taken by one thread, so that one
-//! seed gives one outcome.
+//! A job also has a block of two frames, which it frees last. A third of the pool is always
+//! resident: little enough that the capacity of the lists, an eighth of the pool, is not small
+//! beside it. CPUs are virtual and one thread takes all steps, so that one seed gives one outcome.
 
 use std::collections::VecDeque;
 
@@ -24,18 +24,18 @@ use crate::report::text::to_f64;
 /// Frames of a step.
 const STEP: usize = 64;
 
-/// Steps between looks at how much lists hold, and between looks at whether to stop.
+/// Steps between samples of the list sizes, and between checks of the stop flag.
 const SAMPLED: u64 = 16;
 const UNWATCHED: u64 = 4096;
 
-/// One step in so many, a job gives part of what it took last back.
+/// A job frees part of its latest frames once in so many steps.
 const GIVES_BACK: u32 = 4;
 
 /// Steps of a CPU's turn, and between ticks of decay in [`Load::InTurn`].
 const TURN: u64 = 250;
 const TICK: u64 = 50;
 
-/// Frames that may be on their way from one CPU to another.
+/// Frames that may be in transit from one CPU to another.
 const ON_THE_WAY: usize = 256;
 
 /// The block of a job's page table, of two frames.
@@ -56,25 +56,25 @@ pub(super) enum Load {
     OneWay,
 }
 
-/// What a load showed.
+/// Results of a load.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     pub(super) allocs: u64,
     pub(super) counters: PcpCounters,
-    /// Frames that were handed out or in lists, on average.
+    /// Mean number of frames allocated or in lists.
     pub(super) in_use_mean: f64,
     pub(super) cached_mean: f64,
     pub(super) cached_peak: u64,
 }
 
 impl Seen {
-    /// Frames that came from the zones, for each that was allocated.
+    /// Returns the frames that came from the zones, for each frame allocated.
     pub(super) fn zone_share(&self) -> f64 {
         to_f64(self.counters.refilled) / to_f64(self.allocs)
     }
 }
 
-/// A pool under load.
+/// A pool under load: its resident third is allocated.
 #[derive(Debug)]
 pub(super) struct Driven<'a> {
     pool: &'a FramePool,
@@ -84,19 +84,19 @@ pub(super) struct Driven<'a> {
     allocs: u64,
 }
 
-/// What one CPU has.
+/// State of one CPU.
 #[derive(Debug, Default)]
 struct Worker {
     held: VecDeque<Frame>,
-    /// What a job has for its page table.
+    /// Block of the job's page table.
     root: Option<Block>,
-    /// How many it wants.
+    /// Target number of frames.
     depth: usize,
     is_freeing: bool,
 }
 
 impl<'a> Driven<'a> {
-    /// `pool` with its resident third.
+    /// Allocates the resident third of `pool`.
     pub(super) fn new(pool: &'a FramePool, nr_cpus: usize, seed: u64) -> Self {
         let mut driven = Self {
             pool,
@@ -125,7 +125,7 @@ impl<'a> Driven<'a> {
         self.pool.free_on(CpuId::from_index(cpu), frame);
     }
 
-    /// Takes `steps` steps of `load`. `most`: what a list of the default policy may hold.
+    /// Runs `steps` steps of `load`. `most`: capacity of a list of the default policy.
     pub(super) fn run(
         &mut self,
         load: Load,
@@ -165,7 +165,7 @@ impl<'a> Driven<'a> {
         })
     }
 
-    /// Whose step it is when CPUs work in turn. Who has had its turn gives back what it has.
+    /// Returns the CPU of a step when CPUs work in turn. A CPU frees its frames when its turn ends.
     fn whose_turn(&mut self, step: u64) -> usize {
         if step.is_multiple_of(TURN) {
             self.rest();
@@ -176,12 +176,12 @@ impl<'a> Driven<'a> {
         usize::try_from(step / TURN).unwrap_or(0) % self.cpus.len()
     }
 
-    /// One step of a loop or a job.
+    /// Runs one step of a loop or a job.
     fn work(&mut self, load: Load, cpu: usize, most: usize) {
         if self.cpus[cpu].depth == 0 {
             self.cpus[cpu].depth = match load {
                 Load::Loop | Load::InTurn => self.random.usize(most / 4..most * 3 / 4),
-                // As many of each power of two.
+                // The same number of jobs of each power of two.
                 _ => STEP << self.random.u32(0..=(2 * most / STEP).ilog2()),
             };
         }
@@ -216,7 +216,7 @@ impl<'a> Driven<'a> {
         }
     }
 
-    /// Frees what was taken last.
+    /// Frees the latest frames.
     fn give(&mut self, cpu: usize, frames: usize) {
         for _ in 0..frames {
             let Some(frame) = self.cpus[cpu].held.pop_back() else {
@@ -226,7 +226,7 @@ impl<'a> Driven<'a> {
         }
     }
 
-    /// CPUs of even numbers allocate, those of odd numbers free.
+    /// Even CPUs allocate, odd CPUs free.
     fn pass_on(&mut self, cpu: usize) {
         let (from, to) = (cpu & !1, cpu | 1);
         if cpu == from || to >= self.cpus.len() {
@@ -242,7 +242,7 @@ impl<'a> Driven<'a> {
         }
     }
 
-    /// Frees what the load has, but nothing that is resident.
+    /// Frees the load's frames, but no resident ones.
     pub(super) fn rest(&mut self) {
         for cpu in 0..self.cpus.len() {
             self.give(cpu, usize::MAX);
@@ -252,7 +252,7 @@ impl<'a> Driven<'a> {
         }
     }
 
-    /// Frees everything; the frames that the pool has not got back then.
+    /// Frees everything; returns the number of frames that the pool is missing.
     pub(super) fn finish(&mut self) -> u64 {
         self.rest();
         while let Some(frame) = self.resident.pop() {

@@ -1,10 +1,10 @@
-//! `pcp-tune`: how per-CPU lists find their size, what that saves, and what it costs.
+//! `pcp-tune`: auto-tuning of per-CPU lists: zone visits saved, memory held, and cost of a visit.
 //!
-//! The series that the thread discusses lets a list grow with each visit to the zones and shrink
-//! when it is idle. Four questions: how many frames still come from the zones, and how much memory
-//! lists hold for it, beside lists of one size; what becomes of that memory when the load stops;
-//! what each knob does, turned while the pool is in use; and how long one visit takes by how many
-//! frames it moves, which is what the default scale was chosen by.
+//! In the series under discussion, a list grows with each visit to the zones and shrinks when it is
+//! idle. The experiment asks four questions. How many frames still come from the zones, and how
+//! much memory do lists hold, compared with lists of a fixed size? How does that memory decay when
+//! the load stops? What does each knob do, turned while the pool is in use? How long does a visit
+//! take by the number of frames that it moves, which is the basis for the default scale?
 //!
 //! All but the last are counts: CPUs are virtual, one thread acts for all of them, and one seed
 //! gives one outcome.
@@ -59,17 +59,20 @@ const DECAY: &str = "frames in lists after the load stopped, by ticks of a secon
 const KNOBS: &str = "a knob turned under load";
 const HOLDS: &str = "one hold of a zone's lock, by how many frames it moves";
 
-/// The pool: 1 GiB, of which nothing is touched but by the last part's frames.
+/// The pool: 1 GiB, untouched except for the frames of the last part.
 const POOL: Pages = Pages(1 << 18);
 const POOL_QUICK: Pages = Pages(1 << 16);
 
-const NOTE: &str = "alloc_zone is the number of frames that came from the zones, free_high that of drains of whole lists because a block of two frames \
-    was freed; base is what the series replaced. Memory in use is what is handed out and what lists hold; a third of the pool is resident \
-    throughout. A loop's runs are a quarter to three quarters of what a list may hold; jobs are mostly small, some larger than a list may be, and each has a block \
-    of two frames; in turn, one CPU runs the loop while the others are idle, and lists decay; one way, a CPU frees what \
-    the one beside it allocated, and no list can help. The published kernel builds held up to 18.4 % more memory. A tick is what \
-    happens once a second. Knobs are turned in a pool that drains in one hold, under the load that goes one way. The last table's means leave out, in \
-    proportion, what other programs took; published pages were faulted in and zeroed, ours were not.";
+const NOTE: &str = "alloc_zone is the number of frames that came from the zones; free_high counts \
+    drains of whole lists after the free of a block of two frames; base is the rule that the \
+    series replaced. Memory in use is frames allocated and frames in lists; a third of the pool is \
+    always resident. A loop's runs are a quarter to three quarters of a list's capacity. Jobs are \
+    mostly small, some larger than a list may be; each has a block of two frames. In turn: one CPU \
+    runs the loop while the others are idle and lists decay. One way: a CPU frees what its \
+    neighbour allocated, and no list can help. The published kernel builds held up to 18.4 % more \
+    memory. A tick is one second of decay. Knobs are turned in a pool that drains in one hold, \
+    under the one-way load. The last table's means exclude preemption, in proportion; published \
+    pages were faulted in and zeroed, ours were not.";
 
 /// Sizes of a pool's lists, in frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +83,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Those of a pool's lists as they are now.
+    /// Returns the present sizes of a pool's lists.
     fn of(pool: &FramePool) -> Self {
         let lists = pool.zoneinfo().lists;
         let list = lists.first().expect("a pool has a list");
@@ -91,13 +94,13 @@ impl Sizes {
         }
     }
 
-    /// What a list may hold, for loads.
+    /// Returns the capacity of a list, for loads.
     fn most(&self) -> usize {
         usize::try_from(self.high_max).expect("frames of a pool")
     }
 }
 
-/// The default policy.
+/// Returns the configuration of the default policy.
 fn auto(setup: &Setup) -> PoolConfig {
     PoolConfig {
         policy: PcpPolicy::Auto,
@@ -114,7 +117,7 @@ fn frame_memory(pages: Pages) -> Result<FrameMemory, ExperimentError> {
     Ok(FrameMemory::new(pages)?)
 }
 
-/// How lists find their size, from what the series replaced: name, policy, scale, fraction.
+/// Sizing rules from the one that the series replaced: name, policy, scale, fraction.
 const LADDER: [(&str, PcpPolicy, i64, i64); 6] = [
     ("legacy (base)", PcpPolicy::Legacy, 5, 0),
     (FIXED, PcpPolicy::Fixed, 5, 0),
@@ -125,7 +128,7 @@ const LADDER: [(&str, PcpPolicy, i64, i64); 6] = [
 ];
 const FIXED: &str = "fixed at high_min";
 const AUTO: &str = "auto, scale 5";
-/// Lists that are always allowed what the others may grow to.
+/// Lists with a fixed capacity of what the others may grow to.
 const PINNED: &str = "fixed at high_max";
 
 const LOADS: [(&str, Load); 4] = [
@@ -166,7 +169,7 @@ fn config(setup: &Setup, sizes: Sizes) -> Figures {
         .with("note_scope", NOTE)
 }
 
-/// One load on every rung of the ladder.
+/// Runs one load under every sizing rule.
 fn climb(
     setup: &Setup,
     sizes: Sizes,
@@ -211,8 +214,8 @@ fn climb(
     Ok(())
 }
 
-/// Lists that grow hold at most a fifth more memory, where most CPUs are idle. In a loop on every
-/// CPU they do too, but so do lists that never shrink.
+/// Lists that grow hold at most a fifth more memory where most CPUs are idle. In a loop on every
+/// CPU that holds too, but also for lists that never shrink.
 fn memory_check(name: &str, seen: &Seen, fixed: &Seen) -> Check {
     Check::counted(format!("in turn: memory in use, {name} against {FIXED}")).at_most(
         seen.in_use_mean / fixed.in_use_mean,
@@ -221,7 +224,7 @@ fn memory_check(name: &str, seen: &Seen, fixed: &Seen) -> Check {
     )
 }
 
-/// What one rung shows of a load, and how many frames it lost.
+/// Runs one load under one sizing rule; returns the results, and the number of frames lost.
 fn stand_on(
     setup: &Setup,
     sizes: Sizes,
@@ -236,7 +239,7 @@ fn stand_on(
     config.tunables = tunables?;
     let pool = pool(setup, config)?;
     let mut driven = Driven::new(&pool, setup.topology.nr_cpus(), setup.seed);
-    // Lists find their size in the first quarter.
+    // Lists reach their size in the first quarter.
     let steps = setup.pick(40_000, 8000);
     driven.run(load, sizes.most(), steps / 4, control)?;
     let seen = driven.run(load, sizes.most(), steps, control)?;
@@ -274,8 +277,8 @@ mod tests {
     use crate::experiments::Size;
     use crate::report::Judge;
 
-    /// Goal: the check of memory in use can fail. Method: lists pinned at what the others may grow
-    /// to, which fail it, beside those that tune themselves, which do not; in pools of both sizes.
+    /// Goal: the check of memory in use can fail. Method: lists pinned at the size that the others
+    /// may grow to fail it, and auto-tuned ones pass, in pools of both sizes.
     #[test]
     fn lists_that_never_shrink_hold_too_much() {
         for size in [Size::Quick, Size::Full] {

@@ -1,5 +1,4 @@
-//! What was published of the series that made lists tune themselves (in 6.7), which the thread
-//! discusses.
+//! Published figures of the series that introduced auto-tuned lists (6.7).
 
 use super::{HOLDS, ZONE};
 use crate::report::{Row, Source};

@@ -1,14 +1,14 @@
-//! `policies`: how many misses each way to choose who leaves would have, on every recorded trace.
+//! `policies`: misses of each eviction policy on every recorded trace, relative to exact LRU.
 //!
 //! Every algorithm of [`models`](crate::models) runs over every trace, with a cache of 0.1, 1 and
 //! 10 % of the trace's distinct pages, empty at first. A figure is the share of exact LRU's misses
-//! that an algorithm does without; below 0 it misses more. *balanced* is what the library is to do
-//! by default, with everything known at each access.
+//! that an algorithm avoids; below 0 it misses more. *balanced* models the library's default
+//! policy, with complete knowledge of each access.
 //!
-//! Beside the models the library's own policies decide, in clusters as large as reclaim's
-//! ([`Decided`]): what the promise is checked with. With `--real`, traces are replayed through the
-//! library itself as well, under the two-list LRU and the balanced policy, where the cache is large
-//! enough for a pool.
+//! The library's own policies run beside the models, in clusters as large as reclaim's
+//! ([`Decided`]); they are checked against the promise. With `--real`, traces are also replayed
+//! through the library itself, under the two-list LRU and the balanced policy, if the cache is
+//! large enough for a pool.
 
 mod published;
 mod real;
@@ -63,14 +63,14 @@ const DECIDED_01: &str =
 const DECIDED_1: &str = "misses spared by the library's decisions, cache of 1 % of the footprint";
 const DECIDED_10: &str = "misses spared by the library's decisions, cache of 10 % of the footprint";
 
-/// Shares of the footprint, and the parts for models and for the library's policies.
+/// Shares of the footprint, and the names of the parts for models and for the library's policies.
 const SHARES: [(f64, &str, &str); 3] = [
     (0.001, PART_01, DECIDED_01),
     (0.01, PART_1, DECIDED_1),
     (0.1, PART_10, DECIDED_10),
 ];
 
-/// What the library has a policy for.
+/// Algorithms that the library has a policy for.
 const DECIDED: [Algorithm; 5] = [
     Algorithm::Clock,
     Algorithm::Sieve,
@@ -79,15 +79,16 @@ const DECIDED: [Algorithm; 5] = [
     Algorithm::Balanced,
 ];
 
-/// Caches below this are shown, but no single one is held to anything. Chosen: with fewer pages,
-/// where one page comes back decides the outcome (8 pages for twolf), and no pool is that small.
+/// Smaller caches are shown, but no check judges a single one. Chosen: with fewer pages, the place
+/// of one page decides the outcome (8 pages for twolf), and no pool is that small.
 const PAGES_MIN: usize = 64;
 
-/// By how much the default may miss more than LRU, in percent of LRU's misses.
+/// The most that the default may miss above LRU, in percent of LRU's misses.
 const WORSE_MAX: f64 = 2.5;
 
-const NOTE: &str = "A figure is the share of exact LRU's misses that an algorithm does without. A key is one page, whatever its size. Means are over the \
-    recorded traces, each counted once; those of traces and caches of 64 pages or more leave out caches so small that one page decides.";
+const NOTE: &str = "A figure is the share of exact LRU's misses that an algorithm avoids. A key is \
+    one page, whatever its size. Means are over the recorded traces, each counted once; those of \
+    traces and caches of 64 pages or more exclude caches so small that one page decides.";
 
 fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
     let recorded = traces::recorded(setup.size);
@@ -120,7 +121,7 @@ fn config(setup: &Setup, nr_recorded: usize, nr_others: usize) -> Figures {
         .with("note_published", published::NOTE)
 }
 
-/// The figure of an algorithm's reduction.
+/// Returns the figure for an algorithm's reduction.
 const fn figure(algorithm: Algorithm) -> &'static str {
     match algorithm {
         Algorithm::Lru => "lru_percent",
@@ -136,7 +137,7 @@ const fn figure(algorithm: Algorithm) -> &'static str {
     }
 }
 
-/// What one cache size showed on one trace.
+/// Results of one cache size on one trace.
 #[derive(Debug)]
 struct Cell {
     trace: String,
@@ -144,15 +145,15 @@ struct Cell {
     share: f64,
     capacity: usize,
     accesses: u64,
-    /// In the order of [`Algorithm::ALL`].
+    /// Misses in the order of [`Algorithm::ALL`].
     misses: Vec<u64>,
-    /// Under the library's policies, in the order of [`DECIDED`].
+    /// Misses under the library's policies, in the order of [`DECIDED`].
     decided: Vec<u64>,
-    /// By the library itself, in the order of [`real::REPLAYED`].
+    /// Misses of the library itself, in the order of [`real::REPLAYED`].
     replayed: Option<[u64; real::REPLAYED.len()]>,
 }
 
-/// Whose misses.
+/// Implementation whose misses are meant.
 #[derive(Clone, Copy, Debug)]
 enum By {
     Model(Algorithm),
@@ -169,7 +170,7 @@ impl Cell {
         of[at.expect("all are run")]
     }
 
-    /// Percent of LRU's misses that are spared.
+    /// Returns the percentage of LRU's misses that is avoided.
     fn reduction(&self, by: By) -> f64 {
         let lru = self.misses(By::Model(Algorithm::Lru));
         100.0 * (1.0 - to_f64(self.misses(by)) / to_f64(lru))
@@ -184,7 +185,8 @@ impl Cell {
 }
 
 impl Cell {
-    /// Percent of LRU's misses that the library spares, in the order of [`real::REPLAYED`].
+    /// Returns the percentages of LRU's misses that the library avoids, in the order of
+    /// [`real::REPLAYED`].
     fn real_reductions(&self) -> Option<[f64; real::REPLAYED.len()]> {
         let lru = to_f64(self.misses(By::Model(Algorithm::Lru)));
         let spared = |misses| 100.0 * (1.0 - to_f64(misses) / lru);
@@ -200,7 +202,7 @@ impl Cell {
     }
 }
 
-/// Misses under the library's policy of that name, in clusters.
+/// Returns the misses under the library's policy for `algorithm`, in clusters.
 fn decided(algorithm: Algorithm, trace: &AccessTrace, capacity: usize) -> u64 {
     match algorithm {
         Algorithm::Clock => misses(Decided::new(Clock, trace, capacity).in_clusters(), trace),
@@ -219,11 +221,11 @@ fn with_reductions(row: Row, columns: &[By], reduction: impl Fn(By) -> f64) -> R
     })
 }
 
-/// Everything that was run.
+/// All results.
 #[derive(Debug, Default)]
 struct Found {
     cells: Vec<Cell>,
-    /// Accesses, and the time they took, in the order of [`Algorithm::ALL`].
+    /// Accesses, and their time in the order of [`Algorithm::ALL`].
     accesses: u64,
     elapsed: [Duration; Algorithm::ALL.len()],
 }
@@ -280,14 +282,14 @@ impl Found {
     }
 
     fn of_share(&self, share: f64) -> impl Iterator<Item = &Cell> {
-        // The shares are the same constants.
+        // Exact comparison: the shares are the same constants.
         self.cells
             .iter()
             .filter(move |cell| cell.share.total_cmp(&share).is_eq())
     }
 
-    /// The mean reduction over recorded traces with caches of `pages_min` pages or more, and how
-    /// many these are.
+    /// Returns the mean reduction over recorded traces with caches of `pages_min` pages or more,
+    /// and their number.
     fn mean(&self, share: f64, by: By, pages_min: usize) -> (f64, usize) {
         let counted = self
             .of_share(share)
@@ -315,7 +317,7 @@ impl Found {
         rows
     }
 
-    /// One part: each trace, and the means.
+    /// Returns the rows of one part: each trace, and the means.
     fn rows_of(&self, share: f64, part: &'static str, columns: &[By]) -> Vec<Row> {
         let with = |cell: &Cell| with_reductions(cell.row(part), columns, |by| cell.reduction(by));
         let mut rows: Vec<Row> = self.of_share(share).map(with).collect();
@@ -356,7 +358,7 @@ impl Found {
         Check::counted("caches that miss less than Belady's").equal(&below.count(), &0)
     }
 
-    /// The default on average: what was promised, and no less than exact S3-FIFO.
+    /// Checks the default's mean reduction: at least the promised one, and exact S3-FIFO's.
     fn mean_checks(&self, share: f64, promised: f64) -> [Check; 2] {
         let (mean, count) = self.mean(share, By::Library(Algorithm::Balanced), 1);
         let (s3_fifo, _) = self.mean(share, By::Model(Algorithm::S3Fifo), 1);
@@ -374,8 +376,8 @@ impl Found {
         ]
     }
 
-    /// The replay in which the library does worst, under the balanced policy. Threads that are
-    /// scheduled side by side, and reclaim in the background, make each replay a little different.
+    /// Checks the replay with the library's worst result, under the balanced policy. Scheduling of
+    /// the threads and background reclaim make replays differ slightly.
     fn real_check(&self, setup: &Setup) -> Option<Check> {
         let spared = |cell: &Cell| cell.real_reductions().map(|[_, balanced]| balanced);
         let replayed = self
@@ -394,7 +396,7 @@ impl Found {
         Some(subject.at_least(worst, -WORSE_MAX, Unit::Percent))
     }
 
-    /// The trace on which the default does worst, where the cache is large enough.
+    /// Checks the trace with the default's worst result, among caches that are large enough.
     fn worst_check(&self, share: f64) -> Option<Check> {
         let large = self
             .of_share(share)

@@ -1,5 +1,5 @@
-//! What the authors of libCacheSim published: how many misses less than LRU's, on average over
-//! their traces.
+//! Reductions of LRU's misses that the authors of libCacheSim published, as means over their
+//! traces.
 
 use super::{PART_1, PART_10, figure};
 use crate::models::Algorithm;
@@ -15,11 +15,12 @@ const REDUCTIONS: [(Algorithm, f64, f64); 4] = [
     (Algorithm::Belady, 19.6, 25.1),
 ];
 
-pub(super) const NOTE: &str = "The published means are of other traces, thousands of them, so they are no figures that ours could reproduce: over the \
-    traces here exact S3-FIFO, 2Q and ARC come out elsewhere, by either mean. They stay the mark that the default policy is held against; what is on \
-    equal terms is each column beside the others.";
+pub(super) const NOTE: &str = "The published means are of thousands of other traces, so ours \
+    cannot reproduce them: over the traces here exact S3-FIFO, 2Q and ARC come out elsewhere, by \
+    either mean. They remain the mark for the default policy; a fair comparison is that between \
+    the columns.";
 
-/// What the default policy must reach on average: published for S3-FIFO, 5 % asked for at 1 %.
+/// The default policy's promised mean: the one published for S3-FIFO, and 5 % at 1 %.
 pub(super) const PROMISED: [(f64, f64); 2] = [(0.01, 5.0), (0.1, 7.3)];
 
 pub(super) fn rows() -> Vec<Row> {

@@ -1,7 +1,7 @@
 //! The library itself: traces replayed through the whole cache, with real frames and a real file.
 //!
-//! Caches too small for a pool are left out, and traces whose keys have sizes, which a replay lays
-//! out as several pages.
+//! Skips caches that are too small for a pool, and traces whose keys have sizes, because a replay
+//! lays such a key out as several pages.
 
 use highwater::frame::Tunables;
 use highwater::reclaim::policy::PolicyKind;
@@ -11,18 +11,18 @@ use super::traces::Source as Trace;
 use crate::experiments::{Control, ExperimentError, Setup};
 use crate::replay::{self, Replay, ReplayConfig, TenantConfig};
 
-/// The policies that are replayed, and the figures of the misses they spare.
+/// The replayed policies, and the figures for the misses that they avoid.
 pub(super) const REPLAYED: [(PolicyKind, &str); 2] = [
     (PolicyKind::TwoList, "two_list_percent"),
     (PolicyKind::Balanced, "balanced_percent"),
 ];
 
-/// Pools below this are not replayed. Chosen: what a pool keeps back is a noticeable part of a
-/// smaller one.
+/// Smaller pools are not replayed. Chosen: the pool's reserve is a noticeable part of a smaller
+/// one.
 pub(super) const POOL_MIN: usize = 512;
 
-/// Misses of a replay on a pool of `capacity` pages, in the order of [`REPLAYED`]; none where it
-/// would show nothing.
+/// Returns the misses of a replay on a pool of `capacity` pages, in the order of [`REPLAYED`];
+/// `None` for a pool or trace that is skipped.
 pub(super) fn misses(
     trace: &Trace,
     capacity: usize,

@@ -1,9 +1,7 @@
-//! The traces that the table is about: every access trace that was recorded, and the one that
-//! ships.
+//! The traces of the experiment: every recorded access trace, and the one that ships.
 //!
-//! Recorded traces are not part of the project. Their folder is named by `HIGHWATER_TRACES`, or
-//! lies beside the workspace that the program was built in; without it only the shipped trace is
-//! left.
+//! Recorded traces are not part of the project. `HIGHWATER_TRACES` names their folder, or it lies
+//! beside the workspace that the program was built in; without it, only the shipped trace is read.
 
 use std::path::{Path, PathBuf};
 
@@ -15,18 +13,18 @@ use crate::trace::{Format, ReaderOptions, Target, TraceError, TraceReader};
 /// PostgreSQL under pgbench; `traces/README.md` says how it was recorded.
 const SHIPPED: &[u8] = include_bytes!("../../../../../traces/pgbench.hwt.zst");
 
-/// Accesses between two looks at whether the run was told to stop.
+/// Accesses between two checks of the stop flag.
 const STEP: usize = 1 << 16;
 
-/// A recorded trace, with what its content does not tell.
+/// A recorded trace, with facts that its content does not tell.
 #[derive(Clone, Copy, Debug)]
 struct Recorded {
     file: &'static str,
     format: Option<Format>,
     block_size: Option<u32>,
-    /// Small enough for a first look.
+    /// Small enough for a quick run.
     is_quick: bool,
-    /// Its keys have sizes.
+    /// Whether its keys have sizes.
     has_sizes: bool,
 }
 
@@ -88,9 +86,9 @@ const RECORDED: [Recorded; 18] = [
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     pub(super) name: String,
-    /// One of those that means are taken over.
+    /// Whether means include it.
     pub(super) is_recorded: bool,
-    /// Whether its keys have sizes, which make a key more than one page in a replay.
+    /// Whether its keys have sizes, so that a replay lays a key out as several pages.
     pub(super) has_sizes: bool,
     place: Place,
     pub(super) options: ReaderOptions,
@@ -102,7 +100,7 @@ enum Place {
     File(PathBuf),
 }
 
-/// The recorded traces, if their folder is found.
+/// Returns the recorded traces, if their folder is found.
 pub(super) fn recorded(size: Size) -> Vec<Source> {
     let Some(folder) = folder() else {
         return Vec::new();
@@ -113,7 +111,7 @@ pub(super) fn recorded(size: Size) -> Vec<Source> {
     wanted.map(|each| each.in_folder(&folder)).collect()
 }
 
-/// Number of traces that [`recorded`] finds where there are all of them.
+/// Returns the number of traces that [`recorded`] finds in a complete folder.
 pub(super) const fn nr_recorded() -> usize {
     RECORDED.len()
 }
@@ -128,7 +126,7 @@ pub(super) fn shipped() -> Source {
     }
 }
 
-/// A trace that was asked for.
+/// Returns a trace of the request.
 pub(super) fn given(path: &Path) -> Source {
     Source {
         name: path.display().to_string(),
@@ -166,7 +164,7 @@ impl Recorded {
 }
 
 impl Source {
-    /// As a replay takes it.
+    /// Returns the input of a replay.
     pub(super) fn input(&self) -> TraceInput {
         match &self.place {
             Place::File(path) => TraceInput::File(path.clone()),
@@ -177,7 +175,7 @@ impl Source {
         }
     }
 
-    /// Reads every access; a key is one page, whatever its size.
+    /// Reads every access; a key counts as one page, whatever its size.
     pub(super) fn read(&self, control: &Control) -> Result<AccessTrace, ExperimentError> {
         let failed = |source| ExperimentError::AccessTrace {
             trace: self.name.clone(),

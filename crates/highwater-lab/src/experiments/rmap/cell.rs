@@ -1,4 +1,4 @@
-//! The rounds of one variant, and what they say together.
+//! The rounds of one variant, and their statistics.
 
 use super::clock::ClockKind;
 use super::round::Round;
@@ -33,8 +33,7 @@ impl Cell {
         }
     }
 
-    /// A check of what the variant did: threads that take turns on the simulated clock do the same
-    /// in every run.
+    /// Returns a check of counts: on the simulated clock they are the same in every run.
     pub(super) fn check(&self, name: String) -> Subject {
         match self.variant.clock {
             ClockKind::Simulated => Check::counted(name),
@@ -42,25 +41,24 @@ impl Cell {
         }
     }
 
-    /// The mean over rounds.
+    /// Returns the mean over rounds.
     pub(crate) fn mean_of(&self, figure: impl Fn(&Round) -> f64) -> f64 {
         let sum: f64 = self.rounds.iter().map(figure).sum();
         sum / to_f64(self.rounds.len() as u64)
     }
 
-    /// The median over rounds: for what is compared. One round's times may be another program's,
-    /// and now and then a round goes another way from its start.
+    /// Returns the median over rounds, for comparisons: another program may slow one round down,
+    /// and now and then a round takes another course from its start.
     pub(crate) fn median_of(&self, figure: impl Fn(&Round) -> f64) -> f64 {
         median(self.rounds.iter().map(figure).collect())
     }
 
-    /// The mean of a counter.
+    /// Returns the mean of a counter.
     pub(crate) fn count(&self, name: &str) -> f64 {
         self.mean_of(|round| round.count(name))
     }
 
-    /// What a figure differs from round to round, in hundredths of its mean: the deviation of a
-    /// sample.
+    /// Returns the coefficient of variation of a figure over rounds (sample deviation), in percent.
     pub(super) fn variation_percent(&self, figure: impl Fn(&Round) -> f64) -> f64 {
         let mean = self.mean_of(&figure);
         let squares: f64 = self
@@ -72,38 +70,39 @@ impl Cell {
         100.0 * (squares / freedom).sqrt() / mean
     }
 
-    /// The median of a figure against another variant's. Where that is 0, this must be 0 as well to
-    /// be 1.
+    /// Returns the median of a figure relative to another variant's. If that is 0, the result is 1
+    /// only if this one is 0 too.
     pub(crate) fn against(&self, other: &Self, figure: impl Fn(&Round) -> f64) -> f64 {
         ratio(self.median_of(&figure), other.median_of(&figure))
     }
 
-    /// The mean against another variant's median: for promises, which every round has a part in.
+    /// Returns the mean relative to another variant's median: for promises, which cover every
+    /// round.
     pub(crate) fn in_all_against(&self, other: &Self, figure: impl Fn(&Round) -> f64) -> f64 {
         ratio(self.mean_of(&figure), other.median_of(&figure))
     }
 
-    /// Seconds that A took.
+    /// Returns A's elapsed seconds.
     pub(crate) fn elapsed_s(&self) -> f64 {
         self.median_of(|round| round.elapsed_s)
     }
 
-    /// Pages freed of those looked at: the median.
+    /// Returns the median over rounds of pages freed for each page scanned.
     pub(crate) fn efficiency(&self) -> f64 {
         self.median_of(|round| round.freed() / round.scanned())
     }
 
-    /// The same over all rounds.
+    /// Returns the same over all rounds together.
     pub(super) fn efficiency_in_all(&self) -> f64 {
         self.mean_of(Round::freed) / self.mean_of(Round::scanned)
     }
 
-    /// The same of one actor, by its counters' names.
+    /// Returns the same of one actor, by the names of its counters.
     pub(super) fn efficiency_of(&self, steal: &str, scan: &str) -> f64 {
         self.count(steal) / self.count(scan)
     }
 
-    /// How long reclaim was blocked each time that it was.
+    /// Returns the times for which reclaim was blocked.
     pub(super) fn blocked(&self) -> Buckets {
         let mut all = Buckets::default();
         for round in &self.rounds {
@@ -112,7 +111,7 @@ impl Cell {
         all
     }
 
-    /// What 999 of 1,000 of those times did not exceed; 0 if there were none.
+    /// Returns the p99.9 of those times; 0 if there were none.
     pub(super) fn blocked_p999_us(&self) -> f64 {
         let blocked = self.blocked();
         match blocked.calls() {
@@ -121,7 +120,7 @@ impl Cell {
         }
     }
 
-    /// What none of those times exceeded, by its bucket.
+    /// Returns the upper bound of the longest of those times, by its bucket.
     pub(super) fn blocked_most_us(&self) -> f64 {
         let blocked = self.blocked();
         let last = (0..BUCKETS).rev().find(|index| blocked.count(*index) > 0);

@@ -1,4 +1,4 @@
-//! The clock that a run goes by: the system's, or one that the tenants' work moves.
+//! The clock of a run: the system's, or a simulated one that the tenants' work advances.
 
 use std::sync::Arc;
 use std::thread;
@@ -7,32 +7,32 @@ use std::time::{Duration, Instant};
 use super::turns::{Seat, Turns, Who};
 use crate::experiments::buckets::Buckets;
 
-/// What a look at a page takes: under *skip* the thread's background thread had always something to
-/// do, and looked at 52.77 million pages in 25.2 s.
+/// Cost of scanning a page: under *skip* the published machine's background thread was always busy,
+/// and scanned 52.77 million pages in 25.2 s.
 pub(super) const LOOK: Duration = Duration::from_nanos(478);
-/// What a page of A takes, but for looks: the thread's A took 24.64, 25.20 and 23.62 s for 18.87
-/// million, in which it looked at 8.40, 3.77 and 7.97 million itself.
+/// Cost of a page of A, without scans: the published A took 24.64, 25.20 and 23.62 s for 18.87
+/// million pages, in which it scanned 8.40, 3.77 and 7.97 million itself.
 pub(super) const PAGE_OF_A: Duration = Duration::from_nanos(1130);
-/// The same beside C: under *vanilla* 27.24 s, in which A and C looked at 4.92 million pages, of
-/// which half are taken for A's.
+/// The same beside C: under *vanilla* 27.24 s, in which A and C scanned 4.92 million pages; half of
+/// them are attributed to A.
 pub(super) const PAGE_OF_A_BESIDE_C: Duration = Duration::from_nanos(1380);
-/// What is waited for a page from the disk: chosen, and little, because it is read ahead. For A's
-/// pages it is a part of what they take.
+/// Wait for a page from the disk: chosen, and small, because pages are read ahead. For A it is
+/// included in the cost of a page.
 pub(super) const PAGE_IN: Duration = Duration::from_nanos(100);
-/// What a page of C takes that is in memory: chosen. The thread says of C's speed only that it
-/// brought in no more than a million pages in 1.7 s.
+/// Cost of a resident page of C: chosen. About C's speed the discussion says only that it brought
+/// in at most a million pages in 1.7 s.
 pub(super) const PAGE_OF_C: Duration = Duration::from_nanos(300);
 
-/// A clock.
+/// Kind of clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClockKind {
-    /// The system's: everything takes what it takes here.
+    /// The system's: work takes the time that it takes on this machine.
     System,
-    /// One that stands still but for work, which takes what it took on the thread's machine.
+    /// A clock that only work advances, by the time that it took on the published machine.
     Simulated,
 }
 
-/// A clock that runs.
+/// A running clock.
 #[derive(Debug)]
 pub(super) enum Clock {
     System(Instant),
@@ -40,7 +40,7 @@ pub(super) enum Clock {
 }
 
 impl Clock {
-    /// Time 0 is now.
+    /// Starts a clock at time 0.
     pub(super) fn start(kind: ClockKind, takes_part: impl Fn(Who) -> bool) -> Self {
         match kind {
             ClockKind::System => Self::System(Instant::now()),
@@ -55,19 +55,19 @@ impl Clock {
         }
     }
 
-    /// Makes the calling thread go by this clock while what this returns lives.
+    /// Makes the calling thread go by this clock until the result is dropped.
     pub(super) fn join(&self, who: Who) -> Option<Seat<'_>> {
         self.turns().map(|turns| turns.join(who))
     }
 
-    /// Begins again at 0, if the clock is one that does not stand still by itself.
+    /// Restarts a simulated clock at 0.
     pub(super) fn begin(&mut self) {
         if let Self::System(begun) = self {
             *begun = Instant::now();
         }
     }
 
-    /// Time since it began.
+    /// Returns the time since the start.
     pub(super) fn now(&self) -> Duration {
         match self {
             Self::System(begun) => begun.elapsed(),
@@ -75,14 +75,14 @@ impl Clock {
         }
     }
 
-    /// The calling thread has done what takes so long on the thread's machine.
+    /// Charges the calling thread with work that takes `time` on the published machine.
     pub(super) fn takes(&self, time: Duration) {
         if let Self::Simulated(turns) = self {
             turns.takes(time);
         }
     }
 
-    /// Waits, without the CPU unless it is for a moment only.
+    /// Waits for `time`: sleeps, unless the time is very short.
     pub(super) fn wait(&self, time: Duration) {
         match self {
             Self::System(_) if time >= Duration::from_micros(200) => thread::sleep(time),
@@ -96,8 +96,8 @@ impl Clock {
         }
     }
 
-    /// How long reclaim waited for a held lock each time that it did, and in all, if the clock
-    /// knows.
+    /// Returns the times for which reclaim waited for a held lock, and their sum, if the clock
+    /// knows them.
     pub(super) fn blocked(&self) -> Option<(Buckets, Duration)> {
         let blocked = self.turns()?.blocked();
         let ns = |time: &Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);

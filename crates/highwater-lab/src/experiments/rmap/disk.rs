@@ -1,9 +1,10 @@
-//! Real files, read no faster than a disk gives them, or for the time that it takes on a simulated
+//! Real files with a read rate limited to that of a disk, or with the read's cost on a simulated
 //! clock.
 //!
-//! The bytes come from the system's cache, because a test machine's disk is other programs' too.
-//! What is the disk's is the pace: one for all files on it, so that who reads more leaves less to
-//! others, as where the thread's tenants read. It is waited for asleep, and no CPU is taken for it.
+//! The bytes come from the system's page cache, because other programs use a test machine's disk
+//! too. The rate is shared by all files on the disk, so that a tenant that reads more leaves less
+//! bandwidth to the others, as on the published machine. Readers sleep while they wait, and use no
+//! CPU.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -17,18 +18,17 @@ use super::clock::PAGE_IN;
 use super::turns::Turns;
 use crate::report::text::to_f64;
 
-/// What an idle disk has read ahead for whoever comes next, as time. It makes up for sleeping
-/// longer than was asked for.
+/// Read-ahead of an idle disk, as time. It makes up for sleeps that last longer than requested.
 const AHEAD: Duration = Duration::from_millis(2);
 
-/// Shorter waits are owed: sleeping takes about as long by itself.
+/// Shorter waits are deferred: a sleep takes about as long by itself.
 const SHORT: Duration = Duration::from_micros(200);
 
-/// One disk, which does one transfer after the other.
+/// One disk; it does one transfer at a time.
 #[derive(Debug)]
 pub(super) struct Disk {
     bytes_per_s: f64,
-    /// When it has done all that it was asked for.
+    /// When it will have done all requests.
     done_at: Mutex<Instant>,
 }
 
@@ -40,29 +40,29 @@ impl Disk {
         }
     }
 
-    /// Waits for a transfer, after those that others asked for before.
+    /// Waits for a transfer, which is queued behind earlier requests.
     fn transfer(&self, bytes: usize) {
         thread::sleep(self.queue(bytes, Instant::now()));
     }
 
-    /// Asks for a transfer at the time `now`; how long to wait for it.
+    /// Queues a transfer at the time `now`; returns how long to wait for it.
     fn queue(&self, bytes: usize, now: Instant) -> Duration {
         let takes = Duration::from_secs_f64(to_f64(bytes as u64) / self.bytes_per_s);
-        let mut done_at = self.done_at.lock().expect("nobody panics with it");
+        let mut done_at = self.done_at.lock().expect("no thread panics with it");
         *done_at = now.checked_sub(AHEAD).unwrap_or(now).max(*done_at) + takes;
         let wait = done_at.saturating_duration_since(now);
         if wait < SHORT { Duration::ZERO } else { wait }
     }
 }
 
-/// What reading takes.
+/// Cost of a read.
 #[derive(Clone, Debug)]
 pub(super) enum Pace {
-    /// What the system takes.
+    /// The system's own time.
     System,
-    /// What a disk takes.
+    /// A disk's time.
     Disk(Arc<Disk>),
-    /// What a page takes, on a clock that work moves.
+    /// A cost for each page, on a simulated clock.
     Simulated(Arc<Turns>),
 }
 
@@ -79,7 +79,7 @@ impl Pace {
     }
 }
 
-/// A file that is read at a pace.
+/// A file whose reads are paced.
 #[derive(Debug)]
 pub(super) struct Paced {
     pub(super) file: FileBacking,
@@ -116,9 +116,9 @@ impl Backing for Paced {
 mod tests {
     use super::*;
 
-    /// Goal: whoever asks, the disk transfers so many bytes in a second and no more, but for what
-    /// it has read ahead. Method: a second's worth in pieces by a clock of the test; then a pause,
-    /// which gives no more than [`AHEAD`].
+    /// Goal: the disk transfers so many bytes in a second for all readers together and no more,
+    /// except for its read-ahead. Method: a second's worth in pieces, by a clock of the test; then
+    /// a pause, which adds at most [`AHEAD`].
     #[test]
     fn transfers_take_their_time_together() {
         let disk = Disk::new(1e9);

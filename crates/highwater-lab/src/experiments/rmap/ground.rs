@@ -14,29 +14,29 @@ use super::disk::{Disk, Pace, Paced};
 use crate::experiments::ExperimentError;
 use crate::report::text::to_f64;
 
-/// Pages of C's file, as a part of the pool: chosen. The thread does not say how large its file
-/// was. Under *vanilla* its C brought in 2.46 million pages (18.51 million were freed, 18.87
+/// Pages of C's file, as a part of the pool: chosen, because the discussion does not state the
+/// size. Under *vanilla* its C brought in 2.46 million pages (18.51 million were freed, 18.87
 /// million brought in for A, 2.82 million stayed), of which 0.88 million were refaults (13.47
-/// million, less A's 12.58): so there were 1.58 million others, 0.56 of what fits. They stayed
-/// while A streamed by, as active pages, of which its machine keeps ten for each inactive one
-/// (frames-and-reclaim specification, 9.5). A little more here, so that what C has lost, it does
-/// not get back while A streams by faster than C reads.
+/// million, less A's 12.58). The other 1.58 million are 0.56 of the capacity. They stayed while A
+/// streamed by, as active pages, of which the published machine keeps ten for each inactive one
+/// (frames-and-reclaim specification, 9.5). The share here is a little larger, so that C does not
+/// regain lost pages while A streams by faster than C reads.
 const C_SHARE: (u64, u64) = (31, 50);
 
-/// What A and C get from their disk together. Chosen: less than A alone reads from the system's
-/// cache, so that both compete for the disk, as on the thread's machine (2.9 GiB/s), and not for
-/// the two CPUs.
+/// Disk bandwidth that A and C share. Chosen: less than A alone reads from the system's page cache,
+/// so that both compete for the disk, as on the published machine (2.9 GiB/s), and not for the two
+/// CPUs.
 const DISK_BYTES_PER_S: f64 = 2000.0 * 1024.0 * 1024.0;
 
-/// Files without names: A's is twice as large as the pool.
+/// Anonymous files (unlinked): A's is twice as large as the pool.
 #[derive(Debug)]
 pub(super) struct Ground {
     /// Frames of the pool.
     pub(super) capacity: u64,
     a: File,
-    /// What C reads.
+    /// C's file.
     c: Option<File>,
-    /// Where both lie, if there is a C.
+    /// The disk of both files, if there is a C.
     disk: Option<Arc<Disk>>,
     salt: u64,
 }
@@ -64,7 +64,7 @@ impl Ground {
         })
     }
 
-    /// Pages of A's file.
+    /// Returns the number of pages of A's file.
     pub(super) fn pages(&self) -> u64 {
         2 * self.capacity
     }
@@ -73,7 +73,7 @@ impl Ground {
         to_f64(self.pages())
     }
 
-    /// Whether there is a C.
+    /// Returns whether there is a C.
     pub(super) fn has_c(&self) -> bool {
         self.c.is_some()
     }
@@ -115,12 +115,12 @@ impl Ground {
         opened.map_err(|error| refused(io::Error::other(error)))
     }
 
-    /// Whether these are the bytes of a page of A's file.
+    /// Returns whether `bytes` are those of a page of A's file.
     pub(super) fn is_of_a(&self, page: u64, bytes: &[u8]) -> bool {
         is_page(self.salt, page, bytes)
     }
 
-    /// Whether these are the bytes of a page of C's file.
+    /// Returns whether `bytes` are those of a page of C's file.
     pub(super) fn is_of_c(&self, page: u64, bytes: &[u8]) -> bool {
         is_page(!self.salt, page, bytes)
     }
@@ -134,7 +134,7 @@ fn refused(source: io::Error) -> ExperimentError {
     }
 }
 
-/// The first and the last word of a page.
+/// Returns the first and last word of a page.
 fn word(salt: u64, page: u64) -> [u8; 8] {
     (salt ^ page.wrapping_mul(0x9E37_79B9_7F4A_7C15)).to_le_bytes()
 }
@@ -166,8 +166,8 @@ mod tests {
 
     use super::*;
 
-    /// Goal: a page is known by its bytes. Method: pages of both files, as they are and in each
-    /// other's place.
+    /// Goal: a page is identified by its bytes. Method: pages of both files, in their own place and
+    /// in each other's.
     #[test]
     fn pages_are_told_apart() {
         let ground = Ground::new(7, 200, Scenario::Read).unwrap();

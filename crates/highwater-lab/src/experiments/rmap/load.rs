@@ -1,4 +1,4 @@
-//! What the tenants do.
+//! The loads of the tenants A, B and C.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,32 +12,31 @@ use super::turns::{Turns, Who};
 use crate::experiments::Control;
 use crate::report::text::to_f64;
 
-/// Pages between two looks at whether to stop.
+/// Pages between two checks of the stop flag.
 const STRIDE: u64 = 1024;
 
-/// Bytes that C reads by one call: 128 KiB.
+/// Bytes of one read by C: 128 KiB.
 const READ: usize = 32 * PAGE_SIZE;
 
-/// How often the reclaimer looks at whether there is something to do, while there is not. Chosen:
-/// half of how far threads get ahead of each other.
+/// Polling interval of an idle reclaimer. Chosen: half of the lead that one thread may have over
+/// another.
 const LOOKS_AGAIN: Duration = Duration::from_micros(10);
 
-/// Refusals of one read before it is given up.
+/// Refusals after which a read is given up.
 const TRIES: u32 = 10_000;
 
-/// What B does.
+/// Load of B.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Churn {
-    /// How long it keeps the lock the first time, before all else.
+    /// Duration of the first hold of the lock, before the others.
     pub(super) first: Duration,
-    /// How long it keeps the lock between mapping and unmapping, at least and at most, in
-    /// microseconds.
+    /// Range of the hold between mapping and unmapping, in microseconds.
     pub(super) hold_us: [u64; 2],
-    /// The part of the time that it has the lock for, after the first.
+    /// Part of the time for which it holds the lock, after the first hold.
     pub(super) share: f64,
 }
 
-/// What B has done.
+/// Results of B.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Churned {
     pub(super) maps: u64,
@@ -46,8 +45,8 @@ pub(super) struct Churned {
 }
 
 impl Churned {
-    /// The part of the time that it had the lock for, as it saw it itself: from having it until it
-    /// gave it back, without the moments of mapping and unmapping.
+    /// Returns the part of the time for which B held the lock by its own measurement: from
+    /// acquiring to releasing it, without the moments of mapping and unmapping.
     pub(super) fn held_ratio(&self) -> f64 {
         self.held.as_secs_f64() / self.took.as_secs_f64()
     }
@@ -56,7 +55,7 @@ impl Churned {
         to_f64(self.maps) / self.took.as_secs_f64()
     }
 
-    /// Maps a range, has the lock for a time, and unmaps.
+    /// Maps a range, holds the lock for a time, and unmaps.
     fn maps_for(
         &mut self,
         hold: Duration,
@@ -80,18 +79,18 @@ impl Churned {
     }
 }
 
-/// What a tenant has read.
+/// Results of a tenant that reads.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Read {
     pub(super) pages: u64,
-    /// Pages that were not what they should have been.
+    /// Pages with the wrong bytes.
     pub(super) wrong: u64,
-    /// Reads that were refused for want of memory, and tried again.
+    /// Reads that failed for lack of memory, and were retried.
     pub(super) refused: u64,
 }
 
-/// Reads; where there is no memory, waits a little and tries again, and counts it: a kernel would
-/// have stopped somebody.
+/// Reads; if memory is exhausted, waits a little, retries, and counts it: a kernel would have
+/// invoked the OOM killer.
 fn again<T>(
     clock: &Clock,
     refused: &mut u64,
@@ -154,7 +153,7 @@ pub(super) fn churn(
         churned.maps_for(churn.first, file, space, &mut rng, clock);
     }
     let (since, held_before) = (clock.now(), churned.held);
-    // Relaxed: the flag alone is the message.
+    // Relaxed: the flag publishes no other data.
     while !is_over.load(Ordering::Relaxed) {
         let hold = Duration::from_micros(rng.u64(churn.hold_us[0]..=churn.hold_us[1]));
         churned.maps_for(hold, file, space, &mut rng, clock);
@@ -169,10 +168,10 @@ pub(super) fn churn(
     churned
 }
 
-/// The background thread, where it is not the library's.
+/// The background reclaimer, if the library's own does not run.
 pub(super) fn balance(hw: &Manager, is_over: &AtomicBool, turns: &Turns) {
     let _seat = turns.join(Who::Reclaimer);
-    // Relaxed: as above.
+    // Relaxed: see `churn`.
     while !is_over.load(Ordering::Relaxed) {
         if hw.is_short() {
             hw.balance();
@@ -181,7 +180,7 @@ pub(super) fn balance(hw: &Manager, is_over: &AtomicBool, turns: &Turns) {
     }
 }
 
-/// C, before the others begin: reads its file twice, so that it has its working set.
+/// C, before the others begin: reads its file twice, which makes it C's working set.
 pub(super) fn warm_up(hw: &Manager, file: &File, group: &Group) -> Result<(), ReadError> {
     let mut buf = vec![0; READ];
     for _ in 0..2 {
@@ -189,13 +188,13 @@ pub(super) fn warm_up(hw: &Manager, file: &File, group: &Group) -> Result<(), Re
         while at < file.pages() * PAGE_BYTES {
             at += file.read_at(group, at, &mut buf)? as u64;
         }
-        // Brings pages to their lists that wait in the batch of a CPU that this thread has left.
+        // Moves pages to their lists from the add batches of CPUs that this thread has left.
         let _ = hw.snapshot();
     }
     Ok(())
 }
 
-/// C: reads its file from the start to the end, again and again, until A has ended.
+/// C: reads its file repeatedly from start to end, until A ends.
 pub(super) fn read(
     ground: &Ground,
     file: &File,
@@ -206,7 +205,7 @@ pub(super) fn read(
     let _seat = clock.join(Who::C);
     let (mut read, mut at) = (Read::default(), 0);
     let mut buf = vec![0; READ];
-    // Relaxed: as above.
+    // Relaxed: see `churn`.
     while !is_over.load(Ordering::Relaxed) {
         let got = again(clock, &mut read.refused, || {
             file.read_at(group, at, &mut buf)

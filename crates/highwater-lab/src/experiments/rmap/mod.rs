@@ -1,44 +1,46 @@
-//! What `rmap-mapped` and `rmap-read` share: the thread's two scenarios, run with real pages of
-//! real files.
+//! Common part of `rmap-mapped` and `rmap-read`: the discussion's two scenarios of reverse-map
+//! (rmap) lock contention, run with real pages of real files.
 //!
 //! *A* maps a file of twice the pool and touches it in three passes. *B* maps and unmaps random
-//! ranges of that file, and holds the lock of its reverse map, until A has ended. In the second
-//! scenario *C* reads another file by `read_at`, again and again, which fits the active list and
-//! lies on the same disk; it has its working set before the others begin. Each is a tenant of its
-//! own. One thread reclaims in the background, and whoever finds no frame. Every variant is the
-//! library, told by [`Builder::rmap`](highwater::manager::Builder::rmap) what to do about a held
-//! lock; variants take turns, round after round, each in a new manager over the same files. All go
-//! by the kernel's rules of when a page moves between lists
+//! ranges of that file, and holds the lock of its reverse map, until A ends. In the second scenario
+//! *C* repeatedly reads another file by `read_at`; that file fits the active list, lies on the same
+//! disk, and is C's working set before the others begin. Each is a tenant of its own. One thread
+//! reclaims in the background; a thread that finds no free frame reclaims directly. Every variant
+//! is the library, configured by [`Builder::rmap`](highwater::manager::Builder::rmap) for its
+//! handling of a held lock. Variants take turns, round after round, each in a new manager over the
+//! same files.
+//!
+//! All variants follow the kernel's rules for moving a page between lists
 //! ([`TwoListRules::Kernel`](highwater::reclaim::TwoListRules::Kernel)), by which a mapped page is
-//! looked at twice, and of which page opens a window of readahead
-//! ([`MarkRule::Exact`](highwater::cache::MarkRule::Exact)), so that what differs is the lock
-//! alone. By the latter a page that has stayed from the pass before, because nobody could look at
-//! it, costs a major fault where a mark falls on it. That is where the thread's major faults come
-//! from: under *skip* 334,600 of its pages stayed, a window of 32 has one mark, and it counted
-//! 10,639 of them.
+//! scanned twice, and for the page that opens a readahead window
+//! ([`MarkRule::Exact`](highwater::cache::MarkRule::Exact)), so that only the handling of the lock
+//! differs. Under `MarkRule::Exact`, a page that stayed from the previous pass, because its lock
+//! was held, costs a major fault if a mark falls on it. That explains the published major faults:
+//! under *skip* 334,600 pages stayed, a window of 32 pages has one mark, and 10,639 major faults
+//! were counted.
 //!
 //! # Two clocks
 //!
-//! How often A finds no frame depends on what a look at a page takes against what A takes for a
-//! page. On the thread's machine that was 0.48 against 1.1 us, and its background thread could not
-//! keep up with twice as many looks for a page; the library's looks take a quarter of that, and it
-//! can. So the thread's variants run on a *simulated clock* (module `turns`): threads, memory,
-//! locks and files are real, but the threads take turns, on one CPU of the manager's, and work
-//! takes what it took on the thread's machine: one seed gives one outcome. There B holds the lock
-//! for 43 % of the time.
+//! How often A finds no free frame depends on the ratio of the cost of scanning a page to A's cost
+//! of a page. On the published machine these were 0.48 and 1.1 us, and its background thread could
+//! not keep up when it had to scan twice as many pages for each freed one. The library scans in a
+//! quarter of that time, and keeps up. So the published variants run on a *simulated clock* (module
+//! `turns`): threads, memory, locks and files are real, but the threads take turns, on one CPU of
+//! the manager's, and work takes the time that it took on the published machine: one seed gives one
+//! outcome. On that clock B holds the lock for 43 % of the time.
 //!
-//! Beside C it begins with one long hold, and it then takes 36 %. What *skip* does to others begins
-//! there: reclaim that passes over whatever is mapped finds only what is not mapped yet, the pages
-//! that readahead has just brought in. A reads them again, which counts as a new working set; so
-//! active pages are looked at, and those are C's. What C then brings in again counts the same way,
-//! and it goes on after the hold, because inactive pages of C are gone before C comes back to them:
-//! who passes over A's pages goes through the lists faster. Without the long hold it begins later,
-//! with the first page of A's that was passed over for almost a whole pass.
+//! Beside C, B begins with one long hold, and then holds the lock for 36 %. The effect of *skip* on
+//! other tenants starts in that hold. Reclaim skips every mapped page and finds only pages that are
+//! not mapped yet: those that readahead has just brought in. A reads them again, which counts as a
+//! new working set; so reclaim deactivates active pages, and those are C's. C's refaults count the
+//! same way, and the effect outlasts the hold: skipping A's pages moves reclaim through the lists
+//! faster, so that C's inactive pages are evicted before C comes back to them. Without the long
+//! hold the effect starts later, with the first page of A that was skipped for almost a whole pass.
 //!
-//! Ours runs on both, beside *vanilla*: what is promised of it is promised in real time as well. By
-//! the *system's clock* B's part of the time is calibrated before, and again after each round, so
-//! that under *skip* 40 to 50 of 100 looks at a page find the lock held. In each round all variants
-//! on a clock meet the same B.
+//! The library's own variant runs on both clocks, beside *vanilla*, because its promise holds in
+//! real time as well. On the *system's clock*, B's part of the time is calibrated before the first
+//! round, and again after each round, so that under *skip* 40 to 50 of 100 looks at a page find the
+//! lock held. In each round all variants on a clock meet the same B.
 
 mod cell;
 mod clock;
@@ -63,7 +65,7 @@ use super::{Control, Experiment, ExperimentError, Setup};
 use crate::report::text::to_f64;
 use crate::report::{Check, Figures, Outcome, Row, Unit};
 
-/// Which of the thread's scenarios.
+/// A scenario of the discussion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scenario {
     /// A and B.
@@ -72,49 +74,61 @@ pub(super) enum Scenario {
     Read,
 }
 
-/// What an experiment has of its own.
+/// The parts that differ between the experiments.
 pub(super) struct Story {
     pub(super) experiment: &'static Experiment,
     pub(super) scenario: Scenario,
-    /// The thread's table.
+    /// The published table.
     pub(super) published: Vec<Row>,
-    /// Adds its checks, by the variants and the pages of A's file.
+    /// Adds the scenario's checks, from the variants and the pages of A's file.
     pub(super) checks: fn(&[Cell], u64, &mut Vec<Check>),
 }
 
-/// Frames of the pool: 256 MiB. Half as many are too few for direct reclaim to take its first round
-/// whole, as the kernel does.
+/// Frames of the pool: 256 MiB. With half as many, direct reclaim could not complete its first
+/// round, as the kernel does.
 const CAPACITY: u64 = 65_536;
 const CAPACITY_QUICK: u64 = 2048;
 
-/// How often A touches every page, as in the thread.
+/// Passes of A over its file, as in the discussion.
 const PASSES: u64 = 3;
 
-/// Repetitions, as the specification wants them.
+/// Repetitions that the specification asks for.
 const ROUNDS: u64 = 5;
 
-/// What a look finds held under *skip*: what is wanted, and with what calibration is content.
+/// Part of the looks that find the lock held under *skip*: the target, and the range that
+/// calibration accepts.
 const CONTENDED: [f64; 2] = [0.40, 0.50];
 const CONTENT: [f64; 2] = [0.43, 0.47];
 const CALIBRATIONS: u64 = 8;
 
-const NOTE: &str = "Files, pages, page tables, locks and I/O are real; the files are read through the system's cache. The thread's variants, and ours, run on a simulated clock: \
-    threads take turns on one CPU of the manager's, so that one seed gives one outcome, and a look at a page takes 478 ns, a page of A 1,130 ns but for looks, beside C 1,380, as on the thread's machine (52.77 million looks in the 25.2 s of skip; A's times less its own looks). \
-    On the system's clock everything takes what it takes here. Each run has a new manager, \
-    so that the first pass reads every page for the first time. All variants move pages between lists by the kernel's rules, by which a mapped page is looked at twice; ours differs in what it does about the lock. \
-    Watermarks lie apart as on the thread's machine: 4.6 times what reclaim looks at in a round at the first priority. \
-    Windows of readahead are opened as in the kernel: not where the page that would do it has stayed in the cache. \
-    Ten active pages are kept for each inactive one, as on a machine of the thread's size. C's file is 0.62 of the pool, is in memory before A begins, and is read again and \
-    again: the thread's counters say that its C mostly found its pages in memory under vanilla (1.6 million pages brought in that were no refaults, of 2.82 million that fit). \
-    Where there is a C, reading a page takes 100 ns of A's time and of C's, and the rest of a page of C 300; on the system's clock both files are read at the pace of one disk, 2,000 MiB/s. \
-    B maps a random range of at most a 16th of A's file, keeps the lock of the reverse map for 200 us, asleep (on the simulated clock for 1 to 399 us; beside C for 1 to 199, but for 110 ms the first time), unmaps, \
-    and sleeps as long as its part of the time asks for. Where it holds 95 % of the time, each time is 24 ms, and it sleeps with the lock only. A's and C's refaults are counted for their \
-    groups. The lock lets readers in that were there before a writer waited; a look that fails because a writer waits counts as contended. \
-    Elapsed times are means, with the coefficient of variation over the rounds, and medians; counts are means, and efficiencies in the table are theirs. \
-    What is chosen (how long B holds the lock, C's file, what a page of C takes) was searched for until what was published came out: it shows what can bring \
-    the figures about, and foretells none. \
-    Checks of the thread's variants compare medians of rounds: beside C, in one round of twenty or less, C keeps its pages under skip, or loses them under another. \
-    Ours is held to what it promises by the mean of all its rounds, against vanilla's median.";
+const NOTE: &str = "Files, pages, page tables, locks and I/O are real; the files are read through \
+    the system's page cache. The published variants, and ours, run on a simulated clock: threads \
+    take turns on one CPU of the manager's, so that one seed gives one outcome. Scanning a page \
+    takes 478 ns, and a page of A 1,130 ns without scans, beside C 1,380, as on the published \
+    machine (52.77 million scans in the 25.2 s of skip; A's times less its own scans). On the \
+    system's clock work takes the time that it takes here. Each run has a new manager, so that the \
+    first pass reads every page for the first time. All variants move pages between lists by the \
+    kernel's rules, by which a mapped page is scanned twice; ours differs in its handling of the \
+    lock. Watermarks lie apart as on the published machine: 4.6 times the pages that reclaim scans \
+    in a round at the first priority. Readahead windows open as in the kernel: not if the page \
+    that would open one has stayed in the cache. Ten active pages are kept for each inactive one, \
+    as on a machine of the published size. C's file is 0.62 of the pool, is resident before A \
+    begins, and is read repeatedly: by the published counters, C mostly found its pages resident \
+    under vanilla (1.6 million pages brought in that were no refaults, of 2.82 million that fit). \
+    Beside C, reading a page takes 100 ns of A's time and of C's, and the rest of a page of C 300; \
+    on the system's clock one disk of 2,000 MiB/s paces both files. B maps a random range of at \
+    most a 16th of A's file, holds the lock of the reverse map for 200 us, asleep (on the \
+    simulated clock for 1 to 399 us; beside C for 1 to 199, but 110 ms the first time), unmaps, \
+    and sleeps for the rest of its period. Where it holds the lock for 95 % of the time, each hold \
+    is 24 ms, and it sleeps only while it holds the lock. A's and C's refaults are those of their \
+    groups. The lock admits readers that were there before a waiting writer; a look that fails \
+    because a writer waits counts as contended. Elapsed times are means, with the coefficient of \
+    variation over the rounds, and medians; counts are means, and efficiencies in the table are \
+    computed from them. The chosen parameters (B's hold times, C's file, the cost of a page of C) \
+    were searched until the published figures came out: they show what can cause the figures, and \
+    predict none. Checks of the published variants compare medians of rounds: beside C, in one \
+    round of twenty or fewer, C keeps its pages under skip, or loses them under another variant. \
+    Ours must keep its promises in the mean of all its rounds, against vanilla's median.";
 
 /// Runs a scenario.
 pub(super) fn run(
@@ -167,7 +181,7 @@ pub(super) fn run(
     })
 }
 
-/// Repetitions of a variant.
+/// Returns the repetitions of a variant.
 fn rounds_of(setup: &Setup, variant: &Variant) -> u64 {
     match variant.clock {
         ClockKind::Simulated => setup.pick(ROUNDS, 1),
@@ -175,18 +189,19 @@ fn rounds_of(setup: &Setup, variant: &Variant) -> u64 {
     }
 }
 
-/// One is enough for what must hold of every run.
+/// Returns the repetitions on the system's clock: one is enough for checks that must hold in every
+/// run.
 fn rounds_by_the_system(setup: &Setup) -> u64 {
     setup.repeats(ROUNDS, 1, 1)
 }
 
-/// Whether figures can be compared with those of the thread, which nothing can that has little
-/// memory.
+/// Returns whether the pool is large enough for figures to compare with the published ones.
 fn is_of_size(setup: &Setup) -> bool {
     setup.pick(true, false)
 }
 
-/// The part of the time that B holds the lock for, found by runs of *skip* in which A passes once.
+/// Returns the part of the time for which B holds the lock, calibrated by runs of *skip* with one
+/// pass of A.
 fn calibrate(setup: &Setup, ground: &Ground, control: &Control) -> Result<f64, ExperimentError> {
     let mut share: f64 = 0.1;
     for attempt in 0..setup.repeats(CALIBRATIONS, 1, 1) {
@@ -208,13 +223,14 @@ fn calibrate(setup: &Setup, ground: &Ground, control: &Control) -> Result<f64, E
     Ok(share)
 }
 
-/// The part of the time for B that would have made looks find the lock held as often as is wanted,
-/// if they found it held as often as `contended` says.
+/// Returns B's part of the time that would have given the target contention, if `share` gave
+/// `contended`.
 fn adjusted(share: f64, contended: f64) -> f64 {
     if contended.is_nan() {
         return share;
     }
-    // As many times the odds as are missing, not all of them, so that noise does not make it swing.
+    // Multiplies the odds by less than the missing factor, so that noise does not make it
+    // oscillate.
     let odds = |part: f64| part / (1.0 - part).max(0.01);
     let missing = odds(0.45) / odds(contended).max(0.01);
     (share * missing.clamp(0.1, 10.0).powf(0.7)).clamp(0.001, 0.9)
@@ -239,7 +255,7 @@ fn config(setup: &Setup, ground: &Ground, rounds: u64, shares: Vec<f64>) -> Figu
         .with("note_scope", NOTE)
 }
 
-/// What must hold of every variant, however long it took.
+/// Checks of values, which do not depend on time.
 fn value_checks(cells: &[Cell], ground: &Ground) -> Vec<Check> {
     let rounds = || cells.iter().flat_map(|cell| &cell.rounds);
     let wrong: u64 = rounds().map(|round| round.wrong).sum();
@@ -262,12 +278,12 @@ fn value_checks(cells: &[Cell], ground: &Ground) -> Vec<Check> {
     ]
 }
 
-/// The three that the thread has: it calls them vanilla, skip and priority.
+/// Returns the published variants: vanilla, skip and priority.
 pub(super) fn of_the_thread(cells: &[Cell]) -> [&Cell; 3] {
     [VANILLA, SKIP, PRIORITY].map(|name| cell(cells, name))
 }
 
-/// A's refaults against twice its file, as many as its later passes read: of each variant.
+/// Checks each variant's refaults of A against twice its file, the pages of its later passes.
 pub(super) fn refault_checks(cells: &[Cell], checks: &mut Vec<Check>) {
     for cell in cells {
         let name = format!("A's refaults against twice its file: {}", cell.variant.name);
@@ -279,7 +295,7 @@ pub(super) fn refault_checks(cells: &[Cell], checks: &mut Vec<Check>) {
     }
 }
 
-/// What both scenarios ask of ours, on either clock, and of the simulated B.
+/// Checks of both scenarios on the library's variant, on either clock, and on the simulated B.
 fn beyond_checks(cells: &[Cell], checks: &mut Vec<Check>) {
     checks.push(
         Check::counted("looks that find the lock held: skip").between(
@@ -324,7 +340,7 @@ fn beyond_checks(cells: &[Cell], checks: &mut Vec<Check>) {
     );
 }
 
-/// Ours does not scan more than where reclaim waits, and takes no more of A's pages.
+/// The library scans no more than blocking reclaim does, and evicts no more of A's pages.
 fn beside_vanilla(ours: &Cell, vanilla: &Cell, checks: &mut Vec<Check>) {
     let name = &ours.variant.name;
     let efficiency = ours.check(format!("efficiency against vanilla's, in points: {name}"));

@@ -1,4 +1,4 @@
-//! One run of one variant: a manager of its own, the tenants, and what was counted.
+//! One run of one variant: a manager of its own, the tenants, and the counters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,31 +22,31 @@ use crate::experiments::buckets::Buckets;
 use crate::experiments::{Control, ExperimentError};
 use crate::report::text::to_f64;
 
-/// Distance between watermarks, in ten-thousandths of the pool: 4.6 times as many pages as reclaim
-/// looks at in a round at the first priority, as on the thread's machine (12 GiB: 3,146 pages
-/// apart, 690 of 2.82 million at priority 12). It decides how much of its work the background
-/// thread does at the first three priorities, where *priority* does not wait.
+/// Distance between watermarks, in ten-thousandths of the pool: 4.6 times the pages that reclaim
+/// scans in a round at the first priority, as on the published machine (12 GiB: 3,146 pages apart,
+/// 690 of 2.82 million at priority 12). It decides how much of its work the background thread does
+/// at the first three priorities, where *priority* does not wait.
 pub(super) const WATERMARK_SCALE_FACTOR: i64 = 340;
 
-/// Active pages for each inactive one that the kernel keeps on the thread's machine. By its rule a
+/// Active pages that the kernel keeps for each inactive one on the published machine. By its rule a
 /// pool of 256 MiB would keep one.
 pub(super) const INACTIVE_RATIO: u64 = 10;
 
-/// What a run showed.
+/// Results of a run.
 #[derive(Debug)]
 pub(crate) struct Round {
-    /// What A took.
+    /// A's elapsed time.
     pub(super) elapsed_s: f64,
     pub(super) a: Tenant,
     pub(super) b: Churned,
     pub(super) c: Option<Tenant>,
-    /// Pages with bytes of others.
+    /// Pages with the wrong bytes.
     pub(super) wrong: u64,
-    /// Reads that were refused for want of memory, and tried again.
+    /// Reads that failed for lack of memory, and were retried.
     pub(super) refused: u64,
-    /// By [`COUNTED`].
+    /// Counters, in the order of [`COUNTED`].
     counts: Vec<u64>,
-    /// Times that reclaim waited for the lock.
+    /// Times for which reclaim waited for the lock.
     pub(super) blocked: Buckets,
     pub(super) blocked_s: f64,
 }
@@ -71,13 +71,13 @@ impl Tenant {
 }
 
 impl Round {
-    /// A counter, by the kernel's name or the library's.
+    /// Returns a counter, by the kernel's name or the library's.
     pub(crate) fn count(&self, name: &str) -> f64 {
         let at = COUNTED.iter().position(|counted| *counted == name);
         to_f64(self.counts[at.expect("it is counted")])
     }
 
-    /// Pages that reclaim looked at, and that it freed.
+    /// Returns the pages that reclaim scanned; `steal` is those that it freed.
     pub(crate) fn scanned(&self) -> f64 {
         self.count("pgscan_kswapd") + self.count("pgscan_direct")
     }
@@ -90,38 +90,38 @@ impl Round {
         self.freed() / self.elapsed_s
     }
 
-    /// Of the looks at pages' young marks, those that found the lock held.
+    /// Returns the part of the looks at pages' young bits that found the lock held.
     pub(super) fn contended_ratio(&self) -> f64 {
         self.count("rmap_checks_contended") / self.count("rmap_checks")
     }
 
-    /// A's refaults against the pages that its passes but the first read.
+    /// Returns A's refaults relative to the pages of its passes after the first.
     pub(super) fn a_refaults_of_later_passes(&self) -> f64 {
         self.a.refaults / (self.a.pages * 2.0 / 3.0)
     }
 
-    /// The part of C's reads that found their page where the read before had left it.
+    /// Returns the part of C's reads that found their page still resident.
     pub(crate) fn c_kept(&self) -> f64 {
         self.c.map_or(f64::NAN, |c| 1.0 - c.refaults / c.pages)
     }
 
-    /// Bytes that a tenant read in a second.
+    /// Returns a tenant's read rate in bytes per second.
     pub(super) fn bytes_per_s(&self, tenant: Tenant) -> f64 {
         tenant.pages * to_f64(PAGE_BYTES) / self.elapsed_s
     }
 }
 
-/// Says that it is over when A ends, however it ends.
+/// Signals the end of A's load when it is dropped, also by a panic.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
     fn drop(&mut self) {
-        // Relaxed: the flag alone is the message.
+        // Relaxed: the flag publishes no other data.
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// How a run goes.
+/// Parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub(super) rmap: RmapConfig,
@@ -131,7 +131,7 @@ pub(super) struct Plan {
     pub(super) seed: u64,
 }
 
-/// Runs A beside B, if there is one, and C, if the ground has a file for it.
+/// Runs A, with B and C if the plan and the ground have them.
 pub(super) fn run(
     ground: &Ground,
     plan: Plan,
@@ -200,9 +200,9 @@ pub(super) fn run(
     })
 }
 
-/// A manager by the kernel's rules of when a page moves, which goes by the clock. On the simulated
-/// clock it has one CPU, on which all threads take turns: on more, the frames and batches that a
-/// thread leaves behind when the system moves it would make each run different.
+/// Creates a manager that follows the kernel's rules for moving pages, and goes by the clock. On
+/// the simulated clock it has one CPU, on which all threads take turns: with more, the frames and
+/// batches that a thread leaves behind when the system migrates it would make each run different.
 fn manager(rmap: RmapConfig, capacity: u64, clock: &Clock) -> Result<Manager, ExperimentError> {
     let hw = Manager::builder()
         .capacity(Pages(capacity).bytes())

@@ -1,11 +1,11 @@
-//! What is shown of the variants, under the thread's row names where it has them.
+//! Rows of the tables, under the published row names where there are any.
 
 use super::Scenario;
 use super::cell::Cell;
 use super::round::Tenant;
 use crate::report::{Row, Source};
 
-/// The thread's rows, in its order.
+/// The published rows, in their order.
 pub(crate) const KERNEL: [&str; 9] = [
     "allocstall_movable",
     "pgactivate",
@@ -18,7 +18,7 @@ pub(crate) const KERNEL: [&str; 9] = [
     "workingset_refault_file",
 ];
 
-/// What the library counts at the reverse map.
+/// The library's counters of the reverse map.
 const RMAP: [&str; 6] = [
     "rmap_checks",
     "rmap_checks_contended",
@@ -28,7 +28,7 @@ const RMAP: [&str; 6] = [
     "rmap_over_debt",
 ];
 
-/// What is read of each run.
+/// All counters that are read after each run.
 pub(super) const COUNTED: [&str; 15] = {
     let mut all = [""; 15];
     let mut at = 0;
@@ -46,8 +46,8 @@ const VMSTAT: &str = "vmstat and A's elapsed time, as in the thread";
 const TENANTS: &str = "what each tenant got, and what it cost";
 const LOCK: &str = "the lock of the reverse map";
 
-/// A row of the thread: a variant's elapsed time, its deviation in per cent, and the counters by
-/// [`KERNEL`].
+/// Returns a published row: a variant's elapsed time, its coefficient of variation in percent, and
+/// the counters of [`KERNEL`].
 pub(crate) fn published(variant: &str, elapsed_s: f64, deviation: f64, counts: [u64; 9]) -> Row {
     let mut row = Row::new(VMSTAT, Source::Thread, variant)
         .with("elapsed_s", elapsed_s)
@@ -150,7 +150,8 @@ mod tests {
     use super::*;
     use crate::report::Value;
 
-    /// Goal: the thread's own summary follows from its rows. Method: its first table's efficiency.
+    /// Goal: the published summary follows from the published rows. Method: the first table's
+    /// efficiency.
     #[test]
     fn efficiency_follows_from_the_published_counts() {
         let counts = [

@@ -1,13 +1,13 @@
-//! A clock that only the work of a few threads moves: they take turns, so that it does not matter
-//! how many CPUs there are, how fast, or who else uses them.
+//! Simulated clock that only the work of a few threads advances: they take turns, so that results
+//! do not depend on the number and speed of CPUs, or on other programs.
 //!
-//! Each thread has a time of its own, to which it adds what its work takes on the machine that is
-//! simulated. The one with the least goes on; a thread that gets ahead of another by more than
-//! [`LEAD`] waits for it. What the threads do meanwhile is real: memory, locks, files, and the
-//! order of what they do to them.
+//! Each thread has a time of its own, to which it adds the cost of its work on the simulated
+//! machine. The thread with the least time runs; a thread that gets ahead of another by more than
+//! [`LEAD`] waits for it. The work itself is real: memory, locks, files, and the order of
+//! operations on them.
 //!
-//! Reclaim's part is told by the library ([`Pacer`]): so many pages were looked at; or somebody
-//! holds the lock that is needed, and the holder goes on first.
+//! The library reports reclaim's part ([`Pacer`]): it scanned so many pages; or it needs a lock
+//! that another thread holds, and the holder runs first.
 
 use std::cell::Cell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use highwater::reclaim::{Actor, Pacer};
 
-/// How far a thread gets ahead before it waits for others. Chosen: a tenth of the time that B holds
-/// the lock for, or a fifth beside C; the less, the more often threads have to be woken.
+/// How far a thread may get ahead before it waits for others. Chosen: a tenth of B's hold time, or
+/// a fifth beside C; a smaller lead wakes threads more often.
 const LEAD: Duration = Duration::from_micros(20);
 
-/// Who takes turns; of those at the same time, in this order.
+/// The threads that take turns; at equal times, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Who {
     B,
@@ -31,7 +31,7 @@ pub(super) enum Who {
 const ALL: [Who; 4] = [Who::B, Who::A, Who::Reclaimer, Who::C];
 
 thread_local! {
-    /// Which of them the thread is.
+    /// The calling thread's role, if it takes part.
     static ME: Cell<Option<Who>> = const { Cell::new(None) };
 }
 
@@ -40,26 +40,27 @@ thread_local! {
 pub(super) struct Turns {
     state: Mutex<State>,
     called: [Condvar; ALL.len()],
-    /// What a look at a page takes.
+    /// Cost of scanning a page.
     look: Duration,
 }
 
 #[derive(Debug)]
 struct State {
-    /// The time of each; none of who does not take part.
+    /// The time of each thread; `None` if it does not take part.
     times: [Option<Duration>; ALL.len()],
     turn: Who,
-    /// How long reclaim waited for a held lock, each time that it did.
+    /// Times for which reclaim waited for a held lock.
     blocked: Vec<Duration>,
 }
 
 impl State {
     fn time(&mut self, who: Who) -> &mut Duration {
         let time = self.times[who as usize].as_mut();
-        time.expect("who moves the clock takes part")
+        time.expect("a thread that moves the clock takes part")
     }
 
-    /// Who goes on: the one with the least time, if `me` is ahead of it by more than `lead`.
+    /// Returns the thread that runs next: the one with the least time, if `me` is ahead of it by
+    /// more than `lead`.
     fn next(&self, me: Who, lead: Duration) -> Option<Who> {
         let times = ALL.map(|who| Some((self.times[who as usize]?, who)));
         let (least, who) = times.into_iter().flatten().min_by_key(|(time, _)| *time)?;
@@ -69,7 +70,7 @@ impl State {
 }
 
 impl Turns {
-    /// Time 0, with A's turn first. `takes_part` says who will be there.
+    /// Creates a clock at time 0, with A's turn first. `takes_part` selects the threads.
     pub(super) fn new(look: Duration, takes_part: impl Fn(Who) -> bool) -> Self {
         Self {
             state: Mutex::new(State {
@@ -82,38 +83,38 @@ impl Turns {
         }
     }
 
-    /// Makes the calling thread one that takes turns, until what this returns is dropped.
+    /// Makes the calling thread take turns until the result is dropped.
     pub(super) fn join(&self, who: Who) -> Seat<'_> {
         ME.set(Some(who));
         self.wait_for_turn(self.lock(), who);
         Seat { turns: self, who }
     }
 
-    /// The time of the calling thread.
+    /// Returns the time of the calling thread.
     pub(super) fn now(&self) -> Duration {
         let me = ME.get().expect("it takes part");
         *self.lock().time(me)
     }
 
-    /// Adds what the calling thread has done; nothing before it takes part.
+    /// Adds the cost of the calling thread's work; no effect on a thread that does not take part.
     pub(super) fn takes(&self, time: Duration) {
         self.takes_within(time, LEAD);
     }
 
-    /// As [`takes`](Self::takes), where the calling thread has something in hand that others may
-    /// need.
+    /// As [`takes`](Self::takes), but keeps the turn: the calling thread holds something that
+    /// others may need.
     pub(super) fn adds(&self, time: Duration) {
         if let Some(me) = ME.get() {
             *self.lock().time(me) += time;
         }
     }
 
-    /// As [`takes`](Self::takes), and everybody who is not as late yet goes on first.
+    /// As [`takes`](Self::takes), but every thread with less time runs first.
     pub(super) fn sleeps(&self, time: Duration) {
         self.takes_within(time, Duration::ZERO);
     }
 
-    /// Lets others go on, and then looks again after `at_least`.
+    /// Lets the other threads run, then polls again after `at_least`.
     pub(super) fn rests(&self, at_least: Duration) {
         let Some(me) = ME.get() else { return };
         let mut state = self.lock();
@@ -124,7 +125,7 @@ impl Turns {
         self.pass(state, me, LEAD);
     }
 
-    /// How long reclaim waited for a held lock, each time that it did.
+    /// Returns the times for which reclaim waited for a held lock.
     pub(super) fn blocked(&self) -> Vec<Duration> {
         self.lock().blocked.clone()
     }
@@ -168,11 +169,11 @@ impl Pacer for Turns {
     fn contended(&self) {
         let Some(me) = ME.get() else { return };
         let mut state = self.lock();
-        // B's time is when it lets go.
+        // B's time is when it releases the lock.
         let free_at = *state.time(Who::B);
         let waited = free_at.saturating_sub(*state.time(me));
         state.blocked.push(waited);
-        // B goes on, as the one with less.
+        // B runs first, because it has less time.
         *state.time(me) += waited + Duration::from_nanos(1);
         self.pass(state, me, Duration::ZERO);
     }
@@ -199,8 +200,8 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
 
-    /// Goal: work is done in the order of its times, whoever does it. Method: two threads note when
-    /// they do something that takes different times, more than the lead; a third is late.
+    /// Goal: work is done in the order of its times, on any thread. Method: two threads note when
+    /// they do work of different times, more than the lead; a third is late.
     #[test]
     fn who_is_behind_goes_first() {
         let turns = Turns::new(Duration::ZERO, |who| who != Who::C);
@@ -223,8 +224,8 @@ mod tests {
         assert!(done.windows(2).all(in_order), "{done:?}");
     }
 
-    /// Goal: who needs a held lock waits until its holder's time, and the holder goes on first.
-    /// Method: B holds a flag; the reclaimer asks again until it is down.
+    /// Goal: a thread that needs a held lock waits until its holder's time, and the holder runs
+    /// first. Method: B holds a flag; the reclaimer asks again until it is down.
     #[test]
     fn a_held_lock_is_waited_for_until_its_holder_has_let_go() {
         let look = Duration::from_micros(1);

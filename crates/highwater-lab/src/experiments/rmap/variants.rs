@@ -1,4 +1,4 @@
-//! What is compared: what reclaim does about a lock that somebody holds.
+//! The variants: reclaim's handling of a held reverse-map lock.
 
 use std::time::Duration;
 
@@ -9,29 +9,29 @@ use super::clock::ClockKind;
 use super::load::Churn;
 use crate::experiments::Setup;
 
-/// The thread's variants, by its names, on the simulated clock.
+/// The published variants, by their names, on the simulated clock.
 pub(crate) const VANILLA: &str = "vanilla";
 pub(crate) const SKIP: &str = "rmap_skip";
 pub(crate) const PRIORITY: &str = "priority";
-/// What the library does about a held lock unasked, on the same clock.
+/// The library's default handling of a held lock, on the same clock.
 pub(crate) const OURS: &str = "Highwater";
-/// The same by the system's clock.
+/// The same on the system's clock.
 pub(crate) const REAL_VANILLA: &str = "vanilla, system's clock";
 pub(crate) const REAL_SKIP: &str = "rmap_skip, system's clock";
 pub(crate) const REAL_OURS: &str = "Highwater, system's clock";
-/// And against a B that holds the lock almost always.
+/// The library against a B that holds the lock almost always.
 pub(crate) const HELD: &str = "Highwater, B holds 95 %";
 
-/// What B does on the simulated clock, where looks take as long whether they find the lock held or
-/// not: it never has it as long as before.
+/// B's load on the simulated clock. There a look takes the same time whether the lock is held or
+/// not, so the length of a hold varies.
 const SIMULATED: Churn = Churn {
     first: Duration::ZERO,
     hold_us: [1, 399],
     share: 0.43,
 };
 
-/// What it does there beside C: it begins by keeping the lock for a tenth of a second, and then for
-/// half as long as alone. Of phones, reclaim is reported to have been stuck at this lock for 300 ms
+/// B's load beside C: it begins with a hold of a tenth of a second, and then holds the lock for
+/// half as long as alone. Reclaim on phones is reported to have been stuck at this lock for 300 ms
 /// and more (frames-and-reclaim specification, 10.3).
 const SIMULATED_BESIDE_C: Churn = Churn {
     first: Duration::from_millis(110),
@@ -39,10 +39,9 @@ const SIMULATED_BESIDE_C: Churn = Churn {
     share: 0.36,
 };
 
-/// What it does by the system's clock, for a part of the time that is calibrated. Long enough to be
-/// slept: a thread that kept the CPU while it holds the lock would lose it now and then, on a
-/// machine with less CPUs than tenants, and the lock would be held for as long as the others' time
-/// slices.
+/// B's load on the system's clock, for a calibrated part of the time. Holds are long enough to
+/// sleep: a thread that stayed on its CPU during a hold would be preempted now and then, on a
+/// machine with fewer CPUs than tenants, and the lock would be held for other threads' time slices.
 const fn calibrated(share: f64) -> Churn {
     Churn {
         first: Duration::ZERO,
@@ -51,15 +50,15 @@ const fn calibrated(share: f64) -> Churn {
     }
 }
 
-/// What it does where it is to starve reclaim: it never sleeps without the lock. What is left is
-/// mapping and unmapping, and paying its debt.
+/// B's load for starving reclaim: it never sleeps without the lock. The rest of its time is mapping
+/// and unmapping, and paying its debt.
 const STARVING: Churn = Churn {
     first: Duration::ZERO,
     hold_us: [24_000, 24_000],
     share: 1.0,
 };
 
-/// A way to deal with held locks, who holds them, and the clock.
+/// Handling of a held lock, load of the lock's holder, and clock.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Variant {
     pub(crate) name: String,
@@ -68,7 +67,7 @@ pub(crate) struct Variant {
     b: B,
 }
 
-/// How much B is in the way.
+/// Load of B.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum B {
     Absent,
@@ -105,12 +104,12 @@ impl Variant {
         }
     }
 
-    /// What calibration runs, if B has the lock for a `share` of the time.
+    /// Returns the configuration of calibration, if B holds the lock for a `share` of the time.
     pub(super) fn calibration(share: f64) -> (RmapConfig, Churn) {
         (Self::kernel(SKIP, RmapPolicy::Skip).rmap, calibrated(share))
     }
 
-    /// What B does, if its part of the time by the system's clock is `share`.
+    /// Returns B's load; `share` is its part of the time on the system's clock.
     pub(super) fn churn(&self, scenario: Scenario, share: f64) -> Option<Churn> {
         match (self.b, self.clock, scenario) {
             (B::Absent, ..) => None,
@@ -122,7 +121,7 @@ impl Variant {
     }
 }
 
-/// Those that the checks need, or more.
+/// Returns the variants that the checks need, and more in a matrix run.
 pub(super) fn variants(setup: &Setup) -> Vec<Variant> {
     let mut variants = vec![
         Variant::kernel(VANILLA, RmapPolicy::Blocking),
@@ -158,7 +157,7 @@ pub(super) fn variants(setup: &Setup) -> Vec<Variant> {
 mod tests {
     use super::*;
 
-    /// Goal: the thread's variants are the kernel's, and ours is the library as it comes. Method:
+    /// Goal: the published variants are the kernel's, and ours is the library's default. Method:
     /// their settings.
     #[test]
     fn variants_are_what_their_names_say() {

@@ -1,13 +1,14 @@
-//! `rss-cost`: what counting costs where pages are faulted in one by one and unmapped in large
-//! pieces.
+//! `rss-cost`: cost of RSS counting where pages are faulted in one by one and unmapped in large
+//! batches.
 //!
 //! The body is that of will-it-scale's `page_fault1`: 32,768 additions of one page, then 64 of
-//! minus 512. Three questions: how many shared lines it writes for each page, on 192 virtual CPUs
-//! that count for one space in turn; what it costs in time, on the CPUs that are here; and what
-//! that makes of the throughput of page faults.
+//! minus
+//! 512. The experiment measures shared cache lines written for each page, on 192 virtual CPUs that
+//!      count for one space in turn; time for each page on the real CPUs; and the effect of that
+//!      time on the throughput of page faults.
 //!
-//! Two real CPUs do not show how 192 fight over a line. What they show is a direction, and the
-//! accounting's own share: the published benchmarks are of whole kernels.
+//! Two real CPUs cannot show the contention of 192 for a line. They show its direction, and the
+//! cost of the accounting alone; the published benchmarks are of whole kernels.
 
 mod published;
 mod timing;
@@ -54,20 +55,22 @@ const FAULTS: u32 = 32_768;
 const UNMAPS: u32 = 64;
 const UNMAP_PAGES: i64 = 512;
 
-/// Most CPUs that take part in counting writes.
+/// Upper bound of the CPUs that take part in counting writes.
 const CPUS_COUNTED_MAX: usize = 192;
 
-/// The thread's machine with one thread for each core, for which the specification's figures are.
+/// The published machine with one thread for each core, for which the specification's figures are.
 const THREAD_CPUS: usize = 192;
 
-const NOTE: &str = "Writes are counted on virtual CPUs, each faulting one page in turn: exact, the same in each run. \
-    Times are medians of CPU time on the real CPUs, in counters of as many CPUs as the machine above; per-CPU \
-    words are restartable adds, but for the last three rows. Compared is the accounting alone, as a direction: \
-    the contention of 192 CPUs is not to be had here, and the modelled cost of transfers (0, 20, 60, 150 ns from \
-    the same core, cache, socket, another socket) stands in for it. Two threads that really run at once \
-    (`at once` near 2) on CPUs of neighbouring numbers share a node of the trees that group neighbours, and fight over it; \
-    in the published tree they share with CPUs far away instead, which are not here. Page faults a second add the time of counting \
-    a page to that of a real first touch here; the published ones are whole runs of will-it-scale.";
+const NOTE: &str = "Writes are counted on virtual CPUs, each faulting in one page in turn: exact, \
+    the same in each run. Times are medians of CPU time on the real CPUs, in counters of as many \
+    CPUs as the machine above; per-CPU words are restartable adds, except for the last three rows. \
+    The times compare the accounting alone, as a direction: this machine does not show the \
+    contention of 192 CPUs, and the modelled cost of transfers (0, 20, 60, 150 ns from the same \
+    core, cache, socket, another socket) stands in for it. Two threads that really run at once \
+    (`at once` near 2) on neighbouring CPUs share a node of the trees that group neighbours, and \
+    contend for it; in the published tree they share nodes with distant CPUs instead, which this \
+    machine does not have. Page faults a second add the time of counting a page to that of a real \
+    first touch here; the published ones are whole runs of will-it-scale.";
 
 fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
     let cpus = counted_cpus(setup);
@@ -113,7 +116,8 @@ fn config(setup: &Setup, cpus_counting: usize, fault_ns: f64) -> Figures {
         .with("note_scope", NOTE)
 }
 
-/// The CPUs that take part in counting writes: all, or as many as may, spread over the machine.
+/// Returns the CPUs that take part in counting writes: all, or as many as allowed, spread over the
+/// machine.
 fn counted_cpus(setup: &Setup) -> Vec<CpuId> {
     let all = setup.topology.nr_cpus();
     let counting = all.min(setup.pick(CPUS_COUNTED_MAX, 24));
@@ -122,12 +126,12 @@ fn counted_cpus(setup: &Setup) -> Vec<CpuId> {
         .collect()
 }
 
-/// Pages that the CPUs fault in.
+/// Returns the pages that the CPUs fault in.
 fn pages(cpus: &[CpuId]) -> f64 {
     to_f64(cpus.len() as u64) * f64::from(FAULTS)
 }
 
-/// One body on each CPU, in turn, page by page.
+/// Runs one body on each CPU, page by page, the CPUs in turn.
 fn count_writes(
     setup: &Setup,
     cpus: &[CpuId],
@@ -142,7 +146,7 @@ fn count_writes(
                 entry.add(cpu, delta);
             }
         }
-        // As many steps as CPUs, for a body each.
+        // As many steps as CPUs, a body for each.
         let share = (FAULTS + UNMAPS) as usize / cpus.len().max(1);
         if index % share == share - 1 {
             control.advance(1)?;
@@ -166,7 +170,7 @@ fn write_row(entry: &Entry, pages: f64) -> Row {
         .with("space_bytes", 4 * entry.counter.bytes())
 }
 
-/// One row for each variant, with ratios to the flat counter.
+/// Returns one row for each variant, with ratios to the flat counter.
 fn time_rows(single: &[Timed], pair: &[Timed]) -> Vec<Row> {
     let ratio = |own: f64, flat: f64| own / flat;
     let (flat_single, flat_pair) = (timed(single, FLAT), timed(pair, FLAT));
@@ -189,7 +193,7 @@ fn timed<'a>(times: &'a [Timed], name: &str) -> &'a Timed {
     found.expect("every variant is timed")
 }
 
-/// How many faults a second that makes, when each costs `fault_ns` beside its counting.
+/// Returns the row of page faults per second, if each costs `fault_ns` beside its counting.
 fn fault_row(times: &[Timed], name: &str, fault_ns: f64) -> Row {
     let per_s = |name: &str| 1e9 / (fault_ns + timed(times, name).page_ns());
     let speedup = |name: &str| (throughput_ratio(times, name, fault_ns) - 1.0) * 100.0;
@@ -201,7 +205,7 @@ fn fault_row(times: &[Timed], name: &str, fault_ns: f64) -> Row {
         .with("highwater_speedup_percent", speedup(OURS))
 }
 
-/// Throughput of page faults with a counter, as a multiple of that with the flat one.
+/// Returns the throughput of page faults with a counter, relative to that with the flat one.
 fn throughput_ratio(times: &[Timed], name: &str, fault_ns: f64) -> f64 {
     let faster = |own: f64, flat: f64| (fault_ns + flat) / (fault_ns + own);
     timed(times, name).against(timed(times, FLAT), faster)
@@ -262,7 +266,7 @@ fn time_checks(single: &[Timed], pair: &[Timed], fault_ns: f64, checks: &mut Vec
         let (own, flat) = (timed(single, name), timed(single, FLAT));
         let ratio = own.against(flat, |own, flat| own / flat);
         let more_ns = own.against(flat, |own, flat| own - flat);
-        // Either is enough: the smaller part of what is allowed decides.
+        // Either limit suffices: the smaller part of an allowance decides.
         let part_of_allowed = (ratio / 1.03).min(more_ns / 1.0);
         let subject = Check::timed(format!("{name}: a page on 1 thread, against flat"));
         checks.push(Check {

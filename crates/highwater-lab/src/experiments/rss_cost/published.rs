@@ -1,9 +1,9 @@
-//! What the threads published of costs.
+//! Published costs of the two proposals.
 
 use super::{PAGE_FAULTS, WHOLE_BENCHMARKS};
 use crate::report::{Row, Source};
 
-/// Name, upstream, hierarchical, speedup in per cent: pages a second of will-it-scale, on 192 CPUs.
+/// Name, upstream, hierarchical, speedup in percent: pages a second of will-it-scale, on 192 CPUs.
 const PAGE_FAULT1: [(&str, u64, u64, f64); 6] = [
     ("page_fault1_processes -s 100 -t 1", 614_783, 615_558, 0.1),
     ("page_fault1_threads -s 100 -t 1", 612_788, 612_447, -0.1),
@@ -33,7 +33,7 @@ const PAGE_FAULT1: [(&str, u64, u64, f64); 6] = [
     ),
 ];
 
-/// Name, before and after in seconds: whole runs, of the per-task and the active-space cache.
+/// Name, seconds before and after: whole runs, of the per-task and the active-space cache.
 const RUNS: [(&str, f64, f64); 4] = [
     (
         "hackbench (32 process, 100 test run), 8 cores",

@@ -1,8 +1,8 @@
-//! What counting a page costs here: restartable adds on the machine's own CPUs, in counters of as
+//! Cost of counting a page on this machine: restartable adds on its own CPUs, in counters of as
 //! many CPUs as the experiment's machine has.
 //!
-//! Every figure is the median over interleaved rounds of CPU time of threads; ratios and
-//! differences are taken within a round, so that what slows a whole round down cancels.
+//! Every figure is the median over interleaved rounds of the threads' CPU time. Ratios and
+//! differences are taken within a round, so that whatever slows a whole round down cancels out.
 
 use std::hint::black_box;
 
@@ -19,28 +19,28 @@ use crate::experiments::clock::{Took, median, time_threads};
 use crate::experiments::lineup::{CONTIGUOUS, FLAT, OURS, PER_NODE, PUBLISHED, SHARED};
 use crate::experiments::{Control, ExperimentError, Setup};
 
-/// The library's counters of a space, as it really keeps them.
+/// The library's counters of a space: a set of four, as a space has them.
 pub(super) const OURS_SET: &str = "Highwater, set of four";
 
 /// The loop alone, which every other variant includes.
 const NOTHING: &str = "nothing: the loop alone";
 
-/// Pages touched to learn what a fault costs: 40 MiB. The C library keeps up to 32 MiB of what is
-/// given back, and would hand it out again.
+/// Pages touched to measure the cost of a fault: 40 MiB. The C library keeps up to 32 MiB of freed
+/// memory, which it would hand out again.
 const TOUCHED_PAGES: usize = 10_240;
 
-/// Bodies of a round on one thread, a few milliseconds; on several, a time slice or less, so that
-/// they can run at once.
+/// Bodies of a round. On one thread they take a few milliseconds; on several a time slice or less,
+/// so that the threads can run at once.
 const BODIES: u32 = 40;
 const BODIES_AT_ONCE: u32 = 12;
 
-/// Times that a round is tried again to have its threads run at once.
+/// Attempts to have the threads of a round run at once.
 const ATTEMPTS: u32 = 10;
 
-/// One way to count, which performs whole bodies of the benchmark.
+/// A way to count, which runs whole bodies of the benchmark.
 struct Variant {
     name: &'static str,
-    /// Given the number of bodies and the thread's number.
+    /// Takes the number of bodies and the thread's number.
     run: Box<dyn Fn(u32, usize) + Sync>,
 }
 
@@ -64,7 +64,7 @@ impl Variant {
     }
 }
 
-/// Those with atomics are told the thread's number for a CPU; the others know where they run.
+/// Variants with atomics take the thread's number for a CPU; the others find the CPU they run on.
 fn variants(topology: &Topology) -> Vec<Variant> {
     let regime = Regime::Restartable;
     let flat = FlatCounter::new(topology.nr_cpus(), regime);
@@ -104,7 +104,7 @@ pub(super) struct Timed {
     pub(super) name: &'static str,
     /// By round.
     rounds: Vec<f64>,
-    /// How many threads ran at once, by round.
+    /// Parallelism of the threads, by round.
     at_once: Vec<f64>,
 }
 
@@ -113,19 +113,19 @@ impl Timed {
         median(self.rounds.clone())
     }
 
-    /// How many threads ran at once.
+    /// Returns the median parallelism of the threads.
     pub(super) fn at_once(&self) -> f64 {
         median(self.at_once.clone())
     }
 
-    /// The median over rounds of `compare(own time, other's time)`.
+    /// Returns the median over rounds of `compare(own time, other's time)`.
     pub(super) fn against(&self, other: &Self, compare: impl Fn(f64, f64) -> f64) -> f64 {
         let pairs = self.rounds.iter().zip(&other.rounds);
         median(pairs.map(|(own, other)| compare(*own, *other)).collect())
     }
 }
 
-/// Times of all variants with one number of threads, which share a counter.
+/// Times all variants with `threads` threads, which share a counter.
 pub(super) fn time_adds(
     setup: &Setup,
     threads: u32,
@@ -153,9 +153,8 @@ pub(super) fn time_adds(
     Ok(timed)
 }
 
-/// One of a few attempts: the first in which the threads ran at the same time, or else the one in
-/// which they did most. On a machine that has other things to do, most attempts run one thread
-/// after the other.
+/// Runs a few attempts; returns the first one in which the threads ran at once, or else the one
+/// with the most parallelism. On a busy machine, most attempts run one thread after the other.
 fn most_at_once(setup: &Setup, threads: u32, work: &(impl Fn(usize) + Sync)) -> Took {
     let enough = 0.85 * f64::from(threads);
     let attempt = || time_threads(threads as usize, work);
@@ -183,8 +182,7 @@ fn rounds(setup: &Setup) -> u64 {
     setup.pick(9, 5)
 }
 
-/// The experiment's machine, or the one that this runs on if that has more CPUs: its CPUs must
-/// have words.
+/// Returns the experiment's machine, or this one if it has more CPUs: each of its CPUs needs words.
 pub(super) fn timed_topology(setup: &Setup) -> Topology {
     let here = Topology::detect();
     if here.nr_cpus() <= setup.topology.nr_cpus() {
@@ -194,12 +192,12 @@ pub(super) fn timed_topology(setup: &Setup) -> Topology {
     }
 }
 
-/// What it costs to touch a page for the first time, in nanoseconds of CPU time.
+/// Returns the cost of the first touch of a page, in nanoseconds of CPU time.
 pub(super) fn fault_ns(setup: &Setup, control: &Control) -> Result<f64, ExperimentError> {
     let mut times = Vec::new();
     for _ in 0..rounds(setup) {
         let took = time_threads(1, &|_| {
-            // Comes from the system untouched: nobody writes the zeroes.
+            // The system returns zeroed memory, and no code writes the zeroes.
             let mut block = vec![0_u8; TOUCHED_PAGES * PAGE_SIZE];
             for page in block.chunks_mut(PAGE_SIZE) {
                 page[0] = black_box(1);

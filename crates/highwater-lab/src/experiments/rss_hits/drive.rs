@@ -1,4 +1,4 @@
-//! One stream of steps, counted by several designs beside a plain sum.
+//! Drives several designs with one stream of steps, beside exact sums.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::report::text::to_f64;
 use crate::report::{Check, Row, Source};
 use crate::workloads::Step;
 
-/// Events between two looks at the control and at the truth: about a millisecond.
+/// Events between checks of the stop flag and of the exact sums: about a millisecond.
 const STRIDE: u64 = 10_000;
 
-/// Shared writes, whatever their lines.
+/// Counts shared writes to any line.
 #[derive(Debug, Default)]
 struct Writes(u64);
 
@@ -34,13 +34,13 @@ struct Entry {
     name: &'static str,
     design: Arc<dyn Design>,
     writes: Writes,
-    /// Whether its precise reading is one that it can really be asked for.
+    /// Whether its precise reading is one that a real kernel has.
     has_precise: bool,
-    /// Readings that were not the truth.
+    /// Readings that differed from the exact sum.
     wrong: u64,
 }
 
-/// The designs, and what is true.
+/// The designs, and the exact sums.
 #[derive(Debug)]
 pub(super) struct Drive {
     entries: Vec<Entry>,
@@ -50,14 +50,14 @@ pub(super) struct Drive {
     events: u64,
 }
 
-/// What came of a stream of steps.
+/// Results of a stream of steps.
 #[derive(Debug)]
 pub(super) struct Driven {
     pub(super) events: u64,
     pub(super) active: ActiveStats,
-    /// Design, and its shared writes.
+    /// Names of the designs, and their shared writes.
     writes: Vec<(&'static str, u64)>,
-    /// Exact readings of any design that were not the truth, while it ran or at the end.
+    /// Exact readings of any design that were wrong, during the run or at its end.
     wrong: u64,
 }
 
@@ -84,7 +84,7 @@ impl Drive {
         }
     }
 
-    /// Has every design count the steps.
+    /// Lets every design count the steps.
     pub(super) fn run(
         &mut self,
         steps: impl IntoIterator<Item = Step>,
@@ -130,7 +130,7 @@ impl Drive {
         }
     }
 
-    /// Compares exact readings of the step's space with the truth.
+    /// Compares exact readings of the step's space with the exact sums.
     fn look(&mut self, step: Step) {
         let space = match step {
             Step::Fault { to, .. } | Step::Add { to, .. } => to.space,
@@ -149,11 +149,11 @@ impl Drive {
         }
     }
 
-    /// Compares every member of every space with the truth, and sums up.
+    /// Compares every member of every space with the exact sums, and returns the results.
     pub(super) fn finish(mut self) -> Driven {
-        // Before the last readings, which are counted too.
+        // Before the last readings, which count as well.
         let active = self.active.stats();
-        // Of the tasks' own counts nobody knows.
+        // Designs with counts that no real reader can see have no precise reading to compare.
         for entry in self.entries.iter_mut().filter(|entry| entry.has_precise) {
             for (space, truth) in (0..).map(SpaceId).zip(&self.truth) {
                 for (member, truth) in Member::ALL.into_iter().zip(truth) {
@@ -176,24 +176,25 @@ impl Drive {
 }
 
 impl Driven {
-    /// Events for each miss. Where there is none, all of them: there are at least as many.
+    /// Returns the events for each miss; without misses, the number of events, which is a lower
+    /// bound.
     pub(super) fn events_per_miss(&self) -> f64 {
         to_f64(self.events) / to_f64(self.active.misses.max(1))
     }
 
-    /// Readings that claim to be exact and were not the truth.
+    /// Returns the number of readings that claim to be exact and were not.
     pub(super) const fn wrong_readings(&self) -> u64 {
         self.wrong
     }
 
-    /// Shared writes of a design for each thousand events.
+    /// Returns the shared writes of a design for each thousand events.
     pub(super) fn writes_per_1000(&self, name: &str) -> f64 {
         let found = self.writes.iter().find(|(other, _)| *other == name);
         let (_, writes) = found.expect("every design counts");
         1000.0 * to_f64(*writes) / to_f64(self.events)
     }
 
-    /// What the cache did.
+    /// Returns the row of the cache's hits and misses.
     pub(super) fn cache_row(&self, part: &'static str, name: &str) -> Row {
         let ActiveStats {
             hits,
@@ -219,7 +220,7 @@ impl Driven {
             .with("folds", folds)
     }
 
-    /// What each design wrote.
+    /// Returns the row of each design's writes.
     pub(super) fn writes_row(&self, part: &'static str, name: &str) -> Row {
         Row::new(part, Source::Run, name)
             .with(
@@ -236,7 +237,7 @@ impl Driven {
             )
     }
 
-    /// Exact readings were exact.
+    /// Checks that exact readings were exact.
     pub(super) fn checks(&self, name: &str, checks: &mut Vec<Check>) {
         let check = format!("{name}: exact readings of {ACTIVE} and {OURS} that were not");
         checks.push(Check::counted(check).equal(&self.wrong_readings(), &0));

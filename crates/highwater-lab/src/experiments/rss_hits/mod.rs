@@ -1,13 +1,13 @@
-//! `rss-hits`: how often a CPU's one cache of counts is the one of the space that is counted for.
+//! `rss-hits`: hit rate of a per-CPU cache of RSS counts for the active address space.
 //!
-//! A cache for the active space is hit by everything that running tasks do to their own spaces. It
-//! is missed by who writes into a space that is not active on the CPU: most of all an exec, which
-//! copies arguments into the space that it builds. Three mixes are drawn, shaped as the thread's: a
-//! boot, a build, and a server whose processes stay. Two recorded traces are replayed, switch by
-//! switch, and any others on request.
+//! Everything that running tasks do to their own spaces hits such a cache. A write into a space
+//! that is not active on the CPU misses it: most of all an exec, which copies arguments into the
+//! space that it builds. Three mixes are drawn after the discussion's: a boot, a build, and a
+//! server whose processes stay. Two recorded traces are replayed, switch by switch, and any others
+//! on request.
 //!
-//! What the cache saves in shared writes depends on how much is counted between two switches of a
-//! CPU: the last part shows where it begins to save anything at all.
+//! How many shared writes the cache saves depends on the events between two switches of a CPU; the
+//! last part shows where it begins to save any.
 
 mod drive;
 mod published;
@@ -58,7 +58,7 @@ const BOOT: &str = "boot-like";
 const BUILD: &str = "build-like";
 const SERVER: &str = "server-like, sticky";
 
-/// Faults of a turn, in the last part.
+/// Faults between two switches, in the last part.
 const TURNS: [(&str, u32); 5] = [
     ("8 faults", 8),
     ("32 faults", 32),
@@ -67,14 +67,17 @@ const TURNS: [(&str, u32); 5] = [
     ("2,048 faults", 2048),
 ];
 
-const NOTE: &str = "Events are pages or vectors counted for a member. The mixes follow the thread's account, they are not its workloads: \
-    a process of the build execs once, with 2 to 6 argument pages and about 520 faults for each (boot: 1,800), so that the \
-    ratio is by design near the published one, and what is tested is that nothing else misses. Shared words written are locked \
-    instructions; those of the cache include the marks that tell readers where to look. In recorded traces a change by more than \
-    one page downwards is taken for an unmapping and one upwards for a fault; a fault that maps pages in several pieces so counts as \
-    several, and tasks fold sooner than they would. Where a CPU counts few pages between two switches, as under the recorded server, the per-task cache writes less: a task \
-    keeps its counts over a switch. Highwater's counters of a space are exact at home and carry one page in 32 once a second CPU \
-    counts for it, whatever is switched.";
+const NOTE: &str = "Events are pages or vectors counted for a member. The mixes follow the \
+    discussion's account and are not its workloads: a process of the build execs once, with 2 to 6 \
+    argument pages and about 520 faults for each (boot: 1,800), so that the ratio is near the \
+    published one by design; the test is that nothing else misses. Shared words written are locked \
+    instructions; those of the cache include the marks that tell readers where to look. In \
+    recorded traces a change by more than one page downwards counts as an unmap, and one upwards \
+    as a fault; so a fault that maps pages in several steps counts as several, and tasks fold \
+    earlier than they would. Where a CPU counts few pages between two switches, as in the recorded \
+    server, the per-task cache writes less: a task keeps its counts over a switch. Highwater's \
+    counters of a space are exact at home and carry one page in 32 once a second CPU counts for \
+    it, independently of switches.";
 
 fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
     let mut report = Report::default();
@@ -113,7 +116,7 @@ fn config(setup: &Setup) -> Figures {
         .with("note_scope", NOTE)
 }
 
-/// The drawn mixes, by name.
+/// Returns the drawn mixes, by name.
 fn mixes(setup: &Setup) -> [(&'static str, Mix); 3] {
     let cpus = setup.topology.nr_cpus();
     let exec = |faults_for_each| Life::Exec {
@@ -165,7 +168,7 @@ fn mixes(setup: &Setup) -> [(&'static str, Mix); 3] {
     ]
 }
 
-/// A server whose CPUs switch after `slice` faults.
+/// Returns a server whose CPUs switch after `slice` faults.
 fn turns_of(setup: &Setup, slice: u32) -> Mix {
     Mix {
         cpus: setup.topology.nr_cpus(),
@@ -187,7 +190,7 @@ fn drive(setup: &Setup, mix: Mix, control: &Control) -> Result<Driven, Experimen
     Ok(drive.finish())
 }
 
-/// What is told so far.
+/// Rows and checks so far.
 #[derive(Debug, Default)]
 struct Report {
     rows_of_mixes: Vec<Row>,

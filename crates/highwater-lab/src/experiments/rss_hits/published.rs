@@ -1,9 +1,9 @@
-//! What the thread published of its cache's hits.
+//! Published hits of the active-space cache.
 
 use super::MIXES;
 use crate::report::{Row, Source};
 
-/// The thread's row names, hits, misses, and events for each miss as it rounds them.
+/// Published row names, hits, misses, and events for each miss, rounded as published.
 const RATES: [(&str, u64, u64, u64); 3] = [
     (
         "Booting up and login system (Fedora 36)",
@@ -20,9 +20,10 @@ const RATES: [(&str, u64, u64, u64); 3] = [
     ("pgbench", 35_613_357, 14, 2_543_811),
 ];
 
-/// Why one of the published figures cannot be right.
-pub(super) const NOTE: &str = "The published hits of pgbench are those of the build, digit for digit: one of the two was pasted by mistake. \
-    The thread counts events to a miss; it does not say how many switches found something to flush.";
+/// Why one of the published figures must be wrong.
+pub(super) const NOTE: &str = "The published hits of pgbench are those of the build, digit for \
+    digit: one of the two was pasted by mistake. The discussion counts events for each miss; it \
+    does not say how many switches found something to flush.";
 
 pub(super) fn rows() -> Vec<Row> {
     let row = |(name, hits, misses, events_per_miss): (_, u64, u64, u64)| {

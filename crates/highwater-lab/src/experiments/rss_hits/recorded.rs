@@ -1,7 +1,7 @@
-//! Recorded traces of a kernel's own counting, as steps that the designs follow.
+//! Recorded traces of a kernel's RSS counting, as steps that the designs follow.
 //!
-//! A trace is read three times: for its size, for what an ideal cache would make of it
-//! ([`RssTally`], which shares no code with the library's), and to replay it.
+//! A trace is read three times: for its size, for the hits of an ideal cache ([`RssTally`], which
+//! shares no code with the library's cache), and to replay it.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::report::Check;
 use crate::rss_trace::{self, RssChange, RssEvent, RssEventKind, RssTally, RssTrace, Shipped};
 use crate::workloads::Step;
 
-/// Where a trace is.
+/// Location of a trace.
 #[derive(Debug)]
 pub(super) enum Recording {
     Shipped(Shipped),
@@ -39,17 +39,17 @@ impl Recording {
     }
 }
 
-/// What came of a trace.
+/// Results of a trace.
 #[derive(Debug)]
 pub(super) struct Recorded {
     pub(super) name: String,
     pub(super) driven: Driven,
-    /// What an ideal cache makes of it.
+    /// Hits and misses of an ideal cache.
     tally: RssTally,
 }
 
 impl Recorded {
-    /// The library's cache is hit and missed as an ideal one.
+    /// Checks that the library's cache hits and misses as an ideal one does.
     pub(super) fn checks(&self, checks: &mut Vec<Check>) {
         let active = &self.driven.active;
         for (what, got, want) in [
@@ -91,7 +91,7 @@ pub(super) fn replay(
     })
 }
 
-/// How much there is of everything.
+/// Numbers of a trace's entities.
 #[derive(Debug, Default)]
 struct Size {
     cpus: usize,
@@ -114,13 +114,13 @@ impl Size {
     }
 }
 
-/// Knows which space each task is in, as far as counting goes, and which one is active where.
+/// Tracks the space of each task, as far as counting goes, and the active space of each CPU.
 #[derive(Debug)]
 struct Follower {
     tasks: HashMap<u32, TaskId>,
-    /// By task.
+    /// Space by task.
     spaces: Vec<Option<SpaceId>>,
-    /// By CPU.
+    /// Active space by CPU.
     active: Vec<Option<SpaceId>>,
 }
 
@@ -133,7 +133,7 @@ impl Follower {
         }
     }
 
-    /// The steps of one event.
+    /// Appends the steps of one event.
     fn follow(&mut self, event: RssEvent, steps: &mut Vec<Step>) {
         let cpu = CpuId(event.cpu);
         let to = event.active.map(|space| SpaceId(space.0));
@@ -148,7 +148,7 @@ impl Follower {
         }
     }
 
-    /// The task is in no space any more.
+    /// Detaches the task from its space.
     fn leave(&mut self, cpu: CpuId, task: TaskId, steps: &mut Vec<Step>) {
         let space = self.spaces[task.index()].take();
         if space.is_some() {
@@ -173,7 +173,7 @@ impl Follower {
         };
         let member = member_of(change.member);
         let to = Count { space, member };
-        // Where the size before is not known, counting begins at the size after.
+        // Without a known size before, counting starts at the size after.
         let after = i64::try_from(change.size.0).unwrap_or(i64::MAX);
         let pages = change.delta_pages.unwrap_or(after);
         let is_own = by.space == Some(space);
@@ -189,7 +189,7 @@ impl Follower {
     }
 }
 
-/// The same member, to the designs.
+/// Converts a trace's member to the designs'.
 const fn member_of(member: rss_trace::Member) -> Member {
     match member {
         rss_trace::Member::File => Member::File,

@@ -1,4 +1,4 @@
-//! The hopping thread: a stream of maps and unmaps, and how every counter follows it.
+//! The hopping thread: a stream of maps and unmaps, counted by every counter.
 
 use fastrand::Rng;
 use highwater::units::CpuId;
@@ -10,18 +10,18 @@ use crate::experiments::{Control, ExperimentError, Setup};
 use crate::report::text::to_f64;
 use crate::report::{Row, Source};
 
-/// Steps between two looks at the control: about a millisecond.
+/// Steps between checks of the stop flag: about a millisecond.
 const STRIDE: u64 = 20_000;
 
-/// A thread that hops over CPUs, what it has mapped, and the counters that follow.
+/// A thread that hops over CPUs, its mappings, and the counters.
 #[derive(Debug)]
 pub(super) struct Hop {
     lineup: Lineup,
-    /// One for each counter.
+    /// Errors of each counter.
     pub(super) errors: Vec<Errors>,
     rng: Rng,
     nr_cpus: usize,
-    /// Pages of each mapping; 0 where there is none.
+    /// Pages of each mapping; 0 for an empty slot.
     slots: Vec<u8>,
     slot_pages: u8,
     resident: i64,
@@ -30,14 +30,14 @@ pub(super) struct Hop {
     moved_pages: u64,
 }
 
-/// How far one counter was off.
+/// Errors of one counter.
 #[derive(Debug)]
 pub(super) struct Errors {
-    /// While the array fills.
+    /// Errors while the array fills.
     pub(super) growth: Spread,
-    /// Once it is as full as it gets.
+    /// Errors once it is full.
     pub(super) after: Spread,
-    /// Steps after which the truth was outside the promised interval.
+    /// Steps after which the exact sum was outside the promised interval.
     pub(super) outside: u64,
 }
 
@@ -56,7 +56,7 @@ impl Errors {
 }
 
 impl Hop {
-    /// Nothing is mapped yet, in an array of `slots` slots of 1 to `slot_pages` pages.
+    /// Creates an empty array of `slots` slots of 1 to `slot_pages` pages.
     pub(super) fn new(setup: &Setup, slots: usize, slot_pages: u8) -> Self {
         let lineup = Lineup::new(&setup.topology);
         Self {
@@ -77,7 +77,8 @@ impl Hop {
         self.slots.len()
     }
 
-    /// Steps until the array is within 2 % of as full as it gets: a slot is hit twice on average.
+    /// Returns the steps until the array is within 2 % of its final fill: each slot is hit twice on
+    /// average.
     pub(super) fn growth_steps(&self) -> u64 {
         2 * self.slots.len() as u64
     }
@@ -93,7 +94,7 @@ impl Hop {
                 }
                 let estimate = entry.counter.approximate_sum();
                 errors.outside += u64::from(!estimate.contains(self.resident));
-                // What is below zero is shown as zero.
+                // Values below zero are shown as zero.
                 let error = self.resident - estimate.value.max(0);
                 if is_growth {
                     errors.growth.add(error);
@@ -108,8 +109,8 @@ impl Hop {
         control.advance(steps % STRIDE)
     }
 
-    /// The next step: on which CPU, how many pages, how often. Pages are mapped one by one and
-    /// unmapped in one piece.
+    /// Draws the next step: its CPU, pages, and repetitions. Pages are mapped one by one and
+    /// unmapped at once.
     fn draw(&mut self) -> (CpuId, i64, u8) {
         let cpu = CpuId::from_index(self.rng.usize(..self.nr_cpus));
         let slot = self.rng.usize(..self.slots.len());
@@ -127,7 +128,7 @@ impl Hop {
         (cpu, delta, times)
     }
 
-    /// Updates and reads in which the library and its second implementation differed.
+    /// Returns the number of updates and reads in which the library's two implementations differed.
     pub(super) fn disagreements(&self) -> u64 {
         self.lineup.disagreements()
     }
@@ -146,12 +147,12 @@ impl Hop {
         &self.lineup.entries[self.index(name)]
     }
 
-    /// Shared lines written for each page that was mapped or unmapped.
+    /// Returns the shared lines written for each page mapped or unmapped.
     pub(super) fn writes_per_page(&self, name: &str) -> f64 {
         self.per_page(self.entry(name).ledger.writes())
     }
 
-    /// Modelled cost of their transfers, for each page that was mapped or unmapped.
+    /// Returns the modelled cost of their transfers, for each page mapped or unmapped.
     pub(super) fn transfer_ns_per_page(&self, name: &str) -> f64 {
         self.per_page(self.entry(name).ledger.transfer_ns())
     }
@@ -160,7 +161,7 @@ impl Hop {
         to_f64(events) / to_f64(self.moved_pages)
     }
 
-    /// How far each counter was off.
+    /// Returns a row of each counter's errors.
     pub(super) fn error_rows(&self, part: &'static str) -> Vec<Row> {
         let row = |(entry, errors): (&Entry, &Errors)| {
             let all = errors.all();
@@ -180,7 +181,7 @@ impl Hop {
             .collect()
     }
 
-    /// How far each counter was off before and after the array was full, and what it promised.
+    /// Returns a row of each counter's errors before and after the array was full, and its bounds.
     pub(super) fn phase_rows(&self, part: &'static str) -> Vec<Row> {
         let row = |(entry, errors): (&Entry, &Errors)| {
             let Errors {

@@ -1,12 +1,12 @@
-//! `rss-hop`: how far cheap reads of a resident set are off while a thread hops over many CPUs.
+//! `rss-hop`: error of approximate RSS reads while a thread hops over many CPUs.
 //!
 //! A thread that moves to a random CPU before each step maps 1 to 8 pages into an empty slot of a
-//! large array, or unmaps a full slot. Every counter is given every update, and after every step
-//! what each one shows is compared with the truth, and the truth with the interval that it
-//! promises. While the array fills, all per-CPU words drift the same way: that is when the flat
-//! counter is at its worst. Small processes do not fill the slots of 384 CPUs at all; they get a
-//! part of their own, as run on real kernels. The last parts drive each counter to its worst case,
-//! on this machine and on one of 8,192 CPUs.
+//! large array, or unmaps a full slot. Every counter gets every update. After every step each
+//! counter's reading is compared with the exact sum, and the exact sum with the promised interval.
+//! While the array fills, all per-CPU words drift in the same direction: the flat counter's worst
+//! phase. Small processes do not fill the slots of 384 CPUs at all; they have a part of their own,
+//! as measured on real kernels. The last parts drive each counter to its worst case, on this
+//! machine and on one of 8,192 CPUs.
 
 mod hop;
 mod published;
@@ -48,26 +48,28 @@ const WORST: &str = "worst case on this machine: promised, and reached by an adv
 const WORST_8192: &str = "worst case on 8,192 CPUs";
 const SMALL: &str = "a small process: 2,000 maps and unmaps of up to 64 pages";
 
-/// Most pages of a slot of the array. The thread does not say; a million of them fill to 8.6 GiB.
+/// Largest slot of the array, in pages. The discussion does not state it; with a million slots, the
+/// array fills to 8.6 GiB.
 const SLOT_PAGES: u8 = 8;
 
-/// Slots of the small process, and most pages of one: fills to about the 1,690 pages of the
+/// Slots of the small process, and the largest one's pages: fills to about the 1,690 pages of the
 /// kernels' runs.
 const SMALL_SLOTS: usize = 80;
 const SMALL_SLOT_PAGES: u8 = 64;
 const SMALL_STEPS: u64 = 2_000;
 
-/// The thread's machine, on which its figures are to be found again.
+/// The published machine, for which the published figures are checked.
 const THREAD_CPUS: usize = 384;
 
 const MIB: f64 = 1_048_576.0;
 
-const NOTE: &str = "Pages are simulated, counters are real: the library's is the production code, driven with \
-    explicit CPUs. A shared line is one that several CPUs write; what a transfer of it costs is a model (0, 20, \
-    60, 150 ns from the same core, cache, socket, another socket). A process that has few pages for each CPU that \
-    it hops over is beyond all per-CPU words: what Highwater shows of the small one is off by as much as \
-    all of it, either way, and its interval says so. Kernel rows are from other machines \
-    under emulation; only their counts carry over. The thread's run lasted a few minutes.";
+const NOTE: &str = "Pages are simulated, counters are real: the library's is the production code, \
+    driven with explicit CPUs. A shared line is one that several CPUs write; the cost of its \
+    transfer is a model (0, 20, 60, 150 ns from the same core, cache, socket, another socket). A \
+    process with few pages for each CPU that it hops over is below the resolution of per-CPU \
+    words: Highwater's reading of the small one is off by as much as all of it, in either \
+    direction, and its interval says so. Kernel rows are from other machines under emulation; only \
+    their counts carry over. The published run lasted a few minutes.";
 
 fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
     let (steps, slots) = setup.pick((20_000_000, 1_000_000), (1_000_000, 250_000));
@@ -117,14 +119,14 @@ fn config(setup: &Setup, hop: &Hop, steps: u64) -> Figures {
         .with("note_scope", NOTE)
 }
 
-/// What the thread found on its machine, and what is to be better on it.
+/// Checks of the published findings on the published machine, and of the library against them.
 fn thread_checks(setup: &Setup, hop: &Hop, small: &Hop, checks: &mut Vec<Check>) {
     let mib = |pages: i64| bytes_f64(pages);
     let (flat, published) = (hop.errors_of(FLAT).all(), hop.errors_of(PUBLISHED).all());
     let ours = hop.errors_of(OURS).all();
     let promised = hop.entry(OURS).counter.approximate_sum();
     let after = hop.errors_of(PUBLISHED).after;
-    // A twentieth of the steps leaves more to chance; none of 150 seeds was outside these.
+    // A twentieth of the steps has more variance; none of 150 seeds was outside these limits.
     let (mean_low, mean_high, rms) = setup.pick((75.0, 84.0, 10.0), (70.0, 89.0, 12.0));
     checks.extend([
         Check::counted("flat: peak of the error").at_least(
@@ -171,16 +173,16 @@ fn thread_checks(setup: &Setup, hop: &Hop, small: &Hop, checks: &mut Vec<Check>)
     ]);
 }
 
-/// What holds on any machine.
+/// Checks that hold on any machine.
 fn general_checks(setup: &Setup, hop: &Hop, small: &Hop, checks: &mut Vec<Check>) {
     for name in [FLAT, PUBLISHED, OURS] {
         let outside = hop.errors_of(name).outside + small.errors_of(name).outside;
         let check = format!("{name}: steps outside its own interval");
         checks.push(Check::counted(check).equal(&outside, &0));
     }
-    // Both carry one page in 32: they differ by which nodes hover at a boundary, by 0.4 % in 12
+    // Both carry one page in 32; they differ in the nodes that hover at a boundary, by 0.4 % in 12
     // full runs and less than 3 % in 150 quick ones. Where the traffic is regular, `rss-cost`
-    // allows nothing.
+    // allows no difference.
     let (chance, percent) = setup.pick((1.01, 1), (1.03, 3));
     checks.push(
         Check::counted(format!(
@@ -208,12 +210,12 @@ fn general_checks(setup: &Setup, hop: &Hop, small: &Hop, checks: &mut Vec<Check>
     );
 }
 
-/// Bytes of an amount of pages.
+/// Returns the bytes of a number of pages.
 const fn bytes(pages: i64) -> i64 {
     pages * PAGE_BYTES.cast_signed()
 }
 
-/// Bytes of a mean amount of pages.
+/// Returns the bytes of a mean number of pages.
 fn bytes_of_mean(pages: f64) -> f64 {
     /// A page is a power of two: exact.
     const PAGE: f64 = 4096.0;

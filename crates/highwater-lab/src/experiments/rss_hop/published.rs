@@ -1,8 +1,8 @@
-//! What the thread published of this experiment, and what real kernels showed in it.
+//! Published figures of this experiment, and measurements of real kernels.
 //!
-//! The kernels ran under emulation, with the number of CPUs given; their truth was the sum of
-//! `smaps_rollup`. Up to 6.1 they have the per-task cache, later ones the flat per-CPU counter,
-//! whose cheap read shows in field 24 of `/proc/PID/stat`. The thread's tree is in none of them.
+//! The kernels ran under emulation, with the number of CPUs given; their exact sum is that of
+//! `smaps_rollup`. Kernels up to 6.1 have the per-task cache, later ones the flat per-CPU counter,
+//! whose approximate reading is field 24 of `/proc/PID/stat`. None has the proposed tree.
 
 use highwater::units::PAGE_BYTES;
 
@@ -12,7 +12,7 @@ use crate::report::{Row, Source};
 const MIB: i64 = 1 << 20;
 
 /// Kernel, CPUs, peak and root mean square of the error in pages, most pages resident: one thread,
-/// 2,000 maps and unmaps of up to 64 pages, looked at 200 times.
+/// 2,000 maps and unmaps of up to 64 pages, sampled 200 times.
 const SMALL_HOPS: [(&str, i64, i64, i64); 9] = [
     ("6.1 (per-task cache), 64 CPUs", 65, 28, 1_689),
     ("6.1 (per-task cache), 128 CPUs", 65, 28, 1_689),
@@ -25,7 +25,7 @@ const SMALL_HOPS: [(&str, i64, i64, i64); 9] = [
     ("7.3-rc7, 64 CPUs", 1_295, 864, 1_690),
 ];
 
-/// Kernel, CPUs, error reached and truth in pages: 24 pages less than a batch touched on each CPU.
+/// Kernel, CPUs, error and exact sum in pages: 24 pages less than a batch touched on each CPU.
 const FILLS: [(&str, i64, i64); 4] = [
     ("6.12, 64 CPUs", 3_788, 6_863),
     ("6.12, 128 CPUs", 15_422, 29_904),

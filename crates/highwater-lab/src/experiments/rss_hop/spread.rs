@@ -1,4 +1,4 @@
-//! How far a cheap read was off: mean, root mean square, and extremes of `precise - shown`.
+//! Statistics of errors: mean, root mean square, and extremes of `precise - shown`.
 
 /// Errors in pages, positive where too little is shown.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,7 @@ impl Spread {
         self.max = self.max.max(error);
     }
 
-    /// The errors of both.
+    /// Returns the errors of both.
     pub(super) fn joined(self, other: Self) -> Self {
         Self {
             samples: self.samples + other.samples,
@@ -66,7 +66,7 @@ impl Spread {
         self.max
     }
 
-    /// The largest error, either way.
+    /// Returns the largest error, in either direction.
     pub(super) fn peak(&self) -> i64 {
         self.max.abs().max(self.min.abs())
     }

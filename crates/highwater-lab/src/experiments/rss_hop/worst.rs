@@ -1,4 +1,4 @@
-//! Worst cases: what each counter promises, and how far off an adversary brings it.
+//! Worst cases: each counter's promised bounds, and the error that an adversary reaches.
 
 use highwater::counter::Accuracy;
 use highwater::topology::Topology;
@@ -12,17 +12,17 @@ use crate::report::{Check, Row, Source, Unit};
 #[derive(Debug)]
 pub(super) struct Worst {
     pub(super) name: &'static str,
-    /// The interval that it promises.
+    /// Its promised bounds.
     pub(super) promised: Accuracy,
-    /// What can occur, as computed.
+    /// Its computed worst case.
     computed: Accuracy,
-    /// What the adversary made occur.
+    /// The adversary's error.
     pub(super) reached: Accuracy,
-    /// Whether the truth was inside the promised interval in both cases.
+    /// Whether the exact sum was inside the promised interval in both directions.
     is_inside: bool,
 }
 
-/// Every counter at its worst, on one machine.
+/// Returns every counter's worst case on one machine.
 pub(super) fn worst_cases(topology: &Topology) -> Vec<Worst> {
     let low = fill(topology, End::Under);
     let high = fill(topology, End::Over);
@@ -33,7 +33,7 @@ pub(super) fn worst_cases(topology: &Topology) -> Vec<Worst> {
         .collect()
 }
 
-/// All counters, each filled by its own adversary.
+/// Returns all counters, each filled by its own adversary.
 fn fill(topology: &Topology, end: End) -> Lineup {
     let mut lineup = Lineup::new(topology);
     for entry in &mut lineup.entries {
@@ -74,7 +74,8 @@ impl Worst {
             .with("reached_over_bytes", bytes(self.reached.over))
     }
 
-    /// The adversary reaches what is computed, either way, and does not leave what is promised.
+    /// Checks that the adversary reaches the computed worst case in both directions, within the
+    /// promise.
     pub(super) fn checks(&self, machine: &str, checks: &mut Vec<Check>) {
         let shown = |accuracy: Accuracy| {
             let unit = Unit::Pages;

@@ -1,15 +1,13 @@
-//! `rss-theft`: how much memory 10,000 threads can have without the counter of their process
-//! showing it.
+//! `rss-theft`: memory of 10,000 threads that the RSS counter of their process does not show.
 //!
-//! Each thread touches 32 pages and sleeps. Counts that tasks keep for themselves until their 66th
-//! fault are then never added up, and a process of 1.5 GB is shown with 44 MB. Here the same faults
-//! are counted by every design, on 16 virtual CPUs; then all tasks sleep, and each design says what
-//! it shows. Then they all end, each on another CPU than it began on, and each design says it
-//! again.
+//! Each thread touches 32 pages and sleeps. A kernel whose tasks cache their counts until the 66th
+//! fault then never adds them up, and shows a process of 1.5 GB with 44 MB. Here every design
+//! counts the same faults on 16 virtual CPUs. Each design is read while all tasks sleep, and again
+//! after all have exited, each on another CPU than it began on.
 //!
-//! With `--real`, real threads read real pages through a real space of the library besides, and
-//! what it says of itself is compared with the frames that it has handed out and with what the
-//! system counts for this process.
+//! With `--real`, real threads also read real pages through a real space of the library, whose
+//! reading is compared with the number of allocated frames and with the system's count for this
+//! process.
 
 mod published;
 mod real;
@@ -50,19 +48,20 @@ const ALIVE: &str = "while all threads sleep";
 const ENDED: &str = "after all threads have ended";
 const REAL: &str = "real threads and real pages of a real space, while all threads sleep";
 
-/// The thread's number.
+/// Threads of the published program.
 const THREADS: u32 = 10_000;
 
-/// Most of the truth that the per-task cache may show for the thread's finding to be there again.
+/// The largest part of the exact sum, in percent, at which the published finding is reproduced.
 const SHOWN_PERCENT_MAX: f64 = 5.0;
 
-const NOTE: &str = "Pages are simulated, counters are real. Each thread faults 36 pages in, one by one: 32 of data and 4 for its \
-    stack and tables. Starting a thread touches one page of its stack from the thread that starts it, which counts those \
-    for itself, folds every 66th, and so is what the per-task cache shows; that the published 43,888 KB are these \
-    pages is our reading, not the thread's. Shown is what each design gives to those who ask cheaply; promised is \
-    its own interval around that; exact is its exact reading, which the per-task cache has only in this model. Kernel rows are \
-    from other machines under emulation: VmRSS up to 6.1, field 24 of /proc/PID/stat for later ones, whose VmRSS \
-    is an exact sum.";
+const NOTE: &str = "Pages are simulated, counters are real. Each thread faults in 36 pages, one by \
+    one: 32 of data and 4 of its stack and tables. Starting a thread touches one page of its stack \
+    from the thread that starts it, which counts those pages for itself and folds every 66th; this \
+    is what the per-task cache shows. That the published 43,888 KB are these pages is our reading, \
+    not the discussion's. Shown is each design's cheap reading; promised is its own interval \
+    around that; exact is its exact reading, which the per-task cache has only in this model. \
+    Kernel rows are from other machines under emulation: VmRSS up to 6.1, field 24 of \
+    /proc/PID/stat for later ones, whose VmRSS is an exact sum.";
 
 fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
     let threads = setup.threads.unwrap_or(THREADS);
@@ -110,7 +109,7 @@ fn config(setup: &Setup, threads: u32, real: Option<&RealRun>) -> Figures {
     config.with("note_scope", NOTE)
 }
 
-/// What must be shown while all threads sleep.
+/// Checks of the readings while all threads sleep.
 fn design_checks(run: &str, alive: &[Seen], checks: &mut Vec<Check>) {
     let named = |name: &str| alive.iter().find(|seen| seen.name == name);
     let named = |name: &str| named(name).expect("every design is looked at");
@@ -150,7 +149,7 @@ fn design_checks(run: &str, alive: &[Seen], checks: &mut Vec<Check>) {
     checks.push(Check::counted(check).equal(&ours.precise, &ours.truth));
 }
 
-/// Bytes of an amount of pages.
+/// Returns the bytes of a number of pages.
 const fn bytes(pages: i64) -> i64 {
     pages * PAGE_BYTES.cast_signed()
 }

@@ -1,19 +1,19 @@
-//! What the thread published of this experiment, and what real kernels showed in it.
+//! Published figures of this experiment, and measurements of real kernels.
 //!
-//! The kernels ran under emulation, with the number of CPUs given; their truth is the sum of
-//! `smaps_rollup`, 1,323,720 KB alive. Up to 6.1 they have the per-task cache and show it in
-//! `VmRSS`; the later ones have the flat per-CPU counter, whose cheap reading is field 24 of
-//! `/proc/PID/stat`.
+//! The kernels ran under emulation, with the number of CPUs given; their exact sum is that of
+//! `smaps_rollup`, 1,323,720 KB while all threads live. Kernels up to 6.1 have the per-task cache
+//! and show it in `VmRSS`; later ones have the flat per-CPU counter, whose approximate reading is
+//! field 24 of `/proc/PID/stat`.
 
 use super::{ALIVE, ENDED};
 use crate::report::{Row, Source};
 
 const KB: i64 = 1024;
 
-/// Pages that the program has, as the thread's own series counts them.
+/// Memory of the program, as the published series counts it.
 const TRUTH_KB: i64 = 1_498_856;
 
-/// Of the kernels' runs.
+/// The same in the kernels' runs.
 const KERNEL_TRUTH_KB: i64 = 1_323_720;
 
 /// Kernels that show 43,468 KB while all threads sleep, and no error after all have ended.

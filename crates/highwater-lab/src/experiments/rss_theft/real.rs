@@ -1,12 +1,12 @@
-//! The thread's program with real threads, which read real pages through a real space of the
+//! The published program with real threads, which read real pages through a real space of the
 //! library.
 //!
-//! One sparse file without a name, as large as all threads together read, is mapped by one space.
-//! Each thread faults its own 32 pages in, has every design count the same faults on the CPU that
-//! it really runs on, and sleeps. While all sleep, the space, the frames handed out and the
-//! system's count of this process are read. Then the threads end, and the file is closed.
+//! One space maps a sparse unlinked file, as large as all threads together read. Each thread faults
+//! in its own 32 pages, lets every design count the same faults on the CPU that it really runs on,
+//! and sleeps. While all sleep, the run reads the space, the number of allocated frames and the
+//! system's count of this process. Then the threads exit, and the file is closed.
 //!
-//! However it ends, all threads are woken and joined, and the file is gone with its handle.
+//! However the run ends, all threads are woken and joined, and the file is deleted with its handle.
 
 use std::fs;
 use std::io::{self, PipeReader, PipeWriter, Read};
@@ -32,30 +32,30 @@ use crate::report::{Check, Figures, Row, Source, Unit};
 /// Pages that each thread reads.
 const PAGES: u32 = 32;
 
-/// Enough to read a page and to sleep.
+/// Stack size: enough to read a page and to sleep.
 const STACK_BYTES: usize = 64 << 10;
 
-/// How often it is looked whether all are there, and whether to stop.
+/// Interval of checks for arrivals and of the stop flag.
 const TICK: Duration = Duration::from_millis(5);
 
 /// The only space of the designs.
 const SPACE: SpaceId = SpaceId(0);
 
-/// What was seen while all threads slept, and what was left afterwards.
+/// Readings while all threads slept, and afterwards.
 #[derive(Debug)]
 pub(super) struct RealRun {
     cpus: usize,
-    /// What the designs said.
+    /// Readings of the designs.
     pub(super) designs: Vec<Seen>,
     /// Pages that the threads have read.
     touched: i64,
-    /// What the space says of itself.
+    /// The space's own reading.
     rss: Estimate<Pages>,
     rss_precise: Pages,
     frames: Pages,
-    /// Growth of this process, as the system counts it; none where it does not tell.
+    /// Growth of this process by the system's count; `None` if the system does not tell.
     process_bytes: Option<u64>,
-    /// What the space says once the file is closed.
+    /// The space's reading after the file is closed.
     rss_closed: Pages,
 }
 
@@ -101,14 +101,14 @@ pub(super) fn run(threads: u32, control: &Control) -> Result<RealRun, Experiment
     Ok(run)
 }
 
-/// Refuses threads that the system would start, but whose signal stacks it would then not map: the
-/// program would abort.
+/// Refuses a number of threads that the system would start but whose signal stacks it would not
+/// map: the program would abort.
 fn check_maps(threads: u32, maps_max: Option<String>) -> Result<(), ExperimentError> {
-    /// A stack, a signal stack, and a guard for each.
+    /// Maps of a thread: a stack, a signal stack, and a guard for each.
     const OF_A_THREAD: u64 = 4;
-    /// Chosen: those of the program and its allocator, and as many again.
+    /// Maps besides. Chosen: those of the program and its allocator, and as many again.
     const OTHERS: u64 = 2000;
-    // Where it cannot be read there is no such limit.
+    // A system without the file has no such limit.
     let max: u64 = maps_max
         .and_then(|text| text.trim().parse().ok())
         .unwrap_or(u64::MAX);
@@ -124,10 +124,10 @@ fn check_maps(threads: u32, maps_max: Option<String>) -> Result<(), ExperimentEr
     })
 }
 
-/// A manager with room for all pages, a space, and the file.
+/// Creates a manager with room for all pages, a space, and the file.
 fn set_up(threads: u32) -> Result<(Manager, Space, File), ExperimentError> {
     let pages = u64::from(threads) * u64::from(PAGES);
-    // An eighth more, for watermarks and per-CPU lists: reclaim would take pages away.
+    // An eighth more, for watermarks and per-CPU lists, so that reclaim evicts nothing.
     let capacity = Pages(pages + pages / 8 + 4096);
     let manager = Manager::builder().capacity(capacity.bytes()).build()?;
     let space = manager.space(&manager.root());
@@ -144,7 +144,7 @@ fn set_up(threads: u32) -> Result<(Manager, Space, File), ExperimentError> {
     Ok((manager, space, file))
 }
 
-/// What the threads work on.
+/// Shared state of the threads.
 struct Stage<'a> {
     manager: &'a Manager,
     mapping: &'a Mapping,
@@ -163,7 +163,7 @@ impl Stage<'_> {
         look: impl FnOnce() -> T,
     ) -> Result<T, ExperimentError> {
         thread::scope(|scope| {
-            // Dropped however this ends, or the scope would wait for ever.
+            // Dropped on every path; otherwise the scope would wait forever.
             let _shut = shut;
             for started in 0..threads {
                 let thread = thread::Builder::new().stack_size(STACK_BYTES);
@@ -180,7 +180,7 @@ impl Stage<'_> {
         })
     }
 
-    /// What one thread does.
+    /// Runs one thread.
     fn play(&self, task: u32) {
         let arrival = Arrival(&self.gate);
         match self.read_pages(task) {
@@ -201,8 +201,8 @@ impl Stage<'_> {
 
     fn read_pages(&self, task: u32) -> Result<(), ReadError> {
         let first = u64::from(task) * u64::from(PAGES);
-        // One for all: it ends before the thread sleeps. More than 4,096 threads look for a seat
-        // each time.
+        // One guard for all pages, dropped before the thread sleeps: with more than 4,096 threads,
+        // each `enter` searches for a seat.
         let guard = self.manager.enter();
         for page in first..first + u64::from(PAGES) {
             let content = self.mapping.read(&guard, page)?;
@@ -219,7 +219,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// The thread, on the CPU that it runs on now.
+    /// Returns the thread as a writer on its current CPU.
     fn writer(&self, task: u32) -> Writer {
         Writer {
             cpu: CpuId::from_index(current_cpu().index() % self.nr_cpus),
@@ -229,24 +229,24 @@ impl Stage<'_> {
     }
 }
 
-/// Where the threads sleep until all are there and have been looked at.
+/// Gate at which the threads sleep until all have arrived and the readings are taken.
 ///
-/// They sleep in a read of a pipe that nobody writes, which ends when its other end is closed. Ten
-/// thousand sleepers on a futex would be walked past by every other futex of the process that falls
-/// into their bucket: 35 s, not 3.
+/// They sleep in a read of a pipe without writes, which ends when the write end is closed. With ten
+/// thousand waiters on a futex, every other futex of the process in the same hash bucket would walk
+/// past all of them: 35 s instead of 3.
 struct Gate {
-    /// Nothing ever comes: the read ends with the writer.
+    /// Never has data: a read returns when the write end is closed.
     sleepers: PipeReader,
-    /// Threads that are there.
+    /// Threads that have arrived.
     ///
-    /// Written by: threads that arrive (Release). Read by: who looks (Acquire). Publishes: what
-    /// they counted.
+    /// Written by: arriving threads (Release). Read by: the thread that waits for them (Acquire).
+    /// Publishes: their counts.
     nr_arrived: AtomicU32,
     /// The first failure.
     failure: Mutex<Option<ReadError>>,
 }
 
-/// Counts a thread as arrived, also when it panics.
+/// Counts a thread as arrived when it is dropped, also by a panic.
 struct Arrival<'a>(&'a Gate);
 
 impl Drop for Arrival<'_> {
@@ -257,7 +257,7 @@ impl Drop for Arrival<'_> {
 }
 
 impl Gate {
-    /// A gate, and what keeps it shut.
+    /// Returns a gate, and the write end that keeps it shut.
     fn shut() -> io::Result<(Self, PipeWriter)> {
         let (sleepers, writer) = io::pipe()?;
         let gate = Self {
@@ -268,7 +268,7 @@ impl Gate {
         Ok((gate, writer))
     }
 
-    /// The first failure, which is whole at every moment.
+    /// Returns the first failure, which is consistent at every moment.
     fn failure(&self) -> MutexGuard<'_, Option<ReadError>> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -276,7 +276,7 @@ impl Gate {
     /// Sleeps until the writer is dropped.
     fn sleep(&self) {
         let mut nothing = Vec::new();
-        // Whatever else ends it ends the sleep too; signals do not.
+        // An error ends the sleep too; a signal does not.
         let _ = (&self.sleepers).read_to_end(&mut nothing);
     }
 
@@ -299,7 +299,7 @@ impl Gate {
     }
 }
 
-/// What the system counts as resident for this process, page by page.
+/// Returns the resident bytes of this process by the system's exact count.
 fn process_rss_bytes() -> Option<u64> {
     rss_bytes(&fs::read_to_string("/proc/self/smaps_rollup").ok()?)
 }
@@ -360,7 +360,7 @@ impl RealRun {
                 .equal(&self.rss_closed, &Pages(0)),
         ]);
         if let Some(process_bytes) = self.process_bytes {
-            // Below 1 the pages would not be there. Stacks, tables and huge pages come on top.
+            // Below 1 the pages would be missing. Stacks, tables and huge pages come on top.
             checks.push(
                 Check::counted("real: growth of this process, against the pages read").between(
                     to_f64(process_bytes) / bytes_f64(self.touched),
@@ -377,7 +377,8 @@ impl RealRun {
 mod tests {
     use super::*;
 
-    /// Goal: what would abort the program is refused with numbers, and no less than that.
+    /// Goal: a number of threads that would abort the program is refused with figures, and a
+    /// smaller one is not.
     #[test]
     fn threads_beyond_the_systems_maps_are_refused() {
         let check = |threads| check_maps(threads, Some("65530\n".to_owned()));
@@ -401,8 +402,8 @@ mod tests {
         assert_eq!(rss_bytes("Rss: much"), None);
     }
 
-    /// Goal: a run that is told to stop wakes and joins its threads, and is no result. Method: stop
-    /// it before it begins.
+    /// Goal: a stopped run wakes and joins its threads, and has no result. Method: stop it before
+    /// it begins.
     #[test]
     fn a_stopped_run_ends() {
         let control = Control::default();
@@ -411,8 +412,8 @@ mod tests {
         assert!(matches!(stopped, ExperimentError::Interrupted), "{stopped}");
     }
 
-    /// Goal: what the threads read is what the space, the frames and the exact designs say, and
-    /// nothing is left. Method: a few threads.
+    /// Goal: the space, the allocated frames and the exact designs agree with the pages that
+    /// threads read, and nothing is left. Method: a few threads.
     #[test]
     fn pages_read_are_pages_counted() {
         let run = run(20, &Control::default()).unwrap();

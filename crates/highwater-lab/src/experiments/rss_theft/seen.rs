@@ -1,4 +1,4 @@
-//! What a design says of a space, beside the truth.
+//! A design's readings of a space, beside the exact sum.
 
 use highwater::units::Estimate;
 
@@ -12,18 +12,18 @@ use crate::report::{Row, Source};
 pub(super) struct Seen {
     pub(super) name: &'static str,
     pub(super) truth: i64,
-    /// What it shows of the resident set.
+    /// Its cheap reading of the resident set.
     pub(super) shown: i64,
-    /// What it promises of it.
+    /// Its interval for that.
     promised: Option<Estimate<i64>>,
-    /// What it promises of the one member that has pages.
+    /// Its interval for the one member that has pages.
     pub(super) anon: Option<Estimate<i64>>,
     /// Its exact reading.
     pub(super) precise: i64,
 }
 
 impl Seen {
-    /// What each design says of `space`, whose pages are all of one member.
+    /// Reads `space`, whose pages are all of one member, in each design.
     pub(super) fn all(contenders: &[Contender], space: SpaceId, truth: i64) -> Vec<Self> {
         let seen = |contender: &Contender| {
             let design = &contender.design;
@@ -40,7 +40,7 @@ impl Seen {
         contenders.iter().map(seen).collect()
     }
 
-    /// Hundredths of the truth that are shown.
+    /// Returns the percentage of the exact sum that is shown.
     #[expect(
         clippy::cast_precision_loss,
         reason = "pages of one machine: below 2^53"

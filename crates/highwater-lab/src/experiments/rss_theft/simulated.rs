@@ -1,4 +1,4 @@
-//! The faults of the thread's program, one after the other, on virtual CPUs.
+//! The faults of the published program, one after the other, on virtual CPUs.
 
 use fastrand::Rng;
 use highwater::units::CpuId;
@@ -11,13 +11,13 @@ use crate::experiments::{Control, ExperimentError, Setup};
 /// Pages that a thread faults in: 32 of data, and 4 of its stack and tables.
 pub(super) const FAULTS: u32 = 36;
 
-/// Threads between two looks at the control: about a millisecond.
+/// Threads between checks of the stop flag: about a millisecond.
 const STRIDE: u32 = 200;
 
 /// The only space.
 const SPACE: SpaceId = SpaceId(0);
 
-/// What the designs said.
+/// Readings of the designs.
 #[derive(Debug)]
 pub(super) struct Simulated {
     /// While all threads sleep.
@@ -42,7 +42,7 @@ pub(super) fn simulate(
         task: TaskId(task),
         space: Some(SPACE),
     };
-    // The thread that starts and joins the others stays where it is.
+    // The thread that starts and joins the others stays on its CPU.
     let first = on(CpuId(0), threads);
     for thread in 0..threads {
         run_on(&contenders, first, |contender| {
@@ -78,7 +78,7 @@ pub(super) fn simulate(
     })
 }
 
-/// Has every design count what `work` does while `by` runs on its CPU.
+/// Lets every design count what `work` does while `by` runs on its CPU.
 fn run_on(contenders: &[Contender], by: Writer, work: impl Fn(&Contender)) {
     for contender in contenders {
         contender.switch(by.cpu, SPACE);

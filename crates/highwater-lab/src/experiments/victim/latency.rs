@@ -1,4 +1,4 @@
-//! Time of one selection, with cold caches.
+//! Latency of one victim selection, with cold caches.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -13,8 +13,7 @@ use crate::experiments::{Control, ExperimentError};
 use crate::report::text::to_f64;
 use crate::report::{Row, Source};
 
-/// Memory that is written before each measurement, to take the place of everything else in the
-/// caches.
+/// Memory that is written before each measurement, to evict everything else from the caches.
 #[derive(Debug)]
 pub(super) struct ColdCaches {
     words: Vec<u64>,
@@ -41,8 +40,8 @@ impl ColdCaches {
         black_box(&self.words);
     }
 
-    /// What `work` returns, and how long it took with cold caches, in microseconds: real time, or
-    /// CPU time if that is less, which is when something else ran meanwhile.
+    /// Returns the result of `work`, and its time with cold caches in microseconds: real time, or
+    /// CPU time if that is less, because other threads ran meanwhile.
     pub(super) fn time<T>(&mut self, work: impl FnOnce() -> T) -> (T, f64) {
         self.evict();
         let cpu_begun = thread_ns();
@@ -112,11 +111,11 @@ impl Lane {
     }
 }
 
-/// Three ways to choose from one population, taking turns.
+/// Three searches of one population, in turn.
 #[derive(Debug)]
 pub(super) struct Race {
     part: &'static str,
-    /// What its checks call it.
+    /// Label in the names of its checks.
     pub(super) label: String,
     lanes: [Lane; 3],
     pub(super) faults: u64,
@@ -195,7 +194,7 @@ impl Race {
     }
 }
 
-/// One selection of the library.
+/// Runs one selection of the library.
 pub(super) fn choose(
     spaces: &OurSpaces,
     selector: &mut Selector<usize>,

@@ -1,13 +1,13 @@
-//! `victim`: how long choosing whom to stop takes, and how often the right one is chosen.
+//! `victim`: latency and correctness of OOM victim selection.
 //!
-//! Among many spaces on many CPUs, one holds a hundred times what the others do. Three ways find
-//! it: the exact sum of everybody (Linux 7.0), the two passes that were proposed with the counter
+//! Among many spaces on many CPUs, one holds a hundred times the memory of the others. Three
+//! searches find it: exact sums of all spaces (Linux 7.0), the two passes proposed with the counter
 //! tree, and the library's search. All have the same pages on the same CPUs; caches are evicted
-//! before each selection, and the ways take turns.
+//! before each selection, and the searches take turns.
 //!
-//! A single hog is found by anybody. So the same two searches are also run over spaces of four
-//! distributions of sizes, in random order, where the published one walks off to the end of its
-//! list.
+//! Any search finds a single hog. So the two searches that read cheaply also run over spaces whose
+//! sizes follow four distributions, in random order, where the published one walks off to the end
+//! of its list.
 
 mod latency;
 mod population;
@@ -27,12 +27,12 @@ use crate::report::{Check, Figures, Headline, Noun, Outcome, Unit};
 pub static EXPERIMENT: Experiment = Experiment {
     name: "victim",
     thread: "hierarchical-rss-counters-2026",
-    summary: "choosing whom to stop among 10,000 spaces on 256 CPUs: how long, and how right",
+    summary: "victim selection among 10,000 spaces on 256 CPUs: its latency, and how often it is right",
     headline: Headline::of_variants(
         "time of one selection: many spaces, each on every CPU",
         "median_us",
         Noun::Mass("time to choose a victim"),
-        ["Highwater", "exact sum of everybody"],
+        ["Highwater", "exact sum of all spaces"],
     ),
     topology: "2x8x8x2",
     cpus: 2..=1024,
@@ -51,29 +51,30 @@ const SIMILAR: &str =
 const SCALE: &str =
     "time of one selection of Highwater: ever more spaces, 49 of 50 on one CPU, the others on 8";
 
-const ONE_PASS: &str = "exact sum of everybody";
+const ONE_PASS: &str = "exact sum of all spaces";
 const TWO_PASS: &str = "published two passes, up to 16 exact sums";
 const OURS: &str = "Highwater, up to 16 exact sums";
 const PROVEN: &str = "Highwater, until proven";
 
-/// The thread's machine, on which its figures are to be found again.
+/// The published machine, for which the published figures are checked.
 const THREAD_CPUS: usize = 256;
 
-/// Spaces of the thread's small run.
+/// Spaces of the published small run.
 const NR_FEW: usize = 40;
 
-/// Thousandths of the largest: a victim that holds no less than that below it is as good.
+/// Indifference in thousandths of the largest: a victim that holds at most that much less is right.
 const INDIFFERENCE: u32 = 10;
 
-const NOTE: &str = "Pages are simulated, CPUs are virtual, counters are real: the library's are production code, \
-    read as its documentation says. Kernel-like layouts hold the words of all spaces CPU by CPU. No variant walks a \
-    task list or takes locks, which flatters the kernel's; the published times are of whole invocations of \
-    the OOM killer. Sizes: 50 to 150 MiB, in most parts one hog of 10 GiB. All variants have the same pages on the \
-    same CPUs, take turns, and begin with cold caches; what other programs took is not in the times. A victim is right if it holds no more than 1 % less \
-    than the largest; in the verdicts, errors of cheap reads are drawn from those of real counters on 384 CPUs, all of \
-    them used.";
+const NOTE: &str = "Pages are simulated, CPUs are virtual, counters are real: the library's are \
+    production code, read as its documentation says. Kernel-like layouts hold the words of all \
+    spaces CPU by CPU. No variant walks a task list or takes locks, which flatters the kernel's; \
+    the published times are of whole invocations of the OOM killer. Sizes: 50 to 150 MiB, in most \
+    parts one hog of 10 GiB. All variants have the same pages on the same CPUs, take turns, and \
+    begin with cold caches; times exclude preemption. A victim is right if it holds at most 1 % \
+    less than the largest. In the verdicts, errors of cheap reads are drawn from those of real \
+    counters on 384 CPUs, all of them used.";
 
-/// What the timed parts found.
+/// Results of the timed parts.
 struct Times {
     few: Race,
     many: Race,
@@ -132,7 +133,7 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
     })
 }
 
-/// Few spaces take microseconds, in which more else can happen.
+/// A selection among few spaces takes microseconds, so noise is larger.
 const fn rounds_of_few(rounds: u64) -> u64 {
     6 * rounds + 1
 }
@@ -152,7 +153,7 @@ fn config(setup: &Setup, nr_many: usize, rounds: u64, lists: u64, caches: &ColdC
 fn right_checks(times: &Times, checks: &mut Vec<Check>) {
     for race in times.races() {
         for variant in [ONE_PASS, TWO_PASS, OURS] {
-            // Among similar ones the two passes walk off; see the verdicts.
+            // Among similar spaces the two passes walk off; see the verdicts.
             if variant != TWO_PASS || race.label != times.similar.label {
                 checks.push(
                     Check::counted(format!("{}: times that {variant} is right", race.label))
@@ -171,8 +172,8 @@ fn right_checks(times: &Times, checks: &mut Vec<Check>) {
     times.scale.right_checks(checks);
 }
 
-/// The thread's machine is one of many CPUs. On few, the published walk over all of them is as
-/// short as the library's over those that matter, and its code is shorter: the rows tell.
+/// The published machine has many CPUs. With few CPUs, the published walk over all of them is as
+/// short as the library's over those that count, and its code is shorter, as the rows show.
 fn time_checks(setup: &Setup, times: &Times, checks: &mut Vec<Check>) {
     times.scale.time_checks(checks);
     if setup.topology.nr_cpus() != THREAD_CPUS {

@@ -1,4 +1,4 @@
-//! The same pages on the same CPUs, in three layouts.
+//! A population of spaces: the same pages on the same CPUs, in three layouts.
 
 use fastrand::Rng;
 use highwater::counter::{Accuracy, CounterSet, Layout};
@@ -14,19 +14,19 @@ use crate::experiments::{Control, ExperimentError, Setup};
 /// Pages of a space: 50 to 150 MiB.
 const PAGES_MIN: i64 = 12_800;
 const PAGES_MAX: i64 = 38_400;
-/// What the hog holds, in spaces of mean size.
+/// Size of the hog, in spaces of mean size.
 const HOG: i64 = 100;
-/// Per cent of a space that are pages of files, anonymous, swapped out, and shared memory.
+/// Percentages of a space in file pages, anonymous pages, swap, and shared memory.
 const SHARES: [i64; 4] = [20, 70, 5, 5];
 
-/// On how many CPUs the pages of a space are counted.
+/// CPUs on which the pages of a space are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spread {
-    /// On every one.
+    /// On every CPU.
     Everywhere,
     /// Mostly on one, some on a few, few on 64.
     AsProcesses,
-    /// On one; every fiftieth on 8.
+    /// On one; every fiftieth space on 8.
     MostlyOne,
 }
 
@@ -41,22 +41,22 @@ impl Spread {
             (Self::MostlyOne, _) if space.is_multiple_of(50) => 8,
             (Self::MostlyOne, _) => 1,
         };
-        // May draw one twice: then it is one less.
+        // May draw one CPU twice, so that there is one less.
         let draw = |_| CpuId::from_index(rng.usize(..nr_cpus));
         (0..count).map(draw).collect()
     }
 }
 
-/// Who is to be found.
+/// Distribution of sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sizes {
-    /// One that holds a hundred times what others do.
+    /// One space holds a hundred times the memory of the others.
     OneHog,
-    /// The largest of similar ones.
+    /// All are similar.
     Similar,
 }
 
-/// The library's counters of many spaces, as an engine keeps them: one after the other.
+/// The library's counters of many spaces, one after the other, as an engine keeps them.
 #[derive(Debug)]
 pub(super) struct OurSpaces {
     sets: Vec<CounterSet<4>>,
@@ -80,7 +80,7 @@ impl OurSpaces {
     }
 }
 
-/// All four members: what is swapped out counts too.
+/// All four members: swap counts too.
 const MEMBERS: [usize; 4] = [0, 1, 2, 3];
 
 impl Candidates for OurSpaces {
@@ -103,7 +103,7 @@ impl Candidates for OurSpaces {
 /// One population in three layouts.
 #[derive(Debug)]
 pub(super) struct Spaces {
-    /// What the largest holds.
+    /// Pages of the largest.
     most: i64,
     pub(super) flat: FlatSpaces,
     pub(super) trees: TreeSpaces,
@@ -151,13 +151,13 @@ impl Spaces {
         })
     }
 
-    /// Whether a space holds as much as the largest, within indifference.
+    /// Returns whether a space holds as much as the largest, within indifference.
     pub(super) fn is_right(&self, space: Option<usize>) -> bool {
         let held = space.map_or(0, |space| self.flat.exact(space));
         1000 * held >= (1000 - i64::from(INDIFFERENCE)) * self.most
     }
 
-    /// Spaces that one layout counts otherwise than another, or that are outside an interval.
+    /// Returns the number of spaces whose layouts disagree, or that are outside an interval.
     pub(super) fn faults(&self) -> u64 {
         let Accuracy { under, over } = self.trees.accuracy();
         let is_faulty = |(space, set): (usize, &CounterSet<4>)| {
@@ -173,7 +173,7 @@ impl Spaces {
     }
 }
 
-/// The library's layout alone, and who the hog is.
+/// Returns the library's layout alone, and the hog.
 pub(super) fn only_ours(
     setup: &Setup,
     nr_spaces: usize,
@@ -193,7 +193,7 @@ pub(super) fn only_ours(
     Ok((ours, hog))
 }
 
-/// What is to be drawn.
+/// Parameters of a population.
 struct Population<'a> {
     setup: &'a Setup,
     nr_spaces: usize,
@@ -209,11 +209,12 @@ struct Part {
     pages: i64,
 }
 
-/// Spaces drawn between two looks at the control.
+/// Spaces drawn between checks of the stop flag.
 const STRIDE: usize = 64;
 
 impl Population<'_> {
-    /// Draws it and tells `add` of it; returns which one is or would be the hog.
+    /// Draws the population and passes each part to `add`; returns the space that is or would be
+    /// the hog.
     fn draw(&self, control: &Control, mut add: impl FnMut(Part)) -> Result<usize, ExperimentError> {
         let mut rng = Rng::with_seed(self.setup.seed);
         let nr_cpus = self.setup.topology.nr_cpus();
@@ -245,8 +246,8 @@ impl Population<'_> {
     }
 }
 
-/// Divides pages over CPUs: each gets up to twice its even share of what is left, the last one the
-/// rest.
+/// Spreads pages over CPUs: each gets up to twice its even share of the rest, the last one the
+/// remainder.
 fn scatter(rng: &mut Rng, pages: i64, cpus: &[CpuId], mut add: impl FnMut(CpuId, i64)) {
     let mut left = pages;
     let mut to_come = i64::try_from(cpus.len()).unwrap_or(i64::MAX);

@@ -1,10 +1,10 @@
-//! What was published of this experiment.
+//! Published figures of this experiment.
 
 use super::{FEW, MANY};
 use crate::report::{Row, Source};
 
 /// On a guest of 256 CPUs (EPYC 9654, KVM), with one `tail -f /dev/zero`; whole invocations of the
-/// OOM killer. The names are the thread's: the sums of approach 4 of its list, and what it
+/// OOM killer. The names are the published ones: the sums of approach 4 of its list, and what it
 /// prepares.
 pub(super) fn rows() -> Vec<Row> {
     let times = [

@@ -1,4 +1,4 @@
-//! The library with ever more spaces, and a plain scan of as much memory beside it.
+//! The library's search over growing numbers of spaces, beside a plain scan of as much memory.
 
 use highwater::counter::CounterSet;
 use highwater::victim::{Policy, Selector};
@@ -11,7 +11,7 @@ use crate::experiments::{Control, ExperimentError, Setup};
 use crate::report::text::{grouped, to_f64};
 use crate::report::{Check, Row, Source, Unit};
 
-/// Times of ever more spaces.
+/// Times by number of spaces.
 #[derive(Debug)]
 pub(super) struct Scale {
     steps: Vec<Step>,
@@ -21,7 +21,7 @@ pub(super) struct Scale {
 struct Step {
     spaces: OurSpaces,
     hog: usize,
-    /// As much memory as the sets themselves have.
+    /// As much memory as the counter sets take.
     plain: Vec<u64>,
     lane: Lane,
     scan_us: Vec<f64>,
@@ -64,7 +64,7 @@ impl Step {
 }
 
 impl Scale {
-    /// Sizes take turns, so that what else the machine does meets all of them.
+    /// Runs all sizes in turn, so that noise of the machine affects all of them.
     pub(super) fn run(
         setup: &Setup,
         sizes: &[usize],
@@ -102,7 +102,8 @@ impl Scale {
         checks.push(Check::counted(name).equal(&right, &all));
     }
 
-    /// Of the most spaces against each smaller number: no more than twice what is proportional.
+    /// Checks the largest number of spaces against each smaller one: at most twice the proportional
+    /// time.
     pub(super) fn time_checks(&self, checks: &mut Vec<Check>) {
         let Some((most, fewer)) = self.steps.split_last() else {
             return;

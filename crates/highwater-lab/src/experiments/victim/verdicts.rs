@@ -1,10 +1,10 @@
-//! How often the right one is chosen: the two searches that read cheaply, over sizes drawn from
-//! four distributions, in random order.
+//! Correctness of victim selection: the two searches that read cheaply, over sizes drawn from four
+//! distributions, in random order.
 //!
-//! What cheap reads miss is drawn from what real counters missed: sets of the library's and trees
-//! of the proposal, filled on every one of 384 CPUs with the same random pages. Tasks use two of
-//! the four members. The published interval is that of four all the same; the library's counters
-//! know that nobody ever added to the other two.
+//! Errors of cheap reads are drawn from those of real counters: the library's sets and the proposed
+//! trees, filled on every one of 384 CPUs with the same random pages. Tasks use two of the four
+//! members. The published interval is that of all four members; the library's counters know that
+//! the other two were never updated.
 
 use fastrand::Rng;
 use highwater::counter::{Accuracy, CounterSet, Layout};
@@ -21,16 +21,16 @@ use crate::report::{Check, Row, Source, Unit};
 
 /// CPUs of the machine whose errors are drawn.
 const NR_CPUS: usize = 384;
-/// Counters of each design whose errors are drawn from.
+/// Sampled counters of each design.
 const NR_SAMPLES: usize = 400;
 /// Tasks of one list.
 pub(super) const NR_TASKS: usize = 10_000;
-/// Per cent of a task's pages in each member that it uses: pages of files, and anonymous ones.
+/// Percentages of a task's pages in each member that it uses: file pages, and anonymous ones.
 const SHARES: [i64; 2] = [20, 80];
 
 const PAGES_OF_MIB: f64 = 256.0;
 
-/// How sizes are distributed.
+/// A distribution of sizes.
 #[derive(Clone, Copy, Debug)]
 struct Distribution {
     part: &'static str,
@@ -67,7 +67,7 @@ fn exponential(rng: &mut Rng, mean: f64) -> f64 {
     -mean * (1.0 - rng.f64()).ln()
 }
 
-/// What cheap reads of real counters missed: precise sum minus what was shown.
+/// Errors of cheap reads of real counters: precise sum minus the value shown.
 struct Errors {
     published: Vec<i64>,
     published_accuracy: Accuracy,
@@ -125,10 +125,10 @@ impl Errors {
 /// A task list as both searches see it.
 struct List {
     exact: Vec<i64>,
-    /// What the published tree shows.
+    /// Values that the published tree shows.
     shown: Vec<i64>,
     published_accuracy: Accuracy,
-    /// What the library shows.
+    /// Intervals that the library states.
     known: Vec<Estimate<i64>>,
 }
 
@@ -150,7 +150,7 @@ impl List {
             for share in SHARES {
                 let part = pages * share / 100;
                 exact += part;
-                // As the kernel shows it: what is below zero is zero.
+                // As the kernel does: values below zero are zero.
                 shown += (part - errors.published[rng.usize(..NR_SAMPLES)]).max(0);
                 let value = part - errors.ours[rng.usize(..NR_SAMPLES)];
                 known.value += value;
@@ -164,7 +164,7 @@ impl List {
         list
     }
 
-    /// Tasks that are not where a design says.
+    /// Returns the number of tasks that are outside a design's interval.
     fn outside(&self) -> u64 {
         let Accuracy { under, over } = self.published_accuracy;
         let is_outside = |task: usize| {
@@ -215,7 +215,7 @@ impl Candidates for List {
     }
 }
 
-/// How well one search chose, over all lists of one distribution.
+/// Results of one search, over all lists of one distribution.
 #[derive(Debug, Default)]
 struct Score {
     lists: u64,
@@ -227,7 +227,7 @@ struct Score {
     exact_sums: u64,
     gap_sum: u64,
     proven: u64,
-    /// Lists in which somebody was worse by more than the gap.
+    /// Lists in which a task exceeded the victim by more than the gap.
     broken_promises: u64,
 }
 
@@ -246,7 +246,7 @@ impl Score {
         }
     }
 
-    /// Judges a victim that holds `held` where somebody holds `most`.
+    /// Records a victim that holds `held`; the largest task holds `most`.
     fn judge(&mut self, held: i64, most: i64, exact_sums: usize) {
         let ratio = to_f64(held.unsigned_abs()) / to_f64(most.unsigned_abs());
         self.lists += 1;
@@ -273,18 +273,18 @@ impl Score {
     }
 }
 
-/// The searches over one distribution.
+/// Results of both searches over one distribution.
 #[derive(Debug)]
 pub(super) struct Verdict {
     distribution: Distribution,
     two_pass: Score,
     ours: Score,
     proven: Score,
-    /// Tasks that do not lie in what one design or the other promises.
+    /// Tasks that are outside the interval of either design.
     outside: u64,
 }
 
-/// Steps of as many lists of each distribution.
+/// Returns the steps of `lists` lists of each distribution.
 pub(super) const fn steps(lists: u64) -> u64 {
     DISTRIBUTIONS.len() as u64 * lists
 }
@@ -373,7 +373,7 @@ impl Verdict {
         })
     }
 
-    /// The mean of few lists is less sure to be near what many have.
+    /// The mean of few lists varies more.
     pub(super) fn checks(&self, setup: &Setup, checks: &mut Vec<Check>) {
         let part = self.distribution.part;
         let lists = self.two_pass.lists;
@@ -400,7 +400,7 @@ impl Verdict {
             ))
             .equal(&self.proven.not_largest, &0),
             Check::counted(format!(
-                "{part}: somebody worse by more than the stated gap"
+                "{part}: a task larger than the victim by more than the stated gap"
             ))
             .equal(
                 &(self.ours.broken_promises + self.proven.broken_promises),
