@@ -1,8 +1,8 @@
-//! The library's cache of the active space, seen as a [`Design`].
+//! The library's per-CPU cache of RSS counts for the active space, as a [`Design`].
 //!
-//! It is driven as a kernel drives it: with explicit CPUs, and switched where tasks are. What it
-//! shows is a walk over the CPUs on which the space may be active: exact when quiet. Its interval
-//! is that of the totals alone, which readers have who must not walk.
+//! It is driven as a kernel drives it: with explicit CPUs, and with context switches of tasks. Its
+//! cheap reading walks the CPUs on which the space may be active, and is exact when quiet. Its
+//! interval is that of the totals alone, for readers that must not walk.
 //!
 //! As in [`LibrarySets`](super::LibrarySets), all shared writes are reported as one line of the
 //! space.
@@ -20,17 +20,17 @@ use super::{Count, Design, Footprint, Line, Member, SpaceId, Traffic, Writer};
 /// An [`ActiveCache`] and its spaces.
 #[derive(Debug)]
 pub struct ActiveSpaces {
-    // Declared first: spaces flush what they have parked when they end.
+    // Declared first: dropping a space flushes its parked counts.
     spaces: Box<[ActiveSpace]>,
     cache: Arc<ActiveCache>,
 }
 
 impl ActiveSpaces {
-    /// Spaces at zero, active nowhere.
+    /// Returns spaces at zero, active nowhere.
     ///
     /// # Panics
     ///
-    /// For a machine of more than [`ActiveCache::CPUS_MAX`] CPUs.
+    /// When the machine has more than [`ActiveCache::CPUS_MAX`] CPUs.
     #[must_use]
     pub fn new(topology: &Topology, spaces: usize) -> Self {
         let cache = ActiveCache::new(topology, Regime::Atomic);
@@ -40,7 +40,7 @@ impl ActiveSpaces {
         }
     }
 
-    /// What the cache has done so far.
+    /// Returns the cache's counters so far.
     #[must_use]
     pub fn stats(&self) -> ActiveStats {
         self.cache.stats()
@@ -50,7 +50,8 @@ impl ActiveSpaces {
         &self.spaces[space.index()]
     }
 
-    /// Spaces share one number of lines; a switch writes for the space that it comes from, too.
+    /// Reports writes of shared lines. Spaces share one set of lines; a switch also writes for the
+    /// space that it leaves.
     fn wrote(&self, written: u32, space: Option<SpaceId>, cpu: CpuId, traffic: &mut dyn Traffic) {
         let index = space.map_or(0, SpaceId::index);
         for _ in 0..written {
@@ -98,7 +99,7 @@ impl Design for ActiveSpaces {
         Some(self.space(space).approximate_sum_of(&resident))
     }
 
-    /// One walk for all members.
+    /// One walk reads all members.
     fn precise_resident(&self, space: SpaceId) -> i64 {
         let resident = Member::RESIDENT.map(Member::index);
         self.space(space).precise_sum_of(&resident).value
@@ -120,9 +121,9 @@ mod tests {
     use super::*;
     use crate::baselines::{Ledger, TaskId, TransferCosts};
 
-    /// Goal: what the active space adds is a hit that writes nothing shared, what another one adds
-    /// is a miss that writes one line, a switch flushes, and all is read exactly. Method: two
-    /// spaces on two CPUs.
+    /// Goal: an add to the active space is a hit that writes no shared line, an add to another one
+    /// is a miss that writes one, a switch flushes, and all is read exactly. Method: two spaces on
+    /// two CPUs.
     #[test]
     fn spaces_make_a_design() {
         let machine = Topology::flat(2);

@@ -1,4 +1,5 @@
-//! The flat per-CPU counter: a slot for each CPU, folded whole into one locked total.
+//! The flat per-CPU counter (`percpu_counter`): one slot for each CPU, folded whole into a locked
+//! total.
 //!
 //! ```text
 //! slot of each CPU, |slot| < batch   --- reaches batch: whole slot --->   lock, count
@@ -8,12 +9,12 @@
 //! the square of the number of CPUs: `n * (batch - 1)`, which on 384 CPUs is 1150.5 MiB of pages.
 //!
 //! A fold takes the whole slot, not a multiple of the batch, and leaves it at zero: the next fold
-//! is a full batch away, whichever way the count goes.
+//! is a full batch away, in either direction.
 //!
 //! Source: Linux 6.2 to 7.1, `lib/percpu_counter.c`, as `mm/` uses it for resident pages.
-//! Deviation: the per-CPU words are the library's [`Cells`]. They are added to first and folded
-//! after, in two steps, where the kernel keeps interrupts off; a thread that migrates in between
-//! takes the amount from the slot of the CPU it has come to. No CPU goes offline.
+//! Deviation: the per-CPU words are the library's [`Cells`]. An update adds first and folds after,
+//! in two steps, where the kernel disables interrupts; a thread that migrates in between subtracts
+//! the amount from the slot of its new CPU. No CPU goes offline.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -24,7 +25,7 @@ use highwater::units::{CpuId, Estimate};
 
 use super::{Counter, End, Line, Traffic};
 
-/// The batch of counters on few CPUs.
+/// The batch with few CPUs.
 const BATCH_MIN: i64 = 32;
 
 /// The line that folds write.
@@ -35,11 +36,11 @@ const TOTAL: Line = Line { level: 0, index: 0 };
 #[repr(align(64))]
 struct Total {
     lock: Mutex<()>,
-    /// Written by: folders under the lock. Read by: anybody. Publishes: nothing but itself.
+    /// Written by: folding threads, under the lock. Read by: any thread. Publishes: only itself.
     count: AtomicI64,
 }
 
-/// A counter with a slot for each CPU and a total that they are folded into.
+/// A counter with one slot for each CPU, and a total into which the slots are folded.
 #[derive(Debug)]
 pub struct FlatCounter {
     cells: Cells,
@@ -48,13 +49,13 @@ pub struct FlatCounter {
 }
 
 impl FlatCounter {
-    /// A counter at zero, with the kernel's batch for that many CPUs.
+    /// Creates a counter at zero, with the kernel's batch for that many CPUs.
     #[must_use]
     pub fn new(nr_cpus: usize, regime: Regime) -> Self {
         Self::with_batch(nr_cpus, regime, Self::batch_for(nr_cpus))
     }
 
-    /// A counter at zero with a batch of its own.
+    /// Creates a counter at zero, with its own batch.
     ///
     /// # Panics
     ///
@@ -69,13 +70,13 @@ impl FlatCounter {
         }
     }
 
-    /// The kernel's batch: twice the CPUs, at least 32.
+    /// Returns the kernel's batch: twice the CPUs, at least 32.
     #[must_use]
     pub fn batch_for(nr_cpus: usize) -> i64 {
         i64::try_from(nr_cpus).map_or(i64::MAX, |cpus| BATCH_MIN.max(cpus.saturating_mul(2)))
     }
 
-    /// The batch.
+    /// Returns the batch.
     #[must_use]
     pub const fn batch(&self) -> i64 {
         self.batch
@@ -95,20 +96,21 @@ impl FlatCounter {
     fn fold(&self, added: Added, traffic: &mut (impl Traffic + ?Sized)) {
         let cpu = CpuId::from_index(added.slot);
         let guard = self.total.lock.lock();
-        // Nothing under the lock can panic half-way.
+        // No code under the lock panics half-way.
         let _guard = guard.unwrap_or_else(PoisonError::into_inner);
         traffic.wrote(TOTAL, cpu);
-        // Under the lock, so that of two threads that act as one CPU one finds the slot emptied.
+        // Under the lock, so that of two threads that act as one CPU the second finds the slot
+        // empty.
         let whole = self.cells.load(added.slot, 0);
         match self.cells.regime() {
             Regime::Restartable => self.cells.add(0, -whole),
             Regime::Atomic => self.cells.add_on(cpu, 0, -whole),
         };
-        // Relaxed: folders have the lock, readers want this word alone.
+        // Relaxed: writers hold the lock, and readers need this word alone.
         self.total.count.fetch_add(whole, Ordering::Relaxed);
     }
 
-    /// The total as it stands, which may be negative.
+    /// Returns the total, which may be negative.
     fn count(&self) -> i64 {
         // Relaxed: see `Total`.
         self.total.count.load(Ordering::Relaxed)
@@ -179,8 +181,8 @@ mod tests {
     use crate::baselines::{Ledger, TransferCosts, Untracked, tests as shared};
     use highwater::topology::Topology;
 
-    /// Goal: a slot stays below the batch, and a fold takes all of it. Method: the batch of 32, one
-    /// by one on one CPU, then a huge page.
+    /// Goal: a slot stays below the batch, and a fold takes all of it. Method: the batch of 32,
+    /// adds of one on one CPU, then a huge page.
     #[test]
     fn a_fold_takes_the_whole_slot() {
         let flat = FlatCounter::new(2, Regime::Atomic);
@@ -197,8 +199,8 @@ mod tests {
         assert_eq!(ledger.writes_by_level(), [2]);
     }
 
-    /// Goal: of two threads that act as one CPU and both saw the slot at its batch, one folds it
-    /// and the other finds nothing. Method: the second part of an addition, twice.
+    /// Goal: if two threads act as one CPU and both saw the slot at its batch, one folds it and the
+    /// other finds nothing. Method: the second part of an addition, twice.
     #[test]
     fn a_slot_is_folded_once() {
         let flat = FlatCounter::new(2, Regime::Atomic);

@@ -1,9 +1,9 @@
-//! The library's own counter, seen as a [`Counter`].
+//! The library's counter tree, as a [`Counter`].
 //!
-//! The library says how many shared nodes an update wrote, not which. A [`TreeCounter`] that rounds
-//! to nearest and groups neighbours is given the same updates, and tells. It shares no code with
-//! the library's tree: that both write as many nodes is checked at each update, and that their
-//! roots agree whenever they are read. Not counted are the marks that the first addition on a CPU
+//! The library reports how many shared nodes an update wrote, not which. A [`TreeCounter`] that
+//! rounds to nearest and groups neighbours gets the same updates, and reports the nodes. It shares
+//! no code with the library's tree: each update checks that both write the same number of nodes,
+//! and each read that their roots agree. Not counted are the marks that the first addition on a CPU
 //! leaves, once for each CPU.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,14 +21,14 @@ use super::{Counter, End, Line, Traffic};
 pub struct LibraryCounter {
     tree: CounterTree,
     replica: TreeCounter,
-    /// Updates and reads in which the two did not agree. Written and read by anybody; publishes
+    /// Updates and reads in which the two disagreed. Written and read by any thread; publishes
     /// nothing.
     disagreements: AtomicU64,
 }
 
 impl LibraryCounter {
-    /// A counter at zero. To be used by one thread at a time: two implementations cannot be
-    /// compared while both are written.
+    /// Creates a counter at zero, for one thread at a time: two implementations cannot be compared
+    /// while both are written.
     #[must_use]
     pub fn new(topology: &Topology) -> Self {
         let (rounding, grouping) = (Rounding::Nearest, Grouping::Contiguous);
@@ -39,8 +39,8 @@ impl LibraryCounter {
         }
     }
 
-    /// Times that the library and the second implementation wrote different numbers of nodes for an
-    /// update, or had different roots at a read.
+    /// Returns how often the two implementations wrote different numbers of nodes for an update, or
+    /// had different roots at a read.
     #[must_use]
     pub fn disagreements(&self) -> u64 {
         // Relaxed: one thread at a time.
@@ -49,13 +49,13 @@ impl LibraryCounter {
 
     fn agree<T: PartialEq>(&self, one: T, other: T) {
         if one != other {
-            // Relaxed: as above.
+            // Relaxed: one thread at a time.
             self.disagreements.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-/// Passes on what it hears, and counts it.
+/// Passes writes on, and counts them.
 struct Counted<'a> {
     writes: u32,
     traffic: &'a mut dyn Traffic,
@@ -101,7 +101,7 @@ impl Counter for LibraryCounter {
     }
 
     fn bytes(&self) -> u64 {
-        /// Four counters of a space have their words of a CPU on one line, and each node too.
+        /// Four counters of a space have their words for a CPU on one line, and each node too.
         const LINE: u64 = 64;
         const MEMBERS: u64 = 4;
         let cpus = self.replica.nr_cpus() as u64;

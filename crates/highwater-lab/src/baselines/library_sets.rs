@@ -1,8 +1,8 @@
-//! The library's counters of spaces, seen as a [`Design`]: a set of four for each space.
+//! The library's counters of spaces, as a [`Design`]: a set of four for each space.
 //!
-//! The library says how many shared lines an addition wrote, not which: all are reported as one
-//! line of the space. Writes are therefore counted as they are; what their transfers cost is not to
-//! be had from here ([`LibraryCounter`](super::LibraryCounter) tells).
+//! The library reports how many shared lines an addition wrote, not which: all are reported as one
+//! line of the space. So the number of writes is exact, and the cost of transfers is unknown
+//! ([`LibraryCounter`](super::LibraryCounter) knows it).
 
 use std::sync::Arc;
 
@@ -21,13 +21,13 @@ pub struct LibrarySets {
 }
 
 impl LibrarySets {
-    /// Sets at zero for `spaces` spaces.
+    /// Creates sets at zero for `spaces` spaces.
     #[must_use]
     pub fn new(topology: &Topology, spaces: usize) -> Self {
         let layout: Arc<Layout> = Layout::new(topology, Regime::Atomic);
         Self {
             sets: (0..spaces).map(|_| CounterSet::new(&layout)).collect(),
-            // What a space costs that one CPU uses; words of all CPUs come with the second one.
+            // Cost of a space that one CPU uses; words for all CPUs come with the second CPU.
             footprint: Footprint {
                 space_bytes: size_of::<CounterSet<4>>() as u64,
                 ..Footprint::default()
@@ -91,8 +91,8 @@ mod tests {
     use super::*;
     use crate::baselines::{Ledger, TaskId, TransferCosts};
 
-    /// Goal: spaces and members are apart, swapped pages are not resident, and writes are counted
-    /// once there are words for all CPUs. Method: one CPU, then a second one past a carry.
+    /// Goal: spaces and members are separate, swapped pages are not resident, and writes are
+    /// counted once there are words for all CPUs. Method: one CPU, then a second one past a carry.
     #[test]
     fn sets_make_a_design() {
         let machine = Topology::flat(4);

@@ -1,25 +1,27 @@
-//! The designs that the library is compared with, each as its authors describe it, quirks included.
+//! Baselines: the designs that the library is compared with, each as its authors describe it, with
+//! its quirks.
 //!
-//! Two traits. A [`Counter`] is one number that the CPUs of a machine add to. A [`Design`] is a
-//! machine's whole way to account the pages of its spaces: four members for each space, tasks that
-//! run on CPUs, fault, are switched and exit. Any counter makes a design: [`PerSpace`].
+//! There are two traits. A [`Counter`] is one number that the CPUs of a machine add to. A
+//! [`Design`] accounts the pages of all spaces of a machine: four members for each space, and tasks
+//! that run on CPUs, fault, are switched and exit. Any counter makes a design: [`PerSpace`].
 //!
-//! Statistics of groups, which are summed up when somebody reads them, are [`flush`]'s.
+//! Statistics of groups, which are summed when they are read, are in [`flush`].
 //!
 //! Invariants: nothing is lost (with no update in flight the precise value is the sum of what was
-//! added), and the cheap reading keeps what the design promises of it.
+//! added), and the cheap reading keeps the design's promise.
 //!
 //! # Acting as a CPU
 //!
-//! CPUs and tasks are given explicitly, so that 384 of them run on two. Any thread may act as any
-//! CPU, several as the same one: per-CPU words are atomic. Tasks belong to one thread at a time.
+//! CPUs and tasks are explicit arguments, so that 384 of them run on two. Any thread may act as any
+//! CPU, and several threads as the same one: per-CPU words are atomic. A task belongs to one thread
+//! at a time.
 //!
-//! # What an operation costs
+//! # Cost of an operation
 //!
-//! Two real CPUs cannot show how 192 fight over a line. So each operation reports the shared lines
+//! Two real CPUs cannot show 192 contending for a line. So each operation reports the shared lines
 //! that it reads, modifies and writes to a [`Traffic`]: a [`Ledger`] counts them by level and adds
 //! up a modelled transfer cost, `&mut Untracked` compiles to nothing. Words that only their own CPU
-//! or task writes are no traffic.
+//! or task writes are not traffic.
 
 mod active;
 mod flat;
@@ -55,7 +57,7 @@ pub use victim_two_pass::{
     EXACT_SUMS_MAX, Tasks, TreeShape, TreeSpaces, TwoPassChoice, select_two_pass,
 };
 
-/// In which direction a cheap read is wrong.
+/// Direction of a cheap read's error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The cheap read is too low.
@@ -66,63 +68,64 @@ pub enum End {
 
 /// A number that the CPUs of a machine add to.
 pub trait Counter: fmt::Debug + Send + Sync {
-    /// Number of shared lines on each level, the lowest level first. Empty when nothing is shared.
+    /// Returns the number of shared lines on each level, the lowest level first. Empty if nothing
+    /// is shared.
     fn lines(&self) -> Vec<usize>;
 
     /// Adds `delta` as if running on `cpu`.
     fn add_on(&self, cpu: CpuId, delta: i64, traffic: &mut dyn Traffic);
 
-    /// What the design's cheap read returns, and the interval that it promises to hold the precise
+    /// Returns the design's cheap reading, and the interval that it promises to hold the precise
     /// value when no update is in flight.
     fn approximate_sum(&self) -> Estimate<i64>;
 
-    /// The sum of all that was added. Exact when no update is in flight.
+    /// Returns the sum of all additions. Exact when no update is in flight.
     fn precise_sum(&self) -> i64;
 
-    /// How far the cheap read can really be off when no update is in flight: both ends are reached.
-    /// What is promised may be wider.
+    /// Returns the true error bounds of the cheap read when no update is in flight: both ends are
+    /// reached. The promise may be wider.
     fn reach(&self) -> Accuracy;
 
-    /// Deltas that bring the cheap read of a counter at zero as far off as it goes.
+    /// Returns deltas that take the cheap read of a counter at zero to its largest error.
     fn worst_fill(&self, end: End) -> Vec<(CpuId, i64)>;
 
-    /// Memory of one counter as its authors lay it out, with its share of what the four counters of
-    /// a space have in one piece.
+    /// Returns the memory of one counter in its authors' layout, including its share of what the
+    /// four counters of a space have in common.
     fn bytes(&self) -> u64;
 }
 
-/// A task, which the kernel calls a thread: an index.
+/// Index of a task, which the kernel calls a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TaskId(pub u32);
 
 impl TaskId {
-    /// The identifier as an index into an array.
+    /// Returns the identifier as an index into an array.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// An address space, shared by the tasks of a process: an index.
+/// Index of an address space, which the tasks of a process share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SpaceId(pub u32);
 
 impl SpaceId {
-    /// The identifier as an index into an array.
+    /// Returns the identifier as an index into an array.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// What a space's pages are counted as. Resident are all but `Swap`.
+/// Kind of a space's pages. All but `Swap` are resident.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Member {
     /// Pages of files.
     File,
     /// Anonymous pages.
     Anon,
-    /// Entries of anonymous pages that are swapped out.
+    /// Swap entries of anonymous pages.
     Swap,
     /// Pages of shared memory.
     Shmem,
@@ -132,7 +135,7 @@ impl Member {
     /// All members, in the kernel's order.
     pub const ALL: [Self; 4] = [Self::File, Self::Anon, Self::Swap, Self::Shmem];
 
-    /// Those whose pages are in memory.
+    /// The members whose pages are resident.
     pub const RESIDENT: [Self; 3] = [Self::File, Self::Anon, Self::Shmem];
 
     /// Index into [`ALL`](Self::ALL).
@@ -142,19 +145,19 @@ impl Member {
     }
 }
 
-/// Who counts: a task, the CPU that it runs on, and its space.
+/// The writer of an update: a task, the CPU that it runs on, and its space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Writer {
     /// The CPU.
     pub cpu: CpuId,
     /// The task.
     pub task: TaskId,
-    /// The space that the task runs in, which may not be the one it adds to; a kernel thread, and a
-    /// task that has left its space, have none.
+    /// The space that the task runs in, which may differ from the one it adds to; a kernel thread,
+    /// and a task that has left its space, have none.
     pub space: Option<SpaceId>,
 }
 
-/// What is counted: a member of a space.
+/// The counter of an update: a member of a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Count {
     /// The space.
@@ -163,19 +166,19 @@ pub struct Count {
     pub member: Member,
 }
 
-/// A machine's way to account the pages of its spaces.
+/// A machine's accounting of the pages of its spaces.
 ///
 /// A handled page fault is one or more [`add`](Self::add) and then one
 /// [`fault_handled`](Self::fault_handled). An unmapping or a fork is
 /// [`add_vector`](Self::add_vector).
 pub trait Design: fmt::Debug + Send + Sync {
-    /// Number of shared lines on each level, for all spaces together.
+    /// Returns the number of shared lines on each level, for all spaces together.
     fn lines(&self) -> Vec<usize>;
 
     /// Adds `delta` pages to `to`.
     fn add(&self, by: Writer, to: Count, delta: i64, traffic: &mut dyn Traffic);
 
-    /// Adds one delta for each member to a space: what walking page tables has summed up.
+    /// Adds one delta for each member to a space: the sums of a page-table walk.
     fn add_vector(
         &self,
         by: Writer,
@@ -190,29 +193,29 @@ pub trait Design: fmt::Debug + Send + Sync {
         }
     }
 
-    /// A page fault of `by` has been handled.
+    /// Ends a page fault of `by`.
     fn fault_handled(&self, by: Writer, traffic: &mut dyn Traffic) {
         let _ = (by, traffic);
     }
 
-    /// `cpu` goes on with a task of `next`, or with a task that borrows the space before it.
+    /// Switches `cpu` to a task of `next`, or to a task that borrows the previous space.
     fn switch(&self, cpu: CpuId, next: Option<SpaceId>, traffic: &mut dyn Traffic) {
         let _ = (cpu, next, traffic);
     }
 
-    /// The task leaves its space, on its CPU: it ends, or goes on in another one (exec).
+    /// The task leaves its space, on its CPU: it exits, or continues in another one (exec).
     fn leave(&self, by: Writer, traffic: &mut dyn Traffic) {
         let _ = (by, traffic);
     }
 
-    /// What the design shows to those who ask cheaply.
+    /// Returns the design's cheap reading.
     fn read(&self, of: Count) -> i64;
 
-    /// The interval that the design promises to hold the precise value when no update is in flight;
-    /// none where it promises nothing.
+    /// Returns the interval that the design promises to hold the precise value when no update is in
+    /// flight; `None` if it promises nothing.
     fn estimate(&self, of: Count) -> Option<Estimate<i64>>;
 
-    /// The sum of all that was added. Exact when no update is in flight.
+    /// Returns the sum of all additions. Exact when no update is in flight.
     fn precise(&self, of: Count) -> i64;
 
     /// As [`read`](Self::read), of all resident members together.
@@ -243,8 +246,8 @@ pub trait Design: fmt::Debug + Send + Sync {
             .sum()
     }
 
-    /// Memory of one space, and of one task, as the authors lay it out, and of the whole machine
-    /// beside that.
+    /// Returns the memory of one space, of one task, and of the rest of the machine, in the
+    /// authors' layout.
     fn footprint(&self) -> Footprint;
 }
 
@@ -259,21 +262,21 @@ pub struct Footprint {
     pub machine_bytes: u64,
 }
 
-/// A design that gives each member of each space a counter of its own, and knows no tasks.
+/// A design that has a counter for each member of each space, and ignores tasks.
 #[derive(Debug)]
 pub struct PerSpace<C> {
     /// By space, then by member.
     counters: Box<[C]>,
-    /// Of one counter.
+    /// Lines of one counter.
     lines: Vec<usize>,
 }
 
 impl<C: Counter> PerSpace<C> {
-    /// Counters for `spaces` spaces.
+    /// Creates counters for `spaces` spaces.
     ///
     /// # Panics
     ///
-    /// When there are no spaces.
+    /// When `spaces` is 0.
     #[must_use]
     pub fn new(spaces: usize, counter: impl FnMut() -> C) -> Self {
         assert!(spaces > 0, "a machine has at least one space");
@@ -284,7 +287,7 @@ impl<C: Counter> PerSpace<C> {
         Self { counters, lines }
     }
 
-    /// The counter of one member.
+    /// Returns the counter of one member.
     #[must_use]
     pub fn counter(&self, of: Count) -> &C {
         &self.counters[index(of)]
@@ -310,7 +313,7 @@ impl<C: Counter> Design for PerSpace<C> {
         self.counter(to).add_on(by.cpu, delta, &mut shifted);
     }
 
-    /// As the kernel shows it: what is below zero is zero.
+    /// As the kernel does: values below zero read as zero.
     fn read(&self, of: Count) -> i64 {
         self.counter(of).approximate_sum().value.max(0)
     }
@@ -331,7 +334,7 @@ impl<C: Counter> Design for PerSpace<C> {
     }
 }
 
-/// Numbers the lines of one counter among those of all.
+/// Maps the lines of one counter into those of all.
 struct Shifted<'a> {
     lines: &'a [usize],
     counter: usize,

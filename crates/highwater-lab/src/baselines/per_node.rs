@@ -1,9 +1,9 @@
-//! An atomic for each memory node, folded into one for the machine.
+//! Per-node atomics: one atomic for each memory node, folded into one for the machine.
 //!
-//! Every update is an atomic addition to the word of its CPU's node, which all CPUs of the node
-//! share. A word that reaches the threshold is moved to the total: added there first and subtracted
-//! here after, so that a reader in between counts it twice. The authors state an error of 32 pages
-//! a node; the threshold, and with it the bound, grows with the CPUs of a node:
+//! An update is an atomic addition to the word of its CPU's node, which all CPUs of the node share.
+//! A word that reaches the threshold is moved to the total: the total is increased first, then the
+//! word is decreased, so that a reader in between counts it twice. The authors state an error of 32
+//! pages a node; the threshold, and with it the bound, grows with the CPUs of a node:
 //! `nodes * (max(32, 2 * CPUs of a node) - 1)`.
 //!
 //! Source: per-NUMA-node atomics for resident pages, proposed for Linux by S. Dorminy, 2025.
@@ -17,16 +17,16 @@ use highwater::units::{CpuId, Estimate};
 
 use super::{Counter, End, Line, Traffic};
 
-/// Nodes that have words of their own; others share them.
+/// Nodes with words of their own; others share them.
 const NODES_MAX: usize = 32;
 
-/// The threshold where nodes have few CPUs.
+/// The threshold of nodes with few CPUs.
 const THRESHOLD_MIN: i64 = 32;
 
 /// The line that folds write.
 const TOTAL: Line = Line { level: 1, index: 0 };
 
-/// An atomic on a line of its own. Publishes nothing but itself.
+/// An atomic on a line of its own. Publishes only itself.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Word(AtomicI64);
@@ -42,7 +42,7 @@ pub struct PerNodeCounter {
 }
 
 impl PerNodeCounter {
-    /// A counter at zero.
+    /// Creates a counter at zero.
     #[must_use]
     pub fn new(topology: &Topology) -> Self {
         let mut first_cpus: Vec<CpuId> = Vec::new();
@@ -78,7 +78,7 @@ impl PerNodeCounter {
             index: node,
         };
         traffic.wrote(line, cpu);
-        // Relaxed, here and below: each word counts for itself.
+        // Relaxed, here and below: each word is used on its own.
         let value = word.fetch_add(delta, Ordering::Relaxed).wrapping_add(delta);
         if value.abs() >= self.threshold {
             traffic.wrote(TOTAL, cpu);

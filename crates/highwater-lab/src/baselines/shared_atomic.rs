@@ -1,4 +1,4 @@
-//! One atomic for everybody: always exact, and one line that all CPUs fight over.
+//! One atomic shared by all CPUs: always exact, and one contended line.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -11,12 +11,12 @@ use super::{Counter, End, Line, Traffic};
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct SharedCounter {
-    /// Written and read by anybody. Publishes nothing but itself.
+    /// Written and read by any thread. Publishes only itself.
     word: AtomicI64,
 }
 
 impl SharedCounter {
-    /// A counter at zero.
+    /// Creates a counter at zero.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

@@ -1,21 +1,21 @@
-//! The per-task cache: each task counts for itself, and folds into its space's totals every 66th
-//! fault.
+//! The per-task RSS cache: each task counts for itself, and folds into its space's totals every
+//! 66th fault.
 //!
 //! ```text
 //! task: delta of each member, faults since the last fold   --- 66th fault --->   totals of the space
 //! ```
 //!
-//! A read is one load of a total, which knows nothing of what the tasks hold. Tasks that fault a
-//! few pages each and then sleep never fold: 10,000 of them hide 1.4 GB. The number of tasks has no
-//! bound, so neither has the error, and [`Design::estimate`] is none. Nobody but its task may touch
-//! a delta, so that an exact read was never to be had; [`Design::precise`] is this model's own.
+//! A read is one load of a total, without the tasks' deltas. Tasks that fault a few pages each and
+//! then sleep never fold: 10,000 of them hide 1.4 GB. The number of tasks has no bound, so neither
+//! has the error, and [`Design::estimate`] returns `None`. Only its own task may touch a delta, so
+//! the kernel has no exact read; [`Design::precise`] is this model's own.
 //!
-//! What a task adds to a space that is not its own goes straight to the totals. Unmapping folds the
-//! caller's cache and adds its vector to the totals; leaving a space (exit, exec) folds.
+//! An addition to a space that is not the task's own goes straight to the totals. An unmap folds
+//! the caller's cache and adds its vector to the totals; leaving a space (exit, exec) folds.
 //!
 //! Source: Linux 2.6.34 to 6.1, `mm/memory.c` (`SPLIT_RSS_COUNTING`).
-//! Deviation: a threshold of 0 keeps nothing in tasks, as kernels built without the cache do; read
-//! literally, it would fold on every second fault.
+//! Deviation: with a threshold of 0 tasks keep nothing, as in kernels built without the cache; read
+//! literally, they would fold on every second fault.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
@@ -23,20 +23,20 @@ use highwater::units::{CpuId, Estimate};
 
 use super::{Count, Design, Footprint, Line, Member, SpaceId, Traffic, Writer};
 
-/// The kernel's threshold: a fault folds when more than this many came before it.
+/// The kernel's threshold: a fault folds after more than this many others.
 const THRESHOLD: u32 = 64;
 
-/// A task that holds nothing.
+/// A task without deltas.
 const NO_SPACE: u32 = u32::MAX;
 
-/// What a task holds. Plain words to the kernel.
+/// Deltas of a task. Plain words in the kernel.
 ///
-/// Written by: the thread that the task belongs to. Read by: that thread; others once it has come
-/// to rest. Publishes: nothing.
+/// Written by: the task's thread. Read by: that thread; others once it has come to rest. Publishes:
+/// nothing.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Task {
-    /// Of which space the deltas are.
+    /// The space of the deltas.
     space: AtomicU32,
     /// Faults since the last fold.
     events: AtomicU32,
@@ -45,7 +45,7 @@ struct Task {
 
 /// The counts of a space.
 ///
-/// Written and read by anybody. Publishes nothing but itself.
+/// Written and read by any thread. Publishes only itself.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Totals([AtomicI64; Member::ALL.len()]);
@@ -59,14 +59,14 @@ pub struct TaskCache {
 }
 
 impl TaskCache {
-    /// A cache with the kernel's threshold of 64.
+    /// Creates a cache with the kernel's threshold of 64.
     #[must_use]
     pub fn new(spaces: usize, tasks: usize) -> Self {
         Self::with_threshold(spaces, tasks, THRESHOLD)
     }
 
-    /// A cache in which a fault folds when more than `threshold` came before it; with 0, tasks hold
-    /// nothing.
+    /// Creates a cache in which a fault folds after more than `threshold` others; with 0, tasks
+    /// keep nothing.
     #[must_use]
     pub fn with_threshold(spaces: usize, tasks: usize, threshold: u32) -> Self {
         let task = |_| Task {
@@ -81,7 +81,7 @@ impl TaskCache {
         }
     }
 
-    /// Adds to a total, whoever may be adding beside.
+    /// Adds to a total, beside concurrent additions.
     fn add_total(&self, cpu: CpuId, to: Count, delta: i64, traffic: &mut dyn Traffic) {
         let index = to.space.index();
         traffic.wrote(Line { level: 0, index }, cpu);
@@ -89,7 +89,7 @@ impl TaskCache {
         self.spaces[index].0[to.member.index()].fetch_add(delta, Ordering::Relaxed);
     }
 
-    /// Adds what the task holds to the totals of its space.
+    /// Adds the task's deltas to the totals of its space.
     fn fold(&self, by: Writer, traffic: &mut dyn Traffic) {
         let task = &self.tasks[by.task.index()];
         // Relaxed, here and below: see `Task`.
@@ -111,7 +111,7 @@ impl Design for TaskCache {
 
     /// # Panics
     ///
-    /// When the task comes from another space that it has not left.
+    /// When the task has deltas of another space, which it has not left.
     fn add(&self, by: Writer, to: Count, delta: i64, traffic: &mut dyn Traffic) {
         if self.threshold == 0 || by.space != Some(to.space) {
             self.add_total(by.cpu, to, delta, traffic);
@@ -163,7 +163,7 @@ impl Design for TaskCache {
         self.fold(by, traffic);
     }
 
-    /// As the kernel shows it: what is below zero is zero.
+    /// As the kernel does: values below zero read as zero.
     fn read(&self, of: Count) -> i64 {
         // Relaxed: see `Totals`.
         let total = self.spaces[of.space.index()].0[of.member.index()].load(Ordering::Relaxed);
@@ -222,7 +222,7 @@ mod tests {
         }
     }
 
-    /// One page of its own space, and the fault is handled.
+    /// Adds one page to the task's own space, and ends the fault.
     fn fault(cache: &TaskCache, by: Writer) {
         cache.add(by, anon(HOME), 1, &mut Untracked);
         cache.fault_handled(by, &mut Untracked);
@@ -244,8 +244,8 @@ mod tests {
         assert_eq!(cache.precise(anon(HOME)), 132);
     }
 
-    /// Goal: faults are counted, not pages: a task can hide any number. Method: 65 faults of 16
-    /// pages.
+    /// Goal: the cache counts faults, not pages: a task can hide any number. Method: 65 faults of
+    /// 16 pages.
     #[test]
     fn what_is_hidden_has_no_bound_in_pages() {
         let cache = TaskCache::new(1, 1);
@@ -271,8 +271,8 @@ mod tests {
         assert_eq!(cache.footprint().task_bytes, 0);
     }
 
-    /// Goal: an unmapping folds its caller's cache first, and one of another space does not.
-    /// Method: a total that would be below zero shows which.
+    /// Goal: an unmap folds its caller's cache first, and one of another space does not. Method: a
+    /// total that would be below zero tells the two apart.
     #[test]
     fn unmapping_folds_the_caller() {
         let cache = TaskCache::new(2, 2);
@@ -293,8 +293,8 @@ mod tests {
         assert_eq!(cache.read(anon(HOME)), 0);
     }
 
-    /// Goal: what is not one's own goes straight to the totals, and what a task frees for another
-    /// shows as no less than zero.
+    /// Goal: an update of another task's space goes straight to the totals, and a total that is
+    /// below zero reads as zero.
     #[test]
     fn foreign_writers_do_not_cache() {
         let cache = TaskCache::new(2, 2);
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(cache.precise(anon(HOME)), 0);
     }
 
-    /// Goal: a task that ends, or goes on in another space, leaves nothing behind.
+    /// Goal: a task that exits, or continues in another space, leaves nothing behind.
     #[test]
     fn leaving_folds() {
         let cache = TaskCache::new(2, 1);

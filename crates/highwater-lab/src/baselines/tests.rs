@@ -1,4 +1,5 @@
-//! What every counter promises, as tests that each one calls for itself, and tests of the adapters.
+//! Tests of every counter's promises, which each counter calls for itself, and tests of the
+//! adapters.
 
 use std::thread;
 
@@ -7,23 +8,23 @@ use highwater::topology::Topology;
 
 use super::*;
 
-/// Randomness from `SEED`, or `default`; the seed is shown with a failing test.
+/// Returns a generator seeded from `SEED`, or `default`; a failing test shows the seed.
 pub(super) fn rng(default: u64) -> fastrand::Rng {
     let seed = std::env::var("SEED").map_or(default, |seed| seed.parse().unwrap());
     println!("SEED={seed}");
     fastrand::Rng::with_seed(seed)
 }
 
-/// A page, a fault-around window, a huge page, or anything, either way.
+/// Draws a page, a fault-around window, a huge page, or any amount, in either direction.
 pub(super) fn delta(random: &mut fastrand::Rng) -> i64 {
     let sizes = [1, 1, 16, 512, random.i64(0..100_000)];
     let size = sizes[random.usize(..sizes.len())];
     if random.bool() { size } else { -size }
 }
 
-/// Goal: nothing is lost, the cheap read stays within what is promised and within what is said to
-/// be reachable, and both ends of that are reached. Method: random traffic against a plain sum, in
-/// drifts that fill and empty the counter; then the counter's own worst fill, either way.
+/// Goal: nothing is lost, the cheap read stays within the promise and within the stated reach, and
+/// reaches both ends of the latter. Method: random traffic against a plain sum, in drifts that fill
+/// and empty the counter; then the counter's own worst fill, in both directions.
 pub(super) fn keeps_its_promises(cpus: usize, new: impl Fn() -> Box<dyn Counter>) {
     let mut random = rng(1);
     let (counter, mut sum) = (new(), 0_i64);
@@ -59,7 +60,7 @@ pub(super) fn keeps_its_promises(cpus: usize, new: impl Fn() -> Box<dyn Counter>
 
 const THREADS: i64 = 4;
 
-/// Sum of what [`adds_from_threads_are_exact`] adds.
+/// Sum of the additions of [`adds_from_threads_are_exact`].
 pub(super) const THREADS_SUM: i64 = THREADS * 10_000 * (16 - 1);
 
 /// Adds from several threads at once; the caller compares with [`THREADS_SUM`].
@@ -76,9 +77,9 @@ pub(super) fn adds_from_threads_are_exact(add: impl Fn(i64) + Sync) {
     });
 }
 
-/// Goal: a design of counters keeps members and spaces apart, shows no negative pages, and numbers
-/// the lines of each counter apart. Method: one add to each of two counters; then a vector that
-/// empties them.
+/// Goal: a design of counters keeps members and spaces separate, shows no negative pages, and
+/// numbers the lines of each counter separately. Method: one add to each of two counters; then a
+/// vector that empties them.
 #[test]
 fn counters_make_a_design() {
     let machine = Topology::flat(4);

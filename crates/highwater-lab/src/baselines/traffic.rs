@@ -1,4 +1,5 @@
-//! Shared lines that operations write: counted, and priced by how far each had to travel.
+//! Traffic of shared cache lines: write counts, and a modelled cost by the distance of each
+//! transfer.
 
 use highwater::topology::{Sharing, Topology};
 use highwater::units::CpuId;
@@ -6,19 +7,19 @@ use highwater::units::CpuId;
 /// A cache line that several CPUs write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Its level, from 0 for what is shared by the fewest.
+    /// Its level; level 0 has the lines that the fewest CPUs share.
     pub level: usize,
-    /// Which one of its level.
+    /// Its index on the level.
     pub index: usize,
 }
 
-/// Hears of each read-modify-write of a shared line.
+/// Receives each read-modify-write of a shared line.
 pub trait Traffic {
     /// `cpu` has read, modified and written `line`.
     fn wrote(&mut self, line: Line, cpu: CpuId);
 }
 
-/// Hears nothing: for measuring time.
+/// Ignores all traffic: for measuring time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Untracked;
 
@@ -27,9 +28,9 @@ impl Traffic for Untracked {
     fn wrote(&mut self, _line: Line, _cpu: CpuId) {}
 }
 
-/// What it costs to have a line that another CPU wrote last.
+/// Cost of fetching a line that another CPU wrote last.
 ///
-/// A model, in nanoseconds: what it is for is to compare who shares with whom, not to predict.
+/// A model, in nanoseconds: for comparing patterns of sharing, not for prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferCosts {
     /// From another thread of the same core.
@@ -66,7 +67,7 @@ impl TransferCosts {
     }
 }
 
-/// Nobody has written the line yet.
+/// No CPU has written the line yet.
 const NOBODY: u32 = u32::MAX;
 
 #[derive(Clone, Debug)]
@@ -74,12 +75,12 @@ struct Level {
     writes: u64,
     transfers: u64,
     transfer_ns: u64,
-    /// Who wrote each line last.
+    /// The last writer of each line.
     writers: Box<[u32]>,
 }
 
-/// Counts shared writes by level, and adds up what their lines' journeys cost by a model: each
-/// write pays for bringing the line from the CPU that wrote it last.
+/// Counts shared writes by level, and adds up the modelled cost of transfers: each write pays for
+/// fetching the line from the CPU that wrote it last.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     topology: Topology,
@@ -88,7 +89,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// An empty ledger for as many lines on each level as `lines` says.
+    /// Creates an empty ledger for the numbers of lines on each level in `lines`.
     #[must_use]
     pub fn new(topology: &Topology, costs: TransferCosts, lines: &[usize]) -> Self {
         let level = |&lines: &usize| Level {
@@ -104,31 +105,31 @@ impl Ledger {
         }
     }
 
-    /// Shared writes on each level.
+    /// Returns the shared writes on each level.
     #[must_use]
     pub fn writes_by_level(&self) -> Vec<u64> {
         self.levels.iter().map(|level| level.writes).collect()
     }
 
-    /// Shared writes on all levels.
+    /// Returns the shared writes on all levels.
     #[must_use]
     pub fn writes(&self) -> u64 {
         self.levels.iter().map(|level| level.writes).sum()
     }
 
-    /// Writes of a line that another CPU had written last.
+    /// Returns the writes of a line that another CPU had written last.
     #[must_use]
     pub fn transfers(&self) -> u64 {
         self.levels.iter().map(|level| level.transfers).sum()
     }
 
-    /// The modelled cost of all transfers, in nanoseconds.
+    /// Returns the modelled cost of all transfers, in nanoseconds.
     #[must_use]
     pub fn transfer_ns(&self) -> u64 {
         self.levels.iter().map(|level| level.transfer_ns).sum()
     }
 
-    /// Forgets what was counted, but not who wrote last.
+    /// Resets the counts, but keeps the last writers.
     pub fn restart(&mut self) {
         for level in &mut self.levels {
             (level.writes, level.transfers, level.transfer_ns) = (0, 0, 0);
@@ -152,14 +153,14 @@ impl Traffic for Ledger {
 mod tests {
     use super::*;
 
-    /// Goal: each write pays for the way from the last writer. Method: a line that visits every
-    /// distance once, worked by hand.
+    /// Goal: each write pays for the distance from the last writer. Method: a line that covers
+    /// every distance once, computed by hand.
     #[test]
     fn lines_pay_for_their_journeys() {
         let machine: Topology = "2x2x2x2".parse().unwrap();
         let mut ledger = Ledger::new(&machine, TransferCosts::default(), &[2, 1]);
         let root = Line { level: 1, index: 0 };
-        // Nobody had it, same CPU, same core, same cache, same socket, another socket.
+        // No writer yet, same CPU, same core, same cache, same socket, another socket.
         for cpu in [0, 0, 1, 2, 4, 8] {
             ledger.wrote(root, CpuId(cpu));
         }

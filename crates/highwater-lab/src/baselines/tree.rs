@@ -1,5 +1,5 @@
-//! The hierarchical per-CPU counter as published, and with one thing at a time done as the library
-//! does it.
+//! The hierarchical per-CPU counter (`percpu_counter_tree`) as published, and with single changes
+//! towards the library's tree.
 //!
 //! ```text
 //! level 0: a word for each CPU, never reset      words, modulus 32 (the batch)
@@ -10,13 +10,13 @@
 //! ```
 //!
 //! As published: every level rounds **down**, so that every residual is positive and the root is
-//! too low by half of the bound on average; the node of a CPU is its number **modulo** the number
-//! of nodes, a power of two, so that CPUs that share a node are spread over the machine; the
-//! promised interval is symmetric but for one, although the root can never be too high.
+//! too low by half of the bound on average. The node of a CPU is its number **modulo** the number
+//! of nodes, a power of two, so that the CPUs of a node are spread over the machine. The promised
+//! interval is symmetric except for one, although the root can never be too high.
 //!
-//! [`Rounding`] and [`Grouping`] switch the first two to what the library does. All four
-//! combinations keep the same words and the same traffic, which shows what each change brings; both
-//! together are an independent implementation of the library's tree, to compare with.
+//! [`Rounding`] and [`Grouping`] switch the first two to the library's choices. All four
+//! combinations keep the same words and the same traffic, which shows the effect of each change;
+//! both together are an independent implementation of the library's tree, for comparison.
 //!
 //! Source: the percpu counter tree proposed for Linux, v17: fan-ins, carry, skip and accuracy.
 //! Deviation: the per-CPU words are the library's [`Cells`], on lines of their own. No bias.
@@ -31,11 +31,11 @@ use highwater::units::{CpuId, Estimate};
 
 use super::{Counter, End, Line, Traffic, TreeShape};
 
-/// Events from one carry of a word to the next; a power of two.
+/// Events between two carries of a word; a power of two.
 pub const BATCH: i64 = 32;
 
-/// How many words share a parent, as a power of two, from the CPUs up, by the logarithm of the
-/// number of CPUs, rounded up.
+/// Number of words that share a parent, as a power of two, from the CPUs up, by the logarithm of
+/// the number of CPUs, rounded up.
 #[rustfmt::skip]
 const FAN_INS: [&[u32]; 21] = [
     &[], &[1], &[1, 1], &[1, 1, 1],
@@ -46,7 +46,7 @@ const FAN_INS: [&[u32]; 21] = [
     &[4, 3, 3, 3, 3], &[4, 4, 3, 3, 3], &[4, 4, 4, 3, 3], &[4, 4, 4, 4, 3], &[4, 4, 4, 4, 4],
 ];
 
-/// To which multiple of its modulus a word is rounded for the level above.
+/// How a word is rounded to a multiple of its modulus for the level above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
     /// To the next lower one, as published.
@@ -58,16 +58,16 @@ pub enum Rounding {
 /// Which words share a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grouping {
-    /// Those whose CPU numbers are the same modulo the number of nodes, as published.
+    /// Words of CPUs with equal numbers modulo the number of nodes, as published.
     Modulo,
-    /// Neighbours in position.
+    /// Words of neighbouring CPUs.
     Contiguous,
 }
 
 /// A node that several CPUs add to, on a line of its own.
 ///
-/// Written by: any CPU below it. Read by: the same addition, the root by anybody. Publishes:
-/// nothing but itself.
+/// Written by: any CPU below it. Read by: the same addition; the root by any thread. Publishes:
+/// only itself.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Node(AtomicI64);
@@ -76,7 +76,7 @@ struct Node(AtomicI64);
 #[derive(Debug)]
 struct Level {
     modulus: i64,
-    /// Modulus of the level below: what arrives here is a multiple of it.
+    /// Modulus of the level below: carries into this level are multiples of it.
     quantum: i64,
     /// Logarithm of the number of words below a node.
     span_shift: u32,
@@ -93,12 +93,12 @@ pub struct TreeCounter {
     order: u32,
     levels: Vec<Level>,
     root: Node,
-    /// What the interval of a cheap read is made of.
+    /// Interval of a cheap read.
     accuracy: Accuracy,
 }
 
 impl TreeCounter {
-    /// A counter at zero, as published.
+    /// Creates a counter at zero, as published.
     ///
     /// # Panics
     ///
@@ -108,7 +108,7 @@ impl TreeCounter {
         Self::new(topology, regime, Rounding::Down, Grouping::Modulo)
     }
 
-    /// A counter at zero that rounds and groups as told.
+    /// Creates a counter at zero with the given rounding and grouping.
     ///
     /// # Panics
     ///
@@ -177,7 +177,7 @@ impl TreeCounter {
     fn climb(&self, slot: usize, mut carry: i64, traffic: &mut (impl Traffic + ?Sized)) {
         let cpu = CpuId::from_index(slot);
         for (index, level) in self.levels.iter().enumerate() {
-            // The node's residual cannot change: pass the carry on as it is.
+            // The node's residual cannot change: pass the carry on.
             if carry & (level.modulus - 1) == 0 {
                 continue;
             }
@@ -189,7 +189,7 @@ impl TreeCounter {
                 },
                 cpu,
             );
-            // Relaxed: the carry out depends on this addition's own values only.
+            // Relaxed: the carry out depends only on this addition's own values.
             let old = level.nodes[node].0.fetch_add(carry, Ordering::Relaxed);
             carry = self.carry(level.modulus, old, old.wrapping_add(carry), carry);
             if carry == 0 {
@@ -203,7 +203,7 @@ impl TreeCounter {
             },
             cpu,
         );
-        // Relaxed: readers want this word alone.
+        // Relaxed: readers need this word alone.
         self.root.0.fetch_add(carry, Ordering::Relaxed);
     }
 
@@ -218,7 +218,7 @@ impl TreeCounter {
         )
     }
 
-    /// What is added to a word before it is rounded down.
+    /// Returns the amount that is added to a word before it is rounded down.
     #[inline]
     const fn offset(&self, modulus: i64) -> i64 {
         match self.rounding {
@@ -227,7 +227,7 @@ impl TreeCounter {
         }
     }
 
-    /// The node of `level` above a slot.
+    /// Returns the node of `level` above a slot.
     fn node(&self, level: &Level, slot: usize) -> usize {
         match self.grouping {
             Grouping::Modulo => slot & (level.nodes.len() - 1),
@@ -235,7 +235,7 @@ impl TreeCounter {
         }
     }
 
-    /// Position of a slot: that of its CPU, and behind all of them for the extra slot.
+    /// Returns the position of a slot: that of its CPU; the extra slot is behind all of them.
     fn position(&self, slot: usize) -> usize {
         if slot < self.topology.nr_cpus() {
             self.topology.position(CpuId::from_index(slot))
@@ -244,8 +244,8 @@ impl TreeCounter {
         }
     }
 
-    /// What the authors promise: every level, also the words, has room for as many CPUs as the next
-    /// power of two, and each one's residual may go either way.
+    /// Returns the authors' promise: every level, including the words, has room for as many CPUs as
+    /// the next power of two, and each residual may be positive or negative.
     #[must_use]
     pub fn published_accuracy(&self) -> Accuracy {
         let levels = FAN_INS[self.order as usize].iter();
@@ -256,14 +256,14 @@ impl TreeCounter {
         }
     }
 
-    /// What the interval of a cheap read is made of: the authors' promise for their tree, and what
-    /// can occur for the others.
+    /// Returns the interval of a cheap read: the authors' promise for their tree, and the true
+    /// bounds for the other variants.
     #[must_use]
     pub const fn accuracy(&self) -> Accuracy {
         self.accuracy
     }
 
-    /// Levels, and what the counter promises: for those who lay many of them out another way.
+    /// Returns the levels and the promise, for code that lays out many counters in another way.
     #[must_use]
     pub fn shape(&self) -> TreeShape {
         let levels = self.levels.iter();
@@ -282,15 +282,15 @@ impl TreeCounter {
         self.topology.nr_cpus()
     }
 
-    /// Nodes of all levels, the root included: what the authors call items.
+    /// Returns the nodes of all levels, including the root; the authors call them items.
     #[must_use]
     pub fn items(&self) -> usize {
         let nodes = self.levels.iter().map(|level| level.nodes.len());
         nodes.sum::<usize>() + usize::from(self.order > 0)
     }
 
-    /// The largest (`Under`) or smallest residual of a word of `modulus` that is added to in
-    /// multiples of `quantum`.
+    /// Returns the largest (`Under`) or smallest residual of a word of `modulus` whose additions
+    /// are multiples of `quantum`.
     const fn extreme(&self, end: End, modulus: i64, quantum: i64) -> i64 {
         match end {
             End::Under => modulus - quantum - self.offset(modulus),
@@ -298,7 +298,7 @@ impl TreeCounter {
         }
     }
 
-    /// Words and levels as pairs of modulus and quantum, each with its number of words.
+    /// Returns words and levels as pairs of modulus and quantum, each with its number of words.
     fn residuals(&self) -> impl Iterator<Item = (i64, i64, usize)> {
         let words = (self.order > 0).then_some((BATCH, 1, self.cells.slots()));
         let levels = self.levels.iter();
@@ -411,8 +411,8 @@ mod tests {
         TreeCounter::published(&Topology::flat(cpus), Regime::Atomic)
     }
 
-    /// Goal: the parity form is the difference of floors. Method: every old value and delta within
-    /// four times a modulus either way, and around the ends of the word.
+    /// Goal: the parity form equals the difference of floors. Method: every old value and delta
+    /// within four times a modulus in both directions, and around the ends of the word.
     #[test]
     fn parity_carries_are_differences_of_floors() {
         for modulus in [2_i64, 4, 32, 256] {
@@ -440,7 +440,7 @@ mod tests {
         }
     }
 
-    /// Goal: as many nodes as published. Method: the authors' table by order.
+    /// Goal: the number of nodes is the published one. Method: the authors' table by order.
     #[test]
     fn items_are_those_of_the_table() {
         const ITEMS: [usize; 16] = [
@@ -454,7 +454,7 @@ mod tests {
         assert_eq!(published(256).bytes() * 4, 9_472 + 8_192);
     }
 
-    /// Goal: promise and reach as the table of the specification has them, in pages.
+    /// Goal: promise and reach are those of the specification's table, in pages.
     #[test]
     fn bounds_are_those_of_the_table() {
         let both = |cpus| {
@@ -479,7 +479,7 @@ mod tests {
         assert_eq!(contiguous(Rounding::Nearest), accuracy(14_976, 18_432));
     }
 
-    /// Goal: a carry that cannot change a level passes it by. Method: a huge page on 384 CPUs.
+    /// Goal: a carry that cannot change a level skips it. Method: a huge page on 384 CPUs.
     #[test]
     fn huge_pages_skip_the_first_level() {
         let tree = published(384);
@@ -513,7 +513,7 @@ mod tests {
         }
     }
 
-    /// Goal: nothing is lost, the bound holds and is reached, however it rounds and groups.
+    /// Goal: nothing is lost, the bound holds and is reached, with any rounding and grouping.
     #[test]
     fn keeps_what_counters_promise() {
         for (rounding, grouping) in WAYS {
@@ -527,7 +527,7 @@ mod tests {
         }
     }
 
-    /// Goal: threads lose nothing, and what the root misses is what the residuals are.
+    /// Goal: threads lose nothing, and the root is short of exactly the residuals.
     #[test]
     fn concurrent_adds_are_exact() {
         for (rounding, grouping) in WAYS {

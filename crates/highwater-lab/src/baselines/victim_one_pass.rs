@@ -1,12 +1,12 @@
-//! Victim selection of Linux 7.0: one pass, the exact sum of every counter of every space.
+//! OOM victim selection of Linux 7.0: one pass with the exact sum of every counter of every space.
 //!
 //! ```text
-//! space s    [ sum 0 | sum 1 | sum 2 | sum 3 ]            written when a CPU's word passes the batch
-//! CPU c      [ .. | words of space s | words of s+1 | .. ]   16 bytes a space, in the area of that CPU
+//! space s  [ sum 0 | sum 1 | sum 2 | sum 3 ]            written when a CPU's word passes the batch
+//! CPU c    [ .. | words of space s | words of s+1 | .. ]   16 bytes a space, in that CPU's area
 //! ```
 //!
-//! Per-CPU areas make adding local and a sum of one counter a walk through all of them: a load for
-//! each CPU, each on a page of its own.
+//! Per-CPU areas make an addition local, and the sum of one counter a walk through all areas: a
+//! load for each CPU, each on a page of its own.
 //!
 //! Source: `oom_badness` and `select_bad_process` as of 7.0, `percpu_counter`.
 //! Deviation: no task list and no locks around tasks and sums, which makes this faster than the
@@ -29,7 +29,7 @@ pub struct FlatSpaces {
 }
 
 impl FlatSpaces {
-    /// Spaces that use nothing.
+    /// Creates spaces that use nothing.
     #[must_use]
     pub fn new(nr_spaces: usize, nr_cpus: usize) -> Self {
         let batch = i64::try_from(2 * nr_cpus).map_or(i64::MAX, |batch| batch.max(32));
@@ -58,7 +58,7 @@ impl FlatSpaces {
         }
     }
 
-    /// The exact badness of a space: all members, one counter after the other.
+    /// Returns the exact badness of a space: all members, one counter after the other.
     #[must_use]
     pub fn exact(&self, space: usize) -> i64 {
         let members = Member::ALL.into_iter();
@@ -73,7 +73,7 @@ impl FlatSpaces {
         self.sums[space][member.index()] + parts.sum::<i64>()
     }
 
-    /// The space with the highest badness.
+    /// Returns the space with the highest badness.
     #[must_use]
     pub fn select(&self) -> Option<usize> {
         let mut chosen = None;
@@ -86,7 +86,7 @@ impl FlatSpaces {
         chosen.map(|(space, _)| space)
     }
 
-    /// Memory of the counters.
+    /// Returns the memory of the counters.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         (size_of_val(&self.sums[..]) + size_of_val(&self.words[..])) as u64

@@ -1,19 +1,18 @@
-//! Victim selection as proposed with the counter tree: two passes over approximate sums, up to 16
-//! exact ones.
+//! OOM victim selection as proposed with the counter tree: two passes over approximate sums, with
+//! up to 16 exact ones.
 //!
-//! Pass 1 keeps the highest approximate score and its uncertainty. Pass 2 looks at every task
-//! again:
+//! Pass 1 keeps the highest approximate score and its uncertainty. Pass 2 visits every task again:
 //!
 //! ```text
-//! approximate + over + chosen's under  <  chosen's score    discarded
-//! fewer than 16 exact sums so far                           summed; discarded if exact + chosen's under
-//!                                                           is below the chosen's score, else chosen,
-//!                                                           and from now on certain
-//! else                                                      chosen, with its approximate score
+//! approximate + over + chosen's under < chosen's score    discarded
+//! fewer than 16 exact sums so far                         summed; discarded if exact + chosen's
+//!                                                         under is below the chosen's score, else
+//!                                                         chosen, and from now on certain
+//! else                                                    chosen, with its approximate score
 //! ```
 //!
-//! Kept as they are: after the 16th sum, whoever is within the window replaces the choice, also if
-//! smaller, and opens the window again, so that the choice walks down the list; and a task's own
+//! Flaws are kept. After the 16th sum, any task within the window replaces the choice, even if it
+//! is smaller, and opens the window again, so that the choice walks down the list. A task's own
 //! range enters the filter by its `over`, where `under` says how much more it may have.
 //!
 //! Source: accounting spec 6.3 and 6.4; the series of January 2026 (v16).
@@ -26,35 +25,35 @@ use super::Member;
 
 const MEMBERS: usize = Member::ALL.len();
 
-/// Exact sums of one selection.
+/// Limit of exact sums in one selection.
 pub const EXACT_SUMS_MAX: usize = 16;
 
-/// Those among whom the two passes choose, in the order of the task list.
+/// Candidates of the two passes, in the order of the task list.
 pub trait Tasks {
-    /// How many.
+    /// Returns the number of tasks.
     fn len(&self) -> usize;
 
-    /// Score as known without visiting any CPU.
+    /// Returns a task's approximate score, without visiting any CPU.
     fn approximate(&self, task: usize) -> i64;
 
-    /// How far that can be off: all members together.
+    /// Returns the error bounds of the approximate score: all members together.
     fn accuracy(&self) -> Accuracy;
 
-    /// Score by visiting every CPU.
+    /// Returns a task's exact score, by visiting every CPU.
     fn exact(&self, task: usize) -> i64;
 
-    /// Whether there is nobody.
+    /// Returns whether there are no tasks.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// What the two passes chose.
+/// Result of the two passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TwoPassChoice {
     /// The task.
     pub task: usize,
-    /// Exact sums that it took.
+    /// Number of exact sums.
     pub exact_sums: usize,
 }
 
@@ -98,8 +97,8 @@ struct Node(i64);
 /// The published counter trees of many spaces, laid out as proposed: the nodes of a space's four
 /// counters at the end of the space, the words of all spaces CPU by CPU.
 ///
-/// Filled once, then read. What the nodes hold depends on the sums below them only, not on how
-/// those came about, so they are computed from the words.
+/// Filled once, then read. The values of nodes depend on the sums below them only, not on the order
+/// of additions, so they are computed from the words.
 #[derive(Debug)]
 pub struct TreeSpaces {
     nr_spaces: usize,
@@ -110,14 +109,14 @@ pub struct TreeSpaces {
     words: Vec<[i64; MEMBERS]>,
 }
 
-/// Levels of a tree, and what it promises: told by one counter of it.
+/// Levels and promise of a tree, taken from one counter of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeShape {
-    /// Nodes of each level between the words and the root, the lowest first.
+    /// Nodes of each level between the words and the root, the lowest level first.
     pub widths: Vec<usize>,
     /// Modulus of the words, then of each level.
     pub moduli: Vec<i64>,
-    /// What one counter promises.
+    /// Error bounds of one counter.
     pub accuracy: Accuracy,
 }
 
@@ -128,7 +127,7 @@ impl TreeShape {
 }
 
 impl TreeSpaces {
-    /// Spaces that use nothing.
+    /// Creates spaces that use nothing.
     #[must_use]
     pub fn new(nr_spaces: usize, nr_cpus: usize, shape: TreeShape) -> Self {
         Self {
@@ -139,7 +138,7 @@ impl TreeSpaces {
         }
     }
 
-    /// Adds as if running on `cpu`, on the way to [`settle`](Self::settle).
+    /// Adds as if running on `cpu`; [`settle`](Self::settle) completes the additions.
     ///
     /// # Panics
     ///
@@ -148,7 +147,7 @@ impl TreeSpaces {
         self.words[cpu.index() * self.nr_spaces + space][member.index()] += delta;
     }
 
-    /// Carries what was added up to the roots.
+    /// Carries all additions up to the roots.
     pub fn settle(&mut self) {
         for space in 0..self.nr_spaces {
             for member in Member::ALL {
@@ -184,7 +183,7 @@ impl TreeSpaces {
         (space * MEMBERS + member.index()) * self.shape.items()
     }
 
-    /// What the root of one counter holds.
+    /// Returns the root's value of one counter.
     #[must_use]
     pub fn root(&self, space: usize, member: Member) -> i64 {
         let items = self.shape.items();
@@ -198,7 +197,7 @@ impl TreeSpaces {
         words.map(|words| words[member.index()]).sum()
     }
 
-    /// Memory of the counters.
+    /// Returns the memory of the counters.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         (size_of_val(&self.nodes[..]) + size_of_val(&self.words[..])) as u64
@@ -263,8 +262,8 @@ mod tests {
         }
     }
 
-    /// Goal: roots as the counter has them. Method: the same additions to counters of the published
-    /// tree, which carry one by one.
+    /// Goal: roots equal those of the counter. Method: the same additions to counters of the
+    /// published tree, which carry one by one.
     #[test]
     fn roots_are_those_of_the_counter() {
         for cpus in [8, 64, 250, 256, 384] {
@@ -310,8 +309,8 @@ mod tests {
         assert_eq!(choice, Some(last));
     }
 
-    /// Goal: one hog is found, with few sums. Method: it is summed, and before it those that its
-    /// uncertainty lets in.
+    /// Goal: a single hog is found, with few sums. Method: it is summed, after the tasks that its
+    /// uncertainty admits.
     #[test]
     fn a_hog_is_found() {
         let mut exact = vec![100; 1000];

@@ -1,54 +1,54 @@
-//! What a group keeps for one CPU, and the lists of updated groups that lead a flush to it.
+//! Per-CPU words of a group, and the lists of updated groups by which a flush finds them (rstat).
 //!
 //! ```text
-//! updated_children of the parent --> child --updated_next--> child --updated_next--> back to the parent
+//! updated_children of the parent --> child --updated_next--> child --updated_next--> the parent
 //! ```
 //!
-//! For each CPU, the groups that were updated there form a tree by these links. An empty list
-//! points to its own group; a group that is on no list has no next one. A group on a list has its
-//! ancestors on theirs, so that whoever finds a group on a list need not go on.
+//! For each CPU, these links form a tree of the groups that were updated there. An empty list
+//! points to its own group; a group on no list has no next group. A group on a list has all its
+//! ancestors on theirs, so that an updater that finds a group on a list can stop.
 //!
-//! Links are written under the CPU's lock. An updater looks whether its group is on a list without
-//! it, after it has added; a flush takes the group off the list, and then reads what was added. In
-//! the one order that these four accesses have, either the updater finds the group off the list and
-//! puts it back, or the flush finds what was added.
+//! Links are written under the CPU's lock. An updater first adds, and then checks without the lock
+//! whether its group is on a list. A flush first takes the group off the list, and then reads the
+//! words. In the single total order of these four accesses, either the updater finds the group off
+//! the list and puts it back, or the flush finds the addition.
 //!
 //! Source: accounting spec 7.2 to 7.4.
-//! Deviation: blocks are made when a CPU comes for the first time (7.8), in a directory of two
-//! levels. The root's block is on no list; its next one being itself says that it was updated.
+//! Deviation: blocks are allocated when a CPU comes for the first time (7.8), in a two-level
+//! directory. The root's block is on no list; a next pointer to itself marks it as updated.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::{ITEMS, Item};
 
-/// The next group of one that is on no list.
+/// The next group of a group on no list.
 const OFF: u32 = u32::MAX;
 
-/// CPUs that share a part of the directory.
+/// CPUs in one chunk of the directory.
 const CHUNK: usize = 16;
 
 /// Words of one group for one CPU.
 #[derive(Debug)]
 pub(super) struct Block {
     group: u32,
-    /// The same CPU's block of the group above.
+    /// The same CPU's block of the parent group.
     parent: Option<Arc<Self>>,
-    /// The first of the updated groups below, or the group itself. Under the CPU's lock.
+    /// The first updated child, or the group itself. Under the CPU's lock.
     updated_children: AtomicU32,
-    /// The next on the list of the group above, or that group at the end, or [`OFF`]. Written under
+    /// The next group on the parent's list; the parent itself at the end; or [`OFF`]. Written under
     /// the CPU's lock. Read without it by updaters. Publishes nothing; ordered as the module says.
     updated_next: AtomicU32,
-    /// Pages of updates that are not counted towards a threshold yet. Written by whoever acts as
-    /// the CPU. Publishes nothing.
+    /// Pages of updates not yet counted towards a threshold. Written by: threads that act as the
+    /// CPU. Publishes nothing.
     pub(super) updates: AtomicU64,
     words: OnceLock<Box<Words>>,
 }
 
-/// What a CPU has counted, ever, and how much of it was carried on.
+/// Everything that a CPU has counted, and the part of it that was carried on.
 #[derive(Debug)]
 pub(super) struct Words {
-    /// Written by whoever acts as the CPU, read by flushes; ordered as the module says.
+    /// Written by threads that act as the CPU, read by flushes; ordered as the module says.
     local: [AtomicI64; ITEMS],
     /// Written and read under the flush lock.
     prev: [AtomicI64; ITEMS],
@@ -63,10 +63,10 @@ impl Words {
         })
     }
 
-    /// What was counted of an item since this was last asked. Under the flush lock.
+    /// Returns what was counted of an item since the last call. Under the flush lock.
     pub(super) fn take(&self, item: usize) -> i64 {
         // SeqCst. Pairs with the add in `Block::add`, see the module: acquire and release do not
-        // order an add before a later look at the list.
+        // order an add before a later read of the list.
         let local = self.local[item].load(Ordering::SeqCst);
         // Relaxed: under the flush lock.
         let prev = self.prev[item].load(Ordering::Relaxed);
@@ -97,7 +97,7 @@ impl Block {
         self.parent.as_deref()
     }
 
-    /// What was counted here, if anything was.
+    /// Returns the words, if the CPU has counted anything.
     pub(super) fn words(&self) -> Option<&Words> {
         self.words.get().map(|words| &**words)
     }
@@ -108,7 +108,7 @@ impl Block {
         words.local[item.index()].fetch_add(delta, Ordering::SeqCst);
     }
 
-    /// Whether the group is on a list. Without the lock: it may just be taken off.
+    /// Returns whether the group is on a list. Without the lock: a flush may be taking it off.
     pub(super) fn is_updated(&self) -> bool {
         // SeqCst. Pairs with the store in `take_off`, see the module.
         self.updated_next.load(Ordering::SeqCst) != OFF
@@ -119,8 +119,8 @@ impl Block {
         let mut at = self;
         while !at.is_updated() {
             let Some(parent) = at.parent() else {
-                // The root is on no list, and marked all the same.
-                // Relaxed, here and below: under the CPU's lock.
+                // The root is on no list, but is marked. Relaxed, here and below: under the CPU's
+                // lock.
                 at.updated_next.store(at.group, Ordering::Relaxed);
                 return;
             };
@@ -136,9 +136,9 @@ impl Block {
         self.updated_next.swap(OFF, Ordering::SeqCst)
     }
 
-    /// Takes the group and all updated ones below it off their lists, and appends them to `found`,
-    /// children before their parents. Under the CPU's lock. `block_of` is the CPU's block of a
-    /// group on a list.
+    /// Takes the group and all updated groups below it off their lists, and appends them to
+    /// `found`, children before their parents. Under the CPU's lock. `block_of` returns the CPU's
+    /// block of a group on a list.
     pub(super) fn detach<'a>(
         &'a self,
         found: &mut Vec<u32>,
@@ -154,7 +154,7 @@ impl Block {
         let begin = found.len();
         found.push(self.group);
         let mut at = begin;
-        // Level by level; each group is on one list, so this ends.
+        // Level by level; each group is on one list, so this terminates.
         while at < found.len() {
             let parent = block_of(found[at]);
             // Relaxed: under the CPU's lock.
@@ -171,7 +171,7 @@ impl Block {
         found[begin..].reverse();
     }
 
-    /// The groups on this one's list. Under the CPU's lock.
+    /// Returns the groups on this group's list. Under the CPU's lock.
     #[cfg(test)]
     pub(super) fn children<'a>(&'a self, block_of: impl Fn(u32) -> &'a Self) -> Vec<u32> {
         let mut children = Vec::new();
@@ -183,7 +183,7 @@ impl Block {
         children
     }
 
-    /// Unlinks `child`, after which came `next`, from the list of this group: a search along it.
+    /// Unlinks `child`, which `next` follows, from this group's list by a search along it.
     fn unlink<'a>(&'a self, child: u32, next: u32, block_of: impl Fn(u32) -> &'a Self) {
         // Relaxed, here and below: under the CPU's lock.
         let mut at = self.updated_children.load(Ordering::Relaxed);
@@ -203,7 +203,7 @@ impl Block {
     }
 }
 
-/// A part of the directory.
+/// A chunk of the directory.
 type Chunk = Box<[OnceLock<Arc<Block>>; CHUNK]>;
 
 /// Blocks of one group, by CPU.

@@ -1,7 +1,7 @@
-//! The library's statistics of groups, as an experiment uses them.
+//! The library's statistics of groups, for the flush experiments.
 //!
-//! Readers, and reclaim, tolerate what they tolerate in the kernel: 64 pages for each CPU; and a
-//! periodic flush that is a whole period late, as those that the kernel limits in rate.
+//! Readers and reclaim tolerate the kernel's staleness: 64 pages for each CPU, and a periodic flush
+//! that is a whole period late, as in the kernel's rate-limited flushes.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub struct LibraryStatistics {
 }
 
 impl LibraryStatistics {
-    /// Of `groups`, by number, which are all of `tree`.
+    /// Wraps `groups`, by number, which are all groups of `tree`.
     ///
     /// # Panics
     ///
@@ -37,7 +37,7 @@ impl LibraryStatistics {
         }
     }
 
-    /// Of new groups.
+    /// Creates new groups of `shape`.
     #[must_use]
     pub fn new(shape: &Shape, nr_cpus: usize) -> Self {
         let tree = GroupTree::new(nr_cpus);
@@ -46,8 +46,8 @@ impl LibraryStatistics {
     }
 }
 
-/// Groups of `shape` below the root of `tree`, by number; `limits` is told the number of the group
-/// above.
+/// Creates groups of `shape` below the root of `tree`, and returns them by number; `limits` takes
+/// the number of the parent.
 ///
 /// # Panics
 ///
@@ -86,7 +86,7 @@ impl Flushing for LibraryStatistics {
     }
 
     fn flush_for_reclaim(&self, group: usize, now: Duration) {
-        // What reclaim wants of a flush is numbers.
+        // Reclaim needs fresh figures; reading them flushes if necessary.
         let _fresh_enough = self.groups[group].read_stat(Item::Anon.stat(), self.tolerance, now);
     }
 

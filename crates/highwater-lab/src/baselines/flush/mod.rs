@@ -1,12 +1,12 @@
-//! Hierarchical statistics that are summed up when somebody reads them, under five rules of when
-//! that is.
+//! Hierarchical group statistics (rstat) that are summed when they are read, with five rules for
+//! when to flush.
 //!
 //! Groups count items (pages of a kind, events) with per-CPU adds; a *flush* of a group carries
-//! what its subtree's CPUs have counted since the last one into its totals. One structure,
-//! [`Rstat`], and what the discussion differs about as its [`FlushRule`]: who flushes, what, and
-//! who may go without.
+//! what its subtree's CPUs have counted since the last flush into its totals. There is one
+//! structure, [`Rstat`]. A [`FlushRule`] holds what the discussion differs about: which group is
+//! flushed, and when a reader skips the flush.
 //!
-//! [`Flushing`] is what an experiment needs of such statistics, so that the library's can take
+//! [`Flushing`] is the interface that experiments use, so that the library's statistics can take
 //! part.
 //!
 //! Invariants (accounting spec 12), with no update in flight: after a flush of the root, each
@@ -30,24 +30,24 @@ use highwater::units::CpuId;
 pub use library::{LibraryStatistics, groups_of};
 pub use rstat::Rstat;
 
-/// What workloads count; a few of the library's items, which are named as the kernel's.
+/// Items that workloads count; a few of the library's, with the kernel's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Item {
     /// Anonymous pages.
     Anon,
     /// Page faults.
     Pgfault,
-    /// Pages that reclaim has looked at.
+    /// Pages scanned by reclaim.
     Pgscan,
-    /// Pages that reclaim has taken.
+    /// Pages freed by reclaim.
     Pgsteal,
 }
 
 impl Item {
-    /// Those that workloads count.
+    /// The items that workloads count.
     pub const ALL: [Self; 4] = [Self::Anon, Self::Pgfault, Self::Pgscan, Self::Pgsteal];
 
-    /// The library's item.
+    /// Returns the library's item.
     #[must_use]
     pub const fn stat(self) -> StatItem {
         match self {
@@ -58,7 +58,7 @@ impl Item {
         }
     }
 
-    /// Index into [`Stats`], which is in the library's order.
+    /// Returns the index into [`Stats`], which is in the library's order.
     #[must_use]
     pub const fn index(self) -> usize {
         self.stat() as usize
@@ -66,26 +66,26 @@ impl Item {
 }
 
 /// Items that each group has words for, and that each flush and read visits: as many as the
-/// library's, so that all do the same. The kernel has some seventy.
+/// library's, so that all designs do the same work. The kernel has some seventy.
 pub const ITEMS: usize = StatItem::ALL.len();
 
 /// One value for each item.
 pub type Stats = [i64; ITEMS];
 
-/// A tree of groups by number, on three levels: group 0 is the root, those below it follow, and
-/// then their children, in the order of their parents.
+/// A tree of groups by number, on three levels: group 0 is the root, its children follow, and then
+/// their children, in the order of their parents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// The number of each group's parent; the root has itself.
+    /// The number of each group's parent; the root's is its own.
     parents: Box<[u32]>,
 }
 
 impl Shape {
-    /// A root, `tops` groups below it, and `leaves` below each of those.
+    /// Returns a tree of a root, `tops` children, and `leaves` children of each of those.
     ///
     /// # Panics
     ///
-    /// When that is more groups than a `u32` numbers.
+    /// When there are more groups than a `u32` can number.
     #[must_use]
     pub fn of(tops: usize, leaves: usize) -> Self {
         let number = |group: usize| u32::try_from(group).expect("groups have 32-bit numbers");
@@ -99,20 +99,20 @@ impl Shape {
         }
     }
 
-    /// Groups, the root included.
+    /// Returns the number of groups, including the root.
     #[must_use]
     pub fn nr_groups(&self) -> usize {
         self.parents.len()
     }
 
-    /// The group above; none for the root.
+    /// Returns the parent of a group; `None` for the root.
     #[must_use]
     pub fn parent(&self, group: usize) -> Option<usize> {
         (group != 0).then(|| self.parents[group] as usize)
     }
 
-    /// The groups below `top`: of the root all others, of one below it those in one piece, of a
-    /// leaf none.
+    /// Returns the descendants of `top`: of the root all others, of one of its children a
+    /// contiguous range, of a leaf none.
     #[must_use]
     pub fn below(&self, top: usize) -> Range<usize> {
         if top == 0 {
@@ -127,88 +127,88 @@ impl Shape {
         begin..end
     }
 
-    /// Whether `group` is `top` or below it.
+    /// Returns whether `group` is `top` or a descendant of it.
     #[must_use]
     pub fn is_within(&self, group: usize, top: usize) -> bool {
         std::iter::successors(Some(group), |&at| self.parent(at)).any(|at| at == top)
     }
 }
 
-/// What a read returns.
+/// Result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatsRead {
     /// The values.
     pub values: Stats,
-    /// How far each value may be from the truth at a moment of the read, where the design says so.
+    /// Bound of each value's error at a moment of the read, if the design states one.
     pub staleness: Option<u64>,
 }
 
-/// Who flushes, what, and who may go without.
+/// Which group a reader flushes, and when it skips the flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushRule {
-    /// The root, if all groups together were updated enough; who finds another at it goes without.
-    /// Before the patch.
+    /// Flushes the root if all groups together were updated enough; a reader skips the flush while
+    /// another thread flushes. Before the patch.
     RootSkipIfBusy,
-    /// The group in question, each time.
+    /// Always flushes the group.
     Subtree,
-    /// The group in question, if all groups together were updated enough since the root was
-    /// flushed.
+    /// Flushes the group if all groups together were updated enough since the last flush of the
+    /// root.
     SubtreeOneThreshold,
-    /// The group in question, if it was updated enough. The patch.
+    /// Flushes the group if it was updated enough. The patch.
     SubtreeThresholds,
-    /// The group in question, each time, one reader after the other. The first posting, without its
+    /// Always flushes the group, one reader after the other. The first posting, without its
     /// thresholds.
     SubtreeUnderMutex,
 }
 
-/// What flushing has cost so far.
+/// Cost of flushing so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlushTally {
     /// Flushes for readers and reclaim.
     pub flushes: u64,
-    /// Flushes because it was time.
+    /// Periodic flushes.
     pub periodic: u64,
-    /// Times that a reader or reclaim went without because little was updated.
+    /// Flushes skipped by a reader or reclaim because there were few updates.
     pub skipped_few: u64,
-    /// Times that one went without because another was flushing.
+    /// Flushes skipped because another thread was flushing.
     pub skipped_busy: u64,
-    /// Times that one had what it needs from a flush of another that began after it came.
+    /// Flushes served by another thread's flush that began after the reader arrived.
     pub shared: u64,
     /// CPUs visited.
     pub cpus: u64,
-    /// Groups visited; where a flush goes CPU by CPU, on each.
+    /// Groups visited; if a flush goes CPU by CPU, counted on each CPU.
     pub groups: u64,
-    /// Times that a flush waited for another.
+    /// Waits of a flush for another.
     pub waits: u64,
 }
 
-/// Statistics of a tree of groups, as an experiment uses them.
+/// Statistics of a tree of groups, as the experiments use them.
 pub trait Flushing: fmt::Debug + Send + Sync {
     /// Adds to an item of a group, as if running on `cpu`.
     fn add(&self, group: usize, cpu: CpuId, item: Item, delta: i64);
 
-    /// What is shown of a group and all below it, to one who asks at `now`.
+    /// Reads the statistics of a group's subtree at the time `now`.
     fn read(&self, group: usize, now: Duration) -> StatsRead;
 
-    /// Reclaim of `group` is about to look at its numbers.
+    /// Prepares the statistics of `group` for reclaim, which is about to read them.
     fn flush_for_reclaim(&self, group: usize, now: Duration);
 
-    /// To be called every [`PERIOD`].
+    /// Flushes periodically; called every [`PERIOD`].
     fn flush_periodic(&self, now: Duration);
 
-    /// What flushing has cost so far.
+    /// Returns the cost of flushing so far.
     fn tally(&self) -> FlushTally;
 }
 
 /// Time between periodic flushes, in all designs.
 pub const PERIOD: Duration = Duration::from_secs(2);
 
-/// Pages of updates that a CPU keeps to itself before it counts them towards a threshold, and, for
-/// each CPU, the threshold: the kernel's charge batch.
+/// Pages of updates that a CPU keeps before it counts them towards a threshold, and the threshold
+/// for each CPU: the kernel's charge batch.
 pub const BATCH: u64 = 64;
 
-/// Most by which a value that was not flushed can be off under per-group thresholds, when none is
-/// updated during a flush: the threshold, and what each CPU has not counted towards it.
+/// Returns the bound of an unflushed value's error under per-group thresholds, without updates
+/// during a flush: the threshold, and what each CPU has not counted towards it.
 #[must_use]
 pub const fn staleness_max(nr_cpus: usize) -> u64 {
     (2 * BATCH - 1) * nr_cpus as u64

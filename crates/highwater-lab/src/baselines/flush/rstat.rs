@@ -1,20 +1,20 @@
-//! The kernel's structure for hierarchical statistics, with what is discussed about it as a rule.
+//! The kernel's structure for hierarchical statistics (rstat), with the discussed rules as options.
 //!
 //! ```text
-//! group, CPU    local[i], prev[i]                     local is what the CPU has counted; prev, what of it was carried on
+//! group, CPU    local[i], prev[i]      counted by the CPU; the part of it that was carried on
 //! group         agg[i] of the subtree, own[i], pending[i] from children
 //! ```
 //!
 //! A flush of g visits each CPU under the flush lock, which it drops in between. It takes g and the
-//! updated groups below it off their lists and, children before parents, moves what a group has
-//! pending and what its CPU has counted to the group's totals and to what is pending at its parent.
-//! Ancestors of g are not made fresh, but nothing is lost: they stay on their lists.
+//! updated groups below it off their lists. Children before parents, it moves a group's pending
+//! values and its CPU's counts to the group's totals and to its parent's pending values. Ancestors
+//! of g do not become fresh, but nothing is lost: they stay on their lists.
 //!
-//! Reads take no lock: each value is one that it had at some moment.
+//! Reads take no lock: each value is one that the word held at some moment.
 //!
-//! Source: accounting spec 7.2 to 7.5, 7.10; the thread for the rules.
+//! Source: accounting spec 7.2 to 7.5, 7.10; the discussion for the rules.
 //! Deviation: locks park where the kernel's spin, and any thread may act as any CPU, so that a
-//! CPU's words are changed atomically.
+//! CPU's words are updated atomically.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -34,30 +34,30 @@ pub struct Rstat {
     nr_cpus: usize,
     shape: Shape,
     groups: Box<[Group]>,
-    /// One for each CPU's lists.
+    /// Lock of each CPU's lists.
     lists: Box<[ListLock]>,
-    /// Holds the groups found on the CPU being flushed, to be used again.
+    /// The flush lock; holds the buffer of groups found on the CPU being flushed.
     flush: Mutex<Vec<u32>>,
     one_threshold: OneThreshold,
-    /// Whether somebody flushes the root. Written by who wins it, and by it again when done.
-    /// Publishes nothing.
+    /// Whether a thread flushes the root. Written by: the thread that sets it, which also resets
+    /// it. Publishes nothing.
     is_flushing: AtomicBool,
     readers: Mutex<()>,
     counts: Counts,
 }
 
-/// On a line of its own, as in an area for each CPU.
+/// On a line of its own, as in a per-CPU area.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct ListLock(Mutex<()>);
 
 #[derive(Debug)]
 struct Group {
-    /// Written under the flush lock, read by anybody, word by word.
+    /// Totals of the subtree. Written under the flush lock, read by any thread, word by word.
     agg: [AtomicI64; ITEMS],
-    /// As `agg`, without the groups below.
+    /// As `agg`, without descendants.
     own: [AtomicI64; ITEMS],
-    /// What children have carried here. Under the flush lock.
+    /// Carried here by children. Under the flush lock.
     pending: [AtomicI64; ITEMS],
     threshold: GroupThreshold,
     blocks: Blocks,
@@ -76,7 +76,7 @@ impl Group {
     }
 }
 
-/// As [`FlushTally`].
+/// See [`FlushTally`].
 #[derive(Debug, Default)]
 struct Counts {
     flushes: StatCell,
@@ -89,7 +89,7 @@ struct Counts {
 }
 
 impl Rstat {
-    /// Statistics at zero.
+    /// Creates statistics at zero.
     #[must_use]
     pub fn new(shape: &Shape, nr_cpus: usize, rule: FlushRule) -> Self {
         let groups = (0..shape.nr_groups()).map(|_| Group::new(nr_cpus));
@@ -147,10 +147,10 @@ impl Rstat {
         }
     }
 
-    /// Flushes the root, unless somebody does so already.
+    /// Flushes the root, unless another thread does so.
     fn flush_root_or_skip(&self, count: &StatCell) {
-        // Relaxed, here and below: who finds it set goes without; who does not synchronizes by the
-        // locks.
+        // Relaxed, here and below: a thread that finds it set skips the flush, and one that does
+        // not synchronizes by the locks.
         if self.is_flushing.swap(true, Ordering::Relaxed) {
             return self.counts.skipped_busy.add(1);
         }
@@ -158,7 +158,7 @@ impl Rstat {
         self.is_flushing.store(false, Ordering::Relaxed);
     }
 
-    /// Flushes `top` and all below it, and counts that.
+    /// Flushes `top` and its descendants, and counts the flush.
     fn flush(&self, top: usize, count: &StatCell) {
         count.add(1);
         for cpu in 0..self.nr_cpus {
@@ -171,7 +171,7 @@ impl Rstat {
             found.clear();
         }
         self.counts.cpus.add(self.nr_cpus as u64);
-        // What one threshold counts is gone when all was flushed.
+        // A flush of everything clears the one threshold.
         if top == 0 {
             self.one_threshold.reset();
         }
@@ -188,7 +188,7 @@ impl Rstat {
         }
     }
 
-    /// The lock is taken even if nothing was ever updated: a list is not looked at without it.
+    /// Takes the lock even if nothing was ever updated: the list is read only under it.
     fn detach(&self, top: usize, cpu: usize, found: &mut Vec<u32>) {
         let _lists = self.lists(cpu);
         let block_of = |group: u32| -> &Block {
@@ -200,7 +200,7 @@ impl Rstat {
         }
     }
 
-    /// Carries on what a group has pending and what a CPU has counted. Under the flush lock.
+    /// Carries on a group's pending values and a CPU's counts. Under the flush lock.
     fn absorb(&self, at: usize, cpu: usize) {
         let group = &self.groups[at];
         let Some(block) = group.blocks.get(cpu) else {
@@ -218,8 +218,8 @@ impl Rstat {
                 raise(&parent.pending[item], delta);
             }
         }
-        // Relaxed: a trigger. What is counted meanwhile, on a CPU that was visited, is forgotten
-        // with it (spec 7.10); the data is not.
+        // Relaxed: a trigger. Updates counted meanwhile, on a CPU already visited, are forgotten
+        // with it (spec 7.10); their data is not.
         block.updates.store(0, Ordering::Relaxed);
         group.threshold.reset();
     }
@@ -249,7 +249,7 @@ impl Flushing for Rstat {
 
     fn read(&self, group: usize, _now: Duration) -> StatsRead {
         self.flush_by_rule(group);
-        // Only this rule has a bound, and only when nobody updates during a flush.
+        // Only this rule has a bound, and only without updates during a flush.
         let is_bounded = self.rule == FlushRule::SubtreeThresholds;
         StatsRead {
             values: self.values(group),
@@ -285,10 +285,10 @@ impl Flushing for Rstat {
 }
 
 impl Rstat {
-    /// The totals of a group as they stand.
+    /// Returns the present totals of a group.
     #[must_use]
     pub fn values(&self, group: usize) -> Stats {
-        // Relaxed: each word by itself.
+        // Relaxed: each word is read on its own.
         let words = self.groups[group].agg.each_ref();
         words.map(|word| word.load(Ordering::Relaxed))
     }
@@ -302,13 +302,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Adds to a word that only the holder of the flush lock writes.
 fn raise(word: &AtomicI64, delta: i64) {
     if delta != 0 {
-        // Relaxed: one writer at a time, and readers take each word by itself.
+        // Relaxed: one writer at a time, and readers use each word on its own.
         let sum = word.load(Ordering::Relaxed) + delta;
         word.store(sum, Ordering::Relaxed);
     }
 }
 
-/// Empties a word that only the holder of the flush lock writes.
+/// Empties a word that only the holder of the flush lock writes, and returns its value.
 fn take(word: &AtomicI64) -> i64 {
     // Relaxed: under the flush lock.
     let sum = word.load(Ordering::Relaxed);
@@ -318,7 +318,7 @@ fn take(word: &AtomicI64) -> i64 {
     sum
 }
 
-/// What tests look at.
+/// For tests.
 #[cfg(test)]
 impl Rstat {
     pub(super) fn pending(&self, group: usize) -> Stats {
@@ -326,7 +326,7 @@ impl Rstat {
         words.map(|word| word.load(Ordering::Relaxed))
     }
 
-    /// While somebody else flushes the root, for all that can be seen.
+    /// Runs `act` in the state in which another thread flushes the root.
     pub(super) fn beside_a_flush<T>(&self, act: impl FnOnce() -> T) -> T {
         self.is_flushing.store(true, Ordering::Relaxed);
         let result = act();
@@ -334,7 +334,7 @@ impl Rstat {
         result
     }
 
-    /// A group on a list has its ancestors on theirs, and is on the one of its parent, once.
+    /// Checks that a group on a list has its ancestors on theirs, and is on its parent's list once.
     pub(super) fn check_lists(&self) {
         for cpu in 0..self.nr_cpus {
             let _lists = self.lists(cpu);
@@ -359,8 +359,8 @@ impl Rstat {
         }
     }
 
-    /// With everything flushed and nobody updating: nothing is pending, own words are what was
-    /// added to the group, and a total is the own words and the children's totals.
+    /// Checks, with everything flushed and no updates: nothing is pending, own words are what was
+    /// added to the group, and a total is the own words plus the children's totals.
     pub(super) fn check_flushed(&self, added: impl Fn(usize) -> Stats) {
         let mut below = vec![[0; ITEMS]; self.groups.len()];
         for at in (0..self.groups.len()).rev() {

@@ -1,5 +1,5 @@
-//! Tests of the structure against a plain model and the invariants of the accounting spec's section
-//! 12, and of each rule's promise and flaw.
+//! Tests of rstat against a plain model and the invariants of the accounting spec's section 12, and
+//! of each rule's promise and flaw.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -17,7 +17,7 @@ const RULES: [FlushRule; 5] = [
     FlushRule::SubtreeUnderMutex,
 ];
 
-/// What was added, by group and item, without the groups below.
+/// What was added, by group and item, without descendants.
 struct Model {
     shape: Shape,
     own: Vec<Stats>,
@@ -44,7 +44,7 @@ impl Model {
     }
 }
 
-/// Anything to any group from any CPU.
+/// Adds random amounts to random groups from random CPUs.
 fn add_anything(
     random: &mut fastrand::Rng,
     statistics: &impl Flushing,
@@ -59,10 +59,10 @@ fn add_anything(
     model.own[group][item.index()] += delta;
 }
 
-/// Goal: whatever was flushed before, a flush of a group makes all of its subtree fresh, and
-/// nothing is absorbed twice or lost. Method: random adds and flushes of random groups, each
-/// compared with a model; on the way, a group on a list has its ancestors on theirs; at the end,
-/// totals are own words plus the children's.
+/// Goal: a flush of a group makes its whole subtree fresh, whatever was flushed before, and absorbs
+/// each delta once. Method: random adds and flushes of random groups, each compared with a model.
+/// After each, a group on a list has its ancestors on theirs; at the end, totals are own words plus
+/// the children's.
 #[test]
 fn a_flush_makes_a_subtree_fresh() {
     let mut random = rng(1);
@@ -91,9 +91,8 @@ fn a_flush_makes_a_subtree_fresh() {
     }
 }
 
-/// Goal: after a flush of a child, what its parent has pending is exactly what the child has
-/// carried, and the parent's total is as before. Method: two of them, without and with updates in
-/// between.
+/// Goal: after a flush of a child, its parent's pending values are exactly what the child carried,
+/// and the parent's total is unchanged. Method: two flushes, without and with updates in between.
 #[test]
 fn a_child_leaves_its_delta_pending() {
     let rstat = Rstat::new(&Shape::of(1, 2), 2, FlushRule::Subtree);
@@ -114,9 +113,8 @@ fn a_child_leaves_its_delta_pending() {
     assert_eq!(pending(Item::Anon), 0);
 }
 
-/// Goal: no update is lost to a flush that runs meanwhile, under any rule. Method: threads add on
-/// all CPUs while others read and flush; afterwards the root is flushed, and totals are what was
-/// added.
+/// Goal: no update is lost beside concurrent flushes, under any rule. Method: threads add on all
+/// CPUs while others read and flush; then the root is flushed, and totals are what was added.
 #[test]
 fn no_update_is_lost_beside_flushes() {
     const ADDS: u32 = 4000;
@@ -158,9 +156,9 @@ fn no_update_is_lost_beside_flushes() {
     }
 }
 
-/// Goal: with a threshold for each group, a value that is not flushed is off by at most the stated
-/// bound, and one adversary brings it there. Method: drift upwards, read after each add; then
-/// fill what each CPU may keep and what the group may.
+/// Goal: with a threshold for each group, an unflushed value's error is at most the stated bound,
+/// and an adversary reaches it. Method: drift upwards, read after each add; then fill what each CPU
+/// and the group may keep.
 #[test]
 fn per_group_thresholds_bound_staleness() {
     const CPUS: usize = 12;
@@ -199,8 +197,8 @@ fn per_group_thresholds_bound_staleness() {
     );
 }
 
-/// Goal: one threshold for all has busy groups make quiet ones flush, and flushes of subtrees do
-/// not count as flushes; before the patch, who finds another flushing goes without. Method: one of
+/// Goal: with one threshold, busy groups make readers of quiet ones flush, and flushes of subtrees
+/// do not reset it; before the patch, a reader skips while another thread flushes. Method: one of
 /// each.
 #[test]
 fn rules_have_their_flaws() {
@@ -234,9 +232,9 @@ fn rules_have_their_flaws() {
     );
 }
 
-/// Goal: the library takes part by the same numbers of groups and items, within the bound that it
-/// states, and is exact after a periodic flush. Method: the same random adds, read after each,
-/// against the model.
+/// Goal: the library uses the same numbers of groups and items, stays within its stated bound, and
+/// is exact after a periodic flush. Method: the same random adds, read after each, against the
+/// model.
 #[test]
 fn the_library_is_within_what_it_states() {
     const CPUS: usize = 12;

@@ -1,8 +1,8 @@
-//! When enough was updated for a flush to be worth its cost.
+//! Flush thresholds: whether enough was updated for a flush to be worth its cost.
 //!
-//! Updates are counted by their size, whatever the item and direction, in two steps: each CPU keeps
-//! up to a [`BATCH`] to itself, without a locked instruction, and then adds them to a total that a
-//! reader compares with a batch for each CPU.
+//! Updates are counted by size, for all items and both directions, in two steps: each CPU keeps up
+//! to a [`BATCH`] to itself, without a locked instruction, and then adds it to a total. A reader
+//! compares the total with a batch for each CPU.
 //!
 //! Source: accounting spec 7.3 and 7.5; one total for all groups as before the patch, one for each
 //! group as with it.
@@ -15,18 +15,17 @@ use super::block::Block;
 /// Updates of all groups together.
 #[derive(Debug)]
 pub(super) struct OneThreshold {
-    /// Above this, a flush is worth it.
+    /// A flush is worth its cost above this.
     limit: u64,
-    /// By CPU. Written by whoever acts as it. Publishes nothing.
+    /// By CPU. Written by: threads that act as the CPU. Publishes nothing.
     kept: Box<[Kept]>,
-    /// Written by updaters and by whoever has flushed the root. Publishes nothing.
+    /// Written by: updaters, and the thread that has flushed the root. Publishes nothing.
     total: AtomicU64,
 }
 
-/// Adds to what a CPU keeps to itself. Returns, and no longer keeps, all of it once that is a
-/// batch.
+/// Adds to what a CPU keeps to itself. When that reaches a batch, returns all of it and resets it.
 fn keep(word: &AtomicU64, size: u64) -> Option<u64> {
-    // Relaxed: as below. Of two threads that act as one CPU at a time, one may be forgotten.
+    // Relaxed: a trigger. If two threads act as one CPU at a time, one update may be lost.
     let kept = word.load(Ordering::Relaxed) + size;
     let is_enough = kept >= BATCH;
     word.store(if is_enough { 0 } else { kept }, Ordering::Relaxed);
@@ -38,7 +37,7 @@ fn keep(word: &AtomicU64, size: u64) -> Option<u64> {
 #[repr(align(64))]
 struct Kept(AtomicU64);
 
-/// What is enough.
+/// Returns the threshold.
 pub(super) const fn limit(nr_cpus: usize) -> u64 {
     BATCH * nr_cpus as u64
 }
@@ -56,7 +55,7 @@ impl OneThreshold {
         if let Some(kept) = keep(&self.kept[cpu].0, size)
             && !self.is_reached()
         {
-            // Relaxed, here and below: a trigger, behind which nothing is published.
+            // Relaxed, here and below: a trigger, which publishes nothing.
             self.total.fetch_add(kept, Ordering::Relaxed);
         }
     }
@@ -70,7 +69,7 @@ impl OneThreshold {
     }
 }
 
-/// Updates of one group and those below it.
+/// Updates of one group and its descendants.
 #[derive(Debug, Default)]
 pub(super) struct GroupThreshold {
     /// Written by updaters and by flushes. Publishes nothing.
@@ -79,11 +78,11 @@ pub(super) struct GroupThreshold {
 
 impl GroupThreshold {
     pub(super) fn is_reached(&self, limit: u64) -> bool {
-        // Relaxed, here and below: as above.
+        // Relaxed, here and below: see `OneThreshold`.
         self.total.load(Ordering::Relaxed) > limit
     }
 
-    /// Looked at first: a flush resets a group once for each CPU.
+    /// Reads first, so that a flush writes a group's line once, not once for each CPU.
     pub(super) fn reset(&self) {
         if self.total.load(Ordering::Relaxed) != 0 {
             self.total.store(0, Ordering::Relaxed);
@@ -91,8 +90,8 @@ impl GroupThreshold {
     }
 }
 
-/// Counts an update of a CPU's block at its group and all above it, up to one that is worth a flush
-/// already: then so are all above that.
+/// Counts an update of a CPU's block at its group and the ancestors, up to the first that is above
+/// its threshold already: then so are all above it.
 pub(super) fn count_up<'a>(
     block: &Block,
     size: u64,
@@ -106,7 +105,7 @@ pub(super) fn count_up<'a>(
             return;
         }
         if let Some(kept) = keep(&block.updates, size) {
-            // Relaxed: as above.
+            // Relaxed: see `OneThreshold`.
             group.total.fetch_add(kept, Ordering::Relaxed);
         }
         at = block.parent();
