@@ -1,14 +1,14 @@
-//! The real file behind a tenant: sparse, laid out page by page when first touched.
+//! The sparse file behind a tenant, laid out page by page on first touch.
 //!
 //! Invariant: a page of the file is a hole (its first word is zero) or holds the contents of one
-//! version of that page; which version it must be, the oracle of versions says.
+//! version of that page; the oracle of versions knows which.
 //!
-//! A read finds a hole on the first touch of a page, writes version 0 into the file, and reads it
-//! back: what the cache gets always came out of the file. The cache reads a page by one thread at a
-//! time, so laying out needs no lock of its own.
+//! The first read of a page finds a hole, writes version 0 into the file, and reads it back: the
+//! cache only gets bytes that came out of the file. One thread at a time reads a page into the
+//! cache, so the layout needs no lock of its own.
 //!
-//! Failure: an I/O error goes to the cache as it is; the first one is kept, with the page and what
-//! was being done, so that the report can say more than an error number.
+//! Failure: an I/O error goes to the cache unchanged. The first one is kept, with the page and the
+//! operation, so that the report can say more than an error number.
 
 use std::fmt;
 use std::fs::File;
@@ -37,7 +37,7 @@ pub(super) struct TenantFile {
 /// The first I/O error of a file.
 #[derive(Debug)]
 pub(super) struct Fault {
-    /// What was being done.
+    /// The operation.
     pub(super) doing: Doing,
     /// The page.
     pub(super) page: u64,
@@ -47,7 +47,7 @@ pub(super) struct Fault {
     pub(super) message: String,
 }
 
-/// What a data file was asked for.
+/// An operation on a data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Doing {
     /// Reading a page.
@@ -79,7 +79,8 @@ impl fmt::Display for Fault {
 }
 
 impl TenantFile {
-    /// Makes `file`, which is empty, as long as the file system allows, without using any space.
+    /// Extends `file`, which is empty, to the longest length that the file system allows, without
+    /// using space.
     ///
     /// # Errors
     ///
@@ -96,7 +97,7 @@ impl TenantFile {
         })
     }
 
-    /// What the page must hold at `version`.
+    /// Returns the page's contents at `version`.
     #[must_use]
     pub(super) fn stamp(&self, page: u64, version: u32) -> PageStamp {
         PageStamp {
@@ -107,19 +108,19 @@ impl TenantFile {
         }
     }
 
-    /// Pages laid out so far: the tenant's footprint.
+    /// Returns the number of pages laid out so far: the tenant's footprint.
     #[must_use]
     pub(super) fn laid_out(&self) -> u64 {
         self.laid_out.get()
     }
 
-    /// The first I/O error, if there was one.
+    /// Returns the first I/O error, if there was one.
     #[must_use]
     pub(super) fn first_fault(&self) -> Option<&Fault> {
         self.first_fault.get()
     }
 
-    /// Reads a page straight from the file, a hole as zeros.
+    /// Reads a page straight from the file; a hole reads as zeros.
     ///
     /// # Errors
     ///
@@ -136,7 +137,7 @@ impl TenantFile {
     }
 
     fn keep_fault(&self, doing: Doing, page: u64, error: &io::Error) {
-        // A later fault does not displace the first, which more likely is the cause.
+        // Keeps the first fault, which is more likely the cause.
         let _ = self.first_fault.set(Fault {
             doing,
             page,
@@ -169,9 +170,9 @@ impl Backing for TenantFile {
         Ok(buf.len())
     }
 
-    /// Does nothing: the file has no name and cannot outlive the run, so that durability means
-    /// nothing to it, and forcing a footprint of hundreds of MiB to the disk would cost seconds. A
-    /// page is in the file, for every reader, when its write returns.
+    /// Does nothing: the file is unlinked and does not outlive the run, so durability is of no use,
+    /// and forcing a footprint of hundreds of MiB to the disk would cost seconds. A page is in the
+    /// file, for every reader, when its write returns.
     fn sync(&self) -> io::Result<()> {
         Ok(())
     }
@@ -191,8 +192,8 @@ fn read_fully(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
     Ok(filled)
 }
 
-/// Gives the file the greatest length in pages that its file system takes and a trace can ask for,
-/// by bisection: at most 46 calls, none of which uses space.
+/// Extends the file to the greatest length in pages that its file system takes and a trace can ask
+/// for, by bisection: at most 46 calls, none of which uses space.
 fn stretch(file: &File) -> io::Result<u64> {
     let set = |pages: u64| file.set_len(pages * PAGE_BYTES);
     set(1)?;
@@ -220,8 +221,8 @@ mod tests {
         TenantFile::new(tempfile::tempfile().unwrap(), 5, 1).unwrap()
     }
 
-    /// Goal: what a read returns came out of the file. Method: read a page twice, change the file
-    /// in between, and read pages at both ends.
+    /// Goal: a read returns bytes that came out of the file. Method: read a page twice, change the
+    /// file in between, and read pages at both ends.
     #[test]
     fn pages_are_laid_out_once_and_then_read() {
         let file = tenant_file();
@@ -252,7 +253,7 @@ mod tests {
     #[test]
     fn the_first_fault_is_kept_with_its_page() {
         let file = tenant_file();
-        // Reads zeros, a hole, and refuses what is laid out.
+        // Reads zeros, a hole, and refuses the write that lays it out.
         let full = File::options().read(true).write(true).open("/dev/full");
         let full = TenantFile {
             file: full.unwrap(),

@@ -1,15 +1,14 @@
-//! What each page of a replayed file must hold: a function of seed, tenant, page number and
-//! version.
+//! Contents of each page of a replayed file: a function of seed, tenant, page number and version.
 //!
 //! Invariant: two pages that differ in any of the four differ in their header, and in almost every
-//! word behind it, so that a page which is read from the wrong place, at the wrong time or in part
-//! is told from the right one. All 4,096 bytes are determined; nothing is left unchecked.
+//! word behind it, so that a page read from the wrong place, at the wrong time or in part is
+//! detected. All 4,096 bytes are determined and checked.
 //!
 //! Layout, in little-endian words of 64 bits: [`MAGIC`], page number, tenant and version, seed,
 //! then `base ^ PATTERN[i]`. `base` is a hash of the header and `PATTERN` a fixed table, so that
 //! filling and checking are one xor a word, without a dependency between words, which the compiler
-//! turns into vector instructions. The first word is never zero: a page that begins with zero is a
-//! hole of the sparse file.
+//! vectorises. The first word is never zero: a page that begins with zero is a hole of the sparse
+//! file.
 
 use std::fmt;
 
@@ -24,7 +23,7 @@ const HEADER_WORDS: usize = 4;
 /// First word of every page: `hw-page` and a format number, never zero.
 const MAGIC: u64 = u64::from_le_bytes(*b"hw-page1");
 
-/// What differs between the words of one page.
+/// The part of the pattern that differs between the words of one page.
 static PATTERN: [u64; WORDS] = {
     let mut table = [0; WORDS];
     let mut i = 0;
@@ -46,7 +45,7 @@ const fn mix(word: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// The four numbers that a page's contents follow from.
+/// The four numbers that determine a page's contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PageStamp {
     /// The run's seed.
@@ -96,7 +95,7 @@ impl PageStamp {
     ///
     /// # Errors
     ///
-    /// Says where the first difference is and, when the header can be read, which page it is.
+    /// States the first difference and, when the header can be read, which page was found.
     pub(super) fn verify(self, buf: &[u8]) -> Result<(), Mismatch> {
         let (words, rest) = buf.as_chunks::<8>();
         if words.len() != WORDS || !rest.is_empty() {
@@ -149,28 +148,28 @@ impl PageStamp {
     }
 }
 
-/// Zero when the words behind the header are `base ^ PATTERN[i]`.
+/// Returns zero if the words behind the header are `base ^ PATTERN[i]`.
 fn difference_of(body: &[[u8; 8]], base: u64) -> u64 {
     let pairs = body.iter().zip(&PATTERN[HEADER_WORDS..]);
     let differences = pairs.map(|(word, pattern)| u64::from_le_bytes(*word) ^ pattern ^ base);
     differences.fold(0, |all, difference| all | difference)
 }
 
-/// Whether a page as read from a sparse file was never laid out.
+/// Returns whether a page read from a sparse file was never laid out.
 pub(super) fn is_hole(page: &[u8]) -> bool {
     page.first_chunk() == Some(&[0; 8])
 }
 
-/// A page that does not hold what it must.
+/// A page with the wrong contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mismatch {
-    /// What the page should be.
+    /// The expected page.
     pub(super) expected: PageStamp,
-    /// What its header says it is, if that is a header at all.
+    /// The page that the header names, if there is a header.
     pub(super) found: Option<PageStamp>,
     /// Offset of the first byte that differs.
     pub(super) offset: usize,
-    /// How many bytes differ.
+    /// Number of bytes that differ.
     pub(super) bytes: usize,
     /// The page holds nothing but zeros: it was never laid out, or its data was lost.
     pub(super) is_zero: bool,

@@ -1,22 +1,22 @@
-//! How a replay is watched and stopped from outside: a flag that every worker polls, and counts for
-//! a progress bar.
+//! Progress and cancellation of a replay: a flag that every worker polls, and counts for a progress
+//! bar.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use highwater::sync::StatCell;
 
-/// Shared between a run and those who watch it.
+/// Shared between a run and the threads that watch it.
 #[derive(Debug, Default)]
 pub struct Control {
-    /// Whether to stop. Written by anyone, a signal's watcher or a failing worker; read by workers
-    /// between pages. Publishes nothing: the reason travels on its own way.
+    /// Whether to stop. Written by: any thread, such as a signal's watcher or a failing worker.
+    /// Read by: workers between pages. Publishes nothing: the reason is passed elsewhere.
     is_stopped: AtomicBool,
     pub(super) page_accesses: StatCell,
     pub(super) bytes_read: StatCell,
     pub(super) bytes_total: StatCell,
 }
 
-/// How far a run has come.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunProgress {
     /// Pages accessed.
@@ -31,18 +31,18 @@ impl Control {
     /// Tells the run to stop: it ends with [`ReplayError::Interrupted`](super::ReplayError) after
     /// at most one page access of each worker, and cleans up.
     pub fn stop(&self) {
-        // Relaxed: the flag alone is the message.
+        // Relaxed: the flag publishes no other data.
         self.is_stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the run was told to stop.
+    /// Returns whether the run was told to stop.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
-        // Relaxed: as above.
+        // Relaxed: see `stop`.
         self.is_stopped.load(Ordering::Relaxed)
     }
 
-    /// How far the run has come, a batch of requests at a time.
+    /// Returns the progress so far, which advances by batches of requests.
     #[must_use]
     pub fn progress(&self) -> RunProgress {
         RunProgress {

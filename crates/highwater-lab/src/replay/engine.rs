@@ -1,18 +1,18 @@
 //! The access loop: threads take batches, access every page, verify every byte, count and time.
 //!
-//! Invariant: of each page access, exactly one of these is true when it has been counted: it
-//! verified, or it is a verify failure that the report counts. Verification happens while the page
-//! is held (under the guard, or under its latch), outside of the time that is measured.
+//! Invariant: each page access, once counted, either verified or is a verify failure that the
+//! report counts. Pages are verified while they are held (under the guard, or under the latch),
+//! outside of the measured time.
 //!
 //! Hit or miss: an access first tries to get the page without faulting; only if that refuses does
 //! it make the call that may read the file. A page that another thread faults in between the two
-//! counts as a miss, which is what this access saw.
+//! calls counts as a miss.
 //!
-//! A write reads the page first, as any write of part of a page does, verifies what it replaces,
-//! and fills the page with the contents of the next version, under the page's exclusive latch.
+//! A write first reads the page, as any partial write does, verifies the old contents, and fills
+//! the page with the contents of the next version, under the page's exclusive latch.
 //!
-//! Failure: the first error stops all threads and is the one returned. A panicking worker stops
-//! the others as well.
+//! Failure: the first error stops all threads and is the one returned. A panicking worker stops the
+//! others as well.
 
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, Builder, ScopedJoinHandle};
@@ -33,10 +33,10 @@ use super::versions::Versions;
 use crate::report::text::to_f64;
 use crate::trace::Op;
 
-/// Mismatches that are described; all are counted. Chosen: what fits a terminal.
+/// Mismatches that are described; all are counted. Chosen: they fit a terminal.
 const MISMATCHES_SHOWN: usize = 8;
 
-/// What one thread counted for one tenant.
+/// Counts of one thread for one tenant.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     requests: u64,
@@ -68,7 +68,7 @@ impl Failures {
     }
 }
 
-/// Everything that the threads counted.
+/// Counts of all threads.
 #[derive(Debug, Default)]
 struct Counts {
     tallies: Vec<Tally>,
@@ -97,7 +97,7 @@ impl Counts {
     }
 }
 
-/// Replays all traces, writes back and verifies. Leaks are not looked for here.
+/// Replays all traces, writes back and verifies. Does not check for leaks.
 pub(super) fn replay(run: &Replay, control: &Control) -> Result<Outcome, ReplayError> {
     let start = Instant::now();
     let latencies = LatencyBook::new(run.manifest.threads);
@@ -129,7 +129,8 @@ fn access_all(
     let first_error = Mutex::new(None);
     let fail = |error| {
         let mut first = first_error.lock().unwrap_or_else(PoisonError::into_inner);
-        // The first one stops the others, who then are interrupted: that is not the cause.
+        // The first error stops the other threads, which then report an interrupt: that is not the
+        // cause.
         if matches!(*first, None | Some(ReplayError::Interrupted)) {
             *first = Some(error);
         }
@@ -174,7 +175,7 @@ fn access_all(
     }
 }
 
-/// Stops the run when its thread unwinds, so that nobody waits for it in vain.
+/// Stops the run when its thread unwinds, so that no other thread waits for it.
 struct StopOnPanic<'a>(&'a Control);
 
 impl Drop for StopOnPanic<'_> {
@@ -316,7 +317,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Writes the tenant's dirty pages back, then reads every page that was ever written straight from
+/// Writes the tenant's dirty pages back; then reads every page that was ever written straight from
 /// the data file and verifies it.
 fn verify_written(
     tenant: &Tenant,

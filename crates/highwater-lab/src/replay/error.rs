@@ -1,6 +1,6 @@
-//! Why a replay could not be set up or could not go on.
+//! Errors that keep a replay from starting or from continuing.
 //!
-//! A page that does not verify and a leak are not errors: they are results, which the report holds.
+//! A page that does not verify and a leak are results, not errors: the report holds them.
 
 use std::error::Error;
 use std::io;
@@ -58,7 +58,7 @@ pub enum ReplayError {
     Directory {
         /// The parent directory.
         dir: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A tenant's trace could not be opened or read.
@@ -66,10 +66,10 @@ pub enum ReplayError {
     Trace {
         /// The tenant.
         tenant: String,
-        /// What is wrong with it.
+        /// The reader's error.
         source: TraceError,
     },
-    /// A trace without a single request, of which nothing can be said.
+    /// A trace without a single request.
     #[error(
         "tenant `{tenant}`: {}: no record to replay: the trace ended as `{format}` with {bad} bad records skipped and {empty} that touch no page; name its format with `--format`, see `highwater formats`",
         .trace.display()
@@ -79,7 +79,7 @@ pub enum ReplayError {
         tenant: String,
         /// The trace.
         trace: PathBuf,
-        /// As which it was read.
+        /// The format as which it was read.
         format: Format,
         /// Bad records that were skipped.
         bad: u64,
@@ -91,7 +91,7 @@ pub enum ReplayError {
     Keys {
         /// The tenant.
         tenant: String,
-        /// What the directory said.
+        /// The directory's error.
         source: DirectoryError,
     },
     /// A page that the tenant's file cannot hold.
@@ -114,21 +114,21 @@ pub enum ReplayError {
     SetUp {
         /// The tenant.
         tenant: String,
-        /// What was refused.
+        /// The part that was refused: group, file or mapping.
         what: &'static str,
-        /// Why.
+        /// The manager's error.
         source: ManagerError,
     },
-    /// A page could not be had.
+    /// A page could not be accessed.
     #[error("tenant `{tenant}`: a {} failed: {source}{}", name(*.op), because(.fault.as_deref()))]
     Access {
         /// The tenant.
         tenant: String,
-        /// Whether it was to be read or written.
+        /// Whether the access was a read or a write.
         op: Op,
         /// The page.
         page: u64,
-        /// What the manager said, which names the page.
+        /// The manager's error, which names the page.
         source: ManagerError,
         /// The first I/O error of the tenant's file, which may be the cause.
         fault: Option<String>,
@@ -138,7 +138,7 @@ pub enum ReplayError {
     WriteBack {
         /// The tenant.
         tenant: String,
-        /// What the manager said.
+        /// The manager's error.
         source: ManagerError,
         /// The first I/O error of the tenant's file, which may be the cause.
         fault: Option<String>,
@@ -148,15 +148,15 @@ pub enum ReplayError {
     Versions {
         /// The tenant.
         tenant: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A thread could not be started.
     #[error("cannot start worker thread {index}: {source}; use fewer with `--threads`")]
     Spawn {
-        /// Which one, from 0.
+        /// Its index, from 0.
         index: usize,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A worker met a broken invariant. The panic's message went to standard error.

@@ -1,12 +1,12 @@
-//! How long accesses take: one histogram for hits and one for misses.
+//! Access latencies: one histogram for hits and one for misses.
 //!
-//! What is timed is the call into the cache, from entering it to having the bytes; verifying them
-//! is not. Reading the clock twice is part of every figure: 20 to 50 ns on x86-64 with a usable
+//! The measured time is that of the call into the cache, until it returns the bytes, without
+//! verification. It includes reading the clock twice: 20 to 50 ns on x86-64 with a usable
 //! time-stamp counter, more in some virtual machines.
 //!
-//! Protocol: a thread keeps its latest latencies in a [`Recorder`] and hands them over, a buffer at
-//! a time, to one of [`SHARDS`] pairs of histograms. Up to that many threads never meet; with more,
-//! memory still does not grow with the number of threads.
+//! Protocol: a thread keeps its latest latencies in a [`Recorder`] and adds them, a buffer at a
+//! time, to one of [`SHARDS`] pairs of histograms. Up to that many threads never contend; with
+//! more, memory still does not grow with the number of threads.
 //!
 //! # Accuracy
 //!
@@ -23,19 +23,18 @@ use crate::report::text::to_f64;
 /// Significant decimal digits of a recorded latency.
 const DIGITS: u8 = 2;
 
-/// Pairs of histograms. Chosen: as many threads as most machines have CPUs, and 1.3 MiB.
+/// Pairs of histograms. Chosen: as many as most machines have CPUs; 1.3 MiB.
 const SHARDS: usize = 32;
 
-/// Latencies that a thread keeps before it hands them over. Chosen: 4 KiB, and a lock for every
-/// 256.
+/// Latencies that a thread keeps before it adds them. Chosen: 4 KiB, and a lock for every 256.
 const KEPT: usize = 256;
 
-/// What an access saw.
+/// Outcome of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
     /// The page was resident.
     Hit,
-    /// It was not.
+    /// The page was not resident.
     Miss,
 }
 
@@ -52,7 +51,7 @@ pub(super) struct Pair {
     pub(super) misses: Latencies,
 }
 
-/// One thread's way to the book; hands over the rest when dropped.
+/// One thread's recorder; adds the remaining latencies when dropped.
 #[derive(Debug)]
 pub(super) struct Recorder<'a> {
     shard: &'a Mutex<Pair>,
@@ -60,7 +59,7 @@ pub(super) struct Recorder<'a> {
 }
 
 impl LatencyBook {
-    /// An empty book for so many threads.
+    /// Creates an empty book for `threads` threads.
     pub(super) fn new(threads: usize) -> Self {
         let shards = threads.clamp(1, SHARDS);
         Self {
@@ -68,7 +67,7 @@ impl LatencyBook {
         }
     }
 
-    /// The recorder of thread `index`.
+    /// Returns the recorder of thread `index`.
     pub(super) fn recorder(&self, index: usize) -> Recorder<'_> {
         Recorder {
             shard: &self.shards[index % self.shards.len()],
@@ -76,7 +75,7 @@ impl LatencyBook {
         }
     }
 
-    /// All latencies together. Complete once the recorders are dropped.
+    /// Returns all latencies together. Complete once the recorders are dropped.
     pub(super) fn total(&self) -> Pair {
         let mut total = Pair::default();
         for shard in &self.shards {
@@ -119,7 +118,7 @@ fn lock(shard: &Mutex<Pair>) -> MutexGuard<'_, Pair> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Why no value is refused.
+/// Why recording a value cannot fail.
 const ALL_FIT: &str = "a histogram that resizes itself takes every value";
 
 /// Latencies of one kind of access.
@@ -134,9 +133,9 @@ pub(super) struct Latencies {
 pub struct LatencySummary {
     /// The median.
     pub p50: f64,
-    /// 99 of 100 are not longer.
+    /// 99 % are at most this.
     pub p99: f64,
-    /// 999 of 1,000 are not longer.
+    /// 99.9 % are at most this.
     pub p999: f64,
     /// The longest.
     pub max: f64,
@@ -167,7 +166,7 @@ impl Latencies {
         self.histogram.add(&other.histogram).expect(ALL_FIT);
     }
 
-    /// The figures; all zero when nothing was recorded.
+    /// Returns the figures; all zero if nothing was recorded.
     #[must_use]
     pub(super) fn summary(&self) -> LatencySummary {
         let quantile = |q| micros(self.histogram.value_at_quantile(q).min(self.longest_ns));

@@ -1,5 +1,5 @@
-//! What was run: everything that a replay depends on besides the program itself, so that a report
-//! can be told apart from others, and run again.
+//! The manifest of a run: everything besides the program that a replay depends on, so that a report
+//! can be identified and the run repeated.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ pub struct Manifest {
     pub version: &'static str,
     /// The eviction policy.
     pub policy: String,
-    /// What kept free frames.
+    /// The back end of the frame pool.
     pub backend: String,
     /// The knobs of the per-CPU lists of frames, by name.
     pub knobs: BTreeMap<&'static str, i64>,
@@ -26,7 +26,7 @@ pub struct Manifest {
     pub seed: u64,
     /// Threads that accessed pages.
     pub threads: usize,
-    /// Where it ran.
+    /// The machine it ran on.
     pub machine: Machine,
 }
 
@@ -77,7 +77,7 @@ impl Manifest {
 }
 
 impl Machine {
-    /// The machine that this program runs on.
+    /// Detects the machine that this program runs on.
     #[must_use]
     pub fn detect() -> Self {
         let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok();
@@ -90,7 +90,7 @@ impl Machine {
 }
 
 impl TraceReport {
-    /// What is known of a trace that was read.
+    /// Describes a trace that was read.
     pub(super) fn new(trace: &TraceReader) -> Self {
         let (sha256, stored_bytes) = trace.digest().unzip();
         Self {

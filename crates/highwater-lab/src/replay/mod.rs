@@ -16,13 +16,13 @@
 //!
 //! | file | mechanism |
 //! |---|---|
-//! | `content` | what a page must hold |
+//! | `content` | the contents of a page |
 //! | `backing` | the sparse data file of a tenant |
 //! | `versions` | the oracle of written pages |
-//! | `run_dir` | where these files live, and that none stays behind |
-//! | `schedule` | which request next |
+//! | `run_dir` | the directory of these files, and its cleanup |
+//! | `schedule` | the order of requests |
 //! | `engine` | the access loop and the final verification |
-//! | `manifest`, `latency`, `report`, `table` | what is reported |
+//! | `manifest`, `latency`, `report`, `table` | the report |
 
 mod backing;
 mod content;
@@ -54,31 +54,32 @@ pub use report::{Outcome, Report, TenantReport};
 pub use setup::{Failure, Leaks, Replay};
 pub use table::Table;
 
-/// Most threads of a run. Chosen: more than any machine has use for.
+/// Largest number of threads of a run. Chosen: more than any machine can use.
 pub const THREADS_MAX: usize = 1024;
 
-/// Most tenants of a run. Chosen: each holds two open files, besides its trace and its keys.
+/// Largest number of tenants of a run. Chosen: each holds two open files, besides its trace and its
+/// keys.
 pub const TENANTS_MAX: usize = 200;
 
-/// What to replay, and on what.
+/// Configuration of a replay.
 #[derive(Clone, Debug)]
 pub struct ReplayConfig {
-    /// At least one, each with a name of its own.
+    /// Tenants: at least one, with unique names.
     pub tenants: Vec<TenantConfig>,
     /// Memory for page frames.
     pub capacity: Bytes,
     /// Threads that access pages, 1 to [`THREADS_MAX`]. With one, a run is a function of the traces
     /// and the seed.
     pub threads: usize,
-    /// What keeps free frames; none for the manager's choice.
+    /// Back end of the frame pool; `None` for the manager's default.
     pub backend: Option<BackendKind>,
-    /// Which pages leave when memory is short.
+    /// Eviction policy.
     pub policy: PolicyKind,
     /// Knobs of the pool of frames.
     pub tunables: Tunables,
-    /// Decides page contents and the order of tenants.
+    /// Random seed of page contents and of the order of tenants.
     pub seed: u64,
-    /// Where the run's directory is made.
+    /// Parent of the run's directory.
     pub dir: PathBuf,
 }
 
@@ -87,26 +88,26 @@ pub struct ReplayConfig {
 pub struct TenantConfig {
     /// Unique among the tenants.
     pub name: String,
-    /// Where its requests come from.
+    /// Source of its requests.
     pub trace: TraceInput,
-    /// How the trace is read.
+    /// Options of the trace's reader.
     pub options: ReaderOptions,
     /// The limit of the tenant's group.
     pub max: Option<Bytes>,
 }
 
-/// Where a trace is.
+/// Location of a trace.
 #[derive(Clone, Debug)]
 pub enum TraceInput {
-    /// In a file.
+    /// A file.
     File(PathBuf),
-    /// What comes from standard input; one tenant of a run can have it.
+    /// Standard input; at most one tenant of a run can have it.
     StandardInput,
-    /// In the program itself.
+    /// Bytes in the program itself.
     Embedded {
-        /// What messages call it.
+        /// Name in messages.
         name: &'static str,
-        /// The trace as a file would hold it.
+        /// The trace's bytes, as in a file.
         bytes: &'static [u8],
     },
 }

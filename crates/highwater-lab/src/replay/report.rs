@@ -1,5 +1,4 @@
-//! What a replay reports: the JSON object that tools depend on, field by field, and the notes that
-//! only people read.
+//! The report of a replay: the JSON object that tools depend on, and notes for people.
 
 use std::fs;
 
@@ -12,7 +11,7 @@ use crate::report::text::to_f64;
 /// The result of a replay; serialised, it is the program's JSON output.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// What was run, as fields of the same object.
+    /// The configuration of the run, as fields of the same object.
     #[serde(flatten)]
     pub manifest: Manifest,
     /// Requests of all traces.
@@ -25,31 +24,31 @@ pub struct Report {
     pub misses: u64,
     /// `hits / page_accesses`; 0 without accesses.
     pub hit_ratio: f64,
-    /// Faults of pages that were evicted before (`workingset_refault_file`).
+    /// Refaults: faults of pages that were evicted before (`workingset_refault_file`).
     pub refaults: u64,
-    /// Pages looked at by reclaim, in the background and by requesters.
+    /// Pages scanned by background and direct reclaim.
     pub pgscan: u64,
-    /// Pages that reclaim took back.
+    /// Pages freed by reclaim.
     pub pgsteal: u64,
-    /// Wall time of the accesses, without setting up and without the final verification.
+    /// Wall time of the accesses, without set-up and without the final verification.
     pub elapsed_s: f64,
     /// `page_accesses / elapsed_s`.
     pub accesses_per_s: f64,
-    /// How long hits took.
+    /// Latency of hits.
     pub hit_latency_us: LatencySummary,
-    /// How long misses took.
+    /// Latency of misses.
     pub miss_latency_us: LatencySummary,
     /// How per-CPU words were written: `restartable` or `atomic`.
     pub regime: String,
-    /// Why not all of them in restartable sequences; null where they were.
+    /// Why some per-CPU words were not written by restartable sequences; null if all were.
     pub regime_reason: Option<String>,
     /// The capacity that the manager was given.
     pub capacity_bytes: u64,
-    /// Most frames allocated at a time.
+    /// Peak of allocated frames.
     pub frames_peak_bytes: u64,
-    /// Most real memory of the whole process at a time (`VmHWM`).
+    /// Peak of the whole process's real memory (`VmHWM`).
     pub rss_peak_bytes: u64,
-    /// Pages that did not hold what they must, when read or at the end.
+    /// Pages with wrong contents, at a read or at the end.
     pub verify_failures: u64,
     /// Frames still allocated after everything was dropped.
     pub leaked_frames: u64,
@@ -64,7 +63,7 @@ pub struct Report {
 pub struct TenantReport {
     /// The tenant's name.
     pub name: String,
-    /// What it replayed.
+    /// Its trace.
     pub trace: TraceReport,
     /// Requests of its trace.
     pub requests: u64,
@@ -74,15 +73,15 @@ pub struct TenantReport {
     pub hits: u64,
     /// `hits / page_accesses`; 0 without accesses.
     pub hit_ratio: f64,
-    /// Memory charged at the end of the accesses, as estimated.
+    /// Estimated usage at the end of the accesses.
     pub usage_bytes: u64,
-    /// The exact usage is not below this.
+    /// Lower bound of the exact usage.
     pub usage_low_bytes: u64,
-    /// The exact usage is not above this.
+    /// Upper bound of the exact usage.
     pub usage_high_bytes: u64,
     /// The exact usage.
     pub usage_precise_bytes: u64,
-    /// Most memory charged at a time.
+    /// Peak usage.
     pub peak_bytes: u64,
     /// The limit; null without one.
     pub max_bytes: Option<u64>,
@@ -92,28 +91,28 @@ pub struct TenantReport {
     pub victims: u64,
 }
 
-/// What a replay found, beyond the figures.
+/// Results of a replay, including those that are not figures.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// The figures.
     pub report: Report,
     /// The first pages that did not verify, described.
     pub mismatches: Vec<String>,
-    /// Tenants whose traces had bad records that were skipped, and how many.
+    /// Tenants whose traces had bad records, which were skipped, and their numbers.
     pub bad_records: Vec<(String, u64)>,
-    /// Pages of all tenants' files that were touched.
+    /// Touched pages of all tenants' files.
     pub footprint_pages: u64,
 }
 
 impl Report {
-    /// Whether every page verified and nothing leaked.
+    /// Returns whether every page verified and nothing leaked.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.verify_failures == 0 && self.leaked_frames == 0 && self.leaked_bytes == 0
     }
 }
 
-/// `part / whole`, or 0 when there is no whole.
+/// Returns `part / whole`, or 0 if `whole` is 0.
 pub(super) fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 {
         0.0
@@ -122,8 +121,8 @@ pub(super) fn ratio(part: u64, whole: u64) -> f64 {
     }
 }
 
-/// Most real memory that this process has had at a time (`VmHWM`), in bytes; 0 where the system
-/// does not tell.
+/// Returns the peak of this process's real memory (`VmHWM`), in bytes; 0 if the system does not
+/// tell.
 pub(super) fn rss_peak_bytes() -> u64 {
     let kib = |status: String| {
         let line = status

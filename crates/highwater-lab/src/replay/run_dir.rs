@@ -1,20 +1,20 @@
-//! The directory that a run's files live in, and the promise that nothing of them stays behind.
+//! The directory of a run's files, and the promise that none of them outlives the run.
 //!
-//! Invariant: inside the directory that the user names, only entries called
-//! `highwater-replay-<pid>[-<n>]` are ever created or removed, and one is removed only by the
-//! process that holds an exclusive lock (`flock`) on it.
+//! Invariant: inside the directory that the user names, a run creates and removes only entries
+//! called `highwater-replay-<pid>[-<n>]`, and only a process that holds an exclusive lock (`flock`)
+//! on an entry removes it.
 //!
-//! Protocol. A run makes a fresh directory and locks it; a sweep at the start of the next run tries
-//! the lock of every such directory and removes those it gets: their owners are dead, since the
-//! kernel drops a lock with its process. Between making and locking, a sweep can take the fresh
-//! directory for a leftover; hence, after locking, the owner looks whether the path still leads to
-//! the directory it locked, and starts over with the next name if not. The sweep does the same
+//! Protocol. A run creates a fresh directory and locks it. A sweep at the start of the next run
+//! tries to lock every such directory and removes those it locks: their owners are dead, since the
+//! kernel drops a lock with its process. Between creation and locking, a sweep can take the fresh
+//! directory for a leftover; so after locking, the owner checks that the path still leads to the
+//! locked directory, and starts over with the next name if not. The sweep makes the same check
 //! before it removes.
 //!
 //! Files are unlinked as soon as they are open, and [`RunDir::detach`] removes the empty directory
 //! once all of them are: from then on nothing is left on disk even after SIGKILL, and the kernel
 //! frees the space. On file systems that keep unlinked files under another name, [`Drop`] and the
-//! sweep remove what is left.
+//! sweep remove the rest.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -32,17 +32,17 @@ const NAMES_MAX: u32 = 10_000;
 #[derive(Debug)]
 pub(super) struct RunDir {
     path: PathBuf,
-    /// Open for its lock, which lasts as long as this.
+    /// Open for its lock, which lasts as long as the file is open.
     lock: File,
 }
 
 impl RunDir {
-    /// Removes what dead runs have left under `parent`, then makes a directory there.
+    /// Removes leftovers of dead runs under `parent`, then creates a directory there.
     ///
     /// # Errors
     ///
-    /// When `parent` is not a directory that can be written to. Leftovers that cannot be removed,
-    /// for example another user's, are not an error.
+    /// When `parent` is not a writable directory. Leftovers that cannot be removed, for example
+    /// another user's, are not an error.
     pub(super) fn create(parent: &Path) -> io::Result<Self> {
         sweep(parent)?;
         let pid = process::id();
@@ -59,7 +59,7 @@ impl RunDir {
             }
             match try_own(&path) {
                 Ok(Some(lock)) => return Ok(Self { path, lock }),
-                // A sweep took it for a leftover: it removes it, this run takes the next name.
+                // A sweep took it for a leftover and removes it; this run takes the next name.
                 Ok(None) => {}
                 Err(e) => {
                     // Best effort: the error that counts is `e`.
@@ -73,8 +73,8 @@ impl RunDir {
         )))
     }
 
-    /// Creates a file for reading and writing that has no name any more when this returns, where
-    /// the file system lets an open file be unlinked.
+    /// Creates a file for reading and writing, and unlinks it at once if the file system allows it
+    /// for open files.
     ///
     /// # Errors
     ///
@@ -86,7 +86,7 @@ impl RunDir {
             .write(true)
             .create_new(true)
             .open(&path)?;
-        // Where that fails, the file goes with the directory.
+        // If that fails, the file is removed with the directory.
         let _ = fs::remove_file(&path);
         Ok(file)
     }
@@ -101,13 +101,13 @@ impl RunDir {
 impl Drop for RunDir {
     fn drop(&mut self) {
         if still_leads_to(&self.path, &self.lock).unwrap_or(false) {
-            // A destructor has nobody to tell; the next run's sweep tries again.
+            // A destructor cannot report an error; the next run's sweep tries again.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
 }
 
-/// Opens and locks the directory; `None` when it is gone or another process has the lock.
+/// Opens and locks the directory; `None` if it is gone or another process has the lock.
 fn try_own(path: &Path) -> io::Result<Option<File>> {
     let lock = match File::open(path) {
         Ok(lock) => lock,
@@ -122,7 +122,7 @@ fn try_own(path: &Path) -> io::Result<Option<File>> {
     Ok(still_leads_to(path, &lock)?.then_some(lock))
 }
 
-/// Whether `path` is the directory behind `lock`, not removed and not made anew by another.
+/// Returns whether `path` is the directory behind `lock`: neither removed nor recreated.
 fn still_leads_to(path: &Path, lock: &File) -> io::Result<bool> {
     let locked = lock.metadata()?;
     match fs::symlink_metadata(path) {
@@ -132,7 +132,7 @@ fn still_leads_to(path: &Path, lock: &File) -> io::Result<bool> {
     }
 }
 
-/// Removes the directories of runs that are no longer alive.
+/// Removes the directories of dead runs.
 fn sweep(parent: &Path) -> io::Result<()> {
     for entry in fs::read_dir(parent)? {
         let entry = entry?;
@@ -141,14 +141,14 @@ fn sweep(parent: &Path) -> io::Result<()> {
             continue;
         }
         if let Ok(Some(_lock)) = try_own(&entry.path()) {
-            // Another user's leftover stays; that is no reason not to run.
+            // Another user's leftover stays, and does not keep this run from starting.
             let _ = fs::remove_dir_all(entry.path());
         }
     }
     Ok(())
 }
 
-/// Whether `name` is one that [`RunDir::create`] gives: the prefix, a pid, and perhaps a number.
+/// Returns whether [`RunDir::create`] may give `name`: the prefix, a pid, and perhaps a number.
 fn is_run_name(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     name.strip_prefix(PREFIX)
@@ -195,8 +195,8 @@ mod tests {
         assert!(entries(parent.path()).is_empty());
     }
 
-    /// Goal: a sweep removes what dead runs left and nothing else. Method: put leftovers, a live
-    /// run and things of other people side by side, then start a run.
+    /// Goal: a sweep removes leftovers of dead runs and nothing else. Method: put leftovers, a live
+    /// run and unrelated entries side by side, then start a run.
     #[test]
     fn only_leftovers_of_dead_runs_are_swept() {
         let parent = tempfile::tempdir().unwrap();

@@ -1,14 +1,13 @@
-//! Who replays what next: requests leave each trace in order, in batches, and the seed decides
-//! which tenant a thread serves next.
+//! The schedule of requests: each trace's requests go out in order, in batches, and the seed
+//! decides which tenant a thread serves next.
 //!
 //! Invariant: a tenant's batches are handed out in trace order, each to one thread. Threads that
 //! serve one tenant at the same time may interleave their accesses, as clients of a server do; with
 //! one thread the order of all accesses is a function of the traces and the seed.
 //!
-//! Protocol: a thread draws a tenant among those not finished and fills its batch under the lock of
-//! that tenant's reader; while another thread is at it, the next tenant is tried, and only when all
-//! are busy does it wait. Key traces are laid out under the same lock, so that accesses are pages
-//! once they leave here.
+//! Protocol: a thread draws an unfinished tenant and fills its batch under the lock of that
+//! tenant's reader. If another thread has the lock, it tries the next tenant, and it waits only if
+//! all are busy. Key traces are laid out under the same lock, so that requests leave here as pages.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,8 +23,8 @@ use crate::trace::{DirectoryError, KeyDirectory, Op, Target, TraceReader};
 /// Requests in a batch. Chosen: enough to make the lock cheap, few enough that tenants take turns.
 const BATCH_REQUESTS: usize = 64;
 
-/// Pages after which a batch ends early, so that a tenant of large requests does not get more than
-/// its turn. Chosen: 4 MiB.
+/// Pages after which a batch ends early, so that a tenant with large requests gets no more than its
+/// turn. Chosen: 4 MiB.
 const BATCH_PAGES: u64 = 1024;
 
 /// One request, as pages of the tenant's file.
@@ -40,29 +39,30 @@ pub(super) struct Access {
 #[derive(Debug)]
 pub(super) struct Source {
     tenant: String,
-    /// Pages in the tenant's file: no access is beyond.
+    /// Pages in the tenant's file; the limit of accesses.
     pages: u64,
     dir: PathBuf,
     state: Mutex<SourceState>,
-    /// Whether the trace has ended. Written under the lock by the thread that saw the end, read by
-    /// threads that choose a tenant. Publishes nothing: who misses it finds the reader at its end.
+    /// Whether the trace has ended. Written by: the thread that reads the end, under the lock. Read
+    /// by: threads that choose a tenant. Publishes nothing: a thread that misses it finds the
+    /// reader at its end.
     is_finished: AtomicBool,
 }
 
 #[derive(Debug)]
 struct SourceState {
     reader: TraceReader,
-    /// Where the keys' pages lie; made when the first key comes.
+    /// Pages of the keys; created with the first key.
     keys: Option<KeyDirectory>,
-    /// Bytes of the trace, as stored, that were told to the progress bar.
+    /// Stored bytes of the trace that the progress bar has counted.
     bytes_told: u64,
     /// Whether the trace had a request.
     has_requests: bool,
 }
 
 impl Source {
-    /// The trace `reader` of a tenant whose file has `pages` pages. The keys of a key trace are
-    /// kept in nameless files in `dir`.
+    /// Wraps the trace `reader` of a tenant whose file has `pages` pages. The keys of a key trace
+    /// are kept in unlinked files in `dir`.
     pub(super) fn new(tenant: String, pages: u64, reader: TraceReader, dir: PathBuf) -> Self {
         let state = Mutex::new(SourceState {
             reader,
@@ -79,18 +79,18 @@ impl Source {
         }
     }
 
-    /// Bytes of the trace, as stored; 0 when it is not a file.
+    /// Returns the stored bytes of the trace; 0 if it is not a file.
     pub(super) fn bytes_total(&self) -> u64 {
         let progress = self.lock().reader.progress();
         progress.compressed_bytes_total.unwrap_or(0)
     }
 
-    /// Records that were skipped because they are bad.
+    /// Returns the number of bad records that were skipped.
     pub(super) fn bad_records(&self) -> u64 {
         self.lock().reader.bad_records()
     }
 
-    /// What is known of the trace.
+    /// Describes the trace.
     pub(super) fn trace_report(&self) -> TraceReport {
         TraceReport::new(&self.lock().reader)
     }
@@ -101,7 +101,7 @@ impl Source {
     }
 
     fn lock(&self) -> MutexGuard<'_, SourceState> {
-        // A reader whose thread panicked ends the run; what it still returns does not matter.
+        // A panic while the lock is held ends the run, so its state does not matter.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -113,8 +113,8 @@ impl Source {
         }
     }
 
-    /// Fills `batch`, leaving it empty when the trace has ended. Returns the stored bytes that the
-    /// trace was read further.
+    /// Fills `batch`; leaves it empty at the end of the trace. Returns the stored bytes that were
+    /// read.
     fn fill(&self, state: &mut SourceState, batch: &mut Vec<Access>) -> Result<u64, ReplayError> {
         let mut pages: u64 = 0;
         while batch.len() < BATCH_REQUESTS && pages < BATCH_PAGES {
@@ -177,7 +177,7 @@ impl Source {
     }
 }
 
-/// The first of the key's pages.
+/// Returns the first of the key's pages.
 fn locate(
     keys: &mut Option<KeyDirectory>,
     dir: &Path,
@@ -191,7 +191,7 @@ fn locate(
     Ok(keys.locate(key, pages)?.start)
 }
 
-/// Fills `batch` from one of `sources` and returns which, or `None` when all have ended.
+/// Fills `batch` from one of `sources` and returns which, or `None` if all have ended.
 pub(super) fn next_batch(
     sources: &[Source],
     control: &Control,
@@ -222,8 +222,8 @@ pub(super) fn next_batch(
     }
 }
 
-/// Locks the `drawn`-th unfinished source, or one after it (around) that nobody is at, or waits for
-/// the drawn one.
+/// Locks the `drawn`-th unfinished source, or the first one after it (cyclically) that is not
+/// locked; if all are, waits for the drawn one.
 fn lock_one(sources: &[Source], drawn: usize) -> Option<(usize, MutexGuard<'_, SourceState>)> {
     let unfinished = || {
         let sources = sources.iter().enumerate();

@@ -1,9 +1,9 @@
-//! Building a run and taking it down again: manager, tenants, files; and what was left over.
+//! Set-up and teardown of a run: manager, tenants, files; and the check for leaks.
 //!
 //! Order of construction: run directory, traces (so that a wrong path costs nothing), manager, then
 //! for each tenant its data file, group and mapping. Once all files are open and unlinked, the
-//! directory is removed. Keys of a key trace lie in nameless files of the parent directory. Taking
-//! down goes the other way, and what is then still allocated or charged has leaked.
+//! directory is removed. Keys of a key trace lie in unlinked files of the parent directory.
+//! Teardown is in reverse order; anything that is then still allocated or charged has leaked.
 
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
@@ -29,7 +29,7 @@ use super::versions::Versions;
 use super::{ReplayConfig, TENANTS_MAX, THREADS_MAX, TenantConfig, TraceInput};
 use crate::trace::{Digesting, ReaderOptions, TraceError, TraceReader};
 
-/// A run that is ready to go.
+/// A run that is ready to start.
 #[derive(Debug)]
 pub struct Replay {
     pub(super) manager: Manager,
@@ -38,11 +38,11 @@ pub struct Replay {
     pub(super) capacity: Bytes,
     pub(super) manifest: Manifest,
     victims: Victims,
-    /// Declared last, so that it is dropped, and with it what is left of the files, last.
+    /// Declared last, so that it is dropped last, and removes the remaining files.
     _run_dir: RunDir,
 }
 
-/// What a tenant's accesses need.
+/// State for a tenant's accesses.
 #[derive(Debug)]
 pub(super) struct Tenant {
     pub(super) name: String,
@@ -51,14 +51,14 @@ pub(super) struct Tenant {
     pub(super) mapping: Mapping,
     pub(super) file: File,
     pub(super) data: Arc<TenantFile>,
-    /// Of a tenant that may write; the file of one that does not is immutable.
+    /// `None` for a tenant that only reads: its file is immutable.
     pub(super) versions: Option<Versions>,
 }
 
-/// How often each group was chosen as a victim, by the group's id. Filled in once, before the run.
+/// Victim counts by group. Filled in once, before the run.
 type Victims = Arc<OnceLock<HashMap<GroupId, StatCell>>>;
 
-/// What is still held after everything was dropped: nothing, or there is a bug.
+/// Resources still held after everything was dropped: any is a bug.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leaks {
     /// Frames still allocated.
@@ -67,12 +67,12 @@ pub struct Leaks {
     pub bytes: u64,
 }
 
-/// A run that ended early, and what was left when it was taken down.
+/// An early end of a run, and the leaks found at teardown.
 #[derive(Debug)]
 pub struct Failure {
-    /// Why it ended.
+    /// The cause.
     pub error: ReplayError,
-    /// What was still held afterwards.
+    /// Resources still held afterwards.
     pub leaks: Leaks,
 }
 
@@ -81,14 +81,14 @@ impl Replay {
     ///
     /// # Errors
     ///
-    /// When the configuration is out of range, a trace cannot be opened, the files cannot be made
-    /// or the manager refuses.
+    /// When the configuration is out of range, a trace cannot be opened, the files cannot be
+    /// created or the manager refuses.
     pub fn prepare(config: &ReplayConfig) -> Result<Self, ReplayError> {
         Self::prepare_with(config, |_, data| data)
     }
 
-    /// Builds the run with a layer of the caller's between the cache and each tenant's data file,
-    /// for example one that injects faults.
+    /// Builds the run with the caller's layer between the cache and each tenant's data file, for
+    /// example one that injects faults.
     ///
     /// # Errors
     ///
@@ -144,12 +144,12 @@ impl Replay {
         })
     }
 
-    /// Replays every trace to its end, verifies what was written, and takes everything down.
+    /// Replays every trace to its end, verifies what was written, and tears everything down.
     ///
     /// # Errors
     ///
-    /// When a trace is bad, a page cannot be had, dirty pages cannot be written, or `control` said
-    /// stop. Pages that do not verify are counted in the report instead.
+    /// When a trace is bad, a page cannot be accessed, dirty pages cannot be written, or `control`
+    /// was stopped. Pages that do not verify are counted in the report instead.
     pub fn run(self, control: &Control) -> Result<Outcome, Failure> {
         let total = self.sources.iter().map(Source::bytes_total).sum();
         control.bytes_total.raise(total);
@@ -168,7 +168,7 @@ impl Replay {
         }
     }
 
-    /// How often a tenant's group was chosen as a victim.
+    /// Returns how often a tenant's group was chosen as a victim.
     pub(super) fn victims_of(&self, tenant: &Tenant) -> u64 {
         let count = self
             .victims
@@ -177,7 +177,7 @@ impl Replay {
         count.map_or(0, StatCell::get)
     }
 
-    /// Drops mappings and files, which writes back and evicts their pages, and looks what is left.
+    /// Drops mappings and files, which writes back and evicts their pages, and counts what is left.
     fn take_down(self) -> Left {
         let groups: Vec<Group> = self.tenants.iter().map(|t| t.group.clone()).collect();
         drop(self.tenants);
@@ -195,7 +195,7 @@ impl Replay {
     }
 }
 
-/// What is left after a run was taken down.
+/// Resources left after teardown.
 struct Left {
     held: Leaks,
     /// Pages that could not be written back.
@@ -203,8 +203,8 @@ struct Left {
 }
 
 impl Left {
-    /// After an I/O error, dirty pages that the file refuses are kept on purpose. A run that went
-    /// well has written all of them back, and none is excused.
+    /// After an I/O error, dirty pages that the file refuses are kept by design. A run without
+    /// errors has written all of them back, and none is excused.
     fn without_dirty(&self) -> Leaks {
         let dirty_bytes = self.dirty * PAGE_BYTES;
         Leaks {
@@ -247,7 +247,7 @@ impl Tenant {
     }
 }
 
-/// The files of one tenant, none of which has a name any more.
+/// The files of one tenant, all unlinked.
 struct Files {
     data: Arc<TenantFile>,
     versions: Option<Versions>,
@@ -268,7 +268,7 @@ impl Files {
     }
 }
 
-/// Refuses what no run can be built from.
+/// Rejects invalid configurations.
 fn check(config: &ReplayConfig) -> Result<(), ReplayError> {
     let threads = config.threads;
     if !(1..=THREADS_MAX).contains(&threads) {
@@ -297,16 +297,16 @@ fn check(config: &ReplayConfig) -> Result<(), ReplayError> {
     Ok(())
 }
 
-/// A manager of the configured capacity.
+/// Creates a manager of the configured capacity.
 ///
-/// Several threads have the machine's CPUs and a background thread. One thread reclaims for itself
-/// and has one CPU to itself, wherever the system runs it: else the frames and charges that it
-/// leaves behind with each move between CPUs would make every run a little different.
+/// With several threads it has the machine's CPUs and a background thread. A single thread reclaims
+/// for itself and has one CPU, on any real CPU: otherwise the frames and charges that it leaves
+/// behind with each migration would make every run slightly different.
 fn build_manager(config: &ReplayConfig) -> Result<Manager, ReplayError> {
     let builder = Manager::builder()
         .capacity(config.capacity)
         .eviction_policy(config.policy)
-        // A trace names the pages that were asked for; what else was read is not in it.
+        // A trace names the requested pages only; pages read ahead would not be in it.
         .readahead(Pages(0))
         .tunables(config.tunables);
     let builder = match config.backend {
@@ -320,7 +320,7 @@ fn build_manager(config: &ReplayConfig) -> Result<Manager, ReplayError> {
     builder.build().map_err(|e| ReplayError::Build(boxed(e)))
 }
 
-/// Has the manager count its victims. A replay never stops a tenant: it goes on with less memory.
+/// Makes the manager count its victims. A replay never stops a tenant: it goes on with less memory.
 fn count_victims(manager: &Manager, victims: &Victims) {
     let victims = Arc::clone(victims);
     manager.on_exhausted(move |victim| {

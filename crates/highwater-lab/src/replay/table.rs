@@ -1,4 +1,4 @@
-//! The report as people read it: figures first, then latencies, then one row for each tenant.
+//! The report as text: figures first, then latencies, then one row for each tenant.
 
 use std::fmt;
 

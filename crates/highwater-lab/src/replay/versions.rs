@@ -1,8 +1,8 @@
-//! The oracle of written pages: how often each page was written, kept apart from the cache.
+//! The oracle of written pages: the number of writes of each page, kept apart from the cache.
 //!
 //! Invariant: `get(page)` is the number of writes that the replay has made to the page through the
-//! cache. It holds because both sides of a change, the page's contents and its version here, are
-//! made while the page's latch is held, and both are read under it.
+//! cache. It holds because the page's latch is held while its contents and its version here change,
+//! and while they are read.
 //!
 //! A version is 4 bytes in a sparse side file at 4 times the page number, read and written with one
 //! system call each, so that memory does not grow with a trace's footprint.
@@ -30,21 +30,21 @@ const WALK_ENTRIES: usize = 16 * 1024;
 #[derive(Debug)]
 pub(super) struct Versions {
     file: File,
-    /// One more than the highest page written, which ends the final walk where the file system
-    /// cannot skip holes. Written by every worker (`fetch_max`), read by the walk after the workers
+    /// One more than the highest page written: the end of the final walk if the file system cannot
+    /// skip holes. Written by: every worker (`fetch_max`). Read by: the walk, after the workers
     /// were joined. Publishes nothing: the versions are in the file.
     end: AtomicU64,
 }
 
 impl Versions {
-    /// An oracle over `file`, which is empty: no page was written.
+    /// Creates an oracle over `file`, which is empty: no page was written.
     #[must_use]
     pub(super) fn new(file: File) -> Self {
         let end = AtomicU64::new(0);
         Self { file, end }
     }
 
-    /// The page's version; 0 when it was never written. The caller holds the page's latch.
+    /// Returns the page's version; 0 if it was never written. The caller holds the page's latch.
     ///
     /// # Errors
     ///
@@ -74,7 +74,7 @@ impl Versions {
     ///
     /// # Cost
     ///
-    /// The parts of the side file that hold data, in blocks of the file system.
+    /// Reads the parts of the side file that hold data, in blocks of the file system.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl Versions {
         mut visit: impl FnMut(u64, u32) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut entries = vec![0; WALK_ENTRIES * ENTRY_LEN];
-        // Relaxed: as above.
+        // Relaxed: see `set`.
         let end = self.end.load(Ordering::Relaxed) * ENTRY;
         let mut at = 0;
         while let Some(data) = self.next_data(at, end)? {
@@ -103,7 +103,7 @@ impl Versions {
         Ok(())
     }
 
-    /// Where data begins at or after `at`, below `end`.
+    /// Returns where data begins at or after `at`, below `end`.
     fn next_data(&self, at: u64, end: u64) -> io::Result<Option<u64>> {
         if at >= end {
             return Ok(None);
