@@ -41,7 +41,7 @@ mod timing;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use highwater::percpu::has_restartable_sequences;
+use highwater::lab::percpu::has_restartable_sequences;
 use highwater::topology::Topology;
 
 use blocks::{Access, Work};

@@ -11,8 +11,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use highwater::frame::{AllocFlags, FramePool, PoolConfig};
-use highwater::memmap::{Frame, FrameMemory};
-use highwater::percpu::Regime;
+use highwater::lab::memmap::{Frame, FrameMemory};
+use highwater::lab::percpu::Regime;
 use highwater::topology::Topology;
 use highwater::units::Bytes;
 

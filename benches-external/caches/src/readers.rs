@@ -9,9 +9,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use highwater::cache::FileBacking;
 use highwater::units::{PAGE_BYTES, PAGE_SIZE};
-use highwater::{Access, Manager, Mapping};
+use highwater::{Access, FileBacking, Manager, Mapping};
 
 use crate::places::{COUNT, Page, Place};
 

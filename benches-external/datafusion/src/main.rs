@@ -30,7 +30,7 @@ use std::sync::Arc;
 use datafusion_execution::memory_pool::{
     FairSpillPool, GreedyMemoryPool, MemoryConsumer, MemoryPool, TrackConsumersPool,
 };
-use highwater::percpu::has_restartable_sequences;
+use highwater::lab::percpu::has_restartable_sequences;
 use highwater::topology::Topology;
 use highwater::{Bytes, Limits, Manager};
 use timing::{Medians, ROUNDS, Variant, is_bench, measure};

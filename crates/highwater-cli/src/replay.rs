@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use highwater::frame::{BackendKind, Tunables};
-use highwater::reclaim::policy::PolicyKind;
+use highwater::lab::reclaim::policy::PolicyKind;
 use highwater::units::Bytes;
 use highwater_lab::replay::{
     Control, Failure, Outcome, Replay, ReplayConfig, ReplayError, THREADS_MAX, Table, TenantConfig,

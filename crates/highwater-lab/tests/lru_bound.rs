@@ -18,7 +18,7 @@
 
 mod made_traces;
 
-use highwater::reclaim::policy::{Balanced, Clock, EvictionPolicy};
+use highwater::lab::reclaim::policy::{Balanced, Clock, EvictionPolicy};
 use highwater_lab::models::{AccessTrace, Algorithm, Decided, misses};
 use made_traces::{FAMILIES, Family, UNMARKED, made};
 

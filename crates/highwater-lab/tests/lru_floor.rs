@@ -20,7 +20,7 @@ use std::sync::Mutex;
 use std::thread;
 
 use highwater::frame::Tunables;
-use highwater::reclaim::policy::PolicyKind;
+use highwater::lab::reclaim::policy::PolicyKind;
 use highwater::units::Pages;
 use highwater_lab::models::Lru;
 use highwater_lab::replay::{Control, Replay, ReplayConfig, Report, TenantConfig, TraceInput};

@@ -12,7 +12,9 @@
 mod shared_traces;
 
 use highwater::frame::Tunables;
-use highwater::reclaim::policy::{Balanced, Car, Clock, EvictionPolicy, PolicyKind, S3Fifo, Sieve};
+use highwater::lab::reclaim::policy::{
+    Balanced, Car, Clock, EvictionPolicy, PolicyKind, S3Fifo, Sieve,
+};
 use highwater::units::Pages;
 use highwater_lab::experiments::{Control, Request, Size, policies};
 use highwater_lab::models::{AccessTrace, Algorithm, Decided, misses};

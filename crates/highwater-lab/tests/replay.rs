@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fastrand::Rng;
-use highwater::cache::Backing;
+use highwater::Backing;
 use highwater::frame::Tunables;
-use highwater::reclaim::policy::PolicyKind;
+use highwater::lab::reclaim::policy::PolicyKind;
 use highwater::units::{Bytes, PAGE_SIZE};
 use highwater_lab::models::Lru;
 use highwater_lab::replay::{

@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use highwater::counter::active::{ActiveConfig, Foreign};
 use highwater::counter::{ActiveCache, ActiveSpace};
-use highwater::percpu::{Regime, current_cpu};
+use highwater::lab::percpu::{Regime, current_cpu};
 use highwater::topology::Topology;
 use highwater::units::CpuId;
 

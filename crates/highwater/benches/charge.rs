@@ -32,7 +32,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use highwater::group::{GroupNode, GroupTree, Limits};
-use highwater::percpu::{Cells, Regime, has_restartable_sequences};
+use highwater::lab::percpu::{Cells, Regime, has_restartable_sequences};
 use highwater::topology::Topology;
 use highwater::units::Bytes;
 use highwater::{Background, Group, Manager};

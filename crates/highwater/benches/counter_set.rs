@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
 
 use highwater::counter::{CounterSet, CounterTree, Layout};
-use highwater::percpu::{Cells, Regime, has_restartable_sequences};
+use highwater::lab::percpu::{Cells, Regime, has_restartable_sequences};
 use highwater::topology::Topology;
 use highwater::units::CpuId;
 use promise::Promise;

@@ -42,8 +42,8 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use highwater::frame::{AllocFlags, BackendKind, FramePool, PoolConfig};
-use highwater::memmap::{Frame, FrameMemory};
-use highwater::percpu::{Regime, has_restartable_sequences};
+use highwater::lab::memmap::{Frame, FrameMemory};
+use highwater::lab::percpu::{Regime, has_restartable_sequences};
 use highwater::topology::Topology;
 use highwater::units::Bytes;
 

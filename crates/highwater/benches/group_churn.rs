@@ -22,7 +22,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use highwater::group::{GroupNode, GroupTree, Limits};
-use highwater::percpu::Regime;
+use highwater::lab::percpu::Regime;
 use highwater::topology::Topology;
 use highwater::units::Pages;
 use promise::Promise;

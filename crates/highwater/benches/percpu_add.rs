@@ -21,7 +21,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use highwater::counter::CounterTree;
-use highwater::percpu::{Cells, Regime, has_restartable_sequences};
+use highwater::lab::percpu::{Cells, Regime, has_restartable_sequences};
 use highwater::topology::Topology;
 use timing::{Medians, ROUNDS, Variant, is_bench, measure};
 

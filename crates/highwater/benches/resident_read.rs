@@ -39,9 +39,8 @@ use std::os::unix::fs::FileExt;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use highwater::manager::Mapping;
 use highwater::units::{PAGE_BYTES, PAGE_SIZE};
-use highwater::{Bytes, Manager};
+use highwater::{Bytes, Manager, Mapping};
 use places::{COUNT, Place, zipf};
 use promise::Promise;
 use timing::is_bench;
@@ -227,7 +226,7 @@ fn main() -> ExitCode {
         .capacity(Bytes::mib(72))
         .build()
         .expect("72 MiB of memory");
-    let backing = highwater::cache::FileBacking::new(file.try_clone().expect("a descriptor"));
+    let backing = highwater::FileBacking::new(file.try_clone().expect("a descriptor"));
     let opened = hw.open_backing(
         std::sync::Arc::new(backing.expect("a file has a length")),
         highwater::Access::ReadOnly,

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use highwater::group::{GroupNode, GroupTree, Limits, StatItem};
-use highwater::percpu::{Cells, Regime, has_restartable_sequences};
+use highwater::lab::percpu::{Cells, Regime, has_restartable_sequences};
 use highwater::topology::Topology;
 use promise::Promise;
 use timing::{Medians, ROUNDS, Variant, measure};

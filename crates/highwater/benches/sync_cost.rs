@@ -23,10 +23,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use highwater::cache::{Access, Backing, FileBacking};
-use highwater::manager::DirtyTunables;
 use highwater::units::PAGE_SIZE;
-use highwater::{Background, Bytes, File, Manager, Mapping, Pages};
+use highwater::{
+    Access, Background, Backing, Bytes, DirtyTunables, File, FileBacking, Manager, Mapping, Pages,
+};
 
 /// Rounds of each.
 const ROUNDS: u8 = 9;

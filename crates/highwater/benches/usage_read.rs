@@ -24,7 +24,7 @@ use std::thread;
 
 use highwater::counter::CounterTree;
 use highwater::group::{GroupNode, GroupTree, Limits};
-use highwater::percpu::Regime;
+use highwater::lab::percpu::Regime;
 use highwater::topology::Topology;
 use highwater::units::{CpuId, Pages};
 use promise::Promise;

@@ -7,7 +7,7 @@
 
 #![expect(clippy::print_stdout, reason = "prints what it teaches")]
 
-use highwater::percpu::{RegimeReason, has_restartable_sequences};
+use highwater::lab::percpu::{RegimeReason, has_restartable_sequences};
 use highwater::{Bytes, Manager};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -36,9 +36,9 @@
 //!
 //! A [`Guard`] protects the pages of read-only files from eviction while they are read, with hazard
 //! pointers: a resident read under it stores nothing that other threads write, once the page is
-//! marked as read. A [`PinnedPage`](manager::PinnedPage) is a pin that outlives a guard. Pages of
-//! writable files are held by their latch, [`PageRead`](cache::PageRead) or
-//! [`PageWrite`](cache::PageWrite).
+//! marked as read. A [`PinnedPage`] is a pin that outlives a guard. Pages of
+//! writable files are held by their latch, [`PageRead`] or
+//! [`PageWrite`].
 //!
 //! # Reclaim
 //!
@@ -62,22 +62,22 @@
 //!
 //! # Layers
 //!
-//! Each layer is a module, uses only the modules above it in this table, and works without those
-//! below it.
+//! Each layer is a module and uses only the modules above it in this table. The modules without a
+//! link are private; the feature `lab` shows them for experiments, without semver.
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`units`], [`error`], [`sync`] | amounts and numbers as types, errors, the one door to atomics, locks and threads |
+//! | [`units`], `error`, `sync` | amounts and numbers as types, errors, the one door to atomics, locks and threads |
 //! | [`topology`] | CPUs, and which share caches |
-//! | [`memmap`] | the reserved range, and access to the bytes of a frame |
-//! | [`percpu`] | a word for each CPU |
+//! | `memmap` | the reserved range, and access to the bytes of a frame |
+//! | `percpu` | a word for each CPU |
 //! | [`counter`] | sums that are known as intervals |
 //! | [`group`] | the tree of groups and its charges |
 //! | [`frame`] | zones, free frames, watermarks |
-//! | [`cache`] | pages of files, latches, write-back |
-//! | [`reclaim`] | LRU lists, scanning, shadows |
+//! | `cache` | pages of files, latches, write-back |
+//! | `reclaim` | LRU lists, scanning, shadows |
 //! | [`victim`] | victim selection |
-//! | [`manager`] | all of them together |
+//! | `manager` | all of them together |
 //!
 //! # Where to begin
 //!
@@ -95,31 +95,47 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#![cfg_attr(
+    not(feature = "lab"),
+    expect(
+        dead_code,
+        unreachable_pub,
+        unused_imports,
+        reason = "what only the feature `lab` makes public; a build with it reports the rest"
+    )
+)]
+
 // Layer order, lowest first: a module may use only modules above it in this list.
 pub mod units;
-pub mod error;
-pub mod sync;
+mod error;
+mod sync;
 pub mod topology;
 #[expect(unsafe_code, reason = "maps memory and hands out the bytes of frames")]
-pub mod memmap;
+mod memmap;
 #[expect(
     unsafe_code,
     reason = "restartable sequences are assembly that writes raw cells"
 )]
-pub mod percpu;
+mod percpu;
 pub mod counter;
 pub mod group;
 pub mod frame;
-pub mod cache;
-pub mod reclaim;
+mod cache;
+mod reclaim;
 pub mod victim;
-pub mod manager;
+mod manager;
+#[cfg(feature = "lab")]
+pub mod lab;
 
-pub use cache::{Access, Backing, SyncError};
+pub use cache::{
+    Access, Backing, FileBacking, PageRead, PageWrite, ReadPattern, RssMember, SyncError,
+};
 pub use group::Limits;
 pub use manager::{
-    Background, BuildError, Builder, Charge, ChargeFailed, ChargeWait, File, Group, GrowWait,
-    Guard, Manager, Mapping, ReadError, Snapshot, Space, Victim,
+    AllocError, Background, BuildError, Builder, CapacityError, Charge, ChargeFailed, ChargeWait,
+    Counter, CounterKind, DirtyTunables, File, Group, GroupSnapshot, GrowWait, Guard, Manager,
+    Mapping, MemoryError, NoFrames, OpenError, PinnedPage, RangeError, ReadError, ReclaimRequest,
+    Snapshot, Space, Throttling, Victim, WorkOn, Working,
 };
 pub use topology::Topology;
 pub use units::{Bytes, Estimate, PAGE_SIZE, Pages};

@@ -9,7 +9,7 @@ use std::iter::Sum;
 use std::ops::{Add, AddAssign, Sub, SubAssign};
 use std::str::FromStr;
 
-use crate::error::ParseBytesError;
+pub use crate::error::ParseBytesError;
 
 /// Bytes in one page frame: 4,096, whatever the system's own page size is.
 pub const PAGE_SIZE: usize = 4096;

@@ -16,7 +16,7 @@ mod threads;
 use std::collections::BTreeSet;
 
 use highwater::counter::{Accuracy, CounterSet, CounterTree, Layout};
-use highwater::percpu::{Regime, has_restartable_sequences};
+use highwater::lab::percpu::{Regime, has_restartable_sequences};
 use highwater::topology::Topology;
 use highwater::units::CpuId;
 use threads::{allowed_cpus, run_on, run_unregistered};

@@ -8,11 +8,10 @@ mod support;
 
 use std::sync::Arc;
 
-use highwater::cache::{Access, RssMember};
-use highwater::reclaim::policy::PolicyKind;
-use highwater::reclaim::{ListSizes, TwoListRules};
+use highwater::lab::reclaim::policy::PolicyKind;
+use highwater::lab::reclaim::{ListSizes, TwoListRules};
 use highwater::topology::Topology;
-use highwater::{Backing, Group, Limits, Manager, Mapping, Pages, Space};
+use highwater::{Access, Backing, Group, Limits, Manager, Mapping, Pages, RssMember, Space};
 use support::{TestFile, assert_empty};
 
 const POOL: u64 = 1024;

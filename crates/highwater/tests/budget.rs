@@ -5,9 +5,7 @@ mod support;
 
 use std::sync::{Arc, Mutex};
 
-use highwater::cache::Access;
-use highwater::manager::{MemoryError, OpenError};
-use highwater::{BuildError, Bytes, Limits, Manager, Pages};
+use highwater::{Access, BuildError, Bytes, Limits, Manager, MemoryError, OpenError, Pages};
 use support::TestFile;
 
 #[test]

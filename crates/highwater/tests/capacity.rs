@@ -9,11 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use highwater::cache::Access;
 use highwater::frame::{AllocFlags, BackendKind, FramePool, Leaving, PoolConfig};
-use highwater::manager::CapacityError;
-use highwater::memmap::{Frame, FrameMemory};
-use highwater::{BuildError, Bytes, Limits, Manager, Pages};
+use highwater::lab::memmap::{Frame, FrameMemory};
+use highwater::{Access, BuildError, Bytes, CapacityError, Limits, Manager, Pages};
 use support::{TestFile, assert_empty, first_word, manager, mapped};
 
 const BACKENDS: [BackendKind; 3] = [

@@ -5,7 +5,7 @@
 use std::sync::{Arc, Barrier, Weak};
 use std::thread;
 
-use highwater::percpu::Regime;
+use highwater::lab::percpu::Regime;
 use highwater::{Background, Bytes, Charge, Group, Limits, Manager};
 
 const REGIMES: [Regime; 2] = [Regime::Restartable, Regime::Atomic];

@@ -10,9 +10,8 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use highwater::cache::Access;
 use highwater::group::ChargeError;
-use highwater::{Bytes, ChargeWait, Group, Limits, Manager, Pages};
+use highwater::{Access, Bytes, ChargeWait, Group, Limits, Manager, Pages};
 use support::{TestFile, assert_empty, manager, mapped};
 
 fn group(hw: &Manager, name: &str, max: u64) -> Group {

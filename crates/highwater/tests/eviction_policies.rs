@@ -7,10 +7,10 @@
 use std::fs::File;
 use std::io::Write;
 
-use highwater::manager::{Manager, Mapping};
-use highwater::reclaim::policy::PolicyKind;
+use highwater::lab::reclaim::policy::PolicyKind;
 use highwater::topology::Topology;
 use highwater::units::Pages;
+use highwater::{Manager, Mapping};
 
 const POOL: u64 = 1024;
 

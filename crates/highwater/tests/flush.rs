@@ -15,12 +15,11 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use highwater::cache::{Access, Backing};
 use highwater::group::{GroupNode, GroupTree, StatItem, Tolerance};
-use highwater::percpu::Regime;
+use highwater::lab::percpu::Regime;
 use highwater::topology::Topology;
 use highwater::units::CpuId;
-use highwater::{Bytes, Limits, Pages};
+use highwater::{Access, Backing, Bytes, Limits, Pages};
 use support::{TestFile, manager};
 
 const T: Duration = Duration::ZERO;

@@ -5,9 +5,8 @@
 
 mod support;
 
-use highwater::cache::Access;
 use highwater::group::GroupTree;
-use highwater::{Bytes, Limits, Manager, Mapping, Pages, Topology};
+use highwater::{Access, Bytes, Limits, Manager, Mapping, Pages, Topology};
 use support::TestFile;
 
 /// Of this process: resident memory, and all that is mapped private and writable.

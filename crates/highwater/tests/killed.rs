@@ -8,8 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use highwater::manager::DirtyTunables;
-use highwater::{Background, Manager, Pages};
+use highwater::{Background, DirtyTunables, Manager, Pages};
 
 #[path = "../src/seed.rs"]
 mod seed;

@@ -9,9 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use highwater::cache::{Access, Backing};
 use highwater::group::MaxError;
-use highwater::{Bytes, Limits, Pages};
+use highwater::{Access, Backing, Bytes, Limits, Pages};
 use support::{TestFile, assert_empty, manager};
 
 #[test]

@@ -9,12 +9,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use highwater::cache::{Access, SyncError};
 use highwater::frame::BackendKind;
-use highwater::manager::{AllocError, DirtyTunables};
-use highwater::percpu::Regime;
+use highwater::lab::percpu::Regime;
 use highwater::{
-    Background, BuildError, Bytes, Group, Limits, Manager, Pages, ReadError, Topology,
+    Access, AllocError, Background, BuildError, Bytes, DirtyTunables, Group, Limits, Manager,
+    Pages, ReadError, SyncError, Topology,
 };
 use support::{TestFile, assert_empty, first_word, manager, mapped};
 

@@ -13,9 +13,8 @@ use std::sync::Arc;
 use std::thread;
 
 use fastrand::Rng;
-use highwater::cache::{Access, ReadPattern};
-use highwater::reclaim::{RmapConfig, RmapPolicy, RmapQuirks};
-use highwater::{File, Manager, Mapping, Pages, ReadError, Space};
+use highwater::lab::reclaim::{RmapConfig, RmapPolicy, RmapQuirks};
+use highwater::{Access, File, Manager, Mapping, Pages, ReadError, ReadPattern, Space};
 use support::{TestFile, assert_empty, first_word};
 
 const PAGES: u64 = 160;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use highwater::frame::{BackendKind, FramePool, PoolConfig};
-use highwater::memmap::FrameMemory;
+use highwater::lab::memmap::FrameMemory;
 use highwater::units::Pages;
 
 /// Hands out memory of the system's, and counts it.

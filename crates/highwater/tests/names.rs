@@ -6,8 +6,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-use highwater::manager::CounterKind;
-use highwater::{Background, Bytes, Group, Limits, Manager};
+use highwater::{Background, Bytes, CounterKind, Group, Limits, Manager};
 
 fn manager() -> Manager {
     let builder = Manager::builder().capacity(Bytes::mib(64));

@@ -24,10 +24,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use highwater::cache::{Access, Accounting};
-use highwater::manager::Counter;
-use highwater::reclaim::{RmapConfig, RmapPolicy, RmapQuirks};
-use highwater::{Background, Backing, Manager, Pages};
+use highwater::lab::cache::Accounting;
+use highwater::lab::reclaim::{RmapConfig, RmapPolicy, RmapQuirks};
+use highwater::{Access, Background, Backing, Counter, Manager, Pages};
 use nothing_is_lost::arena::{Arena, Opened};
 use nothing_is_lost::storage::{Disk, Storage, Wrongs};
 use nothing_is_lost::watchdog::{PATIENCE, Watchdog};

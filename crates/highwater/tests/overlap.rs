@@ -8,9 +8,8 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Condvar, Mutex};
 
-use highwater::cache::{Access, Backing, ReadPattern};
 use highwater::units::PAGE_BYTES;
-use highwater::{Background, Group, Limits, Manager, Mapping, Pages};
+use highwater::{Access, Background, Backing, Group, Limits, Manager, Mapping, Pages, ReadPattern};
 use support::{TestFile, assert_empty, manager, mapped};
 
 /// Pages of zeros whose write-backs wait until they are let through, and then end as told.

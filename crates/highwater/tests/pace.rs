@@ -9,11 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
-use highwater::cache::Access;
 use highwater::frame::Tunables;
-use highwater::manager::{Background, Builder};
-use highwater::reclaim::{Actor, Pacer, RmapConfig, RmapPolicy, RmapQuirks, TwoListRules};
-use highwater::{File, Manager, Mapping, Pages};
+use highwater::lab::reclaim::{Actor, Pacer, RmapConfig, RmapPolicy, RmapQuirks, TwoListRules};
+use highwater::{Access, Background, Builder, File, Manager, Mapping, Pages};
 use support::TestFile;
 
 const POOL: u64 = 512;

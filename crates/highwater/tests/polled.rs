@@ -9,9 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use highwater::cache::Access;
-use highwater::manager::Throttling;
-use highwater::{Limits, Manager, Pages};
+use highwater::{Access, Limits, Manager, Pages, Throttling};
 use support::{TestFile, assert_empty, manager, mapped};
 
 /// Pages that a poll may reclaim: its goal, and the rest of a cluster.

@@ -12,9 +12,8 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use highwater::cache::{Access, Backing};
 use highwater::group::Stalls;
-use highwater::{Bytes, Group, Limits, Manager, Mapping, Pages};
+use highwater::{Access, Backing, Bytes, Group, Limits, Manager, Mapping, Pages};
 use support::{TestFile, assert_empty, manager};
 use tokio::runtime::Builder;
 use tokio::task::yield_now;

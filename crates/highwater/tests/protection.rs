@@ -12,9 +12,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread;
 
-use highwater::cache::{Access, Backing};
 use highwater::group::{GroupNode, GroupTree, Protection};
-use highwater::{Background, Bytes, Charge, Group, Limits, Manager, Mapping, Pages};
+use highwater::{
+    Access, Background, Backing, Bytes, Charge, Group, Limits, Manager, Mapping, Pages,
+};
 use support::{TestFile, assert_empty, manager};
 
 const CAPACITY: u64 = 1024;

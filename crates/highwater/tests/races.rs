@@ -9,10 +9,11 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use highwater::cache::{Access, Backing, ReadPattern};
-use highwater::manager::DirtyTunables;
 use highwater::units::PAGE_BYTES;
-use highwater::{Background, Bytes, Charge, File, Limits, Manager, Pages};
+use highwater::{
+    Access, Background, Backing, Bytes, Charge, DirtyTunables, File, Limits, Manager, Pages,
+    ReadPattern,
+};
 
 /// Pages of zeros that are counted as they are written, and which can be told to panic.
 #[derive(Debug, Default)]

@@ -11,10 +11,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use highwater::cache::{Access, Backing, MarkRule, ReadPattern};
-use highwater::manager::ReadError;
+use highwater::lab::cache::MarkRule;
 use highwater::units::{PAGE_BYTES, PAGE_SIZE};
-use highwater::{File, Limits, Manager, Pages};
+use highwater::{Access, Backing, File, Limits, Manager, Pages, ReadError, ReadPattern};
 use support::{assert_empty, first_word, manager};
 
 /// Pages that begin with their number, and a record of what was asked for. From a page on it can be

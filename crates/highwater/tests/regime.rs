@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use highwater::percpu::{ChosenRegime, Regime, RegimeReason};
+use highwater::lab::percpu::{ChosenRegime, Regime, RegimeReason};
 use highwater::{Builder, Manager, Topology};
 use tracing::span;
 use tracing::{Event, Level, Metadata, Subscriber};

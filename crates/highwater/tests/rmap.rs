@@ -9,9 +9,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use highwater::cache::Access;
-use highwater::reclaim::{DEBT_MAX, RmapConfig, RmapPolicy, RmapQuirks, TwoListRules};
-use highwater::{File, Manager, Mapping, Pages, ReadError};
+use highwater::lab::reclaim::{DEBT_MAX, RmapConfig, RmapPolicy, RmapQuirks, TwoListRules};
+use highwater::{Access, File, Manager, Mapping, Pages, ReadError};
 use support::TestFile;
 
 /// A full pool: every page of it mapped by one space, read once.

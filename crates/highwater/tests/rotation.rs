@@ -7,9 +7,7 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use highwater::cache::Access;
-use highwater::manager::DirtyTunables;
-use highwater::{Background, Backing, File, Manager, Mapping, Pages};
+use highwater::{Access, Background, Backing, DirtyTunables, File, Manager, Mapping, Pages};
 use support::{TestFile, assert_empty};
 
 const FRAMES: u64 = 64;

@@ -11,12 +11,11 @@ mod support;
 use std::sync::Arc;
 use std::thread;
 
-use highwater::cache::Access;
 use highwater::group::{StatItem, Tolerance};
-use highwater::reclaim::TwoListRules;
-use highwater::reclaim::policy::PolicyKind;
+use highwater::lab::reclaim::TwoListRules;
+use highwater::lab::reclaim::policy::PolicyKind;
 use highwater::topology::Topology;
-use highwater::{Background, Backing, File, Group, Limits, Manager, Pages, Snapshot};
+use highwater::{Access, Background, Backing, File, Group, Limits, Manager, Pages, Snapshot};
 use support::{TestFile, assert_empty};
 
 const POOL: u64 = 1024;

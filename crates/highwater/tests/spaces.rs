@@ -6,8 +6,8 @@ mod support;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use highwater::cache::{Access, Accounting, RssMember};
-use highwater::{BuildError, Manager, Pages, ReadError, Topology};
+use highwater::lab::cache::Accounting;
+use highwater::{Access, BuildError, Manager, Pages, ReadError, RssMember, Topology};
 use support::TestFile;
 
 /// A manager of each kind of accounting.

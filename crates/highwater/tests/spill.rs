@@ -13,8 +13,7 @@ use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use highwater::manager::ReclaimRequest;
-use highwater::{Bytes, Charge, Group, Limits, Manager};
+use highwater::{Bytes, Charge, Group, Limits, Manager, ReclaimRequest};
 use support::assert_empty;
 
 const MIB: Bytes = Bytes::mib(1);

@@ -14,9 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use highwater::cache::Access;
-use highwater::manager::{AllocError, CapacityError};
-use highwater::{Limits, Pages, ReadError};
+use highwater::{Access, AllocError, CapacityError, Limits, Pages, ReadError};
 use support::{TestFile, assert_empty, first_word, manager};
 
 #[path = "../src/seed.rs"]

@@ -9,9 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fastrand::Rng;
-use highwater::cache::RssMember;
 use highwater::group::{StatItem, Tolerance};
-use highwater::{Backing, Bytes, Manager, Mapping, Pages, ReadError};
+use highwater::{Backing, Bytes, Manager, Mapping, Pages, ReadError, RssMember};
 use support::{TestFile, assert_empty, manager};
 
 /// A manager of `frames` frames that swaps to `slots` slots of a file in memory.

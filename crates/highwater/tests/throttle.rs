@@ -10,9 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use highwater::cache::{Access, Backing};
-use highwater::manager::Throttling;
-use highwater::{Bytes, Group, Limits, Manager, Pages};
+use highwater::{Access, Backing, Bytes, Group, Limits, Manager, Pages, Throttling};
 use support::{TestFile, assert_empty, manager};
 
 const CAPACITY: u64 = 4096;

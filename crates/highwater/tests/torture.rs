@@ -20,7 +20,7 @@ use highwater::Topology;
 use highwater::group::{
     Charge, ChargeError, ChargeWait, GroupNode, GroupTree, Limits, MaxError, PeakWatch,
 };
-use highwater::percpu::Regime;
+use highwater::lab::percpu::Regime;
 use highwater::units::{Bytes, CpuId, GroupId, PAGE_BYTES};
 
 const NR_THREADS: u64 = 8;

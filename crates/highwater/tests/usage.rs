@@ -12,7 +12,7 @@ mod threads;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use highwater::group::{GroupNode, GroupTree, Limits};
-use highwater::percpu::Regime;
+use highwater::lab::percpu::Regime;
 use highwater::topology::Topology;
 use highwater::units::{Bytes, CpuId};
 use threads::{allowed_cpus, run_on, run_unregistered};

@@ -8,7 +8,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 
 use highwater::frame::{AllocFlags, BackendKind, FramePool, Leaving, PoolConfig};
-use highwater::memmap::{Block, Frame, FrameMemory};
+use highwater::lab::memmap::{Block, Frame, FrameMemory};
 use highwater::units::{CpuId, Order, Pages};
 
 const BACKENDS: [BackendKind; 3] = [

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use highwater::cache::Access;
 use highwater::group::{StatItem, Tolerance};
-use highwater::manager::DirtyTunables;
-use highwater::{Background, Backing, Limits, Manager, Mapping, Pages, SyncError};
+use highwater::{
+    Access, Background, Backing, DirtyTunables, Limits, Manager, Mapping, Pages, SyncError,
+};
 use support::{TestFile, assert_empty, mapped};
 
 const FRAMES: u64 = 1000;

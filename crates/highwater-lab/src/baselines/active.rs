@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use highwater::counter::active::{ActiveStats, Switch};
 use highwater::counter::{ActiveCache, ActiveSpace};
-use highwater::percpu::Regime;
+use highwater::lab::percpu::Regime;
 use highwater::topology::Topology;
 use highwater::units::{CpuId, Estimate};
 

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use highwater::counter::Accuracy;
-use highwater::percpu::{Added, Cells, Regime};
+use highwater::lab::percpu::{Added, Cells, Regime};
 use highwater::units::{CpuId, Estimate};
 
 use super::{Counter, End, Line, Traffic};

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use highwater::counter::{CounterSet, Layout};
-use highwater::percpu::Regime;
+use highwater::lab::percpu::Regime;
 use highwater::topology::Topology;
 use highwater::units::Estimate;
 

@@ -3,7 +3,7 @@
 
 use std::thread;
 
-use highwater::percpu::Regime;
+use highwater::lab::percpu::Regime;
 use highwater::topology::Topology;
 
 use super::*;

@@ -25,7 +25,7 @@ use std::iter;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use highwater::counter::Accuracy;
-use highwater::percpu::{Added, Cells, Regime};
+use highwater::lab::percpu::{Added, Cells, Regime};
 use highwater::topology::Topology;
 use highwater::units::{CpuId, Estimate};
 

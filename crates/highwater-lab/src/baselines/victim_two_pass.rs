@@ -231,7 +231,7 @@ impl Tasks for TreeSpaces {
 
 #[cfg(test)]
 mod tests {
-    use highwater::percpu::Regime;
+    use highwater::lab::percpu::Regime;
     use highwater::topology::Topology;
 
     use super::*;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use highwater::percpu::Regime;
+use highwater::lab::percpu::Regime;
 use highwater::topology::Topology;
 use highwater::units::CpuId;
 

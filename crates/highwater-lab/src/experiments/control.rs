@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use highwater::sync::StatCell;
+use highwater::lab::sync::StatCell;
 
 use super::ExperimentError;
 

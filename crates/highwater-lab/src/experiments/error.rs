@@ -5,9 +5,9 @@
 use std::io;
 
 use highwater::frame::{PoolError, TunableError};
-use highwater::manager::{BuildError, ReadError};
-use highwater::memmap::MapError;
+use highwater::lab::memmap::MapError;
 use highwater::topology::{CPUS_MAX, ParseTopologyError};
+use highwater::{BuildError, ReadError};
 use thiserror::Error;
 
 use super::THREADS_MAX;

@@ -16,8 +16,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 
-use highwater::cache::Backing;
-use highwater::sync::StatCell;
+use highwater::Backing;
+use highwater::lab::sync::StatCell;
 use highwater::units::PAGE_BYTES;
 
 use super::content::{PageStamp, is_hole};

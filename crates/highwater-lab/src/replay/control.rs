@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use highwater::sync::StatCell;
+use highwater::lab::sync::StatCell;
 
 /// Shared between a run and the threads that watch it.
 #[derive(Debug, Default)]

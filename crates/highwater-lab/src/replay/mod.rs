@@ -1,6 +1,6 @@
 //! Replays access traces through the whole manager, under limits, and verifies every page.
 //!
-//! [`Replay::prepare`] builds a [`Manager`](highwater::manager::Manager) and, for each tenant, a
+//! [`Replay::prepare`] builds a [`Manager`](highwater::Manager) and, for each tenant, a
 //! group, a sparse data file and a mapping of it; [`Replay::run`] drives the traces through them
 //! with real threads and returns an [`Outcome`]. The program `highwater replay` is this and its
 //! arguments.
@@ -41,7 +41,7 @@ mod versions;
 use std::path::PathBuf;
 
 use highwater::frame::{BackendKind, Tunables};
-use highwater::reclaim::policy::PolicyKind;
+use highwater::lab::reclaim::policy::PolicyKind;
 use highwater::units::Bytes;
 
 use crate::trace::ReaderOptions;

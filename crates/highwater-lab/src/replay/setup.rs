@@ -10,12 +10,11 @@ use std::error::Error;
 use std::io;
 use std::sync::{Arc, OnceLock};
 
-use highwater::cache::{Access, Backing};
 use highwater::group::Limits;
-use highwater::manager::{Background, File, Group, Manager, Mapping};
-use highwater::sync::StatCell;
+use highwater::lab::sync::StatCell;
 use highwater::topology::Topology;
 use highwater::units::{Bytes, GroupId, PAGE_BYTES, Pages};
+use highwater::{Access, Background, Backing, File, Group, Manager, Mapping};
 
 use super::backing::TenantFile;
 use super::control::Control;

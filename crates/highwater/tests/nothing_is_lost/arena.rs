@@ -4,9 +4,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use highwater::cache::Access;
 use highwater::units::GroupId;
-use highwater::{Backing, File, Manager, Mapping, Pages, Space, SyncError};
+use highwater::{Access, Backing, File, Manager, Mapping, Pages, Space, SyncError};
 
 use super::model::{Begins, Model};
 use super::storage::{Disk, Storage, Wrongs};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use highwater::cache::Backing;
+use highwater::Backing;
 use highwater::units::{PAGE_BYTES, PAGE_SIZE};
 
 use super::model::{Begins, Bytes, Model, index};

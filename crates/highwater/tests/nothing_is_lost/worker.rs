@@ -4,10 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fastrand::Rng;
-use highwater::cache::{Access, ReadPattern};
-use highwater::manager::PinnedPage;
 use highwater::units::GroupId;
-use highwater::{Charge, Group, Limits, Pages, ReadError, Space};
+use highwater::{Access, Charge, Group, Limits, Pages, PinnedPage, ReadError, ReadPattern, Space};
 
 use super::arena::{Arena, Handle, Mapped, Opened};
 use super::model::Model;

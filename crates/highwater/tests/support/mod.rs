@@ -6,9 +6,8 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use highwater::cache::{Access, Backing};
 use highwater::units::{PAGE_BYTES, PAGE_SIZE};
-use highwater::{Bytes, File, Manager, Mapping, Pages};
+use highwater::{Access, Backing, Bytes, File, Manager, Mapping, Pages};
 
 /// A file in memory whose pages begin with their number, and which can be told to misbehave.
 #[derive(Debug)]

@@ -44,10 +44,10 @@ pub(crate) fn run_on<T: Send>(cpu: CpuId, work: impl FnOnce() -> T + Send) -> T 
 /// unregister one.
 pub(crate) fn run_unregistered<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     on_a_thread(|| {
-        if highwater::percpu::has_restartable_sequences() && !unregister() {
+        if highwater::lab::percpu::has_restartable_sequences() && !unregister() {
             return None;
         }
-        assert!(!highwater::percpu::has_restartable_sequences());
+        assert!(!highwater::lab::percpu::has_restartable_sequences());
         Some(work())
     })
 }

@@ -17,6 +17,8 @@ const LAYERS: &[&[&str]] = &[
     &["reclaim"],
     &["victim"],
     &["manager"],
+    // Re-exports what lies below it, for experiments.
+    &["lab"],
 ];
 
 /// The modules of the core that may hold `unsafe`.

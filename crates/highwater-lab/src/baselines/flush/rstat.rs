@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-use highwater::sync::StatCell;
+use highwater::lab::sync::StatCell;
 use highwater::units::CpuId;
 
 use super::block::{Block, Blocks};

@@ -122,7 +122,7 @@ pub(super) fn stand_by(pool: &FramePool, cpu: CpuId, phase: &Phase, seed: u64) -
 mod tests {
     use std::sync::Arc;
 
-    use highwater::memmap::FrameMemory;
+    use highwater::lab::memmap::FrameMemory;
     use highwater::units::Pages;
 
     use super::*;

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use highwater::frame::{FramePool, PcpCounters};
-use highwater::memmap::FrameMemory;
+use highwater::lab::memmap::FrameMemory;
 use highwater::units::{Order, Pages};
 
 use super::bystander::{Phase, Stood, stand_by};

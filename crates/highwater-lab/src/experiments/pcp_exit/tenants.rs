@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fastrand::Rng;
 use highwater::frame::{AllocFlags, FramePool};
 use highwater::group::{GroupNode, GroupTree, Limits};
-use highwater::memmap::{Frame, FrameMemory};
+use highwater::lab::memmap::{Frame, FrameMemory};
 use highwater::units::{CpuId, Pages, Pfn};
 
 /// Pages that are unmapped before their frames are freed: the kernel gathers as many in one page of

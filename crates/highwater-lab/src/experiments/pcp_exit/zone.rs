@@ -1,7 +1,7 @@
 //! Times of zone visits, from the pool's histograms.
 
 use highwater::frame::FramePool;
-use highwater::sync::LockTimes;
+use highwater::lab::sync::LockTimes;
 
 use crate::experiments::buckets::Buckets;
 use crate::report::text::to_f64;

@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use fastrand::Rng;
 use highwater::frame::{AllocFlags, DrainMode, FramePool, PcpPolicy, PoolConfig};
-use highwater::memmap::Frame;
-use highwater::sync::LockTimes;
+use highwater::lab::memmap::Frame;
+use highwater::lab::sync::LockTimes;
 use highwater::units::{CpuId, Pages};
 
 use super::{HOLDS, frame_memory};

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 
 use fastrand::Rng;
 use highwater::frame::{AllocFlags, FramePool, PcpCounters};
-use highwater::memmap::{Block, Frame};
+use highwater::lab::memmap::{Block, Frame};
 use highwater::units::{CpuId, Order};
 
 use crate::experiments::{Control, ExperimentError};

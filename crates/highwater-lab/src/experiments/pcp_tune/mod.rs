@@ -18,7 +18,7 @@ mod published;
 use std::sync::Arc;
 
 use highwater::frame::{FramePool, PcpPolicy, PoolConfig};
-use highwater::memmap::FrameMemory;
+use highwater::lab::memmap::FrameMemory;
 use highwater::units::Pages;
 
 use self::loads::{Driven, Load, Seen};

@@ -16,7 +16,7 @@ mod traces;
 
 use std::time::{Duration, Instant};
 
-use highwater::reclaim::policy::{Balanced, Car, Clock, S3Fifo, Sieve};
+use highwater::lab::reclaim::policy::{Balanced, Car, Clock, S3Fifo, Sieve};
 
 use self::traces::Source as Trace;
 use super::{Control, Experiment, ExperimentError, Setup};

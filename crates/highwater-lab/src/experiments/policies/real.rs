@@ -4,7 +4,7 @@
 //! lays such a key out as several pages.
 
 use highwater::frame::Tunables;
-use highwater::reclaim::policy::PolicyKind;
+use highwater::lab::reclaim::policy::PolicyKind;
 use highwater::units::Pages;
 
 use super::traces::Source as Trace;

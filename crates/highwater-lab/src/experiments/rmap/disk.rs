@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use highwater::cache::{Backing, FileBacking};
 use highwater::units::PAGE_SIZE;
+use highwater::{Backing, FileBacking};
 
 use super::clock::PAGE_IN;
 use super::turns::Turns;

@@ -4,9 +4,8 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use highwater::cache::{Access, Backing, FileBacking};
-use highwater::manager;
 use highwater::units::{PAGE_BYTES, PAGE_SIZE};
+use highwater::{Access, Backing, FileBacking};
 
 use super::Scenario;
 use super::clock::Clock;
@@ -81,28 +80,28 @@ impl Ground {
     /// Opens A's file.
     pub(super) fn open_a(
         &self,
-        hw: &manager::Manager,
+        hw: &highwater::Manager,
         clock: &Clock,
-    ) -> Result<manager::File, ExperimentError> {
+    ) -> Result<highwater::File, ExperimentError> {
         self.open(hw, &self.a, clock)
     }
 
     /// Opens C's file, if there is a C.
     pub(super) fn open_c(
         &self,
-        hw: &manager::Manager,
+        hw: &highwater::Manager,
         clock: &Clock,
-    ) -> Result<Option<manager::File>, ExperimentError> {
+    ) -> Result<Option<highwater::File>, ExperimentError> {
         let file = self.c.as_ref().map(|file| self.open(hw, file, clock));
         file.transpose()
     }
 
     fn open(
         &self,
-        hw: &manager::Manager,
+        hw: &highwater::Manager,
         file: &File,
         clock: &Clock,
-    ) -> Result<manager::File, ExperimentError> {
+    ) -> Result<highwater::File, ExperimentError> {
         let file = file.try_clone().and_then(FileBacking::new);
         let file = file.map_err(refused)?;
         let pace = match (clock, &self.disk) {

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use highwater::manager::{File, Group, Manager, Mapping, ReadError, Space};
 use highwater::units::{PAGE_BYTES, PAGE_SIZE};
+use highwater::{File, Group, Manager, Mapping, ReadError, Space};
 
 use super::clock::{Clock, PAGE_IN, PAGE_OF_A, PAGE_OF_A_BESIDE_C, PAGE_OF_C};
 use super::ground::Ground;

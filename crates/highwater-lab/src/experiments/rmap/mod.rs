@@ -6,14 +6,14 @@
 //! *C* repeatedly reads another file by `read_at`; that file fits the active list, lies on the same
 //! disk, and is C's working set before the others begin. Each is a tenant of its own. One thread
 //! reclaims in the background; a thread that finds no free frame reclaims directly. Every variant
-//! is the library, configured by [`Builder::rmap`](highwater::manager::Builder::rmap) for its
+//! is the library, configured by [`Builder::rmap`](highwater::Builder::rmap) for its
 //! handling of a held lock. Variants take turns, round after round, each in a new manager over the
 //! same files.
 //!
 //! All variants follow the kernel's rules for moving a page between lists
-//! ([`TwoListRules::Kernel`](highwater::reclaim::TwoListRules::Kernel)), by which a mapped page is
+//! ([`TwoListRules::Kernel`](highwater::lab::reclaim::TwoListRules::Kernel)), by which a mapped page is
 //! scanned twice, and for the page that opens a readahead window
-//! ([`MarkRule::Exact`](highwater::cache::MarkRule::Exact)), so that only the handling of the lock
+//! ([`MarkRule::Exact`](highwater::lab::cache::MarkRule::Exact)), so that only the handling of the lock
 //! differs. Under `MarkRule::Exact`, a page that stayed from the previous pass, because its lock
 //! was held, costs a major fault if a mark falls on it. That explains the published major faults:
 //! under *skip* 334,600 pages stayed, a window of 32 pages has one mark, and 10,639 major faults

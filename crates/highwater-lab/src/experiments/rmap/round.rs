@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use highwater::cache::MarkRule;
 use highwater::frame::Tunables;
 use highwater::group::{Limits, StatItem, Tolerance};
-use highwater::manager::{Background, Group, Manager};
-use highwater::reclaim::{RmapConfig, TwoListRules};
+use highwater::lab::cache::MarkRule;
+use highwater::lab::reclaim::{RmapConfig, TwoListRules};
 use highwater::topology::Topology;
 use highwater::units::{PAGE_BYTES, Pages};
+use highwater::{Background, Group, Manager};
 
 use super::clock::{Clock, ClockKind};
 use super::ground::Ground;

@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use highwater::reclaim::{Actor, Pacer};
+use highwater::lab::reclaim::{Actor, Pacer};
 
 /// How far a thread may get ahead before it waits for others. Chosen: a tenth of B's hold time, or
 /// a fifth beside C; a smaller lead wakes threads more often.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use highwater::reclaim::{RmapConfig, RmapPolicy, RmapQuirks};
+use highwater::lab::reclaim::{RmapConfig, RmapPolicy, RmapQuirks};
 
 use super::Scenario;
 use super::clock::ClockKind;

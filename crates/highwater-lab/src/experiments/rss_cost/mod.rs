@@ -13,7 +13,7 @@
 mod published;
 mod timing;
 
-use highwater::percpu::has_restartable_sequences;
+use highwater::lab::percpu::has_restartable_sequences;
 use highwater::units::CpuId;
 
 use self::timing::{OURS_SET, Timed};

@@ -7,7 +7,7 @@
 use std::hint::black_box;
 
 use highwater::counter::{CounterSet, CounterTree, Layout};
-use highwater::percpu::Regime;
+use highwater::lab::percpu::Regime;
 use highwater::topology::Topology;
 use highwater::units::{CpuId, PAGE_SIZE};
 

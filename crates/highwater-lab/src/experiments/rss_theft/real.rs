@@ -15,11 +15,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use highwater::cache::{Access, FileBacking};
-use highwater::manager::{File, Manager, Mapping, ReadError, Space};
-use highwater::percpu::current_cpu;
+use highwater::lab::percpu::current_cpu;
 use highwater::topology::Topology;
 use highwater::units::{CpuId, Estimate, PAGE_BYTES, Pages};
+use highwater::{Access, File, FileBacking, Manager, Mapping, ReadError, Space};
 
 use super::seen::Seen;
 use super::{REAL, bytes, bytes_f64};

@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 use highwater::counter::{Accuracy, CounterSet, Layout};
-use highwater::percpu::Regime;
+use highwater::lab::percpu::Regime;
 use highwater::topology::Topology;
 use highwater::units::{Bytes, CpuId, Pages};
 use highwater::victim::{Candidates, Standing};

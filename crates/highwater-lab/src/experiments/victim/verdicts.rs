@@ -8,7 +8,7 @@
 
 use fastrand::Rng;
 use highwater::counter::{Accuracy, CounterSet, Layout};
-use highwater::percpu::Regime;
+use highwater::lab::percpu::Regime;
 use highwater::topology::Topology;
 use highwater::units::{Bytes, CpuId, Estimate, PAGE_BYTES, Pages};
 use highwater::victim::{Candidates, Policy, Proof, Selector, Standing};

@@ -5,9 +5,9 @@
 //! itself by what the library does not know, and from the exact models by the policy's stated
 //! deviations and the clusters.
 
-use highwater::cache::Referenced;
-use highwater::reclaim::PageType;
-use highwater::reclaim::policy::{EvictionPolicy, Fate, Lens, Look, PolicyState, Side};
+use highwater::lab::cache::Referenced;
+use highwater::lab::reclaim::PageType;
+use highwater::lab::reclaim::policy::{EvictionPolicy, Fate, Lens, Look, PolicyState, Side};
 
 use super::lists::Lists;
 use super::{AccessTrace, Replacement};
