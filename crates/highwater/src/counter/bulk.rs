@@ -29,7 +29,7 @@ impl<const N: usize> CounterSet<N> {
     ///
     /// ```
     /// use highwater::counter::{CounterSet, Layout};
-    /// use highwater::percpu::Regime;
+    /// use highwater::lab::percpu::Regime;
     /// use highwater::topology::Topology;
     ///
     /// let machine = Topology::detect();

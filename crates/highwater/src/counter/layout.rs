@@ -15,7 +15,7 @@ use crate::topology::Topology;
 ///
 /// ```
 /// use highwater::counter::{CounterSet, Layout};
-/// use highwater::percpu::Regime;
+/// use highwater::lab::percpu::Regime;
 /// use highwater::topology::Topology;
 ///
 /// let machine = Topology::detect();

@@ -220,7 +220,7 @@ pub struct Climb {
 ///
 /// ```
 /// use highwater::counter::CounterTree;
-/// use highwater::percpu::Regime;
+/// use highwater::lab::percpu::Regime;
 /// use highwater::topology::Topology;
 ///
 /// let machine = Topology::detect();

@@ -252,7 +252,7 @@ impl Manager {
     /// # Examples
     ///
     /// ```
-    /// use highwater::manager::Background;
+    /// use highwater::Background;
     /// use highwater::{Bytes, Manager};
     ///
     /// let hw = Manager::builder()
@@ -262,7 +262,7 @@ impl Manager {
     /// if hw.is_short() {
     ///     hw.balance();
     /// }
-    /// # Ok::<(), highwater::manager::BuildError>(())
+    /// # Ok::<(), highwater::BuildError>(())
     /// ```
     pub fn balance(&self) {
         let core = self.core();

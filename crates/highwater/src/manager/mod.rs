@@ -365,7 +365,7 @@ impl Manager {
     /// # Examples
     ///
     /// ```
-    /// use highwater::percpu::{Regime, RegimeReason};
+    /// use highwater::lab::percpu::{Regime, RegimeReason};
     ///
     /// let hw = highwater::Manager::builder().regime(Regime::Atomic).build()?;
     /// assert_eq!(hw.regime().regime, Regime::Atomic);

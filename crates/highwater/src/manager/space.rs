@@ -20,7 +20,7 @@ use crate::units::{Estimate, Pages};
 /// # Examples
 ///
 /// ```
-/// use highwater::cache::RssMember;
+/// use highwater::RssMember;
 /// use highwater::{Bytes, Manager, Pages};
 ///
 /// let hw = Manager::builder().capacity(Bytes::mib(16)).build()?;

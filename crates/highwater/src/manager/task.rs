@@ -45,7 +45,7 @@ impl Group {
     ///         Ok::<(), highwater::ChargeFailed>(())
     ///     }
     /// });
-    /// # highwater::sync::block_on(query, None).unwrap()?;
+    /// # highwater::lab::sync::block_on(query, None).unwrap()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn work_on<F: Future>(&self, future: F) -> WorkOn<F> {

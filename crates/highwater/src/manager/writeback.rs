@@ -46,7 +46,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(200);
 ///
 /// ```
 /// use highwater::Manager;
-/// use highwater::manager::DirtyTunables;
+/// use highwater::DirtyTunables;
 ///
 /// let tunables = DirtyTunables::default().dirty_ratio(40)?.dirty_expire_centisecs(100)?;
 /// let hw = Manager::builder().dirty_tunables(tunables).build()?;

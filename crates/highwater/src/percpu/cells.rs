@@ -91,7 +91,7 @@ pub struct Added {
 /// # Examples
 ///
 /// ```
-/// use highwater::percpu::{Cells, Regime};
+/// use highwater::lab::percpu::{Cells, Regime};
 /// use highwater::topology::Topology;
 ///
 /// let machine = Topology::detect();

@@ -26,7 +26,7 @@ pub enum Regime {
 /// # Examples
 ///
 /// ```
-/// use highwater::percpu::{ChosenRegime, Regime, RegimeReason};
+/// use highwater::lab::percpu::{ChosenRegime, Regime, RegimeReason};
 /// use highwater::{Manager, Topology};
 ///
 /// let hw = Manager::builder().topology(Topology::flat(8)).build()?;

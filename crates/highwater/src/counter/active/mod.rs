@@ -233,7 +233,7 @@ pub struct ActiveStats {
 ///
 /// ```
 /// use highwater::counter::ActiveCache;
-/// use highwater::percpu::Regime;
+/// use highwater::lab::percpu::Regime;
 /// use highwater::topology::Topology;
 /// use highwater::units::{CpuId, Estimate};
 ///
