@@ -74,6 +74,19 @@ impl Mapping {
     ///
     /// For a mapping of a file, and a range that is not within the mapping; nothing is discarded
     /// then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Pages;
+    /// # use highwater::Manager;
+    /// # let hw = Manager::builder().build()?;
+    /// let map = hw.space(&hw.root()).map_anon(Pages(4))?;
+    /// map.write(2)?[0] = 8;
+    /// map.discard(2..3)?;
+    /// assert_eq!(map.read_latched(2)?[0], 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn discard(&self, pages: Range<u64>) -> Result<(), MemoryError> {
         if !self.area().file().id().kind().is_swap_backed() {
             return Err(MemoryError::NotMemory);
@@ -127,6 +140,20 @@ impl Manager {
     /// # Errors
     ///
     /// As [`Space::map_anon`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Pages;
+    /// # use highwater::{Limits, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
+    /// let memory = hw.shared_memory(Pages(4))?;
+    /// let (one, other) = (hw.space(&hw.root()), hw.space(&tenant));
+    /// one.map_file(&memory, 0..4)?.write(3)?[0] = 8;
+    /// assert_eq!(other.map_file(&memory, 0..4)?.read_latched(3)?[0], 8);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn shared_memory(&self, pages: Pages) -> Result<File, MemoryError> {
         open(&self.shared, pages, FileKind::Shmem)
     }

@@ -51,6 +51,20 @@ impl Group {
     ///
     /// When a group would exceed its maximum and neither reclaim nor victims made room: the error
     /// names the group and its numbers. Nothing is charged then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Bytes, Limits, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// let tenant = hw.root().child("tenant-a", Limits::max(Bytes(1000)))?;
+    /// let work = tenant.charge(Bytes(600))?;
+    /// let refused = tenant.charge(Bytes(600)).unwrap_err();
+    /// println!("{refused}"); // names the group, what was asked, and what is free
+    /// drop(work);
+    /// assert!(tenant.charge(Bytes(600)).is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     // Always inlined: returning the result in memory costs as much as the charge.
     #[inline(always)]
     pub fn charge(&self, bytes: Bytes) -> Result<Charge, ChargeFailed> {
@@ -82,6 +96,20 @@ impl Group {
     /// # Panics
     ///
     /// As [`GroupNode::force_charge`](group::GroupNode::force_charge).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Bytes, Limits, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// let tenant = hw.root().child("tenant-a", Limits::max(Bytes(1000)))?;
+    /// let buffer = vec![0; 1500]; // another library allocated it
+    /// let forced = tenant.force_charge(Bytes(buffer.len() as u64));
+    /// assert!(tenant.charge(Bytes(1)).is_err()); // until the debt is paid
+    /// drop(forced);
+    /// assert!(tenant.charge(Bytes(1)).is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn force_charge(&self, bytes: Bytes) -> Charge {
         let keeper = self.shared().reference();
         let held = self.node().force_charge_kept(keeper, bytes);
@@ -99,12 +127,35 @@ impl Charge {
     }
 
     /// Returns the charged bytes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Bytes, Limits, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
+    /// let mut work = tenant.charge(Bytes(600))?;
+    /// work.grow(Bytes(1))?;
+    /// assert_eq!(work.bytes(), Bytes(601));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         self.held.bytes()
     }
 
     /// Returns the path of the charged group.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Bytes, Limits, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
+    /// let work = tenant.charge(Bytes(600))?;
+    /// assert_eq!(work.group().to_string(), "/tenant-a");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn group(&self) -> GroupPath {
         self.held.path()
@@ -115,6 +166,19 @@ impl Charge {
     /// # Errors
     ///
     /// As [`Group::charge`]; what was charged before stays.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Bytes, Limits, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// let tenant = hw.root().child("tenant-a", Limits::max(Bytes(1000)))?;
+    /// let mut work = tenant.charge(Bytes(600))?;
+    /// work.grow(Bytes(400))?;
+    /// assert!(work.grow(Bytes(1)).is_err());
+    /// assert_eq!(work.bytes(), Bytes(1000));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn grow(&mut self, bytes: Bytes) -> Result<(), ChargeFailed> {
         match self.held.grow(bytes) {
@@ -166,6 +230,18 @@ impl Charge {
     /// where the library has slept already.
     ///
     /// A charge that is served from tokens incurs no delay; the charge that brought the tokens did.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Bytes, Limits, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
+    /// tenant.set_high(Bytes::mib(1));
+    /// let work = tenant.charge(Bytes::mib(2))?;
+    /// std::thread::sleep(work.throttle_delay() / 100); // or yield, or shed load
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn throttle_delay(&self) -> Duration {
         self.throttle_delay
@@ -176,6 +252,18 @@ impl Charge {
     /// # Panics
     ///
     /// If `bytes` exceeds the charge.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Bytes, Limits, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
+    /// let mut work = tenant.charge(Bytes(600))?;
+    /// work.shrink(Bytes(200));
+    /// assert_eq!(tenant.usage_precise(), Bytes(400));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn shrink(&mut self, bytes: Bytes) {
         self.held.shrink(bytes);
@@ -200,6 +288,18 @@ impl Charge {
     /// # Errors
     ///
     /// As [`grow`](Self::grow).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Bytes, Limits, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
+    /// let mut work = tenant.charge(Bytes(600))?;
+    /// work.resize(Bytes(250))?;
+    /// assert_eq!(tenant.usage_precise(), Bytes(250));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn resize(&mut self, bytes: Bytes) -> Result<(), ChargeFailed> {
         let now = self.bytes();
         if bytes > now {
@@ -214,6 +314,19 @@ impl Charge {
     /// # Panics
     ///
     /// If `bytes` exceeds the charge.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Bytes, Limits, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
+    /// let mut work = tenant.charge(Bytes(600))?;
+    /// let result = work.split(Bytes(100));
+    /// drop(work);
+    /// assert_eq!(tenant.usage_precise(), result.bytes());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn split(&mut self, bytes: Bytes) -> Self {
         Self::new(self.held.split(bytes), Duration::ZERO)
     }
@@ -224,6 +337,19 @@ impl Charge {
     /// # Errors
     ///
     /// Returns `other` if it belongs to another group.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Bytes, Limits, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
+    /// let mut work = tenant.charge(Bytes(600))?;
+    /// let more = tenant.charge(Bytes(100))?;
+    /// work.merge(more).expect("both are of one group");
+    /// assert_eq!(work.bytes(), Bytes(700));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn merge(&mut self, other: Self) -> Result<(), Self> {
         let Self {
             held,
@@ -246,6 +372,21 @@ impl Charge {
     /// # Panics
     ///
     /// If `bytes` exceeds the charge, or the group belongs to another manager.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Bytes, Limits, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
+    /// let query = tenant.child("query-42", Limits::default())?;
+    /// let mut work = query.charge(Bytes(600))?;
+    /// let result = work.transfer(&tenant, Bytes(100))?;
+    /// drop(work);
+    /// query.remove()?; // the result outlives the query
+    /// assert_eq!(tenant.usage_precise(), result.bytes());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn transfer(&mut self, to: &Group, bytes: Bytes) -> Result<Self, ChargeFailed> {
         let keeper = self.held.keeper().clone();
         let core = &keeper.core;

@@ -80,6 +80,19 @@ impl Manager {
     ///
     /// When the system returns an error, the file is too large, too many files are open, or the
     /// manager has no frames.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// let file = hw.open(source.path())?;
+    /// assert_eq!(file.pages(), 3);
+    /// assert!(hw.open("no/such/file").is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File, OpenError> {
         self.open_path(path.as_ref(), Access::ReadOnly)
     }
@@ -89,6 +102,21 @@ impl Manager {
     /// # Errors
     ///
     /// As [`open`](Self::open).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// let file = hw.open_writable(source.path())?;
+    /// let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// map.write(0)?[0] = 8;
+    /// file.sync()?;
+    /// assert_eq!(std::fs::read(source.path())?[0], 8);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn open_writable(&self, path: impl AsRef<Path>) -> Result<File, OpenError> {
         self.open_path(path.as_ref(), Access::ReadWrite)
     }
@@ -114,6 +142,40 @@ impl Manager {
     /// # Errors
     ///
     /// When it is too large, too many files are open, or the manager has no frames.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::{io, sync::Arc};
+    /// use highwater::{Access, Backing, Manager};
+    ///
+    /// /// A page of sevens.
+    /// #[derive(Debug)]
+    /// struct Sevens;
+    ///
+    /// impl Backing for Sevens {
+    ///     fn len(&self) -> u64 {
+    ///         4096
+    ///     }
+    ///     fn read_page(&self, _page: u64, buf: &mut [u8]) -> io::Result<usize> {
+    ///         buf.fill(7);
+    ///         Ok(buf.len())
+    ///     }
+    ///     fn write_page(&self, _page: u64, _buf: &[u8]) -> io::Result<usize> {
+    ///         Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    ///     }
+    ///     fn sync(&self) -> io::Result<()> {
+    ///         Ok(())
+    ///     }
+    /// }
+    ///
+    /// let hw = Manager::builder().build()?;
+    /// let file = hw.open_backing(Arc::new(Sevens), Access::ReadOnly)?;
+    /// let mut word = [0; 8];
+    /// file.read_at(&hw.root(), 100, &mut word)?;
+    /// assert_eq!(word, [7; 8]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn open_backing(
         &self,
         backing: Arc<dyn Backing>,
@@ -147,18 +209,56 @@ impl File {
     }
 
     /// Returns the number of pages in the file.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// let file = hw.open(source.path())?; // 12,288 bytes
+    /// assert_eq!(file.pages(), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn pages(&self) -> u64 {
         self.open.entry.pages()
     }
 
     /// Returns the number of resident pages of the file as an interval, in O(1).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// let file = hw.open(source.path())?;
+    /// file.will_need(&hw.root(), 0..2);
+    /// assert!(file.resident().contains(2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn resident(&self) -> Estimate<i64> {
         self.open.entry.resident()
     }
 
     /// Returns the number of resident pages of the file; exact if no thread adds or evicts pages.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// let file = hw.open(source.path())?;
+    /// file.will_need(&hw.root(), 0..2);
+    /// assert_eq!(file.resident_precise(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn resident_precise(&self) -> i64 {
         self.open.entry.resident_precise()
@@ -182,6 +282,21 @@ impl File {
     ///
     /// When a page could not be written: it stays dirty, and the next sync tries again. When pages
     /// could not be made durable, now or since this handle's last sync.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open_writable(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// map.write(1)?[..5].copy_from_slice(b"hello");
+    /// file.sync()?;
+    /// assert_eq!(&std::fs::read(source.path())?[4096..4101], b"hello");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn sync(&self) -> Result<(), SyncError> {
         let core = &self.open.shared.core;
         core.sync(&self.open.entry, &self.told)
@@ -193,6 +308,21 @@ impl File {
     ///
     /// `within` must not use the manager; with a policy under which reclaim waits for the lock, it
     /// must not wait for a thread that needs memory either: that deadlocks (a debug build panics).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// let guard = hw.enter();
+    /// assert_eq!(map.read(&guard, 0)?[0], 7);
+    /// assert_eq!(file.hold_rmap(|| 42), 42);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn hold_rmap<R>(&self, within: impl FnOnce() -> R) -> R {
         let (core, entry) = (&self.open.shared.core, &self.open.entry);
         let result = core.cache.hold_rmap(entry, within);

@@ -1,48 +1,36 @@
-//! Mappings: page access for the embedder.
+//! Mappings: ranges of files in a space. Reads and writes of their pages: `access.rs`.
 
 use std::ops::Range;
 
 use super::Core;
-use super::fault::ReadError;
 use super::file::{File, RangeError};
 use super::fill::Source;
-use super::guard::Guard;
 use super::space::Space;
-use crate::cache::{
-    Access, Area, AreaFlag, AreaSpec, PageFlag, PageKey, PageRead, PageWrite, ReadPattern, WasYoung,
-};
-use crate::memmap::{FrameMemory, Pinned};
+use crate::cache::{Access, Area, AreaFlag, AreaSpec, PageFlag, ReadPattern, WasYoung};
+use crate::memmap::FrameMemory;
 use crate::sync::Arc;
-use crate::units::{PAGE_SIZE, Pfn};
+use crate::units::Pfn;
 
 /// A range of a file's pages in a space (VMA). Cheap to clone; unmapped with its last handle, or in
 /// parts before ([`unmap`](Self::unmap)). Page numbers are relative to the mapping's start.
 #[derive(Clone, Debug)]
 pub struct Mapping {
     // First, because every read needs these two.
-    area: Arc<Area>,
+    pub(super) area: Arc<Area>,
     /// The memory whose guards it accepts.
-    memory: Arc<FrameMemory>,
-    open: Arc<OpenMapping>,
+    pub(super) memory: Arc<FrameMemory>,
+    pub(super) open: Arc<OpenMapping>,
 }
 
 #[derive(Debug)]
-struct OpenMapping {
+pub(super) struct OpenMapping {
     area: Arc<Area>,
     /// Access mode of the file.
-    access: Access,
+    pub(super) access: Access,
     pages: u64,
     core: Arc<Core>,
-    file: File,
+    pub(super) file: File,
     space: Space,
-}
-
-/// A pinned page: readable while this is held, across waiting and between threads. Each pin costs
-/// an atomic on the frame's word; a pinned page cannot be evicted.
-#[derive(Debug)]
-pub struct PinnedPage {
-    pinned: Pinned,
-    _file: File,
 }
 
 impl Mapping {
@@ -73,18 +61,60 @@ impl Mapping {
     }
 
     /// Returns the number of pages in the mapping as it was created.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// let part = hw.space(&hw.root()).map_file(&file, 1..3)?;
+    /// assert_eq!(part.pages(), 2);
+    /// # drop(map);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn pages(&self) -> u64 {
         self.open.pages
     }
 
     /// Returns the mapped file.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// assert_eq!(map.file().pages(), file.pages());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn file(&self) -> &File {
         &self.open.file
     }
 
     /// Returns the space of the mapping.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// let other = map.space().map_file(&file, 0..1)?; // same space, same group
+    /// assert_eq!(other.pages(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn space(&self) -> &Space {
         &self.open.space
@@ -100,6 +130,22 @@ impl Mapping {
     /// # Errors
     ///
     /// When the range is not within the mapping; nothing is unmapped then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// map.unmap(1..2)?;
+    /// let guard = hw.enter();
+    /// assert!(map.read(&guard, 1).is_err());
+    /// assert!(map.read(&guard, 2).is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn unmap(&self, pages: Range<u64>) -> Result<(), RangeError> {
         self.check_range(&pages)?;
         self.core().unmap(&self.area, pages.clone());
@@ -110,6 +156,22 @@ impl Mapping {
     /// Sets the order in which pages will be read through this mapping. With a known order, an
     /// access does not predict later ones, so it does not protect its page from eviction
     /// (`MADV_SEQUENTIAL`, `MADV_RANDOM`).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::cache::ReadPattern;
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// map.set_read_pattern(ReadPattern::Sequential);
+    /// let guard = hw.enter();
+    /// assert_eq!(map.read(&guard, 0)?[0], 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_read_pattern(&self, pattern: ReadPattern) {
         self.area.set_read_pattern(pattern);
     }
@@ -125,6 +187,21 @@ impl Mapping {
     /// # Errors
     ///
     /// When the range is not within the mapping.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// map.will_need(0..3)?;
+    /// let guard = hw.enter();
+    /// assert!(map.try_read(&guard, 2).is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn will_need(&self, pages: Range<u64>) -> Result<(), RangeError> {
         self.check_range(&pages)?;
         let area = &*self.area;
@@ -145,6 +222,23 @@ impl Mapping {
     /// # Errors
     ///
     /// When the range is not within the mapping.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// map.will_need(0..3)?;
+    /// map.dont_need(0..3)?;
+    /// let guard = hw.enter();
+    /// assert_eq!(map.read(&guard, 0)?[0], 7); // still cached: looked up again
+    /// assert!(map.dont_need(0..4).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn dont_need(&self, pages: Range<u64>) -> Result<(), RangeError> {
         self.check_range(&pages)?;
         let area = &*self.area;
@@ -155,12 +249,44 @@ impl Mapping {
 
     /// Marks the pages as executable: one access through this mapping activates them, where others
     /// need two.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// map.set_executable();
+    /// let guard = hw.enter();
+    /// assert_eq!(map.read(&guard, 0)?[0], 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_executable(&self) {
         self.area.set(AreaFlag::Executable);
     }
 
     /// Locks mapped pages (`mlock`): reclaim moves them to the unevictable pages when it finds
     /// them, until they are unlocked or unmapped. Reads no pages in. Locks do not nest.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// map.lock();
+    /// assert_eq!(map.read(&hw.enter(), 0)?[0], 7);
+    /// hw.drop_caches();
+    /// assert_eq!(file.resident_precise(), 1); // page 0 stays
+    /// map.unlock();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn lock(&self) {
         self.area.set(AreaFlag::Locked);
     }
@@ -170,6 +296,23 @@ impl Mapping {
     /// # Cost
     ///
     /// A visit to each entry of the mapping.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// map.lock();
+    /// assert_eq!(map.read(&hw.enter(), 0)?[0], 7);
+    /// map.unlock();
+    /// hw.drop_caches();
+    /// assert_eq!(file.resident_precise(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn unlock(&self) {
         let (core, area) = (self.core(), &*self.area);
         area.clear(AreaFlag::Locked);
@@ -188,229 +331,8 @@ impl Mapping {
         Ok(())
     }
 
-    /// Returns a page of a read-only file if it is resident. Pages beyond the mapping never are.
-    ///
-    /// # Cost
-    ///
-    /// A few loads; no store to shared memory once the page is young.
-    ///
-    /// # Panics
-    ///
-    /// When the guard belongs to another manager.
-    #[inline(always)]
-    pub fn try_read<'g>(&self, guard: &'g Guard<'_>, page: u64) -> Option<&'g [u8; PAGE_SIZE]> {
-        match self.read_young(guard, page) {
-            None => self.try_read_slowly(guard, page),
-            read => read,
-        }
-    }
-
-    /// Returns a page of a read-only file, read in if it is not resident. The last page of a file
-    /// is zero beyond the end of the file.
-    ///
-    /// # Cost
-    ///
-    /// As [`try_read`](Self::try_read) if the page is resident; otherwise the file's I/O, and
-    /// reclaim if memory is short.
-    ///
-    /// # Errors
-    ///
-    /// [`ReadError`]; nothing is cached or charged then.
-    ///
-    /// # Panics
-    ///
-    /// When the guard belongs to another manager.
-    #[inline(always)]
-    pub fn read<'g>(
-        &self,
-        guard: &'g Guard<'_>,
-        page: u64,
-    ) -> Result<&'g [u8; PAGE_SIZE], ReadError> {
-        let bytes = match self.read_young(guard, page) {
-            Some(bytes) => bytes,
-            None => self.read_slowly(guard, page)?,
-        };
-        Ok(bytes)
-    }
-
-    /// Returns a page of a read-only file that is mapped and young: the fast path of a read. All
-    /// else is out of line.
-    #[inline(always)]
-    fn read_young<'g>(&self, guard: &'g Guard<'_>, page: u64) -> Option<&'g [u8; PAGE_SIZE]> {
-        let Self { area, memory, .. } = self;
-        if !guard.reader().is_of(memory) {
-            return None;
-        }
-        area.borrow_young(guard.reader(), page)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn try_read_slowly<'g>(&self, guard: &'g Guard<'_>, page: u64) -> Option<&'g [u8; PAGE_SIZE]> {
-        let core = self.core();
-        guard.assert_of(core);
-        self.try_hold(page, Access::ReadOnly, |key, pfn| {
-            core.cache.borrow_at(guard.reader(), key, pfn)
-        })
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn read_slowly<'g>(
-        &self,
-        guard: &'g Guard<'_>,
-        page: u64,
-    ) -> Result<&'g [u8; PAGE_SIZE], ReadError> {
-        let core = self.core();
-        guard.assert_of(core);
-        self.hold(page, Access::ReadOnly, |key, pfn| {
-            core.cache.borrow_at(guard.reader(), key, pfn)
-        })
-    }
-
-    /// Pins a page of a read-only file.
-    ///
-    /// # Errors
-    ///
-    /// As [`read`](Self::read).
-    pub fn pin(&self, page: u64) -> Result<PinnedPage, ReadError> {
-        let core = self.core();
-        let pinned = self.hold(page, Access::ReadOnly, |key, pfn| {
-            core.cache.pin_at(key, pfn)
-        })?;
-        Ok(PinnedPage {
-            pinned,
-            _file: self.open.file.clone(),
-        })
-    }
-
-    /// Returns a page of a writable file, latched for reading, if it is resident.
-    #[must_use]
-    pub fn try_read_latched(&self, page: u64) -> Option<PageRead<'_>> {
-        self.try_hold(page, Access::ReadWrite, |key, pfn| {
-            self.core().cache.latch_at(key, pfn)
-        })
-    }
-
-    /// Returns a page of a writable file, latched for reading; reads it in if it is not resident.
-    ///
-    /// # Errors
-    ///
-    /// As [`read`](Self::read).
-    pub fn read_latched(&self, page: u64) -> Result<PageRead<'_>, ReadError> {
-        self.hold(page, Access::ReadWrite, |key, pfn| {
-            self.core().cache.latch_at(key, pfn)
-        })
-    }
-
-    /// Returns a page of a writable file, latched for writing and marked dirty, if it is resident.
-    #[must_use]
-    pub fn try_write(&self, page: u64) -> Option<PageWrite<'_>> {
-        let write = self.try_hold(page, Access::ReadWrite, |key, pfn| {
-            self.core().cache.latch_to_write_at(key, pfn)
-        })?;
-        self.core().note_written(&write);
-        Some(write)
-    }
-
-    /// Returns a page of a writable file, latched for writing and marked dirty; reads it in if it
-    /// is not resident.
-    ///
-    /// # Errors
-    ///
-    /// As [`read`](Self::read).
-    pub fn write(&self, page: u64) -> Result<PageWrite<'_>, ReadError> {
-        if !self.open.file.entry().id().kind().is_swap_backed() {
-            self.core().balance_dirty_pages();
-        }
-        let write = self.hold(page, Access::ReadWrite, |key, pfn| {
-            self.core().cache.latch_to_write_at(key, pfn)
-        })?;
-        self.core().note_written(&write);
-        Ok(write)
-    }
-
     pub(super) fn area(&self) -> &Arc<Area> {
         &self.area
-    }
-
-    /// Pins or latches a resident page.
-    #[inline]
-    fn try_hold<R>(
-        &self,
-        page: u64,
-        needs: Access,
-        hold: impl FnMut(PageKey, Pfn) -> Option<R>,
-    ) -> Option<R> {
-        self.check(page, needs).ok()?;
-        let held = self.core().cache.hold_mapped(&self.area, page, hold)?;
-        (!self.is_gone(page, needs)).then_some(held)
-    }
-
-    /// Returns whether a latched page was unmapped before the latch was taken: anonymous memory is
-    /// zeros once it is unmapped.
-    #[inline]
-    fn is_gone(&self, page: u64, needs: Access) -> bool {
-        needs == Access::ReadWrite && self.area.is_hole(page)
-    }
-
-    /// Pins or latches a page; reads it in if it is not resident.
-    #[inline]
-    fn hold<R>(
-        &self,
-        page: u64,
-        needs: Access,
-        mut hold: impl FnMut(PageKey, Pfn) -> Option<R>,
-    ) -> Result<R, ReadError> {
-        self.check(page, needs)?;
-        let cache = &self.core().cache;
-        let held = match cache.hold_by_entry(&self.area, page, &mut hold) {
-            Some(held) => held,
-            None => self.fault(page, hold)?,
-        };
-        if self.is_gone(page, needs) {
-            return Err(ReadError::Unmapped { page });
-        }
-        Ok(held)
-    }
-
-    /// Pins or latches a page that has no entry in the page table.
-    #[cold]
-    fn fault<R>(
-        &self,
-        page: u64,
-        mut hold: impl FnMut(PageKey, Pfn) -> Option<R>,
-    ) -> Result<R, ReadError> {
-        let (core, area) = (self.core(), &*self.area);
-        if area.is_hole(page) {
-            return Err(ReadError::Unmapped { page });
-        }
-        let key = area.key(page);
-        if !core.cache.is_marked_ahead(key)
-            && let Some(held) = core.cache.hold_unmapped(area, page, &mut hold)
-        {
-            return Ok(held);
-        }
-        core.fault(area, page, |pfn| {
-            let held = hold(key, pfn)?;
-            core.cache.install(area, page, pfn);
-            Some(held)
-        })
-    }
-
-    /// Checks that the page is inside the mapping and the file's access mode fits the call.
-    #[inline]
-    fn check(&self, page: u64, needs: Access) -> Result<(), ReadError> {
-        if page >= self.pages() {
-            return Err(ReadError::OutOfRange {
-                page,
-                pages: self.pages(),
-            });
-        }
-        if self.open.access != needs {
-            return Err(wrong_access(needs));
-        }
-        Ok(())
     }
 
     pub(super) fn core(&self) -> &Core {
@@ -460,27 +382,5 @@ impl Core {
 impl Drop for OpenMapping {
     fn drop(&mut self) {
         self.core.unmap(&self.area, 0..self.pages);
-    }
-}
-
-#[cold]
-fn wrong_access(needs: Access) -> ReadError {
-    match needs {
-        Access::ReadOnly => ReadError::Access {
-            is: "to write",
-            needs: "to read only",
-        },
-        Access::ReadWrite => ReadError::Access {
-            is: "to read only",
-            needs: "to write",
-        },
-    }
-}
-
-impl PinnedPage {
-    /// Returns the page's bytes.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8; PAGE_SIZE] {
-        self.pinned.bytes()
     }
 }

@@ -20,8 +20,11 @@
 //! | `capacity` | resizing, ballooning, following the cgroup limit |
 //! | `cgroup` | the memory limit of the process's control group |
 //! | `builder`, `group`, `file`, `space`, `mapping`, `guard` | the builder and the public handles |
+//! | `limits`, `usage` | limits and usage of a group |
+//! | `access` | reads, pins and latches of a mapping's pages |
 //! | `snapshot`, `vmstat` | counters and state, under the kernel's names |
 
+mod access;
 mod alarm;
 mod anon;
 mod background;
@@ -37,6 +40,7 @@ mod grow;
 mod guard;
 #[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
 mod late_cpus;
+mod limits;
 mod mapping;
 mod pressure;
 mod read;
@@ -47,6 +51,7 @@ mod spill;
 mod stat;
 mod task;
 mod throttle;
+mod usage;
 mod victim;
 mod victims;
 mod vmstat;
@@ -58,6 +63,7 @@ mod arrival_tests;
 #[cfg(all(test, not(loom)))]
 mod zeros;
 
+pub use access::PinnedPage;
 pub use anon::MemoryError;
 pub use background::Background;
 pub use builder::{BuildError, Builder};
@@ -68,7 +74,7 @@ pub use file::{File, NoFrames, OpenError, RangeError};
 pub use group::Group;
 pub use grow::GrowWait;
 pub use guard::Guard;
-pub use mapping::{Mapping, PinnedPage};
+pub use mapping::Mapping;
 pub use pressure::Working;
 pub use slow::{AllocError, ChargeFailed};
 pub use snapshot::{GroupSnapshot, Snapshot};

@@ -132,6 +132,19 @@ impl Group {
     ///
     /// A lock for each level of the tree, here and on drop: call it for each query or task, not for
     /// each charge.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Limits, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
+    /// let working = tenant.work();
+    /// // ... runs the query; its stalls count in the `full` line of the tenant's pressure
+    /// drop(working);
+    /// assert_eq!(tenant.pressure().full.total_us, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn work(&self) -> Working {
         let shared = Arc::clone(self.shared());
         let group = self.node().clone();
@@ -156,6 +169,18 @@ impl Group {
     /// *some* is exact to the clock. *full* is the part of it in which no thread that works for the
     /// group ([`work`](Self::work)) could run: all of it if no thread has declared itself. Averages
     /// lag by up to 2 s.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Limits, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
+    /// let pressure = tenant.pressure();
+    /// assert_eq!(pressure.some.total_us, 0);
+    /// println!("{pressure}"); // as `memory.pressure` shows it
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn pressure(&self) -> Stalls {
         self.node().pressure(self.shared().core.now())

@@ -107,6 +107,21 @@ impl File {
     }
 
     /// Sets the order in which this handle, and mappings made from it afterwards, will be read.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::cache::ReadPattern;
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// let file = hw.open(source.path())?;
+    /// file.set_read_pattern(ReadPattern::Random); // nothing is read ahead
+    /// file.read_at(&hw.root(), 0, &mut [0; 8])?;
+    /// assert_eq!(file.resident_precise(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_read_pattern(&self, pattern: ReadPattern) {
         self.entry().readahead().set_pattern(pattern);
     }
@@ -122,6 +137,19 @@ impl File {
     /// # Panics
     ///
     /// When the group belongs to another manager.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// let file = hw.open(source.path())?;
+    /// file.will_need(&hw.root(), 0..file.pages());
+    /// assert_eq!(file.resident_precise(), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn will_need(&self, group: &Group, pages: Range<u64>) {
         self.assert_same_manager(group);
         self.core().read_ahead_all(self.source_for(group), pages);

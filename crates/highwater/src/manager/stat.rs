@@ -38,6 +38,18 @@ impl Group {
     }
 
     /// Returns all statistics (`memory.stat`), as [`stat`](Self::stat) does one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::group::Tolerance;
+    /// # use highwater::{Limits, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// # let tenant = hw.root().child("tenant-a", Limits::default())?;
+    /// let stats = tenant.stats(Tolerance::EXACT);
+    /// println!("{stats:?}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn stats(&self, tolerance: Tolerance) -> Stats {
         let now = self.shared().core.now();
@@ -48,6 +60,20 @@ impl Group {
     /// less, as a write to `memory.reclaim` does. Returns the evicted pages. Honours protection
     /// below the group. Every read of statistics that begins after the return includes its effects,
     /// whatever the read's tolerance.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Bytes, Limits, Manager};
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// let tenant = hw.root().child("tenant-a", Limits::default())?;
+    /// let file = hw.open(source.path())?;
+    /// file.will_need(&tenant, 0..file.pages());
+    /// assert_eq!(tenant.reclaim(Bytes::mib(1)).bytes(), Bytes(3 * 4096));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn reclaim(&self, bytes: Bytes) -> Pages {
         self.shared()
             .core

@@ -65,6 +65,19 @@ impl Group {
     /// ([`Manager::on_exhausted`](super::Manager::on_exhausted)): the next one only when the last
     /// has given back all its memory, or nothing for a [grace period](super::Builder::grace). It
     /// selects at most four, and then keeps waiting.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Bytes, Limits, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// let tenant = hw.root().child("tenant-a", Limits::max(Bytes(1000)))?;
+    /// let first = tenant.charge(Bytes(800))?;
+    /// let second = tenant.charge_async(Bytes(800)); // in a task: `.await`
+    /// drop(first);
+    /// assert_eq!(second.wait()?.bytes(), Bytes(800));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn charge_async(&self, bytes: Bytes) -> ChargeWait {
         ChargeWait::new(self.shared().reference(), self.node().clone(), bytes)
     }

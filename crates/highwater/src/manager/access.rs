@@ -1,0 +1,368 @@
+//! Page access through a mapping: reads under a guard, pins, and latched reads and writes.
+
+use super::fault::ReadError;
+use super::file::File;
+use super::guard::Guard;
+use super::mapping::Mapping;
+use crate::cache::{Access, PageKey, PageRead, PageWrite};
+use crate::memmap::Pinned;
+use crate::units::{PAGE_SIZE, Pfn};
+
+/// A pinned page: readable while this is held, across waiting and between threads. Each pin costs
+/// an atomic on the frame's word; a pinned page cannot be evicted.
+#[derive(Debug)]
+pub struct PinnedPage {
+    pinned: Pinned,
+    _file: File,
+}
+
+impl Mapping {
+    /// Returns a page of a read-only file if it is resident. Pages beyond the mapping never are.
+    ///
+    /// # Cost
+    ///
+    /// A few loads; no store to shared memory once the page is young.
+    ///
+    /// # Panics
+    ///
+    /// When the guard belongs to another manager.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// let guard = hw.enter();
+    /// assert!(map.try_read(&guard, 0).is_none()); // not resident yet
+    /// map.read(&guard, 0)?;
+    /// assert_eq!(map.try_read(&guard, 0).unwrap()[0], 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline(always)]
+    pub fn try_read<'g>(&self, guard: &'g Guard<'_>, page: u64) -> Option<&'g [u8; PAGE_SIZE]> {
+        match self.read_young(guard, page) {
+            None => self.try_read_slowly(guard, page),
+            read => read,
+        }
+    }
+
+    /// Returns a page of a read-only file, read in if it is not resident. The last page of a file
+    /// is zero beyond the end of the file.
+    ///
+    /// # Cost
+    ///
+    /// As [`try_read`](Self::try_read) if the page is resident; otherwise the file's I/O, and
+    /// reclaim if memory is short.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`]; nothing is cached or charged then.
+    ///
+    /// # Panics
+    ///
+    /// When the guard belongs to another manager.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// let guard = hw.enter();
+    /// assert_eq!(map.read(&guard, 0)?, &[7; 4096]);
+    /// assert!(map.read(&guard, 3).is_err()); // beyond the mapping
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline(always)]
+    pub fn read<'g>(
+        &self,
+        guard: &'g Guard<'_>,
+        page: u64,
+    ) -> Result<&'g [u8; PAGE_SIZE], ReadError> {
+        let bytes = match self.read_young(guard, page) {
+            Some(bytes) => bytes,
+            None => self.read_slowly(guard, page)?,
+        };
+        Ok(bytes)
+    }
+
+    /// Returns a page of a read-only file that is mapped and young: the fast path of a read. All
+    /// else is out of line.
+    #[inline(always)]
+    fn read_young<'g>(&self, guard: &'g Guard<'_>, page: u64) -> Option<&'g [u8; PAGE_SIZE]> {
+        let Self { area, memory, .. } = self;
+        if !guard.reader().is_of(memory) {
+            return None;
+        }
+        area.borrow_young(guard.reader(), page)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn try_read_slowly<'g>(&self, guard: &'g Guard<'_>, page: u64) -> Option<&'g [u8; PAGE_SIZE]> {
+        let core = self.core();
+        guard.assert_of(core);
+        self.try_hold(page, Access::ReadOnly, |key, pfn| {
+            core.cache.borrow_at(guard.reader(), key, pfn)
+        })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn read_slowly<'g>(
+        &self,
+        guard: &'g Guard<'_>,
+        page: u64,
+    ) -> Result<&'g [u8; PAGE_SIZE], ReadError> {
+        let core = self.core();
+        guard.assert_of(core);
+        self.hold(page, Access::ReadOnly, |key, pfn| {
+            core.cache.borrow_at(guard.reader(), key, pfn)
+        })
+    }
+
+    /// Pins a page of a read-only file.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// let page = map.pin(0)?;
+    /// hw.drop_caches(); // pinned pages stay
+    /// let sum = std::thread::spawn(move || page.bytes().iter().map(|&b| u64::from(b)).sum::<u64>());
+    /// assert_eq!(sum.join().unwrap(), 7 * 4096);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn pin(&self, page: u64) -> Result<PinnedPage, ReadError> {
+        let core = self.core();
+        let pinned = self.hold(page, Access::ReadOnly, |key, pfn| {
+            core.cache.pin_at(key, pfn)
+        })?;
+        Ok(PinnedPage {
+            pinned,
+            _file: self.open.file.clone(),
+        })
+    }
+
+    /// Returns a page of a writable file, latched for reading, if it is resident.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open_writable(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// assert!(map.try_read_latched(0).is_none()); // not resident yet
+    /// map.write(0)?[0] = 8;
+    /// assert_eq!(map.try_read_latched(0).unwrap()[0], 8);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn try_read_latched(&self, page: u64) -> Option<PageRead<'_>> {
+        self.try_hold(page, Access::ReadWrite, |key, pfn| {
+            self.core().cache.latch_at(key, pfn)
+        })
+    }
+
+    /// Returns a page of a writable file, latched for reading; reads it in if it is not resident.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open_writable(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// assert_eq!(map.read_latched(0)?[..4], [7; 4]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn read_latched(&self, page: u64) -> Result<PageRead<'_>, ReadError> {
+        self.hold(page, Access::ReadWrite, |key, pfn| {
+            self.core().cache.latch_at(key, pfn)
+        })
+    }
+
+    /// Returns a page of a writable file, latched for writing and marked dirty, if it is resident.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open_writable(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// assert!(map.try_write(0).is_none()); // not resident yet
+    /// drop(map.read_latched(0)?);
+    /// map.try_write(0).unwrap()[0] = 8;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn try_write(&self, page: u64) -> Option<PageWrite<'_>> {
+        let write = self.try_hold(page, Access::ReadWrite, |key, pfn| {
+            self.core().cache.latch_to_write_at(key, pfn)
+        })?;
+        self.core().note_written(&write);
+        Some(write)
+    }
+
+    /// Returns a page of a writable file, latched for writing and marked dirty; reads it in if it
+    /// is not resident.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open_writable(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// let mut page = map.write(0)?;
+    /// page[..5].copy_from_slice(b"hello");
+    /// drop(page); // releases the latch
+    /// assert_eq!(&map.read_latched(0)?[..6], b"hello\x07");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn write(&self, page: u64) -> Result<PageWrite<'_>, ReadError> {
+        if !self.open.file.entry().id().kind().is_swap_backed() {
+            self.core().balance_dirty_pages();
+        }
+        let write = self.hold(page, Access::ReadWrite, |key, pfn| {
+            self.core().cache.latch_to_write_at(key, pfn)
+        })?;
+        self.core().note_written(&write);
+        Ok(write)
+    }
+
+    /// Pins or latches a resident page.
+    #[inline]
+    fn try_hold<R>(
+        &self,
+        page: u64,
+        needs: Access,
+        hold: impl FnMut(PageKey, Pfn) -> Option<R>,
+    ) -> Option<R> {
+        self.check(page, needs).ok()?;
+        let held = self.core().cache.hold_mapped(&self.area, page, hold)?;
+        (!self.is_gone(page, needs)).then_some(held)
+    }
+
+    /// Returns whether a latched page was unmapped before the latch was taken: anonymous memory is
+    /// zeros once it is unmapped.
+    #[inline]
+    fn is_gone(&self, page: u64, needs: Access) -> bool {
+        needs == Access::ReadWrite && self.area.is_hole(page)
+    }
+
+    /// Pins or latches a page; reads it in if it is not resident.
+    #[inline]
+    fn hold<R>(
+        &self,
+        page: u64,
+        needs: Access,
+        mut hold: impl FnMut(PageKey, Pfn) -> Option<R>,
+    ) -> Result<R, ReadError> {
+        self.check(page, needs)?;
+        let cache = &self.core().cache;
+        let held = match cache.hold_by_entry(&self.area, page, &mut hold) {
+            Some(held) => held,
+            None => self.fault(page, hold)?,
+        };
+        if self.is_gone(page, needs) {
+            return Err(ReadError::Unmapped { page });
+        }
+        Ok(held)
+    }
+
+    /// Pins or latches a page that has no entry in the page table.
+    #[cold]
+    fn fault<R>(
+        &self,
+        page: u64,
+        mut hold: impl FnMut(PageKey, Pfn) -> Option<R>,
+    ) -> Result<R, ReadError> {
+        let (core, area) = (self.core(), &*self.area);
+        if area.is_hole(page) {
+            return Err(ReadError::Unmapped { page });
+        }
+        let key = area.key(page);
+        if !core.cache.is_marked_ahead(key)
+            && let Some(held) = core.cache.hold_unmapped(area, page, &mut hold)
+        {
+            return Ok(held);
+        }
+        core.fault(area, page, |pfn| {
+            let held = hold(key, pfn)?;
+            core.cache.install(area, page, pfn);
+            Some(held)
+        })
+    }
+
+    /// Checks that the page is inside the mapping and the file's access mode fits the call.
+    #[inline]
+    fn check(&self, page: u64, needs: Access) -> Result<(), ReadError> {
+        if page >= self.pages() {
+            return Err(ReadError::OutOfRange {
+                page,
+                pages: self.pages(),
+            });
+        }
+        if self.open.access != needs {
+            return Err(wrong_access(needs));
+        }
+        Ok(())
+    }
+}
+
+#[cold]
+fn wrong_access(needs: Access) -> ReadError {
+    match needs {
+        Access::ReadOnly => ReadError::Access {
+            is: "to write",
+            needs: "to read only",
+        },
+        Access::ReadWrite => ReadError::Access {
+            is: "to read only",
+            needs: "to write",
+        },
+    }
+}
+
+impl PinnedPage {
+    /// Returns the page's bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8; PAGE_SIZE] {
+        self.pinned.bytes()
+    }
+}
