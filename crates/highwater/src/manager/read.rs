@@ -111,7 +111,7 @@ impl File {
     /// # Examples
     ///
     /// ```
-    /// # use highwater::cache::ReadPattern;
+    /// # use highwater::ReadPattern;
     /// # use highwater::Manager;
     /// # let source = tempfile::NamedTempFile::new()?;
     /// # std::fs::write(source.path(), [7; 3 * 4096])?;
