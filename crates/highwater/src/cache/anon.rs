@@ -1,7 +1,7 @@
-//! Anonymous objects: memory without a file. Its pages begin as zeros and go to swap when they are
-//! taken back.
+//! Anonymous memory objects: pages start as zeros and are swapped out under pressure.
 //!
-//! An object knows the *place* of each page: none, or a slot of the swap area. Whose bytes count:
+//! An object records the *place* of each page: none, or a slot of the swap area. It decides where
+//! the page's bytes are:
 //!
 //! | the page is | its place | its bytes are |
 //! |---|---|---|
@@ -12,11 +12,11 @@
 //! | resident and dirty | none | in the frame |
 //!
 //! A place changes under the exclusive latch of the resident page: to a slot when the page was
-//! written there whole, to none when the page is written to ([`Anon::forget`]), or holds zeros
-//! only. That it becomes none when a page that is not resident is discarded needs no lock: who
-//! reads a page in looks at the place again afterwards, and only a page that is resident gets a
-//! place, so that a place which is the same before and after has been the same all the while.
-//! Storage need not order its reads and writes for that: fences do.
+//! completely written there, to none when the page is written to ([`Anon::forget`]) or holds only
+//! zeros. Discarding a page that is not resident sets its place to none without a lock: a reader of
+//! the page checks the place again after the read, and only a resident page gets a place, so a
+//! place that is the same before and after the read did not change in between. Fences order the
+//! storage accesses; the storage itself need not.
 
 use std::io;
 use std::ops::Range;
@@ -27,18 +27,18 @@ use crate::sync::atomic::{AtomicU32, Ordering, fence};
 use crate::sync::{Arc, OnceLock};
 use crate::units::{PAGE_BYTES, Pages};
 
-/// Places allocated together. Chosen: 2 KiB of them for 2 MiB of memory that was swapped out. In
-/// models as few as are used.
+/// Places allocated together. Chosen: 2 KiB of places for 2 MiB of swapped memory. In models, as
+/// few as the tests use.
 const CHUNK: usize = if cfg!(loom) { 2 } else { 512 };
-/// No place. Slots are stored plus one.
+/// No place. Slots are stored as their number plus one.
 const NONE: u32 = 0;
 
 /// Places of neighbouring pages.
-/// Written by: holders of a page's exclusive latch; who discards pages (to none). Read by: those,
-/// and who reads the page in. Publishes: nothing; the page's own state orders it.
+/// Written by: holders of a page's exclusive latch; threads that discard pages (to none). Read by:
+/// those, and threads that read the page in. Publishes: nothing; the page's own state orders it.
 type Chunk = [AtomicU32; CHUNK];
 
-/// Memory without a file.
+/// An anonymous memory object.
 #[derive(Debug)]
 pub(super) struct Anon {
     pages: Pages,
@@ -46,12 +46,12 @@ pub(super) struct Anon {
     places: Box<[OnceLock<Box<Chunk>>]>,
 }
 
-/// Why a page could not be swapped out.
+/// Reason for a failed swap-out.
 #[derive(Debug)]
 pub(super) enum SwapOutError {
     /// There is no swap area, or it is full.
     NoSlot,
-    /// The storage refused.
+    /// The storage returned an error.
     Io(io::Error),
 }
 
@@ -65,53 +65,53 @@ impl Anon {
         }
     }
 
-    /// Whether a page that is not resident lies in swap.
+    /// Returns whether a page that is not resident is in swap.
     pub(super) fn is_swapped(&self, page: u64) -> bool {
         self.place(page).is_some()
     }
 
-    /// Pages of a range that lie in swap.
+    /// Returns the pages of a range that are in swap.
     pub(super) fn swapped_in(&self, pages: &Range<u64>) -> Vec<u64> {
         let chunks = (0..).zip(&self.places);
         let chunks = chunks.filter_map(|(at, chunk)| Some((at * CHUNK as u64, chunk.get()?)));
         let all = chunks.flat_map(|(first, chunk)| (first..).zip(chunk.iter()));
-        // Relaxed: who acts on it looks again.
+        // Relaxed: the caller checks again before it acts on a page.
         let swapped = all
             .filter(|(page, place)| pages.contains(page) && place.load(Ordering::Relaxed) != NONE);
         swapped.map(|(page, _)| page).collect()
     }
 
-    /// Pages that have a slot.
+    /// Returns the number of pages that have a slot.
     pub(super) fn nr_places(&self) -> Pages {
         let places = self
             .places
             .iter()
             .filter_map(OnceLock::get)
             .flat_map(|chunk| &**chunk);
-        // Relaxed: exact when nothing moves.
+        // Relaxed: exact when quiescent.
         let used = places.filter(|place| place.load(Ordering::Relaxed) != NONE);
         Pages(used.count() as u64)
     }
 
-    /// Gives a page's slot back, if it has one: what lies there is not what the page holds any
-    /// more. The page's exclusive latch is held, or the page is being discarded.
+    /// Frees a page's slot, if it has one, because the slot no longer holds the page's contents.
+    /// The page's exclusive latch is held, or the page is being discarded.
     pub(super) fn forget(&self, page: u64) {
         let Some(place) = self.entry(page) else {
             return;
         };
-        // Relaxed, both: the fence orders them. The swap decides who gives the slot back.
+        // Relaxed, both: the fence orders them. The winner of the swap frees the slot.
         if place.load(Ordering::Relaxed) != NONE
             && let Some(slot) = slot_of(place.swap(NONE, Ordering::Relaxed))
         {
-            // Pairs with: the fence of `read_page`. SeqCst: who has read what the slot's next page
-            // put there has to find the place changed, although nothing but those bytes leads from
-            // the one to the other.
+            // Pairs with: the fence of `read_page`. SeqCst: a reader that has read bytes of the
+            // slot's next page must find the place changed, although only those bytes connect the
+            // two.
             fence(Ordering::SeqCst);
             self.area().give_back(slot);
         }
     }
 
-    /// Gives every slot back. Nobody can reach the object any more, and no page of it is dirty.
+    /// Frees every slot. The object is unreachable, and no page of it is dirty.
     pub(super) fn forget_all(&self) {
         let chunks = self.places.iter().filter_map(OnceLock::get);
         for place in chunks.flat_map(|chunk| &**chunk) {
@@ -122,7 +122,7 @@ impl Anon {
         }
     }
 
-    /// Writes a page to swap; returns how many bytes were taken. The page's exclusive latch is
+    /// Writes a page to swap; returns the number of bytes written. The page's exclusive latch is
     /// held.
     pub(super) fn swap_out(&self, page: u64, bytes: &[u8]) -> Result<usize, SwapOutError> {
         if bytes.iter().all(|byte| *byte == 0) {
@@ -196,7 +196,7 @@ impl Backing for Anon {
         };
         // Pairs with: the fence of `forget`.
         fence(Ordering::SeqCst);
-        // Discarded before, or meanwhile: what was read may be another page's by now.
+        // Discarded before or during the read: the bytes may belong to another page by now.
         if place.is_none() || self.place(page) != place {
             buf.fill(0);
             return Ok(buf.len());
@@ -211,7 +211,7 @@ impl Backing for Anon {
         })
     }
 
-    /// Nothing to do: memory without a file ends with the process.
+    /// Does nothing: anonymous memory ends with the process.
     fn sync(&self) -> io::Result<()> {
         Ok(())
     }
@@ -231,7 +231,7 @@ mod tests {
 
     static HURRIED: LockClass = LockClass::new("hurried", Rank::Leaf);
 
-    /// Slots in memory, which page 0 is discarded from while it is read, and page 1 written to.
+    /// Slots in memory: while page 0 is read, it is discarded and page 1 is swapped out.
     #[derive(Debug)]
     struct Hurried {
         slots: Mutex<[Vec<u8>; 2]>,
@@ -261,8 +261,8 @@ mod tests {
 
     #[test]
     fn a_page_that_is_discarded_while_it_is_read_is_zeros() {
-        // Goal: nobody sees another page's bytes. Method: a slot that is given back, and taken and
-        // written by another page, in the middle of the read.
+        // Goal: a read never returns another page's bytes. Method: in the middle of the read, the
+        // slot is freed, and another page takes and writes it.
         let storage = Arc::new(Hurried {
             slots: Mutex::new(&HURRIED, Default::default()),
             anon: OnceLock::new(),

@@ -1,28 +1,27 @@
-//! Areas: ranges of files that spaces map, and how a page is reached through one.
+//! Areas (VMAs): ranges of files that spaces map, and page access through them.
 //!
-//! An access looks at the area's page table first. An entry that names a frame is a hint that costs
-//! no walk of the index; whether the frame still holds the page is decided by taking hold of it
-//! (borrow, pin or latch), as after any other look-up. An access that had to find the page by the
-//! index *installs* its frame in the table, which is when the page is mapped and counted for the
-//! space:
+//! An access looks at the area's page table first. An entry that names a frame is a hint that saves
+//! a walk of the index; borrowing, pinning or latching the frame then decides whether it still
+//! holds the page, as after any other lookup. An access that found the page by the index *installs*
+//! its frame in the table; this maps the page and adds it to the space's resident set:
 //!
 //! ```text
 //! page held -> mapcount + 1 -> entry: absent -> present -> resident set + 1 -> page let go
 //! ```
 //!
-//! Invariants, of which the argument is in the module `rmap`: `mapcount` of a frame is at least the
-//! number of entries that name it, and equal at rest; a space's resident set is, at rest, the
-//! number of entries of its areas that name a frame; an entry names a frame only while that frame
-//! holds the entry's page.
+//! Invariants, argued in the module `rmap`: the `mapcount` of a frame is at least the number of
+//! entries that name it, and equal at rest; a space's resident set is, at rest, the number of
+//! entries of its areas that name a frame; an entry names a frame only while that frame holds the
+//! entry's page.
 //!
-//! A second look at the entry would not do in place of the frame's tag. While a frame is being
-//! retracted, whoever held the page before can install it and let go; eviction is then about to
-//! find the frame mapped (`mapcount`), unless somebody unmaps it first. In between, after eviction
-//! has looked at what readers announce, another reader would meet an entry that names the frame
-//! twice, and read what has an owner.
+//! A second look at the entry could not replace the frame's tag. While a frame is being retracted,
+//! a thread that held the page before can install it and release it; eviction will then find the
+//! frame mapped (`mapcount`), unless another thread unmaps it first. In between, after eviction has
+//! scanned the hazard slots, another reader would find the entry naming the frame both times, and
+//! read a frame that has an owner.
 //!
-//! An access that began before its page was unmapped may end after: it gets the bytes, and installs
-//! nothing.
+//! An access that began before its page was unmapped may end after that: it gets the bytes, and
+//! installs nothing.
 
 use std::fmt;
 use std::ops::Range;
@@ -42,21 +41,20 @@ use crate::units::{PAGE_SIZE, Pfn};
 
 static PARTS_LOCK: LockClass = LockClass::new("area_parts", Rank::Leaf);
 
-/// Something that is true of a whole area.
+/// Properties of a whole area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AreaFlag {
-    /// Its pages hold code: they are kept longer.
+    /// Its pages are executable, and kept longer.
     Executable = 1 << 0,
-    /// Its pages are not to be evicted.
+    /// Its pages are mlocked: not evicted.
     Locked = 1 << 1,
-    /// It is read from front to back: accesses through it say nothing about later ones.
+    /// Read sequentially: accesses through it do not predict later ones.
     Sequential = 1 << 2,
-    /// It is read in no order: reading ahead is of no use, and accesses say nothing about later
-    /// ones.
+    /// Read in random order: no readahead, and accesses do not predict later ones.
     Random = 1 << 3,
 }
 
-/// What an area is of.
+/// Arguments for a new area.
 #[derive(Clone, Debug)]
 pub struct AreaSpec {
     /// The file.
@@ -67,22 +65,22 @@ pub struct AreaSpec {
     pub group: GroupNode,
     /// Pages of the file.
     pub pages: Range<u64>,
-    /// What the space counts them as.
+    /// The member of the resident set that counts the pages.
     pub member: RssMember,
 }
 
-/// A range of a file's pages in a space, less what was unmapped since.
+/// A range of a file's pages in a space, without the parts that were unmapped.
 pub struct Area {
     spec: AreaSpec,
-    /// The name of the area's first page, here because every access needs it.
+    /// Key of the area's first page, copied here because every access needs it.
     first: PageKey,
     number: u64,
-    /// Written by: the embedder's calls. Read by: reclaim and readahead. Publishes: nothing;
-    /// whoever reads an old value acts as it would have a moment before.
+    /// Written by: the embedder's calls. Read by: reclaim and readahead. Publishes: nothing; a
+    /// reader of an old value acts as it would have a moment before.
     flags: AtomicU32,
     readahead: Readahead,
     pub(super) table: PageTable,
-    /// The parts that are still mapped, as pages of the file. Changed under the file's rmap lock.
+    /// The parts that are still mapped, in pages of the file. Changed under the file's rmap lock.
     pub(super) parts: Mutex<Vec<Range<u64>>>,
 }
 
@@ -91,7 +89,7 @@ impl Area {
         let len = spec.pages.end - spec.pages.start;
         let pattern = spec.file.readahead().pattern();
         let area = Self {
-            // An empty range may begin behind the last page that has a name.
+            // An empty range may begin behind the last page that has a key.
             first: PageKey::new(spec.file.id(), spec.pages.start.min(PageKey::PAGES_MAX - 1)),
             readahead: Readahead::default(),
             table: PageTable::new(len, young_max),
@@ -104,30 +102,30 @@ impl Area {
         area
     }
 
-    /// Tells areas apart.
+    /// Returns a number that is unique among areas.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// The file.
+    /// Returns the file.
     #[must_use]
     pub fn file(&self) -> &Arc<FileEntry> {
         &self.spec.file
     }
 
-    /// The space.
+    /// Returns the space.
     #[must_use]
     pub fn space(&self) -> &Arc<SpaceEntry> {
         &self.spec.space
     }
 
-    /// The space's group.
+    /// Returns the space's group.
     #[must_use]
     pub fn group(&self) -> &GroupNode {
         &self.spec.group
     }
 
-    /// What the space counts the pages as.
+    /// Returns the member of the resident set that counts the pages.
     #[must_use]
     pub fn member(&self) -> RssMember {
         self.spec.member
@@ -140,28 +138,28 @@ impl Area {
         self.spec.pages.end - self.spec.pages.start
     }
 
-    /// The name of a page, counted from the area's first.
+    /// Returns the key of a page, counted from the area's first.
     #[inline(always)]
     #[must_use]
     pub fn key(&self, page: u64) -> PageKey {
         self.first.plus(page)
     }
 
-    /// Whether a page was unmapped.
+    /// Returns whether a page was unmapped.
     #[must_use]
     pub fn is_hole(&self, page: u64) -> bool {
         self.table.get(page).is_hole()
     }
 
-    /// The bytes of a page that the page table names, of a read-only file, if it is young and
-    /// another access would not be counted. Nothing of any other page, nor of one that has just
-    /// left its frame.
+    /// Returns the bytes of a page of a read-only file if the page table names its frame and the
+    /// entry is young enough that the access would not be counted. Returns `None` for any other
+    /// page, and for one that has just left its frame.
     ///
-    /// `reader` is of the memory whose frames the table names.
+    /// `reader` belongs to the memory whose frames the table names.
     ///
     /// # Cost
     ///
-    /// Four loads, and a borrow; nothing is stored that others see.
+    /// Four loads and a borrow; no store to shared memory.
     #[inline(always)]
     pub fn borrow_young<'r>(
         &self,
@@ -174,7 +172,7 @@ impl Area {
         }
     }
 
-    /// As [`borrow_young`](Self::borrow_young), where entries do not lie side by side.
+    /// As [`borrow_young`](Self::borrow_young), for a table in several leaves.
     #[inline(never)]
     fn borrow_young_apart<'r>(
         &self,
@@ -196,13 +194,13 @@ impl Area {
         reader.borrow_likely(pfn, self.key(page).get())
     }
 
-    /// What is read with a page that is not there.
+    /// Returns the readahead state.
     #[must_use]
     pub fn readahead(&self) -> &Readahead {
         &self.readahead
     }
 
-    /// Says how pages are going to be read from now on.
+    /// Sets the order in which pages are going to be read.
     pub fn set_read_pattern(&self, pattern: ReadPattern) {
         self.readahead.set_pattern(pattern);
         self.clear(AreaFlag::Sequential);
@@ -214,7 +212,7 @@ impl Area {
         }
     }
 
-    /// Whether a flag is set.
+    /// Returns whether a flag is set.
     #[must_use]
     pub fn has(&self, flag: AreaFlag) -> bool {
         // Relaxed: see the field.
@@ -233,7 +231,7 @@ impl Area {
         self.flags.fetch_and(!(flag as u32), Ordering::Relaxed);
     }
 
-    /// The page of the table that a page of the file has.
+    /// Returns the page of the table for a page of the file.
     pub(super) fn page_of(&self, key: PageKey) -> u64 {
         debug_assert!(
             key.file() == self.spec.file.id() && self.spec.pages.contains(&key.page()),
@@ -244,13 +242,13 @@ impl Area {
 }
 
 impl PageCache {
-    /// Takes hold of a page through an area, if it is resident and was not unmapped, by `hold`:
-    /// which borrows, pins or latches the page in a frame, unless it has left that.
+    /// Accesses a resident, mapped page through an area, by `hold`: it borrows, pins or latches the
+    /// page in a frame, unless the page has left that frame.
     ///
     /// # Cost
     ///
-    /// Three loads where the page is mapped, and what `hold` costs; nothing is stored once the page
-    /// is young. Else a walk of the index, and installing the page.
+    /// Three loads if the page is mapped, plus the cost of `hold`; no store once the page is young.
+    /// Otherwise a walk of the index, and installing the page.
     #[inline]
     pub fn hold_mapped<R>(
         &self,
@@ -265,7 +263,7 @@ impl PageCache {
         }
     }
 
-    /// As [`hold_mapped`](Self::hold_mapped), if the page table names the page.
+    /// As [`hold_mapped`](Self::hold_mapped), only by the page table.
     #[inline]
     pub fn hold_by_entry<R>(
         &self,
@@ -299,10 +297,10 @@ impl PageCache {
         Some(held)
     }
 
-    /// Maps a page that the caller holds in a frame: borrowed, pinned or latched.
+    /// Maps a page that the caller has borrowed, pinned or latched.
     pub fn install(&self, area: &Area, page: u64, pfn: Pfn) {
         let mapcount = &self.mapcounts[pfn.index()];
-        // Relaxed: the caller's hold keeps eviction from looking at the count, and its end
+        // Relaxed: the caller's hold prevents eviction from looking at the count, and its end
         // publishes it.
         mapcount.fetch_add(1, Ordering::Relaxed);
         match area.table.install(page, pfn) {
@@ -317,13 +315,13 @@ impl PageCache {
         }
     }
 
-    /// Counts what an area had in an entry that was taken out of it. The page's count comes last:
-    /// until then it stays.
+    /// Updates the counts for an entry that was cleared. The page's mapcount comes last: until then
+    /// the page stays.
     pub(super) fn note_taken(&self, area: &Area, was: Entry) {
         if let Some(pfn) = was.pfn() {
             area.space().add(area.member(), -1);
-            // Release. Pairs with: the acquire of `mapcount`: who finds no entry left sees that
-            // this one is clear.
+            // Release. Pairs with: the acquire of `mapcount`: a thread that finds no entry left
+            // sees that this one is clear.
             let before = self.mapcounts[pfn.index()].fetch_sub(1, Ordering::Release);
             debug_assert!(before > 0, "{pfn} was unmapped more often than mapped");
         } else if was.is_swapped() {
@@ -331,7 +329,7 @@ impl PageCache {
         }
     }
 
-    /// Entries that name a frame, or a few more while some come or go.
+    /// Returns the number of entries that name a frame, or slightly more while entries come and go.
     #[must_use]
     pub fn mapcount(&self, pfn: Pfn) -> u32 {
         // Acquire. Pairs with: the release of `note_taken`.

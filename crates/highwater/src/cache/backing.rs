@@ -1,4 +1,4 @@
-//! Where pages come from and go to: a file, or whatever an embedder or a test puts in its place.
+//! Storage of pages: a system file, or an implementation by the embedder or a test.
 
 use std::fmt;
 use std::fs::File;
@@ -8,34 +8,35 @@ use std::os::unix::fs::FileExt;
 use crate::memmap::{read_vectored_at, write_vectored_at};
 use crate::units::{PAGE_BYTES, PAGE_SIZE};
 
-/// Storage of one file's pages. Called from many threads at once, with no lock held but, for pages
-/// of writable files, the latches of the pages that it is about.
+/// Storage of one file's pages. Called from many threads concurrently, with no lock held except the
+/// latches of the pages concerned, for writable files.
 pub trait Backing: Send + Sync + fmt::Debug {
     /// Length in bytes, fixed while the file is open.
     fn len(&self) -> u64;
 
-    /// Whether there is nothing in it.
+    /// Returns whether the length is zero.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Reads a page into `buf`, from its start; returns how many bytes there were. Fewer or more
-    /// than the page has ([`page_len`](Self::page_len)) is an error to the cache. `buf` is all
-    /// zeros: what is not written stays so, whatever is returned.
+    /// Reads a page into the start of `buf`; returns the number of bytes read. Fewer or more than
+    /// the page has ([`page_len`](Self::page_len)) is an error to the cache. `buf` is zeroed: bytes
+    /// that are not written stay zero, whatever is returned.
     ///
     /// # Errors
     ///
-    /// Whatever the storage says; the page is then not cached. A panic reaches who wanted the page.
+    /// Any error of the storage; the page is then not cached. A panic propagates to the thread that
+    /// wanted the page.
     fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize>;
 
-    /// Reads neighbouring pages from `first` on, each into a buffer of as many bytes as the page
-    /// has ([`page_len`](Self::page_len)); returns how many bytes there were in all, without a gap
-    /// from the start. Fewer than asked for is an error only to who wants a page that is not whole;
-    /// more is an error to all. The buffers are all zeros, as for [`read_page`](Self::read_page).
+    /// Reads neighbouring pages starting at `first`, each into a buffer of the page's length
+    /// ([`page_len`](Self::page_len)); returns the total number of bytes read, contiguous from the
+    /// start. Fewer than requested is an error only for accesses to a page that is incomplete; more
+    /// is an error for all. The buffers are zeroed, as for [`read_page`](Self::read_page).
     ///
     /// # Errors
     ///
-    /// When nothing could be read of the first page; as [`read_page`](Self::read_page).
+    /// When nothing of the first page could be read; as [`read_page`](Self::read_page).
     fn read_pages(&self, first: u64, bufs: &mut [&mut [u8]]) -> io::Result<usize> {
         let mut done = 0;
         for (page, buf) in (first..).zip(bufs) {
@@ -50,23 +51,24 @@ pub trait Backing: Send + Sync + fmt::Debug {
         Ok(done)
     }
 
-    /// Writes a page; returns how many bytes were taken. Fewer or more than given is an error to
+    /// Writes a page; returns the number of bytes written. Fewer or more than given is an error to
     /// the cache.
     ///
     /// # Errors
     ///
-    /// Whatever the storage says; the page then stays dirty. A panic counts as an error: the write
-    /// may be on behalf of somebody who never heard of this file.
+    /// Any error of the storage; the page then stays dirty. A panic counts as an error, because the
+    /// writing thread may be reclaiming for a request that has nothing to do with this file.
     fn write_page(&self, page: u64, buf: &[u8]) -> io::Result<usize>;
 
-    /// Writes neighbouring pages from `first` on, of each of which `bufs` has as many bytes as the
-    /// page has ([`page_len`](Self::page_len)); returns how many bytes were taken in all, without a
-    /// gap from the start. Whatever was not taken whole the cache writes again, page by page, which
-    /// says what became of each; all of it, where more are said to be taken than were given.
+    /// Writes neighbouring pages starting at `first`, from buffers of the pages' lengths
+    /// ([`page_len`](Self::page_len)); returns the total number of bytes written, contiguous from
+    /// the start. The cache writes pages that were not completely written again, one by one, which
+    /// gives each its own result; if more bytes are reported than were given, it writes all of them
+    /// again.
     ///
     /// # Errors
     ///
-    /// When nothing was taken of the first page; as [`write_page`](Self::write_page).
+    /// When nothing of the first page was written; as [`write_page`](Self::write_page).
     fn write_pages(&self, first: u64, bufs: &[&[u8]]) -> io::Result<usize> {
         let mut done = 0;
         for (page, buf) in (first..).zip(bufs) {
@@ -88,22 +90,23 @@ pub trait Backing: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// Whatever the storage says.
+    /// Any error of the storage.
     fn sync(&self) -> io::Result<()>;
 
-    /// Number of pages, the last of which may be partial.
+    /// Returns the number of pages, the last of which may be partial.
     fn pages(&self) -> u64 {
         self.len().div_ceil(PAGE_BYTES)
     }
 
-    /// Bytes in a page: 4,096, or less in the last one.
+    /// Returns the number of bytes in a page: 4,096, or less in the last one.
     fn page_len(&self, page: u64) -> usize {
         let rest = self.len().saturating_sub(page.saturating_mul(PAGE_BYTES));
         usize::try_from(rest).unwrap_or(PAGE_SIZE).min(PAGE_SIZE)
     }
 }
 
-/// What was moved of a page. More than it has would count for its neighbours, which were not moved.
+/// Checks the number of bytes moved for one page. An excess would count for its neighbours, which
+/// were not moved.
 fn at_most(want: usize, got: usize) -> io::Result<usize> {
     if got <= want {
         return Ok(got);
@@ -113,7 +116,7 @@ fn at_most(want: usize, got: usize) -> io::Result<usize> {
     )))
 }
 
-/// A file of the operating system.
+/// A system file.
 #[derive(Debug)]
 pub struct FileBacking {
     file: File,
@@ -121,19 +124,19 @@ pub struct FileBacking {
 }
 
 impl FileBacking {
-    /// Takes an open file, with the length that it has now.
+    /// Wraps an open file; its length is fixed at the current one.
     ///
     /// # Errors
     ///
-    /// When the system does not tell the length.
+    /// When the system does not return the length.
     pub fn new(file: File) -> io::Result<Self> {
         let len = file.metadata()?.len();
         Ok(Self { file, len })
     }
 }
 
-/// Repeats a read or write at growing offsets until `len` bytes are done or nothing moves. A signal
-/// that interrupts is no reason to stop.
+/// Repeats a read or write at growing offsets until `len` bytes are done or nothing moves. Retries
+/// when a signal interrupts it.
 fn complete(len: usize, mut step: impl FnMut(usize) -> io::Result<usize>) -> io::Result<usize> {
     let mut done = 0;
     while done < len {

@@ -1,21 +1,21 @@
-//! Which pages are dirty, since when, and how many may be.
+//! Dirty pages: marks with times, counts and limits.
 //!
-//! A page is dirty from the moment it is taken to be written until its storage has taken it whole.
-//! The mark is moved under the page's exclusive latch, and with it the counts: of the cache, and of
-//! the group that pays for the page.
+//! A page is dirty from the moment it is latched for writing until its storage has taken it
+//! completely. The mark changes under the page's exclusive latch, and with it the counts of the
+//! cache and of the group that pays for the page.
 //!
-//! Dirty pages of files are limited. Above the *background* limit somebody should write them back;
-//! above the *dirty* limit those who write wait, or write back themselves, before they take another
-//! page. The cache only says so ([`DirtyPressure`], [`PageCache::is_dirty_exceeded`]). Swap-backed
-//! pages have no file that would have to hear of them in time: they are marked, but neither counted
-//! nor limited.
+//! Dirty file pages are limited. Above the *background* limit they should be written back; above
+//! the *dirty* limit writers are throttled, or write back themselves, before they take another
+//! page. The cache only reports the state ([`DirtyPressure`], [`PageCache::is_dirty_exceeded`]).
+//! Swap-backed pages have no file that must receive them in time: they are marked, but neither
+//! counted nor limited.
 //!
-//! Pages are written back in the order in which they became dirty. One that its storage refuses
-//! goes to the end of that order: it counts as dirty since then, and behind all that were not
-//! refused. So storage that is full or broken keeps nobody else's pages from being written; nor do
-//! pages that are held, which are passed over.
+//! Pages are written back in the order in which they became dirty. A page whose write fails goes to
+//! the end of that order: it counts as dirty since then, and comes after all pages that have not
+//! failed. So storage that is full or broken does not delay the write-back of other files; nor do
+//! latched pages, which are skipped.
 //!
-//! Source: `balance_dirty_pages` and the flusher of Linux (`redirty_tail` for what is refused).
+//! Source: `balance_dirty_pages` and the flusher of Linux (`redirty_tail` for failed writes).
 //! Deviation: pages are found by their marks, a byte for each frame, instead of by lists of files.
 
 use std::cmp::Reverse;
@@ -31,93 +31,92 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{OnceLock, StatCell};
 use crate::units::{Pages, Pfn};
 
-/// Pages that are passed over at once, beside those that are to be written. Chosen: more than
-/// threads hold at a time.
+/// Limit on pages skipped in one run. Chosen: more than threads latch at a time.
 const PASSED_OVER_MAX: usize = 1024;
 
-/// The marks of all frames.
+/// The dirty marks of all frames.
 pub(super) struct DirtyPages {
-    /// By frame: written since it was last written back.
+    /// By frame: written since the last write-back.
     /// Written by: latch holders. Read by: reclaim, write-back. Publishes: when clear, that the
-    /// file has taken the page; whoever acts on a set mark holds the latch.
+    /// file has taken the page; a thread that acts on a set mark holds the latch.
     marks: Box<[AtomicBool]>,
-    /// By frame: when it was marked, or refused by its storage, by `clock`. Written and read as
-    /// `marks`. Publishes: nothing.
+    /// By frame: the time of `clock` at which it was marked, or its write last failed. Written and
+    /// read as `marks`. Publishes: nothing.
     since: Box<[AtomicU32]>,
-    /// Centiseconds, as last told. Written by: who keeps the time. Read by: who marks. Publishes:
-    /// nothing.
+    /// Centiseconds, as last set. Written by: the timekeeper. Read by: threads that mark pages.
+    /// Publishes: nothing.
     clock: AtomicU32,
     /// Marked pages of files.
-    /// Written by: latch holders. Read by: anybody. Publishes: nothing; who acts on it looks again.
+    /// Written by: latch holders. Read by: any thread. Publishes: nothing; a thread that acts on it
+    /// looks again.
     nr_dirty: AtomicU64,
-    /// Written by: who sets limits. Read by: who marks. Publishes: nothing.
+    /// Written by: setters of limits. Read by: threads that mark pages. Publishes: nothing.
     background: AtomicU64,
     /// As `background`.
     limit: AtomicU64,
-    /// More pages are dirty than the limit allows, when last looked: so that those who write look
-    /// at a line that seldom changes. Written by: who marks, and who has written back. Read by: who
-    /// is about to write. Publishes: nothing.
+    /// Whether dirty pages exceeded the limit at the last check: writers read it on a cache line
+    /// that seldom changes. Written by: threads that mark pages or have written back. Read by:
+    /// threads about to write. Publishes: nothing.
     is_exceeded: AtomicBool,
-    /// Whose pages are counted.
+    /// The groups whose dirty pages are counted.
     groups: OnceLock<GroupTree>,
     nr_dirtied: StatCell,
     pub(super) nr_written: StatCell,
     pub(super) nr_write_failed: StatCell,
 }
 
-/// What has become of pages of files since the cache was made. `docs/stats.md` says what moves
-/// each.
+/// Events of file pages since the cache was created, as `docs/stats.md` defines them.
 #[derive(Clone, Copy, Debug)]
 pub struct DirtyEvents {
     /// Pages that became dirty.
     pub nr_dirtied: u64,
     /// Pages that were written back.
     pub nr_written: u64,
-    /// Times that a page could not be written back.
+    /// Failed writes of pages.
     pub nr_write_failed: u64,
 }
 
-/// How many pages of files are dirty.
+/// Dirty file pages in relation to the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirtyPressure {
-    /// Not too many.
+    /// Below both limits.
     None,
-    /// So many that some should be written back.
+    /// Above the background limit: pages should be written back.
     Background,
-    /// So many that those who write should wait.
+    /// Above the dirty limit: writers should be throttled.
     Exceeded,
 }
 
-/// Which dirty pages are to be written back.
+/// Selects dirty pages for write-back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteBack {
-    /// Those that have been dirty for so many centiseconds or more.
+    /// Pages that have been dirty for at least so many centiseconds.
     Expired(u32),
-    /// As many, those first that have been dirty for longest.
+    /// That number of pages, oldest first.
     Oldest(Pages),
 }
 
-/// What became of pages that were to be written back together.
+/// Result of writing several pages back.
 #[derive(Debug, Default)]
 pub struct WriteBackOutcome {
     /// Pages that their files have taken.
     pub nr_written: u64,
-    /// Pages that their files refused; they stay dirty.
+    /// Pages whose write failed; they stay dirty.
     pub nr_failed: u64,
-    /// Those of them that had not been refused since they were last written: the next time others
-    /// come first.
+    /// Pages of `nr_failed` that had not failed since they were last written: other pages now come
+    /// before them.
     pub nr_failed_first: u64,
-    /// Pages that somebody held; they stay dirty.
+    /// Pages that were pinned or latched; they stay dirty.
     pub nr_latched: u64,
-    /// The first refusal.
+    /// The first error.
     pub first_error: Option<WriteBackError>,
-    /// Those of the written that reclaim awaits: they are to be
-    /// [rotated](crate::reclaim::Reclaim::rotate).
+    /// Written pages that reclaim awaits: the caller must [rotate](crate::reclaim::Reclaim::rotate)
+    /// them.
     pub awaited: Vec<(Pfn, PageKey)>,
 }
 
 impl WriteBackOutcome {
-    /// Takes note of what becomes of a page when it is written back.
+    /// Records the result for one page.
     pub(super) fn note(
         &mut self,
         cache: &PageCache,
@@ -141,11 +140,11 @@ impl WriteBackOutcome {
         }
     }
 
-    /// What it comes to for who wanted every page written.
+    /// Converts to the result of a write-back of all pages.
     ///
     /// # Errors
     ///
-    /// When any page was refused.
+    /// When any page's write failed.
     pub fn all_written(self) -> Result<(), SyncError> {
         match self.first_error {
             Some(first) => Err(SyncError::WriteBack {
@@ -158,7 +157,7 @@ impl WriteBackOutcome {
 }
 
 impl AddAssign for WriteBackOutcome {
-    /// What became of other pages, afterwards.
+    /// Adds the result for further pages.
     fn add_assign(&mut self, later: Self) {
         self.nr_written += later.nr_written;
         self.nr_failed += later.nr_failed;
@@ -173,16 +172,16 @@ impl AddAssign for WriteBackOutcome {
 #[derive(Clone, Copy, Debug)]
 struct DirtyPage {
     was_refused: bool,
-    /// Centiseconds since it became dirty, or was refused.
+    /// Centiseconds since it became dirty, or its write failed.
     age: u32,
     key: PageKey,
     pfn: Pfn,
 }
 
-/// Takes out the first `count` pages in the order of write-back.
+/// Removes the first `count` pages in the order of write-back.
 fn take_first(pages: &mut Vec<DirtyPage>, count: usize) -> Vec<DirtyPage> {
     if count < pages.len() {
-        // The first at the end, where they can be cut off.
+        // Select the first to the end, where they can be split off.
         let at = pages.len() - count;
         pages.select_nth_unstable_by_key(at, |page| {
             (!page.was_refused, page.age, Reverse(page.key))
@@ -222,8 +221,7 @@ impl DirtyPages {
 }
 
 impl PageCache {
-    /// Has dirty pages counted for the groups of `groups` that pay for them. For caches without a
-    /// page.
+    /// Counts dirty pages for the paying groups of `groups`. Call it on a cache without pages.
     #[must_use]
     pub fn counting_dirty_for(self, groups: GroupTree) -> Self {
         let was_set = self.dirty.groups.set(groups).is_err();
@@ -231,21 +229,21 @@ impl PageCache {
         self
     }
 
-    /// Whether a page has to be written back before it can be evicted.
+    /// Returns whether a page must be written back before it can be evicted.
     #[must_use]
     pub fn is_dirty(&self, pfn: Pfn) -> bool {
-        // Acquire. Pairs with: the release of `clear_dirty`. Who acts on a page that is dirty holds
-        // its latch; who finds it clean may rely on the file having it.
+        // Acquire. Pairs with: the release of `clear_dirty`. A thread that acts on a dirty page
+        // holds its latch; one that finds it clean may rely on the file having it.
         self.dirty.marks[pfn.index()].load(Ordering::Acquire)
     }
 
-    /// Dirty pages of files at this moment.
+    /// Returns the current number of dirty file pages.
     #[must_use]
     pub fn nr_dirty(&self) -> Pages {
         Pages(self.dirty.nr_dirty())
     }
 
-    /// What has become of pages of files so far.
+    /// Returns the events so far.
     #[must_use]
     pub fn dirty_events(&self) -> DirtyEvents {
         DirtyEvents {
@@ -255,8 +253,7 @@ impl PageCache {
         }
     }
 
-    /// Sets from how many dirty pages on some should be written back, and from how many on writers
-    /// should wait.
+    /// Sets the limits on dirty pages: for background write-back, and for throttling.
     pub fn set_dirty_limits(&self, background: Pages, limit: Pages) {
         // Relaxed, both: see the fields.
         self.dirty.background.store(background.0, Ordering::Relaxed);
@@ -264,7 +261,7 @@ impl PageCache {
         self.look_at_dirty_limit();
     }
 
-    /// The limits: background, and dirty.
+    /// Returns the limits: background, and dirty.
     #[must_use]
     pub fn dirty_limits(&self) -> (Pages, Pages) {
         // Relaxed, both: see the fields.
@@ -273,13 +270,13 @@ impl PageCache {
         (Pages(background), Pages(limit))
     }
 
-    /// Tells the time: pages that become dirty from now on have been so since then.
+    /// Sets the clock: the time of pages that become dirty from now on.
     pub fn set_dirty_clock(&self, centisecs: u32) {
         // Relaxed: see the field.
         self.dirty.clock.store(centisecs, Ordering::Relaxed);
     }
 
-    /// How many pages are dirty, against the limits.
+    /// Compares the dirty pages with the limits.
     #[must_use]
     pub fn dirty_pressure(&self) -> DirtyPressure {
         let dirty = &self.dirty;
@@ -293,11 +290,11 @@ impl PageCache {
         }
     }
 
-    /// Whether more pages were dirty than the limit allows when somebody last looked.
+    /// Returns whether dirty pages exceeded the limit at the last check.
     ///
     /// # Cost
     ///
-    /// One load of a line that is written when that changes.
+    /// One load of a cache line that is written when the result changes.
     #[inline]
     #[must_use]
     pub fn is_dirty_exceeded(&self) -> bool {
@@ -305,7 +302,7 @@ impl PageCache {
         self.dirty.is_exceeded.load(Ordering::Relaxed)
     }
 
-    /// Looks whether more pages are dirty than the limit allows.
+    /// Checks whether dirty pages exceed the limit.
     pub fn look_at_dirty_limit(&self) -> bool {
         let is_exceeded = self.dirty.exceeds(&self.dirty.limit);
         // Relaxed: see the field. Stored only when it changes.
@@ -315,7 +312,8 @@ impl PageCache {
         is_exceeded
     }
 
-    /// Writes dirty pages of files back that nobody holds, file by file, from front to back.
+    /// Writes back dirty file pages that are not pinned or latched, in the order of files and
+    /// pages.
     ///
     /// # Cost
     ///
@@ -337,9 +335,9 @@ impl PageCache {
         outcome
     }
 
-    /// Writes back as many pages, in their order, passing over those that are held or refused.
+    /// Writes back `pages` pages, oldest first, skipping those that are held or fail.
     ///
-    /// Ends: each batch is taken from what is left.
+    /// Terminates: each batch is taken from the rest.
     fn write_back_oldest(
         &self,
         pages: usize,
@@ -357,8 +355,7 @@ impl PageCache {
             let (tried, before) = (batch.len(), outcome.nr_written);
             self.write_back_batch(batch, outcome);
             let written = outcome.nr_written - before;
-            // Storage that has refused pages before refuses them again: a batch is enough to see
-            // that.
+            // Storage that failed before usually fails again: one batch is enough to find out.
             if were_refused && written == 0 {
                 return;
             }
@@ -373,9 +370,9 @@ impl PageCache {
         self.write_back_in_order(&pages, IfHeld::Pass, outcome);
     }
 
-    /// Dirty pages of files.
+    /// Returns the dirty file pages.
     fn dirty_pages(&self) -> Vec<DirtyPage> {
-        // Relaxed, both: who acts on a page looks again under its latch.
+        // Relaxed, both: a thread that acts on a page looks again under its latch.
         let now = self.dirty.clock.load(Ordering::Relaxed);
         let age =
             |pfn: Pfn| now.wrapping_sub(self.dirty.since[pfn.index()].load(Ordering::Relaxed));
@@ -392,7 +389,7 @@ impl PageCache {
         dirty.collect()
     }
 
-    /// Notes that a dirty page's storage refused it. The exclusive latch is held.
+    /// Records that a dirty page's write failed. The exclusive latch is held.
     pub(super) fn note_refused(&self, pfn: Pfn) {
         self.set_flag(pfn, PageFlag::Refused);
         // Relaxed, both: as in `mark_dirty`.
@@ -400,7 +397,7 @@ impl PageCache {
         self.dirty.since[pfn.index()].store(now, Ordering::Relaxed);
     }
 
-    /// Marks a page dirty; whether it was clean. The exclusive latch is held.
+    /// Marks a page dirty; returns whether it was clean. The exclusive latch is held.
     pub(super) fn mark_dirty(&self, pfn: Pfn, key: PageKey) -> bool {
         let dirty = &self.dirty;
         // Relaxed, all: ordered by the latch.
@@ -410,7 +407,7 @@ impl PageCache {
         let now = dirty.clock.load(Ordering::Relaxed);
         dirty.since[pfn.index()].store(now, Ordering::Relaxed);
         if key.file().kind().is_swap_backed() {
-            // What lies in swap is not what the page will hold.
+            // The swap slot becomes stale.
             let file = self.open_file(key.file());
             file.anon().iter().for_each(|anon| anon.forget(key.page()));
         } else {
@@ -428,7 +425,7 @@ impl PageCache {
     /// Clears the mark of a dirty page. The exclusive latch is held.
     pub(super) fn clear_dirty(&self, pfn: Pfn, key: PageKey) {
         // Release. Pairs with: the acquire of `is_dirty`: a sync that finds the page clean without
-        // its latch makes durable what was written here.
+        // its latch makes durable the bytes that were written here.
         self.dirty.marks[pfn.index()].store(false, Ordering::Release);
         self.clear_flag(pfn, PageFlag::Refused);
         if !key.file().kind().is_swap_backed() {
@@ -438,10 +435,11 @@ impl PageCache {
         }
     }
 
-    /// Counts for the group that pays for a page.
+    /// Adds to a statistic of the group that pays for a page.
     pub(super) fn count_for_group(&self, pfn: Pfn, item: StatItem, delta: i64) {
         if let Some(groups) = self.dirty.groups.get() {
-            // Ends: a group that is gone has given the page to one above it before; the root stays.
+            // Terminates: a removed group has passed the page to an ancestor before; the root
+            // stays.
             while !groups.add_stat(self.group_of(pfn), item, delta) {}
         }
     }
@@ -452,8 +450,8 @@ impl PageCache {
             .expect("a file with pages in the cache is open")
     }
 
-    /// Dirty pages of files are as many as are counted, and slots in use as many as pages have;
-    /// none is a dirty page's.
+    /// Checks that dirty file pages agree with their count, slots in use with places, and that no
+    /// dirty page has a slot.
     pub(super) fn check_dirty(&self) {
         let mut nr_dirty = Pages::ZERO;
         for pfn in (0..).map(Pfn).take(self.dirty.marks.len()) {

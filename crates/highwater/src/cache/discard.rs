@@ -1,10 +1,9 @@
-//! Letting go of what memory holds: pages of an anonymous or shared object are zeros again,
-//! wherever they were.
+//! Discarding pages of anonymous or shared memory: they read as zeros again, in memory and in swap.
 //!
-//! A resident page is made zero under its exclusive latch and is clean then, without a slot: it can
-//! be evicted without I/O, and is right if it stays. A page in swap loses its slot, for which no
-//! lock is needed (module `anon`); then it is looked for again, because somebody may have read it
-//! in meanwhile.
+//! A resident page is zeroed under its exclusive latch and is then clean and without a slot: it can
+//! be evicted without I/O, and is correct if it stays. A page in swap loses its slot, which needs
+//! no lock (module `anon`); then it is looked up again, because another thread may have read it in
+//! meanwhile.
 
 use std::ops::Range;
 
@@ -13,18 +12,18 @@ use super::{FileEntry, PageCache, PageKey, Presence};
 use crate::sync::RwLockWriteGuard;
 use crate::units::Pfn;
 
-/// Whether to wait for pages that somebody holds.
+/// Treatment of pages that are pinned or latched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discard {
-    /// Until they are let go of.
+    /// Wait until they are released.
     Wait,
-    /// Not at all: they keep what they hold.
+    /// Skip them: they keep their contents.
     Skip,
 }
 
 impl PageCache {
-    /// Lets every page of an object's memory forget what it holds, for an object that nobody can
-    /// reach any more: the pages can be evicted without I/O, and no slot is theirs.
+    /// Discards all pages of an object that is unreachable: the pages can be evicted without I/O,
+    /// and all slots are free.
     pub fn discard_all(&self, file: &FileEntry) {
         let Some(anon) = file.anon() else { return };
         for pfn in self.pages_of(file.id()) {
@@ -36,14 +35,13 @@ impl PageCache {
                 self.clear_dirty(pfn, key);
             }
         }
-        // Not before: a page that is dirty may be given a slot, and one that is clean is not any
-        // more.
+        // Only now: a dirty page may still be given a slot; a clean one is not any more.
         anon.forget_all();
     }
 
-    /// Makes pages of an object's memory zeros, unless `is_needed` says otherwise of one; those
-    /// that are resident, with their frames. In a range of more pages than there are frames, one
-    /// that others touch meanwhile may stay as it was.
+    /// Zeroes pages of an object unless `is_needed` holds for them; returns those that are
+    /// resident, with their frames. In a range with more pages than there are frames, a page that
+    /// other threads access meanwhile may be missed.
     ///
     /// # Cost
     ///
@@ -68,7 +66,7 @@ impl PageCache {
         if pages.end.saturating_sub(pages.start) <= self.groups.len() as u64 {
             pages.for_each(&mut one);
         } else {
-            // Those in frames first: one that leaves its frame meanwhile is in swap by then.
+            // Pages in frames first: one that leaves its frame meanwhile is in swap by then.
             let frames = self.pages_of(file.id());
             let in_frames = frames.filter_map(|pfn| Some(self.key_of(pfn)?.page()));
             let mut touched: Vec<u64> = in_frames.collect();
@@ -81,7 +79,7 @@ impl PageCache {
         resident
     }
 
-    /// Makes a page zeros; its frame and name, if it is resident.
+    /// Zeroes a page; returns its frame and key if it is resident.
     fn discard_page(
         &self,
         file: &FileEntry,
@@ -90,10 +88,11 @@ impl PageCache {
         discard: Discard,
     ) -> Option<(Pfn, PageKey)> {
         let key = PageKey::new(file.id(), page);
-        // Whether the page was in swap: who has read it in meanwhile has what was there.
+        // Whether the page was in swap: another thread that read it in meanwhile has the old
+        // contents.
         let mut was_in_swap = false;
-        // Ends: each further round is because another thread has read the page in or evicted it
-        // meanwhile.
+        // Terminates: each further round means that another thread has read the page in or evicted
+        // it meanwhile.
         loop {
             let Presence::Resident(pfn) = self.lookup(key) else {
                 if !anon.is_swapped(page) {

@@ -1,4 +1,4 @@
-//! Open files: what their pages are read from and written to.
+//! Open files and their backing storage.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::units::{Estimate, Pages};
 
 static FILES_LOCK: LockClass = LockClass::new("files", Rank::Files);
 
-/// How a file may be used.
+/// Access mode of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Its contents do not change while it is open.
@@ -29,32 +29,32 @@ pub enum Access {
     ReadWrite,
 }
 
-/// What the pages of a file object are.
+/// Kind of a file object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileKind {
-    /// Pages of a file: they are read from it, and written back to it.
+    /// A file: pages are read from it and written back to it.
     File,
-    /// Anonymous memory: it begins as zeros, is swapped out, and ends with its mapping.
+    /// Anonymous memory: starts as zeros, is swapped out, and ends with its mapping.
     Anon,
-    /// Shared memory: as anonymous, but for whoever maps it.
+    /// Shared memory: as anonymous, for any number of mappings.
     Shmem,
 }
 
 impl FileKind {
-    /// Whether pages go to swap when they are taken back. They are on the lists of anonymous pages.
+    /// Returns whether evicted pages go to swap. They are on the anonymous lists.
     #[must_use]
     pub const fn is_swap_backed(self) -> bool {
         matches!(self, Self::Anon | Self::Shmem)
     }
 }
 
-/// Number of an open file; its lowest bits say what its pages are, and how they are used.
+/// Number of an open file; its lowest bits encode the kind and access mode.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(u32);
 
 /// Bits of a file number.
 const FILE_BITS: u32 = 20;
-/// Those of them that say what the pages are.
+/// Bits of those that encode kind and access mode.
 const KIND_BITS: u32 = 2;
 const READ_ONLY: u32 = 0;
 const READ_WRITE: u32 = 1;
@@ -62,7 +62,7 @@ const ANON: u32 = 2;
 const SHMEM: u32 = 3;
 
 impl FileId {
-    /// Files that can be open at once, mappings of anonymous memory included.
+    /// Maximum number of open files, mappings of anonymous memory included.
     pub const MAX: usize = (1 << (FILE_BITS - KIND_BITS)) - 2;
 
     fn new(slot: usize, kind: FileKind, access: Access) -> Self {
@@ -81,7 +81,7 @@ impl FileId {
         (self.0 >> KIND_BITS) as usize - 1
     }
 
-    /// What the file's pages are.
+    /// Returns the file's kind.
     #[must_use]
     pub const fn kind(self) -> FileKind {
         match self.0 & ((1 << KIND_BITS) - 1) {
@@ -103,7 +103,7 @@ impl FileId {
         Self(bits as u32)
     }
 
-    /// Whether pages of the file have latches and may be dirty: all but those of read-only files.
+    /// Returns whether pages of the file have latches and can be dirty: false for read-only files.
     #[must_use]
     pub const fn is_writable(self) -> bool {
         self.0 & ((1 << KIND_BITS) - 1) != READ_ONLY
@@ -122,11 +122,11 @@ impl fmt::Debug for FileId {
     }
 }
 
-/// No number is left for another file.
+/// No file number is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{max} files are open, which is the most: close some")]
 pub struct TooManyFiles {
-    /// The most files that can be open.
+    /// The maximum number of open files.
     pub max: usize,
 }
 
@@ -134,28 +134,28 @@ pub struct TooManyFiles {
 #[derive(Debug)]
 pub struct FileEntry {
     id: FileId,
-    /// As many as there were when it was opened.
+    /// Number of pages when it was opened.
     pages: u64,
     backing: Arc<dyn Backing>,
-    /// Whether the backing writes each byte that it says it has read: one of the library's own.
+    /// Whether the backing writes each byte that it reports as read: true for the library's own.
     is_truthful: bool,
-    /// What is behind `backing` if the pages are swap-backed.
+    /// The memory object behind `backing` if the pages are swap-backed.
     anon: Option<Arc<Anon>>,
     readahead: Readahead,
     resident: CounterSet<1>,
     pub(super) sync_failures: SyncFailures,
-    /// Who maps it.
+    /// The areas that map it.
     pub(super) rmap: Rmap,
 }
 
-/// What a file is opened over.
+/// Backing of a file to open.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// A file of the system.
+    /// A system file.
     System(FileBacking, Access),
-    /// Storage that an embedder brings.
+    /// Storage that the embedder provides.
     Backing(Arc<dyn Backing>, Access),
-    /// Memory: anonymous, or shared.
+    /// Anonymous or shared memory.
     Memory(Anon, FileKind),
 }
 
@@ -163,13 +163,13 @@ pub(super) enum Source {
 const ONLY: usize = 0;
 
 impl FileEntry {
-    /// The file's number.
+    /// Returns the file's number.
     #[must_use]
     pub fn id(&self) -> FileId {
         self.id
     }
 
-    /// The name of a page of the file.
+    /// Returns the key of a page of the file.
     ///
     /// # Panics
     ///
@@ -179,40 +179,40 @@ impl FileEntry {
         PageKey::new(self.id, page)
     }
 
-    /// Pages in the file.
+    /// Returns the number of pages in the file.
     #[must_use]
     pub fn pages(&self) -> u64 {
         self.pages
     }
 
-    /// Where its pages are read from and written to.
+    /// Returns the storage of its pages.
     #[must_use]
     pub fn backing(&self) -> &dyn Backing {
         &*self.backing
     }
 
-    /// Whether a frame that its pages are read into may hold what others left there, because all of
-    /// it is written over or the read fails. Of storage that an embedder brings that is not known:
-    /// it may say that it has read what it has not, and would show one tenant's bytes to another;
-    /// nor is it to see them itself.
+    /// Returns whether its pages may be read into a frame that is not zeroed, because all of it is
+    /// overwritten or the read fails. An embedder's storage may report bytes that it has not read,
+    /// which would leak one tenant's data to another; nor may it see the frame's former contents
+    /// itself.
     #[must_use]
     pub fn is_truthful(&self) -> bool {
         self.is_truthful
     }
 
-    /// The memory whose pages these are, if they are swap-backed.
+    /// Returns the memory object, if the pages are swap-backed.
     pub(super) fn anon(&self) -> Option<&Anon> {
         self.anon.as_deref()
     }
 
-    /// Whether a page that is not resident has to be read from storage: that of a file always, that
-    /// of anonymous memory if it lies in swap.
+    /// Returns whether a page that is not resident has to be read from storage: always for a file,
+    /// and for anonymous memory if the page is in swap.
     #[must_use]
     pub fn is_stored(&self, page: u64) -> bool {
         self.anon().is_none_or(|anon| anon.is_swapped(page))
     }
 
-    /// Where the file is read in order.
+    /// Returns the readahead state.
     #[must_use]
     pub fn readahead(&self) -> &Readahead {
         &self.readahead
@@ -223,21 +223,21 @@ impl FileEntry {
         self.resident.add(ONLY, 1);
     }
 
-    /// Pages of the file in the cache, within the counter's accuracy.
+    /// Returns the file's resident pages, within the counter's accuracy.
     #[must_use]
     pub fn resident(&self) -> Estimate<i64> {
         self.resident.approximate_sum(ONLY)
     }
 
-    /// Pages of the file in the cache, by visiting every CPU; exact when nothing moves.
+    /// Returns the file's resident pages by visiting every CPU; exact when quiescent.
     #[must_use]
     pub fn resident_precise(&self) -> i64 {
         self.resident.precise_sum(ONLY)
     }
 }
 
-/// Every open file, by number. A closed file's number is used again as late as possible: by then
-/// the shadows of its pages are forgotten.
+/// The table of open files, by number. A closed file's number is reused as late as possible: by
+/// then the shadows of its pages are forgotten.
 #[derive(Debug)]
 pub(super) struct Files {
     open: RwLock<Open>,
@@ -275,7 +275,7 @@ impl Files {
             }
         };
         let resident = CounterSet::new(&self.layout);
-        // Not under the lock: it may panic.
+        // Outside the lock: it may panic.
         let pages = backing.pages();
         let mut open = self.open.write();
         let slot = match open.entries.len() {
@@ -301,7 +301,7 @@ impl Files {
         Ok(entry)
     }
 
-    /// Forgets a file none of whose pages is in the cache any more.
+    /// Removes a file without resident pages.
     pub(super) fn close(&self, id: FileId) {
         let mut open = self.open.write();
         let entry = open.entries[id.slot()].take();
@@ -312,7 +312,7 @@ impl Files {
         open.closed.push_back(id.slot());
     }
 
-    /// Counts pages that have left the cache, a run of one file's pages at a time.
+    /// Counts evicted pages, one run of a file's pages at a time.
     pub(super) fn note_evicted(&self, evicted: &[Evicted]) {
         for run in evicted.chunk_by(|a, b| a.key.file() == b.key.file()) {
             let count = i64::try_from(run.len()).expect("a cluster of pages");
@@ -322,12 +322,12 @@ impl Files {
         }
     }
 
-    /// Files that are open, or have pages in the cache.
+    /// Returns the files that are open or have resident pages.
     pub(super) fn all(&self) -> Vec<Arc<FileEntry>> {
         self.open.read().entries.iter().flatten().cloned().collect()
     }
 
-    /// Pages of all open objects that have a slot in swap.
+    /// Returns the number of pages of all open objects that have a slot in swap.
     pub(super) fn nr_places(&self) -> Pages {
         let open = self.open.read();
         let anon = open
@@ -338,7 +338,7 @@ impl Files {
         anon.map(Anon::nr_places).sum()
     }
 
-    /// The open file of a number, which a page of it is in the cache for.
+    /// Returns the open file of a number; a file with resident pages is always open.
     pub(super) fn get(&self, id: FileId) -> Option<Arc<FileEntry>> {
         let open = self.open.read();
         open.entries

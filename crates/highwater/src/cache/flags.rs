@@ -1,30 +1,31 @@
-//! Flags of the page that a frame holds: what reclaim remembers of it between two looks.
+//! Page flags: reclaim's per-page state between two scans.
 //!
-//! They are the kernel's page flags that a page cache needs and that are kept nowhere else: whether
-//! a page is young is in the entries that map it, whether it is dirty beside its latch, and whether
-//! it is on a list in its link.
+//! They are the kernel's page flags that a page cache needs and that are stored nowhere else: the
+//! young bit is in the entries that map a page, the dirty mark beside its latch, and list
+//! membership in its link.
 //!
 //! Invariant: a frame's flags are those of one page; they are reset when a fill begins.
 //!
-//! **Write-back and reclaim.** Who writes a page back says so in its flags, under its exclusive
-//! latch, and takes that back when storage has answered, whatever it said. Reclaim, which holds no
-//! latch, flags a page that it finds so; whoever ends the write-back is told, and has the page
-//! *rotated*. Both flags are in one word, and each step is one atomic change of it:
+//! **Write-back and reclaim.** A thread that writes a page back sets a flag, under the page's
+//! exclusive latch, and clears it when storage has answered, with success or not. Reclaim, which
+//! holds no latch, flags a page that it finds under write-back; the thread that ends the write-back
+//! then learns of it and has the page *rotated*. Both flags are in one word, and each step is one
+//! atomic change of it:
 //!
 //! | step | before | after |
 //! |---|---|---|
 //! | begin | - | `Writeback` |
 //! | await | `Writeback` | `Writeback`, `Reclaim` |
-//! | await | - | unchanged: reclaim deals with the page itself |
-//! | end | `Writeback`, perhaps `Reclaim` | -; told whether it was awaited |
+//! | await | - | unchanged: reclaim handles the page itself |
+//! | end | `Writeback`, perhaps `Reclaim` | -; returns whether it was awaited |
 //!
-//! Changes of one word happen in one order, whatever their orderings: either reclaim's comes before
-//! the end, and the writer sees it, or it comes after, and reclaim sees that there is no write-back
-//! any more. None is missed, and no flag is left behind. Checked by `reclaim`'s models.
+//! Changes of one word have one total order, whatever their orderings: either reclaim's comes
+//! before the end, and the writer sees it, or it comes after, and reclaim sees that write-back has
+//! ended. Neither is missed, and no flag is left behind. Checked by `reclaim`'s models.
 //!
-//! Source: `folio_end_writeback` of Linux. Deviation: there the flags are changed one after the
-//! other, so that a write-back which ends in between leaves `reclaim` behind, and the flag is taken
-//! for another one.
+//! Source: `folio_end_writeback` of Linux. Deviation: there the flags change one after the other,
+//! so a write-back that ends in between leaves `reclaim` set, and the flag is taken for another
+//! one.
 
 use super::PageCache;
 use crate::sync::atomic::{AtomicU16, Ordering};
@@ -34,38 +35,38 @@ use crate::units::Pfn;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum PageFlag {
-    /// Accessed once since reclaim last looked, as far as is known without its entries.
+    /// Accessed once since reclaim last scanned it, apart from its entries' young bits.
     Referenced = 1,
     /// Belongs on an active list.
     Active = 1 << 1,
-    /// Was active before: if it is evicted and comes back, that is thrashing.
+    /// Was active before: a refault of it is thrashing.
     Workingset = 1 << 2,
-    /// Reclaim has come to it while it was under write-back: it is next to go when that ends. Never
-    /// set without [`Writeback`](Self::Writeback).
+    /// Reclaim found it under write-back: it is rotated to be evicted next when that ends. Only set
+    /// together with [`Writeback`](Self::Writeback).
     Reclaim = 1 << 3,
     /// Belongs on the unevictable list.
     Unevictable = 1 << 4,
-    /// Goes to swap when it is evicted, not to a file.
+    /// Swap-backed: evicted to swap, not to a file.
     Swapbacked = 1 << 5,
-    /// Who finds it resident reads the next window (module `readahead`).
+    /// Marked by readahead: its first reader reads the next window (module `readahead`).
     Readahead = 1 << 6,
-    /// Was read ahead, and nobody has asked for it yet.
+    /// Read ahead, and not accessed yet.
     Unread = 1 << 7,
-    /// Its storage refused it when it was last to be written back, or took a part only.
+    /// Its last write-back failed or was partial.
     Refused = 1 << 8,
-    /// Under write-back: its storage has been asked to take it, and has not answered yet.
+    /// Under write-back: its storage has been asked to write it, and has not answered yet.
     Writeback = 1 << 10,
 }
 
-/// Beside [`PageFlag::Referenced`], the upper bit of a count of accesses, for policies that count
-/// them.
+/// Beside [`PageFlag::Referenced`], the upper bit of an access count, for policies that count
+/// accesses.
 const REFERENCED_TWICE: u16 = 1 << 9;
 const CREDIT: u16 = PageFlag::Referenced as u16 | REFERENCED_TWICE;
 
 const WRITEBACK: u16 = PageFlag::Writeback as u16;
 const AWAITED: u16 = PageFlag::Reclaim as u16;
 
-/// Accesses that a frame's flags can count.
+/// Maximum of a frame's access count.
 pub const CREDIT_MAX: u32 = 3;
 
 const fn credit_of(flags: u16) -> u32 {
@@ -83,13 +84,13 @@ const fn with_credit(flags: u16, credit: u32) -> u16 {
     flags & !CREDIT | low | high
 }
 
-/// The flags of one frame, in its word, where none is set at first.
+/// The flags of one frame.
 /// Written by: readers and reclaimers, each flag on its own. Read by: reclaim. Publishes: nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FrameFlags<'a>(&'a AtomicU16);
 
-// Relaxed throughout: a flag says something about its page and orders nothing. Those that say where
-// a page belongs are written by whoever has it off the lists, or holds their lock.
+// Relaxed throughout: a flag describes its page and orders nothing. Flags for the page's list are
+// written by the thread that has isolated it, or under the list's lock.
 impl FrameFlags<'_> {
     pub(super) fn reset(self) {
         self.0.store(0, Ordering::Relaxed);
@@ -99,12 +100,12 @@ impl FrameFlags<'_> {
         self.0.load(Ordering::Relaxed) & flag as u16 != 0
     }
 
-    /// Whether it was set before. Stores nothing then.
+    /// Sets a flag; returns whether it was set before. Stores nothing then.
     fn set(self, flag: PageFlag) -> bool {
         self.has(flag) || self.0.fetch_or(flag as u16, Ordering::Relaxed) & flag as u16 != 0
     }
 
-    /// Whether it was set before. Stores nothing otherwise.
+    /// Clears a flag; returns whether it was set before. Stores nothing otherwise.
     fn clear(self, flag: PageFlag) -> bool {
         self.has(flag) && self.0.fetch_and(!(flag as u16), Ordering::Relaxed) & flag as u16 != 0
     }
@@ -116,18 +117,19 @@ impl FrameFlags<'_> {
         debug_assert_eq!(was & WRITEBACK, 0, "one writes it back at a time");
     }
 
-    /// Whether reclaim awaits it.
+    /// Ends the write-back; returns whether reclaim awaits the page.
     fn end_writeback(self) -> bool {
         let was = self.0.fetch_and(!(WRITEBACK | AWAITED), Ordering::Relaxed);
         debug_assert!(was & WRITEBACK != 0, "begun before");
         was & AWAITED != 0
     }
 
-    /// Whether it was awaited before; nothing where there is no write-back. Stores nothing then.
+    /// Sets the await flag; returns whether it was set before, or `None` without a write-back,
+    /// where it stores nothing.
     fn await_writeback(self) -> Option<bool> {
         let awaited = |flags| (flags & WRITEBACK != 0).then_some(flags | AWAITED);
-        // Relaxed, both: what is stored follows the latest value. One that is read and is not, and
-        // says that there is no write-back, is as good as having looked earlier.
+        // Relaxed, both: a store follows the latest value. A stale value that shows no write-back
+        // is as good as an earlier look.
         let was = self
             .0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, awaited);
@@ -140,24 +142,24 @@ impl PageCache {
         FrameFlags(&self.flags[pfn.index()])
     }
 
-    /// Says that storage is about to be asked to take a page. The exclusive latch is held, until
-    /// the end.
+    /// Marks a page as under write-back. The exclusive latch is held, until the end.
     pub(super) fn begin_writeback(&self, pfn: Pfn) {
         self.frame_flags(pfn).begin_writeback();
     }
 
-    /// Says that storage has answered; whether reclaim awaits the page.
+    /// Ends the write-back of a page; returns whether reclaim awaits the page.
     pub(super) fn end_writeback(&self, pfn: Pfn) -> bool {
         self.frame_flags(pfn).end_writeback()
     }
 
-    /// Has whoever writes a page back at the moment told that reclaim awaits it, and has isolated
-    /// it; whether that was so before. `None` when nobody does: nothing has changed then.
+    /// Makes the thread that writes a page back rotate it, for reclaim, which has isolated it;
+    /// returns whether it was awaited before. Returns `None`, without effect, if the page is not
+    /// under write-back.
     pub fn await_writeback(&self, pfn: Pfn) -> Option<bool> {
         self.frame_flags(pfn).await_writeback()
     }
 
-    /// No page is under write-back, nor awaited.
+    /// Checks that no page is under write-back or awaited.
     pub(super) fn check_writeback(&self) {
         for (pfn, flags) in (0..).map(Pfn).zip(&self.flags) {
             // Relaxed: as above.
@@ -169,41 +171,42 @@ impl PageCache {
         }
     }
 
-    /// Whether a page has a flag.
+    /// Returns whether a page has a flag.
     #[must_use]
     pub fn has_flag(&self, pfn: Pfn, flag: PageFlag) -> bool {
         self.frame_flags(pfn).has(flag)
     }
 
-    /// Sets a flag of a page; whether it was set before.
+    /// Sets a flag of a page; returns whether it was set before.
     pub fn set_flag(&self, pfn: Pfn, flag: PageFlag) -> bool {
         self.frame_flags(pfn).set(flag)
     }
 
-    /// Clears a flag of a page; whether it was set before.
+    /// Clears a flag of a page; returns whether it was set before.
     pub fn clear_flag(&self, pfn: Pfn, flag: PageFlag) -> bool {
         self.frame_flags(pfn).clear(flag)
     }
 
-    /// Counts an access that no entry tells of, up to [`CREDIT_MAX`]. Stores nothing then.
+    /// Counts an access that no entry records, up to [`CREDIT_MAX`]. Stores nothing at that
+    /// maximum.
     pub fn add_credit(&self, pfn: Pfn) {
         let flags = &self.flags[pfn.index()];
         let more = |flags| {
             let credit = credit_of(flags);
             (credit < CREDIT_MAX).then(|| with_credit(flags, credit + 1))
         };
-        // Relaxed, both: as above. It has no effect where there is nothing to count.
+        // Relaxed, both: as above. No effect at the maximum.
         _ = flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     }
 
-    /// Whether there were accesses that no entry tells of.
+    /// Returns whether there were accesses that no entry records.
     #[must_use]
     pub fn has_credit(&self, pfn: Pfn) -> bool {
         // Relaxed: as above.
         credit_of(self.flags[pfn.index()].load(Ordering::Relaxed)) > 0
     }
 
-    /// Sets the count of accesses that no entry tells of; what it was.
+    /// Sets the count of accesses that no entry records; returns the previous count.
     pub fn replace_credit(&self, pfn: Pfn, credit: u32) -> u32 {
         let flags = &self.flags[pfn.index()];
         let replace = |flags| (credit_of(flags) != credit).then(|| with_credit(flags, credit));
@@ -219,7 +222,7 @@ mod tests {
 
     #[test]
     fn credit_is_a_number_beside_the_other_flags() {
-        // Goal: each count is read back and no other flag is touched; a count of one is a
+        // Goal: each count reads back unchanged and no other flag changes; a count of one equals a
         // reference.
         for flags in 0..=u16::MAX {
             for credit in 0..=CREDIT_MAX {
@@ -236,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_page_is_awaited_only_while_it_is_under_write_back() {
-        // Goal: every row of the module's table, and that no step touches another flag.
+        // Goal: every row of the module's table, and no step changes another flag.
         for others in [0, !(WRITEBACK | AWAITED)] {
             let word = AtomicU16::new(others);
             let flags = FrameFlags(&word);

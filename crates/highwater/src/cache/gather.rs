@@ -1,16 +1,15 @@
-//! Neighbours are written back together: dirty pages of a file in its order, by one call of its
-//! storage.
+//! Clustered write-back: neighbouring dirty pages of a file, written by one call to its storage.
 //!
-//! Who has many pages written back has them in the order of files and pages. A *run* begins with
-//! the next of them that is still dirty and grows by those that follow it in their file, up to
-//! [`RUN_MAX`]. The first latch may be waited for, because no other one is held then; those of
-//! neighbours are only tried, because somebody who holds one may wait for another one of the run. A
-//! page whose latch is held ends the run, and begins the next.
+//! The pages to write are sorted by file and page. A *run* begins with the next of them that is
+//! still dirty and grows by its successors in the file, up to [`RUN_MAX`]. The first latch may be
+//! waited for, because no other is held then; those of the neighbours are only tried, because a
+//! thread that holds one may wait for another one of the run. A page whose latch is held ends the
+//! run, and begins the next.
 //!
-//! Invariant: as for one page, a mark is cleared only of a page that its file has taken whole,
-//! under its latch. What storage does not take of a run is given to it once more, page by page:
-//! which pages it refuses, and why, only it says. So an error is reported for exactly the pages
-//! that failed by themselves, and all are tried.
+//! Invariant: as for one page, a mark is cleared only of a page that its file has taken completely,
+//! under its latch. Pages of a run that storage did not take are written again one by one, because
+//! only that shows which pages fail, and why. So an error is reported for exactly the pages that
+//! failed by themselves, and all are tried.
 
 use super::writeback::guarded;
 use super::{FileEntry, PageCache, PageKey, WriteBackOutcome, WrittenBack};
@@ -19,10 +18,10 @@ use crate::memmap::Frame;
 use crate::sync::RwLockWriteGuard;
 use crate::units::Pfn;
 
-/// Pages that are written by one call at most. Chosen: 64 MiB in order took 162, 59, 48 and 45 ms
-/// by 1, 8, 32 and 128 pages (median of 9, ext4 on two virtual CPUs, made durable; a file that the
-/// system keeps in large pieces, `benches/sync_cost.rs`): more gain little, and whoever wants one
-/// of the pages waits for all.
+/// Most pages written by one call. Chosen: 64 MiB in order took 162, 59, 48 and 45 ms by 1, 8, 32
+/// and 128 pages (median of 9, ext4 on two virtual CPUs, made durable; a file that the system keeps
+/// in large pieces, `benches/sync_cost.rs`): more gain little, and an access to one of the pages
+/// waits for all of them.
 const RUN_MAX: usize = if cfg!(loom) { 2 } else { 32 };
 
 /// A dirty page whose latch this thread holds.
@@ -38,18 +37,18 @@ impl Held<'_> {
     }
 }
 
-/// What to do about a page that somebody holds.
+/// Treatment of a page whose latch is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IfHeld {
     /// Wait for it.
     Wait,
-    /// Pass over it.
+    /// Skip it.
     Pass,
 }
 
 impl PageCache {
-    /// Writes those of some pages back that are where they were and dirty. They are in the order of
-    /// files and pages.
+    /// Writes back those of `pages` that are still in their frame and dirty. They are sorted by
+    /// file and page.
     pub(super) fn write_back_in_order(
         &self,
         pages: &[(PageKey, Pfn)],
@@ -57,7 +56,7 @@ impl PageCache {
         outcome: &mut WriteBackOutcome,
     ) {
         let mut left = pages;
-        // Ends: each round is a page further at least.
+        // Terminates: each round advances by at least one page.
         while let Some((&(key, pfn), rest)) = left.split_first() {
             left = rest;
             let latch = match if_held {
@@ -88,7 +87,7 @@ impl PageCache {
         }
     }
 
-    /// A page that is in its frame, and dirty.
+    /// Returns the page if it is still in its frame, and dirty.
     fn dirty_page<'c>(
         &self,
         key: PageKey,
@@ -120,7 +119,7 @@ impl PageCache {
         }
     }
 
-    /// Gives a run to its storage; how many pages it took whole, from the first on.
+    /// Writes a run; returns the number of pages that were completely written, from the first on.
     fn write_together(&self, run: &[Held<'_>], file: &FileEntry) -> usize {
         let count = |delta| {
             for page in run {
@@ -138,7 +137,7 @@ impl PageCache {
             let taken = backing.write_pages(run[0].key.page(), &bufs)?;
             let given: usize = bufs.iter().map(|buf| buf.len()).sum();
             if taken > given {
-                // It does not know what it took. Asked page by page, it says so of each.
+                // The result is meaningless. Written page by page, each gets its own result.
                 return Ok(0);
             }
             let ends = bufs.iter().scan(0, |end, buf| {

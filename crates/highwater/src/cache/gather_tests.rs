@@ -1,4 +1,4 @@
-//! What is written together, and what becomes of it when storage takes a part.
+//! Clustered write-back, and storage that takes only a part.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,12 +9,12 @@ use crate::sync::{Mutex, thread};
 
 static CALLS_LOCK: LockClass = LockClass::new("calls", crate::sync::Rank::Leaf);
 
-/// Storage that notes what it is asked for, takes no more of neighbours than it is told to, and
-/// refuses some pages.
+/// Storage that records its calls, limits the bytes it takes from neighbours, and fails for some
+/// pages.
 #[derive(Debug)]
 struct Picky {
     pages: u64,
-    /// First page and number of pages of each call; a page by itself is 0 pages.
+    /// First page and number of pages of each call; 0 for a call for a single page.
     calls: Mutex<Vec<(u64, usize)>>,
     taken: Mutex<Vec<u64>>,
     bytes_max: usize,
@@ -76,8 +76,8 @@ impl Backing for Picky {
     }
 }
 
-/// A cache of as many frames as a file has pages, which are filled in another order, and some of
-/// which are dirty.
+/// A cache with as many frames as the file has pages, filled in a different order; some pages are
+/// dirty.
 struct Scene {
     cache: PageCache,
     file: Arc<FileEntry>,
@@ -122,7 +122,7 @@ impl Scene {
 #[test]
 fn neighbours_are_written_by_one_call() {
     // Goal: runs of dirty pages, wherever their frames are, in the file's order, 32 at most.
-    // Method: runs of several lengths; then one of which a page is held.
+    // Method: runs of several lengths; then one with a latched page.
     let scene = Scene::new(Picky::new(80), (0..40).chain([50]).chain(52..55));
     let outcome = scene.write_back();
     assert_eq!((outcome.nr_written, outcome.nr_failed), (44, 0));
@@ -145,9 +145,9 @@ fn neighbours_are_written_by_one_call() {
 
 #[test]
 fn what_storage_does_not_take_of_neighbours_is_written_page_by_page() {
-    // Goal: pages that were taken whole are clean, those that storage refuses are dirty and an
-    // error each, and all others are written; no mark is lost. Method: runs of 10, cut off after
-    // any page and within pages, with any page refused, or two; and by a panic.
+    // Goal: pages that were completely written are clean, each that storage refuses is dirty and an
+    // error, and all others are written; no mark is lost. Method: runs of 10, cut off after any
+    // page and within pages, with any page refused, or two; and by a panic.
     const LEN: u64 = 10;
     let page_len = PAGE_SIZE;
     for cut in (0..=10).flat_map(|whole| [0, 1, page_len - 1].map(|more| whole * page_len + more)) {
@@ -185,7 +185,7 @@ fn what_storage_does_not_take_of_neighbours_is_written_page_by_page() {
                 Some(WriteBackError::Io { page, .. }) => assert_eq!(Some(&page), refuses.first()),
                 error => assert!(error.is_none() && refuses.is_empty(), "{error:?}"),
             }
-            // At most a call for all, and one for each.
+            // At most one call for all, and one for each.
             assert!(scene.storage.calls().len() as u64 <= 1 + LEN);
             scene.cache.check_invariants();
         }
@@ -194,9 +194,9 @@ fn what_storage_does_not_take_of_neighbours_is_written_page_by_page() {
 
 #[test]
 fn who_writes_neighbours_back_waits_with_no_latch_in_hand() {
-    // Goal: no deadlock, whatever the order in which others take latches. Method: page 1 is held
-    // until page 0 has been written by itself, by a thread that then waits for page 1; page 0 can
-    // be taken meanwhile.
+    // Goal: no deadlock, for any lock order of other threads. Method: a thread latches page 1 until
+    // page 0 has been written alone, by a sync that then waits for page 1; page 0 can be latched
+    // meanwhile.
     let scene = Scene::new(Picky::new(3), 0..3);
     let key = |page| PageKey::new(scene.file.id(), page);
     thread::scope(|scope| {
@@ -216,7 +216,7 @@ fn who_writes_neighbours_back_waits_with_no_latch_in_hand() {
 #[test]
 fn files_hold_what_was_written_together() {
     // Goal: each page's bytes are at its place in the file, to the last byte and no further.
-    // Method: random dirty pages of a file of odd length; the file against what was written.
+    // Method: random dirty pages of a file of odd length; the file against the written bytes.
     let mut rng = crate::seed::rng(5);
     let len = 100 * PAGE_SIZE + 77;
     let file: File = tempfile::tempfile().unwrap();

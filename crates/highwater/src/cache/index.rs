@@ -1,21 +1,21 @@
-//! The page index: one hash table from page names to frames, sized by the pool.
+//! The page index (page cache lookup): one hash table from page keys to frames, sized by the pool.
 //!
 //! Buckets hold the first frame of a chain; the chain runs through an array of entries indexed by
-//! frame. The table costs 24 bytes a frame of address space, committed as frames are used, however
-//! large the files are.
+//! frame. The table costs 24 bytes a frame of address space, committed as frames are used, whatever
+//! the size of the files.
 //!
-//! *Lookup* ([`Index::find`]) takes no lock. It walks the chain of the key's bucket and asks the
-//! caller about each frame; the caller decides by something that is never wrong (the tag that a
-//! frame is published under, or the key seen under the page's latch). A walk that races with an
-//! insertion or removal may be led into another chain; it can then miss a page that is there, never
-//! find one that is not. It ends after [`WALK_MAX`] steps. Who misses goes on to
+//! *Lookup* ([`Index::find`]) takes no lock. It walks the chain of the key's bucket and calls the
+//! caller's closure for each frame; the closure decides by an exact source (the tag that a frame is
+//! published under, or the key seen under the page's latch). A walk that races with an insertion or
+//! removal may be led into another chain; it can then miss a page that is there, but never find one
+//! that is not. It ends after [`WALK_MAX`] steps. After a miss the caller goes on to
 //! [`Index::lookup`], which holds the shard's lock and is exact.
 //!
 //! *Changes* hold the lock of the key's shard (a run of buckets). States: see the module `cache`.
 //!
 //! Deviation from Linux, which keeps one tree per file: a table's memory is bounded by the pool,
-//! whatever is mapped, and a lookup is two loads. The pages of a file are found by their names, or
-//! by a walk over the frames where those are fewer.
+//! whatever is mapped, and a lookup is two loads. The pages of a file are found by their keys, or
+//! by a walk over the frames if those are fewer.
 
 use std::fmt;
 
@@ -30,14 +30,14 @@ use crate::units::{Pages, Pfn};
 /// Class of every index shard's lock.
 pub(super) static INDEX_LOCK: LockClass = LockClass::new("page_index", Rank::PageIndex);
 
-/// Chosen: at a load of at most 2/3, a longer chain than this does not happen by chance.
+/// Chosen: at a load of at most 2/3, a longer chain does not occur by chance.
 const WALK_MAX: usize = 32;
-/// Shards: enough that two threads seldom meet, few enough to cost nothing.
+/// Chosen: enough that two threads seldom contend, few enough to cost nothing.
 const SHARDS_MAX: usize = 256;
 /// End of a chain, empty bucket. Frame numbers are stored plus one.
 const NIL: u32 = 0;
 
-/// State of a frame's entry. Moved under the shard's lock.
+/// State of a frame's entry. Changed under the shard's lock.
 mod state {
     pub(super) const ABSENT: u8 = 0;
     pub(super) const FILLING: u8 = 1;
@@ -45,7 +45,7 @@ mod state {
     pub(super) const EVICTING: u8 = 3;
 }
 
-/// What [`PageCache::lookup`](super::PageCache::lookup) found.
+/// Result of [`PageCache::lookup`](super::PageCache::lookup).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
     /// The page is not in the cache.
@@ -55,24 +55,24 @@ pub enum Presence {
 }
 
 pub(super) struct Index {
-    /// Written by: holders of the bucket's shard lock. Read by: anybody. Publishes: nothing; the
+    /// Written by: holders of the bucket's shard lock. Read by: any thread. Publishes: nothing; the
     /// caller of `find` decides by the frame's own word.
     buckets: Box<[AtomicU32]>,
     /// By frame.
     entries: Box<[Entry]>,
     shards: Box<[CachePadded<Shard>]>,
-    /// The hash's upper bits are the bucket's number.
+    /// The hash's upper bits are the bucket number.
     bucket_shift: u32,
-    /// The bucket number's upper bits are the shard's.
+    /// The bucket number's upper bits are the shard number.
     shard_shift: u32,
 }
 
-/// The words of one frame, all zero where it holds no page: [`key`](Index::key),
-/// [`next`](Index::next), [`state`](Index::state).
+/// The words of one frame, all zero without a page: [`key`](Index::key), [`next`](Index::next),
+/// [`state`](Index::state).
 type Entry = (AtomicU64, AtomicU32, AtomicU8);
 
 struct Shard {
-    /// Threads that wait for a fill or an eviction of this shard to end.
+    /// Number of threads that wait for a fill or an eviction in this shard to end.
     waiting: Mutex<usize>,
     ended: Condvar,
 }
@@ -95,9 +95,9 @@ impl Index {
         }
     }
 
-    /// Name of the page, 0 when there is none.
-    /// Written by: holders of the shard's lock. Read by: anybody (see `find`). Publishes: that the
-    /// page which was named before is in its file as it was last written.
+    /// Key of the page, 0 without one.
+    /// Written by: holders of the shard's lock. Read by: any thread (see `find`). Publishes: that
+    /// the previous page is in its file as it was last written.
     fn key(&self, pfn: Pfn) -> &AtomicU64 {
         &self.entries[pfn.index()].0
     }
@@ -107,7 +107,7 @@ impl Index {
         &self.entries[pfn.index()].1
     }
 
-    /// Where the page is between absent and resident. Written and read under the shard's lock.
+    /// State of the page, see the module `cache`. Written and read under the shard's lock.
     fn state(&self, pfn: Pfn) -> &AtomicU8 {
         &self.entries[pfn.index()].2
     }
@@ -134,27 +134,26 @@ impl Index {
         None
     }
 
-    /// What a frame holds, as seen now.
+    /// Returns the key of the page in a frame, as of now.
     pub(super) fn key_of(&self, pfn: Pfn) -> Option<PageKey> {
         // Acquire. Pairs with: the releases of `insert_filling` and `remove`: a sync that finds a
-        // page gone makes durable what was written of it before. Exact only for those who keep the
-        // page from changing (latch, isolation).
+        // page gone makes durable the bytes that were written of it before. Exact only for callers
+        // that keep the page from changing (latch, isolation).
         PageKey::from_word(self.key(pfn).load(Ordering::Acquire))
     }
 
-    /// Whether a page is there, once nobody fills or evicts it.
+    /// Looks a page up, after waiting for a fill or eviction of it to end.
     pub(super) fn lookup(&self, key: PageKey) -> Presence {
         self.lookup_and(key, |_| ())
     }
 
-    /// The frame of a page, also of one that is being filled or evicted.
+    /// Returns the frame of a page, also of one that is being filled or evicted.
     pub(super) fn frame_of(&self, key: PageKey) -> Option<Pfn> {
         let _locked = self.shard(self.bucket(key)).waiting.lock();
         self.find_locked(key)
     }
 
-    /// As [`lookup`](Self::lookup); shows `hold` a page that is there before anybody can begin to
-    /// evict it.
+    /// As [`lookup`](Self::lookup); calls `hold` for a resident page before its eviction can begin.
     pub(super) fn lookup_and(&self, key: PageKey, hold: impl FnOnce(Pfn)) -> Presence {
         let shard = self.shard(self.bucket(key));
         let mut waiting = shard.waiting.lock();
@@ -166,14 +165,15 @@ impl Index {
                 hold(pfn);
                 return Presence::Resident(pfn);
             }
-            // Ends: every fill is finished or aborted, every eviction ends in a few microseconds.
+            // Terminates: every fill is finished or aborted, and an eviction takes a few
+            // microseconds.
             *waiting += 1;
             shard.ended.wait(&mut waiting);
             *waiting -= 1;
         }
     }
 
-    /// Enters a page as being filled; false when it is in the index already.
+    /// Inserts a page as filling; returns false if it is already in the index.
     pub(super) fn insert_filling(&self, key: PageKey, pfn: Pfn) -> bool {
         let bucket = self.bucket(key);
         let _locked = self.shard(bucket).waiting.lock();
@@ -209,7 +209,7 @@ impl Index {
         wake(shard, &waiting);
     }
 
-    /// Claims a resident page for eviction: nobody else fills or evicts it until it is made
+    /// Claims a resident page for eviction: no other thread fills or evicts it until it is made
     /// resident again or removed.
     pub(super) fn begin_evict(&self, pfn: Pfn) -> Option<PageKey> {
         let key = self.key_of(pfn)?;
@@ -222,7 +222,7 @@ impl Index {
         Some(key)
     }
 
-    /// Takes a page that is being filled or evicted out of the index.
+    /// Removes a page that is being filled or evicted.
     pub(super) fn remove(&self, pfn: Pfn) {
         let (shard, waiting, key) = self.lock_page(pfn);
         debug_assert!(matches!(
@@ -238,13 +238,13 @@ impl Index {
             link = self.next(Pfn(at - 1));
         }
         link.store(next, Ordering::Relaxed);
-        // Release. Pairs with: the acquire of `key_of`, for who finds the page gone.
+        // Release. Pairs with: the acquire of `key_of`, in a thread that finds the page gone.
         self.key(pfn).store(0, Ordering::Release);
         self.state(pfn).store(state::ABSENT, Ordering::Relaxed);
         wake(shard, &waiting);
     }
 
-    /// Locks the shard of a page whose state this thread may move.
+    /// Locks the shard of a page whose state this thread may change.
     fn lock_page(&self, pfn: Pfn) -> (&Shard, MutexGuard<'_, usize>, PageKey) {
         let key = self
             .key_of(pfn)
@@ -253,7 +253,7 @@ impl Index {
         (shard, shard.waiting.lock(), key)
     }
 
-    /// The frame of a page in whatever state. The shard's lock is held.
+    /// Returns the frame of a page in any state. The shard's lock is held.
     fn find_locked(&self, key: PageKey) -> Option<Pfn> {
         let mut at = self.buckets[self.bucket(key)].load(Ordering::Relaxed);
         while at != NIL {
@@ -286,11 +286,11 @@ impl Index {
         &self.shards[bucket >> self.shard_shift]
     }
 
-    /// Checks chains and states; returns how many pages the index holds.
+    /// Checks chains and states; returns the number of pages in the index.
     ///
     /// # Panics
     ///
-    /// When a page is on the wrong chain, on two, or in the middle of something.
+    /// When a page is on the wrong chain, on two, or in transition.
     pub(super) fn check_invariants(&self) -> u64 {
         let mut on_chains = 0;
         for bucket in 0..self.buckets.len() {
@@ -323,7 +323,7 @@ impl Index {
     }
 }
 
-/// Lets those who wait for an end look again.
+/// Wakes the threads that wait for a fill or eviction to end.
 fn wake(shard: &Shard, waiting: &MutexGuard<'_, usize>) {
     if **waiting > 0 {
         shard.ended.notify_all();

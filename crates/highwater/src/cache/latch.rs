@@ -1,12 +1,12 @@
-//! Latched pages: reading and writing pages of writable files.
+//! Page latches: reading and writing pages of writable files.
 //!
-//! A resident page's frame lies in its latch. Whoever finds the frame by the index takes the latch
-//! and then makes sure that it still holds the page that was looked for: eviction takes the frame
-//! out under the exclusive latch, so a page seen under the latch stays for as long as it is held.
+//! A resident page's frame is stored in its latch. A thread that finds the frame by the index takes
+//! the latch and then checks that the frame still holds the requested page: eviction takes the
+//! frame out under the exclusive latch, so a page seen under the latch stays while it is held.
 //!
-//! Who has to wait for a latch keeps the page in its frame meanwhile, by a count that eviction
-//! respects. Otherwise the frame's next page could be latched by somebody who in turn waits for a
-//! latch of the waiting thread: a deadlock between threads that keep to the embedder's order of
+//! A thread that waits for a latch keeps the page in its frame meanwhile, by a count that eviction
+//! respects. Otherwise the frame's next page could be latched by a thread that in turn waits for a
+//! latch of the waiting thread: a deadlock between threads that obey the embedder's lock order of
 //! pages.
 
 use std::fmt;
@@ -21,10 +21,11 @@ use crate::units::{PAGE_SIZE, Pfn};
 /// Class of every page's latch.
 pub(super) static LATCH_LOCK: LockClass = LockClass::new("latch", Rank::Latch);
 
-/// Frames whose latches are made together. Chosen: 16 MiB of frames, whose latches take 160 KiB.
+/// Frames whose latches are allocated together. Chosen: 16 MiB of frames, whose latches take 160
+/// KiB.
 const CHUNK_FRAMES: usize = 4096;
 
-/// The latches of all frames, made in chunks as frames come to hold pages of writable files.
+/// The latches of all frames, allocated in chunks as frames come to hold pages of writable files.
 pub(super) struct Latches {
     chunks: Box<[OnceLock<Box<[Latch]>>]>,
     nr_frames: usize,
@@ -50,20 +51,20 @@ impl Latches {
         }
     }
 
-    /// The latch of a frame, with its chunk made if it is the first.
+    /// Returns the latch of a frame; allocates its chunk if it is the first.
     pub(super) fn of(&self, pfn: Pfn) -> &Latch {
         let chunk = pfn.index() / CHUNK_FRAMES;
         let latches = self.chunks[chunk].get_or_init(|| self.make(chunk));
         &latches[pfn.index() % CHUNK_FRAMES]
     }
 
-    /// The latch of a frame, if it is made.
+    /// Returns the latch of a frame, if it is allocated.
     pub(super) fn get(&self, pfn: Pfn) -> Option<&Latch> {
         let latches = self.chunks[pfn.index() / CHUNK_FRAMES].get()?;
         Some(&latches[pfn.index() % CHUNK_FRAMES])
     }
 
-    /// Every latch that is made.
+    /// Returns every allocated latch.
     pub(super) fn made(&self) -> impl Iterator<Item = &Latch> {
         self.chunks.iter().filter_map(OnceLock::get).flatten()
     }
@@ -80,13 +81,13 @@ impl Latches {
     }
 }
 
-/// A page of a writable file, held for reading. Writers and write-back wait.
+/// A page of a writable file, latched for reading. Writers and write-back wait.
 pub struct PageRead<'c> {
     cache: &'c PageCache,
     latch: RwLockReadGuard<'c, Option<Frame>>,
 }
 
-/// A page of a writable file, held for writing, and dirty from the moment it was taken.
+/// A page of a writable file, latched for writing, and marked dirty when it was latched.
 pub struct PageWrite<'c> {
     cache: &'c PageCache,
     latch: RwLockWriteGuard<'c, Option<Frame>>,
@@ -94,7 +95,7 @@ pub struct PageWrite<'c> {
 }
 
 impl PageWrite<'_> {
-    /// Whether the page was clean before it was taken.
+    /// Returns whether the page was clean before it was latched.
     #[must_use]
     pub fn was_clean(&self) -> bool {
         self.was_clean
@@ -102,11 +103,12 @@ impl PageWrite<'_> {
 }
 
 impl PageCache {
-    /// Holds a resident page of a writable file for reading.
+    /// Latches a resident page of a writable file for reading.
     ///
     /// # Cost
     ///
-    /// The page's latch: an atomic on the page's line. Waits while a writer or write-back holds it.
+    /// The page's latch: an atomic on the page's cache line. Waits while a writer or write-back
+    /// holds it.
     pub fn try_read_latched(&self, key: PageKey) -> Option<PageRead<'_>> {
         self.try_read_latched_at(key, self.find_latched(key)?)
     }
@@ -135,11 +137,11 @@ impl PageCache {
         Some(PageRead { cache: self, latch })
     }
 
-    /// Holds a resident page of a writable file for writing.
+    /// Latches a resident page of a writable file for writing.
     ///
     /// # Cost
     ///
-    /// The page's latch. Waits while anybody else holds it.
+    /// The page's latch. Waits while any other thread holds it.
     pub fn try_write(&self, key: PageKey) -> Option<PageWrite<'_>> {
         self.try_write_at(key, self.find_latched(key)?)
     }
@@ -162,7 +164,7 @@ impl PageCache {
         })
     }
 
-    /// The exclusive latch of a page, unless it has left the frame.
+    /// Takes the exclusive latch of a page, unless the page has left the frame.
     pub(super) fn latch_exclusively(
         &self,
         key: PageKey,
@@ -179,7 +181,8 @@ impl PageCache {
         (latch.is_some() && self.index.key_of(pfn) == Some(key)).then_some(latch)
     }
 
-    /// Keeps a page in its frame while this thread waits for its latch; `None` when it has left.
+    /// Keeps a page in its frame while this thread waits for its latch; `None` if the page has
+    /// left.
     fn keep_for_latch(&self, key: PageKey, pfn: Pfn) -> Option<KeptForLatch<'_>> {
         let mut kept = None;
         let presence = self.index.lookup_and(key, |at| {
@@ -195,7 +198,7 @@ impl PageCache {
     /// latch. The page is on no list yet.
     pub fn keep_filled(&self, pfn: Pfn) -> KeptForLatch<'_> {
         let waiters = &self.latches.of(pfn).waiters;
-        // Relaxed: eviction takes the page off a list before, whose lock orders this.
+        // Relaxed: eviction first takes the page off a list, whose lock orders this.
         waiters.fetch_add(1, Ordering::Relaxed);
         KeptForLatch(waiters)
     }
@@ -211,13 +214,13 @@ impl PageCache {
     }
 }
 
-/// Tries to take a latch. Not in models: there, who tries a lock that another thread holds for ever
-/// is taken for blocked; they go the way of who has to wait.
+/// Tries to take a latch. Always fails in models: loom takes a thread for blocked if it tries a
+/// lock that another thread never releases; there, threads use the waiting path.
 fn without_waiting<G>(try_lock: impl FnOnce() -> Option<G>) -> Option<G> {
     if cfg!(loom) { None } else { try_lock() }
 }
 
-/// A page that stays in its frame while this lives.
+/// Keeps a page in its frame, until dropped.
 #[derive(Debug)]
 #[must_use = "the page may leave its frame once this is dropped"]
 pub struct KeptForLatch<'c>(&'c AtomicU32);

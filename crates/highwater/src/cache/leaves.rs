@@ -1,42 +1,42 @@
-//! The directory of a page table: where its leaves are.
+//! The directory of a page table: the places of its leaves.
 //!
-//! A leaf has a place, which is empty until the leaf is made. The places of the first 16,384
-//! leaves, as many as a table of 16 TiB has, are there from the beginning, so that the way to one
-//! is one load. Those of the others are made in blocks of as many, when a leaf of the block is. So
-//! a table of 2^44 pages takes half a megabyte, and as much for each block that is used.
+//! A leaf has a place, which is empty until the leaf is allocated. The places of the first 16,384
+//! leaves, enough for 16 TiB, exist from the beginning, so that one load reaches a leaf. Later
+//! places are allocated in blocks of the same number, with the first leaf of the block. So a table
+//! of 2^44 pages takes half a megabyte, plus as much for each block in use.
 
 use crate::sync::OnceLock;
 use crate::sync::atomic::AtomicU64;
 
-/// Leaves of a table, as a power of two, from where on they are larger; and those of a block.
-/// Chosen: half a megabyte of places.
+/// Leaves of a table, as a power of two, above which leaves become larger; also the leaves of a
+/// block. Chosen: half a megabyte of places.
 pub(super) const LEAVES_SHIFT: u32 = 14;
 
-/// Entries of some pages in a row.
+/// Entries of consecutive pages.
 ///
 /// Written by: threads that hold the page (install), any thread (clear, marks). Read by: any
-/// thread. Publishes: nothing by being present, the frame's own word decides; by being cleared,
-/// through the count that is given back afterwards, that no entry names the frame.
+/// thread. Publishes: nothing when present, as the frame's own word decides; when cleared, through
+/// the count that is lowered afterwards, that no entry names the frame.
 pub(super) enum Leaf {
-    /// All of them are holes.
+    /// All entries are holes.
     Holes,
-    /// They lie beside those of the other leaves.
+    /// The entries are in the table's flat array.
     SideBySide,
     Own(Box<[AtomicU64]>),
 }
 
 /// The places of a table's leaves, in blocks.
 pub(super) struct Leaves {
-    /// Those of the first block.
+    /// The first block.
     first: Box<[OnceLock<Leaf>]>,
-    /// The other blocks, made when a leaf of any of them is.
+    /// The other blocks, each allocated with its first leaf.
     others: OnceLock<Box<[OnceLock<Block>]>>,
     len: usize,
 }
 
-/// Places of leaves in a row.
+/// Places of consecutive leaves.
 enum Block {
-    /// All of their pages are holes.
+    /// All pages are holes.
     Holes,
     Own(Box<[OnceLock<Leaf>]>),
 }
@@ -61,7 +61,7 @@ impl Leaves {
         self.len
     }
 
-    /// A leaf, if it was made.
+    /// Returns a leaf, if it was allocated.
     #[inline]
     pub(super) fn get(&self, index: usize) -> Option<&Leaf> {
         match self.first.get(index) {
@@ -70,7 +70,7 @@ impl Leaves {
         }
     }
 
-    /// A leaf behind the first block, if it was made.
+    /// Returns a leaf behind the first block, if it was allocated.
     #[inline(never)]
     fn get_of_others(&self, index: usize) -> Option<&Leaf> {
         match self.made_block(index)? {
@@ -79,7 +79,7 @@ impl Leaves {
         }
     }
 
-    /// The place of a leaf; none in a block of holes.
+    /// Returns the place of a leaf, or `None` in a block of holes.
     pub(super) fn place(&self, index: usize) -> Option<&OnceLock<Leaf>> {
         if let Some(place) = self.first.get(index) {
             return Some(place);
@@ -92,25 +92,25 @@ impl Leaves {
         }
     }
 
-    /// Makes holes of all leaves of the block that a leaf behind the first block is in; `false` if
-    /// one of them was made.
+    /// Turns the block of a leaf behind the first block into holes; returns `false` if a leaf of
+    /// the block was allocated.
     pub(super) fn punch(&self, index: usize) -> bool {
         let is_other = index >= self.first.len();
         is_other && index.is_multiple_of(Self::BLOCK) && self.other(index).set(Block::Holes).is_ok()
     }
 
-    /// Whether leaves of the block that a leaf is in can have been made.
+    /// Returns whether the block of a leaf was allocated.
     pub(super) fn is_block_made(&self, index: usize) -> bool {
         index < self.first.len() || self.made_block(index).is_some()
     }
 
-    /// The first leaf behind the block that a leaf is in.
+    /// Returns the first leaf behind the block of a leaf.
     pub(super) const fn behind_block(&self, index: usize) -> usize {
         let behind = (index / Self::BLOCK + 1) * Self::BLOCK;
         if behind < self.len { behind } else { self.len }
     }
 
-    /// Places of leaves and of blocks that have memory.
+    /// Returns the number of allocated places, of leaves and of blocks.
     #[cfg(test)]
     pub(super) fn places_made(&self) -> usize {
         let others = self.others.get().map_or(&[][..], |others| others);
@@ -127,14 +127,14 @@ impl Leaves {
         others.get((index / Self::BLOCK).checked_sub(1)?)?.get()
     }
 
-    /// The block of a leaf behind the first block.
+    /// Returns the block of a leaf behind the first block.
     fn other(&self, index: usize) -> &OnceLock<Block> {
         let count = self.len.div_ceil(Self::BLOCK) - 1;
         &self.others.get_or_init(|| places(count))[index / Self::BLOCK - 1]
     }
 }
 
-/// So many places, all empty.
+/// Returns `count` empty places.
 fn places<T>(count: usize) -> Box<[OnceLock<T>]> {
     (0..count).map(|_| OnceLock::new()).collect()
 }

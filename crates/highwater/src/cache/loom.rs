@@ -1,4 +1,4 @@
-//! All interleavings of the page cache's protocols, two or three threads each: filling, looking up,
+//! Loom models of the page cache's protocols, with two or three threads: filling, looking up,
 //! evicting, borrowing and writing one page.
 
 use ::loom::{model, thread};
@@ -14,7 +14,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use crate::topology::Topology;
 use crate::units::{GroupId, PAGE_BYTES, Pages, Pfn};
 
-/// Storage that nobody reads in a model.
+/// Storage that no model reads.
 #[derive(Debug)]
 pub(crate) struct Nothing;
 
@@ -33,8 +33,8 @@ impl Backing for Nothing {
     }
 }
 
-/// Storage of one byte that makes durable what it sees of what was written. Relaxed: the cache has
-/// to order the two.
+/// Storage of one byte whose sync makes durable the value that it sees. Relaxed: the cache has to
+/// order the two.
 #[derive(Debug)]
 struct Relayed {
     written: AtomicU8,
@@ -59,7 +59,7 @@ impl Backing for Relayed {
     }
 }
 
-/// Storage that has failed, and tells one sync of it.
+/// Storage that has failed, and reports it to one sync.
 #[derive(Debug)]
 struct TellsOne {
     has_failed: AtomicBool,
@@ -114,7 +114,7 @@ impl Scene {
         })
     }
 
-    /// Reads the page into a frame, as the manager does; false when another thread was first.
+    /// Reads the page into a frame, as the manager does; false if another thread was first.
     fn fill(&self, pfn: u32, byte: u8) -> bool {
         self.fill_with(self.key, pfn, byte)
     }
@@ -142,7 +142,7 @@ impl Scene {
         self.cache.make_durable(&self.file, told)
     }
 
-    /// Evicts the page from a frame; says why not.
+    /// Evicts the page from a frame; returns why it was kept otherwise.
     fn evict(&self, pfn: u32) -> Result<(), Kept> {
         let mut batch = EvictBatch::default();
         self.cache.evict(&[Pfn(pfn)], &mut batch);
@@ -265,7 +265,7 @@ fn a_write_is_never_evicted_unwritten() {
 
 #[test]
 fn a_latch_is_not_taken_for_a_page_that_has_left() {
-    // The frame is evicted and filled with another page of the file while a reader looks for it.
+    // The frame is evicted and filled with another page of the file while a reader looks it up.
     model(|| {
         let scene = Scene::new(Access::ReadWrite);
         assert!(scene.fill(0, 1));
@@ -288,9 +288,9 @@ fn a_latch_is_not_taken_for_a_page_that_has_left() {
 
 #[test]
 fn a_sync_makes_durable_what_reclaim_wrote_before_it_evicted() {
-    // Goal: what was dirty when sync began is durable when it returns, wherever sync finds the
-    // page: dirty, clean, gone, or another in its frame. Method: reclaim writes back and evicts
-    // beside it.
+    // Goal: every page that was dirty when sync began is durable when it returns, wherever sync
+    // finds the page: dirty, clean, gone, or replaced by another in its frame. Method: concurrent
+    // reclaim writes back and evicts.
     model(|| {
         let storage = Arc::new(Relayed {
             written: AtomicU8::new(0),
@@ -315,8 +315,8 @@ fn a_sync_makes_durable_what_reclaim_wrote_before_it_evicted() {
 
 #[test]
 fn a_failed_sync_is_told_to_each_handle_once() {
-    // Goal: of two handles that sync at a time, one meets the failure and the other one hears of
-    // it, in that sync and in no other, whoever ends first.
+    // Goal: of two handles that sync concurrently, one gets the failure and the other reports it as
+    // an earlier one, in that sync and in no other, whichever ends first.
     model(|| {
         let storage = TellsOne {
             has_failed: AtomicBool::new(true),
@@ -343,9 +343,10 @@ fn a_failed_sync_is_told_to_each_handle_once() {
 
 #[test]
 fn latches_in_order_do_not_deadlock_over_a_reused_frame() {
-    // Goal: who waits for a latch waits for holders of that page, not of the next page in its
-    // frame. Method: both threads take latches in the order 0, 1, 2; page 2 is evicted, and page 0
-    // is read into its frame, while one of them, which holds page 1, is about to take page 2.
+    // Goal: a thread that waits for a latch waits for holders of that page, not of the next page in
+    // its frame. Method: both threads take latches in the order 0, 1, 2; page 2 is evicted, and
+    // page 0 is read into its frame, while one of them, which holds page 1, is about to take page
+    // 2.
     model(|| {
         let scene = Scene::new(Access::ReadWrite);
         let key = |page| PageKey::new(scene.file.id(), page);
@@ -368,7 +369,7 @@ fn latches_in_order_do_not_deadlock_over_a_reused_frame() {
     });
 }
 
-/// Storage of a byte of each of two pages.
+/// Storage of one byte for each of two pages.
 #[derive(Debug, Default)]
 struct TwoBytes([AtomicU8; 2]);
 
@@ -391,8 +392,8 @@ impl Backing for TwoBytes {
 #[test]
 fn neighbours_that_are_written_together_are_dirty_or_in_their_file() {
     // Goal: no page is marked clean that is not in its file. Method: both pages are written to, the
-    // later one first, beside write-back of both. One latch at a time: who only tries one that
-    // another thread waits with is taken for blocked (`without_waiting`).
+    // later one first, beside write-back of both. One latch at a time: loom takes a thread that
+    // only tries a lock for blocked if its holder waits (`without_waiting`).
     model(|| {
         let storage = Arc::new(TwoBytes::default());
         let scene = Scene::over(Arc::clone(&storage) as Arc<dyn Backing>, Access::ReadWrite);

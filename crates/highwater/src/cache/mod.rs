@@ -1,26 +1,26 @@
-//! The page cache: pages of real files in frames.
+//! The page cache: file pages in frames.
 //!
-//! A page is named by its [`PageKey`] (file and page number). The index finds the frame
-//! that holds it; how its bytes are reached depends on the file's [`Access`]:
+//! A page is named by its [`PageKey`] (file and page number). The index finds the frame that holds
+//! it; access to its bytes depends on the file's [`Access`]:
 //!
 //! - **read-only files** never change while they are open. A resident page's frame is *published*
 //!   under its key, and a read borrows it ([`PageCache::try_read`]): no lock, no store to shared
 //!   memory.
 //! - **writable files** keep each resident page's frame behind a *latch*: [`PageRead`] and
-//!   [`PageWrite`] hold it shared or exclusive. A page that was written is *dirty* until
-//!   write-back has put it into the file.
+//!   [`PageWrite`] hold it shared or exclusive. A page that was written is *dirty* until write-back
+//!   has written it to the file.
 //!
-//! A page goes through these states, each moved under the lock of its index shard:
+//! A page has these states, each changed under the lock of its index shard:
 //!
 //! ```text
 //! absent --begin_fill--> filling --finish--> resident --evict--> evicting --> absent
 //!            (read the file)  \--abort--> absent     ^---- kept (borrowed, dirty) ---/
 //! ```
 //!
-//! Filling and evicting exclude each other and themselves: one thread reads a page in, the others
-//! wait for it and are told to look again, whatever came of it.
+//! Filling and evicting exclude each other and themselves: one thread reads a page in, other
+//! threads wait for it and then look it up again, whatever the result.
 //!
-//! The cache does not choose what to evict, count who pays, or find free frames: reclaim, groups
+//! The cache does not choose pages to evict, charge groups, or find free frames: reclaim, groups
 //! and the manager do.
 
 mod anon;
@@ -79,25 +79,25 @@ use index::Index;
 use latch::{Latch, Latches};
 use space::Spaces;
 
-/// Pages of files in the frames of one memory.
+/// File pages in the frames of one memory.
 pub struct PageCache {
     memory: Arc<FrameMemory>,
     index: Index,
     /// By frame: the group that pays for the page.
-    /// Written by: the filler, and reparenting under the lruvec's lock. Read by: whoever has
+    /// Written by: the filler, and reparenting under the lruvec's lock. Read by: threads that have
     /// isolated the page. Publishes: nothing; isolation orders it.
     groups: Box<[AtomicU32]>,
     latches: Latches,
-    /// By frame: read since reclaim last looked. Dense, so that a hit touches few lines.
-    /// Written by: readers (set, only when clear), reclaim (clear). Read by: reclaim.
-    /// Publishes: nothing; a lost mark costs a page its second chance.
+    /// By frame: read since reclaim last scanned it. Dense, so that a hit touches few lines.
+    /// Written by: readers (set, only when clear), reclaim (clear). Read by: reclaim. Publishes:
+    /// nothing; a lost mark costs a page its second chance.
     young: Box<[AtomicBool]>,
     dirty: DirtyPages,
-    /// By frame: entries of page tables that name it. See the module `rmap`.
-    /// Written by: who installs (under a hold on the page) and who takes out. Read by: eviction.
+    /// By frame: number of page table entries that name it. See the module `rmap`.
+    /// Written by: threads that install (under a hold on the page) or clear. Read by: eviction.
     /// Publishes: when 0 in a frame that eviction has taken, that no entry names the frame.
     mapcounts: Box<[AtomicU32]>,
-    /// Accesses through an entry that are counted.
+    /// Maximum of an entry's access count.
     young_max: u32,
     area_numbers: Sequence,
     rmap_times: TimeRecorder,
@@ -105,11 +105,11 @@ pub struct PageCache {
     flags: Box<[AtomicU16]>,
     files: Files,
     spaces: Spaces,
-    /// Where swap-backed pages go.
+    /// The swap area of swap-backed pages.
     swap: Option<Arc<SwapArea>>,
 }
 
-/// A page that is being read in: its frame is this thread's own.
+/// A page that is being read in: its frame is owned by this thread.
 #[derive(Debug)]
 #[must_use = "finish or abort a fill: others wait for it"]
 pub struct Filling {
@@ -117,44 +117,44 @@ pub struct Filling {
     frame: Frame,
 }
 
-/// A page that has left the cache.
+/// A page that was evicted.
 #[derive(Debug)]
 #[must_use = "the frame has to be freed and the page uncharged"]
 pub struct Evicted {
-    /// What it was.
+    /// Its key.
     pub key: PageKey,
-    /// Where it was.
+    /// Its frame.
     pub frame: Frame,
-    /// Who paid for it.
+    /// The group that paid for it.
     pub group: GroupId,
 }
 
-/// Why a page could not be evicted.
+/// Reason why a page was not evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
-    /// Somebody reads it, or holds its latch.
+    /// It is pinned or latched.
     Borrowed,
     /// It has to be written back first.
     Dirty,
     /// It is mapped: a fault came after its entries were cleared, if they were.
     Mapped,
-    /// It is being filled or evicted by another thread, or holds no page any more.
+    /// It is being filled or evicted by another thread, or the frame holds no page any more.
     Busy,
 }
 
-/// Results of [`PageCache::evict`], reused from batch to batch.
+/// Results of [`PageCache::evict`], reused between batches.
 #[derive(Debug, Default)]
 pub struct EvictBatch {
-    /// Pages that have left the cache.
+    /// Pages that were evicted.
     pub evicted: Vec<Evicted>,
-    /// Pages that stay, and why.
+    /// Pages that stay, with the reason.
     pub kept: Vec<(Pfn, Kept)>,
     retract: Vec<(Pfn, u64)>,
     retracted: Retracted,
 }
 
 impl PageCache {
-    /// An empty cache over the frames of `memory`.
+    /// Creates an empty cache over the frames of `memory`.
     ///
     /// Files and spaces count on the CPUs of `topology`, in `regime`; spaces as `accounting` says.
     ///
@@ -188,28 +188,28 @@ impl PageCache {
         }
     }
 
-    /// The cache, with entries that count so many accesses between two looks: 1 unless said, 3 at
-    /// most. Each costs who reads the page a store.
+    /// Sets how many accesses an entry counts between two scans: 1 by default, at most 3. Each
+    /// costs a reader of the page a store.
     #[must_use]
     pub fn counting_accesses(mut self, young_max: u32) -> Self {
         self.young_max = young_max.clamp(1, CREDIT_MAX);
         self
     }
 
-    /// Has pages of memory swapped out to `area`. For caches in which no memory is open yet.
+    /// Sets the swap area. Call it before any memory object is opened.
     #[must_use]
     pub fn swapping_to(mut self, area: Arc<SwapArea>) -> Self {
         self.swap = Some(area);
         self
     }
 
-    /// Where swap-backed pages go; `None` when they have to stay.
+    /// Returns the swap area; without one, swap-backed pages stay in memory.
     #[must_use]
     pub fn swap(&self) -> Option<&SwapArea> {
         self.swap.as_deref()
     }
 
-    /// The bytes of a resident page of a read-only file.
+    /// Borrows the bytes of a resident page of a read-only file.
     ///
     /// # Cost
     ///
@@ -253,7 +253,7 @@ impl PageCache {
         reader.borrow(pfn, key.get())
     }
 
-    /// Pins a resident page of a read-only file: the borrow may outlive readers and threads.
+    /// Pins a resident page of a read-only file: the pin may outlive readers and threads.
     #[must_use]
     pub fn try_pin(&self, key: PageKey) -> Option<Pinned> {
         debug_assert!(
@@ -277,24 +277,23 @@ impl PageCache {
         Pinned::new(Arc::clone(&self.memory), pfn, key.get())
     }
 
-    /// Whether a page is there, after waiting for whoever fills or evicts it.
+    /// Looks a page up, after waiting for a fill or eviction of it.
     ///
     /// # Cost
     ///
-    /// The lock of one index shard, and the file's I/O if another thread is at it.
+    /// The lock of one index shard, and the file's I/O if another thread reads the page.
     pub fn lookup(&self, key: PageKey) -> Presence {
         self.index.lookup(key)
     }
 
-    /// Begins to read a page in, for `group` to pay. Gives the frame back if the page is there by
-    /// now.
+    /// Begins to read a page in, charged to `group`.
     ///
     /// # Errors
     ///
-    /// The frame, unused, when another thread was first.
+    /// The frame, unused, if another thread inserted the page first.
     pub fn begin_fill(&self, key: PageKey, frame: Frame, group: GroupId) -> Result<Filling, Frame> {
         let pfn = frame.pfn();
-        // Relaxed, all: the frame is this thread's own, and finishing the fill publishes it.
+        // Relaxed, all: this thread owns the frame, and finishing the fill publishes it.
         self.groups[pfn.index()].store(group.0, Ordering::Relaxed);
         debug_assert_eq!(self.mapcount(pfn), 0, "{pfn} reused mapped");
         self.young[pfn.index()].store(false, Ordering::Relaxed);
@@ -310,12 +309,12 @@ impl PageCache {
         }
     }
 
-    /// The bytes to fill.
+    /// Returns the buffer to fill.
     pub fn filling_bytes<'a>(&'a self, filling: &'a mut Filling) -> &'a mut [u8; PAGE_SIZE] {
         self.memory.bytes_mut(&mut filling.frame)
     }
 
-    /// Makes a filled page resident and wakes who waits for it.
+    /// Makes a filled page resident and wakes the threads that wait for it.
     ///
     /// # Panics
     ///
@@ -333,7 +332,7 @@ impl PageCache {
         pfn
     }
 
-    /// Gives a fill up, wakes who waits for it, and hands the frame back.
+    /// Aborts a fill, wakes the threads that wait for it, and returns the frame.
     #[must_use = "the frame has to be freed"]
     pub fn abort_fill(&self, filling: Filling) -> Frame {
         self.index.remove(filling.frame.pfn());
@@ -344,21 +343,21 @@ impl PageCache {
     ///
     /// # Cost
     ///
-    /// Two index locks a page and one heavy barrier for all. Waits for nobody, does no I/O.
+    /// Two index locks a page and one heavy barrier for all. Does not block and does no I/O.
     ///
     /// # Panics
     ///
-    /// Never: a page under eviction keeps its name.
+    /// Never: a page under eviction keeps its key.
     pub fn evict(&self, candidates: &[Pfn], batch: &mut EvictBatch) {
         self.evict_leaving(candidates, batch, |_| ());
     }
 
-    /// As [`evict`](Self::evict). `leave` is shown the pages that go before anybody can find them
-    /// absent: what it leaves in their place is there when they are read in again.
+    /// As [`evict`](Self::evict). Calls `leave` with the evicted pages before a lookup can find
+    /// them absent: shadows that it leaves are in place when the pages are read in again.
     ///
     /// # Panics
     ///
-    /// Never: a page under eviction keeps its name.
+    /// Never: a page under eviction keeps its key.
     pub fn evict_leaving(
         &self,
         candidates: &[Pfn],
@@ -373,7 +372,7 @@ impl PageCache {
                 batch.kept.push((pfn, Kept::Busy));
                 continue;
             };
-            // Also looked at once the frame is taken; here it spares the attempt.
+            // Checked again once the frame is taken; here it spares the attempt.
             if self.mapcount(pfn) > 0 {
                 self.index.set_resident(pfn);
                 batch.kept.push((pfn, Kept::Mapped));
@@ -414,7 +413,7 @@ impl PageCache {
             }
         }
         // Before the pages leave the index: until then their files cannot be closed, nor their
-        // numbers be given to others.
+        // numbers be reused.
         self.files.note_evicted(&batch.evicted);
         leave(&batch.evicted);
         for evicted in &batch.evicted {
@@ -422,12 +421,13 @@ impl PageCache {
         }
     }
 
-    /// The frame of a clean page of a writable file, if nobody holds its latch or waits for it.
+    /// Takes the frame of a clean page of a writable file, if its latch is free and no thread waits
+    /// for it.
     fn take_from_latch(&self, pfn: Pfn) -> Result<Frame, Kept> {
         let Latch { frame, waiters } = self.latches.of(pfn);
         let mut frame = frame.try_write().ok_or(Kept::Borrowed)?;
         // Relaxed: raised under the shard's lock before the page was claimed for eviction, if at
-        // all; whoever has lowered it since was given the latch.
+        // all; a thread that has lowered it since got the latch.
         if waiters.load(Ordering::Relaxed) > 0 {
             return Err(Kept::Borrowed);
         }
@@ -438,7 +438,7 @@ impl PageCache {
         if self.is_dirty(pfn) {
             return Err(Kept::Dirty);
         }
-        // Under the exclusive latch nobody installs.
+        // No thread installs while the exclusive latch is held.
         if self.mapcount(pfn) > 0 {
             return Err(Kept::Mapped);
         }
@@ -452,11 +452,11 @@ impl PageCache {
         Evicted { key, frame, group }
     }
 
-    /// Whether a page was read since this was last asked; clears the mark.
+    /// Returns whether a page was read since the last call; clears the mark.
     pub fn test_and_clear_young(&self, pfn: Pfn) -> bool {
         let young = &self.young[pfn.index()];
-        // Relaxed, both: a mark orders nothing, and losing one to a racing reader costs a second
-        // chance only.
+        // Relaxed, both: a mark orders nothing, and losing one to a racing reader costs only a
+        // second chance.
         let was_young = young.load(Ordering::Relaxed);
         if was_young {
             young.store(false, Ordering::Relaxed);
@@ -464,63 +464,62 @@ impl PageCache {
         was_young
     }
 
-    /// Forgets every access to a page that was filled by this thread and that nobody else has found
-    /// yet.
+    /// Clears every accessed mark of a page that this thread has filled and no other has found yet.
     pub fn forget_young(&self, pfn: Pfn) {
         self.test_and_clear_young(pfn);
         self.referenced(pfn, RmapAccess::Snapshot, None);
     }
 
-    /// Marks a page as accessed since reclaim last looked.
+    /// Marks a page as accessed since reclaim last scanned it.
     #[inline]
     pub fn mark_young(&self, pfn: Pfn) {
         let young = &self.young[pfn.index()];
         // Relaxed, both: as above. Stored only when clear, so that hits of a hot page share its
-        // cache line instead of fighting for it.
+        // cache line instead of contending for it.
         if !young.load(Ordering::Relaxed) {
             young.store(true, Ordering::Relaxed);
         }
     }
 
-    /// The group that pays for a page.
+    /// Returns the group that pays for a page.
     #[must_use]
     pub fn group_of(&self, pfn: Pfn) -> GroupId {
         // Relaxed: the caller has isolated the page or holds its list's lock.
         GroupId(self.groups[pfn.index()].load(Ordering::Relaxed))
     }
 
-    /// Makes another group pay for a page. The caller holds the lock of the page's list.
+    /// Charges a page to another group. The caller holds the lock of the page's list.
     pub fn set_group(&self, pfn: Pfn, group: GroupId) {
         // Relaxed: as in `group_of`.
         self.groups[pfn.index()].store(group.0, Ordering::Relaxed);
     }
 
-    /// Opens a space, in which pages can be brought in.
+    /// Opens a space.
     #[must_use]
     pub fn open_space(&self) -> Arc<SpaceEntry> {
         self.spaces.open()
     }
 
-    /// Ends a space that nobody maps through any more. What it counted should be gone; what is not
-    /// is returned, or if reclaim may still be counting for the space, reported when a later one is
-    /// opened or closed.
+    /// Closes a space without mappings. Returns the counts that are not back to zero; if reclaim
+    /// may still be counting for the space, they are reported when a later space is opened or
+    /// closed.
     pub fn close_space(&self, space: &Arc<SpaceEntry>) -> Option<RssResidue> {
         self.spaces.close(space)
     }
 
-    /// Spaces that were closed with pages that nobody uncounted.
+    /// Returns the number of spaces that were closed with pages still counted.
     #[must_use]
     pub fn nr_rss_residues(&self) -> u64 {
         self.spaces.nr_residues()
     }
 
-    /// What a frame holds, if it is in the index at this moment.
+    /// Returns the key of the page in a frame, if it is in the index at this moment.
     #[must_use]
     pub fn key_of(&self, pfn: Pfn) -> Option<PageKey> {
         self.index.key_of(pfn)
     }
 
-    /// Contention of the cache's lock classes so far.
+    /// Returns the contention of the cache's lock classes so far.
     #[must_use]
     pub fn lock_events() -> [LockEvents; 4] {
         let (index, latch) = (&index::INDEX_LOCK, &latch::LATCH_LOCK);
@@ -528,11 +527,11 @@ impl PageCache {
         [index, latch, rmap, SwapArea::lock_events()]
     }
 
-    /// Checks that index, frames, latches and spaces agree. For quiescent moments.
+    /// Checks that index, frames, latches and spaces agree. Requires quiescence.
     ///
     /// # Panics
     ///
-    /// When they do not.
+    /// If they do not.
     pub fn check_invariants(&self) {
         let indexed = self.index.check_invariants();
         self.check_dirty();
@@ -558,7 +557,7 @@ impl PageCache {
 }
 
 impl Drop for PageCache {
-    /// Frees the frames of pages that could not leave: those of files that refused to take them.
+    /// Frees the frames of pages that could not be evicted because their files refused them.
     fn drop(&mut self) {
         let nr_dirty = self.nr_dirty();
         if nr_dirty > Pages::ZERO {

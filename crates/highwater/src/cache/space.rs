@@ -1,19 +1,18 @@
-//! Spaces: who maps pages, and how much each of them has.
+//! Spaces: resident sets (RSS counters) of address spaces.
 //!
-//! A space counts four members, as the kernel does for each of its own: pages of files, anonymous
-//! pages, swap entries and shared memory. Its resident set is the first, second and fourth. The
-//! cache counts entries of the space's page tables: as many as name a frame, each for the member of
-//! its mapping, and as *swap* those that say that their page was swapped out. To the last three the
-//! embedder may add what it has itself.
+//! A space counts four members, as the kernel does: file pages, anonymous pages, swap entries and
+//! shared memory. Its resident set is the first, second and fourth. The cache counts entries of the
+//! space's page tables: an entry that names a frame counts for the member of its mapping, an entry
+//! of a swapped-out page as *swap*. The embedder may add pages of its own to the last three.
 //!
-//! **Life.** A space is open while somebody maps through it. When it is closed, everything that was
-//! counted should be uncounted: what is not is reported, with numbers. Reclaim may be about to
-//! uncount pages that it unmapped just before: it holds the area, and that the entry. Then the
-//! entry stays, is looked at when later spaces are opened or closed, a few at a time, and reported
-//! and forgotten once nobody holds it who could count.
+//! **Life.** A space is open while it has mappings. When it is closed, all counts should be zero; a
+//! residue is reported, with numbers. Reclaim may be about to uncount pages that it unmapped just
+//! before: it holds the area, and the area holds the entry. Then the entry stays and is checked
+//! again when later spaces are opened or closed, a few at a time, until its last holder is gone;
+//! then it is reported and removed.
 //!
-//! **Accounting.** Two ways to count, chosen for all spaces of a cache: [`Accounting`]. What a read
-//! promises is said by the counters: [`CounterSet`], [`ActiveSpace`], [`Peak`].
+//! **Accounting.** Two ways to count, chosen for all spaces of a cache: [`Accounting`]. The bounds
+//! of a read are those of the counters: [`CounterSet`], [`ActiveSpace`], [`Peak`].
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -29,11 +28,11 @@ use crate::units::{Estimate, Pages};
 
 static SPACES_LOCK: LockClass = LockClass::new("spaces", Rank::Spaces);
 
-/// Closed spaces that are looked at each time one is opened or closed. Chosen: more than one, so
-/// that there are ever fewer of those that can be forgotten.
+/// Closed spaces that are checked each time a space is opened or closed. Chosen: more than one, so
+/// that the backlog shrinks.
 const REAPED_AT_ONCE: usize = 4;
 
-/// What a space has pages of. The order is the kernel's.
+/// A member of a space's resident set. The order is the kernel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RssMember {
@@ -41,18 +40,17 @@ pub enum RssMember {
     File,
     /// Anonymous pages.
     Anon,
-    /// Anonymous pages that were swapped out since they were last accessed through this space's
-    /// mappings.
+    /// Anonymous pages that were swapped out since their last access through this space's mappings.
     Swap,
     /// Shared memory.
     Shmem,
 }
 
 impl RssMember {
-    /// All of them, in order.
+    /// All members, in order.
     pub const ALL: [Self; 4] = [Self::File, Self::Anon, Self::Swap, Self::Shmem];
 
-    /// Those that make the resident set.
+    /// The members of the resident set.
     pub const RESIDENT: [Self; 3] = [Self::File, Self::Anon, Self::Shmem];
 
     const fn index(self) -> usize {
@@ -89,7 +87,7 @@ impl fmt::Display for RssMember {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Accounting {
     /// Each space has counters of its own ([`CounterSet`]): two cache lines until a second CPU
-    /// counts for it, then words for every CPU. The cheapest to count with, whoever runs where.
+    /// counts for it, then words for every CPU. The cheapest to count with, on any CPUs.
     #[default]
     CpuWords,
     /// Each CPU has one set of words, which it lends to the space that counted there last
@@ -122,7 +120,7 @@ impl Counters {
         }
     }
 
-    /// Exact when nothing moves.
+    /// Exact when quiescent.
     fn precise_of(&self, members: &[usize]) -> Estimate<i64> {
         match self {
             Self::CpuWords(set) => Estimate::exact(set.precise_sum_of(members)),
@@ -136,7 +134,7 @@ impl Counters {
 pub struct SpaceId(pub(super) u32);
 
 impl SpaceId {
-    /// The number of no space: for pages that nobody counts.
+    /// No space: for pages that are not counted.
     pub const NONE: Self = Self(0);
 
     fn new(slot: usize) -> Self {
@@ -160,20 +158,20 @@ pub struct SpaceEntry {
     id: SpaceId,
     counters: Counters,
     peak: Peak,
-    /// The embedder has counted pages of its own.
-    /// Written by: the embedder's calls, once. Read by: who checks the books. Publishes: nothing;
-    /// they are checked at quiescent moments.
+    /// Whether the embedder has counted pages of its own.
+    /// Written by: the embedder's calls, once. Read by: invariant checks. Publishes: nothing; they
+    /// run at quiescent moments.
     is_added_to: AtomicBool,
 }
 
 impl SpaceEntry {
-    /// The space's number.
+    /// Returns the space's number.
     #[must_use]
     pub fn id(&self) -> SpaceId {
         self.id
     }
 
-    /// Counts pages that have come, or with a negative number gone.
+    /// Adds `pages` to a member; a negative number subtracts.
     ///
     /// # Cost
     ///
@@ -196,12 +194,12 @@ impl SpaceEntry {
         self.add(member, pages);
     }
 
-    /// Checks that a member is as many as the cache's entries say, unless the embedder has added to
-    /// it. For quiescent moments.
+    /// Checks that a member equals the number of entries, unless the embedder has added to it.
+    /// Requires quiescence.
     ///
     /// # Panics
     ///
-    /// When it is not.
+    /// If it does not.
     pub(super) fn check(&self, member: RssMember, pages: i64) {
         // Relaxed: see the field.
         if member == RssMember::File || !self.is_added_to.load(Ordering::Relaxed) {
@@ -210,7 +208,7 @@ impl SpaceEntry {
         }
     }
 
-    /// Pages of a member, as an interval, at once.
+    /// Returns the pages of a member as an interval, in O(1).
     ///
     /// # Accuracy
     ///
@@ -220,25 +218,25 @@ impl SpaceEntry {
         pages(self.counters.approximate_of(&[member.index()]))
     }
 
-    /// Pages of a member, by visiting every CPU that counted; exact when nothing moves.
+    /// Returns the pages of a member, by visiting every CPU that counted; exact when quiescent.
     #[must_use]
     pub fn precise(&self, member: RssMember) -> Pages {
         pages(self.counters.precise_of(&[member.index()])).value
     }
 
-    /// The resident set, as an interval, at once.
+    /// Returns the resident set as an interval, in O(1).
     #[must_use]
     pub fn approximate_rss(&self) -> Estimate<Pages> {
         pages(self.resident())
     }
 
-    /// The resident set, by visiting every CPU that counted; exact when nothing moves.
+    /// Returns the resident set, by visiting every CPU that counted; exact when quiescent.
     #[must_use]
     pub fn precise_rss(&self) -> Pages {
         pages(self.counters.precise_of(&RESIDENT)).value
     }
 
-    /// The largest resident set so far, as an interval neither end of which ever falls.
+    /// Returns the peak of the resident set, as an interval neither end of which ever falls.
     #[must_use]
     pub fn peak_rss(&self) -> Estimate<Pages> {
         pages(self.peak.get())
@@ -248,8 +246,8 @@ impl SpaceEntry {
         self.counters.approximate_of(&RESIDENT)
     }
 
-    /// What was counted and not uncounted. Uncertain while others' counting moves words that this
-    /// space had.
+    /// Returns the counts that are not back to zero. Uncertain while counting for other spaces
+    /// moves words that this space had.
     fn residue(&self) -> Result<Option<RssResidue>, Uncertain> {
         let read = RssMember::ALL.map(|member| self.counters.precise_of(&[member.index()]));
         if read.iter().any(|sum| *sum != Estimate::exact(sum.value)) {
@@ -261,11 +259,11 @@ impl SpaceEntry {
     }
 }
 
-/// Counters were read while they moved.
+/// Counters changed while they were read.
 struct Uncertain;
 
 impl Drop for SpaceEntry {
-    /// Pages that are still in a cache that ends are nobody's mistake.
+    /// Uncounts pages that are still in a cache that ends: they are no residue.
     fn drop(&mut self) {
         if let Counters::Active(space) = &self.counters {
             let left = space.precise_sum(RssMember::File.index()).value;
@@ -291,12 +289,12 @@ fn pages(estimate: Estimate<i64>) -> Estimate<Pages> {
     }
 }
 
-/// A space was closed with pages that nobody uncounted.
+/// A space was closed with pages still counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RssResidue {
-    /// Which space.
+    /// The space.
     pub space: SpaceId,
-    /// What is left of each member, in the order of [`RssMember::ALL`].
+    /// The residue of each member, in the order of [`RssMember::ALL`].
     pub sums: [i64; 4],
 }
 
@@ -312,7 +310,7 @@ impl fmt::Display for RssResidue {
     }
 }
 
-/// Every space, by number.
+/// The table of spaces, by number.
 #[derive(Debug)]
 pub(super) struct Spaces {
     table: RwLock<Table>,
@@ -320,7 +318,7 @@ pub(super) struct Spaces {
     nr_residues: StatCell,
 }
 
-/// What counters of spaces are made from.
+/// Creates counters of spaces.
 #[derive(Debug)]
 enum Makes {
     CpuWords(Arc<Layout>),
@@ -335,7 +333,7 @@ struct Table {
     closed: VecDeque<Closed>,
 }
 
-/// A closed space, until nobody holds it any more and it is certain what is left of it.
+/// A closed space, until its last holder is gone and its residue is certain.
 #[derive(Debug)]
 struct Closed {
     entry: Arc<SpaceEntry>,
@@ -345,13 +343,14 @@ struct Closed {
 }
 
 impl Closed {
-    /// Looks what was not uncounted, if nobody but `holders` holds the entry; whether that is
+    /// Determines the residue if the entry has only `holders` references; returns whether it is
     /// certain now.
     fn settle(&mut self, holders: usize) -> bool {
         if self.is_certain || Arc::strong_count(&self.entry) > holders {
             return self.is_certain;
         }
-        // Acquire. Pairs with: the release with which others let the entry go, after they counted.
+        // Acquire. Pairs with: the release with which other threads drop the entry, after they
+        // counted.
         fence(Ordering::Acquire);
         if let Ok(residue) = self.entry.residue() {
             (self.residue, self.is_certain) = (residue, true);
@@ -402,8 +401,7 @@ impl Spaces {
         entry
     }
 
-    /// Ends a space that nobody maps through any more, and says what should not be left of it, if
-    /// that is certain now.
+    /// Closes a space without mappings. Returns its residue, if that is certain now.
     pub(super) fn close(&self, entry: &Arc<SpaceEntry>) -> Option<RssResidue> {
         let mut table = self.table.write();
         let mut closed = Closed {
@@ -422,7 +420,7 @@ impl Spaces {
         residue
     }
 
-    /// Reports what is left of spaces that were closed before. Not under the lock: where CPUs have
+    /// Reports the residues of spaces that were closed before. Outside the lock: where CPUs have
     /// words of a space, its end waits for them.
     fn forget(&self, gone: [Option<Closed>; REAPED_AT_ONCE]) {
         for residue in gone.iter().flatten().filter_map(|closed| closed.residue) {
@@ -435,7 +433,7 @@ impl Spaces {
         self.nr_residues.get()
     }
 
-    /// Spaces that are open, or have pages in the cache.
+    /// Returns the spaces that are open or have pages in the cache.
     pub(super) fn all(&self) -> Vec<Arc<SpaceEntry>> {
         self.table
             .read()
@@ -448,7 +446,7 @@ impl Spaces {
 }
 
 impl Table {
-    /// Takes closed spaces that nobody holds any more out of the table.
+    /// Removes closed spaces without holders from the table.
     fn reap(&mut self) -> [Option<Closed>; REAPED_AT_ONCE] {
         let mut gone = [const { None }; REAPED_AT_ONCE];
         for gone in &mut gone {

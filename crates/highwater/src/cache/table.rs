@@ -1,4 +1,4 @@
-//! Software page tables: where the pages of a mapping are.
+//! Software page tables: the frames of a mapping's pages.
 //!
 //! A table has one word for each page of its mapping, its *entry*:
 //!
@@ -7,27 +7,26 @@
 //!    \-------------------- punch ----------> hole <--/           (for ever)
 //! ```
 //!
-//! A *hole* is a page that the mapping has no more. An entry says where a page is, not that it may
-//! be touched: that is for the frame's tag or latch, so that a stale entry costs a second look and
-//! nothing else. The *young* mark counts accesses since reclaim last looked, up to what the cache
-//! makes use of.
+//! A *hole* is a page that was unmapped. An entry says where a page is, not that it may be
+//! accessed: the frame's tag or latch decides that, so a stale entry costs a second lookup and
+//! nothing else. The *young* mark counts accesses since reclaim last scanned the entry, up to the
+//! number that the cache uses.
 //!
-//! Who may do what: any thread that holds the page (borrow, pin or latch) installs; any thread
-//! clears; whoever takes a frame out of an entry gives that entry's count of the frame (`mapcount`)
-//! back. Each transition is one atomic step on the word, so that each installed frame is taken out
-//! once.
+//! A thread that holds the page (borrow, pin or latch) may install; any thread may clear; the
+//! thread that clears an entry lowers the frame's count (`mapcount`). Each transition is one atomic
+//! step on the word, so that each installed frame is taken out once.
 //!
-//! Entries lie in leaves, which are made when a page of theirs is first installed, and need not be
-//! looked at before. In a table of up to 2^18 pages, which is a GiB, they lie side by side, in
-//! memory that the system commits as it is written: so the way to an entry is one load. In a larger
-//! one each has memory of its own. A leaf has 512 entries, or more, up to 2^18, where that would
-//! make more than 16,384 leaves.
+//! Entries are in leaves, which are allocated when a page of theirs is first installed and need not
+//! be visited before. A table of up to 2^18 pages (1 GiB) has one flat array, in memory that the
+//! system commits as it is written: one load reaches an entry. In a larger table each leaf has its
+//! own memory. A leaf has 512 entries, or up to 2^18 if the table would otherwise have more than
+//! 16,384 leaves.
 //!
-//! Where the leaves are kept, the module `leaves` says: a table costs what is used of it, whatever
-//! its length.
+//! The module `leaves` holds the directory of leaves: a table costs memory for the parts in use,
+//! whatever its length.
 //!
-//! Deviations from hardware tables: two levels at most; no dirty bit, because writers mark the
-//! frame itself under its latch.
+//! Deviation: unlike hardware tables, at most two levels, and no dirty bit, because writers mark
+//! the frame itself under its latch.
 
 use std::fmt;
 use std::ops::Range;
@@ -37,16 +36,16 @@ use crate::memmap::zeroed;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::Pfn;
 
-/// Entries of a leaf, as a power of two: a page full of them.
+/// Entries of a leaf, as a power of two: one page of them.
 const LEAF_SHIFT_MIN: u32 = 9;
-/// More than this, 2 MiB of entries, are not made at once, nor lie side by side.
+/// At most this many entries, 2 MiB, are allocated at once or form a flat array.
 const LEAF_SHIFT_MAX: u32 = 18;
 
-/// What an entry holds: one word, moved by [`PageTable`] only.
+/// Contents of an entry: one word, changed by [`PageTable`] only.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry(u64);
 
-// What an access adds stays within the marks.
+// The access count fits its bits.
 const _: () = assert!(super::CREDIT_MAX <= Entry::YOUNG_MAX);
 
 impl Entry {
@@ -58,15 +57,15 @@ impl Entry {
     const YOUNG_SHIFT: u32 = 61;
     const YOUNG: u64 = (Self::YOUNG_MAX as u64) << Self::YOUNG_SHIFT;
     const YOUNG_MAX: u32 = 0b11;
-    /// Present, and another access would not be counted: the sign, so that a look for it needs no
-    /// other number.
+    /// Present, and a further access would not be counted: the sign bit, so that the test needs no
+    /// constant.
     const OFTEN: u64 = 1 << 63;
 
     const fn present(pfn: Pfn) -> Self {
         Self(pfn.0 as u64 | Self::PRESENT)
     }
 
-    /// The frame that a present entry names.
+    /// Returns the frame that a present entry names.
     #[inline]
     pub(super) const fn pfn(self) -> Option<Pfn> {
         if self.0 & Self::PRESENT == 0 {
@@ -81,13 +80,13 @@ impl Entry {
         Pfn(self.0 as u32)
     }
 
-    /// Accesses since the mark was last cleared, as far as they are counted.
+    /// Returns the counted accesses since the mark was last cleared.
     #[inline]
     pub(super) const fn young(self) -> u32 {
         ((self.0 & Self::YOUNG) >> Self::YOUNG_SHIFT) as u32
     }
 
-    /// The frame that an entry names, if another access would not be counted.
+    /// Returns the frame that an entry names, if a further access would not be counted.
     #[inline(always)]
     pub(super) const fn often_accessed(self) -> Option<Pfn> {
         if self.0 & Self::OFTEN == 0 {
@@ -109,7 +108,7 @@ impl Entry {
         Self(self.0 & !(Self::YOUNG | Self::OFTEN))
     }
 
-    /// With one access more, where up to `young_max` are counted.
+    /// Returns the entry with one access more, up to `young_max`.
     const fn touched(self, young_max: u32) -> Self {
         if self.young() >= young_max {
             return Self(self.0 | Self::OFTEN);
@@ -131,32 +130,33 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// What became of an attempt to install a page.
+/// Result of installing a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Installed {
-    /// The entry names the frame now, through this call; it was as given before.
+    /// This call made the entry name the frame; the former entry.
     Now(Entry),
     /// The entry named the frame already.
     Before,
-    /// The mapping does not have the page any more.
+    /// The page was unmapped.
     Hole,
 }
 
 /// The entries of one mapping.
 pub(super) struct PageTable {
-    /// The entries of a table of up to 2^18 pages; of a larger one, none.
+    /// The entries of a table of up to 2^18 pages; empty for a larger one.
     side_by_side: Box<[AtomicU64]>,
     leaves: Leaves,
     leaf_shift: u32,
-    /// Of a page's number, what says where in its leaf it is.
+    /// The part of a page's number that indexes its leaf.
     slot_mask: u64,
     len: u64,
-    /// Accesses that are counted at most.
+    /// Maximum of the access count.
     young_max: u32,
 }
 
 impl PageTable {
-    /// A table of `len` pages, all absent, which counts up to `young_max` accesses, 3 at most.
+    /// Creates a table of `len` pages, all absent, which counts up to `young_max` accesses, at most
+    /// 3.
     pub(super) fn new(len: u64, young_max: u32) -> Self {
         debug_assert!(young_max <= Entry::YOUNG_MAX, "{young_max} accesses");
         let bits = len.max(1).next_power_of_two().ilog2();
@@ -175,10 +175,10 @@ impl PageTable {
         }
     }
 
-    /// What a page's entry holds at this moment.
+    /// Returns a page's current entry.
     #[inline]
     pub(super) fn get(&self, page: u64) -> Entry {
-        // Relaxed: whatever it says, the frame's own word decides.
+        // Relaxed: the frame's own word decides.
         self.existing(page)
             .map_or(Entry::ABSENT, |word| match word {
                 Some(word) => Entry(word.load(Ordering::Relaxed)),
@@ -186,10 +186,10 @@ impl PageTable {
             })
     }
 
-    /// What a page's entry holds at this moment, if entries lie side by side.
+    /// Returns a page's current entry, if the table has a flat array.
     #[inline(always)]
     pub(super) fn get_at_once(&self, page: u64) -> Option<Entry> {
-        // Entries of a leaf that was not made, or of holes, are absent.
+        // Entries of a leaf that was not allocated, or of holes, are absent.
         let word = self.side_by_side.get(usize::try_from(page).ok()?)?;
         // Relaxed: as in `get`.
         Some(Entry(word.load(Ordering::Relaxed)))
@@ -206,7 +206,7 @@ impl PageTable {
     #[cold]
     fn touch_slowly(&self, page: u64, seen: Entry) {
         if let Some(Some(word)) = self.existing(page) {
-            // Relaxed: a mark orders nothing. Failure, which is a change of the entry meanwhile,
+            // Relaxed: a mark orders nothing. Failure means that the entry changed meanwhile, and
             // loses one access: at worst a second chance.
             let _ = word.compare_exchange(
                 seen.0,
@@ -218,8 +218,8 @@ impl PageTable {
     }
 
     /// Makes an entry name the frame that holds its page, accessed once. The caller holds the page
-    /// and has raised the frame's count; unless the result is [`Installed::Now`] it lowers that
-    /// again.
+    /// and has raised the frame's count; unless the result is [`Installed::Now`], it must lower the
+    /// count again.
     ///
     /// # Panics
     ///
@@ -230,8 +230,8 @@ impl PageTable {
         };
         // Relaxed: the exchange below decides.
         let mut seen = Entry(word.load(Ordering::Relaxed));
-        // Ends: an entry that fails the exchange has become present, swapped or a hole, or was
-        // marked.
+        // Terminates: an entry that fails the exchange has become present, swapped or a hole, or
+        // was marked.
         loop {
             if seen.is_hole() {
                 return Installed::Hole;
@@ -250,8 +250,8 @@ impl PageTable {
         }
     }
 
-    /// Takes a frame out of an entry that names it; `left` says what is left. What the entry held,
-    /// if it named the frame.
+    /// Clears an entry that names `pfn` and leaves `left`. Returns the former entry, or `None` if
+    /// it named another frame or none.
     pub(super) fn clear(&self, page: u64, pfn: Pfn, left: Left) -> Option<Entry> {
         let word = self.existing(page).flatten()?;
         let left = match left {
@@ -260,7 +260,8 @@ impl PageTable {
         };
         // Relaxed: the exchange below decides.
         let mut seen = Entry(word.load(Ordering::Relaxed));
-        // Ends: it fails only when the mark has grown, which has an end, or when the frame is gone.
+        // Terminates: it fails only when the mark has grown, which is bounded, or the frame is
+        // gone.
         while seen.pfn() == Some(pfn) {
             // Acquire. Pairs with: the release of `install`.
             match word.compare_exchange(seen.0, left.0, Ordering::Acquire, Ordering::Relaxed) {
@@ -271,8 +272,7 @@ impl PageTable {
         None
     }
 
-    /// Takes what says that pages are in swap out of entries for which it is not so; how many there
-    /// were.
+    /// Clears the swap mark of entries whose pages are no longer in swap; returns their number.
     pub(super) fn take_swapped(&self, pages: Range<u64>, is_swapped: impl Fn(u64) -> bool) -> i64 {
         let mut taken = 0;
         let mut page = pages.start;
@@ -287,7 +287,7 @@ impl PageTable {
                 .made(index)
                 .and_then(|leaf| leaf.get(self.slot(page)..));
             for (word, page) in words.unwrap_or_default().iter().zip(page..end) {
-                // Relaxed, all: nothing is published by it.
+                // Relaxed, all: it publishes nothing.
                 let (seen, absent) = (Entry(word.load(Ordering::Relaxed)), Entry::ABSENT.0);
                 if seen.is_swapped() && !is_swapped(page) {
                     let result =
@@ -300,7 +300,7 @@ impl PageTable {
         taken
     }
 
-    /// Makes holes of pages; shows `taken` what was there, page by page, where anything was.
+    /// Turns pages into holes; calls `taken` with each former entry that was not absent.
     pub(super) fn punch(&self, pages: Range<u64>, mut taken: impl FnMut(u64, Entry)) {
         let mut page = pages.start;
         while page < pages.end {
@@ -310,12 +310,12 @@ impl PageTable {
             let end = last.min(pages.end);
             let behind = self.leaves.behind_block(index);
             let block_end = (behind as u64) << self.leaf_shift;
-            // Neither a block of holes only needs leaves,
+            // A whole block of holes needs no leaves,
             if page == first && block_end.min(self.len) <= pages.end && self.leaves.punch(index) {
                 page = block_end;
                 continue;
             }
-            // nor a leaf of holes only entries.
+            // nor does a whole leaf of holes need entries.
             let place = self.leaves.place(index);
             let is_whole = page == first && end == last;
             if is_whole && place.is_none_or(|place| place.set(Leaf::Holes).is_ok()) {
@@ -337,7 +337,7 @@ impl PageTable {
         }
     }
 
-    /// Takes the frames out of entries that name one, of some pages; shows `taken` what was there.
+    /// Clears the entries that name a frame, of some pages; calls `taken` with each former entry.
     pub(super) fn zap(&self, pages: Range<u64>, mut taken: impl FnMut(Entry)) {
         let mut page = pages.start;
         while page < pages.end {
@@ -358,7 +358,7 @@ impl PageTable {
         }
     }
 
-    /// Clears the young mark of an entry that names a frame; what it was.
+    /// Clears the young mark of an entry that names `pfn`; returns the former mark.
     pub(super) fn take_young(&self, page: u64, pfn: Pfn) -> u32 {
         let Some(word) = self.existing(page).flatten() else {
             return 0;
@@ -369,12 +369,12 @@ impl PageTable {
             return 0;
         }
         let cleared = seen.without_young().0;
-        // Failure is one access more, which counts for the next time, or an entry that is gone.
+        // Failure means one more access, which counts for the next scan, or that the entry is gone.
         let taken = word.compare_exchange(seen.0, cleared, Ordering::Relaxed, Ordering::Relaxed);
         taken.map_or(0, |_| seen.young())
     }
 
-    /// Shows `visit` each page whose entry says where it is: in a frame, or in swap.
+    /// Calls `visit` for each page whose entry names a frame or is swapped.
     pub(super) fn for_each(&self, mut visit: impl FnMut(u64, Entry)) {
         let mut index = 0;
         while index < self.leaves.len() {
@@ -394,31 +394,31 @@ impl PageTable {
         }
     }
 
-    /// Places of leaves and of blocks that have memory.
+    /// Returns the number of allocated places, of leaves and of blocks.
     #[cfg(test)]
     pub(super) fn places_made(&self) -> usize {
         self.leaves.places_made()
     }
 
-    /// The first page behind the block that a leaf is in, if no leaf of that was made.
+    /// Returns the first page behind the block of a leaf, if no leaf of the block was allocated.
     fn after_unmade(&self, index: usize) -> Option<u64> {
         let behind = (self.leaves.behind_block(index) as u64) << self.leaf_shift;
         (!self.leaves.is_block_made(index)).then_some(behind)
     }
 
-    /// A page's word if its leaf was made: `Some(None)` in a leaf of holes.
+    /// Returns a page's word if its leaf was allocated: `Some(None)` in a leaf of holes.
     #[inline]
     fn existing(&self, page: u64) -> Option<Option<&AtomicU64>> {
         let index = usize::try_from(page >> self.leaf_shift).ok()?;
         Some(self.made(index)?.get(self.slot(page)))
     }
 
-    /// A page's word; `None` in a leaf of holes.
+    /// Returns a page's word; `None` in a leaf of holes.
     fn word(&self, page: u64) -> Option<&AtomicU64> {
         self.leaf(self.leaf_index(page)).get(self.slot(page))
     }
 
-    /// The entries of a leaf, if it was made; none of holes.
+    /// Returns the entries of a leaf, if it was allocated; none for holes.
     #[inline]
     fn made(&self, index: usize) -> Option<&[AtomicU64]> {
         let leaf = self.leaves.get(index)?;
@@ -465,18 +465,18 @@ impl PageTable {
     }
 }
 
-/// So many entries, all [`Entry::ABSENT`].
+/// Returns `count` entries, all [`Entry::ABSENT`].
 #[expect(clippy::cast_possible_truncation, reason = "entries fit memory")]
 fn entries(count: u64) -> Box<[AtomicU64]> {
     zeroed(count as usize)
 }
 
-/// What is left in an entry that a frame is taken out of.
+/// State of an entry after it is cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
-    /// Nothing: the page is in its file.
+    /// The page is in its file.
     Absent,
-    /// That it was swapped out.
+    /// The page was swapped out.
     Swapped,
 }
 

@@ -1,4 +1,4 @@
-//! The index against a map, files of odd lengths, and what eviction keeps.
+//! The index against a map, files of odd lengths, and the reasons that keep a page from eviction.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -54,8 +54,8 @@ fn evict(memory: &FrameMemory, cache: &PageCache, pfns: &[Pfn]) -> Vec<(Pfn, Kep
 
 #[test]
 fn the_index_agrees_with_a_map() {
-    // Goal: a page is found in its frame and nowhere else, whatever chain it is on. Method: random
-    // fills and removals in an index of few buckets, so that chains are long; a map is the oracle.
+    // Goal: a page is found in its frame and nowhere else, on any chain. Method: random fills and
+    // removals in an index of few buckets, so that chains are long; a map is the oracle.
     let mut rng = crate::seed::rng(11);
     for frames in [1, 3, 64, 500] {
         let index = Index::new(Pages(frames));
@@ -105,7 +105,7 @@ fn the_index_agrees_with_a_map() {
 
 #[test]
 fn keys_name_file_page_and_access() {
-    // Goal: packing loses nothing. Method: the corners of both ranges, opened for both accesses.
+    // Goal: packing loses nothing. Method: the extremes of both ranges, opened for both accesses.
     let (_, cache) = cache(1);
     for access in [Access::ReadOnly, Access::ReadWrite] {
         let file = cache.open(Arc::new(Numbered(1)), access).unwrap();
@@ -130,8 +130,8 @@ fn keys_name_file_page_and_access() {
 
 #[test]
 fn numbers_of_closed_files_are_used_again_as_late_as_possible() {
-    // Goal: every number can be used, and one that was closed comes back after all others.
-    // Method: open and close until the numbers run out.
+    // Goal: every number can be used, and a closed one is reused after all others. Method: open and
+    // close until the numbers run out.
     let (_, cache) = cache(1);
     let open = || cache.open(Arc::new(Numbered(1)), Access::ReadOnly);
     let kept = open().unwrap();
@@ -152,7 +152,7 @@ fn numbers_of_closed_files_are_used_again_as_late_as_possible() {
 
 #[test]
 fn eviction_says_why_a_page_stays() {
-    // Method: one page for each reason, evicted in one batch with one that may go.
+    // Method: one page for each reason, evicted in one batch with one that can be evicted.
     let (memory, cache) = cache(8);
     let fixed = cache
         .open(Arc::new(Numbered(8 * 4096)), Access::ReadOnly)
@@ -189,7 +189,7 @@ fn eviction_says_why_a_page_stays() {
     assert_eq!(
         fixed.resident_precise(),
         -2,
-        "counted by whoever fills, which here nobody did"
+        "counted by the manager's fill, which is not used here"
     );
 }
 
@@ -215,7 +215,7 @@ fn young_marks_are_set_by_reads_and_cleared_by_looking() {
 
 #[test]
 fn two_threads_that_miss_the_same_page_read_it_once() {
-    // Method: both look the page up; the one that is told it is absent fills it slowly.
+    // Method: both look the page up; the thread that is told that it is absent fills it slowly.
     let (memory, cache) = cache(64);
     let file = cache
         .open(Arc::new(Numbered(64 * 4096)), Access::ReadOnly)
@@ -294,9 +294,9 @@ fn files_of_odd_length_end_where_they_end() {
 
 #[test]
 fn a_page_that_leaves_is_counted_before_it_is_gone() {
-    // Goal: no file can be closed, and its number used again, between a page's leaving and its
-    // being counted. Method: look at both while the page is about to leave, by frames where those
-    // are few, and by names.
+    // Goal: no file can be closed, and its number reused, between a page's removal and its being
+    // counted. Method: check both while the page is about to be removed, by frames if those are
+    // few, and by keys.
     let accesses = [Access::ReadOnly, Access::ReadWrite];
     for (frames, access) in [2, 64]
         .into_iter()

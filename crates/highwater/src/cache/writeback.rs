@@ -1,13 +1,13 @@
-//! Write-back: dirty pages reach their file, or stay dirty.
+//! Write-back and sync: dirty pages reach their file, or stay dirty.
 //!
-//! Invariant: a page that was written is dirty until its bytes, as of the last write, were taken
-//! whole by the file. The mark is cleared under the exclusive latch, after the file took the page;
-//! nobody can write or evict the page meanwhile, and who finds it marked waits for the latch: a
-//! sync that runs beside reclaim does not return before the page is in the file.
+//! Invariant: a page that was written is dirty until the file has taken its bytes, as of the last
+//! write, completely. The mark is cleared under the exclusive latch, after the file took the page;
+//! no thread can write or evict the page meanwhile, and a sync that finds it marked waits for the
+//! latch: a sync beside reclaim does not return before the page is in the file.
 //!
-//! Reclaim does not wait for a page that is under write-back, but awaits it (module `flags`). The
-//! cache knows no lists: it says of each page that was awaited, and is in its file now, that it is
-//! to be rotated, and whoever had it written sees to that.
+//! Reclaim does not wait for a page that is under write-back, but flags it as awaited (module
+//! `flags`). The cache knows no lists: it returns each awaited page that is in its file now, and
+//! the caller of write-back rotates it.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,25 +27,25 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Condvar, LockClass, Mutex, Rank};
 use crate::units::{PAGE_SIZE, Pages, Pfn};
 
-/// Chosen: a lock and a walk of a chain somewhere in memory cost about as much as looking at so
-/// many frames in order.
+/// Chosen: a lock and a walk of a chain, cold, cost about as much as looking at this many frames in
+/// order.
 const LOOKS_PER_LOOKUP: u64 = 16;
 
 static SYNC_FAILURES_LOCK: LockClass = LockClass::new("sync_failures", Rank::Leaf);
 
-/// What became of a page that was to be written back.
+/// Result of writing a page back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WrittenBack {
     /// It was dirty and is in the file now.
     Written,
-    /// The same; and reclaim, which has come to it meanwhile, awaits it: whoever has had it written
-    /// has it [rotated](crate::reclaim::Reclaim::rotate) too.
+    /// The same, and reclaim awaits it: the caller must [rotate](crate::reclaim::Reclaim::rotate)
+    /// it.
     Awaited(PageKey),
-    /// There was nothing to write: clean, or not a page of that file any more.
+    /// There was nothing to write: it is clean, or the frame no longer holds a page of that file.
     Clean,
-    /// Its latch is held by somebody else.
+    /// Another thread holds its latch.
     Latched,
-    /// There is no place to write it to: no swap, or no slot free. It stays dirty.
+    /// There is no swap area, or no free slot. It stays dirty.
     NoSlot,
 }
 
@@ -53,12 +53,12 @@ pub enum WrittenBack {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum WriteBackError {
-    /// The file refused.
+    /// The file returned an error.
     #[error("writing page {page} back failed, it stays dirty: {source}")]
     Io {
         /// The page's number in its file.
         page: u64,
-        /// The file's reason.
+        /// The file's error.
         source: io::Error,
     },
     /// The file took only part of the page.
@@ -68,58 +68,57 @@ pub enum WriteBackError {
     Short {
         /// The page's number in its file.
         page: u64,
-        /// Bytes taken.
+        /// Bytes written.
         got: usize,
         /// Bytes given.
         want: usize,
     },
 }
 
-/// Not everything of a file is on its storage.
+/// A sync failed: part of a file is not on its storage.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SyncError {
     /// Pages could not be written; they stay dirty and the next sync tries again.
     #[error("{failed} pages could not be written back and stay dirty; first: {first}")]
     WriteBack {
-        /// How many.
+        /// Number of pages.
         failed: u64,
-        /// What happened to the first.
+        /// Error of the first.
         first: WriteBackError,
     },
     /// Every page was written, but the file could not make that durable. The pages count as
     /// written: the next sync does not write them again, and may succeed without them (Linux
-    /// reports a failed fsync once). Who needs them durable has to write them again.
+    /// reports a failed fsync once). To make them durable, write them again.
     #[error("all pages were written, but making them durable failed: {0}")]
     Durability(#[source] Arc<io::Error>),
-    /// Every page was written and made durable as far as the file says, but since this handle last
-    /// heard of it, it failed at that for others. What was written before can be lost. Each handle
-    /// that was open then is told once.
+    /// This sync succeeded, but since this handle's last report, a sync by another caller failed to
+    /// make the file durable. Data that was written before can be lost. Each handle that was open
+    /// then reports it once.
     #[error(
         "all is durable now, but making pages durable failed {failures} times since this handle's last sync, and some \
          can be lost; last: {last}"
     )]
     Earlier {
-        /// How often.
+        /// Number of failures.
         failures: u64,
         /// The last failure.
         last: Arc<io::Error>,
     },
 }
 
-/// Failures to make a file durable, so that each handle can be told of each: a number that grows
-/// with them, and the last. A handle remembers how many it knows of.
+/// Failures to make a file durable (errseq): a counter of failures, and the last error. Each handle
+/// remembers the counter that it has reported.
 ///
-/// Storage may report a failure to one of several that sync at a time, and to no other. One that
-/// succeeds has therefore not succeeded before all that began earlier have said how they ended: it
-/// waits for them.
+/// Storage may report a failure to only one of several concurrent syncs. So a sync that succeeds
+/// waits for all syncs that began earlier, to learn how they ended.
 ///
-/// Source: errseq of Linux. Deviation: a failure to write a page back is none, because the page
-/// stays dirty and every sync tries it again.
+/// Source: errseq of Linux. Deviation: a failure to write a page back is not counted, because the
+/// page stays dirty and every sync tries it again.
 #[derive(Debug)]
 pub(super) struct SyncFailures {
     so_far: Mutex<SoFar>,
-    /// A sync has ended.
+    /// Signalled when a sync has ended.
     ended: Condvar,
 }
 
@@ -127,13 +126,14 @@ pub(super) struct SyncFailures {
 struct SoFar {
     failures: u64,
     last: Option<Arc<io::Error>>,
-    /// Syncs that have begun; the number of each is how many had with it.
+    /// Number of syncs that have begun; a sync's number is this count, itself included.
     nr_begun: u64,
-    /// Numbers of those that have not ended.
+    /// Numbers of the syncs in progress.
     under_way: Vec<u64>,
 }
 
-/// How many failures of its file's syncs a handle was told of. A clone has been told of the same.
+/// The errseq cursor of a handle: the number of failures that it has reported. A clone starts with
+/// the same cursor.
 #[derive(Debug)]
 pub struct ToldOf {
     /// Written and read under the lock of the file's failures, but for clones. Publishes: nothing.
@@ -142,7 +142,7 @@ pub struct ToldOf {
 
 impl Clone for ToldOf {
     fn clone(&self) -> Self {
-        // Relaxed: a clone is told again of what its source is told of meanwhile.
+        // Relaxed: a clone reports again the failures that its source reports meanwhile.
         let failures = self.failures.load(Ordering::Relaxed);
         Self {
             failures: AtomicU64::new(failures),
@@ -158,8 +158,8 @@ impl SyncFailures {
         }
     }
 
-    /// Makes everything that was written durable; what the handle has not been told of yet is an
-    /// error too. No lock is held meanwhile.
+    /// Makes everything that was written durable; returns an error also for failures that the
+    /// handle has not reported yet. Holds no lock during the I/O.
     fn sync(&self, backing: &dyn Backing, told: &ToldOf) -> Result<(), SyncError> {
         let number = self.begin();
         let result = guarded(|| backing.sync());
@@ -187,7 +187,7 @@ impl SyncFailures {
             return Err(SyncError::Durability(error));
         }
         let last = so_far.nr_begun;
-        // Ends: those that began before now do, and no later one is waited for.
+        // Terminates: syncs that began before now end, and later ones are not waited for.
         while so_far.under_way.iter().any(|other| *other <= last) {
             self.ended.wait(&mut so_far);
         }
@@ -201,7 +201,7 @@ impl SyncFailures {
 }
 
 impl FileEntry {
-    /// For a new handle: it has been told of all that happened before.
+    /// Returns the cursor of a new handle: all earlier failures count as reported.
     #[must_use]
     pub fn told_of_failures(&self) -> ToldOf {
         let so_far = self.sync_failures.so_far.lock();
@@ -225,9 +225,9 @@ impl PageCache {
         self.files.open(Source::Backing(backing, access))
     }
 
-    /// As [`open`](Self::open), over a file of the system: its pages are read into frames as they
-    /// are, because the system says how many bytes it has written there; those of other storage,
-    /// into zeros.
+    /// As [`open`](Self::open), for a system file: its pages are read into frames that are not
+    /// zeroed, because the system reports correctly how many bytes it has written; pages of other
+    /// storage are zeroed first.
     ///
     /// # Errors
     ///
@@ -240,7 +240,8 @@ impl PageCache {
         self.files.open(Source::System(file, access))
     }
 
-    /// Makes memory of `pages` zeros, which is swapped out to the cache's area, if it has one.
+    /// Creates a memory object of `pages` zeros, swapped out to the cache's swap area, if it has
+    /// one.
     ///
     /// # Errors
     ///
@@ -248,7 +249,7 @@ impl PageCache {
     ///
     /// # Panics
     ///
-    /// For the kind of files, which have storage of their own ([`open`](Self::open)).
+    /// For [`FileKind::File`], which needs storage ([`open`](Self::open)).
     pub fn open_memory(
         &self,
         pages: Pages,
@@ -259,7 +260,7 @@ impl PageCache {
         self.files.open(Source::Memory(anon, kind))
     }
 
-    /// Forgets a file. The caller has evicted all its pages.
+    /// Closes a file. The caller has evicted all its pages.
     pub fn close(&self, id: FileId) {
         debug_assert!(
             self.pages_of(id).next().is_none(),
@@ -268,11 +269,11 @@ impl PageCache {
         self.files.close(id);
     }
 
-    /// Writes a page back if it is dirty and nobody holds its latch.
+    /// Writes a page back if it is dirty and its latch is free.
     ///
     /// # Errors
     ///
-    /// When the file refuses or falls short; the page stays dirty.
+    /// When the file returns an error or writes only a part; the page stays dirty.
     pub fn try_write_back(&self, pfn: Pfn) -> Result<WrittenBack, WriteBackError> {
         let file = self.key_of(pfn).and_then(|key| self.files.get(key.file()));
         let Some(file) = file else {
@@ -284,20 +285,20 @@ impl PageCache {
         self.write_back_latched(pfn, &file, &mut latch)
     }
 
-    /// Makes durable what a file has taken: with [`write_back_pages`](Self::write_back_pages) of
-    /// all that is dirty before, a sync.
+    /// Makes durable everything that a file has taken: after
+    /// [`write_back_pages`](Self::write_back_pages) of all dirty pages, this is a sync.
     ///
-    /// `told` says what the caller's handle was told of ([`FileEntry::told_of_failures`]), and is
-    /// brought up to date.
+    /// `told` is the cursor of the caller's handle ([`FileEntry::told_of_failures`]); it is
+    /// advanced.
     ///
     /// # Cost
     ///
-    /// The I/O; waits for other syncs of the file that began before this one has succeeded. None
-    /// for memory, which nothing makes durable.
+    /// The I/O; if it succeeds, waits for other syncs of the file that began before. Nothing for
+    /// memory objects, which have no durable storage.
     ///
     /// # Errors
     ///
-    /// When the file could not be made durable, or failed at that since.
+    /// When the file could not be made durable, or an earlier failure was not reported yet.
     pub fn make_durable(&self, file: &FileEntry, told: &ToldOf) -> Result<(), SyncError> {
         if file.id().kind().is_swap_backed() {
             return Ok(());
@@ -305,8 +306,8 @@ impl PageCache {
         file.sync_failures.sync(file.backing(), told)
     }
 
-    /// Pages of a file that are dirty at this moment, in the file's order, and the frames that they
-    /// are in.
+    /// Returns the pages of a file that are dirty at this moment, with their frames, in the file's
+    /// order.
     ///
     /// # Cost
     ///
@@ -320,15 +321,16 @@ impl PageCache {
         dirty
     }
 
-    /// Writes those of some pages back that are in their frames and dirty, waiting for their
-    /// latches: neighbours together, where they follow each other. All are tried.
+    /// Writes back those of `pages` that are still in their frames and dirty, waiting for their
+    /// latches; neighbours are written together. Tries all of them.
     pub fn write_back_pages(&self, pages: &[(PageKey, Pfn)]) -> WriteBackOutcome {
         let mut outcome = WriteBackOutcome::default();
         self.write_back_in_order(pages, IfHeld::Wait, &mut outcome);
         outcome
     }
 
-    /// Frames that hold pages of a file at this moment, also those that come or go.
+    /// Returns the frames that hold pages of a file at this moment, including pages that are being
+    /// filled or evicted.
     ///
     /// # Cost
     ///
@@ -360,13 +362,12 @@ impl PageCache {
             return Ok(WrittenBack::Clean);
         }
         self.begin_writeback(pfn);
-        // Comes back whatever storage does, panics included.
+        // Always returns, also if the storage panics.
         let result = self.write_out(pfn, key, frame, file);
         self.finish_writeback(pfn, key, result)
     }
 
-    /// Ends what [`begin_writeback`](Self::begin_writeback) began; the same result, unless reclaim
-    /// awaits the page.
+    /// Ends the write-back; returns the same result, unless reclaim awaits the page.
     pub(super) fn finish_writeback(
         &self,
         pfn: Pfn,
@@ -374,19 +375,19 @@ impl PageCache {
         result: Result<WrittenBack, WriteBackError>,
     ) -> Result<WrittenBack, WriteBackError> {
         match (self.end_writeback(pfn), result) {
-            // What its storage did not take would only be met again, as dirty as it is.
+            // A failed page is not rotated: reclaim would only find it dirty again.
             (true, Ok(WrittenBack::Written)) => Ok(WrittenBack::Awaited(key)),
             (_, result) => result,
         }
     }
 
-    /// Takes note that a file has a page whole.
+    /// Records that a file has taken a page completely.
     pub(super) fn note_in_file(&self, pfn: Pfn, key: PageKey) {
         self.dirty.nr_written.add(1);
         self.clear_dirty(pfn, key);
     }
 
-    /// Has storage take a page, and moves its marks accordingly.
+    /// Writes a page to storage, and updates its marks.
     pub(super) fn write_out(
         &self,
         pfn: Pfn,
@@ -431,7 +432,7 @@ impl PageCache {
         }
     }
 
-    /// Writes a page to swap; false when there is no slot for it.
+    /// Writes a page to swap; returns false if there is no slot for it.
     fn swap_out(&self, key: PageKey, frame: &Frame, anon: &Anon) -> Result<bool, WriteBackError> {
         let (page, bytes) = (key.page(), self.memory.bytes(frame));
         let write = || match anon.swap_out(page, bytes) {
@@ -451,9 +452,8 @@ impl PageCache {
     }
 }
 
-/// Asks storage to write. Storage that panics has refused, whatever it was asked. Reclaim writes on
-/// behalf of others, with pages isolated from their lists: it has to come back, and the page stays
-/// dirty like any other.
+/// Calls storage to write, and turns a panic into an error. Reclaim writes on behalf of other
+/// requests, with pages isolated from their lists: it has to return, and the page stays dirty.
 pub(super) fn guarded<R>(write: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
     catch_unwind(AssertUnwindSafe(write))
         .unwrap_or_else(|_| Err(io::Error::other("the storage panicked")))

@@ -53,7 +53,6 @@ const ALLOWED: &[Allowed] = &[
     allow("crates/highwater-lab/src/",           22,    0),
     allow("crates/highwater/benches/",            6,    0),
     allow("crates/highwater/examples/",           0,    1),
-    allow("crates/highwater/src/cache/",        148,    0),
     allow("crates/highwater/src/counter/",       53,    0),
     allow("crates/highwater/src/frame/",         78,    0),
     allow("crates/highwater/src/group/",        165,    0),

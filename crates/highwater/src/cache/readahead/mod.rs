@@ -1,36 +1,36 @@
-//! Readahead: which pages are read together with one that is missing.
+//! Readahead: choosing the pages to read together with a missing one.
 //!
-//! A [`Stream`] looks at the pages that a handle misses and decides, without I/O, locks or a clock,
-//! how many are worth reading in one go (a [`Window`]):
+//! A [`Stream`] follows the misses of a handle and decides, without I/O, locks or a clock, how many
+//! pages to read at once (a [`Window`]):
 //!
 //! ```text
 //!             |<------- window ------->|
-//!             |  asked  |M             |      M: the mark. Who comes to a marked page has read what lies
-//!             ^start    ^start+len-ahead      before it, and reads the next window before it goes on.
+//!             |  asked  |M             |      M: the mark. Its reader has read the pages
+//!             ^start    ^start+len-ahead      before it, and reads the next window first.
 //! ```
 //!
-//! - A miss at the start of a file, or right behind the page asked for last, begins a stream with a
-//!   small window.
-//! - A miss or a mark where the stream goes on opens a window behind the last one, up to four times
-//!   as long while it is short and twice as long then, up to the maximum. In a stream that is met
-//!   by its marks no read misses.
-//! - A mark that another handle left opens a window at the first page that is missing behind it, so
-//!   that threads which share a handle, or a file, go on where others were.
-//! - Where pages right before the missing one are in the cache, somebody reads there in order: as
-//!   many pages as lie there.
-//! - Any other miss is a jump: what was asked for is read and nothing else, and the stream stays as
-//!   it is.
+//! - A miss at the start of a file, or right after the previous page, begins a stream with a small
+//!   window.
+//! - A miss or a mark where the stream continues opens a window after the last one, up to four
+//!   times as long while it is short and then twice as long, up to the maximum. A stream whose
+//!   marks are read never misses.
+//! - A mark that another handle left opens a window at the first missing page after it, so that
+//!   threads which share a handle, or a file, continue where others were.
+//! - If the pages right before the missing one are in the cache, another reader is sequential
+//!   there: the window is as long as that run.
+//! - Any other miss is a random access: only the requested pages are read, and the stream keeps its
+//!   state.
 //! - A miss *inside* the last window is a page that was evicted before it was read: memory does not
-//!   hold what the stream reads ahead, and the window is halved.
+//!   hold the pages that the stream reads ahead, and the window is halved.
 //!
-//! Marks belong to pages, not to streams ([`PageFlag::Readahead`]), and are cleared by whoever acts
-//! on them.
+//! Marks belong to pages, not to streams ([`PageFlag::Readahead`]), and are cleared by the thread
+//! that acts on them.
 //!
 //! Source: the on-demand readahead of Linux (`mm/readahead.c`, since 2.6.23; Fengguang Wu), whose
 //! sizes for a maximum of 32 pages these are (4, 8, 16, 32). Deviations: mapped and read(2)-like
-//! access share one machine (the kernel reads around a mapped miss); the page that is missing is
+//! access share one state machine (the kernel reads around a mapped miss); the missing page is
 //! always the first of its window; a window that was evicted before it was read is halved; the
-//! thread that meets a mark does the I/O itself.
+//! thread that reads a marked page does the I/O itself.
 
 #[cfg(test)]
 mod tests;
@@ -44,77 +44,76 @@ use crate::units::Pages;
 
 static READAHEAD_LOCK: LockClass = LockClass::new("readahead", Rank::Leaf);
 
-/// The longest window unless another is asked for. Chosen: the kernel's `read_ahead_kb` of 128.
+/// Default of the longest window. Chosen: the kernel's `read_ahead_kb` of 128.
 pub const READAHEAD_DEFAULT: Pages = Pages(32);
 
-/// In which order pages are going to be read, as far as the program knows.
+/// The order in which pages are going to be read, as far as the program knows (`MADV_*`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ReadPattern {
     /// Unknown: windows adapt.
     #[default]
     Normal,
-    /// In order: every miss begins a stream, and windows become twice as long.
+    /// Sequential: every miss begins a stream, and windows double.
     Sequential,
-    /// In no order: nothing is read that was not asked for.
+    /// Random: no readahead.
     Random,
 }
 
-/// Which page of a window is marked, so that its reader opens the next one, where the page in
-/// question is in the cache already.
+/// Selects the page of a window that gets the mark, if the intended page is already in the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MarkRule {
-    /// The first behind it that is not, if any of the window is: a stream through pages of which
-    /// some have stayed misses less often.
+    /// The next page of the window that is missing, if any: a stream through partly resident pages
+    /// misses less often.
     #[default]
     NextMissing,
-    /// None, as in Linux: the reader who comes to the window's end misses.
+    /// None, as in Linux: the reader misses at the end of the window.
     Exact,
 }
 
-/// Pages that are read together.
+/// Pages to read together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Which. Those that are in the cache already are passed over.
+    /// The range. Pages that are already in the cache are skipped.
     pub pages: Range<u64>,
-    /// The page whose next reader opens the next window.
+    /// The marked page, whose next reader opens the next window.
     pub mark: Option<u64>,
 }
 
-/// What a read misses.
+/// A page cache miss.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Miss {
-    /// The page that is not there.
+    /// The missing page.
     pub(super) page: u64,
-    /// Pages that the same call will read, from that one on: at least 1.
+    /// Pages that the same call reads, from that page on: at least 1.
     pub(super) asked: u64,
-    /// The page that was asked for before.
+    /// The page of the previous access.
     pub(super) last: Option<u64>,
 }
 
-/// The longest window, and how pages are read.
+/// The longest window, and the read pattern.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// Pages of a window at most; below 2, there is no readahead.
+    /// Maximum pages of a window; below 2, there is no readahead.
     pub(super) max: u64,
     /// Pages of the file.
     pub(super) file: u64,
     pub(super) pattern: ReadPattern,
 }
 
-/// Where one handle reads in order, and how far ahead.
+/// Position of one handle's sequential reads, and its window.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Stream {
     /// First page of the last window.
     start: u64,
-    /// Its pages; 0 before the first window.
+    /// Pages of the last window; 0 before the first.
     len: u64,
-    /// Pages of it from its mark on.
+    /// Pages of the last window from its mark on.
     ahead: u64,
 }
 
 impl Stream {
-    /// What to read for a missing page. `cached_before` counts the pages in the cache right before
-    /// it, as far as it is told.
+    /// Returns the pages to read for a miss. `cached_before` counts the resident pages right before
+    /// the missing one, up to its argument.
     pub(super) fn on_miss(
         &mut self,
         miss: Miss,
@@ -138,15 +137,15 @@ impl Stream {
             if before <= asked {
                 return bounds.cut(page..page.saturating_add(asked), None);
             }
-            // All of the file so far: it is likely to be read to its end.
+            // The run reaches the start of the file, which is likely to be read to its end.
             let before = if before == page { before * 2 } else { before };
             self.go_on(page, (before + asked).min(max), asked);
         }
         self.window(bounds)
     }
 
-    /// What to read at a marked page, if anything. `first_missing` finds the first page that is not
-    /// in the cache, from a page on and within a number of pages.
+    /// Returns the window to read at a marked page, if any. `first_missing` finds the first page
+    /// that is not in the cache, within a number of pages from its argument.
     pub(super) fn on_mark(
         &mut self,
         page: u64,
@@ -174,7 +173,7 @@ impl Stream {
         Some(self.window(bounds))
     }
 
-    /// Forgets what was not read of the last window: memory or storage refused it.
+    /// Drops the unread end of the last window: memory or storage refused it.
     pub(super) fn cut(&mut self, end: u64) {
         if self.contains(end) {
             self.len = end - self.start;
@@ -190,7 +189,7 @@ impl Stream {
         };
     }
 
-    /// Whether the stream goes on at a page, had nobody met its mark.
+    /// Returns whether the stream continues at `page` if its mark was not read.
     fn expects(&self, page: u64) -> bool {
         self.len > 0 && page == self.end()
     }
@@ -230,7 +229,7 @@ impl Bounds {
         }
     }
 
-    /// Ends a window with the file.
+    /// Cuts a window at the end of the file.
     fn cut(&self, pages: Range<u64>, mark: Option<u64>) -> Window {
         let end = pages.end.min(self.file.max(pages.start));
         Window {
@@ -240,7 +239,7 @@ impl Bounds {
     }
 }
 
-/// Pages of a stream's first window.
+/// Returns the size of a stream's first window.
 fn first_len(asked: u64, max: u64) -> u64 {
     let len = asked.next_power_of_two();
     if len <= max / 32 {
@@ -252,7 +251,7 @@ fn first_len(asked: u64, max: u64) -> u64 {
     }
 }
 
-/// Pages of the window after one of `len`.
+/// Returns the size of the window after one of `len`.
 fn next_len(len: u64, max: u64) -> u64 {
     if len < max / 16 {
         len * 4
@@ -263,14 +262,14 @@ fn next_len(len: u64, max: u64) -> u64 {
     }
 }
 
-/// The readahead of one handle. Threads may share it; each decides at once, and what they read is
-/// at worst what each would have read alone.
+/// The readahead state of one handle. Threads may share it; each decides at once, and together they
+/// read at worst as much as each would have read alone.
 #[derive(Debug)]
 pub struct Readahead {
     state: Mutex<State>,
-    /// The page asked for last, plus one; 0 before the first. Written and read by: readers.
-    /// Publishes: nothing; a page that is taken for another's successor costs a window of the
-    /// smallest size.
+    /// The page of the last access, plus one; 0 before the first. Written and read by: readers.
+    /// Publishes: nothing; a page that is mistaken for the successor of another thread's costs a
+    /// window of the smallest size.
     last: AtomicU64,
 }
 
@@ -300,18 +299,18 @@ impl Default for Readahead {
 }
 
 impl Readahead {
-    /// Says how pages are going to be read from now on.
+    /// Sets the read pattern.
     pub fn set_pattern(&self, pattern: ReadPattern) {
         self.state.lock().pattern = pattern;
     }
 
-    /// How pages are going to be read.
+    /// Returns the read pattern.
     #[must_use]
     pub fn pattern(&self) -> ReadPattern {
         self.state.lock().pattern
     }
 
-    /// Notes that a page was asked for; whether it is another than last time.
+    /// Records an access to a page; returns whether it is a different page from last time.
     pub fn note_asked(&self, page: u64) -> bool {
         // Relaxed, both: see the field.
         let is_other = self.last.load(Ordering::Relaxed) != page + 1;
@@ -321,20 +320,20 @@ impl Readahead {
         is_other
     }
 
-    /// Forgets what was not read of a window.
+    /// Drops the unread end of a window.
     pub fn cut(&self, end: u64) {
         self.state.lock().stream.cut(end);
     }
 }
 
 impl Filling {
-    /// The page's name.
+    /// Returns the page's key.
     #[must_use]
     pub fn key(&self) -> PageKey {
         self.key
     }
 
-    /// The page's number in its file.
+    /// Returns the page's number in its file.
     #[must_use]
     pub fn page(&self) -> u64 {
         self.key.page()
@@ -342,8 +341,8 @@ impl Filling {
 }
 
 impl PageCache {
-    /// What to read with a missing page of a file, of which the caller will go on to read `asked`
-    /// pages. Windows have at most `max` pages.
+    /// Returns the window to read for a missing page; the caller is going to read `asked` pages
+    /// from it on. Windows have at most `max` pages.
     pub fn window_of_miss(
         &self,
         readahead: &Readahead,
@@ -364,7 +363,7 @@ impl PageCache {
         })
     }
 
-    /// What to read when a page of a window is met whose mark was set, if anything.
+    /// Returns the window to read at a page whose mark was set, if any.
     pub fn window_of_mark(
         &self,
         readahead: &Readahead,
@@ -380,16 +379,16 @@ impl PageCache {
         })
     }
 
-    /// Whether a page is in the index, as seen without a lock: it may have come or gone meanwhile,
-    /// and a walk that races with a change can miss it.
+    /// Returns whether a page is in the index, by a lookup without a lock: it may be inserted or
+    /// removed meanwhile, and a walk that races with a change can miss it.
     #[must_use]
     pub fn seems_cached(&self, key: PageKey) -> bool {
         let is_there = |pfn| (self.index.key_of(pfn) == Some(key)).then_some(());
         self.index.find(key, is_there).is_some()
     }
 
-    /// Whether a page seems to be resident and marked: who wants it has to read the next window
-    /// first.
+    /// Returns whether a page seems to be resident and marked: its reader has to read the next
+    /// window first.
     #[must_use]
     pub fn is_marked_ahead(&self, key: PageKey) -> bool {
         let mark = |pfn| {

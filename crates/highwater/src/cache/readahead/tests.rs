@@ -1,4 +1,4 @@
-//! The machine by itself, over a cache that never evicts unless it is told to.
+//! The readahead state machine alone, over a cache that evicts only on request.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,9 @@ struct Handle {
     last: Option<u64>,
     /// Pages in the cache, and whether they are marked.
     cached: BTreeMap<u64, bool>,
-    /// Lengths of the windows that a read had to wait for.
+    /// Lengths of the windows that a read waited for.
     missed: Vec<u64>,
-    /// Lengths of those that a mark opened.
+    /// Lengths of the windows that a mark opened.
     met: Vec<u64>,
 }
 
@@ -42,7 +42,7 @@ impl Handle {
         window.pages.end - window.pages.start
     }
 
-    /// Reads `asked` pages from `page` on, as the manager does.
+    /// Reads `asked` pages starting at `page`, as the manager does.
     fn read(&mut self, page: u64, asked: u64) {
         for at in page..(page + asked).min(FILE) {
             self.read_page(at, page + asked - at);
@@ -59,7 +59,7 @@ impl Handle {
                     let before = (0..page).rev().take(usize::try_from(most).expect("small"));
                     before.take_while(|page| cached.contains_key(page)).count() as u64
                 });
-                assert_eq!(window.pages.start, page, "what is missing comes first");
+                assert_eq!(window.pages.start, page, "the missing page comes first");
                 let len = self.fill(&window);
                 self.missed.push(len);
             }
@@ -96,7 +96,7 @@ fn a_stream_misses_once_and_windows_grow() {
     }
 }
 
-// Goal: a stream whose marks nobody meets goes on all the same. Method: marks are taken away.
+// Goal: a stream whose marks are never read continues all the same. Method: remove the marks.
 #[test]
 fn a_stream_without_marks_misses_once_a_window() {
     let mut handle = Handle::new(32, ReadPattern::Normal);
@@ -108,8 +108,8 @@ fn a_stream_without_marks_misses_once_a_window() {
     assert!(handle.met.is_empty());
 }
 
-// Goal: jumps read what was asked for and leave the stream alone. Method: single pages far apart,
-// between the reads of a stream.
+// Goal: random accesses read only the requested pages and leave the stream alone. Method: single
+// pages far apart, between the reads of a stream.
 #[test]
 fn jumps_read_nothing_else() {
     let mut handle = Handle::new(32, ReadPattern::Normal);
@@ -139,8 +139,8 @@ fn a_second_page_in_order_begins_a_stream() {
     assert_eq!(handle.missed, [1, 4, 1, 4]);
 }
 
-// Goal: what is read ahead shrinks where memory does not hold it. Method: each time, the rest of
-// the window is evicted before it is read.
+// Goal: the window shrinks if memory does not hold it. Method: each time, the rest of the window is
+// evicted before it is read.
 #[test]
 fn windows_that_are_lost_before_they_are_read_shrink() {
     let mut handle = Handle::new(32, ReadPattern::Normal);
@@ -157,7 +157,7 @@ fn windows_that_are_lost_before_they_are_read_shrink() {
     assert!(lens.iter().all(|len| *len <= 16), "{lens:?}");
 }
 
-// Goal: where others have read in order up to a page, who reads on is taken for one of them.
+// Goal: a read right after a resident run continues that run.
 #[test]
 fn pages_before_the_missing_one_count() {
     let mut handle = Handle::new(32, ReadPattern::Normal);
@@ -170,8 +170,8 @@ fn pages_before_the_missing_one_count() {
     assert_eq!(handle.missed, [19], "the whole file so far counts twice");
 }
 
-// Goal: threads that share a handle disturb each other little. Method: two streams, a page each in
-// turn.
+// Goal: threads that share a handle disturb each other little. Method: two streams, one page each
+// in turn.
 #[test]
 fn two_streams_on_one_handle_meet_their_marks() {
     let mut handle = Handle::new(32, ReadPattern::Normal);
@@ -183,7 +183,7 @@ fn two_streams_on_one_handle_meet_their_marks() {
     assert!(misses <= 20, "{misses} misses in 4,000 reads");
 }
 
-// Goal: what the program says is obeyed.
+// Goal: a read pattern is obeyed.
 #[test]
 fn patterns_are_obeyed() {
     let mut random = Handle::new(32, ReadPattern::Random);
@@ -202,9 +202,9 @@ fn patterns_are_obeyed() {
     assert_eq!(*sequential.met.last().expect("met"), 64);
 }
 
-// Goal: whatever is asked in whatever state, a window begins with the missing page, is no longer
-// than the maximum, or than what was asked for, and ends with the file. Method: random calls, with
-// pages evicted and windows cut between them.
+// Goal: for any request in any state, a window begins with the missing page, is no longer than the
+// maximum or the request, and ends with the file. Method: random calls, with pages evicted and
+// windows cut between them.
 #[test]
 fn windows_stay_within_their_bounds() {
     let seed = std::env::var("SEED").map_or(0x5eed, |seed| seed.parse().expect("a number"));

@@ -1,6 +1,5 @@
-//! All interleavings of mapping, evicting and unmapping one page, two threads each: installing an
-//! entry against eviction by a snapshot, both against unmapping, and reading by an entry that has
-//! become stale.
+//! Loom models of mapping, evicting and unmapping one page, with two threads: installing an entry
+//! against eviction by a snapshot, both against unmapping, and reading by a stale entry.
 
 use ::loom::{model, thread};
 
@@ -51,7 +50,7 @@ impl Scene {
         self.file.note_filled();
     }
 
-    /// Accesses page 0 through an area; what it found.
+    /// Accesses page 0 through an area; returns the byte read.
     fn access(&self, area: &Area) -> Option<u8> {
         if self.file.id().is_writable() {
             let held = |key, pfn| self.cache.latch_at(key, pfn);
@@ -64,7 +63,8 @@ impl Scene {
             .map(|page| page[0])
     }
 
-    /// Unmaps and evicts what frame 0 holds; says why not. The frame's next owner writes it.
+    /// Unmaps and evicts the page in frame 0; returns why it was kept otherwise. The frame's next
+    /// owner writes it.
     fn evict(&self) -> Result<(), Kept> {
         self.cache.unmap_page(Pfn(0), RmapAccess::Snapshot);
         let mut batch = EvictBatch::default();
@@ -78,8 +78,8 @@ impl Scene {
         Ok(())
     }
 
-    /// Whether an area's entry names frame 0, which has to agree with its count and the resident
-    /// set.
+    /// Returns the number of entries that name frame 0, which must agree with its mapcount and the
+    /// resident set.
     fn check(&self, areas: &[&Area]) -> u32 {
         let named = areas.iter().filter(|area| {
             let entry = area.table.get(0).pfn();
@@ -133,7 +133,7 @@ fn an_entry_installed_during_an_eviction_keeps_the_page() {
 
 #[test]
 fn an_entry_installed_during_an_eviction_keeps_a_latched_page() {
-    // Goal and method: as above, where a latch holds the page.
+    // Goal and method: as above, for a page held by a latch.
     model(|| evict_beside_an_access(Access::ReadWrite));
 }
 
@@ -175,7 +175,7 @@ fn an_entry_is_taken_out_once() {
 
 #[test]
 fn nothing_is_installed_in_what_was_unmapped() {
-    // Goal: an access beside an unmapping leaves no entry behind it. Method: both at once.
+    // Goal: an access that races with unmapping leaves no entry behind. Method: both concurrently.
     model(|| {
         let scene = Scene::new(Access::ReadOnly);
         let other = Arc::clone(&scene);

@@ -1,17 +1,16 @@
-//! The reverse map: which entries name a frame.
+//! The reverse map (rmap): finding the page table entries that name a frame.
 //!
 //! Every file has an interval tree of the areas that map it, under the file's *rmap lock*. Mapping
 //! and unmapping hold it for writing; unmapping also while it clears the entries of the range, as
 //! the kernel does. Reclaim finds the entries of a page by the tree, in one of three ways
-//! ([`RmapAccess`]): holding the lock for reading, the same unless it would have to wait, or by the
-//! tree's last *snapshot*, without the lock.
+//! ([`RmapAccess`]): with the lock held for reading, with a trylock, or by the tree's last
+//! *snapshot*, without the lock.
 //!
-//! **Snapshots.** The tree is changed by copying ([`tree`]). Its root lies under a lock of its own
-//! that is held for the moment of taking or replacing it only. Whoever has a root walks a tree that
-//! nobody changes.
+//! **Snapshots.** The tree is copy-on-write ([`tree`]). Its root is under a separate lock that is
+//! held only to copy or replace it. A thread that has a root walks an immutable tree.
 //!
-//! **Invariant.** An entry names a frame only while that frame holds the entry's page.
-//! The parts of the argument:
+//! **Invariant.** An entry names a frame only while that frame holds the entry's page. The parts of
+//! the argument:
 //!
 //! 1. *Install* (module `area`): under a hold on the page (borrow, pin, latch), count first, then
 //!    the entry.
@@ -19,19 +18,19 @@
 //!    thread succeeds with, then the count. So the count is never below the number of entries that
 //!    name the frame.
 //! 3. *Evict* ([`PageCache::evict`]): the frame is taken from its tag or latch, which fails while
-//!    anybody holds the page, and then the count is looked at. If it is not 0, the frame goes back
-//!    to its tag or latch and the page stays ([`Kept::Mapped`](super::Kept::Mapped)). An install
-//!    that was under way either still holds the page, or has let go: then its count is seen,
-//!    because the end of a hold releases and taking the frame acquires. After the frame was taken
-//!    nobody can hold the page, so no entry is installed. A count of 0 thus means that no entry
-//!    names the frame, and none will until it is filled again.
+//!    any thread holds the page, and then the count is checked. If it is not 0, the frame goes back
+//!    to its tag or latch and the page stays ([`Kept::Mapped`](super::Kept::Mapped)). A concurrent
+//!    install either still holds the page, or has released it: then its count is seen, because the
+//!    end of a hold releases and taking the frame acquires. After the frame was taken no thread can
+//!    hold the page, so no entry is installed. A count of 0 thus means that no entry names the
+//!    frame, and none will until it is filled again.
 //! 4. *Missing an area*. An area is in the tree before its first entry is installed, and leaves it
 //!    after its last one was cleared. A walk, of a locked tree or a snapshot, therefore misses an
 //!    entry only if it was installed after the walk began; that one is seen by its count in 3. The
-//!    lock is not needed for the invariant at all: it is what the kernel has, and what reclaim
-//!    policies are compared by.
-//! 5. *Area's end*. A snapshot keeps its areas alive. Their entries are holes by then, which nobody
-//!    installs in or takes out of again, so that a late walker counts nothing.
+//!    invariant does not need the lock: it is there because the kernel has it, and reclaim policies
+//!    differ in how they treat it.
+//! 5. *Area's end*. A snapshot keeps its areas alive. Their entries are holes by then, which no
+//!    thread installs in or clears again, so a late walker counts nothing.
 //!
 //! Checked by the models in `loom` (`an_entry_installed_during_an_eviction_keeps_the_page` and
 //! those beside it).
@@ -63,79 +62,79 @@ use crate::sync::{
 use crate::units::{GroupId, Pfn};
 use tree::Tree;
 
-/// Class of every file's reverse-map lock.
+/// Class of every file's rmap lock.
 pub(super) static RMAP_LOCK: LockClass = LockClass::new("rmap", Rank::Rmap);
 static ROOT_LOCK: LockClass = LockClass::new("rmap_root", Rank::Leaf);
 static DEFERRED_LOCK: LockClass = LockClass::new("rmap_deferred", Rank::Leaf);
 
-/// How reclaim comes by the areas that map a page.
+/// How reclaim accesses the areas that map a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RmapAccess {
     /// Under the rmap lock, waiting for it.
     Wait,
-    /// Under the rmap lock, unless that would have to be waited for.
+    /// Under the rmap lock, by trylock.
     Try,
-    /// By the tree as it is now, without the lock.
+    /// By the current tree, without the lock.
     Snapshot,
 }
 
-/// What the entries of a page say about its use.
+/// Accessed state of a page's entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Referenced {
-    /// They were looked at.
+    /// The entries were read.
     Seen {
-        /// Young entries, which are not young any more.
+        /// Young entries, whose young marks were cleared.
         young: u32,
-        /// Whether one of them is of an area that holds code.
+        /// Whether one of them belongs to an executable area.
         executable: bool,
-        /// Whether any is of an area that is locked.
+        /// Whether any belongs to a locked area.
         locked: bool,
     },
-    /// The rmap lock was held by somebody else.
+    /// Another thread held the rmap lock.
     Contended,
 }
 
-/// Whether a page was accessed through an area, since reclaim last looked, that lets it go.
+/// Whether a page was accessed through the area that unmaps it, since reclaim last scanned it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WasYoung(pub bool);
 
-/// Whether a page's entries were cleared.
+/// Result of clearing a page's entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmapped {
-    /// All that there were: this many.
+    /// All entries were cleared: their number.
     Done(u32),
-    /// The rmap lock was held by somebody else; nothing was cleared.
+    /// Another thread held the rmap lock; nothing was cleared.
     Contended,
 }
 
-/// For whom a page was to be evicted.
+/// The reclaim that a page was to be evicted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EvictedFor {
     /// The group that is short of memory.
     pub short: GroupId,
-    /// Whether the background thread has looked at it, and not whoever needs the memory.
+    /// Whether background reclaim scanned the page, and not a request that needs the memory.
     pub is_background: bool,
 }
 
-/// A page that reclaim passed over for whoever holds the rmap lock to evict.
+/// A page that reclaim left to the holder of the rmap lock to evict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deferred {
-    /// The frame that it was in.
+    /// Its frame.
     pub pfn: Pfn,
-    /// Its name.
+    /// Its key.
     pub key: PageKey,
-    /// For whom it goes.
+    /// The reclaim that wants it.
     pub to: EvictedFor,
 }
 
 /// The areas that map one file.
 pub(super) struct Rmap {
-    /// Held by writers while they change the tree and clear entries, by readers as [`RmapAccess`]
+    /// Held for writing to change the tree and clear entries, and for reading as [`RmapAccess`]
     /// says.
     lock: RwLock<()>,
     /// The tree. Replaced by holders of `lock` for writing.
     root: Mutex<Tree>,
-    /// Pages that reclaim passed over because `lock` was held, for its holder to evict.
+    /// Pages that reclaim left to the holder of `lock` to evict.
     deferred: Mutex<Vec<Deferred>>,
 }
 
@@ -148,12 +147,12 @@ impl Rmap {
         }
     }
 
-    /// The tree as it is now.
+    /// Returns the current tree.
     fn snapshot(&self) -> Tree {
         self.root.lock().clone()
     }
 
-    /// The areas, each once.
+    /// Returns the areas, each once.
     fn areas(&self) -> Vec<Arc<Area>> {
         let mut areas = Vec::new();
         tree::for_each(&self.snapshot(), &mut |_, area| {
@@ -168,7 +167,7 @@ impl Rmap {
     fn update(&self, _: &Writing<'_>, change: impl FnOnce(Tree) -> Tree) {
         let after = change(self.snapshot());
         let before = std::mem::replace(&mut *self.root.lock(), after);
-        // Not under the root's lock: the last holder of a node frees it.
+        // Outside the root's lock: the last holder of a node frees it.
         drop(before);
     }
 
@@ -191,7 +190,7 @@ impl Rmap {
         }
     }
 
-    /// The areas as `access` says; `None` when that would have to wait.
+    /// Returns the areas, by `access`; `None` if a trylock fails.
     fn read(&self, access: RmapAccess, times: &TimeRecorder) -> Option<Reading<'_>> {
         let locked = match access {
             RmapAccess::Wait => Some(self.read_waiting(times)),
@@ -219,14 +218,14 @@ impl Drop for Writing<'_> {
     }
 }
 
-/// The areas of a file, to look at.
+/// The areas of a file, for a walk.
 struct Reading<'a> {
     tree: Tree,
     _locked: Option<RwLockReadGuard<'a, ()>>,
 }
 
 impl PageCache {
-    /// Maps a range of a file into a space: an area, with no page in it yet.
+    /// Maps a range of a file into a space: creates an area without entries.
     ///
     /// # Cost
     ///
@@ -243,8 +242,8 @@ impl PageCache {
         area
     }
 
-    /// Unmaps pages of an area, counted from its first; those that are not mapped are passed over.
-    /// Shows `leaving` every page that the area had in a frame, while it is still there.
+    /// Unmaps pages of an area, counted from its first; skips pages that are not mapped. Calls
+    /// `leaving` with every page that the area had in a frame, while it is still there.
     ///
     /// # Cost
     ///
@@ -282,8 +281,8 @@ impl PageCache {
         });
     }
 
-    /// Takes pages of an area out of its table, as if they had not been accessed yet. Shows
-    /// `leaving` as [`unmap`](Self::unmap) does.
+    /// Clears the entries of an area's pages, as if they had never been accessed. Calls `leaving`
+    /// as [`unmap`](Self::unmap) does.
     ///
     /// # Cost
     ///
@@ -301,7 +300,7 @@ impl PageCache {
             .zap(pages, |was| self.let_go(area, was, &mut leaving));
     }
 
-    /// Shows a page that an area had in a frame, then counts that it has it no more.
+    /// Calls `leaving` with a page that an area had in a frame, then lowers its count.
     fn let_go(&self, area: &Area, was: Entry, leaving: &mut impl FnMut(Pfn, WasYoung)) {
         if let Some(pfn) = was.pfn() {
             leaving(pfn, WasYoung(was.young() > 0));
@@ -309,37 +308,37 @@ impl PageCache {
         self.note_taken(area, was);
     }
 
-    /// Whether any area that has a page in its table is locked.
+    /// Returns whether any area that has the page in its table is locked.
     #[must_use]
     pub fn is_locked(&self, pfn: Pfn) -> bool {
         let mut locked = false;
         let walked = self.walk(pfn, RmapAccess::Snapshot, |area, page| {
-            // A page that the area has unmapped is none of its business any more.
+            // An area that has unmapped the page no longer counts.
             locked |= area.has(AreaFlag::Locked) && area.table.get(page).pfn() == Some(pfn);
         });
         walked.is_ok() && locked
     }
 
-    /// Shows `visit` the frame of every page that an area has in one at this moment.
+    /// Calls `visit` with the frame of every page that an area has in one at this moment.
     pub fn for_each_mapped(&self, area: &Area, mut visit: impl FnMut(Pfn)) {
         area.table
             .for_each(|_, entry| entry.pfn().into_iter().for_each(&mut visit));
     }
 
-    /// Runs `within` while this thread holds a file's rmap lock, as if it mapped or unmapped.
+    /// Runs `within` while this thread holds a file's rmap lock, as map and unmap do.
     pub fn hold_rmap<R>(&self, file: &FileEntry, within: impl FnOnce() -> R) -> R {
         let _writing = file.rmap.write(0, &self.rmap_times);
         within()
     }
 
-    /// Whether a page was accessed through its mappings since this was last asked, and what these
-    /// are; clears the marks. Counts accesses only through areas of `within` and its descendants,
-    /// if given. The caller has isolated the page.
+    /// Returns whether a page was accessed through its mappings since the last call, and their
+    /// kinds; clears the young marks. Counts accesses only through areas of `within` and its
+    /// descendants, if given. The caller has isolated the page.
     ///
     /// # Cost
     ///
-    /// One load for a page that is not mapped. Else a walk of the file's tree, and a look at each
-    /// entry.
+    /// One load for a page that is not mapped. Otherwise a walk of the file's tree, and a look at
+    /// each entry.
     pub fn referenced(
         &self,
         pfn: Pfn,
@@ -348,14 +347,14 @@ impl PageCache {
     ) -> Referenced {
         let (mut young, mut executable, mut locked) = (0, false, false);
         let looked = self.walk(pfn, access, |area, page| {
-            // Whoever has locked it, and has it: with the entry goes the lock, and the page is
-            // looked at again.
+            // Only if the area has the page: the lock ends with the entry, and the page is scanned
+            // again.
             locked |= area.has(AreaFlag::Locked) && area.table.get(page).pfn() == Some(pfn);
             if within.is_some_and(|group| !area.group().is_descendant_of(group)) {
                 return;
             }
             let taken = area.table.take_young(page, pfn);
-            // As the kernel: of who reads front to back, or in no order, nothing follows.
+            // As the kernel: sequential and random accesses do not predict later ones.
             if taken > 0 && !area.has(AreaFlag::Sequential) && !area.has(AreaFlag::Random) {
                 young += taken;
                 executable |= area.has(AreaFlag::Executable);
@@ -380,7 +379,7 @@ impl PageCache {
         let mut cleared = 0;
         let walked = self.walk(pfn, access, |area, page| {
             let left = match area.member() {
-                // Zeros come back as zeros without swap.
+                // Zero pages come back as zeros without swap.
                 RssMember::Anon if area.file().is_stored(area.key(page).page()) => Left::Swapped,
                 _ => Left::Absent,
             };
@@ -398,11 +397,12 @@ impl PageCache {
         }
     }
 
-    /// Has all that map pages of memory forget that those are in swap which are not there any more.
+    /// Clears the swap marks of entries whose pages are no longer in swap, in all areas of the
+    /// file.
     ///
     /// # Cost
     ///
-    /// A look at every area of the file, and at the entries of the range.
+    /// A visit to every area of the file, and to the entries of the range.
     pub fn forget_swapped(&self, file: &FileEntry, pages: &Range<u64>) {
         tree::for_each(&file.rmap.snapshot(), &mut |part, area| {
             let first = area.key(0).page();
@@ -417,8 +417,8 @@ impl PageCache {
         });
     }
 
-    /// Puts a page on its file's list for whoever holds the file's rmap lock, unless there are
-    /// `most` of them already. The caller has isolated the page.
+    /// Adds a page to its file's deferred list, for the holder of the rmap lock, unless `most`
+    /// pages are on it already. The caller has isolated the page.
     pub fn defer(&self, pfn: Pfn, to: EvictedFor, most: usize) -> bool {
         let key = self.key_of(pfn);
         let file = key.and_then(|key| Some((key, self.files.get(key.file())?)));
@@ -433,20 +433,20 @@ impl PageCache {
         has_room
     }
 
-    /// Takes the pages that were put on a file's list.
+    /// Takes the pages from a file's deferred list.
     #[must_use]
     pub fn take_deferred(&self, file: &FileEntry) -> Vec<Deferred> {
         std::mem::take(&mut *file.rmap.deferred.lock())
     }
 
-    /// How long reclaim waited for rmap locks, and how long they were held to map and unmap, for
+    /// Returns how long reclaim waited for rmap locks, how long map and unmap held them, and for
     /// how many pages.
     #[must_use]
     pub fn rmap_times(&self) -> LockTimes {
         self.rmap_times.read()
     }
 
-    /// Shows `visit` every area that maps a page, and the page's place in it.
+    /// Calls `visit` with every area that maps a page, and the page's number in it.
     fn walk(
         &self,
         pfn: Pfn,
@@ -468,11 +468,11 @@ impl PageCache {
         Ok(())
     }
 
-    /// Checks that entries, counts and resident sets agree. For quiescent moments.
+    /// Checks that entries, counts and resident sets agree. Requires quiescence.
     ///
     /// # Panics
     ///
-    /// When they do not.
+    /// If they do not.
     pub(super) fn check_mappings(&self) {
         let mut mapped = vec![0; self.groups.len()];
         let mut counted = std::collections::HashMap::new();
@@ -504,10 +504,10 @@ impl PageCache {
     }
 }
 
-/// The rmap lock was held by somebody else.
+/// Another thread held the rmap lock.
 struct Contended;
 
-/// Takes a range out of parts: those that it met, and what is left of them.
+/// Removes a range from parts; returns the overlapping parts, and their remainders.
 fn take_out(parts: &mut Vec<Range<u64>>, gone: &Range<u64>) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
     if gone.is_empty() {
         return Default::default();
@@ -525,7 +525,7 @@ fn take_out(parts: &mut Vec<Range<u64>>, gone: &Range<u64>) -> (Vec<Range<u64>>,
 }
 
 impl FileEntry {
-    /// Whether any space maps a page of the file at this moment.
+    /// Returns whether any space maps a page of the file at this moment.
     #[must_use]
     pub fn maps_page(&self, page: u64) -> bool {
         let mut is_mapped = false;
@@ -533,7 +533,7 @@ impl FileEntry {
         is_mapped
     }
 
-    /// Whether any space maps pages of the file.
+    /// Returns whether any space maps pages of the file.
     #[must_use]
     pub fn is_mapped(&self) -> bool {
         self.rmap.snapshot().is_some()

@@ -7,7 +7,7 @@ use super::super::*;
 use super::*;
 use crate::group::GroupTree;
 
-/// Storage that nobody reads.
+/// Storage that the tests do not read.
 #[derive(Debug)]
 struct Nothing;
 
@@ -64,9 +64,9 @@ fn depth(tree: &Tree) -> usize {
 
 #[test]
 fn the_tree_agrees_with_a_list() {
-    // Goal: every area that maps a page is found, no other, and an old root stays as it was.
-    // Method: random ranges come and go, beside a list; stabs everywhere; a root kept from before
-    // is searched again later.
+    // Goal: the tree finds every area that maps a page, and no other, and an old root is immutable.
+    // Method: insert and remove random ranges, beside a list; stabs everywhere; search an old root
+    // again later.
     let scene = Scene::new();
     let mut rng = crate::seed::rng(31);
     let mut tree: Tree = None;
@@ -104,7 +104,7 @@ fn the_tree_agrees_with_a_list() {
                     assert_eq!(stab(&tree, page), stab_list(&list, page), "of an old root");
                 }
             }
-            // Of random trees: 2.99 log2(n) on average (Devroye, 1986); at 400 nodes 26.
+            // For random trees: 2.99 log2(n) on average (Devroye, 1986); 26 at 400 nodes.
             assert!(depth(&tree) <= 50, "{} deep", depth(&tree));
         }
     }
@@ -112,8 +112,8 @@ fn the_tree_agrees_with_a_list() {
 
 #[test]
 fn parts_of_areas_are_found_until_they_are_unmapped() {
-    // Goal: splitting an area loses and keeps nothing it should not. Method: random unmaps of one
-    // area, beside a set of pages; every page is looked for after each.
+    // Goal: splitting an area loses nothing and keeps nothing that was unmapped. Method: random
+    // unmaps of one area, beside a set of pages; look every page up after each.
     let mut rng = crate::seed::rng(32);
     for _ in 0..20 {
         let scene = Scene::new();
@@ -145,14 +145,14 @@ fn parts_of_areas_are_found_until_they_are_unmapped() {
 
 #[test]
 fn tables_agree_with_a_map() {
-    // Goal: an entry holds what was put there, whatever leaf it is in. Method: random transitions
-    // of entries in tables of all shapes, beside a map.
+    // Goal: an entry reads back as written, in any leaf. Method: random transitions of entries in
+    // tables of all shapes, beside a map.
     let mut rng = crate::seed::rng(33);
     for len in [1, 511, 512, 513, 5000, 1 << 30, 1 << 34, 1 << 44] {
         let table = PageTable::new(len, 2);
         let mut model: BTreeMap<u64, Option<Pfn>> = BTreeMap::new();
         for _ in 0..3000 {
-            // A few places, so that few leaves are made of a table that is large.
+            // Few distinct places, so that a large table allocates few leaves.
             let page = (rng.u64(..20) * (len / 20) + rng.u64(..200)) % len;
             let pfn = Pfn(rng.u32(..1000));
             match (rng.u8(..20), model.get(&page).copied()) {
@@ -201,9 +201,9 @@ fn tables_agree_with_a_map() {
 
 #[test]
 fn a_table_of_64_pib_is_walked_and_punched_at_once() {
-    // Goal: what is not used of a long table costs neither memory nor time. Method: a few pages of
-    // one whose leaves would fill 2 GiB, taken by every walk there is; only blocks with a page of
-    // these are visited.
+    // Goal: the unused part of a long table costs neither memory nor time. Method: a few pages of a
+    // table whose leaves would fill 2 GiB, visited by every kind of walk; only blocks that contain
+    // these pages are visited.
     let len = 1 << 44;
     let table = PageTable::new(len, 2);
     let pages = [0, 1 << 32, (1 << 32) + 5, 1 << 43, len - 1];

@@ -1,10 +1,9 @@
-//! The interval tree of a file's mappings: which of them map a page.
+//! The interval tree of a file's mappings: finds the areas that map a page.
 //!
-//! A treap ordered by where a mapped range begins; each node knows how far the ranges below it
-//! reach, so that a search for a page passes over what ends before it or begins behind it. Nodes
-//! are shared and never change: an insertion or removal copies the nodes on its way from the root,
-//! O(log n) of them, and whoever holds the former root goes on with the tree as it was
-//! ([`super::Rmap`]).
+//! A treap ordered by the start of the mapped range; each node knows the greatest end below it, so
+//! that a search for a page skips ranges that end before it or begin after it. Nodes are shared and
+//! immutable: an insertion or removal copies the O(log n) nodes on its path from the root, and a
+//! thread that holds the former root keeps the former tree ([`super::Rmap`]).
 //!
 //! Invariant: keys `(start, area's number)` are in order and unique; no node's weight is above its
 //! parent's; `reach` is the greatest end of the subtree.
@@ -18,7 +17,7 @@ use std::ops::Range;
 use super::super::area::Area;
 use crate::sync::Arc;
 
-/// A tree, or nothing.
+/// A tree; may be empty.
 pub(super) type Tree = Option<Arc<Node>>;
 
 /// A range of a file that an area maps.
@@ -38,13 +37,13 @@ impl Node {
         (self.pages.start, self.area.number())
     }
 
-    /// Levels from here down, given those of a subtree.
+    /// Returns the depth of this node's subtree, given that of its subtrees.
     #[cfg(all(test, not(loom)))]
     pub(super) fn depth(&self, of: impl Fn(&Tree) -> usize) -> usize {
         1 + of(&self.before).max(of(&self.behind))
     }
 
-    /// This node over other subtrees.
+    /// Returns this node over other subtrees.
     fn over(&self, before: Tree, behind: Tree) -> Tree {
         let below = [&before, &behind].into_iter().flatten();
         let reach = below.map(|node| node.reach).fold(self.pages.end, u64::max);
@@ -59,7 +58,7 @@ impl Node {
     }
 }
 
-/// The tree with one range more.
+/// Returns the tree with one more range.
 pub(super) fn with(tree: &Tree, pages: Range<u64>, area: &Arc<Area>) -> Tree {
     let node = Node {
         reach: pages.end,
@@ -73,11 +72,11 @@ pub(super) fn with(tree: &Tree, pages: Range<u64>, area: &Arc<Area>) -> Tree {
     join(&join(&before, &Some(Arc::new(node))), &behind)
 }
 
-/// The tree without a range.
+/// Returns the tree without a range.
 ///
 /// # Panics
 ///
-/// When it is not there.
+/// When it is not in the tree.
 pub(super) fn without(tree: &Tree, start: u64, area: &Area) -> Tree {
     let key = (start, area.number());
     let (before, rest) = split(tree, key);
@@ -87,7 +86,7 @@ pub(super) fn without(tree: &Tree, start: u64, area: &Area) -> Tree {
     join(&before, &behind)
 }
 
-/// Shows `visit` every area that maps a page, in order of where they begin.
+/// Calls `visit` with every area that maps a page, in order of their starts.
 pub(super) fn for_each_of(tree: &Tree, page: u64, visit: &mut impl FnMut(&Arc<Area>)) {
     let Some(node) = tree else { return };
     if node.reach <= page {
@@ -102,7 +101,7 @@ pub(super) fn for_each_of(tree: &Tree, page: u64, visit: &mut impl FnMut(&Arc<Ar
     }
 }
 
-/// Shows `visit` every range.
+/// Calls `visit` with every range.
 pub(super) fn for_each(tree: &Tree, visit: &mut impl FnMut(&Range<u64>, &Arc<Area>)) {
     if let Some(node) = tree {
         for_each(&node.before, visit);
@@ -111,7 +110,7 @@ pub(super) fn for_each(tree: &Tree, visit: &mut impl FnMut(&Range<u64>, &Arc<Are
     }
 }
 
-/// What lies before a key, and what does not.
+/// Splits a tree into keys before `key`, and the rest.
 fn split(tree: &Tree, key: (u64, u64)) -> (Tree, Tree) {
     let Some(node) = tree else {
         return (None, None);
@@ -125,7 +124,7 @@ fn split(tree: &Tree, key: (u64, u64)) -> (Tree, Tree) {
     }
 }
 
-/// Two trees, all keys of the first before those of the second, as one.
+/// Joins two trees; all keys of the first are before those of the second.
 fn join(first: &Tree, second: &Tree) -> Tree {
     match (first, second) {
         (None, tree) | (tree, None) => tree.clone(),
@@ -136,7 +135,7 @@ fn join(first: &Tree, second: &Tree) -> Tree {
     }
 }
 
-/// As good as random, and the same in every run. The finaliser of `SplitMix64` spreads neighbours.
+/// Pseudo-random and the same in every run. The finaliser of `SplitMix64` spreads neighbours.
 fn weight(start: u64, number: u64) -> u64 {
     let mixed = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ start;
     let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);

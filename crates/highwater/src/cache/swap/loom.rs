@@ -1,5 +1,5 @@
-//! All interleavings of what moves a page's place in swap, two or three threads each: swapping out,
-//! reading in, writing again, discarding, evicting, and the end of the object.
+//! Loom models of swap slots, with two or three threads: swapping out, reading in, writing again,
+//! discarding, evicting, and the end of the object.
 
 use ::loom::{model, thread};
 
@@ -7,7 +7,7 @@ use super::super::*;
 use crate::sync::atomic::AtomicU8;
 use crate::units::PAGE_BYTES;
 
-/// Slots of one byte each. Relaxed: the cache has to order who writes and who reads one.
+/// Slots of one byte each. Relaxed: the cache has to order writers and readers of a slot.
 #[derive(Debug)]
 struct Bytes([AtomicU8; 2]);
 
@@ -84,7 +84,7 @@ impl Scene {
         self.file.key(page)
     }
 
-    /// Reads a page into a frame, as the manager does; false when another thread was first.
+    /// Reads a page into a frame, as the manager does; false if another thread was first.
     fn read_in(&self, page: u64, pfn: u32) -> bool {
         let frame = self.memory.claim(Pfn(pfn));
         match self.cache.begin_fill(self.key(page), frame, GroupId(0)) {
@@ -112,7 +112,7 @@ impl Scene {
         Some(self.cache.try_read_latched(self.key(page))?[0])
     }
 
-    /// Evicts what a frame holds; whether it went.
+    /// Evicts the page in a frame; returns whether it was evicted.
     fn evict(&self, pfn: u32) -> bool {
         let mut batch = EvictBatch::default();
         self.cache.evict(&[Pfn(pfn)], &mut batch);
@@ -130,7 +130,7 @@ impl Scene {
         self.cache.swap().unwrap().used().0
     }
 
-    /// A page has a slot when, and only when, it needs one.
+    /// Checks that a page has a slot if and only if it needs one.
     fn check(&self) {
         self.cache.check_invariants();
     }
@@ -138,8 +138,8 @@ impl Scene {
 
 #[test]
 fn a_page_that_goes_to_swap_comes_back() {
-    // Goal: who finds the page absent reads what was written. Method: reclaim swaps out and evicts
-    // while another thread reads, from the frame or from swap.
+    // Goal: a thread that finds the page absent reads the written bytes. Method: reclaim swaps out
+    // and evicts while another thread reads, from the frame or from swap.
     model(|| {
         let scene = Scene::new(Arc::new(bytes()));
         let reclaimer = Arc::clone(&scene);
@@ -161,8 +161,8 @@ fn a_page_that_goes_to_swap_comes_back() {
 
 #[test]
 fn a_page_that_is_written_again_has_no_slot() {
-    // Goal: what lies in swap is never taken for the page's bytes once these are others; it stays
-    // good where the write came too late. Method: a page that is clean in a frame, and in a slot,
+    // Goal: a slot's contents are never taken for the page's once the page was written again; they
+    // stay valid if the write came too late. Method: a page that is clean in a frame, with a slot,
     // is evicted while it is written.
     model(|| {
         let scene = Scene::new(Arc::new(bytes()));
@@ -183,9 +183,9 @@ fn a_page_that_is_written_again_has_no_slot() {
 
 #[test]
 fn a_page_that_is_discarded_while_it_is_read_in_is_zeros() {
-    // Goal: after a discard nobody reads what was there before, and never what another page put
-    // into its slot. Method: the page is read in beside the discard, while the other page is
-    // swapped out: into the slot that is free by then, or another.
+    // Goal: after a discard no read returns the former contents, nor those that another page wrote
+    // to the slot. Method: the page is read in beside the discard, while the other page is swapped
+    // out: to the slot that is free by then, or another.
     model(|| {
         let scene = Scene::new(Arc::new(bytes()));
         assert_eq!(scene.swap_out(0), WrittenBack::Written);
@@ -212,7 +212,7 @@ fn a_page_that_is_discarded_while_it_is_read_in_is_zeros() {
 
 #[test]
 fn memory_that_ends_has_no_slots() {
-    // Goal: when an object has ended no slot is taken, whatever reclaim was doing with its pages.
+    // Goal: when an object has ended no slot is in use, whatever reclaim was doing with its pages.
     // Method: the end beside swapping out and evicting.
     model(|| {
         let scene = Scene::new(Arc::new(bytes()));
@@ -231,8 +231,8 @@ fn memory_that_ends_has_no_slots() {
 
 #[test]
 fn the_last_slot_is_one_pages() {
-    // Goal: of two pages that are swapped out at a time one gets the only slot, and the other one
-    // stays. Method: both beside each other; the one that got it goes and comes back.
+    // Goal: of two pages that are swapped out concurrently one gets the only slot, and the other
+    // stays. Method: both beside each other; the one with the slot is evicted and read back.
     model(|| {
         let scene = Scene::new(Arc::new(OneSlot(bytes())));
         assert!(scene.read_in(1, 1));
@@ -255,8 +255,8 @@ fn the_last_slot_is_one_pages() {
 
 #[test]
 fn a_page_that_is_written_while_it_is_written_back_is_dirty_or_in_its_file() {
-    // Goal: a mark is cleared only of what the file has; counts follow the marks. Method: a page of
-    // a file is written to beside two threads' worth of write-back, one that waits for its latch
+    // Goal: a mark is cleared only of bytes that the file has; counts follow the marks. Method: a
+    // page of a file is written to beside write-back by two threads, one that waits for its latch
     // and one that does not.
     model(|| {
         let memory = Arc::new(FrameMemory::new(Pages(1)).unwrap());

@@ -1,16 +1,15 @@
-//! The swap area: where the bytes of anonymous pages are while they are not in frames.
+//! The swap area: storage for anonymous pages that are not in frames.
 //!
-//! An area is a file of the system, or other storage, cut into *slots* of a page. A page takes a
-//! slot when it is written out, and keeps it as long as what lies there is what the page holds:
-//! when it has been read in and not been written to since, it can leave its frame again without
-//! I/O.
+//! An area is a system file, or other storage, cut into *slots* of a page. A page gets a slot when
+//! it is written out, and keeps it while the slot holds the page's current contents: a page that
+//! was read in and not written to since can be evicted again without I/O.
 //!
-//! Invariant: a slot is in use when, and only when, one page of one object has it as its place; or
-//! one thread is writing a page there (tests: `tests/swap.rs`, and
+//! Invariant: a slot is in use if and only if it is the place of one page of one object, or one
+//! thread is writing a page there (tests: `tests/swap.rs`, and
 //! [`PageCache::check_invariants`](super::PageCache::check_invariants)).
 //!
-//! Storage may refuse, fall short, panic or be full: what a slot was to take stays in its frame
-//! then, and the slot is free again.
+//! When storage fails, writes only a part, panics or is full, the page stays in its frame, and the
+//! slot is free again.
 
 mod slots;
 
@@ -30,7 +29,7 @@ use slots::Slots;
 /// Class of the locks of swap areas.
 static SWAP_LOCK: LockClass = LockClass::new("swap_slots", Rank::Leaf);
 
-/// Slots on some storage, and what went to and came from them.
+/// Slots on some storage, and event counts.
 #[derive(Debug)]
 pub struct SwapArea {
     storage: Arc<dyn Backing>,
@@ -40,7 +39,7 @@ pub struct SwapArea {
     stats: SwapStats,
 }
 
-/// Event counts of an area. `docs/stats.md` says what moves each.
+/// Event counts of an area, as `docs/stats.md` defines them.
 #[derive(Debug, Default)]
 pub(crate) struct SwapStats {
     pub(crate) pswpin: StatCell,
@@ -55,7 +54,7 @@ pub(crate) struct SwapStats {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot(pub(super) u32);
 
-/// A slot that no page has yet; free again when dropped.
+/// A slot without a page; freed when dropped.
 #[derive(Debug)]
 pub(super) struct FreshSlot<'a> {
     area: &'a SwapArea,
@@ -63,16 +62,16 @@ pub(super) struct FreshSlot<'a> {
 }
 
 impl SwapArea {
-    /// The most slots: their numbers plus one are 32 bits.
+    /// Maximum number of slots: their numbers plus one fit 32 bits.
     pub const SLOTS_MAX: u64 = u32::MAX as u64 - 1;
 
-    /// An area of `size`, rounded down to whole pages, in a new file of the directory `dir` that
-    /// nobody else can open and that ends with the process. Its blocks are taken as they are first
-    /// written.
+    /// Creates an area of `size`, rounded down to whole pages, in a new unlinked file in the
+    /// directory `dir`: no other process can open it, and it ends with this one. Its blocks are
+    /// allocated as they are first written.
     ///
     /// # Errors
     ///
-    /// Whatever the system says.
+    /// Any error of the system.
     pub fn create(dir: &Path, size: Bytes) -> io::Result<Self> {
         let file = unnamed_file(dir)?;
         file.set_len(size.pages_floor().bytes().0)?;
@@ -82,7 +81,7 @@ impl SwapArea {
         })
     }
 
-    /// An area on other storage, with as many slots as that has whole pages, but at most
+    /// Creates an area on other storage, with a slot for each whole page, but at most
     /// [`SLOTS_MAX`](Self::SLOTS_MAX).
     #[must_use]
     pub fn on(storage: Arc<dyn Backing>) -> Self {
@@ -96,13 +95,13 @@ impl SwapArea {
         }
     }
 
-    /// Slots in all.
+    /// Returns the number of slots.
     #[must_use]
     pub fn total(&self) -> Pages {
         Pages(self.slots.lock().nr_slots().into())
     }
 
-    /// Slots in use.
+    /// Returns the number of slots in use.
     #[must_use]
     pub fn used(&self) -> Pages {
         Pages(self.slots.lock().nr_used().into())
@@ -112,23 +111,23 @@ impl SwapArea {
         &self.stats
     }
 
-    /// Contention of the locks of all areas so far.
+    /// Returns the contention of the locks of all areas so far.
     pub(super) fn lock_events() -> LockEvents {
         SWAP_LOCK.events()
     }
 
-    /// Takes a slot to write to; `None` when all are in use.
+    /// Allocates a slot to write to; `None` if all are in use.
     pub(super) fn take(&self) -> Option<FreshSlot<'_>> {
         let slot = Slot(self.slots.lock().take()?);
         Some(FreshSlot { area: self, slot })
     }
 
-    /// Gives back the slot of a page that does not need it any more.
+    /// Frees the slot of a page.
     pub(super) fn give_back(&self, slot: Slot) {
         self.slots.lock().give_back(slot.0);
     }
 
-    /// Reads what lies in a slot. Fewer or more bytes than a page has is an error to the caller.
+    /// Reads a slot. Fewer or more bytes than a page has is an error to the caller.
     pub(super) fn read(&self, slot: Slot, buf: &mut [u8]) -> io::Result<usize> {
         if !self.is_truthful {
             buf.fill(0);
@@ -147,7 +146,7 @@ impl SwapArea {
 }
 
 impl FreshSlot<'_> {
-    /// Writes a page to the slot; returns how many bytes were taken.
+    /// Writes a page to the slot; returns the number of bytes written.
     pub(super) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         let failed = CountsFailure(&self.area.stats);
         let taken = self.area.storage.write_page(self.slot.0.into(), bytes)?;
@@ -158,7 +157,7 @@ impl FreshSlot<'_> {
         Ok(taken)
     }
 
-    /// The slot is a page's from here on.
+    /// Assigns the slot to a page.
     pub(super) fn keep(self) -> Slot {
         let slot = self.slot;
         std::mem::forget(self);
@@ -181,14 +180,14 @@ impl Drop for CountsFailure<'_> {
     }
 }
 
-/// A new file without a name in a directory.
+/// Creates an unlinked file in a directory.
 fn unnamed_file(dir: &Path) -> io::Result<File> {
     static NAMES: Sequence = Sequence::new();
 
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600);
     let unnamed = options.clone().custom_flags(libc::O_TMPFILE).open(dir);
-    // Not every file system knows files without a name.
+    // Not every file system supports `O_TMPFILE`.
     match unnamed {
         Err(error) if !matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {
             return Err(error);

@@ -1,19 +1,19 @@
-//! Which slots of a swap area are in use: one bit each.
+//! The bitmap of a swap area's slots.
 //!
-//! Slots are handed out in the order of the file, from a *cluster* of 256 of them until it has none
-//! left, so that pages which are swapped out one after the other lie side by side. The next cluster
-//! is the next one that is free as a whole, else the next one with any free slot.
+//! Slots are allocated in the order of the file, from a *cluster* of 256 until it has none left, so
+//! that pages swapped out one after the other are adjacent. The next cluster is the next one that
+//! is entirely free, otherwise the next one with a free slot.
 //!
 //! Invariant: `nr_used` bits are clear, and `free_in[c]` bits of cluster `c` are set.
 //!
-//! Source: swap clusters of Linux. Deviation: one cluster for all CPUs; each slot that is taken
-//! costs a write of 4 KiB to the file, beside which the lock is short.
+//! Source: swap clusters of Linux. Deviation: one cluster for all CPUs; each allocated slot costs a
+//! write of 4 KiB to the file, beside which the lock is short.
 
 /// Slots of a cluster. Chosen: as in Linux; 1 MiB of the file.
 const CLUSTER: usize = 256;
 const WORD: usize = 64;
 const WORDS: usize = CLUSTER / WORD;
-/// Free slots of a cluster that is free as a whole.
+/// Free slots of an entirely free cluster.
 const WHOLE: u32 = 256;
 
 /// The slots of one area.
@@ -21,16 +21,16 @@ const WHOLE: u32 = 256;
 pub(super) struct Slots {
     /// By slot, 64 a word: set when the slot is free.
     free: Box<[u64]>,
-    /// By cluster: how many of its slots are free.
+    /// By cluster: number of its free slots.
     free_in: Box<[u32]>,
     nr_slots: u32,
     nr_used: u32,
-    /// Where the next slot is looked for, within its cluster.
+    /// Start of the next search, within its cluster.
     next: usize,
 }
 
 impl Slots {
-    /// `nr_slots` free slots.
+    /// Creates `nr_slots` free slots.
     pub(super) fn new(nr_slots: u32) -> Self {
         let slots = nr_slots as usize;
         let nr_clusters = slots.div_ceil(CLUSTER);
@@ -58,7 +58,7 @@ impl Slots {
         self.nr_used
     }
 
-    /// Takes a free slot; `None` when there is none.
+    /// Allocates a free slot; `None` if there is none.
     pub(super) fn take(&mut self) -> Option<u32> {
         if self.nr_used == self.nr_slots {
             return None;
@@ -74,16 +74,16 @@ impl Slots {
         self.free[slot / WORD] &= !(1 << (slot % WORD));
         self.free_in[slot / CLUSTER] -= 1;
         self.nr_used += 1;
-        // At the end of the cluster it stays there, and the next one is looked for.
+        // At the end of the cluster it stays there, and the search goes to the next one.
         self.next = slot;
         Some(u32::try_from(slot).expect("fewer than `nr_slots`"))
     }
 
-    /// Gives a slot back.
+    /// Frees a slot.
     ///
     /// # Panics
     ///
-    /// When it is free: some other page would lose its slot.
+    /// When it is free already: another page would lose its slot.
     pub(super) fn give_back(&mut self, slot: u32) {
         let at = slot as usize;
         let bit = 1 << (at % WORD);
@@ -93,7 +93,7 @@ impl Slots {
         self.nr_used -= 1;
     }
 
-    /// The first free slot from `from` to the end of its cluster.
+    /// Returns the first free slot between `from` and the end of its cluster.
     fn first_free(&self, from: usize) -> Option<usize> {
         let end = (from / CLUSTER + 1) * WORDS;
         let mut mask = u64::MAX << (from % WORD);
@@ -107,8 +107,8 @@ impl Slots {
         None
     }
 
-    /// The next cluster that is free as a whole, else the next with a free slot, of which there is
-    /// one.
+    /// Returns the next cluster that is entirely free, otherwise the next with a free slot, of
+    /// which there is one.
     fn next_cluster(&self) -> usize {
         let (here, count) = (self.next / CLUSTER, self.free_in.len());
         let around = |least: u32| {
@@ -124,7 +124,7 @@ impl Slots {
     ///
     /// # Panics
     ///
-    /// When they are wrong.
+    /// If they are wrong.
     pub(super) fn check_invariants(&self) {
         let mut nr_free = 0;
         for (cluster, words) in self.free.chunks(WORDS).enumerate() {
@@ -150,8 +150,8 @@ mod tests {
 
     #[test]
     fn each_slot_is_one_pages() {
-        // Goal: no slot is handed out twice or lost. Method: random takes and returns in areas of
-        // odd sizes against a set; an area gives exactly as many as it has.
+        // Goal: no slot is handed out twice or lost. Method: random allocations and frees in areas
+        // of odd sizes against a set; an area gives exactly as many slots as it has.
         let mut rng = crate::seed::rng(61);
         for nr_slots in [0, 1, 63, 64, 255, 256, 257, 1000] {
             let mut slots = Slots::new(nr_slots);
@@ -179,8 +179,8 @@ mod tests {
 
     #[test]
     fn neighbours_lie_side_by_side() {
-        // Goal: what is swapped out together is together in the file. Method: an area with every
-        // other slot of its first cluster in use; what comes next goes into a free cluster, in
+        // Goal: pages swapped out together are adjacent in the file. Method: an area with every
+        // other slot of its first cluster in use; the next allocations go to a free cluster, in
         // order.
         let mut slots = Slots::new(1024);
         let first: Vec<u32> = (0..256).map_while(|_| slots.take()).collect();
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "slot 3 is free already")]
     fn a_slot_is_given_back_once() {
-        // Goal: a page that gives back what is not its own is found. Method: twice the same.
+        // Goal: a double free is detected. Method: free a slot twice.
         let mut slots = Slots::new(8);
         while slots.take().is_some() {}
         slots.give_back(3);
