@@ -1,5 +1,4 @@
-//! How accesses decide what stays: the streaming oracle, second chances, activation, and what
-//! refaults do.
+//! Access detection: the streaming oracle, second chances, activation, and refaults.
 
 use super::shadow::Shadow;
 use super::tests::Scene;
@@ -19,7 +18,7 @@ fn stream(frames: u64, rules: TwoListRules, access: impl Fn(&Scene, u64)) -> Sce
         refaults += u64::from(scene.fault(&root, page).is_some());
         access(&scene, page);
     }
-    // Nothing is found resident, and every page of the later passes is known.
+    // No page is found resident, and every page of the later passes has a shadow.
     assert_eq!(refaults, 2 * 2 * frames);
     let stats = scene.reclaim.stats();
     let counted = stats.workingset_refault[PageType::File as usize].get();
@@ -27,7 +26,7 @@ fn stream(frames: u64, rules: TwoListRules, access: impl Fn(&Scene, u64)) -> Sce
     scene
 }
 
-/// Pages freed for a hundred looked at.
+/// Returns the pages freed for each hundred scanned.
 fn efficiency(scene: &Scene) -> u64 {
     let (scanned, stolen) = (
         scene.reclaim.stats().scanned(),
@@ -39,8 +38,8 @@ fn efficiency(scene: &Scene) -> u64 {
 
 #[test]
 fn a_mapped_stream_takes_two_scans_a_page() {
-    // Goal: the streaming oracle: three passes over a file of twice the pool through a mapping:
-    // refaults are exactly twice the file's pages, and half of what is looked at goes. Method: the
+    // Goal: the streaming oracle: three passes over a file of twice the pool through a mapping
+    // refault exactly twice the file's pages, and half of the scanned pages are freed. Method: the
     // access that brings a page in leaves it young.
     let scene = stream(256, TwoListRules::Kernel, |scene, page| {
         assert!(scene.read(page));
@@ -52,7 +51,7 @@ fn a_mapped_stream_takes_two_scans_a_page() {
 
 #[test]
 fn a_copied_stream_takes_one_scan_a_page() {
-    // Goal and method as above, by copying reads: everything that is looked at goes.
+    // Goal and method as above, by copying reads: every scanned page is freed.
     for rules in [TwoListRules::Kernel, TwoListRules::ReadAgain] {
         let scene = stream(256, rules, |scene, page| scene.copy(page));
         assert_eq!(efficiency(&scene), 100);
@@ -62,8 +61,8 @@ fn a_copied_stream_takes_one_scan_a_page() {
 
 #[test]
 fn a_mapped_stream_takes_one_scan_where_its_first_access_is_none() {
-    // Goal: as above, for the other rules: what is not accessed after it has come in goes at its
-    // first look.
+    // Goal: as above, for the other rules: a page without a further access is evicted at its first
+    // scan.
     let scene = stream(256, TwoListRules::ReadAgain, |scene, page| {
         scene.cache.forget_young(scene.pfn(page));
     });
@@ -73,8 +72,8 @@ fn a_mapped_stream_takes_one_scan_where_its_first_access_is_none() {
 
 #[test]
 fn copying_reads_mark_then_activate_then_mark() {
-    // Goal: the three states of 9.2. Method: reads of one page on the inactive list, by flags and
-    // sizes.
+    // Goal: the three states of 9.2. Method: reads of one page on the inactive list, checked by
+    // flags and sizes.
     let scene = Scene::new(256);
     let root = scene.groups.root();
     (0..8).for_each(|page| assert_eq!(scene.fault(&root, page), None));
@@ -101,7 +100,7 @@ fn copying_reads_mark_then_activate_then_mark() {
 
 #[test]
 fn as_many_active_pages_are_kept_as_the_ratio_says() {
-    // Goal: active pages are looked at beyond so many for each inactive one, by the knob and
+    // Goal: active pages are scanned only beyond the ratio to inactive ones, with the tunable and
     // without. Method: 100 active pages beside 20 that were read once; one round over them at each
     // ratio.
     for (ratio, are_looked_at) in [
@@ -133,8 +132,9 @@ fn as_many_active_pages_are_kept_as_the_ratio_says() {
 
 #[test]
 fn active_pages_are_deactivated_whether_read_or_not() {
-    // Goal: 9.4: what is no code in use leaves the active list at its end, with the workingset
-    // flag. Method: more active than inactive pages, all of them young; one round over them.
+    // Goal: 9.4: every page except code in use leaves the active list at its tail, with the
+    // workingset flag. Method: more active than inactive pages, all of them young; one round over
+    // them.
     let scene = Scene::with_rules(256, TwoListRules::Kernel);
     let root = scene.groups.root();
     for page in 0..100 {
@@ -153,10 +153,10 @@ fn active_pages_are_deactivated_whether_read_or_not() {
 
 #[test]
 fn a_working_set_that_comes_back_is_restored() {
-    // Goal: a page that had been active and comes back soon is active at once, is counted as
-    // restored, for its group too, and adds to the cost of its type; one that had not is activated
-    // only. Method: pages that were deactivated go with others that never were active, and some of
-    // both come back while as many active pages are left.
+    // Goal: a page that had been active and refaults soon is active at once, is counted as
+    // restored, for its group too, and adds to the cost of its type; one that had not been active
+    // is only activated. Method: deactivated pages are evicted along with others that never were
+    // active, and some of both refault while as many active pages are left.
     let scene = Scene::new(1024);
     let root = scene.groups.root();
     for page in 0..400 {
@@ -164,7 +164,7 @@ fn a_working_set_that_comes_back_is_restored() {
         (0..2).for_each(|_| scene.copy(page));
     }
     scene.reclaim.drain_batches();
-    // Of the longer list, a part is deactivated; some of it goes.
+    // A part of the longer list is deactivated; some of it is evicted.
     while scene.reclaim.stats().stolen() < 40 {
         scene.shrink(&root, 8, None);
     }
@@ -183,9 +183,9 @@ fn a_working_set_that_comes_back_is_restored() {
 
 #[test]
 fn want_in_the_pool_is_measured_against_all_of_it() {
-    // Goal: shadows keep the clock of the group that was short, and are held against what is active
-    // in all of it. Method: a group without active pages, beside one with many: what goes for want
-    // in the pool competes with those, what goes for want in the group does not.
+    // Goal: a shadow keeps the clock of the group that was short, and its distance is compared with
+    // the active pages in all of that group. Method: a group without active pages, beside one with
+    // many: a page evicted for the pool competes with those, a page evicted for the group does not.
     let scene = Scene::new(1024);
     let (root, busy, plain) = (
         scene.groups.root(),
@@ -226,8 +226,8 @@ fn refault_distances_agree_with_a_model() {
     // Goal: invariant 15: a shadow's age is the number of evictions and activations before it, each
     // counted once, and a refault is within the working set exactly when no more of those have
     // happened since than pages are active. Method: random reads of three pools' worth, a part of
-    // them over a small set; the model counts what is evicted, and gives each the age that its
-    // shadow must have.
+    // them over a small set; the model counts the evictions, and gives each the age that its shadow
+    // must have.
     let mut rng = crate::seed::rng(15);
     let scene = Scene::new(512);
     let root = scene.groups.root();
@@ -280,7 +280,7 @@ fn refault_distances_agree_with_a_model() {
         let expected = ages.remove(&page).map(|age| lruvec.clock() - age <= active);
         let refault = scene.fault(&root, page);
         let found = refault.map(|refault| refault != Refault::Beyond);
-        // What was remembered long ago may be forgotten, which is said nothing of here.
+        // An old shadow may be forgotten, which this test does not cover.
         if refault.is_some() {
             assert_eq!(found, expected, "page {page}: {refault:?}");
         }

@@ -1,39 +1,38 @@
-//! Pages in transit: charged to a group, and not on a list yet; and the wait for their arrival.
+//! Pages in transit: charged to a group and not on an LRU list yet; waiting for their arrival.
 //!
-//! A thread that faults a page in charges the group first and puts the page on a list last. In
-//! between the group is full of a page that reclaim cannot see, for as long as storage takes, or
-//! the scheduler. A request that finds nothing to reclaim is therefore not refused while a page of
-//! its target is in transit: it sleeps until one arrives.
+//! A page fault charges the group first and puts the page on a list last. In between the group is
+//! full of a page that reclaim cannot see, for as long as storage or the scheduler takes. So a
+//! request that finds nothing to reclaim is not refused while a page of its target is in transit:
+//! it sleeps until one arrives.
 //!
-//! # What is counted
+//! # Counts
 //!
-//! For each group one word ([`State`]): threads that have charged a page and not brought it to a
-//! list, those of them that have a frame for it as well, and how many have arrived. Pages that a
+//! Each group has one word ([`State`]): the threads that have charged a page and not put it on a
+//! list, those of them that also have a frame for it, and the arrivals so far. Pages that a
 //! reclaimer has isolated are in transit too (`Lruvec::nr_isolated`): they will be put back or
 //! freed.
 //!
 //! - A fault counts itself *before* it charges ([`OnItsWay`]), and stops when the page is in an add
-//!   batch, or after its charge and its frame were given back: that is an arrival as well, of room.
-//! - An attempt to charge that is refused takes itself back: it is no arrival.
+//!   batch, or after its charge and its frame were released: that is an arrival as well, of room.
+//! - An attempt to charge that is refused takes its count back: it is no arrival.
 //!
 //! # No spurious refusal
 //!
 //! A request reads the number of arrivals, then attempts its charge and a pass, then reads the word
 //! again. If there were no arrivals in between and nothing is in transit now, nothing was in
 //! transit when the charge was refused: every page of the target was on a list or in a batch, and
-//! the pass has seen it, or it is held. Otherwise the request waits, or tries again at once. The
-//! count is stored before the charge it is about and an arrival after the page it is about, so a
-//! thread that sees the charge sees the count, and one that sees the arrival finds the page.
+//! the pass has seen it, or it is held. Otherwise the request waits, or retries at once. The count
+//! is stored before its charge, and an arrival after its page, so a thread that sees the charge
+//! sees the count, and one that sees the arrival finds the page.
 //!
 //! # No lost wake-up
 //!
-//! The waiter says that it waits and then reads the word; the arrival changes the word and then
-//! reads whether any thread waits. Each has a fence in between, so at least one of them sees the
-//! other (model: `loom`).
+//! The waiter sets its flag and then reads the word; the arrival changes the word and then reads
+//! the flag. Each has a fence in between, so at least one of them sees the other (model: `loom`).
 //!
 //! # No deadlock
 //!
-//! A request waits without a bound of its own only for threads that are further than itself:
+//! A request waits without a bound of its own only for threads that are further along:
 //!
 //! | the waiting thread has | and waits for | it waits for threads that have |
 //! |---|---|---|
@@ -44,8 +43,8 @@
 //! So a cycle of such waits contains a thread of the last row, and that thread gives up. A thread
 //! that has pages isolated itself (storage that reads from the cache in order to write) does not
 //! wait for isolated ones. A thread that calls the embedder's handler has nothing in transit
-//! meanwhile ([`OnItsWay::hide_while`]), and neither has one that waits for a page's latch. What is
-//! left is storage: a page is in transit until the storage has answered.
+//! meanwhile ([`OnItsWay::hide_while`]), nor does one that waits for a page's latch. Only storage
+//! remains: a page is in transit until the storage has answered.
 
 use std::cell::Cell;
 use std::fmt;
@@ -63,9 +62,9 @@ const ONE_CHARGED: u64 = 1;
 const ONE_FRAMED: u64 = 1 << COUNT_BITS;
 const ONE_ARRIVED: u64 = 1 << (2 * COUNT_BITS);
 
-/// What a group has in transit, at one moment: threads that have a charge (22 bits, as many as
-/// Linux has threads), those of them that have a frame (22 bits), and arrivals so far (20 bits,
-/// which wrap: two readings are one pass of reclaim apart).
+/// A group's pages in transit, at one moment: threads that have a charge (22 bits, as many as Linux
+/// has threads), those of them that have a frame (22 bits), and arrivals so far (20 bits, which
+/// wrap: two readings are one pass of reclaim apart).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct State(u64);
 
@@ -85,8 +84,8 @@ impl State {
 
 /// The word of one group.
 ///
-/// Written by: threads that fault. Read by: requests that found nothing to reclaim. Publishes: the
-/// charge, the page or the room that a change is about.
+/// Written by: threads in a page fault. Read by: requests that found nothing to reclaim. Publishes:
+/// the charge, page or room that a change counts.
 #[derive(Debug, Default)]
 pub(super) struct Transit(AtomicU64);
 
@@ -96,16 +95,16 @@ impl Transit {
         State(self.0.load(Ordering::Acquire))
     }
 
-    /// Counts a thread as `to` that was counted as `from`.
+    /// Moves this thread from stage `from` to stage `to`.
     pub(super) fn step(&self, from: Stage, to: Stage) {
         let by = to.weight().wrapping_sub(from.weight());
-        // Release. Pairs with: `load`. What is counted before a charge is seen by a thread that
+        // Release. Pairs with: `load`. A count from before a charge is visible to a thread that
         // sees the charge.
         self.0.fetch_add(by, Ordering::Release);
     }
 }
 
-/// What a thread that brings a page in is counted as.
+/// Stage of a thread that brings a page in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
     Arrived,
@@ -126,9 +125,9 @@ impl Stage {
 }
 
 thread_local! {
-    /// Of this thread, how many are alive.
+    /// Number of live `OnItsWay` of this thread.
     static ALIVE: Cell<u32> = const { Cell::new(0) };
-    /// Pages that this thread has isolated.
+    /// Number of pages that this thread has isolated.
     static IN_HAND: Cell<i64> = const { Cell::new(0) };
 }
 
@@ -137,10 +136,10 @@ pub(super) fn note_in_hand(change: i64) {
     IN_HAND.set(IN_HAND.get() + change);
 }
 
-/// Pages of one fault that are in transit for as long as this lives. Stays on its thread.
+/// Marks the pages of one fault as in transit, until dropped. Not `Send`.
 pub struct OnItsWay<'a> {
     reclaim: &'a Reclaim,
-    /// Of the group that pays; none when it was removed, and pays for nothing any more.
+    /// Lists of the paying group; none if it was removed and no longer pays.
     lruvec: Option<LruvecRef>,
     stage: Cell<Stage>,
     is_paid: Cell<bool>,
@@ -153,22 +152,22 @@ impl fmt::Debug for OnItsWay<'_> {
 }
 
 impl OnItsWay<'_> {
-    /// Says that the pages are charged: their end is an arrival from here on.
+    /// Records that the pages are charged: their end counts as an arrival from now on.
     pub fn note_paid(&self) {
         self.is_paid.set(true);
     }
 
-    /// Says that the thread looks for a frame in vain: others that do the same do not wait for it.
+    /// Records that the thread found no frame: other threads in the same state do not wait for it.
     pub fn lack_frame(&self) {
         self.count_as(Stage::Charged);
     }
 
-    /// Says that the thread is about to try again to take a frame.
+    /// Records that the thread is about to try again to allocate a frame.
     pub fn seek_frame(&self) {
         self.count_as(Stage::Framed);
     }
 
-    /// Says that the pages have arrived, or will not come.
+    /// Records that the pages have arrived, or will not come.
     pub fn arrive(&self) {
         self.count_as(match self.is_paid.get() {
             true => Stage::Arrived,
@@ -176,7 +175,8 @@ impl OnItsWay<'_> {
         });
     }
 
-    /// Calls what may wait for any thread: none waits for this one meanwhile.
+    /// Runs `call`, which may wait for any thread, with this transit hidden: no thread waits for it
+    /// meanwhile.
     pub fn hide_while<R>(&self, call: impl FnOnce() -> R) -> R {
         let stage = self.stage.get();
         self.count_as(Stage::Nowhere);
@@ -203,56 +203,56 @@ impl Drop for OnItsWay<'_> {
     }
 }
 
-/// What a request waits for.
+/// The object of a request's wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// Room in the target.
+    /// Room below the target's maximum.
     Room,
     /// A frame.
     Frame,
 }
 
-/// What a target has in transit.
+/// A target's pages in transit.
 #[derive(Clone, Copy, Debug)]
 struct Coming {
-    /// Threads that bring pages in, and pages that have arrived.
+    /// Threads that bring pages in, and arrivals.
     nr_coming: u64,
     nr_arrived: u64,
-    /// Pages in the hands of reclaimers, and pages that were put back or freed.
+    /// Pages that reclaimers have isolated, and pages that they have put back or freed.
     nr_isolated: u64,
     nr_settled: u64,
 }
 
 impl Coming {
-    /// Whether something is in transit now that was when `self` was seen.
+    /// Returns whether pages that were in transit in `self` still are in `now`.
     const fn lasts(self, now: Self) -> bool {
         // In this order: the lists of a group that was removed since count nothing any more, nor
-        // what has settled.
+        // settled pages.
         now.nr_coming > 0
             || now.nr_isolated > 0 && now.nr_settled - self.nr_settled < self.nr_isolated
     }
 }
 
-/// How a wait for pages in transit ended.
+/// Result of waiting for pages in transit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// Nothing was in transit, or it was an attempt that came to nothing.
+    /// Nothing was in transit, or an attempt was taken back.
     Nothing,
-    /// A page has arrived, or room.
+    /// A page or room has arrived.
     Came,
     /// Reclaimers have put back or freed as many pages as they had isolated.
     Settled,
-    /// Something is still in transit.
+    /// Pages are still in transit.
     Late,
 }
 
 impl Reclaim {
-    /// Says that this thread is about to charge pages to a group and to take frames for them. They
-    /// are in transit until the result is dropped.
+    /// Marks pages as in transit before they are charged to a group and frames are allocated for
+    /// them, until the result is dropped.
     ///
     /// # Cost
     ///
-    /// A lock for reading, and an atomic on a line of the group; another when it is dropped.
+    /// A lock for reading, and an atomic on a cache line of the group; another on drop.
     #[must_use = "the pages are in transit until this is dropped"]
     pub fn page_on_its_way(&self, group: &GroupNode) -> OnItsWay<'_> {
         ALIVE.set(ALIVE.get() + 1);
@@ -266,16 +266,16 @@ impl Reclaim {
         way
     }
 
-    /// Faults of this thread that are under way: more than one where storage reads from the cache
-    /// itself.
+    /// Returns the number of this thread's faults in progress: more than one if storage itself
+    /// reads from the cache.
     #[must_use]
     pub fn nr_own_on_their_way() -> u32 {
         ALIVE.get()
     }
 
-    /// Waits until a page of a target arrives that is in transit, none is any more, or the time is
-    /// over; returns also how many had arrived by then. Does not wait where there were arrivals
-    /// after the `seen` ones, or where those were never looked at.
+    /// Waits until a page of a target in transit arrives, none is in transit any more, or the time
+    /// is over; also returns the arrivals so far. Does not wait if there were arrivals after the
+    /// `seen` ones, or if those were never read.
     pub fn wait_for_arrival(
         &self,
         target: &GroupNode,
@@ -314,7 +314,7 @@ impl Reclaim {
         (arrival, last.nr_arrived)
     }
 
-    /// Threads that bring pages of a target in.
+    /// Returns the number of threads that bring pages of a target in.
     #[must_use]
     pub fn nr_coming_to(&self, target: &GroupNode) -> u64 {
         self.coming(target, Want::Room).nr_coming
@@ -333,7 +333,7 @@ impl Reclaim {
                     (coming + here, arrived + state.nr_arrived())
                 });
         let (nr_isolated, nr_settled) = self.lruvecs.of(target).map_or((0, 0), |lruvec| {
-            // In this order: a page that is settled in between counts once at most.
+            // In this order: a page that is settled in between counts at most once.
             let nr_settled = lruvec.nr_settled();
             let nr_isolated = PageType::ALL.iter().map(|it| lruvec.nr_isolated(*it));
             (nr_isolated.sum(), nr_settled)
@@ -346,7 +346,7 @@ impl Reclaim {
         }
     }
 
-    /// Wakes requests that wait for pages of a group that something has changed about.
+    /// Wakes requests that wait for pages of a group, after a change.
     pub(super) fn note_arrival(&self, lruvec: &Lruvec) {
         if self.arrivals.is_anybody_waiting() && lruvec.is_awaited() {
             self.arrivals.wake();

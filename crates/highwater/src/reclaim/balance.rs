@@ -1,42 +1,42 @@
-//! How many pages of each list one visit to a group looks at.
+//! Scan balance: how many pages of each list one visit to a group scans (`get_scan_count`).
 //!
-//! Each list gives its length divided by 2^priority, and then types of pages are weighed against
+//! Each list contributes its length divided by 2^priority; then the page types are weighed against
 //! each other:
 //!
-//! | condition, first match | looked at |
+//! | condition, first match | scanned |
 //! |---|---|
 //! | no swap, or a group that must not swap reclaims for itself | files only |
-//! | the last priority, and swapping is allowed | both alike |
-//! | few pages of files are left in the pool | anonymous only |
-//! | many inactive pages of files, and no new working set of them | files only |
-//! | otherwise | by what reclaim of each type has cost lately, and swappiness |
+//! | the last priority, and swapping is allowed | both equally |
+//! | few file pages are left in the pool | anonymous only |
+//! | many inactive file pages, and no new working set of them | files only |
+//! | otherwise | by the recent cost of reclaiming each type, and swappiness |
 //!
-//! Swappiness is the pool's, unless it is set on the group or one above it. Set to 0 there, the
-//! group is never swapped.
+//! Swappiness is the pool's, unless it is set on the group or an ancestor. A group with 0 is never
+//! swapped.
 //!
-//! **Policies.** Under another policy than the two lists, which list of a type pages are on says
-//! nothing of how many could be spared: both count as inactive. That more of a type is needed shows
-//! by pages of it that come back soon, as it does with two lists beside the lists' lengths: then
-//! the third and fourth row do not hold.
+//! **Policies.** Under a policy other than the two lists, the list that a page is on does not tell
+//! how many pages could be spared: both lists count as inactive. Recent refaults of a type show
+//! that more of it is needed, as they do with two lists beside the lists' lengths: then the third
+//! and fourth row do not apply.
 //!
-//! **Cost.** A page that was looked at and stayed costs 1; one that was written out, or came back
-//! although it had been part of the working set, costs as much as 32 of those ([`Costs`]). The
-//! weight of a type is in inverse proportion to its cost, but at least a third of the pressure
-//! reaches each side.
+//! **Cost.** A page that was scanned and stayed costs 1; one that was written out, or refaulted
+//! although it had been part of the working set, costs 32 times that ([`Costs`]). The weight of a
+//! type is in inverse proportion to its cost, but at least a third of the pressure reaches each
+//! side.
 //!
 //! Source: frames-and-reclaim specification, 9.5 and 9.6.
 
 use super::lists::{LruList, PageType};
 use super::sizes::ListSizes;
 
-/// Pages that one write costs as much as.
+/// Cost of one write, in pages that were scanned and stayed.
 const IO_COST: u64 = 32;
 
 /// The highest swappiness. At half of it, reclaim of both types is taken to cost the same I/O, as
 /// in the kernel.
 pub(super) const SWAPPINESS_MAX: u64 = 200;
 
-/// What reclaim of each type has cost lately.
+/// Recent cost of reclaiming each type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Costs {
     pub(super) anon: u64,
@@ -44,9 +44,8 @@ pub(super) struct Costs {
 }
 
 impl Costs {
-    /// After `io` pages were written or came back, and `rotated` were looked at and stayed. Halved
-    /// while it is above a quarter of the pages that there are, so that what happened lately counts
-    /// most.
+    /// Adds `io` pages that were written or refaulted, and `rotated` pages that were scanned and
+    /// stayed. Halved while it is above a quarter of the pages, so that recent events count most.
     #[must_use]
     pub(super) const fn noting(
         mut self,
@@ -68,7 +67,7 @@ impl Costs {
     }
 }
 
-/// Pages of each list to look at; of the unevictable one, none.
+/// Pages of each list to scan; of the unevictable one, none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ScanCounts([u64; LruList::COUNT]);
 
@@ -81,7 +80,7 @@ impl ScanCounts {
         self.0.iter().sum()
     }
 
-    /// Whether only active anonymous pages are left to look at, which is no reason to go on.
+    /// Returns whether only active anonymous pages are left, which is no reason to go on.
     pub(super) fn is_spent(self) -> bool {
         self.total() == self.of(LruList::ActiveAnon)
     }
@@ -90,7 +89,7 @@ impl ScanCounts {
         self.0[list as usize] = count;
     }
 
-    /// As many of each type, all of its inactive list.
+    /// Moves each type's count to its inactive list.
     pub(super) fn by_type(mut self) -> Self {
         for page_type in PageType::ALL {
             let (inactive, active) = (page_type.inactive(), page_type.active());
@@ -100,7 +99,7 @@ impl ScanCounts {
         self
     }
 
-    /// As many, but no more than `most` of inactive lists.
+    /// Limits the counts of inactive lists to `most` in total.
     pub(super) fn at_most(mut self, most: u64) -> Self {
         let mut left = most;
         for page_type in [PageType::File, PageType::Anon] {
@@ -122,36 +121,36 @@ impl ScanCounts {
     }
 }
 
-/// What the numbers depend on.
+/// Inputs of the scan counts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScanInput {
-    /// Lengths of the lists, or of the part of them that is not protected.
+    /// Lengths of the lists, or of their unprotected part.
     pub(super) sizes: ListSizes,
     /// Lists are divided by 2 to the power of this.
     pub(super) priority: u32,
     pub(super) swappiness: Swappiness,
-    /// Whether anonymous pages can go anywhere.
+    /// Whether anonymous pages can be swapped out.
     pub(super) has_swap: bool,
     /// Whether a group reclaims because of its own limit.
     pub(super) is_group_reclaim: bool,
-    /// Whether the pages of files in the pool, free ones included, are no more than what it keeps
-    /// free.
+    /// Whether the file pages in the pool, free ones included, are no more than its reserve of free
+    /// pages.
     pub(super) file_is_tiny: bool,
     /// Whether pages of a type may be deactivated, by type: 0 anonymous, 1 files.
     pub(super) may_deactivate: [bool; 2],
-    /// Whether a policy says which list of a type is looked at: then both are one here.
+    /// Whether a policy chooses the list of a type to scan: then both count as one here.
     pub(super) is_one_list: bool,
-    /// Active pages for each inactive one, if not by their number.
+    /// Active pages for each inactive one; `None` for the ratio by size.
     pub(super) inactive_ratio: Option<u64>,
     pub(super) costs: Costs,
 }
 
-/// What I/O for files costs beside that for swap, 0 to 200; 100 is the same.
+/// Cost of swap I/O relative to file I/O, 0 to 200; 100 is equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Swappiness {
-    /// Where nothing else is set.
+    /// The pool's setting.
     Everywhere(u64),
-    /// Set on the group, or on one above it: 0 means that it is never swapped.
+    /// Set on the group or an ancestor: 0 means that it is never swapped.
     Group(u64),
 }
 
@@ -163,7 +162,7 @@ impl Swappiness {
     }
 }
 
-/// Which types are looked at.
+/// The types to scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ScanBalance {
     /// Both, each by its length.
@@ -177,7 +176,7 @@ enum ScanBalance {
 }
 
 impl ScanInput {
-    /// Pages of each list to look at: one at least, of a list that may be looked at and has any.
+    /// Returns the pages of each list to scan: at least one of each eligible list that has any.
     pub(super) fn counts(&self) -> ScanCounts {
         if self.sizes.evictable().0 == 0 {
             return ScanCounts::default();
@@ -208,8 +207,8 @@ impl ScanInput {
         }
     }
 
-    /// Whether some active anonymous pages are aged though not looked at otherwise, so that
-    /// inactive ones are there when they are needed.
+    /// Returns whether some active anonymous pages are aged although they are not scanned
+    /// otherwise, so that there are inactive ones when they are needed.
     pub(super) fn trims_anon(&self) -> bool {
         let is_low = || {
             self.sizes
@@ -310,7 +309,7 @@ mod tests {
 
     #[test]
     fn rules_are_asked_in_order() {
-        // Goal: the table of the module, each row winning against those below it.
+        // Goal: the table of the module; each row takes precedence over those below it.
         let files_only = [0, 0, 1000, 2000];
         assert_eq!(
             counts(ScanInput {
@@ -326,7 +325,7 @@ mod tests {
             ..input()
         };
         assert_eq!(counts(own), files_only);
-        // For want in the pool, where it is set on the group.
+        // For a shortage of the pool, with swappiness set on the group.
         let never = ScanInput {
             swappiness: Swappiness::Group(0),
             ..input()
@@ -349,13 +348,13 @@ mod tests {
             ..input()
         };
         assert_eq!(counts(trims), [0, 0, 1000, 0]);
-        // Without costs by swappiness alone: 60 to 140.
+        // Without costs, by swappiness alone: 60 to 140.
         assert_eq!(counts(input()), [300, 600, 700, 1400]);
     }
 
     #[test]
     fn a_policys_lists_count_as_one() {
-        // Goal: the rules hold where a policy says which list is looked at, by all pages of a type.
+        // Goal: under a policy that chooses the list, the rules apply to all pages of a type.
         // Method: rows three to five of the table, and the last.
         let one = ScanInput {
             is_one_list: true,
@@ -367,7 +366,7 @@ mod tests {
             priority: 14,
             ..one
         };
-        assert_eq!(counts(few), [0, 0, 1, 0], "by weight: nobody has many");
+        assert_eq!(counts(few), [0, 0, 1, 0], "by weight: neither has many");
         let tiny = ScanInput {
             file_is_tiny: true,
             ..one
@@ -382,8 +381,8 @@ mod tests {
 
     #[test]
     fn a_group_has_one_page_to_give_or_none() {
-        // Goal: small groups give one page of what may be looked at, whatever the priority; those
-        // without any give none.
+        // Goal: a small group gives one eligible page, at any priority; a group without any gives
+        // none.
         let sizes = |inactive_anon, inactive_file| ListSizes {
             inactive_anon: Pages(inactive_anon),
             inactive_file: Pages(inactive_file),
@@ -406,8 +405,8 @@ mod tests {
 
     #[test]
     fn each_side_gets_a_third_whatever_it_costs() {
-        // Goal: the bound that weights in inverse proportion have. Method: all cost on one side, at
-        // even swappiness; and what costs more gives less, monotonously.
+        // Goal: weights in inverse proportion are bounded. Method: all cost on one side, at even
+        // swappiness; and a higher cost gives less, monotonously.
         let even = |anon, file| {
             let costs = Costs { anon, file };
             counts(ScanInput {
@@ -432,7 +431,7 @@ mod tests {
 
     #[test]
     fn costs_are_those_of_late() {
-        // Goal: a write costs 32 looks; costs stay below a quarter of the pages, twice that for one
+        // Goal: a write costs 32 scans; costs stay below a quarter of the pages, twice that for one
         // step.
         let costs = Costs::default().noting(PageType::Anon, 2, 3, 10_000);
         assert_eq!(costs, Costs { anon: 67, file: 0 });
@@ -446,7 +445,7 @@ mod tests {
         }
         assert!(
             costs.file < costs.anon / 100,
-            "{costs:?}: what was is forgotten"
+            "{costs:?}: the past is forgotten"
         );
     }
 

@@ -1,24 +1,21 @@
-//! Per-CPU batches: pages that have just come in, before they are on a list, and pages that are to
-//! be activated.
+//! Per-CPU LRU batches (pagevecs): pages to add to a list, and pages to activate.
 //!
-//! A page that has come in is put into the batch of the CPU. A full batch goes to the lists at
-//! once, so that the lruvec's lock is taken once for all its pages of one group. Where a page
-//! belongs is said by its flags when the batch goes, so that what happens to it meanwhile is
-//! heeded.
+//! A page that has come in goes to the batch of the CPU. A full batch is drained to the lists at
+//! once, so that the lruvec lock is taken once for all its pages of one group. A page's flags at
+//! that time choose its list, so they include changes made while it was in the batch.
 //!
-//! Pages that have come in are invisible to reclaim: every pass begins with the batch of its CPU,
-//! one that frees nothing with all of them.
+//! Pages in add batches are invisible to reclaim: every pass first drains the batch of its CPU, and
+//! a pass that frees nothing drains all of them.
 //!
-//! Pages that are to be activated stay where they are meanwhile, so that they may be evicted, or
-//! their frame hold another page, by the time the batch goes: they are looked at again then, by
-//! name.
+//! Pages to activate stay on their lists meanwhile. They may be evicted, or their frames may hold
+//! other pages, by the time the batch is drained: their keys are checked then.
 //!
-//! Invariant: a page that has come in and is in a batch is on no list; who adds the pages to the
-//! lists holds the batch's lock all the while, so that whoever has gone through all batches has
-//! seen on the lists what was in them.
+//! Invariant: a page in an add batch is on no list; the thread that drains a batch holds its lock
+//! until the pages are on the lists, so a thread that has gone through all batches sees their
+//! former pages on the lists.
 //!
 //! Source: the add batches of Linux (frames-and-reclaim specification, 9.1). Deviation: small pools
-//! have smaller batches, so that they hide less than one page of 128.
+//! have smaller batches, so that they hide less than one page in 128.
 
 use crossbeam_utils::CachePadded;
 
@@ -32,23 +29,23 @@ static BATCH_LOCK: LockClass = LockClass::new("add_batch", Rank::AddBatch);
 
 /// Pages of one batch, as in the kernel.
 const BATCH_MAX: u64 = 31;
-/// Batches hold at most one page of so many of the pool.
+/// Batches hide at most one in this many pages of the pool.
 const HIDDEN_FRACTION: u64 = 128;
 
-/// The batches of each CPU.
+/// The batches of all CPUs.
 pub(super) struct Batches {
     cpus: Box<[CachePadded<Mutex<Batch>>]>,
-    /// Pages in a batch. Written by: who changes how many frames there are. Read by: who adds to a
-    /// batch. Publishes: nothing.
+    /// Capacity of a batch. Written by: threads that resize the pool. Read by: threads that add to
+    /// a batch. Publishes: nothing.
     limit: AtomicUsize,
 }
 
-/// What is on its way to the lists.
+/// Pages waiting to be moved to the lists.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// Pages that have come in, and are on no list.
+    /// Pages to add, which are on no list.
     pub(super) added: Vec<Pfn>,
-    /// Pages that are to be activated, wherever they are by then.
+    /// Pages to activate, on whichever list they are by then.
     pub(super) activated: Vec<(Pfn, PageKey)>,
 }
 
@@ -74,8 +71,8 @@ impl Batches {
         batches
     }
 
-    /// Has batches hide their part of so many frames from now on: what is in one that is too large
-    /// goes with the next page.
+    /// Sets the capacity for a pool of `frames` frames; a batch that is now too large is drained
+    /// with the next page.
     pub(super) fn set_frames(&self, frames: Pages) {
         let limit = (frames.0 / HIDDEN_FRACTION / self.cpus.len() as u64).min(BATCH_MAX);
         let limit = usize::try_from(limit).expect("at most 31");
@@ -83,9 +80,9 @@ impl Batches {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Changes the batch of this CPU; shows it to `spill` when it is full then, and empties it.
+    /// Changes the batch of this CPU; if it is full then, calls `spill` with it and empties it.
     pub(super) fn change(&self, change: impl FnOnce(&mut Batch), spill: impl FnOnce(&Batch)) {
-        // Whoever has it goes through it, or was interrupted on this CPU: neither is waited for.
+        // Its holder is draining it, or was preempted on this CPU: wait for neither.
         match self.here().try_lock() {
             Some(mut batch) => {
                 change(&mut batch);
@@ -103,12 +100,12 @@ impl Batches {
         }
     }
 
-    /// Shows `spill` the batch of this CPU and empties it.
+    /// Calls `spill` with the batch of this CPU and empties it.
     pub(super) fn drain(&self, spill: impl FnMut(&Batch)) {
         drain(self.here(), spill);
     }
 
-    /// Shows `spill` every batch and empties it; how many pages have come to lists by that.
+    /// Calls `spill` with every batch and empties it; returns the number of pages added to lists.
     pub(super) fn drain_all(&self, mut spill: impl FnMut(&Batch)) -> usize {
         self.cpus.iter().map(|batch| drain(batch, &mut spill)).sum()
     }
@@ -134,7 +131,7 @@ mod tests {
 
     #[test]
     fn batches_of_a_pool_that_shrinks_hide_less() {
-        // Method: pages come in on one CPU; how many are hidden when the batch goes.
+        // Method: add pages on one CPU and count how many are hidden when the batch is drained.
         let batches = Batches::new(Pages(1 << 20), 1);
         for (frames, hidden) in [(1 << 20, 31), (1024, 8), (64, 1), (0, 1), (1 << 20, 31)] {
             batches.set_frames(Pages(frames));

@@ -1,14 +1,14 @@
-//! Reclaim under an eviction policy other than the two-list LRU: where it asks, and carries out the
-//! answer.
+//! Reclaim under an eviction policy other than the two-list LRU: calls the policy and carries out
+//! its decisions.
 //!
-//! Everything else is as with two lists: groups, protection, priorities, clusters, the weighing of
-//! anonymous pages against pages of files. The shares of a type's inactive and active list are
-//! taken together, and a step looks at a cluster of the list that the policy names; pages go from
-//! either. A page's shadow keeps its list, and that list's count, in place of the clock.
+//! Everything else is as with two lists: groups, protection, priorities, clusters, the balance of
+//! anonymous and file pages. The shares of a type's inactive and active list are added, and a step
+//! scans a cluster of the list that the policy chooses; pages are evicted from either. A page's
+//! shadow keeps its list, and that list's count, in place of the clock.
 //!
-//! What is counted: pages looked at on either list in `pgscan`, pages that move on in `pgactivate`;
-//! `pgrefill` and `pgdeactivate` stay 0, as no list is only aged. A page that comes back and is
-//! activated is a *workingset activation*; none is a *restore*.
+//! Counters: pages scanned on either list in `pgscan`, pages that move on in `pgactivate`;
+//! `pgrefill` and `pgdeactivate` stay 0, because no list is only aged. A refault that is activated
+//! is a *workingset activation*; none is a *restore*.
 
 use super::lists::PageType;
 use super::lruvec::Lruvec;
@@ -28,7 +28,7 @@ const fn place(side: Side) -> Placement {
     }
 }
 
-/// Lengths of a group's lists of one type.
+/// Returns the lengths of a group's lists of one type.
 fn lens(lruvec: &Lruvec, page_type: PageType) -> Lens {
     let sizes = lruvec.sizes();
     let [inactive, active] =
@@ -40,8 +40,8 @@ fn lens(lruvec: &Lruvec, page_type: PageType) -> Lens {
     }
 }
 
-/// Notes that a page has come back while no more have left its list since than are there: more of
-/// its type is needed. One that was among those that stay costs as much as a write.
+/// Records a refault whose distance is within the capacity: its type needs more pages. If the page
+/// had been among those that stay, it costs as much as a write.
 fn note_return(lruvec: &Lruvec, page_type: PageType, departure: Departure) {
     if departure.distance > lens(lruvec, page_type).capacity {
         return;
@@ -53,7 +53,7 @@ fn note_return(lruvec: &Lruvec, page_type: PageType, departure: Departure) {
 }
 
 impl Reclaim {
-    /// Has pages leave by another policy.
+    /// Selects an eviction policy.
     #[must_use]
     pub fn with_eviction_policy(mut self, kind: PolicyKind) -> Self {
         self.policy_kind = kind;
@@ -61,25 +61,26 @@ impl Reclaim {
         self
     }
 
-    /// By which policy pages leave.
+    /// Returns the eviction policy.
     #[must_use]
     pub const fn eviction_policy(&self) -> PolicyKind {
         self.policy_kind
     }
 
-    /// Whether the access that brings a page in through a mapping leaves it young.
+    /// Returns whether the access that brings a page in through a mapping leaves it young.
     #[must_use]
     pub const fn counts_first_access(&self) -> bool {
         self.policy.is_none() && self.rules.counts_first_access()
     }
 
-    /// Whether the copying read that brings a page in counts as an access to it, as in the kernel.
+    /// Returns whether the copying read that brings a page in counts as an access to it, as in the
+    /// kernel.
     #[must_use]
     pub const fn counts_first_copy(&self) -> bool {
         self.policy.is_none()
     }
 
-    /// Asks where a page that has come in goes; says whether it was evicted before.
+    /// Asks the policy for the list of a page that has come in; returns whether it is a refault.
     pub(super) fn admit_by_policy(
         &self,
         policy: &dyn EvictionPolicy,
@@ -105,8 +106,8 @@ impl Reclaim {
         })
     }
 
-    /// What is known of a page that comes back; nothing if it left another group's lists, of which
-    /// these have learnt nothing.
+    /// Returns the departure record of a refault; `None` if the page left another group's lists,
+    /// which taught these lists nothing.
     fn departure(
         &self,
         lruvec: &Lruvec,
@@ -122,9 +123,9 @@ impl Reclaim {
         (shadow.group == Some(lruvec.group().id())).then_some(Departure { from, distance })
     }
 
-    /// Scans a cluster of the list of each type that the policy names; returns how many pages it
-    /// looked at. At the last priority one of the other list too: what is held on one does not hide
-    /// what is on the other.
+    /// Scans a cluster of the list of each type that the policy chooses; returns the number of
+    /// pages scanned. At the last priority, scans the other list too, so that held pages on one do
+    /// not hide evictable pages on the other.
     pub(super) fn shrink_by_policy(
         &self,
         policy: &dyn EvictionPolicy,
@@ -158,7 +159,8 @@ impl Reclaim {
         looked
     }
 
-    /// Where the policy puts an isolated page back to; `None` if it is to be evicted, and clean.
+    /// Returns the policy's placement of an isolated page; `None` if it is to be evicted, and
+    /// clean.
     pub(super) fn place_by_policy(
         &self,
         policy: &dyn EvictionPolicy,
@@ -182,7 +184,7 @@ impl Reclaim {
         let state = cluster.lruvec.policy_state(cluster.page_type);
         match policy.judge(state, from, look) {
             Fate::Cull => Some(Placement::Unevictable),
-            // Whoever gets here needs memory more than others need what they have read lately.
+            // At the last priority, the request for memory outweighs recent accesses.
             _ if cluster.is_last_resort() => self.clean(pfn, scan).err(),
             Fate::Stay { to, credit } => {
                 self.cache.replace_credit(pfn, credit);
@@ -193,8 +195,7 @@ impl Reclaim {
         }
     }
 
-    /// Leaves shadows in the places of pages of `lruvec` that are about to leave the cache, by what
-    /// they leave.
+    /// Inserts shadows for pages of `lruvec` that are being evicted, by their lists' counts.
     pub(super) fn leave_shadows_by_policy(&self, lruvec: &Lruvec, evicted: &[Evicted]) {
         for evicted in evicted {
             let pfn = evicted.frame.pfn();

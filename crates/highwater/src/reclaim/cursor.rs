@@ -1,32 +1,33 @@
-//! Where the reclaimers of one target go on: a place in the walk over its groups that they share.
+//! The reclaim cursor (`mem_cgroup_iter`): the shared position of a target's reclaimers in the walk
+//! over its groups.
 //!
-//! Who reclaims looks where the cursor stands, works out without its lock how much that group has
-//! to give, and then takes a cluster of that. If others have moved the cursor on meanwhile, it
-//! stays where they left it.
+//! A reclaimer reads the cursor, computes without its lock how many pages that group has to give,
+//! and then takes a cluster of them. If other reclaimers have moved the cursor meanwhile, it leaves
+//! it there.
 
 use super::balance::ScanCounts;
 
-/// A place in the walk over a target's groups.
+/// A position in the walk over a target's groups.
 #[derive(Debug, Default)]
 pub(super) struct Cursor {
     /// Index into the table of lruvecs.
     at: usize,
     /// Pages still to be scanned there.
     remaining: ScanCounts,
-    /// How often it has moved.
+    /// Number of moves.
     moves: u64,
 }
 
-/// What a reclaimer saw of the cursor.
+/// A reclaimer's view of the cursor.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Visit {
-    /// Where it goes.
+    /// The group's index.
     at: usize,
     moves: u64,
 }
 
 impl Cursor {
-    /// Where to look for the next group.
+    /// Returns where to look for the next group.
     pub(super) fn next_at(&self) -> usize {
         if self.remaining.is_spent() {
             self.at + 1
@@ -35,7 +36,7 @@ impl Cursor {
         }
     }
 
-    /// A visit to the group at `at`, which has been looked for from [`next_at`](Self::next_at).
+    /// Returns a visit to the group at `at`, which was found from [`next_at`](Self::next_at).
     pub(super) fn visit(&self, at: usize) -> Visit {
         Visit {
             at,
@@ -43,8 +44,7 @@ impl Cursor {
         }
     }
 
-    /// Takes the next clusters of a group of which `share` is to be scanned before the next group
-    /// is.
+    /// Takes the next clusters of a group that gives `share` pages before the next group's turn.
     pub(super) fn take(&mut self, visit: Visit, share: ScanCounts, cluster: u64) -> ScanCounts {
         if visit.moves != self.moves {
             return { share }.take(cluster);

@@ -1,22 +1,22 @@
-//! Pages taken off their lists one by one, by name: to evict what nobody needs any more, what a
-//! holder of a reverse map was left to evict, and what was unlocked.
+//! Isolating single pages by key: to evict pages of closed or discarded memory, deferred pages, and
+//! unlocked pages.
 //!
-//! Who looks for a page knows its name and the frame that it was in; by now the frame may hold
-//! another page. A page leaves its frame only off the lists, so a name that is found under the lock
-//! of the list holds until that thread lets go of the page: what is taken is the page that was
-//! meant, and a page that has taken its frame meanwhile is not touched.
+//! The caller knows a page's key and the frame that it was in; by now the frame may hold another
+//! page. A page leaves its frame only while it is isolated, so a key that is checked under the
+//! list's lock stays valid until this thread releases the page: the requested page is isolated, and
+//! a page that has replaced it in the frame is not touched.
 //!
 //! **Locked pages.** A page that a locked mapping has goes to the unevictable list when reclaim
-//! meets it. Three threads may meet there: one that puts the page on that list, one that unlocks
-//! the mapping (or unmaps), and one that moves the list to another group. Whoever puts a page on
+//! finds it (mlock). Three threads may race there: one that puts the page on that list, one that
+//! unlocks the mapping (or unmaps), and one that reparents the list. A thread that puts a page on
 //! that list or unlocks calls [`rescue_unlocked`](Lruvecs::rescue_unlocked) afterwards, which takes
-//! it off unless a mapping is locked. Nobody is missed:
+//! the page off unless a mapping is locked. No page is missed:
 //!
-//! 1. One stores the flag, the other that the mapping is unlocked, and each looks for the other's
-//!    store after a fence in between: at least one of them sees both, and tries to take the page
-//!    off.
-//! 2. If it does not find the page on a list, somebody else has it off the lists, and puts it back
-//!    later. If it puts it on the unevictable list, it begins at 1 after that.
+//! 1. One thread stores the flag, the other that the mapping is unlocked, and each looks for the
+//!    other's store after a fence in between: at least one of them sees both, and tries to take the
+//!    page off.
+//! 2. If it does not find the page on a list, another thread has isolated it, and puts it back
+//!    later. If that puts it on the unevictable list, it begins at 1 after that.
 //!
 //! Checked by the models in `loom`.
 
@@ -29,8 +29,8 @@ use crate::sync::Arc;
 use crate::sync::atomic::{Ordering, fence};
 use crate::units::Pfn;
 
-/// A page that this thread has taken off its list, to put it back or to free it. It counts as
-/// isolated while this lives.
+/// A page that this thread has isolated, to put it back or to free it. It counts as isolated while
+/// this lives.
 #[derive(Debug)]
 #[must_use = "the page is on no list"]
 pub(super) struct Isolated {
@@ -41,7 +41,7 @@ pub(super) struct Isolated {
 }
 
 impl Isolated {
-    /// Takes note of a page that is about to be taken off a list. The list's lock is held.
+    /// Counts a page that is about to be isolated. The list's lock is held.
     pub(super) fn note(cache: &PageCache, from: &LruvecRef, pfn: Pfn) -> Self {
         let page_type = type_of(cache, pfn);
         from.note_isolated(page_type, 1);
@@ -60,7 +60,7 @@ impl Drop for Isolated {
 }
 
 impl Lruvecs {
-    /// Takes a page off its list if it is on one.
+    /// Isolates a page if it is on a list and still has the key.
     pub(super) fn isolate_named(
         &self,
         cache: &PageCache,
@@ -91,15 +91,16 @@ impl Lruvecs {
         self.add_all(cache, &lruvec, [(isolated.pfn, place)]);
     }
 
-    /// Puts the page of a frame back among those that may go, if it is on the unevictable list and
-    /// no mapping that has it is locked. For who has unlocked or unmapped, and for who has put it
+    /// Puts a frame's page back on the inactive list, if it is on the unevictable list and no
+    /// mapping that has it is locked. Called after unlocking or unmapping, and after putting a page
     /// on that list.
     pub(super) fn rescue_unlocked(&self, cache: &PageCache, groups: &GroupTree, pfn: Pfn) {
         let belongs = || cache.has_flag(pfn, PageFlag::Unevictable);
-        // Ends: each further round is because somebody has locked the page after the last look.
+        // Terminates: each further round means that another thread has locked the page after the
+        // last look.
         loop {
             // SeqCst. Pairs with: itself, in the thread that unlocks and in the one that puts the
-            // page on the list; with Acquire and Release each could miss what the other has stored.
+            // page on the list; with Acquire and Release each could miss the other's store.
             fence(Ordering::SeqCst);
             if !belongs() || cache.is_locked(pfn) {
                 return;
@@ -116,8 +117,8 @@ impl Lruvecs {
 }
 
 impl Reclaim {
-    /// Evicts every page of a file that nobody holds and that is clean; leaves no shadows. True
-    /// when no page is left.
+    /// Evicts every page of a file that is clean and not pinned or latched; leaves no shadows.
+    /// Returns true if no page is left.
     pub fn evict_file(&self, file: FileId) -> bool {
         let named = |pfn| Some((pfn, self.cache.key_of(pfn)?));
         let pages: Vec<(Pfn, PageKey)> = self
@@ -129,9 +130,8 @@ impl Reclaim {
         self.evict_pages(&pages)
     }
 
-    /// Evicts those of some pages that nobody holds and that are clean, wherever they are mapped;
-    /// leaves no shadows. True when none of them is left in the frame that it was in. No lock of a
-    /// reverse map is held.
+    /// Evicts those of `pages` that are clean and not pinned or latched, clearing their mappings;
+    /// leaves no shadows. Returns true if none of them is left in its frame. No rmap lock is held.
     pub fn evict_pages(&self, pages: &[(Pfn, PageKey)]) -> bool {
         self.drain_batches();
         let mut batch = EvictBatch::default();
@@ -155,8 +155,7 @@ impl Reclaim {
         is_empty
     }
 
-    /// Frees what was evicted of some isolated pages, and puts the others back; how many were
-    /// freed.
+    /// Frees the evicted pages of `isolated` and puts the others back; returns the number freed.
     pub(super) fn settle(&self, isolated: Vec<Isolated>, batch: &mut EvictBatch) -> u64 {
         let is_kept = |page: &Isolated| batch.kept.iter().any(|(kept, _)| *kept == page.pfn);
         let (kept, evicted): (Vec<_>, Vec<_>) = isolated.into_iter().partition(is_kept);
@@ -174,16 +173,16 @@ impl Reclaim {
         freed
     }
 
-    /// Makes pages that were written back while reclaim awaited them the next that reclaim comes
-    /// to: they go to the tails of their inactive lists. For who has written them back.
+    /// Moves pages that reclaim awaited during their write-back to the tails of their inactive
+    /// lists, where reclaim finds them next. Called after write-back.
     ///
-    /// A page that a reclaimer has in hand at the moment stays where that puts it, as in the
+    /// A page that a reclaimer has isolated at the moment stays where that puts it, as in the
     /// kernel: it is on the active list then, clean, and ages like others. So does one that has
     /// been written to again.
     ///
     /// # Cost
     ///
-    /// The lock of an lruvec for each.
+    /// The lock of an lruvec for each page.
     pub fn rotate(&self, awaited: &[(Pfn, PageKey)]) {
         for &(pfn, key) in awaited {
             let was_rotated = self.lruvecs.rotate(&self.cache, pfn, key);
@@ -191,8 +190,8 @@ impl Reclaim {
         }
     }
 
-    /// Puts a page back among those that may go, if it is on the unevictable list and no mapping
-    /// that has it is locked. For who unlocks or unmaps, after that.
+    /// Puts a page back on the inactive list, if it is on the unevictable list and no mapping that
+    /// has it is locked. Called after unlocking or unmapping.
     pub fn rescue_unlocked(&self, pfn: Pfn) {
         self.lruvecs.rescue_unlocked(&self.cache, &self.groups, pfn);
     }

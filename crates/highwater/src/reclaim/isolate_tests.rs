@@ -1,5 +1,5 @@
-//! Pages that somebody comes for by name: only those are touched, and what is not taken is where it
-//! was.
+//! Isolation by key: only the requested pages are touched, and pages that are not taken keep their
+//! place.
 
 use super::tests::Scene;
 use super::*;
@@ -8,9 +8,9 @@ use crate::group::{StatItem, Tolerance};
 
 #[test]
 fn a_page_that_took_anothers_frame_stays_where_it_is() {
-    // Goal: who comes for a page by its frame leaves the page alone that has taken the frame since.
-    // Method: pages go, others take their frames and become active; evictions of the former by
-    // name, and settling a list that holds their names.
+    // Goal: isolation by frame and key leaves another page alone that has replaced the requested
+    // one in the frame. Method: evict pages, fill their frames with others and activate those;
+    // evict the former by key, and settle a deferred list with their keys.
     let scene = Scene::new(16);
     let root = scene.groups.root();
     let key = |page| PageKey::new(scene.file, page);
@@ -23,7 +23,7 @@ fn a_page_that_took_anothers_frame_stays_where_it_is() {
         };
         assert!(scene.cache.defer(pfn, to, DEBT_MAX));
     }
-    assert!(scene.reclaim.evict_pages(&gone), "nobody holds them");
+    assert!(scene.reclaim.evict_pages(&gone), "none is held");
     for page in 100..108 {
         scene.fault(&root, page);
         (0..2).for_each(|_| scene.copy(page));
@@ -41,8 +41,8 @@ fn a_page_that_took_anothers_frame_stays_where_it_is() {
 
 #[test]
 fn who_is_held_goes_back_where_it_was_and_is_counted_meanwhile() {
-    // Goal: an eviction by name that fails changes nothing, and pages in hand count as isolated,
-    // here and above. Method: active and inactive pages, all borrowed; and one that is taken by
+    // Goal: a failed eviction by key changes nothing, and isolated pages count as isolated, in the
+    // group and above. Method: active and inactive pages, all borrowed; and one that is isolated by
     // hand.
     let scene = Scene::new(256);
     let (root, group) = (scene.groups.root(), scene.group("one"));
@@ -83,10 +83,11 @@ fn who_is_held_goes_back_where_it_was_and_is_counted_meanwhile() {
 
 #[test]
 fn settled_pages_count_for_whom_they_were_looked_at() {
-    // Goal: what a holder evicts is stolen by the actor that has scanned it, so that each one's
-    // efficiency is its own; for a group's own want it is in the group's statistics only, and in
-    // those by type. The shadow keeps the clock of who was short. Method: pages are put on the
-    // file's list as by either actor, for either target, and settled.
+    // Goal: a deferred page that its holder evicts counts as stolen by the actor that scanned it,
+    // so that each actor's efficiency is its own; for a group's own shortage it counts only in the
+    // group's statistics, and in those by type. The shadow keeps the clock of the group that was
+    // short. Method: pages are put on the file's deferred list by either actor, for either target,
+    // and settled.
     let scene = Scene::new(256);
     let (root, group) = (scene.groups.root(), scene.group("one"));
     (0..10).for_each(|page| assert_eq!(scene.fault(&group, page), None));

@@ -1,10 +1,10 @@
-//! The lists that pages are on, and the links that they are made of.
+//! The LRU lists and their links.
 //!
 //! Lists are threaded through one array of links, indexed by frame, that all groups share; a
-//! frame's link belongs to the group that pays for its page and is touched under that group's
-//! lruvec lock only.
+//! frame's link belongs to the group that pays for its page and is touched only under that group's
+//! lruvec lock.
 //!
-//! Invariant: a link's `list` says which list the frame is on; none means isolated, in an add
+//! Invariant: a link's `list` names the list that the frame is on; none means isolated, in an add
 //! batch, or not a page. Lengths are the number of links on each list.
 
 use crate::memmap::zeroed;
@@ -12,13 +12,13 @@ use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use crate::units::{Pages, Pfn};
 
 const NIL: u32 = u32::MAX;
-/// Word of a link that is on no list; others are one more than the list's number.
+/// Word of a link that is on no list; others are the list's number plus one.
 const UNLISTED: u8 = 0;
 
-/// What a page is backed by.
+/// Backing of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageType {
-    /// Anonymous or shared memory: it goes to swap.
+    /// Anonymous or shared memory: swap-backed.
     Anon,
     /// A page of a file.
     File,
@@ -28,7 +28,7 @@ impl PageType {
     /// Both, in the kernel's order.
     pub const ALL: [Self; 2] = [Self::Anon, Self::File];
 
-    /// The list of pages of this type that were accessed once.
+    /// Returns the list of this type's pages that were accessed at most once.
     #[must_use]
     pub const fn inactive(self) -> LruList {
         match self {
@@ -37,7 +37,7 @@ impl PageType {
         }
     }
 
-    /// The list of pages of this type that belong to the working set.
+    /// Returns the list of this type's pages in the working set.
     #[must_use]
     pub const fn active(self) -> LruList {
         match self {
@@ -51,20 +51,20 @@ impl PageType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LruList {
-    /// Anonymous pages that may go.
+    /// Evictable anonymous pages.
     InactiveAnon,
     /// Anonymous pages of the working set.
     ActiveAnon,
-    /// Pages of files that may go.
+    /// Evictable file pages.
     InactiveFile,
-    /// Pages of files in the working set.
+    /// File pages of the working set.
     ActiveFile,
-    /// Pages that stay, whoever needs memory. Reclaim does not look at them.
+    /// Pages that are never evicted. Reclaim does not scan them.
     Unevictable,
 }
 
 impl LruList {
-    /// All of them.
+    /// All lists.
     pub const ALL: [Self; Self::COUNT] = [
         Self::InactiveAnon,
         Self::ActiveAnon,
@@ -73,39 +73,38 @@ impl LruList {
         Self::Unevictable,
     ];
 
-    /// How many there are.
+    /// Number of lists.
     pub const COUNT: usize = 5;
 
-    /// Whether it holds pages of the working set.
+    /// Returns whether the list holds pages of the working set.
     #[must_use]
     pub const fn is_active(self) -> bool {
         matches!(self, Self::ActiveAnon | Self::ActiveFile)
     }
 
-    /// The list that a link's word names.
+    /// Returns the list that a link's word names.
     fn of_word(word: u8) -> Option<Self> {
         Self::ALL.get(usize::from(word).checked_sub(1)?).copied()
     }
 
-    /// What [`of_word`](Self::of_word) reads.
+    /// Returns the word that [`of_word`](Self::of_word) decodes.
     const fn word(self) -> u8 {
         self as u8 + 1
     }
 }
 
-/// A frame's place in a list: the frames after and before it, which mean something while it is on
-/// one, and the list's word.
+/// A frame's link: the next and previous frame, valid while it is on a list, and the list's word.
 /// Written by and read under: the lruvec lock of the page's group. Publishes: nothing.
 type Link = (AtomicU32, AtomicU32, AtomicU8);
 
-/// The links of every frame.
+/// The links of all frames.
 pub(super) struct Links(Box<[Link]>);
 
-/// The ends of one group's lists.
+/// Heads and tails of one group's lists.
 #[derive(Debug, Default)]
 pub(super) struct Lists {
     lists: [List; LruList::COUNT],
-    /// The group was removed; its pages are the parent's.
+    /// Whether the group was removed; its pages are then the parent's.
     pub(super) is_dead: bool,
 }
 
@@ -136,7 +135,7 @@ impl Lists {
     }
 }
 
-// Relaxed throughout below: links are touched under their lruvec's lock only.
+// Relaxed throughout below: links are touched only under their lruvec's lock.
 impl Links {
     pub(super) fn new(frames: Pages) -> Self {
         let nr_frames = usize::try_from(frames.0).expect("frames fit memory");
@@ -155,7 +154,7 @@ impl Links {
         self.0.len()
     }
 
-    /// The list that a page is on.
+    /// Returns the list that a page is on.
     pub(super) fn list_of(&self, pfn: Pfn) -> Option<LruList> {
         LruList::of_word(self.0[pfn.index()].2.load(Ordering::Relaxed))
     }
@@ -175,7 +174,7 @@ impl Links {
         list.len += 1;
     }
 
-    /// Puts a page where reclaim looks first.
+    /// Puts a page at the tail, which reclaim scans first.
     pub(super) fn push_tail(&self, lists: &mut Lists, pfn: Pfn, to: LruList) {
         let (next, prev, word) = &self.0[pfn.index()];
         assert_eq!(self.list_of(pfn), None, "{pfn} is on a list already");
@@ -200,7 +199,7 @@ impl Links {
         Some(Pfn(tail))
     }
 
-    /// Takes a page off its list.
+    /// Removes a page from its list.
     pub(super) fn unlink(&self, lists: &mut Lists, pfn: Pfn) {
         let (next, prev, word) = &self.0[pfn.index()];
         let from = self.list_of(pfn);
@@ -219,7 +218,7 @@ impl Links {
         list.len -= 1;
     }
 
-    /// Checks one list, and shows each page on it.
+    /// Checks one list, and calls `look` with each page on it.
     pub(super) fn check(&self, lists: &Lists, id: LruList, mut look: impl FnMut(Pfn)) {
         let list = &lists.lists[id as usize];
         let (mut at, mut prev, mut len) = (list.head, NIL, 0);

@@ -1,7 +1,7 @@
-//! All interleavings of what moves a page beside reclaim, two threads each. To the unevictable list
-//! and back: reclaim that finds it locked, or evicts it; the thread that unlocks; a group that
-//! hands its lists up; and another mapping that is locked meanwhile. And to the tail of the
-//! inactive list: reclaim that finds it under write-back; the thread that writes it.
+//! Loom models of pages that move beside reclaim, with two threads each. To the unevictable list
+//! and back: reclaim that finds the page locked, or evicts it; a thread that unlocks it; a group
+//! that is reparented; and another mapping that is locked meanwhile. To the tail of the inactive
+//! list: reclaim that finds the page under write-back; the thread that writes it.
 
 use std::time::Duration;
 
@@ -27,11 +27,10 @@ use crate::topology::Topology;
 use crate::units::{Bytes, Pages, Pfn};
 
 const PFN: Pfn = Pfn(0);
-/// Longer than any model: what waits that long was not woken.
+/// Longer than any model: a thread that waits that long was not woken.
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// A page in frame 0 that a locked area has mapped, and that a group pays for; it is on no list
-/// yet.
+/// A page in frame 0, mapped by a locked area and charged to a group; on no list yet.
 struct Scene {
     memory: Arc<FrameMemory>,
     cache: PageCache,
@@ -94,8 +93,8 @@ impl Scene {
         self.lruvecs.add_all(&self.cache, &lruvec, [(PFN, place)]);
     }
 
-    /// As reclaim that comes to the end of the inactive list: locked, and the page is out of the
-    /// way; else it goes.
+    /// Acts as reclaim at the tail of the inactive list: culls the page if it is locked, and
+    /// otherwise evicts it.
     fn reclaim(&self) {
         let lruvec = self.lists(&self.payer);
         let mut isolated = Vec::new();
@@ -127,7 +126,7 @@ impl Scene {
         self.lruvecs.rescue_unlocked(&self.cache, &self.groups, PFN);
     }
 
-    /// Pages on the lists of all groups.
+    /// Returns the sizes of all groups' lists.
     fn sizes(&self) -> ListSizes {
         let live = self.lruvecs.live();
         for lruvec in &live {
@@ -149,8 +148,8 @@ fn map(cache: &PageCache, file: &Arc<FileEntry>, group: &GroupNode) -> Arc<Area>
 
 #[test]
 fn a_page_that_is_unlocked_while_reclaim_culls_it_can_go() {
-    // Goal: parts 1 and 2 of the argument. Method: reclaim finds the page locked, or not and evicts
-    // it, while its only area is unlocked: it is on the inactive list in the end, or gone.
+    // Goal: parts 1 and 2 of the argument. Method: reclaim finds the page locked, or evicts it,
+    // while its only area is unlocked: in the end it is on the inactive list, or evicted.
     model(|| {
         let scene = Arc::new(Scene::new(GroupTree::root));
         scene.put(Placement::Inactive);
@@ -169,8 +168,8 @@ fn a_page_that_is_unlocked_while_reclaim_culls_it_can_go() {
 
 #[test]
 fn a_page_that_is_unlocked_while_its_group_goes_can_go() {
-    // Goal: part 2, where the lists are handed up. Method: a removed group's page on its
-    // unevictable list; its parent takes it over while its area is unlocked.
+    // Goal: part 2, with reparenting. Method: a removed group's page on its unevictable list; its
+    // parent takes it over while its area is unlocked.
     model(|| {
         let child = |groups: &GroupTree| groups.root().child("c", Limits::default()).unwrap();
         let scene = Arc::new(Scene::new(child));
@@ -191,8 +190,8 @@ fn a_page_that_is_unlocked_while_its_group_goes_can_go() {
 
 #[test]
 fn two_that_unlock_the_same_page_free_it() {
-    // Goal: who finds a page in another rescuer's hands may leave it to that one. Method: two areas
-    // have the page, both locked, and are unlocked at once.
+    // Goal: a thread that finds the page isolated by another rescuer may leave it to that one.
+    // Method: two areas have the page, both locked, and are unlocked at once.
     model(|| {
         let scene = Scene::new(GroupTree::root);
         let other = map(&scene.cache, &scene.file, &scene.payer);
@@ -258,7 +257,7 @@ impl Dirty {
             .add_all(&self.cache, &self.lists(), [(PFN, place)]);
     }
 
-    /// As who writes back: whether reclaim awaited the page, and whether it was rotated.
+    /// Acts as write-back; returns whether reclaim awaited the page, and whether it was rotated.
     fn write_back(&self) -> (bool, bool) {
         match self.cache.try_write_back(PFN).unwrap() {
             WrittenBack::Awaited(key) => (true, self.lruvecs.rotate(&self.cache, PFN, key)),
@@ -266,15 +265,15 @@ impl Dirty {
         }
     }
 
-    /// As reclaim that comes to the end of the inactive list: whether it awaits the page, which is
-    /// out of the way then.
+    /// Acts as reclaim at the tail of the inactive list; returns whether it awaits the page, which
+    /// it then activates.
     fn reclaim(&self) -> bool {
         let mut isolated = Vec::new();
         self.lruvecs
             .isolate_tail(&self.lists(), LruList::InactiveFile, 1, &mut isolated);
         assert_eq!(isolated.len(), 1, "only reclaim takes it off");
         if let Some(was_awaited) = self.cache.await_writeback(PFN) {
-            assert!(!was_awaited, "by nobody before");
+            assert!(!was_awaited, "by no other reclaimer before");
             self.put(Placement::Active);
             return true;
         }
@@ -284,7 +283,7 @@ impl Dirty {
         }
         match batch.evicted.pop() {
             Some(evicted) => _ = self.memory.surrender(evicted.frame),
-            // Dirty, or somebody has its latch.
+            // Dirty, or its latch is held.
             None => self.put(Placement::Active),
         }
         false
@@ -293,10 +292,10 @@ impl Dirty {
 
 #[test]
 fn a_page_that_reclaim_finds_under_write_back_is_rotated_when_that_ends() {
-    // Goal: whoever comes second deals with the page: what reclaim awaits the writer is told of,
-    // what it is told of reclaim awaits, and no flag is left behind. A page that is not in
-    // reclaim's hands any more is rotated. Method: reclaim beside write-back; each of the four ends
-    // that there are happens in some order.
+    // Goal: the second of the two handles the page: the writer learns of every page that reclaim
+    // awaits, and of no other, and no flag is left behind. A page that reclaim has released again
+    // is rotated. Method: reclaim beside write-back; each of the four possible outcomes occurs in
+    // some order.
     static ENDS: [StatCell; 4] = [const { StatCell::new() }; 4];
     model(|| {
         let scene = Arc::new(Dirty::new());
@@ -328,13 +327,13 @@ fn a_page_that_reclaim_finds_under_write_back_is_rotated_when_that_ends() {
     assert!(ends.iter().all(|end| *end > 0), "{ends:?}");
 }
 
-/// A group of one page, and what a fault has done with its page.
+/// A group of one page, and the state of a fault's page.
 struct Tiny {
     group: GroupNode,
     lruvec: LruvecRef,
     sleepers: Sleepers,
     /// Whether the page is on a list.
-    /// Written by: the thread that brings it. Read by: who needs room. Publishes: nothing.
+    /// Written by: the thread that brings it. Read by: requests for room. Publishes: nothing.
     is_listed: AtomicBool,
 }
 
@@ -358,7 +357,7 @@ impl Tiny {
         }
     }
 
-    /// As a fault that brings its page to a list, or gives its charge back. It comes to nothing if
+    /// Acts as a fault that brings its page to a list, or gives its charge back. Does nothing if
     /// there is no room.
     fn fault(&self, fails: bool) {
         self.step(Stage::Nowhere, Stage::Framed);
@@ -375,7 +374,7 @@ impl Tiny {
         self.step(Stage::Framed, Stage::Arrived);
     }
 
-    /// As a request for room: until it has some, or finds a page that may go. Never refused.
+    /// Acts as a request for room: until it has some, or finds an evictable page. Never refused.
     fn request(&self) {
         let mut seen = None;
         loop {
@@ -410,7 +409,7 @@ impl Tiny {
 fn a_request_waits_for_a_page_in_transit_and_is_woken_when_it_arrives() {
     // Goal: no spurious refusal and no lost wake-up (`arrival`). Method: a fault that charges the
     // only page of a group, and brings it to a list or gives it back, beside a request for room.
-    // The wait ends by a wake-up only.
+    // Only a wake-up ends the wait.
     for fails in [false, true] {
         model(move || {
             let tiny = Arc::new(Tiny::new());

@@ -1,7 +1,7 @@
-//! The lists of one group's pages, and what is counted beside them.
+//! The lruvec: one group's LRU lists and their counters.
 //!
-//! A page's group changes under the locks of both lruvecs (reparenting), so whoever locks the
-//! lruvec of a page's group looks again whether it still is.
+//! A page's group changes under the locks of both lruvecs (reparenting), so a thread that locks the
+//! lruvec of a page's group checks afterwards that it still is the page's group.
 
 use super::arrival::{Transit, note_in_hand};
 use super::balance::Costs;
@@ -27,58 +27,56 @@ const LIST_ITEMS: [StatItem; LruList::COUNT] = [
     StatItem::Unevictable,
 ];
 
-/// No swappiness of a group's own.
+/// The group has no swappiness of its own.
 const INHERITED: u64 = u64::MAX;
 
 /// One group's lists.
 #[derive(Debug)]
 pub(super) struct Lruvec {
     group: GroupNode,
-    /// Of the group above.
+    /// Lists of the parent.
     parent: Option<LruvecRef>,
     lists: Mutex<Lists>,
-    /// Written by: holders of the lists' lock. Read by: anybody. Publishes: nothing.
+    /// Written by: holders of the lists' lock. Read by: any thread. Publishes: nothing.
     sizes: [AtomicU64; LruList::COUNT],
-    /// Sums over the group and those below it. As `sizes`.
+    /// Sums over the group and its descendants. As `sizes`.
     subtree_sizes: [AtomicU64; LruList::COUNT],
-    /// Evictions for want of memory in the group, and activations in it and below it: the clock of
-    /// refault distances. Begins far ahead of where the clock of the number's former group ended,
-    /// so that its shadows are too old for this one.
+    /// Evictions for a shortage in the group, and activations in it and below it: the clock of
+    /// refault distances. Starts far ahead of the last reading of the number's former group, so
+    /// that the former group's shadows are too old for this one.
     /// Written by: reclaimers. Read by: refaults. Publishes: nothing.
     nonresident_age: AtomicU64,
-    /// Refaults within the working set here and below, by type, and how many of them there were at
-    /// the end of the last reclaim for the group.
+    /// Refaults within the working set here and below, by type, and their number at the end of the
+    /// last reclaim for the group.
     /// Written by: refaults; reclaimers. Read by: reclaimers. Publishes: nothing.
     nr_refaulted: [AtomicU64; 2],
     nr_refaulted_seen: [AtomicU64; 2],
-    /// What reclaim has cost lately here and below, by type.
-    /// Written by: reclaimers, who may overwrite each other's. Read by: reclaimers. Publishes:
+    /// Recent cost of reclaim here and below, by type.
+    /// Written by: reclaimers, which may overwrite each other's. Read by: reclaimers. Publishes:
     /// nothing.
     costs: [AtomicU64; 2],
-    /// What I/O for files costs the group beside that for swap; [`INHERITED`] if its parent's or
-    /// the pool's setting holds.
-    /// Written by: whoever sets it. Read by: reclaimers. Publishes: nothing.
+    /// The group's swappiness; [`INHERITED`] if its parent's or the pool's setting applies.
+    /// Written by: setters. Read by: reclaimers. Publishes: nothing.
     swappiness: AtomicU64,
-    /// Evictions so far: the progress that those who wait for room look at. Activations are none:
-    /// who finds only pages that cannot be written activates them, and would take itself for
-    /// progress.
-    /// Written by: reclaimers. Read by: those who found nothing to reclaim. Publishes: nothing.
+    /// Evictions so far: the progress that waiting requests look at. Activations do not count: a
+    /// thread that finds only pages that cannot be written activates them, and would mistake that
+    /// for progress.
+    /// Written by: reclaimers. Read by: threads that found nothing to reclaim. Publishes: nothing.
     nr_evicted: AtomicU64,
-    /// Pages that reclaimers have taken off the lists here and below, and not yet put back or
-    /// freed, by type.
-    /// Written by: reclaimers. Read by: those that found nothing to reclaim, or many reclaimers at
-    /// work. Publishes: nothing.
+    /// Pages that reclaimers have isolated here and below, and not yet put back or freed, by type.
+    /// Written by: reclaimers. Read by: threads that found nothing to reclaim, or many reclaimers
+    /// at work. Publishes: nothing.
     nr_isolated: [AtomicU64; 2],
-    /// Pages that they have put back or freed so far, of both types. As `nr_isolated`.
+    /// Isolated pages that were put back or freed so far, of both types. As `nr_isolated`.
     nr_settled: AtomicU64,
     /// Pages that are charged to the group and not on a list yet.
     pub(super) transit: Transit,
-    /// Requests that wait for pages here or below to arrive.
+    /// Number of requests that wait for pages here or below to arrive.
     /// Written by: those. Read by: threads whose pages arrive. Publishes: nothing.
     nr_awaiting: AtomicU64,
-    /// What the eviction policy has learnt of the lists of each type.
+    /// The eviction policy's state for the lists of each type.
     policy_states: [PolicyState; 2],
-    /// Where the reclaimers of this group as a target go on.
+    /// Position of the reclaimers that have this group as their target.
     pub(super) cursor: Mutex<Cursor>,
 }
 
@@ -113,7 +111,7 @@ impl Lruvec {
     }
 
     pub(super) fn is_in_subtree_of(&self, target: &GroupNode) -> bool {
-        // Not by number: that of a removed target may be another group's by now.
+        // Not by number: another group may have that of a removed target by now.
         self.group.is_descendant_of(target)
     }
 
@@ -121,13 +119,13 @@ impl Lruvec {
         &self.policy_states[page_type as usize]
     }
 
-    /// A reading that no shadow of these lists is ahead of, whichever clock it keeps.
+    /// Returns a reading that no shadow of these lists is ahead of, on any of their clocks.
     pub(super) fn last_clock(&self) -> u64 {
         let clocks = self.policy_states.iter().map(PolicyState::clock);
         clocks.fold(self.clock(), u64::max)
     }
 
-    /// These lists, and those of the groups above.
+    /// Iterates over these lists and those of the ancestors.
     fn chain(&self) -> impl Iterator<Item = &Self> {
         std::iter::successors(Some(self), |lruvec| lruvec.parent.as_deref())
     }
@@ -136,7 +134,7 @@ impl Lruvec {
         lengths(&self.sizes)
     }
 
-    /// Lengths of the lists of the group and of those below it.
+    /// Returns the lengths of the lists of the group and its descendants.
     pub(super) fn subtree_sizes(&self) -> ListSizes {
         lengths(&self.subtree_sizes)
     }
@@ -146,7 +144,7 @@ impl Lruvec {
         self.nonresident_age.load(Ordering::Relaxed)
     }
 
-    /// Counts a page that came back soon enough, here and above.
+    /// Counts a refault within the working set, here and above.
     pub(super) fn note_refault(&self, page_type: PageType) {
         for lruvec in self.chain() {
             // Relaxed: as above.
@@ -154,8 +152,8 @@ impl Lruvec {
         }
     }
 
-    /// Whether pages of a type have come back soon enough since reclaim last ended here: a new
-    /// working set.
+    /// Returns whether pages of a type have refaulted within the working set since reclaim last
+    /// ended here: a new working set.
     pub(super) fn has_new_workingset(&self, page_type: PageType) -> bool {
         let [now, seen] = [&self.nr_refaulted, &self.nr_refaulted_seen];
         // Relaxed, both: as above.
@@ -163,7 +161,7 @@ impl Lruvec {
         load(now) != load(seen)
     }
 
-    /// Says that reclaim for this group has ended.
+    /// Records the end of reclaim for this group.
     pub(super) fn see_refaults(&self) {
         for (now, seen) in self.nr_refaulted.iter().zip(&self.nr_refaulted_seen) {
             // Relaxed, both: as above.
@@ -171,7 +169,7 @@ impl Lruvec {
         }
     }
 
-    /// The swappiness that is set on the group or on the nearest one above.
+    /// Returns the swappiness set on the group or the nearest ancestor.
     pub(super) fn swappiness(&self) -> Option<u64> {
         // Relaxed: a setting.
         let mut set = self.chain().map(|it| it.swappiness.load(Ordering::Relaxed));
@@ -193,8 +191,8 @@ impl Lruvec {
         Costs { anon, file }
     }
 
-    /// Notes what reclaim has cost: pages that were written or came back, and pages that stayed.
-    /// Here and above.
+    /// Adds to the cost of reclaim, here and above: pages that were written or refaulted, and pages
+    /// that stayed.
     pub(super) fn note_cost(&self, page_type: PageType, io: u64, rotated: u64) {
         if io + rotated == 0 {
             return;
@@ -209,30 +207,30 @@ impl Lruvec {
         }
     }
 
-    /// Pages of a type that reclaimers are about to put back or to free, here and below.
+    /// Returns the pages of a type that reclaimers have isolated, here and below.
     pub(super) fn nr_isolated(&self, page_type: PageType) -> u64 {
         // Acquire. Pairs with: `note_settled`: a thread that sees pages settled finds them.
         self.nr_isolated[page_type as usize].load(Ordering::Acquire)
     }
 
-    /// Pages that reclaimers have put back or freed so far, here and below.
+    /// Returns the isolated pages that were put back or freed so far, here and below.
     pub(super) fn nr_settled(&self) -> u64 {
         // Acquire. Pairs with: `note_settled`.
         self.nr_settled.load(Ordering::Acquire)
     }
 
-    /// Says that a request waits for pages here or below.
+    /// Counts a request that waits for pages here or below.
     pub(super) fn note_awaited(&self) {
         // Relaxed: `Sleepers::wait` orders it before the look.
         self.nr_awaiting.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn note_not_awaited(&self) {
-        // Relaxed: a thread that wakes for nothing looks again.
+        // Relaxed: a spuriously woken thread looks again.
         self.nr_awaiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether a request waits for pages here or in a group above.
+    /// Returns whether a request waits for pages here or in an ancestor.
     pub(super) fn is_awaited(&self) -> bool {
         // Relaxed: `Sleepers::is_anybody_waiting` orders it after the change.
         let mut chain = self
@@ -252,21 +250,21 @@ impl Lruvec {
     pub(super) fn note_settled(&self, page_type: PageType, count: u64) {
         note_in_hand(-signed(count));
         for lruvec in self.chain() {
-            // Release. Pairs with: the load in `nr_isolated`. Before it, the pages were put back or
-            // freed.
+            // Release. Pairs with: the load in `nr_isolated`. The pages were put back or freed
+            // before it.
             lruvec.nr_isolated[page_type as usize].fetch_sub(count, Ordering::Release);
             // Release. Pairs with: the load in `nr_settled`; as above.
             lruvec.nr_settled.fetch_add(count, Ordering::Release);
         }
     }
 
-    /// Counts pages that are about to leave these lists.
+    /// Counts pages that are about to be evicted from these lists.
     pub(super) fn note_evicted(&self, count: u64) {
-        // Relaxed: who acts on it looks again.
+        // Relaxed: a thread that acts on it looks again.
         self.nr_evicted.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Advances the clock, and those of the groups above; returns its reading before.
+    /// Advances the clock, and those of the ancestors; returns its reading before.
     pub(super) fn age(&self, ticks: u64) -> u64 {
         let tick = |lruvec: &Self| {
             // Relaxed: as above.
@@ -279,7 +277,7 @@ impl Lruvec {
         before
     }
 
-    /// Evictions so far from these lists.
+    /// Returns the evictions so far from these lists.
     pub(super) fn nr_evicted(&self) -> u64 {
         // Relaxed: as above.
         self.nr_evicted.load(Ordering::Relaxed)
@@ -289,7 +287,7 @@ impl Lruvec {
         self.lists.lock()
     }
 
-    /// Makes the lengths of lists known. Their lock is held.
+    /// Publishes the lengths of lists. Their lock is held.
     pub(super) fn note_sizes(&self, lists: &Lists) {
         for list in LruList::ALL {
             let (size, len) = (&self.sizes[list as usize], lists.len(list));
@@ -299,7 +297,7 @@ impl Lruvec {
                 size.store(len, Ordering::Relaxed);
                 for lruvec in self.chain() {
                     let sum = &lruvec.subtree_sizes[list as usize];
-                    // Relaxed: each change is in it once.
+                    // Relaxed: each change is added once.
                     sum.fetch_add(len.wrapping_sub(before), Ordering::Relaxed);
                 }
                 // In a model, groups count one thing only.
@@ -313,8 +311,7 @@ impl Lruvec {
 }
 
 fn lengths(sizes: &[AtomicU64; LruList::COUNT]) -> ListSizes {
-    // Relaxed: each length is of its own moment. Sums of which a part is on its way may be below
-    // zero.
+    // Relaxed: each length is of its own moment. Sums with a change in progress may be below zero.
     let load = |list: LruList| sizes[list as usize].load(Ordering::Relaxed).cast_signed();
     ListSizes::from_lists(LruList::ALL.map(|list| load(list).max(0).cast_unsigned()))
 }

@@ -1,48 +1,49 @@
-//! Taking pages back: which ones, how many, and at whose cost.
+//! Page reclaim (vmscan): LRU lists, scanning, eviction and refaults.
 //!
 //! Every group has an lruvec: an inactive and an active list of the pages it pays for, for
-//! anonymous pages and for pages of files, and a list of those that stay. A page comes in at the
-//! head of the inactive list, by way of a batch of the CPU. When reclaim reaches it at the tail,
-//! its accesses decide ([`TwoListRules`]): it is evicted, stays for another look, or is activated.
-//! By copying reads ([`Reclaim::mark_accessed`]) the second access activates it at once. Active
-//! pages come back to the inactive list when that is short or a new working set arrives.
+//! anonymous and for file pages, and a list of unevictable ones. A page is added at the head of the
+//! inactive list, through a per-CPU batch. When reclaim reaches it at the tail, its accesses decide
+//! ([`TwoListRules`]): it is evicted, kept for another scan, or activated. With copying reads
+//! ([`Reclaim::mark_accessed`]) the second access activates it at once. Active pages are
+//! deactivated when the inactive list is short or a new working set arrives.
 //!
-//! An evicted page leaves a shadow: when it comes back within a distance that a larger active
-//! list would have bridged, it is taken straight into the active list (a *workingset activation*),
-//! so that a working set that changes, or loops over a little more than fits, is noticed.
+//! An evicted page leaves a shadow: if it refaults within a distance that a larger active list
+//! would have bridged, it goes straight to the active list (a *workingset activation*), so that a
+//! working set that changes, or loops over slightly more than fits, is noticed.
 //!
 //! One pass ([`Reclaim::shrink`]) works for a *target* group and its descendants. It scans at
-//! growing *priority* (a list's length shifted right by it), in clusters, with a cursor that the
-//! target's reclaimers share, so that pressure is proportional to size and nobody walks every group
-//! for a few pages. Within a cluster: isolate under the lruvec's lock; then, without it, look at
-//! the marks, write dirty pages back, evict; then put back what stays, and free what does not.
+//! increasing *priority* (a list's length shifted right by it), in clusters, with a cursor that the
+//! target's reclaimers share, so that pressure is proportional to size and no reclaimer walks every
+//! group for a few pages. For each cluster: isolate under the lruvec's lock; then, without it,
+//! check accesses, write dirty pages back, evict; then put the remaining pages back and free the
+//! evicted ones.
 //!
-//! Groups that use no more than their `min` or `low` are passed over (`pass.rs`).
+//! Groups within their `min` or `low` protection are skipped (`pass.rs`).
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `lists`, `sizes` | lists, and how long they are |
-//! | `lruvec`, `table` | one group's lists, and those of every group |
-//! | `batch` | pages that have just come in |
-//! | `isolate` | pages taken off lists by name |
-//! | `scan`, `pass`, `cursor` | one pass: of whom, protection, where it goes on |
-//! | `balance` | how much of each list |
+//! | `lists`, `sizes` | LRU lists and their lengths |
+//! | `lruvec`, `table` | one group's lists, and those of all groups |
+//! | `batch` | per-CPU add and activate batches |
+//! | `isolate` | isolating pages by key |
+//! | `scan`, `pass`, `cursor` | one pass: priorities, protection, shared position |
+//! | `balance` | scan counts of each list |
 //! | `shrink` | a cluster of one list |
-//! | `two_list`, `verdict` | what becomes of a page |
-//! | `policy`, `by_policy` | the same by other policies than the two-list LRU |
-//! | `rmap` | what is asked of mappings |
+//! | `two_list`, `verdict` | decisions for a page |
+//! | `policy`, `by_policy` | eviction policies other than the two-list LRU |
+//! | `rmap` | access to mappings, contended rmap locks |
 //! | `arrival` | pages in transit, and waits for their arrival |
 //! | `throttle` | waits for other reclaimers |
-//! | `shadow` | what is remembered of evicted pages |
-//! | `stats` | what is counted |
+//! | `shadow` | shadow entries of evicted pages |
+//! | `stats` | counters |
 //!
 //! Invariant: a page is on exactly one list of the group that pays for it, in one add batch, or
 //! isolated by one thread; it is in the page index all the while, and leaves both together.
 //!
 //! Source: the LRU, scan and workingset mechanisms of Linux as the frames-and-reclaim specification
 //! describes them (sections 9, 11, 12). Deviations: scan priorities start where 1/2^p of the pool
-//! is about 700 pages (9.7), and the last one does not heed accesses; direct reclaim writes back as
-//! well; modules name theirs.
+//! is about 700 pages (9.7), and the last one ignores accesses; direct reclaim writes back as well;
+//! modules list theirs.
 
 mod arrival;
 mod balance;
@@ -111,33 +112,33 @@ use shadow::{Shadows, WorkingsetClock};
 use table::{Lruvecs, list_for, note_placement, type_of};
 use throttle::Sleepers;
 
-/// Pages examined and evicted together by who waits for memory. Chosen: as in Linux.
+/// Pages scanned and evicted together by direct reclaim. Chosen: as in Linux.
 const CLUSTER_MAX: u64 = 32;
-/// The same by the background thread, for which nobody waits. Chosen: the heavy barrier, which is
-/// paid once for them and interrupts every CPU, was half of what the thread did with 32 pages (two
+/// The same for the background thread, which delays no request. Chosen: the heavy barrier, which is
+/// paid once per cluster and interrupts every CPU, was half of the thread's work with 32 pages (two
 /// virtual CPUs, a mapped file that streams by).
 const BACKGROUND_CLUSTER_MAX: u64 = 128;
 const CLUSTER_MAX_LEN: usize = 32;
 
-/// Swappiness to begin with, as in the kernel.
+/// Default swappiness, as in the kernel.
 const SWAPPINESS: u64 = 60;
 
-/// No swappiness is that high.
+/// A swappiness above 200.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("swappiness is 0 (swapping is dear) to 200 (reading files is), not {asked}")]
+#[error("swappiness {asked} is out of range: give 0 (swap I/O costs more) to 200 (file I/O does)")]
 pub struct SwappinessError {
-    /// What was asked for.
+    /// The requested swappiness.
     pub asked: u64,
 }
 
-/// Where a page is put: at the head of a list of its type.
+/// The list of its type at whose head a page is put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// The inactive list.
     Inactive,
     /// The active list.
     Active,
-    /// The list of pages that stay.
+    /// The unevictable list.
     Unevictable,
 }
 
@@ -163,18 +164,18 @@ pub struct Reclaim {
     rmap: RmapConfig,
     rmap_stats: RmapStats,
     rules: TwoListRules,
-    /// Active pages for each inactive one before active pages are looked at, if not by their
-    /// number.
+    /// Active pages for each inactive one above which active pages are scanned; `None` for the
+    /// ratio by size.
     inactive_ratio: Option<u64>,
-    /// Who is told of the work.
+    /// Receives reclaim's work.
     pacer: Option<Arc<dyn Pacer>>,
     policy_kind: PolicyKind,
-    /// Who leaves, where the two lists' rules do not say it.
+    /// The eviction policy, if it is not the two lists.
     policy: Option<Box<dyn EvictionPolicy>>,
-    /// Written by: whoever sets it. Read by: reclaimers. Publishes: nothing.
+    /// Written by: setters. Read by: reclaimers. Publishes: nothing.
     swappiness: AtomicU64,
-    /// Who waits for pages in others' hands, and for how long at most; and who waits for others'
-    /// progress.
+    /// Threads that wait for isolated pages, the limit of that wait, and threads that wait for
+    /// other reclaimers' progress.
     settling: Sleepers,
     isolated_max: Duration,
     progress: Sleepers,
@@ -183,8 +184,8 @@ pub struct Reclaim {
 }
 
 impl Reclaim {
-    /// Empty lists for the pages of `cache`, which live in frames of `pool` and are charged to
-    /// groups of `groups`. Pages come in on `nr_cpus` CPUs.
+    /// Creates empty lists for the pages of `cache`, which are in frames of `pool` and charged to
+    /// groups of `groups`. Pages are added on `nr_cpus` CPUs.
     #[must_use]
     pub fn new(
         cache: Arc<PageCache>,
@@ -216,33 +217,33 @@ impl Reclaim {
         }
     }
 
-    /// Moves pages between lists by other rules.
+    /// Sets the rules by which pages move between the two lists.
     #[must_use]
     pub fn with_rules(mut self, rules: TwoListRules) -> Self {
         self.rules = rules;
         self
     }
 
-    /// Has active pages looked at only where there are more than so many for each inactive one.
+    /// Sets the number of active pages for each inactive one above which active pages are scanned.
     #[must_use]
     pub fn with_inactive_ratio(mut self, ratio: Option<u64>) -> Self {
         self.inactive_ratio = ratio;
         self
     }
 
-    /// By which rules pages move between lists.
+    /// Returns the rules by which pages move between the two lists.
     #[must_use]
     pub const fn rules(&self) -> TwoListRules {
         self.rules
     }
 
-    /// Makes the lists of a new group.
+    /// Creates the lists of a new group.
     pub fn add_group(&self, group: &GroupNode) {
         self.lruvecs.insert(group);
     }
 
-    /// Moves a group's pages to its parent's lists, charges included, and forgets its lists.
-    /// Pages that some thread has isolated follow when they are put back.
+    /// Moves a group's pages and their charges to its parent, and removes its lists. Isolated pages
+    /// follow when they are put back.
     pub fn reparent_group(&self, group: &GroupNode) {
         self.drain_batches();
         if let Some(child) = self.lruvecs.remove(group) {
@@ -251,7 +252,7 @@ impl Reclaim {
         }
     }
 
-    /// Puts a page that has just become resident on its group's lists; says whether it is one that
+    /// Adds a page that has just become resident to its group's lists; returns its refault, if it
     /// was evicted before.
     pub fn add_page(&self, pfn: Pfn, key: PageKey) -> Option<Refault> {
         let lruvec = self.lruvecs.of_isolated(&self.cache, &self.groups, pfn);
@@ -265,7 +266,7 @@ impl Reclaim {
             return refault;
         }
         let refault = self.shadows.take(key).map(|shadow| {
-            // The distance is counted by the clock of the group for whose want the page was
+            // The distance is measured by the clock of the group for whose shortage the page was
             // evicted.
             match shadow.group.and_then(|group| self.lruvecs.get(group)) {
                 Some(short) => self.workingset_clock(&short, page_type).judge(shadow),
@@ -285,13 +286,13 @@ impl Reclaim {
             .change(|batch| batch.added.push(pfn), |batch| self.spill(batch));
     }
 
-    /// What a page that was evicted for want of memory in the group of `short` competes with when
-    /// it comes back.
+    /// Returns the clock and competitors of a refaulting page that was evicted for a shortage in
+    /// the group of `short`.
     fn workingset_clock(&self, short: &Lruvec, page_type: PageType) -> WorkingsetClock {
         let sizes = short.subtree_sizes();
         let sizes = match self.has_swap() {
             true => sizes,
-            // Nobody could go in its place.
+            // Anonymous pages could not have been evicted in its place.
             false => sizes.without_anon(),
         };
         WorkingsetClock {
@@ -300,7 +301,7 @@ impl Reclaim {
         }
     }
 
-    /// Counts that a page which was evicted has come back.
+    /// Counts a refault.
     fn note_refault(&self, lruvec: &Lruvec, pfn: Pfn, page_type: PageType, refault: Refault) {
         self.stats.count_refault(lruvec.group(), page_type, refault);
         if refault == Refault::Beyond {
@@ -316,26 +317,26 @@ impl Reclaim {
         }
     }
 
-    /// Whether anonymous pages can go anywhere.
+    /// Returns whether anonymous pages can be swapped out.
     fn has_swap(&self) -> bool {
-        // Also where swap is full: what is there and was not written since needs no more room.
+        // Also if swap is full: pages with a valid slot need no further one.
         self.cache.swap().is_some()
     }
 
-    /// Says what I/O for swap costs beside that for files, from 0 (swapping is dear) to 200
-    /// (reading files is); 100 is the same.
+    /// Sets the cost of swap I/O relative to file I/O, from 0 (swap costs more) to 200 (file I/O
+    /// does); 100 is equal.
     pub fn set_swappiness(&self, swappiness: u64) {
         // Relaxed: a setting.
         self.swappiness
             .store(swappiness.min(SWAPPINESS_MAX), Ordering::Relaxed);
     }
 
-    /// As [`set_swappiness`](Self::set_swappiness), for a group and those below it that have none
-    /// of their own; 0: they are never swapped. `None` takes the setting back.
+    /// As [`set_swappiness`](Self::set_swappiness), for a group and its descendants without a
+    /// setting of their own; 0 disables swap for them. `None` removes the setting.
     ///
     /// # Errors
     ///
-    /// When it is above 200. Nothing has changed.
+    /// When it is above 200; the setting is unchanged.
     pub fn set_group_swappiness(
         &self,
         group: &GroupNode,
@@ -350,7 +351,7 @@ impl Reclaim {
         Ok(())
     }
 
-    /// The swappiness that a group is reclaimed by.
+    /// Returns the swappiness in force for a group.
     #[must_use]
     pub fn swappiness_of(&self, group: &GroupNode) -> u64 {
         let lruvec = self.lruvecs.of(group);
@@ -359,14 +360,14 @@ impl Reclaim {
         own.unwrap_or_else(|| self.swappiness.load(Ordering::Relaxed))
     }
 
-    /// Says that a page was accessed by a copying read, which no entry tells of: once, and it is
-    /// referenced; again, and it is activated. The caller has just found the page in the frame; if
-    /// it is not there any more, no harm is done.
+    /// Records an access by a copying read, which no entry records: the first marks the page as
+    /// referenced, the second activates it. The caller has just found the page in the frame; if it
+    /// has been evicted since, the call has no effect.
     ///
     /// # Cost
     ///
-    /// A load for a page that is active and referenced; else an atomic on the frame's flags, or the
-    /// batch of the CPU.
+    /// A load for a page that is active and referenced; otherwise an atomic on the frame's flags,
+    /// or the batch of the CPU.
     pub fn mark_accessed(&self, pfn: Pfn, key: PageKey) {
         let cache = &self.cache;
         if self.policy.is_some() {
@@ -386,12 +387,12 @@ impl Reclaim {
         self.batches.change(activate, |batch| self.spill(batch));
     }
 
-    /// Carries out what a batch says.
+    /// Drains a batch to the lists.
     fn spill(&self, batch: &Batch) {
         self.spill_added(&batch.added);
         for &(pfn, key) in &batch.activated {
-            // Its group cannot be told while nothing holds the page; whoever is found is asked
-            // under its lock.
+            // The page is not held, so its group may change: the group found here is verified under
+            // its lock.
             let Some(lruvec) = self.lruvecs.get(self.cache.group_of(pfn)) else {
                 continue;
             };
@@ -402,14 +403,14 @@ impl Reclaim {
         }
     }
 
-    /// Puts pages that have come in on the lists of the groups that pay for them.
+    /// Adds pages to the lists of the groups that pay for them.
     fn spill_added(&self, batch: &[Pfn]) {
         let mut rest = batch;
         while let Some(&first) = rest.first() {
             let lruvec = self.lruvecs.of_isolated(&self.cache, &self.groups, first);
             let group = lruvec.group().id();
             let is_its = |pfn: &&Pfn| self.cache.group_of(**pfn) == group;
-            // At least the first, which has been given to an ancestor if its group was removed.
+            // At least the first, which has been passed to an ancestor if its group was removed.
             let (run, later) = rest.split_at(rest.iter().take_while(is_its).count());
             let placed = run
                 .iter()
@@ -419,12 +420,12 @@ impl Reclaim {
         }
     }
 
-    /// Says that the pool manages more or fewer frames than before.
+    /// Adapts to a change of the pool's number of frames.
     pub fn note_managed(&self) {
         self.batches.set_frames(self.pool.managed());
     }
 
-    /// Puts every page that has come in on its list; how many were not yet.
+    /// Drains every add batch to the lists; returns the number of pages added.
     ///
     /// # Cost
     ///
@@ -433,8 +434,8 @@ impl Reclaim {
         self.batches.drain_all(|batch| self.spill(batch))
     }
 
-    /// Pages on the lists of a group itself; none when it was removed. Those in
-    /// [batches](Self::drain_batches) are not on them yet.
+    /// Returns the pages on the lists of a group itself; none if it was removed. Excludes those in
+    /// [batches](Self::drain_batches).
     #[must_use]
     pub fn list_sizes(&self, group: &GroupNode) -> ListSizes {
         self.lruvecs
@@ -442,41 +443,41 @@ impl Reclaim {
             .map_or_else(ListSizes::default, |lruvec| lruvec.sizes())
     }
 
-    /// Pages on all lists.
+    /// Returns the pages on all lists.
     #[must_use]
     pub fn total_sizes(&self) -> ListSizes {
         self.lruvecs.sizes_of(|_| true)
     }
 
-    /// Pages evicted from the lists of a group and its descendants so far: whether others make
-    /// progress there.
+    /// Returns the pages evicted so far from the lists of a group and its descendants: a measure of
+    /// other reclaimers' progress there.
     #[must_use]
     pub fn evictions_of(&self, target: &GroupNode) -> u64 {
         self.lruvecs
             .evictions_of(|lruvec| lruvec.is_in_subtree_of(target))
     }
 
-    /// Pages of a type that reclaimers have taken off the lists of a group and its descendants, and
-    /// are about to put back or to free.
+    /// Returns the pages of a type that reclaimers have isolated from the lists of a group and its
+    /// descendants.
     #[must_use]
     pub fn nr_isolated_of(&self, target: &GroupNode, page_type: PageType) -> Pages {
         let lruvec = self.lruvecs.of(target);
         Pages(lruvec.map_or(0, |lruvec| lruvec.nr_isolated(page_type)))
     }
 
-    /// What reclaim has done so far.
+    /// Returns the event counts so far.
     #[must_use]
     pub fn stats(&self) -> &ReclaimStats {
         &self.stats
     }
 
-    /// Contention of the lists' lock classes so far.
+    /// Returns the contention of the lists' lock classes so far.
     #[must_use]
     pub fn lock_events() -> [LockEvents; 2] {
         [lruvec::LRUVEC_LOCK.events(), shadow::SHADOW_LOCK.events()]
     }
 
-    /// Pages of a cluster, fewer where that would be a large part of the pool.
+    /// Returns the pages of a cluster, fewer if that is a large part of the pool.
     fn cluster(&self, actor: Actor) -> u64 {
         let most = match actor {
             Actor::Direct | Actor::Polled | Actor::Requested => CLUSTER_MAX,
@@ -485,11 +486,11 @@ impl Reclaim {
         (self.pool.managed().0 / 256).clamp(1, most)
     }
 
-    /// Checks lists against their links and the index. For quiescent moments.
+    /// Checks lists against their links and the index. Requires quiescence.
     ///
     /// # Panics
     ///
-    /// When a page is on no list, on two, or on one of a group that does not pay for it.
+    /// When a page is on no list, on two, or on a list of a group that does not pay for it.
     pub fn check_invariants(&self) {
         self.drain_batches();
         for lruvec in self.lruvecs.live() {
@@ -532,5 +533,5 @@ impl fmt::Debug for Reclaim {
     }
 }
 
-/// The lists of the group that pays for a page.
+/// The lists of a group.
 type LruvecRef = Arc<Lruvec>;

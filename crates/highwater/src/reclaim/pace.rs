@@ -1,11 +1,11 @@
-//! Who is told of reclaim's work while it is done, and may let it take its time.
+//! Pacers: hooks that meter reclaim or simulate its time.
 //!
-//! A pacer meters reclaim (so much of a CPU, so many pages in a second), or takes the place of time
-//! itself: in a simulation, work takes as long as the simulated machine takes for it, whatever it
-//! takes here.
+//! A pacer limits reclaim (a share of a CPU, pages per second), or replaces time itself: in a
+//! simulation, work takes as long as on the simulated machine.
 //!
-//! It is called by the thread that reclaims: the background thread, one that needs memory, or one
-//! that calls [`Manager::balance`](crate::Manager::balance). What it does, that thread waits for.
+//! The reclaiming thread calls it: the background thread, a thread that needs memory, or one that
+//! calls [`Manager::balance`](crate::Manager::balance). It blocks that thread for as long as it
+//! takes.
 
 use std::fmt;
 
@@ -14,20 +14,20 @@ use super::scan::Actor;
 use crate::cache::RmapAccess;
 use crate::sync::Arc;
 
-/// Is told of reclaim's work.
+/// Receives reclaim's work.
 pub trait Pacer: fmt::Debug + Send + Sync {
-    /// The calling thread has looked at so many pages, and what was to go of them is free. It holds
-    /// no lock and no page: others get on while it is kept here.
+    /// Called when the calling thread has scanned `pages` pages and freed the evicted ones. It
+    /// holds no lock and no page: other threads make progress while the call blocks.
     fn looked(&self, actor: Actor, pages: u64);
 
-    /// The calling thread needs the lock of a file's reverse map, which somebody holds, and tries
-    /// again after this. It holds no lock, and at most 128 pages that nobody else can evict. Called
-    /// by policies that wait for the lock ([`RmapPolicy`](super::RmapPolicy)), instead of waiting.
+    /// Called when the calling thread found a file's rmap lock contended, before it tries again. It
+    /// holds no lock, and at most 128 isolated pages. Only policies that wait for the lock
+    /// ([`RmapPolicy`](super::RmapPolicy)) call this, instead of waiting.
     fn contended(&self);
 }
 
 impl Reclaim {
-    /// Has somebody told of the work.
+    /// Sets the pacer.
     #[must_use]
     pub fn with_pacer(mut self, pacer: Option<Arc<dyn Pacer>>) -> Self {
         self.pacer = pacer;
@@ -40,8 +40,8 @@ impl Reclaim {
         }
     }
 
-    /// What `look` says that is given the lock by `access`; where it would wait and there is a
-    /// pacer, that waits.
+    /// Calls `look` with `access`. If that would wait for the lock and there is a pacer, tries the
+    /// lock and calls the pacer until it succeeds.
     pub(super) fn look_paced<T: PartialEq>(
         &self,
         access: RmapAccess,
@@ -51,7 +51,7 @@ impl Reclaim {
         let Some(pacer) = self.pacer.as_ref().filter(|_| access == RmapAccess::Wait) else {
             return look(access);
         };
-        // Ends: when the holder lets go, as waiting does.
+        // Terminates: when the holder releases the lock, as waiting does.
         loop {
             let looked = look(RmapAccess::Try);
             if looked != *contended {

@@ -1,14 +1,13 @@
-//! What one pass may take from whom: protection, worked out for each group when the pass comes to
-//! it.
+//! Protection in one pass: the pages that it may take from each group (`min` and `low`).
 //!
-//! A pass goes round twice at most. The first time it passes over every group that uses no more
-//! than its effective `min` or `low`. Only if it has so freed nothing, and passed over some because
-//! of `low` alone, does it go round again and take from those too, which is a `low` event for each.
-//! What is below `min` it never takes.
+//! A pass has at most two rounds over the groups. The first skips every group within its effective
+//! `min` or `low`. Only if that freed nothing, and skipped some groups because of `low` alone, does
+//! a second round scan those too, which is a `low` event for each. Pages below `min` are never
+//! taken.
 //!
-//! Whether a group is protected depends on what it and its siblings use, so it is asked anew for
-//! each cluster; what its settings are worth is worked out once in a pass, as in the kernel. Where
-//! nobody has a `min` or a `low`, a pass costs what it did without any of this: one load more.
+//! A group's protection depends on its usage and its siblings', so it is checked again for each
+//! cluster; its settings are evaluated once in a pass, as in the kernel. If no group has a `min` or
+//! a `low`, all this costs one load.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,16 +16,16 @@ use super::lruvec::Lruvec;
 use crate::group::{Depth, Exposure, GroupKey, GroupNode, GroupTree, Protection};
 use crate::units::Bytes;
 
-/// What a pass may do with a group's lists.
+/// The decision for a group's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// Nothing.
+    /// Skip them.
     PassOver,
-    /// Look at pages of it.
+    /// Scan pages of them.
     Scan {
-        /// Pages on its lists that pressure is in proportion to.
+        /// Pages on its lists, by which its share of the pressure is computed.
         size: u64,
-        /// Pages that may go before it is protected.
+        /// Pages that can be taken before the group is protected.
         exposed: u64,
     },
 }
@@ -35,7 +34,7 @@ pub(super) enum Turn {
 pub(super) struct Pass<'a> {
     target: &'a GroupNode,
     depth: Depth,
-    /// Whether anybody is protected.
+    /// Whether any group is protected.
     heeds: bool,
     known: HashMap<GroupKey, Protection>,
     passed_over: HashSet<GroupKey>,
@@ -56,14 +55,14 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Whether the pass may look at a group's lists, as far as it knows.
+    /// Returns whether the pass may scan a group's lists, as far as is known.
     pub(super) fn accepts(&self, lruvec: &Lruvec) -> bool {
         let group = lruvec.group();
         group.is_descendant_of(self.target) && !self.passed_over.contains(&group.key())
     }
 
-    /// Goes on to groups below their `low`, if some were passed over for that; false when all was
-    /// seen.
+    /// Starts the round over groups below their `low`, if some were skipped for that; returns false
+    /// if none were.
     pub(super) fn deepen(&mut self) -> bool {
         if !std::mem::take(&mut self.is_any_sheltered) {
             return false;
@@ -73,7 +72,7 @@ impl<'a> Pass<'a> {
         true
     }
 
-    /// What the pass may do with a group's lists now. No lock is held.
+    /// Returns the decision for a group's lists at this moment. No lock is held.
     pub(super) fn judge(&mut self, lruvec: &Lruvec) -> Turn {
         let size = lruvec.sizes().evictable().0;
         let unprotected = Turn::Scan {
@@ -111,8 +110,8 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// Returns what a group uses: a lower bound if that is a page or more above `threshold`, so that
-/// reclaim goes on by it, else exactly.
+/// Returns a group's usage: a lower bound if that exceeds `threshold` by a page or more, which is
+/// enough for reclaim to continue, and otherwise exactly.
 fn usage_beside(group: &GroupNode, threshold: Bytes) -> Bytes {
     let certain = group.usage_bounds().low;
     if certain >= threshold.saturating_add(Bytes::PAGE) {

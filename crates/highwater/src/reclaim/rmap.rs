@@ -1,37 +1,37 @@
-//! What reclaim asks of the reverse map, and what it does where a tenant holds the rmap lock.
+//! Reclaim's use of the reverse map, and its policies for a contended rmap lock.
 //!
 //! Mapping and unmapping hold a file's rmap lock for writing. The kernel's reclaim takes it for
-//! reading, to look at the young marks of a page and again to unmap it. A tenant that maps and
-//! unmaps without end then either stalls whoever needs memory, or, where reclaim passes over what
-//! it cannot look at, shelters its own pages at the cost of the others'. [`RmapPolicy`] holds the
-//! kernel's three answers for comparison, and two that do neither, by the tree's snapshot (the
-//! module `rmap` of `cache`, which argues that it misses nothing).
+//! reading, to check the young marks of a page and again to unmap it. A tenant that maps and unmaps
+//! without end then either blocks requests for memory, or, if reclaim skips pages that it cannot
+//! check, protects its own pages at the cost of other tenants'. [`RmapPolicy`] holds the kernel's
+//! three answers for comparison, and two that do neither, by the tree's snapshot (the module `rmap`
+//! of `cache`, which argues that it misses nothing).
 //!
-//! **Deferral**, the default. Marks are looked at by the snapshot, always. A page that is to be
-//! unmapped while the lock is held goes back to its list with what it had, and on the file's list
-//! of *deferred* pages; whoever holds the lock evicts those once it has let go
-//! ([`Reclaim::settle_deferred`]): the work lands on the thread that is in the way. The length of
-//! that list is the file's contention *debt*; its bound is [`DEBT_MAX`]. With a debt that high,
-//! reclaim no longer waits for the holder to pay, but unmaps by the snapshot.
+//! **Deferral**, the default. Marks are always checked by the snapshot. A page that is to be
+//! unmapped while the lock is held goes back to its list with its marks, and on the file's list of
+//! *deferred* pages; the lock's holder evicts those after it has released the lock
+//! ([`Reclaim::settle_deferred`]): the work is done by the thread that caused it. The length of
+//! that list is the file's contention *debt*, bounded by [`DEBT_MAX`]. With a debt that high,
+//! reclaim no longer defers, but unmaps by the snapshot.
 //!
-//! **Progress.** A scan passes over at most [`DEBT_MAX`] pages of each file for a held lock until a
-//! holder has settled them; every page after that is looked at and unmapped as if nobody held it.
-//! So a scan that meets more pages than that makes the progress that it would make without
-//! contention. It never waits for the lock: the time that a reclaimer is blocked by it is 0. A list
-//! that nobody settles, because the last holder left before the page was put on it, loses nothing:
-//! its pages are on the lists as all others are.
+//! **Progress.** A scan skips at most [`DEBT_MAX`] pages of each file for a held lock until a
+//! holder has settled them; every page after that is checked and unmapped as if the lock were free.
+//! So a scan that finds more pages than that makes the same progress as without contention. It
+//! never waits for the lock: a reclaimer blocks on it for 0 time. A deferred list that is never
+//! settled, because the last holder released the lock before the page was added, loses nothing: its
+//! pages are on the LRU lists as all others are.
 //!
-//! **The kernel's quirks** (section 10.3 of the specification), mended here unless
-//! [`RmapQuirks::KernelFaithful`] is asked for: (a) an active page whose check is contended is
-//! deactivated instead of rotated; (b) the check takes a page's own mark away even if it then is
-//! contended; (c) unmapping waits for the lock whatever the policy.
+//! **The kernel's quirks** (section 10.3 of the specification), fixed here unless
+//! [`RmapQuirks::KernelFaithful`] is set: (a) an active page whose check is contended is
+//! deactivated instead of rotated; (b) the check clears a page's own mark even if it then is
+//! contended; (c) unmapping waits for the lock under every policy.
 //!
 //! No lock of the lists is held here: the rmap lock ranks above them.
 //!
 //! Source: "don't be stuck to rmap lock on reclaim path" (2022, merged), the throttling patch that
 //! followed (2022, not merged), kshrinkd (2024, not merged), all as the specification describes
-//! them. Deviation: kshrinkd gives contended pages to a thread of its own that waits; here their
-//! holder evicts them.
+//! them. Deviation: kshrinkd gives contended pages to a thread of its own that waits; here the
+//! lock's holder evicts them.
 
 use super::Reclaim;
 use super::lists::PageType;
@@ -44,44 +44,44 @@ use crate::group::GroupNode;
 use crate::sync::StatCell;
 use crate::units::Pfn;
 
-/// Pages of a file that are passed over, in all, for its holders to evict. Chosen: two clusters; a
-/// holder evicts them in the time of some tens of its own unmappings.
+/// Maximum number of deferred pages of a file. Chosen: two clusters; a holder evicts them in the
+/// time of some tens of its own unmappings.
 pub const DEBT_MAX: usize = 64;
 
-/// What reclaim does about a file whose rmap lock is held by somebody who maps or unmaps.
+/// Reclaim's treatment of a file whose rmap lock is held by map or unmap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RmapPolicy {
-    /// Waits, as Linux until 5.18.
+    /// Wait for the lock, as Linux until 5.18.
     Blocking,
-    /// Keeps the page, as Linux since 5.19.
+    /// Keep the page, as Linux since 5.19.
     Skip,
-    /// Keeps the page at the first priority and the two after it, then waits: a patch for Linux
-    /// that was not merged.
+    /// Keep the page at the first priority and the two after it, then wait: a patch for Linux that
+    /// was not merged.
     Throttle,
-    /// Looks and unmaps by the last snapshot of the file's mappings.
+    /// Check and unmap by the last snapshot of the file's mappings.
     Snapshot,
-    /// Looks by the snapshot; leaves a bounded number of pages for the holder to evict, and unmaps
-    /// by the snapshot what is more.
+    /// Check by the snapshot; leave a bounded number of pages for the holder to evict, and unmap
+    /// the rest by the snapshot.
     #[default]
     Defer,
 }
 
-/// What is done where the kernel's own answer is a mistake.
+/// Treatment of the kernel's own mistakes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RmapQuirks {
-    /// A page that cannot be looked at keeps its place and its marks.
+    /// Fixed: a page that cannot be checked keeps its place and its marks.
     #[default]
     Mended,
-    /// As the kernel does it.
+    /// Reproduced.
     KernelFaithful,
 }
 
-/// How reclaim deals with held rmap locks.
+/// Reclaim's treatment of contended rmap locks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RmapConfig {
-    /// What it does.
+    /// The policy.
     pub policy: RmapPolicy,
-    /// In which details it follows the kernel.
+    /// Which of the kernel's quirks it reproduces.
     pub quirks: RmapQuirks,
 }
 
@@ -96,7 +96,7 @@ pub struct RmapStats {
     pub(crate) over_debt: StatCell,
 }
 
-/// How far a pass has come: its priority, and the one it began with.
+/// Progress of a pass: its priority, and the one it began with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Level {
     pub(super) priority: u32,
@@ -104,7 +104,7 @@ pub(super) struct Level {
 }
 
 impl RmapConfig {
-    /// How marks are come by.
+    /// Returns how marks are checked.
     fn tries(self, level: Level) -> RmapAccess {
         match self.policy {
             RmapPolicy::Blocking => RmapAccess::Wait,
@@ -115,7 +115,7 @@ impl RmapConfig {
         }
     }
 
-    /// How entries are cleared.
+    /// Returns how entries are cleared.
     fn to_unmap(self, level: Level) -> RmapAccess {
         match (self.policy, self.quirks) {
             (RmapPolicy::Defer, _) => RmapAccess::Try,
@@ -128,30 +128,30 @@ impl RmapConfig {
 }
 
 impl Reclaim {
-    /// Makes reclaim deal with held rmap locks as said.
+    /// Sets the treatment of contended rmap locks.
     #[must_use]
     pub fn with_rmap(mut self, config: RmapConfig) -> Self {
         self.rmap = config;
         self
     }
 
-    /// What happened at the reverse map so far.
+    /// Returns the event counts so far.
     #[must_use]
     pub fn rmap_stats(&self) -> &RmapStats {
         &self.rmap_stats
     }
 
-    /// Whether the kernel is followed where its answer is a mistake.
+    /// Returns whether the kernel's mistakes are reproduced.
     pub(super) fn is_kernel_faithful(&self) -> bool {
         self.rmap.quirks == RmapQuirks::KernelFaithful
     }
 
-    /// What was done with a page that this thread has isolated since reclaim last looked; clears
-    /// the marks, unless they cannot be looked at. Where a group is short for itself (`within`),
-    /// only what it and those below it did through their mappings counts.
+    /// Returns the accesses to an isolated page since reclaim last scanned it; clears the marks,
+    /// unless they cannot be checked. If a group is short by itself (`within`), counts only
+    /// accesses through mappings of the group and its descendants.
     pub(super) fn look(&self, pfn: Pfn, level: Level, within: Option<&GroupNode>) -> Referenced {
         let access = self.rmap.tries(level);
-        // A page that is not mapped is looked at without the lock.
+        // A page that is not mapped is checked without the lock.
         if self.cache.mapcount(pfn) > 0 {
             self.rmap_stats.checks.add(1);
         }
@@ -166,7 +166,7 @@ impl Reclaim {
                 executable,
                 locked,
             } => {
-                // Of accesses without an entry.
+                // Accesses without an entry.
                 let is_marked = self.cache.test_and_clear_young(pfn);
                 Referenced::Seen {
                     young: young.max(u32::from(is_marked)),
@@ -177,7 +177,8 @@ impl Reclaim {
         }
     }
 
-    /// Clears the entries of a page that this thread has isolated; false if it has to stay.
+    /// Clears the entries of a page that this thread has isolated; returns false if the page has to
+    /// stay.
     pub(super) fn unmap(&self, pfn: Pfn, level: Level, control: &ScanControl<'_>) -> bool {
         let access = self.rmap.to_unmap(level);
         let unmap = |access| self.cache.unmap_page(pfn, access);
@@ -201,13 +202,13 @@ impl Reclaim {
         true
     }
 
-    /// Evicts the pages that reclaim passed over because this thread held a file's rmap lock. Those
-    /// that were accessed since stay. Returns how many went.
+    /// Evicts the pages that reclaim deferred because this thread held a file's rmap lock. Pages
+    /// that were accessed since stay. Returns the number evicted.
     ///
     /// # Cost
     ///
-    /// One uncontended lock when there are none. Else that of evicting at most [`DEBT_MAX`] pages;
-    /// no I/O.
+    /// One uncontended lock if there are none. Otherwise the cost of evicting at most [`DEBT_MAX`]
+    /// pages; no I/O.
     pub fn settle_deferred(&self, file: &FileEntry) -> u64 {
         let deferred = self.cache.take_deferred(file);
         if deferred.is_empty() {
@@ -240,13 +241,13 @@ impl Reclaim {
         freed
     }
 
-    /// Counts a page that goes for whoever has deferred it: they have counted that they looked at
-    /// it.
+    /// Counts a page that is evicted on behalf of the reclaimer that deferred it, which has counted
+    /// the scan.
     fn note_taken_over(&self, evicted: &Evicted, to: EvictedFor) {
         let Some(lruvec) = self.lruvecs.get(evicted.group) else {
             return;
         };
-        // One that is gone has nobody who is short.
+        // A removed group is no longer short.
         let short = self.lruvecs.get(to.short);
         let short = short.as_ref().unwrap_or(&lruvec);
         self.leave_shadows(&lruvec, short, std::slice::from_ref(evicted));
@@ -262,14 +263,13 @@ impl Reclaim {
             .count_freed(lruvec.group(), account, page_type, 1);
     }
 
-    /// Whether an isolated page is clean and was not accessed; its entries are clear then.
+    /// Returns whether an isolated page is clean and was not accessed; clears its entries then.
     fn is_idle(&self, pfn: Pfn) -> bool {
         let is_wanted = match self.cache.referenced(pfn, RmapAccess::Snapshot, None) {
             Referenced::Seen { young, locked, .. } => young > 0 || locked,
             Referenced::Contended => true,
         };
-        // By a copying read, since it was put on the list: what reclaim knew then said that it
-        // goes.
+        // By a copying read, since it was deferred: reclaim had decided to evict it then.
         let is_marked = self.cache.has_credit(pfn) || self.cache.test_and_clear_young(pfn);
         if is_wanted || is_marked || self.cache.is_dirty(pfn) {
             return false;
@@ -285,8 +285,9 @@ mod tests {
 
     #[test]
     fn policies_take_the_lock_as_they_say() {
-        // Goal: each policy is what its name says, with and without the kernel's quirks. Method:
-        // the whole table at both ends of a pass and where throttling changes its mind.
+        // Goal: each policy takes the lock as its name says, with and without the kernel's quirks.
+        // Method: the whole table at both ends of a pass and where throttling changes its
+        // behaviour.
         use RmapAccess::{Snapshot, Try, Wait};
         let look_and_unmap = |policy, quirks, priority| {
             let level = Level {

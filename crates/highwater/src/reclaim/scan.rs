@@ -1,20 +1,20 @@
-//! One reclaim pass: which lists are scanned, and how much of them, until enough pages are free.
+//! One reclaim pass: priorities and rounds until enough pages are free (`shrink_node`).
 //!
-//! A pass goes through priorities: at priority `p` each group gives 1/2^p of its lists (module
-//! `balance`), beginning where that is a few hundred pages of the pool. It ends when enough is
-//! free. Direct reclaim for the whole pool takes the first round whole, where that is a small part
-//! of the pool: the background thread is behind. The background thread goes on until the pool has
-//! its high watermark, and stays at a priority while a round frees something and looks at as many
-//! pages as that watermark has.
+//! A pass goes through priorities: at priority `p` each group scans 1/2^p of its lists (module
+//! `balance`), beginning where that is a few hundred pages of the pool. It ends when enough pages
+//! are free. Direct reclaim for the whole pool completes the first round, if that is a small part
+//! of the pool: the background thread is behind. The background thread continues until the pool has
+//! its high watermark, and stays at a priority while a round frees something and scans as many
+//! pages as that watermark.
 //!
-//! A pass that has freed nothing begins anew, each once: with the pages of all add batches; with
-//! active pages, if some were spared; with what is protected by `low`.
+//! A pass that has freed nothing starts again, once each: with the pages of all add batches; with
+//! active pages, if some were spared; with pages protected by `low`.
 //!
-//! Source: frames-and-reclaim specification, 9.5 to 9.7 and 15. Deviations: what is left of a
-//! group's share when enough is free is left to whoever reclaims next, instead of being cut; so
-//! small goals are shared in proportion too. The background thread ends in the middle of a round
-//! when the watermark is reached. At the last priority, accesses are not heeded, and every list is
-//! scanned twice, so that whoever needs memory gets it while others read.
+//! Source: frames-and-reclaim specification, 9.5 to 9.7 and 15. Deviations: when enough is free,
+//! the rest of a group's share is left to the next reclaimer, instead of being cut; so small goals
+//! are shared in proportion too. The background thread ends in the middle of a round when the
+//! watermark is reached. The last priority ignores accesses and scans every list twice, so that a
+//! request gets memory even while other threads read.
 
 use super::balance::{ScanCounts, ScanInput, Swappiness};
 use super::cursor::Visit;
@@ -30,48 +30,47 @@ use crate::group::GroupNode;
 use crate::sync::atomic::Ordering;
 use crate::units::Pages;
 
-/// Rounds that direct reclaim takes whole are at most this part of the pool. Chosen: what a round
-/// frees beyond the goal lies idle, and small pools have no memory for that.
+/// Direct reclaim completes a round only up to this part of the pool. Chosen: pages freed beyond
+/// the goal are idle, and small pools have no memory for that.
 const WHOLE_ROUND_FRACTION: u64 = 128;
 
-/// Who reclaims.
+/// Kind of reclaimer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Actor {
     /// The background thread (kswapd).
     Background,
-    /// The thread that needs the memory.
+    /// Direct reclaim: the thread that needs the memory.
     Direct,
-    /// A thread that polls futures, for one that needs the memory: it never sleeps. Counted as
-    /// direct reclaim.
+    /// Direct reclaim by a thread that polls futures: it never sleeps. Counted as direct reclaim.
     Polled,
-    /// Whoever asks for pages to go, without need. Counted as direct reclaim, as in the kernel.
+    /// A request to evict pages without a shortage. Counted as direct reclaim, as in the kernel.
     Requested,
 }
 
-/// What a pass is to achieve.
+/// Parameters of a pass (`scan_control`).
 #[derive(Clone, Debug)]
 pub struct ScanControl<'a> {
-    /// Pages to free. For the background thread, at most; its pass ends when the pool has its high
+    /// Pages to free. For the background thread a maximum; its pass ends when the pool has its high
     /// watermark.
     pub nr_to_reclaim: Pages,
-    /// The group that is short: it and its descendants pay.
+    /// The group that is short: pages of it and its descendants are evicted.
     pub target: &'a GroupNode,
-    /// Who reclaims.
+    /// The kind of reclaimer.
     pub actor: Actor,
-    /// Lists are scanned from this fraction on: the shift at the first priority. `None` scales it
-    /// to the pool; 0 looks at everything and ignores young marks.
+    /// Scan priority to start with: the shift applied to list lengths. `None` scales it to the
+    /// pool; 0 scans everything and ignores young marks.
     pub first_priority: Option<u32>,
-    /// Whether pages go that a group's `min` or `low` would keep.
+    /// Whether pages protected by `min` or `low` are evicted too.
     pub ignores_protection: bool,
 }
 
 impl ScanControl<'_> {
-    /// Whether the whole pool is short.
+    /// Returns whether the whole pool is short.
     pub(super) fn is_pool_wide(&self) -> bool {
         self.target.parent().is_none()
     }
 
-    /// On whose account it is counted.
+    /// Returns the account that events are counted on.
     pub(super) fn account(&self) -> Account {
         Account {
             is_background: self.actor == Actor::Background,
@@ -80,18 +79,18 @@ impl ScanControl<'_> {
     }
 }
 
-/// What a pass achieved.
+/// Result of a pass.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Pages examined on inactive lists.
+    /// Pages scanned on inactive lists.
     pub nr_scanned: u64,
     /// Pages freed.
     pub nr_reclaimed: u64,
-    /// Clusters of groups that were looked at for that.
+    /// Clusters of groups that were scanned for that.
     pub nr_steps: u64,
-    /// Pages that stayed because somebody read them or held their latch.
+    /// Pages that stayed because they were pinned or latched.
     pub nr_borrowed: u64,
-    /// Pages that could not be written back, and why the last one could not.
+    /// Pages whose write-back failed.
     pub nr_write_failed: u64,
     /// The last write-back error.
     pub write_error: Option<WriteBackError>,
@@ -103,21 +102,21 @@ pub(super) struct Scan<'a> {
     pass: Pass<'a>,
     pub(super) scratch: Scratch,
     pub(super) outcome: Outcome,
-    /// Whether active pages are looked at whatever the lists' lengths are.
+    /// Whether active pages are scanned regardless of the lists' lengths.
     forces_deactivation: bool,
     /// Whether active pages were spared.
     has_spared_active: bool,
     has_drained: bool,
-    /// Whether it has waited for pages in others' hands.
+    /// Whether it has waited for isolated pages.
     pub(super) has_waited: bool,
 }
 
-/// What the lists of each group are scanned by in one round.
+/// Parameters of one round over the lists of each group.
 pub(super) struct Round {
     pub(super) level: Level,
-    /// Lists of the target, which the cursor is kept with.
+    /// Lists of the target, which hold the cursor.
     pub(super) home: LruvecRef,
-    /// What every group has in common.
+    /// Scan inputs that all groups share.
     input: ScanInput,
 }
 
@@ -126,7 +125,7 @@ pub(super) struct Step {
     pub(super) lruvec: LruvecRef,
     /// At most a cluster of each list.
     pub(super) counts: ScanCounts,
-    /// Pages that may go before the group is protected: one at least.
+    /// Pages that can be taken before the group is protected: at least one.
     pub(super) exposed: u64,
     /// Whether a cluster of active anonymous pages is aged besides.
     pub(super) trims_anon: bool,
@@ -139,23 +138,23 @@ impl Scan<'_> {
 }
 
 impl Reclaim {
-    /// Scans the lists of a target and its descendants, at growing priority, until `nr_to_reclaim`
-    /// pages are free or everything was looked at that is not protected. What is protected by `low`
-    /// alone is looked at if that has freed nothing.
+    /// Scans the lists of a target and its descendants, at increasing priority, until
+    /// `nr_to_reclaim` pages are free or every unprotected page was scanned. Pages protected by
+    /// `low` alone are scanned if that has freed nothing.
     ///
     /// # Cost
     ///
     /// Bounded: at priority `p` it scans at most 1/2^p of the target's pages, down to `p` = 0, and
-    /// goes through the priorities four times at most. Writes dirty pages back (I/O). Allocates its
-    /// buffers, a few hundred bytes, outside all locks. Where any group has a `min` or a `low`,
-    /// also [`GroupNode::protection_below`] for each group that it comes to.
+    /// goes through the priorities at most four times. Writes dirty pages back (I/O). Allocates its
+    /// buffers, a few hundred bytes, outside all locks. If any group has a `min` or a `low`, also
+    /// [`GroupNode::protection_below`] for each group that it visits.
     pub fn shrink(&self, control: &ScanControl<'_>) -> Outcome {
         let mut scan = Scan {
             control,
             pass: Pass::new(control, &self.groups),
             scratch: Scratch::default(),
             outcome: Outcome::default(),
-            // Who begins at the last priority wants everything to go.
+            // A pass that starts at the last priority evicts everything.
             forces_deactivation: control.first_priority == Some(0),
             has_spared_active: false,
             has_drained: false,
@@ -173,7 +172,7 @@ impl Reclaim {
         scan.outcome
     }
 
-    /// Whether there is something that the pass has not looked at yet.
+    /// Returns whether something is left that the pass has not scanned.
     ///
     /// Progress: batches are drained once, active pages forced once on each side of `low`, which is
     /// passed once.
@@ -197,7 +196,7 @@ impl Reclaim {
                 && is_balanced())
     }
 
-    /// Once through the priorities.
+    /// Goes through the priorities once.
     fn scan_lists(&self, scan: &mut Scan<'_>) {
         let is_direct = matches!(scan.control.actor, Actor::Direct | Actor::Polled);
         if is_direct && scan.control.is_pool_wide() {
@@ -216,7 +215,7 @@ impl Reclaim {
                 scan.outcome.nr_scanned - scanned,
                 scan.outcome.nr_reclaimed - reclaimed,
             );
-            // Ends: each such round frees a part of what is to be freed.
+            // Terminates: each such round frees a part of the pages to free.
             let gives = reclaimed > 0 && scanned >= self.pool.watermarks().high.0;
             if scan.control.actor == Actor::Background && gives {
                 continue;
@@ -228,14 +227,14 @@ impl Reclaim {
         }
     }
 
-    /// Once through the lists that the pass accepts, at one priority.
+    /// Scans the lists that the pass accepts once, at one priority.
     fn scan_round(&self, scan: &mut Scan<'_>, level: Level) {
         let Some(round) = self.prepare(scan, level) else {
             return;
         };
         let Level { priority, first } = level;
         self.stats.count_round(priority);
-        // At the last priority twice: the first round may only take marks away.
+        // Twice at the last priority: the first round may only clear marks.
         let rounds = if priority == 0 { 2 } else { 1 };
         let mut budget = self.lruvecs.sum_of(
             |lruvec| scan.pass.accepts(lruvec),
@@ -259,19 +258,20 @@ impl Reclaim {
         control.actor == Actor::Direct && control.is_pool_wide() && is_small
     }
 
-    /// Where scanning starts: 1/2^p of the pool is about 700 pages, but at least a quarter of a
-    /// small one is looked at at once.
+    /// Returns the first priority: 1/2^p of the pool is about 700 pages, but at least a quarter of
+    /// a small pool.
     pub(super) fn first_priority(&self) -> u32 {
         let frames = self.pool.managed().0.max(1);
         frames.ilog2().saturating_sub(9).max(2)
     }
 
-    /// What a round goes by; `None` when the target is gone. Notes whether it spares active pages.
+    /// Returns the parameters of a round; `None` if the target was removed. Records whether the
+    /// round spares active pages.
     fn prepare(&self, scan: &mut Scan<'_>, level: Level) -> Option<Round> {
         let priority = level.priority;
         let home = self.lruvecs.of(scan.control.target)?;
         let sizes = home.subtree_sizes();
-        // Which list is looked at is said by the policy, if there is one.
+        // A policy chooses the list itself.
         let is_one_list = self.policy.is_some();
         let may_deactivate = PageType::ALL.map(|page_type| {
             scan.forces_deactivation
@@ -308,13 +308,13 @@ impl Reclaim {
         Some(Round { level, home, input })
     }
 
-    /// The lists that are scanned next for a target, and how many of their pages.
+    /// Returns the next lists to scan for a target, with their scan counts.
     ///
-    /// Progress: a group that is protected is passed over once, and not accepted again.
+    /// Progress: a protected group is skipped once, and not accepted again.
     fn next_step(&self, round: &Round, scan: &mut Scan<'_>) -> Option<Step> {
         loop {
             let (visit, lruvec) = self.peek(round, &scan.pass)?;
-            // Without the cursor: what a group is worth takes the lock of the tree.
+            // Without the cursor's lock: evaluating protection takes the tree's lock.
             if let Turn::Scan { size, exposed } = scan.pass.judge(&lruvec) {
                 let sizes = lruvec.sizes();
                 let share = round.counts(&lruvec, sizes.scaled(Pages(size)));
@@ -334,8 +334,8 @@ impl Reclaim {
         }
     }
 
-    /// Where the reclaimers of a target go on: the next group that has pages of which this round
-    /// looks at any. Others would use up what the round may look at.
+    /// Returns the cursor's next group from which this round scans any pages. Other groups would
+    /// use up the round's budget.
     fn peek(&self, round: &Round, pass: &Pass<'_>) -> Option<(Visit, LruvecRef)> {
         let gives = |lruvec: &Lruvec| {
             pass.accepts(lruvec) && round.counts(lruvec, lruvec.sizes()).total() > 0
@@ -347,7 +347,7 @@ impl Reclaim {
 }
 
 impl Round {
-    /// Pages of each list of a group to look at: one at least, if there is any that may be. Under a
+    /// Returns the pages of each list of a group to scan: at least one if any is eligible. Under a
     /// policy, of each type, as if all were on its inactive list.
     fn counts(&self, lruvec: &Lruvec, sizes: ListSizes) -> ScanCounts {
         self.input_for(lruvec, sizes).counts()

@@ -1,27 +1,27 @@
-//! Shadows: what remains of an evicted page, until it comes back or is forgotten.
+//! Shadow entries: compact records of evicted pages, for refault detection (workingset).
 //!
-//! Each group has a clock that ticks with every eviction for want of memory in it and every
-//! activation on its lists, here and below. A shadow keeps the reading of the clock of the group
-//! for whose want the page was evicted. When the page is read again, the ticks since are its
+//! Each group has a clock (nonresident age) that ticks with every eviction for a shortage in it and
+//! every activation on its lists, here and below. A shadow holds the clock reading of the group for
+//! whose shortage the page was evicted. When the page is read again, the ticks since are its
 //! *refault distance*: that many other pages went through the inactive lists meanwhile, so the page
-//! would have stayed if those had been longer by the distance. If what is kept beside them (active
-//! pages, and those of the other type where they could go) is at least as much, the page competes
-//! with that on equal terms, and is taken in as active. If it had been active before, that is no
+//! would have stayed if those had been longer by the distance. If at least as many pages are kept
+//! beside them (active pages, and those of the other type if they are evictable), the page competes
+//! with those on equal terms, and is added as active. If it had been active before, that is not a
 //! change of working set but thrashing, which counts as a cost of reclaiming pages of its type.
 //!
 //! **Bounds.** [`SET_LEN`] shadows for each frame of the pool, of 8 bytes, allocated once: a cache
-//! line a frame, 1.6 % of the pool. A page's name says which line, its *set*, and the oldest of a
-//! set is forgotten. So a page is remembered until eight others of its set have been evicted that
-//! are still away: for 8 pools of such evictions on average. Of pages that come back after as many
-//! evictions as there are frames, 1 of 100,000 was forgotten; after twice as many, 1 of 900; after
-//! four times as many, 1 of 20 (Poisson: 8 or more where that many are expected).
+//! line a frame, 1.6 % of the pool. A page's key selects a line, its *set*; an insertion replaces
+//! the oldest shadow of a set. So a page is remembered until eight other pages of its set have been
+//! evicted that are still absent: for 8 pools of such evictions on average. Of pages that refault
+//! after as many evictions as there are frames, 1 of 100,000 was forgotten; after twice as many, 1
+//! of 900; after four times as many, 1 of 20 (Poisson: 8 or more where that many are expected).
 //!
-//! | bits | what | what is lost |
+//! | bits | contents | loss |
 //! |---|---|---|
-//! | [`NAME_BITS`] 23 | of the page's name, beside what the set says | a page that was never evicted, or is forgotten, is taken for another one of its set with a probability of at most 8 in 2^23, one in a million |
+//! | [`NAME_BITS`] 23 | of the page's key, beyond the bits that select the set | a page that was never evicted, or is forgotten, is taken for another one of its set with a probability of at most 8 in 2^23, one in a million |
 //! | 1 | whether it had been active | - |
 //! | [`AGE_BITS`] 20 | the clock, in units of at most 1/2^13 of the pool, or of one tick below 16,384 frames | a distance is wrong by less than a unit; one of 64 pools at least, or of 2^20 ticks, looks like none |
-//! | 20 | the group's number | groups from number [`GROUPS_MAX`] on are not known again: their pages come back as from too far |
+//! | 20 | the group's number | groups from number [`GROUPS_MAX`] on are not recognized: their refaults count as too distant |
 //!
 //! Source: the workingset detection of Linux (frames-and-reclaim specification, section 11).
 //! Deviation: sets of fixed size instead of entries in the page index, which are exact and live as
@@ -36,9 +36,8 @@ use crate::units::{GroupId, Pages};
 /// Class of the locks of shards of shadows.
 pub(super) static SHADOW_LOCK: LockClass = LockClass::new("shadows", Rank::Shadows);
 
-/// Shadows of a set: those of one cache line. There are as many sets as frames. Chosen: the
-/// kernel's bound, 1.8 % of memory; two streams through files of twice the pool each are
-/// remembered.
+/// Shadows of a set: one cache line. There are as many sets as frames. Chosen: the kernel's bound,
+/// 1.8 % of memory; two streams through files of twice the pool each are remembered.
 const SET_LEN: usize = 8;
 const LINE: usize = 64;
 const SHARDS_MAX: u64 = 64;
@@ -50,13 +49,12 @@ const AGE_SHIFT: u32 = ACTIVE_SHIFT + 1;
 const GROUP_SHIFT: u32 = AGE_SHIFT + AGE_BITS;
 const NAME_MASK: u64 = (1 << NAME_BITS) - 1;
 const AGE_MASK: u64 = (1 << AGE_BITS) - 1;
-/// Numbers of groups that are remembered are less. One more than the number is kept, so that no
-/// shadow is 0.
+/// Shadows record only smaller group numbers, stored plus one so that no shadow is 0.
 const GROUPS_MAX: u32 = (1 << (64 - GROUP_SHIFT)) - 2;
 
 const _: () = assert!(SET_LEN * size_of::<u64>() == LINE, "a set is a line");
 
-/// The ticks that a remembered clock counts by.
+/// The unit, in ticks, of a recorded clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AgeUnit {
     shift: u32,
@@ -70,13 +68,13 @@ impl AgeUnit {
         }
     }
 
-    /// Ticks that no distance which counts comes near, as far ahead as behind.
+    /// Returns a number of ticks above every distance that counts, in either direction.
     pub(super) const fn half_range(self) -> u64 {
         1 << (AGE_BITS - 1 + self.shift)
     }
 }
 
-/// A clock's reading, as it is remembered.
+/// A recorded clock reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Age {
     units: u64,
@@ -91,17 +89,17 @@ impl Age {
         }
     }
 
-    /// Ticks until the clock showed `now`.
+    /// Returns the ticks between the recorded reading and `now`.
     pub(super) const fn distance(self, now: u64) -> u64 {
         let now = Self::of(now, self.unit);
         (now.units.wrapping_sub(self.units) & AGE_MASK) << self.unit.shift
     }
 }
 
-/// What is to be remembered of an evicted page.
+/// The record of an evicted page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shadow {
-    /// The group for whose want of memory it was evicted.
+    /// The group for whose shortage it was evicted.
     pub(super) group: GroupId,
     /// That group's clock before the eviction.
     pub(super) age: u64,
@@ -109,7 +107,7 @@ pub(super) struct Shadow {
     pub(super) was_workingset: bool,
 }
 
-/// What is remembered of a page that comes back.
+/// The record of a page that refaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Recalled {
     /// As in the shadow, if its number was small enough.
@@ -118,18 +116,18 @@ pub(super) struct Recalled {
     pub(super) was_workingset: bool,
 }
 
-/// How a page that was evicted before came back.
+/// Kind of a refault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refault {
-    /// Soon enough that it belongs to the working set, which it did not before.
+    /// Within the working set, to which the page did not belong before.
     WithinWorkingset,
-    /// Soon enough, and it had been part of the working set: there is too little memory for that.
+    /// Within the working set, to which the page had belonged: thrashing.
     Restored,
-    /// Too late: no list of this size would have kept it.
+    /// Too distant: no list of this size would have kept it.
     Beyond,
 }
 
-/// A group's clock and how many pages a page of some type competes with.
+/// A group's clock, and the number of pages that a page of some type competes with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkingsetClock {
     pub(super) now: u64,
@@ -155,15 +153,15 @@ pub(super) struct Shadows {
     unit: AgeUnit,
 }
 
-/// Sets, each in order: the youngest first, and empty ones, which are 0, last.
+/// Sets, each in order: the youngest first, and empty entries, which are 0, last.
 #[derive(Debug)]
 struct Shard {
     words: Box<[u64]>,
-    /// Where a cache line begins.
+    /// Index of the first word that is aligned to a cache line.
     first: usize,
 }
 
-/// Where a page's shadow is, and how it is known there.
+/// A page's set, and its name there.
 #[derive(Clone, Copy, Debug)]
 struct Spot {
     set: u64,
@@ -183,7 +181,7 @@ impl Shadows {
         }
     }
 
-    /// Remembers an evicted page, in the place of the oldest of its set.
+    /// Inserts an evicted page's shadow, replacing the oldest of its set.
     pub(super) fn insert(&self, key: PageKey, shadow: Shadow) {
         let Spot { set, name } = self.spot(key);
         let age = Age::of(shadow.age, self.unit);
@@ -196,7 +194,7 @@ impl Shadows {
         insert(shard.lock().set(at), word);
     }
 
-    /// What is remembered of a page that comes back; it is forgotten then.
+    /// Removes and returns the shadow of a page.
     pub(super) fn take(&self, key: PageKey) -> Option<Recalled> {
         let Spot { set, name } = self.spot(key);
         let (shard, at) = self.shard(set);
@@ -231,9 +229,9 @@ impl Shadows {
 impl Shard {
     fn new(nr_sets: usize) -> Self {
         let more = LINE / size_of::<u64>() - 1;
-        // Of zeros, so that the system gives memory when it is first used.
+        // Zeroed, so that the system commits memory on first use.
         let words = vec![0; nr_sets * SET_LEN + more].into_boxed_slice();
-        // It may say that it cannot tell.
+        // The result may be "cannot tell".
         let first = words.as_ptr().align_offset(LINE).min(more);
         Self { words, first }
     }
@@ -244,8 +242,8 @@ impl Shard {
     }
 }
 
-/// Puts a shadow first, in the place of what is known by the same name: the page may have come back
-/// without being looked up; or else of nothing, or of the oldest.
+/// Inserts a shadow at the front, replacing one of the same name (the page may have been read in
+/// without a lookup), an empty entry, or the oldest.
 fn insert(set: &mut [u64], word: u64) {
     let name = word & NAME_MASK;
     let is_free = |kept: &u64| *kept == 0 || *kept & NAME_MASK == name;
@@ -254,7 +252,7 @@ fn insert(set: &mut [u64], word: u64) {
     set[0] = word;
 }
 
-/// Takes the shadow of a name out.
+/// Removes and returns the shadow of a name.
 fn take(set: &mut [u64], name: u64) -> Option<u64> {
     let is_its = |kept: &u64| *kept != 0 && *kept & NAME_MASK == name;
     let at = set.iter().position(is_its)?;
@@ -264,7 +262,7 @@ fn take(set: &mut [u64], name: u64) -> Option<u64> {
     Some(word)
 }
 
-/// Mixes the bits of a name; different names stay different.
+/// Mixes the bits of a name; a bijection.
 ///
 /// Source: the finalizer of `MurmurHash3` (public domain).
 const fn mix(name: u64) -> u64 {
@@ -294,7 +292,7 @@ mod tests {
     #[test]
     fn words_keep_what_they_are_given() {
         // Goal: every field comes back, at the ends of its range. Method: one page at a time, in
-        // pools below and above the size at which clocks are remembered by the tick.
+        // pools below and above the size at which clocks are recorded by the tick.
         for frames in [1, 512, 16_384, 1 << 20, 1 << 30] {
             let unit = AgeUnit::of(Pages(frames));
             // Sets of the largest are not needed.
@@ -341,9 +339,9 @@ mod tests {
 
     #[test]
     fn pages_are_remembered_as_long_as_is_said() {
-        // Goal: the shares that are forgotten, of the module's header, and that nothing is
-        // remembered of pages that were never evicted. Method: a stream of pages, and for each
-        // distance the share of those that left so long ago and are known; then a million others.
+        // Goal: the forgotten shares stated in the module's header, and no page that was never
+        // evicted is found. Method: a stream of pages, and for each distance the share of the pages
+        // of that age that are found; then a million others.
         let frames = 4096;
         let shadows = Shadows::new(Pages(frames));
         let last = 40 * frames;
@@ -353,7 +351,7 @@ mod tests {
             let is_gone = |page: &u64| shadows.take(key(*page)).is_none();
             (at..at + frames).filter(is_gone).count()
         };
-        // Of 4,096; what is asked for last has been away for as long as is said, what is asked for
+        // Of 4,096; the page looked up last has been absent for the stated time, the page looked up
         // first for one pool longer.
         let counts = [2, 4, 12, 20].map(forgotten);
         assert!(counts[0] <= 20, "{counts:?}");
@@ -367,7 +365,7 @@ mod tests {
 
     #[test]
     fn of_a_set_the_oldest_is_forgotten() {
-        // Goal: order is kept whatever comes and goes. Method: one set, against a queue.
+        // Goal: insertions and removals keep the order. Method: one set, against a queue.
         let mut rng = crate::seed::rng(22);
         let mut set = [0; SET_LEN];
         let mut queue = std::collections::VecDeque::new();

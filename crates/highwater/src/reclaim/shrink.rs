@@ -1,8 +1,9 @@
-//! Scanning a cluster of one list: isolate, look, write back, evict, put back.
+//! Scanning a cluster of one list (`shrink_folio_list`): isolate, check, write back, evict, put
+//! back.
 //!
-//! Pages are isolated under the lruvec's lock, and everything else happens without it. What goes is
-//! evicted together, so that the heavy barrier of retracting is paid once; what stays goes to the
-//! heads of its lists; frames are freed last.
+//! Pages are isolated under the lruvec's lock, and everything else happens without it. All
+//! evictable pages are evicted together, so that the heavy barrier of retracting is paid once; the
+//! others go to the heads of their lists; frames are freed last.
 
 use super::lists::{LruList, PageType};
 use super::lruvec::Lruvec;
@@ -36,19 +37,19 @@ pub(super) struct Cluster<'a> {
 }
 
 impl Cluster<'_> {
-    /// Whether everything goes that can.
+    /// Returns whether the last priority is reached, at which accesses are ignored.
     pub(super) fn is_last_resort(&self) -> bool {
         self.round.level.priority == 0
     }
 }
 
-/// The group that only its own accesses are counted of, if it is short for itself.
+/// Returns the group whose accesses alone count, if it is short by itself.
 fn within<'a>(control: &ScanControl<'a>) -> Option<&'a GroupNode> {
     (!control.is_pool_wide()).then_some(control.target)
 }
 
 impl Reclaim {
-    /// Scans a cluster of each list of one group; returns how many pages it looked at.
+    /// Scans a cluster of each list of one group; returns the number of pages scanned.
     pub(super) fn shrink_step(&self, round: &Round, step: &Step, scan: &mut Scan<'_>) -> u64 {
         if let Some(policy) = &self.policy {
             return self.shrink_by_policy(&**policy, round, step, scan);
@@ -74,10 +75,11 @@ impl Reclaim {
         looked
     }
 
-    /// Takes pages off the tail of a list.
+    /// Isolates pages from the tail of a list.
     fn isolate(&self, cluster: &Cluster<'_>, scratch: &mut Scratch) -> u64 {
         scratch.isolated.clear();
-        // Counted before they are taken: who finds the lists empty knows that pages may come back.
+        // Counted before they are isolated: a thread that finds the lists empty knows that pages
+        // may come back.
         cluster
             .lruvec
             .note_isolated(cluster.page_type, cluster.count);
@@ -90,7 +92,7 @@ impl Reclaim {
         scratch.isolated.len() as u64
     }
 
-    /// Says that this thread has none of a cluster's pages in hand any more.
+    /// Records that this thread holds none of a cluster's pages any more.
     fn note_settled(&self, cluster: &Cluster<'_>) {
         cluster
             .lruvec
@@ -98,7 +100,7 @@ impl Reclaim {
         self.note_hands_empty(cluster.lruvec);
     }
 
-    /// Puts back what stays.
+    /// Puts the remaining pages back.
     fn put_back_all(&self, cluster: &Cluster<'_>, scratch: &mut Scratch) {
         if scratch.putback.is_empty() {
             return;
@@ -112,12 +114,11 @@ impl Reclaim {
             .collect();
         self.lruvecs
             .add_all(&self.cache, cluster.lruvec, scratch.putback.drain(..));
-        // They may have been unlocked since they were looked at, by somebody who did not find them
-        // on that list.
+        // Another thread may have unlocked them since the check, and not found them on that list.
         culled.into_iter().for_each(|pfn| self.rescue_unlocked(pfn));
     }
 
-    /// Frees pages of a list, or finds out why they stay.
+    /// Scans a cluster of a list: evicts pages, or puts them back.
     pub(super) fn shrink_list(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> u64 {
         let (lruvec, page_type) = (cluster.lruvec, cluster.page_type);
         if cluster.count == 0
@@ -154,7 +155,7 @@ impl Reclaim {
         scanned
     }
 
-    /// Moves pages of an active list to the inactive one, but for what goes round.
+    /// Moves pages from an active list to the inactive one, except those that are rotated.
     fn shrink_active(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> u64 {
         let (lruvec, page_type) = (cluster.lruvec, cluster.page_type);
         if cluster.count == 0 {
@@ -197,7 +198,7 @@ impl Reclaim {
         looked_at
     }
 
-    /// Decides about each isolated page: to be evicted, or where it goes back to.
+    /// Decides for each isolated page: to evict it, or its placement.
     fn sort_isolated(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>) {
         scan.scratch.candidates.clear();
         for nth in 0..scan.scratch.isolated.len() {
@@ -215,13 +216,13 @@ impl Reclaim {
         }
     }
 
-    /// Where a page goes back to; `None` if it is to be evicted, and clean.
+    /// Returns a page's placement; `None` if it is to be evicted, and clean.
     fn place_of(&self, pfn: Pfn, cluster: &Cluster<'_>, scan: &mut Scan<'_>) -> Option<Placement> {
         if self.cache.has_flag(pfn, PageFlag::Unevictable) {
             return Some(Placement::Unevictable);
         }
-        // Before anybody is asked about its accesses: it cannot go now, whatever they are, and they
-        // count the next time.
+        // Before its accesses are checked: it cannot be evicted now, and the accesses count the
+        // next time.
         if self.awaits_writeback(pfn, scan) {
             return Some(Placement::Active);
         }
@@ -236,7 +237,7 @@ impl Reclaim {
         match verdict {
             Verdict::Cull => Some(Placement::Unevictable),
             _ if accesses.entries == Referenced::Contended => Some(Placement::Inactive),
-            // Whoever gets here needs memory more than others need what they have read lately.
+            // At the last priority, the request for memory outweighs recent accesses.
             _ if cluster.round.level.priority == 0 => self.clean(pfn, scan).err(),
             Verdict::Activate => Some(Placement::Active),
             Verdict::Keep => Some(Placement::Inactive),
@@ -245,22 +246,23 @@ impl Reclaim {
         }
     }
 
-    /// Whether an isolated page is under write-back: out of the way with it, until whoever writes
-    /// it has it [rotated](Self::rotate).
+    /// Returns whether an isolated page is under write-back: it is then activated until its writer
+    /// has [rotated](Self::rotate) it.
     fn awaits_writeback(&self, pfn: Pfn, scan: &mut Scan<'_>) -> bool {
         let Some(was_awaited) = self.cache.await_writeback(pfn) else {
             return false;
         };
-        // The thread has gone through both lists, and its storage has not taken the page meanwhile.
+        // The thread has gone through both lists before the storage has taken the page.
         if was_awaited && scan.control.actor == Actor::Background {
             self.stats.nr_vmscan_immediate.add(1);
         }
-        // Its latch is held: it may be there for whoever finds nothing else.
+        // Its latch is held: count it as held for requests that find nothing else.
         scan.outcome.nr_borrowed += 1;
         true
     }
 
-    /// What the entries of an isolated page say, as far as they count for whoever is short.
+    /// Returns the state of an isolated page's entries, as far as accesses count for the group that
+    /// is short.
     pub(super) fn look_within(
         &self,
         pfn: Pfn,
@@ -270,11 +272,11 @@ impl Reclaim {
         self.look(pfn, cluster.round.level, within(control))
     }
 
-    /// What is known of the accesses to an isolated page; takes its marks away.
+    /// Returns the accesses to an isolated page; clears its marks.
     fn accesses(&self, pfn: Pfn, cluster: &Cluster<'_>, control: &ScanControl<'_>) -> Accesses {
         let entries = self.look_within(pfn, cluster, control);
         let was_referenced = self.cache.clear_flag(pfn, PageFlag::Referenced);
-        // The kernel takes the mark away before it finds out that it cannot look.
+        // The kernel clears the mark before it finds that it cannot check the entries.
         let is_lost = entries == Referenced::Contended && self.is_kernel_faithful();
         Accesses {
             entries,
@@ -283,13 +285,13 @@ impl Reclaim {
         }
     }
 
-    /// Writes a page back if it is dirty; else says where it goes back to.
+    /// Writes a page back if it is dirty; returns its placement if that fails.
     pub(super) fn clean(&self, pfn: Pfn, scan: &mut Scan<'_>) -> Result<(), Placement> {
         if !self.cache.is_dirty(pfn) {
             return Ok(());
         }
         match self.cache.try_write_back(pfn) {
-            // It is in this thread's hands, so that nobody else can await it.
+            // This thread has isolated it, so no other can await it.
             Ok(WrittenBack::Written | WrittenBack::Awaited(_)) => {
                 self.stats.nr_vmscan_write.add(1);
                 scan.scratch.nr_written += 1;
@@ -297,20 +299,20 @@ impl Reclaim {
             }
             // A page whose latch is held will not be evicted.
             Ok(WrittenBack::Clean | WrittenBack::Latched) => Ok(()),
-            // Nor does it go while there is no swap for it.
+            // No free swap slot: it stays.
             Ok(WrittenBack::NoSlot) => Err(Placement::Active),
             Err(error) => {
                 tracing::warn!(%pfn, %error, "write-back failed in reclaim");
                 self.stats.nr_vmscan_write_failed.add(1);
                 scan.outcome.nr_write_failed += 1;
                 scan.outcome.write_error = Some(error);
-                // Out of the way: trying it again at once would most likely fail again.
+                // Activated: an immediate retry would most likely fail again.
                 Err(Placement::Active)
             }
         }
     }
 
-    /// Evicts the candidates, and puts back those that somebody holds.
+    /// Evicts the candidates, and puts back those that are pinned or latched.
     fn evict_candidates(&self, cluster: &Cluster<'_>, scan: &mut Scan<'_>) {
         let (scratch, outcome) = (&mut scan.scratch, &mut scan.outcome);
         let (lruvec, short) = (cluster.lruvec, &cluster.round.home);
@@ -320,17 +322,17 @@ impl Reclaim {
         for &(pfn, kept) in &scratch.evict.kept {
             debug_assert!(
                 kept != Kept::Busy,
-                "{pfn}: an isolated page is nobody else's"
+                "{pfn}: another thread has an isolated page"
             );
             outcome.nr_borrowed += 1;
             // In use. On the inactive list, enough of these would keep the active list from ever
-            // being aged, and what nobody holds there from being found.
+            // being aged, and hide the evictable pages there.
             scratch.putback.push((pfn, Placement::Active));
         }
     }
 
-    /// Leaves shadows in the places of pages of `lruvec` that are about to leave the cache, by the
-    /// clock of the group that is short.
+    /// Inserts shadows for pages of `lruvec` that are being evicted, by the clock of the group that
+    /// is short.
     pub(super) fn leave_shadows(&self, lruvec: &Lruvec, short: &Lruvec, evicted: &[Evicted]) {
         lruvec.note_evicted(evicted.len() as u64);
         let group = short.group().id();
@@ -350,7 +352,7 @@ impl Reclaim {
         }
     }
 
-    /// Uncharges and frees. No lock is held.
+    /// Uncharges and frees evicted pages. No lock is held.
     pub(super) fn free_evicted(&self, batch: &mut EvictBatch) -> u64 {
         let freed = batch.evicted.len() as u64;
         for evicted in batch.evicted.drain(..) {

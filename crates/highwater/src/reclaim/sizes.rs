@@ -1,4 +1,4 @@
-//! Lengths of a group's lists, and which of two is too long.
+//! Lengths of a group's lists, and their active to inactive ratio.
 
 use std::iter::Sum;
 use std::ops::Add;
@@ -18,12 +18,12 @@ pub struct ListSizes {
     pub inactive_file: Pages,
     /// Pages on the active list of files.
     pub active_file: Pages,
-    /// Pages on the list of those that stay.
+    /// Pages on the unevictable list.
     pub unevictable: Pages,
 }
 
 impl ListSizes {
-    /// From the length of each list, in their order.
+    /// Converts from the length of each list, in their order.
     pub(super) fn from_lists(lens: [u64; LruList::COUNT]) -> Self {
         let [
             inactive_anon,
@@ -41,7 +41,7 @@ impl ListSizes {
         }
     }
 
-    /// Pages on one list.
+    /// Returns the pages on one list.
     #[must_use]
     pub const fn of(self, list: LruList) -> Pages {
         match list {
@@ -53,26 +53,26 @@ impl ListSizes {
         }
     }
 
-    /// Pages on all lists.
+    /// Returns the pages on all lists.
     #[must_use]
     pub fn total(self) -> Pages {
         self.evictable() + self.unevictable
     }
 
-    /// Pages on the lists that reclaim looks at.
+    /// Returns the pages on the lists that reclaim scans.
     #[must_use]
     pub fn evictable(self) -> Pages {
         self.of_type(PageType::Anon) + self.of_type(PageType::File)
     }
 
-    /// Evictable pages of one type.
+    /// Returns the evictable pages of one type.
     #[must_use]
     pub fn of_type(self, page_type: PageType) -> Pages {
         self.of(page_type.inactive()) + self.of(page_type.active())
     }
 
-    /// Pages that would have made room for a page of a type, had they been evicted in its place:
-    /// what a refault's distance is held against.
+    /// Returns the pages that could have been evicted instead of a page of a type: the size that a
+    /// refault's distance is compared with.
     pub(super) fn workingset_for(self, page_type: PageType) -> Pages {
         let other = match page_type {
             PageType::Anon => self.inactive_file,
@@ -81,14 +81,14 @@ impl ListSizes {
         self.active_file + self.active_anon + other
     }
 
-    /// As if there were no anonymous pages.
+    /// Returns the sizes without anonymous pages.
     pub(super) const fn without_anon(mut self) -> Self {
         self.inactive_anon = Pages::ZERO;
         self.active_anon = Pages::ZERO;
         self
     }
 
-    /// Whether the active list of a type should be aged: it has outgrown the inactive list, by
+    /// Returns whether the active list of a type should be aged: it exceeds the inactive list by
     /// `ratio`, or by a factor that grows with both (1 below 1 GiB, 3 at 1 GiB, 10 at 10 GiB).
     pub(super) fn inactive_is_low(self, page_type: PageType, ratio: Option<u64>) -> bool {
         const GIB_PAGES: u64 = 1 << 18;
@@ -102,8 +102,8 @@ impl ListSizes {
 }
 
 impl ListSizes {
-    /// The part of each list that is to all of them as `part` is to what may be evicted. Rounded
-    /// up: a small part has a page of each list, whichever of them is looked at.
+    /// Scales each list by the ratio of `part` to the evictable pages. Rounded up, so that a small
+    /// part has at least one page of each list.
     pub(super) fn scaled(self, part: Pages) -> Self {
         let whole = self.evictable().0;
         if part.0 >= whole {

@@ -1,4 +1,4 @@
-//! What reclaim did, counted as the kernel's vmstat counts it.
+//! Reclaim's event counters, as in the kernel's vmstat.
 
 use super::lists::PageType;
 use super::shadow::Refault;
@@ -6,7 +6,7 @@ use crate::cache::FileKind;
 use crate::group::{GroupNode, StatItem};
 use crate::sync::StatCell;
 
-/// Event counts since the manager was built. `docs/stats.md` says what moves each.
+/// Event counts since the manager was built, as `docs/stats.md` defines them.
 #[derive(Debug, Default)]
 pub struct ReclaimStats {
     pub(crate) allocstall: StatCell,
@@ -33,17 +33,17 @@ pub struct ReclaimStats {
     rounds: [StatCell; PRIORITIES],
 }
 
-/// On whose account events are counted.
+/// The account that events are counted on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Account {
-    /// The background thread's; else whoever needed memory itself.
+    /// Background reclaim, otherwise direct reclaim.
     pub(super) is_background: bool,
-    /// For want in the whole pool. What a group does because of its own limit is in its own
-    /// statistics only.
+    /// For a shortage in the whole pool. Reclaim for a group's own limit counts only in the group's
+    /// statistics.
     pub(super) is_pool_wide: bool,
 }
 
-/// Counters of one event: by who reclaims, and by type.
+/// Counters of one event: by reclaimer, and by type.
 struct Split<'a> {
     kswapd: (&'a StatCell, StatItem),
     direct: (&'a StatCell, StatItem),
@@ -64,11 +64,11 @@ impl Split<'_> {
     }
 }
 
-/// Priorities that rounds are told apart by: a pool of 2^40 frames begins at 31.
+/// Number of priorities that are counted separately: a pool of 2^40 frames begins at 31.
 const PRIORITIES: usize = 32;
 
-/// Statistics of groups by type: refaults, those within the working set, those that had been
-/// active.
+/// Group statistics by type: refaults, those within the working set, those of formerly active
+/// pages.
 const WORKINGSET_ITEMS: [[StatItem; 3]; 2] = [
     [
         StatItem::WorkingsetRefaultAnon,
@@ -83,19 +83,19 @@ const WORKINGSET_ITEMS: [[StatItem; 3]; 2] = [
 ];
 
 impl ReclaimStats {
-    /// Pages examined on inactive lists, by everybody.
+    /// Returns the pages scanned on inactive lists by all reclaimers.
     #[must_use]
     pub fn scanned(&self) -> u64 {
         self.pgscan.iter().map(StatCell::get).sum()
     }
 
-    /// Pages freed from inactive lists, by everybody.
+    /// Returns the pages freed from inactive lists by all reclaimers.
     #[must_use]
     pub fn stolen(&self) -> u64 {
         self.pgsteal.iter().map(StatCell::get).sum()
     }
 
-    /// Rounds over the lists, by priority.
+    /// Returns the rounds over the lists, by priority.
     #[must_use]
     pub fn rounds(&self) -> [u64; PRIORITIES] {
         self.rounds.each_ref().map(StatCell::get)
@@ -106,7 +106,7 @@ impl ReclaimStats {
         self.rounds[at].add(1);
     }
 
-    /// Counts what has happened to a page that comes in for `group`.
+    /// Counts the refault of a page that comes in for `group`.
     pub(super) fn count_refault(&self, group: &GroupNode, page_type: PageType, refault: Refault) {
         let [refaults, activations, restored] = WORKINGSET_ITEMS[page_type as usize];
         self.workingset_refault[page_type as usize].add(1);
@@ -121,7 +121,7 @@ impl ReclaimStats {
         }
     }
 
-    /// Counts pages that were looked at on an inactive list of `group`.
+    /// Counts pages scanned on an inactive list of `group`.
     pub(super) fn count_scanned(
         &self,
         group: &GroupNode,
@@ -159,8 +159,7 @@ impl ReclaimStats {
         group.add_stat(StatItem::Pgactivate, signed(pages));
     }
 
-    /// Counts pages that were looked at on an active list of `group`, and those of them that left
-    /// it.
+    /// Counts pages scanned on an active list of `group`, and those of them that left it.
     pub(super) fn count_aged(
         &self,
         group: &GroupNode,
@@ -177,7 +176,7 @@ impl ReclaimStats {
     }
 }
 
-/// The item that counts pages of a kind.
+/// Returns the statistic that counts pages of a kind.
 #[must_use]
 pub fn pages_item(kind: FileKind) -> StatItem {
     match kind {
@@ -187,7 +186,7 @@ pub fn pages_item(kind: FileKind) -> StatItem {
     }
 }
 
-/// A number of pages as a difference.
+/// Converts a number of pages to a signed difference.
 pub(super) fn signed(pages: u64) -> i64 {
     i64::try_from(pages).expect("a pool has less than 2^63 pages")
 }

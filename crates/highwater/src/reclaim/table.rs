@@ -1,4 +1,4 @@
-//! The lists of every group: found by group number, and handed up when groups are removed.
+//! The table of lruvecs by group number, and reparenting.
 
 use std::iter::Sum;
 
@@ -14,7 +14,7 @@ use crate::units::{GroupId, Pages, Pfn};
 
 static TABLE_LOCK: LockClass = LockClass::new("lruvecs", Rank::Lruvecs);
 
-/// The lists of every group.
+/// The lists of all groups.
 pub(super) struct Lruvecs {
     links: Links,
     /// By group number.
@@ -25,12 +25,12 @@ pub(super) struct Lruvecs {
 #[derive(Debug, Default)]
 struct Place {
     lists: Option<LruvecRef>,
-    /// Where the clock of the number's next group begins.
+    /// Clock reading that the number's next group starts with.
     next_clock: u64,
 }
 
 impl Place {
-    /// Takes the lists out; `gap` is more than any refault distance that counts.
+    /// Removes the lists; `gap` exceeds any refault distance that counts.
     fn take(&mut self, gap: u64) -> Option<LruvecRef> {
         let former = self.lists.take()?;
         self.next_clock = former.last_clock() + gap;
@@ -65,20 +65,20 @@ impl Lruvecs {
             place.next_clock,
         )));
         if let Some(former) = former {
-            // A number is used again once nothing is charged to its former group, which may be
-            // before that group's remover comes for the lists.
+            // A number is reused once nothing is charged to its former group, possibly before the
+            // thread that removes that group takes its lists.
             assert!(
                 former.group().is_removed(),
                 "{} has lists already",
                 group.id()
             );
             let mut lists = former.lock();
-            assert!(lists.is_empty(), "nobody pays for these");
+            assert!(lists.is_empty(), "no group pays for these");
             lists.is_dead = true;
         }
     }
 
-    /// Takes a group's lists out, unless a later group of the same number has replaced them.
+    /// Removes a group's lists, unless a later group of the same number has replaced them.
     pub(super) fn remove(&self, group: &GroupNode) -> Option<LruvecRef> {
         let mut table = self.table.write();
         let place = table.get_mut(group.id().index())?;
@@ -86,8 +86,8 @@ impl Lruvecs {
         is_its.then(|| place.take(self.clock_gap())).flatten()
     }
 
-    /// More than the longest active list, and than what reclaimers that still hold lists may add to
-    /// their clock.
+    /// Returns more ticks than the longest active list has pages, and than reclaimers that still
+    /// hold lists may add to their clock.
     fn clock_gap(&self) -> u64 {
         AgeUnit::of(Pages(self.links.nr_frames() as u64)).half_range()
     }
@@ -96,13 +96,13 @@ impl Lruvecs {
         self.table.read().get(group.index())?.lists.clone()
     }
 
-    /// The lists of a group, unless it was removed.
+    /// Returns the lists of a group, unless it was removed.
     pub(super) fn of(&self, group: &GroupNode) -> Option<LruvecRef> {
         self.get(group.id())
             .filter(|lruvec| lruvec.group() == group)
     }
 
-    /// Every group's lists, in order of group number.
+    /// Returns every group's lists, in order of group number.
     pub(super) fn live(&self) -> Vec<LruvecRef> {
         let table = self.table.read();
         table
@@ -111,7 +111,7 @@ impl Lruvecs {
             .collect()
     }
 
-    /// Pages on the lists of the groups that `accept` takes.
+    /// Returns the pages on the lists of the groups that `accept` selects.
     ///
     /// # Cost
     ///
@@ -120,7 +120,7 @@ impl Lruvecs {
         self.sum_of(accept, Lruvec::sizes)
     }
 
-    /// Evictions so far from the lists of the groups that `accept` takes.
+    /// Returns the evictions so far from the lists of the groups that `accept` selects.
     pub(super) fn evictions_of(&self, accept: impl Fn(&Lruvec) -> bool) -> u64 {
         self.sum_of(accept, Lruvec::nr_evicted)
     }
@@ -135,7 +135,7 @@ impl Lruvecs {
         lists.filter(|lruvec| accept(lruvec)).map(part).sum()
     }
 
-    /// What `step` makes of the groups that `accept` takes, one after the other.
+    /// Folds `step` over the groups that `accept` selects.
     pub(super) fn fold_of<T>(
         &self,
         accept: impl Fn(&Lruvec) -> bool,
@@ -147,7 +147,7 @@ impl Lruvecs {
         lists.filter(|lruvec| accept(lruvec)).fold(start, step)
     }
 
-    /// The next lists at or after a place in the table, going round once.
+    /// Returns the next lists at or after a place in the table, wrapping around once.
     pub(super) fn next_from(
         &self,
         at: usize,
@@ -164,8 +164,8 @@ impl Lruvecs {
         })
     }
 
-    /// The lists of the group that pays for a page which this thread has isolated; the page is
-    /// given to an ancestor if the group was removed.
+    /// Returns the lists of the group that pays for an isolated page; the page is charged to an
+    /// ancestor if the group was removed.
     pub(super) fn of_isolated(&self, cache: &PageCache, groups: &GroupTree, pfn: Pfn) -> LruvecRef {
         let group = cache.group_of(pfn);
         self.get(group).unwrap_or_else(|| {
@@ -187,7 +187,7 @@ impl Lruvecs {
         if lists.is_dead {
             drop(lists);
             for (pfn, place) in pages {
-                // Ends at the root, which is never removed.
+                // Terminates at the root, which is never removed.
                 let heir = self.adopt(cache, lruvec.group(), pfn);
                 self.add_all(cache, &heir, [(pfn, place)]);
             }
@@ -201,7 +201,7 @@ impl Lruvecs {
         lruvec.note_sizes(&lists);
     }
 
-    /// Takes up to `count` pages off the tail of a list.
+    /// Isolates up to `count` pages from the tail of a list.
     pub(super) fn isolate_tail(
         &self,
         lruvec: &Lruvec,
@@ -215,8 +215,8 @@ impl Lruvecs {
         lruvec.note_sizes(&lists);
     }
 
-    /// Takes one page off whatever list it is on, if it is on one and `is_it` says so; what that
-    /// sees stays so.
+    /// Isolates one page if it is on a list and `is_it` returns true; the condition still holds
+    /// afterwards.
     pub(super) fn isolate_page(
         &self,
         cache: &PageCache,
@@ -229,15 +229,15 @@ impl Lruvecs {
         if !is_it() {
             return None;
         }
-        // Counted before it is taken: who finds the lists empty knows that pages may come back.
+        // Counted before it is isolated: a thread that finds the lists empty knows that pages may
+        // come back.
         let isolated = Isolated::note(cache, &lruvec, pfn);
         self.links.unlink(&mut lists, pfn);
         lruvec.note_sizes(&lists);
         Some(isolated)
     }
 
-    /// The list of a group that a page is on, if it is on one of them; as long as the lists are
-    /// locked.
+    /// Returns the list of a group that a page is on, if any; valid while the lists are locked.
     fn list_within(
         &self,
         cache: &PageCache,
@@ -245,9 +245,9 @@ impl Lruvecs {
         lists: &Lists,
         pfn: Pfn,
     ) -> Option<LruList> {
-        // The page may have been given to the parent since its group was read, and the number to
-        // another group. And the frame may be another group's, on whose lists it is: its group is
-        // read on both sides of that look.
+        // The page may have been passed to the parent since its group was read, and the number to
+        // another group. The frame may also be another group's, on whose lists it is: its group is
+        // read on both sides of the lookup.
         let is_its = || cache.group_of(pfn) == lruvec.group().id();
         if lists.is_dead || !is_its() {
             return None;
@@ -277,9 +277,9 @@ impl Lruvecs {
         true
     }
 
-    /// Moves a page that was written back to the tail of its inactive list; whether it did. Nothing
-    /// happens to one that is off the lists, that reclaim does not look at, that is dirty again, or
-    /// is not that page any more.
+    /// Moves a page that was written back to the tail of its inactive list; returns whether it did.
+    /// Does nothing if the page is isolated, unevictable, dirty again, or was replaced in its
+    /// frame.
     pub(super) fn rotate(&self, cache: &PageCache, pfn: Pfn, key: PageKey) -> bool {
         let Some(lruvec) = self.get(cache.group_of(pfn)) else {
             return false;
@@ -299,16 +299,15 @@ impl Lruvecs {
         true
     }
 
-    /// Gives every page on a removed group's lists to its parent's, in order. Pages that are on no
-    /// list are given by whoever has isolated them, when they are put back.
+    /// Moves every page on a removed group's lists to its parent's, in order. Isolated pages follow
+    /// when they are put back.
     pub(super) fn reparent(&self, cache: &PageCache, groups: &GroupTree, child: &Lruvec) {
         let mut pages = Vec::new();
         let nr_taken;
         {
             let mut lists = child.lock();
             lists.is_dead = true;
-            // As for pages that are isolated to be looked at: requests above wait until they are
-            // back.
+            // As for isolated pages: requests above wait until they are back.
             nr_taken = LruList::ALL.iter().map(|list| lists.len(*list)).sum();
             child.note_isolated(PageType::File, nr_taken);
             for list in LruList::ALL {
@@ -318,14 +317,14 @@ impl Lruvecs {
             }
             child.note_sizes(&lists);
         }
-        // Where nothing is charged any more, the parent may be gone by now too.
+        // Without charges, the parent may have been removed by now too.
         if pages.is_empty() {
             return;
         }
         let heir = self.hand_up(cache, child.group(), pages.iter().map(|&(pfn, _)| pfn));
         self.add_all(cache, &heir, pages.iter().copied());
         child.note_settled(PageType::File, nr_taken);
-        // Who has unlocked one meanwhile has found it on no list.
+        // A thread that has unlocked one meanwhile has found it on no list.
         for (pfn, place) in pages {
             if place == Placement::Unevictable {
                 self.rescue_unlocked(cache, groups, pfn);
@@ -333,7 +332,7 @@ impl Lruvecs {
         }
     }
 
-    /// Makes the nearest ancestor of a removed group that has lists pay for isolated pages of it.
+    /// Charges isolated pages of a removed group to its nearest ancestor that has lists.
     fn hand_up(
         &self,
         cache: &PageCache,
@@ -342,8 +341,8 @@ impl Lruvecs {
     ) -> LruvecRef {
         let count = Pages(pages.len() as u64).bytes();
         let heir = self.heir_of(removed);
-        // Before the charge goes, which is what keeps the group: who counts for the group of a page
-        // finds one that is there.
+        // Before the charge is moved, which keeps the group alive: a thread that counts for the
+        // group of a page finds an existing one.
         pages.for_each(|pfn| cache.set_group(pfn, heir.group().id()));
         let mut from = removed.clone();
         while from != *heir.group() {
@@ -353,10 +352,10 @@ impl Lruvecs {
         heir
     }
 
-    /// The lists of the nearest ancestor of a removed group that has any.
+    /// Returns the lists of the nearest ancestor of a removed group that has any.
     fn heir_of(&self, removed: &GroupNode) -> LruvecRef {
         let mut at = removed.parent();
-        // Ends at the root, which is never removed.
+        // Terminates at the root, which is never removed.
         loop {
             let ancestor = at.expect("the root is never removed");
             if let Some(heir) = self.of(&ancestor) {
@@ -366,12 +365,12 @@ impl Lruvecs {
         }
     }
 
-    /// Gives one isolated page of a removed group to the nearest ancestor that has lists.
+    /// Charges one isolated page of a removed group to the nearest ancestor that has lists.
     fn adopt(&self, cache: &PageCache, removed: &GroupNode, pfn: Pfn) -> LruvecRef {
         self.hand_up(cache, removed, std::iter::once(pfn))
     }
 
-    /// Checks one group's lists; returns how many pages are on them.
+    /// Checks one group's lists; returns the number of pages on them.
     pub(super) fn check_invariants(&self, cache: &PageCache, lruvec: &Lruvec) -> Pages {
         let lists = lruvec.lock();
         lruvec.note_sizes(&lists);
@@ -385,7 +384,7 @@ impl Lruvecs {
     }
 }
 
-/// Whether a page goes to swap or to a file.
+/// Returns whether a page is anonymous (swap-backed) or of a file.
 pub(super) fn type_of(cache: &PageCache, pfn: Pfn) -> PageType {
     match cache.has_flag(pfn, PageFlag::Swapbacked) {
         true => PageType::Anon,
@@ -393,7 +392,7 @@ pub(super) fn type_of(cache: &PageCache, pfn: Pfn) -> PageType {
     }
 }
 
-/// The list that a page belongs on, by its flags.
+/// Returns the list that a page belongs on, by its flags.
 pub(super) fn list_for(cache: &PageCache, pfn: Pfn) -> LruList {
     if cache.has_flag(pfn, PageFlag::Unevictable) {
         return LruList::Unevictable;
@@ -405,7 +404,7 @@ pub(super) fn list_for(cache: &PageCache, pfn: Pfn) -> LruList {
     }
 }
 
-/// Makes a page's flags say where it belongs. The page is on no list.
+/// Sets a page's flags for its placement. The page is on no list.
 pub(super) fn note_placement(cache: &PageCache, pfn: Pfn, place: Placement) {
     let note = |flag, is_wanted| match is_wanted {
         true => cache.set_flag(pfn, flag),

@@ -1,4 +1,4 @@
-//! Lists against a model, shadows against a ring, and what passes take from whom.
+//! Lists against a model, shadows against a ring, and the distribution of pressure.
 
 use std::collections::VecDeque;
 
@@ -83,8 +83,7 @@ impl Scene {
         group
     }
 
-    /// Reads a page in for a group, as the manager does, but without the access that it was read in
-    /// for.
+    /// Reads a page in for a group, as the manager does, but without the access that caused it.
     pub(super) fn fault(&self, group: &GroupNode, page: u64) -> Option<Refault> {
         let key = PageKey::new(self.file, page);
         let frame = self
@@ -110,7 +109,7 @@ impl Scene {
             .is_some()
     }
 
-    /// Where a resident page is.
+    /// Returns the frame of a resident page.
     pub(super) fn pfn(&self, page: u64) -> Pfn {
         match self.cache.lookup(PageKey::new(self.file, page)) {
             Presence::Resident(pfn) => pfn,
@@ -118,7 +117,7 @@ impl Scene {
         }
     }
 
-    /// Says that a resident page was accessed by a copying read.
+    /// Records an access to a resident page by a copying read.
     pub(super) fn copy(&self, page: u64) {
         let key = PageKey::new(self.file, page);
         self.reclaim.mark_accessed(self.pfn(page), key);
@@ -161,7 +160,7 @@ impl Queues {
 
 #[test]
 fn lists_agree_with_queues() {
-    // Goal: order, lengths and membership, whatever is added, isolated and taken out. Method:
+    // Goal: order, lengths and membership, under any additions, isolations and removals. Method:
     // random operations on one group's five lists; queues are the model.
     let mut rng = crate::seed::rng(21);
     let scene = Scene::new(256);
@@ -215,7 +214,7 @@ fn lists_agree_with_queues() {
 #[test]
 fn pages_in_batches_are_seen_by_who_looks_for_them() {
     // Goal: a page in an add batch is on no list, and on its list once batches are drained, with
-    // what was decided meanwhile. Method: a pool that is large enough for batches; pages up to one
+    // decisions made meanwhile. Method: a pool that is large enough for batches; pages up to one
     // less than a full batch, one of which is activated before it is on a list, then one more.
     let scene = Scene::new(8192);
     let root = scene.groups.root();
@@ -230,14 +229,14 @@ fn pages_in_batches_are_seen_by_who_looks_for_them() {
     );
     assert_eq!(scene.reclaim.drain_batches(), 0);
     (31..40).for_each(|page| assert_eq!(scene.fault(&root, page), None));
-    assert!(scene.reclaim.evict_file(scene.file), "nobody holds them");
+    assert!(scene.reclaim.evict_file(scene.file), "none is held");
     assert_eq!(scene.reclaim.total_sizes().total(), Pages::ZERO);
     scene.assert_nothing_is_left();
 }
 
 #[test]
 fn shadows_are_remembered_until_the_oldest_must_go() {
-    // Goal: what is remembered is right, a number of pages is remembered, memory is bounded.
+    // Goal: shadows are correct, the stated number of pages is remembered, memory is bounded.
     let file = Scene::new(16).file;
     let shadows = Shadows::new(Pages(1000));
     for page in 0..10_000 {
@@ -280,7 +279,7 @@ fn shadows_are_remembered_until_the_oldest_must_go() {
 
 #[test]
 fn refault_distances_agree_with_the_order_of_evictions() {
-    // Goal: the clock counts evictions. Method: evict pages in a known order; those that come back
+    // Goal: the clock counts evictions. Method: evict pages in a known order; those that refault
     // within the active list's length belong to the working set, the next one does not.
     let clock = WorkingsetClock {
         now: 100,
@@ -302,7 +301,8 @@ fn refault_distances_agree_with_the_order_of_evictions() {
         scene.copy(page);
         scene.copy(page);
     }
-    // 20 pages become active as they are read again; then 100 that are not come and go.
+    // 20 pages become active by being read again; then 100 pages that are not read again come and
+    // go.
     for page in 100..200 {
         scene.fault(&root, page);
     }
@@ -327,7 +327,7 @@ fn refault_distances_agree_with_the_order_of_evictions() {
 #[test]
 fn pressure_is_proportional_to_size() {
     // Goal: of two groups of 600 and 200 pages, root pressure takes about 3 to 1. Tolerance: 15
-    // points, for where the cursor stands in its last turn.
+    // points, for the cursor's position in its last turn.
     let scene = Scene::new(1024);
     let (large, small) = (scene.group("large"), scene.group("small"));
     for page in 0..600 {
@@ -375,7 +375,7 @@ fn a_target_pays_alone_and_its_children_with_it() {
 
 #[test]
 fn a_removed_groups_pages_and_charges_become_its_parents() {
-    // Method: remove the middle group of three after the lowest; pages and numbers go up.
+    // Method: remove the middle group of three after the lowest; pages and counts move up.
     let scene = Scene::new(512);
     let upper = scene.group("upper");
     let lower = upper.child("lower", Limits::default()).unwrap();
@@ -398,9 +398,9 @@ fn a_removed_groups_pages_and_charges_become_its_parents() {
 
 #[test]
 fn a_page_that_comes_back_at_once_is_known() {
-    // Goal: nobody finds an evicted page absent before its shadow is there. Method: one thread
-    // reads a page in whenever it is gone, another evicts it all the time; every read but the first
-    // is a refault.
+    // Goal: no thread finds an evicted page absent before its shadow is there. Method: one thread
+    // reads a page in whenever it is absent, another evicts it all the time; every read but the
+    // first is a refault.
     let scene = Scene::new(64);
     let root = scene.groups.root();
     let key = PageKey::new(scene.file, 7);
@@ -432,8 +432,8 @@ fn a_page_that_comes_back_at_once_is_known() {
 
 #[test]
 fn a_closed_file_leaves_nothing_to_the_next_one() {
-    // Goal: what is remembered of a file's pages is not taken for the next file's. Method: every
-    // page of a file is evicted and the file closed; another file is opened and read.
+    // Goal: the shadows of a file are not taken for the next file's. Method: evict every page of a
+    // file and close it; open and read another file.
     let scene = Scene::new(64);
     let root = scene.groups.root();
     let first = scene.cache.open(Arc::new(Nothing(32)), Access::ReadOnly);
@@ -455,8 +455,8 @@ fn a_closed_file_leaves_nothing_to_the_next_one() {
 
 #[test]
 fn a_group_of_a_used_number_inherits_no_working_set() {
-    // Goal: distances are counted by one group's clock, not by that of the next group with its
-    // number. Method: a group's pages are evicted and the group removed.
+    // Goal: distances are measured by one group's clock, not by that of the next group with its
+    // number. Method: evict a group's pages and remove the group.
     let scene = Scene::new(64);
     let former = scene.group("former");
     (0..32).for_each(|page| assert_eq!(scene.fault(&former, page), None));
@@ -479,7 +479,7 @@ fn a_group_of_a_used_number_inherits_no_working_set() {
 
 #[test]
 fn reclaim_for_a_removed_group_spares_the_next_of_its_number() {
-    // Goal: a pass may outlive its target; nobody else pays for that. Method: a group is removed
+    // Goal: a pass may outlive its target; no other group pays for that. Method: a group is removed
     // while its handle is kept, another gets its number, and a pass works for the former.
     let scene = Scene::new(64);
     let former = scene.group("former");
@@ -497,7 +497,7 @@ fn reclaim_for_a_removed_group_spares_the_next_of_its_number() {
 #[test]
 fn no_clock_judges_what_another_of_its_number_counted() {
     // Goal: as above, when the later clock is ahead of the former: the distance between readings of
-    // two clocks says nothing. Method: the next group ages to just past the former's readings.
+    // two clocks is meaningless. Method: the next group ages to just past the former's readings.
     let scene = Scene::new(256);
     let former = scene.group("former");
     (0..8).for_each(|page| assert_eq!(scene.fault(&former, page), None));
@@ -540,7 +540,7 @@ fn pressure_on_a_protected_group_is_on_what_is_above() {
     let lost = 400 - scene.reclaim.list_sizes(&half).total().0;
     assert!((10..=30).contains(&lost), "{lost} of {freed}");
     assert_eq!(half.events().low, 0);
-    // To the last page that is not protected, and no further while the other has any.
+    // Down to the last unprotected page, and no further while the other group has any.
     scene.shrink(&root, 500 - freed, None);
     assert_eq!(scene.reclaim.list_sizes(&half).total(), Pages(300));
     half.set_low(Bytes::ZERO);

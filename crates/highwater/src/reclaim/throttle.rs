@@ -1,25 +1,25 @@
-//! Waits of direct reclaim for other reclaimers: because they have too many pages in hand, or
-//! because there was nothing to free.
+//! Throttling of direct reclaim: waits for other reclaimers that have too many pages isolated, or
+//! after a pass without progress.
 //!
-//! **Too many isolated.** Who finds that others have taken more than an eighth of the inactive
-//! pages of a type off the lists would look at the few that are left, over and over, and take what
-//! the others are about to put back. It waits until they have settled enough, once in a pass and
-//! for [`ISOLATED_MAX`] at most, and then passes over that list; but at the last priority, where it
-//! looks whatever others have in hand. The background thread never waits, and a thread that polls
-//! futures passes over the list at once.
+//! **Too many isolated.** When other reclaimers have isolated more than an eighth of the inactive
+//! pages of a type, another one would scan the few that are left, over and over, and evict pages
+//! that it should not. It waits until they have settled enough, once in a pass and for at most
+//! [`ISOLATED_MAX`], and then skips that list, except at the last priority, where it scans
+//! regardless. The background thread never waits, and a thread that polls futures skips the list at
+//! once.
 //!
 //! **No progress.** A request whose passes free nothing sleeps between them, each time longer, up
-//! to a millisecond ([`Reclaim::wait_for_progress`]). It is woken by a pass that frees more than an
-//! eighth of what it looks at.
+//! to a millisecond ([`Reclaim::wait_for_progress`]). A pass that frees more than an eighth of the
+//! pages it scans wakes it.
 //!
-//! Waits for pages in transit are in `arrival.rs`. All are counted (`throttle_isolated`,
-//! `throttle_noprogress`). A wait is bounded and hopes for nobody: whoever is woken, or not, looks
-//! again.
+//! `arrival.rs` has the waits for pages in transit. All waits are counted (`throttle_isolated`,
+//! `throttle_noprogress`). Each is bounded and needs no wake-up: the thread looks again in any
+//! case.
 //!
 //! Source: frames-and-reclaim specification, 9.7. Deviations: a request without progress sleeps
 //! after the pass instead of at priority 1, because a pass over a small pool takes less time than
-//! the kernel's tick; nobody waits for the background thread because the reserve is low: that
-//! thread takes frames from the same pool, and may not be there.
+//! the kernel's tick; no request waits for the background thread because the reserve is low: that
+//! thread takes frames from the same pool, and may not exist.
 
 use std::time::{Duration, Instant};
 
@@ -32,20 +32,20 @@ use crate::sync::{Condvar, LockClass, Mutex, Rank};
 
 static THROTTLE_LOCK: LockClass = LockClass::new("reclaim_throttle", Rank::Leaf);
 
-/// The longest wait for pages that others have in hand. Chosen: as the kernel's.
+/// The longest wait for isolated pages. Chosen: as the kernel's.
 pub(super) const ISOLATED_MAX: Duration = Duration::from_millis(20);
-/// Pages in others' hands are too many above this part of the inactive pages.
+/// Isolated pages are too many above this part of the inactive pages.
 const ISOLATED_FRACTION: u64 = 8;
-/// A pass that frees more than this part of what it looks at wakes those that had found nothing.
+/// A pass that frees more than this part of its scanned pages wakes requests without progress.
 const EFFICIENT_FRACTION: u64 = 8;
 
-/// Threads that wait for a change, and the change.
+/// Threads that wait for a change, and the count of changes (wait queue).
 #[derive(Debug)]
 pub(super) struct Sleepers {
-    /// How often somebody has said that things have changed.
+    /// Number of changes announced.
     changes: Mutex<u64>,
     changed: Condvar,
-    /// Written by: who waits. Read by: who changes something. Publishes: nothing.
+    /// Written by: waiting threads. Read by: threads that change something. Publishes: nothing.
     nr_waiting: AtomicU64,
 }
 
@@ -60,29 +60,29 @@ impl Default for Sleepers {
 }
 
 impl Sleepers {
-    /// Waits while `must_wait` says so after each change, but not longer than `at_most`. It is
-    /// asked without a lock.
+    /// Waits while `must_wait` returns true after each change, but not longer than `at_most`. Calls
+    /// it without a lock.
     pub(super) fn wait(&self, at_most: Duration, must_wait: impl Fn() -> bool) {
         let begun = Instant::now();
         // Relaxed: the fence orders it before the look.
         self.nr_waiting.fetch_add(1, Ordering::Relaxed);
-        // SeqCst. Pairs with: that of `is_anybody_waiting`: one of the two sees what the other has
-        // done.
+        // SeqCst. Pairs with: that of `is_anybody_waiting`: one of the two threads sees the other's
+        // store.
         fence(Ordering::SeqCst);
-        // Ends: each round but the last ends with a change, and the time runs.
+        // Terminates: each round but the last ends with a change, and the time runs.
         while let Some(left) = at_most.checked_sub(begun.elapsed()) {
             let seen = *self.changes.lock();
-            // After that: a change that it does not see is one more than were seen.
+            // Afterwards: a change that it does not see increments `changes` past `seen`.
             if !must_wait() {
                 break;
             }
             self.wait_for_one(seen, left);
         }
-        // Relaxed: who is woken for nothing looks again.
+        // Relaxed: a spuriously woken thread looks again.
         self.nr_waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Waits until there are other changes than the `seen` ones, but not longer than `at_most`.
+    /// Waits until `changes` differs from `seen`, but not longer than `at_most`.
     fn wait_for_one(&self, seen: u64, at_most: Duration) {
         let begun = Instant::now();
         let mut changes = self.changes.lock();
@@ -93,10 +93,10 @@ impl Sleepers {
         }
     }
 
-    /// Whether a thread waits, for one that has just changed something. A fence, and a load of a
-    /// line that only waiting threads write.
+    /// Returns whether a thread waits; called after a change. A fence, and a load of a cache line
+    /// that only waiting threads write.
     pub(super) fn is_anybody_waiting(&self) -> bool {
-        // SeqCst. Pairs with: that of `wait`; with less, each could miss what the other has stored.
+        // SeqCst. Pairs with: that of `wait`; with less, each could miss the other's store.
         fence(Ordering::SeqCst);
         // Relaxed: the fence orders it after the change.
         self.nr_waiting.load(Ordering::Relaxed) > 0
@@ -105,15 +105,14 @@ impl Sleepers {
     /// Waits for the next change, but not longer than `at_most`.
     fn wait_for_change(&self, at_most: Duration) {
         let seen = *self.changes.lock();
-        // Relaxed: a change that is missed is one that this thread has not found anything by
-        // either.
+        // Relaxed: a missed change is one that this thread could not have used either.
         self.nr_waiting.fetch_add(1, Ordering::Relaxed);
         self.wait_for_one(seen, at_most);
         // Relaxed: as above.
         self.nr_waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Says that things have changed.
+    /// Announces a change.
     pub(super) fn wake(&self) {
         if self.is_anybody_waiting() {
             *self.changes.lock() += 1;
@@ -123,19 +122,20 @@ impl Sleepers {
 }
 
 impl Reclaim {
-    /// Whether others have so many pages of a type in hand that one more reclaimer is of no use.
+    /// Returns whether other reclaimers have isolated so many pages of a type that one more
+    /// reclaimer is of no use.
     fn has_too_many_isolated(&self, root: &Lruvec, page_type: PageType) -> bool {
         let sizes = root.subtree_sizes();
         let may_go = match self.policy {
-            // Pages go from either list.
+            // Pages are evicted from either list.
             Some(_) => sizes.of_type(page_type),
             None => sizes.of(page_type.inactive()),
         };
         root.nr_isolated(page_type) > may_go.0 / ISOLATED_FRACTION
     }
 
-    /// Waits for others who have too many pages of a type in hand; whether the list is to be passed
-    /// over for that. This thread has isolated none.
+    /// Waits for other reclaimers that have isolated too many pages of a type; returns whether to
+    /// skip the list for that. This thread has isolated none.
     pub(super) fn waits_for_isolated(&self, page_type: PageType, scan: &mut Scan<'_>) -> bool {
         if scan.control.actor == Actor::Background {
             return false;
@@ -154,20 +154,20 @@ impl Reclaim {
         must_wait()
     }
 
-    /// Says that this thread has put back or freed what it had in hand.
+    /// Records that this thread has put back or freed its isolated pages.
     pub(super) fn note_hands_empty(&self, lruvec: &Lruvec) {
         self.settling.wake();
         self.note_arrival(lruvec);
     }
 
-    /// Waits until some pass frees much of what it looks at, but not longer than `at_most`. For who
-    /// has found nothing.
+    /// Waits until some pass frees a large part of its scanned pages, but not longer than
+    /// `at_most`. Called after a pass without progress.
     pub fn wait_for_progress(&self, at_most: Duration) {
         self.stats.throttle_noprogress.add(1);
         self.progress.wait_for_change(at_most);
     }
 
-    /// Says what a pass has freed of what it looked at.
+    /// Records the efficiency of a pass.
     pub(super) fn note_efficiency(&self, freed: u64, scanned: u64) {
         if freed > scanned / EFFICIENT_FRACTION {
             self.progress.wake();

@@ -1,13 +1,13 @@
-//! When direct reclaim waits for others, for how long, and who wakes it.
+//! Throttling of direct reclaim: when it waits, for how long, and the wake-ups.
 
 use super::tests::Scene;
 use super::*;
 use crate::sync::thread;
 
-/// Longer than any test: who waits that long was not woken.
+/// Longer than any test: a thread that waits that long was not woken.
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// 64 inactive pages of a file, of which others have more than an eighth in hand.
+/// 64 inactive pages of a file; other reclaimers have isolated more than an eighth of them.
 fn scene(isolated_max: Duration) -> (Scene, LruvecRef) {
     let mut scene = Scene::new(256);
     scene.reclaim.isolated_max = isolated_max;
@@ -31,9 +31,9 @@ fn by(scene: &Scene, actor: Actor, first_priority: Option<u32>) -> Outcome {
 
 #[test]
 fn direct_reclaim_waits_while_too_many_pages_are_in_others_hands() {
-    // Goal: who comes while others have too many pages waits until they have settled. Method: the
-    // wait is endless but for a wake-up; it is counted before it begins, and nothing goes until the
-    // pages are settled.
+    // Goal: a reclaimer waits while others have isolated too many pages, until they have settled.
+    // Method: only a wake-up ends the wait; it is counted before it begins, and nothing is evicted
+    // until the pages are settled.
     let (scene, lruvec) = scene(NEVER);
     thread::scope(|scope| {
         let waiter = scope.spawn(|| by(&scene, Actor::Direct, None));
@@ -55,9 +55,9 @@ fn direct_reclaim_waits_while_too_many_pages_are_in_others_hands() {
 
 #[test]
 fn a_pass_waits_once_and_looks_in_the_end_whatever_others_have() {
-    // Goal: the wait is bounded, once in a pass, and costs no request the pages that it may have.
-    // Method: others never settle; the pass frees at its last priority only. The background thread
-    // does not wait, nor does who frees anonymous pages, of which nobody has any.
+    // Goal: the wait is bounded, once in a pass, and costs no request its evictable pages. Method:
+    // the others never settle; the pass frees at its last priority only. The background thread does
+    // not wait, nor does a pass over anonymous pages, of which none is isolated.
     let (scene, lruvec) = scene(Duration::from_micros(1));
     let stats = scene.reclaim.stats();
     assert!(by(&scene, Actor::Background, None).nr_reclaimed > 0);
@@ -77,8 +77,8 @@ fn a_pass_waits_once_and_looks_in_the_end_whatever_others_have() {
 
 #[test]
 fn a_thread_that_polls_futures_waits_for_no_other_reclaimer() {
-    // Goal: no sleep in a poll. Method: others have too many pages, and a wait would never end; the
-    // pass frees at its last priority.
+    // Goal: no sleep in a poll. Method: others have isolated too many pages, and a wait would never
+    // end; the pass frees at its last priority.
     let (scene, lruvec) = scene(NEVER);
     assert!(by(&scene, Actor::Polled, None).nr_reclaimed > 0);
     assert_eq!(scene.reclaim.stats().throttle_isolated.get(), 0);
@@ -88,8 +88,8 @@ fn a_thread_that_polls_futures_waits_for_no_other_reclaimer() {
 
 #[test]
 fn who_has_found_nothing_is_woken_by_who_finds_much() {
-    // Goal: a request without progress sleeps until another has some. Method: an endless sleep but
-    // for a wake-up, beside passes that free all that they look at.
+    // Goal: a request without progress sleeps until another reclaimer makes some. Method: a sleep
+    // that only a wake-up ends, beside passes that free every page they scan.
     let scene = Scene::new(256);
     let root = scene.groups.root();
     thread::scope(|scope| {
@@ -103,7 +103,7 @@ fn who_has_found_nothing_is_woken_by_who_finds_much() {
         }
     });
     assert_eq!(scene.reclaim.stats().throttle_noprogress.get(), 1);
-    // A pass that frees nothing wakes nobody, and a wait ends by itself.
+    // A pass that frees nothing wakes no thread, and a wait ends by itself.
     scene.reclaim.wait_for_progress(Duration::from_micros(1));
     assert_eq!(by(&scene, Actor::Direct, None).nr_reclaimed, 0);
     assert_eq!(scene.reclaim.stats().throttle_noprogress.get(), 2);

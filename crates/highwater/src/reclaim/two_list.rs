@@ -1,4 +1,4 @@
-//! The decisions of the two-list LRU, apart from how they are carried out.
+//! The two-list LRU: pure decisions, without the mechanism.
 
 use super::Placement;
 use super::lists::PageType;
@@ -6,34 +6,33 @@ use super::shadow::Refault;
 use super::verdict::{Accesses, Verdict};
 use crate::cache::Referenced;
 
-/// By which rules pages move between the inactive and the active list of their type.
+/// Rules by which pages move between the inactive and the active list of their type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TwoListRules {
-    /// One access is not a reason to stay, two are: a page that was accessed through a mapping
-    /// since it came in is activated at its first look, and one that was not goes then. Active
-    /// pages that were accessed since the last look go round. So a stream is looked at once, and
-    /// leaves the working set where it is.
+    /// A page needs two accesses to stay: a page that was accessed through a mapping since it came
+    /// in is activated at its first scan, and one that was not is evicted then. Active pages that
+    /// were accessed since the last scan are rotated. So a stream is scanned once, and leaves the
+    /// working set alone.
     #[default]
     ReadAgain,
-    /// Those of Linux. The access that brings a page in counts, so that what comes in through a
-    /// mapping is looked at twice before it goes. Active pages come back to the inactive list in
-    /// the order in which they became active, accessed or not; only code that is in use goes round.
+    /// The rules of Linux. The access that brings a page in counts, so that a page that comes in
+    /// through a mapping is scanned twice before it is evicted. Active pages are deactivated in the
+    /// order in which they became active, accessed or not; only code in use is rotated.
     ///
     /// Source: frames-and-reclaim specification, 9.3 and 9.4. Deviation: an active page whose
-    /// reverse map is contended goes round (10.3 a), which is what the kernel means to do; it
-    /// deactivates those.
+    /// reverse map is contended is rotated (10.3 a), as the kernel intends; it deactivates those.
     Kernel,
 }
 
 impl TwoListRules {
-    /// Whether the access that brings a page in counts as one. If not, a page that comes in through
-    /// a mapping is not young.
+    /// Returns whether the access that brings a page in counts as one. If not, a page that comes in
+    /// through a mapping is not young.
     #[must_use]
     pub const fn counts_first_access(self) -> bool {
         matches!(self, Self::Kernel)
     }
 
-    /// Where a page that comes in goes.
+    /// Returns the placement of a page that comes in.
     pub(super) const fn admit(self, refault: Option<Refault>) -> Placement {
         match refault {
             Some(Refault::WithinWorkingset | Refault::Restored) => Placement::Active,
@@ -41,7 +40,7 @@ impl TwoListRules {
         }
     }
 
-    /// What becomes of a page at the end of the inactive list, and whether it is marked as
+    /// Returns the verdict for a page at the tail of the inactive list, and whether it is marked as
     /// referenced from then on.
     pub(super) const fn at_inactive_tail(self, accesses: Accesses) -> (Verdict, bool) {
         match (self, accesses.entries) {
@@ -57,8 +56,8 @@ impl TwoListRules {
         }
     }
 
-    /// Where a page at the end of the active list goes, and whether it is marked as referenced from
-    /// then on.
+    /// Returns the placement of a page at the tail of the active list, and whether it is marked as
+    /// referenced from then on.
     pub(super) const fn at_active_tail(self, accesses: Accesses) -> (Placement, bool) {
         let is_file = matches!(accesses.page_type, PageType::File);
         match (self, accesses.entries) {

@@ -1,5 +1,5 @@
-//! What becomes of a page at the tail of an inactive list in the kernel, by what is known of its
-//! accesses.
+//! The kernel's verdict on a page at the tail of an inactive list, by its accesses
+//! (`folio_check_references`).
 //!
 //! | condition, first match | verdict |
 //! |---|---|
@@ -11,44 +11,44 @@
 //! | it was accessed by other means, and is of a file | reclaim if it is clean |
 //! | otherwise | reclaim |
 //!
-//! Whoever finds a page young marks it as referenced for the next look; whoever looks takes that
-//! mark away. So a page that is read once through a mapping is looked at twice (the access that
-//! brought it in counts), and one that is read once by a copying read is looked at once.
+//! A scan that finds a page young marks it as referenced for the next scan, which clears the mark.
+//! So a page that is read once through a mapping is scanned twice (the access that brought it in
+//! counts), and one that is read once by a copying read is scanned once.
 //!
 //! Source: frames-and-reclaim specification, 9.3 and 10.2. Deviation: a contended page keeps its
-//! mark; the kernel takes it away (10.3 b).
+//! mark; the kernel clears it (10.3 b).
 
 use super::PageType;
 use crate::cache::Referenced;
 
-/// What becomes of a page.
+/// The decision for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is not to be evicted at all. The kernel activates it, and finds out later.
+    /// Unevictable: move it to the unevictable list. The kernel activates it, and finds out later.
     Cull,
-    /// It belongs to the working set.
+    /// Activate: it belongs to the working set.
     Activate,
-    /// It stays where it is.
+    /// Keep it on the inactive list.
     Keep,
-    /// It goes.
+    /// Evict it.
     Reclaim,
-    /// It goes if it needs not be written.
+    /// Evict it if it need not be written.
     ReclaimClean,
 }
 
-/// What is known of a page's accesses since the last look.
+/// A page's accesses since the last scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accesses {
-    /// What its entries say.
+    /// State of its entries.
     pub entries: Referenced,
-    /// Whether it was marked as referenced: by a copying read, or by the last look.
+    /// Whether it was marked as referenced, by a copying read or by the last scan.
     pub was_referenced: bool,
-    /// What it is backed by.
+    /// Its backing.
     pub page_type: PageType,
 }
 
 impl Accesses {
-    /// The verdict, and whether the page is marked as referenced from now on.
+    /// Returns the verdict, and whether the page is marked as referenced from now on.
     #[must_use]
     pub const fn judge(self) -> (Verdict, bool) {
         let is_file = matches!(self.page_type, PageType::File);
@@ -102,8 +102,7 @@ mod tests {
 
     #[test]
     fn verdicts_are_those_of_the_table() {
-        // Goal: every row of 9.3, for both types, with and without the mark, and what becomes of
-        // the mark.
+        // Goal: every row of 9.3, for both types, with and without the mark, and the new mark.
         use PageType::{Anon, File};
         use Verdict::{Activate, Cull, Keep, Reclaim, ReclaimClean};
         let rows = [

@@ -1,13 +1,13 @@
-//! What a pass costs where many groups have nothing to give.
+//! Cost of a pass over many groups that have nothing to give.
 
 use super::tests::Scene;
 use super::*;
 
 #[test]
 fn groups_that_give_nothing_cost_nothing() {
-    // Goal: a round's budget is spent on groups that have something to give. Method: without swap,
-    // 500 groups with an anonymous page each, or protected wholly, beside one with 100 pages of a
-    // file: a pass goes to that one at once, wherever the cursor stands.
+    // Goal: a round's budget is spent on groups that have pages to give. Method: without swap, 500
+    // groups with an anonymous page each, or wholly protected, beside one with 100 file pages: a
+    // pass goes to that one at once, from any cursor position.
     let scene = Scene::new(1024);
     let root = scene.groups.root();
     for nr in 0..500 {

@@ -1,4 +1,4 @@
-//! What reclaim does with pages that are under write-back, and what becomes of them when that ends.
+//! Reclaim of pages under write-back, and their rotation when that ends.
 
 use super::tests::Scene;
 use super::*;
@@ -10,10 +10,10 @@ static BUSY_LOCK: LockClass = LockClass::new("busy", Rank::Leaf);
 
 type During = Box<dyn FnOnce() + Send>;
 
-/// Storage in which something happens while it is asked to take a page, once.
+/// Storage that runs a closure during a write, once.
 struct Busy {
     during: Mutex<Option<During>>,
-    /// What it answers: so many bytes, or that it cannot, or not at all.
+    /// Its answer: a number of bytes, an error, or a panic.
     answer: Mutex<Option<Answer>>,
 }
 
@@ -53,8 +53,7 @@ impl Backing for Busy {
     }
 }
 
-/// A pool of which pages 0 to 7 of a writable file have been read in, in that order; page 0 is
-/// dirty.
+/// A pool with pages 0 to 7 of a writable file, read in in that order; page 0 is dirty.
 struct Written {
     scene: Arc<Scene>,
     storage: Arc<Busy>,
@@ -85,7 +84,7 @@ impl Written {
         scene.reclaim.drain_batches();
         let write = scene.cache.try_write(PageKey::new(file, 0));
         drop(write.expect("resident"));
-        // Only where it is says when it goes.
+        // Only its position decides when it is evicted.
         scene.cache.forget_young(scene.pfn(0));
         let scene = Arc::new(scene);
         Self {
@@ -95,8 +94,8 @@ impl Written {
         }
     }
 
-    /// Writes page 0 back, with something else meanwhile, and has it rotated if reclaim awaits it;
-    /// whether it was taken.
+    /// Writes page 0 back, with `during` meanwhile, and rotates it if reclaim awaits it; returns
+    /// whether it was written.
     fn write_back(&self, during: impl FnOnce(&Scene) + Send + 'static) -> bool {
         let scene = Arc::clone(&self.scene);
         *self.storage.during.lock() = Some(Box::new(move || during(&scene)));
@@ -107,18 +106,19 @@ impl Written {
         outcome.all_written().is_ok()
     }
 
-    /// Pages that are resident.
+    /// Returns the resident pages.
     fn left(&self) -> Vec<u64> {
         let cache = &self.scene.cache;
         let mut left: Vec<u64> = cache
             .pages_of(self.entry.id())
-            .map(|pfn| cache.key_of(pfn).expect("nobody evicts").page())
+            .map(|pfn| cache.key_of(pfn).expect("no eviction runs").page())
             .collect();
         left.sort_unstable();
         left
     }
 
-    /// Pages met again under write-back by the background thread, and rotated.
+    /// Returns the pages that the background thread found again under write-back, and the rotated
+    /// pages.
     fn counts(&self) -> [u64; 2] {
         let stats = self.scene.reclaim.stats();
         [stats.nr_vmscan_immediate.get(), stats.pgrotated.get()]
@@ -130,7 +130,7 @@ impl Written {
     }
 }
 
-/// Frees a page; what it came to.
+/// Frees a page; returns the result of the pass.
 fn shrink(scene: &Scene, actor: Actor) -> Outcome {
     scene.reclaim.shrink(&ScanControl {
         nr_to_reclaim: Pages(1),
@@ -141,7 +141,7 @@ fn shrink(scene: &Scene, actor: Actor) -> Outcome {
     })
 }
 
-/// Puts page 0 where reclaim comes to it next, as if it had aged there.
+/// Moves page 0 to where reclaim finds it next, as if it had aged there.
 fn age(scene: &Scene) {
     let (cache, lruvecs) = (&scene.cache, &scene.reclaim.lruvecs);
     let (pfn, root) = (scene.pfn(0), scene.groups.root());
@@ -149,7 +149,7 @@ fn age(scene: &Scene) {
         .isolate_page(cache, pfn, || true)
         .expect("on a list");
     cache.clear_flag(pfn, PageFlag::Active);
-    // Behind it go all others.
+    // All others go behind it.
     let lists = lruvecs.of(&root).expect("the root has lists");
     let mut others = Vec::new();
     lruvecs.isolate_tail(&lists, LruList::InactiveFile, 64, &mut others);
@@ -160,9 +160,9 @@ fn age(scene: &Scene) {
 
 #[test]
 fn immediate_is_counted_when_the_background_thread_meets_an_awaited_page() {
-    // Goal: `nr_vmscan_immediate` counts that and nothing else: not who finds the page first, not
-    // who needs memory itself, not a page whose latch is held without write-back. Method: all of
-    // them, while page 0 is written.
+    // Goal: `nr_vmscan_immediate` counts exactly that: not the reclaimer that finds the page first,
+    // not direct reclaim, not a page whose latch is held without write-back. Method: all of them,
+    // while page 0 is written.
     let written = Written::new(PolicyKind::TwoList);
     assert!(written.write_back(|scene| {
         let immediate = || scene.reclaim.stats().nr_vmscan_immediate.get();
@@ -200,7 +200,7 @@ fn immediate_is_counted_when_the_background_thread_meets_an_awaited_page() {
 
 #[test]
 fn a_page_that_reclaim_awaits_is_the_next_to_go() {
-    // Goal: when its write-back ends, it is before pages that are older. Method: under every
+    // Goal: when its write-back ends, the page is evicted before older pages. Method: under every
     // policy, reclaim frees a page while page 0 is written, and one afterwards; without the first,
     // or if it has been written to again, page 0 keeps its place.
     for policy in PolicyKind::ALL {
@@ -219,7 +219,7 @@ fn a_page_that_reclaim_awaits_is_the_next_to_go() {
         written.check();
         let before = written.left();
         let freed = shrink(&written.scene, Actor::Direct).nr_reclaimed;
-        // A step may free one of each list, if it takes both.
+        // A step may free one page of each list, if it scans both.
         assert!((1..=2).contains(&freed), "{policy:?}");
         let after = written.left();
         assert_eq!(before.len() - after.len(), usize::try_from(freed).unwrap());
@@ -240,8 +240,8 @@ fn a_page_that_reclaim_awaits_is_the_next_to_go() {
 
 #[test]
 fn pages_in_others_hands_and_other_pages_are_not_rotated() {
-    // Goal: who rotates touches no page but the one that was meant, where it is on a list that
-    // reclaim looks at. Method: isolated; with another page in the frame; on the unevictable list.
+    // Goal: rotation touches only the requested page, on a list that reclaim scans. Method:
+    // isolated; with another page in the frame; on the unevictable list.
     let written = Written::new(PolicyKind::TwoList);
     let (scene, file) = (&written.scene, written.entry.id());
     let [pfn, other] = [1, 2].map(|page| scene.pfn(page));
@@ -270,9 +270,9 @@ fn pages_in_others_hands_and_other_pages_are_not_rotated() {
 
 #[test]
 fn storage_that_does_not_take_a_page_leaves_no_flag_behind() {
-    // Goal: a page that is refused, taken in part, or whose storage panics is dirty, under no
-    // write-back, awaited by nobody and not rotated: it would only be met again. Method: each, with
-    // and without reclaim meanwhile; then the page is taken.
+    // Goal: a page whose write fails, is partial, or whose storage panics is dirty, not under
+    // write-back, not awaited and not rotated: reclaim would only find it dirty again. Method:
+    // each, with and without reclaim meanwhile; then the page is written.
     for answer in [Answer::Short, Answer::Refused, Answer::Panics] {
         for is_awaited in [false, true] {
             let written = Written::new(PolicyKind::TwoList);
