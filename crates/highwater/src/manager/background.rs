@@ -235,6 +235,15 @@ impl Manager {
     /// # Cost
     ///
     /// One load for each zone.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let hw = Manager::builder().build()?;
+    /// assert!(!hw.is_short());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn is_short(&self) -> bool {
         let pool = &self.core().pool;

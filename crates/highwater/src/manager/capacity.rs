@@ -167,6 +167,16 @@ impl Manager {
     }
 
     /// Returns the maximum for [`set_capacity`](Self::set_capacity).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::{Bytes, Manager};
+    ///
+    /// let hw = Manager::builder().capacity(Bytes::mib(8)).capacity_max(Bytes::mib(32)).build()?;
+    /// assert_eq!(hw.capacity_max(), Bytes::mib(32));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn capacity_max(&self) -> Bytes {
         *self.core().capacity.allowed.end()
@@ -185,6 +195,16 @@ impl Manager {
     /// # Errors
     ///
     /// As [`set_capacity`](Self::set_capacity).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::{Bytes, Manager};
+    ///
+    /// let hw = Manager::builder().capacity(Bytes::mib(32)).follow_cgroup().build()?;
+    /// assert!(hw.cgroup_tick()? <= Bytes::mib(32)); // lower if the container's limit is
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn cgroup_tick(&self) -> Result<Bytes, CapacityError> {
         self.core().follow_cgroup()?;
         Ok(self.capacity())

@@ -21,6 +21,7 @@
 //! | `cgroup` | the memory limit of the process's control group |
 //! | `builder`, `group`, `file`, `space`, `mapping`, `guard` | the builder and the public handles |
 //! | `limits`, `usage` | limits and usage of a group |
+//! | `handle` | the manager's own methods |
 //! | `access` | reads, pins and latches of a mapping's pages |
 //! | `snapshot`, `vmstat` | counters and state, under the kernel's names |
 
@@ -38,6 +39,7 @@ mod fill;
 mod group;
 mod grow;
 mod guard;
+mod handle;
 #[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
 mod late_cpus;
 mod limits;
@@ -91,16 +93,16 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::cache::{Accounting, FileEntry, FileKind, PageCache, SwapArea};
-use crate::frame::{FramePool, PoolConfig, Tunables, Zoneinfo};
+use crate::frame::{FramePool, PoolConfig};
 use crate::group::{GroupTree, StatItem, Tolerance};
 use crate::memmap::FrameMemory;
 use crate::percpu::{self, ChosenRegime, PercpuOwner};
 use crate::reclaim::policy::PolicyKind;
 use crate::reclaim::{Actor, Pacer, Reclaim, RmapConfig, ScanControl, TwoListRules};
-use crate::sync::{Arc, LockClass, LockTimes, Mutex, Rank, RwLock};
+use crate::sync::{Arc, LockClass, Mutex, Rank, RwLock};
 use crate::topology::Topology;
-use crate::units::{Bytes, CpuId, Pages, Pfn};
-use crate::victim::{ChosenGroup, Policy};
+use crate::units::{CpuId, Pages, Pfn};
+use crate::victim::ChosenGroup;
 use alarm::{Alarms, Timer};
 use background::{Reclaimer, Wakeup};
 use capacity::CapacityRange;
@@ -198,191 +200,6 @@ struct Parts {
 type ExhaustedHandler = dyn Fn(ChosenGroup) + Send + Sync;
 
 impl Manager {
-    /// Returns a builder with default settings.
-    pub fn builder() -> Builder {
-        Builder::new()
-    }
-
-    /// Returns the root group. Its maximum is the [capacity](Self::capacity).
-    #[must_use]
-    pub fn root(&self) -> Group {
-        Group::new(&self.shared, self.core().groups.root())
-    }
-
-    /// Returns the group at `path`, such as `/tenant-a/query-42`, if it exists; `/` is the root.
-    ///
-    /// # Cost
-    ///
-    /// The tree's lock for reading; O(depth x log(children)). No allocation.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// let hw = highwater::Manager::builder().build()?;
-    /// let tenant = hw.root().child("tenant-a", Default::default())?;
-    /// let query = tenant.child("query-42", Default::default())?;
-    /// assert_eq!(hw.group("/tenant-a/query-42"), Some(query));
-    /// assert_eq!(hw.group("/tenant-b"), None);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn group(&self, path: &str) -> Option<Group> {
-        let node = self.core().groups.lookup(path)?;
-        Some(Group::new(&self.shared, node))
-    }
-
-    /// Returns a guard for reading resident pages.
-    ///
-    /// # Cost
-    ///
-    /// No store to shared memory. The first guard of a thread acquires a hazard-pointer record (an
-    /// atomic), and so does each guard beyond 17 at once.
-    #[inline(always)]
-    #[must_use]
-    pub fn enter(&self) -> Guard<'_> {
-        Guard::new(&self.memory)
-    }
-
-    /// Sets the handler that is called with a victim when memory is exhausted (the OOM handler). It
-    /// runs on the thread that needs memory or polls the charge that does, with no lock held, and
-    /// should make the victim give memory back, now or soon. Until the victim has given back
-    /// nothing for a [grace period](Builder::grace), no waiting charge selects another victim below
-    /// the full group. The handler may call any method; a request that it makes selects no further
-    /// victim and fails if reclaim does not help. A handler that holds a [`Group`] keeps the
-    /// manager alive.
-    pub fn on_exhausted(&self, handler: impl Fn(&Victim) + Send + Sync + 'static) {
-        let manager = Arc::downgrade(&self.shared);
-        let tell = move |chosen: ChosenGroup| {
-            // Charges can outlive the last handle of the manager; they then select no victim.
-            if let Some(shared) = manager.upgrade() {
-                let group = Group::new(&shared, chosen.group.clone());
-                handler(&Victim::new(group, chosen));
-            }
-        };
-        let former = self.core().on_exhausted.write().replace(Arc::new(tell));
-        // Dropped outside the lock: the former handler may own files or other handles that end with
-        // it.
-        drop(former);
-    }
-
-    /// Sets the victim selection policy. An [`OomScoreAdj`](crate::units::OomScoreAdj) is always
-    /// relative to the maximum of the full group, or to the capacity if that is smaller.
-    ///
-    /// Default: [`Policy::default`].
-    pub fn set_victim_policy(&self, policy: Policy) {
-        self.core().victims.lock().set_policy(policy);
-    }
-
-    /// Evicts every page that is not pinned or latched, after writing dirty ones back. Returns the
-    /// number of evicted pages.
-    ///
-    /// # Cost
-    ///
-    /// Scans every page twice; I/O for the dirty ones.
-    pub fn drop_caches(&self) -> Pages {
-        self.core().drop_caches()
-    }
-
-    /// Returns a snapshot of all counters and groups, under the kernel's names.
-    #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
-        Snapshot::take(self.core())
-    }
-
-    /// Sets the tunables of the frame pool. The change is in force on return.
-    ///
-    /// # Cost
-    ///
-    /// Locks each CPU's list in turn; lists above their new size drain first.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// let hw = highwater::Manager::builder().build()?;
-    /// hw.set_tunables(hw.tunables().pcp_batch_scale_max(0)?);
-    /// assert_eq!(hw.zoneinfo().tunables.get("pcp_batch_scale_max"), Some(0));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn set_tunables(&self, tunables: Tunables) {
-        self.core().pool.set_tunables(tunables);
-        // The next decay time depends on the tunables.
-        self.core().wakeup.nudge();
-    }
-
-    /// Shrinks oversized per-CPU lists by one step and returns the number of frames that moved to
-    /// the zones. Call it once in each [`decay interval`](Tunables::decay_interval) if the manager
-    /// has no background thread; otherwise that thread does.
-    pub fn decay_tick(&self) -> Pages {
-        self.core().pool.decay_tick()
-    }
-
-    /// Sets the cost of swap I/O relative to file I/O, as `vm.swappiness` does: from 0 (swap is the
-    /// more expensive) to 200 (file reads are), 100 for equal. Reclaim balances anonymous and file
-    /// pages by it. Default: 60.
-    pub fn set_swappiness(&self, swappiness: u64) {
-        self.core().reclaim.set_swappiness(swappiness);
-    }
-
-    /// Returns the current tunables of the frame pool.
-    #[must_use]
-    pub fn tunables(&self) -> Tunables {
-        self.core().pool.tunables()
-    }
-
-    /// Returns the per-CPU free lists, watermarks and tunables, as `/proc/zoneinfo` shows them.
-    #[must_use]
-    pub fn zoneinfo(&self) -> Zoneinfo {
-        self.core().pool.zoneinfo()
-    }
-
-    /// Drains every per-CPU free list to the zones. Returns the number of frames.
-    pub fn drain_all(&self) -> Pages {
-        self.core().pool.drain_all()
-    }
-
-    /// Returns how long reclaim waited for rmap locks, how long map and unmap held them, and for
-    /// how many pages.
-    #[must_use]
-    pub fn rmap_times(&self) -> LockTimes {
-        self.core().cache.rmap_times()
-    }
-
-    /// Returns the maximum of all charges together, pages included: the root's maximum.
-    /// [`set_capacity`](Self::set_capacity) changes it.
-    #[must_use]
-    pub fn capacity(&self) -> Bytes {
-        self.core().groups.root().limits().max
-    }
-
-    /// Returns the memory that pages may use: the frames managed at the current capacity.
-    #[must_use]
-    pub fn frames(&self) -> Bytes {
-        self.core().pool.managed().bytes()
-    }
-
-    /// Returns the CPU topology that the manager was built for.
-    #[must_use]
-    pub fn topology(&self) -> &Topology {
-        &self.core().topology
-    }
-
-    /// Returns how per-CPU words are updated, and the reason if that is not the cheapest regime.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use highwater::lab::percpu::{Regime, RegimeReason};
-    ///
-    /// let hw = highwater::Manager::builder().regime(Regime::Atomic).build()?;
-    /// assert_eq!(hw.regime().regime, Regime::Atomic);
-    /// assert_eq!(hw.regime().reason, Some(RegimeReason::Requested));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn regime(&self) -> ChosenRegime {
-        self.core().regime
-    }
-
     /// Checks the invariants of every layer, and that page charges agree with resident pages.
     /// Requires that no other thread uses the manager; waits for its own threads to go idle.
     ///

@@ -36,12 +36,33 @@ impl ReadaheadMax {
 
 impl Manager {
     /// Sets the maximum readahead window: see [`Builder::readahead`](super::Builder::readahead).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Pages;
+    /// # use highwater::Manager;
+    /// # let hw = Manager::builder().build()?;
+    /// hw.set_readahead(Pages(8));
+    /// assert_eq!(hw.readahead(), Pages(8));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_readahead(&self, max: Pages) {
         // Relaxed: as in `ReadaheadMax::get`.
         self.core().readahead.pages.store(max.0, Ordering::Relaxed);
     }
 
     /// Returns the maximum readahead window.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Pages;
+    /// # use highwater::Manager;
+    /// # let hw = Manager::builder().build()?;
+    /// assert_eq!(hw.readahead(), Pages(32));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn readahead(&self) -> Pages {
         self.core().readahead.get()

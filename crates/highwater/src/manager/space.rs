@@ -49,6 +49,21 @@ impl Manager {
     /// # Panics
     ///
     /// When the group belongs to another manager.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Bytes, Limits, Manager};
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// let tenant = hw.root().child("tenant-a", Limits::max(Bytes::mib(1)))?;
+    /// let file = hw.open(source.path())?;
+    /// let map = hw.space(&tenant).map_file(&file, 0..file.pages())?;
+    /// map.will_need(0..3)?;
+    /// assert_eq!(tenant.usage_precise(), Bytes(3 * 4096));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn space(&self, group: &Group) -> Space {
         assert!(

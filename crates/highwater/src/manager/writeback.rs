@@ -331,11 +331,30 @@ impl Drop for Writer {
 
 impl Manager {
     /// Sets the write-back tunables. A change is in force on return.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let hw = Manager::builder().build()?;
+    /// hw.set_dirty_tunables(hw.dirty_tunables().dirty_ratio(40)?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_dirty_tunables(&self, tunables: DirtyTunables) {
         self.core().set_dirty_tunables(tunables);
     }
 
     /// Returns the current write-back tunables.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::DirtyTunables;
+    /// # use highwater::Manager;
+    /// # let hw = Manager::builder().build()?;
+    /// assert_eq!(hw.dirty_tunables(), DirtyTunables::default());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn dirty_tunables(&self) -> DirtyTunables {
         *self.core().writeback.tunables.lock()
@@ -344,6 +363,21 @@ impl Manager {
     /// Writes back pages that have been dirty for too long, or exceed the limits; returns the
     /// number written. Call it once in each `dirty_writeback_centisecs` if the manager has no
     /// background thread; otherwise that thread does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open_writable(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// map.write(0)?[0] = 8;
+    /// hw.writeback_tick(); // without a background thread, in a loop of the program
+    /// # drop(map);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn writeback_tick(&self) -> Pages {
         self.core().reap_closing();
         self.core().write_back_what_is_due()

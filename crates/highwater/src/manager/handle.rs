@@ -1,0 +1,371 @@
+//! The manager's handle: groups, guards, handlers, knobs and reports.
+
+use super::{Builder, Group, Guard, Manager, Snapshot, Victim};
+use crate::frame::{Tunables, Zoneinfo};
+use crate::percpu::ChosenRegime;
+use crate::sync::{Arc, LockTimes};
+use crate::topology::Topology;
+use crate::units::{Bytes, Pages};
+use crate::victim::{ChosenGroup, Policy};
+
+impl Manager {
+    /// Returns a builder with default settings.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::{Bytes, Manager};
+    ///
+    /// let hw = Manager::builder().capacity(Bytes::mib(32)).build()?;
+    /// assert_eq!(hw.capacity(), Bytes::mib(32));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn builder() -> Builder {
+        Builder::new()
+    }
+
+    /// Returns the root group. Its maximum is the [capacity](Self::capacity).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Bytes, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// let work = hw.root().charge(Bytes::mib(1))?;
+    /// assert_eq!(hw.root().usage_precise(), Bytes::mib(1));
+    /// # drop(work);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn root(&self) -> Group {
+        Group::new(&self.shared, self.core().groups.root())
+    }
+
+    /// Returns the group at `path`, such as `/tenant-a/query-42`, if it exists; `/` is the root.
+    ///
+    /// # Cost
+    ///
+    /// The tree's lock for reading; O(depth x log(children)). No allocation.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let hw = highwater::Manager::builder().build()?;
+    /// let tenant = hw.root().child("tenant-a", Default::default())?;
+    /// let query = tenant.child("query-42", Default::default())?;
+    /// assert_eq!(hw.group("/tenant-a/query-42"), Some(query));
+    /// assert_eq!(hw.group("/tenant-b"), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn group(&self, path: &str) -> Option<Group> {
+        let node = self.core().groups.lookup(path)?;
+        Some(Group::new(&self.shared, node))
+    }
+
+    /// Returns a guard for reading resident pages.
+    ///
+    /// # Cost
+    ///
+    /// No store to shared memory. The first guard of a thread acquires a hazard-pointer record (an
+    /// atomic), and so does each guard beyond 17 at once.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// # let file = hw.open(source.path())?;
+    /// # let map = hw.space(&hw.root()).map_file(&file, 0..file.pages())?;
+    /// let guard = hw.enter();
+    /// let page = map.read(&guard, 0)?; // stays in memory as long as the guard
+    /// assert_eq!(page[0], 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline(always)]
+    #[must_use]
+    pub fn enter(&self) -> Guard<'_> {
+        Guard::new(&self.memory)
+    }
+
+    /// Sets the handler that is called with a victim when memory is exhausted (the OOM handler). It
+    /// runs on the thread that needs memory or polls the charge that does, with no lock held, and
+    /// should make the victim give memory back, now or soon. Until the victim has given back
+    /// nothing for a [grace period](Builder::grace), no waiting charge selects another victim below
+    /// the full group. The handler may call any method; a request that it makes selects no further
+    /// victim and fails if reclaim does not help. A handler that holds a [`Group`] keeps the
+    /// manager alive.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Mutex;
+    /// # use highwater::{Bytes, Manager};
+    /// let hw = Manager::builder().capacity(Bytes::mib(8)).build()?;
+    /// let query = hw.root().child("query", Default::default())?;
+    /// let running = Mutex::new(Some(query.charge(Bytes::mib(6))?));
+    /// hw.on_exhausted(move |victim| {
+    ///     println!("{}", victim.record());
+    ///     drop(running.lock().unwrap().take()); // cancels the query
+    /// });
+    /// assert!(hw.root().charge(Bytes::mib(4)).is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on_exhausted(&self, handler: impl Fn(&Victim) + Send + Sync + 'static) {
+        let manager = Arc::downgrade(&self.shared);
+        let tell = move |chosen: ChosenGroup| {
+            // Charges can outlive the last handle of the manager; they then select no victim.
+            if let Some(shared) = manager.upgrade() {
+                let group = Group::new(&shared, chosen.group.clone());
+                handler(&Victim::new(group, chosen));
+            }
+        };
+        let former = self.core().on_exhausted.write().replace(Arc::new(tell));
+        // Dropped outside the lock: the former handler may own files or other handles that end with
+        // it.
+        drop(former);
+    }
+
+    /// Sets the victim selection policy. An [`OomScoreAdj`](crate::units::OomScoreAdj) is always
+    /// relative to the maximum of the full group, or to the capacity if that is smaller.
+    ///
+    /// Default: [`Policy::default`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::victim::Policy;
+    /// # use highwater::{Bytes, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// hw.set_victim_policy(Policy::default().floor(Bytes::mib(1))); // spares smaller groups
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_victim_policy(&self, policy: Policy) {
+        self.core().victims.lock().set_policy(policy);
+    }
+
+    /// Evicts every page that is not pinned or latched, after writing dirty ones back. Returns the
+    /// number of evicted pages.
+    ///
+    /// # Cost
+    ///
+    /// Scans every page twice; I/O for the dirty ones.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Bytes, Manager};
+    /// # let source = tempfile::NamedTempFile::new()?;
+    /// # std::fs::write(source.path(), [7; 3 * 4096])?;
+    /// # let hw = Manager::builder().build()?;
+    /// let file = hw.open(source.path())?;
+    /// file.will_need(&hw.root(), 0..file.pages());
+    /// assert_eq!(hw.drop_caches().bytes(), Bytes(3 * 4096));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn drop_caches(&self) -> Pages {
+        self.core().drop_caches()
+    }
+
+    /// Returns a snapshot of all counters and groups, under the kernel's names.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let hw = Manager::builder().build()?;
+    /// let snapshot = hw.snapshot();
+    /// assert_eq!(snapshot.counter("pgfault"), 0);
+    /// println!("{snapshot}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::take(self.core())
+    }
+
+    /// Sets the tunables of the frame pool. The change is in force on return.
+    ///
+    /// # Cost
+    ///
+    /// Locks each CPU's list in turn; lists above their new size drain first.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let hw = highwater::Manager::builder().build()?;
+    /// hw.set_tunables(hw.tunables().pcp_batch_scale_max(0)?);
+    /// assert_eq!(hw.zoneinfo().tunables.get("pcp_batch_scale_max"), Some(0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_tunables(&self, tunables: Tunables) {
+        self.core().pool.set_tunables(tunables);
+        // The next decay time depends on the tunables.
+        self.core().wakeup.nudge();
+    }
+
+    /// Shrinks oversized per-CPU lists by one step and returns the number of frames that moved to
+    /// the zones. Call it once in each [`decay interval`](Tunables::decay_interval) if the manager
+    /// has no background thread; otherwise that thread does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Bytes, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// // Without a background thread, in a loop of the program:
+    /// let moved = hw.decay_tick();
+    /// assert_eq!(moved.bytes(), Bytes::ZERO); // the lists are small already
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn decay_tick(&self) -> Pages {
+        self.core().pool.decay_tick()
+    }
+
+    /// Sets the cost of swap I/O relative to file I/O, as `vm.swappiness` does: from 0 (swap is the
+    /// more expensive) to 200 (file reads are), 100 for equal. Reclaim balances anonymous and file
+    /// pages by it. Default: 60.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let hw = Manager::builder().build()?;
+    /// hw.set_swappiness(0); // swaps only when no file page can be evicted
+    /// assert_eq!(hw.root().swappiness(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_swappiness(&self, swappiness: u64) {
+        self.core().reclaim.set_swappiness(swappiness);
+    }
+
+    /// Returns the current tunables of the frame pool.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let hw = Manager::builder().build()?;
+    /// let tunables = hw.tunables().watermark_scale_factor(20)?;
+    /// hw.set_tunables(tunables);
+    /// assert_eq!(hw.tunables(), tunables);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn tunables(&self) -> Tunables {
+        self.core().pool.tunables()
+    }
+
+    /// Returns the per-CPU free lists, watermarks and tunables, as `/proc/zoneinfo` shows them.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let hw = Manager::builder().build()?;
+    /// println!("{}", hw.zoneinfo());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn zoneinfo(&self) -> Zoneinfo {
+        self.core().pool.zoneinfo()
+    }
+
+    /// Drains every per-CPU free list to the zones. Returns the number of frames.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Bytes, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// hw.drain_all();
+    /// assert_eq!(hw.snapshot().frames.cached.bytes(), Bytes::ZERO);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn drain_all(&self) -> Pages {
+        self.core().pool.drain_all()
+    }
+
+    /// Returns how long reclaim waited for rmap locks, how long map and unmap held them, and for
+    /// how many pages.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let hw = Manager::builder().build()?;
+    /// println!("{:?}", hw.rmap_times());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn rmap_times(&self) -> LockTimes {
+        self.core().cache.rmap_times()
+    }
+
+    /// Returns the maximum of all charges together, pages included: the root's maximum.
+    /// [`set_capacity`](Self::set_capacity) changes it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::{Bytes, Manager};
+    /// # let hw = Manager::builder().build()?;
+    /// hw.set_capacity(Bytes::mib(32))?;
+    /// assert_eq!(hw.capacity(), Bytes::mib(32));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn capacity(&self) -> Bytes {
+        self.core().groups.root().limits().max
+    }
+
+    /// Returns the memory that pages may use: the frames managed at the current capacity.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::{Bytes, Manager};
+    ///
+    /// let hw = Manager::builder().capacity(Bytes::gib(1)).frames(Bytes::mib(16)).build()?;
+    /// assert_eq!(hw.frames(), Bytes::mib(16));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn frames(&self) -> Bytes {
+        self.core().pool.managed().bytes()
+    }
+
+    /// Returns the CPU topology that the manager was built for.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use highwater::Manager;
+    /// # let hw = Manager::builder().build()?;
+    /// println!("{} CPUs", hw.topology().nr_cpus());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn topology(&self) -> &Topology {
+        &self.core().topology
+    }
+
+    /// Returns how per-CPU words are updated, and the reason if that is not the cheapest regime.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use highwater::lab::percpu::{Regime, RegimeReason};
+    ///
+    /// let hw = highwater::Manager::builder().regime(Regime::Atomic).build()?;
+    /// assert_eq!(hw.regime().regime, Regime::Atomic);
+    /// assert_eq!(hw.regime().reason, Some(RegimeReason::Requested));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn regime(&self) -> ChosenRegime {
+        self.core().regime
+    }
+}
