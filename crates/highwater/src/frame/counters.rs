@@ -53,6 +53,8 @@ counters! {
     refills,
     /// Frames that they brought (`alloc_zone`).
     refilled,
+    /// Frames that refills took from lists of idle CPUs, instead of fresh ones.
+    recalled,
     /// Frees that found their list full.
     drains,
     /// Frames that they moved to the zones.

@@ -91,6 +91,7 @@ counters! {
     Count: |core| core.stats.drain_all.get() => "pcp_drain_all",
     Count: |core| core.pool.counters().refills => "pcp_refills",
     Count: |core| core.pool.counters().refilled => "pcp_refilled",
+    Count: |core| core.pool.counters().recalled => "pcp_recalled",
     Count: |core| core.pool.counters().drains => "pcp_drains",
     Count: |core| core.pool.counters().drained => "pcp_drained",
     Count: |core| core.pool.counters().drain_alls => "pcp_free_high",

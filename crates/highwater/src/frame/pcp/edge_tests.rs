@@ -200,3 +200,40 @@ fn who_frees_in_bulk_keeps_nobody_from_refills() {
         assert_conserved(&pool);
     }
 }
+
+#[test]
+fn a_refill_takes_frames_over_from_an_idle_list() {
+    // Goal: where a refill would take fresh frames, those of an idle CPU's list go to the list that
+    // is refilled, and no back end sees them. Method: CPU 0 fills its list and is idle from then
+    // on; CPU 1 takes as many frames as CPU 0 had. What left the one list was taken over, and
+    // nothing was drained. How few fresh frames are touched is for `tests/warm_frames.rs`.
+    const COUNT: usize = 4096;
+    const NEXT: CpuId = CpuId(1);
+    for backend in KINDS {
+        let config = PoolConfig {
+            backend,
+            ..PoolConfig::new(2)
+        };
+        let pool = pool_of(1 << 16, config);
+        let take = |cpu: CpuId| {
+            let mut frames = Vec::new();
+            let taken = pool.alloc_bulk_on(cpu, COUNT, ORDINARY, &mut frames);
+            assert_eq!(taken, COUNT, "{backend}");
+            frames
+        };
+        let mut first = take(CPU);
+        pool.free_bulk_on(CPU, &mut first);
+        let (held, before) = (list(&pool).count, pool.counters());
+        assert!(held > 1024, "{backend}: the list grew to {held}");
+        let mut next = take(NEXT);
+        let seen = pool.counters().since(&before);
+        assert_eq!(
+            (seen.recalled, seen.drained),
+            (u64::from(held - list(&pool).count), 0),
+            "{backend}: what CPU 0 lost was taken over"
+        );
+        assert!(seen.recalled > 0, "{backend}");
+        pool.free_bulk_on(NEXT, &mut next);
+        assert_conserved(&pool);
+    }
+}

@@ -1,16 +1,19 @@
-//! Frames in lists of other CPUs that are idle, for a CPU that would otherwise take fresh ones.
+//! Frames in idle lists of other CPUs, taken over before fresh frames are touched.
 //!
-//! A thread that goes on on another CPU leaves up to the list's `high` frames behind. They were
-//! used, and stay resident; if the CPU they lie on does nothing, the next one touches as many fresh
-//! frames. So before a refill takes fresh frames, it has idle lists give what they hold beyond
-//! their least size. Lists in use are left alone: what they hold saves visits to the zones, and the
-//! pool grows by it once.
+//! A thread that migrates leaves up to the list's `high` frames behind. They were used, and stay
+//! resident; while the CPU they lie on is idle, the new CPU would touch as many fresh frames. So a
+//! refill that would take fresh frames takes over the oldest frames of idle lists instead, beyond
+//! the least size of those lists. They go from list to list: no back end is visited. Blocks that
+//! lie there go to the back end, where they can merge. Lists in use are left alone: what they hold
+//! saves visits to the back end, and the pool grows by it once.
 //!
 //! A list is idle when its header stayed as it is while other CPUs brought half as many frames as
 //! it could give. Each refill looks at one other list, in turn, as long as there are fresh frames
 //! at all.
 
+use super::scratch::Scratch;
 use super::{At, PcpLists};
+use crate::frame::backend::Wait;
 use crate::frame::stock::Stock;
 use crate::sync::atomic::Ordering;
 use crate::units::{CpuId, Order};
@@ -20,28 +23,25 @@ use crate::units::{CpuId, Order};
 const RECALLED_SHARE: u64 = 32;
 
 impl PcpLists {
-    /// Before a refill of the list of `near` by so many blocks: looks whether another list is idle,
-    /// and moves to the zones what idle lists hold beyond `kept` frames if the refill would take
-    /// fresh ones. Lists that are held are passed by.
+    /// Before a refill of the list of `near` by so many blocks: looks whether another list is idle.
+    /// Returns whether the refill would take fresh frames, so that idle lists should be asked
+    /// first.
     pub(super) fn look_around(
         &self,
         stock: &Stock,
         near: CpuId,
-        kept: u32,
         order: Order,
         blocks: usize,
-    ) {
+    ) -> bool {
         let nr_lists = self.beside.len();
         if nr_lists == 1 || !stock.has_fresh() {
-            return;
+            return false;
         }
         // Seen by one CPU in so many looks: what it brought stands for what all did.
         let brought = (blocks << order.get()) * nr_lists;
         let turn = usize::try_from(self.beside(near).events.refills.get()).unwrap_or_default();
         self.watch(CpuId::from_index(turn % nr_lists), brought as u64);
-        if stock.is_short_of_used(order, blocks) {
-            self.recall(stock, near, kept, order);
-        }
+        stock.is_short_of_used(order, blocks)
     }
 
     /// Learns whether a list changed while so many frames were brought to others.
@@ -57,25 +57,70 @@ impl PcpLists {
         }
     }
 
+    /// Takes up to `count` frames over from idle lists, which keep `kept` each, and puts them into
+    /// `scratch`. Lists that are held are skipped.
     #[cold]
-    fn recall(&self, stock: &Stock, near: CpuId, kept: u32, order: Order) {
-        let excess = |cpu: CpuId| {
-            let excess = self.nr_cached_on(cpu).saturating_sub(kept);
-            let is_idle = cpu != near && self.is_idle(cpu, excess);
-            if is_idle { excess } else { 0 }
-        };
-        let recalled: u64 = self.stacks.cpus().map(|cpu| u64::from(excess(cpu))).sum();
-        if recalled <= stock.nr_used().0 / RECALLED_SHARE {
-            return;
-        }
-        for cpu in self.stacks.cpus() {
-            let excess = excess(cpu);
-            if excess > 0
-                && let Some(list) = self.try_lock(At::On(cpu))
+    pub(super) fn take_over(
+        &self,
+        stock: &Stock,
+        near: CpuId,
+        kept: u32,
+        count: usize,
+        scratch: &mut Scratch,
+    ) {
+        let mut missing = u32::try_from(count).unwrap_or(u32::MAX);
+        for (cpu, excess) in self.idle_lists(stock, near, kept) {
+            if missing > 0
+                && let Some(mut list) = self.try_lock(At::On(cpu))
             {
-                self.drain_list(stock, At::On(cpu), list, excess, order);
+                let taken = list.take(excess.min(missing), Order::ZERO, scratch);
+                drop(list);
+                missing = missing.saturating_sub(taken);
+                // Relaxed: as in `watch`. The list is as idle as before.
+                let trace = self.trace_of(cpu);
+                self.beside(cpu).watched.store(trace, Ordering::Relaxed);
+                // What was there beside single frames, once those run out.
+                Self::give_blocks(stock, cpu, Wait::Allowed, scratch);
             }
         }
+        let taken = scratch.frames.len() as u64;
+        self.beside(near).events.recalled.add(taken);
+    }
+
+    /// Moves what idle lists hold beyond `kept` frames each to the back end, where frames become
+    /// blocks. Lists that are held are skipped.
+    #[cold]
+    pub(super) fn drain_idle_lists(&self, stock: &Stock, near: CpuId, kept: u32, order: Order) {
+        for (cpu, excess) in self.idle_lists(stock, near, kept) {
+            if let Some(list) = self.try_lock(At::On(cpu)) {
+                let drained = self.drain_list(stock, At::On(cpu), list, excess, order);
+                self.beside(near).events.recalled.add(drained.0);
+            }
+        }
+    }
+
+    /// Returns the idle lists other than that of `near`, with the frames that each holds beyond
+    /// `kept`; none if those are not worth the visits.
+    fn idle_lists(
+        &self,
+        stock: &Stock,
+        near: CpuId,
+        kept: u32,
+    ) -> impl Iterator<Item = (CpuId, u32)> {
+        let excess = move |cpu: CpuId| {
+            let excess = self.nr_cached_on(cpu).saturating_sub(kept);
+            let is_idle = excess > 0 && cpu != near && self.is_idle(cpu, excess);
+            is_idle.then_some((cpu, excess))
+        };
+        let all: u64 = self
+            .stacks
+            .cpus()
+            .filter_map(excess)
+            .map(|(_, excess)| u64::from(excess))
+            .sum();
+        let is_worthwhile = all > stock.nr_used().0 / RECALLED_SHARE;
+        let cpus = is_worthwhile.then(|| self.stacks.cpus());
+        cpus.into_iter().flatten().filter_map(excess)
     }
 
     fn is_idle(&self, cpu: CpuId, excess: u32) -> bool {

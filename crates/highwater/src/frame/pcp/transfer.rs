@@ -86,23 +86,18 @@ impl PcpLists {
                 (cpu, 1, None)
             }
         };
-        if let Some(idle) = idle.filter(|_| flags.may_block()) {
-            self.look_around(stock, cpu, idle, Order::ZERO, wanted);
-        }
         let mut scratch = Scratch::take();
-        scratch.pfns.resize(wanted, Pfn(0));
-        let taken = stock.take(cpu, Order::ZERO, flags, count, &mut scratch.pfns);
-        self.look_at_watermark(stock);
-        scratch.pfns.truncate(taken);
-        let events = &self.beside(cpu).events;
-        events.refills.add(u64::from(taken > 0));
-        events.refilled.add(taken as u64);
-        // The lowest is handed out at once, and the others in ascending order, as far as the zones
-        // gave them so.
-        scratch.pfns.reverse();
-        stock.memory.claim_all(&scratch.pfns, &mut scratch.frames);
+        if let Some(kept) = idle.filter(|_| flags.may_block())
+            && self.look_around(stock, cpu, Order::ZERO, wanted)
+        {
+            self.take_over(stock, cpu, kept, wanted, &mut scratch);
+        }
+        if scratch.frames.is_empty() {
+            self.visit_zones(stock, cpu, wanted, count, flags, &mut scratch);
+        }
+        let nr_brought = scratch.frames.len();
         let first = scratch.frames.pop();
-        let for_list = taken.saturating_sub(count);
+        let for_list = nr_brought.saturating_sub(count);
         out.extend(
             scratch
                 .frames
@@ -118,6 +113,30 @@ impl PcpLists {
             None if is_held && flags.may_block() => self.bring_after_wait(stock, cpu, flags),
             None => Err(stock.refusal(Order::ZERO, flags)),
         }
+    }
+
+    /// Takes up to `wanted` frames from the zones, the lowest last. Up to `handed_out` of them may
+    /// come from the reserve.
+    fn visit_zones(
+        &self,
+        stock: &Stock,
+        cpu: CpuId,
+        wanted: usize,
+        handed_out: usize,
+        flags: AllocFlags,
+        scratch: &mut Scratch,
+    ) {
+        scratch.pfns.resize(wanted, Pfn(0));
+        let taken = stock.take(cpu, Order::ZERO, flags, handed_out, &mut scratch.pfns);
+        self.look_at_watermark(stock);
+        scratch.pfns.truncate(taken);
+        let events = &self.beside(cpu).events;
+        events.refills.add(u64::from(taken > 0));
+        events.refilled.add(taken as u64);
+        // The lowest is handed out at once, and the others in ascending order, as far as the zones
+        // gave them so.
+        scratch.pfns.reverse();
+        stock.memory.claim_all(&scratch.pfns, &mut scratch.frames);
     }
 
     /// What follows when the zones have nothing and somebody held the list: waits for it. Who held
@@ -232,8 +251,10 @@ impl PcpLists {
             }
             _ => (self.near(at), 1, None),
         };
-        if let Some(idle) = idle.filter(|_| flags.may_block()) {
-            self.look_around(stock, cpu, idle, order, wanted);
+        if let Some(kept) = idle.filter(|_| flags.may_block())
+            && self.look_around(stock, cpu, order, wanted)
+        {
+            self.drain_idle_lists(stock, cpu, kept, order);
         }
         let mut scratch = Scratch::take();
         scratch.pfns.resize(wanted, Pfn(0));
@@ -329,14 +350,16 @@ impl PcpLists {
 
     /// Gives what is in the scratch to the zones. No lock is held.
     fn give(&self, stock: &Stock, near: CpuId, wait: Wait, scratch: &mut Scratch) {
-        let Scratch {
-            frames,
-            blocks,
-            pfns,
-        } = scratch;
+        let Scratch { frames, pfns, .. } = scratch;
         pfns.clear();
         stock.memory.surrender_all(frames, pfns);
         stock.give(near, Order::ZERO, wait, pfns);
+        Self::give_blocks(stock, near, wait, scratch);
+    }
+
+    /// Gives the blocks in the scratch to the zones.
+    pub(super) fn give_blocks(stock: &Stock, near: CpuId, wait: Wait, scratch: &mut Scratch) {
+        let Scratch { blocks, pfns, .. } = scratch;
         while let Some(order) = blocks.last().map(Block::order) {
             pfns.clear();
             while blocks.last().is_some_and(|block| block.order() == order) {
