@@ -1,17 +1,17 @@
-//! A check: what must hold, by what it is decided, and whether it does.
+//! A check of an outcome: its expectation, its basis, and its verdict.
 
 use serde::{Deserialize, Deserializer};
 
 use super::Unit;
 
-/// What decides a check.
+/// Basis of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Basis {
-    /// Counts, sums, bounds or invariants, on simulated clocks where a clock matters: the check
-    /// holds in every run, whatever else the machine does.
+    /// Counts, sums, bounds or invariants, on simulated clocks if a clock matters: the check holds
+    /// in every run, independently of the machine's load.
     Counts,
-    /// Wall-clock or CPU time, or counts that depend on how real threads are scheduled: the check
+    /// Wall-clock or CPU time, or counts that depend on the scheduling of real threads: the check
     /// holds in the median of several runs.
     Times,
 }
@@ -21,28 +21,28 @@ pub enum Basis {
 pub enum Judge {
     /// Every check.
     All,
-    /// Those that are decided by counts.
+    /// Checks decided by counts.
     Counts,
 }
 
-/// Something that must hold, and whether it does.
+/// An expectation, and whether it holds.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Check {
-    /// What is checked.
+    /// Its subject.
     pub name: String,
-    /// What is wanted, with its unit.
+    /// The expectation, with its unit.
     pub want: String,
-    /// What was found, with its unit.
+    /// The result, with its unit.
     pub got: String,
     /// Whether it holds.
     pub pass: bool,
-    /// What decides it.
+    /// Its basis.
     #[serde(rename = "decided_by")]
     pub basis: Basis,
-    /// Whether the verdict of the outcome includes it.
+    /// Whether it counts in the outcome's verdict.
     #[serde(rename = "judged")]
     pub is_judged: bool,
-    /// The same as numbers, where it compares numbers.
+    /// The same as numbers, if it compares numbers.
     #[serde(flatten)]
     pub measured: Option<Measured>,
 }
@@ -50,16 +50,16 @@ pub struct Check {
 /// A number and its bounds.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Measured {
-    /// The number; `null` in JSON if there is none.
+    /// The number; `null` in JSON if it is `NaN`.
     #[serde(deserialize_with = "number_or_none")]
     pub measured: f64,
-    /// The least that holds.
+    /// Inclusive lower bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_least: Option<f64>,
-    /// The most that holds.
+    /// Inclusive upper bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_most: Option<f64>,
-    /// The least that does not hold.
+    /// Exclusive upper bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub below: Option<f64>,
     /// The unit of all of them.
@@ -77,7 +77,7 @@ impl Measured {
         }
     }
 
-    /// Whether the number is within its bounds. One that is no number is not.
+    /// Returns whether the number is within its bounds. `NaN` is not.
     #[must_use]
     pub fn holds(&self) -> bool {
         let Self { measured, .. } = *self;
@@ -87,7 +87,7 @@ impl Measured {
             && self.below.is_none_or(|limit| measured < limit)
     }
 
-    /// The bounds, for people.
+    /// Returns the bounds as text.
     #[must_use]
     pub fn want(&self) -> String {
         let shown = |limit| self.unit.shown(limit);
@@ -105,7 +105,7 @@ fn number_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::
     Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
-/// What is checked and what decides it, before it is compared.
+/// Subject and basis of a check, before the comparison.
 #[derive(Debug)]
 #[must_use]
 pub struct Subject {
@@ -114,7 +114,7 @@ pub struct Subject {
 }
 
 impl Check {
-    /// A check that is decided by counts.
+    /// Returns a check that is decided by counts.
     pub fn counted(name: impl Into<String>) -> Subject {
         Subject {
             name: name.into(),
@@ -122,7 +122,8 @@ impl Check {
         }
     }
 
-    /// A check that is decided by times, or by counts that depend on the scheduling of threads.
+    /// Returns a check that is decided by times, or by counts that depend on the scheduling of
+    /// threads.
     pub fn timed(name: impl Into<String>) -> Subject {
         Subject {
             name: name.into(),
@@ -132,7 +133,7 @@ impl Check {
 }
 
 impl Subject {
-    /// `got` must not be above `limit`. A value that is no number fails.
+    /// Expects `got` to be at most `limit`. `NaN` fails.
     #[must_use]
     pub fn at_most(self, got: f64, limit: f64, unit: Unit) -> Check {
         self.compared(Measured {
@@ -141,7 +142,7 @@ impl Subject {
         })
     }
 
-    /// `got` must be below `limit`. A value that is no number fails.
+    /// Expects `got` to be below `limit`. `NaN` fails.
     #[must_use]
     pub fn below(self, got: f64, limit: f64, unit: Unit) -> Check {
         self.compared(Measured {
@@ -150,7 +151,7 @@ impl Subject {
         })
     }
 
-    /// `got` must not be below `limit`. A value that is no number fails.
+    /// Expects `got` to be at least `limit`. `NaN` fails.
     #[must_use]
     pub fn at_least(self, got: f64, limit: f64, unit: Unit) -> Check {
         self.compared(Measured {
@@ -159,7 +160,7 @@ impl Subject {
         })
     }
 
-    /// `got` must lie between `low` and `high`, or on them. A value that is no number fails.
+    /// Expects `got` to lie between `low` and `high`, inclusive. `NaN` fails.
     #[must_use]
     pub fn between(self, got: f64, low: f64, high: f64, unit: Unit) -> Check {
         self.compared(Measured {
@@ -169,7 +170,7 @@ impl Subject {
         })
     }
 
-    /// `got` must be `want`, exactly.
+    /// Expects `got` to equal `want` exactly.
     #[must_use]
     pub fn equal<T: PartialEq + std::fmt::Display>(self, got: &T, want: &T) -> Check {
         Check {
@@ -204,7 +205,7 @@ impl Subject {
 mod tests {
     use super::*;
 
-    /// Goal: limits are inclusive but for `below`, and what is no number holds nowhere.
+    /// Goal: limits are inclusive except for `below`, and `NaN` holds nowhere.
     #[test]
     fn checks_are_sharp() {
         let unit = Unit::Plain;
@@ -228,7 +229,7 @@ mod tests {
         }
     }
 
-    /// Goal: people see the bounds with their unit.
+    /// Goal: bounds are shown with their unit.
     #[test]
     fn bounds_are_shown_with_their_unit() {
         let subject = || Check::timed("a");

@@ -1,20 +1,20 @@
-//! Named figures in a fixed order, and how their values are shown.
+//! Named figures in a fixed order, and the text form of their values.
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::text::{grouped, latency, round, size, to_f64};
 
-/// What a value is measured in; the end of a figure's name says it.
+/// Unit of a value; the suffix of a figure's name tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// Bytes; shown in the largest unit of 1,024 that leaves at least one.
+    /// Bytes; shown in the largest unit of 1,024 in which the value is at least one.
     Bytes,
     /// Pages of 4 KiB.
     Pages,
     /// Nanoseconds, which may be fractions.
     Ns,
-    /// Microseconds; shown in the unit that suits.
+    /// Microseconds; shown in a suitable unit.
     Us,
     /// Seconds.
     Seconds,
@@ -24,12 +24,12 @@ pub enum Unit {
     Ratio,
     /// Parts of a hundred.
     Percent,
-    /// A number of its own.
+    /// A number without a unit.
     Plain,
 }
 
 impl Unit {
-    /// Ends of names, the longer ones first where one ends another.
+    /// Suffixes of names; a suffix precedes the ones that it ends with.
     const SUFFIXES: [(&'static str, Self); 8] = [
         ("_bytes", Self::Bytes),
         ("_pages", Self::Pages),
@@ -41,7 +41,7 @@ impl Unit {
         ("_percent", Self::Percent),
     ];
 
-    /// The unit of the figure `name`, and the name without it.
+    /// Returns the unit of the figure `name`, and the name without it.
     #[must_use]
     pub fn of(name: &str) -> (Self, &str) {
         let found = Self::SUFFIXES.iter().find_map(|&(suffix, unit)| {
@@ -51,7 +51,7 @@ impl Unit {
         found.unwrap_or((Self::Plain, name))
     }
 
-    /// `value` with the unit, for people.
+    /// Returns `value` with the unit, as text.
     #[must_use]
     pub fn shown(self, value: f64) -> String {
         if !value.is_finite() {
@@ -74,7 +74,7 @@ impl Unit {
     }
 }
 
-/// A count with commas, or a fraction to four significant digits.
+/// Formats a count with commas, or a fraction to four significant digits.
 fn number(amount: f64) -> String {
     if amount.fract() == 0.0 || amount >= 1e4 {
         grouped(round(amount))
@@ -95,18 +95,18 @@ pub enum Value {
     Count(u64),
     /// A difference.
     Signed(i64),
-    /// A mean, a ratio or a time. One that is no number is `null` in JSON.
+    /// A mean, a ratio or a time. `NaN` is `null` in JSON.
     Real(f64),
     /// Words.
     Text(String),
     /// Yes or no.
     Flag(bool),
-    /// One value for each of several, in the order that the figure's name says.
+    /// A list of values, in the order that the figure's name says.
     Each(Vec<f64>),
 }
 
 impl Value {
-    /// The value as a number; none of words and lists.
+    /// Returns the value as a number; `None` for texts and lists.
     #[must_use]
     pub fn as_f64(&self) -> Option<f64> {
         match *self {
@@ -120,7 +120,7 @@ impl Value {
         }
     }
 
-    /// The value of a figure called `name`, for people.
+    /// Returns the value as text, in `unit`.
     pub(super) fn shown(&self, unit: Unit) -> String {
         match self {
             Self::Count(count) => unit.shown(to_f64(*count)),
@@ -189,16 +189,16 @@ impl From<Vec<f64>> for Value {
     }
 }
 
-/// Figures by name, in the order in which they were given.
+/// Figures by name, in the order of insertion.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures(Vec<(&'static str, Value)>);
 
 impl Figures {
-    /// The figures and one more.
+    /// Adds a figure.
     ///
     /// # Panics
     ///
-    /// When there is one of that name, which JSON could not hold.
+    /// When a figure of that name exists, because JSON could not hold both.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
         assert!(self.get(name).is_none(), "two figures are called `{name}`");
@@ -206,14 +206,14 @@ impl Figures {
         self
     }
 
-    /// The figure called `name`.
+    /// Returns the figure called `name`.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Value> {
         let found = self.0.iter().find(|(other, _)| *other == name);
         found.map(|(_, value)| value)
     }
 
-    /// All figures.
+    /// Iterates over all figures.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Value)> {
         self.0.iter().map(|(name, value)| (*name, value))
     }

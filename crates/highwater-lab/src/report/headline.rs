@@ -1,14 +1,14 @@
-//! The conclusion of an experiment in one line: a figure of ours beside the same of another design.
+//! The conclusion of an experiment in one line: a figure of ours beside that of another design.
 
 use super::text::{grouped, round};
 use super::{Outcome, Unit, Value};
 
-/// What is set against what.
+/// The two figures of a conclusion.
 #[derive(Clone, Copy, Debug)]
 pub struct Headline {
     /// The table that holds both figures.
     pub part: &'static str,
-    /// What the figures are amounts of.
+    /// The quantity that the figures measure.
     pub noun: Noun,
     /// Our side.
     pub ours: Side,
@@ -19,25 +19,25 @@ pub struct Headline {
 /// One side of a conclusion.
 #[derive(Clone, Copy, Debug)]
 pub struct Side {
-    /// What the conclusion calls it.
+    /// Its name in the conclusion.
     pub name: &'static str,
-    /// How its row's variant begins.
+    /// Prefix of its row's variant.
     pub variant: &'static str,
     /// The figure.
     pub figure: &'static str,
 }
 
-/// What there is less or fewer of.
+/// The noun of the comparison.
 #[derive(Clone, Copy, Debug)]
 pub enum Noun {
-    /// Something that is measured: less time.
+    /// A mass noun: less time.
     Mass(&'static str),
-    /// Things that are counted: fewer writes.
+    /// A count noun: fewer writes.
     Count(&'static str),
 }
 
 impl Headline {
-    /// Sets the figure of two variants of one table against each other, each under its own name.
+    /// Compares a figure of two variants of one table, each under its own name.
     #[must_use]
     pub const fn of_variants(
         part: &'static str,
@@ -53,7 +53,7 @@ impl Headline {
         }
     }
 
-    /// The conclusion of an outcome; none where a figure is missing or no number.
+    /// Returns the conclusion of an outcome; `None` if a figure is missing or `NaN`.
     #[must_use]
     pub fn conclusion(&self, outcome: &Outcome) -> Option<String> {
         let ours = self.ours.amount(self.part, outcome)?;
@@ -81,7 +81,7 @@ impl Side {
         Unit::of(self.figure).0
     }
 
-    /// The size of the figure.
+    /// Returns the value of the figure.
     fn amount(self, part: &str, outcome: &Outcome) -> Option<f64> {
         let mut rows = outcome.rows.iter();
         let row = rows.find(|row| row.part == part && row.variant.starts_with(self.variant))?;
@@ -91,7 +91,7 @@ impl Side {
 }
 
 impl Noun {
-    /// How much less or more of it `ours` is than `theirs`.
+    /// Describes the ratio of `ours` to `theirs`.
     fn compared(self, ours: f64, theirs: f64) -> String {
         let (name, less, many) = match self {
             Self::Mass(name) => (name, "less", "much"),
@@ -99,7 +99,7 @@ impl Noun {
         };
         let (low, high) = (ours.min(theirs), ours.max(theirs));
         let word = if ours < theirs { less } else { "more" };
-        // Below that, the figures above tell more than a factor.
+        // Below 5 %, the two figures tell more than a factor.
         if high <= low * 1.05 {
             return format!("as {many} {name}");
         }

@@ -1,7 +1,7 @@
-//! What an experiment found, for programs and for people.
+//! Outcomes of experiments, for programs and for people.
 //!
-//! An [`Outcome`] is what the experiment ran with, one row of figures for each variant, the figures
-//! that were published, and checks. Serialised, it is the JSON object that tools depend on:
+//! An [`Outcome`] holds the configuration of the run, a row of figures for each variant, published
+//! figures, and checks. Serialised, it is the JSON object that tools depend on:
 //!
 //! ```text
 //! {"experiment", "thread", "config": {...}, "rows": [{"variant", "part", "source", <figures>}],
@@ -9,17 +9,16 @@
 //!  "measured", "at_least", "at_most", "below", "unit"}], "pass"}
 //! ```
 //!
-//! A figure's unit is the end of its name: `_bytes`, `_pages`, `_us`, `_ns`, `_s`, `_per_s`,
+//! The suffix of a figure's name is its unit: `_bytes`, `_pages`, `_us`, `_ns`, `_s`, `_per_s`,
 //! `_ratio`, `_percent`; a name without one is a plain number. [`Table`] shows bytes and times in
-//! units that suit, and puts published rows above measured ones in one table for each *part*: rows
-//! that answer one question with the same figures.
+//! suitable units, and published rows above measured ones in one table for each *part*: rows that
+//! answer one question with the same figures.
 //!
-//! A check is decided by counts or by times ([`Basis`]). Checks that are decided by counts hold in
-//! every run; those that are decided by times hold on an idle machine, in the median of several
-//! runs. Which of them the verdict includes is for the run's request to say ([`Judge`]); all are
-//! shown.
+//! The basis of a check is counts or times ([`Basis`]). Checks by counts hold in every run; checks
+//! by times hold on an idle machine, in the median of several runs. The run's request selects the
+//! checks that the verdict includes ([`Judge`]); all are shown.
 //!
-//! Invariant: an outcome passes when it judges checks and all of these hold. One without checks
+//! Invariant: an outcome passes if it judges checks and all of these hold. One without checks
 //! fails: it has shown nothing.
 
 mod check;
@@ -36,25 +35,25 @@ pub use figures::{Figures, Unit, Value};
 pub use headline::{Headline, Noun, Side};
 pub use table::Table;
 
-/// What one run of an experiment found.
+/// Results of one run of an experiment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// The experiment's name.
     pub experiment: &'static str,
-    /// The discussion that it reproduces.
+    /// The mailing-list discussion that it reproduces.
     pub thread: &'static str,
-    /// What it ran with; a `note_...` figure says what the rows can and cannot show.
+    /// Configuration; a `note_...` figure says what the rows can and cannot show.
     pub config: Figures,
-    /// What was measured here.
+    /// Results of this run.
     pub rows: Vec<Row>,
-    /// What others published, and what real kernels showed in the same experiment.
+    /// Published results, and those of real kernels in the same experiment.
     pub published: Vec<Row>,
-    /// What must hold.
+    /// Expectations.
     pub checks: Vec<Check>,
 }
 
 impl Outcome {
-    /// The checks that decide whether the outcome passes.
+    /// Iterates over the checks that decide whether the outcome passes.
     pub fn judged(&self) -> impl Iterator<Item = &Check> {
         self.checks.iter().filter(|check| check.is_judged)
     }
@@ -68,7 +67,7 @@ impl Outcome {
         self
     }
 
-    /// Whether there are judged checks and all of them hold.
+    /// Returns whether there are judged checks and all of them hold.
     #[must_use]
     pub fn passes(&self) -> bool {
         self.judged().next().is_some() && self.judged().all(|check| check.pass)
@@ -89,15 +88,15 @@ impl Serialize for Outcome {
     }
 }
 
-/// Where the figures of a row come from.
+/// Origin of a row's figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
     /// Measured or simulated in this run.
     Run,
-    /// Published in the thread, under the row names that it has there.
+    /// Published in the discussion, under its own row names.
     Thread,
-    /// Measured on a real kernel, elsewhere, in the same experiment.
+    /// Measured elsewhere on a real kernel, in the same experiment.
     Kernel,
     /// Computed: a bound, not a measurement.
     Bound,
@@ -121,14 +120,14 @@ pub struct Row {
     pub variant: String,
     /// The question that the row answers, as the heading of its table.
     pub part: &'static str,
-    /// Where the figures come from.
+    /// Origin of the figures.
     pub source: Source,
     /// The figures.
     pub figures: Figures,
 }
 
 impl Row {
-    /// A row of `part` without figures.
+    /// Returns a row of `part` without figures.
     #[must_use]
     pub fn new(part: &'static str, source: Source, variant: impl Into<String>) -> Self {
         Self {
@@ -139,7 +138,7 @@ impl Row {
         }
     }
 
-    /// The row with one more figure.
+    /// Adds a figure.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
         self.figures = self.figures.with(name, value);
@@ -179,7 +178,7 @@ mod tests {
         }
     }
 
-    /// Goal: tools can depend on the object. Method: compare with the text, fields in order.
+    /// Goal: the JSON object is as documented. Method: compare with the text, fields in order.
     #[test]
     fn the_object_is_as_documented() {
         let found = outcome(vec![Check::timed("read").at_most(1.5, 2.0, Unit::Ns)]);
@@ -196,7 +195,7 @@ mod tests {
         );
     }
 
-    /// Goal: no outcome passes by having nothing to fail.
+    /// Goal: an outcome without checks does not pass.
     #[test]
     fn an_outcome_without_checks_fails() {
         let holds = Check::counted("sum").equal(&3, &3);
@@ -206,8 +205,8 @@ mod tests {
         assert!(!outcome(vec![holds, fails]).passes());
     }
 
-    /// Goal: a verdict by counts leaves out times only, and is none where there is nothing else.
-    /// Method: every pair of a count and a time that holds or fails, judged both ways.
+    /// Goal: a verdict by counts ignores times only, and fails if there is nothing else. Method:
+    /// every pair of a count and a time that holds or fails, judged both ways.
     #[test]
     fn times_are_left_out_of_a_verdict_by_counts() {
         let check = |subject: Subject, holds: bool| subject.equal(&holds, &true);

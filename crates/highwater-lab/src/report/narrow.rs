@@ -1,24 +1,24 @@
-//! The parts of an outcome in 80 columns: of each table the columns that fit, names and headings
-//! broken into lines, and checks as sentences.
+//! An outcome in 80 columns: the columns of each table that fit, names and headings broken into
+//! lines, and checks as sentences.
 
 use std::fmt;
 
 use super::Check;
 use super::table::verdict_of;
 
-/// Columns of a terminal that nobody has widened.
+/// Default width of a terminal.
 pub(super) const COLUMNS: usize = 80;
 
-/// Columns of a row's name; a longer one is broken.
+/// Columns of a row's name; a longer one is broken into lines.
 const NAME_MAX: usize = 34;
 
 /// Columns of a check's verdict.
 const VERDICT: usize = 10;
 
-/// A cell as the lines that it is broken into.
+/// The lines of a cell.
 type Cell = Vec<String>;
 
-/// Writes a table of which the first two columns are variant and source.
+/// Writes a table whose first two columns are variant and source.
 pub(super) fn write_table(f: &mut fmt::Formatter<'_>, rows: &[Vec<String>]) -> fmt::Result {
     let names: Vec<Cell> = rows
         .iter()
@@ -51,7 +51,7 @@ pub(super) fn write_table(f: &mut fmt::Formatter<'_>, rows: &[Vec<String>]) -> f
     }
 }
 
-/// Variant and source in one; the header has the first only.
+/// Returns variant and source in one cell; the header has the variant only.
 fn name(row: &[String]) -> String {
     match row {
         [variant, source, ..] if source == "this run" || source == "source" => variant.clone(),
@@ -60,7 +60,7 @@ fn name(row: &[String]) -> String {
     }
 }
 
-/// The cells of a column; its heading, the first, is broken to the width of the others.
+/// Returns the cells of a column; its heading, the first, is broken to the width of the others.
 fn column_of(rows: &[Vec<String>], column: usize) -> Vec<Cell> {
     let cell = |row: &Vec<String>| row.get(column).cloned().unwrap_or_default();
     let values: Vec<String> = rows.iter().skip(1).map(cell).collect();
@@ -73,7 +73,7 @@ fn column_of(rows: &[Vec<String>], column: usize) -> Vec<Cell> {
         .collect()
 }
 
-/// Writes one row: its first cell on the left, the others on the right of their columns.
+/// Writes one row: the first cell left-aligned, the others right-aligned.
 fn write_line(f: &mut fmt::Formatter<'_>, cells: &[Cell], widths: &[usize]) -> fmt::Result {
     let height = cells.iter().map(Vec::len).max().unwrap_or(0);
     for at in 0..height {
@@ -90,7 +90,7 @@ fn write_line(f: &mut fmt::Formatter<'_>, cells: &[Cell], widths: &[usize]) -> f
     Ok(())
 }
 
-/// Writes each check: the verdict, what was checked, what was found, what was wanted.
+/// Writes each check: verdict, subject, result, expectation.
 pub(super) fn write_checks(f: &mut fmt::Formatter<'_>, checks: &[Check]) -> fmt::Result {
     for check in checks {
         let Check {
@@ -108,7 +108,7 @@ pub(super) fn write_checks(f: &mut fmt::Formatter<'_>, checks: &[Check]) -> fmt:
     Ok(())
 }
 
-/// `text` in lines of at most `columns` columns, broken at spaces, and inside of words that are
+/// Breaks `text` into lines of at most `columns` columns, at spaces, and inside words that are
 /// longer.
 pub(super) fn wrapped(text: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();

@@ -1,4 +1,4 @@
-//! An outcome as people read it: what it ran with, a table for each part, and the checks.
+//! An outcome as text: the configuration, a table for each part, and the checks.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use super::narrow;
 use super::text::{Side, write_rows};
 use super::{Check, Figures, Outcome, Row, Source, Unit};
 
-/// Figures of the configuration that begin so are remarks, shown last and in lines of their own.
+/// Prefix of configuration figures that are remarks, shown last, each on lines of its own.
 const NOTE: &str = "note_";
 
-/// Columns at which a remark of a wide table is broken into lines.
+/// Width of remarks in a wide table.
 const NOTE_COLUMNS: usize = 100;
 
 /// Shows an [`Outcome`] as aligned text.
@@ -20,10 +20,10 @@ pub struct Table<'a> {
     width: Width,
 }
 
-/// Which columns are shown.
+/// Selection of columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Width {
-    /// Those that fit a terminal of 80 columns.
+    /// Columns that fit a terminal of 80 columns.
     Fitting,
     /// All.
     Wide,
@@ -60,7 +60,7 @@ impl fmt::Display for Table<'_> {
 }
 
 impl<'a> Table<'a> {
-    /// A table that fits 80 columns.
+    /// Shows an outcome in 80 columns.
     #[must_use]
     pub const fn new(outcome: &'a Outcome) -> Self {
         Self {
@@ -70,14 +70,14 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The same with every column, however wide that is.
+    /// Shows every column, at any width.
     #[must_use]
     pub const fn wide(mut self) -> Self {
         self.width = Width::Wide;
         self
     }
 
-    /// The same with a conclusion above.
+    /// Shows a conclusion above the tables.
     #[must_use]
     pub fn concluding(mut self, conclusion: Option<String>) -> Self {
         self.conclusion = conclusion;
@@ -91,18 +91,18 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Writes text in lines of as many columns as the table may have.
+    /// Writes text in lines of the table's width.
     fn write_broken(&self, f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
         let mut lines = narrow::wrapped(text, self.columns()).into_iter();
         lines.try_for_each(|line| writeln!(f, "{line}"))
     }
 
-    /// Published rows first, then bounds and what was measured here.
+    /// Iterates over published rows, then bounds, then rows of this run.
     fn rows(&self) -> impl Iterator<Item = &'a Row> {
         self.outcome.published.iter().chain(&self.outcome.rows)
     }
 
-    /// The parts in the order in which measured rows, then published ones, name them.
+    /// Returns the parts in the order in which measured rows, then published ones, name them.
     fn parts(&self) -> Vec<&'static str> {
         let mut parts = Vec::new();
         for row in self.outcome.rows.iter().chain(&self.outcome.published) {
@@ -167,7 +167,7 @@ fn check_cells(check: &Check) -> Vec<String> {
     vec![name.clone(), want.clone(), got.clone(), verdict]
 }
 
-/// What became of a check, in a word or two.
+/// Returns the verdict of a check, in a word or two.
 pub(super) fn verdict_of(check: &Check) -> &'static str {
     match (check.is_judged, check.pass) {
         (false, _) => "not judged",
@@ -183,8 +183,8 @@ struct Line {
     figures: Figures,
 }
 
-/// A line for each row. A row joins a line above it that has the same variant and none of its
-/// figures: what was published and what was measured stand side by side then.
+/// Returns a line for each row. A row joins an earlier line that has the same variant and none of
+/// its figures, so that published and measured figures stand side by side.
 fn joined(rows: &[&Row]) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for row in rows {
@@ -213,7 +213,7 @@ fn joined(rows: &[&Row]) -> Vec<Line> {
     lines
 }
 
-/// A header and a row of cells for each line, with a column for each figure that any of them has:
+/// Returns a header and a row of cells for each line, with a column for each figure of any line:
 /// those of the last rows first.
 fn cells(rows: &[Line]) -> Vec<Vec<String>> {
     let mut columns: Vec<&'static str> = Vec::new();
@@ -239,7 +239,7 @@ fn cells(rows: &[Line]) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// The head of a figure's column: the name without its unit, which the cells show.
+/// Returns the heading of a figure's column: the name without its unit, which the cells show.
 fn heading(name: &str) -> String {
     spaced(Unit::of(name).1)
 }
@@ -252,8 +252,8 @@ fn spaced(name: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Goal: people see published and measured figures under each other, kernels marked, and the
-    /// checks last. Method: compare with the text.
+    /// Goal: published and measured figures stand under each other, kernels are marked, and checks
+    /// come last. Method: compare with the text.
     #[test]
     fn published_and_measured_rows_share_a_table() {
         let outcome = Outcome {
@@ -292,8 +292,8 @@ mod tests {
         );
     }
 
-    /// Goal: one variant's published and measured figures stand in one line, but never one in the
-    /// place of the other. Method: rows with figures of their own, and rows with the same.
+    /// Goal: one variant's published and measured figures stand on one line, and never replace each
+    /// other. Method: rows with different figures, and rows with the same.
     #[test]
     fn rows_of_one_variant_are_joined_when_they_have_different_figures() {
         let outcome = Outcome {
@@ -323,8 +323,8 @@ mod tests {
         );
     }
 
-    /// Goal: a table fits a terminal whatever the names, figures and checks are. Method: words
-    /// longer than a terminal, texts of many words, and more figures than fit.
+    /// Goal: a table fits a terminal for any names, figures and checks. Method: words longer than a
+    /// terminal, texts of many words, and more figures than fit.
     #[test]
     fn a_table_fits_80_columns_whatever_it_holds() {
         let words = "several words of a name ".repeat(9);

@@ -1,8 +1,8 @@
-//! Amounts and rows of cells as people read them.
+//! Text forms of amounts, and rows of aligned cells.
 
 use std::fmt;
 
-/// Where a column's cells are aligned.
+/// Alignment of a column's cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Left,
@@ -35,7 +35,7 @@ pub(crate) fn write_rows(
     Ok(())
 }
 
-/// A count with a comma between each three digits.
+/// Formats a count with a comma between groups of three digits.
 pub(crate) fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::new();
@@ -48,7 +48,7 @@ pub(crate) fn grouped(count: u64) -> String {
     text
 }
 
-/// Bytes in the largest unit that leaves at least one, with one decimal.
+/// Formats bytes in the largest unit in which the value is at least one, with one decimal.
 pub(crate) fn size(bytes: u64) -> String {
     let (shift, unit) = match bytes {
         0..1024 => return format!("{bytes} B"),
@@ -63,7 +63,7 @@ pub(crate) fn percent(ratio: f64) -> String {
     format!("{:.2} %", ratio * 100.0)
 }
 
-/// Microseconds in the unit that suits.
+/// Formats microseconds in a suitable unit.
 pub(crate) fn latency(us: f64) -> String {
     match us {
         us if us < 1.0 => format!("{:.0} ns", us * 1e3),
@@ -73,7 +73,7 @@ pub(crate) fn latency(us: f64) -> String {
     }
 }
 
-/// The nearest `f64`: exact below 2^53, which no count here reaches.
+/// Converts to the nearest `f64`: exact below 2^53, which no count here reaches.
 #[expect(clippy::cast_precision_loss, reason = "counts for people and ratios")]
 pub(crate) fn to_f64(count: u64) -> f64 {
     count as f64

@@ -1,19 +1,19 @@
-//! Block traces and page traces: `arc`, `vscsi`, `lirs`, `address`. They name places of one
-//! address space, and a request touches every 4 KiB page that its bytes lie in.
+//! Block traces and page traces: `arc`, `vscsi`, `lirs`, `address`. They name places of one address
+//! space, and a request touches every 4 KiB page that its bytes lie in.
 //!
 //! - `arc`: lines `start count ignored seq`: the `count` consecutive blocks from `start`. Blocks
 //!   are 512 bytes unless the options say another size. Reads only.
-//!   Source: N. Megiddo and D. Modha, "ARC: A Self-Tuning, Low Overhead Replacement Cache",
-//!   FAST 2003, and the files published with it.
-//! - `vscsi`: 32-byte little-endian records: u32 sn, u32 length in bytes, u32 nSG, u16 opcode,
-//!   u16 version (0x0100), u64 first 512-byte sector, u64 microseconds.
-//!   Source: the version 1 record of libCacheSim's vscsi reader, as a data layout.
+//! Source: N. Megiddo and D. Modha, "ARC: A Self-Tuning, Low Overhead Replacement Cache", FAST
+//! 2003, and the files published with it.
+//! - `vscsi`: 32-byte little-endian records: u32 sn, u32 length in bytes, u32 nSG, u16 opcode, u16
+//!   version (0x0100), u64 first 512-byte sector, u64 microseconds.
+//! Source: the version 1 record of libCacheSim's vscsi reader, as a data layout.
 //! - `lirs`: one decimal page number a line; lines `*` are break marks between runs.
-//!   Source: S. Jiang and X. Zhang, "LIRS", SIGMETRICS 2002, and its traces.
+//! Source: S. Jiang and X. Zhang, "LIRS", SIGMETRICS 2002, and its traces.
 //! - `address`: lines `l|s 0xADDRESS n`: a load or a store, after `n` instructions.
 //!
 //! A request of no bytes is legal (SCSI: a transfer length of 0 is no error) and touches nothing:
-//! it is counted as empty and passed over.
+//! it is counted as empty and skipped.
 
 use highwater::units::PAGE_BYTES;
 
@@ -29,7 +29,7 @@ pub(super) const SECTOR_BYTES: u32 = 512;
 
 const VSCSI_VERSION: u16 = 0x0100;
 
-/// One line of `arc`.
+/// Parses one line of `arc`.
 #[inline]
 pub(super) fn parse_arc(line: &[u8], block_size: u32) -> Result<Parsed, Fault> {
     let Some((start, count)) = arc_fields(line) else {
@@ -62,7 +62,7 @@ fn arc_fields(line: &[u8]) -> Option<(u64, u64)> {
     fields.is_at_end().then_some((start, count))
 }
 
-/// One line of `lirs`.
+/// Parses one line of `lirs`.
 #[inline]
 pub(super) fn parse_lirs(line: &[u8]) -> Result<Parsed, Fault> {
     let mut fields = Fields::new(line);
@@ -78,7 +78,7 @@ pub(super) fn parse_lirs(line: &[u8]) -> Result<Parsed, Fault> {
     Err(Fault::shape("one page number, or `*`"))
 }
 
-/// One line of `address`.
+/// Parses one line of `address`.
 #[inline]
 pub(super) fn parse_address(line: &[u8]) -> Result<Parsed, Fault> {
     match address_fields(line) {
@@ -103,7 +103,7 @@ fn address_fields(line: &[u8]) -> Option<(Op, u64)> {
     fields.is_at_end().then_some((op, address))
 }
 
-/// One record of `vscsi`.
+/// Parses one record of `vscsi`.
 #[inline]
 pub(super) fn parse_vscsi(record: &[u8; VSCSI_RECORD]) -> Result<Parsed, Fault> {
     let [

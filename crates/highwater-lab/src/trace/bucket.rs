@@ -1,5 +1,5 @@
-//! The buckets of the [`KeyDirectory`](super::KeyDirectory): 4 KiB of entries, in memory and in the
-//! two files that hold them.
+//! Hash buckets of the [`KeyDirectory`](super::KeyDirectory): 4 KiB of entries, in memory and in
+//! two files.
 //!
 //! Invariants: a bucket in memory has at most 255 entries (checked when it is read); an overflow
 //! bucket is in one chain or in the free list, never both.
@@ -25,7 +25,7 @@ pub(super) const ENTRIES: usize = (BUCKET - HEADER) / ENTRY;
 
 const _: () = assert!(HEADER + ENTRIES * ENTRY == BUCKET && ENTRIES == 255);
 
-/// A store of bytes at offsets, as a file is: where the buckets lie.
+/// Random-access storage of the buckets, such as a file.
 pub trait BucketStore {
     /// Fills `target` with the bytes from `offset`.
     ///
@@ -54,7 +54,7 @@ impl BucketStore for File {
 
 /// First page and length of a key's pages in 64 bits: 44 bits of page number, 15 of mantissa, 5 of
 /// exponent. A length that needs more than 15 bits is rounded up, by less than 1/16,384 of itself.
-/// Zero is no extent, because a length is at least one.
+/// Zero is never an extent, because a length is at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extent(u64);
 
@@ -63,7 +63,7 @@ impl Extent {
     const PAGE_BITS: u32 = PAGE_LIMIT.trailing_zeros();
     const MANTISSA_BITS: u32 = 15;
 
-    /// The extent from `first` for at least `pages`, both within the limits.
+    /// Returns the extent from `first` for at least `pages`, both within the limits.
     pub(super) const fn new(first: u64, pages: u64) -> Self {
         let bits = u64::BITS - pages.leading_zeros();
         let mut exponent = bits.saturating_sub(Self::MANTISSA_BITS);
@@ -108,7 +108,7 @@ impl Bucket {
         self.bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
     }
 
-    /// Number of entries as stored: checked when a bucket is read.
+    /// Returns the number of entries as stored: checked when a bucket is read.
     fn claimed_len(&self) -> u32 {
         let [b0, b1, b2, b3, ..] = *self.bytes;
         u32::from_le_bytes([b0, b1, b2, b3])
@@ -122,7 +122,7 @@ impl Bucket {
         self.set_word(0, len as u64);
     }
 
-    /// The overflow bucket that continues this one.
+    /// Returns the overflow bucket that continues this one.
     pub(super) fn next(&self) -> Option<u64> {
         self.word(8).checked_sub(1)
     }
@@ -142,7 +142,7 @@ impl Bucket {
         self.set_word(at + 8, extent.0);
     }
 
-    /// Appends an entry; `false` when the bucket is full.
+    /// Appends an entry; returns `false` if the bucket is full.
     pub(super) fn push(&mut self, key: u64, extent: Extent) -> bool {
         let len = self.len();
         if len == ENTRIES {
@@ -161,14 +161,14 @@ impl Bucket {
     }
 }
 
-/// The place of a bucket: by number among those that keys hash to, or among the overflow buckets.
+/// Location of a bucket: its number among the primary or the overflow buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Primary(u64),
     Overflow(u64),
 }
 
-/// The bucket files and the list of overflow buckets that are free.
+/// The bucket files, and the free list of overflow buckets.
 pub(super) struct Buckets<S> {
     primary: S,
     overflow: S,
@@ -178,7 +178,7 @@ pub(super) struct Buckets<S> {
 }
 
 impl<S> Buckets<S> {
-    /// Empty files: no bucket is written yet.
+    /// Wraps empty files: no bucket is written yet.
     pub(super) const fn new(primary: S, overflow: S) -> Self {
         Self {
             primary,
@@ -213,7 +213,7 @@ impl<S: BucketStore> Buckets<S> {
         Ok(())
     }
 
-    /// Takes a free overflow bucket or the next new one; `scratch` is overwritten.
+    /// Allocates a free overflow bucket, or the next new one; overwrites `scratch`.
     pub(super) fn alloc_overflow(&mut self, scratch: &mut Bucket) -> Result<u64, DirectoryError> {
         let Some(number) = self.free_overflow else {
             self.nr_overflow += 1;
@@ -224,7 +224,7 @@ impl<S: BucketStore> Buckets<S> {
         Ok(number)
     }
 
-    /// Gives an overflow bucket back; `scratch` is overwritten.
+    /// Frees an overflow bucket; overwrites `scratch`.
     pub(super) fn free_overflow(
         &mut self,
         number: u64,

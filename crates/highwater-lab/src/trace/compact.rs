@@ -2,7 +2,7 @@
 //!
 //! Layout, all little-endian:
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
 //! | 0..8 | the magic number `HWTRACE1` |
 //! | 8..16 | u64: number of records |
@@ -14,8 +14,8 @@
 //! previous record's last (0 before the first record), and `count - 1`. `zigzag(d)` is `2d` for
 //! `d >= 0` and `-2d - 1` below. A sequential read of one page is two zero bytes.
 //!
-//! The counts in the header tell a truncated trace, and bytes after the last record are an error.
-//! A trace is normally stored compressed (`zstd -19`), which is not done here.
+//! The counts in the header reveal a truncated trace, and bytes after the last record are an error.
+//! A trace is normally stored compressed (`zstd -19`); this module does not compress.
 //!
 //! Source: LEB128 and zigzag as in DWARF 5, section 7.6, and the Protocol Buffers encoding.
 
@@ -38,7 +38,7 @@ const NUMBER_MAX: usize = 10;
 /// Longest record.
 pub(super) const RECORD_MAX: usize = 2 * NUMBER_MAX;
 
-/// Where a reader stands between the header and the end.
+/// State of a reader between the header and the end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor {
     records_left: u64,
@@ -67,13 +67,13 @@ impl Cursor {
         })
     }
 
-    /// Whether the header promises another record.
+    /// Returns whether the header promises another record.
     pub(super) const fn has_more(&self) -> bool {
         self.records_left > 0
     }
 
-    /// Decodes the record that `bytes` begin with: what it says and its length. `bytes` are at
-    /// least [`RECORD_MAX`] unless the stream ends before.
+    /// Decodes the first record of `bytes`; returns it and its length. `bytes` are at least
+    /// [`RECORD_MAX`] unless the stream ends before.
     #[inline]
     pub(super) fn parse(&mut self, bytes: &[u8]) -> Result<(Parsed, usize), Fault> {
         let (head, head_len) = number(bytes)?;
@@ -110,7 +110,7 @@ impl Cursor {
     }
 }
 
-/// The LEB128 number that `bytes` begin with, and its length.
+/// Decodes the first LEB128 number of `bytes`; returns it and its length.
 #[inline]
 fn number(bytes: &[u8]) -> Result<(u64, usize), Fault> {
     let mut value = 0_u64;
@@ -158,7 +158,7 @@ pub enum WriteError {
     /// The sink refused the bytes.
     #[error("cannot write the trace: {0}")]
     Io(#[from] io::Error),
-    /// A request outside what the format holds.
+    /// A request outside the format's range.
     #[error(
         "cannot write a request for {count} pages from page {first}: expected 1 to 2^20 pages below page 2^44"
     )]
@@ -168,7 +168,7 @@ pub enum WriteError {
         /// Pages of the request.
         count: u64,
     },
-    /// The counts that were promised are not those that were written.
+    /// The promised counts differ from those written.
     #[error(
         "wrote {records} records with {accesses} page accesses, but {promised_records} with {promised_accesses} were promised"
     )]
@@ -184,11 +184,11 @@ pub enum WriteError {
     },
 }
 
-/// How the header gets its counts at the end.
+/// How the header gets its counts.
 enum Counts<W> {
-    /// They were known and are written; they must prove right.
+    /// Known in advance and written; `finish` checks them.
     Promised { records: u64, accesses: u64 },
-    /// The sink goes back and writes them.
+    /// Written at the end by seeking back.
     Patched(fn(&mut W, [u8; HEADER]) -> io::Result<()>),
 }
 
@@ -196,7 +196,7 @@ enum Counts<W> {
 ///
 /// # Cost
 ///
-/// One small write per record: give it a buffered sink.
+/// One small write per record: use a buffered sink.
 ///
 /// # Examples
 ///
@@ -247,7 +247,8 @@ impl<W: Write + Seek> CompactWriter<W> {
     ///
     /// When the sink refuses the header.
     pub fn seekable(mut sink: W) -> Result<Self, WriteError> {
-        // Until `finish`, the header promises more than any file holds: a torn trace is no trace.
+        // Until `finish`, the header promises more than any file holds, so that a torn trace is
+        // invalid.
         sink.write_all(&header(u64::MAX, u64::MAX))?;
         Ok(Self::with_sink(sink, Counts::Patched(patch)))
     }
@@ -261,7 +262,8 @@ fn patch<W: Write + Seek>(sink: &mut W, header: [u8; HEADER]) -> io::Result<()> 
 }
 
 impl<W: Write> CompactWriter<W> {
-    /// Begins a trace of so many records and page accesses, for a sink that cannot go back.
+    /// Begins a trace of `records` records and `accesses` page accesses, for a sink that cannot
+    /// seek.
     ///
     /// # Errors
     ///
@@ -315,7 +317,7 @@ impl<W: Write> CompactWriter<W> {
     ///
     /// # Errors
     ///
-    /// When the sink refuses, or the counts promised at the beginning were not kept.
+    /// When the sink refuses, or the counts differ from those promised.
     pub fn finish(mut self) -> Result<W, WriteError> {
         match self.counts {
             Counts::Patched(patch) => patch(&mut self.sink, header(self.records, self.accesses))?,

@@ -2,16 +2,17 @@
 //! layouts, `msr` and `twitter`.
 //!
 //! - `csv`: the first line names the columns, or [`ReaderOptions::columns`](super::ReaderOptions)
-//!   does. Only the key is needed. Without a size a key has one page, without an op it is read.
-//! - `msr`: `time,host,disk,Read|Write,offset,size,latency` in bytes; one volume a file. Source:
-//!   D. Narayanan, A. Donnelly and A. Rowstron, "Write Off-Loading", FAST 2008, and its traces.
+//!   does. Only the key is required. Without a size a key has one page, without an op it is read.
+//! - `msr`: `time,host,disk,Read|Write,offset,size,latency` in bytes; one volume a file. Source: D.
+//!   Narayanan, A. Donnelly and A. Rowstron, "Write Off-Loading", FAST 2008, and its traces.
 //! - `twitter`: `time,key,key size,value size,client,op,TTL`; an object is its key and its value.
-//!   Keys may hold commas, so fields are counted from both ends. Source: J. Yang, Y. Yue and
-//!   K. V. Rashmi, "A large scale analysis of hundreds of in-memory cache clusters at Twitter",
-//!   OSDI 2020, and its traces.
+//!   Keys may hold commas, so fields are counted from both ends. Source: J. Yang, Y. Yue and K. V.
+//!   Rashmi, "A large scale analysis of hundreds of in-memory cache clusters at Twitter", OSDI
+//!   2020, and its traces.
 //!
-//! A key that is a whole number of at most 64 bits stands for itself; any other text for its 64-bit
-//! xxHash. Two of a million strings share one with a chance of about 2^-25. There is no quoting.
+//! A key that is a whole number of at most 64 bits is used unchanged; any other text is replaced by
+//! its 64-bit xxHash. Two of a million strings collide with a chance of about 2^-25. There is no
+//! quoting.
 
 use std::fmt;
 use std::str::FromStr;
@@ -52,7 +53,7 @@ pub struct Columns {
     op: Option<usize>,
 }
 
-/// A text that names no columns.
+/// A text that is not a list of columns.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "`{text}` does not say where the columns are: {why}; write NAME=NUMBER of key and, where there are, time, size and op, as in time=1,key=2,size=3,op=4"
@@ -60,7 +61,7 @@ pub struct Columns {
 pub struct ParseColumnsError {
     /// The text as given.
     pub text: String,
-    /// What is wrong with it.
+    /// The error.
     pub why: &'static str,
 }
 
@@ -74,7 +75,7 @@ struct Named {
 }
 
 impl Named {
-    /// The place for a column of this name, in any letter case.
+    /// Returns the slot of the column called `name`, in any letter case.
     fn place(&mut self, name: &str) -> Option<&mut Option<usize>> {
         match name.to_ascii_lowercase().as_str() {
             "time" | "timestamp" => Some(&mut self.time),
@@ -98,11 +99,12 @@ impl Named {
 impl FromStr for Columns {
     type Err = ParseColumnsError;
 
-    /// Reads `NAME=NUMBER` pairs between commas.
+    /// Parses `NAME=NUMBER` pairs between commas.
     ///
     /// # Errors
     ///
-    /// When a name is unknown or given twice, a number is none or used twice, or there is no key.
+    /// When a name is unknown or given twice, a number is invalid or used twice, or the key is
+    /// missing.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let refuse = |why| ParseColumnsError {
             text: text.to_owned(),
@@ -144,27 +146,27 @@ impl fmt::Display for Columns {
     }
 }
 
-/// How the lines of a `csv` trace are read.
+/// Layout of the lines of a `csv` trace.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     columns: Columns,
     header: Header,
 }
 
-/// What is known of the first line of a `csv` trace.
+/// Kind of the first line of a `csv` trace.
 #[derive(Clone, Copy, Debug)]
 enum Header {
-    /// It names the columns, of which there are so many.
+    /// It names the columns; `nr_fields` is their number.
     Found { nr_fields: usize },
     /// It should name the columns and does not, which is an error of that line. A reader that skips
-    /// it goes on with the columns time, key, size and op.
+    /// it continues with the columns time, key, size and op.
     Missing,
-    /// The user has named the columns: a line of words may stand above them.
+    /// The user has named the columns; a line of words may still stand above them.
     NotNeeded,
 }
 
 impl Layout {
-    /// The layout of a trace that says nothing of its columns.
+    /// Layout of a trace without a header.
     pub(super) const UNKNOWN: Self = Self {
         columns: Columns {
             time: Some(1),
@@ -175,7 +177,7 @@ impl Layout {
         header: Header::Missing,
     };
 
-    /// The layout that a header names; `None` when the line is not one.
+    /// Parses a header; `None` if the line is not one.
     pub(super) fn of_header(line: &[u8]) -> Option<Self> {
         let (mut named, mut nr_fields) = (Named::default(), 0);
         for field in fields(line) {
@@ -193,7 +195,7 @@ impl Layout {
         })
     }
 
-    /// The layout that the user names.
+    /// Returns the layout of the user's columns.
     pub(super) const fn of_columns(columns: Columns) -> Self {
         Self {
             columns,
@@ -201,7 +203,7 @@ impl Layout {
         }
     }
 
-    /// Whether a record can be a write.
+    /// Returns whether a record can be a write.
     pub(super) const fn may_write(&self) -> bool {
         self.columns.op.is_some()
     }
@@ -237,8 +239,8 @@ impl Layout {
         Some((kind?, found_key?, bytes?))
     }
 
-    /// Whether the first line is a header though the user has named the columns: where a record has
-    /// a time, a size or an op, it has a word.
+    /// Returns whether the first line is a header although the user has named the columns: it has a
+    /// word where a record has a time, a size or an op.
     fn has_words(&self, line: &[u8]) -> bool {
         let is_word = |number: Option<usize>| {
             let field = number.and_then(|number| fields(line).nth(number - 1));
@@ -251,7 +253,7 @@ impl Layout {
     }
 }
 
-/// One line of `csv`; `record` is its number from 1.
+/// Parses one line of `csv`; `record` is its number from 1.
 #[inline]
 pub(super) fn parse_csv(line: &[u8], record: u64, layout: &Layout) -> Result<Parsed, Fault> {
     match layout.header {
@@ -274,7 +276,7 @@ pub(super) fn parse_csv(line: &[u8], record: u64, layout: &Layout) -> Result<Par
     }
 }
 
-/// One line of `msr`.
+/// Parses one line of `msr`.
 pub(super) fn parse_msr(line: &[u8]) -> Result<Parsed, Fault> {
     match msr_fields(line) {
         Some((op, offset, bytes)) => Request::on_bytes(op, offset, bytes),
@@ -301,7 +303,7 @@ fn msr_fields(line: &[u8]) -> Option<(Op, u64, u64)> {
     all.next().is_none().then_some(record)
 }
 
-/// One line of `twitter`.
+/// Parses one line of `twitter`.
 pub(super) fn parse_twitter(line: &[u8]) -> Result<Parsed, Fault> {
     match twitter_fields(line) {
         Some((kind, key, bytes)) => kind.on_key(key, bytes),
@@ -325,7 +327,7 @@ fn twitter_fields(line: &[u8]) -> Option<(Kind, u64, u64)> {
     Some((Kind::of(op)?, key, bytes))
 }
 
-/// What an op does to its object.
+/// Effect of an op on its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Read,
@@ -335,7 +337,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// The op of this name, in any letter case.
+    /// Returns the op called `name`, in any letter case.
     #[inline]
     fn of(name: &[u8]) -> Option<Self> {
         const READS: [&str; 4] = ["read", "get", "gets", "r"];
@@ -372,14 +374,14 @@ fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|&byte| byte == b',').map(<[u8]>::trim_ascii)
 }
 
-/// A field that is one whole number.
+/// Parses a field that is one whole number.
 #[inline]
 fn number(field: &[u8]) -> Option<u64> {
     let (value, rest) = leading_number(field)?;
     rest.is_empty().then_some(value)
 }
 
-/// A size in bytes; 0 where the field is empty.
+/// Parses a size in bytes; 0 if the field is empty.
 #[inline]
 fn size_of(field: &[u8]) -> Option<u64> {
     if field.is_empty() {
@@ -388,7 +390,7 @@ fn size_of(field: &[u8]) -> Option<u64> {
     number(field)
 }
 
-/// The key that a text stands for.
+/// Returns the key of a text.
 #[inline]
 fn key_of(field: &[u8]) -> Option<u64> {
     if field.is_empty() {

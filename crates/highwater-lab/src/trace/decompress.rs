@@ -1,11 +1,11 @@
-//! The byte stream under a trace: the file, and the decoder that its first bytes ask for.
+//! The byte stream under a trace: the file, and a decoder selected by its first bytes.
 //!
-//! Memory is bounded whatever the stream says: one 64 KiB buffer of compressed bytes, and the
-//! decoder's window, at most [`WINDOW_KIB`]. What follows the end of a frame is decoded too:
-//! concatenated zstd frames (skippable ones are skipped), gzip members and xz streams are one
-//! trace, as they are for the tools of these names.
+//! Memory is bounded for any stream: one 64 KiB buffer of compressed bytes, and the decoder's
+//! window, at most [`WINDOW_KIB`]. Decoding continues after the end of a frame: concatenated zstd
+//! frames (skippable ones are skipped), gzip members and xz streams are one trace, as for the tools
+//! of these names.
 //!
-//! Corruption is noticed where the stream allows it: checksums of zstd frames, gzip members and xz
+//! Corruption is detected where the stream allows it: checksums of zstd frames, gzip members and xz
 //! blocks are compared, and an end inside a frame is an error, never a short trace.
 //!
 //! Sources: RFC 8878 (zstd), RFC 1952 (gzip), the xz file format 1.2.1, for the magic bytes.
@@ -24,10 +24,10 @@ use super::format::Compression;
 /// `--long` ask for 128 MiB, `xz -9` for 64 MiB and some overhead.
 const WINDOW_KIB: u32 = 129 << 10;
 
-/// Bytes that decide the compression.
+/// Number of bytes that select the decoder.
 const MAGIC_LEN: usize = 6;
 
-/// The compressed bytes, counted, with the peeked ones given back first.
+/// The compressed bytes, counted; peeked bytes are returned again first.
 pub(crate) struct Input {
     magic: [u8; MAGIC_LEN],
     magic_len: usize,
@@ -96,7 +96,7 @@ pub(crate) enum Decoder {
 }
 
 impl Decoder {
-    /// Looks at the first bytes and chooses the decoder.
+    /// Peeks at the first bytes and selects the decoder.
     pub(crate) fn new(inner: Box<dyn Read + Send>, digesting: Digesting) -> io::Result<Self> {
         let input = Input::new(DigestedStream::new(inner, digesting))?;
         let compression = input.compression();
@@ -130,18 +130,18 @@ impl Decoder {
         }
     }
 
-    /// Compressed bytes that the decoder has taken.
+    /// Returns the number of compressed bytes that the decoder has consumed.
     pub(super) fn compressed_bytes_read(&self) -> u64 {
         let input = self.input();
         input.get_ref().bytes_read - input.buffer().len() as u64
     }
 
-    /// The digest and length of the stream under the decoder, once that was read to its end.
+    /// Returns the digest and length of the compressed stream, once it was read to its end.
     pub(super) fn digest(&self) -> Option<(Digest, u64)> {
         self.input().get_ref().inner.digest()
     }
 
-    /// Whether the stream under the decoder failed, in contrast to its content being corrupt.
+    /// Returns whether the compressed stream failed, as opposed to being corrupt.
     pub(super) fn is_input_broken(&self) -> bool {
         self.input().get_ref().is_broken
     }
@@ -158,7 +158,7 @@ impl Read for Decoder {
     }
 }
 
-/// Zstandard frames one after the other; the decoder underneath knows one frame only.
+/// A sequence of zstd frames; the decoder underneath knows one frame only.
 pub(crate) struct ZstdFrames {
     decoder: FrameDecoder,
     input: Buffered,
@@ -176,7 +176,7 @@ impl ZstdFrames {
         }
     }
 
-    /// Begins the next frame; `false` at the end of the stream.
+    /// Begins the next frame; returns `false` at the end of the stream.
     fn begin_frame(&mut self) -> io::Result<bool> {
         while !self.input.fill_buf()?.is_empty() {
             let header = self.decoder.reset(&mut self.input);
@@ -201,7 +201,7 @@ impl ZstdFrames {
         Ok(())
     }
 
-    /// Decodes until there are bytes to hand out or the frame ends.
+    /// Decodes until there is output or the frame ends.
     fn decode(&mut self) -> io::Result<()> {
         while self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
             self.decoder
@@ -211,7 +211,7 @@ impl ZstdFrames {
         Ok(())
     }
 
-    /// Compares the frame's checksum, where it has one.
+    /// Compares the frame's checksum, if it has one.
     fn end_frame(&mut self) -> io::Result<()> {
         self.is_in_frame = false;
         let stored = self.decoder.get_checksum_from_data();

@@ -1,17 +1,18 @@
-//! Which format a trace is in, told by its content; a file's name says nothing.
+//! Detection of a trace's format from its content; file names are ignored.
 //!
-//! A wrong guess would replay nonsense with a straight face, so the rules are narrow and what they
-//! do not cover is an error that asks for the name. They look at the first 64 KiB:
+//! A wrong guess would replay nonsense without an error, so the rules are narrow, and a trace that
+//! they do not cover is an error that asks for the name. They examine the first 64 KiB:
 //!
 //! 1. `highwater`: its magic number.
 //! 2. `vscsi`: the version and a known opcode in at least three of four of the first records. (Not
 //!    in all of them: a damaged record is for the reader to report, with its number.)
 //! 3. text: the first line names columns, a key among them (`csv`); or at least three of four of
 //!    the first lines have one format's shape.
-//! 4. `oracle-general`: the field that names the next access agrees, record for record, with where
-//!    the object does come next; times do not fall and sizes are plausible.
+//! 4. `oracle-general`: the field that names the next access agrees, in every record, with the
+//!    object's actual next access; times do not fall and sizes are plausible.
 //!
-//! Bare arrays of keys are never detected, for any bytes are one, nor is `csv` without a header.
+//! Bare arrays of keys are never detected, because any bytes are one, nor is `csv` without a
+//! header.
 
 use super::blocks::{VSCSI_RECORD, parse_address, parse_arc, parse_lirs, parse_vscsi};
 use super::compact::MAGIC;
@@ -21,11 +22,11 @@ use super::format::Format;
 use super::keys::{ORACLE_RECORD, OracleRecord, parse_adaptsize, parse_mooncake};
 use super::request::Parsed;
 
-/// Bytes that are looked at. Chosen: holds some thousand records of any format.
+/// Bytes examined. Chosen: some thousand records of any format.
 pub(super) const PREFIX: usize = 64 << 10;
 
-/// Records that are looked at, when there are as many. One record of random bytes passes for
-/// `vscsi` with a chance of 2^-29 (16 bits of version, 8 of 2^16 opcodes).
+/// Records examined, if there are as many. One record of random bytes passes for `vscsi` with a
+/// chance of 2^-29 (16 bits of version, 8 of 2^16 opcodes).
 const RECORDS_MAX: usize = 128;
 
 /// The fewest records that decide for `oracle-general`. Chosen: one record of random bytes passes
@@ -33,21 +34,21 @@ const RECORDS_MAX: usize = 128;
 /// are excluded by [`is_next_right`].
 const RECORDS_MIN: usize = 4;
 
-/// Lines that are looked at.
+/// Lines examined.
 const LINES_MAX: usize = 64;
 
-/// What is looked at.
+/// The examined part of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sample<'bytes> {
     /// The whole stream.
     Whole(&'bytes [u8]),
-    /// The beginning of a longer one: its last record may be cut.
+    /// The beginning of a longer one: its last record may be incomplete.
     Beginning(&'bytes [u8]),
 }
 
 type ParseLine = fn(&[u8]) -> Result<Parsed, Fault>;
 
-/// The format of a stream, or what the stream looks like.
+/// Returns the format of a stream, or a description of its content.
 pub(super) fn detect(sample: Sample<'_>) -> Result<Format, String> {
     let (Sample::Whole(bytes) | Sample::Beginning(bytes)) = sample;
     if bytes.is_empty() {
@@ -84,7 +85,7 @@ fn is_text(prefix: &[u8]) -> bool {
         .all(|byte| matches!(byte, b' '..=b'~' | b'\t' | b'\r' | b'\n'))
 }
 
-/// The one text format whose shape three quarters of the lines have.
+/// Returns the one text format whose shape three quarters of the lines have.
 fn detect_text(sample: Sample<'_>) -> Result<Format, String> {
     let whole = match sample {
         Sample::Whole(bytes) => bytes,
@@ -127,7 +128,7 @@ fn first_line(text: &[u8]) -> &[u8] {
     text.split(|&byte| byte == b'\n').next().unwrap_or_default()
 }
 
-/// How writers of `oracle-general` say where an object comes next: the request's number from 0,
+/// How writers of `oracle-general` number an object's next access: the request's number from 0,
 /// from 1, or the distance to it.
 const NEXT_OF: [fn(usize, usize) -> usize; 3] =
     [|_, next| next, |_, next| next + 1, |at, next| next - at];
@@ -151,9 +152,8 @@ fn is_oracle(sample: Sample<'_>) -> bool {
         })
 }
 
-/// Whether a record's next access is where its object comes next among `records`, or "none", or
-/// beyond them. A claim beyond 2^32 requests is not believed: two small 32-bit keys in a row look
-/// like one.
+/// Returns whether a record's next access is its object's next place among `records`, or "none", or
+/// beyond them. Rejects a claim beyond 2^32 requests: two small 32-bit keys in a row look like one.
 fn is_next_right(
     records: &[OracleRecord],
     at: usize,

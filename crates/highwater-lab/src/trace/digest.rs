@@ -1,5 +1,5 @@
-//! The SHA-256 digest of a trace as it is stored, computed while its bytes are read: a pipe has one
-//! too, and `sha256sum` of the file prints the same.
+//! SHA-256 digest of a trace as it is stored, computed while its bytes are read, so that a pipe has
+//! one too; `sha256sum` of the file prints the same.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use serde::{Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
-/// A SHA-256 digest; shown and serialized as 64 hexadecimal digits.
+/// A SHA-256 digest; formatted and serialized as 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Digest([u8; 32]);
 
@@ -32,17 +32,17 @@ impl Serialize for Digest {
 /// Whether a reader computes the digest of its trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Digesting {
-    /// It does not: reading costs nothing more.
+    /// No digest, and no cost.
     #[default]
     Off,
     /// SHA-256 of every stored byte.
     Sha256,
 }
 
-/// A stream that digests what is read from it.
+/// A stream that digests the bytes read from it.
 pub(super) struct DigestedStream {
     inner: Box<dyn Read + Send>,
-    /// In a box: it is larger than all the rest.
+    /// Boxed, because it is larger than all the rest.
     sum: Option<Box<Sha256>>,
     bytes: u64,
     is_at_end: bool,
@@ -61,7 +61,7 @@ impl DigestedStream {
         }
     }
 
-    /// The digest and the number of bytes, once the stream was read to its end.
+    /// Returns the digest and the number of bytes, once the stream was read to its end.
     pub(super) fn digest(&self) -> Option<(Digest, u64)> {
         let sum = self.sum.as_ref().filter(|_| self.is_at_end)?;
         Some((Digest(Sha256::clone(sum).finalize().into()), self.bytes))

@@ -1,15 +1,15 @@
-//! Where the pages of each key lie: a map from 64-bit keys to ranges of pages that are laid out one
-//! after the other in a backing file, with memory that does not grow with the number of keys.
+//! Hash table on disk from 64-bit keys to ranges of pages, which are laid out one after the other
+//! in a backing file. Memory does not grow with the number of keys.
 //!
 //! Mechanism: linear hashing. Buckets of 4 KiB lie in a temporary file and hold 255 entries of 16
-//! bytes; a bucket that is full continues in an overflow bucket, of a second file. When the buckets
-//! are [`FILL_PERCENT`] full on average, *one* is split, in turn, so that growth never stops to
-//! rehash. In front stands a direct-mapped table of 1 MiB for the keys in use.
+//! bytes; a full bucket continues in an overflow bucket, of a second file. When the buckets are
+//! [`FILL_PERCENT`] full on average, *one* is split, in turn, so that growth never stops to rehash.
+//! A direct-mapped table of 1 MiB caches the keys in use.
 //!
 //! Invariants, with `n` buckets and `2^l <= n < 2^(l+1)`:
 //! - A key's bucket is `h mod 2^(l+1)` if that is below `n`, else `h mod 2^l`.
 //! - A key is in its bucket's chain exactly once, and the front table never contradicts the chain.
-//! - Extents do not overlap: each begins where the one given out before ended.
+//! - Extents do not overlap: each begins at the end of the previous one.
 //!
 //! Failure: a store that fails can leave a chain half written, so the directory refuses all work
 //! after the first error rather than give a wrong answer.
@@ -29,7 +29,7 @@ use thiserror::Error;
 use super::bucket::{Bucket, BucketStore, Buckets, ENTRIES, Extent, Place};
 use super::request::PAGE_LIMIT;
 
-/// Pages of one key are at most this: what an extent can hold, far above what a request can ask
+/// Largest number of pages of one key: the capacity of an extent, far above what a request can ask
 /// for.
 pub(super) const EXTENT_PAGES_MAX: u64 = 1 << 32;
 
@@ -40,7 +40,7 @@ const FILL_PERCENT: u64 = 60;
 /// Entries of the front table, 16 bytes each. Chosen: 1 MiB, about a level-2 cache.
 const FRONT: usize = 1 << 16;
 
-/// Why a key has no place.
+/// Why a key has no pages.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DirectoryError {
@@ -50,7 +50,7 @@ pub enum DirectoryError {
     /// An earlier failure left the buckets unusable.
     #[error("the key directory is unusable: its file failed before")]
     Broken,
-    /// A bucket does not hold what was written to it.
+    /// A bucket whose content is not what was written.
     #[error(
         "bucket {bucket} of the key directory is corrupt: it claims {entries} of {ENTRIES} entries"
     )]
@@ -60,7 +60,7 @@ pub enum DirectoryError {
         /// The entries that it claims.
         entries: u32,
     },
-    /// A key of more pages than a request may have.
+    /// A key with more pages than a request may have.
     #[error("key {key} asks for {pages} pages: expected at most 2^32")]
     TooLarge {
         /// The key.
@@ -68,14 +68,14 @@ pub enum DirectoryError {
         /// The pages asked for.
         pages: u64,
     },
-    /// All page numbers are given out.
+    /// All page numbers are allocated.
     #[error("key {key} asks for {pages} pages, but {allocated} of 2^44 are given out")]
     Full {
         /// The key.
         key: u64,
         /// The pages asked for.
         pages: u64,
-        /// The pages given out before.
+        /// The pages allocated before.
         allocated: u64,
     },
 }
@@ -111,7 +111,7 @@ pub struct KeyDirectory<S = File> {
     is_broken: bool,
     bucket: Bucket,
     scratch: Bucket,
-    /// Entries of the chain that is being split.
+    /// Entries of the chain under a split.
     chain: Vec<(u64, Extent)>,
 }
 
@@ -128,7 +128,7 @@ impl<S> fmt::Debug for KeyDirectory<S> {
 }
 
 impl KeyDirectory<File> {
-    /// An empty directory in nameless temporary files of the folder `folder`, which vanish with it.
+    /// Creates an empty directory in unlinked temporary files of `folder`, which vanish with it.
     ///
     /// # Errors
     ///
@@ -142,7 +142,7 @@ impl KeyDirectory<File> {
 }
 
 impl<S: BucketStore> KeyDirectory<S> {
-    /// An empty directory over two empty stores: for the buckets and for their overflow.
+    /// Creates an empty directory over two empty stores: for the buckets and for their overflow.
     ///
     /// # Errors
     ///
@@ -164,20 +164,20 @@ impl<S: BucketStore> KeyDirectory<S> {
         })
     }
 
-    /// Keys that have pages.
+    /// Returns the number of keys.
     #[must_use]
     pub const fn nr_keys(&self) -> u64 {
         self.nr_keys
     }
 
-    /// Pages given out, abandoned ones included: all ranges lie below this.
+    /// Returns the number of pages allocated, including abandoned ones: all ranges lie below it.
     #[must_use]
     pub const fn pages_allocated(&self) -> u64 {
         self.pages_allocated
     }
 
-    /// The first `pages` pages of a key (0 counts as 1). A key that comes again has the same pages,
-    /// unless it asks for more than it has: then it moves to a new extent, and the old is
+    /// Returns the first `pages` pages of a key (0 counts as 1). A repeated key has the same pages,
+    /// unless it asks for more than it has: then it moves to a new extent, and the old one is
     /// abandoned.
     ///
     /// # Errors
@@ -208,7 +208,7 @@ impl<S: BucketStore> KeyDirectory<S> {
         Ok(extent)
     }
 
-    /// The extent that the key gets if it needs a new one, and the pages given out then.
+    /// Returns the extent that the key would get, and the number of pages allocated then.
     fn plan(&self, key: u64, pages: u64) -> Result<(Extent, u64), DirectoryError> {
         if pages > EXTENT_PAGES_MAX {
             return Err(DirectoryError::TooLarge { key, pages });
@@ -226,7 +226,8 @@ impl<S: BucketStore> KeyDirectory<S> {
         Ok((extent, allocated))
     }
 
-    /// Walks the key's chain: the extent it has, if that is long enough, else `fresh`, written.
+    /// Walks the key's chain; returns its extent if that is long enough, else writes and returns
+    /// `fresh`.
     fn find_or_insert(
         &mut self,
         key: u64,
@@ -262,7 +263,8 @@ impl<S: BucketStore> KeyDirectory<S> {
         Ok(fresh)
     }
 
-    /// Adds an entry to the last bucket of a chain, which is in `bucket`, or to a new one after it.
+    /// Appends an entry to the last bucket of a chain, which is in `bucket`, or to a new one after
+    /// it.
     fn append(&mut self, place: Place, key: u64, extent: Extent) -> Result<(), DirectoryError> {
         if self.bucket.push(key, extent) {
             return self.buckets.write(place, &self.bucket);
@@ -275,7 +277,7 @@ impl<S: BucketStore> KeyDirectory<S> {
         self.buckets.write(place, &self.bucket)
     }
 
-    /// Splits the next bucket in turn: its keys are divided between it and one new bucket.
+    /// Splits the next bucket in turn: divides its keys between it and one new bucket.
     fn split(&mut self) -> Result<(), DirectoryError> {
         let new = self.nr_buckets;
         let old = new - (1 << new.ilog2());
@@ -330,14 +332,14 @@ impl<S: BucketStore> KeyDirectory<S> {
     }
 }
 
-/// The bucket of a hash among `nr_buckets`.
+/// Returns the bucket of a hash among `nr_buckets`.
 const fn bucket_of(hash: u64, nr_buckets: u64) -> u64 {
     let low = (1 << nr_buckets.ilog2()) - 1;
     let wide = hash & (low << 1 | 1);
     if wide < nr_buckets { wide } else { hash & low }
 }
 
-/// The front table's slot of a hash: by its top bits, as buckets go by the low ones.
+/// Returns the front table's slot of a hash: from its top bits, because buckets use the low ones.
 const fn front_index(hash: u64) -> usize {
     const SHIFT: u32 = u64::BITS - FRONT.trailing_zeros();
     let [b0, b1, ..] = (hash >> SHIFT).to_le_bytes();

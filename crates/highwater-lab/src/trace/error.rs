@@ -1,9 +1,9 @@
-//! What can go wrong with a trace, said with the place where it went wrong.
+//! Errors of trace readers, each with the place in the trace.
 //!
-//! A place is the file, the record (the line, in text formats), counted from 1, and the byte
-//! offset in the *decompressed* stream, counted from 0: what `zstd -dc trace | head -c OFFSET`
-//! shows up to. Parsers return a [`Fault`], which allocates nothing, so that skipping bad records
-//! stays cheap; only the reader turns one into a [`TraceError`].
+//! A place is the file, the record (the line, in text formats), counted from 1, and the byte offset
+//! in the *decompressed* stream, counted from 0: the end of the output of
+//! `zstd -dc trace | head -c OFFSET`. Parsers return a [`Fault`], which allocates nothing, so that
+//! skipping bad records is cheap; only the reader turns one into a [`TraceError`].
 
 use std::io;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub enum TraceError {
     Open {
         /// The file as named.
         file: Arc<Path>,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The content does not tell which format it is in.
@@ -33,16 +33,16 @@ pub enum TraceError {
     UnknownFormat {
         /// The file as named.
         file: Arc<Path>,
-        /// What the content looks like.
+        /// A description of the content.
         found: Box<str>,
     },
-    /// The options ask for blocks of no bytes.
+    /// The options ask for blocks of 0 bytes.
     #[error("{}: a block size of 0 bytes: expected 1 byte to 4 GiB, usually 512 or 4096", .file.display())]
     BlockSize {
         /// The file as named.
         file: Arc<Path>,
     },
-    /// A record that is not what the format allows.
+    /// A record that the format does not allow.
     #[error("{}: record {record} at byte {offset}: found {found}, expected {expected}", .file.display())]
     BadRecord {
         /// The file as named.
@@ -51,9 +51,9 @@ pub enum TraceError {
         record: u64,
         /// Where it begins in the decompressed stream.
         offset: u64,
-        /// What stands there.
+        /// The content found.
         found: Box<str>,
-        /// What should.
+        /// The content expected.
         expected: &'static str,
     },
     /// The stream broke: the disk failed, or the compressed data is truncated or corrupt.
@@ -61,27 +61,27 @@ pub enum TraceError {
     Stream {
         /// The file as named.
         file: Arc<Path>,
-        /// How the trace is stored.
+        /// Compression of the trace.
         compression: Compression,
         /// Number of the record that could not be completed, from 1.
         record: u64,
-        /// Decompressed bytes that arrived.
+        /// Number of decompressed bytes before the failure.
         offset: u64,
-        /// What the system or the decoder said.
+        /// The error of the system or the decoder.
         source: io::Error,
     },
 }
 
-/// Why one record is bad, as a parser says it: without the place, without allocating.
+/// Why one record is bad, as a parser reports it: without the place, and without allocating.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
-    /// What stands there.
+    /// The content found.
     pub(super) found: Found,
-    /// What should.
+    /// The content expected.
     pub(super) expected: &'static str,
 }
 
-/// What a parser found in place of what it expected.
+/// Content that a parser found in place of the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// The record itself, which the reader still holds.
@@ -95,7 +95,7 @@ pub(super) enum Found {
     },
 }
 
-/// Longest piece of a record that a message shows, in bytes. Chosen: a terminal's line.
+/// Longest excerpt of a record in a message, in bytes. Chosen: a terminal's line.
 const EXCERPT: usize = 60;
 
 /// Quotes the beginning of a line of text.

@@ -1,12 +1,12 @@
-//! The names of the formats and of the ways a trace is stored. One list, [`Format::ALL`], from
-//! which parsing, printing and messages come.
+//! Names of the formats and of the compressions. Parsing, printing and messages use one list,
+//! [`Format::ALL`].
 
 use std::fmt;
 use std::str::FromStr;
 
 use thiserror::Error;
 
-/// The layout of a trace's records. The module header says what each looks like.
+/// The layout of a trace's records, described in the header of [`trace`](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Format {
@@ -34,7 +34,7 @@ pub enum Format {
     Csv,
     /// Comma-separated block requests, as published with the MSR Cambridge traces.
     Msr,
-    /// Comma-separated cache requests, as published of Twitter's clusters.
+    /// Comma-separated cache requests, as published for Twitter's clusters.
     Twitter,
     /// The project's own: variable-length deltas behind a header with counts.
     Highwater,
@@ -62,7 +62,7 @@ impl Format {
         Self::Highwater,
     ];
 
-    /// The name that the command line and messages use.
+    /// Returns the name in the command line and in messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -83,7 +83,7 @@ impl Format {
         }
     }
 
-    /// Whether traces of this format can hold writes; all others only read.
+    /// Returns whether traces of this format can hold writes; all others only read.
     #[must_use]
     pub const fn may_write(self) -> bool {
         matches!(
@@ -92,7 +92,7 @@ impl Format {
         )
     }
 
-    /// Whether a record is a line of text.
+    /// Returns whether a record is a line of text.
     pub(super) const fn is_text(self) -> bool {
         matches!(
             self,
@@ -114,7 +114,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// A text that names no format.
+/// A text that is not the name of a format.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("`{text}` is not a trace format: expected one of {FORMAT_NAMES}")]
 pub struct ParseFormatError {
@@ -125,11 +125,11 @@ pub struct ParseFormatError {
 impl FromStr for Format {
     type Err = ParseFormatError;
 
-    /// Reads a format's exact name.
+    /// Parses a format's exact name.
     ///
     /// # Errors
     ///
-    /// Names the text and lists the names when it is none of them.
+    /// When the text is no name; the error lists the names.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let known = Self::ALL.into_iter().find(|format| format.name() == text);
         known.ok_or_else(|| ParseFormatError {
@@ -138,7 +138,7 @@ impl FromStr for Format {
     }
 }
 
-/// How a trace is stored, told by its first bytes.
+/// Compression of a trace, detected from its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Compression {

@@ -1,14 +1,14 @@
-//! The trace formats as the program documents them: what a record looks like, and an example of
-//! each that a shell makes with `printf`.
+//! User documentation of the trace formats: the layout of a record, and an example of each that
+//! `printf` makes in a shell.
 
 use super::format::Format;
 
-/// What users are told of a format.
+/// Documentation of a format.
 #[derive(Clone, Copy, Debug)]
 pub struct FormatGuide {
-    /// Which one.
+    /// The format.
     pub format: Format,
-    /// A record, and what it means.
+    /// A record, and its meaning.
     pub record: &'static str,
     /// Traces that can be made at a shell's prompt.
     pub examples: &'static [Example],
@@ -21,7 +21,7 @@ pub struct Example {
     pub printf: &'static str,
     /// Options that the reader needs besides the format.
     pub options: &'static str,
-    /// What a reader finds in it.
+    /// Requests that a reader finds in it.
     pub requests: u64,
     /// Pages of 4 KiB that the requests touch.
     pub accesses: u64,

@@ -1,16 +1,16 @@
 //! Key traces: the bare arrays `u32be`, `u64be`, `u32le`, the sized objects of `adaptsize` and
 //! `oracle-general`, and the prefix blocks of `mooncake`.
 //!
-//! - `u32be`, `u64be`, `u32le`: nothing but keys; every key is a read of one page.
-//! - `adaptsize`: lines `time id size`, size in bytes. Source: D. Berger, R. Sitaraman and
-//!   M. Harchol-Balter, "AdaptSize", NSDI 2017, and the trace published with it.
+//! - `u32be`, `u64be`, `u32le`: arrays of keys; every key is a read of one page.
+//! - `adaptsize`: lines `time id size`, size in bytes. Source: D. Berger, R. Sitaraman and M.
+//!   Harchol-Balter, "AdaptSize", NSDI 2017, and the trace published with it.
 //! - `oracle-general`: 24-byte little-endian records: u32 time, u64 object, u32 size in bytes, i64
-//!   next request for the object. Writers disagree on what the last holds and how they say "none",
-//!   so it is not used and not checked. Source: the FAQ of libCacheSim, as a data layout.
+//!   next request for the object. Writers disagree on the content of the last field and on how it
+//!   says "none", so the reader ignores it. Source: the FAQ of libCacheSim, as a data layout.
 //! - `mooncake`: a JSON object a line; each element of `hash_ids` is a read of one page, in order.
-//!   Source: R. Qin et al., "Mooncake", FAST 2025, and its traces.
+//! Source: R. Qin et al., "Mooncake", FAST 2025, and its traces.
 //!
-//! An object without a size, or of size 0, has one page: its entry has to be somewhere.
+//! An object without a size, or of size 0, has one page.
 
 use serde::Deserialize;
 
@@ -21,13 +21,13 @@ use super::text::{Fields, is_blank};
 /// Bytes of an `oracle-general` record.
 pub(super) const ORACLE_RECORD: usize = 24;
 
-/// A key of a bare array.
+/// Returns the request of a key in a bare array.
 #[inline]
 pub(super) fn parse_key(key: u64) -> Result<Parsed, Fault> {
     Request::on_key(Op::Read, key, 0)
 }
 
-/// One line of `adaptsize`.
+/// Parses one line of `adaptsize`.
 #[inline]
 pub(super) fn parse_adaptsize(line: &[u8]) -> Result<Parsed, Fault> {
     match adaptsize_fields(line) {
@@ -69,21 +69,21 @@ impl OracleRecord {
     }
 }
 
-/// One record of `oracle-general`.
+/// Parses one record of `oracle-general`.
 #[inline]
 pub(super) fn parse_oracle(record: &[u8; ORACLE_RECORD]) -> Result<Parsed, Fault> {
     let fields = OracleRecord::new(record);
     Request::on_key(Op::Read, fields.key, u64::from(fields.size))
 }
 
-/// What is read of a `mooncake` line; other members are passed over.
+/// The part of a `mooncake` line that is read; other members are ignored.
 #[derive(Deserialize)]
 struct MooncakeLine {
     hash_ids: Vec<u64>,
 }
 
-/// One line of `mooncake`. The whole line is read before its first request is handed out, so a bad
-/// line yields none.
+/// Parses one line of `mooncake`. The whole line is parsed before its first request is returned, so
+/// a bad line yields none.
 pub(super) fn parse_mooncake(line: &[u8]) -> Result<Parsed, Fault> {
     if is_blank(line) {
         return Ok(Parsed::Blank);

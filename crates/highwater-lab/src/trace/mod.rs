@@ -1,9 +1,9 @@
-//! Traces: reading recorded accesses of real systems, whatever their format and compression, as a
+//! Trace readers: recorded accesses of real systems, in many formats and compressions, as a
 //! stream of page requests.
 //!
 //! A trace is opened by path ([`TraceReader::open`]) or read from any stream
-//! ([`TraceReader::from_reader`]). Compression is told by magic bytes (zstd, gzip, xz, or none),
-//! the [`Format`] by content where content tells it. Nothing is held but a window of the stream,
+//! ([`TraceReader::from_reader`]). The reader detects compression by magic bytes (zstd, gzip, xz),
+//! and the [`Format`] by content if possible. It holds only a window of the stream,
 //! so the length of a trace does not matter.
 //!
 //! | format | kind | record | target |
@@ -25,7 +25,7 @@
 //!
 //! - A request touches every page of 4,096 bytes that its bytes lie in. A key has pages of its own:
 //!   `ceil(size / 4096)`, one when it has no size or the size is 0.
-//! - A block request of no bytes touches nothing: it is counted as empty and passed over.
+//! - A block request of no bytes touches nothing: it is counted as empty and skipped.
 //! - Pages from 2^44 on and requests of more than 2^20 pages, 4 GiB, are bad records.
 //! - In text, blank lines are no records, fields may be separated by several blanks, a line may end
 //!   in CR LF, and the last one may lack its end. Record numbers are line numbers.

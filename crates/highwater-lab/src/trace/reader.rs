@@ -1,9 +1,10 @@
-//! The reader: opens a trace, finds out how it is stored and what format it is in, and hands out
-//! its requests one by one.
+//! The trace reader: opens a trace, detects its compression and format, and returns its requests
+//! one by one.
 //!
-//! Invariants: `record` is the number of the record that the last answer came from; after an error
-//! or the end, there is only `None`. Memory is the window of [`Source`] and the decoder's, whatever
-//! the length of the trace; the requests of one `mooncake` line are held until they are handed out.
+//! Invariants: `record` is the number of the record of the last answer; after an error or the end,
+//! the iterator returns only `None`. Memory is the window of [`Source`] and the decoder's,
+//! independent of the length of the trace; the requests of one `mooncake` line are held until they
+//! are returned.
 
 use std::fmt;
 use std::fs::File;
@@ -23,40 +24,40 @@ use super::keys::{parse_adaptsize, parse_key, parse_mooncake, parse_oracle};
 use super::request::{Op, Parsed, Request, Target};
 use super::source::{Line, Source};
 
-/// What to do with a record that is not what the format allows.
+/// Treatment of a record that the format does not allow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Lenient {
     /// End with an error that says where.
     #[default]
     StopAtBad,
-    /// Pass over it, count it, and go on with the next line or record. Where the next one cannot be
+    /// Skip it, count it, and continue with the next line or record. If the next one cannot be
     /// found (`highwater`, a broken compressed stream), count one and end.
     SkipBad,
 }
 
-/// How to read a trace.
+/// Options of a reader.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReaderOptions {
-    /// The format; `None` finds it out from the content.
+    /// The format; `None` detects it from the content.
     pub format: Option<Format>,
-    /// Bytes of a block of `arc`, 512 when `None`; other formats know their units.
+    /// Block size of `arc` in bytes; `None` is 512. Other formats define their units.
     pub block_size: Option<u32>,
-    /// Where the columns of `csv` are; `None` reads it from a header. A trace whose columns are
-    /// named and whose format is not is `csv`.
+    /// Columns of `csv`; `None` reads them from a header. A trace with columns and without a format
+    /// is `csv`.
     pub columns: Option<Columns>,
-    /// What to do with bad records.
+    /// Treatment of bad records.
     pub lenient: Lenient,
     /// Whether the stored bytes are digested.
     pub digesting: Digesting,
 }
 
-/// How far a reader is in its file.
+/// Progress of a reader in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of the file, as stored, that the decoder has taken; it runs ahead of the requests by
-    /// what is buffered.
+    /// Stored bytes of the file that the decoder has consumed; ahead of the requests by the
+    /// buffered bytes.
     pub compressed_bytes_read: u64,
-    /// Bytes of the file; `None` for what is not a file.
+    /// Stored bytes of the file; `None` if it is not a file.
     pub compressed_bytes_total: Option<u64>,
 }
 
@@ -85,14 +86,14 @@ pub struct TraceReader {
     source: Source,
     format: Format,
     block_size: u32,
-    /// Where the columns of a `csv` trace are.
+    /// Columns of a `csv` trace.
     layout: Layout,
     lenient: Lenient,
     record: u64,
     is_done: bool,
     /// The rest of a `mooncake` line.
     keys: std::vec::IntoIter<u64>,
-    /// Where a `highwater` trace stands; `None` before its header.
+    /// Cursor of a `highwater` trace; `None` before its header.
     cursor: Option<Cursor>,
     bad_records: u64,
     empty_records: u64,
@@ -117,7 +118,7 @@ impl TraceReader {
     /// # Errors
     ///
     /// When the file cannot be opened or its beginning cannot be read, or when the options name no
-    /// format and the content does not tell it.
+    /// format and it cannot be detected.
     pub fn open(path: &Path, options: &ReaderOptions) -> Result<Self, TraceError> {
         let refuse = |source| TraceError::Open {
             file: path.into(),
@@ -129,7 +130,7 @@ impl TraceReader {
         Self::with_stream(path, Box::new(file), file_bytes, options)
     }
 
-    /// Reads a trace from any stream, under a name for messages.
+    /// Reads a trace from any stream; messages use `name`.
     ///
     /// # Errors
     ///
@@ -190,7 +191,7 @@ impl TraceReader {
             Sample::Whole(self.source.bytes())
         };
         detect(sample).map_err(|found| match self.source.take_failure() {
-            // What arrived before the stream broke was too little to tell.
+            // The bytes before the failure were too few to detect the format.
             Some(source) => {
                 self.record = 1;
                 self.stream_error(source)
@@ -202,7 +203,7 @@ impl TraceReader {
         })
     }
 
-    /// What the first line says of the columns; the line stays the next one.
+    /// Parses the first line as a header; does not consume it.
     fn header(&mut self) -> Layout {
         let named = match self.source.line() {
             Line::Whole { length, .. } => Layout::of_header(&self.source.bytes()[..length]),
@@ -211,26 +212,26 @@ impl TraceReader {
         named.unwrap_or(Layout::UNKNOWN)
     }
 
-    /// The trace's format, as named or found out.
+    /// Returns the trace's format, as named or detected.
     #[must_use]
     pub const fn format(&self) -> Format {
         self.format
     }
 
-    /// How the trace is stored.
+    /// Returns the trace's compression.
     #[must_use]
     pub fn compression(&self) -> Compression {
         self.source.compression()
     }
 
-    /// Whether the trace can hold writes: its format can, and a `csv` trace has a column for the
-    /// op.
+    /// Returns whether the trace can hold writes: its format can, and a `csv` trace has a column
+    /// for the op.
     #[must_use]
     pub fn may_write(&self) -> bool {
         self.format.may_write() && (self.format != Format::Csv || self.layout.may_write())
     }
 
-    /// How much of the file is read.
+    /// Returns the progress in the file.
     #[must_use]
     pub fn progress(&self) -> Progress {
         Progress {
@@ -239,32 +240,33 @@ impl TraceReader {
         }
     }
 
-    /// The digest and the number of the trace's bytes as stored: [`Digesting`] must ask for it, and
-    /// the stream must have been read to its end, which a reader that gives up does not.
+    /// Returns the digest and the number of the trace's stored bytes. [`Digesting`] must ask for
+    /// it, and the stream must have been read to its end, which a reader that gives up does not do.
     #[must_use]
     pub fn digest(&self) -> Option<(Digest, u64)> {
         self.source.digest()
     }
 
-    /// The trace's name in messages: a path, or what [`from_reader`](Self::from_reader) was told.
+    /// Returns the trace's name in messages: a path, or the one passed to
+    /// [`from_reader`](Self::from_reader).
     #[must_use]
     pub fn name(&self) -> &Path {
         &self.file
     }
 
-    /// Records passed over because they were bad; always 0 under [`Lenient::StopAtBad`].
+    /// Returns the number of bad records that were skipped; always 0 under [`Lenient::StopAtBad`].
     #[must_use]
     pub const fn bad_records(&self) -> u64 {
         self.bad_records
     }
 
-    /// Records passed over because they touch no page: a count or a length of zero.
+    /// Returns the number of records that touch no page, with a count or a length of zero.
     #[must_use]
     pub const fn empty_records(&self) -> u64 {
         self.empty_records
     }
 
-    /// The next request of a text format.
+    /// Returns the next request of a text format.
     #[inline]
     fn next_line(
         &mut self,
@@ -291,7 +293,7 @@ impl TraceReader {
         }
     }
 
-    /// The next request of a format with records of `N` bytes.
+    /// Returns the next request of a format with records of `N` bytes.
     #[inline]
     fn next_chunk<const N: usize>(
         &mut self,
@@ -312,7 +314,7 @@ impl TraceReader {
         self.finish()
     }
 
-    /// The next request of a `mooncake` trace: from the line at hand, or the next one.
+    /// Returns the next request of a `mooncake` trace: from the current line, or the next one.
     fn next_key(&mut self) -> Option<Result<Request, TraceError>> {
         match self.keys.next() {
             Some(key) => Some(Ok(Request {
@@ -323,7 +325,7 @@ impl TraceReader {
         }
     }
 
-    /// The next request of a `highwater` trace.
+    /// Returns the next request of a `highwater` trace.
     fn next_compact(&mut self) -> Option<Result<Request, TraceError>> {
         let mut cursor = match self.cursor {
             Some(cursor) => cursor,
@@ -362,7 +364,7 @@ impl TraceReader {
         Ok(cursor)
     }
 
-    /// Deals with what is not a plain request; the record is still the next `length` bytes.
+    /// Handles a record that is not a plain request; it is still the next `length` bytes.
     #[cold]
     fn settle(
         &mut self,
@@ -414,7 +416,7 @@ impl TraceReader {
         }))
     }
 
-    /// Rejects a line that does not fit the window, or passes over it.
+    /// Rejects or skips a line that does not fit the window.
     #[cold]
     fn skip_long_line(&mut self) -> Option<Result<Request, TraceError>> {
         self.record += 1;
@@ -426,7 +428,7 @@ impl TraceReader {
     }
 
     /// Rejects a record after which no other can be found. A failure of the stream is the cause of
-    /// a record that breaks off, so it is told first.
+    /// a truncated record, so it is reported first.
     #[cold]
     fn lose_rest(&mut self, fault: Fault, length: usize) -> Option<Result<Request, TraceError>> {
         let answer = match self.source.take_failure() {
@@ -440,7 +442,7 @@ impl TraceReader {
         answer
     }
 
-    /// The end of the stream: complete, inside a record, or a failure.
+    /// Ends the stream: complete, inside a record, or with a failure.
     #[cold]
     fn finish(&mut self) -> Option<Result<Request, TraceError>> {
         self.is_done = true;
@@ -457,8 +459,8 @@ impl TraceReader {
         )
     }
 
-    /// A failed stream. Corrupt content counts as one bad record; a failing disk is never passed
-    /// over.
+    /// Handles a failed stream. Corrupt content counts as one bad record; an I/O error is never
+    /// skipped.
     #[cold]
     fn break_off(&mut self, source: io::Error) -> Option<Result<Request, TraceError>> {
         self.is_done = true;

@@ -1,23 +1,22 @@
-//! What a trace asks for: one [`Request`] after the other, in pages of 4,096 bytes.
+//! Requests of a trace, in pages of 4,096 bytes.
 //!
 //! Every format is reduced to one of two targets. A block trace or an address trace names pages of
 //! one address space ([`Target::Pages`]). A key trace names objects ([`Target::Key`]): a key has
 //! pages of its own, which [`KeyDirectory`](super::KeyDirectory) lays out in a file.
 //!
 //! Invariant: a request that a reader returns touches at least one page; its pages lie below
-//! [`PAGE_LIMIT`] and are at most [`COUNT_LIMIT`]. The constructors here are the only place that
-//! decides it.
+//! [`PAGE_LIMIT`] and are at most [`COUNT_LIMIT`]. Only the constructors here check it.
 
 use highwater::units::PAGE_BYTES;
 
 use super::error::{Fault, Found};
 
-/// Page numbers are below this: 2^44 pages, 64 PiB. Chosen: far above any recorded device, and low
-/// enough that byte offsets (2^56) and sums of a few of them fit 64 bits.
+/// Limit of page numbers: 2^44 pages, 64 PiB. Chosen: far above any recorded device, and low enough
+/// that byte offsets (2^56) and sums of a few of them fit 64 bits.
 pub const PAGE_LIMIT: u64 = 1 << 44;
 
-/// Pages of one request are at most this: 2^20 pages, 4 GiB. Chosen: the largest that a size of 32
-/// bits, as in `oracle-general`, can say, and few enough that a damaged record does not keep a
+/// Largest number of pages of one request: 2^20 pages, 4 GiB. Chosen: the largest that a size of 32
+/// bits, as in `oracle-general`, can state, and few enough that a damaged record does not keep a
 /// replay busy for hours.
 pub const COUNT_LIMIT: u64 = 1 << 20;
 
@@ -30,7 +29,7 @@ pub enum Op {
     Write,
 }
 
-/// What a request touches.
+/// Pages that a request touches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
     /// The pages `first .. first + count` of one address space.
@@ -50,7 +49,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// The number of page accesses that the request stands for.
+    /// Returns the number of page accesses of the request.
     #[must_use]
     pub const fn page_count(&self) -> u64 {
         match *self {
@@ -65,12 +64,12 @@ impl Target {
 pub struct Request {
     /// Whether it reads or writes.
     pub op: Op,
-    /// What it touches.
+    /// Its pages.
     pub target: Target,
 }
 
 impl Request {
-    /// A request for the pages `first .. first + count`, when they are plausible.
+    /// Returns a request for the pages `first .. first + count`, if they are plausible.
     #[inline]
     pub(super) fn on_pages(op: Op, first: u64, count: u64) -> Result<Parsed, Fault> {
         if count == 0 {
@@ -90,7 +89,7 @@ impl Request {
         Ok(Parsed::Request(Self { op, target }))
     }
 
-    /// A request for the pages that hold the bytes `start .. start + length`.
+    /// Returns a request for the pages that hold the bytes `start .. start + length`.
     #[inline]
     pub(super) fn on_bytes(op: Op, start: u64, length: u64) -> Result<Parsed, Fault> {
         if length == 0 {
@@ -103,7 +102,7 @@ impl Request {
         Self::on_pages(op, first_page, last / PAGE_BYTES - first_page + 1)
     }
 
-    /// A request for an object of `bytes` bytes; an object without a size (0) has one page.
+    /// Returns a request for an object of `bytes` bytes; an object without a size (0) has one page.
     #[inline]
     pub(super) fn on_key(op: Op, key: u64, bytes: u64) -> Result<Parsed, Fault> {
         let pages = bytes.div_ceil(PAGE_BYTES).max(1);
@@ -119,7 +118,7 @@ impl Request {
     }
 }
 
-/// What a parser made of one record.
+/// Result of parsing one record.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Parsed {
     /// One request.
@@ -133,14 +132,14 @@ pub(super) enum Parsed {
 }
 
 impl Fault {
-    /// A fault of one field.
+    /// Returns a fault of one field.
     #[cold]
     pub(super) const fn value(field: &'static str, value: u64, expected: &'static str) -> Self {
         let found = Found::Value { field, value };
         Self { found, expected }
     }
 
-    /// A fault of the record's shape; the reader shows the record.
+    /// Returns a fault of the record's shape; the reader shows the record.
     #[cold]
     pub(super) const fn shape(expected: &'static str) -> Self {
         let found = Found::Record;

@@ -1,10 +1,10 @@
-//! A window of decompressed bytes that moves over the stream: what parsers read from.
+//! Sliding window of decompressed bytes over the stream, from which parsers read.
 //!
 //! Invariant: `start <= end <= window.len()`; `window[start..end]` are the next bytes of the
 //! stream, the first of them at offset [`Source::offset`]. The window never grows, so a line is at
 //! most [`WINDOW`] bytes; a longer one is reported, and skipped without being held.
 //!
-//! A failure of the stream is kept back until the bytes before it are consumed, so that every
+//! A failure of the stream is withheld until the bytes before it are consumed, so that every
 //! complete record before a break is delivered and no torn one is.
 
 use std::io::{self, Read};
@@ -67,18 +67,18 @@ impl Source {
         self.decoder.is_input_broken()
     }
 
-    /// Offset of the next byte in the decompressed stream.
+    /// Returns the offset of the next byte in the decompressed stream.
     pub(super) fn offset(&self) -> u64 {
         self.window_offset + self.start as u64
     }
 
-    /// The bytes at hand.
+    /// Returns the bytes in the window.
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.window[self.start..self.end]
     }
 
-    /// Passes over `length` bytes that are at hand.
+    /// Consumes `length` bytes of the window.
     #[inline]
     pub(crate) fn consume(&mut self, length: usize) {
         assert!(
@@ -88,13 +88,13 @@ impl Source {
         self.start += length;
     }
 
-    /// Why the stream ended, when it failed; asked once.
+    /// Returns the failure that ended the stream, once.
     pub(crate) fn take_failure(&mut self) -> Option<io::Error> {
         self.failure.take()
     }
 
-    /// Reads on until `length` bytes (at most the window) are at hand or the stream has ended;
-    /// `true` when they are.
+    /// Reads until the window holds `length` bytes (at most its size) or the stream has ended;
+    /// returns whether it holds them.
     #[inline]
     pub(super) fn ensure(&mut self, length: usize) -> bool {
         self.end - self.start >= length || self.ensure_slowly(length)
@@ -108,7 +108,7 @@ impl Source {
         self.end - self.start >= length
     }
 
-    /// The next `N` bytes, when the stream still holds that many.
+    /// Returns the next `N` bytes, if the stream still holds that many.
     #[inline]
     pub(super) fn first<const N: usize>(&mut self) -> Option<&[u8; N]> {
         if !self.ensure(N) {
@@ -138,7 +138,7 @@ impl Source {
         }
     }
 
-    /// What stands after the last line end: a line, unless the stream broke off in it.
+    /// Returns the bytes after the last line end: a line, unless the stream failed in it.
     fn last_line(&self) -> Line {
         let length = self.end - self.start;
         if length == 0 || self.failure.is_some() {
@@ -147,7 +147,7 @@ impl Source {
         Line::Whole { length, ending: 0 }
     }
 
-    /// Passes over the rest of a line that is longer than the window.
+    /// Skips the rest of a line that is longer than the window.
     pub(super) fn skip_line(&mut self) {
         loop {
             if let Some(at) = find_line_end(self.bytes()) {
@@ -180,8 +180,8 @@ impl Source {
     }
 }
 
-/// Index of the first line feed. Eight bytes at a time: a byte equal to LF is zero after the
-/// exclusive or, and the lowest zero byte is the lowest one whose top bit the classic
+/// Returns the index of the first line feed. Eight bytes at a time: a byte equal to LF is zero
+/// after the exclusive or, and the lowest zero byte is the lowest one whose top bit the classic
 /// `(x - 0x01..) & !x & 0x80..` sets.
 /// Source: the zero-byte test of Mycroft (1987), as in "Hacker's Delight", section 6-1.
 #[inline]

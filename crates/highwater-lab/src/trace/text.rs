@@ -1,4 +1,4 @@
-//! Fields of a line of text, read in place: no strings are made.
+//! Fields of a line of text, parsed in place without allocation.
 
 /// The fields of one line, separated by spaces or tabs.
 pub(crate) struct Fields<'line> {
@@ -17,7 +17,7 @@ impl<'line> Fields<'line> {
         }
     }
 
-    /// The next field, when it is a whole decimal number of at most 64 bits.
+    /// Returns the next field if it is a whole decimal number of at most 64 bits.
     #[inline]
     pub(crate) fn number(&mut self) -> Option<u64> {
         self.skip_blanks();
@@ -26,7 +26,7 @@ impl<'line> Fields<'line> {
         self.is_at_boundary().then_some(value)
     }
 
-    /// The next field, when it is a hexadecimal number that begins with `0x`.
+    /// Returns the next field if it is a hexadecimal number that begins with `0x`.
     #[inline]
     pub(super) fn hexadecimal(&mut self) -> Option<u64> {
         self.skip_blanks();
@@ -37,7 +37,7 @@ impl<'line> Fields<'line> {
         self.hexadecimal_digits()
     }
 
-    /// The next field, when it is a hexadecimal number without a mark.
+    /// Returns the next field if it is a hexadecimal number without a prefix.
     #[inline]
     pub(crate) fn bare_hexadecimal(&mut self) -> Option<u64> {
         self.skip_blanks();
@@ -63,7 +63,7 @@ impl<'line> Fields<'line> {
         (digits > 0 && self.is_at_boundary()).then_some(value)
     }
 
-    /// The next field, when it is one byte long.
+    /// Returns the next field if it is one byte long.
     #[inline]
     pub(crate) fn letter(&mut self) -> Option<u8> {
         self.skip_blanks();
@@ -72,7 +72,7 @@ impl<'line> Fields<'line> {
         self.is_at_boundary().then_some(letter)
     }
 
-    /// Whether nothing but blanks is left.
+    /// Returns whether only blanks are left.
     #[inline]
     pub(crate) fn is_at_end(&mut self) -> bool {
         self.skip_blanks();
@@ -85,11 +85,11 @@ impl<'line> Fields<'line> {
     }
 }
 
-/// The value of a byte that is no hexadecimal digit.
+/// Value of a byte that is not a hexadecimal digit.
 const NO_DIGIT: u8 = 0xff;
 
-/// Values of the hexadecimal digits. A table, because a processor cannot guess whether the next
-/// digit of an address is a letter, and a wrong guess costs more than the whole field.
+/// Values of the hexadecimal digits. A table, because branch prediction cannot guess whether the
+/// next digit of an address is a letter, and a misprediction costs more than the whole field.
 const HEX_DIGITS: [u8; 256] = {
     let mut values = [NO_DIGIT; 256];
     let digits = b"0123456789abcdef";
@@ -103,10 +103,10 @@ const HEX_DIGITS: [u8; 256] = {
     values
 };
 
-/// Decimal digits that always fit 64 bits.
+/// Number of decimal digits that always fit 64 bits.
 const DIGITS_SURE: usize = 19;
 
-/// The decimal number that `bytes` begin with and what follows it.
+/// Returns the decimal number at the start of `bytes`, and the rest.
 #[inline]
 pub(super) fn leading_number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut value = 0_u64;
@@ -123,7 +123,8 @@ pub(super) fn leading_number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     (!bytes.is_empty()).then_some((value, &[]))
 }
 
-/// The rest of a number of which `value` is read, with a look at every digit that may not fit.
+/// Returns the rest of a number whose first digits are `value`, and checks every digit for
+/// overflow.
 #[cold]
 fn leading_long_number(mut value: u64, bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut digits = 0;
@@ -135,7 +136,7 @@ fn leading_long_number(mut value: u64, bytes: &[u8]) -> Option<(u64, &[u8])> {
     Some((value, &bytes[digits..]))
 }
 
-/// Whether a line holds nothing but blanks.
+/// Returns whether a line holds only blanks.
 #[inline]
 pub(super) fn is_blank(line: &[u8]) -> bool {
     Fields::new(line).is_at_end()
