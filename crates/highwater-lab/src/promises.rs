@@ -1,11 +1,10 @@
-//! Promises about times: what several runs have measured of each, the median, its spread, and
-//! whether it holds.
+//! Promises about times: readings of several runs, their median and spread, and verdicts.
 //!
-//! A *reading* is what one run of a bench or of an experiment says of one promise. Benches print a
+//! A *reading* is one run's measurement of a promise, by a bench or an experiment. Benches print a
 //! JSON object for each on a line of its own; experiments have checks that are decided by times.
-//! `.ci/bench` collects the readings of interleaved runs and ends with this table.
+//! `.ci/bench` collects the readings of interleaved runs and prints this table.
 //!
-//! Invariant: a promise holds when every run has measured it and the median is within the bounds. A
+//! Invariant: a promise holds if every run has measured it and the median is within the bounds. A
 //! promise that one run lacks does not hold.
 
 use std::fmt;
@@ -17,7 +16,7 @@ use crate::experiments::clock::median;
 use crate::report::Measured;
 use crate::report::text::{Side, write_rows};
 
-/// What one run says of one promise.
+/// One run's measurement of one promise.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Reading {
     name: String,
@@ -28,7 +27,7 @@ pub struct Reading {
 /// Readings of one run, or why there are none.
 pub type Readings = Result<Vec<Reading>, String>;
 
-/// The readings among the lines that a bench has printed.
+/// Parses the readings among the lines that a bench printed.
 ///
 /// # Errors
 ///
@@ -48,12 +47,11 @@ pub fn readings_of_bench(printed: &str) -> Readings {
     }
 }
 
-/// The checks of an experiment that are decided by times, of its outcome as JSON.
+/// Returns the checks of times in an experiment's outcome, as JSON.
 ///
 /// # Errors
 ///
-/// When it is no outcome, a check that is decided by counts fails, or one that is decided by times
-/// compares no numbers.
+/// When it is no outcome, a check of counts fails, or a check of times compares no numbers.
 pub fn readings_of_outcome(printed: &str) -> Readings {
     let outcome: Value = serde_json::from_str(printed).map_err(|e| e.to_string())?;
     let checks = outcome["checks"].as_array().ok_or("it has no checks")?;
@@ -76,7 +74,7 @@ struct Promise {
     /// The bench or experiment.
     source: String,
     name: String,
-    /// Of the first run: its bounds are those of all.
+    /// Reading of the first run: its bounds are those of all.
     first: Measured,
     measured: Vec<f64>,
 }
@@ -89,7 +87,7 @@ impl Promise {
         }
     }
 
-    /// The least and the most of all runs.
+    /// Returns the minimum and the maximum of all runs.
     fn spread(&self) -> [f64; 2] {
         [f64::min, f64::max].map(|pick| self.measured.iter().copied().fold(f64::NAN, pick))
     }
@@ -100,19 +98,19 @@ impl Promise {
     }
 }
 
-/// All promises, and the runs that were to measure them.
+/// All promises, and the number of runs that should measure them.
 #[derive(Clone, Debug)]
 pub struct Promises {
     runs: usize,
     promises: Vec<Promise>,
-    /// Runs that have failed, and how.
+    /// Failed runs, with the reason.
     failures: Vec<String>,
     /// Whether runs were too short to judge times.
     is_quick: bool,
 }
 
 impl Promises {
-    /// None yet, to be measured by `runs` runs.
+    /// Creates an empty table for `runs` runs.
     #[must_use]
     pub const fn of_runs(runs: usize) -> Self {
         Self {
@@ -123,7 +121,7 @@ impl Promises {
         }
     }
 
-    /// None yet, to be shown and not judged.
+    /// Creates an empty table for `runs` runs that are shown and not judged.
     #[must_use]
     pub fn unjudged(runs: usize) -> Self {
         Self {
@@ -132,7 +130,7 @@ impl Promises {
         }
     }
 
-    /// Adds what a run of `source` has read.
+    /// Adds the readings of a run of `source`.
     pub fn add(&mut self, source: &str, readings: Readings) {
         match readings {
             Err(failure) => self.failures.push(format!("{source}: {failure}")),
@@ -153,21 +151,21 @@ impl Promises {
         }
     }
 
-    /// Whether a run has failed.
+    /// Returns whether a run has failed.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         !self.failures.is_empty()
     }
 
-    /// Whether every run has succeeded and, unless times are not judged, every promise holds.
+    /// Returns whether every run has succeeded and, if times are judged, every promise holds.
     #[must_use]
     pub fn hold(&self) -> bool {
         let judged = || self.promises.iter().all(|promise| promise.holds(self.runs));
         !self.has_failed() && !self.promises.is_empty() && (self.is_quick || judged())
     }
 
-    /// The table as one JSON object: of each promise the median, the spread and what each run
-    /// measured, in its unit.
+    /// Returns the table as one JSON object: for each promise the median, the spread and the
+    /// measurement of each run, in its unit.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let promise = |promise: &Promise| {
@@ -258,8 +256,8 @@ mod tests {
         promises
     }
 
-    /// Goal: a promise holds in the median, in neither the best run nor the worst. Method: readings
-    /// on both sides of a bound of 4.
+    /// Goal: the median decides, not the best run or the worst. Method: readings on both sides of a
+    /// bound of 4.
     #[test]
     fn medians_decide() {
         assert!(of(&["9.0", "3.0", "3.9", "9.0", "1.0"]).hold());
@@ -267,8 +265,8 @@ mod tests {
         assert!(!of(&[]).hold(), "nothing was measured");
     }
 
-    /// Goal: a number that is missing is never a promise that is kept. Method: a run without the
-    /// promise, a run whose number is none, and a run that failed.
+    /// Goal: a missing number never keeps a promise. Method: a run without the promise, a run whose
+    /// number is `NaN`, and a run that failed.
     #[test]
     fn what_is_missing_does_not_hold() {
         let mut promises = Promises::of_runs(3);
@@ -286,8 +284,8 @@ mod tests {
         assert!(nothing.unwrap().is_empty());
     }
 
-    /// Goal: of an experiment exactly the checks of times are read, and counts that fail are no
-    /// reading. Method: an outcome as `highwater lab --json` prints it.
+    /// Goal: exactly an experiment's checks of times are read, and counts that fail are no reading.
+    /// Method: an outcome as `highwater lab --json` prints it.
     #[test]
     fn checks_of_times_are_read() {
         use crate::report::{Check, Figures, Judge, Outcome, Unit};
@@ -316,8 +314,8 @@ mod tests {
         assert!(readings_of_outcome(without_numbers).is_err());
     }
 
-    /// Goal: people see bound, median, spread and verdict; quick runs are shown and not judged.
-    /// Method: compare with the text.
+    /// Goal: the table shows bound, median, spread and verdict; quick runs are shown and not
+    /// judged. Method: compare with the text.
     #[test]
     fn the_table_is_as_documented() {
         let mut promises = of(&["9.0", "3.0", "4.5"]);

@@ -1,26 +1,26 @@
-//! Exact least-recently-used replacement: the model that miss ratios are compared with.
+//! Exact LRU (least recently used) replacement: the reference for miss ratios.
 //!
-//! The resident pages form a doubly linked list in order of their last access, inside one array;
-//! a hash table finds a page's place. Both hold at most `capacity` entries, whatever the number of
+//! The resident pages form a doubly linked list in order of their last access, inside one array; a
+//! hash table maps a page to its slot. Both hold at most `capacity` entries, for any number of
 //! distinct pages.
 //!
 //! Invariants: the list and the table hold the same pages, `len <= capacity`; the page at `oldest`
-//! is the one whose last access is furthest back.
+//! is the least recently accessed one.
 //!
 //! Checked against published miss ratios: `tests/traces.rs::shared_traces_match_their_table`.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// No place in the array.
+/// No slot of the array.
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 struct Node {
     page: u64,
-    /// The page accessed before this one, last.
+    /// Neighbour with the next earlier last access.
     older: u32,
-    /// The page accessed after this one, first.
+    /// Neighbour with the next later last access.
     newer: u32,
 }
 
@@ -49,11 +49,11 @@ pub struct Lru {
 }
 
 impl Lru {
-    /// An empty cache of `capacity` pages; one of no pages never hits.
+    /// Creates an empty cache of `capacity` pages; one of no pages never hits.
     ///
     /// # Panics
     ///
-    /// When `capacity` is 2^32 - 1 or more: places are 32 bits wide.
+    /// When `capacity` is 2^32 - 1 or more: slots are numbered with 32 bits.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         assert!(
@@ -69,8 +69,8 @@ impl Lru {
         }
     }
 
-    /// Accesses a page: `true` when it is resident. It is the newest afterwards, and the oldest
-    /// has left if there was no room.
+    /// Accesses a page; returns `true` if it was resident. Makes it the newest, and evicts the
+    /// oldest if there is no room.
     pub fn access(&mut self, page: u64) -> bool {
         if self.capacity == 0 {
             return false;
@@ -89,19 +89,20 @@ impl Lru {
         false
     }
 
-    /// Pages that are resident.
+    /// Returns the number of resident pages.
     #[must_use]
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Whether no page is resident.
+    /// Returns whether no page is resident.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// A place for a new page, not linked: a new one, or the oldest page's, which leaves.
+    /// Returns an unlinked slot for a new page: a fresh one, or that of the oldest page, which is
+    /// evicted.
     fn place_for(&mut self, page: u64) -> u32 {
         let node = Node {
             page,
@@ -145,11 +146,11 @@ impl Lru {
     }
 }
 
-/// Makes [`PageHasher`]s.
+/// Builds [`PageHasher`]s.
 pub(super) type PageHashers = BuildHasherDefault<PageHasher>;
 
-/// Mixes a page number: one multiplication, whose upper half is folded into the lower. Page numbers
-/// are not chosen by an adversary here, and the standard hasher would take most of the model's
+/// Mixes a page number by one multiplication, whose upper half is folded into the lower. No
+/// adversary chooses page numbers here, and the standard hasher would take most of the model's
 /// time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PageHasher(u64);

@@ -1,5 +1,5 @@
-//! Reference models: slow or simple, obviously right, and exact. What the library does under real
-//! conditions is compared with what they say.
+//! Reference models: slow or simple, obviously correct, and exact. The library's behaviour under
+//! real conditions is compared with theirs.
 
 mod lru;
 mod replacement;

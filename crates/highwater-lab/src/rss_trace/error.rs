@@ -1,4 +1,4 @@
-//! What can go wrong with an rss trace, said with the line where it went wrong.
+//! Errors of RSS trace readers, each with its line.
 
 use std::io;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-/// Why an rss trace could not be opened or read.
+/// Why an RSS trace could not be opened or read.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RssTraceError {
@@ -15,19 +15,19 @@ pub enum RssTraceError {
     Open {
         /// The file as named.
         file: Arc<Path>,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A line that is not what the format allows there.
+    /// A line that the format does not allow there.
     #[error("{}: line {line}: found {found}, expected {expected}", .file.display())]
     BadLine {
         /// The file as named.
         file: Arc<Path>,
         /// Number of the line, from 1.
         line: u64,
-        /// What stands there.
+        /// The content found.
         found: Box<str>,
-        /// What should.
+        /// The content expected.
         expected: &'static str,
     },
     /// The text ends before the events that its first line promises.
@@ -35,9 +35,9 @@ pub enum RssTraceError {
     Truncated {
         /// The file as named.
         file: Arc<Path>,
-        /// Number of the line that is missing, from 1.
+        /// Number of the missing line, from 1.
         line: u64,
-        /// Events that are there.
+        /// Events found.
         found: u64,
         /// Events that the first line states.
         promised: u64,
@@ -49,7 +49,7 @@ pub enum RssTraceError {
         file: Arc<Path>,
         /// Number of the line that could not be completed, from 1.
         line: u64,
-        /// What the system or the decoder said.
+        /// The error of the system or the decoder.
         source: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! What an rss trace tells: changes of counters, switches, and the lives of tasks.
+//! Events of an RSS trace: counter changes, context switches, and the lives of tasks.
 
 use std::fmt;
 
@@ -29,52 +29,52 @@ pub enum Member {
 }
 
 impl Member {
-    /// All of them, at the index that the trace writes.
+    /// All members, at the index that the trace writes.
     pub const ALL: [Self; 4] = [Self::File, Self::Anon, Self::Swap, Self::Shmem];
 
-    /// Its place in [`ALL`](Self::ALL).
+    /// Returns the index in [`ALL`](Self::ALL).
     #[must_use]
     pub const fn index(self) -> usize {
         self as usize
     }
 }
 
-/// One event of an rss trace.
+/// One event of an RSS trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RssEvent {
-    /// Nanoseconds since the first event; never less than the event before's.
+    /// Nanoseconds since the first event; never decreasing.
     pub time_ns: u64,
-    /// The CPU that it happened on.
+    /// The CPU of the event.
     pub cpu: u32,
-    /// The task that ran there: for a switch, the one that it was taken from.
+    /// The task that ran there; for a switch, the previous one.
     pub pid: u32,
-    /// The space active on that CPU when it happened; for a switch, after it. `None` when it is
-    /// none of the trace's or is not known yet.
+    /// The space active on that CPU at the event; for a switch, after it. `None` if it is no space
+    /// of the trace or is not known yet.
     pub active: Option<SpaceId>,
-    /// What happened.
+    /// Kind of the event.
     pub kind: RssEventKind,
 }
 
-/// What happened.
+/// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RssEventKind {
     /// A counter changed.
     Rss(RssChange),
-    /// The CPU goes on with another task.
+    /// The CPU switches to another task.
     Switch {
         /// The task; 0 is idle.
         next: u32,
     },
-    /// The task made another one.
+    /// The task created another one.
     Fork {
         /// The new task.
         child: u32,
         /// Whether it runs in its parent's space: a thread, or a child until it replaces its image.
         is_sharing: bool,
     },
-    /// The task is about to replace its space by the one it has built.
+    /// The task is about to replace its space by the one that it has built.
     Exec,
-    /// The task ends.
+    /// The task exits.
     Exit {
         /// Whether it is the last of its process.
         is_last: bool,
@@ -84,19 +84,19 @@ pub enum RssEventKind {
 /// A change of one counter of one space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RssChange {
-    /// The space, which need not be the one that is active.
+    /// The space, which may differ from the active one.
     pub space: SpaceId,
-    /// Whether the kernel said that the space is the task's own.
+    /// Whether the kernel marked the space as the task's own.
     pub is_current: bool,
-    /// Which counter.
+    /// The counter.
     pub member: Member,
     /// The counter after the change: exact.
     pub size: Pages,
-    /// Pages added to or taken from the counter; `None` when the size before is not known, which
-    /// makes `size` the point where counting begins.
+    /// Pages added to or removed from the counter; `None` if the previous size is not known, so
+    /// that counting begins at `size`.
     pub delta_pages: Option<i64>,
     /// Whether this is the lifetime's first event.
     pub is_first: bool,
-    /// Whether every counter seen of the space is zero after it.
+    /// Whether every known counter of the space is zero after it.
     pub is_empty: bool,
 }

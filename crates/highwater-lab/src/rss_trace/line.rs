@@ -1,17 +1,17 @@
-//! The lines of an rss trace: parsing one, without knowing what came before.
+//! Parser of single lines of an RSS trace, independent of earlier lines.
 
 use highwater::units::Pages;
 
 use super::event::Member;
 use crate::trace::text::Fields;
 
-/// Largest task number that Linux gives, with room to spare: `PID_MAX_LIMIT` is 2^22.
+/// Limit of task numbers, with room to spare: the kernel's `PID_MAX_LIMIT` is 2^22.
 const PID_LIMIT: u64 = 1 << 22;
 /// CPUs that a trace may name, from 0. Chosen: the largest that Linux is built for (`NR_CPUS`).
 pub(super) const CPU_LIMIT: u64 = 8192;
 /// Pages of 4,096 bytes in an address space of 2^56 bytes.
 const SIZE_LIMIT: u64 = 1 << 44;
-/// `CLONE_VM`: the new task shares the space of the one that makes it.
+/// `CLONE_VM`: the new task shares the space of its parent.
 const CLONE_VM: u64 = 0x100;
 
 const EXPECTED_HEADER: &str = "`# rss-trace 2 unit_ns=N cpus=N events=N` or `# t0_mono_ns=N`";
@@ -25,10 +25,10 @@ const EXPECTED_OTHER: &str = "`A|F|B|D|E t cpu pid ...`";
 const EXPECTED_KIND_1: &str = "a line that begins with R, S, A, F, B, D or E";
 const EXPECTED_KIND_2: &str = "a line that begins with R, S, N, X, Z or K";
 
-/// What was expected of a line that is not so.
+/// Expectation that a line does not meet.
 pub(super) type Fault = &'static str;
 
-/// What the first line says.
+/// Content of the first line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) version: Version,
@@ -36,7 +36,7 @@ pub(super) struct Header {
     pub(super) unit_ns: u64,
     /// CPUs that lines may name.
     pub(super) cpus: u64,
-    /// Events that follow, where it is known.
+    /// Events that follow, if known.
     pub(super) events: Option<u64>,
 }
 
@@ -111,7 +111,7 @@ pub(super) enum RawEvent {
     Exit {
         is_last: bool,
     },
-    /// Of no interest here.
+    /// An event that is checked and ignored.
     Other,
 }
 
@@ -140,7 +140,7 @@ pub(super) fn parse(line: &[u8], header: &Header) -> Result<Line, Fault> {
     line.filter(|_| fields.is_at_end()).ok_or(expected)
 }
 
-/// The fields that every event begins with, then its own.
+/// Parses the fields that every event begins with, then its own.
 fn place(
     fields: &mut Fields<'_>,
     header: &Header,
@@ -164,7 +164,7 @@ fn rss(fields: &mut Fields<'_>) -> Option<RawEvent> {
 }
 
 fn switch(fields: &mut Fields<'_>) -> Option<RawEvent> {
-    // The state that the task before is left in: checked, not used.
+    // The previous task's state: checked, not used.
     fields.number()?;
     let next = pid(fields)?;
     Some(RawEvent::Switch { next })

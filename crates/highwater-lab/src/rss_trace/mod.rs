@@ -1,10 +1,10 @@
-//! Rss traces: how a kernel counted the resident memory of a workload, and which address space was
+//! RSS traces: a kernel's counts of a workload's resident memory, and the address space that was
 //! active on each CPU meanwhile, as a stream of events.
 //!
 //! A trace is opened by path ([`RssTrace::open`]), read from any stream
 //! ([`RssTrace::from_reader`]), or is one of the two that ship with the project ([`Shipped`]).
-//! Decompression is that of [`crate::trace`]. Two versions of one text format are read, told by the
-//! first line; `traces/README.md` describes them.
+//! Decompression is that of [`crate::trace`]. The first line selects one of two versions of a text
+//! format; `traces/README.md` describes them.
 //!
 //! | line | event of the kernel | version |
 //! |---|---|---|
@@ -14,11 +14,11 @@
 //! | `X t cpu pid` | `sched:sched_prepare_exec` | 2 |
 //! | `Z t cpu pid is_last` | `sched:sched_process_exit` | 2 |
 //! | `K pid` | none: this task is a kernel thread; before the first event | 2 |
-//! | `A` `F` `B` `D` `E` | the page allocator's and others': checked for a time, a CPU and a task, then passed over | 1 |
+//! | `A` `F` `B` `D` `E` | others, such as the page allocator's: checked, then ignored | 1 |
 //!
 //! # Spaces
 //!
-//! `mm_id` names a structure that the kernel uses again as soon as its process is gone. A
+//! `mm_id` names a structure that the kernel reuses as soon as its process is gone. A
 //! [`SpaceId`] names one lifetime. A lifetime ends when every counter that the trace has shown of
 //! it is zero, and the next event of its `mm_id` begins a new one, unless that event is a task's
 //! change to the space that it is still in.
@@ -34,36 +34,36 @@
 //! `tests/rss_traces.rs::changes_sum_to_the_last_size`: first size where unknown, plus the sum of
 //! `delta_pages`, is the last `size`.
 //!
-//! # What is active where
+//! # Active spaces
 //!
 //! [`RssEvent::active`] is the space whose pages a cache of the active space would hold on the
 //! event's CPU. At most one is active on each CPU; threads of one process make it active on
 //! several. The rules:
 //!
 //! - A task's space is learnt from a fork, and from its changes with `curr` set: the space is then
-//!   active on that CPU by the kernel's own word.
+//!   active on that CPU according to the kernel.
 //! - A switch to a task makes its space active. Kernel threads, the idle task, and a task that has
 //!   given its space up at its exit have none and leave the previous one active.
 //! - After `X`, a task is in the space it has built from its next change on that shows it, or its
 //!   next switch. In version 1, which has no `X`, it has replaced its space when it has built
 //!   another one and changes its old space with `curr` unset; otherwise such a change is of an
 //!   exit.
-//! - In version 2 a task that is no kernel thread and whose space is unknown belongs to somebody
-//!   else, and no space of the trace is active while it runs. In version 1, which declares no
+//! - In version 2 a task that is no kernel thread and whose space is unknown was not recorded, and
+//!   no space of the trace is active while it runs. In version 1, which declares no
 //!   kernel threads, such a task leaves the previous space active: other processes than the
 //!   recorded ones are not seen to displace it, and a parent that exits before its child has run is
 //!   taken for one that has replaced its space. What that costs, with the shipped traces cut down
 //!   to version 1: the same spaces, and 114 misses for 199 in the build, none less for the server
 //!   (`tests/rss_traces.rs::version_1_finds_the_same_spaces`).
-//! - An event of a task that was not switched to on its CPU proves a switch that the kernel did not
-//!   tell. It is made up for before the event and counted
+//! - An event of a task that was not switched to on its CPU proves a switch that is not in the trace.
+//!   The reader inserts it before the event and counts it
 //!   ([`inferred_switches`](RssTrace::inferred_switches)).
 //!
 //! # Failure modes
 //!
 //! No content makes the reader panic: `tests/rss_traces.rs::mutations_never_panic_and_always_end`.
 //! A line that is not what the format allows is an error with its number, and ends the iteration.
-//! Version 2 states the number of its events, so a lost line is noticed too. A version 1 text that
+//! Version 2 states the number of its events, so a lost line is detected too. A version 1 text that
 //! is cut at a line end and not compressed looks whole.
 
 mod error;

@@ -1,8 +1,8 @@
-//! The reader: opens an rss trace and hands out its events one by one.
+//! The RSS trace reader: opens a trace and returns its events one by one.
 //!
-//! Invariants: `line` is the number of the line that the last answer came from; after an error or
-//! the end there is only `None`. Memory: the window of the stream, the decoder's, and what is known
-//! of each task and space, about 100 bytes each.
+//! Invariants: `line` is the number of the line of the last answer; after an error or the end, the
+//! iterator returns only `None`. Memory: the window of the stream, the decoder's, and the state of
+//! each task and space, about 100 bytes each.
 
 use std::fmt;
 use std::fs::File;
@@ -20,7 +20,7 @@ use crate::trace::decompress::Decoder;
 use crate::trace::error::quote_text;
 use crate::trace::source::{self, Source};
 
-/// Lines that a trace may have: lifetimes are numbered with 32 bits.
+/// Limit of a trace's lines: lifetimes are numbered with 32 bits.
 const LINES_MAX: u64 = u32::MAX as u64;
 
 /// An iterator over the events of an rss trace.
@@ -51,7 +51,7 @@ pub struct RssTrace {
     spaces: Spaces,
     line: u64,
     events: u64,
-    /// Of the last event, in units of the header.
+    /// Time of the last event, in units of the header.
     time: u64,
     is_done: bool,
     file: Arc<Path>,
@@ -83,7 +83,7 @@ impl RssTrace {
         Self::from_reader(path, BufReader::new(file))
     }
 
-    /// Reads a trace from any stream, under a name for messages.
+    /// Reads a trace from any stream; messages use `name`.
     ///
     /// # Errors
     ///
@@ -113,26 +113,26 @@ impl RssTrace {
         })
     }
 
-    /// Address spaces seen so far, each lifetime for itself: the next [`SpaceId`].
+    /// Returns the number of address spaces so far, each lifetime counted: the next [`SpaceId`].
     #[must_use]
     pub fn spaces(&self) -> u64 {
         self.spaces.count()
     }
 
-    /// Switches that the trace lacks, so far: an event was of another task than the one that its
-    /// CPU was last switched to.
+    /// Returns the number of switches so far that the trace lacks: an event was of another task
+    /// than the one that its CPU last switched to.
     #[must_use]
     pub fn inferred_switches(&self) -> u64 {
         self.spaces.inferred_switches()
     }
 
-    /// The space active on a CPU after the last event.
+    /// Returns the space active on a CPU after the last event.
     #[must_use]
     pub fn active(&self, cpu: u32) -> Option<SpaceId> {
         self.spaces.active(cpu)
     }
 
-    /// The next event, `None` at the end.
+    /// Returns the next event; `None` at the end.
     fn read(&mut self) -> Result<Option<RssEvent>, RssTraceError> {
         loop {
             let Some(line) = next_line(&mut self.source, &self.file, self.line + 1)? else {
@@ -151,7 +151,7 @@ impl RssTrace {
         }
     }
 
-    /// Takes in the line of `length` bytes that comes next: an event, or nothing to hand out.
+    /// Applies the next line, of `length` bytes; returns its event, if it has one.
     fn follow(&mut self, length: usize) -> Result<Option<RssEvent>, Fault> {
         if self.line > LINES_MAX {
             return Err("fewer than 2^32 lines");
@@ -237,7 +237,7 @@ impl RssTrace {
         })
     }
 
-    /// The end of the stream: complete or too early.
+    /// Ends the stream: complete or too early.
     fn finish(&self) -> Result<Option<RssEvent>, RssTraceError> {
         match self.header.events {
             Some(promised) if promised != self.events => Err(RssTraceError::Truncated {
@@ -266,7 +266,7 @@ impl Iterator for RssTrace {
 
 impl FusedIterator for RssTrace {}
 
-/// A line that ends in LF and lies at the beginning of the source's bytes.
+/// A line that ends in LF, at the beginning of the source's bytes.
 struct Whole {
     length: usize,
 }

@@ -1,14 +1,14 @@
-//! The rss traces that ship with the project, as bytes of the program.
+//! The RSS traces that ship with the project, embedded in the program.
 
 use super::error::RssTraceError;
 use super::reader::RssTrace;
 
-/// An rss trace that ships with the project; `traces/README.md` says how it was recorded.
+/// An RSS trace that ships with the project; `traces/README.md` says how it was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Shipped {
     /// 24 compilations by gcc under make: many short processes.
     Build,
-    /// pgbench and its PostgreSQL server: few processes that switch all the time.
+    /// pgbench and its PostgreSQL server: few processes with frequent switches.
     Server,
 }
 
@@ -16,7 +16,7 @@ impl Shipped {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Build, Self::Server];
 
-    /// Its name: that of its file without the endings.
+    /// Returns its name: that of its file without the endings.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -25,7 +25,7 @@ impl Shipped {
         }
     }
 
-    /// The bytes of its file.
+    /// Returns the bytes of its file.
     #[must_use]
     pub const fn bytes(self) -> &'static [u8] {
         match self {

@@ -1,4 +1,4 @@
-//! Which space each task is in, which one is active on each CPU, and where lifetimes end.
+//! Tracks the space of each task, the active space of each CPU, and the lifetimes of spaces.
 //!
 //! Invariants: `named` maps an `mm_id` to its newest lifetime; a space's `builder` is the task
 //! whose `building` it is; `active` changes by the rules of the [module](super) only.
@@ -10,18 +10,18 @@ use highwater::units::Pages;
 use super::event::{Member, RssChange, SpaceId};
 use super::line::Version;
 
-/// What one step of copying or building a new space adds at most: the pages of one page table, or
-/// one huge page.
+/// Limit of the pages that one step of copying or building a new space adds: the pages of one page
+/// table, or one huge page.
 const BORN_MAX: Pages = Pages(512);
 
 /// The idle task's number, one on every CPU.
 const IDLE: u32 = 0;
 
-/// What is known of one lifetime.
+/// State of one lifetime.
 #[derive(Debug)]
 struct Space {
     is_born: bool,
-    /// The task that fills it while it is nobody's.
+    /// The task that fills it before any task runs in it.
     builder: Option<u32>,
     sizes: [Option<Pages>; 4],
 }
@@ -32,13 +32,13 @@ impl Space {
     }
 }
 
-/// What is known of one task.
+/// State of one task.
 #[derive(Clone, Copy, Debug, Default)]
 struct Task {
     space: Option<SpaceId>,
-    /// The space it has filled last that is nobody's yet.
+    /// The space it has filled last, in which no task runs yet.
     building: Option<SpaceId>,
-    /// Said that it will be in `building`, not seen there yet.
+    /// Announced an exec into `building`, not seen there yet.
     is_replacing: bool,
     /// Has given its space up.
     has_left: bool,
@@ -100,7 +100,7 @@ impl Spaces {
         self.kernel_threads.insert(pid);
     }
 
-    /// Makes sure that `pid` runs on `cpu`, since an event there is its own.
+    /// Ensures that `pid` runs on `cpu`, because an event there is its own.
     pub(super) fn observe(&mut self, cpu: u32, pid: u32) {
         let index = cpu as usize;
         if index >= self.cpus.len() {
@@ -133,13 +133,13 @@ impl Spaces {
         }
     }
 
-    /// A task has made another one in its own space.
+    /// Records that a task created another one in its own space.
     pub(super) fn fork_sharing(&mut self, pid: u32, child: u32) {
         let space = self.tasks.get(&pid).and_then(|parent| parent.space);
         self.insert_task(child, space);
     }
 
-    /// A task has made another one in the space that it has built.
+    /// Records that a task created another one in the space that it has built.
     pub(super) fn fork_copied(&mut self, pid: u32, child: u32) {
         let built = self.tasks.entry(pid).or_default().building.take();
         if let Some(space) = built {
@@ -148,7 +148,7 @@ impl Spaces {
         self.insert_task(child, built);
     }
 
-    /// A new task, whatever had its number before.
+    /// Inserts a new task, and forgets the previous one of its number.
     fn insert_task(&mut self, pid: u32, space: Option<SpaceId>) {
         let task = Task {
             space,
@@ -188,7 +188,7 @@ impl Spaces {
         }
     }
 
-    /// The lifetime that an event belongs to: the newest of its `mm_id`, or a new one.
+    /// Returns the lifetime of an event: the newest of its `mm_id`, or a new one.
     fn lifetime(&mut self, pid: u32, stat: RssStat) -> SpaceId {
         let named = self.named.get(&stat.mm_id).copied();
         if let Some(space) = named {
@@ -212,7 +212,7 @@ impl Spaces {
         space
     }
 
-    /// A task has changed the space that it is in.
+    /// Records that a task changed the space that it is in.
     fn own(&mut self, cpu: u32, pid: u32, space: SpaceId) {
         let task = self.tasks.entry(pid).or_default();
         if task.building == Some(space) {
@@ -229,8 +229,8 @@ impl Spaces {
         self.cpus[cpu as usize].active = Some(space);
     }
 
-    /// A task has changed a space that it is not in: if it was, it has left it, for the one that it
-    /// has built or for good.
+    /// Records that a task changed a space that it is not in: if it was, it has left it, for the
+    /// one that it has built or for good.
     fn disown(&mut self, cpu: u32, pid: u32, space: SpaceId) {
         let Some(task) = self.tasks.get_mut(&pid) else {
             return;

@@ -1,4 +1,4 @@
-//! What a whole rss trace amounts to, and what a cache of the active space would make of it.
+//! Totals of a whole RSS trace, and the hits of an ideal cache of the active space.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ pub struct RssTally {
     pub rss_events: u64,
     /// Switches.
     pub switches: u64,
-    /// Switches that the kernel did not tell ([`RssTrace::inferred_switches`]).
+    /// Switches that are not in the trace ([`RssTrace::inferred_switches`]).
     pub inferred_switches: u64,
     /// Tasks made.
     pub forks: u64,
@@ -27,20 +27,20 @@ pub struct RssTally {
     pub exits: u64,
     /// Lifetimes of address spaces.
     pub spaces: u64,
-    /// From the first event to the last, in nanoseconds.
+    /// Time from the first event to the last, in nanoseconds.
     pub span_ns: u64,
-    /// Changes of the space that is active where they happen.
+    /// Changes of the space that is active on their CPU.
     pub hits: u64,
     /// Changes of any other space.
     pub misses: u64,
-    /// Events after which another space than before is active on their CPU.
+    /// Events that change the active space of their CPU.
     pub activations: u64,
-    /// Times that a space with a change in the cache was followed by another one or none.
+    /// Switches from a space with a change in the cache to another one or none.
     pub flushes: u64,
 }
 
 impl RssTally {
-    /// Reads what is left of a trace.
+    /// Reads the rest of a trace.
     ///
     /// # Errors
     ///

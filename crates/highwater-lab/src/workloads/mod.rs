@@ -1,4 +1,4 @@
-//! Workloads that are drawn from a seed: what CPUs, tasks and spaces do, one step at a time.
+//! Workloads drawn from a seed: steps of CPUs, tasks and spaces.
 
 mod processes;
 
@@ -8,10 +8,10 @@ use crate::baselines::{Count, Member, SpaceId, Writer};
 
 pub use processes::{Life, Mix, Processes};
 
-/// What happens next on a machine that counts the pages of its spaces.
+/// Next step of a machine that counts the pages of its spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A CPU goes on in another space, or in none.
+    /// A CPU switches to another space, or to none.
     Switch {
         /// The CPU.
         cpu: CpuId,
@@ -20,29 +20,29 @@ pub enum Step {
     },
     /// A page fault is handled.
     Fault {
-        /// Who faults.
+        /// The task that faults.
         by: Writer,
-        /// Whose pages it brings.
+        /// The counter of its pages.
         to: Count,
-        /// How many.
+        /// Number of pages.
         pages: i64,
     },
     /// Pages are counted outside a fault.
     Add {
-        /// Who counts them.
+        /// The task that counts them.
         by: Writer,
-        /// Whose pages.
+        /// The counter.
         to: Count,
-        /// How many, either way.
+        /// Number of pages, positive or negative.
         pages: i64,
     },
     /// A walk over page tables has unmapped pages.
     Unmap {
-        /// Who unmaps.
+        /// The task that unmaps.
         by: Writer,
-        /// From which space.
+        /// The space.
         space: SpaceId,
-        /// What that adds to each member.
+        /// Change of each member.
         deltas: [i64; Member::ALL.len()],
     },
     /// A task leaves its space.

@@ -1,13 +1,13 @@
 //! Processes of one task each, which fault pages in on a few CPUs, take turns, exec and exit.
 //!
-//! Each CPU runs one process until its slice or its life is over, then takes a new one, or one that
-//! waits: with the probability *affinity* one that ran here last, else the one that has waited
-//! longest. A process that execs is begun by its parent: in the parent's space, which is active,
-//! its arguments are written into the new space, which is not. Then the new space becomes active.
+//! Each CPU runs one process until its time slice or its life is over. Then it takes a new process,
+//! or a waiting one: with the probability *affinity* one that ran here last, else the one that has
+//! waited longest. A process that execs is started by its parent: the parent's space is active
+//! while arguments are written into the new space, which is not. Then the new space becomes active.
 //! Now and then a process touches another one's space, as a debugger does.
 //!
-//! Invariant: what the steps add to a space sums to zero at the end, and to what the process has
-//! mapped before that.
+//! Invariant: the steps of a space sum to zero at the end, and to the process's mapped pages before
+//! that.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -18,37 +18,37 @@ use highwater::units::CpuId;
 use super::Step;
 use crate::baselines::{Count, Member, SpaceId, TaskId, Writer};
 
-/// The space of the process that begins all others. It has no pages of its own.
+/// The space of the process that starts all others. It has no pages of its own.
 const PARENT: SpaceId = SpaceId(0);
 
-/// Pages that a process has at most before it unmaps some. Chosen: 16 MiB.
+/// Pages of a process at which it unmaps some. Chosen: 16 MiB.
 const MAPPED_MAX: i64 = 4096;
 
-/// Most pages of a member in one unmapping: those of a page table.
+/// Limit of one member's pages in one unmapping: those of a page table.
 const UNMAP_MAX: i64 = 512;
 
 /// One fault in so many brings a page of a file; the others are anonymous.
 const FILE_EVERY: u32 = 4;
 
-/// How a process begins, and how long it lives.
+/// Start of a process, and its lifetime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// By exec, with argument pages in this range; a number of faults for each argument page, more
-    /// or less.
+    /// Starts by exec, with argument pages in this range, and a random number of faults for each of
+    /// them.
     Exec {
         /// Argument pages.
         arguments: RangeInclusive<u32>,
         /// Faults for each of them on average.
         faults_for_each: u32,
     },
-    /// It is there, and takes this many faults.
+    /// Exists from the start, for this many faults.
     Resident {
         /// Faults.
         faults: u32,
     },
 }
 
-/// What is run.
+/// Parameters of the processes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mix {
     /// CPUs.
@@ -57,25 +57,25 @@ pub struct Mix {
     pub spaces: usize,
     /// Processes in all.
     pub processes: usize,
-    /// Part of the turns in which a CPU takes a process that it ran before.
+    /// Probability that a CPU takes a process that it ran before.
     pub affinity: f64,
-    /// Faults of a turn on average, from half to one and a half times as many.
+    /// Mean number of faults of a time slice, which varies from half to one and a half times as
+    /// many.
     pub slice: u32,
-    /// How a process begins, and how long it lives.
+    /// Start of a process, and its lifetime.
     pub life: Life,
-    /// Faults for each page that somebody adds to a space that is not its own, on average; 0 for
-    /// never.
+    /// Mean number of faults for each page that a process adds to another one's space; 0 for never.
     pub foreign_every: u32,
 }
 
 impl Mix {
-    /// Spaces that the steps name: below this number.
+    /// Returns the number of spaces that the steps name.
     #[must_use]
     pub const fn nr_spaces(&self) -> usize {
         self.processes + 1
     }
 
-    /// Faults of all processes, about.
+    /// Returns the approximate number of faults of all processes.
     #[must_use]
     pub fn nr_faults(&self) -> u64 {
         let each = match &self.life {
@@ -88,7 +88,7 @@ impl Mix {
         self.processes as u64 * u64::from(each)
     }
 
-    /// Tasks that the steps name: below this number.
+    /// Returns the number of tasks that the steps name.
     #[must_use]
     pub const fn nr_tasks(&self) -> usize {
         self.spaces
@@ -103,35 +103,35 @@ struct Process {
     pages: [i64; Member::ALL.len()],
 }
 
-/// What a CPU does.
+/// Time slice of a CPU.
 #[derive(Clone, Copy, Debug, Default)]
 struct Turn {
-    /// The process, by its place.
+    /// The process, by its slot.
     running: Option<usize>,
     faults_left: u32,
 }
 
-/// The steps of a [`Mix`].
+/// Iterator over the steps of a [`Mix`].
 #[derive(Debug)]
 pub struct Processes {
     mix: Mix,
     rng: Rng,
-    /// Processes that live. A place is also the number of the process's task.
+    /// Live processes. A slot is also the number of the process's task.
     places: Vec<Option<Process>>,
-    /// Places where nobody lives.
+    /// Slots without a process.
     vacant: Vec<usize>,
-    /// Places of processes that no CPU runs.
+    /// Slots of processes that no CPU runs.
     waiting: VecDeque<usize>,
     turns: Vec<Turn>,
     /// The CPU that does the next step.
     next_cpu: usize,
     nr_begun: u32,
-    /// Steps that follow from what was done last.
+    /// Further steps of the last action.
     pending: VecDeque<Step>,
 }
 
 impl Processes {
-    /// The steps of `mix`, as `seed` draws them.
+    /// Returns the steps of `mix`, drawn from `seed`.
     ///
     /// # Panics
     ///
@@ -152,7 +152,7 @@ impl Processes {
         }
     }
 
-    /// From half of `mean` to one and a half times as many.
+    /// Draws a number from half of `mean` to one and a half times as many.
     fn about(&mut self, mean: u32) -> u32 {
         let half = mean / 2;
         self.rng.u32(mean - half..=mean + half)
@@ -164,7 +164,7 @@ impl Processes {
         Writer { cpu, task, space }
     }
 
-    /// Lets a CPU without a process take one: a new one, or one that waits.
+    /// Gives a CPU without a process a new one, or one that waits.
     fn take_turn(&mut self, cpu: CpuId) -> bool {
         let may_begin = self.may_begin();
         let place = match self.vacant.pop_if(|_| may_begin) {
@@ -202,7 +202,7 @@ impl Processes {
         self.waiting.remove(at)
     }
 
-    /// A new process, begun on `cpu`.
+    /// Starts a new process on `cpu`.
     fn begin(&mut self, cpu: CpuId, place: usize) {
         self.nr_begun += 1;
         let space = SpaceId(self.nr_begun);
@@ -240,7 +240,7 @@ impl Processes {
         });
     }
 
-    /// What the process that runs on `cpu` does next.
+    /// Adds the next steps of the process that runs on `cpu`.
     fn run(&mut self, cpu: CpuId, place: usize) {
         let by = self.writer(cpu, place);
         let others_want_it = !self.waiting.is_empty() || self.may_begin();
@@ -277,7 +277,7 @@ impl Processes {
         self.touch_another(by);
     }
 
-    /// Now and then, a page for somebody else.
+    /// Now and then, adds a page to another process's space.
     fn touch_another(&mut self, by: Writer) {
         let every = self.mix.foreign_every;
         if every == 0 || self.rng.u32(..every) != 0 {
@@ -293,7 +293,7 @@ impl Processes {
         }
     }
 
-    /// The process exits: all that it has is unmapped.
+    /// Ends the process: unmaps all its pages.
     fn end(&mut self, cpu: CpuId, place: usize) {
         let by = self.writer(cpu, place);
         let mut process = self.places[place]
@@ -308,7 +308,7 @@ impl Processes {
     }
 }
 
-/// Unmaps as much as goes at once; nothing where nothing is mapped.
+/// Returns a step that unmaps as many pages as one unmapping can; `None` if nothing is mapped.
 fn unmap(by: Writer, process: &mut Process) -> Option<Step> {
     let deltas = process.pages.map(|pages| -pages.min(UNMAP_MAX));
     if deltas.iter().all(|delta| *delta == 0) {
@@ -423,8 +423,8 @@ mod tests {
         assert_ne!(steps(1), steps(2));
     }
 
-    /// Goal: affinity is how often processes stay. Method: moves between CPUs, with all and with
-    /// none of it.
+    /// Goal: affinity is the part of the turns in which processes stay. Method: moves between CPUs,
+    /// with full and no affinity.
     #[test]
     fn affinity_keeps_processes_where_they_were() {
         let moves = |affinity| {

@@ -1,5 +1,5 @@
-//! ARC: pages seen once and pages seen again in an LRU list each, and the share of the first moved
-//! by hits on the names of pages that left either.
+//! ARC: one LRU list for pages seen once, one for pages seen again; hits on ghosts of either list
+//! move the share between them.
 //!
 //! Source: Megiddo and Modha, FAST 2003, figure 4.
 
@@ -14,7 +14,7 @@ const AGAIN_GHOST: usize = 3;
 #[derive(Debug)]
 pub(super) struct Arc {
     capacity: usize,
-    /// Pages that those seen once are to have: the paper's p.
+    /// Target size of the list of pages seen once: the paper's p.
     target: usize,
     lists: Lists<4>,
 }
@@ -28,7 +28,7 @@ impl Arc {
         }
     }
 
-    /// Makes room, among the pages seen once if these are `once_min` or more: the paper's REPLACE.
+    /// Evicts a page, from those seen once if there are at least `once_min`: the paper's REPLACE.
     fn replace(&mut self, once_min: usize) {
         let (list, ghost) = if self.lists.len(ONCE) >= once_min.max(1) {
             (ONCE, ONCE_GHOST)

@@ -1,25 +1,26 @@
-//! Balanced: S3-FIFO whose small queue finds its own length.
+//! Balanced: S3-FIFO with an adaptive length of the small queue.
 //!
-//! New pages come into the small queue. At its end, a page that was accessed twice moves on to the
-//! large queue, one that was accessed once goes round once more, the others leave. The large queue
-//! is a clock. Of every page that leaves it is remembered which queue it left and how many had left
-//! that queue by then.
+//! New pages enter the small queue. At its end, a page that was accessed twice moves to the large
+//! queue, one that was accessed once is reinserted, and the others are evicted. The large queue is
+//! a CLOCK. Each evicted page leaves a ghost with its queue, and the number of evictions from that
+//! queue by then.
 //!
-//! A page that comes back goes to the large queue if it had left the small one within one and a
-//! half times the capacity of others, and passes the small one again if it had left the large one:
-//! what the clock gave up is not worth more than a new page. If it left so recently that a queue
-//! longer by 1/8 of the capacity would have kept it, its queue grows at the other's expense. Both
-//! queues are asked the same question, so that a page is worth as much at the end of either.
+//! A refaulting page enters the large queue if it was evicted from the small one and the refault
+//! distance is at most one and a half times the capacity. It enters the small one again if it was
+//! evicted from the large one: a page that the CLOCK evicted is worth no more than a new page. If
+//! the distance is so short that a queue longer by 1/8 of the capacity would have kept the page,
+//! its queue grows at the other's expense. Both queues are judged by the same distance, so that a
+//! page is worth the same at the end of either.
 //!
-//! Beside the length that is learnt so, the small queue can be wide: four fifths of the capacity.
-//! Which of the two it is follows from what each regrets in a round ([`Duel`]).
+//! Besides this learnt length, the small queue can be wide: four fifths of the capacity. A duel
+//! selects one of the two lengths by their regrets in a round ([`Duel`]).
 //!
-//! This is the library's default eviction policy with everything known at once: there, accesses are
-//! marks that are looked at later, and pages are looked at in clusters.
+//! This is the library's default eviction policy with complete knowledge: in the library, accesses
+//! set marks that are read later, and pages are scanned in clusters.
 //!
-//! Source: S3-FIFO as in `s3_fifo.rs`; what remains of a page, and its distance, as in the
-//! workingset detection of Linux; a share that moves with hits on names, from ARC. Deviations: all
-//! three are asked at once, and the duel.
+//! Source: S3-FIFO as in `s3_fifo.rs`; ghosts and refault distances as in the workingset detection
+//! of Linux; a share that moves with hits on ghosts, from ARC. Deviations: the combination of the
+//! three, and the duel.
 
 use super::Replacement;
 use super::lists::Lists;
@@ -30,15 +31,15 @@ const MAIN: usize = 1;
 const MOVE_TO_MAIN: u8 = 2;
 const MARK_MAX: u8 = 3;
 
-/// Whether the small queue is wide, and what is counted to tell.
+/// Whether the small queue is wide, and the counts that decide it.
 #[derive(Debug)]
 struct Duel {
     is_wide: bool,
-    /// Pages that have left when counting begins, and when the round ends.
+    /// Evictions at which counting begins, and at which the round ends.
     begin: usize,
     end: usize,
-    /// Pages that came back and the other length would have kept; pages of the large queue that
-    /// went round.
+    /// Refaults that the other length would have avoided; pages of the large queue that were
+    /// reinserted.
     regrets: usize,
     kept: usize,
     /// Regrets of the last round with the learnt length, and with the wide queue.
@@ -95,13 +96,13 @@ impl Duel {
 #[derive(Debug)]
 pub(super) struct Balanced {
     capacity: usize,
-    /// Pages that the small queue is to have, as far as was learnt.
+    /// Learnt length of the small queue.
     learnt: usize,
     duel: Duel,
     lists: Lists<2>,
-    /// Pages that left the small and the large queue so far.
+    /// Evictions from the small and the large queue so far.
     left: [usize; 2],
-    /// By page that left: its queue, and how many had left that.
+    /// Ghosts, by page: its queue, and the evictions from that queue by then.
     left_at: Vec<Option<(usize, usize)>>,
 }
 
@@ -137,7 +138,7 @@ impl Balanced {
         }
     }
 
-    /// Moves at most one page on, and evicts at most one.
+    /// Moves at most one page to the large queue, and evicts at most one.
     fn evict_small(&mut self) {
         let Some(page) = self.lists.pop(SMALL) else {
             return;
@@ -151,7 +152,7 @@ impl Balanced {
     }
 
     fn evict_main(&mut self) {
-        // Ends: each round lowers a mark, and only an access raises one.
+        // Terminates: each round lowers a mark, and only an access raises one.
         while let Some(page) = self.lists.pop(MAIN) {
             let mark = self.lists.mark(page);
             if mark == 0 {
@@ -168,7 +169,7 @@ impl Balanced {
         self.left_at[page as usize] = Some((queue, self.left[queue]));
     }
 
-    /// Learns from a page that comes back; the queue that it comes into.
+    /// Learns from a refault; returns the queue that the page enters.
     fn refault(&mut self, queue: usize, left_at: usize) -> usize {
         let distance = self.left[queue] - left_at;
         let regretted = if self.duel.is_wide { MAIN } else { SMALL };
@@ -218,7 +219,7 @@ impl Replacement for Balanced {
         self.duel.advance(self.nr_left(), self.capacity);
         let queue = match self.left_at[page as usize].take() {
             Some((queue, left_at)) => self.refault(queue, left_at),
-            // Until something had to go, new pages fill both queues.
+            // Before the first eviction, new pages fill both queues.
             None if self.is_filling() => MAIN,
             None => SMALL,
         };

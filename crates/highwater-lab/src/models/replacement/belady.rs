@@ -1,23 +1,23 @@
-//! Belady's MIN: evicts the page whose next access is furthest away. Nothing that must keep the
-//! page it was asked for misses less; it needs the future.
+//! Belady's MIN: evicts the page whose next access is furthest away. No algorithm that must admit
+//! the requested page misses less; it needs the future.
 
 use std::collections::BinaryHeap;
 
 use super::{AccessTrace, Replacement};
 
-/// When a page is not accessed again.
+/// Next access of a page that is not accessed again.
 const NEVER: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub(super) struct Belady {
     capacity: usize,
-    /// By access: when its page is accessed next.
+    /// By access: the next access of its page.
     next_access: Vec<u32>,
     now: usize,
-    /// By page: when it is accessed next, while it is resident.
+    /// By resident page: its next access.
     due: Vec<Option<u32>>,
     resident: usize,
-    /// Resident pages by their next access; entries that `due` does not confirm are out of date.
+    /// Resident pages by their next access; entries that `due` does not confirm are stale.
     furthest: BinaryHeap<(u32, u32)>,
 }
 
@@ -51,7 +51,7 @@ impl Belady {
 }
 
 impl Replacement for Belady {
-    /// The accesses must be those of the trace, in its order.
+    /// Expects the accesses of the trace, in its order.
     fn access(&mut self, page: u32) -> bool {
         let next = self.next_access[self.now];
         self.now += 1;

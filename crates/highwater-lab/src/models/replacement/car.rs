@@ -1,4 +1,5 @@
-//! CAR: ARC whose two lists of pages are clocks, so that a hit sets a mark and moves nothing.
+//! CAR (CLOCK with adaptive replacement): ARC with two CLOCKs as its lists of pages, so that a hit
+//! sets a mark and moves nothing.
 //!
 //! Source: Bansal and Modha, FAST 2004, figure 2.
 
@@ -13,7 +14,7 @@ const AGAIN_GHOST: usize = 3;
 #[derive(Debug)]
 pub(super) struct Car {
     capacity: usize,
-    /// Pages that those seen once are to have: the paper's p.
+    /// Target size of the list of pages seen once: the paper's p.
     target: usize,
     lists: Lists<4>,
 }
@@ -27,8 +28,8 @@ impl Car {
         }
     }
 
-    /// Makes room: the paper's `replace`. Ends: each round clears a mark, and only an access sets
-    /// one.
+    /// Evicts a page: the paper's `replace`. Terminates: each round clears a mark, and only an
+    /// access sets one.
     fn replace(&mut self) {
         loop {
             let is_once = self.lists.len(ONCE) >= self.target.max(1);
@@ -49,7 +50,7 @@ impl Car {
         }
     }
 
-    /// Forgets the oldest name of the side that has too many.
+    /// Drops the oldest ghost of the side that has too many.
     fn forget(&mut self) {
         let once = self.lists.len(ONCE) + self.lists.len(ONCE_GHOST);
         let again = self.lists.len(AGAIN) + self.lists.len(AGAIN_GHOST);

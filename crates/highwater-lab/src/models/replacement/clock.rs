@@ -1,4 +1,4 @@
-//! CLOCK: first in first out, but a page that was accessed since it came in goes round once more.
+//! CLOCK: FIFO, but a page that was accessed since it came in is reinserted (second chance).
 //!
 //! Source: Corbató 1968, in the form of a queue ("FIFO reinsertion").
 
@@ -22,7 +22,7 @@ impl Clock {
     }
 
     fn evict(&mut self) {
-        // Ends: each round clears a mark, and only an access sets one.
+        // Terminates: each round clears a mark, and only an access sets one.
         while let Some(page) = self.lists.pop(RESIDENT) {
             if self.lists.mark(page) == 0 {
                 return;

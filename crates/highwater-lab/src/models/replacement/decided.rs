@@ -1,9 +1,9 @@
-//! A cache whose decisions the library's policies make, with every access known at once.
+//! A cache that the library's eviction policies drive, with complete knowledge of each access.
 //!
-//! It carries out what a policy says as reclaim does, in clusters from the end of a list; only when
-//! a page is accessed is its mark counted exactly. So what it misses differs from the library
-//! itself by what the library does not know, and from the exact models by the policy's stated
-//! deviations and the clusters.
+//! It carries out a policy's decisions as reclaim does, in clusters from the end of a list; but an
+//! access updates the page's mark exactly. So its misses differ from those of the library by what
+//! the library does not know, and from those of the exact models by the policy's stated deviations
+//! and the clusters.
 
 use highwater::lab::cache::Referenced;
 use highwater::lab::reclaim::PageType;
@@ -14,11 +14,11 @@ use super::{AccessTrace, Replacement};
 
 const SIDES: [Side; 2] = [Side::Inactive, Side::Active];
 
-/// Pages that reclaim isolates at once at most, and the part of a pool that they are at most.
+/// Limits of a cluster: pages that reclaim isolates at once, and the part of a pool that they are.
 const CLUSTER_MAX: usize = 32;
 const CLUSTER_FRACTION: usize = 256;
 
-/// See the module.
+/// A cache under the policy `P`; see the module.
 #[derive(Debug)]
 pub struct Decided<P> {
     policy: P,
@@ -26,12 +26,12 @@ pub struct Decided<P> {
     capacity: usize,
     cluster: usize,
     lists: Lists<2>,
-    /// By page that left: its list, and its number among those that left it.
+    /// Ghosts, by page: its list, and its number among the evictions from that list.
     left: Vec<Option<(Side, u64)>>,
 }
 
 impl<P: EvictionPolicy> Decided<P> {
-    /// An empty cache for the pages of a trace that looks at pages one by one.
+    /// Creates an empty cache for the pages of a trace, which scans pages one by one.
     #[must_use]
     pub fn new(policy: P, trace: &AccessTrace, capacity: usize) -> Self {
         Self {
@@ -44,7 +44,7 @@ impl<P: EvictionPolicy> Decided<P> {
         }
     }
 
-    /// As large clusters as reclaim has in a pool of that many pages.
+    /// Scans in clusters of reclaim's size in a pool of that many pages.
     #[must_use]
     pub fn in_clusters(mut self) -> Self {
         self.cluster = (self.capacity / CLUSTER_FRACTION).clamp(1, CLUSTER_MAX);
@@ -59,7 +59,7 @@ impl<P: EvictionPolicy> Decided<P> {
         }
     }
 
-    /// Looks at a cluster of the list that the policy names.
+    /// Scans a cluster of the list that the policy names.
     fn shrink(&mut self) {
         let from = self.policy.next(&self.state, self.lens());
         let isolated: Vec<u32> = (0..self.cluster)

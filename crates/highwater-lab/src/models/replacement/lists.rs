@@ -1,7 +1,7 @@
-//! Queues of pages, threaded through one array of links that is indexed by page.
+//! Lists of pages, linked through one array that is indexed by page.
 //!
-//! Invariant: a page is on one list at most; `lens` counts the pages on each. Pages come in at the
-//! head, and the tail is the one that has been on the list for longest.
+//! Invariant: a page is on one list at most; `lens` counts the pages on each. Pages enter at the
+//! head; the tail is the page that has been on the list for longest.
 
 /// No page.
 const NONE: u32 = u32::MAX;
@@ -15,7 +15,7 @@ struct Link {
     /// The neighbour towards the tail.
     older: u32,
     list: u8,
-    /// Accesses that the algorithm remembers, as far as it counts.
+    /// Number of accesses, as far as the algorithm counts.
     mark: u8,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Lists<const N: usize> {
 }
 
 impl<const N: usize> Lists<N> {
-    /// Empty lists for the pages `0 .. footprint`.
+    /// Creates empty lists for the pages `0 .. footprint`.
     pub(super) fn new(footprint: usize) -> Self {
         let link = Link {
             newer: NONE,
@@ -45,7 +45,7 @@ impl<const N: usize> Lists<N> {
         }
     }
 
-    /// The list that a page is on.
+    /// Returns the list that a page is on.
     pub(super) fn list_of(&self, page: u32) -> Option<usize> {
         let list = self.links[page as usize].list;
         (list != NOWHERE).then_some(usize::from(list))
@@ -69,17 +69,17 @@ impl<const N: usize> Lists<N> {
         *mark = (*mark + 1).min(max);
     }
 
-    /// The page that has been on a list for longest.
+    /// Returns the page that has been on a list for longest.
     pub(super) fn tail(&self, list: usize) -> Option<u32> {
         some(self.tails[list])
     }
 
-    /// The page that came onto the same list next after `page`.
+    /// Returns the page that entered the same list next after `page`.
     pub(super) fn newer(&self, page: u32) -> Option<u32> {
         some(self.links[page as usize].newer)
     }
 
-    /// Puts a page that is on no list at the head of one; its mark stays.
+    /// Adds a page that is on no list at the head of `list`; keeps its mark.
     pub(super) fn push(&mut self, list: usize, page: u32) {
         let older = self.heads[list];
         let link = &mut self.links[page as usize];
@@ -95,7 +95,7 @@ impl<const N: usize> Lists<N> {
         self.lens[list] += 1;
     }
 
-    /// Takes the page off its list; its mark stays.
+    /// Removes the page from its list; keeps its mark.
     pub(super) fn remove(&mut self, page: u32) {
         let Link {
             newer, older, list, ..
@@ -114,14 +114,14 @@ impl<const N: usize> Lists<N> {
         self.lens[list_index] -= 1;
     }
 
-    /// Takes the page off that has been on a list for longest.
+    /// Removes and returns the page that has been on a list for longest.
     pub(super) fn pop(&mut self, list: usize) -> Option<u32> {
         let page = self.tail(list)?;
         self.remove(page);
         Some(page)
     }
 
-    /// Puts a page at the head of a list, wherever it was.
+    /// Moves a page to the head of `list`, from any list or none.
     pub(super) fn move_to(&mut self, list: usize, page: u32) {
         self.remove(page);
         self.push(list, page);

@@ -1,11 +1,11 @@
-//! Least recently used, and first in first out.
+//! LRU (least recently used) and FIFO (first in, first out).
 
 use super::Replacement;
 use super::lists::Lists;
 
 const RESIDENT: usize = 0;
 
-/// Evicts the page whose last access is furthest back.
+/// Evicts the page with the earliest last access.
 #[derive(Debug)]
 pub(super) struct Lru {
     capacity: usize,

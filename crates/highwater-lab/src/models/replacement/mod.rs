@@ -1,9 +1,8 @@
-//! Exact replacement algorithms: who leaves a full cache, decided at each access with everything
-//! known.
+//! Exact replacement algorithms: the victim of a full cache, chosen at each access with complete
+//! knowledge.
 //!
-//! They are what the library's eviction policies are compared with. The library cannot run most of
-//! them as they stand: an access there sets a mark and moves nothing, and pages are looked at in
-//! clusters, later.
+//! The library's eviction policies are compared with them. The library cannot run most of them
+//! exactly: its accesses set a mark and move nothing, and it scans pages later, in clusters.
 //!
 //! Pages are numbered densely ([`AccessTrace`]), so that every list and table is an array and the
 //! models do millions of accesses a second.
@@ -32,14 +31,14 @@ use std::collections::HashMap;
 
 /// A cache of a fixed number of pages.
 pub trait Replacement {
-    /// Accesses a page: `true` when it is resident. It is resident afterwards.
+    /// Accesses a page, which is then resident; returns `true` if it was resident before.
     fn access(&mut self, page: u32) -> bool;
 
-    /// Pages that are resident.
+    /// Returns the number of resident pages.
     fn resident(&self) -> usize;
 }
 
-/// The accesses of a trace, their pages numbered in the order in which they first appear.
+/// The accesses of a trace; pages are numbered in the order in which they first appear.
 #[derive(Clone, Debug, Default)]
 pub struct AccessTrace {
     pages: Vec<u32>,
@@ -47,19 +46,19 @@ pub struct AccessTrace {
 }
 
 impl AccessTrace {
-    /// The accesses, as numbers below [`footprint`](Self::footprint).
+    /// Returns the accesses, as page numbers below [`footprint`](Self::footprint).
     #[must_use]
     pub fn pages(&self) -> &[u32] {
         &self.pages
     }
 
-    /// Distinct pages.
+    /// Returns the number of distinct pages.
     #[must_use]
     pub fn footprint(&self) -> usize {
         self.footprint
     }
 
-    /// Pages of a cache that holds `share` of the footprint, at least one.
+    /// Returns the capacity of a cache that holds `share` of the footprint, at least one page.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -102,19 +101,19 @@ pub enum Algorithm {
     Fifo,
     /// First in first out with a second chance.
     Clock,
-    /// CLOCK whose survivors stay where they are.
+    /// CLOCK with survivors that stay in place.
     Sieve,
     /// A small, a large and a ghost queue.
     S3Fifo,
-    /// A queue before an LRU list.
+    /// A FIFO before an LRU list.
     TwoQ,
     /// Two LRU lists whose share adapts.
     Arc,
     /// Two clocks whose share adapts.
     Car,
-    /// S3-FIFO whose small queue finds its own length: the library's default with everything known.
+    /// S3-FIFO with an adaptive small queue: the library's default, with complete knowledge.
     Balanced,
-    /// The one that knows the future.
+    /// Belady's MIN, which knows the future.
     Belady,
 }
 
@@ -133,7 +132,7 @@ impl Algorithm {
         Self::Belady,
     ];
 
-    /// What its authors call it.
+    /// Returns its authors' name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -150,7 +149,7 @@ impl Algorithm {
         }
     }
 
-    /// Accesses of `trace` that a cache of `capacity` pages, empty at first, does not hit.
+    /// Returns the misses of a cache of `capacity` pages, empty at first, on `trace`.
     ///
     /// # Panics
     ///
@@ -174,7 +173,7 @@ impl Algorithm {
     }
 }
 
-/// Accesses of `trace` that `cache` does not hit.
+/// Returns the misses of `cache` on `trace`.
 pub fn misses(mut cache: impl Replacement, trace: &AccessTrace) -> u64 {
     let pages = trace.pages().iter();
     pages.map(|&page| u64::from(!cache.access(page))).sum()

@@ -1,10 +1,10 @@
-//! S3-FIFO: a small queue that most pages leave again at once, a large one for those that were
-//! accessed in it, and a queue of names of pages that left the small one.
+//! S3-FIFO: a small queue that most pages leave soon, a large one for pages that were accessed in
+//! it, and a ghost queue of pages evicted from the small one.
 //!
 //! Source: Yang and others, SOSP 2023, with the defaults of the author's simulator, libCacheSim: a
-//! tenth of the capacity for the small queue, nine tenths for the large one and as many names; a
-//! page moves on after two accesses; while nothing has been evicted, pages that the small queue has
-//! no room for come into the large one.
+//! tenth of the capacity for the small queue, nine tenths for the large one and as many ghosts; a
+//! page moves to the large queue after two accesses; before the first eviction, pages that do not
+//! fit the small queue enter the large one.
 
 use super::Replacement;
 use super::lists::Lists;
@@ -13,9 +13,9 @@ const SMALL: usize = 0;
 const MAIN: usize = 1;
 const GHOST: usize = 2;
 
-/// Accesses after which a page is worth a place in the large queue.
+/// Accesses after which a page moves to the large queue.
 const MOVE_TO_MAIN: u8 = 2;
-/// Accesses that are counted. Each is good for one round of the large queue.
+/// Limit of the access count. Each access is good for one round of the large queue.
 const MARK_MAX: u8 = 3;
 
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl S3Fifo {
         }
     }
 
-    /// May move all of the small queue on and evict nothing.
+    /// Moves up to all pages of the small queue to the large one; may evict nothing.
     fn evict_small(&mut self) {
         while let Some(page) = self.lists.pop(SMALL) {
             if self.lists.mark(page) >= MOVE_TO_MAIN {
@@ -65,7 +65,7 @@ impl S3Fifo {
     }
 
     fn evict_main(&mut self) {
-        // Ends: each round lowers a mark, and only an access raises one.
+        // Terminates: each round lowers a mark, and only an access raises one.
         while let Some(page) = self.lists.pop(MAIN) {
             let mark = self.lists.mark(page);
             if mark == 0 {

@@ -1,8 +1,8 @@
-//! SIEVE: CLOCK whose survivors stay where they are, while the hand passes over them.
+//! SIEVE: CLOCK with survivors that stay in place while the hand passes over them.
 //!
-//! The hand goes from the oldest page towards the newest and evicts the first that was not accessed
-//! since it last came by. New pages come in at the head, behind survivors that never move: they are
-//! looked at soon after they came.
+//! The hand moves from the oldest page towards the newest and evicts the first page that was not
+//! accessed since the hand last passed it. New pages enter at the head, behind survivors that never
+//! move: the hand reaches them soon after they enter.
 //!
 //! Source: Zhang and others, NSDI 2024, algorithm 1.
 
@@ -30,7 +30,7 @@ impl Sieve {
     fn evict(&mut self) {
         let tail = self.lists.tail(RESIDENT);
         let mut at = self.hand.or(tail);
-        // Ends: each step clears a mark, and only an access sets one.
+        // Terminates: each step clears a mark, and only an access sets one.
         while let Some(page) = at {
             let next = self.lists.newer(page);
             if self.lists.mark(page) == 0 {

@@ -1,10 +1,10 @@
-//! The models against plain ones, over small random traces.
+//! Tests of the models against plain ones, over small random traces.
 
 use std::collections::VecDeque;
 
 use super::*;
 
-/// Pages `0 .. footprint`, the low ones more often; some runs, so that scans are in it.
+/// Draws pages `0 .. footprint`, low ones more often, with some runs, which act as scans.
 fn random_trace(seed: u64, footprint: u64, accesses: usize) -> AccessTrace {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut pages = Vec::new();
@@ -48,7 +48,7 @@ fn pages_are_numbered_in_order_of_appearance() {
     );
 }
 
-// Goal: LRU on dense pages is the LRU that the replay is compared with.
+// Goal: LRU on dense pages equals the LRU that the replay is compared with.
 #[test]
 fn lru_is_lru() {
     on_traces(|trace, capacity| {
@@ -104,8 +104,8 @@ fn clock_is_a_ring_with_a_hand() {
     });
 }
 
-// Goal: SIEVE's survivors stay where they are. Method: a plain array, newest last, and a hand that
-// is an index.
+// Goal: SIEVE's survivors stay in place. Method: a plain array, newest last, and a hand that is an
+// index.
 #[test]
 fn sieve_is_an_array_with_a_hand() {
     on_traces(|trace, capacity| {
@@ -124,8 +124,8 @@ fn sieve_is_an_array_with_a_hand() {
                 pages.remove(hand);
             }
             pages.push((page, false));
-            // At the end of the list the hand begins again at the oldest, not at the page that came
-            // just now.
+            // At the end of the list the hand restarts at the oldest page, not at the one that has
+            // just entered.
             if hand == capacity - 1 {
                 hand = 0;
             }
@@ -202,7 +202,8 @@ fn s3_fifo_is_three_queues() {
     });
 }
 
-// Goal: Belady's is what it says. Method: look into the future at each eviction.
+// Goal: Belady's MIN evicts the page with the furthest next access. Method: look into the future at
+// each eviction.
 #[test]
 fn belady_evicts_what_is_needed_last() {
     on_traces(|trace, capacity| {
@@ -227,15 +228,15 @@ fn belady_evicts_what_is_needed_last() {
     });
 }
 
-// Goal: 2Q keeps a page only that is asked for again after it left the queue of new pages. Method:
-// by hand; of 8 pages, 2 in the queue, 4 names.
+// Goal: 2Q keeps a page only if it is accessed again after it left the queue of new pages. Method:
+// by hand; of 8 pages, 2 in the queue, 4 ghosts.
 #[test]
 fn two_q_keeps_what_comes_back() {
     let mut cache = two_q::TwoQ::new(8, 100);
     for page in 0..8 {
         assert!(!cache.access(page));
     }
-    // A hit in the queue changes nothing: page 0 leaves all the same.
+    // A hit in the queue changes nothing: page 0 is evicted all the same.
     assert!(cache.access(0));
     assert!(!cache.access(8));
     assert!(!cache.access(0), "left, and remembered");
@@ -245,8 +246,8 @@ fn two_q_keeps_what_comes_back() {
     assert!(cache.access(0), "a scan does not reach it");
 }
 
-// Goal: ARC and CAR keep pages that were seen again while others are scanned, and give all room to
-// either side.
+// Goal: ARC and CAR keep pages that were seen again while others are scanned, and can give all room
+// to either side.
 #[test]
 fn adaptive_ones_withstand_a_scan() {
     let caches: [Box<dyn Replacement>; 2] = [
@@ -273,11 +274,11 @@ fn adaptive_ones_withstand_a_scan() {
     }
 }
 
-// Goal: the small queue of the default grows when pages come back just after they left it, and
-// shrinks when those come back that left the large one.
+// Goal: the small queue of the default grows if pages refault just after they left it, and shrinks
+// if pages refault that left the large one.
 #[test]
 fn balanced_queues_find_their_lengths() {
-    // Each page is accessed twice, the second time after 12 others: a queue of 10 is a little too
+    // Each page is accessed twice, the second time after 12 others: a queue of 10 is slightly too
     // short for that.
     let strides = (0..3000).flat_map(|n: u64| [n + 12, n]);
     let trace: AccessTrace = strides.collect();
@@ -290,8 +291,8 @@ fn balanced_queues_find_their_lengths() {
     );
 }
 
-// Goal: the invariants of all: never above the capacity, what was accessed last is resident, and
-// Belady's misses least.
+// Goal: common invariants: a cache never exceeds its capacity, the page accessed last is resident,
+// and Belady's MIN misses least.
 #[test]
 fn caches_hold_what_they_may() {
     fn check(mut cache: impl Replacement, trace: &AccessTrace, capacity: usize) {

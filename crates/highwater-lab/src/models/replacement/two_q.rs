@@ -1,8 +1,8 @@
-//! 2Q: new pages pass a queue; only one that is asked for again after it left there comes into the
-//! LRU list.
+//! 2Q: new pages pass a FIFO; a page enters the LRU list only if it is accessed again after it left
+//! the FIFO.
 //!
 //! Source: Johnson and Shasha, VLDB 1994, "full version" with its defaults: a quarter of the
-//! capacity for the queue of new pages, and names of half as many pages as fit.
+//! capacity for the FIFO of new pages, and ghosts of half as many pages as fit.
 
 use super::Replacement;
 use super::lists::Lists;
@@ -52,7 +52,7 @@ impl Replacement for TwoQ {
             }
             _ => {}
         }
-        // Before room is made: the names that this adds may push the page's own out.
+        // Read before making room: the ghosts that this adds may push out the page's own.
         let is_known = self.lists.list_of(page) == Some(OUT);
         if is_known {
             self.lists.remove(page);
