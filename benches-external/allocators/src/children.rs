@@ -1,5 +1,6 @@
-//! A process for each source of blocks. The parent writes a line, `WORK ACCESS THREADS TIMES`; the
-//! child times that round and answers `NANOSECONDS IS_AT_ONCE RESIDENT_MIB`.
+//! A child process for each source of blocks. The parent writes a line,
+//! `WORK ACCESS THREADS TIMES`; the child times that round and answers
+//! `NANOSECONDS IS_AT_ONCE RESIDENT_MIB`.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, BufRead, BufReader, Write};
@@ -31,7 +32,7 @@ impl Child {
         if name == "tcmalloc" {
             command.env(TUNABLES, "glibc.pthread.rseq=0");
         }
-        // It ends when its input does, that is, with this process.
+        // The child ends at the end of its input, that is, with this process.
         let child = command.spawn().expect("this program starts once more");
         let stdin = child.stdin.expect("it was asked for");
         let stdout = BufReader::new(child.stdout.expect("it was asked for"));
@@ -62,19 +63,19 @@ impl Child {
 }
 
 impl Child {
-    /// What was resident after the last round.
+    /// Returns the resident memory after the last round.
     pub(crate) fn resident_mib(&self) -> f64 {
         self.resident_mib.get()
     }
 }
 
-/// The source that this process was started for, if it is a child.
+/// Returns the source that this process was started for, if it is a child.
 pub(crate) fn served() -> Option<String> {
     let mut arguments = env::args().skip_while(|argument| argument != SERVE);
     arguments.nth(1)
 }
 
-/// Times rounds of one source for as long as the parent asks.
+/// Times rounds of one source until its input ends.
 pub(crate) fn serve(name: &str) -> ExitCode {
     let Some(time) = sources::named(name) else {
         return ExitCode::FAILURE;

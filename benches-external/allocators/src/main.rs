@@ -1,32 +1,32 @@
 //! Question: what does a page frame of a [`FramePool`] cost, and what do 4 KiB, aligned to 4 KiB,
-//! cost from the allocators that are in use: glibc's, jemalloc, mimalloc, snmalloc and tcmalloc?
+//! cost from common allocators: glibc's, jemalloc, mimalloc, snmalloc and tcmalloc?
 //!
 //! Command: `cargo run --release -- --bench`, in this folder. It needs a C and a C++ compiler.
-//! Prints nanoseconds of CPU time for each block, out and back, as medians over interleaved rounds,
-//! on one thread and on two, for the work that `crates/highwater/benches/blocks` describes, without
-//! and with a write to each block, and what was resident in the process after the rounds with a
-//! write; beside them the floor, a stack that each thread has for itself and that knows nothing
-//! else. Fails if one of these is broken:
+//! Prints nanoseconds of CPU time for the allocation and free of a block, as medians over
+//! interleaved rounds, on one thread and on two, for the work that
+//! `crates/highwater/benches/blocks` describes, without and with a write to each block, and the
+//! resident memory of the process after the rounds with a write; beside them the floor, a stack
+//! that each thread has for itself and that does nothing else. Fails if one of these is broken:
 //!
 //! - work whose blocks are written is as fast as with the best of the five;
-//! - churn is at least 1.4 times faster than with the best, and two threads do at least
-//!   1.8 times as much of it as one;
+//! - churn is at least 1.4 times faster than with the best, and two threads do at least 1.8 times
+//!   as much of it as one;
 //! - a hot pair takes at most 1.5 times as long as with the best;
-//! - 64 Ki out and back are at least twice as fast as with the best;
+//! - 64 Ki allocated and freed are at least twice as fast as with the best;
 //! - blocks that one thread allocates and another frees take at most twice as long as on one.
 //!
 //! Ratios carry over to other machines, single times do not. Without `--bench` it does a thousandth
 //! of the work and promises nothing.
 //!
-//! Each allocator is called directly and has a process of its own, which times a round when it is
-//! told: the C library registers a thread's one area for restartable sequences, and tcmalloc, to
-//! have its per-CPU caches, must register it itself (`GLIBC_TUNABLES=glibc.pthread.rseq=0`);
-//! Highwater uses the library's.
+//! Each allocator is called directly and has a process of its own, which times a round on request:
+//! the C library registers a thread's one area for restartable sequences, and tcmalloc must
+//! register it itself to have its per-CPU caches (`GLIBC_TUNABLES=glibc.pthread.rseq=0`); Highwater
+//! uses the library's.
 //!
-//! LLFree is not among them: no registry has it, and with a dependency on its repository this would
-//! not build where that cannot be reached.
+//! LLFree is not included: no registry has it, and with a dependency on its repository this would
+//! not build without access to that.
 //!
-//! What would change our mind: an allocator that knows no CPUs and no frames, and costs as little.
+//! What would change our mind: an allocator without per-CPU lists and frames that costs as little.
 
 #![expect(clippy::print_stdout, reason = "a benchmark's table is its purpose")]
 
@@ -84,7 +84,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether Highwater is as fast as promised.
+/// Returns whether Highwater keeps its promises.
 fn run(children: &[Rc<Child>]) -> bool {
     let mut is_kept = true;
     let rows = Access::ALL.map(|access| Work::ALL.map(|work| (work, access)));
@@ -135,7 +135,7 @@ fn table_row(children: &[Rc<Child>], work: Work, access: Access, threads: u32) -
     medians
 }
 
-/// What is promised of some work, and whether it was kept.
+/// Returns the promises about some work, and whether they were kept.
 fn promises(
     work: Work,
     access: Access,

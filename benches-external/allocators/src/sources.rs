@@ -1,8 +1,8 @@
-//! Sources of blocks: the pool, the floor, and the allocators that are in use.
+//! Sources of blocks: the pool, the floor, and common allocators.
 //!
-//! The allocators' interfaces for callers that know size and alignment are used where there are
-//! any: they are the fastest. glibc is the system's; jemalloc 5.3, mimalloc 3, snmalloc 0.7 and
-//! tcmalloc (of 2025, pages of 8 KiB) are built from the sources that their crates bring.
+//! Allocators are called by their interfaces for known size and alignment, if there are any: they
+//! are the fastest. glibc is the system's; jemalloc 5.3, mimalloc 3, snmalloc 0.7 and tcmalloc (of
+//! 2025, pages of 8 KiB) are built from the sources in their crates.
 
 #![expect(unsafe_code, reason = "the allocators are C and C++")]
 
@@ -23,10 +23,10 @@ const SIZE: usize = 4096;
 /// Twice what two threads have out at a time.
 const CAPACITY: Bytes = Bytes::gib(1);
 
-/// What times a round.
+/// Times a round.
 pub(crate) type Time = Box<dyn Fn(Work, Access, u32, u32) -> Round>;
 
-/// The source of that name.
+/// Returns the source called `name`.
 pub(crate) fn named(name: &str) -> Option<Time> {
     Some(match name {
         "Highwater" => timed(Highwater::new()),
@@ -45,7 +45,7 @@ pub(crate) fn named(name: &str) -> Option<Time> {
             },
             free: |block| {
                 const LG_ALIGN: i32 = SIZE.ilog2().cast_signed();
-                // SAFETY: of that size and alignment it was allocated.
+                // SAFETY: it was allocated with that size and alignment.
                 unsafe { tikv_jemalloc_sys::sdallocx(block, SIZE, LG_ALIGN) }
             },
         }),
@@ -59,7 +59,7 @@ pub(crate) fn named(name: &str) -> Option<Time> {
             // SAFETY: the alignment is a power of two.
             alloc: || unsafe { snmalloc_sys::sn_rust_alloc(SIZE, SIZE) }.cast(),
             free: |block: *mut c_void| {
-                // SAFETY: of that size and alignment it was allocated.
+                // SAFETY: it was allocated with that size and alignment.
                 unsafe { snmalloc_sys::sn_rust_dealloc(block.cast(), SIZE, SIZE) };
             },
         }),
@@ -72,7 +72,7 @@ fn timed(source: impl Source + 'static) -> Time {
     Box::new(move |work, access, threads, times| work.time(access, &source, threads, times))
 }
 
-/// An allocator whose threads keep what they have in variables of their own.
+/// An allocator whose threads keep their blocks in thread-local variables.
 struct Foreign<A, F> {
     alloc: A,
     free: F,
@@ -81,7 +81,7 @@ struct Foreign<A, F> {
 /// A block of one of those.
 struct Block(NonNull<c_void>);
 
-// SAFETY: the allocators take a block back from any thread, and only its holder writes it.
+// SAFETY: the allocators accept a block from any thread, and only its holder writes it.
 unsafe impl Send for Block {}
 
 impl<A: Fn() -> *mut c_void + Sync, F: Fn(*mut c_void) + Sync> Source for Foreign<A, F> {
@@ -116,7 +116,7 @@ fn tcmalloc() -> impl Source {
     }
     // SAFETY: the alignment is a power of two.
     let alloc = || unsafe { libtcmalloc_sys::BridgeTCMallocInternalNewAlignedNothrow(SIZE, SIZE) };
-    // SAFETY: of that size and alignment it was allocated.
+    // SAFETY: it was allocated with that size and alignment.
     let free = |block| unsafe {
         libtcmalloc_sys::TCMallocInternalDeleteSizedAligned(block, SIZE, SIZE);
     };
@@ -128,7 +128,7 @@ fn tcmalloc() -> impl Source {
     Foreign { alloc, free }
 }
 
-/// The floor: what each thread frees it allocates again; nobody else ever has it.
+/// The floor: each thread allocates the blocks that it freed; no other thread has them.
 struct Stack;
 
 impl Source for Stack {

@@ -1,11 +1,11 @@
-//! The caches that are in use, each as fast as we could set it.
+//! Common caches, each in its fastest configuration that we found.
 //!
-//! What all three have: `ahash` for their keys, which is `quick_cache`'s own choice (the others
-//! come with `SipHash`), and capacity for twice the pages, so that no shard evicts. A value is what
-//! a cache can hand out of a page that it may evict meanwhile: `quick_cache` and moka return
-//! clones, so theirs are pages behind an `Arc`; foyer counts its entries itself. Tried on the
-//! machine of the README's numbers: a page as the value, which is copied, is four times slower in
-//! `quick_cache`; the hashers `foldhash` and `rustc-hash` are not faster.
+//! All three have `ahash` for their keys, which is `quick_cache`'s default (the others default to
+//! `SipHash`), and capacity for twice the pages, so that no shard evicts. A value must remain valid
+//! while the cache evicts its page: `quick_cache` and moka return clones, so theirs are pages
+//! behind an `Arc`; foyer counts references to its entries itself. Tried on the machine of the
+//! README's numbers: a page as the value, which is copied, is four times slower in `quick_cache`;
+//! the hashers `foldhash` and `rustc-hash` are not faster.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub(crate) fn quick_cache() -> impl Reader + 'static {
     Each(move |place: Place| place.word_of(&cache.get(&place.page).expect("a resident page")))
 }
 
-/// moka, with the policy that costs less at a hit; a bounded cache records its reads with either.
+/// moka, with the policy whose hits cost less; a bounded cache records its reads with either.
 pub(crate) fn moka() -> impl Reader + 'static {
     use moka::policy::EvictionPolicy;
     use moka::sync::Cache;
@@ -58,8 +58,8 @@ pub(crate) fn moka() -> impl Reader + 'static {
     Each(move |place: Place| place.word_of(&cache.get(&place.page).expect("a resident page")))
 }
 
-/// foyer's cache in memory, with the policy whose hits take the lock of a shard shared, not
-/// exclusive, and know hot pages all the same.
+/// foyer's cache in memory, with the policy whose hits take a shard's lock shared, not exclusive,
+/// and still mark hot pages.
 pub(crate) fn foyer() -> impl Reader + 'static {
     use foyer_memory::{Cache, CacheBuilder, S3FifoConfig};
 

@@ -1,12 +1,12 @@
-//! Question: what does reading a resident page cost in Highwater, beside `pread`, beside a plain
-//! mapping of the file, and beside the caches that are in use: `quick_cache`, foyer and moka?
+//! Question: what does reading a resident page cost in Highwater, compared with `pread`, a plain
+//! mapping of the file, and common caches: `quick_cache`, foyer and moka?
 //!
 //! Command: `cargo run --release -- --bench`, in this folder. Prints nanoseconds of CPU time for
 //! each read, as medians over interleaved rounds, on one thread and on two, of pages of 4 KiB that
-//! are all resident: drawn by a Zipf law of exponent 0.9 from 64 MiB, and one page again and again.
-//! A read looks at eight bytes of a line of the page that is drawn too, each line as often; `pread`
-//! copies all of it, which is how it reads. Every sum of what was read is checked. Before each
-//! round its pages are read once in the same way, uncounted. Fails if one of these is broken in the
+//! are all resident: drawn by a Zipf law of exponent 0.9 from 64 MiB, and one page repeatedly. A
+//! read loads eight bytes of a line of the page that is drawn too, each line as often; `pread`
+//! copies all of it, which is how it reads. Every sum of the words is checked. Before each round
+//! its pages are read once in the same way, uncounted. Fails if one of these is broken in the
 //! median of the rounds' ratios (modules `turns` and `gain`):
 //!
 //! - by the Zipf law, with a guard for each read, reads on one thread have at least 15 times the
@@ -16,9 +16,10 @@
 //! - of one page, two threads read at least 1.9 times as much as one.
 //!
 //! Ratios carry over to other machines, single times do not. Without `--bench` it does a thousandth
-//! of the work and promises nothing. How each cache is set up, and why: the module `caches`.
+//! of the work and promises nothing. Configurations of the caches, with reasons: the module
+//! `caches`.
 //!
-//! What would change our mind: a cache that knows no guards, and costs as little.
+//! What would change our mind: a cache without guards that costs as little.
 
 #![expect(clippy::print_stdout, reason = "a benchmark's table is its purpose")]
 
@@ -76,7 +77,7 @@ fn readers() -> Readers {
     ]
 }
 
-/// Whether Highwater is as fast as promised.
+/// Returns whether Highwater keeps its promises.
 fn run(readers: &Readers) -> bool {
     let mut is_kept = true;
     for law in Law::ALL {
@@ -108,7 +109,7 @@ fn run(readers: &Readers) -> bool {
     is_kept
 }
 
-/// What is promised of reads by the Zipf law, and whether it was kept.
+/// Returns the promises about reads by the Zipf law, and whether they were kept.
 fn promises(Table { alone, together }: &Table) -> Vec<(String, bool)> {
     let best_cache = |of: &[Times]| fastest(&CACHES.map(|at| &of[at])).ratio_to(&of[OURS]);
     let slower = alone[OURS].ratio_to(&alone[MAPPED]);
@@ -123,7 +124,7 @@ fn promises(Table { alone, together }: &Table) -> Vec<(String, bool)> {
     ]
 }
 
-/// What is promised of two threads that read one page, and whether it was kept.
+/// Returns the promise about two threads that read one page, and whether it was kept.
 fn promised_gain(readers: &Readers, times: u32) -> (String, bool) {
     let [pages, _] = Law::Hot.sequences(times);
     let gain = |at: usize| {

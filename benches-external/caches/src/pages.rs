@@ -1,15 +1,15 @@
-//! Which pages are read, in which order.
+//! Sequences of pages to read.
 
 use std::sync::Arc;
 
 use crate::places::{COUNT, Place, zipf};
 
-/// Which pages are read, in order.
+/// Distribution of the pages.
 #[derive(Clone, Copy)]
 pub(crate) enum Law {
     /// Zipf, the ranks scattered over the file.
     Zipf,
-    /// One page, again and again.
+    /// One page, repeatedly.
     Hot,
 }
 
@@ -23,7 +23,7 @@ impl Law {
         }
     }
 
-    /// So many reads for each of two threads.
+    /// Returns `reads` reads for each of two threads.
     pub(crate) fn sequences(self, reads: u32) -> [Sequence; 2] {
         [1, 2].map(|seed| match self {
             Self::Zipf => Sequence(zipf(reads, seed).into()),
@@ -37,7 +37,7 @@ impl Law {
 pub(crate) struct Sequence(Arc<[Place]>);
 
 impl Sequence {
-    /// The first so many.
+    /// Returns the first `times` places.
     pub(crate) fn first(&self, times: u32) -> &[Place] {
         &self.0[..times as usize]
     }

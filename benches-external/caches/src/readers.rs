@@ -1,4 +1,4 @@
-//! Who keeps the pages: Highwater and the kernel.
+//! Readers of pages: Highwater and the kernel.
 
 #![expect(unsafe_code, reason = "maps the file, as the bound to compare with")]
 
@@ -16,11 +16,11 @@ use crate::places::{COUNT, Page, Place};
 
 /// One way to read pages, from any thread.
 pub(crate) trait Reader: Send + Sync {
-    /// The sum of the words at some places.
+    /// Returns the sum of the words at some places.
     fn sum(&self, places: &[Place]) -> u64;
 }
 
-/// Reads one place a time: what `read` returns is summed.
+/// Reads one place at a time; sums the results of `read`.
 pub(crate) struct Each<F>(pub(crate) F);
 
 impl<F: Fn(Place) -> u64 + Send + Sync> Reader for Each<F> {
@@ -39,7 +39,7 @@ pub(crate) struct Highwater {
 
 impl Highwater {
     pub(crate) fn new(file: &File) -> Arc<Self> {
-        // An eighth more than the file: what lists and watermarks keep free.
+        // An eighth more than the file: the reserve of lists and watermarks.
         let capacity = highwater::Pages(u64::from(COUNT + COUNT / 8)).bytes();
         let built = Manager::builder().capacity(capacity).build();
         let hw = built.expect("72 MiB of memory");
@@ -91,7 +91,7 @@ impl Reader for Eight {
     }
 }
 
-/// The kernel's page cache, by a system call that copies the page.
+/// The kernel's page cache, read by a system call that copies the page.
 pub(crate) fn pread(file: &File) -> impl Reader + 'static {
     let file = file.try_clone().expect("a descriptor");
     Each(move |place: Place| {
@@ -102,7 +102,7 @@ pub(crate) fn pread(file: &File) -> impl Reader + 'static {
     })
 }
 
-/// The kernel's page cache, mapped: it has no index, no guard and no marks that cost anything.
+/// The kernel's page cache, mapped: no cost of an index, guards or marks.
 pub(crate) struct Mapped(*const Page);
 
 // SAFETY: the mapping lasts as long as the process, and is only read.

@@ -1,10 +1,9 @@
-//! Rounds that take turns: every way to read, on one thread and right after that on two, again and
-//! again.
+//! Interleaved rounds: every way to read, on one thread and right after that on two, repeatedly.
 //!
-//! What the machine does beside, such as its clock and who shares a core, changes from one tenth of
-//! a second to the next. So what is promised is held against ratios within each round, of which the
-//! median counts. A round of two threads in which they did not both run nearly all the time is
-//! repeated, and where that does not help counts for nothing.
+//! Conditions on the machine, such as its clock and load on the sibling core, change from one tenth
+//! of a second to the next. So promises are judged by ratios within each round, of which the median
+//! counts. A round of two threads that did not both run nearly all the time is repeated, and if
+//! that does not help, it is ignored.
 
 use std::sync::Arc;
 
@@ -15,11 +14,11 @@ use crate::timing::{Round, round};
 
 /// Rounds of each measurement.
 const ROUNDS: usize = 15;
-/// Times that a round is repeated when its threads did not run at once.
+/// Repetitions of a round whose threads did not run at once.
 const REPEATS: u32 = 10;
 
-/// What each round told of one way to read, on so many threads: nanoseconds of CPU time for each
-/// read.
+/// Nanoseconds of CPU time for each read in each round, for one way to read and one number of
+/// threads.
 pub(crate) struct Times {
     ns: Vec<Option<f64>>,
 }
@@ -31,7 +30,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Reads every sequence in every way, in turn: the first so many of its pages.
+    /// Reads the first `times` pages of every sequence in every way, in turn.
     pub(crate) fn measured(
         readers: &[(&'static str, Arc<dyn Reader>)],
         sequences: &[Sequence; 2],
@@ -55,19 +54,19 @@ impl Table {
 }
 
 impl Times {
-    /// Of the rounds that count, not a number when none does.
+    /// Returns the median of the rounds that count; `NaN` if none does.
     pub(crate) fn median(&self) -> f64 {
         median(self.ns.iter().copied().flatten().collect())
     }
 
-    /// How many times as long it took as another, as a median over the rounds of which both count.
+    /// Returns the time relative to `other`'s, as a median over the rounds that count for both.
     pub(crate) fn ratio_to(&self, other: &Self) -> f64 {
         let rounds = self.ns.iter().zip(&other.ns);
         median(rounds.filter_map(|(a, b)| Some((*a)? / (*b)?)).collect())
     }
 }
 
-/// The fastest of some, in each round, as if it were one.
+/// Returns the fastest of some in each round.
 pub(crate) fn fastest(of: &[&Times]) -> Times {
     let rounds = 0..of.iter().map(|times| times.ns.len()).min().unwrap_or(0);
     let fastest = |round: usize| {
@@ -79,9 +78,8 @@ pub(crate) fn fastest(of: &[&Times]) -> Times {
     }
 }
 
-/// One round. Each thread reads the beginning of its own sequence twice, of which the first time
-/// does not count: it brings back what the other ways to read have driven out of the caches that
-/// are near.
+/// Times one round. Each thread reads the beginning of its own sequence twice; the first time does
+/// not count: it restores the near caches after the other ways to read.
 fn timed(reader: &dyn Reader, sequences: &[Sequence; 2], threads: u32, times: u32) -> Option<f64> {
     let prepare = |thread: u32| {
         let places = sequences[thread as usize].first(times);

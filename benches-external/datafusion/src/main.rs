@@ -1,10 +1,10 @@
-//! Question: what does it cost to account for 4 KiB and give it back: with Highwater, where a group
-//! and three above it are each held below a maximum, and with the memory pools of DataFusion, which
-//! keep one total?
+//! Question: what does it cost to account for 4 KiB and return it: with Highwater, where a group
+//! and its three ancestors are each held below a maximum, and with the memory pools of DataFusion,
+//! which keep one total?
 //!
 //! Command: `cargo run --release -- --bench`, in this folder. Prints nanoseconds of CPU time for
 //! both steps together, as medians over interleaved rounds, on one thread and on two that share a
-//! group or a pool, and how many times longer than Highwater's each takes, in two shapes:
+//! group or a pool, and the ratio of each to Highwater's, in two shapes:
 //!
 //! - made and dropped: a charge of 4 KiB, and a reservation of a consumer that is registered;
 //! - held: a charge and a reservation that grow by 4 KiB and shrink again.
@@ -14,8 +14,7 @@
 //! machines, single times do not. Without `--bench` it does a thousandth of the work and promises
 //! nothing.
 //!
-//! What would change our mind: a pool that keeps one total and is nearly as fast as tokens for each
-//! CPU.
+//! What would change our mind: a pool that keeps one total and is nearly as fast as per-CPU tokens.
 
 #![expect(clippy::print_stdout, reason = "a benchmark's table is its purpose")]
 
@@ -39,7 +38,7 @@ const TIMES: u32 = 200_000;
 const MAX: Bytes = Bytes::gib(4096);
 const GREEDY: &str = "GreedyMemoryPool";
 
-/// What is done again and again.
+/// The repeated operation.
 #[derive(Clone, Copy)]
 enum Shape {
     MadeAndDropped,
@@ -54,7 +53,7 @@ impl Shape {
         }
     }
 
-    /// How many times as long as Highwater's a step of [`GREEDY`] takes at least, from two threads.
+    /// Returns the least ratio of a step of [`GREEDY`] to Highwater's, from two threads.
     fn promised(self) -> f64 {
         match self {
             Self::MadeAndDropped => 1.0,
@@ -63,7 +62,7 @@ impl Shape {
     }
 }
 
-/// A group of a manager, and three above it.
+/// A group of a manager with three ancestors.
 fn highwater(shape: Shape) -> Variant {
     let hw = Manager::builder().capacity(MAX).frames(Bytes::ZERO).build();
     let mut group = hw.expect("no frames").root();
@@ -137,7 +136,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether Highwater is as much faster as promised.
+/// Returns whether Highwater is as much faster as promised.
 fn is_kept(shape: Shape) -> bool {
     let mut is_kept = true;
     for threads in [1, 2] {

@@ -1,10 +1,10 @@
-//! Question: does everything hold that is promised of times?
+//! Question: do all promises about times hold?
 //!
-//! Command: `.ci/bench`. Runs the benches that promise something, and `highwater lab` for the
-//! experiments, in turn, several times, each in a process of its own, and prints one table:
-//! promise, bound, median, spread, and whether the median is within the bound. Counts that an
-//! experiment checks must hold in every run. Progress goes to standard error. Without `--bench` (as
-//! under `cargo test --benches`) it does what `--quick` does.
+//! Command: `.ci/bench`. Runs the benches with promises, and `highwater lab` for the experiments,
+//! in turn, several times, each in a process of its own, and prints one table: promise, bound,
+//! median, spread, and whether the median is within the bound. Counts that an experiment checks
+//! must hold in every run. Progress goes to standard error. Without `--bench` (as under
+//! `cargo test --benches`) it does the same as with `--quick`.
 
 #![expect(clippy::print_stdout, reason = "a benchmark's table is its purpose")]
 #![expect(clippy::print_stderr, reason = "progress")]
@@ -19,7 +19,7 @@ use highwater::topology::Topology;
 use highwater_lab::experiments::{EXPERIMENTS, Size};
 use highwater_lab::promises::{Promises, Readings, readings_of_bench, readings_of_outcome};
 
-/// Benches of the library that promise something.
+/// Benches of the library with promises.
 const BENCHES: [&str; 7] = [
     "counter_set",
     "resident_read",
@@ -30,28 +30,28 @@ const BENCHES: [&str; 7] = [
     "frame_alloc",
 ];
 
-/// The least number of runs whose median judges.
+/// The smallest number of runs whose median is judged.
 const RUNS_MIN: usize = 5;
 
-/// Runs of `--quick`: two, so that there is something to take turns.
+/// Runs of `--quick`: two, so that they take turns.
 const RUNS_QUICK: usize = 2;
 
-/// Measures everything that is promised of times, and judges it by the medians of several runs
+/// Measures all promises about times, and judges each by the median of several runs
 #[derive(Debug, Parser)]
 #[command(
     name = ".ci/bench",
     after_help = "Exit status: 0 when every promise holds, 1 when one does not or a run fails, 2 for bad input."
 )]
 struct Arguments {
-    /// Do a small part of each to see that it works; judge no times
+    /// Run a small part of each to see that it works; judge no times
     #[arg(long)]
     quick: bool,
 
-    /// How many runs of each, at least 5
+    /// Number of runs of each, at least 5
     #[arg(long, value_name = "N", default_value_t = RUNS_MIN, value_parser = runs, conflicts_with = "quick")]
     runs: usize,
 
-    /// Only this bench or experiment; may be given again
+    /// Only this bench or experiment; repeatable
     #[arg(long = "only", value_name = "NAME", value_parser = names())]
     chosen: Vec<String>,
 
@@ -59,7 +59,7 @@ struct Arguments {
     #[arg(long)]
     json: bool,
 
-    /// What cargo says to measure
+    /// Passed by cargo for a measurement
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -115,7 +115,7 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(!promises.hold()))
 }
 
-/// One run of a bench or an experiment.
+/// Runs a bench or an experiment once and returns its readings.
 fn readings(name: &str, size: Size) -> Readings {
     match BENCHES.contains(&name) {
         true => readings_of_bench(&bench(name, size)?),
@@ -136,7 +136,7 @@ fn bench(name: &str, size: Size) -> Result<String, String> {
     }
 }
 
-/// Also where checks fail, which the outcome names: of times the medians decide.
+/// Succeeds also if checks fail, which the outcome names: medians decide those of times.
 fn experiment(name: &str, size: Size) -> Result<String, String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_highwater"));
     command.args(["lab", name, "--judge", "all", "--json"]);
@@ -148,7 +148,7 @@ fn experiment(name: &str, size: Size) -> Result<String, String> {
     }
 }
 
-/// What a command prints, and its exit status.
+/// Returns a command's standard output, and its exit status.
 fn printed(command: &mut Command) -> Result<(String, Option<i32>), String> {
     let output = command
         .stdin(Stdio::null())

@@ -17,7 +17,7 @@ use crate::output::{complain, print, with_causes};
 use crate::signals::Signals;
 use crate::watch::{Progress, Watched, watched};
 
-/// Shows the experiments instead of running one.
+/// Lists the experiments instead of running one.
 const LIST: &str = "list";
 
 /// Runs every experiment.
@@ -34,15 +34,15 @@ Examples:
   highwater lab rss-hop --cpus 64 --seed 7 --json
       on another machine, the outcome as JSON
   highwater lab rss-theft --real --threads 1000
-      with real threads that read real pages besides
+      also with real threads that read real pages
   highwater lab flush-reads --kernel
-      reads of group statistics, and of this kernel's memory.stat beside them
+      reads of group statistics, and also of the running kernel's memory.stat
   highwater lab pcp-exit --matrix
       every policy with every scale, drain and back end, with 1, 2 and 18 tenants
   highwater lab all --quick
       a smaller run of each
   highwater lab rmap-read --judge counts
-      a verdict that does not depend on how fast or how busy this machine is
+      a verdict that does not depend on the speed or load of this machine
 
 Exit status: 0 when every judged check holds, 1 when one does not, 2 for bad input or when the
 system refuses something, 130 after Ctrl-C.";
@@ -55,7 +55,7 @@ pub(crate) struct LabArguments {
     #[arg(value_name = "NAME", value_parser = names())]
     name: String,
 
-    /// CPUs of the machine: sockets of caches of 8 cores of 2 threads where the number allows it
+    /// CPUs of the machine: sockets of caches of 8 cores of 2 threads if the number allows it
     /// [default: the experiment's own machine]
     #[arg(long, value_name = "N", conflicts_with = "topology")]
     cpus: Option<usize>,
@@ -64,7 +64,7 @@ pub(crate) struct LabArguments {
     #[arg(long, value_name = "SPEC")]
     topology: Option<Topology>,
 
-    /// Decides everything that is drawn
+    /// Random seed
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
 
@@ -72,36 +72,36 @@ pub(crate) struct LabArguments {
     #[arg(long)]
     quick: bool,
 
-    /// With real threads that touch real pages, for the experiments that can
+    /// Also run real threads that touch real pages, for the experiments that can
     #[arg(long)]
     real: bool,
 
-    /// How many threads, with --real [default: the experiment's own number]
+    /// Number of threads, with --real [default: the experiment's own number]
     #[arg(long, value_name = "N", requires = "real")]
     threads: Option<u32>,
 
-    /// Replay a recorded trace besides: of rss events, as in traces/README.md, or for `policies` of
-    /// accesses; may be given again
+    /// Also replay a recorded trace: of RSS events, as in traces/README.md, or for `policies` of
+    /// accesses; repeatable
     #[arg(long = "trace", value_name = "FILE")]
     traces: Vec<PathBuf>,
 
-    /// Run on groups of this machine's own kernel besides, for the experiments that can; needs the
-    /// right to make some, and makes them in a directory of its own, which it removes
+    /// Also run on control groups of the running kernel, for the experiments that can; needs the
+    /// permission to create some, in a directory of their own, and removes them at the end
     #[arg(long)]
     kernel: bool,
 
-    /// Run every combination of what varies, for the experiments that leave some out; takes minutes
+    /// Run every combination of the parameters, for experiments that leave some out; takes minutes
     #[arg(long)]
     matrix: bool,
 
-    /// Which checks decide the exit status: `all`, or `counts` for those that a busy machine does
+    /// Checks that decide the exit status: `all`, or `counts` for those that a busy machine does
     /// not affect; the others are shown, from fewer rounds
     /// [default: all in a full run of an optimised build, else counts]
     #[arg(long, value_name = "WHICH", value_parser = judges())]
     judge: Option<Judge>,
 
-    /// Show every column of the tables, however wide, and checks as a table
-    /// [default: what fits 80 columns]
+    /// Show every column of the tables, at any width, and checks as a table
+    /// [default: the columns that fit 80]
     #[arg(long, conflicts_with = "json")]
     wide: bool,
 
@@ -126,7 +126,7 @@ fn judges() -> impl TypedValueParser<Value = Judge> {
     })
 }
 
-/// Runs what was asked for, reports, and says how the program is to end.
+/// Runs the requested experiments, reports, and returns the exit status.
 pub(crate) fn run(arguments: &LabArguments) -> Exit {
     if arguments.name == LIST {
         return arguments.list();
@@ -146,7 +146,7 @@ pub(crate) fn run(arguments: &LabArguments) -> Exit {
     let mut exit = Exit::Fine;
     for (index, experiment) in chosen.into_iter().enumerate() {
         if index > 0 && !arguments.json {
-            // If this cannot be written, neither can what follows.
+            // If this fails, so does all further output.
             let _ = print(format_args!("\n"));
         }
         match arguments.run_one(experiment, &request, &signals) {

@@ -1,5 +1,5 @@
-//! Limits of the process that a run can meet, threads and address space: an error that names the
-//! limit and the remedy, in place of a panic or an abort.
+//! Process limits that a run can meet, on threads and address space: errors that name the limit and
+//! the remedy, in place of a panic or an abort.
 
 use std::error::Error;
 use std::io;
@@ -14,19 +14,18 @@ use signal_hook::flag;
 
 use crate::output::with_causes;
 
-/// What a run needs beside frames and threads: code that is not read yet, traces, page tables,
-/// keys, the report. Chosen: three times what the shipped trace takes.
+/// Memory of a run besides frames and threads: code that is not loaded yet, traces, page tables,
+/// keys, the report. Chosen: three times the memory of the shipped trace's replay.
 const BESIDE: Bytes = Bytes::mib(64);
 
 /// Address space of a thread: its stack of 2 MiB, and 64 MiB that glibc reserves for its heap.
-/// glibc goes on without the latter, but takes it where it can, and leaves as much less to all
-/// others.
+/// glibc does without the latter, but takes it if it can, and leaves so much less to all others.
 const OF_A_THREAD: Bytes = Bytes::mib(68);
 
-/// What the panics of the standard library say when a thread does not start.
+/// Text of the standard library's panics when a thread does not start.
 const NO_THREAD: &str = "failed to spawn thread";
 
-/// An error and its causes in one line, and how to get out of a limit that is one of them.
+/// Formats an error and its causes in one line, with the remedy if one of them is a limit.
 pub(crate) fn with_remedy(error: &(dyn Error + 'static)) -> String {
     let said = with_causes(error);
     let mut cause = Some(error);
@@ -39,12 +38,12 @@ pub(crate) fn with_remedy(error: &(dyn Error + 'static)) -> String {
     said
 }
 
-/// Why a thread did not start, and the remedy.
+/// Formats the failure to start a thread, with the remedy.
 pub(crate) fn no_thread(error: &io::Error) -> String {
     format!("cannot start a thread: {error}; {}", of_threads())
 }
 
-/// What to say in place of a panic that reports a thread that did not start.
+/// Returns the message that replaces a panic about a thread that did not start.
 pub(crate) fn of_panic(message: &str) -> Option<String> {
     let is_thread = message.starts_with(NO_THREAD);
     is_thread.then(|| format!("cannot start a thread; {}", of_threads()))
@@ -54,7 +53,7 @@ fn is_refusal(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::AGAIN.raw_os_error())
 }
 
-/// The limits that refuse threads.
+/// Describes the limits on threads.
 fn of_threads() -> String {
     let shown = |resource| match getrlimit(resource).current {
         None => "unlimited".to_owned(),
@@ -68,20 +67,21 @@ fn of_threads() -> String {
     )
 }
 
-/// Refuses a run whose memory the limit on address space does not hold.
+/// Refuses a run whose memory exceeds the limit on address space.
 ///
-/// The standard library aborts a program that is refused memory. So what the run is going to need
-/// is reserved here and given back. The answer is the system's own, other memory limits included.
+/// The standard library aborts a program when an allocation fails. So this reserves the memory that
+/// the run will need, and releases it again. The answer is the system's own, and includes other
+/// memory limits.
 ///
 /// # Errors
 ///
-/// What to say when it is refused.
+/// The message for the user.
 pub(crate) fn check_address_space(capacity: Bytes, threads: usize) -> Result<(), String> {
     let Some(limit) = getrlimit(Resource::As).current else {
         return Ok(());
     };
     let of_threads = Bytes(OF_A_THREAD.0.saturating_mul(threads as u64 + 2));
-    // The books of frames take less than a sixteenth of what they are about.
+    // Metadata of frames takes less than a sixteenth of their size.
     let of_frames = Bytes(capacity.0.saturating_add(capacity.0 / 16));
     let needed = of_frames
         .0
@@ -100,8 +100,8 @@ pub(crate) fn check_address_space(capacity: Bytes, threads: usize) -> Result<(),
     ))
 }
 
-/// Makes an abort end the program with status 2. The standard library aborts when memory is refused
-/// that no check foresaw, after it has said how much.
+/// Makes an abort end the program with status 2. The standard library aborts, after a message with
+/// the size, when an allocation fails that no check foresaw.
 ///
 /// # Errors
 ///

@@ -2,11 +2,11 @@
 //!
 //! One file per subcommand. Results go to standard output, everything else to standard error.
 //!
-//! | exit status | means |
+//! | exit status | meaning |
 //! |---|---|
-//! | 0 | everything that was asked for holds |
+//! | 0 | everything succeeded, and all checks hold |
 //! | 1 | it ran, and something did not verify, leaked, or failed a check |
-//! | 2 | bad input or an I/O error: nothing can be said |
+//! | 2 | bad input or an I/O error: no result |
 //! | 128 + n | ended by signal n, 130 for Ctrl-C |
 
 mod formats;
@@ -25,10 +25,10 @@ use clap::{Parser, Subcommand};
 
 use output::complain;
 
-/// How the program ends.
+/// Exit status of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Exit {
-    /// Everything that was asked for holds.
+    /// Everything succeeded, and all checks hold.
     Fine,
     /// It ran, and something did not verify, leaked, or failed a check.
     Failed,
@@ -61,7 +61,7 @@ struct Arguments {
 enum Command {
     /// Replay access traces through the whole manager, under limits, and verify every page.
     Replay(replay::ReplayArguments),
-    /// Run the experiments of the threads: published designs beside ours, and checks.
+    /// Run the experiments of mailing-list discussions: published designs beside ours, and checks.
     Lab(lab::LabArguments),
     /// Show the trace formats, each with an example to paste.
     Formats(formats::FormatsArguments),
@@ -69,7 +69,7 @@ enum Command {
 
 fn main() -> ExitCode {
     report_panics_briefly();
-    // Prints help, or what is wrong with the arguments, and exits: 0 or 2.
+    // Prints help or an error in the arguments, and exits with 0 or 2.
     let arguments = Arguments::parse();
     if let Err(e) = limits::exit_on_abort() {
         complain(format_args!("cannot handle signals: {e}"));
@@ -80,13 +80,13 @@ fn main() -> ExitCode {
         Command::Lab(arguments) => lab::run(arguments),
         Command::Formats(arguments) => formats::run(arguments),
     };
-    // The hook has told the user.
+    // The hook has printed the message.
     panic::catch_unwind(run).unwrap_or(Exit::Unusable).into()
 }
 
-/// A panic is a bug in Highwater: say so in a line, with the place, instead of a stack trace. A
-/// thread that the system refuses to an experiment, which the standard library reports by a panic,
-/// is not.
+/// Reports a panic, which is a bug in Highwater, in one line with its place instead of a stack
+/// trace. The standard library also panics when the system refuses a thread to an experiment, which
+/// is no bug.
 fn report_panics_briefly() {
     panic::set_hook(Box::new(|panic| {
         let message = panic.payload_as_str().unwrap_or("no message");

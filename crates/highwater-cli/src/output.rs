@@ -1,6 +1,6 @@
-//! Writing for people and programs: results to standard output, the rest to standard error.
+//! Output: results to standard output, the rest to standard error.
 //!
-//! A reader that goes away (`highwater ... | head`) is not an error: output ends quietly.
+//! A closed pipe (`highwater ... | head`) is not an error: output ends quietly.
 
 use std::error::Error;
 use std::fmt;
@@ -10,7 +10,7 @@ use std::io::{self, Write};
 ///
 /// # Errors
 ///
-/// When it cannot be written, unless nobody reads it any more.
+/// When it cannot be written, except to a closed pipe.
 pub(crate) fn print(result: fmt::Arguments<'_>) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_fmt(result).and_then(|()| stdout.flush());
@@ -22,11 +22,11 @@ pub(crate) fn print(result: fmt::Arguments<'_>) -> io::Result<()> {
 
 /// Writes one line to standard error, after the program's name.
 pub(crate) fn complain(message: fmt::Arguments<'_>) {
-    // Without standard error there is nobody to tell.
+    // Without standard error the message is lost.
     let _ = writeln!(io::stderr().lock(), "highwater: {message}");
 }
 
-/// An error and its causes in one line, without saying twice what a message already includes.
+/// Formats an error and its causes in one line; leaves out causes that a message already includes.
 pub(crate) fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -25,7 +25,7 @@ use crate::watch::{Progress, Watched, watched};
 /// The trace that ships with the program.
 const PGBENCH: &[u8] = include_bytes!("../../../traces/pgbench.hwt.zst");
 
-/// The trace that is read from standard input.
+/// The name of standard input as a trace.
 const STANDARD_INPUT: &str = "-";
 
 const EXAMPLES: &str = "\
@@ -55,12 +55,12 @@ pub(crate) struct ReplayArguments {
     #[arg(value_name = "TRACE")]
     traces: Vec<PathBuf>,
 
-    /// Format of the traces; `highwater formats` explains each [default: told by their content]
+    /// Format of the traces; `highwater formats` explains each [default: detected from the content]
     #[arg(long, value_parser = format_parser())]
     format: Option<Format>,
 
-    /// Where `csv` traces have their columns, numbered from 1, as in time=1,key=2,size=3,op=4; only
-    /// the key is needed [default: told by their header]
+    /// Columns of `csv` traces, numbered from 1, as in time=1,key=2,size=3,op=4; only the key is
+    /// required [default: those that the header names]
     #[arg(long, value_name = "NAME=NUMBER,...")]
     columns: Option<Columns>,
 
@@ -80,28 +80,28 @@ pub(crate) struct ReplayArguments {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse_threads)]
     threads: usize,
 
-    /// What keeps free frames: single-lock, sharded:N or trees [default: the library's]
+    /// Back end of the frame pool: single-lock, sharded:N or trees [default: the library's]
     #[arg(long, value_name = "KIND")]
     backend: Option<BackendKind>,
 
-    /// Which pages leave when memory is short: two-list, clock, sieve, s3-fifo, car or balanced
+    /// Eviction policy: two-list, clock, sieve, s3-fifo, car or balanced
     #[arg(long, value_name = "POLICY", default_value_t)]
     policy: PolicyKind,
 
-    /// Turn a knob of the per-CPU lists of frames, as in `pcp_batch_scale_max=0`; repeatable
+    /// Set a knob of the per-CPU lists of frames, as in `pcp_batch_scale_max=0`; repeatable
     #[arg(long = "set", value_name = "KNOB=VALUE")]
     knobs: Vec<Knob>,
 
-    /// A tenant with a name, a trace and perhaps a limit; repeatable
+    /// A tenant with a name, a trace and optionally a limit; repeatable
     #[arg(long = "tenant", value_name = "NAME=TRACE[,max=SIZE][,format=FORMAT]")]
     tenants: Vec<TenantArgument>,
 
-    /// Where the sparse data files go, as large as the traces' footprint [default: the system's
-    /// directory for temporary files]
+    /// Directory of the sparse data files, which grow to the traces' footprint
+    /// [default: the system's directory for temporary files]
     #[arg(long)]
     dir: Option<PathBuf>,
 
-    /// Decides page contents and which tenant comes next
+    /// Random seed of page contents and of the order of tenants
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
 
@@ -119,7 +119,7 @@ struct Knob {
 
 impl Knob {
     fn turn(&self, tunables: Tunables) -> Tunables {
-        // Checked when it was read, and no knob's range depends on another.
+        // Checked when it was parsed, and no knob's range depends on another.
         tunables.with(&self.name, self.value).unwrap_or(tunables)
     }
 }
@@ -146,7 +146,7 @@ fn parse_bytes(text: &str) -> Result<Bytes, String> {
     text.parse().map_err(|e| format!("{e}"))
 }
 
-/// Names of formats, for the command line.
+/// Returns the parser of format names on the command line.
 pub(crate) fn format_parser() -> impl TypedValueParser<Value = Format> {
     let names = Format::ALL.map(|format| format.name());
     PossibleValuesParser::new(names).try_map(|name| name.parse::<Format>())
@@ -159,7 +159,7 @@ fn parse_threads(text: &str) -> Result<usize, String> {
         .ok_or_else(|| format!("expected 1 to {THREADS_MAX} threads"))
 }
 
-/// Replays, reports, and says how the program is to end.
+/// Runs the replay, reports, and returns the exit status.
 pub(crate) fn run(arguments: &ReplayArguments) -> Exit {
     let signals = match Signals::install() {
         Ok(signals) => signals,
@@ -169,7 +169,7 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Exit {
         && format != Format::Csv
     {
         return unusable(format_args!(
-            "`--columns` is for csv traces, `--format {format}` says that these are not"
+            "`--columns` is for csv traces, not for `--format {format}`"
         ));
     }
     if let Err(refused) = limits::check_address_space(arguments.capacity, arguments.threads) {
@@ -291,7 +291,7 @@ impl ReplayArguments {
     }
 }
 
-/// The tenant of a run that names none.
+/// Returns the tenant of a run without arguments.
 fn shipped() -> TenantConfig {
     TenantConfig {
         name: "pgbench".to_owned(),
@@ -304,7 +304,7 @@ fn shipped() -> TenantConfig {
     }
 }
 
-/// A trace as the command line names it.
+/// Returns the input for a trace on the command line.
 fn input(path: &Path) -> TraceInput {
     if path == Path::new(STANDARD_INPUT) {
         TraceInput::StandardInput
@@ -313,7 +313,7 @@ fn input(path: &Path) -> TraceInput {
     }
 }
 
-/// The file's name up to its first dot: `P3` for `traces/P3.lis.zst`.
+/// Returns the file's name up to its first dot: `P3` for `traces/P3.lis.zst`.
 fn name_of(path: &Path) -> String {
     if path == Path::new(STANDARD_INPUT) {
         return "stdin".to_owned();

@@ -1,7 +1,7 @@
-//! Signals that end a run: the first one is remembered and polled, the second ends the program.
+//! Signals that end a run: the first one sets a flag that is polled, the second ends the program.
 //!
-//! SIGINT, SIGTERM and SIGHUP are remembered. SIGXFSZ, which the system sends when a file would
-//! exceed `ulimit -f`, is turned into the error that the write then returns.
+//! Applies to SIGINT, SIGTERM and SIGHUP. SIGXFSZ, which the system sends when a file would exceed
+//! `ulimit -f`, is caught, so that the write returns an error.
 
 use std::io;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 
-/// What arrived so far.
+/// Signals received so far.
 #[derive(Clone, Debug)]
 pub(crate) struct Signals {
-    /// The signal, or 0. Written by signal handlers, read by the thread that watches the run.
-    /// Publishes nothing but itself.
+    /// The signal, or 0. Written by: signal handlers. Read by: the thread that watches the run.
+    /// Publishes: only itself.
     received: Arc<AtomicUsize>,
 }
 
@@ -38,9 +38,9 @@ impl Signals {
         Ok(Self { received })
     }
 
-    /// The signal that asked to end, if one did.
+    /// Returns the signal that asked to end, if one did.
     pub(crate) fn received(&self) -> Option<u8> {
-        // Relaxed: the number is all there is to see.
+        // Relaxed: the number publishes no other data.
         match self.received.load(Ordering::Relaxed) {
             0 => None,
             signal => u8::try_from(signal).ok(),

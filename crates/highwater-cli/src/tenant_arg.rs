@@ -6,7 +6,7 @@ use std::str::FromStr;
 use highwater::units::Bytes;
 use highwater_lab::trace::Format;
 
-/// What may follow the trace.
+/// Settings that may follow the trace.
 const KEYS: &str = "max=SIZE or format=FORMAT";
 
 /// One `--tenant`, as written.

@@ -1,4 +1,4 @@
-//! Work on another thread, while this one passes signals on and draws progress.
+//! Runs work on another thread, while this one forwards signals and draws progress.
 
 use std::io::{self, IsTerminal};
 use std::panic::resume_unwind;
@@ -10,36 +10,36 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::signals::Signals;
 
-/// How often signals are looked at and the progress bar is drawn.
+/// Interval at which signals are polled and the progress bar is drawn.
 const TICK: Duration = Duration::from_millis(50);
 
 /// Work that is shorter shows no progress bar.
 const SILENT: Duration = Duration::from_secs(1);
 
-/// What the watcher needs of the work it watches.
+/// Interface of work that can be watched.
 pub(crate) trait Watched {
     /// Tells the work to end early and to clean up.
     fn stop(&self);
 
-    /// How far the work has come.
+    /// Returns the progress of the work.
     fn progress(&self) -> Progress;
 }
 
-/// How far some work has come.
+/// Progress of some work.
 #[derive(Clone, Debug)]
 pub(crate) struct Progress {
     pub(crate) done: u64,
-    /// 0 where it is not known.
+    /// 0 if it is not known.
     pub(crate) total: u64,
-    /// What was done, in words.
+    /// Description of the work done.
     pub(crate) message: String,
 }
 
-/// Does `work` on another thread while this one passes signals on and draws progress.
+/// Runs `work` on another thread while this one forwards signals and draws progress.
 ///
 /// # Errors
 ///
-/// When the system refuses the thread; nothing was done then.
+/// When the system refuses the thread; `work` does not run then.
 pub(crate) fn watched<T: Send>(
     control: &impl Watched,
     signals: &Signals,
@@ -81,22 +81,22 @@ pub(crate) fn watched<T: Send>(
     })
 }
 
-/// Tells the watcher that the work is done, also when it panics.
+/// Tells the watcher that the work is done when it is dropped, also by a panic.
 struct Wake<'a> {
-    /// Written by the worker, read by the watcher; publishes nothing.
+    /// Written by: the worker. Read by: the watcher. Publishes: nothing.
     is_done: &'a AtomicBool,
     watcher: thread::Thread,
 }
 
 impl Drop for Wake<'_> {
     fn drop(&mut self) {
-        // Relaxed: the watcher joins this thread before it looks at anything else.
+        // Relaxed: the watcher joins this thread before it reads anything else.
         self.is_done.store(true, Ordering::Relaxed);
         self.watcher.unpark();
     }
 }
 
-/// A progress bar on standard error, for a terminal only.
+/// Creates a progress bar on standard error, if that is a terminal.
 fn new_bar(progress: &Progress, elapsed: Duration) -> ProgressBar {
     let (length, template) = match progress.total {
         0 => (None, "{elapsed_precise} {spinner} {msg}"),
@@ -110,7 +110,7 @@ fn new_bar(progress: &Progress, elapsed: Duration) -> ProgressBar {
         .with_position(progress.done);
     match ProgressStyle::with_template(template) {
         Ok(style) => bar.with_style(style.progress_chars("=> ")),
-        // The templates are fixed and well-formed; a plain bar is no reason to stop.
+        // The templates are fixed and well-formed; a failure leaves a plain bar.
         Err(_) => bar,
     }
 }

@@ -1,4 +1,4 @@
-//! The promise: `highwater replay` verifies every page it reads and writes, reports exactly the
+//! Promise: `highwater replay` verifies every page it reads and writes, reports exactly the
 //! documented fields, and ends with the documented exit status. Every test drives the built
 //! program.
 
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use support::{Bench, CAPACITY, highwater, run, seed, text};
 
-/// Goal: nobody is left without a way in. Method: no arguments, and both helps.
+/// Goal: the program explains its use. Method: no arguments, and both helps.
 #[test]
 fn help_shows_how_to_start() {
     let alone = run(&[]);
@@ -33,7 +33,8 @@ fn help_shows_how_to_start() {
     }
 }
 
-/// The program ends with status 2 and a message that holds all of `words`, and prints nothing else.
+/// Checks that the program ends with status 2, prints only a message, and that it holds all
+/// `words`.
 fn assert_refused(arguments: &[&str], words: &[&str], dir: &str) {
     let mut command = highwater(arguments);
     if arguments.len() > 1 && !arguments.contains(&"--dir") {
@@ -118,7 +119,7 @@ fn mistakes_are_named() {
 }
 
 /// Goal: the JSON has exactly the documented fields, in order, and its figures agree with a trace
-/// whose figures are known. Method: 3 requests for 1, 2 and 2 pages, the last resident.
+/// of known figures. Method: 3 requests for 1, 2 and 2 pages, the last resident.
 #[test]
 fn json_has_exactly_the_documented_fields() {
     const FIELDS: &str = "version policy backend knobs seed threads machine requests page_accesses hits misses hit_ratio refaults pgscan pgsteal \
@@ -175,7 +176,7 @@ fn json_has_exactly_the_documented_fields() {
             sorted("p50 p99 p999 max")
         );
     }
-    // The order of the fields, which a map does not keep.
+    // Checks the order of the fields, which a map does not keep.
     let mut rest = said.as_str();
     for field in FIELDS.split_whitespace() {
         rest = rest.split_once(&format!("\"{field}\":")).unwrap().1;
@@ -191,8 +192,8 @@ fn json_has_exactly_the_documented_fields() {
     assert_eq!(tenant["max_bytes"], 1 << 20);
 }
 
-/// Goal: a report says what was run, so that it can be run again. Method: everything other than the
-/// default, and the machine as other tools show it.
+/// Goal: a report records the configuration, so that the run can be repeated. Method: everything
+/// other than the default, and the machine as other tools show it.
 #[test]
 fn json_says_what_was_run() {
     let bench = Bench::new();
@@ -251,7 +252,7 @@ fn the_shipped_trace_is_replayed_by_default() {
     assert!(output.stderr.is_empty() && bench.left().is_empty());
 }
 
-/// Goal: `--lenient` passes over bad records and says how many.
+/// Goal: `--lenient` skips bad records and reports their number.
 #[test]
 fn lenient_counts_bad_records() {
     let bench = Bench::new();
@@ -275,7 +276,7 @@ fn lenient_counts_bad_records() {
 }
 
 /// Goal: threads and writes do not disturb each other. Method: two tenants, one of them limited, 4
-/// threads, several seeds; every page is verified by the program itself.
+/// threads, several seeds; the program itself verifies every page.
 #[test]
 fn four_threads_verify_with_every_seed() {
     let bench = Bench::new();
@@ -342,7 +343,7 @@ fn one_thread_repeats_itself() {
     assert_ne!(figures("1"), figures("2"), "the seed orders the tenants");
 }
 
-/// Goal: a reader that goes away is not an error. Method: close the pipe before the report.
+/// Goal: a closed pipe is not an error. Method: close the pipe before the report.
 #[test]
 fn a_closed_pipe_is_quiet() {
     let bench = Bench::new();

@@ -1,6 +1,6 @@
-//! The promise: however a replay ends, by a signal, by SIGKILL or with damaged data, its exit
-//! status says so, nothing is left behind, and the next run is not hurt. Every test drives the
-//! built program.
+//! Promise: a replay that ends by a signal, by SIGKILL or with damaged data has the documented exit
+//! status, leaves nothing behind, and does not affect the next run. Every test drives the built
+//! program.
 
 #![expect(
     clippy::unwrap_used,
@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use support::{Bench, CAPACITY, CSV_HEADER, csv_line, highwater, run, seed, text};
 
-/// How long anything may take before a test gives up: far more than it needs on a busy machine.
+/// Time limit of each wait: far more than a busy machine needs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Goal: a signal ends a run at once, with its exit status, and nothing stays behind.
@@ -41,7 +41,7 @@ fn signals_end_a_run_and_leave_nothing() {
     }
 }
 
-/// Goal: SIGKILL at any moment does not hurt the next run. Method: kill at random moments, from
+/// Goal: SIGKILL at any moment does not affect the next run. Method: kill at random moments, from
 /// the very start on; then a run must succeed and leave the directory empty.
 #[test]
 fn a_killed_run_does_not_hurt_the_next() {
@@ -70,9 +70,9 @@ fn a_killed_run_does_not_hurt_the_next() {
     }
 }
 
-/// Goal: damage to the data file is found and ends with status 1. Method: the trace goes round more
-/// pages than fit the capacity; while the run waits for the second round, overwrite a byte of every
-/// page of its data file.
+/// Goal: damage to the data file is found and ends with status 1. Method: the trace cycles through
+/// more pages than fit the capacity; while the run waits for the second round, overwrite a byte of
+/// every page of its data file.
 #[test]
 fn damaged_data_is_a_verify_failure() {
     const PAGES: u64 = 4_096;
@@ -122,7 +122,7 @@ fn damaged_data_is_a_verify_failure() {
     assert!(report["verify_failures"].as_u64().unwrap() > 0);
 }
 
-/// The program replaying an endless trace of reads and writes from its standard input.
+/// The program while it replays an endless trace of reads and writes from its standard input.
 struct Endless {
     child: Child,
     feeder: JoinHandle<()>,
@@ -152,7 +152,7 @@ impl Endless {
         let feeder = thread::spawn(move || {
             let mut rng = Rng::with_seed(3);
             let mut chunk = String::from(CSV_HEADER);
-            // Ends when the program does: nobody reads the pipe any more.
+            // Ends when the program does and closes the pipe.
             while stdin.write_all(chunk.as_bytes()).is_ok() {
                 chunk = (0..100).map(|_| csv_line(&mut rng)).collect();
             }
@@ -160,7 +160,7 @@ impl Endless {
         Self { child, feeder }
     }
 
-    /// Waits until the run has laid out pages of its data file.
+    /// Waits until the run has laid out pages of its data file; returns the file's path.
     fn wait_until_running(&mut self) -> PathBuf {
         let start = Instant::now();
         loop {
@@ -173,7 +173,7 @@ impl Endless {
         }
     }
 
-    /// The unlinked data file, through the program's table of open files.
+    /// Returns the unlinked data file, through the program's table of open files.
     fn data_file(&self) -> Option<PathBuf> {
         let table = format!("/proc/{}/fd", self.child.id());
         let files = fs::read_dir(table).ok()?.filter_map(Result::ok);

@@ -1,5 +1,5 @@
-//! The promise: `highwater formats` documents every trace format with examples that replay as it
-//! says, traces come from files or standard input, and what is no trace is refused with a reason.
+//! Promise: `highwater formats` documents every trace format with examples that replay as it says,
+//! traces come from files or standard input, and other input is refused with a reason.
 
 #![expect(
     clippy::unwrap_used,
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use support::{Bench, highwater, run, text};
 
-/// Runs a line of shell in which `highwater` is the program under test.
+/// Runs a shell command in which `highwater` is the program under test.
 fn shell(line: &str, bench: &Bench) -> Output {
     let script = format!("highwater() {{ \"$HIGHWATER\" \"$@\"; }}\n{line}");
     Command::new("sh")
@@ -27,8 +27,8 @@ fn shell(line: &str, bench: &Bench) -> Output {
         .unwrap()
 }
 
-/// Goal: what the program prints of a format can be pasted. Method: replay each example, and
-/// compare with the figures under it.
+/// Goal: the printed examples can be pasted. Method: replay each example, and compare with the
+/// figures under it.
 #[test]
 fn every_documented_example_replays_as_it_says() {
     let bench = Bench::new();
@@ -93,7 +93,7 @@ fn standard_input_is_replayed_as_the_file_is() {
     assert!(text(&twice.stderr).contains("standard input"));
 }
 
-/// Goal: columns that no header names are read where the user says.
+/// Goal: `--columns` names the columns of a table without a header.
 #[test]
 fn columns_without_a_header_are_named_on_the_command_line() {
     let bench = Bench::new();
@@ -125,8 +125,7 @@ fn columns_without_a_header_are_named_on_the_command_line() {
     }
 }
 
-/// Goal: a trace of which nothing can be said is no success. Method: traces without a record, in
-/// several formats.
+/// Goal: a trace without a record is an error. Method: traces without a record, in several formats.
 #[test]
 fn a_trace_without_a_record_is_an_error() {
     let bench = Bench::new();
@@ -161,7 +160,8 @@ fn a_trace_without_a_record_is_an_error() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// Goal: thirty bytes do not keep the program busy for hours. Method: one record of 2^32 pages.
+/// Goal: a trace of thirty bytes cannot keep the program busy for hours. Method: one record of 2^32
+/// pages.
 #[test]
 fn a_record_of_four_billion_pages_is_refused_with_its_number() {
     let bench = Bench::new();
@@ -179,7 +179,7 @@ fn a_record_of_four_billion_pages_is_refused_with_its_number() {
     }
 }
 
-/// Goal: a size that may mean bits is not guessed at.
+/// Goal: a size with a small `b`, which may mean bits, is refused.
 #[test]
 fn a_size_in_small_b_is_refused() {
     for size in ["4Mb", "64mb", "1Gb"] {

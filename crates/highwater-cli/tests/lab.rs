@@ -1,6 +1,6 @@
-//! The promise: `highwater lab` runs the experiments by name, prints published figures beside its
-//! own, keeps its JSON contract, and its exit status says whether every check holds. Every test
-//! drives the built program; the runs are the quick ones.
+//! Promise: `highwater lab` runs the experiments by name, prints published figures beside its own,
+//! keeps its JSON contract, and its exit status says whether every check holds. Every test drives
+//! the built program; the runs are the quick ones.
 
 #![expect(
     clippy::unwrap_used,
@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use support::{highwater, run, text};
 
-/// Goal: nobody is left without a way in. Method: the help, and the list in both forms.
+/// Goal: the program explains its use. Method: the help, and the list in both forms.
 #[test]
 fn experiments_can_be_found() {
     let help = run(&["lab", "--help"]);
@@ -115,8 +115,8 @@ fn mistakes_are_named() {
     }
 }
 
-/// Goal: the verdict is about the checks that were asked for, and a quick run judges no times.
-/// Method: an experiment that has checks of both kinds, with every choice, as JSON and as a table.
+/// Goal: the verdict covers the requested checks, and a quick run judges no times. Method: an
+/// experiment with checks of both kinds, with every choice, as JSON and as a table.
 #[test]
 fn the_checks_that_decide_can_be_chosen() {
     let choices: [(&[&str], bool); 3] = [
@@ -147,7 +147,7 @@ fn the_checks_that_decide_can_be_chosen() {
     assert!(text(&table.stdout).contains("decided by times and not judged"));
 }
 
-/// The outcome of a quick run, as JSON; its counts hold and its fields are the documented ones.
+/// Runs a quick run and returns its outcome as JSON; checks its counts and its fields.
 fn outcome(arguments: &[&str]) -> Value {
     let mut all = vec!["lab", "--quick", "--json"];
     all.extend(arguments);
@@ -196,7 +196,7 @@ fn outcome(arguments: &[&str]) -> Value {
     outcome
 }
 
-/// Goal: the thread's figures are found again and ours are as documented, on the thread's machine
+/// Goal: the published figures are reproduced and ours are as documented, on the published machine
 /// and on others, and one seed gives one outcome.
 #[test]
 fn rss_hop_holds_on_every_machine() {
@@ -209,7 +209,7 @@ fn rss_hop_holds_on_every_machine() {
     }
 }
 
-/// Goal: the thread's figures are found again, simulated on any machine and with real threads, and
+/// Goal: the published figures are reproduced, simulated on any machine and with real threads, and
 /// one seed gives one outcome.
 #[test]
 fn rss_theft_holds_simulated_and_real() {
@@ -222,9 +222,9 @@ fn rss_theft_holds_simulated_and_real() {
     assert_eq!(real["config"]["real_touched_pages"], 3200);
 }
 
-/// Goal: the thread's ratios are found again on its machine and others, recorded traces are
-/// replayed, and those on request too. Method: a trace of two processes, in which the second one is
-/// written by the first and then switched to.
+/// Goal: the published ratios are reproduced on the published machine and others, and recorded
+/// traces are replayed, also those of the request. Method: a trace of two processes, in which the
+/// first writes to the second, which is then switched to.
 #[test]
 fn rss_hits_holds_drawn_and_recorded() {
     let drawn = outcome(&["rss-hits"]);
@@ -243,8 +243,8 @@ fn rss_hits_holds_drawn_and_recorded() {
     assert_eq!((&row["hits"], &row["misses"]), (&2.into(), &1.into()));
 }
 
-/// Goal: shared writes are as documented on the thread's machine and others, and the published rows
-/// are there by name. Times are shown only.
+/// Goal: shared writes are as documented on the published machine and others, and the published
+/// rows are there by name. Times are shown only.
 #[test]
 fn rss_cost_holds_on_every_machine() {
     let thread = outcome(&["rss-cost"]);
@@ -265,7 +265,7 @@ fn rss_cost_holds_on_every_machine() {
 }
 
 /// Goal: the right victim, the published figures and the published search's failures, on the
-/// thread's machine and others. Times are shown only.
+/// published machine and others. Times are shown only.
 #[test]
 fn victim_holds_on_every_machine() {
     let thread = outcome(&["victim"]);
@@ -283,8 +283,8 @@ fn victim_holds_on_every_machine() {
     }
 }
 
-/// Goal: under every rule groups are counted right in the end and none is above its maximum, and
-/// stated bounds hold, on the thread's machine and others. Times are shown only.
+/// Goal: under every rule groups have the right counts at the end and none exceeds its maximum, and
+/// stated bounds hold, on the published machine and others. Times are shown only.
 #[test]
 fn flush_mixed_holds_on_every_machine() {
     let thread = outcome(&["flush-mixed"]);
@@ -295,8 +295,8 @@ fn flush_mixed_holds_on_every_machine() {
     }
 }
 
-/// Goal: a storm of readers is served by schedule on the thread's machine and others, groups are
-/// counted right in the end, and the published figures are there. Times are shown only.
+/// Goal: a storm of readers is served by schedule on the published machine and others, groups have
+/// the right counts at the end, and the published figures are there. Times are shown only.
 #[test]
 fn flush_reads_holds_on_every_machine() {
     let thread = outcome(&["flush-reads"]);
@@ -306,8 +306,8 @@ fn flush_reads_holds_on_every_machine() {
     outcome(&["flush-reads", "--topology", "1x1x3x1"]);
 }
 
-/// Goal: tenants exit under every policy, drain and back end without a frame or a charge being
-/// lost, with a CPU for each of them and with few, and the thread's histograms are there in its
+/// Goal: tenants exit under every policy, drain and back end without losing a frame or a charge,
+/// with a CPU for each of them and with few, and the published histograms are there in their
 /// buckets. Times are shown only.
 #[test]
 fn pcp_exit_holds_on_every_machine() {
@@ -331,8 +331,8 @@ fn pcp_exit_holds_on_every_machine() {
     outcome(&["pcp-exit", "--cpus", "2"]);
 }
 
-/// Goal: lists that tune themselves save visits, decay, and follow every knob, and the published
-/// tables are there; one seed gives one outcome but for the times of the last part.
+/// Goal: auto-tuned lists save visits, decay, and follow every knob, and the published tables are
+/// there; one seed gives one outcome except for the times of the last part.
 #[test]
 fn pcp_tune_holds_on_every_machine() {
     let thread = outcome(&["pcp-tune"]);
@@ -358,9 +358,9 @@ fn pcp_tune_holds_on_every_machine() {
     outcome(&["pcp-tune", "--cpus", "3", "--seed", "2"]);
 }
 
-/// Goal: the kernel's own groups are read where that is possible, else the reason is said; either
-/// way none are left. Method: a run, then a look for directories with its process number where
-/// control groups are mounted.
+/// Goal: the kernel's own groups are read if possible, else the reason is shown; either way none
+/// are left. Method: a run, then a search for directories with its process number where control
+/// groups are mounted.
 #[test]
 fn flush_reads_leaves_no_groups_of_the_kernel() {
     let child = highwater(&["lab", "flush-reads", "--quick", "--kernel", "--json"])
@@ -385,7 +385,7 @@ fn flush_reads_leaves_no_groups_of_the_kernel() {
     }
 }
 
-/// Goal: people see the published rows, the kernels' marked as such, and the verdict.
+/// Goal: a table shows the published rows, those of kernels marked as such, and the verdict.
 #[test]
 fn tables_hold_published_rows_and_checks() {
     let output = run(&["lab", "rss-hop", "--quick", "--cpus", "2"]);
@@ -404,7 +404,7 @@ fn tables_hold_published_rows_and_checks() {
     assert!(output.stderr.is_empty());
 }
 
-/// Whether a process with this `/proc/PID/status` handles SIGINT, signal 2.
+/// Returns whether a process with this `/proc/PID/status` handles SIGINT, signal 2.
 fn catches_interrupts(status: &str) -> bool {
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
     u64::from_str_radix(caught.unwrap().trim(), 16).unwrap() & 0b10 != 0
@@ -432,7 +432,7 @@ fn a_signal_ends_a_run() {
 }
 
 /// Goal: reclaim beside a tenant that holds the lock of the reverse map loses no byte under any
-/// policy, with one reader and with two, and the thread's tables are there. Efficiency is checked
+/// policy, with one reader and with two, and the published tables are there. Efficiency is checked
 /// in full runs only.
 #[test]
 fn rmap_experiments_hold() {

@@ -1,5 +1,5 @@
-//! The promise: a limit of the process ends the program with status 2 and an error that names the
-//! limit and the remedy, never with a panic or an abort; and memory that is not used is not taken.
+//! Promise: a limit of the process ends the program with status 2 and an error that names the limit
+//! and the remedy, never with a panic or an abort; and unused memory is not allocated.
 
 #![expect(
     clippy::unwrap_used,
@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use support::{Bench, highwater, text};
 
-/// Runs the program after a line of shell that sets a limit.
+/// Returns a command that sets a limit in a shell and then runs the program.
 fn limited(limit: &str, arguments: &[&str], bench: &Bench) -> Command {
     let mut command = Command::new("sh");
     command
@@ -30,7 +30,7 @@ fn limited(limit: &str, arguments: &[&str], bench: &Bench) -> Command {
     command
 }
 
-/// A bench with a program that any user may run.
+/// Creates a bench with a program that any user may run.
 fn bench_for_all() -> Bench {
     let bench = Bench::new();
     let program = bench.path("highwater");
@@ -53,16 +53,16 @@ fn assert_explained(output: &Output, words: &[&str]) {
     }
 }
 
-/// Goal: each thread that the system refuses is an error that names the limit. Method: a user of no
-/// other processes who may have one to four, which is one less than the run starts: the program,
-/// the run, the reclaimer, the write-back, two workers.
+/// Goal: each thread that the system refuses is an error that names the limit. Method: a user
+/// without other processes and with a limit of one to four, which is one less than the run starts:
+/// the program, the run, the reclaimer, the write-back, two workers.
 #[test]
 fn a_refused_thread_names_the_limit_and_is_no_bug() {
     let bench = bench_for_all();
     let trace = bench.write("small.lis", "0 8 0 0\n");
     fs::set_permissions(&trace, fs::Permissions::from_mode(0o644)).unwrap();
     let is_root = rustix::process::getuid().is_root();
-    // Limits do not hold for root. The number is that of no user, and of this test alone.
+    // Limits do not apply to root. The number belongs to no user, and to this test alone.
     let user = 2_000_000_000 + std::process::id();
     let mut probe = Command::new(bench.path("highwater"));
     if is_root
@@ -98,7 +98,7 @@ fn a_refused_thread_names_the_limit_and_is_no_bug() {
     assert!(bench.left().is_empty());
 }
 
-/// Goal: no limit on address space ends in an abort. Method: limits from far too little to enough.
+/// Goal: no limit on address space causes an abort. Method: limits from far too little to enough.
 #[test]
 fn a_small_address_space_is_an_error() {
     let bench = bench_for_all();
@@ -122,8 +122,8 @@ fn a_small_address_space_is_an_error() {
     assert!(refused >= 10, "{refused} limits were too small");
 }
 
-/// Goal: a tenant costs what it uses, also where files may be of any length. Method: ten tenants of
-/// few pages on a tmpfs, which lets a data file have 2^44 pages.
+/// Goal: a tenant costs the memory that it uses, also where files may have any length. Method: ten
+/// tenants of few pages on a tmpfs, which allows a data file of 2^44 pages.
 #[test]
 fn a_tenant_on_a_tmpfs_does_not_take_gigabytes() {
     let bench = Bench::new();
@@ -148,7 +148,7 @@ fn a_tenant_on_a_tmpfs_does_not_take_gigabytes() {
     };
     let (one, eleven) = (peak(1), peak(11));
     assert!(one < 64 << 20, "{one} bytes for one tenant");
-    // Places of leaves take half a MiB, the window of a trace a third, and what is left is slack.
+    // Slots of leaves take half a MiB, the window of a trace a third; the rest is slack.
     let each = eleven.saturating_sub(one) / 10;
     assert!(each < 3 << 20, "{each} bytes for each tenant");
 }

@@ -1,5 +1,5 @@
-//! The promise: figures of the README and of `docs/measurements.md` that repeat exactly are those
-//! that the program prints now.
+//! Promise: the program still prints the figures of the README and of `docs/measurements.md` that
+//! repeat exactly.
 //!
 //! Times are not among them: `.ci/bench` measures those.
 
@@ -21,14 +21,14 @@ use support::{run, text};
 /// Pages of the pool that a replay has by default.
 const REPLAY_PAGES: usize = (64 << 20) / 4096;
 
-/// What the program prints as JSON.
+/// Returns the program's output as JSON.
 fn json(args: &[&str]) -> Value {
     let output = run(args);
     assert!(output.status.success(), "{}", text(&output.stderr));
     serde_json::from_str(&text(&output.stdout)).unwrap()
 }
 
-/// In per cent, as the README has it.
+/// Formats a ratio in percent, as in the README.
 fn percent(ratio: f64) -> String {
     format!("{:.2} %", 100.0 * ratio)
 }
@@ -46,7 +46,7 @@ fn assert_published(figure: &str) {
     }
 }
 
-/// The hit ratio of an exact LRU on the trace that ships.
+/// Returns the hit ratio of an exact LRU on the trace that ships.
 fn lru_hit_ratio() -> f64 {
     let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/pgbench.hwt.zst");
     let (mut lru, mut hits, mut accesses) = (Lru::new(REPLAY_PAGES), 0_u32, 0_u32);
@@ -62,8 +62,9 @@ fn lru_hit_ratio() -> f64 {
     f64::from(hits) / f64::from(accesses)
 }
 
-// Symptom: the first figure of the README was that of an earlier version. Method: replays of the
-// default and of the policy that it is compared with, by one thread, and the model of an exact LRU.
+// Symptom: the first figure of the README was that of an earlier version. Method: single-threaded
+// replays of the default policy and of the one that it is compared with, and the model of an exact
+// LRU.
 #[test]
 fn the_hit_ratios_of_the_shipped_trace_are_those_of_the_readme() {
     let ratio_of = |args: &[&str]| percent(json(args)["hit_ratio"].as_f64().unwrap());
@@ -75,7 +76,7 @@ fn the_hit_ratios_of_the_shipped_trace_are_those_of_the_readme() {
     ));
 }
 
-// Method: as above, of the errors of counters on a simulated machine.
+// Method: as above, for the errors of counters on a simulated machine.
 #[test]
 fn the_errors_of_counters_are_those_of_the_readme() {
     let outcome = json(&["lab", "rss-hop", "--judge", "counts", "--json"]);

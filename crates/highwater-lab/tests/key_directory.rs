@@ -1,5 +1,5 @@
-//! Promise: a key keeps its pages, ranges never overlap, memory does not grow with the keys, and a
-//! store that fails is an error, never a wrong answer.
+//! Promise: a key keeps its pages, ranges never overlap, memory does not grow with the number of
+//! keys, and a failing store is an error, never a wrong answer.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use highwater_lab::trace::{BucketStore, DirectoryError, KeyDirectory};
 
-/// A store in memory that fails at one operation, counted over all stores that share `left`.
+/// A store in memory that fails at one operation; all stores that share `left` count together.
 struct Failing {
     bytes: Vec<u8>,
     left: Rc<Cell<u64>>,
@@ -49,7 +49,7 @@ impl BucketStore for Failing {
     }
 }
 
-/// What the directory must answer: the first page of each key and the pages it has.
+/// Model of the directory: the first page of each key, and the number of its pages.
 #[derive(Default)]
 struct Model {
     extents: HashMap<u64, (u64, u64)>,
@@ -57,7 +57,7 @@ struct Model {
 }
 
 impl Model {
-    /// `extent_pages` is what an extent for `pages` holds: the same, below 2^15 pages.
+    /// `extent_pages` is the length of an extent for `pages`: the same, below 2^15 pages.
     fn locate(&mut self, key: u64, pages: u64, extent_pages: u64) -> Range<u64> {
         let (first, has) = self.extents.get(&key).copied().unwrap_or_default();
         if has >= pages {
@@ -71,8 +71,8 @@ impl Model {
 }
 
 // Goal: the directory is a map. Method: hundreds of thousands of look-ups of keys with a skew, new
-// and known, shrinking and growing, compared with a map in memory; then every key once more, which
-// the front table cannot hold.
+// and known, shrinking and growing, compared with a map in memory; then every key again, which the
+// front table cannot hold.
 #[test]
 fn answers_equal_those_of_a_map() {
     let mut random = fastrand::Rng::with_seed(3);
@@ -99,8 +99,8 @@ fn answers_equal_those_of_a_map() {
     assert_eq!(directory.pages_allocated(), model.allocated);
 }
 
-// Goal: a failing store surfaces at once, and the directory stays refused. Method: let each of the
-// operations of a run that splits and chains fail in turn; answers before it equal the model's.
+// Goal: a failing store surfaces at once, and the directory refuses all further work. Method: let
+// each operation of a run that splits and chains fail in turn; answers before it equal the model's.
 #[test]
 fn a_failing_store_is_an_error_and_stays_one() {
     for fails_at in (1..9_000).step_by(7) {
@@ -130,7 +130,7 @@ fn a_failing_store_is_an_error_and_stays_one() {
     }
 }
 
-// Goal: limits are errors that change nothing. Method: requests beyond each.
+// Goal: exceeding a limit is an error that changes nothing. Method: requests beyond each.
 #[test]
 fn what_does_not_fit_is_refused() {
     let mut directory = KeyDirectory::new_in(&std::env::temp_dir()).unwrap();

@@ -1,15 +1,15 @@
-//! Promise: the default policy has at most 2.5 % more misses than exact LRU, whatever is accessed,
-//! and on average no more than S3-FIFO, also where it was not tuned; families of accesses made by
-//! rule stand in for all others.
+//! Promise: the default policy has at most 2.5 % more misses than exact LRU on any sequence of
+//! accesses, and on average no more than S3-FIFO, also where it was not tuned. Generated families
+//! of accesses stand in for all others.
 //!
-//! A trace is a hundred times as long as the cache. What it costs to find the right length of the
-//! list of new pages, from an empty cache, is part of the bound.
+//! A trace is a hundred times as long as the cache. The bound includes the cost of finding the
+//! right length of the list of new pages, from an empty cache.
 //!
 //! **Exceptions.** A working set that takes more than half of the cache and is replaced at once, or
-//! slides and is larger than the cache: a mark does not tell an access of the old set from one of
-//! the new, and all pages have one. There CLOCK has up to 19 % more misses than LRU; the default is
-//! promised 8 %, and on average no more than CLOCK. In a cache of 128 pages, where a request for
-//! twenty is a sixth of all, 3.5 % are promised.
+//! slides and is larger than the cache: a mark does not distinguish an access of the old set from
+//! one of the new, and all pages have one. There CLOCK has up to 19 % more misses than LRU; the
+//! default's bound is 8 %, and on average no more than CLOCK. In a cache of 128 pages, where a
+//! request for twenty is a sixth of all, the bound is 3.5 %.
 
 #![expect(
     clippy::print_stderr,
@@ -22,8 +22,8 @@ use highwater::lab::reclaim::policy::{Balanced, Clock, EvictionPolicy};
 use highwater_lab::models::{AccessTrace, Algorithm, Decided, misses};
 use made_traces::{FAMILIES, Family, UNMARKED, made};
 
-/// Percent of LRU's misses that may be added; in a small cache; and where marks do not tell pages
-/// from each other.
+/// Bounds in percent of LRU's misses: the general one; in a small cache; and where marks do not
+/// distinguish pages.
 const WORSE_MAX: f64 = 2.5;
 const SMALL_WORSE_MAX: f64 = 3.5;
 const UNMARKED_WORSE_MAX: f64 = 8.0;
@@ -31,18 +31,18 @@ const UNMARKED_WORSE_MAX: f64 = 8.0;
 /// Traces of each family and size.
 const SEEDS: u64 = 2;
 
-/// Percent by which misses are more than LRU's.
+/// Returns the percentage by which misses exceed LRU's.
 fn more(misses: u64, lru: u64) -> f64 {
     let [misses, lru] = [misses, lru].map(|count| f64::from(u32::try_from(count).expect("few")));
     100.0 * (misses / lru - 1.0)
 }
 
-/// Misses of the library's decisions, in clusters as reclaim looks at pages.
+/// Returns the misses of the library's decisions, in reclaim's clusters.
 fn decided(policy: impl EvictionPolicy, trace: &AccessTrace, capacity: usize) -> u64 {
     misses(Decided::new(policy, trace, capacity).in_clusters(), trace)
 }
 
-/// Every trace of some families, by name, and the misses of exact LRU.
+/// Returns every trace of some families, with its name and the misses of exact LRU.
 fn traces(
     families: &[Family],
     capacity: usize,
@@ -59,7 +59,7 @@ fn traces(
     })
 }
 
-/// Holds the default against LRU on every trace, and against S3-FIFO on average.
+/// Checks the default against LRU on every trace, and against S3-FIFO on average.
 fn assert_bounds(capacity: usize, worse_max: f64) {
     let (mut worse, mut sums, mut count) = (Vec::new(), [0.0; 2], 0.0);
     for (name, trace, lru) in traces(&FAMILIES, capacity) {
@@ -87,7 +87,7 @@ fn assert_bounds(capacity: usize, worse_max: f64) {
     );
 }
 
-// Goal: the promise, in a cache where a page is much. Method: every family, some seeds.
+// Goal: the promise, in a cache where one page matters. Method: every family, some seeds.
 #[test]
 fn a_small_cache_misses_no_more_than_lru_on_any_family() {
     assert_bounds(128, SMALL_WORSE_MAX);
@@ -105,8 +105,8 @@ fn a_large_cache_misses_no_more_than_lru_on_any_family() {
     assert_bounds(2048, WORSE_MAX);
 }
 
-// Goal: the exception is as large as is said, and on average less than CLOCK's. Method: its
-// families, held against both.
+// Goal: the exception's bound holds, and its mean is below CLOCK's. Method: its families, against
+// both.
 #[test]
 fn a_large_set_that_is_replaced_costs_less_than_by_clock() {
     let mut sums = [0.0; 2];

@@ -1,10 +1,11 @@
-//! The promise: with one thread and one tenant, a replay hits at least as often as an exact LRU of
+//! Promise: with one thread and one tenant, a replay hits at least as often as an exact LRU of
 //! `capacity / 4096` pages, less 3 points, on every recorded trace at 1 % and 10 % of its footprint
-//! wherever that is 1,000 pages or more.
+//! if that is 1,000 pages or more.
 //!
-//! What the pool keeps back (watermarks, per-CPU lists) must not eat a small cache. The recorded
-//! traces are not part of the project: they are looked for in the folder that `HIGHWATER_TRACES`
-//! names, then in `shared/traces` beside the workspace; without them the tests say so and pass.
+//! The pool's reserve (watermarks, per-CPU lists) must not use up a small cache. The recorded
+//! traces are not part of the project: the tests look for them in the folder that
+//! `HIGHWATER_TRACES` names, then in `shared/traces` beside the workspace; without them the tests
+//! say so and pass.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 #![expect(
@@ -27,13 +28,13 @@ use highwater_lab::replay::{Control, Replay, ReplayConfig, Report, TenantConfig,
 use highwater_lab::trace::{Format, KeyDirectory, ReaderOptions, Target, TraceReader};
 use shared_traces::shared_traces;
 
-/// What a replay may hit less than the exact LRU.
+/// Allowed difference to the hit ratio of the exact LRU.
 const SLACK: f64 = 0.03;
 
-/// Caches below this are not promised anything.
+/// Smaller caches have no promise.
 const PAGES_MIN: usize = 1_000;
 
-/// A recorded trace, with what its content does not tell.
+/// A recorded trace, with facts that its content does not tell.
 struct Recorded {
     file: &'static str,
     format: Option<Format>,
@@ -61,7 +62,7 @@ const QUICK: [Recorded; 2] = [
     named("kv-cdn/web07.trace.xz", Format::U32Be),
 ];
 
-/// All that have 10,000 pages or more.
+/// All traces that have 10,000 pages or more.
 const ALL: [Recorded; 9] = [
     told("block-io/P3.lis.zst"),
     told("block-io/P6.lis.zst"),
@@ -86,7 +87,7 @@ impl Recorded {
         }
     }
 
-    /// The pages of the trace in order, keys laid out as a replay does it.
+    /// Returns the pages of the trace in order, with keys laid out as in a replay.
     fn pages(&self, folder: &Path) -> Vec<u64> {
         let mut keys = KeyDirectory::new_in(&std::env::temp_dir()).unwrap();
         let mut accesses = Vec::new();
@@ -121,7 +122,7 @@ impl Recorded {
     }
 }
 
-/// Hits of an exact LRU.
+/// Returns the hits of an exact LRU.
 fn lru_hits(accesses: &[u64], capacity: usize) -> usize {
     let mut lru = Lru::new(capacity);
     accesses.iter().filter(|page| lru.access(**page)).count()
@@ -132,7 +133,7 @@ fn ratio(part: usize, whole: usize) -> f64 {
     part as f64 / whole as f64
 }
 
-/// Compares a trace at 1 % and 10 % of its footprint; returns what is too low.
+/// Compares a trace at 1 % and 10 % of its footprint; returns the ratios that are too low.
 fn shortfalls(trace: &Recorded, folder: &Path) -> Vec<String> {
     let accesses = trace.pages(folder);
     let footprint = accesses.iter().collect::<HashSet<_>>().len();
@@ -169,7 +170,7 @@ fn assert_floor(traces: &[Recorded]) {
     let Some(folder) = shared_traces() else {
         return;
     };
-    // One thread replays a trace: two of them take traces from one list.
+    // One thread replays a trace; two threads take traces from one list.
     let left = Mutex::new(traces.iter());
     let next = || left.lock().unwrap().next();
     let replay_all = || {

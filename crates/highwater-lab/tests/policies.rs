@@ -1,8 +1,8 @@
-//! Promise: the reference models of eviction policies are exact, and the default policy misses no
-//! more than 2.5 % more than exact LRU on any recorded trace, on average 5 % (cache of 1 % of the
+//! Promise: the reference models of eviction policies are exact, and the default policy misses at
+//! most 2.5 % more than exact LRU on any recorded trace, and on average 5 % (cache of 1 % of the
 //! footprint) and 7.3 % (10 %) less.
 //!
-//! The recorded traces are not part of the project. They are looked for in the folder that
+//! The recorded traces are not part of the project. The tests look for them in the folder that
 //! `HIGHWATER_TRACES` names, then in `shared/traces` beside the workspace; without them the tests
 //! that need them say so and pass.
 
@@ -23,9 +23,9 @@ use highwater_lab::report::Outcome;
 use highwater_lab::trace::{ReaderOptions, Target, TraceReader};
 use shared_traces::shared_traces;
 
-/// What a reference count may differ by, as a share of it: nothing, but for ARC, where the other
-/// simulator differs from the paper as well (it takes whole steps where the paper takes fractions,
-/// in other places than we do).
+/// Returns the allowed difference to a reference count, as a share of it: 0 except for ARC, where
+/// the other simulator differs from the paper as well (it takes whole steps where the paper takes
+/// fractions, in other places than we do).
 fn tolerance(policy: &str) -> f64 {
     match policy {
         "ARC" => 0.005,
@@ -42,7 +42,7 @@ fn run(size: Size) -> Outcome {
     outcome.unwrap()
 }
 
-// Goal: the models miss as often as other programs do. Method: independent counts on one hour of a
+// Goal: the models miss as often as other programs. Method: independent counts on one hour of a
 // database.
 #[test]
 fn models_match_the_reference_counts() {
@@ -83,7 +83,8 @@ fn models_match_the_reference_counts() {
     assert!(compared >= 14, "{compared} counts were compared");
 }
 
-/// Misses of a model, and of the library's policy, over random accesses to `footprint` pages.
+/// Returns the misses of a model, and of the library's policy, over random accesses to `footprint`
+/// pages.
 fn both(
     algorithm: Algorithm,
     policy: impl EvictionPolicy,
@@ -109,8 +110,8 @@ fn both(
 }
 
 // Goal: the library's policies decide as the exact models do: CLOCK, SIEVE and balanced every time,
-// S3-FIFO and CAR within an eighth, as they remember a page that left for another while. Method:
-// the policies' own decisions, one page at a time, over random accesses.
+// S3-FIFO and CAR within an eighth, because they remember ghosts for another time. Method: the
+// policies' own decisions, one page at a time, over random accesses.
 #[test]
 fn the_library_decides_as_the_models_do() {
     let seed = std::env::var("SEED").map_or(7, |seed| seed.parse().unwrap());
@@ -141,9 +142,9 @@ fn the_library_decides_as_the_models_do() {
     }
 }
 
-// Goal: the library misses as its policies' decisions do with everything known: what it sees late,
-// in clusters, with memory kept back, costs at most one access of a hundred. Method: replay a
-// recorded trace under each policy through the whole cache.
+// Goal: the library misses as its policies' decisions with complete knowledge do: delayed marks,
+// clusters and the pool's reserve cost at most one access of a hundred. Method: replay a recorded
+// trace under each policy through the whole cache.
 #[test]
 fn the_library_misses_as_its_decisions_do() {
     let Some(folder) = shared_traces() else {
@@ -200,7 +201,7 @@ fn the_library_misses_as_its_decisions_do() {
 }
 
 // Goal: the promise, as far as the small traces show it. Method: the experiment's own checks; they
-// cannot pass without having looked at the shipped trace at least.
+// cannot pass without at least the shipped trace.
 #[test]
 fn the_default_is_nowhere_much_worse_than_lru() {
     let outcome = run(Size::Quick);

@@ -1,5 +1,5 @@
-//! The promise: a replay drives every request through the manager, verifies every byte that comes
-//! back, notices damage and lost writes, and reports failures without losing memory.
+//! Promise: a replay drives every request through the manager, verifies every byte that it reads,
+//! detects damage and lost writes, and reports failures without losing memory.
 
 #![expect(
     clippy::unwrap_used,
@@ -24,7 +24,7 @@ use highwater_lab::replay::{
 };
 use highwater_lab::trace::{Format, ReaderOptions};
 
-/// Smaller than the traces here, so that reclaim works.
+/// Smaller than the traces here, so that reclaim has work.
 const CAPACITY: Bytes = Bytes::mib(8);
 
 /// The seed of a test: `SEED` from the environment, or a fixed one.
@@ -32,7 +32,7 @@ fn seed() -> u64 {
     std::env::var("SEED").map_or(30, |seed| seed.parse().unwrap())
 }
 
-/// A configuration of one thread without tenants.
+/// Returns a configuration of one thread without tenants.
 fn config(dir: &Path) -> ReplayConfig {
     ReplayConfig {
         tenants: Vec::new(),
@@ -46,7 +46,7 @@ fn config(dir: &Path) -> ReplayConfig {
     }
 }
 
-/// A tenant with a trace of the given text, in `dir`.
+/// Returns a tenant with a trace of the given text, in `dir`.
 fn tenant(dir: &Path, name: &str, format: Format, text: &str) -> TenantConfig {
     let path = dir.join(format!("{name}.txt"));
     fs::write(&path, text).unwrap();
@@ -82,9 +82,9 @@ fn mixed(seed: u64, keys: u64, requests: usize) -> String {
     text
 }
 
-/// What a layer does instead of reading or writing a page.
+/// A layer's action instead of reading or writing a page.
 enum Instead {
-    /// What was asked for.
+    /// The requested operation.
     Nothing,
     /// The system's error `EIO`.
     Fail,
@@ -96,10 +96,10 @@ enum Instead {
     Lose,
 }
 
-/// Decides by page number.
+/// Selects the action by page number.
 type Decide = Box<dyn Fn(u64) -> Instead + Send + Sync>;
 
-/// A layer over a tenant's data file that misbehaves on request.
+/// A layer over a tenant's data file that injects faults.
 struct Layer {
     under: Arc<dyn Backing>,
     on_read: Decide,
@@ -171,7 +171,7 @@ fn run(config: &ReplayConfig) -> Result<Outcome, Failure> {
     Replay::prepare(config).unwrap().run(&Control::default())
 }
 
-/// Runs a single tenant's trace over a misbehaving layer.
+/// Runs a single tenant's trace over a faulty layer.
 fn run_over(
     tenant: TenantConfig,
     dir: &Path,
@@ -192,8 +192,8 @@ fn run_over(
     replay.unwrap().run(&Control::default())
 }
 
-/// Goal: counts are those of the trace, and the hit ratio is at least about that of an exact LRU of
-/// the same size. Method: Zipf-like reads of more pages than the capacity holds.
+/// Goal: counts are those of the trace, and the hit ratio is about that of an exact LRU of the same
+/// size, or better. Method: Zipf-like reads of more pages than the capacity holds.
 #[test]
 fn hits_come_close_to_an_exact_lru() {
     let dir = tempfile::tempdir().unwrap();
@@ -247,8 +247,8 @@ fn written_pages_keep_their_versions() {
     }
 }
 
-/// Goal: with one thread the cache sees each tenant's requests in trace order, and a batch of one
-/// tenant is not followed by that tenant's whole trace. Method: record which pages are read.
+/// Goal: with one thread the cache sees each tenant's requests in trace order, and a tenant's whole
+/// trace does not follow its first batch. Method: record the pages that are read.
 #[test]
 fn requests_leave_in_trace_order_and_tenants_take_turns() {
     let dir = tempfile::tempdir().unwrap();
@@ -333,7 +333,7 @@ fn lost_and_damaged_writes_are_found() {
 }
 
 /// Goal: a page that cannot be read, or only in part, ends the run with an error that names it, and
-/// everything is given back.
+/// all memory is returned.
 #[test]
 fn failed_and_short_reads_end_the_run() {
     let faults: [fn() -> Instead; 2] = [|| Instead::Fail, || Instead::Only(100)];
@@ -385,8 +385,8 @@ fn failed_write_back_ends_the_run() {
     );
 }
 
-/// Goal: a write-back that fails for a while loses nothing. Method: every write of the first
-/// hundred fails; the pages stay dirty, are written later, and verify.
+/// Goal: a temporary failure of write-back loses nothing. Method: every write of the first hundred
+/// fails; the pages stay dirty, are written later, and verify.
 #[test]
 fn write_back_that_recovers_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -400,7 +400,7 @@ fn write_back_that_recovers_loses_nothing() {
     assert!(outcome.report.is_clean(), "SEED={}: {outcome:?}", seed());
 }
 
-/// Goal: a run that is told to stop ends early and gives everything back.
+/// Goal: a run that is told to stop ends early and returns all memory.
 #[test]
 fn a_stopped_run_is_interrupted() {
     let dir = tempfile::tempdir().unwrap();
@@ -415,7 +415,7 @@ fn a_stopped_run_is_interrupted() {
     assert_eq!(failure.leaks, Leaks::default());
 }
 
-/// Goal: nothing is left in the directory, whether the run ended well or not.
+/// Goal: nothing is left in the directory, after a success and after a failure.
 #[test]
 fn nothing_is_left_in_the_directory() {
     let (traces, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -438,7 +438,7 @@ fn nothing_is_left_in_the_directory() {
     assert_eq!(left(), 0);
 }
 
-/// Goal: configurations that no run can be built from are refused by name.
+/// Goal: invalid configurations are refused by name.
 #[test]
 fn bad_configurations_are_refused() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,10 +1,10 @@
-//! Promise: an rss trace is read as the kernel told it: lifetimes of spaces apart, exact changes,
-//! the space that is active on each CPU; the traces that ship amount to what their table says, and
+//! Promise: an RSS trace is read as the kernel recorded it: separate lifetimes of spaces, exact
+//! changes, the space that is active on each CPU. The shipped traces add up to their table, and
 //! damage is an error with a line, never a panic.
 //!
-//! The recorded traces of version 1 are not part of the project. They are looked for in the folder
-//! that `HIGHWATER_TRACES` names, then in `shared/traces` beside the workspace; without them the
-//! test that needs them says so and passes.
+//! The recorded traces of version 1 are not part of the project. The test looks for them in the
+//! folder that `HIGHWATER_TRACES` names, then in `shared/traces` beside the workspace; without them
+//! it says so and passes.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 #![expect(
@@ -23,7 +23,7 @@ use highwater_lab::rss_trace::{
 use ruzstd::decoding::StreamingDecoder;
 use shared_traces::shared_traces;
 
-/// A parent forks a child, which replaces its image, is displaced by a foreign task, and ends.
+/// A parent forks a child, which replaces its image, is preempted by a foreign task, and exits.
 const VERSION_2: &str = "\
 # rss-trace 2 unit_ns=1000 cpus=2 events=17
 K 5
@@ -67,7 +67,7 @@ R 16000 1 11 11 0 1 0
 R 17000 1 10 11 0 3 8
 ";
 
-/// One line per event: what happened, then the active space.
+/// Returns one line for each event: its kind, then the active space.
 fn summary(text: &'static str) -> Vec<String> {
     let trace = RssTrace::from_reader("sample", text.as_bytes()).unwrap();
     let lines = trace.map(|event| {
@@ -99,7 +99,7 @@ fn summary(text: &'static str) -> Vec<String> {
 }
 
 // Goal: every kind of line, and every rule about spaces, in both versions. Method: a short history
-// written by hand, and what a reader must make of it.
+// written by hand, and its expected events.
 #[test]
 fn histories_are_followed() {
     let in_both = [
@@ -125,7 +125,7 @@ fn histories_are_followed() {
     ];
     assert_eq!(summary(VERSION_2), [&in_both[..], &then].concat());
 
-    // Without a fork, the child's space is known from its own first change only.
+    // Without a fork, the child's own first change is the first sign of its space.
     let mut expected = in_both.to_vec();
     expected.retain(|line| !line.contains("fork") && !line.contains("exec"));
     expected[2] = "3 1/10: switch 11 | 0";
@@ -136,7 +136,7 @@ fn histories_are_followed() {
     ]);
     assert_eq!(summary(VERSION_1), expected);
 
-    // The counts, and the switch to task 10 that the kernel did not tell.
+    // The counts, and the switch to task 10 that is not in the trace.
     let mut trace = RssTrace::from_reader("sample", VERSION_2.as_bytes()).unwrap();
     let tally = RssTally {
         rss_events: 10,
@@ -207,7 +207,7 @@ R 8 0 10 ff 1 1 41
     assert_eq!(summary(vfork)[2..], tail);
 }
 
-/// The error of a text of version 2 with these lines, which `events` counts.
+/// Returns the error of a version 2 text with these lines, which `events` counts.
 fn error_of(head: &str, lines: &str) -> String {
     let text = format!("{head}\n{lines}");
     let trace = RssTrace::from_reader("bad", Cursor::new(text.into_bytes()));
@@ -219,8 +219,8 @@ fn error_of(head: &str, lines: &str) -> String {
     error.map_or_else(|error| error.to_string(), |()| "none".to_owned())
 }
 
-// Goal: whatever is wrong with a line is said with its number, what stands there and what should.
-// Method: one mistake at a time.
+// Goal: an error in a line names its number, the content found and the content expected. Method:
+// one mistake at a time.
 #[test]
 fn bad_lines_are_named() {
     let two = "# rss-trace 2 unit_ns=1000 cpus=2 events=2";
@@ -288,8 +288,8 @@ fn bad_lines_are_named() {
     }
 }
 
-// Goal: a trace that is cut anywhere is never taken for a short one. Method: every prefix of a text
-// of version 2, and a shipped trace that breaks off.
+// Goal: a truncated trace is never taken for a short one. Method: every prefix of a text of version
+// 2, and a shipped trace that breaks off.
 #[test]
 fn truncated_traces_are_noticed() {
     for length in 0..VERSION_2.len() {
@@ -347,7 +347,7 @@ fn mutations_never_panic_and_always_end() {
     }
 }
 
-/// A row of the table in `traces/README.md`: the figures of the two traces.
+/// Returns a row of the table in `traces/README.md`: the figures of the two traces.
 fn row(label: &str) -> [u64; 2] {
     let readme = include_str!("../../../traces/README.md");
     let start = format!("| {label} |");
@@ -360,8 +360,8 @@ fn row(label: &str) -> [u64; 2] {
     figures.try_into().unwrap()
 }
 
-// Goal: the shipped traces are whole, and amount to what is written about them: figures that the
-// script which recorded them counted on its own. Method: compare every count with its row.
+// Goal: the shipped traces are complete, and add up to their documentation: figures that the
+// recording script counted on its own. Method: compare every count with its row.
 #[test]
 fn shipped_traces_match_their_table() {
     for (index, shipped) in Shipped::ALL.into_iter().enumerate() {
@@ -390,7 +390,7 @@ fn shipped_traces_match_their_table() {
     }
 }
 
-/// The lines of a compressed trace, by another way than the reader's.
+/// Returns the lines of a compressed trace, without the reader.
 fn lines_of(bytes: &[u8]) -> Vec<String> {
     let mut text = String::new();
     let mut decoder = StreamingDecoder::new(bytes).unwrap();
@@ -398,9 +398,9 @@ fn lines_of(bytes: &[u8]) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-// Goal: changes are what the kernel counted. Method: line the changes of each shipped trace up with
-// its `R` lines, and sum them up: for every space and member, from its beginning on, the sum is the
-// last size; a space has one `mm_id`, and of one `mm_id` only the newest space changes.
+// Goal: changes are those that the kernel counted. Method: align the changes of each shipped trace
+// with its `R` lines, and sum them: for every space and member the sum is the last size; a space
+// has one `mm_id`, and of one `mm_id` only the newest space changes.
 #[test]
 fn changes_sum_to_the_last_size() {
     for shipped in Shipped::ALL {
@@ -444,7 +444,7 @@ fn changes_sum_to_the_last_size() {
 }
 
 // Goal: at most one space is active on a CPU, the one that the kernel says is current; a task runs
-// on one CPU at a time. Method: follow both shipped traces and compare with what the events say.
+// on one CPU at a time. Method: follow both shipped traces and compare with the events.
 #[test]
 fn active_spaces_agree_with_the_kernel() {
     for shipped in Shipped::ALL {
@@ -480,9 +480,9 @@ fn active_spaces_agree_with_the_kernel() {
     }
 }
 
-// Goal: version 1 says nearly as much. Method: take from the shipped traces what version 1 lacks:
-// the spaces stay the same, and what is missed stays but for what other processes, which then are
-// not known to be any, displace.
+// Goal: version 1 loses little. Method: remove from the shipped traces what version 1 lacks: the
+// spaces stay the same, and so do the misses, except for those after a preemption by processes that
+// version 1 does not know.
 #[test]
 fn version_1_finds_the_same_spaces() {
     for shipped in Shipped::ALL {
@@ -524,8 +524,8 @@ const RECORDED: [(&str, [u64; 5]); 5] = [
     ("full_pgw", [58_211, 288_353, 39, 55_099, 3_112]),
 ];
 
-// Goal: version 1 as others recorded it is read whole. Method: the counts of events that the
-// traces' description states; the rest is what this reader made of them, so that a change shows.
+// Goal: foreign recordings of version 1 are read completely. Method: the counts of events that the
+// traces' description states; the other figures are this reader's own, so that a change shows.
 #[test]
 fn recorded_traces_have_the_stated_counts() {
     let Some(folder) = shared_traces() else {

@@ -1,5 +1,5 @@
-//! Promise: tables between commas are read wherever their columns are, and no record of any trace
-//! asks for more than it says it may.
+//! Promise: comma-separated tables are read with their columns in any order, and no record of any
+//! trace asks for more than the limit.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
@@ -27,8 +27,8 @@ fn read(bytes: &[u8], options: &ReaderOptions) -> Result<Vec<Request>, TraceErro
     TraceReader::from_reader("sample", Cursor::new(bytes.to_vec()), options)?.collect()
 }
 
-// Goal: columns are found wherever they are, with a header or without one, and string keys tell
-// objects apart. Method: one table in four shapes.
+// Goal: columns are found in any order, with a header or without one, and string keys distinguish
+// objects. Method: one table in four shapes.
 #[test]
 fn csv_columns_are_read_wherever_they_are() {
     let columns = |text: &str| ReaderOptions {
@@ -98,8 +98,8 @@ fn csv_columns_are_read_wherever_they_are() {
     );
 }
 
-// Goal: a record of a few bytes does not ask for hours of work, and is named. Method: the largest
-// request and one page more, in formats that can say it.
+// Goal: a record of a few bytes that asks for hours of work is an error that names it. Method: the
+// largest request and one page more, in formats that can express it.
 #[test]
 fn a_request_has_at_most_two_to_the_twenty_pages() {
     let most = pages(Op::Read, 0, 1 << 20);

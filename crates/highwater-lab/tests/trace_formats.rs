@@ -1,5 +1,5 @@
-//! Promise: each trace format is read as documented, and what is wrong with a trace is said, with
-//! its place, never guessed and never a panic.
+//! Promise: each trace format is read as documented, and an error in a trace is reported with its
+//! place: the reader never guesses and never panics.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 #![expect(clippy::print_stderr, reason = "a failed test prints its seed")]
@@ -16,7 +16,7 @@ use highwater_lab::trace::{
 
 use trace_support::{assert_ends, mutate, options, pages, seed};
 
-/// A small trace of one format and what it says.
+/// A small trace of one format, and its expected requests.
 struct Sample {
     format: Format,
     bytes: Vec<u8>,
@@ -198,7 +198,7 @@ fn read(bytes: &[u8], options: &ReaderOptions) -> Result<Vec<Request>, TraceErro
     TraceReader::from_reader("sample", Cursor::new(bytes.to_vec()), options)?.collect()
 }
 
-/// A stream that gives few bytes at a time, as a pipe may.
+/// A stream that returns few bytes at a time, as a pipe may.
 struct Drip(Cursor<Vec<u8>>);
 
 impl Read for Drip {
@@ -208,8 +208,8 @@ impl Read for Drip {
     }
 }
 
-// Goal: every format reads as documented, found out by content or by name, at any pace of the
-// stream. Method: one sample per format, built by hand, with its edge cases.
+// Goal: every format reads as documented, detected by content or named, at any pace of the stream.
+// Method: one sample for each format, built by hand, with its edge cases.
 #[test]
 fn every_format_reads_its_sample() {
     let samples = samples();
@@ -266,8 +266,9 @@ fn every_format_reads_its_sample() {
     }
 }
 
-// Goal: no array of keys is taken for a format. Method: arrays of every width and order whose keys
-// are constant, sequential, small or random, beginnings of `oracle-general` look-alikes among them.
+// Goal: no array of keys is detected as a format. Method: arrays of every width and order whose
+// keys are constant, sequential, small or random, beginnings of `oracle-general` look-alikes among
+// them.
 #[test]
 fn arrays_of_keys_are_never_detected() {
     let mut random = fastrand::Rng::with_seed(seed());
@@ -302,7 +303,7 @@ fn arrays_of_keys_are_never_detected() {
     }
 }
 
-// Goal: a request touches the pages that its bytes lie in, whatever the block. Method: blocks that
+// Goal: a request touches the pages that its bytes lie in, for any block size. Method: blocks that
 // divide a page, are one, cross one, and hold several.
 #[test]
 fn arc_blocks_have_the_size_that_is_given() {
@@ -326,8 +327,8 @@ fn arc_blocks_have_the_size_that_is_given() {
     }
 }
 
-// Goal: an error names file, record, offset, what was found and what was expected. Method: one bad
-// record per format in a place that is known.
+// Goal: an error names file, record, offset, the content found and the content expected. Method:
+// one bad record for each format in a known place.
 #[test]
 fn errors_say_where_and_what() {
     let cases: [(Format, Vec<u8>, &str); 9] = [
@@ -396,7 +397,7 @@ fn errors_say_where_and_what() {
     }
 }
 
-// Goal: what cannot be read at all is refused with what to do. Method: a missing file, an empty
+// Goal: input that cannot be read at all is refused with advice. Method: a missing file, an empty
 // stream, foreign content, blocks of no bytes.
 #[test]
 fn unusable_input_is_refused_with_advice() {
@@ -435,8 +436,8 @@ fn unusable_input_is_refused_with_advice() {
     );
 }
 
-// Goal: a lenient reader passes over exactly the bad records and finds the next one. Method: good
-// records around bad ones, among them a line longer than any window.
+// Goal: a lenient reader skips exactly the bad records and finds the next one. Method: good records
+// around bad ones, among them a line longer than any window.
 #[test]
 fn lenient_readers_skip_count_and_resynchronise() {
     let lenient = |format| options(Some(format), Lenient::SkipBad);
@@ -488,7 +489,7 @@ fn lenient_readers_skip_count_and_resynchronise() {
 }
 
 // Goal: no content makes a reader panic or run on. Method: flip, insert, repeat and remove bytes of
-// every format's sample, and cut it; read it under every name and by content.
+// every format's sample, and truncate it; read it under every name and by content.
 #[test]
 fn mutations_never_panic_and_always_end() {
     let mut random = fastrand::Rng::with_seed(seed());
@@ -509,8 +510,8 @@ fn mutations_never_panic_and_always_end() {
     }
 }
 
-// Goal: the compact format holds any request, and its counts tell every truncation. Method: random
-// requests written with known and with patched counts, read back, cut at every byte.
+// Goal: the compact format holds any request, and its counts reveal every truncation. Method:
+// random requests written with known and with patched counts, read back, truncated at every byte.
 #[test]
 fn compact_traces_read_back_and_every_cut_is_noticed() {
     let mut random = fastrand::Rng::with_seed(11);

@@ -1,7 +1,7 @@
-//! Promise: traces are read as they were recorded, however they are stored, and a stream that is
-//! damaged or fails is never taken for a short trace; their length does not matter.
+//! Promise: traces are read as recorded, in any compression and of any length, and a stream that is
+//! damaged or fails is never taken for a short trace.
 //!
-//! The recorded traces are not part of the project. They are looked for in the folder that
+//! The recorded traces are not part of the project. The tests look for them in the folder that
 //! `HIGHWATER_TRACES` names, then in `shared/traces` beside the workspace; without them the tests
 //! that need them say so and pass.
 
@@ -28,9 +28,9 @@ use highwater_lab::trace::{
 use shared_traces::shared_traces;
 use trace_support::{assert_ends, mutate, options, pages, seed};
 
-/// A row of the published table: file, bytes of an `arc` block, format where content does not tell
-/// it, requests (with their sizes reduced to one page each, where the view is "key"), unique pages
-/// or keys, and LRU miss ratios at 1 % and 10 % of these.
+/// A row of the published table: file, bytes of an `arc` block, format if it is not detected,
+/// requests (with their sizes reduced to one page each, where the view is "key"), unique pages or
+/// keys, and LRU miss ratios at 1 % and 10 % of these.
 struct Row {
     file: &'static str,
     format: Option<Format>,
@@ -63,8 +63,7 @@ impl Row {
     }
 }
 
-/// The checker results of the traces' own description, one row per file in the view that the
-/// reader gives.
+/// The checker results of the traces' own description, one row for each file in the reader's view.
 const TABLE: [Row; 18] = [
     row("block-io/P3.lis.zst", 611_918, 102_348, [0.8853, 0.7350]),
     row("block-io/P6.lis.zst", 2_021_684, 101_903, [0.8736, 0.6488]),
@@ -138,7 +137,7 @@ const TABLE: [Row; 18] = [
     .named(Format::U32Be),
 ];
 
-/// Every access of a trace, a key counted as one page of its own: the view of the table.
+/// Returns every access of a trace, with a key as one page: the view of the table.
 fn accesses(trace: TraceReader) -> Vec<u64> {
     let mut pages = Vec::new();
     for request in trace {
@@ -170,7 +169,7 @@ fn open(path: &Path, format: Option<Format>, block_size: Option<u32>) -> TraceRe
 
 // Goal: parsers and the LRU model agree with an independent checker. Method: for every recorded
 // trace compare the number of accesses, of unique pages and two miss ratios with the table that
-// came with the traces, to the four digits it gives.
+// came with the traces, to its four digits.
 #[test]
 fn shared_traces_match_their_table() {
     let Some(folder) = shared_traces() else {
@@ -198,7 +197,7 @@ fn shared_traces_match_their_table() {
 }
 
 // Goal: block counts, writes, progress and views of the recorded traces beyond the table. Method:
-// the figures that the traces' description states.
+// the figures in the traces' description.
 #[test]
 fn shared_traces_have_the_stated_details() {
     let Some(folder) = shared_traces() else {
@@ -236,7 +235,7 @@ fn shared_traces_have_the_stated_details() {
     );
 }
 
-/// Compresses with the reference tool; `None` where it is not installed.
+/// Compresses with the reference tool; `None` if it is not installed.
 fn compress(tool: &str, bytes: &[u8]) -> Option<Vec<u8>> {
     let child = Command::new(tool)
         .arg("-c")
@@ -262,9 +261,9 @@ fn lirs_lines(numbers: std::ops::Range<u64>) -> Vec<u8> {
         .collect()
 }
 
-// Goal: each compression is told by content, its pieces are joined, and a truncated or damaged
-// stream is an error in its place, after every whole record before it. Method: compress with the
-// reference tools, concatenate two results, cut and damage them.
+// Goal: each compression is detected, its pieces are joined, and a truncated or damaged stream is
+// an error in its place, after every complete record before it. Method: compress with the reference
+// tools, concatenate two results, truncate and damage them.
 #[test]
 fn compressed_streams_are_joined_and_their_damage_is_noticed() {
     let halves = [lirs_lines(0..60_000), lirs_lines(60_000..100_000)];
@@ -304,8 +303,8 @@ fn compressed_streams_are_joined_and_their_damage_is_noticed() {
     }
 }
 
-/// Checks that a cut stream of the lines 0, 1, 2, ... yields a beginning of them, whole, then one
-/// error that names the compression and the next record, then nothing.
+/// Checks that a truncated stream of the lines 0, 1, 2, ... yields a prefix of them, then one error
+/// that names the compression and the next record, then nothing.
 fn assert_broken(mut trace: TraceReader, compression: Compression) {
     let mut expected = 0;
     let error = loop {
@@ -330,7 +329,7 @@ fn assert_broken(mut trace: TraceReader, compression: Compression) {
     assert!(trace.next().is_none());
 }
 
-/// A stream that fails after its bytes, as a dying disk does.
+/// A stream that fails after its bytes, as a failing disk does.
 struct Dying(Cursor<Vec<u8>>);
 
 impl Read for Dying {
@@ -370,7 +369,7 @@ fn lenient_readers_report_a_failing_disk() {
 }
 
 // Goal: no damage of a compressed stream makes a reader panic or run on. Method: flip, insert,
-// repeat and remove bytes of a trace compressed with each reference tool, and cut it.
+// repeat and remove bytes of a trace compressed with each reference tool, and truncate it.
 #[test]
 fn damaged_streams_never_panic_and_always_end() {
     let mut random = fastrand::Rng::with_seed(seed());
@@ -393,7 +392,7 @@ fn damaged_streams_never_panic_and_always_end() {
     }
 }
 
-/// A stream without end that counts what is taken from it.
+/// An endless stream that counts the bytes read from it.
 struct Endless {
     pattern: &'static [u8],
     taken: Arc<Mutex<usize>>,
@@ -410,8 +409,8 @@ impl Read for Endless {
     }
 }
 
-// Goal: a trace is streamed: what is read ahead is bounded, whatever its length. Method: endless
-// traces, of records and of one line, and a count of the bytes that the reader has taken.
+// Goal: traces are streamed: read-ahead is bounded for any length. Method: endless traces, of
+// records and of one line, and a count of the bytes that the reader has consumed.
 #[test]
 fn endless_traces_are_read_as_they_come() {
     let window = 512 << 10;

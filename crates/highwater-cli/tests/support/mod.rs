@@ -1,4 +1,4 @@
-//! What the tests of the built program share: running it, and traces for it.
+//! Helpers of the tests of the built program: running it, and traces for it.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 
 use fastrand::Rng;
 
-/// Smaller than the traces here, so that reclaim works.
+/// Smaller than the traces here, so that reclaim has work.
 pub(crate) const CAPACITY: &str = "8MiB";
 
 /// The seed of a test: `SEED` from the environment, or a fixed one.
@@ -71,7 +71,7 @@ impl Bench {
         self.write(name, trace)
     }
 
-    /// What lies where data files go.
+    /// Returns the entries of the data directory.
     pub(crate) fn left(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.dir()).unwrap();
         entries.map(|entry| entry.unwrap().path()).collect()

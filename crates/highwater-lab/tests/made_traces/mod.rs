@@ -1,7 +1,7 @@
-//! Accesses that are made by rule: families that caches are known to take well or badly, for a
-//! cache of any size.
+//! Generated accesses: families that caches are known to handle well or badly, for a cache of any
+//! size.
 //!
-//! A family is held by what it is about, not by a trace: lengths are parts of the capacity.
+//! A family is a rule, not a trace: its lengths are parts of the capacity.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,15 +12,15 @@ use highwater_lab::models::AccessTrace;
 /// Accesses of a trace for each page of the capacity.
 const TURNS: usize = 100;
 
-/// Numbers of pages that are new at each request begin here; other families' pages are below.
+/// First number of pages that are new at each request; pages of other families are below.
 const NEW: u64 = 1 << 40;
-/// As far apart as the pages of the parts of a mixture are.
+/// Distance between the pages of the parts of a mixture.
 const APART: u64 = 1 << 30;
 
-/// A family, and what makes its accesses.
+/// A family, and the generator of its accesses.
 pub(crate) type Family = (&'static str, fn(&mut Maker));
 
-/// The families that the bound is promised for.
+/// The families for which the bound is promised.
 pub(crate) const FAMILIES: [Family; 26] = [
     ("loop of 1.1", |maker| maker.looping(1.1)),
     ("loop of 2", |maker| maker.looping(2.0)),
@@ -72,13 +72,13 @@ pub(crate) const FAMILIES: [Family; 26] = [
     ("phases, long", Maker::long_phases),
 ];
 
-/// The families that no marks tell from others: see `tests/lru_bound.rs`.
+/// The families that marks do not distinguish: see `tests/lru_bound.rs`.
 pub(crate) const UNMARKED: [Family; 2] = [
     ("set of 0.8, replaced", |maker| maker.replaced(0.8)),
     ("set of 1.2, sliding", |maker| maker.sliding(1.2)),
 ];
 
-/// The accesses of a family.
+/// Returns the accesses of a family.
 pub(crate) fn made(make: fn(&mut Maker), capacity: usize, seed: u64) -> AccessTrace {
     let mut maker = Maker {
         random: Rng::with_seed(seed),
@@ -92,7 +92,7 @@ pub(crate) fn made(make: fn(&mut Maker), capacity: usize, seed: u64) -> AccessTr
     maker.accesses.into_iter().collect()
 }
 
-/// What makes the accesses of one trace.
+/// Generator of the accesses of one trace.
 pub(crate) struct Maker {
     random: Rng,
     capacity: u64,
@@ -108,28 +108,28 @@ pub(crate) struct Maker {
     reason = "parts of a capacity, far below 2^53"
 )]
 impl Maker {
-    /// A part of the capacity, at least a page.
+    /// Returns a part of the capacity, at least a page.
     fn part(&self, part: f64) -> u64 {
         ((self.capacity as f64 * part) as u64).max(1)
     }
 
-    /// Exponentially distributed, with that part of the capacity as mean.
+    /// Draws an exponentially distributed delay, whose mean is that part of the capacity.
     fn delay(&mut self, part: f64) -> u64 {
         (-(1.0 - self.random.f64()).ln() * self.capacity as f64 * part) as u64
     }
 
-    /// As often short as it is long now and then.
+    /// Draws a delay that is as often short as it is long now and then.
     fn heavy_delay(&mut self) -> u64 {
         let scale = (1.0 - self.random.f64()).powf(-1.25);
         self.part(0.02 * scale)
     }
 
-    /// A geometrically distributed count.
+    /// Draws a geometrically distributed count.
     fn count(&mut self, mean: f64) -> u64 {
         (-(1.0 - self.random.f64()).ln() * mean) as u64
     }
 
-    /// A page below `pages`, the low ones more often, by Zipf's law.
+    /// Draws a page below `pages` by Zipf's law, low ones more often.
     fn zipf(&mut self, pages: u64, exponent: f64) -> u64 {
         let most = ((pages + 1) as f64).powf(1.0 - exponent) - 1.0;
         let rank = (most * self.random.f64() + 1.0).powf(1.0 / (1.0 - exponent));
@@ -143,7 +143,7 @@ impl Maker {
         NEW + self.nr_new
     }
 
-    /// One access at a time, told how many there were before.
+    /// Adds accesses one at a time; `next` takes the number of those before.
     fn repeat(&mut self, mut next: impl FnMut(&mut Self, u64) -> u64) {
         while self.accesses.len() < self.len {
             let time = self.accesses.len() as u64;
@@ -167,8 +167,7 @@ impl Maker {
         });
     }
 
-    /// A set of pages, read at random, that another takes the place of after five capacities of
-    /// accesses.
+    /// Reads a set of pages at random; another set replaces it after five capacities of accesses.
     fn replaced(&mut self, part: f64) {
         let pages = self.part(part);
         self.repeat(|maker, time| {
@@ -177,7 +176,7 @@ impl Maker {
         });
     }
 
-    /// A set of pages that loses one and gains one every four accesses.
+    /// Reads a set of pages that loses one and gains one every four accesses.
     fn sliding(&mut self, part: f64) {
         let pages = self.part(part);
         self.repeat(|maker, time| time / 4 + maker.random.u64(0..pages));
@@ -198,7 +197,7 @@ impl Maker {
         });
     }
 
-    /// Popular pages, and a scan of a part of the capacity after so many such parts.
+    /// Reads popular pages, and a scan of a part of the capacity after every `pause` such parts.
     fn scans(&mut self, part: f64, pause: u64) {
         let scan = self.part(part);
         self.repeat(|maker, time| match (time / scan) % (pause + 1) == pause {
@@ -207,7 +206,7 @@ impl Maker {
         });
     }
 
-    /// The page that was accessed so many accesses ago, or, one time in four, a new one.
+    /// Returns the page that was accessed `delay` accesses ago, or, one time in four, a new one.
     fn recent_page(&mut self, time: u64, delay: u64) -> u64 {
         match self.random.u8(0..4) == 0 || delay >= time {
             true => self.new_page(),
@@ -233,9 +232,9 @@ impl Maker {
         });
     }
 
-    /// Requests for some pages in order, which come again a few times, each after a pause and with
-    /// more pages if they had more than one, and then never: with one page, data that is reused
-    /// while it is new; with more, prefixes of a conversation.
+    /// Requests some pages in order. The request is repeated a few times, each after a pause and
+    /// with more pages if it had more than one, and then never again: with one page, data that is
+    /// reused while it is new; with more, prefixes of a conversation.
     fn born(&mut self, pages: u64, pause: fn(&mut Self) -> u64) {
         let turns: fn(&mut Self) -> u64 = |maker| maker.count(1.0);
         self.requests(pages, turns, pause);
@@ -277,7 +276,7 @@ impl Maker {
         }
     }
 
-    /// Pages that are reused while they are new, and by turns those of another family.
+    /// Alternates pages that are reused while they are new with pages of another family.
     fn born_beside(&mut self, other: fn(&mut Self, u64) -> u64) {
         self.born(1, |maker| maker.part(0.2) + maker.delay(0.15));
         let born = std::mem::take(&mut self.accesses);
@@ -287,7 +286,7 @@ impl Maker {
         }
     }
 
-    /// Four families by turns, each for so many capacities of accesses.
+    /// Alternates four families, each for `turns` capacities of accesses.
     fn phases_of(&mut self, turns: u64) {
         let [looped, set] = [1.3, 0.5].map(|part| self.part(part));
         self.repeat(|maker, time| {

@@ -1,8 +1,8 @@
-//! Where recorded traces are that are not part of the project.
+//! Location of the recorded traces, which are not part of the project.
 
 use std::path::{Path, PathBuf};
 
-/// The folder of the recorded traces; without one `None`, and a line that says why.
+/// Returns the folder of the recorded traces; without one, prints the reason and returns `None`.
 pub(crate) fn shared_traces() -> Option<PathBuf> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let named = std::env::var_os("HIGHWATER_TRACES").map(PathBuf::from);

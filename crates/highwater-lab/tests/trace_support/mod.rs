@@ -1,4 +1,4 @@
-//! What the tests of traces share.
+//! Helpers of the trace tests.
 
 use std::io::Cursor;
 
