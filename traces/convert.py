@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Turns kernel tracepoints into a Highwater trace, and looks into one. Standard library only.
+"""Converts kernel tracepoints to a Highwater trace, and checks one. Standard library only.
 
   convert.py encode EVENTS.txt OUT.hwt [--names INODES.txt]   text of tracefs' `trace` file -> trace
   convert.py check  TRACE.hwt[.zst] [--capacity-mib 64]       decode, re-encode, count, LRU hit ratio
@@ -13,12 +13,12 @@ The format (all of it):
   then, for each record, two LEB128 varints:
     zigzag(first_page - end_of_previous_record) << 1 | is_write
     count - 1
-  where end = first_page + count of the record before, 0 before the first one, and zigzag folds the
+  where end = first_page + count of the previous record, 0 before the first one, and zigzag folds the
   sign into the lowest bit: n >= 0 -> 2n, n < 0 -> -2n - 1.
 
 A record is one run of 4 KiB pages that the kernel looked up (read) or filled (write) at once. Page
-numbers form one dense space: each inode gets a contiguous region, in order of first sight, as large
-as its largest page in the recording asks for.
+numbers form one dense space: each inode gets a contiguous region, in order of first appearance,
+up to its largest page in the recording.
 """
 
 import argparse
@@ -63,9 +63,9 @@ def parse(lines):
 
 
 def cut_continued(events):
-    """Cuts a lookup short where the same thread's next lookup continues it.
+    """Cuts a lookup short if the same thread's next lookup continues it.
 
-    A read(2) that finds only part of its range in one go looks the rest up again: the events are
+    A read(2) that finds only part of its range in one go looks up the rest again: the events are
     `0..=73` and then `4..=73`. The pages from 4 on were accessed once, not twice.
     """
     kept, newest, cut = [], {}, 0
@@ -82,7 +82,7 @@ def cut_continued(events):
 
 
 def lay_out(events):
-    """First page of each inode's region, and the number of pages in all."""
+    """Returns the first page of each inode's region, and the total number of pages."""
     pages = {}
     for _, inode, _, last, _ in events:
         pages[inode] = max(pages.get(inode, 0), last + 1)
@@ -102,7 +102,7 @@ def varint(value):
 
 
 def encode(records):
-    """The bytes of a trace of (first page, count, is_write) records."""
+    """Returns the bytes of a trace of (first page, count, is_write) records."""
     body, end, accesses = bytearray(), 0, 0
     for first, count, is_write in records:
         delta = first - end
@@ -114,7 +114,7 @@ def encode(records):
 
 
 def decode(data):
-    """The records of a trace; exits on anything that is not one."""
+    """Yields the records of a trace; exits if it is invalid."""
     magic, total, accesses = HEADER.unpack_from(data)
     if magic != MAGIC:
         sys.exit(f"not a trace: it begins with {magic!r}, not {MAGIC!r}")
@@ -144,7 +144,7 @@ def decode(data):
 
 
 def lru_hits(records, capacity):
-    """Hits of an exact LRU of `capacity` pages."""
+    """Returns the hits of an exact LRU of `capacity` pages."""
     resident, hits = OrderedDict(), 0
     for first, count, _ in records:
         for page in range(first, first + count):
@@ -159,7 +159,7 @@ def lru_hits(records, capacity):
 
 
 def describe_files(events, names_path, base):
-    """Prints accesses by kind of file, so that a reader sees what the trace is made of."""
+    """Prints accesses by kind of file."""
     names = {}
     with open(names_path, encoding="utf-8") as lines:
         for line in lines:

@@ -4,13 +4,13 @@
 #
 #   sudo traces/record-pgbench.sh [OUT.hwt.zst]
 #
-# What is recorded: every page-cache lookup of a read(2) (filemap:mm_filemap_get_pages, in the
+# Records every page-cache lookup of a read(2) (filemap:mm_filemap_get_pages, in the
 # kernel since 6.12) and every buffered write (ext4:ext4_da_write_end, ext4:ext4_write_end) of the
 # server's process tree, in the order of the kernel's clock. The client (pgbench) is not traced.
 # shared_buffers is tiny, so that nearly every page access of the server reaches the page cache.
 #
 # Needs: root, a kernel with tracefs and those events, the database directory on ext4, PostgreSQL's
-# server programs, pgbench, zstd, python3. Everything it makes it removes again, also when it fails.
+# server programs, pgbench, zstd, python3. Removes all that it creates, also after a failure.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -43,7 +43,7 @@ clean_up() {
 trap clean_up EXIT
 
 # --- the workload -------------------------------------------------------------------------------
-# Rows are chosen by Zipf's law and scattered over the table, so that hot rows are no neighbours.
+# Rows are chosen by Zipf's law and scattered over the table, so that hot rows are not neighbours.
 write_scripts() {
     mkdir -p "$scripts"
     cat >"$scripts/choose" <<'SQL'
@@ -105,7 +105,7 @@ prepare_tracing() {
     done
 }
 
-# Blocks of 8 KiB that the server itself says it asked the kernel for, since it was started.
+# Blocks of 8 KiB that the server has read from the kernel since its start, by its own count.
 blocks_read() { as_user psql -h "$work" -qAt -c 'SELECT sum(blks_read) FROM pg_stat_database' bench; }
 
 record() {
@@ -125,7 +125,7 @@ record() {
         exit 1
     fi
     echo "server's own count: $((2 * ($(blocks_read) - before))) pages read"
-    # Which inode is which file, for the summary only.
+    # Inodes by file, for the summary only.
     find "$work" -xdev -type f -printf '%i %P\n' >"$work/inodes.txt"
 }
 

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Records how the kernel counts the resident memory of a workload: every change of an address
-# space's counters, and which task ran where, as an rss trace.
+# Records a kernel's counts of a workload's resident memory as an RSS trace: every change of an
+# address space's counters, and context switches.
 #
 #   sudo traces/record-rss.sh build  [OUT.txt.zst]           24 x gcc -O2 under make -j2
 #   sudo traces/record-rss.sh server [OUT.txt.zst]           pgbench and its PostgreSQL server
 #   sudo traces/record-rss.sh run OUT.txt.zst COMMAND...     a workload of your own
 #
-# What is recorded: kmem:rss_stat, task:task_newtask, sched:sched_prepare_exec and
+# Records kmem:rss_stat, task:task_newtask, sched:sched_prepare_exec and
 # sched:sched_process_exit of the workload's tree of processes, and every sched:sched_switch of the
 # machine, in the order of the kernel's clock, in a tracefs instance of its own. A recording that
-# lost an event is refused. Names of processes and files do not get into the trace.
+# lost an event is rejected. The trace contains no names of processes and files.
 #
-# Needs: root, a kernel with tracefs and those events (6.11 or later), zstd, python3; `build`: gcc and
-# make; `server`: PostgreSQL's server programs and pgbench. Everything it makes or mounts it removes
-# again, also when it fails or is interrupted.
+# Needs: root, a kernel with tracefs and those events (6.11 or later), zstd, python3; `build`: gcc
+# and make; `server`: PostgreSQL's server programs and pgbench. Removes all that it creates or
+# mounts, also after a failure or an interrupt.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -43,7 +43,7 @@ usage() {
     exit 2
 }
 
-# --- what must be there -------------------------------------------------------------------------
+# --- requirements -------------------------------------------------------------------------------
 need_programs() {
     local program
     for program in "$@"; do
@@ -227,7 +227,7 @@ chmod 755 "$work"
 prepare_tracing
 start_workload
 record
-# The tasks of the workload are known from its root on; a later look would add who took its number.
+# Takes only kernel threads from the later snapshot: another task may have reused the root's number.
 python3 "$here/rss_events.py" encode "$work/trace.txt" "$work/trace.rss" --expect "$recorded" \
     --snapshot "$work/before.txt" --snapshot <(grep '^K' "$work/after.txt")
 zstd -q -f -19 "$work/trace.rss" -o "$out"

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Turns recorded `rss_stat` events into an rss trace, and looks into one. Standard library only.
+"""Converts recorded `rss_stat` events to an RSS trace, and checks one. Standard library only.
 
   rss_events.py snapshot ROOT...                    the tasks there are: kernel threads, trees of ROOT
   rss_events.py encode EVENTS.txt OUT --snapshot FILE...   text of tracefs' `trace` file -> rss trace
   rss_events.py check TRACE[.zst]                   decode, check, and count
   rss_events.py test                                this file's own tests
 
-The format is described in traces/README.md, "Format of the rss traces". The reader of the lab
-(crates/highwater-lab/src/rss_trace) follows spaces by the same rules as `Tracker` here, written
-twice so that the two check each other: a test compares their counts.
+The format is described in traces/README.md, "Format of the RSS traces". The reader of the lab
+(crates/highwater-lab/src/rss_trace) tracks spaces by the same rules as `Tracker` here; a test
+compares the counts of the two implementations.
 """
 
 import argparse
@@ -26,7 +26,7 @@ BORN_PAGES_MAX = 512  # what one step of copying or building a new space adds at
 MEMBERS = ["MM_FILEPAGES", "MM_ANONPAGES", "MM_SWAPENTS", "MM_SHMEMPAGES"]
 STATES = {"R": 0, "S": 1, "D": 2, "T": 4, "t": 8, "X": 16, "Z": 32, "P": 64, "I": 128}
 
-# The task's name is 16 columns wide, whatever it holds.
+# The task's name is always 16 columns wide.
 LINE = re.compile(r".{16}-(\d+) +\[(\d+)\] \S+ +(\d+)\.(\d{6}): (\w+): (.*)$", re.DOTALL)
 RSS = re.compile(r"mm_id=(\d+) curr=(\d) type=(\w+) size=(\d+)B$")
 SWITCH = re.compile(
@@ -84,10 +84,10 @@ def parse_line(line):
 
 
 def select(events, kernel, tree):
-    """The events of the tree of tasks, and every switch.
+    """Yields the events of the task tree, and every switch.
 
-    Of other tasks only a kernel thread's change to one of the tree's spaces is kept: reclaim,
-    collapsing into huge pages. `kernel` and `tree` grow with the tasks that are made.
+    Of other tasks it keeps only a kernel thread's change to one of the tree's spaces: reclaim,
+    collapse into huge pages. `kernel` and `tree` grow with new tasks.
     """
     owned = set()
     for event in events:
@@ -102,7 +102,7 @@ def select(events, kernel, tree):
 
 
 def unseen_after(events):
-    """The tasks that ran on a CPU where, without a switch, the next event is another task's."""
+    """Yields tasks that ran on a CPU whose next event, without a switch, is of another task."""
     running = {}
     for _, cpu, pid, kind, fields in events:
         if running.setdefault(cpu, pid) != pid:
@@ -111,7 +111,7 @@ def unseen_after(events):
 
 
 def encode(events, kernel):
-    """The text of a trace."""
+    """Returns the text of a trace."""
     events = list(events)
     start = events[0][0]
     seen = {task for _, _, pid, kind, fields in events if kind == "S" for task in (pid, fields[1])}
@@ -131,7 +131,7 @@ FIELDS = {"R": 4, "S": 2, "N": 2, "X": 0, "Z": 1}
 
 
 def decode(text):
-    """The kernel threads, the events, and the number of CPUs of a trace of version 2."""
+    """Returns the kernel threads, the events, and the number of CPUs of a version 2 trace."""
     lines = text.split("\n")
     header = re.fullmatch(r"# rss-trace 2 unit_ns=1000 cpus=(\d+) events=(\d+)", lines[0])
     if not header or lines.pop() != "":
@@ -154,7 +154,7 @@ def decode(text):
 
 
 class Space:
-    """One lifetime of an address space: what `mm_id` named from its first event to its last."""
+    """One lifetime of an address space: the space of an `mm_id` from its first event to its last."""
 
     def __init__(self, born):
         self.born, self.builder, self.sizes = born, None, {}
@@ -170,7 +170,7 @@ class Task:
 
 
 class Tracker:
-    """Follows which space each task is in and which one is active on each CPU."""
+    """Tracks the space of each task, and the active space of each CPU."""
 
     def __init__(self, kernel, cpus):
         self.kernel, self.tasks, self.named = kernel | {0}, {}, {}
@@ -243,7 +243,7 @@ class Tracker:
             self.parked[cpu] |= is_hit
 
     def follow(self, event):
-        """The space that the event changes, if any."""
+        """Applies an event; returns the space that it changes, if any."""
         _, cpu, pid, kind, fields = event
         self.counts[kind] += 1
         if self.running[cpu] != pid:  # the switch to it was before the trace, or is not in it
@@ -392,11 +392,11 @@ def run_test(_):
         tracker.event(event)
     assert [space.born for space in tracker.spaces] == [False, True, True]
     assert [space.is_empty() for space in tracker.spaces] == [False, True, True]
-    # Misses: what is written into the forked and into the replaced space while another is active,
-    # and the two that the exec takes from the old space.
+    # Misses: writes into the forked and into the replaced space while another is active, and two
+    # from the old space by the exec.
     assert (tracker.hits, tracker.misses) == (5, 4), (tracker.hits, tracker.misses)
     assert tracker.inferred == 0
-    # 255, 16, 17, then 17 again after the other task; each left with something parked but the last.
+    # 255, 16, 17, then 17 again after the other task; each but the last left with parked changes.
     assert (tracker.activations, tracker.flushes) == (4, 3)
     assert list(unseen_after(events)) == []
     assert list(unseen_after(event for event in events if event[0] != 10)) == [11]

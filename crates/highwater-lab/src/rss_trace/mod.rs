@@ -55,8 +55,8 @@
 //!   taken for one that has replaced its space. What that costs, with the shipped traces cut down
 //!   to version 1: the same spaces, and 114 misses for 199 in the build, none less for the server
 //!   (`tests/rss_traces.rs::version_1_finds_the_same_spaces`).
-//! - An event of a task that was not switched to on its CPU proves a switch that is not in the trace.
-//!   The reader inserts it before the event and counts it
+//! - An event of a task that was not switched to on its CPU proves a switch that is not in the
+//!   trace. The reader inserts it before the event and counts it
 //!   ([`inferred_switches`](RssTrace::inferred_switches)).
 //!
 //! # Failure modes

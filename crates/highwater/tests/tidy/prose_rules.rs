@@ -49,8 +49,6 @@ const ALLOWED: &[Allowed] = &[
     allow("CONTRIBUTING.md",                      0,   20),
     allow("Cargo.toml",                           0,    1),
     allow("benches-external/",                    3,    1),
-    allow("crates/highwater-cli/",                6,    0),
-    allow("crates/highwater-lab/src/",           22,    0),
     allow("crates/highwater/benches/",            6,    0),
     allow("crates/highwater/examples/",           0,    1),
     allow("crates/highwater/src/counter/",       53,    0),

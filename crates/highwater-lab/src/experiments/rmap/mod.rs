@@ -11,13 +11,13 @@
 //! same files.
 //!
 //! All variants follow the kernel's rules for moving a page between lists
-//! ([`TwoListRules::Kernel`](highwater::lab::reclaim::TwoListRules::Kernel)), by which a mapped page is
-//! scanned twice, and for the page that opens a readahead window
-//! ([`MarkRule::Exact`](highwater::lab::cache::MarkRule::Exact)), so that only the handling of the lock
-//! differs. Under `MarkRule::Exact`, a page that stayed from the previous pass, because its lock
-//! was held, costs a major fault if a mark falls on it. That explains the published major faults:
-//! under *skip* 334,600 pages stayed, a window of 32 pages has one mark, and 10,639 major faults
-//! were counted.
+//! ([`TwoListRules::Kernel`](highwater::lab::reclaim::TwoListRules::Kernel)), by which a mapped
+//! page is scanned twice, and for the page that opens a readahead window
+//! ([`MarkRule::Exact`](highwater::lab::cache::MarkRule::Exact)), so that only the handling of the
+//! lock differs. Under `MarkRule::Exact`, a page that stayed from the previous pass, because its
+//! lock was held, costs a major fault if a mark falls on it. That explains the published major
+//! faults: under *skip* 334,600 pages stayed, a window of 32 pages has one mark, and 10,639 major
+//! faults were counted.
 //!
 //! # Two clocks
 //!
