@@ -93,8 +93,8 @@ pub(crate) fn check_address_space(capacity: Bytes, threads: usize) -> Result<(),
         return Ok(());
     }
     Err(format!(
-        "the limit on address space, RLIMIT_AS (`ulimit -v`), is {}: this run needs {} beside what the program \
-         has; raise it, or give less `--capacity` or fewer `--threads`",
+        "the limit on address space, RLIMIT_AS (`ulimit -v`), is {}: this run needs {} more than the \
+         program has; raise it, or give less `--capacity` or fewer `--threads`",
         Bytes(limit),
         Bytes(needed)
     ))

@@ -7,8 +7,8 @@
 //!
 //! Statistics of groups, which are summed when they are read, are in [`flush`].
 //!
-//! Invariants: nothing is lost (with no update in flight the precise value is the sum of what was
-//! added), and the cheap reading keeps the design's promise.
+//! Invariants: nothing is lost (with no update in flight the precise value is the sum of all
+//! additions), and the cheap reading keeps the design's promise.
 //!
 //! # Acting as a CPU
 //!

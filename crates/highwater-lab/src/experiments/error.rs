@@ -138,7 +138,7 @@ pub enum ExperimentError {
         what: String,
         /// The system's error.
         source: io::Error,
-        /// What the user can do.
+        /// Advice to the user.
         remedy: &'static str,
     },
     /// The run was told to stop.

@@ -134,7 +134,7 @@ impl KernelGroups {
             .map_err(|(path, source)| ExperimentError::System {
                 what: format!("remove the group {}", path.display()),
                 source,
-                remedy: "remove it and what is below it with `rmdir`",
+                remedy: "remove it and its children with `rmdir`",
             })
     }
 

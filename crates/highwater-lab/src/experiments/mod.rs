@@ -193,7 +193,7 @@ impl Setup {
 /// One experiment.
 #[derive(Debug)]
 pub struct Experiment {
-    /// What `highwater lab` calls it.
+    /// Its name in `highwater lab`.
     pub name: &'static str,
     /// The mailing-list discussion that it reproduces.
     pub thread: &'static str,

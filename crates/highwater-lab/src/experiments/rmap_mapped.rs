@@ -14,7 +14,7 @@ use crate::report::{Check, Headline, Noun, Outcome, Row, Unit};
 pub static EXPERIMENT: Experiment = Experiment {
     name: "rmap-mapped",
     thread: "lru-rmap-lock-throttle-2022",
-    summary: "one tenant streams a mapped file, another maps and unmaps it: what reclaim scans, frees and waits for",
+    summary: "one tenant streams a mapped file while another maps and unmaps it: scans, frees and waits of reclaim",
     headline: Headline::of_variants(
         "vmstat and A's elapsed time, as in the thread",
         "elapsed_s",
@@ -40,7 +40,7 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
     rmap::run(setup, control, story)
 }
 
-/// Checks of what the specification calls reproduced.
+/// Checks of the specification's criteria of reproduction.
 fn reproduced(cells: &[Cell], pages: u64, checks: &mut Vec<Check>) {
     let [vanilla, skip, priority] = rmap::of_the_thread(cells);
     checks.push(

@@ -52,7 +52,7 @@ fn checks(cells: &[Cell], _: u64, checks: &mut Vec<Check>) {
     );
 }
 
-/// Checks of what the specification calls reproduced.
+/// Checks of the specification's criteria of reproduction.
 fn reproduced(cells: &[Cell], checks: &mut Vec<Check>) {
     let [vanilla, skip, priority] = rmap::of_the_thread(cells);
     for other in [skip, priority] {

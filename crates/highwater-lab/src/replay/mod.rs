@@ -5,11 +5,11 @@
 //! with real threads and returns an [`Outcome`]. The program `highwater replay` is this and its
 //! arguments.
 //!
-//! Invariant: every byte that the cache returns is compared with what it must be. A page's contents
-//! are a function of seed, tenant, page number and version (`content`), the file lays them out when
-//! first touched (`backing`), writes raise the version, and the oracle of versions, which the cache
-//! never sees, says which one is due (`versions`). At the end every written page is read from the
-//! data file itself and verified again.
+//! Invariant: every byte that the cache returns is compared with the expected one. A page's
+//! contents are a function of seed, tenant, page number and version (`content`), the file lays them
+//! out when first touched (`backing`), writes raise the version, and the oracle of versions, which
+//! the cache never sees, says which one is due (`versions`). At the end every written page is read
+//! from the data file itself and verified again.
 //!
 //! Memory: nothing here grows with a trace's footprint or length. Traces are streamed, versions and
 //! keys are kept on disk, latencies in histograms.

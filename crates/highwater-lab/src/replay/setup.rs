@@ -143,7 +143,7 @@ impl Replay {
         })
     }
 
-    /// Replays every trace to its end, verifies what was written, and tears everything down.
+    /// Replays every trace to its end, verifies the written pages, and tears everything down.
     ///
     /// # Errors
     ///
@@ -176,7 +176,7 @@ impl Replay {
         count.map_or(0, StatCell::get)
     }
 
-    /// Drops mappings and files, which writes back and evicts their pages, and counts what is left.
+    /// Drops mappings and files, which writes back and evicts their pages, and counts the leaks.
     fn take_down(self) -> Left {
         let groups: Vec<Group> = self.tenants.iter().map(|t| t.group.clone()).collect();
         drop(self.tenants);

@@ -52,7 +52,7 @@
 //!   no space of the trace is active while it runs. In version 1, which declares no
 //!   kernel threads, such a task leaves the previous space active: other processes than the
 //!   recorded ones are not seen to displace it, and a parent that exits before its child has run is
-//!   taken for one that has replaced its space. What that costs, with the shipped traces cut down
+//!   taken for one that has replaced its space. The cost, with the shipped traces cut down
 //!   to version 1: the same spaces, and 114 misses for 199 in the build, none less for the server
 //!   (`tests/rss_traces.rs::version_1_finds_the_same_spaces`).
 //! - An event of a task that was not switched to on its CPU proves a switch that is not in the
@@ -62,7 +62,7 @@
 //! # Failure modes
 //!
 //! No content makes the reader panic: `tests/rss_traces.rs::mutations_never_panic_and_always_end`.
-//! A line that is not what the format allows is an error with its number, and ends the iteration.
+//! A line that the format does not allow is an error with its number, and ends the iteration.
 //! Version 2 states the number of its events, so a lost line is detected too. A version 1 text that
 //! is cut at a line end and not compressed looks whole.
 

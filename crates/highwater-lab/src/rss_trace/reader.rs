@@ -27,7 +27,7 @@ const LINES_MAX: u64 = u32::MAX as u64;
 ///
 /// # Cost
 ///
-/// No allocation per event but for what is new: a task, a space.
+/// No allocation per event, except for a new task or space.
 ///
 /// # Examples
 ///

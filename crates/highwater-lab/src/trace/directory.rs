@@ -50,7 +50,7 @@ pub enum DirectoryError {
     /// An earlier failure left the buckets unusable.
     #[error("the key directory is unusable: its file failed before")]
     Broken,
-    /// A bucket whose content is not what was written.
+    /// A bucket with corrupt content.
     #[error(
         "bucket {bucket} of the key directory is corrupt: it claims {entries} of {ENTRIES} entries"
     )]

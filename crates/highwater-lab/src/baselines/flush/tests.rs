@@ -17,7 +17,7 @@ const RULES: [FlushRule; 5] = [
     FlushRule::SubtreeUnderMutex,
 ];
 
-/// What was added, by group and item, without descendants.
+/// Additions, by group and item, without descendants.
 struct Model {
     shape: Shape,
     own: Vec<Stats>,

@@ -19,7 +19,7 @@ use crate::report::{Row, Source};
 /// Leaves below the attacked group.
 const LEAVES: usize = 10;
 
-/// Amounts around what a CPU may keep unflushed, and above all thresholds.
+/// Amounts around a CPU's unflushed limit, and above all thresholds.
 const AMOUNTS: [i64; 8] = [1, 7, 31, 32, 63, 64, 65, 1000];
 
 /// Passes over the CPUs in each attack.
@@ -28,7 +28,7 @@ const PASSES: i64 = 3;
 /// No time passes: only updates make reads flush.
 const NOW: Duration = Duration::ZERO;
 
-/// What one pass adds, and where.
+/// The additions of one pass.
 #[derive(Clone, Copy, Debug)]
 enum Attack {
     /// Adds to one leaf.
@@ -40,7 +40,7 @@ enum Attack {
     AllLeaves,
     /// CPUs alternate between adding and subtracting.
     BothWays,
-    /// Each CPU adds, then subtracts what it added.
+    /// Each CPU adds, then subtracts the same.
     ThereAndBack,
     /// Alternates between two items.
     TwoItems,

@@ -32,7 +32,7 @@ pub static EXPERIMENT: Experiment = Experiment {
     thread: "memcg-subtree-flush-2023",
     summary: "statistics of 500 groups kept fresh beside 5,000 workers and 1,000 readers",
     headline: Headline::of_variants(
-        "time of one step of a thread, and what flushing did beside",
+        "time of one step of a thread, and work of flushing",
         "cpu_us",
         Noun::Mass("CPU time for a step"),
         ["Highwater", "root, skip if busy (before)"],
@@ -46,8 +46,8 @@ pub static EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-const TIMES: &str = "time of one step of a thread, and what flushing did beside";
-const STALE: &str = "how stale reads were, beyond what was in flight";
+const TIMES: &str = "time of one step of a thread, and work of flushing";
+const STALE: &str = "staleness of reads, beyond updates in flight";
 const ATTACKS: &str = "filled to be as stale as can be: every CPU, one thread";
 
 const NOTE: &str = "Groups, charges and limits are the library's, the same for all rules. The \
@@ -289,10 +289,7 @@ fn load_checks(setup: &Setup, lane: &Lane<'_>, checks: &mut Vec<Check>) {
     }
     let (wrong, charged) = lane.load.finish();
     for (what, got) in [
-        (
-            "groups whose values are not what was counted, at the end",
-            wrong,
-        ),
+        ("groups with wrong values, at the end", wrong),
         ("bytes still charged, at the end", charged),
         ("bytes above a maximum", seen.above_max),
     ] {

@@ -27,7 +27,7 @@ use crate::report::{Check, Figures, Headline, Noun, Outcome, Row, Source, Unit};
 pub static EXPERIMENT: Experiment = Experiment {
     name: "flush-reads",
     thread: "memcg-subtree-flush-2023",
-    summary: "how long 13,020 reads a second of the statistics of 50,000 groups take",
+    summary: "latency of 13,020 reads a second of the statistics of 50,000 groups",
     headline: Headline::of_variants(
         "service time of a read",
         "p99_us",
@@ -46,7 +46,7 @@ pub static EXPERIMENT: Experiment = Experiment {
 const READS: &str = "service time of a read";
 const ARRIVALS: &str =
     "from the scheduled arrival to the end of the read, with all that the machine did besides";
-const STALE: &str = "how stale reads were, beyond what was in flight";
+const STALE: &str = "staleness of reads, beyond updates in flight";
 const KERNEL: &str = "CPU time of a read of memory.stat";
 
 /// Buckets of the published latencies.
@@ -123,7 +123,7 @@ fn value_checks(lanes: &[Groups<'_>], checks: &mut Vec<Check>) {
     for lane in lanes {
         checks.push(
             Check::counted(format!(
-                "{}: groups whose values are not what was counted, at the end",
+                "{}: groups with wrong values, at the end",
                 lane.flusher.name
             ))
             .equal(&lane.wrong(), &0),

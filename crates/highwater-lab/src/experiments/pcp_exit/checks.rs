@@ -39,7 +39,7 @@ pub(super) fn hold_line(cells: &[Cell]) -> Line {
     Line::through(&points)
 }
 
-/// Checks of what the specification calls reproduced, and what it calls better.
+/// Checks of the specification's criteria of reproduction, and of improvement.
 pub(super) fn time_checks(cells: &[Cell], checks: &mut Vec<Check>) {
     let line = hold_line(cells);
     checks.push(

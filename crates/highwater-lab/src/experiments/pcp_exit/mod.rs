@@ -31,7 +31,7 @@ use crate::report::{Figures, Headline, Noun, Outcome, Row, Source};
 pub static EXPERIMENT: Experiment = Experiment {
     name: "pcp-exit",
     thread: "pcp-batch-scale-review-2024",
-    summary: "18 tenants free their interleaved frames at once; how long drains, exits and a bystander's refills take",
+    summary: "18 tenants free their interleaved frames at once: times of drains, exits, a bystander's refills",
     headline: Headline::of_variants(
         "exits at once: how fast, and how much waiting",
         "exits_per_s",

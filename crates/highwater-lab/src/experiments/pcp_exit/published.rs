@@ -127,7 +127,7 @@ pub(super) fn quantiles(row: Row, buckets: &Buckets) -> Row {
         .with("p999_us", buckets.quantile_us(0.999))
 }
 
-/// Adds what is known of the published machine and load.
+/// Adds the known facts of the published machine and load.
 pub(super) fn setting(config: Figures) -> Figures {
     config.with(
         "note_thread",

@@ -210,7 +210,7 @@ mod tests {
 
     const FRAMES: usize = 3000;
 
-    /// Goal: exit finds what was filled, and leaves nothing. Method: three tenants on two CPUs,
+    /// Goal: exit finds the filled frames, and leaves nothing. Method: three tenants on two CPUs,
     /// twice.
     #[test]
     fn tenants_leave_nothing_behind() {

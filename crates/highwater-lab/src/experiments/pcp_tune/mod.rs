@@ -30,12 +30,12 @@ use crate::report::{Check, Figures, Headline, Noun, Outcome, Row, Side, Source, 
 pub static EXPERIMENT: Experiment = Experiment {
     name: "pcp-tune",
     thread: "pcp-batch-scale-review-2024",
-    summary: "per-CPU lists that tune themselves: visits saved, memory held, decay, and what each knob does",
+    summary: "auto-tuned per-CPU lists: visits saved, memory held, decay, and effects of each knob",
     headline: Headline {
-        part: "frames that come from the zones, and memory that lists hold",
+        part: "frames from the zones, and memory held by lists",
         noun: Noun::Count("frames from the zones"),
         ours: Side {
-            name: "lists that tune themselves",
+            name: "auto-tuned lists",
             variant: "in turn, auto, scale 5",
             figure: "from_zone_ratio",
         },
@@ -54,7 +54,7 @@ pub static EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-const ZONE: &str = "frames that come from the zones, and memory that lists hold";
+const ZONE: &str = "frames from the zones, and memory held by lists";
 const DECAY: &str = "frames in lists after the load stopped, by ticks of a second";
 const KNOBS: &str = "a knob turned under load";
 const HOLDS: &str = "one hold of a zone's lock, by how many frames it moves";
@@ -128,7 +128,7 @@ const LADDER: [(&str, PcpPolicy, i64, i64); 6] = [
 ];
 const FIXED: &str = "fixed at high_min";
 const AUTO: &str = "auto, scale 5";
-/// Lists with a fixed capacity of what the others may grow to.
+/// Lists with a fixed capacity, the largest that the others may grow to.
 const PINNED: &str = "fixed at high_max";
 
 const LOADS: [(&str, Load); 4] = [

@@ -30,8 +30,8 @@ pub static EXPERIMENT: Experiment = Experiment {
     thread: "lru-rmap-lock-throttle-2022",
     summary: "misses of each eviction policy, as a model, on every recorded trace",
     headline: Headline {
-        part: "misses spared of LRU's, cache of 10 % of the footprint",
-        noun: Noun::Count("of LRU's misses spared on pgbench"),
+        part: "LRU's misses avoided, cache of 10 % of the footprint",
+        noun: Noun::Count("of LRU's misses avoided on pgbench"),
         ours: Side {
             name: "balanced",
             variant: "pgbench",
@@ -52,16 +52,17 @@ pub static EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-const PART_01: &str = "misses spared of LRU's, cache of 0.1 % of the footprint";
-const PART_1: &str = "misses spared of LRU's, cache of 1 % of the footprint";
-const PART_10: &str = "misses spared of LRU's, cache of 10 % of the footprint";
-const REAL: &str = "misses spared by the library itself, as replayed";
+const PART_01: &str = "LRU's misses avoided, cache of 0.1 % of the footprint";
+const PART_1: &str = "LRU's misses avoided, cache of 1 % of the footprint";
+const PART_10: &str = "LRU's misses avoided, cache of 10 % of the footprint";
+const REAL: &str = "misses avoided by the library itself, as replayed";
 const SPEED: &str = "accesses of the models";
 
 const DECIDED_01: &str =
-    "misses spared by the library's decisions, cache of 0.1 % of the footprint";
-const DECIDED_1: &str = "misses spared by the library's decisions, cache of 1 % of the footprint";
-const DECIDED_10: &str = "misses spared by the library's decisions, cache of 10 % of the footprint";
+    "misses avoided by the library's decisions, cache of 0.1 % of the footprint";
+const DECIDED_1: &str = "misses avoided by the library's decisions, cache of 1 % of the footprint";
+const DECIDED_10: &str =
+    "misses avoided by the library's decisions, cache of 10 % of the footprint";
 
 /// Shares of the footprint, and the names of the parts for models and for the library's policies.
 const SHARES: [(f64, &str, &str); 3] = [
@@ -363,7 +364,7 @@ impl Found {
         let (mean, count) = self.mean(share, By::Library(Algorithm::Balanced), 1);
         let (s3_fifo, _) = self.mean(share, By::Model(Algorithm::S3Fifo), 1);
         let what = format!(
-            "{} %: misses spared by balanced, mean of {count} traces",
+            "{} %: misses avoided by balanced, mean of {count} traces",
             share * 100.0
         );
         [
@@ -386,7 +387,7 @@ impl Found {
             .filter_map(|cell| Some((cell, spared(cell)?)));
         let (cell, worst) = replayed.min_by(|a, b| a.1.total_cmp(&b.1))?;
         let name = format!(
-            "replayed: misses spared by balanced at worst ({})",
+            "replayed: misses avoided by balanced at worst ({})",
             cell.trace
         );
         let subject = match real::threads(setup) {
@@ -404,7 +405,7 @@ impl Found {
         let of = |cell: &&Cell| cell.reduction(By::Library(Algorithm::Balanced));
         let worst = large.min_by(|a, b| of(a).total_cmp(&of(b)))?;
         let name = format!(
-            "{} %: misses spared by balanced at worst ({})",
+            "{} %: misses avoided by balanced at worst ({})",
             share * 100.0,
             worst.trace
         );

@@ -43,7 +43,7 @@ pub(super) const COUNTED: [&str; 15] = {
 };
 
 const VMSTAT: &str = "vmstat and A's elapsed time, as in the thread";
-const TENANTS: &str = "what each tenant got, and what it cost";
+const TENANTS: &str = "throughput and cost of each tenant";
 const LOCK: &str = "the lock of the reverse map";
 
 /// Returns a published row: a variant's elapsed time, its coefficient of variation in percent, and

@@ -26,7 +26,7 @@ use crate::report::{Check, Figures, Headline, Noun, Outcome, Row, Source, Unit};
 pub static EXPERIMENT: Experiment = Experiment {
     name: "rss-cost",
     thread: "hierarchical-rss-counters-2026, rfc-2022-per-cpu-rss-cache",
-    summary: "shared writes and time for each page faulted in, in the shape of page_fault1",
+    summary: "shared writes and time for each page faulted in, as in page_fault1",
     headline: Headline::of_variants(
         "shared lines written for each page faulted in, all CPUs counting for one space",
         "writes_per_page",

@@ -25,7 +25,7 @@ use crate::workloads::{Life, Mix, Processes};
 pub static EXPERIMENT: Experiment = Experiment {
     name: "rss-hits",
     thread: "rfc-2022-per-cpu-rss-cache",
-    summary: "hits and misses of one cache of counts for each CPU, drawn and recorded",
+    summary: "hits and misses of a per-CPU cache of RSS counts, drawn and recorded",
     headline: Headline {
         part: "shared words written",
         noun: Noun::Count("shared words written in 1,000 events"),

@@ -25,7 +25,7 @@ use crate::report::{Check, Figures, Headline, Noun, Outcome, Unit};
 pub static EXPERIMENT: Experiment = Experiment {
     name: "rss-hop",
     thread: "hierarchical-rss-counters-2026",
-    summary: "how far cheap reads are off while a thread hops over 384 CPUs",
+    summary: "errors of cheap reads while a thread hops over 384 CPUs",
     headline: Headline::of_variants(
         HOP,
         "error_rms_bytes",

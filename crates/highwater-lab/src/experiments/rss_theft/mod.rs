@@ -28,7 +28,7 @@ use crate::report::{Check, Figures, Headline, Noun, Outcome, Row, Unit};
 pub static EXPERIMENT: Experiment = Experiment {
     name: "rss-theft",
     thread: "rfc-2022-per-cpu-rss-cache",
-    summary: "what counters show of 10,000 threads that touch a few pages each and sleep",
+    summary: "readings of RSS counters for 10,000 threads that touch a few pages each and sleep",
     headline: Headline::of_variants(
         "while all threads sleep",
         "error_bytes",

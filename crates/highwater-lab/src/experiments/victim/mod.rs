@@ -48,8 +48,7 @@ const MANY: &str = "time of one selection: many spaces, each on every CPU";
 const SPARSE: &str = "time of one selection: many spaces, each on 1 to 64 CPUs, as processes are";
 const SIMILAR: &str =
     "time of one selection: many spaces of similar sizes, no hog, each on every CPU";
-const SCALE: &str =
-    "time of one selection of Highwater: ever more spaces, 49 of 50 on one CPU, the others on 8";
+const SCALE: &str = "time of one selection of Highwater: growing numbers of spaces, 49 of 50 on one CPU, others on 8";
 
 const ONE_PASS: &str = "exact sum of all spaces";
 const TWO_PASS: &str = "published two passes, up to 16 exact sums";

@@ -98,7 +98,7 @@ impl Scale {
         let lanes = || self.steps.iter().map(|step| &step.lane);
         let right: u64 = lanes().map(|lane| lane.times_right).sum();
         let all = lanes().map(Lane::selections).sum();
-        let name = "ever more spaces: times that the hog is chosen";
+        let name = "growing numbers of spaces: times that the hog is chosen";
         checks.push(Check::counted(name).equal(&right, &all));
     }
 
