@@ -1,15 +1,15 @@
-//! A store-load barrier that is paid for by one side.
+//! An asymmetric store-load barrier: only one side pays for it.
 //!
-//! Readers announce what they borrow and then look whether it is still published; the one who
-//! retracts marks first and then looks for announcements. Each side stores, then loads what the
-//! other stores: without a full barrier on both sides, both can miss each other. Readers are many
-//! and hot, so they pay for a compiler fence only ([`Barrier::light`]) and the retracting side
-//! makes every CPU that runs a thread of this process execute a full barrier ([`Barrier::heavy`]),
-//! by the system call membarrier(2). Where that is not available (old kernels, sandboxes, other
-//! systems, the model checker), both sides execute a sequentially consistent fence.
+//! Readers announce a borrowed frame and then check that it is still published; retracting clears
+//! the tag first and then scans the announcements. Each side stores, then loads the other side's
+//! store: without a full barrier on both sides, each can miss the other. Readers are many and hot,
+//! so they pay only for a compiler fence ([`Barrier::light`]), and the retracting side makes every
+//! CPU that runs a thread of this process execute a full barrier ([`Barrier::heavy`]), by the
+//! system call membarrier(2). Where that is not available (old kernels, sandboxes, other systems,
+//! the model checker), both sides execute a sequentially consistent fence.
 //!
-//! Where the call is refused to a process that it was granted to before, the retracting side visits
-//! the CPUs instead (module `membarrier`), or gets an error.
+//! If the system later refuses the call to a process that it granted it to before, the retracting
+//! side visits the CPUs instead (module `membarrier`), or gets an error.
 //!
 //! Cost of [`Barrier::heavy`], measured on 2 virtual CPUs of Linux 6.18: 0.25 to 0.56 us while no
 //! other thread of the process runs, about 6 us while one does. It is paid once for a cluster of
@@ -30,13 +30,13 @@ use crate::sync::atomic::{Ordering, fence};
      place ({visiting}): allow membarrier, or sched_setaffinity and /proc/self/task"
 )]
 pub(crate) struct Unreached {
-    /// Of membarrier.
+    /// Error of membarrier.
     pub(super) refusal: io::Error,
-    /// What kept the thread from visiting.
+    /// Error that kept the thread from visiting the CPUs.
     pub(super) visiting: io::Error,
 }
 
-/// How the two sides of one memory order their stores and loads: both in the same way.
+/// How the two sides of one memory order their stores and loads; both use the same method.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Barrier {
     /// Whether [`heavy`](Self::heavy) pays for both.
@@ -45,7 +45,7 @@ pub(super) struct Barrier {
 }
 
 impl Barrier {
-    /// The cheapest that the system has.
+    /// Returns the cheapest barrier of the system.
     pub(super) fn new() -> Self {
         Self {
             #[cfg(all(target_os = "linux", not(loom)))]
@@ -53,7 +53,7 @@ impl Barrier {
         }
     }
 
-    /// That of a system without membarrier.
+    /// Returns the barrier of a system without membarrier.
     #[cfg(all(test, not(loom)))]
     pub(super) fn fenced() -> Self {
         Self {
@@ -62,14 +62,14 @@ impl Barrier {
         }
     }
 
-    /// Whether it relies on membarrier.
+    /// Returns whether it relies on membarrier.
     #[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
     pub(super) fn is_asymmetric(self) -> bool {
         self.is_asymmetric
     }
 
-    /// Whether [`light`](Self::light) is [`bare`](Self::bare): it costs no instruction, or there is
-    /// no other here.
+    /// Returns whether [`light`](Self::light) is [`bare`](Self::bare): it costs no instruction, or
+    /// no other exists here.
     pub(super) fn is_bare(self) -> bool {
         #[cfg(all(target_os = "linux", not(loom)))]
         return self.is_asymmetric;
@@ -77,8 +77,8 @@ impl Barrier {
         true
     }
 
-    /// What [`light`](Self::light) does where [`is_bare`](Self::is_bare), for whoever has asked
-    /// before.
+    /// Does the same as [`light`](Self::light) if [`is_bare`](Self::is_bare), which the caller has
+    /// checked.
     #[inline]
     pub(super) fn bare() {
         // Pairs with, both: `heavy`. As in `light`.

@@ -1,4 +1,4 @@
-//! Rights to aligned blocks of frames, and to many frames at once.
+//! Ownership of aligned blocks of frames, and of many frames at once.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub struct Block {
 }
 
 impl FrameMemory {
-    /// Makes the free frames of a block owned, all of them by one token.
+    /// Claims the free frames of a block, owned by one token.
     ///
     /// # Cost
     ///
@@ -24,7 +24,7 @@ impl FrameMemory {
     /// # Panics
     ///
     /// When `first` is not a multiple of the block's size, the block reaches beyond the memory, or
-    /// one of its frames is not free: its allocator handed it out twice. No frame is taken then.
+    /// one of its frames is not free: its allocator handed it out twice. No frame is claimed then.
     pub fn claim_block(&self, first: Pfn, order: Order) -> Block {
         let size = size_of_block(order);
         let end = u64::from(first.0) + u64::from(size);
@@ -41,11 +41,11 @@ impl FrameMemory {
         }
     }
 
-    /// Makes the frames of a block free, for their allocator to hand out again.
+    /// Frees the frames of a block, for their allocator to hand out again.
     ///
     /// # Panics
     ///
-    /// When the block is of another memory.
+    /// When the block belongs to another memory.
     pub fn surrender_block(&self, block: Block) -> (Pfn, Order) {
         self.check_block(&block);
         let (first, order) = (block.first, block.order);
@@ -54,25 +54,25 @@ impl FrameMemory {
         (first, order)
     }
 
-    /// The bytes of a block.
+    /// Returns the bytes of a block.
     ///
     /// # Panics
     ///
-    /// When the block is of another memory.
+    /// When the block belongs to another memory.
     #[must_use]
     pub fn block_bytes<'a>(&'a self, block: &'a Block) -> &'a [u8] {
         self.check_block(block);
         let bytes = self.reservation.frame_ptr(block.first);
         // SAFETY: the block lies in the reservation, which `self` keeps mapped; its only token is
-        // borrowed for as long as the bytes are, so nobody can write them.
+        // borrowed for as long as the bytes are, so no thread can write them.
         unsafe { std::slice::from_raw_parts(bytes.as_ptr(), block.len()) }
     }
 
-    /// The bytes of a block, to write.
+    /// Returns the bytes of a block for writing.
     ///
     /// # Panics
     ///
-    /// When the block is of another memory.
+    /// When the block belongs to another memory.
     #[must_use]
     pub fn block_bytes_mut<'a>(&'a self, block: &'a mut Block) -> &'a mut [u8] {
         self.check_block(block);
@@ -82,8 +82,7 @@ impl FrameMemory {
         unsafe { std::slice::from_raw_parts_mut(bytes.as_ptr(), block.len()) }
     }
 
-    /// As [`claim`](Self::claim) for each of `pfns`; the frames are put at the end of `frames`, in
-    /// order.
+    /// As [`claim`](Self::claim) for each of `pfns`; appends the frames to `frames`, in order.
     ///
     /// # Cost
     ///
@@ -101,9 +100,8 @@ impl FrameMemory {
         });
     }
 
-    /// As [`surrender`](Self::surrender) for each of `frames`, which is empty afterwards; the
-    /// numbers are put at the end of `pfns`, in order. If it panics, the frames that it was given
-    /// are lost.
+    /// As [`surrender`](Self::surrender) for each of `frames`, which is empty afterwards; appends
+    /// the numbers to `pfns`, in order. If it panics, the frames are lost.
     ///
     /// # Cost
     ///
@@ -124,22 +122,22 @@ impl FrameMemory {
 }
 
 impl Block {
-    /// Number of the block's first frame.
+    /// Returns the number of the block's first frame.
     #[must_use]
     pub const fn pfn(&self) -> Pfn {
         self.first
     }
 
-    /// The block's order.
+    /// Returns the block's order.
     #[must_use]
     pub const fn order(&self) -> Order {
         self.order
     }
 
-    /// Splits the block into its frames, which are put at the end of `frames`, lowest first.
+    /// Splits the block into its frames, and appends them to `frames`, lowest first.
     pub fn split(self, frames: &mut Vec<Frame>) {
         let (first, memory, size) = (self.first.0, self.memory, size_of_block(self.order));
-        // Whatever can fail comes before the block's end.
+        // Everything that can fail comes before the block's end.
         frames.reserve(size as usize);
         std::mem::forget(self);
         // SAFETY: the block was the only right to these frames, and has just ended.
@@ -173,7 +171,7 @@ impl Block {
     }
 }
 
-/// Frames in a block.
+/// Returns the number of frames in a block.
 fn size_of_block(order: Order) -> u32 {
     1 << order.get()
 }
@@ -186,7 +184,7 @@ impl fmt::Debug for Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // As for a frame: nothing unsound happens, but its frames are lost.
+        // As for a frame: nothing unsound happens, but its frames are leaked.
         debug_assert!(
             std::thread::panicking(),
             "{self:?} dropped: surrender or split it"

@@ -1,17 +1,17 @@
-//! Borrowing published frames without a store to shared memory.
+//! Borrowing published frames by hazard pointers, without a store to shared memory.
 //!
-//! A [`Reader`] sits on a [`Seat`], whose announcement slots nobody else writes, and borrows: it
-//! writes the frame's number into a free slot, passes the light barrier, and borrows if the frame's
-//! tag is what it should be. The protocol's other half and its argument are in `frames.rs`.
+//! A [`Reader`] holds a [`Seat`] (hazard record), whose slots no other thread writes. To borrow, it
+//! writes the frame's number to a free slot, passes the light barrier, and checks that the frame
+//! has the expected tag. `frames.rs` has the other half of the protocol and its argument.
 //!
-//! All borrows of a reader end together, when the reader is done: the borrow checker ties every
-//! slice to the reader, so slots are cleared only when no slice is left. A frame may be announced
-//! by several slots; when all slots are used, those that repeat another are used again. When there
-//! are none, or there was no seat, the borrow is counted in the frame (`pin`), once for each frame
-//! and reader, which is correct and costs an atomic add on a shared line.
+//! All borrows of a reader end together with the reader: the borrow checker ties every slice to the
+//! reader, so slots are cleared only when no slice is left. A frame may be announced by several
+//! slots; when all slots are used, duplicates are reused. When there are none, or there was no
+//! seat, the borrow is counted in the frame (`pin`), once for each frame and reader, which is
+//! correct and costs an atomic add on a shared line.
 //!
-//! A reader that looks at a frame which does not have its tag any more announces it for an instant.
-//! Whoever evicts that frame just then may find it borrowed, and leaves it for the next time.
+//! A reader that checks a frame whose tag is gone announces it for an instant. A concurrent
+//! eviction of that frame may find it borrowed, and leaves it for the next time.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeSet;
@@ -25,17 +25,18 @@ use super::seat::{self, SLOTS, Seat};
 use crate::sync::Arc;
 use crate::units::{PAGE_SIZE, Pfn};
 
-/// Borrows the bytes of published frames; every borrow ends when the reader does.
+/// Borrows the bytes of published frames; every borrow ends with the reader.
 pub struct Reader<'m> {
     memory: &'m FrameMemory,
-    /// Of this memory, or of nobody. Taken out when the reader ends, as is `pinned`: there is
-    /// nothing left to drop.
+    /// Seat of this memory, or of none. Taken out when the reader ends, as is `pinned`: nothing is
+    /// left to drop.
     seat: ManuallyDrop<Seat>,
-    /// Slots in use, filled in turn; once any was filled otherwise, or anything is pinned: all.
+    /// Slots in use, filled in turn; all slots once any was filled otherwise, or anything is
+    /// pinned.
     used: Cell<usize>,
     /// Frames borrowed by pin because there was no seat or no slot left, each pinned once.
     pinned: ManuallyDrop<OnceCell<Box<RefCell<BTreeSet<Pfn>>>>>,
-    /// A reader stays on its thread, which is the one that gets the seat.
+    /// Not `Send`: the reader's thread gets the seat.
     stays: PhantomData<*const ()>,
 }
 
@@ -51,19 +52,19 @@ impl<'m> Reader<'m> {
         }
     }
 
-    /// Whether it borrows from `memory`.
+    /// Returns whether it borrows from `memory`.
     #[inline(always)]
     #[must_use]
     pub fn is_of(&self, memory: &FrameMemory) -> bool {
         std::ptr::eq(self.memory, memory)
     }
 
-    /// The bytes of a frame, if it is published under `tag`.
+    /// Returns the bytes of a frame, if it is published under `tag`.
     ///
     /// # Cost
     ///
-    /// That of [`borrow_likely`](Self::borrow_likely) and a load; only the load where the frame is
-    /// not.
+    /// As [`borrow_likely`](Self::borrow_likely), plus a load; only the load if the frame is not
+    /// published under `tag`.
     #[inline]
     pub fn borrow(&self, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
         if !self.memory.has_tag(pfn, tag) {
@@ -73,13 +74,13 @@ impl<'m> Reader<'m> {
     }
 
     /// As [`borrow`](Self::borrow), for a frame that is very probably published under `tag`: it is
-    /// announced without a look before.
+    /// announced without a check before.
     ///
     /// # Cost
     ///
-    /// A store to this reader's own line and a load of the frame's word; a fence, too, where the
+    /// A store to this reader's own line and a load of the frame's word; also a fence, if the
     /// system has no membarrier. After 15 borrows also a search among them; once 15 frames are
-    /// borrowed, an atomic add on the frame's word instead, and a search among those held so.
+    /// borrowed, an atomic add on the frame's word instead, and a search among the pinned ones.
     #[inline(always)]
     pub fn borrow_likely(&self, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
         let (memory, seat, used) = (self.memory, &*self.seat, self.used.get());
@@ -89,8 +90,8 @@ impl<'m> Reader<'m> {
         seat.announce(used, pfn);
         Barrier::bare();
         // SAFETY: announced in this reader's seat before the barrier, until the reader's drop or
-        // `take_seat`, which need the slices gone. The seat is of this memory: that of nobody has
-        // no slots to fill in turn.
+        // `take_seat`, which need the slices gone. The seat is of this memory: the seat of no
+        // memory has no slots to fill in turn.
         let bytes = unsafe { memory.bytes_under(pfn, tag) };
         match bytes {
             Some(_) => self.used.set(used + 1),
@@ -99,8 +100,8 @@ impl<'m> Reader<'m> {
         bytes
     }
 
-    /// As [`borrow_likely`](Self::borrow_likely), when no slot may be filled in turn there: the
-    /// barrier is an instruction, all slots were filled, or there is no seat.
+    /// As [`borrow_likely`](Self::borrow_likely), if no slot can be filled in turn: the barrier is
+    /// an instruction, all slots were filled, or there is no seat.
     #[cold]
     #[inline(never)]
     fn borrow_beyond(&self, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
@@ -127,7 +128,7 @@ impl<'m> Reader<'m> {
         }
     }
 
-    /// Announces by a slot that nothing depends on, of a seat of this memory.
+    /// Announces by a slot that protects nothing else, of a seat of this memory.
     fn borrow_by_slot(&self, slot: usize, pfn: Pfn, tag: u64) -> Option<&[u8; PAGE_SIZE]> {
         self.seat.announce(slot, pfn);
         self.memory.barrier.light();
@@ -139,7 +140,8 @@ impl<'m> Reader<'m> {
         bytes
     }
 
-    /// Whether it was pinned before: a pin for each read would be a leak until the reader ends.
+    /// Returns whether this reader has pinned it before: a pin for each read would be a leak until
+    /// the reader ends.
     fn has_pinned(&self, pfn: Pfn) -> bool {
         let pinned = self.pinned.get();
         pinned.is_some_and(|pinned| pinned.borrow().contains(&pfn))
@@ -157,7 +159,7 @@ impl<'m> Reader<'m> {
         unsafe { self.memory.bytes_under(pfn, tag) }
     }
 
-    /// Ends every borrow and gives the seat back, for the next reader. Later borrows pin.
+    /// Ends every borrow and returns the seat, for the next reader. Later borrows pin.
     #[must_use]
     pub fn take_seat(&mut self) -> Option<Seat> {
         let seat = std::mem::replace(&mut *self.seat, Seat::of_nobody());
@@ -169,7 +171,7 @@ impl<'m> Reader<'m> {
     ///
     /// # Safety
     ///
-    /// Nobody looks at it any more.
+    /// The reader is not used any more.
     #[cold]
     #[inline(never)]
     unsafe fn end(&mut self) {
@@ -201,7 +203,7 @@ impl Drop for Reader<'_> {
             // SAFETY: it is being dropped.
             return unsafe { self.end() };
         }
-        // SAFETY: the reader ends: nobody looks at it any more.
+        // SAFETY: the reader ends and is not used any more.
         let seat = unsafe { ManuallyDrop::take(&mut self.seat) };
         seat.clear(0);
         seat::leave(seat);
@@ -237,7 +239,7 @@ impl Pinned {
         memory.pin(pfn, tag).then(|| Self { memory, pfn })
     }
 
-    /// The frame's bytes.
+    /// Returns the frame's bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8; PAGE_SIZE] {
         // SAFETY: the pin was taken and the tag seen afterwards by `new`; it lasts until drop.

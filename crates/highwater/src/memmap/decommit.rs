@@ -1,20 +1,20 @@
-//! Memory that is given back to the system while its frames stay in their pool: owned frames lose
-//! their contents, and are committed again, as zeros, when they are next touched.
+//! Decommitting memory (`MADV_DONTNEED`) of owned frames: they lose their contents, and are
+//! committed again, as zeros, on the next access.
 //!
-//! Only the owner of a frame may do that: it has the only right to the bytes. So nothing that is
-//! borrowed or free to be taken changes under anybody.
+//! Only the owner of a frame may do that, as it has the only right to the bytes. So neither
+//! borrowed nor free frames change.
 
 use super::block::Block;
 use super::frames::{Frame, FrameMemory};
 use super::reservation::Reservation;
 use crate::units::{Order, Pages, Pfn};
 
-/// Frames that are looked at by one system call.
+/// Maximum number of frames for one system call.
 const AT_ONCE: usize = 1 << Order::MAX.get();
 
 impl FrameMemory {
-    /// Gives the memory of owned frames back to the system; they read as zeros afterwards. Returns
-    /// how many were resident.
+    /// Returns the memory of owned frames to the system; they read as zeros afterwards. Returns how
+    /// many were resident.
     ///
     /// # Cost
     ///
@@ -22,7 +22,7 @@ impl FrameMemory {
     ///
     /// # Panics
     ///
-    /// When a frame is of another memory. Those before it may have been given back.
+    /// When a frame belongs to another memory. Those before it may have been decommitted.
     pub fn decommit_all(&self, frames: &mut [Frame]) -> Pages {
         let mut given = Pages::ZERO;
         let mut rest = frames;
@@ -42,11 +42,11 @@ impl FrameMemory {
         given
     }
 
-    /// As [`decommit_all`](Self::decommit_all), of the frames of a block.
+    /// As [`decommit_all`](Self::decommit_all), for the frames of a block.
     ///
     /// # Panics
     ///
-    /// When the block is of another memory.
+    /// When the block belongs to another memory.
     pub fn decommit_block(&self, block: &mut Block) -> Pages {
         self.check_block(block);
         let count = 1 << block.order().get();
@@ -55,7 +55,7 @@ impl FrameMemory {
     }
 }
 
-/// Gives back what is resident of `count` neighbouring frames, at most [`AT_ONCE`]; how many were.
+/// Decommits `count` neighbouring frames, at most [`AT_ONCE`]; returns how many were resident.
 ///
 /// # Safety
 ///
@@ -63,7 +63,8 @@ impl FrameMemory {
 unsafe fn release_resident(reservation: &Reservation, first: Pfn, count: usize) -> Pages {
     let count = Pages(count as u64);
     let resident = reservation.nr_resident(first, count);
-    // Also where none is: what the system has swapped out is not resident, and would come back.
+    // Also if none is resident: pages that the system has swapped out are not resident, and would
+    // come back.
     // SAFETY: as the caller says.
     unsafe { reservation.release(first, count) };
     resident

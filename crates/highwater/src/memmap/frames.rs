@@ -1,28 +1,28 @@
 //! Frames of real memory and the right to touch them.
 //!
-//! One bit per frame says whether it is free (module `free`), and one word, its *tag*, who may
-//! touch its bytes:
+//! One bit per frame records whether it is free (module `free`), and one word, its *tag*, the right
+//! to access its bytes:
 //!
-//! | free | tag | state | who may touch the bytes |
+//! | free | tag | state | access to the bytes |
 //! |---|---|---|---|
-//! | yes | 0 | free | nobody |
+//! | yes | 0 | free | none |
 //! | no | 0 | owned | the holder of the frame's [`Frame`] token, or of its [`Block`](super::Block), to read and write |
-//! | no | another | published under that tag | anybody who borrows it, to read |
+//! | no | another | published under that tag | any borrower, to read |
 //!
 //! ```text
 //! free --claim--> owned --publish(tag)--> published --retract(tag)--> owned --surrender--> free
 //! ```
 //!
-//! `claim` moves the bit and `retract` the word by one atomic step, so that a token is made once
-//! whatever the callers do; the allocator above works with bare numbers and cannot forge a right.
-//! Claiming and surrendering touch the bit alone: 64 frames a word, 4,096 in two cache lines.
+//! `claim` moves the bit and `retract` the word by one atomic step, so that a token is made once in
+//! any case; the allocator above works with bare numbers and cannot forge a right. Claiming and
+//! surrendering touch the bit alone: 64 frames a word, 4,096 in two cache lines.
 //!
 //! Borrowing and retracting are a Dekker pair. A [`Reader`] announces the frame in a slot of its
-//! own, passes a light barrier, and looks at the tag; `retract` takes the tag away, passes a heavy
-//! barrier, and looks at every slot. If the reader still saw the tag, its announcement lies before
-//! the heavy barrier and the frame is reported as borrowed; otherwise it backs off. A
+//! own, passes a light barrier, and checks the tag; `retract` clears the tag, passes a heavy
+//! barrier, and scans every slot. If the reader still saw the tag, its announcement lies before the
+//! heavy barrier and the frame is reported as borrowed; otherwise it backs off. A
 //! [`Pinned`](super::Pinned) borrow announces itself by a count in the frame, in the same protocol,
-//! and is for what outlives a reader.
+//! and may outlive a reader.
 //!
 //! Source: hazard pointers (M. Michael, 2004), with the asymmetric fence of membarrier(2).
 //! Deviation: hazards name frames, not pointers; a retracted frame that is borrowed goes back to
@@ -45,21 +45,20 @@ use crate::units::{PAGE_SIZE, Pages, Pfn};
 /// Tag of a frame that is not published.
 const UNPUBLISHED: u64 = 0;
 
-/// Pins of one frame at once. Chosen: half of what a count holds, so that threads which meet it at
-/// the same time cannot wrap the count before they have taken their pins back.
+/// Maximum pins of one frame at once. Chosen: half of what a count holds, so that concurrent
+/// threads that reach it cannot wrap the count before they have taken their pins back.
 const PINS_MAX: u32 = if cfg!(test) { 1000 } else { 1 << 31 };
 
 /// Frames cut from one [`Reservation`], with the right to each frame's bytes.
 pub struct FrameMemory {
-    /// Tells the tokens of one memory from those of another.
+    /// Distinguishes the tokens of one memory from those of another.
     pub(super) id: MemoryId,
     pub(super) reservation: Reservation,
     pub(super) barrier: Barrier,
     pub(super) free: FreeMap,
-    /// As many as the reservation has frames, as are `pins`: apart from those, so that more tags
-    /// lie in a cache line.
+    /// One for each frame, as `pins`: in a separate array, so that more tags share a cache line.
     ///
-    /// Written by: whoever publishes or retracts (see the module's table). Read by: borrowers and
+    /// Written by: threads that publish or retract (see the module's table). Read by: borrowers and
     /// `retract`. Publishes: the frame's bytes.
     tags: Box<[AtomicU64]>,
     /// Written by: pinners. Read by: `retract`. Publishes: nothing; keeps the tag from changing.
@@ -67,12 +66,12 @@ pub struct FrameMemory {
     seats: Seats,
 }
 
-/// Which memory a token is of.
+/// Identifies the memory of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryId(u32);
 
 impl MemoryId {
-    /// Of no memory: numbers begin at 0, and there are never so many.
+    /// Of no memory: numbers begin at 0, and never reach this.
     pub(super) const NONE: Self = Self(u32::MAX);
 }
 
@@ -83,14 +82,14 @@ pub struct Frame {
     memory: MemoryId,
 }
 
-/// What became of the frames handed to [`FrameMemory::retract`].
+/// Result of [`FrameMemory::retract`].
 #[derive(Debug, Default)]
 pub struct Retracted {
-    /// Frames that nobody borrows, now owned.
+    /// Frames without borrowers, now owned.
     pub frames: Vec<Frame>,
-    /// Frames that somebody still borrows: published as before.
+    /// Frames that are still borrowed: published as before.
     pub borrowed: Vec<Pfn>,
-    /// Scratch: frames whose tags were taken away, and the tags.
+    /// Scratch: frames whose tags were cleared, and the tags.
     taken: Vec<(Pfn, u64)>,
     /// Scratch: every frame that some seat announces.
     announced: Vec<Pfn>,
@@ -102,11 +101,11 @@ impl FrameMemory {
     /// # Errors
     ///
     /// Those of [`Reservation::new`], and [`MapError::AboveMachine`] for more than the machine has:
-    /// frames are meant to be used, all of them.
+    /// all frames are meant to be used.
     ///
     /// # Panics
     ///
-    /// After 2^32 - 1 memories have been made in one process.
+    /// After 2^32 - 1 memories were created in one process.
     pub fn new(pages: Pages) -> Result<Self, MapError> {
         Self::with_barrier(pages, Barrier::new())
     }
@@ -122,7 +121,7 @@ impl FrameMemory {
         Ok(Self::over(Reservation::new(pages)?, barrier))
     }
 
-    /// A memory of no frames, for a manager that only accounts: nothing is mapped.
+    /// Creates a memory of no frames, for a manager that only accounts: nothing is mapped.
     ///
     /// # Panics
     ///
@@ -151,19 +150,19 @@ impl FrameMemory {
         }
     }
 
-    /// Which memory this is.
+    /// Returns the id of this memory.
     #[must_use]
     pub const fn id(&self) -> MemoryId {
         self.id
     }
 
-    /// Frames in the memory.
+    /// Returns the number of frames in the memory.
     #[must_use]
     pub fn pages(&self) -> Pages {
         self.reservation.pages()
     }
 
-    /// Makes a free frame owned.
+    /// Claims a free frame.
     ///
     /// # Cost
     ///
@@ -181,45 +180,45 @@ impl FrameMemory {
         frame.expect("it was free, or that panicked")
     }
 
-    /// Makes an owned frame free, for its allocator to hand out again.
+    /// Frees an owned frame, for its allocator to hand out again.
     ///
     /// # Panics
     ///
-    /// When the frame is of another memory.
+    /// When the frame belongs to another memory.
     pub fn surrender(&self, frame: Frame) -> Pfn {
         let pfn = self.redeem(frame);
         self.free.put_all(&[pfn]);
         pfn
     }
 
-    /// Lets anybody read the frame's bytes who names `tag`.
+    /// Publishes the frame's bytes for reading under `tag`.
     ///
     /// # Panics
     ///
-    /// When `tag` is 0, which marks frames that are not published, or when the frame is of another
-    /// memory.
+    /// When `tag` is 0, which marks frames that are not published, or when the frame belongs to
+    /// another memory.
     pub fn publish(&self, frame: Frame, tag: u64) -> Pfn {
         assert!(is_tag(tag), "{tag} cannot be a tag");
         let pfn = self.redeem(frame);
-        // Release. Pairs with: the acquire load of `has_tag`, so that a borrower
-        // sees the bytes that the owner wrote.
+        // Release. Pairs with: the acquire load of `has_tag`, so that a borrower sees the bytes
+        // that the owner wrote.
         self.tags[pfn.index()].store(tag, Ordering::Release);
         pfn
     }
 
-    /// Takes published frames back: each of `batch` that is still published under its tag becomes
-    /// owned if nobody borrows it, and stays published under that tag otherwise. Frames published
-    /// under another tag by now are passed over, as are those that the batch has named before.
+    /// Retracts published frames: each of `batch` that is still published under its tag becomes
+    /// owned if it is not borrowed, and stays published under that tag otherwise. Skips frames that
+    /// are published under another tag by now, and repetitions within the batch.
     ///
     /// # Cost
     ///
     /// One heavy barrier (up to about 6 us) and one walk over the seats for the whole batch. No
-    /// allocation while `out` has capacity for the batch. Waits for nobody.
+    /// allocation while `out` has capacity for the batch. Does not block.
     ///
-    /// Where the system refuses membarrier(2), which it granted when the memory was made, the
-    /// barrier is a visit to each CPU (some 20 us each, where it is idle). Where it refuses that
-    /// too, nobody knows who reads what: all of the batch counts as borrowed, and a `tracing` event
-    /// says why.
+    /// If the system refuses membarrier(2), which it granted when the memory was created, the
+    /// barrier is a visit to each CPU (some 20 us each if it is idle). If it refuses that too, the
+    /// borrowers are unknown: all of the batch counts as borrowed, and a `tracing` event gives the
+    /// reason.
     ///
     /// # Panics
     ///
@@ -229,7 +228,7 @@ impl FrameMemory {
         out.frames.clear();
         out.borrowed.clear();
         for &(pfn, tag) in batch {
-            // Else a frame that is owned already would be given a second token.
+            // Otherwise a frame that is owned already would get a second token.
             assert!(is_tag(tag), "{tag} cannot be a tag");
             let frames = self.tags.len();
             assert!(pfn.index() < frames, "{pfn} of {frames} frames");
@@ -245,7 +244,7 @@ impl FrameMemory {
         while let Some((pfn, tag)) = taken.first() {
             let is_announced = out.announced.contains(&pfn);
             let is_borrowed = passed.is_err() || is_announced || self.is_pinned(pfn);
-            // From here to the end of the round, nothing unwinds: the frame is in one place.
+            // No unwinding from here to the end of the round: the frame is in one place.
             taken.forget_first();
             if is_borrowed {
                 self.put_back(pfn, tag);
@@ -260,11 +259,11 @@ impl FrameMemory {
     /// Publishes a frame again under the tag that was taken from it.
     pub(super) fn put_back(&self, pfn: Pfn, tag: u64) {
         // Release. Pairs with: the acquire load of `has_tag`, so that a borrower sees the bytes
-        // that the owner wrote, which whoever took the tag has acquired.
+        // that the owner wrote, which the thread that took the tag has acquired.
         self.tags[pfn.index()].store(tag, Ordering::Release);
     }
 
-    /// Whether anybody pins a frame whose tag was just taken away.
+    /// Returns whether a frame is pinned whose tag was just cleared.
     pub(super) fn is_pinned(&self, pfn: Pfn) -> bool {
         // Acquire. Pairs with: the release decrement of `unpin`.
         self.pins[pfn.index()].load(Ordering::Acquire) > 0
@@ -277,7 +276,7 @@ impl FrameMemory {
     /// When it is pinned [`PINS_MAX`] times: pins were leaked, and a count that wraps to zero would
     /// hand out a frame that is being read.
     pub(super) fn pin(&self, pfn: Pfn, tag: u64) -> bool {
-        // Relaxed: the light barrier orders it before the look at the tag.
+        // Relaxed: the light barrier orders it before the check of the tag.
         let before = self.pins[pfn.index()].fetch_add(1, Ordering::Relaxed);
         if before >= PINS_MAX {
             self.unpin(pfn);
@@ -298,7 +297,7 @@ impl FrameMemory {
         debug_assert!(before > 0, "{pfn} unpinned more often than pinned");
     }
 
-    /// Whether a frame is published under `tag` as seen now, whatever it is an instant later.
+    /// Returns whether a frame is published under `tag` at this instant.
     #[inline(always)]
     pub(super) fn has_tag(&self, pfn: Pfn, tag: u64) -> bool {
         // Acquire. Pairs with: the release store of `publish`. The mark is refused: a frame that is
@@ -307,7 +306,7 @@ impl FrameMemory {
         word.is_some_and(|word| word.load(Ordering::Acquire) == tag)
     }
 
-    /// Bytes of a frame, if it is published under `tag` as seen now.
+    /// Returns the bytes of a frame, if it is published under `tag` at this instant.
     ///
     /// # Safety
     ///
@@ -323,12 +322,13 @@ impl FrameMemory {
         // frames as there are tags.
         let bytes = unsafe { self.reservation.frame_ptr_unchecked(pfn) };
         // SAFETY: the frame lies in the reservation, which `self` keeps mapped; its tag was seen
-        // after it was announced or pinned and a barrier was passed: whoever takes the tag from now
-        // on finds that and does not own the frame (module header), so nobody writes it.
+        // after it was announced or pinned and a barrier was passed: a thread that takes the tag
+        // from now on finds that and does not own the frame (module header), so no thread writes
+        // it.
         Some(unsafe { bytes.cast::<[u8; PAGE_SIZE]>().as_ref() })
     }
 
-    /// Bytes of a frame that stays published for as long as the caller says.
+    /// Returns the bytes of a frame that the caller keeps published.
     ///
     /// # Safety
     ///
@@ -338,15 +338,15 @@ impl FrameMemory {
     pub(super) unsafe fn published_bytes(&self, pfn: Pfn) -> &[u8; PAGE_SIZE] {
         let bytes = self.reservation.frame_ptr(pfn).cast::<[u8; PAGE_SIZE]>();
         // SAFETY: the frame lies in the reservation, which `self` keeps mapped; the caller keeps it
-        // published, and nobody writes a published frame.
+        // published, and no thread writes a published frame.
         unsafe { bytes.as_ref() }
     }
 
-    /// The bytes of an owned frame.
+    /// Returns the bytes of an owned frame.
     ///
     /// # Panics
     ///
-    /// When the frame is of another memory.
+    /// When the frame belongs to another memory.
     #[must_use]
     pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8; PAGE_SIZE] {
         assert_eq!(frame.memory, self.id, "{} is of another memory", frame.pfn);
@@ -355,15 +355,15 @@ impl FrameMemory {
             .frame_ptr(frame.pfn)
             .cast::<[u8; PAGE_SIZE]>();
         // SAFETY: the frame lies in the reservation, which `self` keeps mapped; its only token is
-        // borrowed for as long as the bytes are, so nobody can write them.
+        // borrowed for as long as the bytes are, so no thread can write them.
         unsafe { bytes.as_ref() }
     }
 
-    /// The bytes of an owned frame, to write.
+    /// Returns the bytes of an owned frame for writing.
     ///
     /// # Panics
     ///
-    /// When the frame is of another memory.
+    /// When the frame belongs to another memory.
     #[must_use]
     pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8; PAGE_SIZE] {
         assert_eq!(frame.memory, self.id, "{} is of another memory", frame.pfn);
@@ -376,7 +376,7 @@ impl FrameMemory {
         unsafe { bytes.as_mut() }
     }
 
-    /// Gives an owned frame's memory back to the system; the frame reads as zeros afterwards.
+    /// Returns an owned frame's memory to the system; the frame reads as zeros afterwards.
     ///
     /// # Cost
     ///
@@ -384,7 +384,7 @@ impl FrameMemory {
     ///
     /// # Panics
     ///
-    /// When the frame is of another memory.
+    /// When the frame belongs to another memory.
     pub fn decommit(&self, frame: &mut Frame) {
         self.check(frame);
         // SAFETY: the frame's only token is borrowed exclusively.
@@ -395,20 +395,20 @@ impl FrameMemory {
         assert_eq!(frame.memory, self.id, "{} is of another memory", frame.pfn);
     }
 
-    /// Takes a seat, from which one reader at a time borrows. `None` when all are taken
-    /// (4,096 of them).
+    /// Takes a seat, from which one reader at a time borrows. `None` when all are taken (4,096 of
+    /// them).
     #[must_use]
     pub fn seat(&self) -> Option<Seat> {
         self.seats.take()
     }
 
-    /// Begins to borrow, from a seat that this thread has left before if there is one. Without any
-    /// (they are all taken) each borrow pins.
+    /// Returns a reader, with a seat that this thread has left before if there is one. Without any
+    /// (all are taken) each borrow pins.
     ///
     /// # Cost
     ///
-    /// No store to shared memory. The first reader of a thread takes a seat (an atomic), as do
-    /// several at once.
+    /// No store to shared memory. The first reader of a thread takes a seat (an atomic), and so
+    /// does each of several at once.
     #[inline(always)]
     pub fn enter(&self) -> Reader<'_> {
         let seat = match seat::sit_down(self.id) {
@@ -424,12 +424,12 @@ impl FrameMemory {
         seat::find(&self.seats, former).unwrap_or_else(Seat::of_nobody)
     }
 
-    /// Begins to borrow from a seat of this memory, or without one (each borrow then pins). This
+    /// Returns a reader with a seat of this memory, or without one (each borrow then pins). This
     /// thread keeps the seat afterwards.
     ///
     /// # Panics
     ///
-    /// When the seat is of another memory.
+    /// When the seat belongs to another memory.
     pub fn reader(&self, seat: Option<Seat>) -> Reader<'_> {
         if let Some(seat) = &seat {
             assert!(seat.is_of(self.id), "the seat is of another memory");
@@ -438,7 +438,7 @@ impl FrameMemory {
         Reader::new(self, seat.unwrap_or_else(Seat::of_nobody))
     }
 
-    /// Frames that are free at this moment; exact when nothing runs.
+    /// Returns the number of free frames at this moment; exact when quiescent.
     ///
     /// # Cost
     ///
@@ -448,10 +448,10 @@ impl FrameMemory {
         self.free.count()
     }
 
-    /// Ends a token's life: its right passes to the caller.
+    /// Ends a token: its right passes to the caller.
     pub(super) fn redeem(&self, frame: Frame) -> Pfn {
         assert_eq!(frame.memory, self.id, "{} is of another memory", frame.pfn);
-        // Relaxed: the token's holder is the only one who may change the word now.
+        // Relaxed: only the token's holder may change the word now.
         debug_assert_eq!(
             self.tags[frame.pfn.index()].load(Ordering::Relaxed),
             UNPUBLISHED
@@ -462,18 +462,17 @@ impl FrameMemory {
     }
 }
 
-/// Frames whose tags were taken away, in order, each with its tag: until it is known whether
-/// somebody borrows them, nobody has them. Those that are left when this is dropped are published
-/// again as they were.
+/// Frames whose tags were cleared, in order, each with its tag: unowned until it is known whether
+/// they are borrowed. Those that are left on drop are published again as they were.
 pub(super) struct Taken<'a> {
     memory: &'a FrameMemory,
     frames: &'a mut Vec<(Pfn, u64)>,
-    /// Of them, those that were forgotten.
+    /// Number of forgotten frames at the front.
     gone: usize,
 }
 
 impl<'a> Taken<'a> {
-    /// Takes the tags of a batch away, as far as they are what the batch says.
+    /// Clears the tags of a batch that match.
     pub(super) fn from(
         memory: &'a FrameMemory,
         batch: &[(Pfn, u64)],
@@ -489,7 +488,7 @@ impl<'a> Taken<'a> {
         for &(pfn, tag) in batch {
             let word = &memory.tags[pfn.index()];
             // Acquire. Pairs with: the release store of `publish`, for `put_back`. The heavy
-            // barrier orders it before the looks at slots and pins. Failure learns nothing.
+            // barrier orders it before the scan of slots and pins. Failure learns nothing.
             let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
             let exchanged = word.compare_exchange(tag, UNPUBLISHED, acquire, relaxed);
             if exchanged.is_ok() {
@@ -503,7 +502,7 @@ impl<'a> Taken<'a> {
         self.frames.get(self.gone).copied()
     }
 
-    /// Leaves the first frame to the caller.
+    /// Passes the first frame to the caller.
     pub(super) fn forget_first(&mut self) {
         self.gone += 1;
     }
@@ -517,7 +516,7 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// Whether a frame may be published under `tag`.
+/// Returns whether a frame may be published under `tag`.
 #[inline]
 const fn is_tag(tag: u64) -> bool {
     tag != UNPUBLISHED
@@ -532,7 +531,7 @@ impl fmt::Debug for FrameMemory {
 }
 
 impl Frame {
-    /// The frame's number.
+    /// Returns the frame's number.
     #[must_use]
     pub const fn pfn(&self) -> Pfn {
         self.pfn
@@ -540,7 +539,7 @@ impl Frame {
 }
 
 impl Frame {
-    /// The token of a frame.
+    /// Creates the token of a frame.
     ///
     /// # Safety
     ///
@@ -550,7 +549,7 @@ impl Frame {
     }
 }
 
-/// Out of line, by value: whoever redeems a token keeps it in registers.
+/// Out of line, by value, so that `redeem` keeps the token in registers.
 #[cold]
 fn is_foreign(pfn: Pfn) -> ! {
     panic!("{pfn} is of another memory");
@@ -588,7 +587,7 @@ impl fmt::Debug for Frame {
 
 impl Drop for Frame {
     fn drop(&mut self) {
-        // Nothing unsound happens: the frame stays owned by nobody, for ever. It is a leak all the
+        // Nothing unsound happens: the frame stays owned without an owner. It is a leak all the
         // same, and conservation checks would find it far from here.
         debug_assert!(
             std::thread::panicking(),

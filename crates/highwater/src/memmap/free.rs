@@ -1,8 +1,8 @@
-//! Which frames are free: one bit for each.
+//! The bitmap of free frames.
 //!
-//! The bit of a free frame is the right to it. Whoever clears it has the right; of two that would
-//! clear it at once, one does. Frames that are neighbours share a word, so that a block, or many
-//! frames of a sorted list, are taken and put back by one instruction for each 64.
+//! The bit of a free frame is the right to it: the thread that clears the bit has the right, and of
+//! two concurrent threads only one does. Neighbouring frames share a word, so that one instruction
+//! takes or puts back up to 64 frames of a block or a sorted list.
 
 use std::ops::Range;
 
@@ -14,13 +14,13 @@ const BITS: u32 = u64::BITS;
 
 /// The free frames of one memory.
 pub(super) struct FreeMap {
-    /// Written by: whoever takes frames or puts them back (by adding and removing bits). Read by:
-    /// the same. Publishes: that the last owner uses the frame no more.
+    /// Written by: threads that take frames or put them back (by adding and removing bits). Read
+    /// by: the same. Publishes: that the last owner no longer uses the frame.
     words: Box<[AtomicU64]>,
 }
 
 impl FreeMap {
-    /// Frames below `count`, all free.
+    /// Creates a map of the frames below `count`, all free.
     pub(super) fn all(count: u32) -> Self {
         let word = |first: u32| {
             let bits = (count - first).min(BITS);
@@ -32,12 +32,12 @@ impl FreeMap {
         }
     }
 
-    /// Takes frames that all must be free, in runs of those that share a word. `taken` is told of
-    /// each run once it is taken.
+    /// Takes frames that all must be free, in runs that share a word. Calls `taken` with each run
+    /// once it is taken.
     ///
     /// # Panics
     ///
-    /// When one is not free: its allocator handed it out twice. Its run is as before then.
+    /// When one is not free: its allocator handed it out twice. Its run is unchanged then.
     #[inline]
     pub(super) fn take_all(&self, pfns: &[Pfn], mut taken: impl FnMut(&[Pfn])) {
         for_each_run(pfns, |run, word, bits| {
@@ -46,7 +46,7 @@ impl FreeMap {
         });
     }
 
-    /// Puts frames back that the caller has the right to.
+    /// Puts frames back; the caller must have the right to them.
     #[inline]
     pub(super) fn put_all(&self, pfns: &[Pfn]) {
         for_each_run(pfns, |_, word, bits| self.put(word, bits));
@@ -56,9 +56,9 @@ impl FreeMap {
     ///
     /// # Panics
     ///
-    /// As [`take_all`](Self::take_all). All of the block is as before then.
+    /// As [`take_all`](Self::take_all). All of the block is unchanged then.
     pub(super) fn take_block(&self, first: Pfn, order: Order) {
-        // Put back if this unwinds in its middle: there is no token for a part of a block.
+        // Put back on unwinding in the middle: there is no token for a part of a block.
         let mut taken = PutBack {
             map: self,
             words: 0..0,
@@ -74,12 +74,12 @@ impl FreeMap {
         std::mem::forget(taken);
     }
 
-    /// Puts a block back that the caller has the right to.
+    /// Puts a block back; the caller must have the right to it.
     pub(super) fn put_block(&self, first: Pfn, order: Order) {
         for_each_word(first, order, |word, bits| self.put(word, bits));
     }
 
-    /// Free frames; exact when nothing runs.
+    /// Returns the number of free frames; exact when quiescent.
     pub(super) fn count(&self) -> Pages {
         // Relaxed: a count for checks in quiescence.
         let ones = |word: &AtomicU64| u64::from(word.load(Ordering::Relaxed).count_ones());
@@ -111,7 +111,7 @@ impl FreeMap {
     }
 }
 
-/// Words whose bits are put back when this is dropped: the same of each.
+/// Words whose bits are put back on drop: the same bits in each.
 struct PutBack<'a> {
     map: &'a FreeMap,
     words: Range<usize>,
@@ -126,8 +126,8 @@ impl Drop for PutBack<'_> {
     }
 }
 
-/// Cuts `pfns` into runs of different frames that share a word of 64, with the number of the word
-/// and their bits.
+/// Cuts `pfns` into runs of distinct frames that share a word of 64; calls `visit` with each run,
+/// the word's number and the bits.
 #[inline]
 pub(crate) fn for_each_run(pfns: &[Pfn], mut visit: impl FnMut(&[Pfn], usize, u64)) {
     let mut rest = pfns;
@@ -139,8 +139,8 @@ pub(crate) fn for_each_run(pfns: &[Pfn], mut visit: impl FnMut(&[Pfn], usize, u6
     }
 }
 
-/// How many of `pfns` share the first one's word until one of another word comes, or one again; and
-/// their bits.
+/// Returns the length of the first run of `pfns` (up to a frame of another word, or a repetition),
+/// and its bits.
 fn of_one_word(pfns: &[Pfn]) -> (usize, u64) {
     let (word, mut bits, mut count) = (pfns[0].0 / BITS, 0, 0);
     for pfn in pfns {
@@ -154,8 +154,8 @@ fn of_one_word(pfns: &[Pfn]) -> (usize, u64) {
     (count, bits)
 }
 
-/// As [`of_one_word`], where frames follow each other up or down to the end of their word, or of
-/// `pfns`: without a branch for each.
+/// As [`of_one_word`], without a branch for each frame, if frames follow each other up or down to
+/// the end of their word or of `pfns`.
 fn neighbours(pfns: &[Pfn]) -> Option<(usize, u64)> {
     let [first, second, ..] = *pfns else {
         return None;
@@ -182,7 +182,7 @@ fn neighbours(pfns: &[Pfn]) -> Option<(usize, u64)> {
     (differences == 0).then_some((count, ones << lowest))
 }
 
-/// The words of an aligned block, with its bits in each.
+/// Calls `visit` with each word of an aligned block and the block's bits in it.
 fn for_each_word(first: Pfn, order: Order, mut visit: impl FnMut(usize, u64)) {
     let size = 1_u32 << order.get();
     let bits = u64::MAX >> (BITS - size.min(BITS)) << (first.0 % BITS);
@@ -197,8 +197,8 @@ mod tests {
 
     #[test]
     fn runs_are_found_alike_in_order_and_out_of_it() {
-        // Goal: frames in order are cut as those that are looked at one by one. Method: random runs
-        // up and down, each perhaps with a frame out of its place, or one twice; every frame is
+        // Goal: ordered frames are cut as those that are checked one by one. Method: random runs up
+        // and down, each perhaps with a frame out of its place, or one twice; every frame is
         // visited once, in a word with its bit, and no run repeats one.
         let mut rng = crate::seed::rng(11);
         for _ in 0..2000 {

@@ -1,5 +1,5 @@
-//! All interleavings of borrowing against retracting: a frame that a reader holds is never owned
-//! by anybody else, whether it is held by slot or by pin.
+//! Loom models of borrowing against retracting: a frame that a reader holds, by slot or by pin, is
+//! never owned by another thread.
 
 use ::loom::cell::UnsafeCell;
 use ::loom::{model, thread};
@@ -19,7 +19,7 @@ fn one_published_frame() -> Arc<FrameMemory> {
     Arc::new(memory)
 }
 
-/// Takes the frame if it can, and then writes it as an owner may.
+/// Retracts the frame if possible, and then writes it as an owner may.
 fn retract_and_write(memory: &FrameMemory) -> bool {
     let mut out = Retracted::default();
     memory.retract(&[(Pfn(0), TAG)], &mut out);
@@ -39,7 +39,7 @@ fn a_slot_borrow_excludes_the_owner() {
         let owner = thread::spawn(move || retract_and_write(&owner));
         {
             let reader = memory.reader(memory.seat());
-            // Without a look at the tag before.
+            // Without a check of the tag before.
             if let Some(bytes) = reader.borrow_likely(Pfn(0), TAG) {
                 thread::yield_now();
                 assert_eq!(bytes[0], 1);
@@ -52,8 +52,8 @@ fn a_slot_borrow_excludes_the_owner() {
 
 #[test]
 fn a_slot_that_is_used_again_excludes_the_owner() {
-    // Method: of two slots both announce the first frame, so that the second frame is announced by
-    // one of them; the third is pinned. Whatever was borrowed is still as it was at the end.
+    // Method: two slots both announce the first frame, so that the second frame is announced by one
+    // of them; the third is pinned. All borrowed bytes are unchanged at the end.
     model(|| {
         let memory = Arc::new(FrameMemory::new(Pages(3)).unwrap());
         let pfns = [Pfn(0), Pfn(1), Pfn(2)];
@@ -109,9 +109,8 @@ fn one_of_two_retractors_wins() {
 
 #[test]
 fn reading_lies_before_what_the_next_owner_writes() {
-    // Method: a cell of the model stands for the frame's bytes; it complains when a read and a
-    // write of it are not ordered. The reader leaves its seat, or announces another frame by the
-    // same slot.
+    // Method: a cell of the model stands for the frame's bytes; it fails when a read and a write of
+    // it are not ordered. The reader leaves its seat, or announces another frame by the same slot.
     for next in [None, Some(Pfn(1))] {
         model(move || {
             let memory = Arc::new(FrameMemory::new(Pages(2)).unwrap());
@@ -145,15 +144,15 @@ fn reading_lies_before_what_the_next_owner_writes() {
 #[test]
 fn a_frame_that_is_put_back_shows_what_its_owner_wrote() {
     // Method: a cell of the model stands for the frame's bytes, written by the owner before it
-    // publishes. Another thread takes the tag and puts it back, as a retract that unwinds does; who
-    // borrows under it afterwards reads the cell.
+    // publishes. Another thread takes the tag and puts it back, as a retract that unwinds does; a
+    // reader that borrows afterwards reads the cell.
     model(|| {
         let memory = Arc::new(FrameMemory::new(Pages(1)).unwrap());
         let bytes = Arc::new(UnsafeCell::new(0));
         let (owner, owners_bytes) = (Arc::clone(&memory), Arc::clone(&bytes));
         let owner = thread::spawn(move || {
             let frame = owner.claim(Pfn(0));
-            // SAFETY: the model says if another thread reads it meanwhile.
+            // SAFETY: the model reports if another thread reads it meanwhile.
             owners_bytes.with_mut(|bytes| unsafe { *bytes = 1 });
             owner.publish(frame, TAG);
         });

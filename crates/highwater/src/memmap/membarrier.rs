@@ -1,17 +1,17 @@
-//! The system call membarrier(2), and what is done where it is refused.
+//! The system call membarrier(2), and its replacement if it is refused later.
 //!
-//! What relies on it is made where it was granted once ([`Membarrier::refusal`]), and cannot do
-//! without it later: readers have gone without a barrier of their own, and sequences without an
-//! atomic instruction. It is refused then in two ways:
+//! Objects rely on it only if it was granted once ([`Membarrier::refusal`]), and cannot do without
+//! it later: readers have run without a barrier of their own, and sequences without an atomic
+//! instruction. It can still be refused in two ways:
 //!
-//! - While the kernel has no memory for a set of CPUs. That passes, and is waited out.
-//! - For good, with whichever error: by a filter of system calls (seccomp) that the program
-//!   installs after it has built its objects. Then the calling thread visits the CPUs itself, which
-//!   does the same (module `visit`). Where that is refused too, the caller gets an error and has
-//!   changed nothing that it cannot take back.
+//! - While the kernel has no memory for a set of CPUs. That is temporary, and is waited out.
+//! - For good, with any error: by a filter of system calls (seccomp) that the program installs
+//!   after it has built its objects. Then the calling thread visits the CPUs itself, which has the
+//!   same effect (module `visit`). If that is refused too, the caller gets an error and has changed
+//!   nothing irreversibly.
 //!
-//! Cost of visits: a migration for each CPU, some 20 us where it is idle, its turn among what runs
-//! there where not; and for all CPUs, a read of `/proc` for each thread.
+//! Cost of visits: a migration for each CPU, some 20 us if it is idle, otherwise a wait for its
+//! turn there; and for all CPUs, a read of `/proc` for each thread.
 
 use std::io;
 
@@ -21,16 +21,16 @@ use crate::sync::OnceLock;
 use crate::sync::thread::yield_now;
 use crate::units::CpuId;
 
-/// Calls that found no memory before visits take their place. Chosen: seconds, where each lets
+/// Calls that fail for lack of memory before visits replace them. Chosen: seconds, if each lets
 /// another thread run.
 const TRIES: u32 = 100_000;
 
-/// What other threads of the process have to do before a call returns.
+/// Required of the other threads of the process before a call returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Membarrier {
     /// Pass a full barrier.
     Fence,
-    /// The same, and leave the restartable sequence that they are in, if any, by its abort.
+    /// The same, and abort the restartable sequence that they are in, if any.
     #[cfg_attr(
         any(not(target_arch = "x86_64"), miri),
         expect(dead_code, reason = "for sequences, which this system lacks")
@@ -39,8 +39,8 @@ pub(crate) enum Membarrier {
 }
 
 impl Membarrier {
-    /// The error with which the kernel refuses this process's calls, if it does. Registers it and
-    /// tries once; registration is for the life of the process.
+    /// Returns the error with which the kernel refuses this process's calls, if it does. Registers
+    /// the process and tries once; registration is for the life of the process.
     pub(crate) fn refusal(self) -> Option<i32> {
         static FENCE: OnceLock<Option<i32>> = OnceLock::new();
         static RESTART: OnceLock<Option<i32>> = OnceLock::new();
@@ -51,7 +51,7 @@ impl Membarrier {
                 libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_RSEQ,
             ),
         };
-        // On one CPU too, where that will be asked for: it is younger.
+        // Also tried on one CPU, if that will be needed: that flag is newer.
         let cpu = (self == Self::Restart).then_some(CpuId(0));
         *refusal.get_or_init(|| {
             let tried = call(register, None).and_then(|()| self.call(cpu));
@@ -59,12 +59,12 @@ impl Membarrier {
         })
     }
 
-    /// Returns when every thread of the process that runs on `cpu`, or on any CPU if none is named,
-    /// has done so. A CPU that is offline runs nothing.
+    /// Returns once every thread of the process that runs on `cpu`, or on any CPU if `None`, has
+    /// done so. An offline CPU runs no threads.
     ///
     /// # Errors
     ///
-    /// When the system refuses both the call and what takes its place.
+    /// When the system refuses both the call and its replacement.
     pub(crate) fn run(self, cpu: Option<CpuId>) -> Result<(), Unreached> {
         for _ in 0..TRIES {
             match self.call(cpu) {

@@ -1,14 +1,14 @@
-//! Address ranges, and who may touch the bytes in them.
+//! Reserved address ranges, and exclusive or shared access to the bytes in them.
 //!
 //! - [`Reservation`] is a range of real memory: reserved at once, committed by the system page by
-//!   page (or by 2 MiB, where it gives huge pages), released on request.
+//!   page (or by 2 MiB, with huge pages), released on request.
 //! - [`FrameMemory`] cuts a reservation into frames and keeps one rule about their bytes: at any
-//!   moment a frame is *free* (nobody may look), *owned* (the holder of its [`Frame`] token alone
-//!   reads and writes), or *published* under a tag (anybody may read, nobody may write). A
-//!   [`Block`] is the right to 2^order neighbouring frames at once.
-//! - [`Reader`] borrows the bytes of published frames without a store to shared memory; before a
-//!   published frame is owned again, [`FrameMemory::retract`] waits for nobody: it tells which
-//!   frames are still borrowed.
+//!   moment a frame is *free* (no access), *owned* (only the holder of its [`Frame`] token reads
+//!   and writes), or *published* under a tag (any thread may read, none may write). A [`Block`] is
+//!   the right to 2^order neighbouring frames at once.
+//! - [`Reader`] borrows the bytes of published frames by hazard pointers, without a store to shared
+//!   memory; before a published frame is owned again, [`FrameMemory::retract`] checks for borrowers
+//!   without blocking: it reports the frames that are still borrowed.
 //!
 //! The layers above move tokens and numbers only; this module and `percpu` hold all `unsafe` code.
 

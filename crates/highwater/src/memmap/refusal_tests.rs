@@ -1,5 +1,4 @@
-//! What is refused: batches that name what they must not, and calls of the system that a sandbox
-//! takes away.
+//! Refusals: batches with invalid entries, and system calls that a sandbox takes away.
 
 use super::barrier::Barrier;
 use super::frames::Taken;
@@ -13,8 +12,8 @@ use crate::units::{PAGE_SIZE, Pages, Pfn};
 #[test]
 fn a_batch_that_is_refused_hands_out_no_frame_that_is_read() {
     // Symptom: a retract that panicked over a later frame of its batch left tokens of earlier ones,
-    // not looked at yet, by which safe code wrote what a reader was reading. Method: a borrowed
-    // frame and a free one, then what is refused, in every place of the batch; both are published
+    // not checked yet, by which safe code wrote bytes that a reader was reading. Method: a borrowed
+    // frame and a free one, then an invalid entry, in every place of the batch; both are published
     // as before.
     let memory = FrameMemory::new(Pages(4)).unwrap();
     let read = published(&memory, 0, 5);
@@ -40,8 +39,8 @@ fn a_batch_that_is_refused_hands_out_no_frame_that_is_read() {
 
 #[test]
 fn a_retract_that_unwinds_in_its_middle_publishes_what_it_took() {
-    // Goal: tags that are taken are put back, whatever comes between. Method: unwind with tags
-    // taken, before the looks at seats and pins and after some of them.
+    // Goal: tags that were cleared are put back, on any unwinding. Method: unwind with tags
+    // cleared, before the scan of seats and pins and after a part of it.
     let memory = FrameMemory::new(Pages(3)).unwrap();
     let pfns = [0, 1, 2].map(|pfn| published(&memory, pfn, 1));
     let batch = pfns.map(|pfn| (pfn, TAG));
@@ -85,7 +84,7 @@ fn a_borrowed_frame_keeps_the_tag_that_it_has() {
     assert_eq!(surrender_all(&memory, retract(&memory, &[pfn])), 1);
 }
 
-/// Runs `test` in a thread of its own, with the system calls refused that it says.
+/// Runs `test` in a thread of its own, with the given system calls refused.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn refused(others: &[libc::c_long], errno: libc::c_int, test: impl FnOnce() + Send) {
     let test = || sandbox::refuse_membarrier(others, errno).then(test);
@@ -95,7 +94,7 @@ fn refused(others: &[libc::c_long], errno: libc::c_int, test: impl FnOnce() + Se
 #[test]
 #[cfg(all(target_os = "linux", not(miri)))]
 fn retracting_goes_on_where_membarrier_is_refused_later() {
-    // Symptom: a program that let a filter refuse membarrier after it had built its memory spun a
+    // Symptom: a program whose filter refused membarrier after it had built its memory spun a
     // million times in each retract, and panicked. Method: a memory that relies on it; then a
     // filter, with either error, in the thread that retracts beside readers.
     for errno in [libc::EPERM, libc::ENOSYS] {
@@ -107,9 +106,9 @@ fn retracting_goes_on_where_membarrier_is_refused_later() {
 #[test]
 #[cfg(all(target_os = "linux", not(miri)))]
 fn nothing_is_handed_out_where_no_barrier_can_be_had() {
-    // Goal: without a barrier, and without what takes its place, no frame is anybody's: all stay as
-    // they are, and the call ends. Method: as above, with the visits refused too; a memory that
-    // does not rely on membarrier goes on.
+    // Goal: without a barrier, and without its replacement, no frame is owned: all stay as they
+    // are, and the call ends. Method: as above, with the visits refused too; a memory that does not
+    // rely on membarrier still works.
     for (memory, barrier) in of_both_barriers(2)
         .into_iter()
         .zip([Barrier::new(), Barrier::fenced()])
@@ -130,8 +129,8 @@ fn nothing_is_handed_out_where_no_barrier_can_be_had() {
 #[test]
 #[cfg(all(target_os = "linux", not(miri)))]
 fn frames_that_the_system_does_not_take_back_read_as_zeros() {
-    // Symptom: of memory that the system refuses to take back (it is locked, or a sandbox says so)
-    // the next owner read what the last one had written. Method: a filter that refuses the call.
+    // Symptom: if the system refused to decommit memory (it is locked, or a sandbox refuses) the
+    // next owner read the last one's bytes. Method: a filter that refuses the call.
     let memory = FrameMemory::new(Pages(3)).unwrap();
     let decommit = || {
         let mut frame = memory.claim(Pfn(1));

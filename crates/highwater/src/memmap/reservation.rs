@@ -1,7 +1,7 @@
-//! One reserved range of real memory.
+//! One reserved range of real memory (mmap).
 //!
-//! The whole range is mapped when it is made, without swap reservation; the system commits memory
-//! as it is first touched, in huge pages where it can ([`HUGE_BYTES`] alignment, `MADV_HUGEPAGE`).
+//! The whole range is mapped at creation, without swap reservation; the system commits memory as it
+//! is first touched, in huge pages where it can ([`HUGE_BYTES`] alignment, `MADV_HUGEPAGE`).
 
 use std::io;
 use std::ptr::NonNull;
@@ -17,33 +17,33 @@ const HUGE_BYTES: usize = 2 << 20;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MapError {
-    /// The size is outside what one reservation can be.
+    /// The size is outside the allowed range.
     #[error("cannot reserve {requested}: the size must be 4 KiB to {max}, in whole pages")]
     Size {
-        /// What was asked for.
+        /// The requested size.
         requested: Bytes,
-        /// The most that can be.
+        /// The maximum.
         max: Bytes,
     },
-    /// The machine has less.
+    /// The machine has less memory.
     #[error("cannot cut frames from {requested}: the machine has {memory} of memory")]
     AboveMachine {
-        /// What was asked for.
+        /// The requested size.
         requested: Bytes,
-        /// What the machine has.
+        /// The machine's memory.
         memory: Bytes,
     },
     /// The system refused.
     #[error("the system refused to reserve {requested} of address space: {source}")]
     System {
-        /// What was asked for.
+        /// The requested size.
         requested: Bytes,
-        /// Its reason.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Memory of the machine; none where the system does not tell.
+/// Returns the machine's memory; `None` if the system does not tell.
 pub(super) fn memory_of_machine() -> Option<Bytes> {
     // SAFETY: asks for a number.
     let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
@@ -59,13 +59,13 @@ pub struct Reservation {
     /// First byte handed out; aligned to [`HUGE_BYTES`].
     base: NonNull<u8>,
     pages: u32,
-    /// What was mapped in all, with the slack that aligning needed.
+    /// The whole mapping, with the slack that alignment needed.
     mapping: NonNull<libc::c_void>,
     mapping_len: usize,
 }
 
 // SAFETY: a reservation is a range of addresses that it alone unmaps; nothing in it is tied to the
-// thread that made it, and its methods that touch bytes state who may call them.
+// thread that made it, and its methods that touch bytes state the conditions for calling them.
 unsafe impl Send for Reservation {}
 // SAFETY: as above: shared use is governed by the contracts of the unsafe methods.
 unsafe impl Sync for Reservation {}
@@ -135,11 +135,11 @@ impl Reservation {
             mapping,
             mapping_len,
         };
-        let _is_huge = reservation.advise(0, len, libc::MADV_HUGEPAGE); // a wish: small pages serve as well
+        let _is_huge = reservation.advise(0, len, libc::MADV_HUGEPAGE); // best effort
         Ok(reservation)
     }
 
-    /// A range of no pages: nothing is mapped.
+    /// Returns a range of no pages: nothing is mapped.
     pub(super) const fn empty() -> Self {
         Self {
             base: NonNull::dangling(),
@@ -149,13 +149,13 @@ impl Reservation {
         }
     }
 
-    /// Pages in the range.
+    /// Returns the number of pages in the range.
     #[must_use]
     pub fn pages(&self) -> Pages {
         Pages(u64::from(self.pages))
     }
 
-    /// Gives the memory of `count` frames from `first` back to the system; they read as zeros
+    /// Returns the memory of `count` frames starting at `first` to the system; they read as zeros
     /// afterwards.
     ///
     /// # Safety
@@ -177,7 +177,7 @@ impl Reservation {
         if self.advise(offset, bytes, libc::MADV_DONTNEED) {
             return;
         }
-        // Locked in memory, say. They are zeros all the same: what is left there may be another's.
+        // Locked in memory, for example. Zeroed all the same: the old bytes may be another owner's.
         // SAFETY: the offset lies in the range, as checked above.
         let start = unsafe { self.base.add(offset) };
         let start = NonNull::slice_from_raw_parts(start, bytes);
@@ -185,15 +185,15 @@ impl Reservation {
         // them.
         let bytes = unsafe { &mut *start.as_ptr() };
         for page in bytes.chunks_exact_mut(PAGE_SIZE) {
-            // One that was never written is not committed by reading it.
+            // Reading a page that was never written does not commit it.
             if page.iter().any(|byte| *byte != 0) {
                 page.fill(0);
             }
         }
     }
 
-    /// How many of some neighbouring frames are resident; all of them where the system does not
-    /// tell. A number of its moment, and no more than that for frames that others use.
+    /// Returns how many of some neighbouring frames are resident; all of them if the system does
+    /// not tell. A snapshot, and only an estimate for frames that other threads use.
     ///
     /// # Panics
     ///
@@ -219,7 +219,7 @@ impl Reservation {
         }
     }
 
-    /// First byte of a frame.
+    /// Returns a pointer to the first byte of a frame.
     ///
     /// # Panics
     ///
@@ -231,7 +231,7 @@ impl Reservation {
         unsafe { self.frame_ptr_unchecked(pfn) }
     }
 
-    /// As [`frame_ptr`](Self::frame_ptr), without looking.
+    /// As [`frame_ptr`](Self::frame_ptr), without the check.
     ///
     /// # Safety
     ///
@@ -243,7 +243,7 @@ impl Reservation {
         unsafe { self.base.add(pfn.index() * PAGE_SIZE) }
     }
 
-    /// Advice about part of the range; whether the system takes it.
+    /// Gives advice about part of the range; returns whether the system accepts it.
     fn advise(&self, offset: usize, len: usize, advice: libc::c_int) -> bool {
         // SAFETY: callers pass offsets inside the range.
         let start = unsafe { self.base.add(offset) };
@@ -258,7 +258,8 @@ impl Drop for Reservation {
         if self.mapping_len == 0 {
             return;
         }
-        // SAFETY: exactly what `new` mapped, unmapped once; borrowers of the bytes borrow `self`.
+        // SAFETY: exactly the range that `new` mapped, unmapped once; borrowers of the bytes borrow
+        // `self`.
         let result = unsafe { libc::munmap(self.mapping.as_ptr(), self.mapping_len) };
         debug_assert_eq!(result, 0, "unmapping what was mapped");
     }

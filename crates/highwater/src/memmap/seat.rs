@@ -1,8 +1,9 @@
-//! Seats: announcement slots that one reader at a time writes.
+//! Seats: hazard-pointer records, each written by one reader at a time.
 //!
-//! A seat is [`SLOTS`] slots in lines of its own. It belongs to one memory for ever, and is taken
-//! by one holder at a time. A thread keeps the seats that it has left, and takes one of them for
-//! its next reader: that one costs nobody else anything. What the slots are for: module `borrow`.
+//! A seat is [`SLOTS`] slots in cache lines of its own. It belongs to one memory permanently, and
+//! is taken by one holder at a time. A thread keeps the seats that it has left, and takes one of
+//! them for its next reader, without a store to shared memory. The module `borrow` explains the
+//! slots.
 
 use std::fmt;
 
@@ -18,15 +19,15 @@ use crate::units::Pfn;
 
 pub(super) use kept::{Former, find, leave, note_used, sit_down};
 
-/// Announcements per seat. Chosen: fifteen numbers and the mark of occupation fill a cache line;
-/// whose seat it is, which never changes, lies in the next.
+/// Announcements per seat. Chosen: fifteen numbers and the occupied flag fill a cache line; the
+/// memory's id, which never changes, is in the next.
 pub(super) const SLOTS: usize = if cfg!(loom) { 2 } else { 15 };
 
-// A reader that has filled one slot is told from one that has pinned.
+// A reader that has filled one slot is distinguished from one that has pinned.
 const _: () = assert!(SLOTS > 1);
 
-/// The most seats that one memory has; readers beyond them pin. Chosen: a megabyte of them,
-/// and a walk over all is still shorter than the I/O that reclaim is for.
+/// Maximum number of seats of one memory; readers beyond them pin. Chosen: a megabyte of them, and
+/// a walk over all is still shorter than the I/O that reclaim is for.
 const SEATS_MAX: usize = 4096;
 
 /// A slot that announces nothing.
@@ -37,10 +38,10 @@ const _: () = assert!(super::Reservation::MAX.0 <= EMPTY as u64);
 
 static SEATS_LOCK: LockClass = LockClass::new("seats", Rank::Leaf);
 
-/// Every seat of one memory. Seats are made when they are first needed and stay.
+/// The seats of one memory, allocated on demand and never freed.
 pub(super) struct Seats {
     memory: MemoryId,
-    /// Of each.
+    /// Each seat's `in_turn`.
     in_turn: usize,
     lines: RwLock<Vec<Arc<CachePadded<SeatLine>>>>,
 }
@@ -48,14 +49,14 @@ pub(super) struct Seats {
 #[repr(C)]
 struct SeatLine {
     /// Written by: the seat's holder (announce: before a light barrier; clear; both release). Those
-    /// of nobody's seat, which has many holders and which nobody looks at, are only ever cleared.
-    /// Read by: `retract` (acquire, after its heavy barrier). Publishes: that what the slot
-    /// announced before is read no more.
+    /// of a seat of no memory, which has many holders and is never scanned, are only ever cleared.
+    /// Read by: `retract` (acquire, after its heavy barrier). Publishes: that the frame that the
+    /// slot announced before is no longer read.
     slots: [AtomicU32; SLOTS],
-    /// Written by: whoever takes or leaves the seat. Read by: those looking for a seat, `retract`.
-    /// Publishes: that the slots are empty, and what they announced is read no more.
+    /// Written by: threads that take or leave the seat. Read by: threads looking for a seat,
+    /// `retract`. Publishes: that the slots are empty, and their frames are no longer read.
     is_taken: AtomicBool,
-    /// Whose seat it is.
+    /// The seat's memory.
     memory: MemoryId,
     /// Slots that a reader fills in turn with no more than a bare barrier: all, or none. [`SLOTS`]
     /// at most.
@@ -91,7 +92,7 @@ impl Seats {
         }
     }
 
-    /// Takes the first free seat, or makes one; `None` when there are too many.
+    /// Takes the first free seat, or allocates one; `None` if there are too many.
     pub(super) fn take(&self) -> Option<Seat> {
         let free = self
             .lines
@@ -117,15 +118,15 @@ impl Seats {
     pub(super) fn collect_announced(&self, announced: &mut Vec<Pfn>) {
         announced.clear();
         for line in self.lines.read().iter() {
-            // Acquire. Pairs with: the release store of a seat's drop, so that what was read from
-            // the seat lies before whatever the new owner writes.
+            // Acquire. Pairs with: the release store of a seat's drop, so that reads under the seat
+            // lie before the new owner's writes.
             if !line.is_taken.load(Ordering::Acquire) {
                 continue;
             }
             for slot in &line.slots {
                 // Acquire. Pairs with: the release store that clears a slot or announces the next
-                // frame in it, so that the reader's last look at the bytes lies before whatever the
-                // new owner writes.
+                // frame in it, so that the reader's last access to the bytes lies before the new
+                // owner's writes.
                 let pfn = slot.load(Ordering::Acquire);
                 if pfn != EMPTY {
                     announced.push(Pfn(pfn));
@@ -141,7 +142,7 @@ pub struct Seat {
 }
 
 impl Seat {
-    /// A seat that is of no memory, for who finds no other: nobody looks at its slots.
+    /// Returns a dummy seat of no memory, for readers that could not get one; never scanned.
     #[cold]
     pub(super) fn of_nobody() -> Self {
         let line = || Arc::new(CachePadded::new(SeatLine::taken(MemoryId::NONE, 0)));
@@ -157,7 +158,8 @@ impl Seat {
         self.is_of(MemoryId::NONE)
     }
 
-    /// Slots that a reader may fill in turn, each followed by [`Barrier::bare`].
+    /// Returns the number of slots that a reader may fill in turn, each followed by
+    /// [`Barrier::bare`].
     #[inline(always)]
     pub(super) fn in_turn(&self) -> usize {
         self.line.in_turn
@@ -168,24 +170,25 @@ impl Seat {
         self.line.memory == memory
     }
 
-    /// Announces a frame by a slot. What the slot announced before must not be read any more.
+    /// Announces a frame by a slot. The frame that the slot announced before must not be read any
+    /// more.
     #[inline(always)]
     pub(super) fn announce(&self, slot: usize, pfn: Pfn) {
-        // The light barrier that follows orders it before the look at the tag.
-        // Release. Pairs with: the acquire load of `collect_announced`: an earlier reader of this
-        // seat may have read a frame by the same slot; a scan that sees this announcement does not
-        // see that the slot was cleared.
+        // The light barrier that follows orders it before the check of the tag. Pairs with: the
+        // acquire load of `collect_announced`. Release: an earlier reader of this seat may have
+        // read a frame by the same slot; a scan that sees this announcement does not see that the
+        // slot was cleared.
         self.line.slots[slot].store(pfn.0, Ordering::Release);
     }
 
-    /// Empties a slot: what it announced is read no more.
+    /// Empties a slot: its frame is no longer read.
     #[inline(always)]
     pub(super) fn clear(&self, slot: usize) {
         // Release. Pairs with: the acquire load of `collect_announced`.
         self.line.slots[slot].store(EMPTY, Ordering::Release);
     }
 
-    /// Empties the first so many slots.
+    /// Empties the first `count` slots.
     pub(super) fn clear_first(&self, count: usize) {
         for slot in &self.line.slots[..count] {
             // Release. Pairs with: the acquire load of `collect_announced`.
@@ -193,12 +196,12 @@ impl Seat {
         }
     }
 
-    /// Whether no slot announces anything.
+    /// Returns whether no slot announces anything.
     fn is_empty(&self) -> bool {
         self.announced() == [None; SLOTS]
     }
 
-    /// What the slots announce, in their order.
+    /// Returns the announced frames, by slot.
     pub(super) fn announced(&self) -> [Option<Pfn>; SLOTS] {
         // Relaxed: only the holder writes the slots.
         let pfn = |slot: usize| self.line.slots[slot].load(Ordering::Relaxed);
@@ -228,19 +231,20 @@ mod kept {
 
     use super::{MemoryId, Seat, Seats};
 
-    /// Seats that a thread keeps, of all memories together, beside the one that it left last.
-    /// Chosen: more readers at once in one thread are rare; they take a seat each time.
+    /// Maximum number of seats that a thread keeps, of all memories together, beside the one that
+    /// it left last. Chosen: more readers at once in one thread are rare; they take a seat each
+    /// time.
     const KEPT_MAX: usize = 16;
 
     thread_local! {
-        /// The seat that was left last: most often that of the next reader. Nothing of it is
-        /// dropped when the thread ends, so that looking here is one load; [`Others`] does that.
-        /// Once it has, a seat of nobody lies here.
+        /// The seat that was left last: most often that of the next reader. Its thread-local has no
+        /// destructor, so that an access is one load; [`Others`] drops the seat. Afterwards it
+        /// holds a seat of no memory.
         static LAST: Cell<Option<ManuallyDrop<Seat>>> = const { Cell::new(None) };
         static OTHERS: Others = const { Others(RefCell::new(Vec::new())) };
     }
 
-    /// What a thread keeps beside [`LAST`]; when the thread ends, that too is given back.
+    /// Seats that a thread keeps beside [`LAST`]; its destructor also releases that one.
     struct Others(RefCell<Vec<Seat>>);
 
     impl Drop for Others {
@@ -250,14 +254,14 @@ mod kept {
         }
     }
 
-    /// Has what this thread is going to leave in [`LAST`] given back when it ends.
+    /// Registers the destructor that releases [`LAST`] when this thread ends.
     pub(in super::super) fn note_used() {
-        // A failure says that it is ending.
+        // A failure means that the thread is ending.
         let _ = OTHERS.try_with(|_| ());
     }
 
-    /// Takes the seat that this thread left last, if it is of that memory. Else, what lay in its
-    /// place, for [`find`].
+    /// Takes the seat that this thread left last, if it belongs to that memory. Otherwise returns
+    /// the former content, for [`find`].
     #[inline(always)]
     pub(in super::super) fn sit_down(memory: MemoryId) -> Result<Seat, Former> {
         match LAST.take() {
@@ -266,12 +270,12 @@ mod kept {
         }
     }
 
-    /// What [`sit_down`] found: a seat of another memory; none when another reader of this thread
-    /// has it.
+    /// Result of [`sit_down`]: a seat of another memory; none if another reader of this thread has
+    /// it.
     pub(in super::super) struct Former(Option<ManuallyDrop<Seat>>);
 
-    /// Takes another of this thread's seats, or a free one. `None` when all are taken, or when the
-    /// thread is ending.
+    /// Takes another of this thread's seats, or a free one. `None` if all are taken, or the thread
+    /// is ending.
     pub(in super::super) fn find(seats: &Seats, former: Former) -> Option<Seat> {
         if former.0.is_some() {
             make_room(former.0);
@@ -284,7 +288,7 @@ mod kept {
         kept.ok()?.or_else(|| seats.take())
     }
 
-    /// Gives a seat of which all slots are empty back to this thread.
+    /// Returns a seat with empty slots to this thread.
     #[inline(always)]
     pub(in super::super) fn leave(seat: Seat) {
         debug_assert!(seat.is_empty(), "{seat:?} is left with a frame");
@@ -308,16 +312,15 @@ mod kept {
             }
             others.push(former);
         });
-        // The thread is ending: the former is nobody's and stays, and the seat is free for another
-        // thread.
+        // The thread is ending: the former one is the dummy and stays, and the seat is free for
+        // another thread.
         if is_kept.is_err() {
             drop(LAST.replace(former).map(ManuallyDrop::into_inner));
         }
     }
 }
 
-/// In a model, threads keep no seats: what one execution leaves behind must not be seen by the
-/// next.
+/// In a model, threads keep no seats: one execution must not see those of another.
 #[cfg(loom)]
 mod kept {
     use super::{MemoryId, Seat, Seats};

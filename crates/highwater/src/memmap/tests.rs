@@ -1,4 +1,4 @@
-//! Who may touch a frame's bytes, tried from one thread and from several.
+//! Access to a frame's bytes, from one thread and from several.
 
 use super::barrier::Barrier;
 use super::*;
@@ -14,8 +14,8 @@ pub(super) fn published(memory: &FrameMemory, pfn: u32, byte: u8) -> Pfn {
     memory.publish(frame, TAG)
 }
 
-/// Memories whose readers pay for a light barrier as little as they can here, and as much as
-/// without membarrier.
+/// Returns memories whose readers pay for a light barrier as little as possible here, and as much
+/// as without membarrier.
 pub(super) fn of_both_barriers(pages: u64) -> [FrameMemory; 2] {
     [Barrier::new(), Barrier::fenced()]
         .map(|barrier| FrameMemory::with_barrier(Pages(pages), barrier).expect("a small range"))
@@ -132,8 +132,8 @@ fn a_token_is_good_for_its_own_memory_only() {
 
 #[test]
 fn the_mark_of_unpublished_frames_is_no_tag() {
-    // Goal: no number makes a right. Method: name the mark itself for an owned frame and a free
-    // one, in every call that takes a tag.
+    // Goal: no number forges a right. Method: pass the mark itself as the tag of an owned frame and
+    // a free one, in every call that takes a tag.
     let memory = Arc::new(FrameMemory::new(Pages(2)).unwrap());
     let owned = memory.claim(Pfn(0));
     let mark = 0;
@@ -151,8 +151,8 @@ fn the_mark_of_unpublished_frames_is_no_tag() {
 
 #[test]
 fn leaked_pins_do_not_wrap_around() {
-    // Goal: the count of pins never comes back to zero while somebody reads. Method: leak as many
-    // as it takes (fewer in tests); the next one is refused, and the frame stays where it is.
+    // Goal: the count of pins never wraps to zero while a reader holds one. Method: leak as many as
+    // it takes (fewer in tests); the next one is refused, and the frame stays where it is.
     let memory = Arc::new(FrameMemory::new(Pages(1)).unwrap());
     let pfn = published(&memory, 0, 7);
     let pin = || Pinned::new(Arc::clone(&memory), pfn, TAG).unwrap();
@@ -186,7 +186,7 @@ fn impossible_sizes_are_refused_with_numbers() {
 
 #[test]
 fn readers_never_see_a_frame_that_is_being_rewritten() {
-    // Method: readers borrow and look twice at both ends of the page; a writer retracts, rewrites
+    // Method: readers borrow and check both ends of the page twice; a writer retracts, rewrites
     // with another byte and publishes under another tag, without a pause, 20,000 times and until
     // the readers have read something (a loaded machine may start them late).
     for memory in of_both_barriers(2) {
@@ -194,7 +194,7 @@ fn readers_never_see_a_frame_that_is_being_rewritten() {
     }
 }
 
-/// Rewrites so many times, and until something was read.
+/// Rewrites `rounds` times, and until something was read.
 pub(super) fn rewrite_beside_readers(memory: &FrameMemory, rounds: u64) {
     let (stop, borrowed) = (AtomicBool::new(false), AtomicU64::new(0));
     let tag = |round: u64| 1 + round % 3;
@@ -241,8 +241,8 @@ pub(super) fn rewrite_beside_readers(memory: &FrameMemory, rounds: u64) {
 
 #[test]
 fn a_page_counts_once_however_often_one_reader_reads_it() {
-    // Goal: reading is no leak of pins, with a seat whose slots are full and without one. Method:
-    // one frame more than a seat announces, read more often than it can be pinned.
+    // Goal: reading leaks no pins, with a seat whose slots are full and without one. Method: one
+    // frame more than a seat announces, read more often than it can be pinned.
     for memory in of_both_barriers(16) {
         read_often(&memory);
     }
@@ -264,7 +264,7 @@ fn read_often(memory: &FrameMemory) {
 #[test]
 fn pages_read_in_turn_take_a_slot_each_and_no_pin() {
     // Goal: a reader holds 15 frames without a pin however often it reads each. Method: two in turn
-    // until no slot is left, then 13 others, and a look at a tag that is gone in between; the
+    // until no slot is left, then 13 others, and a check of a tag that is gone in between; the
     // sixteenth is pinned.
     for memory in of_both_barriers(16) {
         read_in_turn(&memory);
@@ -289,9 +289,8 @@ fn read_in_turn(memory: &FrameMemory) {
 
 #[test]
 fn a_thread_keeps_its_seats() {
-    // Goal: readers of one thread, of several memories, one after another or at once, take seats
-    // anew only as many as there are at once. Method: the seats that others get are always the
-    // same.
+    // Goal: readers of one thread, of several memories, one after another or at once, take only as
+    // many new seats as there are readers at once. Method: other threads always get the same seats.
     let memories = [1, 2].map(|pages| FrameMemory::new(Pages(pages)).unwrap());
     let next = |memory: &FrameMemory| format!("{:?}", memory.seat().unwrap());
     let at_once = || {
@@ -310,10 +309,10 @@ fn a_thread_keeps_its_seats() {
 
 #[test]
 fn threads_that_end_leave_their_seats_to_others() {
-    // Goal: a seat is free again when the thread that kept it has ended, also where a reader begins
-    // while it ends, before or after the thread's seats were given back; none is leaked, and
-    // nothing stays borrowed. Method: short-lived threads, one after another, with readers within
-    // readers; the next seat is always the same one.
+    // Goal: a seat is free again when the thread that kept it has ended, also if a reader begins
+    // while it ends, before or after the thread's seats were released; none is leaked, and nothing
+    // stays borrowed. Method: short-lived threads, one after another, with readers within readers;
+    // the next seat is always the same one.
     struct Late(Arc<FrameMemory>);
     impl Drop for Late {
         fn drop(&mut self) {
@@ -351,8 +350,8 @@ fn threads_that_end_leave_their_seats_to_others() {
 
 #[test]
 fn a_block_is_one_right_to_its_frames() {
-    // Goal: a block's frames are owned together, written as one slice, and free again together or
-    // one by one. Method: every order that fits, at the memory's end.
+    // Goal: a block's frames are owned together, written as one slice, and freed together or one by
+    // one. Method: every order that fits, at the memory's end.
     let memory = FrameMemory::new(Pages(1 << 10)).unwrap();
     for order in (0..=10).map(|order| Order::new(order).unwrap()) {
         let size = u32::try_from(order.pages().0).unwrap();
@@ -378,8 +377,8 @@ fn a_block_is_one_right_to_its_frames() {
 
 #[test]
 fn impossible_blocks_panic() {
-    // Goal: no right to what is not there, not aligned, or not free. Method: each, and what is free
-    // afterwards is what was.
+    // Goal: no right to frames that do not exist, are not aligned, or are not free. Method: each;
+    // the free frames afterwards are those before.
     let memory = FrameMemory::new(Pages(1024)).unwrap();
     // Of a block of four words, a frame of the third.
     let held = memory.claim(Pfn(256 + 130));
@@ -406,9 +405,9 @@ fn impossible_blocks_panic() {
 
 #[test]
 fn free_frames_are_counted_as_a_plain_array_would() {
-    // Goal: claiming and surrendering many or a block moves their bits and no others. Method:
-    // random lists, sorted or not, and random blocks, against an array of booleans; the last word
-    // is not full.
+    // Goal: claiming and surrendering many frames or a block moves their bits and no others.
+    // Method: random lists, sorted or not, and random blocks, against an array of booleans; the
+    // last word is not full.
     const FRAMES: u32 = 1000;
     let mut random = crate::seed::rng(23);
     let memory = FrameMemory::new(Pages(FRAMES.into())).unwrap();
@@ -462,7 +461,7 @@ fn free_frames_are_counted_as_a_plain_array_would() {
 #[test]
 fn a_list_that_names_a_frame_twice_panics() {
     // Goal: no list makes two rights to one frame. Method: the same frame twice, side by side and
-    // apart, in one word and with another between; what was free is lost or free, and never there
+    // apart, in one word and with another between; a free frame is lost or free, and never there
     // twice.
     for pfns in [[5, 5, 6], [5, 6, 5], [5, 100, 5]] {
         let memory = FrameMemory::new(Pages(200)).unwrap();
@@ -479,8 +478,8 @@ fn a_list_that_names_a_frame_twice_panics() {
 
 #[test]
 fn memory_is_given_back_by_owners_and_reads_as_zeros() {
-    // Method: frames with gaps, out of order and one block; what is not named keeps its bytes.
-    // Nothing is resident the second time.
+    // Method: frames with gaps, out of order and one block; other frames keep their bytes. Nothing
+    // is resident the second time.
     let memory = FrameMemory::new(Pages(1 << 11)).unwrap();
     let signed = |pfn: u32| {
         let mut frame = memory.claim(Pfn(pfn));

@@ -1,25 +1,25 @@
-//! Rights that can be kept as numbers.
+//! Ownership tokens that can be stored as numbers.
 
-/// A value that is a right, and that a per-CPU stack keeps as a number of 32 bits.
+/// A token of ownership that a per-CPU stack stores as a number of 32 bits.
 ///
-/// What tells the values of one stack apart is the number; what they have in common, such as the
-/// memory that frames are cut from, is their *home*, which the stack keeps once.
+/// The number distinguishes the tokens of one stack; their common part, such as the memory that
+/// frames are cut from, is their *home*, which the stack stores once.
 pub(crate) trait Token: Send + Sized {
-    /// What the tokens of one stack have in common.
+    /// The common part of the tokens of one stack.
     type Home: Copy + Send + Sync;
 
-    /// Turns the right into its number, which is below `u32::MAX`.
+    /// Converts the token to its number, which is below `u32::MAX`.
     ///
     /// # Panics
     ///
-    /// When it is not of `home`.
+    /// When it does not belong to `home`.
     fn into_raw(self, home: Self::Home) -> u32;
 
-    /// Turns the number back into the right.
+    /// Converts the number back to the token.
     ///
     /// # Safety
     ///
-    /// The number came from [`into_raw`](Self::into_raw) with the same home, and that call's right
-    /// has not been made again since.
+    /// The number came from [`into_raw`](Self::into_raw) with the same home, and has not been
+    /// converted back since that call.
     unsafe fn from_raw(raw: u32, home: Self::Home) -> Self;
 }

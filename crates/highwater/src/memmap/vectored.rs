@@ -1,22 +1,22 @@
-//! Reading from a file into many frames, and writing many to it, by one system call.
+//! Vectored file I/O at an offset: `preadv` and `pwritev` of many frames by one system call.
 //!
 //! The standard library has `readv` and `writev` at a file's position, and `pread` and `pwrite` of
-//! one buffer; frames of neighbouring pages are not neighbours, and a position is shared by all
-//! threads that use the file.
+//! one buffer; frames of neighbouring pages are not adjacent, and all threads that use a file share
+//! its position.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 
-/// Buffers of one call. Chosen: what every Linux takes (`UIO_MAXIOV`).
+/// Buffers of one call. Chosen: the limit of every Linux (`UIO_MAXIOV`).
 #[cfg(target_os = "linux")]
 const BUFS_MAX: usize = 1024;
 
-/// Reads from `offset` on into `bufs`, in order; returns how many bytes, which may be fewer than
-/// asked for.
+/// Reads into `bufs`, in order, starting at `offset`; returns the number of bytes read, which may
+/// be fewer than requested.
 ///
 /// # Errors
 ///
-/// Whatever the system says.
+/// Any error of the system.
 #[cfg(target_os = "linux")]
 pub(crate) fn read_vectored_at(
     file: &File,
@@ -36,7 +36,7 @@ pub(crate) fn read_vectored_at(
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
 }
 
-/// As above, where there is no such call: the first buffer alone.
+/// As above, for systems without such a call: reads the first buffer alone.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn read_vectored_at(
     file: &File,
@@ -51,12 +51,12 @@ pub(crate) fn read_vectored_at(
     }
 }
 
-/// Writes `bufs`, in order, from `offset` on; returns how many bytes were taken, which may be fewer
-/// than there are.
+/// Writes `bufs`, in order, starting at `offset`; returns the number of bytes written, which may be
+/// fewer than given.
 ///
 /// # Errors
 ///
-/// Whatever the system says.
+/// Any error of the system.
 #[cfg(target_os = "linux")]
 pub(crate) fn write_vectored_at(
     file: &File,
@@ -76,7 +76,7 @@ pub(crate) fn write_vectored_at(
     usize::try_from(wrote).map_err(|_| io::Error::last_os_error())
 }
 
-/// As above, where there is no such call: the first buffer alone.
+/// As above, for systems without such a call: writes the first buffer alone.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn write_vectored_at(
     file: &File,

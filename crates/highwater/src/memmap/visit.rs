@@ -1,34 +1,32 @@
-//! Running on CPUs in turn: a membarrier by means of the scheduler, for where the system call is
-//! refused.
+//! Visiting CPUs in turn: a membarrier by means of the scheduler, if the system call is refused.
 //!
-//! A thread that runs on a CPU has displaced whichever thread ran there. The scheduler's switch is
-//! a full barrier on that CPU, on both sides (membarrier itself rests on that: it leaves CPUs alone
-//! that do not run the process at the moment), and a thread that is displaced inside a restartable
-//! sequence goes on at the sequence's abort.
+//! A thread that runs on a CPU has displaced the thread that ran there. The scheduler's switch is a
+//! full barrier on that CPU, on both sides (membarrier itself relies on that: it skips CPUs that do
+//! not run the process at the moment), and a thread that is displaced inside a restartable sequence
+//! resumes at the sequence's abort.
 //!
-//! **Argument.** The visitor stores, visits CPUs, then looks. Of another thread X of the process,
+//! **Argument.** The visitor stores, visits CPUs, then looks. For another thread X of the process,
 //! at the moment of that store:
 //!
-//! - If X is not running, it was switched from before, and will be switched to after: what it did
-//!   before is seen by the look, what it does from then on sees the store, and a sequence that it
-//!   is in does not commit.
-//! - If X is running on a CPU, it leaves that CPU before the visitor comes there, or is displaced
-//!   by it. In both cases it is switched from between the store and the look, and the same holds on
-//!   the two sides of that switch: its announcement is found, or its look finds the store; its
-//!   sequence has committed before, which is seen, or aborts.
+//! - If X is not running, it was switched from before, and will be switched to after: the look sees
+//!   X's earlier stores, X's later loads see the store, and a sequence that X is in does not
+//!   commit.
+//! - If X is running on a CPU, it leaves that CPU before the visitor comes there, or the visitor
+//!   displaces it. In both cases it is switched from between the store and the look, and the same
+//!   holds on the two sides of that switch: its announcement is found, or its look finds the store;
+//!   its sequence has committed before, which is seen, or aborts.
 //!
 //! So each CPU has to be visited on which a thread of the process was running. The visitor goes to
-//! all that the system lets it be on. What is left are CPUs that are none or offline, where nothing
-//! runs, and those that are kept from this thread: cpusets can differ between threads. They are
-//! good if no thread of the process is running there now, by what `/proc` says: whoever was there,
-//! has left. A thread that begins later begins after the store, by way of the thread that starts
-//! it.
+//! all CPUs that its affinity allows. The others do not exist or are offline, where no thread runs,
+//! or are not allowed to this thread: cpusets can differ between threads. Those are safe if no
+//! thread of the process is running there now, according to `/proc`: a thread that was there has
+//! left. A thread that starts later starts after the store, as its creator does.
 //!
-//! **Failure modes.** An error where CPUs cannot be visited or threads not be listed; nothing was
-//! ordered then. The visitor shares each CPU with what runs there, and comes when it is that CPU's
-//! turn: under a thread of real-time priority that never rests, when the system gives others their
-//! share. It leaves with the CPUs that it was allowed before; if another thread changes those
-//! meanwhile, that change is lost.
+//! **Failure modes.** An error if CPUs cannot be visited or threads cannot be listed; nothing was
+//! ordered then. The visitor shares each CPU with the threads there, and runs when its turn comes:
+//! under a real-time thread that never sleeps, when the system gives other threads their share.
+//! Afterwards it restores its former affinity; if another thread changes that meanwhile, the change
+//! is lost.
 
 use std::fs;
 use std::io;
@@ -36,22 +34,22 @@ use std::io;
 use crate::sync::atomic::{Ordering, fence};
 use crate::units::CpuId;
 
-/// The most CPUs that Linux can be built for.
+/// Maximum number of CPUs that Linux can be built for.
 const CPUS_MAX: usize = 8192;
 const BITS: usize = libc::c_ulong::BITS as usize;
-/// Another thread can move the visitor away just when it has come; each time is one that it does.
+/// Another thread can move the visitor away just after it arrived; this many times.
 const TRIES: u32 = 16;
 
 /// A set of CPUs, as the system calls take it.
 #[derive(Clone)]
 struct CpuSet(Box<[libc::c_ulong; CPUS_MAX / BITS]>);
 
-/// Returns when every other thread of the process that runs on `cpu`, or on any CPU if none is
-/// named, has been switched from since the call.
+/// Returns once every other thread of the process that runs on `cpu`, or on any CPU if `None`, has
+/// been switched from since the call.
 ///
 /// # Errors
 ///
-/// When that cannot be had.
+/// When that is impossible.
 pub(super) fn visit(cpu: Option<CpuId>) -> io::Result<()> {
     let mut visited = CpuSet::none();
     {
@@ -84,7 +82,7 @@ pub(super) fn visit(cpu: Option<CpuId>) -> io::Result<()> {
     }
 }
 
-/// Runs on a CPU; false if this thread may not be there, or the CPU is not there.
+/// Runs on a CPU; returns false if this thread may not run there, or the CPU does not exist.
 fn stand_on(cpu: CpuId) -> io::Result<bool> {
     for _ in 0..TRIES {
         match CpuSet::of(cpu).let_this_thread_be() {
@@ -92,7 +90,7 @@ fn stand_on(cpu: CpuId) -> io::Result<bool> {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(false),
             Err(error) => return Err(error),
         }
-        // SAFETY: takes nothing, touches nothing of ours.
+        // SAFETY: takes nothing, touches no memory of ours.
         let here = unsafe { libc::sched_getcpu() };
         if u32::try_from(here) == Ok(cpu.0) {
             // Pairs with: the scheduler's barriers, with which it switched to this thread here.
@@ -103,7 +101,7 @@ fn stand_on(cpu: CpuId) -> io::Result<bool> {
     Err(io::Error::other(format!("this thread is moved from {cpu}")))
 }
 
-/// The CPUs that threads of the process run on, or did when they last ran and may do.
+/// Returns the CPUs that threads of the process run on, or last ran on.
 fn running_threads() -> io::Result<Vec<CpuId>> {
     let mut cpus = Vec::new();
     for thread in fs::read_dir("/proc/self/task")? {
@@ -116,8 +114,8 @@ fn running_threads() -> io::Result<Vec<CpuId>> {
             Err(error) => return Err(error),
         };
         let (is_running, cpu) = parse(&stat).ok_or(io::ErrorKind::InvalidData)?;
-        // A thread that waits has passed a barrier since it ran. That it is seen to wait says so of
-        // all that it did before only where stores are seen in their order.
+        // A sleeping thread has passed a barrier since it ran. Seeing it asleep implies seeing all
+        // its earlier stores only if stores become visible in order.
         if is_running || !cfg!(target_arch = "x86_64") {
             cpus.push(cpu);
         }
@@ -125,9 +123,9 @@ fn running_threads() -> io::Result<Vec<CpuId>> {
     Ok(cpus)
 }
 
-/// Whether a thread is running or ready to, and the CPU that it runs on or ran on last: fields 3
-/// and 39 of `proc_pid_stat(5)`. The second is the thread's name, in brackets, and may hold
-/// anything.
+/// Returns whether a thread is running or runnable, and the CPU that it runs on or ran on last:
+/// fields 3 and 39 of `proc_pid_stat(5)`. The second field is the thread's name, in parentheses,
+/// and may contain anything.
 fn parse(stat: &[u8]) -> Option<(bool, CpuId)> {
     let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
     let mut fields = str::from_utf8(&stat[after_name..])
@@ -138,7 +136,7 @@ fn parse(stat: &[u8]) -> Option<(bool, CpuId)> {
     Some((state == "R", CpuId(cpu)))
 }
 
-/// The CPUs that this thread was allowed; it is again when this is dropped.
+/// The former affinity of this thread; restored on drop.
 struct Home(CpuSet);
 
 impl Home {
@@ -150,7 +148,7 @@ impl Home {
 impl Drop for Home {
     fn drop(&mut self) {
         if self.0.let_this_thread_be().is_err() {
-            // None of them is there any more: wherever the system lets it.
+            // None of those CPUs exists any more: allow all.
             let _ = CpuSet::all().let_this_thread_be();
         }
     }
@@ -187,7 +185,7 @@ impl CpuSet {
         all.filter(|cpu| self.contains(*cpu))
     }
 
-    /// The CPUs that this thread may run on.
+    /// Returns the CPUs that this thread may run on.
     fn of_this_thread() -> io::Result<Self> {
         let mut set = Self::none();
         let (len, bytes) = (size_of_val(&*set.0), set.0.as_mut_ptr().cast());
@@ -198,7 +196,7 @@ impl CpuSet {
         }
     }
 
-    /// Lets this thread run on these CPUs only; it runs on one of them when this returns.
+    /// Sets this thread's affinity; on return it runs on one of these CPUs.
     fn let_this_thread_be(&self) -> io::Result<()> {
         let (len, bytes) = (size_of_val(&*self.0), self.0.as_ptr().cast());
         // SAFETY: reads `len` bytes, which the set has.
@@ -215,8 +213,7 @@ mod tests {
 
     #[test]
     fn a_visitor_comes_home() {
-        // Goal: afterwards the thread may run where it might before. Method: one CPU, all, and none
-        // that is there.
+        // Goal: the thread's affinity is restored. Method: one CPU, all, and none that exists.
         let home = CpuSet::of_this_thread().expect("its own");
         let first = home.iter().next().expect("it runs on one");
         for cpu in [Some(first), None, Some(CpuId(8191)), Some(CpuId(1 << 20))] {

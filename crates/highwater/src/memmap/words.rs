@@ -1,6 +1,7 @@
-//! Lazily committed arrays of atomic words: all zero at first, at no cost before they are written.
+//! Lazily committed arrays of atomic words: all zero at first, without cost before they are
+//! written.
 //!
-//! The books that a pool keeps for each frame are made of these, so that they grow with use.
+//! The per-frame metadata of a pool consists of these, so that it grows with use.
 
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
@@ -26,7 +27,7 @@ unsafe impl<A: Word, B: Word> Word for (A, B) {}
 // SAFETY: as of two.
 unsafe impl<A: Word, B: Word, C: Word> Word for (A, B, C) {}
 
-/// So many words, all zero; the system commits them as they are written, if they are many.
+/// Returns `count` words, all zero; the system commits them as they are written, if they are many.
 #[cfg(not(loom))]
 pub(crate) fn zeroed<T: Word>(count: usize) -> Box<[T]> {
     let words = Box::new_zeroed_slice(count);

@@ -1,4 +1,4 @@
-//! Parking a thread until a future that it polls wakes it, without a runtime.
+//! Blocking a thread on a future, without a runtime.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ impl Wake for Signal {
 }
 
 impl Signal {
-    /// Waits to be woken; false when the deadline passed first.
+    /// Waits for a wake-up; returns false if the deadline passed first.
     fn wait(&self, deadline: Option<Instant>) -> bool {
         let mut is_woken = self.is_woken.lock();
         while !*is_woken {
@@ -60,20 +60,19 @@ impl Parker {
         Self { signal, waker }
     }
 
-    /// What a future is polled with: its waker ends [`park`](Self::park).
+    /// Returns the context for polls: its waker ends [`park`](Self::park).
     pub(crate) fn context(&self) -> Context<'_> {
         Context::from_waker(&self.waker)
     }
 
-    /// Parks until the future was woken since this was last called; false when the deadline passed
-    /// first.
+    /// Parks until a wake-up since the last call; returns false if the deadline passed first.
     pub(crate) fn park(&self, deadline: Option<Instant>) -> bool {
         self.signal.wait(deadline)
     }
 }
 
-/// Parks the thread until `future` is ready: its output, or `None` when the deadline passed first.
-/// Polls at least once.
+/// Blocks the thread until `future` is ready; returns its output, or `None` if the deadline passed
+/// first. Polls at least once.
 pub fn block_on<F: Future>(future: F, deadline: Option<Instant>) -> Option<F::Output> {
     let parker = Parker::new();
     let mut future = pin!(future);

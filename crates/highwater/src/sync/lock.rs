@@ -1,9 +1,9 @@
-//! Locks that park, count their contention, and know their place in the lock order.
+//! Parking locks with contention statistics and a checked lock order (lockdep).
 //!
 //! [`Rank`] is the lock-order table: a thread may take a lock only if its rank is above that of
-//! every lock it holds. Debug builds keep the held ranks of each thread and panic on a violation,
-//! so that a deadlock is found by the first test that could have deadlocked, not by the first that
-//! does. A `try_` acquisition may be out of order: it does not wait.
+//! every lock it holds. Debug builds track the held ranks of each thread and panic on a violation,
+//! so that the first test that could deadlock finds it, not the first that does. A `try_`
+//! acquisition may be out of order: it does not wait.
 //!
 //! Costs: an uncontended acquisition adds nothing in release builds. A contended one reads the
 //! clock twice and adds to two statistics of the class.
@@ -17,27 +17,27 @@ use super::stat::StatCell;
 /// The lock order of the whole library, outermost first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
-    /// Contents of one frame. A thread may hold several; ordering those is its own business.
+    /// Contents of one frame. A thread may hold several, in an order that it chooses.
     Latch,
-    /// Pages that have just come in, of one CPU.
+    /// One CPU's batch of pages to add to the lists.
     AddBatch,
-    /// Open files, mounted on the manager.
+    /// Open files of the manager.
     Files,
     /// Table of spaces.
     Spaces,
-    /// Choosing a victim, one thread at a time.
+    /// Victim selection, one thread at a time.
     Selection,
     /// Shape of the group tree.
     Groups,
     /// Flushing one group's statistics. A thread may hold several, of ancestors before descendants.
     Statistics,
-    /// The embedder's callback for victims.
+    /// The embedder's handler for victims.
     Victim,
     /// Areas that map one file: its reverse map.
     Rmap,
     /// One shard of the page index.
     PageIndex,
-    /// Where the reclaimers of one target go on.
+    /// Shared position of the reclaimers of one target.
     ReclaimCursor,
     /// Table of lruvecs.
     Lruvecs,
@@ -45,25 +45,25 @@ pub enum Rank {
     Lruvec,
     /// Shadows of evicted pages.
     Shadows,
-    /// What is set while a pool of frames runs.
+    /// Tunables of a pool of frames.
     Knobs,
     /// One CPU's list of free frames.
     Pcp,
     /// One zone's buddy allocator.
     Zone,
-    /// Leaf locks under which nothing else is taken: wake-ups, registries of seats.
+    /// Leaf locks: no other lock is taken under them. Wake-ups, registries of seats.
     Leaf,
 }
 
 impl Rank {
-    /// Whether a thread may hold several locks of this rank at once.
+    /// Returns whether a thread may hold several locks of this rank at once.
     #[cfg(all(debug_assertions, not(loom)))]
     const fn is_nestable(self) -> bool {
         matches!(self, Self::Latch | Self::Statistics)
     }
 }
 
-/// A kind of lock: its name in reports, its rank, and how contended it has been.
+/// A lock class: its name in reports, its rank, and its contention statistics.
 pub struct LockClass {
     name: &'static str,
     #[cfg_attr(
@@ -75,7 +75,7 @@ pub struct LockClass {
     wait_ns: StatCell,
 }
 
-/// What the locks of one class cost so far.
+/// Contention of one lock class so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct LockEvents {
@@ -83,12 +83,12 @@ pub struct LockEvents {
     pub class: &'static str,
     /// Acquisitions that had to wait.
     pub contended: u64,
-    /// Time those waited in all, in nanoseconds.
+    /// Total time of those waits, in nanoseconds.
     pub wait_ns: u64,
 }
 
 impl LockClass {
-    /// A class of locks named `name` at `rank`.
+    /// Creates a class named `name` at `rank`.
     #[must_use]
     pub const fn new(name: &'static str, rank: Rank) -> Self {
         Self {
@@ -99,7 +99,7 @@ impl LockClass {
         }
     }
 
-    /// Contention so far, over every lock of the class in this process.
+    /// Returns the contention so far, over every lock of the class in this process.
     #[must_use]
     pub fn events(&self) -> LockEvents {
         LockEvents {
@@ -125,7 +125,7 @@ impl fmt::Debug for LockClass {
     }
 }
 
-/// Ranks held by the current thread; a token's drop gives its rank back.
+/// Ranks held by the current thread; dropping a token releases its rank.
 #[cfg(all(debug_assertions, not(loom)))]
 mod held {
     use std::cell::RefCell;
@@ -141,8 +141,7 @@ mod held {
 
     impl Held {
         pub(super) fn in_order(class: &'static LockClass) -> Self {
-            // Handles that a thread keeps in its locals are dropped when those are torn down, this
-            // one perhaps before: then nothing is checked any more.
+            // Thread-local handles may be dropped after this thread-local: then nothing is checked.
             let _ = HELD.try_with(|held| {
                 let held = held.borrow();
                 if let Some(&(top, name)) = held.iter().max_by_key(|(rank, _)| *rank) {
@@ -165,7 +164,7 @@ mod held {
 
     impl Drop for Held {
         fn drop(&mut self) {
-            // A guard may be dropped while its thread's locals are torn down; nothing to do then.
+            // A guard may be dropped during thread-local destruction; nothing to do then.
             let _ = HELD.try_with(|held| {
                 let mut held = held.borrow_mut();
                 if let Some(at) = held.iter().rposition(|entry| *entry == (self.0, self.1)) {
@@ -176,8 +175,8 @@ mod held {
     }
 }
 
-/// Release builds check nothing and carry nothing. Nor do models, whose threads all run on one of
-/// the system's and would share its locals.
+/// Release builds check nothing. Nor do models, whose threads all run on one system thread and
+/// would share its thread-locals.
 #[cfg(any(not(debug_assertions), loom))]
 mod held {
     use super::LockClass;
@@ -202,7 +201,7 @@ use loom_raw as raw;
 #[cfg(not(loom))]
 use parking_lot as raw;
 
-/// The model checker's locks behind `parking_lot`'s signatures.
+/// Loom's locks behind `parking_lot`'s signatures.
 #[cfg(loom)]
 mod loom_raw {
     use std::ops::{Deref, DerefMut};
@@ -213,7 +212,7 @@ mod loom_raw {
     #[derive(Debug)]
     pub(super) struct Mutex<T>(loom::sync::Mutex<T>);
 
-    /// The model's guard, which a condition variable takes out while it waits.
+    /// The model's guard; a condition variable takes it out during a wait.
     #[derive(Debug)]
     pub(super) struct MutexGuard<'a, T>(Option<loom::sync::MutexGuard<'a, T>>);
 
@@ -245,7 +244,7 @@ mod loom_raw {
     #[derive(Debug)]
     pub(super) struct Condvar(loom::sync::Condvar);
 
-    /// Only whether the time ran out, which in a model it never does.
+    /// Whether the wait timed out, which never happens in a model.
     pub(super) struct WaitTimeoutResult;
 
     impl WaitTimeoutResult {
@@ -300,8 +299,7 @@ mod loom_raw {
     }
 }
 
-/// Takes a lock in order: first without waiting, then waiting on the clock. Says how long it
-/// waited.
+/// Takes a lock in order: first a trylock, then waiting, timed. Returns how long it waited.
 macro_rules! acquire {
     ($class:expr, $try_lock:expr, $lock:expr) => {{
         let held = Held::in_order($class);
@@ -329,13 +327,13 @@ pub struct Mutex<T> {
 /// Holds a [`Mutex`]; dropping it unlocks.
 #[derive(Debug)]
 pub struct MutexGuard<'a, T> {
-    // Declared before `_held`: the lock is given back before its rank is.
+    // Declared before `_held`: the lock is released before its rank.
     raw: raw::MutexGuard<'a, T>,
     _held: Held,
 }
 
 impl<T> Mutex<T> {
-    /// An unlocked lock of `class` around `value`.
+    /// Creates an unlocked lock of `class` around `value`.
     pub fn new(class: &'static LockClass, value: T) -> Self {
         Self {
             class,
@@ -352,7 +350,7 @@ impl<T> Mutex<T> {
         self.lock_timed().0
     }
 
-    /// As [`Mutex::lock`], and how long it waited if it did.
+    /// As [`Mutex::lock`]; also returns how long it waited, if it did.
     ///
     /// # Panics
     ///
@@ -362,7 +360,7 @@ impl<T> Mutex<T> {
         (MutexGuard { raw, _held: held }, waited)
     }
 
-    /// Takes the lock if that needs no waiting. May be out of order.
+    /// Takes the lock if it is free. May be out of order.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let raw = self.raw.try_lock()?;
         Some(MutexGuard {
@@ -414,7 +412,7 @@ pub struct RwLockWriteGuard<'a, T> {
 }
 
 impl<T> RwLock<T> {
-    /// An unlocked lock of `class` around `value`.
+    /// Creates an unlocked lock of `class` around `value`.
     pub fn new(class: &'static LockClass, value: T) -> Self {
         Self {
             class,
@@ -431,7 +429,7 @@ impl<T> RwLock<T> {
         self.read_timed().0
     }
 
-    /// As [`RwLock::read`], and how long it waited if it did.
+    /// As [`RwLock::read`]; also returns how long it waited, if it did.
     ///
     /// # Panics
     ///
@@ -441,7 +439,7 @@ impl<T> RwLock<T> {
         (RwLockReadGuard { raw, _held: held }, waited)
     }
 
-    /// Takes the lock for writing, parking while anyone holds it.
+    /// Takes the lock for writing, parking while any thread holds it.
     ///
     /// # Panics
     ///
@@ -451,7 +449,7 @@ impl<T> RwLock<T> {
         RwLockWriteGuard { raw, _held: held }
     }
 
-    /// Takes the lock for reading if that needs no waiting. May be out of order.
+    /// Takes the lock for reading if that does not wait. May be out of order.
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         let raw = self.raw.try_read()?;
         Some(RwLockReadGuard {
@@ -460,7 +458,7 @@ impl<T> RwLock<T> {
         })
     }
 
-    /// Takes the lock for writing if that needs no waiting. May be out of order.
+    /// Takes the lock for writing if that does not wait. May be out of order.
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         let raw = self.raw.try_write()?;
         Some(RwLockWriteGuard {
@@ -498,7 +496,7 @@ impl<T> fmt::Debug for RwLock<T> {
     }
 }
 
-/// A condition to wait for under a [`Mutex`].
+/// A condition variable for a [`Mutex`].
 #[derive(Debug)]
 pub struct Condvar {
     raw: raw::Condvar,
@@ -511,7 +509,7 @@ impl Default for Condvar {
 }
 
 impl Condvar {
-    /// A condition that nobody waits for.
+    /// Creates a condition variable without waiters.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -519,12 +517,12 @@ impl Condvar {
         }
     }
 
-    /// Gives the lock back, waits for a notification, and takes the lock again. May wake early.
+    /// Releases the lock, waits for a notification, and takes the lock again. May wake spuriously.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         self.raw.wait(&mut guard.raw);
     }
 
-    /// As [`Condvar::wait`], for at most `timeout`; true when the time ran out.
+    /// As [`Condvar::wait`], for at most `timeout`; returns true on a timeout.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, timeout: Duration) -> bool {
         self.raw.wait_for(&mut guard.raw, timeout).timed_out()
     }
@@ -570,7 +568,8 @@ mod tests {
         let inner_held = inner.lock();
         assert!(outer.try_lock().is_some());
         drop(inner_held);
-        // The waiter has to be waiting before the holder lets go; a loaded machine may need tries.
+        // The waiter must be waiting before the holder releases the lock; a loaded machine may need
+        // retries.
         let before = INNER.events().contended;
         for _ in 0..200 {
             let held = inner.lock();

@@ -1,12 +1,12 @@
-//! The only door to atomics, locks and threads: the standard library and `parking_lot` in a normal
-//! build, the model checker's own under `cfg(loom)`.
+//! The only source of atomics, locks and threads: the standard library and `parking_lot` in a
+//! normal build, the model checker's own under `cfg(loom)`.
 //!
-//! - [`StatCell`] is a statistic: relaxed, never used to decide anything else.
-//! - [`atomic`] is everything that orders something. A field's documentation says who writes it,
-//!   who reads it and what it publishes; each acquire or release names its partner.
-//! - [`Mutex`] and [`RwLock`] park and know their [`LockClass`]: its rank in the one lock-order
-//!   table ([`Rank`]), which debug builds check, and its contention, which is always counted.
-//! - [`LockTimes`] says how long a lock was waited for and held, and for how much work.
+//! - [`StatCell`] is a statistic: relaxed, never the basis of a decision.
+//! - [`atomic`] has the types that order memory accesses. A field's documentation names its
+//!   writers, its readers and the data it publishes; each acquire or release names its partner.
+//! - [`Mutex`] and [`RwLock`] park, and have a [`LockClass`]: its rank in the one lock-order table
+//!   ([`Rank`]), which debug builds check, and its contention, which is always counted.
+//! - [`LockTimes`] records how long a lock was waited for and held, and for how much work.
 
 mod block;
 mod lock;
@@ -46,7 +46,7 @@ pub mod thread {
     #[cfg(not(loom))]
     pub use std::thread::{Builder, JoinHandle, current, scope, sleep, spawn, yield_now};
 
-    /// In a model no time passes; others may run.
+    /// In a model no time passes; other threads may run.
     #[cfg(loom)]
     pub fn sleep(_: std::time::Duration) {
         yield_now();

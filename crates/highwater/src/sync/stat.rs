@@ -1,17 +1,17 @@
-//! Statistics: counts that many threads add to and nothing is decided by. And sequences of
+//! Statistics: counters that many threads add to and no decision depends on; and sequences of
 //! distinct numbers, which need no order either.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A count that only ever describes. Relaxed on every access, hence no `Ordering` argument; not
-/// seen by the model checker, because nothing may depend on it.
+/// A statistics counter. Every access is relaxed, hence no `Ordering` argument; invisible to the
+/// model checker, because nothing may depend on it.
 #[derive(Default)]
 #[repr(transparent)]
 pub struct StatCell(AtomicU64);
 
 impl StatCell {
-    /// A count of zero.
+    /// Creates a counter of zero.
     #[must_use]
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
@@ -22,7 +22,7 @@ impl StatCell {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Adds `count` for a cell that nobody else adds to meanwhile: without a lock prefix.
+    /// Adds `count` to a cell that no other thread adds to concurrently: without a lock prefix.
     pub(crate) fn add_alone(&self, count: u64) {
         let sum = self.get().wrapping_add(count);
         self.0.store(sum, Ordering::Relaxed);
@@ -35,7 +35,7 @@ impl StatCell {
         }
     }
 
-    /// The count as last seen by this thread.
+    /// Returns the count as last seen by this thread.
     #[must_use]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -48,18 +48,18 @@ impl fmt::Debug for StatCell {
     }
 }
 
-/// Hands out 0, 1, 2, ...: distinct numbers for the life of the process.
+/// Returns 0, 1, 2, ...: distinct numbers for the life of the process.
 #[derive(Debug, Default)]
 pub struct Sequence(AtomicU64);
 
 impl Sequence {
-    /// Begins at 0.
+    /// Creates a sequence that begins at 0.
     #[must_use]
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn next(&self) -> u64 {
         self.0.fetch_add(1, Ordering::Relaxed)
     }

@@ -1,14 +1,13 @@
-//! How long locks are waited for and held, and for how much work: histograms by powers of two that
-//! stay on.
+//! Lock wait and hold times, and work per hold: always-on histograms by powers of two.
 //!
-//! Three events make them up. *Contended*: a thread found the lock held and waits; its wait is
+//! They record three events. *Contended*: a thread found the lock held and waits; its wait is
 //! always timed. *Acquired*, then *released*: the hold. Reading the clock twice costs as much as
-//! moving some frames (45 ns a reading on the 2-core reference machine), so of short holds that
-//! nobody waited for one in [`SAMPLED`] is timed, drawn at random, and stands for all of those;
-//! long ones are all timed. Counts, and the work done, are exact.
+//! moving some frames (45 ns a reading on the 2-core reference machine), so of short uncontended
+//! holds one in [`SAMPLED`] is timed, drawn at random, and represents all of those; long ones are
+//! all timed. Counts, and the work done, are exact.
 //!
-//! A lock's recorder is written by its holder, so no addition needs a lock prefix. What needs no
-//! lock records the time of its visits in the same shape: nobody waits, and a visit is its own
+//! The lock's holder writes its recorder, so no addition needs a lock prefix. Lock-free operations
+//! record the time of their visits in the same form: without waits, and with each visit as its own
 //! hold.
 
 use std::fmt;
@@ -17,11 +16,11 @@ use std::time::{Duration, Instant};
 
 use super::stat::StatCell;
 
-/// Powers of two that a histogram tells apart: as nanoseconds, up to 18 minutes.
+/// Number of buckets, one for each power of two: as nanoseconds, up to 18 minutes.
 const NR_BUCKETS: usize = 40;
 
-/// Of short holds, one in this many is timed. Chosen: two readings of the clock are then under 2 %
-/// of the time to move a batch of 63 frames.
+/// One in this many short holds is timed. Chosen: two readings of the clock are then under 2 % of
+/// the time to move a batch of 63 frames.
 pub const SAMPLED: u32 = 8;
 
 /// Holds for at least this many units of work are always timed.
@@ -33,9 +32,9 @@ const _: () = assert!(SAMPLED.is_power_of_two());
 /// number comes once.
 const DRAW_STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Makes a number of that sequence one that has nothing to do with those before it. A
-/// multiplication alone would not: it makes another even sequence, and work that repeats would be
-/// seen at the same point too often or never.
+/// Mixes a number of that sequence, so that it is independent of those before it. A multiplication
+/// alone is not enough: it gives another evenly spaced sequence, and periodic work would be sampled
+/// at the same point too often or never.
 ///
 /// Source: the finaliser of `SplitMix64` (Steele, Lea and Flood, 2014).
 const fn mixed(drawn: u64) -> u64 {
@@ -44,23 +43,23 @@ const fn mixed(drawn: u64) -> u64 {
     mixed ^ mixed >> 31
 }
 
-/// Where values fall, by powers of two, and their sum.
+/// A histogram by powers of two, with the sum of the values.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Histogram {
     buckets: [u64; NR_BUCKETS],
     sum: u64,
 }
 
-/// What a lock, or several, cost over some time.
+/// The cost of one or several locks over some time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct LockTimes {
-    /// Nanoseconds that threads waited, of those that did: exact.
+    /// Wait times in nanoseconds, of contended acquisitions: exact.
     pub wait_ns: Histogram,
-    /// Nanoseconds that the lock was held: short holds by samples.
+    /// Hold times in nanoseconds: short holds by samples.
     pub hold_ns: Histogram,
-    /// Nanoseconds from wanting the lock to releasing it, wait and hold together: of the holds that
-    /// are timed.
+    /// Nanoseconds from requesting the lock to releasing it, wait and hold together: of the timed
+    /// holds.
     pub visit_ns: Histogram,
     /// Units of work for each hold (of a zone: frames moved): exact.
     pub work: Histogram,
@@ -80,31 +79,31 @@ fn bucket_of(value: u64) -> usize {
 }
 
 impl Histogram {
-    /// Values recorded.
+    /// Returns the number of recorded values.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// Their sum.
+    /// Returns the sum of the recorded values.
     #[must_use]
     pub fn sum(&self) -> u64 {
         self.sum
     }
 
-    /// Buckets that hold something: the least value of each, and how many fell in. The first also
-    /// holds zeros, the last everything above.
+    /// Returns the buckets that are not empty: the least value of each, and its count. The first
+    /// also holds zeros, the last everything above.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
         let buckets = self.buckets.iter().enumerate();
         buckets.filter_map(|(at, &count)| (count > 0).then_some((1 << at, count)))
     }
 
-    /// The value below which `part` (0.0 to 1.0) of all values lie, as if those of a bucket were
-    /// spread evenly over it; 0 when there are none.
+    /// Returns the value below which `part` (0.0 to 1.0) of all values lie, with the values of a
+    /// bucket spread evenly over it; 0 if there are none.
     ///
     /// # Accuracy
     ///
-    /// In the same bucket as the exact one: less than a factor of 2 off.
+    /// In the same bucket as the exact value: less than a factor of 2 off.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -127,13 +126,13 @@ impl Histogram {
 }
 
 impl LockTimes {
-    /// Times the lock was taken.
+    /// Returns how often the lock was taken.
     #[must_use]
     pub fn holds(&self) -> u64 {
         self.work.count()
     }
 
-    /// Times a thread had to wait for it.
+    /// Returns how often a thread waited for it.
     #[must_use]
     pub fn contended(&self) -> u64 {
         self.wait_ns.count()
@@ -147,7 +146,8 @@ impl fmt::Debug for Histogram {
 }
 
 impl fmt::Display for Histogram {
-    /// `512:12, 1024:9116`: least value and count of each bucket, as the kernel's tools show them.
+    /// Writes `512:12, 1024:9116`: least value and count of each bucket, as the kernel's tools show
+    /// them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, (floor, count)) in self.buckets().enumerate() {
             let comma = if at > 0 { ", " } else { "" };
@@ -183,7 +183,7 @@ impl Add<&Self> for Histogram {
 impl Sub<&Self> for Histogram {
     type Output = Self;
 
-    /// What was recorded since `earlier`, another reading of the same cells.
+    /// Returns the values recorded since `earlier`, another reading of the same cells.
     fn sub(mut self, earlier: &Self) -> Self {
         for (bucket, earlier) in self.buckets.iter_mut().zip(earlier.buckets) {
             *bucket = bucket.saturating_sub(earlier);
@@ -226,7 +226,7 @@ impl Cells {
         }
     }
 
-    /// `value`, `times` over; nobody else may record meanwhile.
+    /// Records `value` `times` times; no other thread may record concurrently.
     fn record_alone(&self, value: u64, times: u64) {
         self.buckets[bucket_of(value)].add_alone(times);
         self.sum.add_alone(value.saturating_mul(times));
@@ -245,18 +245,18 @@ impl Cells {
     }
 }
 
-/// Records the times of one lock. Its holder writes; anybody reads.
+/// Records the times of one lock. Its holder writes; any thread reads.
 #[derive(Debug)]
 pub(crate) struct TimeRecorder {
     wait_ns: Cells,
     hold_ns: Cells,
     visit_ns: Cells,
     work: Cells,
-    /// State of the drawing of samples.
+    /// State of the random sampling.
     draw: StatCell,
 }
 
-/// A hold that goes on: when it began, if it is timed, and how many holds it stands for.
+/// A hold in progress: its start, if it is timed, and how many holds it represents.
 #[derive(Debug)]
 pub(crate) struct Hold {
     since: Option<Instant>,
@@ -279,7 +279,7 @@ impl TimeRecorder {
         }
     }
 
-    /// The lock was acquired, for about `work` units, after `waited`: the holder says so.
+    /// Called by the holder after acquiring the lock, for about `work` units, after `waited`.
     pub(crate) fn acquired(&self, work: u64, waited: Option<Duration>) -> Hold {
         let waited_ns = waited.map(nanoseconds);
         if let Some(waited_ns) = waited_ns {
@@ -288,12 +288,12 @@ impl TimeRecorder {
         self.begin(work, waited_ns)
     }
 
-    /// A thread has waited for the lock, which others may hold as well.
+    /// Records a wait for the lock, which other threads may hold as well.
     pub(crate) fn waited(&self, waited: Duration) {
         self.wait_ns.record(nanoseconds(waited), 1);
     }
 
-    /// The lock is about to be released, after `work` units: the holder says so.
+    /// Called by the holder before releasing the lock, after `work` units.
     pub(crate) fn released(&self, hold: &Hold, work: u64) {
         self.work.record_alone(work, 1);
         if let Some(since) = hold.since {
@@ -304,12 +304,14 @@ impl TimeRecorder {
         }
     }
 
-    /// As [`acquired`](Self::acquired), of what needs no lock: others may record meanwhile.
+    /// As [`acquired`](Self::acquired), for lock-free operations: other threads may record
+    /// concurrently.
     pub(crate) fn visit_begins(&self, work: u64) -> Hold {
         self.begin(work, None)
     }
 
-    /// As [`released`](Self::released), of what needs no lock: others may record meanwhile.
+    /// As [`released`](Self::released), for lock-free operations: other threads may record
+    /// concurrently.
     pub(crate) fn visit_ends(&self, hold: &Hold, work: u64) {
         self.work.record(work, 1);
         if let Some(since) = hold.since {
@@ -329,7 +331,7 @@ impl TimeRecorder {
                 waited_ns,
             };
         }
-        // If two draw at once, one step is lost, and nothing with it.
+        // If two threads draw at once, one step is lost, which is harmless.
         self.draw.add_alone(DRAW_STEP);
         let is_drawn = mixed(self.draw.get()) >> (64 - SAMPLED.ilog2()) == 0;
         Hold {
@@ -408,7 +410,7 @@ mod tests {
         let window = recorder.read() - &before;
         assert_eq!((window.contended(), window.holds()), (1, 2));
         assert_eq!((window.wait_ns.sum(), window.work.sum()), (900, 126));
-        // Whoever waited is timed, and the visit is both parts.
+        // A contended acquisition is always timed, and the visit is the sum of both parts.
         let whole = window.visit_ns.sum() - window.hold_ns.sum();
         assert_eq!(
             (whole, window.visit_ns.count()),
@@ -419,9 +421,9 @@ mod tests {
 
     #[test]
     fn samples_stand_for_all_short_holds() {
-        // Goal: no period in the work is mistaken for all of it. Method: which of many holds are
-        // drawn; of every period up to 128, each phase must be drawn as often as its share, within
-        // five and a half standard deviations.
+        // Goal: periodic work is sampled evenly. Method: record which of many holds are drawn; of
+        // every period up to 128, each phase must be drawn as often as its share, within five and a
+        // half standard deviations.
         let recorder = TimeRecorder::new();
         let draws: Vec<bool> = (0..80_000)
             .map(|_| {

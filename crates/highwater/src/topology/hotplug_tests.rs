@@ -1,4 +1,4 @@
-//! Machines whose CPUs come and go while they are read, and what it costs to read large ones.
+//! CPU hotplug during detection, and the cost of detection on large machines.
 
 #![expect(
     clippy::unwrap_used,
@@ -18,12 +18,12 @@ type Tree = BTreeMap<String, Rc<str>>;
 /// The files of a machine at one moment.
 type Moment = Rc<Tree>;
 
-/// Files in memory, which count what is read of them and change between two reads.
+/// Files in memory that count reads and change between two reads.
 struct Fake<C> {
     files: RefCell<Moment>,
     nr_reads: Cell<usize>,
     nr_bytes: Cell<usize>,
-    /// What there is for a read, by the number of reads before it.
+    /// The files at a read, by the number of reads before it.
     at: C,
 }
 
@@ -64,14 +64,14 @@ impl<C: Fn(usize) -> Moment> Files for Fake<C> {
     }
 }
 
-/// One that does not change.
+/// Files that do not change.
 fn still(machine: Machine) -> Fake<impl Fn(usize) -> Moment> {
     let files = Rc::new(machine.files());
     Fake::new(move |_| Rc::clone(&files))
 }
 
-/// What Linux has taken away of a CPU that goes offline, in this order, and not yet added again for
-/// one that comes.
+/// The files that Linux removes for a CPU that goes offline, in this order; for one that comes
+/// online they are missing in reverse.
 const STAGES: [fn(&mut Tree, usize); 3] = [
     |files, cpu| {
         files.retain(|name, _| !name.starts_with(&format!("cpu{cpu}/cache/")));
@@ -84,7 +84,7 @@ const STAGES: [fn(&mut Tree, usize); 3] = [
     |files, cpu| files.retain(|name, _| !name.starts_with(&format!("cpu{cpu}/"))),
 ];
 
-/// Takes `cpu` from all lists in files of that name.
+/// Removes `cpu` from all lists in files of that name.
 fn without(files: &mut Tree, cpu: usize, name: &str) {
     for (_, list) in files.iter_mut().filter(|(path, _)| path.ends_with(name)) {
         let ranges = list.split(',').map(|item| {
@@ -106,8 +106,8 @@ fn at_stage(cpu: usize, stage: usize) -> Moment {
     Rc::new(files)
 }
 
-/// Panics unless all CPUs but `cpu` share what they share on a machine on which none moves, and
-/// `cpu` has its place or none.
+/// Panics unless all CPUs but `cpu` share the same parts as on a machine without hotplug, and `cpu`
+/// has its place or none.
 fn assert_only_one_is_unknown(topology: &Topology, still: &Topology, cpu: usize, context: &str) {
     let numbers = || (0..SERVER.nr_cpus()).map(CpuId::from_index);
     let moving = CpuId::from_index(cpu);
@@ -121,9 +121,9 @@ fn assert_only_one_is_unknown(topology: &Topology, still: &Topology, cpu: usize,
     }
 }
 
-// Goal: a CPU that goes offline during detection costs its own place at most, not the whole order.
-// Method: it goes, in the kernel's three stages, before each of the reads that there are; and it
-// stays between two stages for good.
+// Goal: a CPU that goes offline during detection costs at most its own place, not the whole order.
+// Method: it goes, in the kernel's three stages, before each of the reads; and it stays between two
+// stages for good.
 #[test]
 fn a_cpu_that_goes_offline_during_detection_does_not_make_the_machine_flat() {
     let fake = still(SERVER);
@@ -139,8 +139,8 @@ fn a_cpu_that_goes_offline_during_detection_does_not_make_the_machine_flat() {
     }
 }
 
-// Goal: as above, with a CPU that never settles, so that the second reading meets it too.
-// Method: it goes and comes back for ever, a stage after each so many reads.
+// Goal: as above, with a CPU that never settles, so that the second reading sees it change too.
+// Method: it goes and comes back without end, one stage after each period of reads.
 #[test]
 fn a_cpu_that_comes_and_goes_all_the_time_does_not_make_the_machine_flat() {
     let expected = still(SERVER).detect();
@@ -155,7 +155,7 @@ fn a_cpu_that_comes_and_goes_all_the_time_does_not_make_the_machine_flat() {
     }
 }
 
-// Goal: a machine that changed while it was read is read again, once, and then it is known whole.
+// Goal: a machine that changed while it was read is read again, once, and is then completely known.
 // Method: a CPU that is going in the first reading is back before the second.
 #[test]
 fn a_cpu_that_is_back_for_the_second_reading_has_its_place() {

@@ -1,22 +1,22 @@
 //! CPUs and the caches they share: detected from the system, or synthetic.
 //!
-//! What the layers above need is an order of the CPUs in which neighbours share caches, so that a
-//! structure that groups neighbours keeps its lines inside one cache. That order is the *position*:
-//! the rank of a CPU when all are sorted by socket, last-level cache (LLC), core and thread. CPU
-//! numbers are no such order: Linux commonly numbers the second threads of all cores after the
-//! first ones, so that two threads of one core lie `n / 2` apart.
+//! The layers above need an order of the CPUs in which neighbours share caches, so that a structure
+//! that groups neighbours keeps its lines inside one cache. That order is the *position*: the rank
+//! of a CPU when all are sorted by socket, last-level cache (LLC), core and thread. CPU numbers are
+//! no such order: Linux commonly numbers the second threads of all cores after the first ones, so
+//! that two threads of one core are `n / 2` apart.
 //!
 //! Invariant: positions are a permutation of `0..nr_cpus`, `nr_cpus` is one more than the highest
 //! CPU number that was online at construction, and neither changes afterwards. A machine may have
-//! room for many more (`possible`, which firmware and hypervisors like to overstate): per-CPU
-//! arrays of their length would be paid for by all, and used by none. A CPU that comes online later
-//! has a number that is not known; the layers above put its threads in with those that have no CPU,
-//! which costs locality, not correctness (`percpu`, extra slot).
+//! room for many more (`possible`, which firmware and hypervisors tend to overstate): per-CPU
+//! arrays of that length would cost memory for CPUs that do not exist. A CPU that comes online
+//! later has an unknown number; the layers above treat its threads as those without a CPU, which
+//! costs locality, not correctness (`percpu`, extra slot).
 //!
-//! - [`Topology::detect`] reads `/sys/devices/system/cpu`. It never fails: what cannot be read
-//!   costs locality, not correctness, so it degrades to a flat topology and says so in an event.
-//! - [`Topology::from_str`] makes a synthetic one from `SOCKETSxLLCSxCORESxTHREADS`, to run the
-//!   production code as if on a machine that is not at hand.
+//! - [`Topology::detect`] reads `/sys/devices/system/cpu`. It never fails: a file that cannot be
+//!   read costs locality, not correctness, so it falls back to a flat topology and emits an event.
+//! - [`Topology::from_str`] parses a synthetic one from `SOCKETSxLLCSxCORESxTHREADS`, to run the
+//!   production code as if on a different machine.
 //!
 //! Source: Linux `Documentation/ABI/stable/sysfs-devices-system-cpu` for the files and their
 //! formats.
@@ -38,14 +38,14 @@ use crate::sync::Arc;
 use crate::units::CpuId;
 use sysfs::Files;
 
-/// Most CPUs that a topology can have. Chosen: eight times what Linux can be built for on x86-64
-/// (8,192), and small enough that a per-CPU array can never exhaust memory by a typing mistake.
+/// Maximum number of CPUs of a topology. Chosen: eight times the maximum of Linux on x86-64
+/// (8,192), and small enough that a typing mistake cannot exhaust memory by per-CPU arrays.
 pub const CPUS_MAX: usize = 1 << 16;
 
-/// Where Linux describes the CPUs.
+/// Directory in which Linux describes the CPUs.
 const SYSTEM_CPUS: &str = "/sys/devices/system/cpu";
 
-/// The CPUs of a machine, and in which order they share caches. Cloning shares one description.
+/// The CPUs of a machine, and their order by shared caches. Clones share one description.
 ///
 /// # Examples
 ///
@@ -71,14 +71,14 @@ struct Description {
     nr_cores: usize,
     /// Indexed by CPU number.
     positions: Box<[usize]>,
-    /// Indexed by CPU number; none where it is not known.
+    /// Indexed by CPU number; `None` if not known.
     places: Box<[Option<Place>]>,
 }
 
 /// The smallest part of a machine that two CPUs share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sharing {
-    /// They are one CPU.
+    /// They are the same CPU.
     Cpu,
     /// Threads of one core.
     Core,
@@ -90,7 +90,7 @@ pub enum Sharing {
     Machine,
 }
 
-/// Where a topology comes from.
+/// Origin of a topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopologyKind {
     /// From the system: its CPU numbers are those that the scheduler uses.
@@ -123,8 +123,8 @@ pub enum ParseTopologyError {
     },
 }
 
-/// Which socket, cache and core a CPU belongs to. The numbers only tell groups apart and order
-/// them; the derived order compares the widest group first.
+/// Socket, cache and core of a CPU. The numbers only distinguish and order groups; the derived
+/// order compares the widest group first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     socket: i64,
@@ -133,17 +133,17 @@ struct Place {
 }
 
 impl Topology {
-    /// The CPUs of this machine.
+    /// Detects the CPUs of this machine.
     ///
-    /// Never fails. A CPU that goes offline while the machine is read is one without a known place.
-    /// Where the place of one that stays online cannot be read, the topology is flat over the
-    /// known CPU numbers; where not even the numbers can be read, it is flat over
-    /// [`std::thread::available_parallelism`] CPUs. Either way a `tracing` event names the file.
+    /// Never fails. A CPU that goes offline during detection has no known place. If the place of a
+    /// CPU that stays online cannot be read, the topology is flat over the known CPU numbers; if
+    /// not even the numbers can be read, it is flat over [`std::thread::available_parallelism`]
+    /// CPUs. In both cases a `tracing` event names the file.
     ///
     /// # Cost
     ///
     /// Reads two small files for each core and at most nine for each last-level cache, all of them
-    /// twice where CPUs come and go meanwhile: linear in CPUs. Do it once.
+    /// twice if CPUs come and go meanwhile: linear in CPUs. Do it once.
     #[must_use]
     pub fn detect() -> Self {
         Self::detect_from(Path::new(SYSTEM_CPUS))
@@ -168,7 +168,7 @@ impl Topology {
         Self::ranked(TopologyKind::Detected, &places)
     }
 
-    /// A synthetic machine of one socket with one last-level cache and `nr_cpus` cores.
+    /// Returns a synthetic machine of one socket with one last-level cache and `nr_cpus` cores.
     ///
     /// # Panics
     ///
@@ -182,7 +182,7 @@ impl Topology {
         Self::ranked(TopologyKind::Synthetic, &flat_places(nr_cpus))
     }
 
-    /// A synthetic machine of `nr_cores` cores of two threads, of which the second ones are
+    /// Returns a synthetic machine of `nr_cores` cores of two threads, with the second threads
     /// numbered after all first ones: numbers and positions differ.
     #[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
     pub(crate) fn siblings_apart(nr_cores: usize) -> Self {
@@ -190,7 +190,7 @@ impl Topology {
         Self::ranked(TopologyKind::Synthetic, &threads)
     }
 
-    /// As detected on a machine of `nr_cpus` cores while `offline` were.
+    /// Returns the topology detected on a machine of `nr_cpus` cores while `offline` were offline.
     #[cfg(all(test, not(miri)))]
     pub(crate) fn with_offline(nr_cpus: usize, offline: &[usize]) -> Self {
         let mut places = flat_places(nr_cpus);
@@ -198,8 +198,8 @@ impl Topology {
         Self::ranked(TopologyKind::Detected, &places)
     }
 
-    /// Sorts the CPUs by place; those without one (holes in the numbering, CPUs that are offline)
-    /// come last, in the order of their numbers. Those above the last that has one do not count.
+    /// Sorts the CPUs by place; those without one (holes in the numbering, offline CPUs) come last,
+    /// in the order of their numbers. Numbers above the last CPU with a place do not count.
     fn ranked(kind: TopologyKind, places: &[Option<Place>]) -> Self {
         let last = places.iter().rposition(Option::is_some);
         let places = &places[..last.map_or(places.len(), |last| last + 1)];
@@ -224,27 +224,27 @@ impl Topology {
         }
     }
 
-    /// One more than the highest number of a CPU that was online: the length of an array indexed by
-    /// CPU. A CPU that came online since may have a higher one.
+    /// Returns one more than the highest number of a CPU that was online: the length of an array
+    /// indexed by CPU. A CPU that came online since may have a higher one.
     #[must_use]
     pub fn nr_cpus(&self) -> usize {
         self.description.positions.len()
     }
 
-    /// CPUs that were online. They have the positions below this number, gaps in their numbering
-    /// the others.
+    /// Returns the number of CPUs that were online. They have the positions below this number; gaps
+    /// in their numbering have the others.
     #[must_use]
     pub fn nr_online(&self) -> usize {
         self.description.nr_online
     }
 
-    /// Whether the CPU numbers are the system's own.
+    /// Returns whether the CPU numbers are the system's own.
     #[must_use]
     pub fn kind(&self) -> TopologyKind {
         self.description.kind
     }
 
-    /// Rank of `cpu` in the order of sockets, last-level caches, cores and threads.
+    /// Returns the rank of `cpu` in the order of sockets, last-level caches, cores and threads.
     ///
     /// # Panics
     ///
@@ -254,8 +254,8 @@ impl Topology {
         self.description.positions[cpu.index()]
     }
 
-    /// The smallest part of the machine that two CPUs share: how far a cache line travels between
-    /// them. Nothing is known of a CPU that is not below [`nr_cpus`](Self::nr_cpus).
+    /// Returns the smallest part of the machine that two CPUs share: the distance of a cache line
+    /// transfer. [`Sharing::Machine`] for a CPU that is not below [`nr_cpus`](Self::nr_cpus).
     #[must_use]
     pub fn sharing(&self, one: CpuId, other: CpuId) -> Sharing {
         if one == other {
@@ -277,7 +277,7 @@ impl Topology {
     }
 }
 
-/// Every CPU a core of its own behind one cache.
+/// Returns places with one core for each CPU, behind one cache.
 fn flat_places(nr_cpus: usize) -> Vec<Option<Place>> {
     let place = |core| {
         Some(Place {
@@ -296,13 +296,13 @@ fn distinct<T: Ord>(items: impl Iterator<Item = T>) -> usize {
 impl FromStr for Topology {
     type Err = ParseTopologyError;
 
-    /// Reads `SOCKETSxLLCSxCORESxTHREADS`: sockets, last-level caches per socket, cores per cache,
+    /// Parses `SOCKETSxLLCSxCORESxTHREADS`: sockets, last-level caches per socket, cores per cache,
     /// threads per core. CPUs are numbered in that order, so that position and number agree.
     ///
     /// # Errors
     ///
-    /// Names the text when it is not of exactly that form (no spaces, no signs), when a factor is
-    /// 0, or when the factors multiply to more than [`CPUS_MAX`].
+    /// Names the text if it is not of exactly that form (no spaces, no signs), if a factor is 0, or
+    /// if the factors multiply to more than [`CPUS_MAX`].
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let malformed = || ParseTopologyError::Malformed {
             text: text.to_owned(),
@@ -315,7 +315,7 @@ impl FromStr for Topology {
         if factors.len() != 4 || !factors.iter().all(is_factor) {
             return Err(malformed());
         }
-        // All digits and not zero: what still fails to parse is too large for the type.
+        // All digits and not zero: a remaining failure means too large for the type.
         let counts: Option<Vec<usize>> = factors.iter().map(|factor| factor.parse().ok()).collect();
         let nr_cpus = counts.as_deref().and_then(|counts| {
             counts
@@ -342,7 +342,7 @@ impl FromStr for Topology {
 }
 
 impl fmt::Display for Topology {
-    /// Writes the counts of CPUs, sockets, last-level caches and cores, and where they come from:
+    /// Writes the counts of CPUs, sockets, last-level caches and cores, and the origin:
     /// `384 CPUs: 2 sockets, 24 LLCs, 192 cores (synthetic)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counted = |count: usize, noun: &str| {

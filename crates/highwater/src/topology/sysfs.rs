@@ -1,23 +1,23 @@
-//! What Linux says about its CPUs in `/sys/devices/system/cpu`.
+//! Reading the CPU topology from Linux's `/sys/devices/system/cpu`.
 //!
-//! Every function takes the files as an argument, so that tests lay out machines of their own, and
-//! machines that change while they are read. Files are read by these rules:
+//! Every function takes the files as an argument, so that tests can lay out machines, and machines
+//! that change while they are read. The files follow these rules:
 //!
 //! - `possible` lists the CPU numbers that can ever appear, `online` those that run now. Both are
 //!   lists such as `0-3,8`.
-//! - A CPU that is online has `cpuN/topology/physical_package_id` (a number, -1 for unknown),
+//! - An online CPU has `cpuN/topology/physical_package_id` (a number, -1 for unknown),
 //!   `cpuN/topology/thread_siblings_list` (the threads of its core) and
 //!   `cpuN/cache/indexI/{level,shared_cpu_list}` for `I` from 0; the highest level is its
-//!   last-level cache. One that is offline may have none of these, and needs none.
-//! - Every member of a core or cache sees the same list of members. One list is read for each: its
-//!   members need not be asked for theirs, so that detection is linear in CPUs although a list is
-//!   as long as the group is wide.
+//!   last-level cache. An offline CPU may have none of these, and needs none.
+//! - Every member of a core or cache has the same list of members. One list is read for each, not
+//!   one for each member, so that detection is linear in CPUs although a list is as long as the
+//!   group is wide.
 //!
-//! CPU hotplug does not stop while the files are read. The kernel takes a CPU's `cache` directory
-//! away before the CPU leaves `online`, and adds it after the CPU has come; its `topology`
-//! directory goes last. A reading during which that happened is repeated, once. A CPU that vanishes
-//! from the second one too is skipped: it has no place, like one that was offline all the time.
-//! Anything else that does not follow the rules ends the reading with [`Unreadable`].
+//! CPU hotplug continues while the files are read. The kernel removes a CPU's `cache` directory
+//! before the CPU leaves `online`, and adds it after the CPU has come; its `topology` directory
+//! goes last. A reading during which that happened is repeated, once. A CPU that vanishes from the
+//! second reading too is skipped: it has no place, like one that was offline all the time. Any
+//! other violation of the rules ends the reading with [`Unreadable`].
 
 use std::fmt;
 use std::fs;
@@ -28,7 +28,7 @@ use std::str::FromStr;
 
 use super::{CPUS_MAX, Place};
 
-/// The file that could not be used, and why.
+/// A file that could not be used, with the reason.
 #[derive(Debug)]
 pub(super) struct Unreadable {
     name: String,
@@ -50,11 +50,11 @@ impl Unreadable {
     }
 }
 
-/// Where files are read by name, such as `cpu3/topology/physical_package_id`.
+/// Reads files by name, such as `cpu3/topology/physical_package_id`.
 pub(super) trait Files {
     fn read(&self, name: &str) -> io::Result<String>;
 
-    /// Whether there is a file or directory of that name.
+    /// Returns whether a file or directory of that name exists.
     fn has(&self, name: &str) -> bool;
 }
 
@@ -68,12 +68,13 @@ impl Files for Path {
     }
 }
 
-/// One more than the highest possible CPU number.
+/// Returns one more than the highest possible CPU number.
 pub(super) fn nr_possible(files: &(impl Files + ?Sized)) -> Result<usize, Unreadable> {
     Ok(CpuList::read(files, "possible")?.highest() + 1)
 }
 
-/// The place of every CPU below `nr_cpus`; `None` for those that are not online, or vanished.
+/// Returns the place of every CPU below `nr_cpus`; `None` for those that are not online, or
+/// vanished.
 pub(super) fn places(
     files: &(impl Files + ?Sized),
     nr_cpus: usize,
@@ -83,14 +84,14 @@ pub(super) fn places(
     {
         return Ok(survey.places);
     }
-    // A CPU came or went, or a file is broken, which is the same to a single reading.
+    // A CPU came or went, or a file is broken; a single reading cannot tell.
     Ok(Survey::take(files, nr_cpus)?.places)
 }
 
-/// The places of all CPUs, as one reading found them.
+/// The places of all CPUs in one reading.
 struct Survey {
     places: Vec<Option<Place>>,
-    /// Whether the same CPUs were online all the time.
+    /// Whether the same CPUs were online throughout.
     is_settled: bool,
 }
 
@@ -113,21 +114,21 @@ impl Survey {
         }
         let is_settled = vanished.is_none() && CpuList::read(files, "online")? == online;
         match vanished {
-            // They did not vanish, they are not described.
+            // They did not vanish: they are not described.
             Some(unreadable) if places.iter().all(Option::is_none) => Err(unreadable),
             _ => Ok(Self { places, is_settled }),
         }
     }
 }
 
-/// Whether a CPU that was online is going or coming.
+/// Returns whether a CPU that was online is going or coming.
 fn has_vanished(files: &(impl Files + ?Sized), cpu: usize) -> bool {
     !files.has(&format!("cpu{cpu}/topology"))
         || !files.has(&format!("cpu{cpu}/cache"))
         || CpuList::read(files, "online").is_ok_and(|online| !online.contains(cpu))
 }
 
-/// The cores and last-level caches that were met, each read once.
+/// The cores and last-level caches seen so far, each read once.
 struct Groups<'a, F: ?Sized> {
     files: &'a F,
     cores: Members,
@@ -162,7 +163,7 @@ impl<'a, F: Files + ?Sized> Groups<'a, F> {
     }
 }
 
-/// The list of CPUs that share the cache of the highest level in the directory `caches`.
+/// Returns the list of CPUs that share the highest-level cache in the directory `caches`.
 fn last_level_cache(files: &(impl Files + ?Sized), caches: &str) -> Result<String, Unreadable> {
     let mut last = format!("{caches}/index0");
     let mut level_max: u32 = read_number(files, &format!("{last}/level"))?;
@@ -179,12 +180,13 @@ fn last_level_cache(files: &(impl Files + ?Sized), caches: &str) -> Result<Strin
     Ok(format!("{last}/shared_cpu_list"))
 }
 
-/// Caches looked at for each CPU: four levels, each split in two, is more than any machine has.
+/// Maximum number of caches read for each CPU: four levels, each split in two, is more than any
+/// machine has.
 const CACHES_MAX: usize = 8;
 
-/// Which group each CPU is a member of: the number of one of its members.
+/// The group of each CPU, identified by the number of one of its members.
 struct Members {
-    /// Indexed by CPU; none where no list has named it.
+    /// Indexed by CPU; `None` if no list has named it.
     groups: Vec<Option<usize>>,
 }
 
@@ -194,8 +196,8 @@ impl Members {
         Self { groups }
     }
 
-    /// The group of `cpu`: known from the list of another member, or from its own, which `list`
-    /// finds and which has to hold `cpu` itself.
+    /// Returns the group of `cpu`: known from the list of another member, or from its own, which
+    /// `list` finds and which must contain `cpu`.
     fn group_of(
         &mut self,
         files: &(impl Files + ?Sized),
@@ -212,7 +214,8 @@ impl Members {
             return Err(Unreadable::new(&name, format!("does not list CPU {cpu}")));
         }
         // A member that came after its neighbours' list was read belongs to their group. A new
-        // group's name is free: no list has named the lowest member, and each name is a member's.
+        // group's number is free: no list has named the lowest member, and each number is a
+        // member's.
         let known = list.iter().find_map(|member| self.groups[member]);
         let group = known.unwrap_or(list.lowest());
         for member in list.iter() {
@@ -248,7 +251,7 @@ impl CpuList {
             .ok_or_else(|| Unreadable::new(name, format!("`{}` is no CPU list", text.trim())))
     }
 
-    /// Refuses a list of CPUs that can never appear.
+    /// Rejects a list with CPUs that can never appear.
     fn check_below(&self, nr_cpus: usize, name: &str) -> Result<(), Unreadable> {
         if self.highest() < nr_cpus {
             return Ok(());
@@ -260,7 +263,7 @@ impl CpuList {
         self.ranges.iter().cloned().flatten()
     }
 
-    /// Reads `0-3,8`: numbers and ranges in ascending order. An empty list is refused.
+    /// Parses `0-3,8`: numbers and ranges in ascending order. Rejects an empty list.
     fn parse(text: &str) -> Option<Self> {
         let mut ranges: Vec<RangeInclusive<usize>> = Vec::new();
         for item in text.split(',') {

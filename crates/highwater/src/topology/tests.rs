@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A machine to lay out: sockets of LLCs of cores of threads, numbered like Linux does on x86: the
+/// A machine to lay out: sockets of LLCs of cores of threads, numbered as Linux does on x86: the
 /// first threads of all cores, then the second ones.
 #[derive(Clone, Copy)]
 pub(super) struct Machine {
@@ -32,7 +32,7 @@ impl Machine {
         self.nr_cores() * self.threads
     }
 
-    /// CPU numbers of the threads of the cores in `cores`.
+    /// Returns the CPU numbers of the threads of the cores in `cores`.
     fn cpus_of(self, cores: std::ops::Range<usize>) -> String {
         let mut cpus: Vec<usize> = (0..self.threads)
             .flat_map(|thread| {
@@ -46,7 +46,7 @@ impl Machine {
         cpus.join(",")
     }
 
-    /// What Linux shows of it, by file.
+    /// Returns the files that Linux shows for it.
     pub(super) fn files(self) -> BTreeMap<String, Rc<str>> {
         let all: Rc<str> = format!("0-{}", self.nr_cpus() - 1).into();
         let mut files = BTreeMap::from([("possible", &all), ("online", &all)].map(own));
@@ -131,7 +131,7 @@ pub(super) fn assert_positions_are_a_permutation(topology: &Topology) {
     assert!(positions.into_iter().eq(0..topology.nr_cpus()));
 }
 
-/// Whether CPU numbers are positions, as in a topology about which nothing is known.
+/// Returns whether CPU numbers are positions, as in a flat topology.
 fn is_flat(topology: &Topology) -> bool {
     (0..topology.nr_cpus()).all(|cpu| topology.position(CpuId::from_index(cpu)) == cpu)
         && topology.to_string().contains("1 socket, 1 LLC,")
@@ -190,8 +190,8 @@ fn a_broken_file_degrades_to_a_flat_topology_over_the_known_cpus() {
     assert!(is_flat(&detect(&root)), "no caches described");
 }
 
-// Goal: not even the CPU numbers are needed.
-// Method: remove or break the list of possible CPUs; the process's own parallelism is what is left.
+// Goal: detection works even without CPU numbers. Method: remove or break the list of possible
+// CPUs; the process's own parallelism remains.
 #[test]
 fn without_cpu_numbers_the_available_parallelism_counts() {
     let parallelism = std::thread::available_parallelism().unwrap().get();
@@ -207,9 +207,9 @@ fn without_cpu_numbers_the_available_parallelism_counts() {
     assert_eq!(nowhere.nr_cpus(), parallelism);
 }
 
-// Goal: CPUs that are offline, and numbers that no CPU has, cost nothing but their array element,
-// and above all that are online not even that. Method: take CPUs offline the way Linux shows it
-// (their description vanishes), add holes.
+// Goal: offline CPUs, and unused numbers, cost only their array element, and above the last online
+// CPU not even that. Method: take CPUs offline as Linux shows it (their description vanishes), add
+// holes.
 #[test]
 fn offline_cpus_and_holes_rank_last() {
     let root = SERVER.lay_out();
@@ -219,12 +219,12 @@ fn offline_cpus_and_holes_rank_last() {
     let topology = detect(&root);
     assert_eq!((topology.nr_cpus(), topology.nr_online()), (48, 47));
     assert_eq!(topology.position(CpuId(7)), 47);
-    // The other thread of the offline one's core still sits in that core's place.
+    // The other thread of the offline CPU's core still has that core's place.
     assert_eq!(topology.position(CpuId(31)), 14);
 }
 
-// Goal: a virtual machine with room to grow pays for the CPUs that it has.
-// Method: 48 CPUs of 1,024 possible are online, then 4 of them.
+// Goal: a virtual machine with room to grow pays for the CPUs that it has. Method: 48 CPUs of 1,024
+// possible are online, then 4 of them.
 #[test]
 fn room_for_cpus_that_are_not_there_costs_nothing() {
     let root = SERVER.lay_out();
@@ -249,8 +249,8 @@ fn this_machine_is_detected() {
     assert!(topology.nr_cpus() >= parallelism, "{topology}");
 }
 
-// Goal: the grammar is accepted exactly, and refusals teach it.
-// Method: good texts with their counts, bad ones with their message.
+// Goal: the grammar is accepted exactly, and errors explain it. Method: valid texts with their
+// counts, invalid ones with their message.
 #[test]
 fn text_describes_a_synthetic_machine() {
     for (text, nr_cpus, shown) in [
@@ -275,7 +275,7 @@ fn text_describes_a_synthetic_machine() {
     }
 }
 
-// Goal: anything else is refused, and the refusal names the text and shows the grammar.
+// Goal: all other texts are rejected, with an error that names the text and shows the grammar.
 // Method: near misses, and products that are too large or overflow.
 #[test]
 fn other_text_is_refused_with_the_grammar() {
@@ -325,8 +325,8 @@ fn a_flat_topology_of_no_cpus_is_a_mistake() {
     let _ = Topology::flat(0);
 }
 
-/// Goal: CPUs share what they share, whatever their numbers. Method: one pair for each distance, on
-/// a machine from text, where threads of a core are neighbours, and on one as Linux numbers it.
+/// Goal: sharing does not depend on CPU numbers. Method: one pair for each distance, on a machine
+/// from text, where threads of a core are neighbours, and on one as Linux numbers it.
 #[test]
 fn cpus_share_the_smallest_part_that_holds_both() {
     let pairs = |topology: &Topology, others: [u32; 5]| {

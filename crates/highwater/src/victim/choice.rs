@@ -1,27 +1,27 @@
-//! What a selection says: whom it chose, on which numbers, how certainly, and what it cost.
+//! The record of a victim selection: the victim, its numbers, their certainty, and the cost.
 
 use std::fmt;
 
 use crate::units::{Bytes, Estimate, OomScoreAdj};
 
-/// What came of a selection.
+/// Result of a selection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision<C, D> {
-    /// Somebody should be stopped.
+    /// A victim was selected.
     Chosen(C),
-    /// Somebody is being stopped already and will give memory back: wait.
+    /// A candidate is already being stopped and will give memory back: wait.
     Wait {
-        /// Who, and if there are several, the one that may use most.
+        /// The dying candidate; the one that may use most if there are several.
         dying: D,
-        /// What was looked at.
+        /// Counts of the search.
         census: Census,
     },
-    /// There is nobody whose stopping would help.
+    /// No candidate whose stopping would help.
     Nobody(Census),
 }
 
 impl<C, D> Decision<C, D> {
-    /// Who was chosen, if anybody.
+    /// Returns the victim, if one was selected.
     #[must_use]
     pub fn chosen(self) -> Option<C> {
         match self {
@@ -31,41 +31,41 @@ impl<C, D> Decision<C, D> {
     }
 }
 
-/// What a selection looked at.
+/// Counts of a selection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Census {
-    /// Candidates that were shown.
+    /// Candidates visited.
     pub scanned: usize,
-    /// Those of them that may be chosen.
+    /// Candidates that may be selected.
     pub eligible: usize,
-    /// Those of them whose upper bound reached the highest lower bound known by then. No fewer than
-    /// reach the highest of all.
+    /// Eligible candidates whose upper bound reached the highest lower bound known at that point:
+    /// at least as many as reach the final one.
     pub in_reach: usize,
     /// Exact reads.
     pub reads: usize,
-    /// Times that all candidates were shown: one, if the reserved entries suffice.
+    /// Passes over all candidates: one, if the reserved entries suffice.
     pub passes: usize,
 }
 
-/// Why a selection read no more.
+/// Reason why a selection stopped reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum Proof {
-    /// Nobody is worse.
+    /// No other candidate is worse.
     Proven,
-    /// Nobody is worse by more than the policy cares about.
+    /// No other candidate is worse by more than the policy's indifference.
     Indifferent,
     /// The policy allows no more exact reads.
     ReadsSpent,
 }
 
-/// The one that comes closest to who was chosen.
+/// The candidate next to the victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct RunnerUp<Id> {
-    /// Who.
+    /// The candidate.
     pub id: Id,
     /// Its badness, in bytes: exact if it was read, else its upper bound.
     pub badness: i64,
@@ -73,42 +73,42 @@ pub struct RunnerUp<Id> {
     pub is_exact: bool,
 }
 
-/// Who should be stopped, and the record of how that was decided.
+/// The selected victim, and the record of the decision.
 ///
-/// Shown, it is one line for a log.
+/// Displays as one line for a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Choice<Id> {
-    /// Who.
+    /// The victim.
     pub id: Id,
-    /// What it used, as known without visiting any CPU.
+    /// Its usage, as known without visiting any CPU.
     pub estimate: Estimate<Bytes>,
-    /// What it used exactly; `None` if it was not read: because it is the worst by its interval
-    /// alone, or because the policy allows no exact reads.
+    /// Its exact usage; `None` if it was not read: because it is the worst by its interval alone,
+    /// or the policy allows no exact reads.
     pub exact: Option<Bytes>,
     /// Its adjustment.
     pub oom_score_adj: OomScoreAdj,
-    /// Its badness, in bytes: of its exact usage, else of its lower bound. [`i64::MAX`] for one
-    /// that goes first.
+    /// Its badness, in bytes: of its exact usage, otherwise of its lower bound. [`i64::MAX`] for
+    /// one that is stopped before all others.
     pub badness: i64,
-    /// Who comes closest; `None` if nobody else is eligible.
+    /// The next candidate; `None` if no other is eligible.
     pub runner_up: Option<RunnerUp<Id>>,
-    /// How much worse than this one another may be at most.
+    /// Upper bound on how much worse another candidate may be.
     ///
     /// # Accuracy
     ///
     /// While nothing changes: the exact badness of every eligible candidate is at most
     /// `badness + gap`. Oracle: `tests/victim.rs::no_other_is_worse_by_more_than_the_gap`.
     pub gap: Bytes,
-    /// Why it ended there.
+    /// Reason why the search ended.
     pub proof: Proof,
-    /// What it cost.
+    /// Cost of the search.
     pub census: Census,
 }
 
 impl<Id> Choice<Id> {
-    /// The same with candidates named by `name`.
+    /// Converts the candidates' ids by `name`.
     pub(super) fn with_ids<Named>(self, name: impl Fn(Id) -> Named) -> Choice<Named> {
         let Self {
             estimate,
@@ -137,14 +137,14 @@ impl<Id> Choice<Id> {
         }
     }
 
-    /// What it used: exactly if it was read, else at least.
+    /// Returns its usage: exact if it was read, otherwise the lower bound.
     #[must_use]
     pub fn usage(&self) -> Bytes {
         self.exact.unwrap_or(self.estimate.low)
     }
 }
 
-/// An amount that may be negative, as it is shown.
+/// Display of an amount that may be negative.
 struct Badness(i64);
 
 impl fmt::Display for Badness {

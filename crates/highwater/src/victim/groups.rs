@@ -1,4 +1,4 @@
-//! Groups as candidates: those without children below the group that is full.
+//! Groups as candidates: the childless groups below the full one.
 
 use crate::group::{GroupKey, GroupNode, GroupPath, GroupTree, LeafGroup};
 use crate::units::Bytes;
@@ -7,11 +7,11 @@ use super::choice::{Census, Choice, Decision};
 use super::select::Selector;
 use super::{Candidates, Policy, Standing, State};
 
-/// Selections that are repeated because the group went away, with its last page, before a handle to
-/// it was had.
+/// Retries of a selection when the chosen group disappeared, with its last page, before a handle
+/// was obtained.
 const VANISHED_MAX: usize = 4;
 
-/// The group that should be stopped, and on which numbers.
+/// The selected group, and the numbers that selected it.
 #[derive(Clone, Debug)]
 pub struct ChosenGroup {
     /// The group.
@@ -53,8 +53,8 @@ impl<F: Fn(GroupKey) -> bool> Candidates for Leaves<'_, F> {
     }
 }
 
-/// Chooses the childless group below `target` (or `target` itself) that should be stopped, leaving
-/// out those that `is_spared` names. It must not call into the tree.
+/// Selects the childless group below `target` (or `target` itself) that should be stopped, except
+/// those for which `is_spared` returns true. `is_spared` must not call into the tree.
 ///
 /// # Accuracy
 ///

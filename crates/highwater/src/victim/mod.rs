@@ -1,11 +1,10 @@
-//! Whom to stop when memory is gone: the one that holds most, found without asking everybody
-//! exactly.
+//! Victim selection (OOM badness): finds the candidate with most memory, with few exact reads.
 //!
-//! Each candidate's badness (usage and [`OomScoreAdj`]) is known at once as an interval, and
-//! exactly for the price of a walk over the CPUs it ran on. Selection shows all intervals to a
-//! [`Selector`] once, and then reads exactly, beginning with the highest upper bound, until nobody
-//! left can be worse than the worst known so far. Usually that takes a few reads of ten thousand,
-//! or none.
+//! Each candidate's badness (usage and [`OomScoreAdj`]) is known as an interval in O(1), and
+//! exactly at the cost of a walk over the CPUs it ran on. Selection passes all intervals to a
+//! [`Selector`] once, and then reads exactly, in the order of upper bounds, until no other
+//! candidate can be worse than the worst so far. Usually that takes a few reads of ten thousand, or
+//! none.
 //!
 //! # Invariant
 //!
@@ -16,36 +15,36 @@
 //! exact badness of the chosen  >=  highest lower bound         (unless a gap was indifferent)
 //! ```
 //!
-//! The first is how `gap` is defined: it is the highest upper bound among those not read, minus the
-//! badness of the chosen, and those read are no worse. The second holds because the last read that
-//! a policy allows goes to the candidate of the highest lower bound, if nothing that was read
-//! reaches that. A gap of zero is a proof. Among equals that were read the lowest number is chosen,
-//! and the same state gives the same victim.
+//! The first line defines `gap`: it is the highest upper bound among the candidates not read, minus
+//! the badness of the chosen, and those read are no worse. The second holds because the last read
+//! that a policy allows goes to the candidate of the highest lower bound, if no read so far reaches
+//! that. A gap of zero is a proof. Ties among read candidates go to the lowest number, and the same
+//! state gives the same victim.
 //!
 //! # Memory
 //!
-//! Selection runs when memory is gone, so it allocates nothing: what it keeps was reserved with the
-//! [`Selector`]. That is little. Only the highest upper bounds are worth keeping, as many as may be
-//! read and one more for the gap: 17 entries, whatever the number of candidates. With fewer entries
-//! than a search needs, all candidates are shown again, and the best of those that come after
-//! the last one read are kept.
+//! Selection runs when memory is exhausted, so it allocates nothing: its memory was reserved with
+//! the [`Selector`]. That is little: only the highest upper bounds need to be kept, as many as may
+//! be read and one more for the gap: 17 entries, for any number of candidates. With fewer entries
+//! than a search needs, all candidates are visited again, and the best of those that come after the
+//! last one read are kept.
 //!
 //! # Parts
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `policy` | exact reads allowed, indifference, floor; badness |
 //! | `select`, `rank` | the pass that keeps the highest upper bounds |
 //! | `search` | exact reads, best first, and when they end |
-//! | `choice` | its record |
+//! | `choice` | the record |
 //! | `groups` | the groups of a tree as candidates; [`ChosenGroup`] |
 //!
-//! Selecting changes nothing: the manager tells the embedder, who knows what "stop it" means.
+//! Selecting changes nothing: the manager calls the embedder's handler, which stops the victim.
 //!
 //! Source: accounting spec 6; the two-pass selection proposed for Linux (M. Desnoyers, 2026), for
-//! intervals before exact sums and the limit of 16. Deviation: best first instead of list order;
-//! what was read exactly is never given up for what was not; the gap, floor and indifference; who
-//! is being stopped and holds nothing is not waited for.
+//! intervals before exact sums and the limit of 16. Deviations: best first instead of list order; a
+//! candidate that was read exactly is never replaced by one that was not; the gap, floor and
+//! indifference; a candidate that is being stopped and holds nothing is not waited for.
 
 mod policy;
 mod choice;
@@ -63,46 +62,46 @@ pub use select::Selector;
 
 use crate::units::{Bytes, Estimate, OomScoreAdj, Pages};
 
-/// Those among whom a victim is chosen.
+/// The candidates of a selection.
 pub trait Candidates {
-    /// What a candidate is known by. The lowest is chosen among equals.
+    /// Identifies a candidate. Ties go to the lowest.
     type Id: Copy + Ord;
 
-    /// Shows every candidate to `visit`, once each, with what is known of it at once. Called again
+    /// Calls `visit` with every candidate, once each, and its state as known in O(1). Called again
     /// when a search needs more passes.
     fn for_each(&self, visit: impl FnMut(Self::Id, &Standing));
 
-    /// What a candidate uses, exactly. `None` when it is gone.
+    /// Returns a candidate's exact usage. `None` if it is gone.
     fn precise_usage(&self, id: Self::Id) -> Option<Bytes>;
 }
 
-/// What is known of a candidate at once.
+/// A candidate's state as known in O(1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// What it uses.
+    /// Its usage.
     pub usage: Estimate<Bytes>,
-    /// How willingly it is stopped.
+    /// Its OOM score adjustment.
     pub oom_score_adj: OomScoreAdj,
-    /// What else there is to it.
+    /// Its special state.
     pub state: State,
 }
 
-/// What there is to a candidate beside its numbers.
+/// Special states of a candidate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
     /// Nothing.
     #[default]
     Ordinary,
-    /// It is stopped before all others, if it uses anything.
+    /// Stopped before all others, if it uses anything.
     First,
-    /// It is being stopped already. As long as it uses something, nobody else is.
+    /// Already being stopped. While it uses anything, no other candidate is.
     Dying,
-    /// It is left out this time.
+    /// Left out of this selection.
     Spared,
 }
 
 impl Standing {
-    /// One of whom nothing is known but what it uses.
+    /// Returns the state of an ordinary candidate with this usage.
     #[must_use]
     pub const fn of(usage: Estimate<Bytes>) -> Self {
         Self {
@@ -112,8 +111,8 @@ impl Standing {
         }
     }
 
-    /// One of whom nothing is known but what was counted, in pages: a count that, however it was
-    /// read, is not negative.
+    /// Returns the state of an ordinary candidate with a usage counted in pages; negative readings
+    /// count as zero.
     #[must_use]
     pub fn of_counted(count: Estimate<i64>) -> Self {
         let Estimate { value, low, high } = count.positive();
@@ -124,7 +123,7 @@ impl Standing {
         })
     }
 
-    /// The same with another adjustment.
+    /// Replaces the adjustment.
     #[must_use]
     pub const fn with_adj(self, oom_score_adj: OomScoreAdj) -> Self {
         Self {
@@ -133,7 +132,7 @@ impl Standing {
         }
     }
 
-    /// The same with another state.
+    /// Replaces the special state.
     #[must_use]
     pub const fn with_state(self, state: State) -> Self {
         Self { state, ..self }

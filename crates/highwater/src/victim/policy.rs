@@ -1,10 +1,10 @@
-//! What a selection may cost, how much it may be off, and who is worth stopping.
+//! Selection policy: cost, tolerance and eligibility.
 
 use crate::units::{Bytes, OomScoreAdj};
 
 use super::Standing;
 
-/// How a victim is chosen.
+/// A selection policy.
 ///
 /// # Examples
 ///
@@ -43,59 +43,59 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Exact reads of one selection, unless it is told otherwise. Chosen: the limit of the
-    /// published two-pass selection.
+    /// Default of [`reads_max`](Self::reads_max). Chosen: the limit of the published two-pass
+    /// selection.
     pub const READS_MAX: usize = 16;
 
-    /// Most candidates that are read exactly; `usize::MAX` for as many as the proof takes.
+    /// Sets the maximum number of exact reads; `usize::MAX` for as many as the proof takes.
     ///
-    /// The limit ends the search for a larger one, never the search for anybody: while none of
-    /// those read reaches the [floor](Self::floor), reading goes on. With no reads at all the
-    /// candidate of the highest lower bound is chosen, if that bound reaches the floor.
+    /// The limit ends the search for a worse candidate, never the search for any: while no read
+    /// candidate reaches the [floor](Self::floor), reading continues. With no reads at all the
+    /// candidate of the highest lower bound is selected, if that bound reaches the floor.
     pub const fn reads_max(mut self, nr_reads: usize) -> Self {
         self.reads_max = nr_reads;
         self
     }
 
-    /// Stops once nobody can be worse than the best by more than `width`.
+    /// Stops once no candidate can be worse than the best by more than `width`.
     pub const fn indifferent_within(mut self, width: Bytes) -> Self {
         self.width = width;
         self
     }
 
-    /// Stops once nobody can be worse than the best by more than so many thousandths of the best.
-    /// With a width as well, the larger of the two counts.
+    /// Stops once no candidate can be worse than the best by more than this many thousandths of the
+    /// best. If a width is set too, the larger of the two applies.
     pub const fn indifferent_within_share(mut self, thousandths: u32) -> Self {
         self.share = thousandths;
         self
     }
 
-    /// Spares who uses fewer bytes than that: stopping them would give back too little. At least
-    /// one byte, whatever is asked for.
+    /// Sets the minimum usage of a victim: stopping a smaller one would free too little. At least
+    /// one byte.
     pub const fn floor(mut self, floor: Bytes) -> Self {
         self.floor = Bytes(if floor.0 == 0 { 1 } else { floor.0 });
         self
     }
 
-    /// Reads the victim exactly also where intervals alone tell that it is the worst: for its
-    /// number in the record.
+    /// Reads the victim exactly even if intervals alone prove that it is the worst, for its number
+    /// in the record.
     pub const fn reads_victim(mut self) -> Self {
         self.reads_victim = true;
         self
     }
 
-    /// All of memory: what [`OomScoreAdj`] is thousandths of. Default: none, so that of the
+    /// Sets the total that [`OomScoreAdj`] is thousandths of. Default: none, so that of the
     /// adjustments only [`OomScoreAdj::UNKILLABLE`] has an effect.
     pub const fn total(mut self, total: Bytes) -> Self {
         self.total = total;
         self
     }
 
-    /// The badness of a candidate that uses `usage`, in bytes: usage and adjustment. Never
-    /// [`i64::MIN`], and [`i64::MAX`] for who goes first only.
+    /// Returns the badness of a candidate that uses `usage`, in bytes: usage and adjustment. Never
+    /// [`i64::MIN`], and [`i64::MAX`] only for [`State::First`](super::State::First).
     #[inline]
     pub(super) fn badness(&self, standing: &Standing, usage: Bytes) -> i64 {
-        /// The most of all but the first.
+        /// The maximum for all states but `First`.
         const MOST: i64 = i64::MAX - 1;
         if standing.is_first() {
             return i64::MAX;
@@ -114,7 +114,7 @@ impl Policy {
         i64::try_from(score).unwrap_or(most)
     }
 
-    /// How much worse another may be when the best has `badness`.
+    /// Returns how much worse another candidate may be if the best has `badness`.
     pub(super) fn indifference(&self, badness: i64) -> u64 {
         let base = u128::from(u64::try_from(badness).unwrap_or(0));
         let share = base * u128::from(self.share) / 1000;

@@ -1,13 +1,13 @@
-//! Candidates with their bounds, and the order in which they are read.
+//! Candidates with their bounds, and their order of reading.
 //!
-//! A candidate's *rank* is its upper bound, and among equals the lower number first: who may be
-//! worst comes first.
+//! A candidate's *rank* is its upper bound, with ties to the lower number: the candidate that may
+//! be worst comes first.
 
 use std::cmp::Ordering;
 
 use super::{Policy, Standing};
 
-/// Below every badness: the lower bound of one that may turn out not to reach the floor.
+/// Below every badness: the lower bound of a candidate that may not reach the floor.
 pub(super) const UNSURE: i64 = i64::MIN;
 
 /// A candidate and its bounds.
@@ -19,7 +19,7 @@ pub(super) struct Entry<Id> {
     pub(super) standing: Standing,
 }
 
-/// An upper bound and whose it is. Greater ranks come later.
+/// An upper bound and its candidate. Greater ranks come later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rank<Id> {
     pub(super) upper: i64,

@@ -1,9 +1,9 @@
-//! Exact reads, best first, until nobody left can beat the leader.
+//! The search: exact reads, best first, until no other candidate can beat the leader.
 //!
-//! The *leader* is the worst of those read, or the candidate of the highest lower bound: who is
+//! The *leader* is the worst candidate read, or the one of the highest lower bound: one that is
 //! above all others by intervals alone need not be read at all. Reading in the order of ranks, the
-//! search ends at the first rank that cannot beat the leader: none after it can. (One whose upper
-//! bound equals the leader's badness can, if its number is lower.)
+//! search ends at the first rank that cannot beat the leader: none after it can. (A candidate whose
+//! upper bound equals the leader's badness can, if its number is lower.)
 
 use crate::units::Bytes;
 
@@ -11,7 +11,7 @@ use super::choice::{Census, Choice, Decision, Proof, RunnerUp};
 use super::rank::{Entry, Rank, UNSURE};
 use super::{Candidates, Policy};
 
-/// A candidate and what is known of its badness: exactly if it was read, else at least.
+/// A candidate and its badness: exact if it was read, otherwise a lower bound.
 #[derive(Clone, Copy)]
 struct Best<Id> {
     entry: Entry<Id>,
@@ -19,16 +19,16 @@ struct Best<Id> {
     badness: i64,
 }
 
-/// A search between its reads.
+/// State of a search between its reads.
 pub(super) struct Search<'a, C: Candidates> {
     candidates: &'a C,
     policy: &'a Policy,
     census: Census,
     /// The candidate of the highest lower bound, until it is read.
     surest: Option<Entry<C::Id>>,
-    /// Who was read before its turn, and is to be passed over then.
+    /// A candidate that was read early, and is skipped at its turn.
     early: Option<C::Id>,
-    /// The worst of those read.
+    /// The worst candidate read.
     best: Option<Best<C::Id>>,
     second: Option<RunnerUp<C::Id>>,
 }
@@ -40,15 +40,15 @@ impl<Id: Copy + Ord> Best<Id> {
     }
 }
 
-/// No further read is wanted.
+/// The end of a search.
 pub(super) struct End<Id> {
-    /// The first rank that was not read, but for the chosen's own.
+    /// The first rank that was not read, other than the victim's own.
     pub(super) rival: Option<Rank<Id>>,
 }
 
 impl<'a, C: Candidates> Search<'a, C> {
-    /// After a first pass, which saw `census` and `surest`, the candidate of the highest lower
-    /// bound.
+    /// Starts a search after a first pass with the counts `census` and the candidate `surest` of
+    /// the highest lower bound.
     pub(super) fn new(
         candidates: &'a C,
         policy: &'a Policy,
@@ -71,7 +71,8 @@ impl<'a, C: Candidates> Search<'a, C> {
         self.census.passes += 1;
     }
 
-    /// The end, if intervals alone tell who it is: then nobody is read, and no order is needed.
+    /// Returns the end if intervals alone determine the victim: then none is read, and no order is
+    /// needed.
     pub(super) fn settled_at_once(
         &self,
         entries: &[Entry<C::Id>],
@@ -84,8 +85,8 @@ impl<'a, C: Candidates> Search<'a, C> {
         (is_settled && self.victim_to_read().is_none()).then_some(End { rival })
     }
 
-    /// Reads candidates in the order of their ranks until no further read is wanted. `None` when
-    /// all were read. `left_out` is the first rank after those of `entries`.
+    /// Reads candidates in the order of their ranks until the search ends. Returns `None` if all
+    /// were read. `left_out` is the first rank after those of `entries`.
     pub(super) fn read_best_first(
         &mut self,
         entries: &[Entry<C::Id>],
@@ -119,8 +120,8 @@ impl<'a, C: Candidates> Search<'a, C> {
         None
     }
 
-    /// Whether the search ends before it reads `rival`, the first of those left. Reads the victim,
-    /// if that is wanted and was not done.
+    /// Returns whether the search ends before it reads `rival`, the first of the rest. Reads the
+    /// victim, if the policy demands it and it was not read yet.
     pub(super) fn ends_before(&mut self, rival: Option<Rank<C::Id>>) -> bool {
         let is_over = |search: &Self| rival.is_none_or(|rival| search.is_over(&rival));
         if !is_over(self) {
@@ -132,7 +133,7 @@ impl<'a, C: Candidates> Search<'a, C> {
         is_over(self)
     }
 
-    /// The worst as far as is known: of those read, or the one of the highest lower bound.
+    /// Returns the leader: the worst candidate read, or the one of the highest lower bound.
     fn leader(&self) -> Option<Best<C::Id>> {
         let surest = self.surest.map(|entry| Best {
             entry,
@@ -145,20 +146,20 @@ impl<'a, C: Candidates> Search<'a, C> {
         }
     }
 
-    /// Whether `id` leads and was not read.
+    /// Returns whether `id` leads and was not read.
     pub(super) fn leads_unread(&self, id: C::Id) -> bool {
         self.leader()
             .is_some_and(|leader| leader.entry.id == id && leader.exact.is_none())
     }
 
-    /// The leader, if it is to be read although nobody can beat it.
+    /// Returns the leader, if it must be read although no candidate can beat it.
     fn victim_to_read(&self) -> Option<Entry<C::Id>> {
         let may_read = self.policy.reads_victim && self.census.reads < self.policy.reads_max;
         let leader = self.leader().filter(|_| may_read)?;
         leader.exact.is_none().then_some(leader.entry)
     }
 
-    /// Whether a candidate of `rank`, and so all after it, need not be read.
+    /// Returns whether a candidate of `rank`, and thus all after it, need not be read.
     fn is_over(&self, rank: &Rank<C::Id>) -> bool {
         let Some(leader) = self.leader() else {
             return self.census.reads >= self.census.scanned;
@@ -175,8 +176,8 @@ impl<'a, C: Candidates> Search<'a, C> {
         width > 0 && upper <= badness.saturating_add_unsigned(width)
     }
 
-    /// The candidate of the highest lower bound, if `entry` would be the last read and nothing read
-    /// so far reaches that bound.
+    /// Returns the candidate of the highest lower bound, if `entry` would be the last read and no
+    /// read so far reaches that bound.
     fn surest_instead_of(&self, entry: &Entry<C::Id>) -> Option<Entry<C::Id>> {
         let is_last = self.census.reads.saturating_add(1) >= self.policy.reads_max;
         let leader = self.leader().filter(|_| is_last)?;
@@ -219,7 +220,7 @@ impl<'a, C: Candidates> Search<'a, C> {
         }
     }
 
-    /// The record, when `rival` is the first rank that was not read.
+    /// Returns the decision, where `rival` is the first rank that was not read.
     pub(super) fn conclude(self, rival: Option<Rank<C::Id>>) -> Decision<Choice<C::Id>, C::Id> {
         let Some(leader) = self.leader() else {
             return Decision::Nobody(self.census);
@@ -235,7 +236,7 @@ impl<'a, C: Candidates> Search<'a, C> {
             _ if self.is_indifferent(upper, leader.badness) => Proof::Indifferent,
             _ => Proof::ReadsSpent,
         };
-        // Of those read, the next one; the worst if the leader was not.
+        // The next of those read; the worst if the leader was not read.
         let read = match (leader.exact, self.best) {
             (None, Some(best)) => Some(RunnerUp {
                 id: best.entry.id,

@@ -1,4 +1,4 @@
-//! One pass over the candidates, which keeps the highest upper bounds in reserved memory.
+//! One pass over the candidates, keeping the highest upper bounds in reserved memory.
 
 use std::collections::BinaryHeap;
 use std::fmt;
@@ -11,7 +11,7 @@ use super::rank::{Entry, Rank, UNSURE};
 use super::search::Search;
 use super::{Candidates, Policy, Standing, State};
 
-/// Chooses victims, in memory reserved beforehand.
+/// Selects victims, in memory reserved beforehand.
 ///
 /// # Examples
 ///
@@ -19,7 +19,7 @@ use super::{Candidates, Policy, Standing, State};
 /// use highwater::units::{Estimate, Bytes};
 /// use highwater::victim::{Candidates, Policy, Selector, Standing};
 ///
-/// /// What each worker holds, known to 10 pages at once.
+/// /// Memory of each worker, known to 10 pages in O(1).
 /// struct Workers(Vec<u64>);
 ///
 /// impl Candidates for Workers {
@@ -44,12 +44,12 @@ use super::{Candidates, Policy, Standing, State};
 /// assert_eq!(chosen.census.reads, 2); // the others cannot hold as much
 /// ```
 pub struct Selector<Id> {
-    /// Empty but for its capacity between calls.
+    /// Empty between calls, with its capacity.
     entries: Vec<Entry<Id>>,
 }
 
-/// The reserved entries as a heap whose greatest is the last in rank. They return to their place
-/// also if a candidate's code panics.
+/// The reserved entries as a heap whose greatest is the last in rank. Returned to their place on
+/// drop, also if a candidate's code panics.
 struct Lent<'a, Id: Copy + Ord> {
     heap: BinaryHeap<Entry<Id>>,
     place: &'a mut Vec<Entry<Id>>,
@@ -70,20 +70,20 @@ impl<Id: Copy + Ord> Drop for Lent<'_, Id> {
     }
 }
 
-/// What one pass found.
+/// Results of one pass.
 struct Pass<Id> {
     census: Census,
-    /// The highest lower bound, the lowest number among equals; none below [`UNSURE`].
+    /// The highest lower bound, with ties to the lowest number; none below [`UNSURE`].
     surest: Option<Entry<Id>>,
     dying: Option<(Id, Estimate<Bytes>)>,
-    /// The first rank that found no place.
+    /// The first rank that was not kept.
     left_out: Option<Rank<Id>>,
-    /// Upper bounds below this change nothing.
+    /// Upper bounds below this do not affect the result.
     dull_below: i64,
 }
 
 impl<Id: Copy + Ord> Selector<Id> {
-    /// A selector that keeps `capacity` candidates in a pass, and at least one.
+    /// Creates a selector that keeps `capacity` candidates in a pass, at least one.
     ///
     /// A search with up to `n` exact reads takes one pass with a capacity of `n + 1`. Any capacity
     /// gives the same choice; a search that reads `r` candidates takes about `r / capacity` passes.
@@ -94,23 +94,23 @@ impl<Id: Copy + Ord> Selector<Id> {
         }
     }
 
-    /// Candidates kept in a pass.
+    /// Returns the number of candidates kept in a pass.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.entries.capacity()
     }
 
-    /// Chooses whom to stop.
+    /// Selects a victim.
     ///
     /// # Accuracy
     ///
-    /// See [`Choice::gap`]. Candidates that change meanwhile are judged by what they were when they
-    /// were shown or read.
+    /// See [`Choice::gap`]. Candidates that change meanwhile are judged by their state when they
+    /// were visited or read.
     ///
     /// # Cost
     ///
-    /// One pass over the candidates, in which each costs a few comparisons, then one exact read
-    /// after the other; never more reads than candidates, and no more passes than reads but one. No
+    /// One pass over the candidates at a few comparisons each, then one exact read after the other;
+    /// never more reads than candidates, and fewer passes than reads, but at least one. No
     /// allocation, no lock.
     pub fn select<C: Candidates<Id = Id>>(
         &mut self,
@@ -129,8 +129,8 @@ impl<Id: Copy + Ord> Selector<Id> {
             return search.conclude(end.rival);
         }
         self.entries.sort_unstable();
-        // Progress: each further pass begins after the last rank of the one before, and is made
-        // only while fewer candidates were read than the first pass showed.
+        // Progress: each further pass begins after the last rank of the one before, and runs only
+        // while fewer candidates were read than the first pass visited.
         let rival = loop {
             if let Some(end) = search.read_best_first(&self.entries, left_out) {
                 break end.rival;
@@ -150,7 +150,7 @@ impl<Id: Copy + Ord> Selector<Id> {
         search.conclude(rival)
     }
 
-    /// Shows all candidates and keeps the first ranks after `cursor`, in no order.
+    /// Visits all candidates and keeps the first ranks after `cursor`, in no order.
     fn pass<C: Candidates<Id = Id>>(
         &mut self,
         candidates: &C,
@@ -170,7 +170,7 @@ impl<Id: Copy + Ord> Selector<Id> {
             }
             pass.census.eligible += 1;
             let upper = policy.badness(standing, standing.usage.high);
-            // Where most candidates end: below everybody that matters so far.
+            // The common case: below every candidate that matters so far.
             if upper < pass.dull_below {
                 return;
             }
@@ -199,7 +199,7 @@ impl<Id: Copy + Ord> Pass<Id> {
         }
     }
 
-    /// Whether a candidate can be chosen.
+    /// Returns whether a candidate can be selected.
     #[inline]
     fn is_eligible(&mut self, policy: &Policy, id: Id, standing: &Standing) -> bool {
         if standing.usage.high < policy.floor {
@@ -254,7 +254,8 @@ impl<Id: Copy + Ord> Pass<Id> {
         }
     }
 
-    /// Who cannot reach the first rank left out, nor the highest lower bound, changes nothing.
+    /// Raises the bound below which a candidate cannot change the result: it reaches neither the
+    /// first rank left out nor the highest lower bound.
     fn raise(&mut self) {
         let known = self.surest.map_or(i64::MIN, |surest| surest.lower);
         let left_out = self.left_out.map_or(i64::MIN, |first| first.upper);

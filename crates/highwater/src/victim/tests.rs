@@ -1,5 +1,5 @@
-//! Groups as candidates, badness at its ends, and how a record reads. The search itself is in
-//! `tests/victim.rs`.
+//! Groups as candidates, badness at its limits, and the text of a record. `tests/victim.rs` has the
+//! search itself.
 
 use super::{ChosenGroup, Decision, Policy, Selector, Standing, State, select};
 use crate::group::{Charge, GroupKey, GroupNode, GroupTree, Limits};
@@ -54,7 +54,7 @@ fn choose(target: &GroupNode, spared: &[GroupKey]) -> Option<ChosenGroup> {
 #[test]
 fn the_group_with_most_memory_is_chosen_by_exact_numbers() {
     // Goal: with a proof, never off by a byte. Method: random usages that differ by single bytes,
-    // well within what a group's tokens hide; an oracle sorts them.
+    // well within the tokens that a group parks; an oracle sorts them.
     let mut rng = crate::seed::rng(3);
     for _ in 0..50 {
         let usages: Vec<u64> = (0..20).map(|_| 100 + rng.u64(..40)).collect();
@@ -80,7 +80,7 @@ fn the_group_with_most_memory_is_chosen_by_exact_numbers() {
 
 #[test]
 fn parents_and_the_innocent_elsewhere_are_not_chosen() {
-    // Goal: pressure in one subtree stops nobody outside it. Method: a larger group elsewhere.
+    // Goal: pressure in one subtree selects no group outside it. Method: a larger group elsewhere.
     let (tree, groups, mut charges) = tree_with(&[10, 500]);
     let child = groups[0].child("child", Limits::default()).unwrap();
     charges.push(child.try_charge(Bytes(3)).unwrap());
@@ -96,7 +96,7 @@ fn parents_and_the_innocent_elsewhere_are_not_chosen() {
 #[test]
 fn nobody_is_chosen_where_nothing_is_used() {
     // Goal: no victim without memory. Method: an empty tree; then groups that hold only tokens,
-    // which an estimate cannot tell from use.
+    // which an estimate cannot distinguish from usage.
     let tree = GroupTree::new(2);
     assert!(choose(&tree.root(), &[]).is_none());
     let (tree, groups, charges) = tree_with(&[5; 20]);
@@ -136,8 +136,9 @@ fn adjustments_count_and_pass_to_new_children() {
 
 #[test]
 fn who_is_being_stopped_is_waited_for() {
-    // Goal: nobody else is stopped while somebody gives back, unless he is spared, has nothing, or
-    // is gone. Method: mark leaves and a parent; look from above, beside and below.
+    // Goal: no other group is stopped while a dying one gives memory back, unless that is spared,
+    // holds nothing, or is gone. Method: mark leaves and a parent; select from above, beside and
+    // below.
     let (tree, groups, mut charges) = tree_with(&[10, 500, 20]);
     let waits_for = |target: &GroupNode, spared: &[GroupKey]| match decide(target, spared) {
         Decision::Wait { dying, .. } => Some(dying.id()),
@@ -164,8 +165,8 @@ fn who_is_being_stopped_is_waited_for() {
 
 #[test]
 fn a_later_group_of_the_same_number_begins_anew() {
-    // Goal: settings and sparing end with their group. Method: remove and make until the number
-    // comes back.
+    // Goal: settings and sparing end with their group. Method: remove and create until the number
+    // is reused.
     let tree = GroupTree::new(2);
     let first = tree.root().child("a", Limits::default()).unwrap();
     first.set_oom_score_adj(OomScoreAdj::MAX);
@@ -183,7 +184,7 @@ fn a_later_group_of_the_same_number_begins_anew() {
 
 #[test]
 fn badness_saturates_and_keeps_order() {
-    // Goal: no overflow, and more usage is never less bad. Method: the ends of every input.
+    // Goal: no overflow, and more usage is never less bad. Method: the extremes of every input.
     let values = [0, 1, 1 << 40, i64::MAX as u64, u64::MAX - 1, u64::MAX];
     let unknown = Standing::of(Estimate::exact(Bytes::ZERO));
     for total in values {
@@ -213,7 +214,7 @@ fn badness_saturates_and_keeps_order() {
 
 #[test]
 fn a_record_is_one_line_with_every_number() {
-    // Goal: a log says who, why, how certain and at what cost. Method: the whole text.
+    // Goal: a log line has the victim, reason, certainty and cost. Method: the whole text.
     let (tree, groups, _charges) = tree_with(&[1200 << 10, 800 << 10, 400 << 10]);
     let victim = choose(&tree.root(), &[]).unwrap();
     assert_eq!(

@@ -49,11 +49,8 @@ const ALLOWED: &[Allowed] = &[
     allow("crates/highwater/src/counter/",       53,    0),
     allow("crates/highwater/src/frame/",         78,    0),
     allow("crates/highwater/src/group/",        165,    0),
-    allow("crates/highwater/src/memmap/",        57,    1),
     allow("crates/highwater/src/percpu/",       140,    0),
     allow("crates/highwater/src/reclaim/",      123,    0),
-    allow("crates/highwater/src/sync/",           9,    0),
-    allow("crates/highwater/src/victim/",        44,    0),
     allow("crates/highwater/tests/",            103,    0),
 ];
 
