@@ -1,13 +1,13 @@
-//! Promise: the approximate sum of a counter at rest is never further from the precise one than
-//! `accuracy()` says, and the bound is no larger than it must be: both ends are reached.
+//! Promise: the approximate sum of a counter at rest differs from the precise one by at most
+//! `accuracy()`, and the bound is tight: both ends are reached.
 //!
 //! The shape of the tree is restated here, so that neither the bound nor the adversary is taken
 //! from the code under test. In the atomic regime a thread acts as any CPU; in the restartable one
-//! the adversary has the CPUs that there are, and threads without rseq.
+//! the adversary has the existing CPUs, and threads without rseq.
 
 #![expect(
     clippy::unwrap_used,
-    reason = "in a test, what cannot be unwrapped is the failure"
+    reason = "in a test, a failed unwrap is the failure"
 )]
 
 #[path = "support/threads.rs"]
@@ -23,13 +23,13 @@ use threads::{allowed_cpus, run_on, run_unregistered};
 
 const CPU_COUNTS: [usize; 11] = [1, 2, 3, 4, 8, 64, 250, 384, 512, 1024, 8192];
 
-/// What a word of a CPU, or of threads without rseq, hides at most.
+/// The most that a word of a CPU, or of threads without rseq, hides.
 const ONE_WORD: Accuracy = Accuracy {
     under: 15,
     over: 16,
 };
 
-/// One level below the root: what its words are rounded to, and how many CPUs each spans.
+/// One level below the root: the rounding of its words, and the number of CPUs each spans.
 struct Level {
     modulus: i64,
     quantum: i64,
@@ -91,7 +91,7 @@ fn sum(one: Accuracy, other: Accuracy) -> Accuracy {
     }
 }
 
-/// Where an update comes from in the restartable regime.
+/// Origin of an update in the restartable regime.
 #[derive(Clone, Copy, Debug)]
 enum Source {
     Cpu(CpuId),
@@ -99,8 +99,8 @@ enum Source {
 }
 
 impl Source {
-    /// All that there are for counters of `nr_cpus` CPUs; none where the system has no sequences,
-    /// or lets no thread go without.
+    /// Returns all sources for counters of `nr_cpus` CPUs; none if the system has no sequences, or
+    /// no thread can run without rseq.
     fn all(nr_cpus: usize) -> Vec<Self> {
         if !has_restartable_sequences() || run_unregistered(|| ()).is_none() {
             return Vec::new();
@@ -118,13 +118,13 @@ impl Source {
     }
 }
 
-/// `precise - approximate`.
+/// Returns `precise - approximate`.
 fn error(tree: &CounterTree) -> i64 {
     tree.precise_sum() - tree.approximate_sum().value
 }
 
-/// Adds to the first CPU below each word of each level what brings that word's residual to
-/// `extreme(level)`, without a carry out of the level.
+/// Adds to the first CPU below each word of each level the amount that brings that word's residual
+/// to `extreme(level)`, without a carry out of the level.
 fn fill(tree: &CounterTree, nr_cpus: usize, extreme: impl Fn(&Level) -> i64) {
     for level in levels(nr_cpus) {
         for first in (0..nr_cpus).step_by(level.span) {
@@ -154,10 +154,10 @@ fn worst_case_carries() {
     }
 }
 
-// Goal: in the restartable regime the bound is that of the atomic one and a word more, whatever the
-// number of CPUs, and both ends of it are reached.
-// Method: a thread on each CPU and one without rseq drive their word and what is above it to its
-// upper, then lower end. What the CPUs that are not there could hide is in no interval.
+// Goal: in the restartable regime the bound is that of the atomic one plus one word, for any number
+// of CPUs, and both ends of it are reached. Method: a thread on each CPU and one without rseq drive
+// their word and the levels above it to their upper, then lower end. The hidden amounts of CPUs
+// that do not exist are in no interval.
 #[test]
 fn worst_case_carries_beside_threads_without_rseq() {
     for nr_cpus in CPU_COUNTS {
@@ -181,7 +181,7 @@ fn worst_case_carries_beside_threads_without_rseq() {
                     Source::Cpu(_) => levels(nr_cpus),
                     Source::WithoutRseq => Vec::new(),
                 };
-                // The first level is the word itself, which is there without a tree too.
+                // The first level is the word itself, which exists without a tree too.
                 let mut delta = if is_high { -16 } else { 15 };
                 bound = sum(bound, ONE_WORD);
                 for level in above.iter().skip(1) {
@@ -203,8 +203,8 @@ fn worst_case_carries_beside_threads_without_rseq() {
     }
 }
 
-// Goal: no traffic exceeds the interval in the restartable regime, of trees and of sets.
-// Method: as below, from each CPU that there is and from threads without rseq, one after the other.
+// Goal: no traffic exceeds the interval in the restartable regime, of trees and of sets. Method: as
+// below, from each existing CPU and from threads without rseq, one after the other.
 #[test]
 fn random_traffic_beside_threads_without_rseq_stays_inside() {
     let seed = std::env::var("SEED").map_or(23, |text| text.parse().unwrap());
@@ -242,7 +242,7 @@ fn random_traffic_beside_threads_without_rseq_stays_inside() {
             });
         }
         assert_eq!((tree.precise_sum(), set.precise_sum(1)), (sum, sum));
-        // The traffic is worth something only if it makes errors of the bound's order.
+        // The traffic is a test only if it makes errors of the bound's order.
         let over = tree.accuracy().over;
         assert!(worst * 16 >= over, "SEED={seed}: {worst} of {over}");
         tree.check_invariants();
@@ -250,9 +250,9 @@ fn random_traffic_beside_threads_without_rseq_stays_inside() {
     }
 }
 
-// Goal: no traffic exceeds the bound.
-// Method: random updates by pages, fault-around windows, huge pages and anything else, growing and
-// shrinking, on every CPU and on few; the exact sum is kept beside the tree and compared each time.
+// Goal: no traffic exceeds the bound. Method: random updates by pages, fault-around windows, huge
+// pages and other amounts, growing and shrinking, on every CPU and on few; the exact sum is kept
+// beside the tree and compared each time.
 #[test]
 fn random_traffic_stays_inside() {
     let seed = std::env::var("SEED").map_or(21, |text| text.parse().unwrap());
@@ -281,16 +281,16 @@ fn random_traffic_stays_inside() {
             }
         }
         assert_eq!(tree.precise_sum(), sum, "SEED={seed}, {nr_cpus} CPUs");
-        // The traffic is worth something only if it makes errors of the bound's order.
+        // The traffic is a test only if it makes errors of the bound's order.
         let over = tree.accuracy_max().over;
         assert!(worst * 16 >= over, "SEED={seed}: {worst} of {over}");
         tree.check_invariants();
     }
 }
 
-// Goal: a set is exact until a second CPU comes, and inside its own interval ever after, member by
-// member; its interval is never wider than the touched CPUs make it.
-// Method: random traffic on one CPU, then on few, then on all; exact sums are kept beside.
+// Goal: a set is exact until a second CPU uses it, and inside its own interval from then on, member
+// by member; its interval is never wider than the touched CPUs make it. Method: random traffic on
+// one CPU, then on few, then on all; exact sums are kept beside it.
 #[test]
 fn sets_stay_inside_their_interval() {
     let seed = std::env::var("SEED").map_or(22, |text| text.parse().unwrap());
@@ -360,8 +360,7 @@ fn a_counter_of_one_cpu_is_off_by_one_path() {
     }
 }
 
-// Goal: the table in `docs/accuracy.md` is what the code does.
-// Method: recompute every row.
+// Goal: the table in `docs/accuracy.md` matches the code. Method: recompute every row.
 #[test]
 fn the_documented_table_is_computed() {
     let document = include_str!("../docs/accuracy.md");

@@ -1,6 +1,6 @@
-//! The promise: a charge that waits in line needs no thread. It tells one victim at a time, on
-//! whatever worker it is polled, and is served in order of arrival; a group that can spill is asked
-//! first; cancelled, it leaves nothing behind.
+//! The promise: a waiting charge needs no thread. It tells one victim at a time, on any worker that
+//! polls it, and is served in FIFO order; a group that can spill is asked first; cancelled, it
+//! leaves nothing behind.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
@@ -23,9 +23,9 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{sleep, timeout};
 
 const MIB: Bytes = Bytes::mib(1);
-/// Longer than anything here takes: only what hangs takes so long.
+/// Longer than anything here takes: only a hang takes so long.
 const AGES: Duration = Duration::from_secs(60);
-/// A grace that no test waits for in vain, unless it is about graces.
+/// A grace period that no test waits out, unless it tests grace periods.
 const LONG: Duration = Duration::from_secs(3600);
 
 fn runtime(workers: usize) -> Runtime {
@@ -46,8 +46,7 @@ fn manager(grace: Duration, background: Background) -> Manager {
         .unwrap()
 }
 
-/// A query that can be told to stop: it looks whenever it is polled, as a task does that is
-/// cancelled.
+/// A query that can be told to stop: it checks at each poll, like a task that is cancelled.
 #[derive(Default)]
 struct Cancel {
     is_told: AtomicBool,
@@ -74,7 +73,7 @@ impl Cancel {
         .await;
     }
 
-    /// What `future` gives, or nothing when the query is told first.
+    /// Returns the output of `future`, or `None` if the query is told first.
     async fn unless_told<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let (mut future, mut told) = (pin!(future), pin!(self.told()));
         poll_fn(|context| {
@@ -87,7 +86,7 @@ impl Cancel {
     }
 }
 
-/// Queries that stop when their group is named as the victim; and how many were.
+/// Queries that stop when their group is selected as the victim; and their number.
 #[derive(Clone, Default)]
 struct Queries {
     running: Arc<Mutex<HashMap<GroupId, Arc<Cancel>>>>,
@@ -142,7 +141,7 @@ async fn joined<T>(task: JoinHandle<T>) -> T {
     timeout(AGES, task).await.expect("it hangs").unwrap()
 }
 
-/// Five queries hold 3 MiB each of a tenant's 15, and sleep until they are told; a sixth asks for 2
+/// Five queries hold 3 MiB each of a tenant's 15, and sleep until they are told; a sixth requests 2
 /// MiB.
 fn one_victim_is_told_on(workers: usize, background: Background) {
     let hw = manager(LONG, background);
@@ -184,10 +183,10 @@ fn one_victim_is_told_on(workers: usize, background: Background) {
 
 #[test]
 fn a_request_of_a_task_tells_one_query_to_stop_and_is_granted() {
-    // Goal: the victim gets the worker that it needs in order to give memory back. Before there was
-    // `charge_async`, `charge` from a task had 4 or 5 of 5 queries told, and was refused. Method:
-    // as many workers as queries, and one; a grace that never ends, so that a second query is told
-    // only if that is not waited for.
+    // Goal: the victim gets the worker that it needs to give memory back. Before `charge_async`
+    // existed, `charge` from a task told 4 or 5 of 5 queries, and was refused. Method: as many
+    // workers as queries, and one; a grace period that never ends, so that a second query is told
+    // only if the first is not waited for.
     one_victim_is_told_on(5, Background::Off);
     one_victim_is_told_on(1, Background::Off);
     one_victim_is_told_on(1, Background::Thread);
@@ -195,7 +194,7 @@ fn a_request_of_a_task_tells_one_query_to_stop_and_is_granted() {
 
 #[test]
 fn three_queries_that_wait_for_each_other_do_not_wait_until_their_deadlines() {
-    // Goal: one is told to stop, the others get their memory. Before, charges in line told no
+    // Goal: one is told to stop, the others get their memory. Before, waiting charges told no
     // victim. Method: three that hold 4 MiB of 12 and want 2 more each; one that stops frees enough
     // for the others.
     for workers in [1, 3] {
@@ -236,7 +235,7 @@ fn three_queries_that_wait_for_each_other_do_not_wait_until_their_deadlines() {
     }
 }
 
-/// Remembers that it was called.
+/// Records that it was called.
 #[derive(Default)]
 struct Bell(AtomicU64);
 
@@ -246,7 +245,7 @@ impl Wake for Bell {
     }
 }
 
-/// A charge in line, polled by hand.
+/// A waiting charge, polled by hand.
 struct Waiting {
     wait: Pin<Box<highwater::ChargeWait>>,
     bell: Arc<Bell>,
@@ -271,7 +270,7 @@ impl Waiting {
         self.wait.as_mut().poll(&mut Context::from_waker(&waker))
     }
 
-    /// Polls it as long as it is called; what came of it.
+    /// Polls it as long as it is called; returns its result.
     fn run(&mut self) -> Option<Result<Charge, ChargeFailed>> {
         for _ in 0..1000 {
             if !self.is_called() {
@@ -288,8 +287,8 @@ impl Waiting {
 #[test]
 fn the_next_victim_is_told_when_the_first_has_given_back_all_it_had() {
     // Goal: not before, however slowly it gives back, and then at once. Method: polls by hand and a
-    // grace that never ends. The first victim has three pieces; while it has one left, no other is
-    // told; then, as that was too little, the next is.
+    // grace period that never ends. The first victim has three pieces; while it has one left, no
+    // other is told; then, as that was too little, the next is.
     let hw = manager(LONG, Background::Off);
     let queries = Queries::of(&hw);
     let (large, small) = (child(&hw.root(), "large"), child(&hw.root(), "small"));
@@ -303,7 +302,7 @@ fn the_next_victim_is_told_when_the_first_has_given_back_all_it_had() {
     while let Some(piece) = of_large.pop() {
         assert_eq!(queries.nr_told(), 1);
         drop(piece);
-        assert!(asking.is_called(), "it looks what was given back");
+        assert!(asking.is_called(), "it checks the released memory");
         assert!(asking.run().is_none());
     }
     assert_eq!(queries.nr_told(), 2);
@@ -316,8 +315,8 @@ fn the_next_victim_is_told_when_the_first_has_given_back_all_it_had() {
 
 #[test]
 fn a_group_that_is_removed_is_waited_for_no_longer() {
-    // Goal: the grace ends with the group. Method: as above, where the first victim is removed and
-    // keeps its charge.
+    // Goal: the grace period ends with the group. Method: as above, but the first victim is removed
+    // and keeps its charge.
     let hw = manager(LONG, Background::Off);
     let queries = Queries::of(&hw);
     let (large, small) = (child(&hw.root(), "large"), child(&hw.root(), "small"));
@@ -335,8 +334,8 @@ fn a_group_that_is_removed_is_waited_for_no_longer() {
     assert_empty(&hw);
 }
 
-/// Two groups that ignore what they are told; a request that ends by its deadline. How many were
-/// told, and how the request was refused.
+/// Two groups that ignore the request to stop; a request that ends by its deadline. Returns how
+/// many were told, and the refusal.
 fn graces_in_vain(
     builder: highwater::Builder,
     grace: Duration,
@@ -367,9 +366,9 @@ fn graces_in_vain(
 
 #[test]
 fn a_grace_and_a_deadline_end_without_a_release() {
-    // Goal: what is ignored is not waited for beyond the grace, and nothing beyond the deadline,
-    // with the runtime's timer and with the background thread. Method: nobody gives anything back;
-    // the grace is much shorter than the deadline, or much longer.
+    // Goal: a group that ignores the request is not waited for beyond the grace period, and no wait
+    // exceeds the deadline, with the runtime's timer and with the background thread. Method: no
+    // memory is given back; the grace period is much shorter than the deadline, or much longer.
     let timed = || Manager::builder().timer(|at| tokio::time::sleep_until(at.into()));
     let threaded = || Manager::builder().background(Background::Thread);
     for make in [timed as fn() -> highwater::Builder, threaded] {
@@ -385,7 +384,7 @@ fn a_grace_and_a_deadline_end_without_a_release() {
 #[test]
 fn a_thread_that_waits_in_line_tells_one_victim_after_the_other() {
     // Goal: as for tasks, without a runtime, a timer or a background thread. Method: the first
-    // victim ignores what it is told, the second gives back.
+    // victim ignores the request, the second gives back.
     let hw = manager(Duration::from_millis(5), Background::Off);
     let (deaf, other) = (child(&hw.root(), "deaf"), child(&hw.root(), "other"));
     let kept = deaf.charge(Bytes::mib(8)).unwrap();
@@ -411,9 +410,9 @@ fn a_thread_that_waits_in_line_tells_one_victim_after_the_other() {
 
 #[test]
 fn a_request_that_is_dropped_leaves_nothing_behind() {
-    // Goal: cancellation. Method: drop a charge at each stage: never polled, first in line with a
-    // victim told, behind the first; who is behind goes on, and waits for the victim that the first
-    // one has told.
+    // Goal: cancellation. Method: drop a charge at each stage: never polled, head of the queue with
+    // a victim told, behind the head; the next one proceeds, and waits for the victim that the head
+    // has told.
     let hw = manager(LONG, Background::Off);
     let queries = Queries::of(&hw);
     let held = child(&hw.root(), "held").charge(Bytes::mib(15)).unwrap();
@@ -446,8 +445,7 @@ fn a_request_that_is_dropped_leaves_nothing_behind() {
 #[test]
 fn tasks_are_served_in_order_of_arrival() {
     // Goal: FIFO on a real runtime. Method: requests that arrive one after the other and need all
-    // there is, so that one holds at a time; what is held first comes back in pieces on another
-    // worker.
+    // memory, so that one holds at a time; the first memory comes back in pieces on another worker.
     let hw = manager(LONG, Background::Off);
     let runtime = runtime(4);
     let mut held: Vec<Charge> = (0..16).map(|_| hw.root().charge(MIB).unwrap()).collect();
@@ -477,9 +475,9 @@ fn tasks_are_served_in_order_of_arrival() {
 
 #[test]
 fn no_request_sleeps_beside_free_memory() {
-    // Goal: no lost wake-up among lines, graces, asked groups and victims. Method: 64 tasks on 4
-    // workers that charge, hold, yield and stop when told, for a tenant that has room for a third
-    // of them; some cancel, some have deadlines. All end.
+    // Goal: no lost wake-up among queues, grace periods, asked groups and victims. Method: 64 tasks
+    // on 4 workers that charge, hold, yield and stop when told, for a tenant that has room for a
+    // third of them; some cancel, some have deadlines. All end.
     let hw = Manager::builder()
         .capacity(Bytes::mib(16))
         .grace(Duration::from_millis(2))
@@ -528,7 +526,7 @@ fn no_request_sleeps_beside_free_memory() {
 
 #[test]
 fn charges_for_less_than_a_whole_pool_are_awaited_beside_a_timeout_of_the_runtime() {
-    // Goal: a runtime's own timeout composes. Method: one that runs out, and the line is empty
+    // Goal: a runtime's own timeout composes. Method: one that runs out, and the queue is empty
     // again.
     let hw = manager(LONG, Background::Off);
     let held = hw.root().charge(Bytes::mib(16)).unwrap();
@@ -553,8 +551,8 @@ fn charges_for_less_than_a_whole_pool_are_awaited_beside_a_timeout_of_the_runtim
 
 #[test]
 fn a_task_that_waits_asks_a_group_to_spill_before_it_tells_a_victim() {
-    // Goal: the engine's own way is first, also where the spill is a task of its own that needs the
-    // worker. Method: one worker; a handler that only begins the spill; a victim handler that must
+    // Goal: the engine's own way is first, also if the spill is a task of its own that needs the
+    // worker. Method: one worker; a handler that only starts the spill; a victim handler that must
     // not be called.
     let hw = manager(LONG, Background::Off);
     hw.on_exhausted(|victim| panic!("{victim:?}"));

@@ -1,6 +1,6 @@
-//! The promise: memory is taken from what is cheapest to have back. Under every policy, a small
-//! file cache beside much memory that can be swapped stays, and so does memory beside a file that
-//! streams by; what a group has set counts before what the pool has.
+//! The promise: reclaim takes the memory that is cheapest to have back. Under every policy, a small
+//! file cache beside much swappable memory stays, and so does memory beside a streaming file; a
+//! group's swappiness takes precedence over the pool's.
 
 #![expect(clippy::unwrap_used, reason = "a failure shows where it was")]
 
@@ -16,7 +16,7 @@ use support::{TestFile, assert_empty};
 
 const POOL: u64 = 1024;
 
-/// How pages leave: by every policy, and by both rules of the two lists.
+/// Returns every eviction policy, and both rules of the two lists.
 fn kinds() -> Vec<(PolicyKind, TwoListRules)> {
     let default = TwoListRules::default();
     let others = PolicyKind::ALL.into_iter().map(|policy| (policy, default));
@@ -37,7 +37,7 @@ fn swapping((policy, rules): (PolicyKind, TwoListRules)) -> Manager {
         .unwrap()
 }
 
-/// Memory of a group, written once.
+/// Maps anonymous memory of a group, written once.
 fn written(hw: &Manager, group: &Group, pages: u64) -> Mapping {
     let map = hw.space(group).map_anon(Pages(pages)).unwrap();
     for page in 0..pages {
@@ -50,7 +50,7 @@ fn resident(space: &Space) -> u64 {
     space.member_precise(RssMember::Anon).0 + space.member_precise(RssMember::File).0
 }
 
-/// A file of its own, mapped for a group.
+/// Maps a separate file for a group.
 fn mapped(hw: &Manager, group: &Group, pages: u64) -> Mapping {
     let file = hw.open_backing(TestFile::new(pages), Access::ReadOnly);
     let space = hw.space(group);
@@ -63,7 +63,7 @@ fn read_all(hw: &Manager, map: &Mapping) {
     }
 }
 
-/// What a counter has grown by during `work`.
+/// Returns the increase of counters during `work`.
 fn counted<const N: usize>(hw: &Manager, names: [&str; N], work: impl FnOnce()) -> [u64; N] {
     let before = hw.snapshot();
     work();
@@ -73,11 +73,11 @@ fn counted<const N: usize>(hw: &Manager, names: [&str; N], work: impl FnOnce()) 
 
 #[test]
 fn a_tiny_file_cache_is_not_emptied_beside_memory_that_can_be_swapped() {
-    // Goal: where files have no more pages than are to be kept free, memory goes. Method: a file of
-    // so few pages, read twice when memory has filled the pool; then twice the pool is written: the
-    // file's pages are there, and all that went was swapped. Not by the kernel's rules: what was
-    // just written is looked at twice there, so that passes come to their last priority, at which
-    // both types are alike.
+    // Goal: when files have no more pages than the reserve, anonymous memory is reclaimed. Method:
+    // a file of so few pages, read twice when memory has filled the pool; then twice the pool is
+    // written: the file's pages are there, and every evicted page was swapped. Not by the kernel's
+    // rules: recently written pages are scanned twice there, so that passes reach their last
+    // priority, at which both types are alike.
     let kinds = kinds().into_iter();
     for kind in kinds.filter(|(_, rules)| *rules == TwoListRules::ReadAgain) {
         let hw = swapping(kind);
@@ -101,8 +101,8 @@ fn a_tiny_file_cache_is_not_emptied_beside_memory_that_can_be_swapped() {
 
 #[test]
 fn memory_stays_where_a_file_streams_by() {
-    // Goal: where there are many pages of files of which none comes back, only those go. Method:
-    // some memory, written once and never touched again, beside a file of four times the pool, when
+    // Goal: with many file pages of which none refaults, only those are evicted. Method: some
+    // memory, written once and never touched again, beside a file of four times the pool, when
     // another has filled it: nothing is swapped.
     for kind in kinds() {
         let hw = swapping(kind);
@@ -124,8 +124,8 @@ fn memory_stays_where_a_file_streams_by() {
 
 #[test]
 fn memory_gives_way_to_a_file_that_comes_back() {
-    // Goal: what is said above is no privilege: where pages of a file come back soon, memory that
-    // nobody touches goes. Method: a file that fits without that memory is read over and over.
+    // Goal: the above is no privilege: when pages of a file refault soon, idle memory is swapped.
+    // Method: a file that fits without that memory is read over and over.
     for kind in kinds() {
         let hw = swapping(kind);
         let memory = written(&hw, &hw.root(), POOL / 2);
@@ -140,9 +140,9 @@ fn memory_gives_way_to_a_file_that_comes_back() {
 
 #[test]
 fn a_group_is_swapped_as_it_is_set() {
-    // Goal: a group's setting counts before the pool's, for those below it too, and 0 means never.
-    // Method: a group whose setting is 0, its child, and one without a setting hold as much;
-    // another writes twice the pool. Then the setting is taken back.
+    // Goal: a group's swappiness takes precedence over the pool's, for its descendants too, and 0
+    // means never. Method: a group whose setting is 0, its child, and one without a setting hold as
+    // much; another writes twice the pool. Then the setting is removed.
     for kind in kinds() {
         let hw = swapping(kind);
         let child = |of: &Group, name| of.child(name, Limits::default()).unwrap();
@@ -171,9 +171,9 @@ fn a_group_is_swapped_as_it_is_set() {
 
 #[test]
 fn active_memory_is_aged_though_only_files_are_looked_at() {
-    // Goal: there are inactive pages when memory has to go, though none goes now. Method: a group's
-    // memory is active after it was reclaimed from; then a file streams by, of which every page
-    // that goes is a file's.
+    // Goal: there are inactive pages when memory has to be swapped, though none is now. Method: a
+    // group's memory is active after it was reclaimed from; then a file streams by, and every
+    // evicted page is a file's.
     let hw = swapping((PolicyKind::TwoList, TwoListRules::ReadAgain));
     let group = hw.root().child("busy", Limits::default()).unwrap();
     let memory = written(&hw, &group, 400);

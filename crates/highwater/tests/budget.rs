@@ -1,5 +1,5 @@
-//! Promise: the capacity is the most that is charged in all, the frames are the most that pages
-//! use, and none are needed to account.
+//! Promise: the capacity is the maximum of all charges, the frames are the maximum for pages, and
+//! accounting needs no frames.
 
 mod support;
 
@@ -26,8 +26,8 @@ fn without_frames_pages_are_refused_and_charges_are_not() {
     let refused = hw.shared_memory(Pages(1)).unwrap_err();
     assert!(matches!(refused, MemoryError::NoFrames(_)), "{refused}");
 
-    // What is done to a pool is done to one without frames, too.
-    assert!(!hw.is_short(), "short of what it never has");
+    // Operations on a pool work on one without frames, too.
+    assert!(!hw.is_short(), "short of frames that it never has");
     hw.balance();
     assert_eq!(
         hw.drop_caches() + hw.drain_all() + hw.decay_tick(),
@@ -44,8 +44,8 @@ fn without_frames_pages_are_refused_and_charges_are_not() {
 
 #[test]
 fn a_victim_is_told_where_there_are_no_frames() {
-    // Goal: exhaustion works by charges alone. Method: the handler gives back what the larger of
-    // two groups holds.
+    // Goal: exhaustion works by charges alone. Method: the handler drops the charges of the larger
+    // of two groups.
     let hw = Manager::builder()
         .capacity(Bytes::mib(1))
         .frames(Bytes(0))
@@ -69,7 +69,7 @@ fn a_victim_is_told_where_there_are_no_frames() {
 fn pages_use_no_more_than_the_frames_and_charges_the_rest() {
     // Goal: the capacity is for both, the frames for pages only. Method: a stream of pages through
     // a quarter of the capacity, beside a charge that takes the rest; then a charge that takes some
-    // of what pages had.
+    // of the pages' memory.
     let hw = Manager::builder()
         .capacity(Bytes::mib(4))
         .frames(Bytes::mib(1))

@@ -1,4 +1,4 @@
-//! The promise: amounts are bytes, and exact to the byte, in whatever steps they come.
+//! The promise: amounts are bytes, and exact to the byte, in any sequence of steps.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
@@ -37,7 +37,7 @@ fn growing_and_shrinking_by_the_same_leaves_nothing() {
     );
 }
 
-// Goal: many small steps cost what they add up to. Method: a hundred times 100 bytes, which once
+// Goal: many small steps cost their sum. Method: a hundred times 100 bytes, which once
 // charged a hundred pages.
 #[test]
 fn a_hundred_small_steps_are_not_a_hundred_pages() {
@@ -57,7 +57,7 @@ fn a_hundred_small_steps_are_not_a_hundred_pages() {
     );
 }
 
-// Goal: limits as small as those of the tests of other engines' pools. Method: at 20, 100 and 1,000
+// Goal: limits as small as those in the tests of other engines' pools. Method: at 20, 100 and 1,000
 // bytes, fill to the last byte in random steps; one byte more is refused, with these numbers.
 #[test]
 fn limits_of_a_few_bytes_are_exact() {
@@ -143,8 +143,8 @@ fn a_page_needs_its_4096_bytes() {
     assert!(charge.grow(Bytes(1)).is_err());
 }
 
-// Goal: a charge grows in line, in order of arrival, and as it was when it gives up or its group is
-// gone. Method: a full group; one waits, a second behind it gives up, and then there is room.
+// Goal: a charge grows in FIFO order, and is unchanged when it gives up or its group is removed.
+// Method: a full group; one waits, a second behind it gives up, and then there is room.
 #[test]
 fn a_charge_that_grows_in_line_waits_its_turn() {
     let hw = manager();

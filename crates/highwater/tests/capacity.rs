@@ -1,5 +1,5 @@
-//! Promise: the capacity can be changed while the manager runs; no frame is lost by it, no byte,
-//! and what is above is reclaimed or said in numbers.
+//! Promise: the capacity can be changed at run time; that loses no frame and no byte, and the
+//! excess is reclaimed or reported in numbers.
 
 #[path = "../src/seed.rs"]
 mod seed;
@@ -43,7 +43,7 @@ fn is_signed(pool: &FramePool, frame: &Frame) -> bool {
 #[test]
 fn a_pool_that_shrinks_and_grows_loses_no_frame_and_no_byte() {
     // Goal: conservation, with every back end. Method: random allocations, frees, shrinking,
-    // growing and trimming beside a model of what is where; frames that are held keep their bytes.
+    // growing and trimming beside a model of every frame; frames that are held keep their bytes.
     for backend in BACKENDS {
         let (mut rng, all) = (seed::rng(14), Pages(5000));
         let pool = pool(backend, all);
@@ -102,7 +102,7 @@ fn a_pool_that_shrinks_and_grows_loses_no_frame_and_no_byte() {
 
 #[test]
 fn a_pool_is_trimmed_and_resized_beside_threads_that_use_it() {
-    // Goal: nobody's bytes are given back, and no frame is lost, whatever runs beside. Method: two
+    // Goal: no bytes in use are decommitted, and no frame is lost, under concurrency. Method: two
     // threads hold frames that they have signed, while a third shrinks, grows and trims.
     for backend in BACKENDS {
         let pool = pool(backend, Pages(4096));
@@ -187,7 +187,7 @@ fn a_capacity_outside_what_was_reserved_is_refused_with_the_range() {
         assert!(refused.to_string().contains("capacity_max"), "{refused}");
         assert_eq!((hw.capacity(), hw.frames()), (Bytes::mib(2), Bytes::mib(2)));
     }
-    // Nothing is reserved where nobody needs frames.
+    // Nothing is reserved if no frames are needed.
     let builder = || Manager::builder().capacity(Bytes::mib(2)).frames(Bytes(0));
     let accounts = builder().build().unwrap();
     accounts.set_capacity(accounts.capacity_max()).unwrap();
@@ -279,7 +279,7 @@ fn reads_go_on_while_the_capacity_changes() {
         }
         let mut rng = seed::rng(29);
         for _ in 0..60 {
-            // Pages that are held at the moment may be above it.
+            // Pages that are pinned at the moment may exceed it.
             let set = hw.set_capacity(Pages(rng.u64(64..=1024)).bytes());
             assert!(!matches!(set, Err(CapacityError::Range { .. })), "{set:?}");
             hw.trim();

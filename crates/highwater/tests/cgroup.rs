@@ -1,5 +1,5 @@
-//! Promise: a manager stays below the memory limit of its control group. With a real group, where
-//! one can be made; else skipped, and the reason printed. The rules are tested with trees of files
+//! Promise: a manager stays below the memory limit of its cgroup. Uses a real cgroup if one can be
+//! created, and otherwise prints the reason and skips. Directory trees test the rules
 //! (`manager/cgroup/tests.rs`).
 
 use std::env;
@@ -9,17 +9,17 @@ use std::process::Command;
 
 use highwater::{BuildError, Bytes, Manager};
 
-/// Set in the process that runs in the group: its directory.
+/// Set in the process that runs in the cgroup: its directory.
 const GROUP: &str = "HIGHWATER_TEST_CGROUP";
 
-/// A control group below the process's own, removed in the end.
+/// A cgroup below the process's own, removed at the end.
 struct Group {
     directory: PathBuf,
     limit: &'static str,
 }
 
 impl Group {
-    /// Makes one, or says why none can be made.
+    /// Creates one, or returns the reason why none can be created.
     fn new() -> Result<Self, String> {
         let text = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
         let group_in = |is_it: fn(&str) -> bool| {
@@ -48,7 +48,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Nothing depends on it: an empty group costs little.
+        // Best effort: an empty cgroup costs little.
         _ = fs::remove_dir(&self.directory);
     }
 }
@@ -82,7 +82,7 @@ fn a_real_limit_is_found_and_followed() {
     println!("{text}");
 }
 
-/// What the process does that is in the group; what came of it.
+/// The part of the test that runs in the cgroup; returns its result.
 fn within(directory: &Path) -> String {
     let processes = directory.join("cgroup.procs");
     if let Err(error) = fs::write(&processes, std::process::id().to_string()) {
@@ -107,7 +107,7 @@ fn within(directory: &Path) -> String {
             scratch.write(page).expect("room")[0] = 1;
         }
     }
-    // The limit can only fall to what is in use: the frames go first.
+    // The limit can only fall to current usage: the frames go first.
     hw.set_capacity(Bytes::mib(32)).expect("nothing is in use");
     hw.trim();
     fs::write(directory.join(&name), Bytes::mib(128).0.to_string()).expect("less is in use");

@@ -1,5 +1,5 @@
-//! "A charge may be sent to another thread and may outlive every handle": the manager stays until
-//! the last charge is dropped, on whichever thread, and is gone then.
+//! "A charge may be sent to another thread and may outlive every handle": the manager lives until
+//! the last charge is dropped, on any thread, and ends then.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::{Arc, Barrier, Weak};
@@ -19,7 +19,7 @@ fn managed(regime: Regime, background: Background) -> Manager {
         .unwrap()
 }
 
-/// A group with data that lives as long as the group, and a way to see whether it does.
+/// Returns a group with data that lives as long as the group, and a weak reference to the data.
 fn watched(hw: &Manager) -> (Group, Weak<()>) {
     let group = hw
         .root()
@@ -31,7 +31,7 @@ fn watched(hw: &Manager) -> (Group, Weak<()>) {
     (group, watch)
 }
 
-/// What a program does with a charge before it drops it.
+/// Does what a program does with a charge before it drops it.
 fn use_up(mut charge: Charge, nth: u64) {
     for step in 0..50 {
         let more = Bytes(1 + (nth * 7919 + step * 977) % 300_000);
@@ -45,8 +45,8 @@ fn use_up(mut charge: Charge, nth: u64) {
 
 #[test]
 fn the_manager_goes_with_the_last_charge_on_whichever_thread() {
-    // Goal: no charge touches a manager that is gone, and none keeps it for ever. Method: four
-    // threads use charges up while the last handles are dropped; the group's data, which goes with
+    // Goal: no charge accesses a manager that has ended, and none keeps it for ever. Method: four
+    // threads use charges up while the last handles are dropped; the group's data, which ends with
     // the tree, is there as long as a charge is, and gone with the last.
     for round in 0..40 {
         let regime = REGIMES[round % 2];
@@ -79,9 +79,9 @@ fn the_manager_goes_with_the_last_charge_on_whichever_thread() {
 
 #[test]
 fn charges_of_a_group_that_is_removed_meanwhile_are_refused_or_given_back() {
-    // Goal: a charge is made in a group that lives, or not at all, and what was made is given back
-    // to the ancestors, also when another group has the number. Method: threads charge one group
-    // after another while each is removed under them, and drop what they have only later.
+    // Goal: a charge is made in a live group, or not at all, and is given back to the ancestors,
+    // also when another group has the number. Method: threads charge one group after another while
+    // each is removed under them, and drop their charges only later.
     for regime in REGIMES {
         let hw = managed(regime, Background::Off);
         let mut late = Vec::new();

@@ -1,5 +1,5 @@
-//! The promise: memory that a program has elsewhere is charged at once, by force, or in line, and
-//! moves between groups, without a page too many or too few.
+//! The promise: memory that a program allocates elsewhere is charged at once, by force, or by
+//! waiting, and moves between groups, with every page accounted for.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
@@ -26,9 +26,9 @@ fn poll(wait: &mut ChargeWait) -> Poll<<ChargeWait as Future>::Output> {
 
 #[test]
 fn a_charge_that_waits_takes_what_can_be_reclaimed_first() {
-    // Goal: no charge waits for pages of the cache, and no group is stopped while there are any.
-    // Method: a pool full of cached pages, and a handler that must not be called; then more than
-    // there is.
+    // Goal: no charge waits for cached pages, and no group is stopped while there are any. Method:
+    // a pool full of cached pages, and a handler that must not be called; then more than the pool
+    // has.
     let hw = manager(64);
     hw.on_exhausted(|victim| panic!("{victim:?} is told to stop"));
     let (_file, map) = mapped(&hw, &TestFile::new(256), Access::ReadOnly);
@@ -60,13 +60,14 @@ fn a_charge_that_waits_takes_what_can_be_reclaimed_first() {
 
 #[test]
 fn a_thread_that_waits_is_served_and_was_stalled() {
-    // Goal: who waits gets the room that another gives back, and the wait is pressure of the group.
+    // Goal: a waiting thread gets the room that another gives back, and the wait is pressure of the
+    // group.
     let hw = manager(64);
     let full = group(&hw, "full", 8);
     let first = full.charge(Pages(8).bytes()).unwrap();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| full.charge_async(Pages(5).bytes()).wait().unwrap());
-        // It stands in line a moment before it counts as stalled.
+        // It is in the queue for a moment before it counts as stalled.
         while full.nr_waiting() == 0 || full.pressure().some.total_us == 0 {
             thread::yield_now();
         }
@@ -112,7 +113,7 @@ fn a_task_that_waits_is_served_and_was_stalled() {
     assert_eq!(
         full.pressure().some.total_us,
         stalled,
-        "nobody waits any more"
+        "no charge waits any more"
     );
     drop(charge);
     assert_empty(&hw);
@@ -120,7 +121,7 @@ fn a_task_that_waits_is_served_and_was_stalled() {
 
 #[test]
 fn forced_and_moved_charges_are_counted_where_they_are() {
-    // Goal: force goes above a maximum and is paid back first; a transfer reclaims where it goes,
+    // Goal: force exceeds a maximum and is paid back first; a transfer reclaims at its destination,
     // or moves nothing.
     let hw = manager(64);
     let (small, large) = (group(&hw, "small", 4), group(&hw, "large", 32));

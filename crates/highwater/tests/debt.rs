@@ -1,5 +1,5 @@
-//! The promise: a forced charge is never refused; what it takes above a maximum is seen exactly,
-//! refuses every other charge, and is paid first by whatever is uncharged.
+//! The promise: a forced charge is never refused; its excess over a maximum is known exactly,
+//! refuses every other charge, and is paid first by uncharging.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
@@ -21,11 +21,11 @@ fn child(parent: &GroupNode, name: &str, max: u64) -> GroupNode {
     parent.child(name, Limits::max(amount(max))).unwrap()
 }
 
-// Goal: no stock hides in the debt, however tokens lie when it begins, and none comes back while it
-// lasts. Method: fill words of 384 CPUs in three groups with tokens; force charges at random; debt
-// must be the usage above the maximum to the page, and nothing may be in escrow. Then uncharge page
-// by page on random CPUs: the debt must fall with each, and the first charge must pass exactly when
-// it is gone.
+// Goal: no stock hides in the debt, however tokens are distributed when it begins, and none comes
+// back while it lasts. Method: fill words of 384 CPUs in three groups with tokens; force charges at
+// random; debt must be the usage above the maximum to the page, and nothing may be in escrow. Then
+// uncharge page by page on random CPUs: the debt must fall with each, and the first charge must
+// pass exactly when it is gone.
 #[test]
 fn debt_is_what_is_used_above_the_maximum() {
     let seed = seed::seed(1);
@@ -67,8 +67,8 @@ fn debt_is_what_is_used_above_the_maximum() {
     }
 }
 
-// Goal: a forced charge uses what room there is before it goes above. Method: leave the whole
-// maximum in escrow on other CPUs and groups; forcing all of it must not lead into debt.
+// Goal: a forced charge uses the available room before it exceeds the maximum. Method: leave the
+// whole maximum in escrow on other CPUs and groups; forcing all of it must not lead into debt.
 #[test]
 fn force_takes_tokens_back_before_it_goes_above() {
     let tree = GroupTree::new(16);
@@ -118,7 +118,7 @@ fn forced_charges_beside_others_lose_nothing() {
             let limiter = scope.spawn(|| {
                 let mut rng = fastrand::Rng::with_seed(seed * 100 + round);
                 while !stop.load(Ordering::Relaxed) {
-                    // The usage is often above: that is what is tested.
+                    // Usage is often above: this is under test.
                     let _ = top.set_max(amount(rng.u64(..120)));
                     thread::yield_now();
                 }

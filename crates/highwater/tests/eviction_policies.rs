@@ -1,6 +1,5 @@
-//! Promise: whatever decides who leaves, every page reads as it was written, lists and counters
-//! agree, a scan does not take a working set along where the policy says so, and what reclaim needs
-//! it gets.
+//! Promise: under every eviction policy, each page reads as it was written, lists and counters
+//! agree, a scan does not evict the working set if the policy says so, and reclaim makes progress.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
@@ -14,8 +13,8 @@ use highwater::{Manager, Mapping};
 
 const POOL: u64 = 1024;
 
-/// A manager of 1,024 pages under a policy, a mapping of a file of `pages` pages that hold their
-/// numbers, and the file.
+/// Creates a manager of 1,024 pages under a policy, and maps a file of `pages` pages that hold
+/// their numbers.
 fn setup(policy: PolicyKind, pages: u64) -> (Manager, Mapping, tempfile::NamedTempFile) {
     let file = tempfile::NamedTempFile::new().unwrap();
     let mut writer = File::create(file.path()).unwrap();
@@ -35,7 +34,7 @@ fn setup(policy: PolicyKind, pages: u64) -> (Manager, Mapping, tempfile::NamedTe
     (manager, mapping, file)
 }
 
-/// Reads a page and looks at what it holds; whether it was resident.
+/// Reads a page and verifies it; returns whether it was resident.
 fn read(manager: &Manager, mapping: &Mapping, page: u64) -> bool {
     let guard = manager.enter();
     let is_hit = mapping.try_read(&guard, page).is_some();
@@ -72,8 +71,8 @@ fn every_page_reads_as_written_under_every_policy() {
     }
 }
 
-/// Share of a hot set that is resident after a scan of four times the pool. The hot set was read
-/// four times, with others in between.
+/// Returns the share of a hot set that is resident after a scan of four times the pool. The hot set
+/// was read four times, with others in between.
 fn survives_a_scan(policy: PolicyKind) -> f64 {
     const HOT: u64 = POOL / 2;
     let (manager, mapping, _file) = setup(policy, 6 * POOL);
@@ -94,8 +93,8 @@ fn survives_a_scan(policy: PolicyKind) -> f64 {
     f64::from(u32::try_from(resident).unwrap()) / f64::from(u32::try_from(HOT).unwrap())
 }
 
-// Goal: a scan leaves the working set where it is, under those policies that say so. Method: as
-// described there; CLOCK, which does not say so, shows that the scan is one.
+// Goal: a scan leaves the working set resident, under the policies that promise it. Method: as
+// described there; CLOCK, which does not, shows that the scan is one.
 #[test]
 fn a_scan_leaves_the_working_set() {
     for policy in [PolicyKind::S3Fifo, PolicyKind::Car, PolicyKind::Balanced] {
@@ -106,8 +105,8 @@ fn a_scan_leaves_the_working_set() {
     assert!(survived <= 0.5, "clock: {survived}");
 }
 
-// Goal: whoever needs memory gets it, though every page was just read. Method: read all of a
-// resident file again and again, then another as large.
+// Goal: a request gets memory, though every page was just read. Method: read all of a resident file
+// again and again, then another as large.
 #[test]
 fn pages_go_though_all_are_young() {
     for policy in PolicyKind::ALL {

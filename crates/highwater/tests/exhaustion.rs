@@ -1,5 +1,5 @@
-//! The promise: when memory is exhausted, nobody is stopped needlessly: not while another one is
-//! being stopped, not against the embedder's settings, and waiting has an end.
+//! The promise: when memory is exhausted, no group is stopped needlessly: not while another one is
+//! being stopped, not against the embedder's settings, and waiting is bounded.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
@@ -15,10 +15,11 @@ use highwater::victim::Policy;
 use highwater::{Charge, Group, Limits, Manager, Pages};
 use support::{assert_empty, manager};
 
-/// What each group holds.
+/// The charges of each group.
 type Held = Arc<Mutex<Vec<Option<Charge>>>>;
 
-/// A manager of 512 pages and three groups that fill it but for 32: what each holds can be taken.
+/// Creates a manager of 512 pages and three groups that fill it but for 32; their charges can be
+/// taken.
 fn crowded() -> (Manager, Vec<Group>, Held) {
     let hw = manager(512);
     let root = hw.root();
@@ -29,7 +30,7 @@ fn crowded() -> (Manager, Vec<Group>, Held) {
     (hw, groups.to_vec(), held)
 }
 
-/// A handler that takes what a victim holds at once, and the names of whom it was told.
+/// Sets a handler that drops a victim's charge at once; returns the names of the victims.
 fn taking(hw: &Manager, held: &Held) -> Arc<Mutex<Vec<String>>> {
     let told = Arc::new(Mutex::new(Vec::new()));
     let (handler_held, handler_told) = (Arc::clone(held), Arc::clone(&told));
@@ -42,16 +43,16 @@ fn taking(hw: &Manager, held: &Held) -> Arc<Mutex<Vec<String>>> {
     told
 }
 
-/// How often requests have waited.
+/// Returns how often requests have waited.
 fn waits(hw: &Manager) -> u64 {
     hw.snapshot().counter("throttle_noprogress")
 }
 
 #[test]
 fn a_group_that_is_being_stopped_is_waited_for() {
-    // Goal: nobody is stopped while memory is about to come back. Method: a small group that is
+    // Goal: no group is stopped while memory is about to come back. Method: a small group that is
     // marked gives back when the request waits; the handler must not be called. The request waits
-    // some milliseconds. A round in which the machine let the other thread run later says nothing
+    // some milliseconds. A round in which the machine let the other thread run later proves nothing
     // and is repeated, for a minute: an emulated machine of many CPUs is seldom in time.
     const TIME: Duration = Duration::from_secs(60);
     let first = Instant::now();
@@ -88,9 +89,10 @@ fn a_group_that_is_being_stopped_is_waited_for() {
 
 #[test]
 fn waiting_for_a_group_that_gives_nothing_back_has_an_end() {
-    // Goal: a mark that is never made good costs a pause, not a hang, and no innocent more than
-    // needed. Method: the largest is marked and keeps what it has, the next is unkillable; the
-    // third is told, once. Then all are marked: the error says how many were waited for.
+    // Goal: a mark that is never followed by a release costs a pause, not a hang, and no more
+    // victims than needed. Method: the largest is marked and keeps its memory, the next is
+    // unkillable; the third is told, once. Then all are marked: the error says how many were waited
+    // for.
     let (hw, groups, held) = crowded();
     let told = taking(&hw, &held);
     groups[0].mark_oom_victim();
@@ -112,8 +114,8 @@ fn waiting_for_a_group_that_gives_nothing_back_has_an_end() {
 
 #[test]
 fn the_policy_and_adjustments_decide_who_is_told() {
-    // Goal: settings reach the choice at run time. Method: a floor above all but one; an adjustment
-    // of a tenth of the capacity, 51 pages, which outweighs 20 and not 100.
+    // Goal: settings affect the selection at run time. Method: a floor above all but one; an
+    // adjustment of a tenth of the capacity, 51 pages, which outweighs 20 and not 100.
     let (hw, groups, held) = crowded();
     let told = taking(&hw, &held);
     groups[1].set_oom_score_adj(OomScoreAdj::clamped(100));
@@ -134,9 +136,9 @@ fn the_policy_and_adjustments_decide_who_is_told() {
 
 #[test]
 fn a_group_that_one_request_has_told_is_not_told_again_by_the_next() {
-    // Goal: requests tell one victim together, not one each, unless it had its grace. Method: a
-    // victim that gives nothing back, and no other; two requests within a grace that never ends,
-    // and one after a grace that has.
+    // Goal: requests tell one victim together, not one each, unless it had its grace period.
+    // Method: a victim that gives nothing back, and no other; two requests within a grace period
+    // that never ends, and one after a grace period that has.
     for (grace, told_by_second) in [(Duration::from_secs(3600), 0), (Duration::ZERO, 1)] {
         let builder = Manager::builder().capacity(Pages(512).bytes());
         let hw = builder.grace(grace).build().unwrap();

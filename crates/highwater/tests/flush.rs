@@ -1,5 +1,5 @@
-//! "Statistics are as fresh as a read says": the staleness that comes with a value is attacked on
-//! purpose, flushes cover what was counted before them, and nothing is lost by them.
+//! "Statistics are as fresh as a read says": the staleness of a value is attacked on purpose,
+//! flushes include everything that was counted before them, and lose nothing.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -24,15 +24,15 @@ use support::{TestFile, manager};
 
 const T: Duration = Duration::ZERO;
 
-/// A tree, and how its CPUs are acted as.
+/// A tree, and how threads act as its CPUs.
 struct Case {
     tree: GroupTree,
-    /// Virtual CPUs, or only the one that the thread runs on.
+    /// Virtual CPUs; `None` for the CPU that the thread runs on.
     nr_virtual: Option<usize>,
 }
 
-/// A tree for `nr_cpus` virtual CPUs, and one for this machine, where updates are restartable
-/// sequences.
+/// Returns a tree for `nr_cpus` virtual CPUs, and one for this machine, where updates are
+/// restartable sequences.
 fn cases(nr_cpus: usize) -> [Case; 2] {
     let here = Topology::detect().nr_cpus();
     let case = |tree, nr_virtual| Case { tree, nr_virtual };
@@ -51,7 +51,7 @@ impl Case {
     }
 }
 
-/// Up to `width` groups below each of `depth` levels, the root first.
+/// Creates up to `width` groups below each of `depth` levels; returns them, the root first.
 fn groups(tree: &GroupTree, width: usize, depth: usize) -> Vec<GroupNode> {
     let mut groups = vec![tree.root()];
     let mut level = vec![tree.root()];
@@ -67,8 +67,8 @@ fn groups(tree: &GroupTree, width: usize, depth: usize) -> Vec<GroupNode> {
 
 #[test]
 fn the_stated_staleness_is_reached_and_not_passed() {
-    // Goal: the bound is as small as can be and still right. Method: the worst item: every CPU
-    // hides as much of it as its window takes, all in one direction; then one more on one CPU.
+    // Goal: the bound is tight and still right. Method: the worst item: every CPU hides as much of
+    // it as its window takes, all in one direction; then one more on one CPU.
     let tree = GroupTree::new(384);
     let group = tree.root().child("g", Limits::default()).unwrap();
     for cpu in 0..384 {
@@ -82,7 +82,7 @@ fn the_stated_staleness_is_reached_and_not_passed() {
     }
     group.add_stat_on(CpuId(5), StatItem::File, -1);
     assert_eq!(read(&group).staleness, 384 * 16 + 16);
-    // What is within the kernel's tolerance is not flushed; what is beyond one less is.
+    // Within the kernel's tolerance there is no flush; one beyond it, there is.
     let kernel = Tolerance::as_kernel(384);
     assert_eq!(group.read_stat(StatItem::File, kernel, T).value, 0);
     let strict = Tolerance {
@@ -97,7 +97,7 @@ fn the_stated_staleness_is_reached_and_not_passed() {
     );
 }
 
-/// What has been counted for a group, from both sides of each update.
+/// The counts of a group, from both sides of each update.
 #[derive(Default)]
 struct Truth {
     begun: AtomicI64,
@@ -106,11 +106,11 @@ struct Truth {
 
 #[test]
 fn no_read_is_staler_than_it_says() {
-    // Goal: beside running updates and flushes, at most the staleness that is stated between a
-    // value and what was counted when the read began, or has begun to be counted when it ended.
-    // Method: threads count up one item, in steps of all sizes, noting each step before and after;
-    // another item up and down, so that it is never far from zero; readers with all kinds of
-    // tolerance at all levels flush meanwhile.
+    // Goal: beside running updates and flushes, a value differs by at most the stated staleness
+    // from the count when the read began, or from the count begun when it ended. Method: threads
+    // count up one item, in steps of all sizes, noting each step before and after; another item up
+    // and down, so that it is never far from zero; readers with all kinds of tolerance at all
+    // levels flush meanwhile.
     for case in cases(48) {
         no_read_is_staler_than_it_says_in(&case);
     }
@@ -192,7 +192,7 @@ fn no_read_is_staler_than_it_says_in(case: &Case) {
 #[test]
 fn parents_hold_what_their_children_show() {
     // Goal: groups that are read together agree. Method: only leaves count, upwards, beside readers
-    // of single groups; each group must be exactly what its children add up to.
+    // of single groups; each group must be exactly the sum of its children.
     for case in cases(8) {
         parents_hold_what_their_children_show_in(&case);
     }
@@ -239,9 +239,9 @@ fn parents_hold_what_their_children_show_in(case: &Case) {
 
 #[test]
 fn what_was_counted_before_a_read_is_in_it() {
-    // Goal: a reader sees its own updates, whoever else flushes, shares or counts: never skip.
-    // Method: each thread counts in a group of its own below a shared one and reads exactly, its
-    // own group and the shared one, while the others do the same.
+    // Goal: a reader sees its own updates, beside any other flushes and counts: never skip. Method:
+    // each thread counts in a group of its own below a shared one and reads exactly, its own group
+    // and the shared one, while the others do the same.
     for case in cases(4) {
         what_was_counted_before_a_read_is_in_it_in(&case);
     }
@@ -342,9 +342,9 @@ fn groups_that_end_leave_what_they_counted_in(case: &Case) {
 
 #[test]
 fn after_reclaim_every_read_sees_it() {
-    // Goal: who has reclaimed reads what it did, with whatever tolerance, at every level. Method:
-    // fill two groups side by side, read so that everybody knows it, reclaim one, and read without
-    // flushing. Each page comes by a fault of its own.
+    // Goal: a thread that has reclaimed sees the effects in every read, with any tolerance, at
+    // every level. Method: fill two groups side by side, read so that all levels know it, reclaim
+    // one, and read without flushing. Each page comes by a fault of its own.
     let hw = manager(256);
     hw.set_readahead(Pages(0));
     let parent = hw.root().child("parent", Limits::default()).unwrap();
@@ -389,8 +389,8 @@ fn after_reclaim_every_read_sees_it() {
 
 #[test]
 fn a_read_of_groups_together_hides_nothing_from_later_reads() {
-    // Goal: what is counted after groups were read together is found by a flush of the group above.
-    // (It once was not: the mark of a child that was held was taken, and the child passed over.)
+    // Goal: counts made after groups were read together are found by a flush of the group above.
+    // (They once were not: the mark of a child that was held was cleared, and the child skipped.)
     for case in cases(2) {
         let parent = case.tree.root().child("p", Limits::default()).unwrap();
         let child = parent.child("c", Limits::default()).unwrap();

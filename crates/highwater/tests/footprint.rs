@@ -1,4 +1,4 @@
-//! Promise: a manager takes memory for what is used, not for what it may use.
+//! Promise: a manager's memory footprint follows usage, not capacity.
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 #![expect(unsafe_code, reason = "asks the system for small pages")]
 #![expect(clippy::print_stdout, reason = "the figures of the documents")]
@@ -9,7 +9,7 @@ use highwater::group::GroupTree;
 use highwater::{Access, Bytes, Limits, Manager, Mapping, Pages, Topology};
 use support::TestFile;
 
-/// Of this process: resident memory, and all that is mapped private and writable.
+/// Footprint of this process: resident memory, and all private writable mappings.
 #[derive(Clone, Copy, Debug)]
 struct Footprint {
     resident_kib: i64,
@@ -37,7 +37,7 @@ impl Footprint {
     }
 }
 
-/// What `make` makes, and what it takes.
+/// Returns the result of `make`, and the memory it takes.
 fn measured<T>(make: impl FnOnce() -> T) -> (T, Footprint) {
     let before = Footprint::now();
     let made = make();
@@ -47,16 +47,16 @@ fn measured<T>(make: impl FnOnce() -> T) -> (T, Footprint) {
 // One test, so that nothing else allocates meanwhile.
 #[test]
 fn what_a_manager_takes_follows_its_use() {
-    // For what is made only once in a process.
+    // For allocations that happen once in a process.
     drop(support::manager(256));
     a_manager_that_only_accounts_takes_less_than_a_mebibyte();
     an_idle_manager_of_16_gib_does_not_take_276_mib();
     memory_is_given_back_after_use();
 }
 
-// Goal: no budget costs memory by itself. Method: managers without frames, the largest of a budget
+// Goal: a budget alone costs no memory. Method: managers without frames, the largest of a budget
 // beyond any machine, and one for 384 CPUs; a group and a charge in each. Eight of each kind, so
-// that memory which the allocator has at hand does not count for nothing.
+// that memory which the allocator has already cached does not hide the cost.
 fn a_manager_that_only_accounts_takes_less_than_a_mebibyte() {
     const MANAGERS: i64 = 8;
     for (capacity, topology) in [
@@ -84,12 +84,12 @@ fn a_manager_that_only_accounts_takes_less_than_a_mebibyte() {
     }
 }
 
-/// Runs `within` while the process gets no huge pages: where the system gives them to everybody,
+/// Runs `within` while the process gets no huge pages: if the system gives them to all processes,
 /// each array begins with one, 2 MiB of zeros.
 fn without_huge_pages<R>(within: impl FnOnce() -> R) -> R {
     let disable = |disabled: libc::c_ulong| {
         let no: libc::c_ulong = 0;
-        // SAFETY: a setting of the process that is about the size of pages only.
+        // SAFETY: a setting of the process that affects the size of pages only.
         let result = unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, disabled, no, no, no) };
         assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
     };
@@ -99,7 +99,7 @@ fn without_huge_pages<R>(within: impl FnOnce() -> R) -> R {
     result
 }
 
-/// A manager of as much as the machine allows, up to 16 GiB.
+/// Creates a manager as large as the machine allows, up to 16 GiB.
 fn large() -> Manager {
     let sizes = [
         Bytes::gib(16),
@@ -113,8 +113,8 @@ fn large() -> Manager {
     built.next().expect("a machine of 128 MiB").unwrap()
 }
 
-// Goal: books of frames cost nothing before a frame is used. Method: an idle manager, then as many
-// pages as touch a small part of the books.
+// Goal: frame metadata costs nothing before a frame is used. Method: an idle manager, then as many
+// pages as touch a small part of the metadata.
 fn an_idle_manager_of_16_gib_does_not_take_276_mib() {
     let (hw, idle) = without_huge_pages(|| measured(large));
     println!("{} idle: {idle:?}", hw.capacity());
@@ -129,13 +129,13 @@ fn an_idle_manager_of_16_gib_does_not_take_276_mib() {
         }
     });
     println!("1,024 pages: {used:?}");
-    // The pages are 4 MiB. Where the system gives huge pages, a few of those.
+    // The pages are 4 MiB. With huge pages, a few of those.
     assert!(used.resident_kib < 32 << 10, "{used:?} for 1,024 pages");
     drop(mapped);
     hw.check_invariants();
 }
 
-/// Anonymous memory of so many pages, written.
+/// Maps anonymous memory of `pages` pages, written.
 fn scratch(hw: &Manager, pages: u64) -> Mapping {
     let scratch = hw.space(&hw.root()).map_anon(Pages(pages)).unwrap();
     for page in 0..pages {
@@ -144,8 +144,8 @@ fn scratch(hw: &Manager, pages: u64) -> Mapping {
     scratch
 }
 
-// Goal: a process does not stay at its peak. Method: 64 MiB are written and given up; a trim, and a
-// smaller capacity, give them back.
+// Goal: a process does not stay at its peak. Method: 64 MiB are written and unmapped; a trim, and a
+// smaller capacity, return them to the system.
 fn memory_is_given_back_after_use() {
     for gives_back in [(|hw| hw.trim()) as fn(&Manager) -> Bytes, |hw| {
         hw.set_capacity(Bytes::mib(4))

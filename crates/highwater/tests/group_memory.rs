@@ -1,5 +1,6 @@
-//! "A group that `k` CPUs have used costs O(k)": what 50,000 groups cost on a machine of 384 CPUs.
-#![expect(unsafe_code, reason = "counts what the allocator is asked for")]
+//! "A group that `k` CPUs have used costs O(k)": the memory of 50,000 groups on a machine of 384
+//! CPUs.
+#![expect(unsafe_code, reason = "counts the allocator's calls")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use highwater::group::{GroupTree, Limits, StatItem, Tolerance};
 use highwater::units::{CpuId, Pages};
 
-/// Bytes in use, each allocation rounded up as the C library's allocator does: a header of 8 bytes,
-/// and multiples of 16.
+/// Bytes in use, with each allocation rounded up as the C library's allocator does: a header of 8
+/// bytes, and multiples of 16.
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 
 struct Counting;
@@ -22,20 +23,20 @@ const fn size_of_chunk(layout: Layout) -> usize {
     (layout.size() + 8 + aligned).next_multiple_of(16)
 }
 
-// SAFETY: hands everything on to the system's allocator.
+// SAFETY: passes everything on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     /// # Safety
     ///
-    /// As the trait says.
+    /// As for the trait.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         IN_USE.fetch_add(size_of_chunk(layout), Ordering::Relaxed);
-        // SAFETY: the caller's promises are handed on.
+        // SAFETY: the caller's promises are passed on.
         unsafe { System.alloc(layout) }
     }
 
     /// # Safety
     ///
-    /// As the trait says.
+    /// As for the trait.
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         IN_USE.fetch_sub(size_of_chunk(layout), Ordering::Relaxed);
         // SAFETY: as above.
@@ -54,7 +55,7 @@ fn in_use() -> usize {
 fn fifty_thousand_groups_on_384_cpus_stay_below_200_mib() {
     // Goal: memory follows the CPUs that a group was used on, not those of the machine. Method:
     // 50,000 groups below 50 parents, each charged and counted on 2 of 384 CPUs that are far apart,
-    // flushed, with handles and charges kept; bytes asked from the allocator, its own overhead
+    // flushed, with handles and charges kept; bytes requested from the allocator, its own overhead
     // included.
     const GROUPS: u32 = 50_000;
     let mut groups = Vec::with_capacity(GROUPS as usize);

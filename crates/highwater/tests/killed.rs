@@ -1,4 +1,4 @@
-//! Promise: what was synced is there, however the process ends.
+//! Promise: synced data survives any end of the process.
 //!
 //! The test starts itself again as a child, which writes and syncs a file in rounds, and kills it
 //! (SIGKILL) at a random moment.
@@ -14,16 +14,16 @@ use highwater::{Background, DirtyTunables, Manager, Pages};
 mod seed;
 
 const PAGES: u64 = 96;
-/// Names the file to the child.
+/// Passes the file's name to the child.
 const CHILD: &str = "HIGHWATER_TEST_KILLED_FILE";
 
-/// Whether a round writes a page.
+/// Returns whether a round writes a page.
 fn writes(round: u64, page: u64) -> bool {
     let hash = (round << 32 | page).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     hash >> 62 == 0
 }
 
-/// The last round up to `round` that wrote a page; 0 for none.
+/// Returns the last round up to `round` that wrote a page; 0 for none.
 fn last_written(round: u64, page: u64) -> u64 {
     (1..=round)
         .rev()
@@ -34,8 +34,8 @@ fn last_written(round: u64, page: u64) -> u64 {
 #[test]
 fn child_writes_until_it_is_killed() {
     // Goal: to be killed. Method: rounds of writes to a file of twice the pool, so that reclaim
-    // writes back as well, and the thread all that is a few milliseconds old; each ends in a sync,
-    // of which the parent is told.
+    // writes back as well, and the thread writes pages that are a few milliseconds old; each round
+    // ends in a sync, which is reported to the parent.
     let Ok(path) = std::env::var(CHILD) else {
         return;
     };
@@ -58,15 +58,15 @@ fn child_writes_until_it_is_killed() {
         }
         file.sync().expect("the disk is well");
         let line = format!("\nsynced {round}\n");
-        // The parent has gone when this fails.
+        // Fails if the parent has gone.
         if std::io::stdout().write_all(line.as_bytes()).is_err() {
             return;
         }
     }
 }
 
-/// Runs the child on a file until it has synced `rounds` times and a little longer; the last round
-/// that it told of.
+/// Runs the child on a file until it has synced `rounds` times and a little longer; returns the
+/// last round that it reported.
 fn run_and_kill(path: &Path, rounds: u64, longer: Duration) -> u64 {
     let mut child = Command::new(std::env::current_exe().expect("this test is running"))
         .args(["--exact", "child_writes_until_it_is_killed", "--nocapture"])
@@ -89,7 +89,7 @@ fn run_and_kill(path: &Path, rounds: u64, longer: Duration) -> u64 {
     std::thread::sleep(longer);
     child.kill().expect("it is there");
     child.wait().expect("it was killed");
-    // What it said before it died.
+    // Its output before it died.
     while let Some(round) = next_round() {
         synced = round;
     }
@@ -98,7 +98,7 @@ fn run_and_kill(path: &Path, rounds: u64, longer: Duration) -> u64 {
 
 #[test]
 fn synced_pages_are_there_after_sigkill() {
-    // Goal: a page holds, whole, what it held at the last sync or was given since. Method: kill the
+    // Goal: a page holds, completely, its contents of the last sync or later ones. Method: kill the
     // child at random, read the file.
     let mut rng = seed::rng(72);
     let dir = tempfile::tempdir().expect("a directory");

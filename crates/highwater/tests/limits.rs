@@ -1,5 +1,6 @@
 //! The promise: no group ever uses more than its maximum, and no charge is refused while pages are
-//! free or parked, on any number of CPUs. Usage is known as an interval that holds the truth.
+//! free or parked, on any number of CPUs. Usage is known as an interval that contains the exact
+//! value.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
@@ -12,7 +13,7 @@ use std::thread;
 use highwater::group::{Charge, ChargeError, GroupNode, GroupTree, Limits, MaxError};
 use highwater::units::{Bytes, CpuId, Estimate, GroupId};
 
-/// Most tokens that a word holds, as documented at `GroupNode::usage`.
+/// Maximum number of tokens in a word, as documented at `GroupNode::usage`.
 const TOKENS_MAX: Bytes = Bytes::kib(256);
 
 /// `count` times an odd amount, so that no sum is a number of whole pages.
@@ -20,12 +21,12 @@ const fn amount(count: u64) -> Bytes {
     Bytes(count.saturating_mul(4001))
 }
 
-/// A generator for the `nth` thread.
+/// Returns a generator for the `nth` thread.
 fn rng_of(seed: u64, nth: u64) -> fastrand::Rng {
     fastrand::Rng::with_seed(seed * 1000 + nth)
 }
 
-/// Tells the other threads to stop, also when this one fails.
+/// Stops the other threads on drop, also when this one fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -46,7 +47,7 @@ fn child(parent: &GroupNode, name: &str, max: u64) -> GroupNode {
     parent.child(name, Limits::max(amount(max))).unwrap()
 }
 
-/// The charge if it went through; only a full group may have refused it.
+/// Returns the charge if it succeeded; only a full group may have refused it.
 fn charged(outcome: Result<Charge, ChargeError>) -> Option<Charge> {
     match outcome {
         Ok(charge) => Some(charge),
@@ -55,10 +56,10 @@ fn charged(outcome: Result<Charge, ChargeError>) -> Option<Charge> {
     }
 }
 
-// Goal: a maximum of N units takes exactly N, for small N, be they bytes or nearly pages, whatever
-// CPUs are used. Method: charge and uncharge single units of three groups on random CPUs, which
-// leaves tokens all over; then fill up: exactly N must fit, and the refusal must say that N are
-// used and none is in escrow.
+// Goal: a maximum of N units takes exactly N, for small N, be they bytes or nearly pages, on any
+// CPUs. Method: charge and uncharge single units of three groups on random CPUs, which leaves
+// tokens everywhere; then fill up: exactly N must fit, and the refusal must say that N are used and
+// none is in escrow.
 #[test]
 fn tiny_limits_are_exact_on_every_cpu() {
     let seed = seed::seed(1);
@@ -131,7 +132,7 @@ fn no_charge_is_refused_while_pages_are_free_or_parked() {
     tree.check_invariants();
 }
 
-// Goal: `low..=high` of usage and peak hold the exact values, and the promised width is reached,
+// Goal: `low..=high` of usage and peak contain the exact values, and the promised width is reached,
 // not exceeded. Method: fill every word to its cap, so that usage is at `low`; then take every
 // token, so that usage is at `high`.
 #[test]
@@ -146,14 +147,14 @@ fn the_interval_holds_the_usage_however_tokens_lie() {
                 .flat_map(|group| cpus(nr_cpus).map(move |on| (group, on)))
         };
         for (group, on) in everywhere() {
-            // The first half is granted as much again, which is the second half.
+            // The first half brings as many tokens again, which are the second half.
             let half = Bytes(TOKENS_MAX.0 / 2);
             let mut charge = group.try_charge_on(on, half).unwrap();
             charge.try_grow_on(on, half).unwrap();
             charge.shrink_on(on, TOKENS_MAX);
         }
         let width = Bytes(TOKENS_MAX.0 * 2 * nr_cpus as u64);
-        // What is known of the usage while `used` of it is; every word is looked at.
+        // Returns the interval while `used` is in use; every word is read.
         let interval = |used| Estimate {
             value: used,
             low: Bytes::ZERO,
@@ -211,7 +212,7 @@ fn precise_usage_is_exact_beside_other_groups() {
     tree.check_invariants();
 }
 
-/// What the threads of a torture share.
+/// Shared state of the threads of a torture.
 struct Arena {
     tree: GroupTree,
     groups: Vec<GroupNode>,
@@ -286,7 +287,7 @@ impl Arena {
         outcomes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Checks that no group is above its maximum, until told to stop; says how often it looked.
+    /// Checks that no group is above its maximum, until stopped; returns the number of checks.
     fn observe(&self, stop: &AtomicBool) -> u64 {
         let mut looks = 0;
         while !stop.load(Ordering::Relaxed) {
@@ -306,9 +307,9 @@ impl Arena {
     }
 }
 
-// Goal: under eight threads no maximum is ever exceeded at any group, no refusal lies, and nothing
-// is lost. Method: random trees, limits and operations; an observer reads every group all the time;
-// at the end every group must be at zero and able to take its whole maximum.
+// Goal: under eight threads no maximum is ever exceeded at any group, no refusal is wrong, and
+// nothing is lost. Method: random trees, limits and operations; an observer reads every group all
+// the time; at the end every group must be at zero and able to take its whole maximum.
 #[test]
 fn torture_never_exceeds_a_maximum_and_loses_nothing() {
     let seed = seed::seed(1);
@@ -351,7 +352,7 @@ fn torture_never_exceeds_a_maximum_and_loses_nothing() {
 
 // Goal: a charge for which there is room at every moment is never refused, while pages move between
 // CPUs and groups. Method: eight threads in eight groups below one maximum of 8 x 20 pages, each
-// holding at most 20 at a time, so that most free pages lie in escrow elsewhere.
+// holding at most 20 at a time, so that most free pages are in escrow elsewhere.
 #[test]
 fn concurrent_charges_within_the_maximum_are_never_refused() {
     let seed = seed::seed(1);
@@ -378,8 +379,8 @@ fn concurrent_charges_within_the_maximum_are_never_refused() {
     }
 }
 
-// Goal: from the moment `set_max` returns, the reservations never grow above the new maximum, and
-// it never says Ok while usage is above. Method: six threads churn; one lowers and raises the
+// Goal: from the return of `set_max` on, the reservations never grow above the new maximum, and it
+// never returns Ok while usage is above. Method: six threads churn; one lowers and raises the
 // maximum, and reads the reservations after each call: while they are above, they may only fall.
 #[test]
 fn a_lowered_maximum_holds_from_then_on() {
@@ -411,7 +412,7 @@ fn a_lowered_maximum_holds_from_then_on() {
         let _stop = Stop(&stop);
         let mut rng = rng_of(seed, 9);
         let (mut nr_over, mut nr_within) = (0, 0);
-        // On a busy machine the others may come late.
+        // On a busy machine the others may start late.
         for round in 0..100_000 {
             if round >= 1000 && nr_over > 0 && nr_within > 0 {
                 break;

@@ -1,5 +1,5 @@
-//! The promise: a maximum that is set below the usage holds from then on. It is met by reclaim, or
-//! reported with numbers, and never silently exceeded.
+//! The promise: a maximum that is set below usage holds from then on. Reclaim meets it, or the call
+//! reports the excess; it is never silently exceeded.
 
 #[path = "../src/seed.rs"]
 mod seed;
@@ -15,11 +15,11 @@ use support::{TestFile, assert_empty, manager};
 
 #[test]
 fn a_maximum_lowered_under_load_is_met_or_reported() {
-    // Goal: a maximum below the usage is installed, reclaimed for and reported, and never silently
+    // Goal: a maximum below usage is installed, reclaimed for and reported, and never silently
     // exceeded. Method: two threads stream pages and one charges up to 100 pages elsewhere, until
-    // they use 300; then the maximum is lowered to a drawn one below that; after Ok no read of the
-    // usage is above it, and an error says by how much, which reclaim alone could not have mended:
-    // no more than charges, borrowed pages and faults under way.
+    // they use 300; then the maximum is lowered to a random one below that; after Ok no read of the
+    // usage is above it, and an error has the excess, which reclaim alone could not have removed:
+    // no more than charges, borrowed pages and faults in progress.
     let hw = manager(1024);
     let tenant = hw.root().child("tenant", Limits::default()).unwrap();
     let backing = TestFile::new(800) as Arc<dyn Backing>;
@@ -32,7 +32,7 @@ fn a_maximum_lowered_under_load_is_met_or_reported() {
             let (map, is_over, hw) = (&map, &is_over, &hw);
             scope.spawn(move || {
                 for page in (0..800).cycle().skip(begin) {
-                    // Refused where charges leave no room.
+                    // Refused if charges leave no room.
                     let _ = map.read(&hw.enter(), page);
                     if is_over.load(Ordering::Relaxed) {
                         break;

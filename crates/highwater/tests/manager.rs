@@ -1,5 +1,5 @@
-//! The manager end to end, over files in memory that can be told to fail: what is read is right,
-//! nothing is lost, nothing leaks, limits hold, and running out of memory is an error with numbers.
+//! The manager end to end, over in-memory files that can fail: reads are right, nothing is lost,
+//! nothing leaks, limits hold, and running out of memory is an error with numbers.
 
 #[path = "../src/seed.rs"]
 mod seed;
@@ -19,8 +19,8 @@ use support::{TestFile, assert_empty, first_word, manager, mapped};
 
 #[test]
 fn a_file_larger_than_the_pool_is_read_through_it() {
-    // Goal: reclaim works for its living and every byte is right. Method: three passes over a file
-    // of twice the pool, verified; then everything is given back.
+    // Goal: reclaim works and every byte is right. Method: three passes over a file of twice the
+    // pool, verified; then everything is released.
     let hw = manager(256);
     let storage = TestFile::new(512);
     let (file, map) = mapped(&hw, &storage, Access::ReadOnly);
@@ -202,8 +202,8 @@ fn when_dirty_pages_cannot_be_written_memory_is_exhausted_with_numbers() {
 
 #[test]
 fn charges_make_the_cache_give_way_and_victims_are_told() {
-    // Goal: one budget for pages and for what the engine has elsewhere. Method: fill the cache,
-    // then charge; then charge more than there is, with a victim that gives back.
+    // Goal: one budget for pages and for the engine's other memory. Method: fill the cache, then
+    // charge; then charge more than the capacity, with a victim that gives back.
     let hw = manager(512);
     let (_file, map) = mapped(&hw, &TestFile::new(1024), Access::ReadOnly);
     for page in 0..1024 {
@@ -298,7 +298,7 @@ fn pinned_pages_and_closed_files_do_not_lose_memory() {
     hw.drop_caches();
     assert_eq!(first_word(pinned.bytes()), 3, "pinned across reclaim");
 
-    // A slice may outlive its file: the frame stays until the guard is done.
+    // A slice may outlive its file: the frame stays until the guard ends.
     let guard = hw.enter();
     let bytes = map.read(&guard, 0).unwrap();
     drop((pinned, map, file));
@@ -335,8 +335,7 @@ fn settings_outside_their_range_are_refused_with_the_range() {
 #[test]
 fn pages_that_are_read_again_survive_a_scan() {
     // Goal: one pass over much data does not displace a working set. Method: a hot set of a third
-    // of the pool, read four times; then a pass over 16 pools' worth; then the hot set is looked
-    // for.
+    // of the pool, read four times; then a pass over 16 pools' worth; then check the hot set.
     let hw = manager(1024);
     let file = hw
         .open_backing(TestFile::new(17_000), Access::ReadOnly)
@@ -357,9 +356,9 @@ fn pages_that_are_read_again_survive_a_scan() {
 
 #[test]
 fn a_snapshot_shows_groups_by_the_kernels_names() {
-    // Goal: memory.* by name and number of bytes, as the kernel shows them, and nothing that was
-    // not set or did not happen. Method: a tenant that is above its high and was refused by its
-    // max, beside one without settings.
+    // Goal: memory.* by name and number of bytes, as the kernel shows them, without unset limits
+    // and events that did not happen. Method: a tenant that is above its high and was refused by
+    // its max, beside one without settings.
     let hw = manager(1024);
     let kib = |kib| Bytes::kib(kib);
     let limits = Limits::max(kib(400)).with_high(kib(80)).with_low(kib(40));
@@ -421,7 +420,7 @@ fn a_pass_over_data_that_is_read_once_looks_at_each_page_once() {
 
 #[test]
 fn threads_that_fault_in_a_tiny_group_wait_for_each_other() {
-    // Goal: no refusal while the group's pages are only on their way. Method: 4 threads fault in a
+    // Goal: no refusal while the group's pages are only in transit. Method: 4 threads fault in a
     // group of two pages; the storage is slow, so that both pages are mostly being read in.
     let hw = manager(256);
     let storage = TestFile::new(64);
@@ -448,8 +447,8 @@ fn threads_that_fault_in_a_tiny_group_wait_for_each_other() {
 
 #[test]
 fn one_victim_that_takes_its_time_is_enough() {
-    // Goal: the innocent are not told while the first victim is stopping. Method: a handler that
-    // gives back 2 ms later, on another thread.
+    // Goal: no other group is told while the first victim is stopping. Method: a handler that gives
+    // back 2 ms later, on another thread.
     let hw = manager(512);
     let groups: Vec<Group> = (0..4)
         .map(|at| {
@@ -484,8 +483,9 @@ fn one_victim_that_takes_its_time_is_enough() {
 
 #[test]
 fn a_sync_beside_reclaim_returns_after_the_page_is_in_the_file() {
-    // Goal: what sync says is durable is in the file, also when reclaim was writing it at that
-    // moment. Method: a slow file; another thread makes reclaim write, this one syncs and looks.
+    // Goal: data that sync reports as durable is in the file, also if reclaim was writing it at
+    // that moment. Method: a slow file; another thread makes reclaim write, this one syncs and
+    // checks.
     let hw = manager(64);
     let storage = TestFile::new(128);
     let (file, map) = mapped(&hw, &storage, Access::ReadWrite);
@@ -522,8 +522,8 @@ fn a_manager_ends_with_pages_that_no_file_takes() {
 
 #[test]
 fn pages_that_are_held_do_not_hide_those_that_are_not() {
-    // Goal: drop_caches evicts whatever nobody holds. Method: a working set that reclaim has found
-    // active, and more pages on the inactive list, of which many are pinned.
+    // Goal: drop_caches evicts every page that is not held. Method: a working set that reclaim has
+    // found active, and more pages on the inactive list, of which many are pinned.
     let hw = manager(256);
     let (file, map) = mapped(&hw, &TestFile::new(512), Access::ReadOnly);
     for page in (0..60).chain(0..60).chain(100..400) {
@@ -539,7 +539,7 @@ fn pages_that_are_held_do_not_hide_those_that_are_not() {
 
 #[test]
 fn a_group_is_full_when_every_page_of_it_is_held() {
-    // Goal: no refusal while the group has pages that nobody holds. Method: a group with a working
+    // Goal: no refusal while the group has pages that are not held. Method: a group with a working
     // set pins one page after the other until it is refused.
     let hw = manager(512);
     let file = hw

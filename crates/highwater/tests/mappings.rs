@@ -1,5 +1,5 @@
-//! Promise: a space's resident set is what its mappings have mapped, exactly, whoever maps, unmaps,
-//! reads, writes and evicts; and what is read is what was written.
+//! Promise: a space's resident set is exactly the pages that its mappings have mapped, under any
+//! mapping, unmapping, reads, writes and evictions; and reads return the written bytes.
 
 #![expect(clippy::unwrap_used, reason = "a failure shows where it was")]
 
@@ -19,7 +19,7 @@ use support::{TestFile, assert_empty, first_word};
 
 const PAGES: u64 = 160;
 
-/// A mapping, and what is known of it.
+/// A mapping, and its expected state.
 struct Mapped {
     map: Mapping,
     space: usize,
@@ -30,7 +30,7 @@ struct Mapped {
     present: HashSet<u64>,
 }
 
-/// Two files (the second writable), three spaces, and what they must hold.
+/// Two files (the second writable), three spaces, and their expected state.
 struct Model {
     hw: Manager,
     rng: Rng,
@@ -170,8 +170,8 @@ impl Model {
 #[test]
 fn resident_sets_are_what_is_mapped() {
     // Goal: exactness after every step. Method: random mapping, unmapping, reading, writing and
-    // dropping, in a pool that is large enough for everything, beside sets of pages; the books now
-    // and then.
+    // dropping, in a pool that is large enough for everything, beside sets of pages; invariants are
+    // checked now and then.
     let seed = seed::seed(41);
     for turn in 0..6 {
         let mut model = Model::new(Rng::with_seed(seed + turn));
@@ -200,9 +200,9 @@ fn resident_sets_are_what_is_mapped() {
 
 #[test]
 fn advice_does_what_it_says() {
-    // Goal: what is wanted is there before it is asked for, and what is not is not counted. Method:
-    // counts of faults, storage calls and resident pages around each; ranges outside the mapping
-    // are refused.
+    // Goal: prefetched pages are there before they are read, and dropped ones are not counted.
+    // Method: counts of faults, storage calls and resident pages around each; ranges outside the
+    // mapping are refused.
     let hw = support::manager(512);
     let storage = TestFile::new(PAGES);
     let (file, map) = support::mapped(&hw, &storage, Access::ReadOnly);
@@ -236,9 +236,9 @@ fn advice_does_what_it_says() {
 
 #[test]
 fn locked_pages_stay_until_they_are_unlocked_or_unmapped() {
-    // Goal: a lock keeps pages, whatever is wanted beside them, and its end keeps none. Method: a
-    // locked mapping in a pool through which another file is read; then it is unlocked, or dropped,
-    // and the same again.
+    // Goal: a lock keeps pages under any pressure, and its end keeps none. Method: a locked mapping
+    // in a pool through which another file is read; then it is unlocked, or dropped, and the same
+    // again.
     for ends_by_unlocking in [true, false] {
         let hw = support::manager(256);
         let (file, map) = support::mapped(&hw, &TestFile::new(64), Access::ReadOnly);
@@ -269,8 +269,8 @@ fn locked_pages_stay_until_they_are_unlocked_or_unmapped() {
     }
 }
 
-/// One thread's work: it maps, reads more than fits, unmaps parts, in a space of its own and one of
-/// all.
+/// One thread's work: it maps, reads more than fits, unmaps parts, in a space of its own and a
+/// shared one.
 fn map_and_read(hw: &Manager, file: &File, shared: &Mapping, rng: &mut Rng) {
     for _ in 0..60 {
         let space = hw.space(&hw.root());
@@ -298,8 +298,7 @@ fn map_and_read(hw: &Manager, file: &File, shared: &Mapping, rng: &mut Rng) {
 #[test]
 fn threads_that_map_fault_and_unmap_under_pressure_keep_the_books() {
     // Goal: no entry is counted twice or left behind, no deadlock, and no page is taken for
-    // another, whatever reclaim does about the rmap lock. Method: four threads in a pool of a
-    // quarter of the file.
+    // another, under every rmap policy. Method: four threads in a pool of a quarter of the file.
     let seed = seed::seed(42);
     for policy in [
         RmapPolicy::Blocking,

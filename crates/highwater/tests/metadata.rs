@@ -1,6 +1,6 @@
-//! Promise: what memory and pool keep about a frame takes at most 64 bytes; of that, at most two
-//! bits in the trees of free frames.
-#![expect(unsafe_code, reason = "counts what the allocator is asked for")]
+//! Promise: the metadata of a frame, in memory and pool, takes at most 64 bytes; of that, at most
+//! two bits in the trees of free frames.
+#![expect(unsafe_code, reason = "counts the allocator's calls")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
@@ -10,25 +10,25 @@ use highwater::frame::{BackendKind, FramePool, PoolConfig};
 use highwater::lab::memmap::FrameMemory;
 use highwater::units::Pages;
 
-/// Hands out memory of the system's, and counts it.
+/// Counts the calls to the system's allocator.
 struct Counting;
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: hands everything on to the system's allocator.
+// SAFETY: passes everything on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     /// # Safety
     ///
-    /// As the trait says.
+    /// As for the trait.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         IN_USE.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are handed on.
+        // SAFETY: the caller's promises are passed on.
         unsafe { System.alloc(layout) }
     }
 
     /// # Safety
     ///
-    /// As the trait says.
+    /// As for the trait.
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         IN_USE.fetch_add(layout.size(), Ordering::Relaxed);
         // SAFETY: as above.
@@ -37,7 +37,7 @@ unsafe impl GlobalAlloc for Counting {
 
     /// # Safety
     ///
-    /// As the trait says.
+    /// As for the trait.
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         IN_USE.fetch_sub(layout.size(), Ordering::Relaxed);
         // SAFETY: as above.
@@ -48,8 +48,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Between these sizes the rings of per-CPU lists, which have a power of two of places, do not
-/// grow.
+/// Between these sizes the rings of per-CPU lists, whose length is a power of two, do not grow.
 const FEW: Pages = Pages(72_000);
 const MANY: Pages = Pages(124_000);
 
@@ -59,7 +58,7 @@ fn allocated<T>(made: impl FnOnce() -> T) -> usize {
     IN_USE.load(Ordering::Relaxed) - before
 }
 
-/// Bits that one frame more takes.
+/// Returns the bits that one more frame takes.
 fn bits_a_frame<T>(make: impl Fn(Pages) -> T) -> f64 {
     let more = allocated(|| make(MANY)) - allocated(|| make(FEW));
     let [more, frames] =
@@ -71,13 +70,12 @@ fn memory(pages: Pages) -> Arc<FrameMemory> {
     Arc::new(FrameMemory::new(pages).expect("there is address space"))
 }
 
-// Goal: the books of a frame are small, whatever keeps the free ones. Method: an allocator that
-// counts, and memories and pools of two sizes, between which only what is kept for each frame
-// grows; then all that one pool has, rings of its lists too. One test, so that nothing else is
-// counted.
+// Goal: the metadata of a frame is small, with every back end. Method: an allocator that counts,
+// and memories and pools of two sizes, between which only per-frame metadata grows; then all of one
+// pool, rings of its lists included. One test, so that nothing else is counted.
 #[test]
 fn what_is_kept_about_a_frame_takes_few_bytes() {
-    drop(FramePool::new(memory(FEW), 1).expect("for what is made only once"));
+    drop(FramePool::new(memory(FEW), 1).expect("for allocations that happen once"));
     let words = bits_a_frame(memory);
     let backends = [
         BackendKind::SingleLock,
@@ -110,8 +108,8 @@ fn what_is_kept_about_a_frame_takes_few_bytes() {
     }
 }
 
-/// Bits that a frame takes in trees with more CPUs than trees, less those behind one lock: lists
-/// are the same.
+/// Returns the bits that a frame takes in trees with more CPUs than trees, less those behind one
+/// lock: the lists are the same.
 fn bits_beyond_one_lock() -> f64 {
     let bits = |backend| {
         let config = PoolConfig {

@@ -1,5 +1,5 @@
-//! The promise: errors, records and handles call a group by its path and amounts by bytes, and a
-//! group is found, compared and annotated as a program needs it.
+//! The promise: errors, records and handles name a group by its path and amounts by bytes, and a
+//! group can be found, compared and annotated.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
@@ -19,7 +19,7 @@ fn query(hw: &Manager) -> Group {
     tenant.child("query-7", limits).unwrap()
 }
 
-// Goal: a refusal says which group, what was asked, what is free and what the maximum is.
+// Goal: a refusal names the group, the requested amount, the free amount and the maximum.
 #[test]
 fn a_refusal_names_the_group_by_its_path_and_amounts_in_bytes() {
     let hw = manager();
@@ -41,7 +41,7 @@ fn a_refusal_names_the_group_by_its_path_and_amounts_in_bytes() {
     );
 }
 
-// Goal: the path in an error stays right when the group is removed and its number is another's.
+// Goal: the path in an error stays right when the group is removed and its number is reused.
 #[test]
 fn a_removed_group_keeps_its_path_in_errors() {
     let hw = manager();
@@ -58,14 +58,14 @@ fn a_removed_group_keeps_its_path_in_errors() {
     let new = tenant.child("query-8", Limits::default()).unwrap();
     assert_eq!(new.id(), old.id(), "numbers are reused");
     assert_ne!(new.path(), old.path());
-    // A charge of nothing knows its group by number only.
+    // An empty charge knows its group by number only.
     let refused = charge.grow(Bytes(1)).unwrap_err().to_string();
     assert!(!refused.contains("query-8"), "{refused}");
     assert_eq!(old.path(), "/tenant-a/query-7");
 }
 
-// Goal: the victim is a group like any other: its path, what the program keeps with it, and a
-// record that names groups by path and amounts in bytes.
+// Goal: the victim is a group like any other, with its path and the program's data, and a record
+// that names groups by path and amounts in bytes.
 #[test]
 fn a_victim_is_told_by_its_group() {
     struct Number(u32);
@@ -131,7 +131,7 @@ fn groups_are_found_by_path_and_compared_by_identity() {
     assert_eq!(hw.group("/tenant-a/query-7"), None);
 }
 
-// Goal: what a program keeps with a group is set once, and dropped with the group.
+// Goal: a group's data is set once, and dropped with the group.
 #[test]
 fn data_of_a_group_is_set_once_and_dropped_with_it() {
     let hw = manager();
@@ -148,7 +148,7 @@ fn data_of_a_group_is_set_once_and_dropped_with_it() {
     assert_eq!(Arc::strong_count(&data), 1);
 }
 
-// Goal: each counter says whether it counts or measures. Method: those that fell while pages came
+// Goal: each counter is labelled as a count or a gauge. Method: those that fell while pages came
 // and went, and only those, are gauges.
 #[test]
 fn counters_say_whether_they_count_or_measure() {

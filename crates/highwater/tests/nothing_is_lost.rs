@@ -1,11 +1,11 @@
 //! Promise: nothing is lost. Random operations over files, memory, mappings, spaces, groups and
-//! charges, on storage that refuses, falls short and is slow: every byte that is read is the one
-//! that was written last, every page that leaves the cache is on its storage, whole; what was
-//! synced is there; the books are right, and at the end everything is where it was.
+//! charges, on storage that fails, moves only a part and is slow: every byte that is read is the
+//! last one written, every evicted page is on its storage, completely; synced data is there; the
+//! invariants hold, and at the end everything is released.
 //!
 //! Eight threads run for 2 seconds, or for `CACHE_TORTURE_SECONDS`: 60 in `.ci/run`, 1800 in a
-//! nightly run. Lock ranks are checked (debug builds), and a watchdog says who stands where if a
-//! step does not end.
+//! nightly run. Lock ranks are checked (debug builds), and a watchdog reports every thread's
+//! position if a step does not end.
 
 #[path = "../src/seed.rs"]
 mod seed;
@@ -35,7 +35,7 @@ use support::assert_empty;
 
 const THREADS: u32 = 8;
 
-/// What reclaim does in every run that is long enough.
+/// Reclaim's events in every run that is long enough.
 const EVENTS: [&str; 9] = [
     "pgscan_direct",
     "pgsteal_direct",
@@ -48,10 +48,10 @@ const EVENTS: [&str; 9] = [
     "pgreadahead",
 ];
 
-/// Storage took some of the neighbours that it was given together.
+/// Storage took some of the neighbours of one write.
 const CUT_SHORT: &str = "cut short";
 
-/// What a run is made of.
+/// Parameters of a run.
 struct Run {
     seed: u64,
     threads: u32,
@@ -79,9 +79,9 @@ impl Run {
             0 => RmapQuirks::KernelFaithful,
             _ => RmapQuirks::Mended,
         };
-        // Little enough that the files do not fit, and enough for what the threads hold at a time.
-        // Every third time enough that pages are read ahead, which a window's share of the pool
-        // bounds.
+        // Small enough that the files do not fit, and large enough for the pages that threads hold
+        // at a time. Every third time large enough for readahead, which a window's share of the
+        // pool bounds.
         let pages = match self.seed % 3 {
             0 => rng.u64(260..600),
             _ => 8 * u64::from(self.threads) + rng.u64(24..60),
@@ -96,7 +96,7 @@ impl Run {
             .expect("a small manager")
     }
 
-    /// Lets every thread do its steps, and says what happened.
+    /// Lets every thread do its steps, and returns the events.
     fn go(&self) -> Tally {
         seed::show(self.seed);
         let mut rng = Rng::with_seed(self.seed);
@@ -191,7 +191,7 @@ fn at_once<'a>(workers: &mut [Worker<'a>], work: impl Fn(&mut Worker<'a>) + Sync
     });
 }
 
-/// Adds up what happened, and asserts in the end that everything did.
+/// Adds up the events, and asserts in the end that all occurred.
 fn assert_everything(tally: &Tally) {
     for what in EVERYTHING.into_iter().chain(EVENTS) {
         assert!(tally.contains_key(what), "never {what}: {tally:?}");
@@ -206,8 +206,8 @@ fn add(sum: &mut Tally, tally: Tally) {
 
 #[test]
 fn one_thread_against_the_model() {
-    // Method: 400 steps for each of 40 seeds, without a background thread: the same seed does the
-    // same again. The books are checked every 20 steps.
+    // Method: 400 steps for each of 40 seeds, without a background thread: the same seed repeats
+    // the same run. Invariants are checked every 20 steps.
     let first = seed::seed(100);
     let mut sum = Tally::new();
     for seed in first..first + 40 {
@@ -227,7 +227,7 @@ fn one_thread_against_the_model() {
 fn eight_threads_against_the_model() {
     // Method: rounds of 8 threads that share a pool smaller than their files, files to read and to
     // write, and mappings; each has groups and a file of its own too. In rounds without background
-    // threads, the books are checked every 100 steps. At least two rounds, whatever time it is.
+    // threads, invariants are checked every 100 steps. At least two rounds, whatever the time.
     let seconds = std::env::var("CACHE_TORTURE_SECONDS").ok();
     let seconds = seconds.map_or(2, |text| text.parse().expect("a number of seconds"));
     let until = Instant::now() + Duration::from_secs(seconds);
@@ -252,7 +252,7 @@ fn eight_threads_against_the_model() {
         rounds += 1;
     }
     assert_everything(&sum);
-    // Once a round or so reclaim comes to a page that another thread is writing back, and storage
+    // About once a round reclaim finds a page that another thread is writing back, and storage
     // takes some neighbours of many.
     for what in ["pgrotated", CUT_SHORT] {
         assert!(
@@ -264,7 +264,8 @@ fn eight_threads_against_the_model() {
 
 #[test]
 fn the_watchdog_tells_who_stands_where() {
-    // Method: two workers, one of which is done; without patience, the other one stands at once.
+    // Method: two workers, one of which is done; with zero patience, the other one is stalled at
+    // once.
     let watchdog = Watchdog::new(2, 7, Duration::ZERO);
     watchdog.post(0).end();
     watchdog.post(1).begin("reading", 42);

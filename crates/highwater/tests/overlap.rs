@@ -1,5 +1,5 @@
-//! What is done while something else is half done: reclaim while pages are held, charges while
-//! another thread writes, sync, close and the end of a manager in the middle of a write-back.
+//! Overlapping operations: reclaim while pages are held, charges while another thread writes, sync,
+//! close and the end of a manager in the middle of a write-back.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
 mod support;
@@ -12,7 +12,7 @@ use highwater::units::PAGE_BYTES;
 use highwater::{Access, Background, Backing, Group, Limits, Manager, Mapping, Pages, ReadPattern};
 use support::{TestFile, assert_empty, manager, mapped};
 
-/// Pages of zeros whose write-backs wait until they are let through, and then end as told.
+/// Pages of zeros whose write-backs block until they are let through, and then end as told.
 #[derive(Debug, Default)]
 struct Gate {
     state: Mutex<GateState>,
@@ -24,7 +24,7 @@ struct Gate {
 #[derive(Debug, Default)]
 struct GateState {
     is_closed: bool,
-    /// Write-backs that wait.
+    /// Number of write-backs that wait.
     nr_waiting: u64,
     fails: bool,
 }
@@ -50,7 +50,7 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// What comes through fails from now on.
+    /// Makes the writes that come through fail from now on.
     fn fail(&self) {
         self.state.lock().unwrap().fails = true;
     }
@@ -88,7 +88,8 @@ impl Backing for Gate {
     }
 }
 
-/// One dirty page of each, charged to `group`, whose file stays open: the close would write it.
+/// Dirties one page of each file, charged to `group`; the files stay open, as a close would write
+/// them.
 fn two_dirty_pages(hw: &Manager, group: &Group, gates: [&Arc<Gate>; 2]) {
     for gate in gates {
         let file = hw.open_backing(Arc::clone(gate) as Arc<dyn Backing>, Access::ReadWrite);
@@ -100,9 +101,9 @@ fn two_dirty_pages(hw: &Manager, group: &Group, gates: [&Arc<Gate>; 2]) {
 
 #[test]
 fn a_charge_sees_the_room_that_another_made_while_it_looked() {
-    // Goal: a refusal is about a moment at which nothing could be had. Method: two dirty pages fill
-    // a group. One thread writes the first back; a charge finds the second only, and while that
-    // write goes on, and then fails, the first is freed.
+    // Goal: a refusal implies a moment at which no memory was available. Method: two dirty pages
+    // fill a group. One thread writes the first back; a charge finds the second only, and while
+    // that write is in progress, and then fails, the first is freed.
     let hw = manager(64);
     let (first, second) = (Gate::closed(), Gate::closed());
     let group = hw
@@ -145,9 +146,9 @@ fn a_maximum_sees_the_room_that_another_made_while_it_looked() {
 
 #[test]
 fn a_maximum_that_is_being_met_does_not_come_back() {
-    // Goal: who sets a maximum last is who is obeyed. Method: one thread lowers it below two dirty
-    // pages, whose writing waits; another raises it meanwhile. The first comes back content, and
-    // the maximum is the second's.
+    // Goal: the last `set_max` wins. Method: one thread lowers it below two dirty pages, whose
+    // write-back waits; another raises it meanwhile. The first returns Ok, and the maximum is the
+    // second's.
     let hw = manager(64);
     let (first, second) = (Gate::closed(), Gate::closed());
     let group = hw.root().child("full", Limits::default()).unwrap();
@@ -169,7 +170,8 @@ fn a_maximum_that_is_being_met_does_not_come_back() {
 
 #[test]
 fn storage_that_panics_when_asked_for_its_length_stops_nobody() {
-    // Goal: as for a panic in the write itself. Method: a dirty page, then reclaim for others.
+    // Goal: as for a panic in the write itself. Method: a dirty page, then reclaim for other
+    // requests.
     for background in [Background::Off, Background::Thread] {
         let builder = Manager::builder().capacity(Pages(64).bytes());
         let hw = builder.background(background).build().unwrap();
@@ -197,8 +199,8 @@ fn storage_that_panics_when_asked_for_its_length_stops_nobody() {
 
 #[test]
 fn a_handler_that_runs_out_of_memory_itself_is_refused() {
-    // Goal: the handler may call anything; it is not called by itself. Method: a handler that asks
-    // for what nobody has.
+    // Goal: the handler may call anything; it is not called by itself. Method: a handler that
+    // requests more than is available.
     let hw = manager(64);
     let group = hw.root().child("g", Limits::default()).unwrap();
     let _held = group.charge(Pages(60).bytes()).unwrap();
@@ -217,7 +219,7 @@ fn a_handler_that_runs_out_of_memory_itself_is_refused() {
 
 #[test]
 fn a_removed_groups_handle_shows_no_pages_of_the_next() {
-    // Goal: a handle speaks of its own group. Method: a group of the same number.
+    // Goal: a handle refers to its own group. Method: a group of the same number.
     let hw = manager(64);
     let (file, _map) = mapped(&hw, &TestFile::new(8), Access::ReadOnly);
     let former = hw.root().child("former", Limits::default()).unwrap();
@@ -232,8 +234,8 @@ fn a_removed_groups_handle_shows_no_pages_of_the_next() {
 
 #[test]
 fn pages_that_cannot_be_written_are_no_progress() {
-    // Goal: the bound on fruitless steps holds while a group is full of pages that cannot leave.
-    // Method: such a group, and a fault in it; the error says how often it tried.
+    // Goal: the bound on fruitless steps holds while a group is full of pages that cannot be
+    // evicted. Method: such a group, and a fault in it; the error has the number of attempts.
     let hw = manager(256);
     let gate = Arc::new(Gate::default());
     gate.fail();
@@ -256,7 +258,7 @@ fn pages_that_cannot_be_written_are_no_progress() {
 
 #[test]
 fn a_manager_writes_at_its_end_what_a_closed_file_refused() {
-    // Goal: pages of a closed file are not given up while their storage might take them. Method: a
+    // Goal: pages of a closed file are kept while their storage might still take them. Method: a
     // close that fails, storage that recovers, and no call in between.
     let hw = manager(64);
     let gate = Arc::new(Gate::default());
@@ -277,7 +279,7 @@ fn a_manager_writes_at_its_end_what_a_closed_file_refused() {
 struct Keeper {
     kept: Mutex<Option<Manager>>,
     changed: Condvar,
-    /// The reclaim thread has come.
+    /// The reclaim thread has called.
     has_come: AtomicBool,
     has_dropped: AtomicBool,
 }
@@ -314,9 +316,8 @@ impl Backing for Keeper {
 
 #[test]
 fn the_last_handle_may_be_dropped_by_the_reclaim_thread() {
-    // Goal: storage may hold a handle, and be the last to let go of it, on whatever thread. Method:
-    // the reclaim thread writes a page of a closed file, and drops the handle in the middle of
-    // that.
+    // Goal: storage may hold a handle, and drop the last one, on any thread. Method: the reclaim
+    // thread writes a page of a closed file, and drops the handle in the middle of that.
     let builder = Manager::builder().capacity(Pages(64).bytes());
     let hw = builder.background(Background::Thread).build().unwrap();
     let keeper = Arc::new(Keeper::default());
@@ -325,7 +326,7 @@ fn the_last_handle_may_be_dropped_by_the_reclaim_thread() {
     map.write(0).unwrap()[0] = 1;
     drop(map);
     let (file, map) = mapped(&hw, &TestFile::new(256), Access::ReadOnly);
-    // Down to the low watermark and no further: this thread is not to reclaim.
+    // Down to the low watermark and no further: this thread must not reclaim.
     let mut pages = 0..256;
     while !keeper.has_come.load(Ordering::Relaxed) {
         if hw.snapshot().frames.free > hw.snapshot().watermarks.low {
@@ -343,7 +344,7 @@ fn the_last_handle_may_be_dropped_by_the_reclaim_thread() {
     assert!(keeper.has_dropped.load(Ordering::Relaxed));
 }
 
-/// Pages of zeros whose first read waits until it is let through.
+/// Pages of zeros whose first read blocks until it is let through.
 #[derive(Debug, Default)]
 struct SlowFirst {
     state: Mutex<(bool, bool)>,
@@ -377,8 +378,8 @@ impl Backing for SlowFirst {
 
 #[test]
 fn a_fault_waits_for_a_page_that_another_is_reading_in() {
-    // Goal: no refusal while the group is full of pages on their way, however long their I/O takes.
-    // Method: a group of one page, whose read takes 50 ms: six times what is waited for nothing.
+    // Goal: no refusal while the group is full of pages in transit, however long their I/O takes.
+    // Method: a group of one page, whose read takes 50 ms: six times the wait without progress.
     let hw = manager(64);
     let storage = Arc::new(SlowFirst::default());
     let file = hw.open_backing(Arc::clone(&storage) as Arc<dyn Backing>, Access::ReadOnly);
@@ -408,9 +409,9 @@ fn a_fault_waits_for_a_page_that_another_is_reading_in() {
 
 #[test]
 fn a_fault_waits_for_a_page_that_a_reclaimer_has_in_hand() {
-    // Goal: no refusal while a reclaimer that lost its CPU has the group's pages, however long that
-    // takes. Method: a group of one dirty page, which a reclaimer writes back for 50 ms: six times
-    // what is waited for nothing.
+    // Goal: no refusal while a reclaimer that lost its CPU has isolated the group's pages, however
+    // long that takes. Method: a group of one dirty page, which a reclaimer writes back for 50 ms:
+    // six times the wait without progress.
     let hw = manager(64);
     let gate = Gate::closed();
     let group = hw
@@ -464,10 +465,10 @@ impl Backing for Layered {
 
 #[test]
 fn faults_do_not_wait_for_themselves_and_each_other_for_ever() {
-    // Goal: an error, and no hang, where pages can come only after others for which there is no
-    // room. Method: storage that reads from the cache for the same group; two threads are in it, so
-    // that the group is full of their pages, and each needs another one. Once the first is refused
-    // and has given its page back, the second may have it.
+    // Goal: an error, and no hang, if pages can come only after others for which there is no room.
+    // Method: storage that reads from the cache for the same group; two threads are in it, so that
+    // the group is full of their pages, and each needs another one. Once the first is refused and
+    // has given its page back, the second may have it.
     let hw = manager(64);
     let group = hw
         .root()
@@ -521,7 +522,7 @@ fn a_handler_may_wait_for_a_request_to_the_group_that_it_was_called_for() {
     let (seen_refused, seen_told) = (Arc::clone(&refused), Arc::clone(&told));
     hw.on_exhausted(move |_| {
         seen_told.fetch_add(1, Ordering::Relaxed);
-        // The other fault finds a victim too.
+        // The other fault selects a victim too.
         if calls.fetch_add(1, Ordering::Relaxed) == 0 {
             let other = std::thread::scope(|scope| {
                 let pin = || asking.pin(127).map(drop);

@@ -1,5 +1,5 @@
-//! Promise: a program can do background reclaim in a thread of its own, and a pacer is told of all
-//! that reclaim looks at, with nothing in hand that others need.
+//! Promise: a program can do background reclaim in a thread of its own, and a pacer is called for
+//! every scan, while reclaim holds nothing that other threads need.
 
 #![expect(clippy::unwrap_used, reason = "a failure shows where it was")]
 
@@ -16,13 +16,13 @@ use support::TestFile;
 
 const POOL: u64 = 512;
 
-/// Counts looks, and has whoever holds the lock let go of it.
+/// Counts scans, and makes the lock's holder release it.
 #[derive(Debug)]
 struct Told {
     in_background: AtomicU64,
     directly: AtomicU64,
     contended: AtomicU64,
-    /// Of who holds the lock, and who needs it.
+    /// Shared by the lock's holder and the thread that needs it.
     lets_go: Barrier,
 }
 
@@ -71,9 +71,9 @@ fn map(hw: &Manager) -> (File, Mapping) {
 
 #[test]
 fn a_program_reclaims_by_itself() {
-    // Goal: whoever balances in time never makes others reclaim. Method: a pool is read through
-    // twice its size; where it is short, it is balanced. The watermarks lie far enough apart for a
-    // window of readahead.
+    // Goal: a thread that balances in time never makes others reclaim. Method: a pool is read
+    // through twice its size; when it is short, it is balanced. The watermarks are far enough apart
+    // for a window of readahead.
     let tunables = Tunables::default().watermark_scale_factor(1000).unwrap();
     let hw = builder().tunables(tunables).build().unwrap();
     let (_file, map) = map(&hw);
@@ -97,8 +97,8 @@ fn a_program_reclaims_by_itself() {
 
 #[test]
 fn a_pacer_is_told_of_every_look() {
-    // Goal: what it meters is what there is. Method: some of the work is done by who needs memory,
-    // some in the background.
+    // Goal: the pacer's count is complete. Method: some of the work is direct reclaim, some
+    // background reclaim.
     let told = Arc::new(Told::default());
     let hw = builder().pacer(Arc::clone(&told) as _).build().unwrap();
     let (_file, map) = map(&hw);
@@ -121,8 +121,8 @@ fn a_pacer_is_told_of_every_look() {
 
 #[test]
 fn a_pacer_waits_in_the_place_of_reclaim() {
-    // Goal: who simulates time decides when a held lock is free. Method: a thread holds it until
-    // the pacer is told of the first reclaimer that needs it.
+    // Goal: a pacer that simulates time decides when a held lock is free. Method: a thread holds it
+    // until the pacer learns of the first reclaimer that needs it.
     let told = Arc::new(Told::default());
     let rmap = RmapConfig {
         policy: RmapPolicy::Blocking,

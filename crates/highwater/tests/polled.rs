@@ -17,9 +17,9 @@ const STEP: Pages = Pages(128 + 32);
 
 #[test]
 fn a_poll_reclaims_no_more_than_a_step() {
-    // Goal: a task gives its worker back soon, however much it asks for. Method: a pool full of
-    // cached pages, and a charge for nearly all of them: each poll evicts a step at most, and it is
-    // granted by polls alone.
+    // Goal: a task returns its worker soon, whatever the size of its request. Method: a pool full
+    // of cached pages, and a charge for nearly all of them: each poll evicts at most a step, and
+    // polls alone complete it.
     let hw = manager(2048);
     let (_file, map) = mapped(&hw, &TestFile::new(2048), Access::ReadOnly);
     for page in 0..2048 {
@@ -48,9 +48,9 @@ fn a_poll_reclaims_no_more_than_a_step() {
 
 #[test]
 fn a_charge_that_owes_a_delay_is_told_it_also_where_the_library_sleeps() {
-    // Goal: no sleep on the thread that polls. Method: a manager that sleeps what is owed above
-    // `high`, after which nothing is owed: so for a charge at once and for a thread that waits; a
-    // task is told what it owes.
+    // Goal: no sleep on the polling thread. Method: a manager that sleeps the delay above `high`,
+    // after which none is left: so for an immediate charge and for a thread that waits; a task is
+    // returned its delay.
     let builder = Manager::builder().capacity(Pages(4096).bytes());
     let hw = builder.throttling(Throttling::Sleep).build().unwrap();
     let limits = Limits::default().with_high(Pages(2048).bytes());
@@ -75,7 +75,7 @@ fn a_charge_that_owes_a_delay_is_told_it_also_where_the_library_sleeps() {
     assert_empty(&hw);
 }
 
-/// Remembers that it was called.
+/// Records that it was called.
 struct Bell(AtomicBool);
 
 impl Wake for Bell {
@@ -87,8 +87,8 @@ impl Wake for Bell {
 #[test]
 fn a_charge_that_no_timer_wakes_does_not_sleep_for_a_page_in_transit() {
     // Goal: liveness without a timer and without a background thread: the arrival of a page wakes
-    // no line. Method: a group full of what a victim holds and of one page that storage keeps; an
-    // executor that polls only what was called; the victim must be told.
+    // no queue. Method: a group full of a victim's memory and of one page that storage keeps; an
+    // executor that polls only called tasks; the victim must be told.
     let hw = manager(64);
     let storage = TestFile::new(8);
     let (_file, map) = mapped(&hw, &storage, Access::ReadOnly);

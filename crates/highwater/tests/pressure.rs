@@ -1,5 +1,5 @@
-//! The promise: time lost for want of memory is known for each group. It is at least what threads
-//! have waited, at most what their calls took, and nothing where memory was at hand.
+//! The promise: time lost to memory stalls is known for each group. It is at least the waits of its
+//! threads, at most the duration of their calls, and zero if memory was available.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
@@ -18,14 +18,14 @@ use support::{TestFile, assert_empty, manager};
 use tokio::runtime::Builder;
 use tokio::task::yield_now;
 
-/// How long writing one page takes.
+/// Duration of one page write.
 const WRITE_US: u64 = 500;
 
 fn pages(count: u64) -> Bytes {
     Pages(count).bytes()
 }
 
-/// A tenant with a child of 32 pages at most, and pages of a file that take long to write.
+/// A tenant with a child of 32 pages at most, and a file whose pages are slow to write.
 struct Scene {
     hw: Manager,
     tenant: Group,
@@ -54,7 +54,7 @@ impl Scene {
     }
 
     /// Dirties twice as many pages as the query may have, so that half of them are written back on
-    /// the way; returns how long that took.
+    /// the way; returns the duration.
     fn stall(&self) -> Duration {
         let begun = Instant::now();
         for page in 0..64 {
@@ -85,7 +85,7 @@ fn micros(time: Duration) -> u64 {
 #[test]
 fn who_makes_room_stalls_for_its_group_and_those_above() {
     // Goal: the total is time, of the right groups. Method: a query that writes back as it faults:
-    // each level lost at least what the writes took and at most what the calls took, a sibling
+    // each level lost at least the time of the writes and at most that of the calls, a sibling
     // nothing.
     let scene = Scene::new();
     let sibling = scene.tenant.child("sibling", Limits::default()).unwrap();
@@ -98,7 +98,7 @@ fn who_makes_room_stalls_for_its_group_and_those_above() {
         let lost = pressure.some.total_us;
         assert!(lost >= written * WRITE_US, "{lost} us for {written} writes");
         assert!(lost <= took, "{lost} us in {took} us");
-        assert_eq!(pressure.some, pressure.full, "nobody is known to go on");
+        assert_eq!(pressure.some, pressure.full, "no known thread can run");
     }
     assert_eq!(sibling.pressure(), Stalls::default());
     let quiet = scene.pressure();
@@ -110,10 +110,10 @@ fn who_makes_room_stalls_for_its_group_and_those_above() {
 
 #[test]
 fn full_is_not_lost_while_a_known_thread_can_go_on() {
-    // Goal: some and full by who is known to work. Method: a thread that works for the tenant and
-    // does nothing while another stalls for its query: full of the query, where it does not work,
-    // of the tenant not. When it has ended, full is all. What one thread says twice, in any order,
-    // counts once.
+    // Goal: some and full depend on the threads known to work. Method: a thread that works for the
+    // tenant and does nothing while another stalls for its query: full for the query, where it does
+    // not work, but not for the tenant. When it has ended, full equals some. A thread that declares
+    // itself twice, in any order, counts once.
     let scene = Scene::new();
     let (arrived, leave) = (Barrier::new(2), Barrier::new(2));
     thread::scope(|scope| {
@@ -153,7 +153,7 @@ fn full_is_not_lost_while_a_known_thread_can_go_on() {
 #[test]
 fn a_handler_that_runs_is_no_stall() {
     // Goal: the embedder's own time is not counted as lost. Method: a handler that takes 20 ms, and
-    // works itself meanwhile: what was lost and what it took fit into what the call took.
+    // makes charges itself: the lost time and the handler's time fit into the duration of the call.
     let hw = manager(256);
     let tenant = hw.root().child("tenant", Limits::default()).unwrap();
     let held = std::sync::Mutex::new(Some(tenant.charge(pages(200)).unwrap()));
@@ -180,7 +180,7 @@ fn a_handler_that_runs_is_no_stall() {
     assert_empty(&hw);
 }
 
-/// A future that adds up how many microseconds its polls take.
+/// A future that adds up the microseconds of its polls.
 async fn timed<F: Future>(polled: Arc<AtomicU64>, future: F) -> F::Output {
     let mut future = pin!(future);
     let poll = poll_fn(|context| {
@@ -197,9 +197,9 @@ async fn timed<F: Future>(polled: Arc<AtomicU64>, future: F) -> F::Output {
 #[test]
 fn full_pressure_is_less_than_some_while_a_task_works() {
     // Goal: *full* follows tasks from thread to thread. Before, it equalled *some* in async
-    // programs. Method: a task that waits in line for its group while another one of the group
+    // programs. Method: a task waits in the queue of its group while another one of the group
     // computes for 20 ms on the same worker, and then sleeps for 20 ms: the first is not full, the
-    // second is, but for the time that either is polled, which a slow machine may make long.
+    // second is, except for the time that either is polled, which a slow machine may make long.
     let hw = manager(4096);
     let tenant = hw.root().child("tenant", Limits::default()).unwrap();
     let held = tenant.charge(Bytes::mib(16)).unwrap();

@@ -1,6 +1,6 @@
-//! The promise: what is protected stays. A neighbour's hunger takes nothing below `min`, and below
-//! `low` only what nobody else can give; siblings share what their parent has, and what no child
-//! claims covers all of them.
+//! The promise: protected memory stays. Pressure by a neighbour takes nothing below `min`, and
+//! below `low` only if no other group can give; siblings share their parent's protection, and the
+//! part that no child claims covers all of them.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
@@ -28,14 +28,14 @@ fn with_low(count: u64) -> Limits {
     Limits::default().with_low(pages(count))
 }
 
-/// A file of its own for a group, mapped for it.
+/// Maps a separate file for a group.
 fn file_of(hw: &Manager, group: &Group, count: u64) -> Mapping {
     let storage = TestFile::new(count) as Arc<dyn Backing>;
     let file = hw.open_backing(storage, Access::ReadOnly).unwrap();
     hw.space(group).map_file(&file, 0..count).unwrap()
 }
 
-/// Reads every page once; each is dropped at once, so that only what is protected stays.
+/// Reads every page once; each is evictable at once, so that only protected pages stay.
 fn stream(hw: &Manager, map: &Mapping) {
     for page in 0..map.pages() {
         map.read(&hw.enter(), page).unwrap();
@@ -46,23 +46,23 @@ fn resident(group: &Group) -> u64 {
     group.list_sizes().total().0
 }
 
-/// A neighbour that reads several times what there is.
+/// Runs a neighbour that reads several times the capacity.
 fn be_hungry(hw: &Manager) {
     let neighbour = hw.root().child("neighbour", Limits::default()).unwrap();
     stream(hw, &file_of(hw, &neighbour, 5 * CAPACITY));
     neighbour.remove().unwrap();
 }
 
-/// Charges memory outside the pool until no more is had.
+/// Charges memory outside the pool until it is refused.
 fn take_all(group: &Group) -> Vec<Charge> {
     std::iter::from_fn(|| group.charge(pages(1)).ok()).collect()
 }
 
 #[test]
 fn neighbours_take_nothing_below_min() {
-    // Goal: min is never reclaimed, whoever is short and however much. Method: a tenant at its min
-    // beside two threads that stream, and perhaps one that reclaims for them, then beside charges
-    // that leave no room: all its pages stay, and reading them again reads nothing from the file.
+    // Goal: min is never reclaimed, under any shortage. Method: a tenant at its min beside two
+    // threads that stream, and perhaps one that reclaims for them, then beside charges that leave
+    // no room: all its pages stay, and reading them again reads nothing from the file.
     for background in [Background::Off, Background::Thread] {
         let builder = Manager::builder().capacity(pages(CAPACITY));
         beside_streams(&builder.background(background).build().unwrap());
@@ -83,7 +83,7 @@ fn beside_streams(hw: &Manager) {
     });
     assert_eq!(resident(&tenant), 200);
     let taken = take_all(&neighbours[0]);
-    assert_eq!(taken.len() as u64, CAPACITY - 200, "all but what is kept");
+    assert_eq!(taken.len() as u64, CAPACITY - 200, "all but the protected");
     assert_eq!(resident(&tenant), 200);
     let faults = hw.snapshot().counter("pgmajfault");
     stream(hw, &map);
@@ -96,7 +96,7 @@ fn beside_streams(hw: &Manager) {
 #[test]
 fn low_gives_way_when_nothing_else_can_and_says_so() {
     // Goal: low is a promise while others have pages, and an event when it is broken. Method: a
-    // tenant at its low beside a stream; then beside charges, which nothing else gives room for.
+    // tenant at its low beside a stream; then beside charges, for which nothing else makes room.
     let hw = manager(CAPACITY);
     let tenant = hw.root().child("tenant", with_low(200)).unwrap();
     let map = file_of(&hw, &tenant, 200);
@@ -115,9 +115,9 @@ fn low_gives_way_when_nothing_else_can_and_says_so() {
 
 #[test]
 fn above_its_protection_a_group_gives_down_to_it() {
-    // Goal: protection keeps that much and not more. Method: a tenant that uses three times its
-    // low, with pages that nobody reads, beside a stream: it ends a little above its low, as
-    // pressure is in proportion to what is above. Without its low it loses all.
+    // Goal: protection keeps exactly that amount. Method: a tenant that uses three times its low,
+    // with pages that are not read, beside a stream: it ends a little above its low, as pressure is
+    // in proportion to the excess. Without its low it loses all.
     let hw = manager(CAPACITY);
     let tenant = hw.root().child("tenant", with_low(200)).unwrap();
     let map = file_of(&hw, &tenant, 600);
@@ -135,9 +135,9 @@ fn above_its_protection_a_group_gives_down_to_it() {
 
 #[test]
 fn siblings_share_what_their_parent_has() {
-    // Goal: proportional protection. Method: a parent with low 300 and children that ask for 300
-    // and 100 and hold 300 each. What remains is the parent's 300, about three parts to one: while
-    // one shrinks, the other's part of the claims grows, so that the split lies between both.
+    // Goal: proportional protection. Method: a parent with low 300 and children that claim 300 and
+    // 100 and hold 300 each. The parent's 300 remain, about three parts to one: while one shrinks,
+    // the other's part of the claims grows, so that the split lies between both.
     let hw = manager(CAPACITY);
     let tenant = hw.root().child("tenant", with_low(300)).unwrap();
     let large = tenant.child("large", with_low(300)).unwrap();
@@ -177,9 +177,9 @@ fn what_no_child_claims_covers_all_of_them() {
 
 #[test]
 fn a_group_is_not_protected_from_itself() {
-    // Goal: the group that is short has no protection in its own reclaim, its children have what
-    // they are set to; dropping caches heeds nothing. Method: a group with min equal to max that
-    // reads twice as much, and a child in it with a min of its own.
+    // Goal: the group that is short has no protection in its own reclaim, its children have theirs;
+    // dropping caches ignores protection. Method: a group with min equal to max that reads twice as
+    // much, and a child in it with a min of its own.
     let hw = manager(CAPACITY);
     let limits = Limits::max(pages(200)).with_min(pages(200));
     let tenant = hw.root().child("tenant", limits).unwrap();
@@ -192,7 +192,7 @@ fn a_group_is_not_protected_from_itself() {
     assert!(resident(&tenant) > 100);
     drop(maps);
     assert_empty(&hw);
-    // What is removed or set to nothing protects nothing.
+    // A removed group, or a setting of zero, protects nothing.
     child.remove().unwrap();
     tenant.set_min(Bytes(0));
     let map = file_of(&hw, &tenant, 200);
@@ -203,7 +203,7 @@ fn a_group_is_not_protected_from_itself() {
     assert_empty(&hw);
 }
 
-/// What the test knows of one group.
+/// The test's record of one group.
 struct Member {
     node: GroupNode,
     parent: usize,
@@ -211,8 +211,8 @@ struct Member {
     charges: Vec<highwater::group::Charge>,
 }
 
-/// Effective settings of every group below `root`, by the specification's words: from the top down,
-/// all children of a group at once.
+/// Returns the effective settings of every group below `root`, by the specification's formulas:
+/// from the top down, all children of a group at once.
 fn by_the_book(members: &BTreeMap<usize, Member>, root: usize) -> BTreeMap<usize, [u64; 2]> {
     let usage = |of: usize| -> u64 {
         let is_below = |mut at: usize| loop {
@@ -260,7 +260,7 @@ fn by_the_book(members: &BTreeMap<usize, Member>, root: usize) -> BTreeMap<usize
 
 #[test]
 fn effective_protection_is_as_specified_in_any_tree() {
-    // Goal: the tree's answer, its index of protected children included. Method: drawn operations
+    // Goal: the tree's answer, its index of protected children included. Method: random operations
     // (groups come and go, settings change, pages are charged and uncharged); every group's
     // effective settings below every ancestor, against the specification's formulas over a copy of
     // the tree.

@@ -1,5 +1,5 @@
-//! Threads that come at once, storage that panics, and handles that end where nobody expects it:
-//! nothing hangs, nothing is lost, and the books are right afterwards.
+//! Concurrent threads, storage that panics, and handles that are dropped in unusual places: nothing
+//! hangs, nothing is lost, and the invariants hold afterwards.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
 use std::cell::RefCell;
@@ -15,7 +15,7 @@ use highwater::{
     ReadPattern,
 };
 
-/// Pages of zeros that are counted as they are written, and which can be told to panic.
+/// Pages of zeros that count their writes, and can panic on demand.
 #[derive(Debug, Default)]
 struct TestFile {
     pages: u64,
@@ -63,7 +63,7 @@ fn manager(pages: u64) -> Manager {
     builder.build().unwrap()
 }
 
-/// Everything is back where it was: nothing allocated, nothing charged.
+/// Asserts that everything was released: nothing allocated, nothing charged.
 fn assert_empty(hw: &Manager) {
     hw.drop_caches();
     hw.check_invariants();
@@ -73,8 +73,8 @@ fn assert_empty(hw: &Manager) {
 
 #[test]
 fn groups_come_and_go_on_many_threads() {
-    // Goal: a group's number may be used again before its remover is done with it. Method: threads
-    // make a group, read in it and remove it, so that numbers are reused all the time.
+    // Goal: a group's number may be reused before its remover has finished. Method: threads create
+    // a group, read in it and remove it, so that numbers are reused all the time.
     let hw = manager(256);
     let file = hw
         .open_backing(TestFile::new(64), Access::ReadOnly)
@@ -102,10 +102,10 @@ fn groups_come_and_go_on_many_threads() {
 
 #[test]
 fn the_holder_of_a_page_gets_those_that_are_read_ahead_with_it() {
-    // Goal: a thread that brings a page in waits for its latch with nothing in its hands that the
+    // Goal: a thread that brings a page in waits for its latch without holding anything that the
     // latch's holder can wait for. Method: one thread reads the first page of a window; another
-    // takes that page to write as soon as it is there, and then reads the others of the window. 300
-    // rounds, each within a minute.
+    // latches that page for writing as soon as it is there, and then reads the others of the
+    // window. 300 rounds, each within a minute.
     let hw = manager(1024);
     let file = hw.open_backing(TestFile::new(16), Access::ReadWrite);
     let file = file.unwrap();
@@ -161,8 +161,8 @@ fn storage_that_panics_while_reading_leaves_the_page_absent() {
 #[test]
 fn storage_that_panics_while_writing_loses_nothing_and_stops_nobody() {
     // Goal: a panic of one file's storage is that file's failure: the page stays dirty and listed,
-    // reclaim goes on for everybody. Method: dirty pages, storage that panics, and a reader who
-    // needs more memory than there is; with and without the background thread.
+    // and reclaim for other requests works. Method: dirty pages, storage that panics, and a reader
+    // that needs more memory than is free; with and without the background thread.
     for background in [Background::Off, Background::Thread] {
         let builder = Manager::builder().capacity(Pages(64).bytes());
         let hw = builder.background(background).build().unwrap();
@@ -176,7 +176,7 @@ fn storage_that_panics_while_writing_loses_nothing_and_stops_nobody() {
         let space = hw.space(&hw.root());
         let dirty_map = space.map_file(&dirty, 0..16).unwrap();
         let clean_map = space.map_file(&clean, 0..256).unwrap();
-        // All of them may be dirty, and nobody writes them but who has to.
+        // All of them may be dirty; only direct reclaim writes them.
         let tunables = DirtyTunables::default().dirty_ratio(100).unwrap();
         hw.set_dirty_tunables(tunables.dirty_background_ratio(100).unwrap());
         for page in 0..16 {
@@ -199,8 +199,7 @@ fn storage_that_panics_while_writing_loses_nothing_and_stops_nobody() {
 
 #[test]
 fn a_handler_is_dropped_without_a_lock() {
-    // Goal: what a handler holds may be anything, also the last handle of a file. Method: replace
-    // it.
+    // Goal: a handler may own anything, also the last handle of a file. Method: replace it.
     let hw = manager(64);
     let file = hw.open_backing(TestFile::new(8), Access::ReadWrite);
     let file = file.unwrap();
@@ -216,8 +215,8 @@ fn a_handler_is_dropped_without_a_lock() {
 
 #[test]
 fn handles_may_end_with_their_thread() {
-    // Goal: a file in a thread's locals is closed when the thread ends. Method: a local that is
-    // made before the thread's first lock, and therefore dropped after what locks keep in locals.
+    // Goal: a file in a thread-local is closed when the thread ends. Method: a thread-local that is
+    // created before the thread's first lock, and therefore dropped after the locks' thread-local.
     thread_local! {
         static KEPT: RefCell<Option<(File, Charge, Manager)>> = const { RefCell::new(None) };
     }

@@ -1,6 +1,6 @@
-//! Promise: reads in order are read ahead, many pages by one call to the storage; what was read
-//! ahead and cannot be had is nobody's error and nobody's charge; `read_at` reads the file's bytes,
-//! whatever else goes on.
+//! Promise: sequential reads are read ahead, many pages by one call to the storage; a failed
+//! readahead is no error and no charge; `read_at` returns the file's bytes, under any concurrent
+//! activity.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
 mod support;
@@ -16,8 +16,7 @@ use highwater::units::{PAGE_BYTES, PAGE_SIZE};
 use highwater::{Access, Backing, File, Limits, Manager, Pages, ReadError, ReadPattern};
 use support::{assert_empty, first_word, manager};
 
-/// Pages that begin with their number, and a record of what was asked for. From a page on it can be
-/// told to fail.
+/// Pages that begin with their number, and a record of the calls. Can fail from a given page on.
 #[derive(Debug)]
 struct Recorder {
     pages: u64,
@@ -115,9 +114,9 @@ fn a_mapping_read_in_order_is_read_ahead() {
     assert_empty(&hw);
 }
 
-// Goal: a stream through pages of which some have stayed in the cache misses less than half as
-// often as by Linux's rule, where it misses once a window. Method: two of three pages are there
-// before; those of the windows' marks that are, are lost.
+// Goal: a stream through partly resident pages misses less than half as often as by Linux's rule,
+// where it misses once a window. Method: two of three pages are there before; the windows' marks on
+// those are lost.
 #[test]
 fn marks_of_pages_that_stayed_are_not_lost() {
     let misses = [MarkRule::NextMissing, MarkRule::Exact].map(|marks| {
@@ -141,8 +140,8 @@ fn marks_of_pages_that_stayed_are_not_lost() {
     assert!(2 * misses[0] < misses[1], "{misses:?}");
 }
 
-// Goal: read_at in order misses once: marks do the rest. Method: as above, by calls of 1,000 bytes,
-// whose pages are counted by what the storage was asked for.
+// Goal: sequential read_at misses once: marks do the rest. Method: as above, by calls of 1,000
+// bytes; the storage's calls count the pages.
 #[test]
 fn read_at_in_order_meets_its_marks() {
     let hw = manager(4_096);
@@ -165,7 +164,7 @@ fn read_at_in_order_meets_its_marks() {
     assert_empty(&hw);
 }
 
-// Goal: reads in no order read what they ask for, and so do those that say so.
+// Goal: random reads read only the requested pages, and so do reads with that pattern.
 #[test]
 fn jumps_read_single_pages() {
     let hw = manager(4_096);
@@ -180,7 +179,7 @@ fn jumps_read_single_pages() {
     hw.drop_caches();
     file.set_read_pattern(ReadPattern::Random);
     file.read_at(&root, 0, &mut [0; 20 * PAGE_SIZE]).unwrap();
-    assert_eq!(storage.calls(), [(0, 20)], "what one call asks for is one");
+    assert_eq!(storage.calls(), [(0, 20)], "one call is one read");
     file.set_read_pattern(ReadPattern::Sequential);
     hw.set_readahead(Pages(0));
     hw.drop_caches();
@@ -192,7 +191,7 @@ fn jumps_read_single_pages() {
     assert_empty(&hw);
 }
 
-// Goal: a page that was read ahead in vain is an error to who asks for it, and to nobody else.
+// Goal: a page whose readahead failed is an error for a read of that page, and for no other.
 // Method: storage fails, then panics, from a page in the middle of a window on.
 #[test]
 fn what_cannot_be_read_ahead_is_nobodys_error() {
@@ -211,7 +210,7 @@ fn what_cannot_be_read_ahead_is_nobodys_error() {
             "{failed:?}"
         );
     }
-    // A call that has read something says so, and the next one why it was not more.
+    // A call that has read something returns that, and the next one the error.
     let mut buf = [0; 4 * PAGE_SIZE];
     let root = hw.root();
     let got = file.read_at(&root, 4 * PAGE_BYTES, &mut buf).unwrap();
@@ -228,7 +227,7 @@ fn what_cannot_be_read_ahead_is_nobodys_error() {
     let panicked = std::panic::catch_unwind(AssertUnwindSafe(|| {
         map.read(&hw.enter(), 6).map(|_| ()).unwrap();
     }));
-    assert!(panicked.is_err(), "the panic reaches who called");
+    assert!(panicked.is_err(), "the panic reaches the caller");
     hw.check_invariants();
     storage.panics_from.store(u64::MAX, Ordering::Relaxed);
     for page in 0..100 {
@@ -238,8 +237,8 @@ fn what_cannot_be_read_ahead_is_nobodys_error() {
     assert_empty(&hw);
 }
 
-// Goal: readahead keeps within what there is. Method: a group of 64 pages, and a pool of 128, read
-// 2,000 pages in order three times; usage is looked at after each read.
+// Goal: readahead stays within the available memory. Method: a group of 64 pages, and a pool of
+// 128, read 2,000 pages in order three times; usage is checked after each read.
 #[test]
 fn readahead_fits_into_a_group_and_a_pool() {
     for (capacity, max) in [(4_096, 64), (128, 128)] {
@@ -275,7 +274,7 @@ fn what_will_be_needed_is_there() {
     file.will_need(&hw.root(), 30..130);
     assert_eq!(storage.calls(), [(30, 32), (62, 32), (94, 6)]);
     file.will_need(&hw.root(), 0..100);
-    assert_eq!(storage.calls(), [(0, 30)], "what is there is passed over");
+    assert_eq!(storage.calls(), [(0, 30)], "resident pages are skipped");
     assert_eq!(counter(&hw, "pgmajfault"), 0);
     let guard = hw.enter();
     assert!((0..15).all(|page| map.try_read(&guard, page).is_some()));
@@ -331,8 +330,8 @@ fn read_at_gives_the_files_bytes() {
     }
 }
 
-// Goal: reads of a file that has become shorter say so. Method: a real file, cut in the middle of a
-// window.
+// Goal: reads of a file that has become shorter report it. Method: a real file, cut in the middle
+// of a window.
 #[test]
 fn a_file_cut_short_is_an_error_where_it_was_cut() {
     let mut temporary = tempfile::NamedTempFile::new().unwrap();

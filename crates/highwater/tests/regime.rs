@@ -1,10 +1,9 @@
-//! A manager says how its per-CPU words are written, and why where it is not the cheapest way: to
-//! the program that asks, in the snapshot, and unasked by one warning where the program did not
-//! choose it.
+//! A manager reports its regime of per-CPU updates, and the reason if it is not the cheapest: on
+//! request, in the snapshot, and by one warning if the program did not choose it.
 
 #![expect(
     clippy::unwrap_used,
-    reason = "helpers of tests: what fails is a failed test"
+    reason = "helpers of tests: a failure fails the test"
 )]
 
 use std::process::Command;
@@ -39,7 +38,7 @@ impl Subscriber for Warnings {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// The manager that is built, and the warnings while it was.
+/// Returns the built manager, and the number of warnings meanwhile.
 fn built(builder: Builder) -> (Manager, usize) {
     let warnings = Arc::new(AtomicUsize::new(0));
     let subscriber = Warnings(Arc::clone(&warnings));
@@ -47,8 +46,8 @@ fn built(builder: Builder) -> (Manager, usize) {
     (manager, warnings.load(Ordering::Relaxed))
 }
 
-// Goal: what the program chose is told, and no cause for a warning. Method: ask for atomics, and
-// for CPUs that do not exist.
+// Goal: the program's own choice is reported, and causes no warning. Method: request atomics, and
+// CPUs that do not exist.
 #[test]
 fn a_regime_that_was_asked_for_is_told_with_its_reason() {
     let requested = Manager::builder().regime(Regime::Atomic);
@@ -80,8 +79,8 @@ fn a_regime_that_was_asked_for_is_told_with_its_reason() {
     }
 }
 
-// Goal: a manager that is slower than its program could expect says so once, unasked. Method: a
-// process whose C library is told to do without rseq; and this one, whatever it has.
+// Goal: a manager that is slower than its program could expect warns once. Method: a process whose
+// C library runs without rseq; and this one, with or without.
 #[test]
 fn a_fallback_that_nobody_asked_for_is_a_warning() {
     let (manager, warnings) = built(Manager::builder());

@@ -1,5 +1,5 @@
-//! The promise: what a removed group leaves belongs to its parent and is never lost; groups come by
-//! the million, 64 deep, and their slots are used again.
+//! The promise: residual charges of a removed group belong to its parent and are never lost; groups
+//! come by the million, 64 deep, and their slots are reused.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
@@ -22,7 +22,7 @@ fn child(parent: &GroupNode, name: &str) -> GroupNode {
 
 // Goal: usage, debt and events of removed groups stay with their nearest living ancestor, level by
 // level, and can be uncharged, moved and paid from there. Method: a chain of 64 groups with pages
-// in each; remove it from the bottom; after each removal every ancestor must read what it read
+// in each; remove it from the bottom; after each removal every ancestor must read as it read
 // before.
 #[test]
 fn residue_of_removed_groups_is_their_ancestors() {
@@ -80,10 +80,10 @@ fn residue_of_removed_groups_is_their_ancestors() {
     assert_eq!(tree.root().usage_precise(), Bytes::ZERO);
 }
 
-// Goal: groups that come and go while their charges outlive them lose no page and use slots again.
-// Method: four threads create, charge, remove and move; guards of removed groups are handed from
-// thread to thread through a group of the other; at the end everything is zero, and no more slots
-// were made than groups and zombies were there at once.
+// Goal: groups that come and go while their charges outlive them lose no page and reuse slots.
+// Method: four threads create, charge, remove and move; guards of removed groups pass from thread
+// to thread through a group of the other; at the end everything is zero, and no more slots exist
+// than groups and zombies were there at once.
 #[test]
 fn charges_outlive_groups_that_come_and_go() {
     let seed = seed::seed(1);
@@ -160,13 +160,13 @@ fn come_and_go(count: usize) {
     );
 }
 
-// Goal: tens of thousands of groups work as a few do.
+// Goal: tens of thousands of groups behave as a few do.
 #[test]
 fn thirty_thousand_groups_come_and_go() {
     come_and_go(30_000);
 }
 
-// Goal: a million groups work as a few do. For `.ci/run`, because of the time and the memory.
+// Goal: a million groups behave as a few do. For `.ci/run`, because of the time and the memory.
 #[test]
 #[ignore = "sixteen seconds and 1.7 GB on 2 busy CPUs"]
 fn a_million_groups_come_and_go() {

@@ -1,5 +1,5 @@
-//! Promise: a thread that maps and unmaps a file without end neither stalls reclaim nor shelters
-//! its pages. (Invariants 14 and 16 of the frames-and-reclaim specification, for each policy.)
+//! Promise: a thread that maps and unmaps a file without end neither stalls reclaim nor protects
+//! its own pages. (Invariants 14 and 16 of the frames-and-reclaim specification, for each policy.)
 
 #![expect(clippy::unwrap_used, reason = "a failure shows where it was")]
 
@@ -59,7 +59,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Does something while another thread holds the lock of the file's reverse map.
+    /// Runs `work` while another thread holds the file's rmap lock.
     fn while_held<R>(&self, work: impl FnOnce() -> R) -> R {
         let (held, is_held) = mpsc::channel();
         let (done, is_done) = mpsc::channel::<()>();
@@ -67,7 +67,7 @@ impl Scene {
             scope.spawn(move || {
                 self.file.hold_rmap(|| {
                     held.send(()).unwrap();
-                    // Ends when the other end is dropped, by a panic, too.
+                    // Ends when the other end is dropped, also by a panic.
                     is_done.recv().unwrap_err();
                 });
             });
@@ -85,8 +85,8 @@ impl Scene {
 
 #[test]
 fn a_contended_page_is_never_freed_where_reclaim_skips() {
-    // Goal: invariant 14. Method: everything is to be dropped while the lock is held; then again
-    // when it is not.
+    // Goal: invariant 14. Method: drop all caches while the lock is held; then again when it is
+    // not.
     let scene = Scene::new(RmapPolicy::Skip, RmapQuirks::Mended);
     let before = scene.rss();
     scene.while_held(|| scene.hw.drop_caches());
@@ -99,8 +99,8 @@ fn a_contended_page_is_never_freed_where_reclaim_skips() {
 
 #[test]
 fn reclaim_that_skips_gives_up_though_memory_could_be_had() {
-    // Goal: the harm that the default mends is there to be seen. Method: the lock of the only file
-    // with pages is held while another is read.
+    // Goal: the harm that the default fixes is observable. Method: the lock of the only file with
+    // pages is held while another is read.
     let scene = Scene::new(RmapPolicy::Skip, RmapQuirks::KernelFaithful);
     let read = scene.while_held(|| scene.read_another(POOL));
     assert!(matches!(read, Err(ReadError::NoMemory { .. })), "{read:?}");
@@ -117,7 +117,7 @@ fn reclaim_goes_on_while_the_lock_is_held() {
         scene
             .while_held(|| scene.read_another(POOL))
             .unwrap_or_else(|error| panic!("{policy:?}: {error}"));
-        assert_eq!(scene.hw.rmap_times().contended(), 0, "nobody waited");
+        assert_eq!(scene.hw.rmap_times().contended(), 0, "no reclaimer waited");
         assert_eq!(scene.counter("rmap_checks_contended"), 0);
         let (deferred, over) = (
             scene.counter("rmap_deferred"),
@@ -134,9 +134,9 @@ fn reclaim_goes_on_while_the_lock_is_held() {
 
 #[test]
 fn the_holder_evicts_what_was_left_for_it() {
-    // Goal: the work lands on the thread that is in the way. Method: some pages more than the pool
-    // has are wanted while the lock is held; what was passed over for that is gone when the holder
-    // has let go.
+    // Goal: the work is done by the thread that causes it. Method: slightly more pages than the
+    // pool has are requested while the lock is held; the pages deferred for that are gone when the
+    // holder has released the lock.
     let scene = Scene::new(RmapPolicy::Defer, RmapQuirks::Mended);
     let (before, stolen) = (scene.rss(), scene.counter("pgsteal_direct"));
     let deferred = scene.while_held(|| {
@@ -156,10 +156,10 @@ fn the_holder_evicts_what_was_left_for_it() {
 
 #[test]
 fn blocking_and_late_throttling_wait_for_the_holder() {
-    // Goal: the kernel's two policies that wait do. Method: pages of another file are wanted while
-    // a thread holds the lock of the file that all pages are of; it lets go some time after reclaim
-    // has begun to look, and no page was freed until then. The pool is large enough for a pass of
-    // more than three priorities.
+    // Goal: the kernel's two policies that wait do so. Method: pages of another file are requested
+    // while a thread holds the lock of the file that all pages belong to; it releases it some time
+    // after reclaim has begun to scan, and no page was freed until then. The pool is large enough
+    // for a pass of more than three priorities.
     for (policy, pool) in [(RmapPolicy::Blocking, POOL), (RmapPolicy::Throttle, 4096)] {
         let scene = Scene::of(pool, policy, RmapQuirks::Mended);
         let stolen = scene.counter("pgsteal_direct");

@@ -1,5 +1,5 @@
-//! Promise: a page that reclaim finds under write-back is out of its way, and the next to go when
-//! its write-back ends, whoever had it written back.
+//! Promise: a page that reclaim finds under write-back is rotated, and evicted next when its
+//! write-back ends, whichever thread writes it.
 
 mod support;
 
@@ -16,7 +16,7 @@ const PAGES: u64 = 40;
 type During = Box<dyn Fn() + Send>;
 type Way = fn(&Scene);
 
-/// Storage that does something while it is asked to take page 0, once.
+/// Storage that runs a closure during a write of page 0, once.
 struct Busy {
     storage: Arc<TestFile>,
     during: Mutex<Option<During>>,
@@ -47,7 +47,7 @@ impl Backing for Busy {
     }
 }
 
-/// A manager of which reclaim frees what it can while page 0 of a file is written back.
+/// A manager in which reclaim runs while page 0 of a file is written back.
 struct Scene {
     hw: Manager,
     storage: Arc<Busy>,
@@ -83,7 +83,7 @@ impl Scene {
         scene
     }
 
-    /// Makes page 0 dirty, and has reclaim come to it while it is written back.
+    /// Dirties page 0, and makes reclaim find it while it is written back.
     fn dirty(&self) {
         self.map.write(0).expect("it is there")[8] = 1;
         let root = self.hw.root();
@@ -102,9 +102,8 @@ fn tunables() -> DirtyTunables {
 
 #[test]
 fn whoever_writes_a_page_back_has_it_rotated() {
-    // Goal: no way to write back forgets it. Method: a sync, the tick that stands for the
-    // background thread, a writer that finds too many pages dirty, each while reclaim comes to the
-    // page.
+    // Goal: every way to write back rotates. Method: a sync, the tick that replaces the background
+    // thread, a writer above the dirty limit, each while reclaim finds the page.
     let hasty = tunables().dirty_expire_centisecs(0).expect("in range");
     let none_dirty = hasty.dirty_ratio(0).expect("in range");
     let ways: [(DirtyTunables, Way); 3] = [
@@ -139,8 +138,8 @@ fn whoever_writes_a_page_back_has_it_rotated() {
 
 #[test]
 fn closing_a_file_has_its_pages_rotated_too() {
-    // Goal: as above, of the write-back that a close is. Method: the same; the page is gone right
-    // after, so that only the count tells.
+    // Goal: as above, for the write-back of a close. Method: the same; the page is gone right
+    // after, so that only the counter tells.
     let scene = Scene::new(tunables());
     scene.dirty();
     let Scene { hw, file, map, .. } = scene;
@@ -151,9 +150,9 @@ fn closing_a_file_has_its_pages_rotated_too() {
 
 #[test]
 fn a_page_that_its_storage_refuses_is_not_rotated() {
-    // Goal: it would be met again at once, as dirty as it is; and nothing is left of the
-    // write-back. Method: storage that refuses, and falls short; reclaim comes to the page each
-    // time. Then it is taken.
+    // Goal: reclaim would find it dirty again at once; and the write-back leaves no state behind.
+    // Method: storage that refuses, and takes only a part; reclaim finds the page each time. Then
+    // it is written.
     let scene = Scene::new(tunables());
     let storage = Arc::clone(&scene.storage.storage);
     for misbehaviour in [&storage.fails_writes, &storage.falls_short] {

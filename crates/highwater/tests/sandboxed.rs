@@ -1,8 +1,8 @@
-//! Promise: a program that is put into a sandbox after it has built its manager goes on, or gets
+//! Promise: a program that enters a sandbox after it has built its manager keeps working, or gets
 //! errors; nothing hangs.
 //!
-//! Each case runs in a process of its own, for filters of system calls are never taken back: the
-//! test starts itself again.
+//! Each case runs in a process of its own, because filters of system calls are permanent: the test
+//! starts itself again.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 #![expect(unsafe_code, reason = "installs a filter of system calls")]
 
@@ -24,8 +24,8 @@ use support::{TestFile, assert_empty, first_word, mapped};
 const FRAMES: u64 = 256;
 const FILE_PAGES: u64 = 2048;
 
-/// Has the system refuse `calls` of all threads of the process with `errno`; ends the process where
-/// it cannot.
+/// Makes the system refuse `calls` of all threads of the process with `errno`; ends the process if
+/// that is impossible.
 #[expect(clippy::print_stderr, reason = "a test that skips something says so")]
 fn enter_sandbox(calls: &[libc::c_long], errno: libc::c_int) {
     if !sandbox::refuse_process(calls, errno) {
@@ -35,12 +35,12 @@ fn enter_sandbox(calls: &[libc::c_long], errno: libc::c_int) {
     }
 }
 
-/// Runs the test `name` again, in a process that finds `case` in its environment, unless this is
-/// it: then the case.
+/// Runs the test `name` again, in a process with `case` in its environment. Returns the case in
+/// that process.
 fn in_a_process(name: &str, cases: &[&str]) -> Option<String> {
     const CASE: &str = "HIGHWATER_TEST_CASE";
-    /// Far above what it takes on an emulated machine of many CPUs, each of which is visited: a
-    /// hang is for ever.
+    /// Far above its time on an emulated machine of many CPUs, each of which is visited: a hang
+    /// never ends.
     const PATIENCE: Duration = Duration::from_secs(1800);
     if let Ok(case) = env::var(CASE) {
         return Some(case);
@@ -76,10 +76,10 @@ fn errno_of(case: &str) -> libc::c_int {
 }
 
 // Symptom: a filter that refuses membarrier, installed when the manager was built, made each
-// eviction spin a million times and panic, and whoever wanted a page of its batch waited for ever.
+// eviction spin a million times and panic, and every access to a page of its batch waited for ever.
 // Method: readers of a file that is eight times the pool, anonymous memory in swap, groups at their
-// maximum that come and go; the filter comes in the middle. All bytes are right and all books
-// agree.
+// maximum that come and go; the filter comes in the middle. All bytes are right and all invariants
+// hold.
 #[test]
 fn a_manager_goes_on_where_membarrier_is_refused_later() {
     let name = "a_manager_goes_on_where_membarrier_is_refused_later";
@@ -106,7 +106,7 @@ fn a_manager_goes_on_where_membarrier_is_refused_later() {
                     let guard = hw.enter();
                     match map.read(&guard, page) {
                         Ok(bytes) => assert_eq!(first_word(bytes), page),
-                        // Four readers at once, of a small pool.
+                        // Four readers at once, in a small pool.
                         Err(ReadError::NoMemory { .. }) => {}
                         Err(error) => panic!("{error}"),
                     }
@@ -136,9 +136,9 @@ fn a_manager_goes_on_where_membarrier_is_refused_later() {
     assert_empty(&hw);
 }
 
-// Goal: where neither a barrier nor a visit to other CPUs is allowed, requests end with errors;
-// what is in the cache can be read. Method: a filter of both, on a thread that stays on its CPU;
-// then more pages than there are frames.
+// Goal: if neither a barrier nor a visit to other CPUs is allowed, requests end with errors; cached
+// pages can be read. Method: a filter of both, on a thread that stays on its CPU; then more pages
+// than there are frames.
 #[test]
 fn requests_end_with_errors_where_no_barrier_can_be_had() {
     let name = "requests_end_with_errors_where_no_barrier_can_be_had";
@@ -170,11 +170,11 @@ fn requests_end_with_errors_where_no_barrier_can_be_had() {
     let refused = refused.take(100).count();
     assert_eq!(refused, if relies { 100 } else { 0 });
     assert_eq!(first_word(map.read(&hw.enter(), 7).unwrap()), 7);
-    // Not dropped: the manager's end may need what it is refused.
+    // Not dropped: the manager's end may need the refused calls.
     exit(0);
 }
 
-/// Keeps the thread on the CPU that it is on.
+/// Pins the thread to its current CPU.
 fn stay_here() {
     // SAFETY: takes nothing.
     let cpu = usize::try_from(unsafe { libc::sched_getcpu() }).unwrap();

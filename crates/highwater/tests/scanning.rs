@@ -1,6 +1,7 @@
-//! The promise: reclaim looks at no more than it has to, tells what it did, and takes from whom it
-//! should: by the kernel's rules half of what it looks at goes where a mapped file streams by, and
-//! all of it where the file is copied; a tenant that scans does not cost another its hot set.
+//! The promise: reclaim scans no more than it has to, counts its work, and takes from the right
+//! group: by the kernel's rules half of the scanned pages are evicted when a mapped file streams
+//! by, and all of them when the file is copied; a tenant that scans does not evict another's hot
+//! set.
 
 #![expect(clippy::unwrap_used, reason = "a failure shows where it was")]
 
@@ -21,8 +22,8 @@ use support::{TestFile, assert_empty};
 const POOL: u64 = 1024;
 const FILE: u64 = 2 * POOL;
 
-/// On one CPU: pages that have come in on another than reclaim's are looked at late, so that the
-/// counts would be a few less.
+/// On one CPU: pages in other CPUs' add batches are scanned late, so that the counts would be
+/// slightly lower.
 fn by_rules(rules: TwoListRules) -> (Manager, File) {
     let builder = Manager::builder()
         .capacity(Pages(POOL).bytes())
@@ -32,7 +33,7 @@ fn by_rules(rules: TwoListRules) -> (Manager, File) {
     (hw, file.unwrap())
 }
 
-/// How pages leave: by every policy, and by both rules of the two lists.
+/// Returns every eviction policy, and both rules of the two lists.
 fn kinds() -> Vec<(PolicyKind, TwoListRules)> {
     let default = TwoListRules::default();
     let others = PolicyKind::ALL.into_iter().map(|policy| (policy, default));
@@ -53,7 +54,7 @@ fn by_kind((policy, rules): (PolicyKind, TwoListRules), background: Background) 
     (hw, file.unwrap())
 }
 
-/// What was counted of a stream: three passes, in which no page is found resident.
+/// Counters of a stream: three passes, in which no page is found resident.
 struct Counted {
     scanned: u64,
     stolen: u64,
@@ -87,7 +88,7 @@ impl Counted {
 fn a_mapped_stream_is_looked_at_twice_by_the_kernels_rules() {
     // Goal: oracle 13: three passes over twice the pool by one mapping: refaults are exactly twice
     // the file's pages, and efficiency is just below 50 %. By the other rules it is 100 %: the
-    // first access is none.
+    // first access does not count.
     for (rules, range) in [
         (TwoListRules::Kernel, 45..=50),
         (TwoListRules::ReadAgain, 100..=100),
@@ -128,9 +129,9 @@ fn a_copied_stream_is_looked_at_once() {
 #[test]
 fn a_tenant_that_scans_does_not_cost_another_its_hot_set() {
     // Goal: fairness: of two tenants of equal `low`, one scans and the other has a hot set inside
-    // its `low`: that one hits at least 99 of 100 times, by whatever rules and under every policy.
-    // Method: the scanner reads eight pools' worth once, while the other reads pages of its set at
-    // random, one in four reads.
+    // its `low`: that one hits at least 99 of 100 times, under all rules and policies. Method: the
+    // scanner reads eight pools' worth once, while the other reads pages of its set at random, one
+    // in four reads.
     let mut rng = seed::rng(14);
     for kind in kinds() {
         let (hw, hot_file) = by_kind(kind, Background::Off);
@@ -171,10 +172,10 @@ fn a_tenant_that_scans_does_not_cost_another_its_hot_set() {
 
 #[test]
 fn a_tenant_at_its_max_reclaims_from_itself_only() {
-    // Goal: fairness: what a tenant needs beyond its own maximum it takes from itself, while there
-    // is room in the pool. Method: a tenant streams ten times its maximum by two threads, beside
-    // one that holds pages and touches none: none of those is looked at, and the first has its
-    // maximum at most.
+    // Goal: fairness: a tenant beyond its own maximum reclaims from itself, while there is room in
+    // the pool. Method: a tenant streams ten times its maximum by two threads, beside one that
+    // holds pages and touches none: none of those is scanned, and the first has at most its
+    // maximum.
     const MAX: u64 = 100;
     for kind in kinds() {
         let (hw, file) = by_kind(kind, Background::Thread);
@@ -215,10 +216,10 @@ fn a_tenant_at_its_max_reclaims_from_itself_only() {
 
 #[test]
 fn pages_and_counts_add_up_under_every_policy() {
-    // Goal: invariants 11 and 12 where several threads reclaim at once: no page is on two lists or
-    // on none, none stays isolated, and for want in the pool, what each actor has scanned and
-    // stolen is what was scanned and stolen of both types. Method: three threads read a file and
-    // memory that together are four times the pool, beside the background thread.
+    // Goal: invariants 11 and 12 with several reclaimers: no page is on two lists or on none, none
+    // stays isolated, and for a shortage in the pool, the sums of scanned and stolen pages by actor
+    // equal those by type. Method: three threads read a file and memory that together are four
+    // times the pool, beside the background thread.
     for kind in kinds() {
         let (policy, rules) = kind;
         let hw = Manager::builder()
@@ -264,9 +265,9 @@ fn pages_and_counts_add_up_under_every_policy() {
 
 #[test]
 fn a_stall_is_counted_for_want_in_the_pool_only() {
-    // Goal: allocstall is of reclaim for the whole pool; what a tenant does because of its own
-    // limit is in its own statistics, and in the counts by type. Method: a tenant that streams
-    // through its limit in a pool that has room.
+    // Goal: allocstall counts reclaim for the whole pool; reclaim for a tenant's own limit is in
+    // its own statistics, and in the counts by type. Method: a tenant that streams through its
+    // limit in a pool that has room.
     let (hw, file) = by_rules(TwoListRules::ReadAgain);
     let tenant = hw.root().child("tenant", Limits::max(Pages(100).bytes()));
     let tenant = tenant.unwrap();

@@ -1,5 +1,6 @@
-//! Promise: a space knows what is resident for it, as an interval that holds the truth and exactly
-//! on request; its peak never falls; and one that ends with pages still counted is reported.
+//! Promise: a space knows its resident set, as an interval that contains the exact value, and
+//! exactly on request; its peak never falls; and a space that is closed with pages still counted is
+//! reported.
 
 mod support;
 
@@ -25,10 +26,10 @@ fn anon(space: &highwater::Space, pages: i64) {
 
 #[test]
 fn pages_are_counted_for_each_space_that_has_them_mapped() {
-    // Goal: who uses how much. Method: two spaces read overlapping parts of one file; one of them
+    // Goal: usage by space. Method: two spaces read overlapping parts of one file; one of them
     // unmaps some; then everything is evicted.
     for hw in managers(512) {
-        // Nobody brings in what others then read.
+        // No readahead: each space brings its own pages in.
         hw.set_readahead(Pages(0));
         let file = hw
             .open_backing(TestFile::new(300), Access::ReadOnly)
@@ -93,8 +94,8 @@ fn the_resident_set_is_files_anonymous_pages_and_shared_memory() {
 
 #[test]
 fn pages_outlive_the_spaces_that_brought_them_in() {
-    // Goal: what a space mapped is uncounted when it is unmapped, and stays cached. Method: spaces
-    // come and go, some of them with their mappings kept; books are checked throughout, and at the
+    // Goal: mapped pages are uncounted when they are unmapped, and stay cached. Method: spaces come
+    // and go, some of them with their mappings kept; invariants are checked throughout, and at the
     // end nothing is left.
     for hw in managers(256) {
         let file = hw
@@ -126,7 +127,8 @@ fn pages_outlive_the_spaces_that_brought_them_in() {
 
 #[test]
 fn a_space_that_ends_with_pages_counted_is_reported() {
-    // Goal: a leak in the embedder's counting is seen. Method: leave some, and take too many away.
+    // Goal: a leak in the embedder's counting is reported. Method: leave some, and subtract too
+    // many.
     for hw in managers(64) {
         for (left, reports) in [(0, 0), (7, 1), (-3, 2)] {
             let space = hw.space(&hw.root());
@@ -164,8 +166,8 @@ fn pages_of_files_are_not_counted_by_hand() {
 
 #[test]
 fn a_peak_never_falls_and_holds_what_was_seen() {
-    // Goal: no high-water mark that decreases, as the kernel's did. Method: threads count up and
-    // down; a reader compares each peak with the one before and with exact readings.
+    // Goal: no peak that decreases, as the kernel's did. Method: threads count up and down; a
+    // reader compares each peak with the one before and with exact readings.
     for hw in managers(64) {
         let space = hw.space(&hw.root());
         let done = AtomicBool::new(false);

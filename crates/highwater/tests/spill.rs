@@ -1,5 +1,5 @@
-//! The promise: a group that can give memory back is asked before any group is told to stop, one
-//! request at a time, and what it gives is counted.
+//! The promise: a group that can spill is asked before any group is told to stop, by one request at
+//! a time, and the memory that it gives is counted.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
@@ -19,12 +19,12 @@ use support::assert_empty;
 const MIB: Bytes = Bytes::mib(1);
 
 fn manager() -> Manager {
-    // Without frames: what spills is memory of the program.
+    // Without frames: spilled memory is the program's.
     let builder = Manager::builder().capacity(Bytes::mib(16)).frames(Bytes(0));
     builder.grace(Duration::from_secs(10)).build().unwrap()
 }
 
-/// A group that holds pieces of 1 MiB each and gives back as many as are wanted.
+/// A group that holds pieces of 1 MiB each and gives back as many as are requested.
 struct Spiller {
     group: Group,
     pieces: Arc<Mutex<Vec<Charge>>>,
@@ -67,7 +67,7 @@ fn give(pieces: &Mutex<Vec<Charge>>, request: &ReclaimRequest) -> Bytes {
     given
 }
 
-/// Nothing holds the manager any more, and everything was given back.
+/// Asserts that nothing holds the manager any more, and everything was released.
 fn end(hw: &Manager, spillers: Vec<Spiller>) {
     for spiller in spillers {
         spiller.pieces.lock().unwrap().clear();
@@ -78,8 +78,8 @@ fn end(hw: &Manager, spillers: Vec<Spiller>) {
 
 #[test]
 fn what_groups_can_spill_is_asked_for_before_any_is_stopped() {
-    // Goal: the one that uses most above its protection is asked first, for what is missing and no
-    // more than it has; the next when that was not enough; a victim when all was not enough.
+    // Goal: the group that uses most above its protection is asked first, for the missing amount
+    // and no more than it has; the next if that was not enough; a victim if all was not enough.
     // Method: 6, 5 and 3 MiB, the first protected by 4, in 14 of 16 MiB.
     let hw = manager();
     let told = Arc::new(AtomicU64::new(0));
@@ -113,7 +113,7 @@ fn what_groups_can_spill_is_asked_for_before_any_is_stopped() {
     assert_eq!(
         (a.nr_pieces(), b.nr_pieces()),
         (4, 0),
-        "what is protected stays"
+        "protected memory stays"
     );
     drop((first, second));
     hw.on_exhausted(|_| ());
@@ -122,9 +122,9 @@ fn what_groups_can_spill_is_asked_for_before_any_is_stopped() {
 
 #[test]
 fn what_is_promised_is_waited_for_until_the_deadline() {
-    // Goal: a handler that begins a spill elsewhere is enough, and one that does not keep its word
-    // is not waited for beyond the deadline. Method: another thread that gives back 2 ms later;
-    // then one that never does, and a victim that gives back at once.
+    // Goal: a handler that starts a spill elsewhere is enough, and one that breaks its promise is
+    // not waited for beyond the deadline. Method: another thread that gives back 2 ms later; then
+    // one that never does, and a victim that gives back at once.
     let hw = Manager::builder()
         .capacity(Bytes::mib(16))
         .grace(Duration::from_millis(300))
@@ -173,7 +173,7 @@ fn what_is_promised_is_waited_for_until_the_deadline() {
 #[test]
 fn a_promise_that_is_kept_at_the_last_moment_is_no_refusal() {
     // Symptom: a request was refused beside free memory when a promise was kept after its last
-    // attempt and before it looked at the promise. Method: another thread gives back at a random
+    // attempt and before it checked the promise. Method: another thread gives back at a random
     // moment of the request's attempts.
     let mut rng = seed::rng(1);
     let hw = manager();
@@ -209,8 +209,8 @@ fn a_promise_that_is_kept_at_the_last_moment_is_no_refusal() {
 
 #[test]
 fn a_group_is_asked_by_one_request_at_a_time() {
-    // Goal: single flight. Method: four threads that need room at once; a handler that counts those
-    // inside it, and takes its time.
+    // Goal: single flight. Method: four threads that need room at once; a handler that counts
+    // concurrent calls, and takes its time.
     let hw = manager();
     let spiller = Spiller::new(&hw.root(), "spiller", 12);
     let (inside, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -241,9 +241,9 @@ fn a_group_is_asked_by_one_request_at_a_time() {
 
 #[test]
 fn a_handler_that_charges_asks_no_group_and_waits_for_none() {
-    // Goal: no recursion and no deadlock on the thread that charges. Method: a handler that charges
-    // what there is no room for, at once and in line, without a deadline; the other group could
-    // spill.
+    // Goal: no recursion and no deadlock on the charging thread. Method: a handler that charges
+    // more than there is room for, immediately and waiting, without a deadline; the other group
+    // could spill.
     let hw = manager();
     let other = Spiller::new(&hw.root(), "other", 5);
     let greedy = Spiller::new(&hw.root(), "greedy", 10);
@@ -268,8 +268,8 @@ fn a_handler_that_charges_asks_no_group_and_waits_for_none() {
 
 #[test]
 fn a_handler_that_panics_leaves_everything_as_it_was() {
-    // Goal: the panic goes on in the thread that charges, nothing stays charged, locked or in line,
-    // and the handler is asked again. Method: a charge at once, and one in line.
+    // Goal: the panic propagates in the charging thread, nothing stays charged, locked or queued,
+    // and the handler is asked again. Method: an immediate charge, and a waiting one.
     let hw = manager();
     let group = hw.root().child("panics", Limits::default()).unwrap();
     let held = group.charge(Bytes::mib(12)).unwrap();
@@ -297,8 +297,8 @@ fn a_handler_that_panics_leaves_everything_as_it_was() {
 
 #[test]
 fn a_removed_group_is_not_asked_and_its_handler_ends() {
-    // Goal: what the handler holds ends with the group, also when it comes too late. Method: a
-    // handle that it holds.
+    // Goal: objects that the handler owns end with the group, also if it is set too late. Method: a
+    // handle that it owns.
     let hw = manager();
     let group = hw.root().child("group", Limits::default()).unwrap();
     let held = Arc::new(());

@@ -1,5 +1,5 @@
-//! Promise: no byte is lost or another's, whatever storage does: here, storage that says that it
-//! moved what it did not.
+//! Promise: no byte is lost or leaked to another owner, whatever storage does: here, storage that
+//! misreports how much it moved.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
 mod support;
@@ -12,33 +12,33 @@ use highwater::units::{PAGE_BYTES, PAGE_SIZE};
 use highwater::{Access, Backing, Manager, Pages, ReadError, SyncError};
 use support::{assert_empty, manager};
 
-/// What lies in every frame before storage is asked to read into one.
+/// Content of every frame before storage reads into it.
 const SECRET: u8 = 0xa5;
-/// What lies in storage.
+/// Content of the storage.
 const STORED: u8 = 1;
 const PAGES: u64 = 8;
 
-/// What storage says of the pages that it moves, from a page on; of those before, the truth.
+/// The storage's reports, from a page on; correct for those before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Says {
     /// The truth.
     Truth,
-    /// That it moved all, of which it moved so many bytes.
+    /// It moved only `of` bytes, and reports all.
     All { of: usize, from: u64 },
-    /// That it moved twice what there is, of which it moved nothing.
+    /// It moved nothing, and reports twice the length.
     Twice { from: u64 },
 }
 
-/// Storage in memory that moves many pages as [`Backing`] provides: one by one.
+/// Storage in memory with the multi-page operations of [`Backing`]: one by one.
 #[derive(Debug)]
 struct Liar {
     says: Mutex<Says>,
     pages: Mutex<Vec<[u8; PAGE_SIZE]>>,
-    /// Whether it was ever given a buffer to read into that held something.
+    /// Whether it ever got a read buffer that was not zeroed.
     was_shown: AtomicBool,
 }
 
-/// The same, which moves many pages by itself, and says how many bytes there were in all.
+/// The same with multi-page operations of its own, which report the total.
 #[derive(Debug)]
 struct ByMany(Arc<Liar>);
 
@@ -55,7 +55,7 @@ impl Liar {
         *self.says.lock().unwrap() = says;
     }
 
-    /// How many bytes of a page it moves, and how many it says.
+    /// Returns how many bytes of a page it moves, and how many it reports.
     fn moves(&self, page: u64, len: usize) -> (usize, usize) {
         match *self.says.lock().unwrap() {
             Says::All { of, from } if page >= from => (of, len),
@@ -122,14 +122,14 @@ impl Backing for ByMany {
     }
 }
 
-/// Storage that moves many pages in both ways.
+/// Returns storage with both kinds of multi-page operations.
 fn both(pages: u64) -> [(Arc<Liar>, Arc<dyn Backing>); 2] {
     let (one, many) = (Liar::new(pages, STORED), Liar::new(pages, STORED));
     let by_many = Arc::new(ByMany(Arc::clone(&many)));
     [(Arc::clone(&one), one as Arc<dyn Backing>), (many, by_many)]
 }
 
-/// A manager of which every frame holds what another tenant has left there.
+/// Creates a manager in which every frame holds another tenant's data.
 fn manager_with_secrets() -> Manager {
     let hw = manager(64);
     let tenant = hw.space(&hw.root());
@@ -142,9 +142,9 @@ fn manager_with_secrets() -> Manager {
     hw
 }
 
-// Symptom: storage that said it had read 8 KiB of a page was believed, and the page shown was what
-// its frame had held. Method: frames that hold a secret; reads of one page and of windows, whose
-// first or third page says too much.
+// Symptom: storage that reported 8 KiB read of a page was believed, and the page returned was the
+// frame's old content. Method: frames that hold a secret; reads of one page and of windows, whose
+// first or third page reports too much.
 #[test]
 fn a_read_that_says_too_much_shows_nothing_of_others() {
     for (from, (storage, backing)) in [0, 2]
@@ -183,9 +183,9 @@ fn a_read_that_says_too_much_shows_nothing_of_others() {
     }
 }
 
-// Symptom: as above, of storage that says it has read a page whole and has not touched it, or half
-// of it. Method: as above; what it has not touched is zeros, and it is not shown what the frame
-// held either.
+// Symptom: as above, for storage that reports a complete read and has not written the buffer, or
+// only half of it. Method: as above; the bytes that it did not write are zeros, and it does not see
+// the frame's old content either.
 #[test]
 fn a_read_that_left_bytes_out_shows_zeros_there() {
     for (storage, backing) in both(PAGES) {
@@ -209,8 +209,9 @@ fn a_read_that_left_bytes_out_shows_zeros_there() {
     }
 }
 
-// Symptom: the same in swap. Method: pages of as many tenants, told apart by their bytes, go to
-// swap and come back by reads that touch nothing, or half; each page holds its own bytes or zeros.
+// Symptom: the same in swap. Method: pages of as many tenants, distinguished by their bytes, are
+// swapped out and read back by reads that write nothing, or half; each page holds its own bytes or
+// zeros.
 #[test]
 fn swap_that_left_bytes_out_shows_zeros_there() {
     for of in [0, PAGE_SIZE / 2] {
@@ -238,10 +239,10 @@ fn swap_that_left_bytes_out_shows_zeros_there() {
     }
 }
 
-// Symptom: of neighbouring pages that were written by one call, one that said it took too much
-// counted for its neighbours, which were not written and not dirty any more. Method: eight dirty
-// pages, of which the second or the first says too much; a sync fails, and when storage is well
-// again the next one has every page written.
+// Symptom: of neighbouring pages written by one call, one with too high a count counted for its
+// neighbours, which were not written and no longer dirty. Method: eight dirty pages, of which the
+// second or the first reports too much; a sync fails, and when storage has recovered the next one
+// writes every page.
 #[test]
 fn a_write_that_says_too_much_loses_no_neighbour() {
     for from in [0, 1] {

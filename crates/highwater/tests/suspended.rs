@@ -1,5 +1,5 @@
-//! Promise: a thread that loses its CPU in the middle of a fault or of a reclaim pass costs others
-//! time, and no refusal.
+//! Promise: a thread that loses its CPU in the middle of a fault or of a reclaim pass delays other
+//! threads, but causes no refusal.
 //!
 //! A busy machine takes threads off their CPUs for tens of milliseconds. A signal whose handler
 //! sleeps does the same at any instruction, on a machine with nothing else to do.
@@ -20,8 +20,7 @@ use support::{TestFile, assert_empty, first_word, manager};
 #[path = "../src/seed.rs"]
 mod seed;
 
-/// Decides how long a handler sleeps: drawn by the thread that sends signals, as a handler must not
-/// draw.
+/// Sleep time of the handler: drawn by the thread that sends signals, as a handler must not draw.
 static SLEEP_MS: AtomicU64 = AtomicU64::new(0);
 
 /// Takes the thread off its CPU for a while. Async-signal-safe: a load and a system call.
@@ -35,7 +34,7 @@ extern "C" fn sleep_in_handler(_: libc::c_int) {
     unsafe { libc::nanosleep(&raw const time, std::ptr::null_mut()) };
 }
 
-/// Of a kind that does not queue: a thread that sleeps in the handler is sent one more at most.
+/// A signal that does not queue: a thread that sleeps in the handler gets at most one more.
 const SIGNAL: libc::c_int = libc::SIGUSR1;
 
 fn install_handler() {
@@ -50,7 +49,7 @@ fn install_handler() {
 
 /// Threads that are suspended at random moments while they work.
 struct Torment {
-    /// Ended ones are out: their numbers must not be used any more.
+    /// Without ended ones: their ids must not be used any more.
     threads: Mutex<Vec<libc::pthread_t>>,
     nr_sent: AtomicU64,
     /// Pages that threads have read meanwhile.
@@ -69,7 +68,8 @@ impl Torment {
         }
     }
 
-    /// Whether enough has happened: within 3 seconds on most machines, later on an emulated one.
+    /// Returns whether enough has happened: within 3 seconds on most machines, later on an emulated
+    /// one.
     fn is_over(&self) -> bool {
         let time = self.begun.elapsed();
         let is_enough =
@@ -109,7 +109,7 @@ impl Torment {
                 unsafe { libc::pthread_kill(thread, SIGNAL) };
                 self.nr_sent.fetch_add(1, Ordering::Relaxed);
             }
-            // A thread that is suspended as soon as it goes on does nothing any more.
+            // A thread that is suspended as soon as it resumes makes no progress.
             let pause = rng.u64(16_000..40_000) / threads.len().max(1) as u64;
             drop(threads);
             thread::sleep(Duration::from_micros(pause));
@@ -117,7 +117,7 @@ impl Torment {
     }
 }
 
-/// Whether an error says that a group was full of pages of which no thread was in possession.
+/// Returns whether an error reports a group full of pages that no thread held.
 fn is_spurious(error: &ReadError) -> bool {
     match error {
         ReadError::NoMemory {
@@ -128,10 +128,11 @@ fn is_spurious(error: &ReadError) -> bool {
     }
 }
 
-// Goal: no refusal while the group's pages are only on their way, wherever the threads that bring
+// Goal: no refusal while the group's pages are only in transit, wherever the threads that bring
 // them lose their CPUs. Method: four threads fault in a group of one page, and are suspended for 12
-// to 30 ms at random moments: longer than a request waits for nothing, which is 8 ms. One that is
-// suspended while it reads the page has it for as long: that is a refusal, and says so.
+// to 30 ms at random moments: longer than the 8 ms that a request waits without progress. One that
+// is suspended while it reads the page holds it for as long: that is a refusal, and the error says
+// so.
 #[test]
 fn faults_in_a_tiny_group_wait_for_threads_that_lost_their_cpus() {
     let seed = seed::seed(1);
@@ -184,7 +185,7 @@ fn faults_wait_for_a_trim_that_lost_its_cpu() {
         scope.spawn(|| {
             torment.around(|| {
                 for pages in (40..=64).cycle().take_while(|_| !torment.is_over()) {
-                    // Pages that are held at the moment may be above it.
+                    // Pages that are pinned at the moment may exceed it.
                     let set = hw.set_capacity(Pages(pages).bytes());
                     assert!(!matches!(set, Err(CapacityError::Range { .. })), "{set:?}");
                     hw.trim();

@@ -1,5 +1,5 @@
 //! Promise: no byte of an anonymous page is lost while it is mapped, whatever the swap area does;
-//! and the area's slots are those of pages that need them, no more and no less.
+//! and the slots in use are exactly those of pages that need them.
 
 #[path = "../src/seed.rs"]
 mod seed;
@@ -33,7 +33,7 @@ fn used(hw: &Manager) -> u64 {
     hw.snapshot().counter("nr_swap_used")
 }
 
-/// Fills a page with what tells it from every other page and version.
+/// Fills a page with content that differs for every page and version.
 fn write(map: &Mapping, page: u64, version: u64) -> Result<(), ReadError> {
     let mut bytes = map.write(page)?;
     let word = content(page, version).to_le_bytes();
@@ -59,8 +59,8 @@ fn check(map: &Mapping, page: u64, version: u64) -> Result<(), ReadError> {
 
 #[test]
 fn contents_survive_pressure() {
-    // Goal: memory of eight times the pool holds what was written. Method: write all pages, read
-    // them in another order; then let go of everything.
+    // Goal: memory of eight times the pool keeps its contents. Method: write all pages, read them
+    // in another order; then unmap everything.
     let (hw, _storage) = swapping(64, 600);
     let map = map(&hw, 512);
     for page in 0..512 {
@@ -90,9 +90,9 @@ fn contents_survive_pressure() {
 
 #[test]
 fn a_page_read_in_leaves_again_without_io() {
-    // Goal: swap is written once for what is only read. Method: a mapping of twice the pool,
-    // written once and read four times over: every page is written to swap at most once. Then one
-    // page is written again: its slot is free at once.
+    // Goal: read-only use writes swap once. Method: a mapping of twice the pool, written once and
+    // read four times over: every page is written to swap at most once. Then one page is written
+    // again: its slot is free at once.
     let (hw, _storage) = swapping(64, 128);
     let map = map(&hw, 128);
     for page in 0..128 {
@@ -141,9 +141,9 @@ fn zeros_cost_no_swap() {
 
 #[test]
 fn without_room_in_swap_pages_stay() {
-    // Goal: no swap, or a full one, is an error to who wants more, and costs nobody a byte. Method:
-    // write until it is refused, without an area and with a small one; everything written is there;
-    // room that is made is found.
+    // Goal: no swap, or a full one, is an error for a request, and loses no byte. Method: write
+    // until it is refused, without an area and with a small one; everything written is there; new
+    // room is found.
     for slots in [0, 40] {
         let (hw, _storage) = match slots {
             0 => (manager(64), TestFile::new(0)),
@@ -161,7 +161,7 @@ fn without_room_in_swap_pages_stay() {
         let refused = (0..200).find(|&page| write(&second, page, 1).is_err());
         let refused = refused.expect("more pages than frames and slots");
         assert!(refused >= 20 + slots, "{refused} with {slots} slots");
-        // A page in swap needs a frame, and the page that is there a slot.
+        // A page in swap needs a frame, and the page in that frame a slot.
         drop(third);
         for _ in 0..2 {
             (0..20).for_each(|page| check(&first, page, 1).expect("resident, or in swap"));
@@ -181,7 +181,7 @@ fn without_room_in_swap_pages_stay() {
 #[test]
 fn the_swap_file_is_nobody_elses() {
     // Goal: a swap file leaves nothing behind, not even while it is used. Method: one in a
-    // directory of its own; a directory that is not there is an error that names it.
+    // directory of its own; a missing directory is an error that names it.
     let dir = tempfile::tempdir().expect("a directory");
     let build = |dir: std::path::PathBuf| {
         let builder = Manager::builder().capacity(Pages(64).bytes());
@@ -200,7 +200,7 @@ fn the_swap_file_is_nobody_elses() {
 
 #[test]
 fn shared_memory_is_one_for_all() {
-    // Goal: what one space writes another reads, also through swap; the object ends with its last
+    // Goal: a space reads the other's writes, also through swap; the object ends with its last
     // mapping. Method: two spaces that take turns on one object of twice the pool.
     let (hw, _storage) = swapping(64, 200);
     let memory = hw.shared_memory(Pages(128)).expect("a small object");
@@ -232,9 +232,9 @@ fn shared_memory_is_one_for_all() {
 
 #[test]
 fn what_is_discarded_is_zeros_and_free() {
-    // Goal: memory that is let go of is free, wherever it was, and zeros. Method: a mapping of
-    // twice the pool; a part is discarded, then another unmapped: frames, slots and the space's
-    // counts are those of what is left.
+    // Goal: discarded memory is free, in memory and in swap, and reads as zeros. Method: a mapping
+    // of twice the pool; a part is discarded, then another unmapped: frames, slots and the space's
+    // counts are those of the rest.
     let (hw, _storage) = swapping(64, 200);
     let map = map(&hw, 128);
     (0..128).for_each(|page| write(&map, page, 1).expect("there is swap"));
@@ -278,9 +278,9 @@ fn what_is_discarded_is_zeros_and_free() {
 #[test]
 fn memory_that_ends_has_no_slots_whoever_holds_its_pages() {
     // Goal: slots in use are 0 as soon as the last mapping has gone, also while reclaim has
-    // isolated pages of it or writes them; their frames are let go of by the clock. Method: one
-    // thread swaps out whatever there is, on slow storage; the other one writes memory and lets go
-    // of it, over and over.
+    // isolated pages of it or writes them; their frames are freed periodically. Method: one thread
+    // swaps out everything, on slow storage; the other one writes memory and unmaps it, over and
+    // over.
     let (hw, storage) = swapping(64, 200);
     storage.write_pause_us.store(20, Ordering::Relaxed);
     let is_over = AtomicBool::new(false);
@@ -366,7 +366,7 @@ fn each_space_counts_what_it_has_in_frames_and_in_swap() {
 
 #[test]
 fn discarding_and_reading_in_exclude_each_other() {
-    // Goal: a page that is discarded while others read it in is zeros, or what was written after.
+    // Goal: a page that is discarded while other threads read it in is zeros, or a later write.
     // Method: one thread writes each page of shared memory and discards it; another reads all the
     // time, in a pool so small that pages are on their way to and from swap.
     let (hw, storage) = swapping(32, 200);
@@ -377,7 +377,7 @@ fn discarding_and_reading_in_exclude_each_other() {
         scope.spawn(|| {
             let mut rng = seed::rng(63);
             while !is_over.load(Ordering::Relaxed) {
-                // Whatever it finds, it has been in a frame.
+                // Any content has been in a frame.
                 map.read_latched(rng.u64(..96)).expect("there is swap");
             }
         });
@@ -395,7 +395,7 @@ fn discarding_and_reading_in_exclude_each_other() {
     assert_empty(&hw);
 }
 
-/// Ends other threads, whatever ends this one.
+/// Stops other threads, however this one ends.
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -458,8 +458,8 @@ impl Model<'_> {
         flags[one].store(self.rng.u8(..8) == 0, Ordering::Relaxed);
     }
 
-    /// Everything is there, on storage that is well again. Where slots are few, a page in swap can
-    /// be out of reach until others have gone.
+    /// Checks that everything is there, on storage that has recovered. With few slots, a page in
+    /// swap can be out of reach until others have gone.
     fn verify(&self) {
         for (map, versions) in &self.maps {
             for (page, &version) in (0..).zip(versions) {
@@ -472,7 +472,7 @@ impl Model<'_> {
     }
 }
 
-/// Swap that fails costs time and room, and nobody a byte.
+/// Swap that fails costs time and room, and loses no byte.
 fn excuse(result: Result<(), ReadError>) {
     if let Err(error) = result {
         let is_excused = matches!(
@@ -493,7 +493,7 @@ fn behave(storage: &TestFile) {
     }
 }
 
-/// Random operations of some threads on swap that fails, then everything is where it was.
+/// Random operations of some threads on swap that fails; then everything is released.
 fn random_operations(threads: u64, rounds: u32, steps: u32, slots: u64) {
     let seed = seed::rng(62).u64(..);
     let (hw, storage) = swapping(48 * threads, slots);
@@ -532,9 +532,9 @@ fn random_operations(threads: u64, rounds: u32, steps: u32, slots: u64) {
 
 #[test]
 fn slots_are_conserved_whatever_swap_does() {
-    // Goal: slots in use are those of pages that need one, and no byte is lost. Method: random
-    // writes, reads and unmaps in three mappings against a model; the area refuses and falls short
-    // at random; the books are checked each round.
+    // Goal: slots in use are exactly those of pages that need one, and no byte is lost. Method:
+    // random writes, reads and unmaps in three mappings against a model; the area refuses and
+    // writes only a part at random; invariants are checked each round.
     random_operations(1, 6, 300, 300);
 }
 

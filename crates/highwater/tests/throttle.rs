@@ -1,6 +1,5 @@
-//! The promise: `high` refuses nothing. What a group uses beyond it is reclaimed by who charges,
-//! and what cannot be reclaimed is slowed down, by a delay that is told and slept by nobody who did
-//! not ask.
+//! The promise: `high` refuses nothing. A charging thread reclaims the excess, and the rest is
+//! slowed down by a delay that is returned, and slept only on request.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
@@ -14,7 +13,7 @@ use highwater::{Access, Backing, Bytes, Group, Limits, Manager, Pages, Throttlin
 use support::{TestFile, assert_empty, manager};
 
 const CAPACITY: u64 = 4096;
-/// Tokens that a thread on two CPUs may leave in a group beyond what it uses, at most.
+/// Maximum number of tokens that a thread on two CPUs may leave in a group beyond its usage.
 const PARKED: u64 = 128;
 
 fn pages(count: u64) -> Bytes {
@@ -32,9 +31,9 @@ fn ms(ms: u64) -> Duration {
 
 #[test]
 fn a_stream_is_held_at_high_by_reclaim() {
-    // Goal: who reads beyond high reclaims from itself and is neither refused nor delayed. Method:
-    // ten times high, streamed through a child; after each page the tenant is above by no more than
-    // what is parked, and others keep what they have. Nobody brings in what others then read.
+    // Goal: a reader beyond high reclaims from its own group and is neither refused nor delayed.
+    // Method: ten times high, streamed through a child; after each page the tenant is above by no
+    // more than the parked tokens, and others keep their pages. No readahead by other readers.
     let hw = manager(CAPACITY);
     hw.set_readahead(Pages(0));
     let other = hw.root().child("other", Limits::default()).unwrap();
@@ -64,9 +63,9 @@ fn a_stream_is_held_at_high_by_reclaim() {
 
 #[test]
 fn what_cannot_be_reclaimed_owes_a_delay() {
-    // Goal: the delay of accounting spec 8.4, by whoever charges below, and nobody else. Method:
-    // memory elsewhere, which reclaim cannot take. At 1,064 of 1,000 pages, r is 0.064: for 64
-    // pages 262 ms, for 64 and at most 32 tokens besides at most 394 ms.
+    // Goal: the delay of accounting spec 8.4, for every charge below, and no other. Method: memory
+    // elsewhere, which reclaim cannot free. At 1,064 of 1,000 pages, r is 0.064: for 64 pages 262
+    // ms, for 64 and at most 32 tokens besides at most 394 ms.
     let hw = manager(CAPACITY);
     let tenant = tenant(&hw, 1_000);
     let child = tenant.child("child", Limits::default()).unwrap();
@@ -78,14 +77,14 @@ fn what_cannot_be_reclaimed_owes_a_delay() {
     let mut more = child.charge(pages(64)).unwrap();
     let delay = more.throttle_delay();
     assert!((ms(262)..=ms(394)).contains(&delay), "{delay:?}");
-    assert!(begun.elapsed() < delay, "nobody asked to sleep");
+    assert!(begun.elapsed() < delay, "sleep was not requested");
     assert_eq!(child.throttle().as_millis(), 262);
     assert_eq!(tenant.throttle(), child.throttle());
     assert_eq!(other.throttle(), Duration::ZERO);
     assert_eq!((tenant.events_local().high, child.events().high), (1, 0));
     let besides = other.charge(pages(64)).unwrap();
     assert_eq!(besides.throttle_delay(), Duration::ZERO);
-    // Growing owes for itself, 2 s at most, and is kept with what was owed before.
+    // Growing incurs its own delay, at most 2 s, which is added to the earlier one.
     more.grow(pages(1_000)).unwrap();
     assert_eq!(more.throttle_delay(), delay + Duration::from_secs(2));
     drop(more);
@@ -101,8 +100,8 @@ fn what_cannot_be_reclaimed_owes_a_delay() {
 
 #[test]
 fn tokens_above_high_are_paid_for_once() {
-    // Goal: small charges owe what one large one does. Method: 320 pages one by one, from just
-    // above high: what they owe together lies between what 320 pages owe at the start and at the
+    // Goal: small charges incur the same delay as one large one. Method: 320 pages one by one, from
+    // just above high: their total delay lies between that of 320 pages at the start and at the
     // end.
     let hw = manager(CAPACITY);
     let tenant = tenant(&hw, 1_000);
@@ -121,9 +120,9 @@ fn tokens_above_high_are_paid_for_once() {
 
 #[test]
 fn who_asked_sleeps_until_the_group_is_back() {
-    // Goal: the opt-in. Method: a charge that owes 262 ms at least takes that long and owes nothing
-    // then; one that owes 2 s ends early when another thread gives memory back. A round in which
-    // the machine let that thread run late says nothing and is repeated.
+    // Goal: the opt-in. Method: a charge with a delay of at least 262 ms takes that long and has
+    // none left then; one with 2 s ends early when another thread gives memory back. A round in
+    // which the machine let that thread run late proves nothing and is repeated.
     let hw = Manager::builder()
         .capacity(pages(CAPACITY))
         .throttling(Throttling::Sleep)
@@ -150,6 +149,6 @@ fn who_asked_sleeps_until_the_group_is_back() {
         drop(more);
         (ms(30)..ms(1_500)).contains(&slept)
     });
-    assert!(is_early, "nobody woke before the delay was over");
+    assert!(is_early, "the sleep did not end early");
     assert_empty(&hw);
 }

@@ -1,8 +1,8 @@
-//! Promise: the workspace keeps its own rules: layers, fences, the one door to locks, documented
-//! orderings, and documentation that says what is there. Text rules over every file, one pass.
+//! Promise: the workspace follows its own rules: layers, fences, the one door to locks, documented
+//! orderings, and documentation that matches the code. Text rules over every file, one pass.
 //!
-//! A rule is a function from a [`Tree`] to findings. Each one is shown to fire on a planted
-//! violation, and to stay silent beside it, in `tidy/planted.rs`.
+//! A rule is a function from a [`Tree`] to findings. `tidy/planted.rs` shows that each one fires on
+//! a planted violation and is silent beside it.
 #![expect(
     clippy::unwrap_used,
     reason = "a file that cannot be read fails the test"
@@ -59,7 +59,7 @@ fn all_planted() -> impl Iterator<Item = &'static Planted> {
 // Goal: the workspace has no violation. Method: every rule over every text file of it.
 #[test]
 fn workspace_is_tidy() {
-    // Asked at run time: checkouts that share a target directory share the compiled test too.
+    // Read at run time: checkouts that share a target directory share the compiled test too.
     let manifest = env::var("CARGO_MANIFEST_DIR").unwrap_or(env!("CARGO_MANIFEST_DIR").to_owned());
     let root = Path::new(&manifest).join("../..");
     let tree = Tree::load(&root);
@@ -81,7 +81,7 @@ fn workspace_is_tidy() {
     );
 }
 
-// Goal: no rule is one that cannot fail. Method: plant violations, and neighbours that are none.
+// Goal: every rule can fail. Method: plant violations, and neighbours that are none.
 #[test]
 fn each_rule_fires_where_it_must_and_only_there() {
     for planted in all_planted() {
@@ -98,7 +98,7 @@ fn each_rule_fires_where_it_must_and_only_there() {
     }
 }
 
-// Goal: a rule that is added later is planted too. Method: compare the two lists.
+// Goal: every new rule is planted too. Method: compare the two lists.
 #[test]
 fn each_rule_is_planted_both_ways() {
     for (name, _) in RULES {

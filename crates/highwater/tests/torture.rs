@@ -1,5 +1,5 @@
-//! The promise: whatever eight threads do to a tree at once, no page is lost or counted twice, no
-//! limit lies, nobody sleeps beside room, and at the end every counter is at zero.
+//! The promise: under any operations of eight threads on a tree, no page is lost or counted twice,
+//! no limit is wrong, no waiter sleeps beside free room, and at the end every counter is at zero.
 //!
 //! Runs for 3 seconds, or for `TORTURE_SECONDS`.
 
@@ -25,7 +25,7 @@ use highwater::units::{Bytes, CpuId, GroupId, PAGE_BYTES};
 
 const NR_THREADS: u64 = 8;
 
-/// Tells the observer to stop, also when a worker fails.
+/// Stops the observer on drop, also when a worker fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -34,7 +34,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Remembers that it was called.
+/// Records that it was called.
 struct Bell(AtomicBool);
 
 impl Wake for Bell {
@@ -43,13 +43,13 @@ impl Wake for Bell {
     }
 }
 
-/// A charge that waits, polled only when it was called.
+/// A waiting charge, polled only when it was called.
 struct Task {
     wait: ChargeWait,
     bell: Arc<Bell>,
 }
 
-/// Calls a method, or the one that acts as a CPU.
+/// Calls a method, or its variant that acts as a CPU.
 macro_rules! act {
     ($on:expr, $of:ident.$here:ident or $there:ident($($argument:expr),*)) => {
         match $on {
@@ -59,17 +59,17 @@ macro_rules! act {
     };
 }
 
-/// What the threads share.
+/// Shared state of the threads.
 struct Arena {
     tree: GroupTree,
     nr_cpus: usize,
     /// Living groups, and some that were removed a moment ago.
     groups: Mutex<Vec<GroupNode>>,
-    /// Guards on their way from one thread to another.
+    /// Guards in transit from one thread to another.
     passing: Mutex<Vec<Charge>>,
 }
 
-/// What happened, by kind; the end asserts that everything did.
+/// Events by kind; the end asserts that all occurred.
 #[derive(Default)]
 struct Tally(HashMap<&'static str, u64>);
 
@@ -79,7 +79,7 @@ impl Tally {
     }
 }
 
-/// One thread's part.
+/// One thread's state.
 struct Worker {
     rng: fastrand::Rng,
     held: Vec<Charge>,
@@ -92,7 +92,7 @@ struct Worker {
 
 impl Arena {
     fn new(rng: &mut fastrand::Rng) -> Self {
-        // Where there are no restartable sequences, that regime uses its extra word alone.
+        // Without restartable sequences, that regime uses its extra word alone.
         let (regime, nr_cpus) = if rng.u8(..3) == 0 {
             (Regime::Restartable, Topology::detect().nr_cpus())
         } else {
@@ -128,7 +128,8 @@ impl Arena {
     fn prune(&self, rng: &mut fastrand::Rng) -> bool {
         let group = self.any(rng);
         let is_removed = self.tree.remove(&group).is_ok();
-        // Others may still pick it until here: their operations must fail or work, not go wrong.
+        // Other threads may still pick it until here: their operations must fail or work, not go
+        // wrong.
         self.groups
             .lock()
             .unwrap()
@@ -136,7 +137,7 @@ impl Arena {
         is_removed
     }
 
-    /// Looks at every group until told to stop: what is said of one moment must fit together.
+    /// Checks every group until stopped: readings of one moment must be consistent.
     fn observe(&self, stop: &AtomicBool) -> u64 {
         let mut looks = 0;
         while !stop.load(Ordering::Relaxed) {
@@ -206,7 +207,7 @@ impl Worker {
         }
     }
 
-    /// The CPU to act as; none where only the CPU itself may.
+    /// Returns the CPU to act as; `None` if only the CPU itself may.
     fn cpu(&mut self, arena: &Arena) -> Option<CpuId> {
         let cpu = CpuId::from_index(self.rng.usize(..arena.nr_cpus));
         (arena.tree.regime() == Regime::Atomic).then_some(cpu)
@@ -270,7 +271,7 @@ impl Worker {
             let bell = Arc::new(Bell(AtomicBool::new(true)));
             self.tasks.push(Task { wait, bell });
         } else {
-            // Gives up its place.
+            // Leaves the queue.
             drop(self.tasks.swap_remove(self.rng.usize(..self.tasks.len())));
         }
     }
@@ -325,7 +326,7 @@ impl Worker {
         if self.disowned.len() < 10
             && let Some(guard) = self.held.pop()
         {
-            // The group of a guard without pages may be gone.
+            // The group of an empty guard may be gone.
             if guard.bytes() > Bytes::ZERO {
                 let node = arena.tree.get(guard.group()).unwrap();
                 self.disowned.push((node, guard.disown().0));
@@ -401,8 +402,7 @@ impl Worker {
     }
 }
 
-/// Nobody is at work: every number must be what the guards add up to, and who sleeps must lack
-/// room.
+/// Checks at rest: every number must be the sum of the guards, and every waiter must lack room.
 fn check(arena: &Arena, workers: &[Worker]) {
     arena.tree.check_invariants();
     let mut used: HashMap<GroupId, u64> = HashMap::new();
@@ -473,7 +473,7 @@ fn round(seed: u64, tally: &mut Tally) {
     finish(&arena, workers, tally);
 }
 
-/// Gives everything back. Every counter must be at zero, and every refusal counted once.
+/// Releases everything. Every counter must be at zero, and every refusal counted once.
 fn finish(arena: &Arena, mut workers: Vec<Worker>, tally: &mut Tally) {
     arena.passing.lock().unwrap().clear();
     for worker in &mut workers {
@@ -516,9 +516,9 @@ fn finish(arena: &Arena, mut workers: Vec<Worker>, tally: &mut Tally) {
     }
 }
 
-// Goal: the promise. Method: random trees; eight threads do everything that there is to do, in
-// phases of 60 ms, while an observer reads every group; after each phase the guards are added up
-// and compared with every group. At the end everything is given back.
+// Goal: the promise. Method: random trees; eight threads run every operation, in phases of 60 ms,
+// while an observer reads every group; after each phase the guards are added up and compared with
+// every group. At the end everything is released.
 #[test]
 fn torture_by_every_operation_loses_nothing() {
     let seed = seed::seed(1);

@@ -1,6 +1,6 @@
-//! The promise: a cheap read of a group's usage is near what is used, and its interval holds that,
-//! in both regimes, with threads that have no rseq too. (However tokens lie in the atomic one:
-//! `limits.rs`.)
+//! The promise: a cheap read of a group's usage is near the usage, and its interval contains it, in
+//! both regimes, also with threads without rseq. (`limits.rs` covers the distribution of tokens in
+//! the atomic one.)
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
@@ -17,16 +17,16 @@ use highwater::topology::Topology;
 use highwater::units::{Bytes, CpuId};
 use threads::{allowed_cpus, run_on, run_unregistered};
 
-/// Most tokens that a word holds, as documented at `GroupNode::usage`.
+/// Maximum number of tokens in a word, as documented at `GroupNode::usage`.
 const TOKENS_MAX: Bytes = Bytes::kib(256);
 
 fn child(parent: &GroupNode, name: &str) -> GroupNode {
     parent.child(name, Limits::default()).unwrap()
 }
 
-/// Runs `work` on a thread that stays on each CPU that there is, and on one without rseq, one after
-/// the other: all words of a tree in the restartable regime. `None` where there is no such regime,
-/// or no such thread.
+/// Runs `work` on a thread on each existing CPU, and on one without rseq, one after the other: all
+/// words of a tree in the restartable regime. `None` if that regime, or such a thread, is not
+/// available.
 fn on_every_word<T: Send>(tree: &GroupTree, work: impl Fn() -> T + Sync) -> Option<Vec<T>> {
     if tree.regime() != Regime::Restartable {
         return None;
@@ -101,7 +101,7 @@ fn the_interval_holds_the_usage_of_threads_that_stay_on_their_cpus() {
 
 // Goal: the value of a cheap read is near the usage, not at the top of its interval: 32 MiB for an
 // empty group that 128 CPUs have used, 57 MiB for one of 5 on 384. Method: each CPU leaves its word
-// full, or nearly so; then more words than are looked at.
+// full, or nearly so; then more words than are read.
 #[test]
 fn a_group_that_many_cpus_have_used_reads_as_what_it_uses() {
     for (nr_cpus, nr_groups, used) in [(128, 1, 0), (384, 1, 5 << 20), (384, 8, 5 << 20)] {
@@ -129,7 +129,7 @@ fn a_group_that_many_cpus_have_used_reads_as_what_it_uses() {
             "{own}"
         );
         assert!(own.contains(own.value) && above.contains(above.value));
-        // Of words beyond those that are looked at, half is taken for used.
+        // Of words beyond those that are read, half counts as used.
         let unseen = (nr_groups * nr_cpus).saturating_sub(1024) as u64;
         let error = above.value.0.abs_diff(used);
         assert!(error <= unseen * TOKENS_MAX.0 / 2, "{above}");

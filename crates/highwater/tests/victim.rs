@@ -1,8 +1,8 @@
-//! The promise: no other candidate is worse than the victim by more than the gap that the decision
-//! states, who must not be chosen is not, and choosing allocates nothing.
+//! The promise: no other candidate is worse than the victim by more than the stated gap, ineligible
+//! candidates are never selected, and selection allocates nothing.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
-#![expect(unsafe_code, reason = "counts what the allocator is asked for")]
+#![expect(unsafe_code, reason = "counts the allocator's calls")]
 
 #[path = "../src/seed.rs"]
 mod seed;
@@ -32,7 +32,7 @@ static ALLOCATOR: Counting = Counting;
 unsafe impl GlobalAlloc for Counting {
     /// # Safety
     ///
-    /// As the trait says.
+    /// As for the trait.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         // SAFETY: the caller keeps the contract of this function, which is the same.
@@ -41,7 +41,7 @@ unsafe impl GlobalAlloc for Counting {
 
     /// # Safety
     ///
-    /// As the trait says.
+    /// As for the trait.
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: as above; the block came from the system's allocator.
         unsafe { System.dealloc(block, layout) }
@@ -49,7 +49,7 @@ unsafe impl GlobalAlloc for Counting {
 
     /// # Safety
     ///
-    /// As the trait says.
+    /// As for the trait.
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         // SAFETY: as above.
@@ -57,22 +57,22 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// What `work` returns, and how often it allocated.
+/// Returns the result of `work`, and the number of its allocations.
 fn counting<T>(work: impl FnOnce() -> T) -> (T, u64) {
     let before = ALLOCATIONS.get();
     let result = work();
     (result, ALLOCATIONS.get() - before)
 }
 
-/// A generator for the `nth` test; says which seed a failing test ran with.
+/// Returns a generator for the `nth` test; prints the seed.
 fn rng(nth: u64) -> fastrand::Rng {
     fastrand::Rng::with_seed(seed::seed(1) * 1000 + nth)
 }
 
-/// Candidates with what they really use, by number.
+/// Candidates with their exact usage, by number.
 struct Population {
     members: Vec<(Standing, u64)>,
-    /// In which they are shown.
+    /// The order in which they are visited.
     order: Vec<usize>,
     total: u64,
     reads: Cell<usize>,
@@ -103,7 +103,7 @@ impl Population {
         }
     }
 
-    /// Members without anything special, each known within `below` and `above`.
+    /// Ordinary members, each known within `below` and `above`.
     fn ordinary(usages: impl IntoIterator<Item = u64>, below: u64, above: u64) -> Self {
         let members = usages.into_iter().map(|exact| {
             let usage = around(exact, below, above);
@@ -112,7 +112,7 @@ impl Population {
         Self::new(members.collect(), 0)
     }
 
-    /// Exact badness, in numbers wide enough not to overflow.
+    /// Returns the exact badness, in numbers wide enough not to overflow.
     fn badness(&self, id: usize) -> i128 {
         let (standing, exact) = &self.members[id];
         self.score(standing, *exact)
@@ -126,7 +126,7 @@ impl Population {
         (i128::from(usage) + points).clamp(i128::from(i64::MIN) + 1, i128::from(i64::MAX) - 1)
     }
 
-    /// Who may be chosen, worst first and lower numbers before.
+    /// Returns the eligible candidates, worst first and lower numbers before.
     fn by_badness(&self, floor: u64) -> Vec<usize> {
         let is_eligible = |id: &usize| {
             let (standing, exact) = &self.members[*id];
@@ -139,7 +139,7 @@ impl Population {
         ids
     }
 
-    /// The highest badness that somebody certainly has.
+    /// Returns the highest lower bound of a badness.
     fn surest(&self, floor: u64) -> Option<i128> {
         self.by_badness(floor)
             .into_iter()
@@ -157,8 +157,8 @@ fn around(exact: u64, below: u64, above: u64) -> Estimate<Bytes> {
     }
 }
 
-/// A population that makes a search hard: near ties, intervals that end anywhere, adjustments, and
-/// numbers up to the largest.
+/// Returns a population that makes a search hard: near ties, intervals that end anywhere,
+/// adjustments, and numbers up to the largest.
 fn random_population(rng: &mut fastrand::Rng) -> Population {
     let spread = [3, 100, 1 << 20, 1 << 62, u64::MAX][rng.usize(..5)];
     let base = rng.u64(0..=u64::MAX - spread) >> rng.u32(0..64);
@@ -203,7 +203,7 @@ fn check(population: &Population, policy: Policy, reads_max: usize, floor: u64) 
     population.reads.set(0);
     let decision = Selector::with_capacity(100).select(population, &policy);
     let Decision::Chosen(choice) = decision else {
-        assert_eq!(truth, [], "somebody could have been chosen: {decision:?}");
+        assert_eq!(truth, [], "a candidate was eligible: {decision:?}");
         return None;
     };
     let census = choice.census;
@@ -314,8 +314,8 @@ fn any_capacity_gives_the_same_choice() {
     assert!(most_passes > 10, "no search was made to begin again");
 }
 
-// Goal: the same state gives the same victim, in whatever order it is shown. Method: shuffle; many
-// are equal in one bound or the other.
+// Goal: the same state gives the same victim, in any order of visits. Method: shuffle; many are
+// equal in one bound or the other.
 #[test]
 fn the_order_of_candidates_does_not_matter() {
     let mut rng = rng(4);
@@ -329,7 +329,7 @@ fn the_order_of_candidates_does_not_matter() {
             let mut choose = |population: &Population| {
                 let chosen = selector.select(population, &policy).chosen();
                 chosen.map(|mut chosen| {
-                    // How many were in reach of the highest bound so far depends on the order.
+                    // The number in reach of the highest bound so far depends on the order.
                     chosen.census.in_reach = 0;
                     chosen
                 })
@@ -342,8 +342,9 @@ fn the_order_of_candidates_does_not_matter() {
     }
 }
 
-// Goal: a limit of 16 does not walk down a list. Method: what defeats the published two-pass
-// selection: 10,000 near-equal candidates, larger ones first, intervals wider than they differ.
+// Goal: a limit of 16 does not walk down a list. Method: the case that defeats the published
+// two-pass selection: 10,000 near-equal candidates, larger ones first, intervals wider than they
+// differ.
 #[test]
 fn near_equals_in_falling_order_do_not_lead_downhill() {
     let usages = (0..10_000_u64).map(|at| 51_200 - at / 2);
@@ -357,9 +358,9 @@ fn near_equals_in_falling_order_do_not_lead_downhill() {
     assert_eq!(chosen.gap, Bytes(40_000 - 8), "{chosen}");
 }
 
-// Goal: one hog is found and proven by intervals alone, among however many. Method: one of 10,000
-// holds 100 times the others, at each end of the list and inside; then the same with its number
-// wanted.
+// Goal: one hog is found and proven by intervals alone, among any number. Method: one of 10,000
+// holds 100 times the others, at each end of the list and inside; then the same with its exact
+// number requested.
 #[test]
 fn a_hog_takes_no_read() {
     for hog in [0, 5000, 9999] {
@@ -380,8 +381,8 @@ fn a_hog_takes_no_read() {
     }
 }
 
-// Goal: the last read is not wasted on a promise. Method: one read, a candidate that may hold much
-// and one that certainly holds some.
+// Goal: the last read is not wasted on an upper bound. Method: one read, a candidate that may hold
+// much and one that certainly holds some.
 #[test]
 fn the_last_read_goes_to_who_certainly_holds_most() {
     let members = [(0, 1000, 5), (600, 700, 650), (0, 900, 10)];
@@ -403,8 +404,8 @@ fn the_last_read_goes_to_who_certainly_holds_most() {
     }
 }
 
-// Goal: a limit on reads never lets memory run out while somebody could be stopped. Method: 100 who
-// seem to hold something and hold nothing, and one who holds a page.
+// Goal: a limit on reads never prevents a selection. Method: 100 candidates that seem to hold
+// something and hold nothing, and one that holds a page.
 #[test]
 fn those_below_the_floor_use_up_no_reads() {
     let mut usages = vec![0; 100];
@@ -420,7 +421,7 @@ fn those_below_the_floor_use_up_no_reads() {
     assert!(matches!(decision, Decision::Nobody(census) if census.reads == 100));
 }
 
-// Goal: while somebody gives memory back, nobody else is stopped. Method: among larger ones, one
+// Goal: while a candidate gives memory back, no other is stopped. Method: among larger ones, one
 // that is dying; it counts while it may hold something.
 #[test]
 fn a_dying_candidate_means_wait() {
@@ -433,10 +434,10 @@ fn a_dying_candidate_means_wait() {
     assert_eq!(population.reads.get(), 0);
     let large_only = Policy::default().floor(Bytes(100));
     let chosen = selector.select(&population, &large_only).chosen().unwrap();
-    assert_eq!(chosen.id, 2, "what it gives back would be too little");
+    assert_eq!(chosen.id, 2, "its memory would be too little");
 }
 
-/// Candidates whose code panics when asked the given number of times.
+/// Candidates whose code panics after the given number of calls.
 struct Broken<'a>(&'a Population, Cell<u32>);
 
 impl Candidates for Broken<'_> {
@@ -473,8 +474,8 @@ fn a_panic_of_a_candidate_leaves_the_selector_whole() {
     }
 }
 
-// Goal: selection runs when memory is gone. Method: count the allocator's calls during searches of
-// every kind, over members of a list and over groups of a tree.
+// Goal: selection runs when memory is exhausted. Method: count the allocator's calls during
+// searches of every kind, over members of a list and over groups of a tree.
 #[test]
 fn choosing_allocates_nothing() {
     let mut rng = rng(3);
@@ -503,7 +504,7 @@ fn choosing_allocates_nothing() {
     for reads_max in [0, 16, usize::MAX] {
         let policy = Policy::default().reads_max(reads_max);
         let mut choose = || select(&tree, &root, |_| false, &policy, &mut selector).chosen();
-        // Debug builds remember held locks in a list of the thread, made at its first lock.
+        // Debug builds keep held locks in a list of the thread, allocated at its first lock.
         drop(choose());
         let (victim, allocations) = counting(choose);
         assert_eq!(allocations, 0, "{reads_max} reads");

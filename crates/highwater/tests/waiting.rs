@@ -1,5 +1,5 @@
-//! The promise: a charge that waits is served in order of arrival and overtaken by nobody, and
-//! never sleeps while there is room for it.
+//! The promise: waiting charges are served in FIFO order, are never overtaken, and never sleep
+//! while there is room for them.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it goes wrong")]
 
@@ -21,7 +21,7 @@ const fn amount(count: u64) -> Bytes {
     Bytes(count.saturating_mul(4001))
 }
 
-/// Remembers that it was called.
+/// Records that it was called.
 #[derive(Default)]
 struct Bell(AtomicBool);
 
@@ -53,7 +53,7 @@ impl Task {
         Pin::new(&mut self.wait).poll(&mut Context::from_waker(&waker))
     }
 
-    /// The charge, if it was called and is granted now.
+    /// Returns the charge, if the task was called and is granted now.
     fn granted(&mut self) -> Option<Charge> {
         match self.is_called().then(|| self.poll())? {
             Poll::Ready(outcome) => Some(outcome.unwrap()),
@@ -73,10 +73,10 @@ fn behind(outcome: Result<Charge, ChargeError>) -> usize {
     }
 }
 
-// Goal: grants come in order of arrival, whatever the sizes, and nobody else passes. Method:
-// waiters of all sizes at one group, charging through different groups and CPUs; give pages back
-// one by one on 384 CPUs; after each, exactly those are granted that a queue would grant, and a
-// charge of one page is refused while somebody waits.
+// Goal: grants come in FIFO order, for all sizes, and no other charge passes. Method: waiters of
+// all sizes at one group, charging through different groups and CPUs; give pages back one by one on
+// 384 CPUs; after each, exactly those are granted that a queue would grant, and a charge of one
+// page is refused while a charge waits.
 #[test]
 fn waiters_are_served_in_order_of_arrival() {
     let tree = GroupTree::new(384);
@@ -106,7 +106,7 @@ fn waiters_are_served_in_order_of_arrival() {
             behind(groups[1].try_charge_on(CpuId(on), amount(1))),
             sizes.len() - nr_granted
         );
-        // The first holder gives back all that it has, and then those that came after it.
+        // The first holder gives back its whole charge, and then those that came after it.
         if held.bytes() == Bytes::ZERO {
             held = granted.remove(0);
         }
@@ -128,9 +128,9 @@ fn waiters_are_served_in_order_of_arrival() {
     assert_eq!((top.usage_precise(), top.nr_waiting()), (Bytes::ZERO, 0));
 }
 
-// Goal: who waits at a group of its own keeps nobody from using the groups above. Method: a waiter
-// that first found the top full and then its own group; a sibling must use the top's room
-// meanwhile, and the waiter must be first again at the top when its own group has room.
+// Goal: a charge that waits at its own group does not block the groups above. Method: a waiter that
+// first found the top full and then its own group; a sibling must use the top's room meanwhile, and
+// the waiter must be first again at the top when its own group has room.
 #[test]
 fn a_full_group_holds_up_nobody_beside_it() {
     let tree = GroupTree::new(2);
@@ -160,8 +160,8 @@ fn a_full_group_holds_up_nobody_beside_it() {
     tree.check_invariants();
 }
 
-// Goal: a waiter that cannot ever be served is told: its group removed, the maximum set below what
-// it wants, the deadline passed. One that gives up lets the next one go on.
+// Goal: a waiter that can never be served gets an error: its group removed, the maximum set below
+// its size, the deadline passed. One that gives up lets the next one proceed.
 #[test]
 fn waiters_that_cannot_be_served_are_told() {
     let tree = GroupTree::new(2);
@@ -215,10 +215,10 @@ fn waiters_that_cannot_be_served_are_told() {
 
 #[test]
 fn a_deadline_passes_beside_free_memory_only_where_others_wait_for_it() {
-    // Goal: nobody gives up beside room for itself and all before it, also while those have been
-    // called and do not look. Method: what was full has room for the first two of three; the first
-    // is not polled. The second is granted, and leaves what the first wants; the third is refused
-    // by its deadline.
+    // Goal: no charge gives up beside room for itself and all before it, also while those have been
+    // called and have not polled. Method: the full group has room for the first two of three; the
+    // first is not polled. The second is granted, and leaves the room for the first; the third is
+    // refused by its deadline.
     let tree = GroupTree::new(1);
     let top = child(&tree.root(), "top", 10);
     let held = top.try_charge(amount(10)).unwrap();
@@ -238,7 +238,7 @@ fn a_deadline_passes_beside_free_memory_only_where_others_wait_for_it() {
     tree.check_invariants();
 }
 
-/// Random groups, charges and tasks, and an executor that polls what was called.
+/// Random groups, charges and tasks, and an executor that polls called tasks.
 struct World {
     rng: fastrand::Rng,
     tree: GroupTree,
@@ -308,7 +308,7 @@ impl World {
         }
     }
 
-    /// Polls what was called until nothing is.
+    /// Polls called tasks until none is called.
     fn run(&mut self) {
         while let Some(nth) = self.tasks.iter().position(|(_, task)| task.is_called()) {
             match self.tasks[nth].1.poll() {
@@ -322,7 +322,7 @@ impl World {
         }
     }
 
-    /// Nobody is called now: whoever is first anywhere must really lack room there.
+    /// No task is called now: the head of each queue must really lack room there.
     fn check(&self) {
         self.tree.check_invariants();
         let mut firsts = 0;
@@ -336,7 +336,7 @@ impl World {
                 .filter(here)
                 .find(|(_, task)| task.wait.is_first());
             let Some((_, first)) = first else {
-                assert_eq!(group.nr_waiting(), 0, "nobody is first");
+                assert_eq!(group.nr_waiting(), 0, "no charge is first");
                 continue;
             };
             firsts += 1;
@@ -353,14 +353,14 @@ impl World {
                 group.limits().max
             );
         }
-        assert_eq!(firsts == 0, self.tasks.is_empty(), "somebody waits nowhere");
+        assert_eq!(firsts == 0, self.tasks.is_empty(), "a charge in no queue");
     }
 }
 
-// Goal: nobody sleeps while there is room for it, and nobody's call is lost, whatever else happens.
+// Goal: no charge sleeps while there is room for it, and no wake-up is lost, under any operations.
 // Method: random operations of all kinds on random trees; tasks are polled only when called. When
-// nothing is called any more, the first in every line must lack room there, nothing may be in
-// escrow below, and every task must stand somewhere. At the end everything is given back, and every
+// no task is called any more, the head of every queue must lack room there, nothing may be in
+// escrow below, and every task must be in a queue. At the end everything is released, and every
 // task must be done.
 #[test]
 fn nobody_sleeps_beside_free_pages() {
@@ -390,9 +390,9 @@ fn nobody_sleeps_beside_free_pages() {
 
 // Goal: the same with threads that park. Method: eight threads want up to a whole maximum each,
 // through two groups with limits of their own, beside threads that try, force and give back; all
-// must be served well before a deadline that only a lost call can reach. Where threads hardly run
-// at the same time, on an emulated machine, they go on, and hold what they have for longer, until
-// one that tries met one that waits.
+// must be served well before a deadline that only a lost wake-up can reach. If threads hardly run
+// at the same time, on an emulated machine, they continue, and hold their charges for longer, until
+// a try has met a waiter.
 #[test]
 fn threads_that_wait_are_all_served() {
     const ROUNDS: u64 = 300;
@@ -448,7 +448,7 @@ fn threads_that_wait_are_all_served() {
 
 #[test]
 fn what_can_never_fit_is_refused_at_once() {
-    // Goal: nobody waits for what no account can hold, also where there is no maximum.
+    // Goal: no charge waits for an amount that no account can hold, also without a maximum.
     let root = GroupTree::new(1).root();
     let group = root.child("a", Limits::default()).unwrap();
     for pages in [1 << 44, 1 << 45, u64::MAX >> 12, u64::MAX] {
@@ -466,7 +466,7 @@ fn what_can_never_fit_is_refused_at_once() {
     }
 }
 
-/// A waker that keeps pages charged as long as somebody keeps it.
+/// A waker that keeps pages charged while it exists.
 struct Holder(#[expect(dead_code, reason = "dropped with the waker")] Charge);
 
 impl Wake for Holder {
@@ -475,9 +475,9 @@ impl Wake for Holder {
 
 #[test]
 fn wakers_are_dropped_when_no_lock_is_held() {
-    // Goal: what goes with a waker may charge and uncharge. Method: the last handles of two wakers
-    // are left in the line; one is replaced, one goes with its place, and each gives pages back
-    // where somebody waits.
+    // Goal: objects dropped with a waker may charge and uncharge. Method: the last handles of two
+    // wakers are left in the queue; one is replaced, one is dropped with its place, and each gives
+    // pages back where a charge waits.
     let group = GroupTree::new(1)
         .root()
         .child("a", Limits::max(amount(10)))

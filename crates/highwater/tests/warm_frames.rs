@@ -1,5 +1,5 @@
-//! Promise: a frame that was used goes out before one that never was, so that a program touches as
-//! much memory as it uses at once, and not as much as the pool has.
+//! Promise: a used frame is allocated before one that was never used, so that a program touches as
+//! much memory as it uses at once, and not the whole pool.
 
 #[path = "../src/seed.rs"]
 mod seed;
@@ -16,16 +16,16 @@ const BACKENDS: [BackendKind; 3] = [
     BackendKind::Sharded { shards: 4 },
     BackendKind::Trees,
 ];
-/// Frames that are in use at once.
+/// Frames in use at once.
 const IN_USE: usize = 1 << 16;
-/// Times that they are taken out and given back.
+/// Number of times that they are allocated and freed.
 const ROUNDS: usize = 7;
-/// Frames of a pool: eight times as many as are in use at once.
+/// Frames of a pool: eight times the number in use at once.
 const POOL: Pages = Pages(1 << 19);
-/// What the pool may touch of what is in use at once.
+/// Limit on the touched frames, in percent of those in use at once.
 const TOUCHED_PERCENT: usize = 110;
 
-/// How frames go back.
+/// How frames are freed.
 #[derive(Clone, Copy, Debug)]
 enum Back {
     InOrder,
@@ -33,14 +33,14 @@ enum Back {
     AtRandom,
 }
 
-/// CPUs, and which of them does what in a round.
+/// The CPUs of a round, and their parts in it.
 #[derive(Clone, Copy, Debug)]
 enum Cpus {
     /// One does everything.
     One,
     /// Each has its part of the frames.
     Share(usize),
-    /// One takes all frames out and the next gives them back, and in the next round the next two.
+    /// One allocates all frames and the next frees them, and in the next round the next two.
     TakeTurns(usize),
     /// One has all frames, and in the next round the next.
     PassOn(usize),
@@ -54,7 +54,7 @@ impl Cpus {
         }
     }
 
-    /// The CPU that takes a frame out, and the one that gives it back.
+    /// Returns the CPU that allocates a frame, and the one that frees it.
     fn of(self, round: usize, part: usize) -> [CpuId; 2] {
         let [out, back] = match self {
             Self::One => [0, 0],
@@ -66,7 +66,7 @@ impl Cpus {
     }
 }
 
-/// Frame numbers that were seen.
+/// Frame numbers seen.
 struct Touched(Vec<bool>);
 
 impl Touched {
@@ -116,7 +116,7 @@ fn order(frames: &mut [Frame], back: Back, rng: &mut fastrand::Rng) {
     }
 }
 
-/// Takes frames out and gives them back, round by round.
+/// Allocates frames and frees them, round by round.
 fn rounds(pool: &FramePool, cpus: Cpus, back: Back, touched: &mut Touched) {
     let mut rng = seed::rng(15);
     let parts = match cpus {
@@ -144,8 +144,8 @@ fn rounds(pool: &FramePool, cpus: Cpus, back: Back, touched: &mut Touched) {
 
 #[test]
 fn frames_that_come_back_are_taken_again_before_fresh_ones() {
-    // Goal: seven rounds of the same number of frames touch hardly more than one, whichever CPU
-    // takes them and in whatever order they come back. Method: frame numbers are counted.
+    // Goal: seven rounds of the same number of frames touch hardly more than one, on any CPU and in
+    // any order of frees. Method: count frame numbers.
     let shapes = [
         Cpus::One,
         Cpus::Share(4),
@@ -167,8 +167,8 @@ fn frames_that_come_back_are_taken_again_before_fresh_ones() {
 
 #[test]
 fn threads_at_once_touch_hardly_more_frames_than_they_use() {
-    // Goal: the same of threads that run at once, each with its part of the frames. Method: as
-    // above; what one of them gives back another may take in the next round.
+    // Goal: the same for concurrent threads, each with its part of the frames. Method: as above; a
+    // frame that one of them frees may be allocated by another in the next round.
     const THREADS: usize = 4;
     for backend in BACKENDS {
         let (pool, rounds) = (pool(backend, THREADS), Barrier::new(THREADS));
@@ -203,7 +203,7 @@ fn threads_at_once_touch_hardly_more_frames_than_they_use() {
 
 #[test]
 fn blocks_that_come_back_are_taken_again_before_fresh_ones() {
-    // Goal: the same of blocks of 32 KiB and of 2 MiB.
+    // Goal: the same for blocks of 32 KiB and of 2 MiB.
     for backend in BACKENDS {
         for order in [Order::new(3).expect("in range"), Order::HUGE] {
             let (pool, mut touched, mut rng) = (pool(backend, 2), Touched::new(), seed::rng(16));
@@ -228,14 +228,14 @@ fn blocks_that_come_back_are_taken_again_before_fresh_ones() {
     }
 }
 
-/// Gives the memory of all free frames back to the system.
+/// Returns the memory of all free frames to the system.
 type GiveBack = fn(&FramePool);
 
 #[test]
 fn frames_given_back_to_the_system_go_out_after_those_that_are_resident() {
-    // Goal: what was trimmed, or was out of the pool, counts as never used. Method: of 16,384
-    // frames a half is freed and given back, and of the other half a half is freed then: that is
-    // what goes out next.
+    // Goal: trimmed frames, and those that were out of the pool, count as never used. Method: of
+    // 16,384 frames a half is freed and trimmed, and of the other half a half is freed then: that
+    // is allocated next.
     const ALL: usize = 1 << 14;
     let ways: [(&str, GiveBack); 2] = [
         ("trimmed", |pool| assert!(pool.trim() <= Pages(1 << 14))),

@@ -1,5 +1,5 @@
-//! Promise: dirty pages reach their file in time, are never more than the knobs allow while storage
-//! takes them, and no error on the way is lost.
+//! Promise: dirty pages reach their file in time, never exceed the tunable limits while storage
+//! takes them, and no error is lost.
 
 #[path = "../src/seed.rs"]
 mod seed;
@@ -36,7 +36,7 @@ fn write(map: &Mapping, page: u64) {
     map.write(page).expect("there is memory")[8] = 1;
 }
 
-/// Pages that storage has taken.
+/// Returns the pages that storage has taken.
 fn taken(storage: &TestFile) -> Vec<u64> {
     let pages = storage.pages.lock().expect("no panic under the lock");
     let is_taken = |(_, bytes): &(u64, &[u8; 4096])| bytes[8] == 1;
@@ -54,7 +54,7 @@ fn counter(hw: &Manager, name: &str) -> u64 {
 #[test]
 fn pages_that_are_old_are_written_back() {
     // Goal: no page is dirty for ever. Method: pages that may be dirty for an hour stay; those that
-    // may not be at all are in storage after the next look. The counts of the group follow.
+    // may not be dirty at all are in storage after the next run. The counts of the group follow.
     let hour = tunables()
         .dirty_expire_centisecs(360_000)
         .expect("in range");
@@ -79,9 +79,8 @@ fn pages_that_are_old_are_written_back() {
 
 #[test]
 fn too_many_are_written_back_oldest_first() {
-    // Goal: above `dirty_background_ratio`, 10 % of 1,000, what is beyond goes, and what was
-    // written first. Method: 100 dirty pages stay; 50 that are younger make 50 of the older ones
-    // go.
+    // Goal: above `dirty_background_ratio`, 10 % of 1,000, the excess is written, oldest first.
+    // Method: 100 dirty pages stay; 50 younger ones cause 50 of the older ones to be written.
     let hw = build(tunables(), Background::Off);
     let storage = TestFile::new(PAGES);
     let (_file, map) = mapped(&hw, &storage, Access::ReadWrite);
@@ -96,9 +95,9 @@ fn too_many_are_written_back_oldest_first() {
 
 #[test]
 fn writers_keep_to_the_limit() {
-    // Goal: no more than `dirty_ratio`, 20 % of 1,000, is dirty while storage takes what it is
-    // given, also without a thread. Method: one writer; look after each page. When storage refuses,
-    // the writer goes on, is not kept waiting, and nothing is lost.
+    // Goal: no more than `dirty_ratio`, 20 % of 1,000, is dirty while storage takes pages, also
+    // without a thread. Method: one writer; check after each page. When storage refuses, the writer
+    // continues, is not delayed, and nothing is lost.
     let hw = build(tunables(), Background::Off);
     let storage = TestFile::new(PAGES);
     let (file, map) = mapped(&hw, &storage, Access::ReadWrite);
@@ -127,9 +126,9 @@ fn writers_keep_to_the_limit() {
 
 #[test]
 fn the_thread_writes_while_others_do() {
-    // Goal: with the thread, writers wait for it, and get on; what they leave dirty is written when
-    // it is old. Method: two threads write all of a file each, on slow storage, and then do
-    // nothing.
+    // Goal: with the thread, writers wait for it, and make progress; their remaining dirty pages
+    // are written when they are old. Method: two threads write all of a file each, on slow storage,
+    // and then do nothing.
     let quick = tunables()
         .dirty_writeback_centisecs(1)
         .and_then(|tunables| tunables.dirty_expire_centisecs(1));
@@ -160,8 +159,8 @@ fn the_thread_writes_while_others_do() {
 
 #[test]
 fn a_page_that_is_refused_is_tried_again() {
-    // Goal: an error in the background costs nobody a byte, and is counted. Method: storage that
-    // refuses, or falls short, while the thread's work is done; then one that does not.
+    // Goal: an error in the background loses no byte, and is counted. Method: storage that refuses,
+    // or takes only a part, during the thread's work; then one that does not.
     let hw = build(
         tunables().dirty_expire_centisecs(0).expect("in range"),
         Background::Off,
@@ -189,10 +188,10 @@ fn a_page_that_is_refused_is_tried_again() {
 
 #[test]
 fn storage_that_refuses_holds_up_nobody_elses_pages() {
-    // Goal: `dirty_ratio`, 200 pages, is kept by who writes to storage that is well, although the
-    // oldest dirty pages are of a file whose storage is full; with and without the thread. Method:
-    // 150, then 300 pages that are refused; another file's pages are looked at after each. Then the
-    // storage recovers, and the refused pages are written without being asked for.
+    // Goal: writers to healthy storage stay below `dirty_ratio`, 200 pages, although the oldest
+    // dirty pages are of a file whose storage is full; with and without the thread. Method: 150,
+    // then 300 pages that are refused; another file's pages are checked after each. Then the
+    // storage recovers, and the refused pages are written without a request.
     for background in [Background::Off, Background::Thread] {
         let hw = build(tunables(), background);
         let [full, well] = [(); 2].map(|()| TestFile::new(400));
@@ -201,7 +200,7 @@ fn storage_that_refuses_holds_up_nobody_elses_pages() {
         full.fails_writes.store(true, Ordering::Relaxed);
         for (refused, most) in [(0..150, 201), (150..300, 300 + 33)] {
             refused.for_each(|page| write(&full_map, page));
-            // Of the next centisecond, if there is a thread that looks at the clock.
+            // In the next centisecond, if there is a periodic thread.
             std::thread::sleep(Duration::from_millis(20));
             for page in 0..400 {
                 write(&well_map, page);
@@ -228,8 +227,8 @@ fn storage_that_refuses_holds_up_nobody_elses_pages() {
 
 #[test]
 fn pages_that_are_held_hold_up_nobody_elses() {
-    // Goal: as above, where the oldest dirty pages are held. Method: a thread reads 60 of them for
-    // as long as it writes others.
+    // Goal: as above, with the oldest dirty pages held. Method: a thread reads 60 of them for as
+    // long as it writes others.
     let hw = build(tunables(), Background::Off);
     let storage = TestFile::new(PAGES);
     let (_file, map) = mapped(&hw, &storage, Access::ReadWrite);
@@ -248,9 +247,9 @@ fn pages_that_are_held_hold_up_nobody_elses() {
 
 #[test]
 fn each_handle_hears_of_each_failed_sync_once() {
-    // Goal: no failure to make pages durable is lost, whoever met it. Method: handles that come,
-    // sync and go at random on storage that fails at random, against a count of what each has not
-    // been told of.
+    // Goal: no failure to make pages durable is lost, whichever sync it occurred in. Method:
+    // handles that come, sync and go at random on storage that fails at random, against a count of
+    // the failures that each has not reported.
     let mut rng = seed::rng(71);
     let hw = support::manager(64);
     let storage = TestFile::new(8);
@@ -291,7 +290,7 @@ fn each_handle_hears_of_each_failed_sync_once() {
 
 #[test]
 fn threads_that_sync_one_handle_hear_of_a_failure_once() {
-    // Goal, method: as above, but four threads on one handle, and another one that is told all in
+    // Goal, method: as above, but four threads on one handle, and another one that reports all in
     // the end.
     let hw = support::manager(64);
     let storage = TestFile::new(8);
@@ -334,8 +333,8 @@ fn threads_that_sync_one_handle_hear_of_a_failure_once() {
 
 #[test]
 fn what_was_closed_goes_by_the_clock_and_before_a_victim_is_told() {
-    // Goal: a file that was closed while its storage refused pages is let go of as soon as that is
-    // well again: by the clock, or when memory is short, even where reclaim may not take its pages.
+    // Goal: a file that was closed while its storage refused pages is released as soon as that has
+    // recovered: periodically, or when memory is short, even if reclaim may not take its pages.
     // Method: 90 of 200 frames that a group's `min` keeps, and memory of 150 pages for others.
     for by_the_clock in [true, false] {
         let hw = Manager::builder()
@@ -368,11 +367,11 @@ fn what_was_closed_goes_by_the_clock_and_before_a_victim_is_told() {
     }
 }
 
-/// Storage of one page that tells one sync of a failure, as the kernel does, and is slow to say so.
+/// Storage of one page that reports a failure to one sync, as the kernel does, slowly.
 #[derive(Debug, Default)]
 struct TellsOne {
     has_failed: AtomicBool,
-    /// Syncs that have asked.
+    /// Syncs in progress.
     asked: AtomicU64,
     may_tell: AtomicBool,
 }
@@ -403,9 +402,9 @@ impl Backing for TellsOne {
 
 #[test]
 fn no_sync_succeeds_while_another_is_being_told_of_a_failure() {
-    // Goal: each handle that was open hears of a failure once, and before it hears that all is
-    // well. Method: storage tells the first handle's sync, which is held up before it can say so;
-    // the second handle's sync asks meanwhile, and is told that all is well.
+    // Goal: each open handle reports a failure once, and before it reports success. Method: storage
+    // fails the first handle's sync, which is held up before it can return; the second handle's
+    // sync runs meanwhile, and storage reports success.
     let hw = support::manager(64);
     let storage = Arc::new(TellsOne::default());
     let backing = Arc::clone(&storage) as Arc<dyn Backing>;
@@ -446,8 +445,8 @@ fn no_sync_succeeds_while_another_is_being_told_of_a_failure() {
 
 #[test]
 fn the_thread_holds_nothing_while_caches_are_dropped() {
-    // Goal: what is dropped is dropped, and the books can be checked, although the thread looks
-    // every 10 ms. Method: write and drop over and over, on slow storage.
+    // Goal: dropped pages are gone, and invariants can be checked, although the thread runs every
+    // 10 ms. Method: write and drop over and over, on slow storage.
     let quick = tunables()
         .dirty_writeback_centisecs(1)
         .and_then(|tunables| tunables.dirty_expire_centisecs(0));

@@ -60,7 +60,7 @@ impl Group {
     /// let tenant = hw.root().child("tenant-a", Limits::max(Bytes(1000)))?;
     /// let work = tenant.charge(Bytes(600))?;
     /// let refused = tenant.charge(Bytes(600)).unwrap_err();
-    /// println!("{refused}"); // names the group, what was asked, and what is free
+    /// println!("{refused}"); // names the group, and the requested and free amounts
     /// drop(work);
     /// assert!(tenant.charge(Bytes(600)).is_ok());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -165,7 +165,7 @@ impl Charge {
     ///
     /// # Errors
     ///
-    /// As [`Group::charge`]; what was charged before stays.
+    /// As [`Group::charge`]; the earlier charge stays.
     ///
     /// # Examples
     ///

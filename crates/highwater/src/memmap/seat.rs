@@ -174,10 +174,10 @@ impl Seat {
     /// more.
     #[inline(always)]
     pub(super) fn announce(&self, slot: usize, pfn: Pfn) {
-        // The light barrier that follows orders it before the check of the tag. Pairs with: the
-        // acquire load of `collect_announced`. Release: an earlier reader of this seat may have
-        // read a frame by the same slot; a scan that sees this announcement does not see that the
-        // slot was cleared.
+        // The light barrier that follows orders it before the check of the tag. Release: an earlier
+        // reader of this seat may have read a frame by the same slot; a scan that sees this
+        // announcement does not see that the slot was cleared. Pairs with: the acquire load of
+        // `collect_announced`.
         self.line.slots[slot].store(pfn.0, Ordering::Release);
     }
 

@@ -1,4 +1,4 @@
-//! What workers share: files, memory and mappings, with what is known of them.
+//! The workers' shared state: files, memory and mappings, with their expected contents.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,11 +10,11 @@ use highwater::{Access, Backing, File, Manager, Mapping, Pages, Space, SyncError
 use super::model::{Begins, Model};
 use super::storage::{Disk, Storage, Wrongs};
 
-/// A file, or a piece of memory, and what it must hold.
+/// A file, or a memory object, and its expected contents.
 #[derive(Clone, Debug)]
 pub(crate) struct Opened {
     pub(crate) model: Arc<Model>,
-    /// Where it is when it is not in the cache; `None` for memory.
+    /// Its storage; `None` for memory.
     pub(crate) storage: Option<Arc<Storage>>,
     pub(crate) file: File,
     pub(crate) access: Access,
@@ -47,11 +47,11 @@ impl Opened {
         }
     }
 
-    /// Storage works again, and gets everything.
+    /// Makes storage work again, and writes everything back.
     pub(crate) fn recover(&self) {
         if let Some(storage) = &self.storage {
             storage.disk.trouble.end();
-            // The first time may tell of syncs that failed for others.
+            // The first sync may report syncs that failed for other handles.
             let synced = match self.file.sync() {
                 Err(SyncError::Earlier { .. }) => self.file.sync(),
                 synced => synced,
@@ -69,12 +69,12 @@ pub(crate) struct Handle {
     storage: Arc<Storage>,
     /// Syncs that had failed before the file was opened.
     failed_before: u64,
-    /// Failures that it was told of.
+    /// Failures that it has reported.
     heard: u64,
 }
 
 impl Handle {
-    /// `None` for memory. No sync of the file, as it is open now, has failed yet.
+    /// Returns `None` for memory. No sync of the file, as it is open now, has failed yet.
     pub(crate) fn new(of: &Opened) -> Option<Self> {
         let storage = of.storage.clone()?;
         Some(Self {
@@ -86,8 +86,8 @@ impl Handle {
     }
 
     /// Syncs: unless pages could not be written, everything that was written before is on storage,
-    /// and all is well if it is durable. The handle is told of each failure of a sync once, its own
-    /// or another's, before it hears that all is well. Whether it did.
+    /// and durable on success. The handle reports each failed sync once, its own or another's,
+    /// before it reports success. Returns whether it succeeded.
     pub(crate) fn sync(&mut self) -> bool {
         let settled = self.storage.model().settled();
         let before = self.storage.failed_syncs() - self.failed_before;
@@ -110,11 +110,11 @@ impl Handle {
     }
 }
 
-/// A mapping, and which of its pages are unmapped. Clones share both.
+/// A mapping, and its unmapped pages. Clones share both.
 #[derive(Clone, Debug)]
 pub(crate) struct Mapped {
     pub(crate) map: Mapping,
-    /// Who pays.
+    /// The paying group.
     pub(crate) group: GroupId,
     pub(crate) of: Opened,
     pub(crate) first: u64,
@@ -130,7 +130,7 @@ impl Mapped {
         Self::of(map.expect("within the file"), *group, of, pages)
     }
 
-    /// Memory that nobody else sees, unless the mapping is passed on.
+    /// Maps private memory, unless the mapping is passed on.
     pub(crate) fn anonymous((space, group): &(Space, GroupId), id: u32, pages: u64) -> Self {
         let map = space.map_anon(Pages(pages)).expect("a little memory");
         let of = Opened::of_memory(id, map.file().clone());
@@ -170,13 +170,13 @@ impl Mapped {
     }
 }
 
-/// What workers share.
+/// The workers' shared state.
 pub(crate) struct Arena {
     pub(crate) hw: Manager,
     pub(crate) files: Vec<Opened>,
-    /// Mappings on their way from one worker to another.
+    /// Mappings in transit from one worker to another.
     pub(crate) passing: Mutex<Vec<Mapped>>,
-    /// Where memory goes.
+    /// The swap storage.
     pub(crate) swap: Arc<Disk>,
     pub(crate) wrongs: Arc<Wrongs>,
 }

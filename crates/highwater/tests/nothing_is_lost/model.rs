@@ -1,9 +1,9 @@
-//! What each page has to hold.
+//! The expected contents of each page.
 //!
-//! Every word of a page says of which file and page it is, where in the page it lies, and in which
-//! version of the page: a byte that is old, torn, or of another page is seen wherever it turns up.
-//! Writers raise the page's version under its latch, so whoever holds the latch, or fills or writes
-//! the page back, knows the one version that it must have.
+//! Every word of a page encodes its file, page, position in the page, and version of the page: a
+//! byte that is old, torn, or of another page is detected anywhere. Writers raise the page's
+//! version under its latch, so a thread that holds the latch, or fills or writes the page back,
+//! knows the one version that it must have.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -17,7 +17,7 @@ use highwater::units::{PAGE_BYTES, PAGE_SIZE};
 
 pub(crate) type Bytes = [u8; PAGE_SIZE];
 
-/// What a page is before it is written to.
+/// Content of a page before the first write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begins {
     /// As every other version.
@@ -26,7 +26,7 @@ pub(crate) enum Begins {
     Empty,
 }
 
-/// One file, or piece of memory.
+/// One file, or memory object.
 #[derive(Debug)]
 pub(crate) struct Model {
     id: u32,
@@ -34,12 +34,12 @@ pub(crate) struct Model {
     begins: Begins,
     /// Raised by the holder of the page's latch for writing.
     versions: Vec<AtomicU32>,
-    /// The versions of which the latch was let go.
+    /// The versions whose latch was released.
     settled: Vec<AtomicU32>,
 }
 
 impl Model {
-    /// `words` words in as many pages as that takes, the last of them partly.
+    /// Creates `words` words in as many pages as that takes, the last of them partial.
     pub(crate) fn new(id: u32, words: u64, begins: Begins) -> Self {
         let len = words * 8;
         let none_written = || {
@@ -63,12 +63,12 @@ impl Model {
         self.versions.len() as u64
     }
 
-    /// Bytes that the file has of a page.
+    /// Returns the number of bytes that the file has of a page.
     pub(crate) fn page_len(&self, page: u64) -> usize {
         (self.len - page * PAGE_BYTES).min(PAGE_BYTES) as usize
     }
 
-    /// What a word of a page holds, less its version.
+    /// Returns a word of a page, less its version.
     fn mark(&self, page: u64, word: usize) -> u32 {
         let place = u64::from(self.id) << 48 | page << 16 | word as u64;
         (place.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32
@@ -90,20 +90,20 @@ impl Model {
         }
     }
 
-    /// A page before it is written to.
+    /// Returns a page before the first write.
     pub(crate) fn first(&self, page: u64) -> Box<Bytes> {
         let mut bytes = Box::new([0; PAGE_SIZE]);
         self.stamp(&mut bytes, page, 0);
         bytes
     }
 
-    /// The versions that the words of a page are of, or what is wrong with them. Versions that are
-    /// zeros cannot be told apart: they count as the first.
+    /// Returns the versions of a page's words, or a description of the corruption. Zero versions
+    /// cannot be distinguished: they count as the first.
     fn versions_in(&self, bytes: &[u8], page: u64) -> Result<RangeInclusive<u32>, String> {
         self.versions_from(0, bytes, page)
     }
 
-    /// As [`versions_in`](Self::versions_in), of a part of the page that begins with word `first`.
+    /// As [`versions_in`](Self::versions_in), for a part of the page that begins with word `first`.
     fn versions_from(
         &self,
         first: usize,
@@ -126,8 +126,8 @@ impl Model {
         Ok(least..=most)
     }
 
-    /// Holds what the file has of a page against the version written last. The caller keeps the
-    /// page from being written.
+    /// Compares the file's bytes of a page with the last version. The caller prevents writes to the
+    /// page.
     pub(crate) fn check_page(&self, bytes: &[u8], page: u64) -> Result<(), String> {
         let want = self.version(page);
         let found = self.versions_in(bytes, page)?;
@@ -145,7 +145,7 @@ impl Model {
         self.versions[index(page)].load(Ordering::Relaxed)
     }
 
-    /// The version of each page that was written last. Nobody writes.
+    /// Returns the last version of each page. No thread writes.
     pub(crate) fn versions(&self) -> Vec<u32> {
         (0..self.pages()).map(|page| self.version(page)).collect()
     }
@@ -162,7 +162,7 @@ impl Model {
         );
     }
 
-    /// The oldest version that a word of a page on storage is of.
+    /// Returns the oldest version of a word of a page on storage.
     pub(crate) fn least_version(&self, bytes: &[u8], page: u64) -> u32 {
         let found = self.versions_in(bytes, page);
         *found
@@ -170,7 +170,7 @@ impl Model {
             .start()
     }
 
-    /// Every word is of the given version of a page, or of a later one.
+    /// Asserts that every word is of the given version of a page, or of a later one.
     pub(crate) fn assert_version(&self, bytes: &[u8], page: u64, at_least: u32) {
         let least = self.least_version(bytes, page);
         assert!(
@@ -180,7 +180,7 @@ impl Model {
         );
     }
 
-    /// Holds bytes that were copied from word `first` of the file on against what was `settled`
+    /// Compares bytes that were copied from word `first` of the file on with the versions `settled`
     /// before: of each page one version, which was the last one at some moment since.
     pub(crate) fn assert_copy(&self, mut bytes: &[u8], first: u64, settled: &[u32]) {
         let mut at = first * 8;
@@ -202,7 +202,7 @@ impl Model {
         }
     }
 
-    /// Writes the next version, which is returned, into a page whose latch the caller holds.
+    /// Writes the next version into a page whose latch the caller holds, and returns it.
     pub(crate) fn write_next(&self, bytes: &mut Bytes, page: u64) -> u32 {
         self.assert_page(bytes, page);
         let next = self.version(page) + 1;
@@ -211,7 +211,7 @@ impl Model {
         next
     }
 
-    /// The page is zeros again: the next version that is so. Nobody else uses it.
+    /// Advances to the next zero version. No other thread uses the page.
     pub(crate) fn empty(&self, page: u64) {
         let next = self.version(page).next_multiple_of(5);
         assert!(self.is_empty(next), "a file's page is never empty");
@@ -219,14 +219,14 @@ impl Model {
         self.settle(page, next);
     }
 
-    /// The caller has let go of the page's latch: who syncs from here on gets this version, or a
-    /// later one, on storage.
+    /// Records that the page's latch was released: a sync that starts from here on brings this
+    /// version, or a later one, to storage.
     pub(crate) fn settle(&self, page: u64, version: u32) {
         // Release. Pairs with: the acquire of `settled`.
         self.settled[index(page)].fetch_max(version, Ordering::Release);
     }
 
-    /// What a sync that begins now has to bring to storage.
+    /// Returns the versions that a sync that begins now has to bring to storage.
     pub(crate) fn settled(&self) -> Vec<u32> {
         let settled = self.settled.iter();
         // Acquire. Pairs with: the release of `settle`.

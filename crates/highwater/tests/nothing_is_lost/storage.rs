@@ -1,4 +1,4 @@
-//! Storage that holds every page against the model, and misbehaves when it is told to.
+//! Storage that compares every page with the model, and misbehaves on demand.
 
 use std::io;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -12,12 +12,11 @@ use super::model::{Begins, Bytes, Model, index};
 
 const EIO: i32 = 5;
 
-/// What was found wrong where a panic would be taken for an I/O error.
+/// Detected errors, recorded because a panic would be taken for an I/O error.
 #[derive(Debug, Default)]
 pub(crate) struct Wrongs {
     found: Mutex<Vec<String>>,
-    /// Neighbours that were written together, and not all taken: nothing wrong, but it has to
-    /// happen.
+    /// Clustered writes that were only partly taken: not an error, but they must occur.
     pub(crate) cut_short: AtomicU64,
 }
 
@@ -35,7 +34,7 @@ impl Wrongs {
     }
 }
 
-/// How often which operation goes wrong, of 256 times.
+/// Error rates of operations, of 256.
 #[derive(Debug, Default)]
 pub(crate) struct Trouble {
     read_fails: AtomicU8,
@@ -44,7 +43,7 @@ pub(crate) struct Trouble {
     write_short: AtomicU8,
     sync_fails: AtomicU8,
     slow: AtomicU8,
-    /// Operations so far: what goes wrong follows from their number.
+    /// Operations so far: their number determines the errors.
     operations: AtomicU64,
 }
 
@@ -86,13 +85,13 @@ impl Trouble {
         }
     }
 
-    /// What the next operation is subject to.
+    /// Returns the random numbers of the next operation.
     fn draw(&self) -> fastrand::Rng {
         let nth = self.operations.fetch_add(1, Ordering::Relaxed);
         fastrand::Rng::with_seed(nth.wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
 
-    /// How many of `len` bytes an operation manages.
+    /// Returns how many of `len` bytes an operation moves.
     fn strike(&self, fails: &AtomicU8, short: &AtomicU8, len: usize) -> io::Result<usize> {
         let mut draw = self.draw();
         self.dawdle(&mut draw);
@@ -124,12 +123,12 @@ fn strikes(draw: &mut fastrand::Rng, of_256: &AtomicU8) -> bool {
     draw.u8(..) < of_256.load(Ordering::Relaxed)
 }
 
-/// Whether an error is one that storage makes up.
+/// Returns whether an error is one of this storage's.
 pub(crate) fn is_made_up(error: &io::Error) -> bool {
     error.raw_os_error() == Some(EIO)
 }
 
-/// Pages in memory. By itself a swap area: whose page is in a slot only the cache knows.
+/// Pages in memory. By itself a swap area: only the cache knows the page of a slot.
 #[derive(Debug)]
 pub(crate) struct Disk {
     pages: Vec<Mutex<Box<Bytes>>>,
@@ -155,7 +154,7 @@ impl Disk {
             .expect("no panic under the lock")
     }
 
-    /// Reads a page; shows `check` all that is there.
+    /// Reads a page; calls `check` with its full content.
     fn read(&self, page: u64, buf: &mut [u8], check: impl FnOnce(&Bytes)) -> io::Result<usize> {
         let len = self.trouble.read(buf.len())?;
         let stored = self.page(page);
@@ -190,7 +189,7 @@ impl Backing for Disk {
 pub(crate) struct Storage {
     model: Arc<Model>,
     pub(crate) disk: Disk,
-    /// By page: the version of which it is known that it would be there after a crash.
+    /// By page: the version that is known to survive a crash.
     durable: Vec<AtomicU32>,
     failed_syncs: AtomicU64,
     wrongs: Arc<Wrongs>,
@@ -212,12 +211,12 @@ impl Storage {
         &self.model
     }
 
-    /// Syncs that have failed, the callers of some of which may not know it yet.
+    /// Returns the syncs that have failed; some of their callers may not know it yet.
     pub(crate) fn failed_syncs(&self) -> u64 {
         self.failed_syncs.load(Ordering::SeqCst)
     }
 
-    /// Every word on storage is of the given version of its page, or of a later one.
+    /// Asserts that every word on storage is of the given version of its page, or of a later one.
     pub(crate) fn assert_stored(&self, at_least: &[u32]) {
         for (page, &least) in (0..).zip(at_least) {
             let stored = self.disk.page(page);
@@ -226,7 +225,7 @@ impl Storage {
         }
     }
 
-    /// So it would be after a crash.
+    /// Asserts the same for the state after a crash.
     pub(crate) fn assert_durable(&self, at_least: &[u32]) {
         for (page, (durable, &least)) in self.durable.iter().zip(at_least).enumerate() {
             let durable = durable.load(Ordering::SeqCst);
@@ -237,7 +236,7 @@ impl Storage {
         }
     }
 
-    /// Storage has the last version of every page. Nobody writes.
+    /// Asserts that storage has the last version of every page. No thread writes.
     pub(crate) fn assert_all_stored(&self) {
         self.assert_stored(&self.model.versions());
     }
@@ -249,7 +248,7 @@ impl Backing for Storage {
     }
 
     fn read_page(&self, page: u64, buf: &mut [u8]) -> io::Result<usize> {
-        // Nobody holds a page that is being read in, and it left the cache with its last version
+        // No thread holds a page that is being read in, and it was evicted with its last version
         // written.
         self.disk.read(page, buf, |stored| {
             let within = &stored[..self.model.page_len(page)];
@@ -260,14 +259,14 @@ impl Backing for Storage {
     }
 
     fn write_page(&self, page: u64, buf: &[u8]) -> io::Result<usize> {
-        // Nobody writes a page while it is being written back.
+        // No thread writes a page while it is being written back.
         if let Err(wrong) = self.model.check_page(buf, page) {
             self.wrongs.say(format!("to be written back: {wrong}"));
         }
         self.disk.write_page(page, buf)
     }
 
-    /// Neighbours: some of them, and perhaps a part of the next.
+    /// Writes some of the neighbours, and perhaps a part of the next.
     fn write_pages(&self, first: u64, bufs: &[&[u8]]) -> io::Result<usize> {
         for (page, buf) in (first..).zip(bufs) {
             if let Err(wrong) = self.model.check_page(buf, page) {
@@ -288,8 +287,7 @@ impl Backing for Storage {
         Ok(taken)
     }
 
-    /// Whether it fails is decided first, and told to nobody else: who asks meanwhile hears that
-    /// all is well.
+    /// Failure is decided first, and reported to no other sync: concurrent ones succeed.
     fn sync(&self) -> io::Result<()> {
         let trouble = &self.disk.trouble;
         let mut draw = trouble.draw();

@@ -1,5 +1,5 @@
-//! Who stands where: every worker says what it begins, and a watchdog ends the process with a
-//! report when one does not come to an end with it.
+//! A watchdog: every worker records the step that it begins, and the watchdog ends the process with
+//! a report when a step does not end.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -8,10 +8,10 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use std::{fs, process, thread};
 
-/// Longest step. Chosen: a thousand times what the longest one takes on a busy machine.
+/// Longest step. Chosen: a thousand times the longest one on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a worker is doing.
+/// A worker's current step.
 #[derive(Debug)]
 struct Doing {
     what: &'static str,
@@ -21,7 +21,7 @@ struct Doing {
     is_done: bool,
 }
 
-/// Where one worker says what it does.
+/// Record of one worker's steps.
 #[derive(Debug)]
 pub(crate) struct Post(Mutex<Doing>);
 
@@ -40,14 +40,14 @@ impl Post {
         self.0.lock().expect("no panic under the lock")
     }
 
-    /// A step begins.
+    /// Records the start of a step.
     pub(crate) fn begin(&self, what: &'static str, page: u64) {
         let mut doing = self.doing();
         doing.steps += 1;
         (doing.what, doing.page, doing.since) = (what, page, Instant::now());
     }
 
-    /// There will be no more steps.
+    /// Records the end of all steps.
     pub(crate) fn end(&self) {
         self.doing().is_done = true;
     }
@@ -76,7 +76,7 @@ impl Watchdog {
         &self.posts[worker]
     }
 
-    /// Who stands where, if somebody has stood there for too long.
+    /// Returns a report of all workers, if one is stalled.
     pub(crate) fn stalled(&self) -> Option<String> {
         let stands = |post: &Post| {
             let doing = post.doing();
@@ -113,12 +113,12 @@ impl Watchdog {
         text
     }
 
-    /// Looks until it is over; ends the process when somebody stands.
+    /// Watches until the end; ends the process when a worker is stalled.
     pub(crate) fn watch(&self) {
         while !self.is_over.load(Ordering::Relaxed) {
             if let Some(report) = self.stalled() {
-                // Not by a macro: what those print is shown with a failing test's output, and this
-                // one does not end.
+                // Not by a macro: their output is shown with a failing test's output, and this one
+                // does not end.
                 let _ = std::io::stderr().write_all(report.as_bytes());
                 process::exit(101);
             }

@@ -1,4 +1,4 @@
-//! One thread's random operations, each of which knows what it must find.
+//! One thread's random operations, each with its expected result.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::model::Model;
 use super::storage::{Storage, is_made_up};
 use super::watchdog::Post;
 
-/// How often what happened.
+/// Event counts.
 pub(crate) type Tally = BTreeMap<&'static str, u64>;
 
-/// What happens in every run that is long enough.
+/// The events of every run that is long enough.
 pub(crate) const EVERYTHING: [&str; 24] = [
     "read", "hit", "pinned", "latched", "written", "mapped", "unmapped", "ended", "passed",
     "charged", "grouped", "removed", "limited", "synced", "dropped", "troubled", "reopened",
@@ -34,10 +34,10 @@ pub(crate) struct Worker<'a> {
     maps: Vec<Mapped>,
     pins: Vec<(PinnedPage, Arc<Model>, u64)>,
     charges: Vec<Charge>,
-    /// A file that nobody else knows.
+    /// A private file.
     own: Opened,
     own_handle: Option<Handle>,
-    /// Of files that others know.
+    /// Handles of shared files.
     handles: Vec<Handle>,
     made: u32,
     tally: Tally,
@@ -110,11 +110,11 @@ impl<'a> Worker<'a> {
         self.arena.wrongs.assert_none();
     }
 
-    /// A mapping of this worker and a page of it.
+    /// Returns a mapping of this worker and a page of it.
     fn any_page(&mut self) -> Option<(Mapped, u64)> {
         let mapped = self.rng.choice(&self.maps)?.clone();
         let pages = mapped.map.pages();
-        // The low ones more often, and of those that were unmapped few.
+        // The low ones more often, and few of the unmapped ones.
         let mut page = 0;
         for _ in 0..3 {
             page = self.rng.u64(..pages).min(self.rng.u64(..pages));
@@ -164,7 +164,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// What is read under a guard stays, whatever happens until the guard ends.
+    /// Bytes read under a guard stay unchanged until the guard ends.
     fn read_many(&mut self) {
         let guards = [self.arena.hw.enter(), self.arena.hw.enter()];
         let wanted: Vec<_> = (0..self.rng.usize(..20))
@@ -200,7 +200,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// A file of all, or the one that nobody else knows.
+    /// Returns a shared file, or the private one.
     fn any_file(&mut self) -> Opened {
         let nth = self.rng.usize(..=self.arena.files.len());
         self.arena.files.get(nth).unwrap_or(&self.own).clone()
@@ -211,7 +211,7 @@ impl<'a> Worker<'a> {
         group.clone()
     }
 
-    /// Reads as read(2) does: here and there, or on from page to page.
+    /// Reads as read(2) does: at random, or sequentially.
     fn copy(&mut self) {
         let (of, group) = (self.any_file(), self.group());
         let words = of.model.len() / 8;
@@ -234,7 +234,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Says what will be read.
+    /// Prefetches pages.
     fn need(&mut self) {
         let (of, group) = (self.any_file(), self.group());
         let start = self.rng.u64(..of.file.pages());
@@ -248,7 +248,7 @@ impl<'a> Worker<'a> {
         self.count("needed");
     }
 
-    /// Says how a mapping is used: whatever it is, nothing that is in the pages changes.
+    /// Gives advice for a mapping: none changes the pages' contents.
     fn advise(&mut self) {
         let Some((mapped, page)) = self.any_page() else {
             return;
@@ -267,8 +267,7 @@ impl<'a> Worker<'a> {
         self.count("advised");
     }
 
-    /// Lets go of what memory holds that nobody else has: wherever it is, and whatever reclaim is
-    /// doing with it.
+    /// Discards private memory: in memory and in swap, concurrently with reclaim.
     fn discard(&mut self) {
         let is_own = |mapped: &&Mapped| {
             mapped.of.storage.is_none() && Arc::strong_count(&mapped.of.model) == 1
@@ -345,13 +344,13 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Neighbours, so that they may be written back together.
+    /// Writes neighbours, so that they may be written back together.
     fn write_many(&mut self, mapped: &Mapped, page: u64) {
         let until = mapped.map.pages().min(page + self.rng.u64(2..9));
         (page..until).for_each(|page| self.write(mapped, page));
     }
 
-    /// An access may fail for a reason only.
+    /// Checks that an access failed for a valid reason.
     fn refused(&mut self, mapped: &Mapped, page: u64, error: &ReadError) {
         let is_excused = match error {
             ReadError::Unmapped { .. } => mapped.goes(page),
@@ -415,7 +414,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Gives a mapping to others and takes one of theirs; a clone of it may stay here.
+    /// Passes a mapping to other workers and takes one of theirs; may keep a clone.
     fn pass(&mut self) {
         self.begin("passing", 0);
         let Some((mapped, _)) = self.any_page() else {
@@ -440,7 +439,7 @@ impl<'a> Worker<'a> {
     fn charge(&mut self) {
         self.begin("charging", 0);
         let group = self.group();
-        // A refusal is an answer; what is granted stays within the group's maximum.
+        // A refusal is valid; a granted charge stays within the group's maximum.
         if let Ok(charge) = group.charge(Pages(self.rng.u64(1..8)).bytes()) {
             self.charges.push(charge);
             self.count("charged");
@@ -463,8 +462,8 @@ impl<'a> Worker<'a> {
         if !self.groups.is_empty() {
             self.begin("removing a group", 0);
             let group = self.groups.swap_remove(self.rng.usize(..self.groups.len()));
-            // Sometimes there are spaces of a group that is removed: nothing more can be read in
-            // for them.
+            // Sometimes there are spaces of a removed group: no page can be read in for them any
+            // more.
             if self.rng.u8(..4) > 0 {
                 self.spaces.retain(|(_, of)| *of != group.id());
                 self.maps.retain(|mapped| mapped.group != group.id());
@@ -478,7 +477,7 @@ impl<'a> Worker<'a> {
         if let Some(group) = self.rng.choice(&self.groups) {
             self.begin("limiting", 0);
             let max = Pages(self.rng.u64(2..60)).bytes();
-            // Refused when what is used cannot be taken back.
+            // Refused if usage cannot be reclaimed.
             if group.set_max(max).is_ok() {
                 assert!(group.usage_precise() <= max);
             }
@@ -510,14 +509,14 @@ impl<'a> Worker<'a> {
         self.count("troubled");
     }
 
-    /// Closes the file that nobody else knows, and opens what is on its storage.
+    /// Closes the private file, and reopens its storage.
     fn reopen(&mut self) {
         self.begin("reopening", 0);
         let storage = self.own.storage.clone().expect("it is a file");
         storage.disk.trouble.end();
         self.maps
             .retain(|mapped| !Arc::ptr_eq(&mapped.of.model, storage.model()));
-        // Its last handle goes: dirty pages are written back.
+        // Its last handle is dropped: dirty pages are written back.
         self.own = self.arena.files[0].clone();
         self.own_handle = None;
         storage.assert_all_stored();
@@ -535,7 +534,7 @@ impl<'a> Worker<'a> {
         self.count("drained");
     }
 
-    /// Ends well: storage recovers, what is its own reaches it, everything is given back.
+    /// Ends: storage recovers, the private file is written to it, everything is released.
     pub(crate) fn finish(&mut self) {
         while let Some(pin) = self.unpin() {
             drop(pin);
@@ -551,28 +550,28 @@ impl<'a> Worker<'a> {
             group.remove().expect("childless");
         }
         self.arena.wrongs.assert_none();
-        // Mappings of its spaces may still be on their way: removing waits for nobody.
+        // Mappings of its spaces may still be in transit: removing does not wait.
         self.parent.remove().expect("childless");
         self.post.end();
     }
 
-    /// What it did.
+    /// Returns its event counts.
     pub(crate) fn tally(self) -> Tally {
         self.tally
     }
 
-    /// A moment of rest is over: it may have been a long one.
+    /// Records that a moment of rest, perhaps a long one, is over.
     pub(crate) fn rested(&mut self) {
         self.begin("resting", 0);
     }
 }
 
-/// Whether a page that is mapped may be refused so.
+/// Returns whether an access to a mapped page may fail with this error.
 fn is_excused(error: &ReadError) -> bool {
     match error {
         ReadError::Io { source, .. } => is_made_up(source),
-        // Storage that falls short; groups that are full of what is held; dirty pages that storage
-        // refuses.
+        // Storage that reads only a part; groups that are full of held pages; dirty pages that
+        // storage refuses.
         ReadError::Short { .. } | ReadError::NoMemory { .. } => true,
         _ => false,
     }

@@ -1,4 +1,4 @@
-//! A file in memory that can be told to misbehave, and what every test of the manager asks.
+//! An in-memory file that can misbehave, and helpers of the manager's tests.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use highwater::units::{PAGE_BYTES, PAGE_SIZE};
 use highwater::{Access, Backing, Bytes, File, Manager, Mapping, Pages};
 
-/// A file in memory whose pages begin with their number, and which can be told to misbehave.
+/// An in-memory file whose pages begin with their number, and which can misbehave.
 #[derive(Debug)]
 pub(crate) struct TestFile {
     pub(crate) pages: Mutex<Vec<[u8; PAGE_SIZE]>>,
@@ -100,7 +100,7 @@ pub(crate) fn first_word(bytes: &[u8; PAGE_SIZE]) -> u64 {
     u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"))
 }
 
-/// Everything is back where it was: nothing allocated, nothing charged.
+/// Asserts that everything was released: nothing allocated, nothing charged.
 pub(crate) fn assert_empty(hw: &Manager) {
     hw.drop_caches();
     hw.check_invariants();

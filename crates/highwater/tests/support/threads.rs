@@ -1,8 +1,8 @@
-//! Threads that run where a test wants them: on one CPU, or without rseq.
+//! Threads pinned to a CPU, and threads without rseq.
 
 #![expect(
     unsafe_code,
-    reason = "asks the system what only it can tell: on which CPU a thread runs, and whether by rseq"
+    reason = "queries the system for a thread's CPU and rseq registration"
 )]
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -11,7 +11,7 @@ use std::thread;
 
 use highwater::units::CpuId;
 
-/// The CPUs that the calling thread may run on.
+/// Returns the CPUs that the calling thread may run on.
 pub(crate) fn allowed_cpus() -> Vec<CpuId> {
     // SAFETY: all zeroes is the empty set.
     let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
@@ -26,7 +26,7 @@ pub(crate) fn allowed_cpus() -> Vec<CpuId> {
     cpus.map(CpuId::from_index).collect()
 }
 
-/// Runs `work` on a thread of its own that stays on `cpu`.
+/// Runs `work` on a thread of its own, pinned to `cpu`.
 pub(crate) fn run_on<T: Send>(cpu: CpuId, work: impl FnOnce() -> T + Send) -> T {
     on_a_thread(|| {
         // SAFETY: all zeroes is the empty set.
@@ -40,7 +40,7 @@ pub(crate) fn run_on<T: Send>(cpu: CpuId, work: impl FnOnce() -> T + Send) -> T 
     })
 }
 
-/// Runs `work` on a thread that is not registered for rseq; `None` where the system refuses to
+/// Runs `work` on a thread that is not registered for rseq; `None` if the system refuses to
 /// unregister one.
 pub(crate) fn run_unregistered<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     on_a_thread(|| {
@@ -52,9 +52,8 @@ pub(crate) fn run_unregistered<T: Send>(work: impl FnOnce() -> T + Send) -> Opti
     })
 }
 
-/// Takes the calling thread's registration back, with the area and signature that the C library
-/// gave. The length that it gave is not exported: 32 at first, since then what the kernel's own
-/// needs, rounded up.
+/// Unregisters the calling thread's rseq area, with the area and signature of the C library. Its
+/// length is not exported: 32 at first, since then the size that the kernel needs, rounded up.
 #[cfg(target_arch = "x86_64")]
 fn unregister() -> bool {
     const UNREGISTER: libc::c_long = 1;

@@ -17,7 +17,7 @@ const LAYERS: &[&[&str]] = &[
     &["reclaim"],
     &["victim"],
     &["manager"],
-    // Re-exports what lies below it, for experiments.
+    // Re-exports the layers below, for experiments.
     &["lab"],
 ];
 
@@ -67,7 +67,7 @@ pub(crate) fn layers(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// What `path` names directly under the root of the core.
+/// Returns the part of `path` directly under the root of the core.
 fn from_root<'a>(file: &File, path: &[&'a str]) -> Option<&'a str> {
     if path[0] == "crate" {
         return path.get(1).copied();
@@ -85,8 +85,8 @@ fn from_root<'a>(file: &File, path: &[&'a str]) -> Option<&'a str> {
     path.get(supers).copied()
 }
 
-/// `unsafe` stands in the two fenced modules only, or in a test or bench of the core, or a bench
-/// against foreign code, that says so; the lint is lifted for those only.
+/// `unsafe` is allowed only in the two fenced modules, and in a test or bench of the core, or a
+/// bench against foreign code, that declares it; the lint is lifted for those only.
 pub(crate) fn unsafe_fence(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (file, lexed) in tree.rust() {
@@ -119,7 +119,8 @@ pub(crate) fn unsafe_fence(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Whether the lint named at `index` is made stricter, or lifted in `lib.rs` for a fenced module.
+/// Returns whether the lint named at `index` is made stricter, or lifted in `lib.rs` for a fenced
+/// module.
 fn lifts_for_fence(file: &File, tokens: &[(usize, Token<'_>)], index: usize) -> bool {
     let level = tokens[..index]
         .iter()
@@ -159,7 +160,7 @@ pub(crate) fn one_door(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Whether only `sync` may name `path`.
+/// Returns whether only `sync` may name `path`.
 fn is_lock_or_atomic(path: &[&str]) -> bool {
     match path {
         ["std" | "core", "sync"] | ["parking_lot", ..] => true,
@@ -170,8 +171,9 @@ fn is_lock_or_atomic(path: &[&str]) -> bool {
     }
 }
 
-/// Whether only `sync` and tests may name `path`: tests start threads and models by themselves.
-/// Asking how many CPUs there are, or whether this thread panics, starts and orders nothing.
+/// Returns whether only `sync` and tests may name `path`: tests start threads and models by
+/// themselves. Asking for the number of CPUs, or whether this thread panics, starts and orders
+/// nothing.
 fn is_thread_or_model(path: &[&str]) -> bool {
     matches!(path, ["loom", ..] | ["std", "thread", ..])
         && !matches!(
@@ -217,7 +219,8 @@ pub(crate) fn pairs_with(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Where the statement around `offset` begins (its first character that is no blank) and ends.
+/// Returns the start (the first character that is no blank) and end of the statement around
+/// `offset`.
 fn statement(code: &str, offset: usize) -> (usize, usize) {
     let is_edge = |c: char| matches!(c, ';' | '{' | '}');
     let start = code[..offset].rfind(is_edge).map_or(0, |at| at + 1);
@@ -233,7 +236,7 @@ fn statement(code: &str, offset: usize) -> (usize, usize) {
     (start, end)
 }
 
-/// Every `unsafe fn` says in `# Safety` what its caller guarantees.
+/// Every `unsafe fn` states its caller's guarantees in `# Safety`.
 pub(crate) fn safety_section(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (file, lexed) in tree.rust() {
@@ -252,7 +255,7 @@ pub(crate) fn safety_section(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Whether what follows `unsafe` is the head of a function, and not a type of functions.
+/// Returns whether the text after `unsafe` is the head of a function, and not a type of functions.
 fn declares_function(after: &[(usize, Token<'_>)]) -> bool {
     let mut words = after
         .iter()
@@ -279,7 +282,7 @@ fn has_safety_section(lexed: &Lexed, line: usize) -> bool {
         .any(|(_, comment)| comment.contains("# Safety"))
 }
 
-/// Words that the field has a better word for are no part of an identifier (style annex A).
+/// Words for which the field has a better one are no part of an identifier (style annex A).
 pub(crate) fn banned_words(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (file, lexed) in tree.rust() {
@@ -295,7 +298,7 @@ pub(crate) fn banned_words(tree: &Tree) -> Vec<Finding> {
 }
 
 fn banned_word(identifier: &str, file: &File) -> Option<(String, &'static str)> {
-    // Names that others gave.
+    // Names chosen elsewhere.
     const FOREIGN: &[&str] = &[
         "UnwindSafe",
         "RefUnwindSafe",
@@ -315,8 +318,8 @@ fn banned_word(identifier: &str, file: &File) -> Option<(String, &'static str)> 
             "quota" => "the limit",
             "evictor" | "gc" => "reclaim",
             "global" => "the object it belongs to",
-            "safe" | "fast" | "smart" => "what it is",
-            "util" | "utils" | "common" => "what it does",
+            "safe" | "fast" | "smart" => "the exact property",
+            "util" | "utils" | "common" => "its purpose",
             // The program's users say tenant; the library's noun is group.
             "tenant" | "tenants" if in_core_src => "group",
             // The pool of frames is the zones together; a type for one of them is a zone.
@@ -327,7 +330,7 @@ fn banned_word(identifier: &str, file: &File) -> Option<(String, &'static str)> 
     })
 }
 
-/// The words of a `snake_case`, `CamelCase` or `UPPER_CASE` identifier, in lower case.
+/// Returns the words of a `snake_case`, `CamelCase` or `UPPER_CASE` identifier, in lower case.
 fn words_of(identifier: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut was_lower = false;

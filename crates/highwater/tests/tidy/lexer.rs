@@ -1,22 +1,21 @@
-//! Just enough of a Rust lexer for text rules not to misfire: it tells code, comments and the
-//! contents of literals apart, finds the paths that code names (use trees expanded), and knows
-//! which lines are test code.
+//! A minimal Rust lexer for text rules: it separates code, comments and the contents of literals,
+//! finds the paths that code names (use trees expanded), and marks the lines of test code.
 //!
-//! Invariant: the three texts of [`Lexed`] have the length and the line breaks of the source;
-//! each byte of the source stands in exactly one of them, and the others hold a space there.
+//! Invariant: the three texts of [`Lexed`] have the length and the line breaks of the source; each
+//! byte of the source is in exactly one of them, and the others hold a space there.
 
-/// A source text, taken apart.
+/// A source text, split into three.
 #[derive(Debug)]
 pub(crate) struct Lexed {
     /// Code, with the quotes of literals.
     pub(crate) code: String,
     /// Comments, with their slashes.
     pub(crate) comments: String,
-    /// What stands between the quotes of string and character literals.
+    /// Contents of string and character literals, without the quotes.
     pub(crate) strings: String,
 }
 
-/// A piece of code: a word, the separator of paths, or a single other character.
+/// A token of code: a word, the separator of paths, or a single other character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token<'a> {
     /// An identifier, a keyword or a number.
@@ -46,7 +45,7 @@ impl Parts<'_> {
     }
 }
 
-/// Takes `source` apart.
+/// Splits `source`.
 pub(crate) fn lex(source: &str) -> Lexed {
     let bytes = source.as_bytes();
     let blank: Vec<u8> = bytes
@@ -95,7 +94,7 @@ fn word_length(rest: &[u8]) -> usize {
         .unwrap_or(rest.len())
 }
 
-/// Length of the block comment, which may nest, that `rest` begins with.
+/// Returns the length of the block comment (possibly nested) at the start of `rest`.
 fn block_comment(rest: &[u8]) -> usize {
     let (mut at, mut depth) = (0, 0);
     while at < rest.len() {
@@ -115,8 +114,8 @@ fn block_comment(rest: &[u8]) -> usize {
     rest.len()
 }
 
-/// If `rest` begins with a string literal: the lengths of what opens it, of what closes it, and
-/// of the whole.
+/// If `rest` begins with a string literal, returns the lengths of its opening, its closing, and the
+/// whole.
 fn string(rest: &[u8]) -> Option<(usize, usize, usize)> {
     let mut at = 0;
     if matches!(rest.first(), Some(b'b' | b'c')) {
@@ -151,7 +150,7 @@ fn string(rest: &[u8]) -> Option<(usize, usize, usize)> {
     Some((opening, 0, rest.len()))
 }
 
-/// Length of the character literal that `rest` begins with; a lifetime is none.
+/// Returns the length of the character literal at the start of `rest`; a lifetime is none.
 fn character(rest: &[u8]) -> Option<usize> {
     if rest.first() != Some(&b'\'') {
         return None;
@@ -170,7 +169,7 @@ fn character(rest: &[u8]) -> Option<usize> {
 }
 
 impl Lexed {
-    /// The code as tokens, each with its offset. Numbers come out as words.
+    /// Returns the code as tokens, each with its offset. Numbers count as words.
     pub(crate) fn tokens(&self) -> Vec<(usize, Token<'_>)> {
         let bytes = self.code.as_bytes();
         let (mut tokens, mut at) = (Vec::new(), 0);
@@ -192,7 +191,7 @@ impl Lexed {
         tokens
     }
 
-    /// Every word of the code with its offset.
+    /// Returns every word of the code with its offset.
     pub(crate) fn words(&self) -> impl Iterator<Item = (usize, &str)> {
         self.tokens().into_iter().filter_map(|(at, token)| {
             if let Token::Word(word) = token {
@@ -203,7 +202,7 @@ impl Lexed {
         })
     }
 
-    /// Every path of two or more segments that the code names, with the offset of its last
+    /// Returns every path of two or more segments that the code names, with the offset of its last
     /// segment; use trees are expanded.
     pub(crate) fn paths(&self) -> Vec<(usize, Vec<&str>)> {
         let tokens = self.tokens();
@@ -220,12 +219,12 @@ impl Lexed {
         found
     }
 
-    /// Line, counted from 1, of the byte at `offset`.
+    /// Returns the line, counted from 1, of the byte at `offset`.
     pub(crate) fn line_of(&self, offset: usize) -> usize {
         line_of(&self.code, offset)
     }
 
-    /// For each line, whether it is under `cfg(test)`; the first line is at index 1.
+    /// Returns for each line whether it is under `cfg(test)`; the first line is at index 1.
     pub(crate) fn test_lines(&self) -> Vec<bool> {
         let code = self.code.as_bytes();
         let mut is_test = vec![false; self.code.lines().count() + 2];
@@ -248,7 +247,7 @@ impl Lexed {
     }
 }
 
-/// Line, counted from 1, of the byte at `offset` of `text`.
+/// Returns the line, counted from 1, of the byte at `offset` of `text`.
 pub(crate) fn line_of(text: &str, offset: usize) -> usize {
     1 + text.as_bytes()[..offset]
         .iter()
@@ -306,7 +305,7 @@ fn group<'a>(
     at
 }
 
-/// Whether a `cfg` condition holds in test builds only.
+/// Returns whether a `cfg` condition holds in test builds only.
 fn requires_test(condition: &str) -> bool {
     let compact: String = condition.split_whitespace().collect();
     let names_test = compact
@@ -315,7 +314,7 @@ fn requires_test(condition: &str) -> bool {
     names_test && !compact.contains("not(test") && !compact.contains("any(")
 }
 
-/// Offset after the bracket that closes the one at `opening`.
+/// Returns the offset after the bracket that closes the one at `opening`.
 fn balanced_end(code: &[u8], opening: usize) -> usize {
     let mut depth = 0_usize;
     for (at, byte) in code.iter().enumerate().skip(opening) {
@@ -333,7 +332,8 @@ fn balanced_end(code: &[u8], opening: usize) -> usize {
     code.len()
 }
 
-/// Offset after the item that begins at or after `at`: its semicolon or its closing brace.
+/// Returns the offset after the item that begins at or after `at`: its semicolon or its closing
+/// brace.
 fn item_end(code: &[u8], mut at: usize) -> usize {
     while at < code.len() {
         match code[at] {

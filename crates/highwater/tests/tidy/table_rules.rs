@@ -39,7 +39,7 @@ pub(crate) fn statistics(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The names in a table of lines `... => "name"`, with their lines.
+/// Returns the names in a table of lines `... => "name"`, with their lines.
 fn statistic_names<'a>(file: &'a File, lexed: &Lexed) -> Vec<(usize, &'a str)> {
     let lines = file.text.lines().zip(lexed.code.lines()).enumerate();
     lines
@@ -51,7 +51,7 @@ fn statistic_names<'a>(file: &'a File, lexed: &Lexed) -> Vec<(usize, &'a str)> {
         .collect()
 }
 
-/// Every word of the headings of `markdown`.
+/// Returns every word of the headings of `markdown`.
 fn headings(markdown: &str) -> Vec<String> {
     markdown
         .lines()
@@ -87,7 +87,7 @@ pub(crate) fn lock_classes(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The string literal that follows `call` in a line; `code` is that line with its strings blanked.
+/// Returns the string literal after `call` in a line; `code` is that line with its strings blanked.
 fn string_after<'a>(line: &'a str, code: &str, call: &str) -> Option<&'a str> {
     let opening = code.find(call)? + call.len();
     let opening = opening + code[opening..].find('"')? + 1;
@@ -122,7 +122,7 @@ pub(crate) fn settings(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// The name of a setter: a public method that takes and returns the builder by value.
+/// Returns the name of a setter: a public method that takes and returns the builder by value.
 fn setting(line: &str) -> Option<&str> {
     let (name, arguments) = line.trim_start().strip_prefix("pub fn ")?.split_once('(')?;
     let name = name.split_once('<').map_or(name, |(name, _)| name);

@@ -1,17 +1,17 @@
-//! Rules about text: shape of files, promises that documentation makes about tests and examples,
-//! leftovers, and names that mean something on one machine only.
+//! Rules about text: shape of files, references of documentation to tests and examples, leftovers,
+//! and names that are specific to one machine.
 
 use super::lexer::{Lexed, Token, is_word_byte, line_of};
 use super::tree::{File, Finding, Tree};
 
-/// Lines of a Rust file at most.
+/// Maximum number of lines of a Rust file.
 const LINES_MAX: usize = 600;
 
 /// A Rust file opens with `//!`, or with inner attributes and then `//!`.
 pub(crate) fn header(tree: &Tree) -> Vec<Finding> {
     tree.rust()
         .filter(|(_, lexed)| !opens_with_documentation(lexed))
-        .map(|(file, _)| file.finding(1, "a file opens with `//!`: what it is and what it keeps"))
+        .map(|(file, _)| file.finding(1, "a file opens with `//!`: its purpose and its invariant"))
         .collect()
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn named_tests(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The `tests/<file>.rs` or `tests/<file>.rs::<function>` that `text` begins with.
+/// Returns the `tests/<file>.rs` or `tests/<file>.rs::<function>` at the start of `text`.
 fn mention_at(text: &str) -> &str {
     let is_part = |byte: u8| is_word_byte(byte) || matches!(byte, b'/' | b'.' | b':');
     let end = text
@@ -121,7 +121,7 @@ pub(crate) fn cited_ids(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Whether `text` looks like `N-FIELD`: one letter, a dash, capitals.
+/// Returns whether `text` looks like `N-FIELD`: one letter, a dash, capitals.
 fn is_style_id(text: &str) -> bool {
     let Some((kind, name)) = text.split_once('-') else {
         return false;
@@ -132,7 +132,7 @@ fn is_style_id(text: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_uppercase())
 }
 
-/// No leftovers: what is not done is an issue, not a comment.
+/// No leftovers: unfinished work is an issue, not a comment.
 pub(crate) fn leftovers(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     let notes = [
@@ -162,7 +162,7 @@ pub(crate) fn leftovers(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Offsets at which `word` stands in `text` as a whole word.
+/// Returns the offsets at which `word` occurs in `text` as a whole word.
 fn words_at<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> {
     let bytes = text.as_bytes();
     text.match_indices(word)
@@ -178,7 +178,7 @@ fn words_at<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> {
 
 /// Nothing names a path of one machine or the host of a package registry.
 pub(crate) fn machine_names(tree: &Tree) -> Vec<Finding> {
-    // Put together here, so that this file does not hold what it looks for.
+    // Concatenated here, so that this file does not contain the searched text.
     let paths = [
         concat!("/wo", "rk/"),
         concat!("/ro", "ot/"),
@@ -218,7 +218,7 @@ const fn is_path_byte(byte: u8) -> bool {
     is_word_byte(byte) || matches!(byte, b'.' | b'-' | b'}' | b'*')
 }
 
-/// The README and the example that it shows.
+/// The README and its example.
 pub(crate) const README: &str = "README.md";
 pub(crate) const EXAMPLE: &str = "crates/highwater/examples/hello.rs";
 
@@ -253,7 +253,7 @@ pub(crate) fn readme_example(tree: &Tree) -> Vec<Finding> {
     vec![readme.finding(line + same, message)]
 }
 
-/// The content of the first fenced `rust` block of `markdown`, and its first line.
+/// Returns the content of the first fenced `rust` block of `markdown`, and its first line.
 fn first_rust_block(markdown: &str) -> Option<(usize, &str)> {
     let opening = markdown.find("```rust")?;
     let start = opening + markdown[opening..].find('\n')? + 1;
@@ -285,7 +285,7 @@ pub(crate) fn links(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Targets of `[text](target)` outside fenced blocks, with their offsets.
+/// Returns the targets of `[text](target)` outside fenced blocks, with their offsets.
 fn link_targets(markdown: &str) -> Vec<(usize, &str)> {
     let (mut targets, mut offset, mut is_fenced) = (Vec::new(), 0, false);
     for line in markdown.split_inclusive('\n') {
@@ -303,7 +303,8 @@ fn link_targets(markdown: &str) -> Vec<(usize, &str)> {
     targets
 }
 
-/// `path`, relative to `directory`, as a path relative to the workspace; none if it leaves that.
+/// Returns `path`, relative to `directory`, as a path relative to the workspace; `None` if it
+/// leaves that.
 fn resolve(directory: &str, path: &str) -> Option<String> {
     let mut parts: Vec<&str> = directory
         .split('/')

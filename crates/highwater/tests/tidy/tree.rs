@@ -1,4 +1,4 @@
-//! What the rules look at: the text files of the workspace, or of a planted one held in memory.
+//! The input of the rules: the text files of the workspace, or of a planted one held in memory.
 
 use std::fmt;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::lexer::{self, Lexed};
 
-/// The core crate, where the layers are.
+/// The core crate, which has the layers.
 pub(crate) const CORE: &str = "crates/highwater/";
 
 /// A text file. Its path is relative to the workspace, with slashes.
@@ -56,26 +56,27 @@ impl File {
         }
     }
 
-    /// What people read in the file: the comments of a Rust file, everything of another one.
+    /// Returns the prose of the file: the comments of a Rust file, everything of another one.
     pub(crate) fn prose(&self) -> &str {
         self.lexed
             .as_ref()
             .map_or(self.text.as_str(), |lexed| lexed.comments.as_str())
     }
 
-    /// The path below the core's `src/`, for the core's library.
+    /// Returns the path below the core's `src/`, for the core's library.
     pub(crate) fn in_core_src(&self) -> Option<&str> {
         self.path.strip_prefix(CORE)?.strip_prefix("src/")
     }
 
-    /// The part of the core's `src/` that the file belongs to: `frame` for `frame/buddy.rs`.
+    /// Returns the part of the core's `src/` that the file belongs to: `frame` for
+    /// `frame/buddy.rs`.
     pub(crate) fn core_module(&self) -> Option<&str> {
         let below = self.in_core_src()?;
         let end = below.find('/').or_else(|| below.find(".rs"))?;
         Some(&below[..end])
     }
 
-    /// Whether the file holds nothing but tests: unit tests and models in `src/`, or `tests/`.
+    /// Returns whether the file holds only tests: unit tests and models in `src/`, or `tests/`.
     pub(crate) fn is_test_file(&self) -> bool {
         let name = self.path.rsplit('/').next();
         let has_test_name =
@@ -85,7 +86,7 @@ impl File {
 }
 
 impl Tree {
-    /// A tree held in memory.
+    /// Creates a tree held in memory.
     pub(crate) fn of(files: &[(&str, &str)]) -> Self {
         Self {
             files: files
@@ -95,8 +96,8 @@ impl Tree {
         }
     }
 
-    /// Every text file under `root`. Version control and build directories are left out, the
-    /// latter by the tag that cargo puts into them.
+    /// Loads every text file under `root`. Skips version control and build directories, the latter
+    /// by the tag that cargo puts into them.
     pub(crate) fn load(root: &Path) -> Self {
         let mut files = Vec::new();
         load_into(root, "", &mut files);
@@ -104,7 +105,7 @@ impl Tree {
         Self { files }
     }
 
-    /// Rust files with what the lexer made of them.
+    /// Returns the Rust files with their lexed text.
     pub(crate) fn rust(&self) -> impl Iterator<Item = (&File, &Lexed)> {
         self.files
             .iter()
@@ -115,7 +116,7 @@ impl Tree {
         self.files.iter().find(|file| file.path == path)
     }
 
-    /// Whether `path` is a file of the tree or a directory that holds one.
+    /// Returns whether `path` is a file of the tree or a directory that holds one.
     pub(crate) fn exists(&self, path: &str) -> bool {
         let path = path.trim_end_matches('/');
         self.files.iter().any(|file| {
@@ -139,7 +140,7 @@ fn load_into(directory: &Path, prefix: &str, files: &mut Vec<File>) {
                 load_into(&entry.path(), &format!("{path}/"), files);
             }
         } else if kind.is_file() {
-            // What is not UTF-8 is no text: it keeps its name, so that links to it resolve.
+            // A file that is not UTF-8 is no text: it keeps its name, so that links to it resolve.
             let text = String::from_utf8(fs::read(entry.path()).unwrap()).unwrap_or_default();
             files.push(File::new(&path, &text));
         }
