@@ -24,7 +24,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use highwater::lab::cache::Accounting;
 use highwater::lab::reclaim::{RmapConfig, RmapPolicy, RmapQuirks};
 use highwater::{Access, Background, Backing, Counter, Manager, Pages};
 use nothing_is_lost::arena::{Arena, Opened};
@@ -63,10 +62,6 @@ struct Run {
 
 impl Run {
     fn manager(&self, rng: &mut Rng, swap: &Arc<Disk>) -> Manager {
-        let accounting = match rng.u8(..4) {
-            0 => Accounting::ActiveCache,
-            _ => Accounting::CpuWords,
-        };
         let policies = [
             RmapPolicy::Blocking,
             RmapPolicy::Skip,
@@ -89,7 +84,6 @@ impl Run {
         Manager::builder()
             .capacity(Pages(pages).bytes())
             .background(self.background)
-            .accounting(accounting)
             .rmap(RmapConfig { policy, quirks })
             .swap_on(Arc::clone(swap) as Arc<dyn Backing>)
             .build()

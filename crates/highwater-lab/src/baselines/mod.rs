@@ -23,7 +23,7 @@
 //! up a modelled transfer cost, `&mut Untracked` compiles to nothing. Words that only their own CPU
 //! or task writes are not traffic.
 
-mod active;
+pub mod active_cache;
 mod flat;
 pub mod flush;
 mod library;
@@ -43,7 +43,7 @@ use std::fmt;
 use highwater::counter::Accuracy;
 use highwater::units::{CpuId, Estimate};
 
-pub use active::ActiveSpaces;
+pub use active_cache::ActiveSpaces;
 pub use flat::FlatCounter;
 pub use library::LibraryCounter;
 pub use library_sets::LibrarySets;

@@ -4,8 +4,7 @@
 use ::loom::{model, thread};
 
 use super::{
-    Access, Accounting, Backing, EvictBatch, FileEntry, Kept, PageCache, PageKey, Presence,
-    SyncError, ToldOf,
+    Access, Backing, EvictBatch, FileEntry, Kept, PageCache, PageKey, Presence, SyncError, ToldOf,
 };
 use crate::memmap::FrameMemory;
 use crate::percpu::Regime;
@@ -98,12 +97,7 @@ impl Scene {
 
     fn over(backing: Arc<dyn Backing>, access: Access) -> Arc<Self> {
         let memory = Arc::new(FrameMemory::new(Pages(2)).unwrap());
-        let cache = PageCache::new(
-            Arc::clone(&memory),
-            &Topology::flat(1),
-            Regime::Atomic,
-            Accounting::default(),
-        );
+        let cache = PageCache::new(Arc::clone(&memory), &Topology::flat(1), Regime::Atomic);
         let file = cache.open(backing, access).unwrap();
         let key = PageKey::new(file.id(), 0);
         Arc::new(Self {

@@ -62,7 +62,7 @@ pub use key::PageKey;
 pub use latch::{PageRead, PageWrite};
 pub use readahead::{MarkRule, READAHEAD_DEFAULT, ReadPattern, Readahead, Window};
 pub use rmap::{Deferred, EvictedFor, Referenced, RmapAccess, Unmapped, WasYoung};
-pub use space::{Accounting, RssMember, RssResidue, SpaceEntry, SpaceId};
+pub use space::{RssMember, RssResidue, SpaceEntry, SpaceId};
 pub use swap::SwapArea;
 pub(crate) use swap::SwapStats;
 pub use writeback::{SyncError, ToldOf, WriteBackError, WrittenBack};
@@ -156,19 +156,13 @@ pub struct EvictBatch {
 impl PageCache {
     /// Creates an empty cache over the frames of `memory`.
     ///
-    /// Files and spaces count on the CPUs of `topology`, in `regime`; spaces as `accounting` says.
+    /// Files and spaces count on the CPUs of `topology`, in `regime`.
     ///
     /// # Panics
     ///
-    /// For [`Accounting::ActiveCache`] on more than
-    /// [`ActiveCache::CPUS_MAX`](crate::counter::ActiveCache::CPUS_MAX) CPUs.
+    /// When `memory` has more frames than `usize` counts.
     #[must_use]
-    pub fn new(
-        memory: Arc<FrameMemory>,
-        topology: &Topology,
-        regime: Regime,
-        accounting: Accounting,
-    ) -> Self {
+    pub fn new(memory: Arc<FrameMemory>, topology: &Topology, regime: Regime) -> Self {
         let nr_frames = usize::try_from(memory.pages().0).expect("frames fit memory");
         Self {
             index: Index::new(memory.pages()),
@@ -181,7 +175,7 @@ impl PageCache {
             young_max: 1,
             area_numbers: Sequence::new(),
             rmap_times: TimeRecorder::new(),
-            spaces: Spaces::new(topology, regime, accounting),
+            spaces: Spaces::new(topology, regime),
             files: Files::new(topology, regime),
             swap: None,
             memory,

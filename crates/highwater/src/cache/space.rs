@@ -11,15 +11,13 @@
 //! again when later spaces are opened or closed, a few at a time, until its last holder is gone;
 //! then it is reported and removed.
 //!
-//! **Accounting.** Two ways to count, chosen for all spaces of a cache: [`Accounting`]. The bounds
-//! of a read are those of the counters: [`CounterSet`], [`ActiveSpace`], [`Peak`].
+//! The bounds of a read are those of the counters: [`CounterSet`], [`Peak`].
 
 use std::collections::VecDeque;
 use std::fmt;
 
 use super::file::FileKind;
-use crate::counter::active::{ActiveConfig, Foreign, THRESHOLD_DEFAULT};
-use crate::counter::{ActiveCache, ActiveSpace, CounterSet, Layout, Peak};
+use crate::counter::{CounterSet, Layout, Peak};
 use crate::percpu::Regime;
 use crate::sync::atomic::{AtomicBool, Ordering, fence};
 use crate::sync::{Arc, LockClass, Rank, RwLock, StatCell};
@@ -83,52 +81,6 @@ impl fmt::Display for RssMember {
     }
 }
 
-/// How spaces are counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Accounting {
-    /// Each space has counters of its own ([`CounterSet`]): two cache lines until a second CPU
-    /// counts for it, then words for every CPU. The cheapest to count with, on any CPUs.
-    #[default]
-    CpuWords,
-    /// Each CPU has one set of words, which it lends to the space that counted there last
-    /// ([`ActiveCache`], [`Foreign::Switch`]): two cache lines for a space on however many CPUs,
-    /// and exact reads of the CPUs where it was last. Dear where a CPU's threads count for another
-    /// space at every turn.
-    ActiveCache,
-}
-
-/// The counters of a space.
-#[derive(Debug)]
-enum Counters {
-    CpuWords(CounterSet<4>),
-    Active(ActiveSpace),
-}
-
-impl Counters {
-    #[inline]
-    fn add(&self, member: RssMember, pages: i64) {
-        match self {
-            Self::CpuWords(set) => _ = set.add(member.index(), pages),
-            Self::Active(space) => _ = space.add(member.index(), pages),
-        }
-    }
-
-    fn approximate_of(&self, members: &[usize]) -> Estimate<i64> {
-        match self {
-            Self::CpuWords(set) => set.approximate_sum_of(members),
-            Self::Active(space) => space.approximate_sum_of(members),
-        }
-    }
-
-    /// Exact when quiescent.
-    fn precise_of(&self, members: &[usize]) -> Estimate<i64> {
-        match self {
-            Self::CpuWords(set) => Estimate::exact(set.precise_sum_of(members)),
-            Self::Active(space) => space.precise_sum_of(members),
-        }
-    }
-}
-
 /// Number of a space in its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SpaceId(pub(super) u32);
@@ -156,7 +108,7 @@ impl fmt::Display for SpaceId {
 #[derive(Debug)]
 pub struct SpaceEntry {
     id: SpaceId,
-    counters: Counters,
+    counters: CounterSet<4>,
     peak: Peak,
     /// Whether the embedder has counted pages of its own.
     /// Written by: the embedder's calls, once. Read by: invariant checks. Publishes: nothing; they
@@ -175,11 +127,10 @@ impl SpaceEntry {
     ///
     /// # Cost
     ///
-    /// [`CounterSet::add`] or [`ActiveSpace::add`], and where the resident set grows a look at
-    /// three sums.
+    /// [`CounterSet::add`], and where the resident set grows a look at three sums.
     #[inline]
     pub fn add(&self, member: RssMember, pages: i64) {
-        self.counters.add(member, pages);
+        let _ = self.counters.add(member.index(), pages);
         if pages > 0 && member != RssMember::Swap {
             self.peak.observe(self.resident());
         }
@@ -203,7 +154,7 @@ impl SpaceEntry {
     pub(super) fn check(&self, member: RssMember, pages: i64) {
         // Relaxed: see the field.
         if member == RssMember::File || !self.is_added_to.load(Ordering::Relaxed) {
-            let counted = self.counters.precise_of(&[member.index()]).value;
+            let counted = self.counters.precise_sum_of(&[member.index()]);
             assert_eq!(pages, counted, "{member} pages of {}", self.id);
         }
     }
@@ -212,16 +163,16 @@ impl SpaceEntry {
     ///
     /// # Accuracy
     ///
-    /// [`CounterSet::approximate_sum`] or [`ActiveSpace::approximate_sum`].
+    /// [`CounterSet::approximate_sum`].
     #[must_use]
     pub fn approximate(&self, member: RssMember) -> Estimate<Pages> {
-        pages(self.counters.approximate_of(&[member.index()]))
+        pages(self.counters.approximate_sum_of(&[member.index()]))
     }
 
     /// Returns the pages of a member, by visiting every CPU that counted; exact when quiescent.
     #[must_use]
     pub fn precise(&self, member: RssMember) -> Pages {
-        pages(self.counters.precise_of(&[member.index()])).value
+        positive(self.counters.precise_sum_of(&[member.index()]))
     }
 
     /// Returns the resident set as an interval, in O(1).
@@ -233,7 +184,7 @@ impl SpaceEntry {
     /// Returns the resident set, by visiting every CPU that counted; exact when quiescent.
     #[must_use]
     pub fn precise_rss(&self) -> Pages {
-        pages(self.counters.precise_of(&RESIDENT)).value
+        positive(self.counters.precise_sum_of(&RESIDENT))
     }
 
     /// Returns the peak of the resident set, as an interval neither end of which ever falls.
@@ -243,34 +194,17 @@ impl SpaceEntry {
     }
 
     fn resident(&self) -> Estimate<i64> {
-        self.counters.approximate_of(&RESIDENT)
+        self.counters.approximate_sum_of(&RESIDENT)
     }
 
-    /// Returns the counts that are not back to zero. Uncertain while counting for other spaces
-    /// moves words that this space had.
-    fn residue(&self) -> Result<Option<RssResidue>, Uncertain> {
-        let read = RssMember::ALL.map(|member| self.counters.precise_of(&[member.index()]));
-        if read.iter().any(|sum| *sum != Estimate::exact(sum.value)) {
-            return Err(Uncertain);
-        }
-        let (space, sums) = (self.id, read.map(|sum| sum.value));
+    /// Returns the counts that are not back to zero.
+    fn residue(&self) -> Option<RssResidue> {
+        let sums = RssMember::ALL.map(|member| self.counters.precise_sum(member.index()));
         let is_clean = sums.iter().all(|sum| *sum == 0);
-        Ok((!is_clean).then_some(RssResidue { space, sums }))
-    }
-}
-
-/// Counters changed while they were read.
-struct Uncertain;
-
-impl Drop for SpaceEntry {
-    /// Uncounts pages that are still in a cache that ends: they are no residue.
-    fn drop(&mut self) {
-        if let Counters::Active(space) = &self.counters {
-            let left = space.precise_sum(RssMember::File.index()).value;
-            if left != 0 {
-                space.add(RssMember::File.index(), -left);
-            }
-        }
+        (!is_clean).then_some(RssResidue {
+            space: self.id,
+            sums,
+        })
     }
 }
 
@@ -279,6 +213,11 @@ const RESIDENT: [usize; 3] = [
     RssMember::RESIDENT[1].index(),
     RssMember::RESIDENT[2].index(),
 ];
+
+/// A sum that others' counting may make negative for a moment.
+fn positive(sum: i64) -> Pages {
+    pages(Estimate::exact(sum)).value
+}
 
 fn pages(estimate: Estimate<i64>) -> Estimate<Pages> {
     let Estimate { value, low, high } = estimate.positive();
@@ -314,15 +253,8 @@ impl fmt::Display for RssResidue {
 #[derive(Debug)]
 pub(super) struct Spaces {
     table: RwLock<Table>,
-    makes: Makes,
+    layout: Arc<Layout>,
     nr_residues: StatCell,
-}
-
-/// Creates counters of spaces.
-#[derive(Debug)]
-enum Makes {
-    CpuWords(Arc<Layout>),
-    Active(Arc<ActiveCache>),
 }
 
 #[derive(Debug, Default)]
@@ -352,43 +284,27 @@ impl Closed {
         // Acquire. Pairs with: the release with which other threads drop the entry, after they
         // counted.
         fence(Ordering::Acquire);
-        if let Ok(residue) = self.entry.residue() {
-            (self.residue, self.is_certain) = (residue, true);
-        }
-        self.is_certain
+        (self.residue, self.is_certain) = (self.entry.residue(), true);
+        true
     }
 }
 
 impl Spaces {
-    pub(super) fn new(topology: &Topology, regime: Regime, accounting: Accounting) -> Self {
-        let config = ActiveConfig {
-            threshold: THRESHOLD_DEFAULT,
-            foreign: Foreign::Switch,
-        };
-        let makes = match accounting {
-            Accounting::CpuWords => Makes::CpuWords(Layout::new(topology, regime)),
-            Accounting::ActiveCache => {
-                Makes::Active(ActiveCache::with_config(topology, regime, config))
-            }
-        };
+    pub(super) fn new(topology: &Topology, regime: Regime) -> Self {
         Self {
             table: RwLock::new(&SPACES_LOCK, Table::default()),
-            makes,
+            layout: Layout::new(topology, regime),
             nr_residues: StatCell::new(),
         }
     }
 
     pub(super) fn open(&self) -> Arc<SpaceEntry> {
-        let counters = match &self.makes {
-            Makes::CpuWords(layout) => Counters::CpuWords(CounterSet::new(layout)),
-            Makes::Active(cache) => Counters::Active(cache.space()),
-        };
         let mut table = self.table.write();
         let gone = table.reap();
         let slot = table.unused.pop().unwrap_or(table.entries.len());
         let entry = Arc::new(SpaceEntry {
             id: SpaceId::new(slot),
-            counters,
+            counters: CounterSet::new(&self.layout),
             peak: Peak::new(),
             is_added_to: AtomicBool::new(false),
         });
@@ -420,8 +336,7 @@ impl Spaces {
         residue
     }
 
-    /// Reports the residues of spaces that were closed before. Outside the lock: where CPUs have
-    /// words of a space, its end waits for them.
+    /// Reports the residues of spaces that were closed before.
     fn forget(&self, gone: [Option<Closed>; REAPED_AT_ONCE]) {
         for residue in gone.iter().flatten().filter_map(|closed| closed.residue) {
             self.nr_residues.add(1);

@@ -27,12 +27,7 @@ impl Backing for Numbered {
 
 pub(super) fn cache(frames: u64) -> (Arc<FrameMemory>, PageCache) {
     let memory = Arc::new(FrameMemory::new(Pages(frames)).expect("a small range"));
-    let cache = PageCache::new(
-        Arc::clone(&memory),
-        &Topology::flat(1),
-        Regime::Atomic,
-        Accounting::default(),
-    );
+    let cache = PageCache::new(Arc::clone(&memory), &Topology::flat(1), Regime::Atomic);
     (memory, cache)
 }
 

@@ -100,7 +100,6 @@
 //! |---|---|
 //! | [`CounterTree`] | one counter with words for all CPUs from the start |
 //! | [`CounterSet`] | a few counters of one object, which cost two cache lines until a second CPU comes |
-//! | [`ActiveCache`] | counters of spaces of which each CPU runs one at a time: no per-CPU memory for a space |
 //! | [`Layout`] | what the counters of one machine share |
 //! | [`Peak`] | the highest value seen, which never falls |
 //!
@@ -111,7 +110,6 @@
 //! width, which lets sharers be neighbours and needs fewer nodes where the number of CPUs is no
 //! power of two; bounds from the nodes that exist; 64-bit words.
 
-pub mod active;
 #[cfg(all(test, loom))]
 mod loom;
 mod bulk;
@@ -134,7 +132,6 @@ use crate::sync::Arc;
 use crate::topology::Topology;
 use crate::units::{Comparison, CpuId, Estimate};
 
-pub use active::{ActiveCache, ActiveSpace};
 pub use layout::Layout;
 pub use peak::Peak;
 pub use set::{CounterSet, Residue};

@@ -13,8 +13,7 @@ use super::cgroup::Memcg;
 use super::read::ReadaheadMax;
 use super::writeback::{DirtyTunables, Writer};
 use super::{Core, Manager, Parts, Shared, Throttling};
-use crate::cache::{Accounting, Backing, MarkRule, READAHEAD_DEFAULT, SwapArea};
-use crate::counter::ActiveCache;
+use crate::cache::{Backing, MarkRule, READAHEAD_DEFAULT, SwapArea};
 use crate::frame::{BackendKind, DrainMode, PcpPolicy, PoolConfig, PoolError, Tunables, Zeroing};
 use crate::group::GroupTree;
 use crate::memmap::{MapError, Reservation};
@@ -44,7 +43,6 @@ pub struct Builder {
     background: Background,
     regime: Option<Regime>,
     pool: PoolConfig,
-    accounting: Accounting,
     throttling: Throttling,
     rmap: RmapConfig,
     rules: TwoListRules,
@@ -116,14 +114,6 @@ pub enum BuildError {
         /// The reason.
         reason: RegimeReason,
     },
-    /// The way of counting spaces is not for as many CPUs.
-    #[error("an active-space cache is for 1 to {max} CPUs, not {cpus}: count by CPU words")]
-    Accounting {
-        /// CPUs of the topology.
-        cpus: usize,
-        /// The most.
-        max: usize,
-    },
     /// The memory could not be reserved.
     #[error(transparent)]
     Map(#[from] MapError),
@@ -154,7 +144,6 @@ impl Builder {
             regime: None,
             // The CPU count is set from the topology.
             pool: PoolConfig::new(1),
-            accounting: Accounting::default(),
             throttling: Throttling::default(),
             rmap: RmapConfig::default(),
             rules: TwoListRules::default(),
@@ -299,12 +288,6 @@ impl Builder {
     /// Sets the pool's tunables, which [`Manager::set_tunables`] can change later.
     pub fn tunables(mut self, tunables: Tunables) -> Self {
         self.pool.tunables = tunables;
-        self
-    }
-
-    /// Selects how resident sets of spaces are counted. Default: [`Accounting::CpuWords`].
-    pub fn accounting(mut self, accounting: Accounting) -> Self {
-        self.accounting = accounting;
         self
     }
 
@@ -465,11 +448,7 @@ impl Builder {
         if chosen.is_fallback() {
             tracing::warn!(regime = %chosen, "per-CPU words cost several times as much as they could");
         }
-        let regime = chosen.regime;
-        let (cpus, max) = (topology.nr_cpus(), ActiveCache::CPUS_MAX);
-        if self.accounting == Accounting::ActiveCache && cpus > max {
-            return Err(BuildError::Accounting { cpus, max });
-        }
+        let (regime, cpus) = (chosen.regime, topology.nr_cpus());
         let core = Arc::new(Core::new(
             topology,
             Parts {
@@ -481,7 +460,6 @@ impl Builder {
                     regime,
                     ..self.pool
                 },
-                accounting: self.accounting,
                 throttling: self.throttling,
                 rmap: self.rmap,
                 rules: self.rules,

@@ -1,7 +1,6 @@
 //! CPUs that come online after a manager was built: correct, if slower.
 
 use super::Manager;
-use crate::cache::Accounting;
 use crate::group::Limits;
 use crate::percpu::harness::{allowed_cpus, run_on, skipped};
 use crate::percpu::{Regime, has_restartable_sequences};
@@ -22,42 +21,39 @@ fn cpus_that_come_later_lose_nothing() {
         skipped("needs restartable sequences and two CPUs");
         return;
     }
-    for accounting in [Accounting::CpuWords, Accounting::ActiveCache] {
-        let hw = Manager::builder()
-            .capacity(Bytes::mib(8))
-            .topology(Topology::with_offline(64, &(1..64).collect::<Vec<_>>()))
-            .regime(Regime::Restartable)
-            .accounting(accounting)
-            .build()
-            .expect("a small manager");
-        let group = hw.root().child("tenant", Limits::max(Bytes::mib(2)));
-        let group = group.expect("a group more");
-        let (space, unused) = (hw.space(&group), group.usage_precise());
-        let resident = Pages(PAGES * cpus.len() as u64);
-        let map = space.map_anon(resident);
-        let map = map.expect("a small mapping");
-        thread::scope(|scope| {
-            for (nth, &cpu) in cpus.iter().enumerate() {
-                let (group, map) = (&group, &map);
-                scope.spawn(move || {
-                    run_on(cpu, || {
-                        for round in 0..2_000 {
-                            let page = nth as u64 * PAGES + round % PAGES;
-                            map.write(page).expect("memory for a page").fill(1);
-                            drop(group.charge(Bytes::kib(16)).expect("room for 4 pages"));
-                        }
-                    });
+    let hw = Manager::builder()
+        .capacity(Bytes::mib(8))
+        .topology(Topology::with_offline(64, &(1..64).collect::<Vec<_>>()))
+        .regime(Regime::Restartable)
+        .build()
+        .expect("a small manager");
+    let group = hw.root().child("tenant", Limits::max(Bytes::mib(2)));
+    let group = group.expect("a group more");
+    let (space, unused) = (hw.space(&group), group.usage_precise());
+    let resident = Pages(PAGES * cpus.len() as u64);
+    let map = space.map_anon(resident);
+    let map = map.expect("a small mapping");
+    thread::scope(|scope| {
+        for (nth, &cpu) in cpus.iter().enumerate() {
+            let (group, map) = (&group, &map);
+            scope.spawn(move || {
+                run_on(cpu, || {
+                    for round in 0..2_000 {
+                        let page = nth as u64 * PAGES + round % PAGES;
+                        map.write(page).expect("memory for a page").fill(1);
+                        drop(group.charge(Bytes::kib(16)).expect("room for 4 pages"));
+                    }
                 });
-            }
-        });
-        assert_eq!(space.rss_precise(), resident);
-        assert!(space.rss().contains(resident), "{}", space.rss());
-        let (seen, exact) = (group.usage(), group.usage_precise());
-        assert!(seen.contains(exact), "{exact}: {seen}");
-        drop(map);
-        hw.check_invariants();
-        assert_eq!(space.rss_precise(), Pages::ZERO);
-        assert_eq!(group.usage_precise(), unused);
-        assert_eq!(hw.snapshot().frames.allocated, Pages::ZERO);
-    }
+            });
+        }
+    });
+    assert_eq!(space.rss_precise(), resident);
+    assert!(space.rss().contains(resident), "{}", space.rss());
+    let (seen, exact) = (group.usage(), group.usage_precise());
+    assert!(seen.contains(exact), "{exact}: {seen}");
+    drop(map);
+    hw.check_invariants();
+    assert_eq!(space.rss_precise(), Pages::ZERO);
+    assert_eq!(group.usage_precise(), unused);
+    assert_eq!(hw.snapshot().frames.allocated, Pages::ZERO);
 }

@@ -92,7 +92,7 @@ pub use writeback::DirtyTunables;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::cache::{Accounting, FileEntry, FileKind, PageCache, SwapArea};
+use crate::cache::{FileEntry, FileKind, PageCache, SwapArea};
 use crate::frame::{FramePool, PoolConfig};
 use crate::group::{GroupTree, StatItem, Tolerance};
 use crate::memmap::FrameMemory;
@@ -184,7 +184,6 @@ struct Parts {
     frames: Pages,
     regime: ChosenRegime,
     pool: PoolConfig,
-    accounting: Accounting,
     throttling: Throttling,
     rmap: RmapConfig,
     rules: TwoListRules,
@@ -260,7 +259,6 @@ impl Core {
             frames,
             regime: chosen,
             pool: config,
-            accounting,
             throttling,
             rmap,
             rules,
@@ -279,7 +277,7 @@ impl Core {
         });
         let pool = Arc::new(FramePool::with_config(Arc::clone(&memory), config)?);
         let groups = GroupTree::with_regime(regime, nr_cpus);
-        let cache = PageCache::new(Arc::clone(&memory), &topology, regime, accounting)
+        let cache = PageCache::new(Arc::clone(&memory), &topology, regime)
             .counting_dirty_for(groups.clone())
             .counting_accesses(policy.accesses_max());
         let cache = Arc::new(match swap {

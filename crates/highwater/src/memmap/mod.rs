@@ -21,7 +21,7 @@ mod free;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod membarrier;
 mod reservation;
-#[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
+#[cfg(all(any(test, feature = "lab"), target_os = "linux", not(loom), not(miri)))]
 pub(crate) mod sandbox;
 mod seat;
 mod token;

@@ -1,6 +1,5 @@
 //! What a restartable sequence works on, and what comes of it: the same on every architecture.
 
-use super::owned::Slot;
 use crate::sync::atomic::AtomicI64;
 
 /// The cells of one word: one for each CPU, `stride` bytes apart.
@@ -13,23 +12,6 @@ pub(super) struct Column {
     pub(super) first: *const AtomicI64,
     pub(super) stride: usize,
     pub(super) nr_cpus: u32,
-}
-
-/// An addition to a word of whichever CPU's slot, if one owner has it: see the module `owned`.
-#[derive(Clone, Copy)]
-#[cfg_attr(
-    any(not(target_arch = "x86_64"), not(target_os = "linux"), loom, miri),
-    expect(dead_code, reason = "read by the sequence, which this system lacks")
-)]
-pub(super) struct Parking {
-    pub(super) first: *const Slot,
-    pub(super) nr_cpus: u32,
-    /// Bytes from the start of a slot to the word.
-    pub(super) word_at: usize,
-    /// What the slot's tenure must be.
-    pub(super) tenure: u64,
-    /// The word stays within this much of zero, either way.
-    pub(super) limit: u64,
 }
 
 /// What came of one run through a sequence.

@@ -466,10 +466,10 @@ impl Cells {
         cover(cpu.index());
         self.touched[word].mark(cpu.index());
         let cell = self.cell(cpu.index(), word);
-        let cell = std::ptr::from_ref(cell).cast::<i64>();
-        // SAFETY: the cell is one of ours, of a slot below `nr_cpus`, which in this regime only the
-        // sequences write, on its own CPU. If the thread has moved, nothing is stored.
-        unsafe { area.attempt_init(cell, cpu, self.zero) };
+        let (cell, zero) = (std::ptr::from_ref(cell).cast(), self.zero.cast_unsigned());
+        // SAFETY: the cell is an atomic of ours. Of a slot below `nr_cpus`, it is written in this
+        // regime by sequences of its own CPU only, of which this is one.
+        unsafe { area.attempt_exchange(cell, cpu, 0, zero) };
     }
 
     /// Runs the sequence once over the cells of `word`.

@@ -1,22 +1,13 @@
 //! Portable counterparts: what every system can do, and the absence of restartable sequences.
 //!
-//! On a system without an implementation of the sequence, `Area` has no values. The code that
-//! would use one still compiles there, and provably never runs. Under the model checker this is
-//! what is checked, since it cannot see assembly.
+//! On a system without an implementation of the sequences, [`Area`] has no values. Code that would
+//! use one still compiles there, and provably never runs. The model checker, which cannot see
+//! assembly, checks this code.
+
+use crate::units::CpuId;
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri))))]
-use super::RegimeReason;
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri))))]
-use super::attempt::{Attempt, Column, Parking};
-#[cfg(not(any(all(target_arch = "x86_64", target_os = "linux", not(miri)), loom)))]
-use super::gated::Gated;
-#[cfg(not(any(all(target_arch = "x86_64", target_os = "linux", not(miri)), loom)))]
-use super::stacks::Stack;
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri))))]
-use super::windowed::Target;
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri))))]
-use crate::memmap::Unreached;
-use crate::units::CpuId;
+pub(super) use none::Area;
 
 /// The CPU as the C library tells it, or CPU 0.
 #[cfg(all(target_os = "linux", not(loom), not(miri)))]
@@ -32,119 +23,79 @@ pub(super) fn current_cpu() -> CpuId {
     CpuId(0)
 }
 
-/// An rseq area on a system where there is none.
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri))))]
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Area {}
-
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri))))]
-impl Area {
-    pub(super) fn find() -> Result<Self, RegimeReason> {
-        Err(RegimeReason::Platform)
-    }
-
-    pub(super) fn cpu(self) -> Option<CpuId> {
-        match self {}
-    }
-
-    /// # Safety
-    ///
-    /// As for the real one; cannot be called.
-    pub(super) unsafe fn attempt_add<const DELAY: u32>(self, _: Column, _: i64) -> Attempt {
-        match self {}
-    }
-
-    /// # Safety
-    ///
-    /// As for the real one; cannot be called.
-    pub(super) unsafe fn try_add<const DELAY: u32>(self, _: Column, _: i64, _: i64) -> bool {
-        match self {}
-    }
-
-    /// # Safety
-    ///
-    /// As for the real one; cannot be called.
-    pub(super) unsafe fn attempt_init(self, _: *const i64, _: CpuId, _: i64) -> Attempt {
-        match self {}
-    }
-
-    /// # Safety
-    ///
-    /// As for the real one; cannot be called.
-    pub(super) unsafe fn try_add_owned<const DELAY: u32>(
-        self,
-        _: *const i64,
-        _: CpuId,
-        _: i64,
-    ) -> bool {
-        match self {}
-    }
-
-    /// # Safety
-    ///
-    /// As for the real one; cannot be called.
-    pub(super) unsafe fn try_add_within<const DELAY: u32>(self, _: Target, _: i64) -> bool {
-        match self {}
-    }
-
-    pub(super) fn can_restart_others(self) -> bool {
-        match self {}
-    }
-
-    pub(super) fn membarrier_refusal(self) -> Option<i32> {
-        match self {}
-    }
-
-    pub(super) fn restart_others(self, _: Option<CpuId>) -> Result<(), Unreached> {
-        match self {}
-    }
-
-    /// # Safety
-    ///
-    /// As for the real one; cannot be called.
+mod none {
+    use crate::memmap::Unreached;
+    use crate::percpu::RegimeReason;
+    use crate::percpu::attempt::{Attempt, Column};
     #[cfg(not(loom))]
-    pub(super) unsafe fn try_store<const DELAY: u32>(
-        self,
-        _: *const Gated,
-        _: u64,
-        _: u64,
-    ) -> bool {
-        match self {}
-    }
-
-    /// # Safety
-    ///
-    /// As for the real one; cannot be called.
+    use crate::percpu::gated::Gated;
+    #[cfg(feature = "lab")]
+    use crate::percpu::sequences::GuardedStore;
     #[cfg(not(loom))]
-    pub(super) unsafe fn try_pop<const DELAY: u32>(self, _: *const Stack, _: u32) -> Option<u32> {
-        match self {}
+    use crate::percpu::stacks::Stack;
+    use crate::percpu::windowed::Target;
+    use crate::units::CpuId;
+
+    /// An rseq area on a system where there is none.
+    #[derive(Clone, Copy, Debug)]
+    pub(in crate::percpu) enum Area {}
+
+    /// Sequences as `rseq.rs` has them, which no value exists to call.
+    macro_rules! absent {
+        ($($(#[$when:meta])* fn $name:ident $(<$delay:ident>)? ($($argument:ty),*) -> $result:ty;)*) => {$(
+            $(#[$when])*
+            /// # Safety
+            ///
+            /// As for the real one; cannot be called.
+            pub(in crate::percpu) unsafe fn $name $(<const $delay: u32>)? (self, $(_: $argument),*) -> $result {
+                match self {}
+            }
+        )*};
     }
 
-    /// # Safety
-    ///
-    /// As for the real one; cannot be called.
-    #[cfg(not(loom))]
-    pub(super) unsafe fn try_push<const DELAY: u32>(self, _: *const Stack, _: u32, _: u32) -> bool {
-        match self {}
-    }
+    impl Area {
+        pub(in crate::percpu) fn find() -> Result<Self, RegimeReason> {
+            Err(RegimeReason::Platform)
+        }
 
-    /// # Safety
-    ///
-    /// As for the real one; cannot be called.
-    pub(super) unsafe fn try_park<const DELAY: u32>(self, _: Parking, _: i64) -> bool {
-        match self {}
-    }
+        pub(in crate::percpu) fn cpu(self) -> Option<CpuId> {
+            match self {}
+        }
 
-    /// # Safety
-    ///
-    /// As for the real one; cannot be called.
-    pub(super) unsafe fn attempt_exchange(
-        self,
-        _: *const u64,
-        _: CpuId,
-        _: u64,
-        _: u64,
-    ) -> Attempt {
-        match self {}
+        pub(in crate::percpu) fn can_restart_others(self) -> bool {
+            match self {}
+        }
+
+        pub(in crate::percpu) fn membarrier_refusal(self) -> Option<i32> {
+            match self {}
+        }
+
+        pub(in crate::percpu) fn restart_others(self, _: Option<CpuId>) -> Result<(), Unreached> {
+            match self {}
+        }
+
+        #[cfg(feature = "lab")]
+        pub(in crate::percpu) fn try_store_guarded<const DELAY: u32>(
+            self,
+            _: CpuId,
+            _: &GuardedStore<'_>,
+        ) -> bool {
+            match self {}
+        }
+
+        absent! {
+            fn attempt_add<DELAY>(Column, i64) -> Attempt;
+            fn try_add<DELAY>(Column, i64, i64) -> bool;
+            fn try_add_owned<DELAY>(*const i64, CpuId, i64) -> bool;
+            fn try_add_within<DELAY>(Target, i64) -> bool;
+            fn attempt_exchange(*const u64, CpuId, u64, u64) -> Attempt;
+            #[cfg(not(loom))]
+            fn try_store<DELAY>(*const Gated, u64, u64) -> bool;
+            #[cfg(not(loom))]
+            fn try_pop<DELAY>(*const Stack, u32) -> Option<u32>;
+            #[cfg(not(loom))]
+            fn try_push<DELAY>(*const Stack, u32, u32) -> bool;
+        }
     }
 }

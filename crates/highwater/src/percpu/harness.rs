@@ -1,10 +1,12 @@
-//! What tests of per-CPU code need from the system: placing threads, and taking rseq away.
+//! What tests of per-CPU code need from the system: placing threads, and taking rseq and
+//! membarrier(2) away.
 
 use std::iter;
 use std::mem;
 use std::time::{Duration, Instant};
 
 use super::{area, has_restartable_sequences};
+use crate::memmap::sandbox;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{LockClass, Mutex, Rank, thread};
 use crate::units::CpuId;
@@ -13,20 +15,34 @@ static MOVED: LockClass = LockClass::new("moved threads", Rank::Leaf);
 
 /// Says on the test's output why a part of it did not run.
 #[expect(clippy::print_stderr, reason = "a test that skips something says so")]
-pub(crate) fn skipped(reason: &str) {
+pub fn skipped(reason: &str) {
     eprintln!("skipped: {reason}");
 }
 
 /// Attempts of a test that must see a race lost once, to show that its traffic finds races: for a
 /// minute, because a machine that does other work too may schedule threads so that none meet.
-pub(crate) fn attempts() -> impl Iterator<Item = ()> {
+pub fn attempts() -> impl Iterator<Item = ()> {
     const TIME: Duration = Duration::from_secs(60);
     let begun = Instant::now();
     iter::repeat(()).take_while(move |()| begun.elapsed() < TIME)
 }
 
+/// The system call that visits to other CPUs need: see [`refuse_membarrier`].
+pub const SETAFFINITY: libc::c_long = sandbox::SETAFFINITY;
+
+/// Has the system refuse membarrier(2), and `others`, to the calling thread with `errno`. Whether
+/// it does; if not, says so on the test's output.
+#[must_use]
+pub fn refuse_membarrier(others: &[libc::c_long], errno: libc::c_int) -> bool {
+    sandbox::refuse_membarrier(others, errno)
+}
+
 /// The CPUs that the calling thread may run on.
-pub(crate) fn allowed_cpus() -> Vec<CpuId> {
+///
+/// # Panics
+///
+/// When the system does not say.
+pub fn allowed_cpus() -> Vec<CpuId> {
     // SAFETY: all zeroes is the empty set.
     let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
     // SAFETY: writes at most the given size to `set`.
@@ -43,16 +59,17 @@ pub(crate) fn allowed_cpus() -> Vec<CpuId> {
 }
 
 /// A thread that others can move.
-#[derive(Clone, Copy)]
-pub(crate) struct ThreadId(libc::pid_t);
+#[derive(Clone, Copy, Debug)]
+pub struct ThreadId(libc::pid_t);
 
-pub(crate) fn this_thread() -> ThreadId {
+/// The calling thread.
+pub fn this_thread() -> ThreadId {
     // SAFETY: takes nothing and cannot fail.
     ThreadId(unsafe { libc::gettid() })
 }
 
 /// Moves a thread to `cpu`; a thread that has ended stays where it is.
-pub(crate) fn pin(thread: ThreadId, cpu: CpuId) {
+pub fn pin(thread: ThreadId, cpu: CpuId) {
     // SAFETY: all zeroes is the empty set.
     let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
     // SAFETY: only writes `set`; the number is below the set's size.
@@ -62,7 +79,7 @@ pub(crate) fn pin(thread: ThreadId, cpu: CpuId) {
 }
 
 /// Runs `work` on a thread of its own that is pinned to `cpu`.
-pub(crate) fn run_on<T: Send>(cpu: CpuId, work: impl FnOnce() -> T + Send) -> T {
+pub fn run_on<T: Send>(cpu: CpuId, work: impl FnOnce() -> T + Send) -> T {
     on_a_thread(|| {
         pin(this_thread(), cpu);
         work()
@@ -71,7 +88,11 @@ pub(crate) fn run_on<T: Send>(cpu: CpuId, work: impl FnOnce() -> T + Send) -> T 
 
 /// Runs `work(0..threads)` on as many threads while another keeps moving each of them from CPU to
 /// CPU, until all have returned.
-pub(crate) fn while_moved_around(threads: u64, work: impl Fn(u64) + Sync) {
+///
+/// # Panics
+///
+/// When one of them does.
+pub fn while_moved_around(threads: u64, work: impl Fn(u64) + Sync) {
     let cpus = allowed_cpus();
     let moved = Mutex::new(&MOVED, Vec::<ThreadId>::new());
     let done = AtomicBool::new(false);
@@ -86,11 +107,11 @@ pub(crate) fn while_moved_around(threads: u64, work: impl Fn(u64) + Sync) {
             })
             .collect();
         scope.spawn(|| {
-            let mut random = crate::seed::rng(1);
+            let mut random = 1_u64;
             // Relaxed: ends the loop, and publishes nothing.
             while !done.load(Ordering::Relaxed) {
                 for &thread in &*moved.lock() {
-                    pin(thread, cpus[random.usize(..cpus.len())]);
+                    pin(thread, cpus[draw(&mut random, cpus.len())]);
                 }
                 thread::sleep(Duration::from_micros(50));
             }
@@ -102,10 +123,22 @@ pub(crate) fn while_moved_around(threads: u64, work: impl Fn(u64) + Sync) {
     });
 }
 
+/// One of `0..end`, drawn by xorshift: the library itself depends on no generator.
+fn draw(random: &mut u64, end: usize) -> usize {
+    *random ^= *random << 13;
+    *random ^= *random >> 7;
+    *random ^= *random << 17;
+    (*random >> 32) as usize % end
+}
+
 /// Runs `work` on a thread that is not registered for rseq; `None` where there is no way to
 /// unregister one.
+///
+/// # Panics
+///
+/// When `work` does.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn run_unregistered<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
+pub fn run_unregistered<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     on_a_thread(|| {
         if has_restartable_sequences() && !unregister() {
             skipped("the kernel refused to unregister a thread's rseq area");
@@ -117,7 +150,7 @@ pub(crate) fn run_unregistered<T: Send>(work: impl FnOnce() -> T + Send) -> Opti
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn run_unregistered<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
+pub fn run_unregistered<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     Some(on_a_thread(work))
 }
 

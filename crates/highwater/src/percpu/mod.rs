@@ -52,7 +52,6 @@ mod gated;
 mod home;
 #[cfg(loom)]
 mod model;
-mod owned;
 mod published;
 mod refs;
 mod regime;
@@ -62,11 +61,12 @@ mod rseq;
 mod rseq_symbols;
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom), not(miri)))]
 mod rseq_x86_64;
+mod sequences;
 mod stacks;
 mod touched;
 mod windowed;
-#[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
-pub(crate) mod harness;
+#[cfg(all(any(test, feature = "lab"), target_os = "linux", not(loom), not(miri)))]
+pub mod harness;
 #[cfg(all(
     test,
     target_arch = "x86_64",
@@ -87,13 +87,15 @@ pub(crate) use blocks::Blocks;
 pub use cells::{Added, Cells};
 pub(crate) use gated::{Gated, Gates, Open, Raised};
 pub use home::Home;
-pub(crate) use owned::{Claim, OwnedSlots, Owner, Place, WORDS};
 pub(crate) use published::Published;
 pub(crate) use refs::{PercpuOwner, PercpuRef, PercpuView};
 pub use regime::{ChosenRegime, Regime, RegimeReason};
+#[cfg(feature = "lab")]
+pub use sequences::GuardedStore;
+pub use sequences::Sequences;
 pub(crate) use stacks::{Locked, Stacks};
 pub(crate) use touched::Touched;
-pub(crate) use windowed::{Sequences, Windowed};
+pub(crate) use windowed::Windowed;
 
 use crate::sync::OnceLock;
 use crate::units::CpuId;

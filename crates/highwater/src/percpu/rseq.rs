@@ -19,13 +19,6 @@
 //!
 //! descriptor = { version 0, flags 0, start, post - start, abort }
 //!
-//! attempt_init(cell, owner, new)              as above, but one cell for one CPU
-//!         if cpu != owner
-//!             return Elsewhere
-//!         if *cell != 0                       another thread of this CPU was first
-//!             return Refused
-//!         *cell = new                         COMMIT
-//!
 //! try_add(column, delta, mask) -> added or not; as `attempt_add`, but before the commit
 //!         if (old ^ new) & mask               leaves its band: see the module `cells`
 //!             return not added
@@ -35,17 +28,11 @@
 //!             return not added
 //!         *cell = *cell + delta               COMMIT: the store
 //!
-//! try_park(parking, delta) -> parked or not    a slot has words, and a tenure: whose they are
-//!         if cpu >= parking.nr_cpus
-//!             return not parked
-//!         slot = parking.first + cpu
-//!         if slot.tenure != parking.tenure    another's, or held: see the module `owned`
-//!             return not parked
-//!         new  = slot.word + delta
-//!         if not -limit <= new <= limit
-//!             return not parked
-//!         slot.hits += 1                      a statistic: once more if it aborts right here
-//!         slot.word = new                     COMMIT
+//! try_store_guarded(owner, guard, expected, word, old, new, count) -> stored or not
+//!         if cpu != owner or guard != expected or word != old
+//!             return not stored
+//!         count += 1                          a statistic: once more if it aborts right here
+//!         word = new                          COMMIT
 //!
 //! try_store(gated, old, new) -> stored or not  a word, and a station: its CPU, and above it its gate
 //!         if gated.station != cpu             another CPU's, or the gate is up: see `gated`
@@ -82,7 +69,7 @@
 //!             return not added
 //!         pair.cell = new                     COMMIT
 //!
-//! attempt_exchange(cell, owner, old, new)     as attempt_init
+//! attempt_exchange(cell, owner, old, new)
 //!         if cpu != owner
 //!             return Elsewhere
 //!         seen = compare_exchange(cell, old, new)     COMMIT: one locked instruction

@@ -250,7 +250,6 @@ fn a_process_without_rseq_works() {
         "percpu::tests::interrupted_additions_are_exact",
         "percpu::tests::cpus_beyond_the_known_ones_add_exactly",
         "percpu::tests::threads_without_rseq_add_to_the_extra_slot",
-        "counter::active::tests::spaces_that_end_under_fire_are_complete",
     ];
     let program = std::env::current_exe().expect("a test has a path");
     let output = Command::new(program)

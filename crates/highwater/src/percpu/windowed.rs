@@ -31,7 +31,7 @@ use std::fmt;
 use std::mem::offset_of;
 use std::ptr;
 
-use super::{Area, Regime, Writer};
+use super::Sequences;
 use crate::memmap::Unreached;
 use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use crate::units::CpuId;
@@ -79,44 +79,12 @@ const _: () = {
     assert!(offset_of!(Windowed<1>, window) == 0 && offset_of!(Windowed<1>, cpu) == 8);
 };
 
-/// How the threads of an object's regime add: in sequences that other CPUs can make restart, or
-/// not.
-#[derive(Clone, Copy)]
-pub(crate) struct Sequences(Option<Area>);
-
-impl Sequences {
-    /// Those of the restartable regime, where the system has what it needs.
-    pub(crate) fn of(regime: Regime) -> Self {
-        let area = Writer::new(regime).area;
-        Self(area.filter(|area| area.can_restart_others()))
-    }
-
-    pub(crate) fn regime(self) -> Regime {
-        match self.0 {
-            Some(_) => Regime::Restartable,
-            None => Regime::Atomic,
-        }
-    }
-
-    /// The CPU that the thread runs on, if it can run sequences there.
-    #[inline]
-    pub(crate) fn cpu(self) -> Option<CpuId> {
-        self.0?.cpu()
-    }
-}
-
-impl fmt::Debug for Sequences {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.regime().fmt(f)
-    }
-}
-
 impl<const N: usize> Windowed<N> {
     /// Zeroes of `cpu`, and a window of which every bit is 0.
     pub(crate) fn new(sequences: Sequences, cpu: CpuId) -> Self {
         Self {
             window: AtomicU64::new(0),
-            cpu: sequences.0.map_or(NOBODY, |_| cpu),
+            cpu: sequences.area().map_or(NOBODY, |_| cpu),
             pairs: std::array::from_fn(|_| Pair {
                 cell: AtomicI64::new(0),
                 base: AtomicI64::new(0),
@@ -140,7 +108,7 @@ impl<const N: usize> Windowed<N> {
         word: usize,
         delta: i64,
     ) -> bool {
-        let Some(area) = sequences.0 else {
+        let Some(area) = sequences.area() else {
             return false;
         };
         let target = Target {
@@ -161,7 +129,7 @@ impl<const N: usize> Windowed<N> {
     /// When the system refuses the membarrier that it granted before, and what takes its place:
     /// additions may go on.
     pub(crate) fn stop_additions(&self, sequences: Sequences) -> Result<(), Unreached> {
-        match sequences.0 {
+        match sequences.area() {
             Some(area) => area.restart_others(Some(self.cpu)),
             None => Ok(()),
         }
@@ -237,8 +205,8 @@ impl<const N: usize> fmt::Debug for Windowed<N> {
 mod tests {
     use super::*;
     use crate::memmap::sandbox::{SETAFFINITY, refuse_membarrier};
-    use crate::percpu::current_cpu;
     use crate::percpu::harness::{allowed_cpus, attempts, run_on, skipped, while_moved_around};
+    use crate::percpu::{Regime, current_cpu};
     use crate::sync::atomic::AtomicBool;
     use crate::sync::{OnceLock, thread};
     use crate::topology::Topology;

@@ -15,8 +15,8 @@ use super::throttle::Sleepers;
 use super::{ListSizes, LruvecRef, Placement};
 use crate::cache::loom::Nothing;
 use crate::cache::{
-    Access, Accounting, Area, AreaFlag, AreaSpec, EvictBatch, FileEntry, PageCache, PageFlag,
-    PageKey, Referenced, RmapAccess, RssMember, WrittenBack,
+    Access, Area, AreaFlag, AreaSpec, EvictBatch, FileEntry, PageCache, PageFlag, PageKey,
+    Referenced, RmapAccess, RssMember, WrittenBack,
 };
 use crate::group::{GroupNode, GroupTree, Limits};
 use crate::memmap::FrameMemory;
@@ -44,12 +44,7 @@ struct Scene {
 impl Scene {
     fn new(payer: impl FnOnce(&GroupTree) -> GroupNode) -> Self {
         let memory = Arc::new(FrameMemory::new(Pages(1)).unwrap());
-        let cache = PageCache::new(
-            Arc::clone(&memory),
-            &Topology::flat(1),
-            Regime::Atomic,
-            Accounting::default(),
-        );
+        let cache = PageCache::new(Arc::clone(&memory), &Topology::flat(1), Regime::Atomic);
         let file = cache.open(Arc::new(Nothing), Access::ReadOnly).unwrap();
         let groups = GroupTree::with_regime(Regime::Atomic, 1);
         let lruvecs = Lruvecs::new(Pages(1));
@@ -224,8 +219,8 @@ struct Dirty {
 impl Dirty {
     fn new() -> Self {
         let memory = Arc::new(FrameMemory::new(Pages(1)).unwrap());
-        let (regime, accounting) = (Regime::Atomic, Accounting::default());
-        let cache = PageCache::new(Arc::clone(&memory), &Topology::flat(1), regime, accounting);
+        let (regime) = (Regime::Atomic);
+        let cache = PageCache::new(Arc::clone(&memory), &Topology::flat(1), regime);
         let file = cache.open(Arc::new(Nothing), Access::ReadWrite).unwrap();
         let groups = GroupTree::with_regime(regime, 1);
         let lruvecs = Lruvecs::new(Pages(1));

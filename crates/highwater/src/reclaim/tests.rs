@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::shadow::{Age, AgeUnit, Recalled, Shadow};
 use super::*;
-use crate::cache::{Access, Accounting, Backing, FileEntry, FileId, Presence};
+use crate::cache::{Access, Backing, FileEntry, FileId, Presence};
 use crate::group::Limits;
 use crate::memmap::FrameMemory;
 use crate::percpu::Regime;
@@ -53,7 +53,6 @@ impl Scene {
             Arc::clone(&memory),
             &Topology::flat(1),
             Regime::Atomic,
-            Accounting::default(),
         ));
         let pool = Arc::new(FramePool::new(Arc::clone(&memory), 1).expect("a pool"));
         let groups = GroupTree::new(1);

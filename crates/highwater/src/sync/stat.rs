@@ -23,7 +23,7 @@ impl StatCell {
     }
 
     /// Adds `count` to a cell that no other thread adds to concurrently: without a lock prefix.
-    pub(crate) fn add_alone(&self, count: u64) {
+    pub fn add_alone(&self, count: u64) {
         let sum = self.get().wrapping_add(count);
         self.0.store(sum, Ordering::Relaxed);
     }

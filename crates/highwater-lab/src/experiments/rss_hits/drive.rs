@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use highwater::counter::active::ActiveStats;
 use highwater::topology::Topology;
 use highwater::units::CpuId;
 
+use crate::baselines::active_cache::ActiveStats;
 use crate::baselines::{
     ActiveSpaces, Count, Design, LibrarySets, Line, Member, SpaceId, TaskCache, Traffic,
 };

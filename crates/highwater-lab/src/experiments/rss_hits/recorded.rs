@@ -6,10 +6,10 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use highwater::counter::ActiveCache;
 use highwater::units::CpuId;
 
 use super::drive::{Drive, Driven};
+use crate::baselines::active_cache::ActiveCache;
 use crate::baselines::{Count, Member, SpaceId, TaskId, Writer};
 use crate::experiments::{Control, ExperimentError, machine_of};
 use crate::report::Check;

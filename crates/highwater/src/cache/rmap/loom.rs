@@ -20,12 +20,7 @@ struct Scene {
 impl Scene {
     fn new(access: Access) -> Arc<Self> {
         let memory = Arc::new(FrameMemory::new(Pages(2)).unwrap());
-        let cache = PageCache::new(
-            Arc::clone(&memory),
-            &Topology::flat(1),
-            Regime::Atomic,
-            Accounting::default(),
-        );
+        let cache = PageCache::new(Arc::clone(&memory), &Topology::flat(1), Regime::Atomic);
         let file = cache.open(Arc::new(Nothing), access).unwrap();
         let groups = GroupTree::with_regime(Regime::Atomic, 1);
         let area = map(&cache, &file, &groups);

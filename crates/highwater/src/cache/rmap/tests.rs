@@ -36,7 +36,7 @@ impl Scene {
     fn new() -> Self {
         let memory = Arc::new(FrameMemory::new(Pages(16)).expect("a small range"));
         let topology = Topology::flat(1);
-        let cache = PageCache::new(memory, &topology, Regime::Atomic, Accounting::default());
+        let cache = PageCache::new(memory, &topology, Regime::Atomic);
         let file = cache.open(Arc::new(Nothing), Access::ReadOnly);
         let file = file.expect("the first file");
         let groups = GroupTree::with_regime(Regime::Atomic, 1);

@@ -62,13 +62,8 @@ struct Scene {
 impl Scene {
     fn new(storage: Arc<dyn Backing>) -> Arc<Self> {
         let memory = Arc::new(FrameMemory::new(Pages(3)).unwrap());
-        let cache = PageCache::new(
-            Arc::clone(&memory),
-            &Topology::flat(1),
-            Regime::Atomic,
-            Accounting::default(),
-        )
-        .swapping_to(Arc::new(SwapArea::on(storage)));
+        let cache = PageCache::new(Arc::clone(&memory), &Topology::flat(1), Regime::Atomic)
+            .swapping_to(Arc::new(SwapArea::on(storage)));
         let file = cache.open_memory(Pages(2), FileKind::Anon).unwrap();
         let scene = Self {
             memory,
@@ -261,8 +256,7 @@ fn a_page_that_is_written_while_it_is_written_back_is_dirty_or_in_its_file() {
     model(|| {
         let memory = Arc::new(FrameMemory::new(Pages(1)).unwrap());
         let regime = Regime::Atomic;
-        let accounting = Accounting::default();
-        let cache = PageCache::new(Arc::clone(&memory), &Topology::flat(1), regime, accounting);
+        let cache = PageCache::new(Arc::clone(&memory), &Topology::flat(1), regime);
         let storage = Arc::new(OneSlot(bytes()));
         let backing = Arc::clone(&storage) as Arc<dyn Backing>;
         let file = cache.open(backing, Access::ReadWrite).unwrap();

@@ -32,11 +32,11 @@
 //! later *loads* may come before its store is visible. Who must store first and then look says so
 //! by a fence ([`Gated::step_fenced`]).
 //!
-//! **Failure modes.** As the module `owned`: without membarrier(2) for sequences, words belong to
-//! no CPU, whatever regime was asked for. Where the system refuses it later, to words that rely on
-//! it, who steps them from afar visits their CPUs instead (module `memmap::visit`), and where that
-//! is refused too, panics with word and gate as they were. A thread that is interrupted too often
-//! goes the way of those on other CPUs, so that every step ends.
+//! **Failure modes.** Without membarrier(2) for sequences (before Linux 5.10, sandboxes), words
+//! belong to no CPU, whatever regime was asked for. Where the system refuses it later, to words
+//! that rely on it, who steps them from afar visits their CPUs instead (module `memmap::visit`),
+//! and where that is refused too, panics with word and gate as they were. A thread that is
+//! interrupted too often goes the way of those on other CPUs, so that every step ends.
 //!
 //! Source: the asymmetric fences of membarrier(2), and librseq's use of them to write a CPU's data
 //! from another; accounting spec 11.10, for stealing by compare-and-exchange.

@@ -10,10 +10,11 @@ use std::num::NonZeroIsize;
 use std::ops::RangeBounds;
 
 use super::RegimeReason;
-use super::attempt::{Attempt, Column, Parking};
+use super::attempt::{Attempt, Column};
 use super::gated::Gated;
-use super::owned::Slot;
 use super::rseq::{self, RseqArea, SIGNATURE, area_offset};
+#[cfg(feature = "lab")]
+use super::sequences::GuardedStore;
 use super::windowed::Target;
 use crate::memmap::Unreached;
 use crate::units::CpuId;
@@ -236,38 +237,6 @@ impl Area {
         true
     }
 
-    /// Stores `new` in `cell`, if it is zero and the thread runs on `owner`; else does nothing.
-    ///
-    /// # Safety
-    ///
-    /// `cell` is an aligned `AtomicI64` that lives for the whole call, and that is written by these
-    /// sequences only, always on `owner`.
-    pub(super) unsafe fn attempt_init(self, cell: *const i64, owner: CpuId, new: i64) -> Attempt {
-        let cpu: u32;
-        // SAFETY: as in `attempt_add`; only the owner's CPU gets to the store.
-        unsafe {
-            sequence!(
-                self,
-                [
-                    "cmp {cpu:e}, {owner:e}",
-                    "jne 3f",
-                    "cmp qword ptr [{cell}], 0",
-                    "jne 6f",
-                    // COMMIT
-                    "mov qword ptr [{cell}], {new}",
-                ],
-                aborted ["mov {cpu:e}, {aborted}", "jmp 3b", "6:", "mov {cpu:e}, {refused}", "jmp 3b"],
-                cell = in(reg) cell,
-                owner = in(reg) owner.0,
-                new = in(reg) new,
-                cpu = out(reg) cpu,
-                aborted = const ABORTED,
-                refused = const REFUSED,
-            );
-        }
-        Self::outcome(cpu, owner.0..=owner.0, new)
-    }
-
     /// Adds `delta` to `cell`, if the thread runs on `owner` and is not interrupted; else does
     /// nothing. Whether it was added.
     ///
@@ -369,58 +338,49 @@ impl Area {
         true
     }
 
-    /// Adds `delta` to the word of the slot of the CPU that the thread runs on, if the slot's
-    /// tenure is the one that is given and the word stays within the limit; else does nothing.
-    /// Whether it was added. `DELAY` is as in [`attempt_add`](Self::attempt_add).
-    ///
-    /// # Safety
-    ///
-    /// `parking.first` points to `parking.nr_cpus` slots that live for the whole call, and
-    /// `parking.word_at` is the offset of an aligned `AtomicI64` in a slot. With this tenure,
-    /// nothing but these sequences writes that word or the hits of a slot; and whoever changes the
-    /// tenure before writing them does so in a sequence of the slot's CPU, or calls
-    /// [`restart_others`](Self::restart_others) in between.
+    /// Replaces the value of a word, if the thread runs on `owner`, is not interrupted, and neither
+    /// the word nor the guard has changed; else does nothing. Whether it was replaced. `DELAY` is
+    /// as in [`attempt_add`](Self::attempt_add).
+    #[cfg(feature = "lab")]
     #[inline]
-    pub(super) unsafe fn try_park<const DELAY: u32>(self, parking: Parking, delta: i64) -> bool {
-        // SAFETY: the caller vouches for the slots, and the bounds check inside the sequence keeps
-        // the stores to them. Whatever leaves the sequence early has added nothing.
+    pub(super) fn try_store_guarded<const DELAY: u32>(
+        self,
+        owner: CpuId,
+        store: &GuardedStore<'_>,
+    ) -> bool {
+        let word = std::ptr::from_ref(store.word).cast::<i64>();
+        let guard = std::ptr::from_ref(store.guard).cast::<u64>();
+        let count = std::ptr::from_ref(store.count).cast::<u64>();
+        // SAFETY: the words live as long as the references, and are atomics, which any thread may
+        // load and store to; the rest is as in `attempt_add`.
         unsafe {
             sequence!(
                 self,
                 [
-                    "cmp {cpu:e}, {nr_cpus:e}",
-                    "jae {not_parked}",
+                    "cmp {cpu:e}, {owner:e}",
+                    "jne {not_stored}",
                     delay!("8"),
-                    // From here on the slot.
-                    "imul {cpu:r}, {cpu:r}, {stride}",
-                    "add {cpu:r}, {first}",
-                    "cmp qword ptr [{cpu:r} + {tenure_at}], {tenure}",
-                    "jne {not_parked}",
-                    "add {new}, qword ptr [{cpu:r} + {word_at}]",
-                    // Within the limit: new + limit is in 0 ..= 2 * limit.
-                    "lea {scratch}, [{new} + {limit}]",
-                    "cmp {scratch}, {span}",
-                    "ja {not_parked}",
+                    "cmp qword ptr [{guard}], {expected}",
+                    "jne {not_stored}",
+                    "cmp qword ptr [{word}], {old}",
+                    "jne {not_stored}",
                     delay!("9"),
-                    "inc qword ptr [{cpu:r} + {hits_at}]",
+                    "inc qword ptr [{count}]",
                     // COMMIT
-                    "mov qword ptr [{cpu:r} + {word_at}], {new}",
+                    "mov qword ptr [{word}], {new}",
                 ],
-                aborted ["jmp {not_parked}"],
-                first = in(reg) parking.first,
-                nr_cpus = in(reg) parking.nr_cpus,
-                word_at = in(reg) parking.word_at,
-                tenure = in(reg) parking.tenure,
-                limit = in(reg) parking.limit,
-                span = in(reg) 2 * parking.limit,
-                new = inout(reg) delta => _,
+                aborted ["jmp {not_stored}"],
+                owner = in(reg) owner.0,
+                guard = in(reg) guard,
+                expected = in(reg) store.expected,
+                word = in(reg) word,
+                old = in(reg) store.old,
+                new = in(reg) store.new,
+                count = in(reg) count,
                 cpu = out(reg) _,
                 scratch = out(reg) _,
-                stride = const size_of::<Slot>(),
-                tenure_at = const Slot::TENURE_AT,
-                hits_at = const Slot::HITS_AT,
                 delay = const DELAY,
-                not_parked = label { return false },
+                not_stored = label { return false },
             );
         }
         true
@@ -526,7 +486,7 @@ impl Area {
     }
 
     /// Address of the calling thread's area.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "lab"))]
     pub(super) fn address(self) -> *mut libc::c_void {
         let thread_pointer: usize;
         // SAFETY: the x86-64 ABI stores the thread pointer at its own address. Only reads it.

@@ -37,8 +37,9 @@
 //! sequences did because it ran on their CPU, or by the membarrier. A sequence that finds the gate
 //! down acquires what the holder did before it lowered the gate (Release).
 //!
-//! **Failure modes.** As the module `owned`: without membarrier(2) for sequences, every stack is in
-//! the atomic regime, whatever was asked for; where it is refused later, as the module `gated`. A
+//! **Failure modes.** Without membarrier(2) for sequences (before Linux 5.10, sandboxes), every
+//! stack is in the atomic regime, whatever was asked for; where it is refused later, as the module
+//! `gated`. A
 //! sequence that is interrupted refuses, and its caller's slow path takes over;
 //! [`try_lock`](Stacks::try_lock) gives up after a fixed number of interruptions.
 //!

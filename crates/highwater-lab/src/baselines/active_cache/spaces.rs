@@ -1,28 +1,29 @@
 //! What every space of a cache has: its totals and marks, found by its number.
 //!
-//! Whoever takes a CPU from a space knows only the space's number, and may do so while the space
-//! ends. So numbers lead to memory that stays until the cache goes, and a number is given again
-//! only when no slot names it: see [`ActiveCache`](super::ActiveCache).
+//! A thread that takes a CPU from a space knows only the space's number, and may do so while the
+//! space ends. So numbers lead to memory that stays until the cache goes, and a number is given
+//! again only when no slot names it: see [`ActiveCache`](super::ActiveCache).
 
 use std::iter;
 use std::num::NonZeroU32;
 
+use highwater::lab::sync::atomic::{AtomicI64, Ordering};
+use highwater::lab::sync::{LockClass, Mutex, OnceLock, Rank};
+use highwater::units::CpuId;
+
 use super::marks::Marks;
-use crate::percpu::{Owner, Published, WORDS};
-use crate::sync::atomic::{AtomicI64, Ordering};
-use crate::sync::{LockClass, Mutex, Rank};
-use crate::units::CpuId;
+use super::slots::{Owner, WORDS};
 
 static NUMBERS: LockClass = LockClass::new("numbers of spaces", Rank::Leaf);
 
 /// Totals and marks of one space.
 #[repr(C, align(64))]
 pub(super) struct Totals {
-    /// Written by: whoever settles a slot of the space, and whoever finds none (atomic add). Read
-    /// by: anybody. Publishes: nothing but itself.
+    /// Written by: settlers of a slot of the space, and additions that find none (atomic add).
+    /// Read by: all threads. Publishes: nothing but itself.
     ///
-    /// All additions are read-modify-writes, so that what follows one, follows all before it: who
-    /// reads a later total is ordered after the settler's fence as who reads its own would be.
+    /// All additions are read-modify-writes, so that what follows one, follows all before it: a
+    /// read of a later total is ordered after the settler's fence as one of its own would be.
     totals: [AtomicI64; WORDS],
     pub(super) marks: Marks,
 }
@@ -72,7 +73,7 @@ impl Totals {
 }
 
 /// Spaces of one run of numbers.
-type Run = Box<[Published<Totals>]>;
+type Run = Box<[OnceLock<Box<Totals>>]>;
 
 /// Numbers of the first run; each later one has as many as all before it.
 const FIRST_RUN: u32 = 64;
@@ -82,7 +83,7 @@ const NUMBERS_MAX: u32 = FIRST_RUN << (RUNS - 1);
 /// All spaces of a cache, those that have ended included.
 pub(super) struct Spaces {
     nr_cpus: usize,
-    runs: [Published<Run>; RUNS],
+    runs: [OnceLock<Run>; RUNS],
     numbers: Mutex<Numbers>,
 }
 
@@ -101,7 +102,7 @@ impl Spaces {
         };
         Self {
             nr_cpus,
-            runs: std::array::from_fn(|_| Published::empty()),
+            runs: std::array::from_fn(|_| OnceLock::new()),
             numbers: Mutex::new(&NUMBERS, numbers),
         }
     }
@@ -124,18 +125,15 @@ impl Spaces {
         let number = NonZeroU32::new(numbers.given).expect("numbers begin at 1");
         let owner = Owner(number);
         let (run, at) = place(owner);
-        let places = match self.runs[run].get() {
-            Some(places) => places,
-            None => self.runs[run].publish(Box::new(empty_run(run))),
-        };
-        places[at].publish(Box::new(Totals::new(self.nr_cpus)));
+        let places = self.runs[run].get_or_init(|| empty_run(run));
+        places[at].get_or_init(|| Box::new(Totals::new(self.nr_cpus)));
         owner
     }
 
     /// Takes back a number that no slot names any more.
     pub(super) fn end(&self, owner: Owner) {
         let space = self.get(owner);
-        // Relaxed: nobody else uses the space, and the lock publishes this to its next user.
+        // Relaxed: no other thread uses the space, and the lock publishes this to its next user.
         space
             .totals
             .iter()
@@ -165,7 +163,7 @@ fn empty_run(run: usize) -> Run {
         0 => FIRST_RUN,
         run => FIRST_RUN << (run - 1),
     };
-    iter::repeat_with(Published::empty)
+    iter::repeat_with(OnceLock::new)
         .take(len as usize)
         .collect()
 }

@@ -1,15 +1,18 @@
 //! Claims against parkers that are interrupted at the worst moments. What spaces do with slots is
-//! tested in `counter::active::tests`.
+//! tested in `active_cache::tests`.
 
 use std::num::NonZeroU32;
 
 use super::*;
-use crate::memmap::sandbox::{SETAFFINITY, refuse_membarrier};
-use crate::percpu::harness::{allowed_cpus, attempts, run_on, skipped, while_moved_around};
-use crate::sync::OnceLock;
-use crate::sync::atomic::{AtomicBool, AtomicI64};
-use crate::topology::Topology;
+use highwater::lab::percpu::harness::{
+    SETAFFINITY, allowed_cpus, attempts, refuse_membarrier, run_on, skipped, while_moved_around,
+};
+use highwater::lab::sync::OnceLock;
+use highwater::lab::sync::atomic::{AtomicBool, AtomicI64};
+use highwater::topology::Topology;
 
+/// The error number of a call that is not permitted.
+const EPERM: i32 = rustix::io::Errno::PERM.raw_os_error();
 /// Turns of the loops inside the sequence: most interruptions hit it then.
 const DELAY: u32 = 3_000;
 
@@ -19,12 +22,12 @@ fn owner() -> Owner {
 
 fn this_machine() -> Option<OwnedSlots> {
     let slots = OwnedSlots::new(Regime::Restartable, Topology::detect().nr_cpus(), 1 << 30);
-    if slots.area.is_none() {
+    if slots.regime() == Regime::Atomic {
         skipped("no sequences here that other CPUs can restart");
         return None;
     }
     for slot in 0..slots.nr_cpus() {
-        let claim = slots.claim_as(slot).expect("nobody holds it");
+        let claim = slots.claim_as(slot).expect("it is not held");
         claim.settle(Some(owner()), |_| ());
     }
     Some(slots)
@@ -99,7 +102,7 @@ fn claims_meet_no_parker_half_way_without_membarrier() {
     for _ in 0..100 {
         refused.take();
         parked += park_among(&slots, |cpu| {
-            refused.get_or_init(|| refuse_membarrier(&[], libc::EPERM));
+            refused.get_or_init(|| refuse_membarrier(&[], EPERM));
             settle(slots.claim_from_afar(cpu, |_| true)?, &total);
             thread::sleep(Duration::from_millis(1));
             Some(())
@@ -114,16 +117,15 @@ fn claims_meet_no_parker_half_way_without_membarrier() {
         let claim = || drop(slots.claim_from_afar(allowed_cpus()[0], |_| true));
         let claim = std::panic::AssertUnwindSafe(claim);
         assert!(
-            !refuse_membarrier(&[SETAFFINITY], libc::EPERM)
-                || std::panic::catch_unwind(claim).is_err()
+            !refuse_membarrier(&[SETAFFINITY], EPERM) || std::panic::catch_unwind(claim).is_err()
         );
     };
     thread::scope(|scope| scope.spawn(claim).join().expect("a panic that it catches"));
     assert_eq!(slots.check_invariants().count(), slots.nr_cpus());
 }
 
-// Goal: that traffic finds claims that do not stop parkers.
-// Method: the tenure is exchanged from wherever the thread is, and nobody is made to start again.
+// Goal: that traffic finds claims that do not stop parkers. Method: the tenure is exchanged from
+// wherever the thread is, and no sequence is made to start again.
 #[test]
 fn the_same_traffic_finds_claims_that_stop_nobody() {
     for () in attempts() {
@@ -146,17 +148,16 @@ fn the_same_traffic_finds_claims_that_stop_nobody() {
 #[test]
 fn a_claim_in_a_sequence_needs_the_cpu() {
     let Some(slots) = this_machine() else { return };
-    let area = slots.area.expect("the restartable regime");
     let seen = Tenure::of(Some(owner()));
     for here in allowed_cpus() {
         run_on(here, || {
             for other in (0..slots.nr_cpus()).filter(|&other| other != here.index()) {
-                let claim = slots.attempt_claim(area, other, seen);
+                let claim = slots.attempt_claim(CpuId::from_index(other), seen);
                 assert!(matches!(claim, Attempted::Interrupted));
             }
-            let claim = slots.attempt_claim(area, here.index(), seen);
+            let claim = slots.attempt_claim(here, seen);
             assert!(matches!(claim, Attempted::Claimed(_)));
-            let again = slots.attempt_claim(area, here.index(), seen);
+            let again = slots.attempt_claim(here, seen);
             assert!(matches!(again, Attempted::Lost));
         });
         assert_eq!(slots.check_invariants().count(), slots.nr_cpus());
@@ -169,7 +170,7 @@ fn a_claim_in_a_sequence_needs_the_cpu() {
 fn a_settler_that_unwinds_leaves_the_slot_at_rest() {
     for regime in [Regime::Restartable, Regime::Atomic] {
         let slots = OwnedSlots::new(regime, 1, 100);
-        let claim = || slots.claim_as(0).expect("nobody holds it");
+        let claim = || slots.claim_as(0).expect("it is not held");
         claim().settle(Some(owner()), |_| ());
         slots.slots[0].store(1, 7);
         let unwinds = std::panic::AssertUnwindSafe(|| claim().settle(None, |_| panic!("as told")));
@@ -190,7 +191,7 @@ fn words_stay_within_their_limit() {
     for regime in [Regime::Restartable, Regime::Atomic] {
         run_on(cpu, || {
             let slots = OwnedSlots::new(regime, cpu.index() + 1, 100);
-            let claim = slots.claim_as(cpu.index()).expect("nobody holds it");
+            let claim = slots.claim_as(cpu.index()).expect("it is not held");
             claim.settle(Some(owner()), |_| ());
             for (delta, fits) in [
                 (i64::MAX, false),

@@ -6,9 +6,9 @@
 use ::loom::model;
 
 use super::*;
-use crate::counter::Residue;
-use crate::sync::thread;
-use crate::units::Estimate;
+use highwater::counter::Residue;
+use highwater::lab::sync::thread;
+use highwater::units::Estimate;
 
 const C0: CpuId = CpuId(0);
 
@@ -163,7 +163,7 @@ fn a_read_against_a_fold_is_exact() {
     });
 }
 
-// Goal: the end of a space finds all that was parked, while somebody flushes it.
+// Goal: the end of a space finds all that was parked, while another thread flushes it.
 #[test]
 fn an_end_against_a_switch_finds_everything() {
     model(|| {
@@ -194,7 +194,7 @@ fn a_number_that_is_given_again_starts_at_zero() {
     });
 }
 
-// Goal: a CPU that goes offline while a thread that acts as it adds is flushed, whoever comes
+// Goal: a CPU that goes offline while a thread that acts as it adds is flushed, whichever comes
 // first.
 #[test]
 fn an_offline_cpu_against_an_addition_loses_nothing() {

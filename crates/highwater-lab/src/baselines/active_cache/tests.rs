@@ -1,11 +1,14 @@
 //! The cache against a model of what kernels do, at its bounds, and under threads in both regimes.
 
+use std::process::Command;
+
 use super::*;
-use crate::percpu::harness::{allowed_cpus, run_on, run_unregistered, skipped, while_moved_around};
-use crate::seed;
-use crate::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use crate::sync::thread;
-use crate::units::Estimate;
+use highwater::lab::percpu::harness::{
+    allowed_cpus, run_on, run_unregistered, skipped, while_moved_around,
+};
+use highwater::lab::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use highwater::lab::sync::thread;
+use highwater::units::Estimate;
 
 const FILE: usize = 0;
 const ANON: usize = 1;
@@ -102,7 +105,7 @@ fn same_kind(one: Counted, other: Counted) -> bool {
 // CPUs, against plain words; every sum after every step of one space.
 #[test]
 fn everything_is_as_in_a_model() {
-    let mut random = seed::rng(51);
+    let mut random = fastrand::Rng::with_seed(51);
     for (nr_cpus, threshold) in [(1, 1), (2, 2), (3, 40), (64, 1024), (384, 40)] {
         for foreign in [Foreign::Miss, Foreign::Switch] {
             model_run(&mut random, nr_cpus, threshold, foreign);
@@ -137,7 +140,7 @@ fn model_run(random: &mut fastrand::Rng, nr_cpus: usize, threshold: u32, foreign
                 match switched {
                     Switch::Kept => assert!(was_active),
                     Switch::Done { flushed: seen, .. } => assert_eq!(seen, flushed),
-                    Switch::Busy => panic!("nobody else acts as {on}"),
+                    Switch::Busy => panic!("no other thread acts as {on}"),
                 }
             }
             5 => {
@@ -316,7 +319,7 @@ impl Fire {
     /// Threads switch CPUs to a space, add to it for a while, and take CPUs offline at times;
     /// readers compare with what was begun and done; then the spaces end with what went in.
     fn burn(self, act_as: fn(&mut fastrand::Rng) -> Option<CpuId>) {
-        let seed = seed::rng(52).u64(..);
+        let seed = fastrand::Rng::with_seed(52).u64(..);
         let work = |index: u64| {
             let mut random = fastrand::Rng::with_seed(seed.wrapping_add(index));
             for slice in 0..Self::SLICES_MAX {
@@ -361,7 +364,7 @@ impl Fire {
         };
         for _ in 0..Self::ADDS {
             let delta = random.i64(1..40);
-            // Readers who see the addition see this, and readers who see `done` see the addition.
+            // Readers that see the addition see this, and readers that see `done` see the addition.
             self.begun[at].fetch_add(delta, Ordering::SeqCst);
             match cpu {
                 Some(cpu) => space.add_on(cpu, ANON, delta),
@@ -414,6 +417,25 @@ fn spaces_that_end_under_fire_are_complete() {
         assert_eq!(cache.stats().spaces, 0);
         cache.check_invariants();
     }
+}
+
+// Goal: the same where the C library does not register threads for rseq.
+// Method: the test above in a process that was started that way.
+#[test]
+fn a_process_without_rseq_works() {
+    let test = concat!(module_path!(), "::spaces_that_end_under_fire_are_complete");
+    let test = test.split_once("::").expect("a path in this crate").1;
+    let program = std::env::current_exe().expect("a test has a path");
+    let output = Command::new(program)
+        .args(["--exact", test])
+        .env("GLIBC_TUNABLES", "glibc.pthread.rseq=0")
+        .output()
+        .expect("the test program starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && text.contains("1 passed"),
+        "{text}"
+    );
 }
 
 // Goal: a space that goes on adding where it is active writes nothing shared.

@@ -1,14 +1,14 @@
 //! On which CPUs a space may have something parked: a bit for each CPU.
 //!
-//! A bit is written by whoever holds the CPU's slot, and nobody else: set before the space becomes
+//! A bit is written by the holder of the CPU's slot only: set before the space becomes
 //! the slot's owner, cleared after what it had parked there was added to its totals. So the CPUs
 //! whose slot a space owns are always marked, and a mark that is gone stands for totals that are
 //! there.
 
 use std::iter;
 
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::units::CpuId;
+use highwater::lab::sync::atomic::{AtomicU64, Ordering};
+use highwater::units::CpuId;
 
 /// Words that lie beside the totals, on their line.
 const NEAR_WORDS: usize = 4;
@@ -18,8 +18,8 @@ pub(super) const CPUS_MAX: usize = 8192;
 
 /// A set of CPUs.
 ///
-/// Written by: holders of the slots of these CPUs. Read by: anybody (Acquire). Publishes, by a bit
-/// that is clear: totals with what was parked there.
+/// Written by: holders of the slots of these CPUs. Read by: all threads (Acquire). Publishes, by a
+/// bit that is clear: totals with what was parked there.
 #[repr(C)]
 pub(super) struct Marks {
     near: [AtomicU64; NEAR_WORDS],
@@ -39,7 +39,7 @@ impl Marks {
     /// Marks `cpu`, whose slot the caller holds. Whether it had to be written.
     pub(super) fn mark(&self, cpu: CpuId) -> bool {
         let (word, bit) = self.place(cpu);
-        // Relaxed: nobody else writes this bit, and the tenure of the slot publishes it.
+        // Relaxed: no other thread writes this bit, and the tenure of the slot publishes it.
         let is_news = word.load(Ordering::Relaxed) & bit == 0;
         if is_news {
             word.fetch_or(bit, Ordering::Relaxed);
@@ -50,8 +50,8 @@ impl Marks {
     /// Takes the mark of `cpu` back, whose slot the caller holds for the space that is marked.
     pub(super) fn unmark(&self, cpu: CpuId) {
         let (word, bit) = self.place(cpu);
-        // Release. Pairs with the Acquire in `seen` and `count`: who misses the mark sees the
-        // totals.
+        // Release. Pairs with the Acquire in `seen` and `count`: a reader that misses the mark sees
+        // the totals.
         let before = word.fetch_and(!bit, Ordering::Release);
         debug_assert!(
             before & bit != 0,
@@ -79,9 +79,9 @@ impl Marks {
         bits.map(u64::count_ones).sum()
     }
 
-    /// Forgets all marks; for a set that nobody else uses.
+    /// Forgets all marks; for a set that no other thread uses.
     pub(super) fn clear(&self) {
-        // Relaxed: nobody else uses the set.
+        // Relaxed: no other thread uses the set.
         self.words()
             .for_each(|word| word.store(0, Ordering::Relaxed));
     }
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn marks_are_those_of_a_plain_set() {
         // Goal: no CPU missed or invented, near or far. Method: random marks against a plain array.
-        let mut random = crate::seed::rng(41);
+        let mut random = fastrand::Rng::with_seed(41);
         for nr_cpus in [1, 63, 64, 65, 256, 257, 384, CPUS_MAX] {
             let marks = Marks::none_of(nr_cpus);
             let mut plain = vec![false; nr_cpus];
@@ -153,12 +153,13 @@ mod tests {
 #[cfg(all(test, loom))]
 mod loom {
     use super::*;
-    use crate::sync::Arc;
-    use crate::sync::atomic::AtomicI64;
-    use crate::sync::thread;
+    use highwater::lab::sync::Arc;
+    use highwater::lab::sync::atomic::AtomicI64;
+    use highwater::lab::sync::thread;
 
-    /// Looks for the mark while another thread moves 5 to a total and then takes the mark back: who
-    /// sees no mark sees the total. Each of the two is the first that the model runs once.
+    /// Looks for the mark while another thread moves 5 to a total and then takes the mark back: a
+    /// reader that sees no mark sees the total. Each of the two is the first that the model runs
+    /// once.
     fn against_an_unmark(is_marked: fn(&Marks) -> bool) {
         let flush = |(marks, total): &(Marks, AtomicI64)| {
             // Relaxed: as the totals of spaces.

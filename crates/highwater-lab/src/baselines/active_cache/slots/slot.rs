@@ -1,20 +1,20 @@
 //! One CPU's words, whose they are, and how they change owners.
 
-use std::mem::offset_of;
 use std::num::NonZeroU32;
 
-use crate::sync::StatCell;
-use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
-use crate::units::CpuId;
+use highwater::lab::percpu::{GuardedStore, Sequences};
+use highwater::lab::sync::StatCell;
+use highwater::lab::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
+use highwater::units::CpuId;
 
 /// Words of a slot.
 pub(crate) const WORDS: usize = 4;
 
 /// An owner of slots: a number that its users give it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Owner(pub(crate) NonZeroU32);
+pub(crate) struct Owner(pub(in super::super) NonZeroU32);
 
-/// Whose a slot's words are, and whether somebody holds the slot: `owner << 1 | held`.
+/// The owner of a slot's words, and whether the slot is held: `owner << 1 | held`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tenure(pub(super) u64);
 
@@ -42,7 +42,7 @@ impl Tenure {
 
 /// What one CPU has.
 #[repr(C, align(128))]
-pub(in crate::percpu) struct Slot {
+pub(super) struct Slot {
     parked: Parked,
     polled: Polled,
 }
@@ -62,7 +62,7 @@ struct Parked {
 
 #[repr(C, align(64))]
 struct Polled {
-    /// A [`Tenure`]. Written by: claimers (Acquire), the holder (Release). Read by: everybody.
+    /// A [`Tenure`]. Written by: claimers (Acquire), the holder (Release). Read by: all threads.
     /// Publishes: the words, and what was done with what was parked.
     tenure: AtomicU64,
     /// Written by: the holder (Release when even). Read by: readers (Acquire), the holder.
@@ -89,19 +89,6 @@ pub(crate) struct SlotStats {
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Slot>() == 128 && size_of::<Parked>() == 64);
-
-#[cfg_attr(
-    any(not(target_arch = "x86_64"), not(target_os = "linux"), loom, miri),
-    expect(dead_code, reason = "read by the sequence, which this system lacks")
-)]
-impl Slot {
-    /// Where the sequence finds the tenure.
-    pub(in crate::percpu) const TENURE_AT: usize =
-        offset_of!(Self, polled) + offset_of!(Polled, tenure);
-    /// Where the sequence finds the count of hits.
-    pub(in crate::percpu) const HITS_AT: usize =
-        offset_of!(Self, parked) + offset_of!(Parked, hits);
-}
 
 impl Slot {
     pub(super) fn new() -> Self {
@@ -133,11 +120,11 @@ impl Slot {
         self.parked.words[word].load(Ordering::Relaxed)
     }
 
-    /// Parks: the word's new value. For who holds the slot on behalf of its owner.
+    /// Parks: the word's new value. For a thread that holds the slot on behalf of its owner.
     #[inline]
     pub(super) fn store(&self, word: usize, new: i64) {
-        // Release. Pairs with the Acquire fence in `OwnedSlots::read`: who reads this learns that
-        // the owner had been installed before.
+        // Release. Pairs with the Acquire fence in `OwnedSlots::read`: a thread that reads this
+        // learns that the owner had been installed before.
         self.parked.words[word].store(new, Ordering::Release);
         self.parked.hits.add_alone(1);
     }
@@ -150,15 +137,34 @@ impl Slot {
         self.polled.sequence.load(ordering)
     }
 
-    /// Where the sequences find the tenure.
-    pub(super) fn tenure_cell(&self) -> *const u64 {
-        std::ptr::from_ref(&self.polled.tenure).cast()
+    /// The store that parks `new` where `old` is, for an owner of `tenure`.
+    #[inline]
+    pub(super) fn parking(
+        &self,
+        tenure: Tenure,
+        word: usize,
+        old: i64,
+        new: i64,
+    ) -> GuardedStore<'_> {
+        GuardedStore {
+            guard: &self.polled.tenure,
+            expected: tenure.0,
+            word: &self.parked.words[word],
+            old,
+            new,
+            count: &self.parked.hits,
+        }
     }
 
-    /// Bytes from the start of a slot to `word`.
-    #[inline]
-    pub(super) const fn word_at(word: usize) -> usize {
-        offset_of!(Self, parked) + offset_of!(Parked, words) + word * size_of::<AtomicI64>()
+    /// Exchanges the tenure from the slot's own CPU for the same, held: what it was.
+    pub(super) fn exchange_on(
+        &self,
+        sequences: Sequences,
+        cpu: CpuId,
+        seen: Tenure,
+    ) -> Option<Tenure> {
+        let (cell, held) = (&self.polled.tenure, seen.held());
+        sequences.exchange(cpu, cell, seen.0, held.0).map(Tenure)
     }
 
     /// A thread that seemed to run here had to count elsewhere.
@@ -183,7 +189,7 @@ impl Slot {
         }
     }
 
-    /// The claim of who has exchanged the tenure, which was `seen`.
+    /// The claim of the thread that has exchanged the tenure, which was `seen`.
     #[inline]
     pub(super) fn claimed(&self, cpu: CpuId, seen: Tenure) -> Claim<'_> {
         Claim {
@@ -193,11 +199,11 @@ impl Slot {
         }
     }
 
-    /// Holds the slot on behalf of its owner, if its tenure still is `seen`, which nobody holds.
+    /// Holds the slot on behalf of its owner, if its tenure still is `seen`, which is not held.
     #[inline]
     pub(super) fn try_hold(&self, seen: Tenure) -> bool {
         debug_assert!(!seen.is_held());
-        // Acquire. Pairs with the Release of whoever let go of the slot, in `Claim::drop`.
+        // Acquire. Pairs with the Release of the last holder, in `Claim::drop`.
         // Relaxed on failure: nothing is done then.
         let (old, new) = (seen.0, seen.held().0);
         self.polled
@@ -238,7 +244,7 @@ impl Claim<'_> {
         debug_assert_eq!(
             sequence & 1,
             0,
-            "somebody else settles the slot of {}",
+            "another thread settles the slot of {}",
             self.cpu
         );
         // Relaxed: ordered by the fence.
@@ -247,8 +253,8 @@ impl Claim<'_> {
             polled,
             even: sequence + 2,
         };
-        // Release. Pairs with the Acquire fence in `OwnedSlots::read`: who reads anything that is
-        // stored below also reads the odd sequence.
+        // Release. Pairs with the Acquire fence in `OwnedSlots::read`: a thread that reads anything
+        // that is stored below also reads the odd sequence.
         fence(Ordering::Release);
         let words = self.slot.words();
         absorb(words);
@@ -276,7 +282,7 @@ impl Claim<'_> {
     }
 }
 
-/// An odd sequence, which is even again when this is dropped: also when who settles unwinds, or
+/// An odd sequence, which is even again when this is dropped: also when the settler unwinds, or
 /// readers would start again for ever.
 struct Settling<'a> {
     polled: &'a Polled,
@@ -285,7 +291,8 @@ struct Settling<'a> {
 
 impl Drop for Settling<'_> {
     fn drop(&mut self) {
-        // Release. Pairs with the Acquire in `OwnedSlots::read`: who begins now sees all of this.
+        // Release. Pairs with the Acquire in `OwnedSlots::read`: a read that begins now sees all of
+        // this.
         self.polled.sequence.store(self.even, Ordering::Release);
     }
 }

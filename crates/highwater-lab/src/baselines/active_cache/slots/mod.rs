@@ -1,22 +1,22 @@
 //! Words of each CPU that belong to one owner at a time.
 //!
-//! [`Cells`](super::Cells) give every object words of every CPU. Here each CPU has one set of words
-//! for all objects together, and lends it to one of them, its *owner*: additions for the owner are
-//! *parked* there, others are refused. When the owner changes, what is parked is *settled*: handed
-//! to whoever keeps the old owner's totals.
+//! The library's [`Cells`](highwater::lab::percpu::Cells) give every object words of every CPU.
+//! Here each CPU has one set of words for all objects together, and lends it to one of them, its
+//! *owner*: additions for the owner are *parked* there, others are refused. When the owner changes,
+//! what is parked is *settled*: handed to the keeper of the old owner's totals.
 //!
 //! ```text
 //! slot of one CPU
 //!   line 0    words, hits            written by the owner's additions only
 //!   line 1    tenure, sequence       polled by readers of any owner
 //!
-//! tenure    = owner, and whether somebody holds the slot
+//! tenure    = owner, and whether the slot is held
 //! sequence  = even at rest, odd while what is parked is on its way; only grows
 //! ```
 //!
 //! **Invariant.** A slot's words are written in one of two ways, never both at once:
 //!
-//! * *Parking*: tenure says the owner and that nobody holds the slot. In the restartable regime by
+//! * *Parking*: tenure says the owner and that the slot is not held. In the restartable regime by
 //!   threads that run on the CPU, in a sequence that checks the tenure. In the atomic regime by a
 //!   thread that holds the slot for it, and leaves the sequence alone.
 //! * *Settling*: by the one thread that holds the slot, its [`Claim`].
@@ -44,14 +44,14 @@
 //! stored before that (Release).
 //!
 //! **Failure modes.** A slot that is held refuses additions and claims: they have another way, and
-//! do not wait. Those who have none wait ([`OwnedSlots::claim_from_afar`]); a holder runs a few
+//! do not wait. Claims that have none wait ([`OwnedSlots::claim_from_afar`]); a holder runs a few
 //! dozen instructions without a lock or a system call, but may be preempted in them. Without
 //! membarrier(2) for sequences (before Linux 5.10, sandboxes) the slots are in the atomic regime,
-//! whatever was asked for; where it is refused later, as the module `gated`.
+//! whatever was asked for; where it is refused later, a claim from afar panics.
 //!
 //! Source: the RSS cache of the active address space proposed for Linux by K. Song (RFC, July
 //! 2022).
-//! Deviation: see the module `counter::active`.
+//! Deviation: see [`ActiveCache`](super::ActiveCache).
 
 #[cfg(all(test, loom))]
 mod loom;
@@ -62,16 +62,19 @@ mod tests;
 use std::fmt;
 use std::time::Duration;
 
-use self::slot::Tenure;
-use super::attempt::{Attempt, Parking};
-use super::cells::RETRIES_MAX;
-use super::{Area, Regime, Writer, current_cpu};
-use crate::sync::atomic::{Ordering, fence};
-use crate::sync::{StatCell, thread};
-use crate::units::CpuId;
+use highwater::lab::percpu::{Regime, Sequences, current_cpu};
+use highwater::lab::sync::atomic::{Ordering, fence};
+use highwater::lab::sync::{StatCell, thread};
+use highwater::units::CpuId;
 
-pub(super) use self::slot::Slot;
-pub(crate) use self::slot::{Claim, Owner, SlotStats, WORDS};
+use self::slot::Tenure;
+
+use self::slot::Slot;
+pub(super) use self::slot::{Claim, Owner, SlotStats, WORDS};
+
+/// Times that an addition or a claim is tried again when it was interrupted: see the library's
+/// module `percpu`, which has the same.
+const RETRIES_MAX: usize = 15;
 
 #[inline]
 fn check_word(word: usize) {
@@ -79,43 +82,33 @@ fn check_word(word: usize) {
 }
 
 /// What came of an addition.
-pub(crate) enum Place<'a> {
+pub(super) enum Place<'a> {
     /// It is parked.
     Parked,
     /// It is not: the word would leave its limit. The slot is the owner's, and held.
     Full(Claim<'a>),
-    /// It is not: the slot of this CPU belongs to another owner, or to nobody.
+    /// It is not: the slot of this CPU belongs to another owner, or to none.
     Foreign,
-    /// It is not: somebody holds the slot, or there is none, or the addition was interrupted too
+    /// It is not: the slot is held, or there is none, or the addition was interrupted too
     /// often.
     Unavailable,
 }
 
 /// Words of each CPU, for one owner at a time.
-pub(crate) struct OwnedSlots {
-    /// Some in the restartable regime.
-    area: Option<Area>,
-    nr_cpus: u32,
+pub(super) struct OwnedSlots {
+    sequences: Sequences,
     /// A word's distance from zero is at most this.
     limit: u64,
     slots: Box<[Slot]>,
-    /// Times that somebody waited for the holder of a slot.
+    /// Waits for the holder of a slot.
     waits: StatCell,
 }
 
 impl OwnedSlots {
-    /// Slots that nobody owns, in the atomic regime if the restartable one is not possible.
-    ///
-    /// # Panics
-    ///
-    /// When `nr_cpus` does not fit 31 bits.
-    pub(crate) fn new(regime: Regime, nr_cpus: usize, limit: u32) -> Self {
-        let nr_cpus = i32::try_from(nr_cpus).expect("a machine has less than 2^31 CPUs");
-        let area = Writer::new(regime).area;
-        let area = area.filter(|area| area.can_restart_others());
+    /// Slots without owners, in the atomic regime if the restartable one is not possible.
+    pub(super) fn new(regime: Regime, nr_cpus: usize, limit: u32) -> Self {
         Self {
-            area,
-            nr_cpus: nr_cpus.cast_unsigned(),
+            sequences: Sequences::of(regime),
             limit: u64::from(limit),
             slots: (0..nr_cpus).map(|_| Slot::new()).collect(),
             waits: StatCell::new(),
@@ -126,11 +119,11 @@ impl OwnedSlots {
     /// stays within its limit. Whether it did; if not, [`park_or_claim`](Self::park_or_claim) says
     /// why.
     #[inline]
-    pub(crate) fn try_park(&self, owner: Owner, word: usize, delta: i64) -> bool {
+    pub(super) fn try_park(&self, owner: Owner, word: usize, delta: i64) -> bool {
         check_word(word);
-        match self.area {
-            Some(area) => self.try_park_here::<0>(area, owner, word, delta),
-            None => {
+        match self.regime() {
+            Regime::Restartable => self.try_park_here::<0>(owner, word, delta),
+            Regime::Atomic => {
                 let place = self.park_as(self.hinted_slot(), owner, word, delta);
                 matches!(place, Place::Parked)
             }
@@ -138,7 +131,7 @@ impl OwnedSlots {
     }
 
     /// As [`try_park`](Self::try_park), and tells what came of it.
-    pub(crate) fn park_or_claim(&self, owner: Owner, word: usize, delta: i64) -> Place<'_> {
+    pub(super) fn park_or_claim(&self, owner: Owner, word: usize, delta: i64) -> Place<'_> {
         self.park_or_claim_delayed::<0>(owner, word, delta)
     }
 
@@ -151,9 +144,9 @@ impl OwnedSlots {
         delta: i64,
     ) -> Place<'_> {
         check_word(word);
-        match self.area {
-            Some(area) => self.park_here::<DELAY>(area, owner, word, delta),
-            None => self.park_as(self.hinted_slot(), owner, word, delta),
+        match self.regime() {
+            Regime::Restartable => self.park_here::<DELAY>(owner, word, delta),
+            Regime::Atomic => self.park_as(self.hinted_slot(), owner, word, delta),
         }
     }
 
@@ -162,7 +155,7 @@ impl OwnedSlots {
     /// # Panics
     ///
     /// In the restartable regime, and when there is no such CPU.
-    pub(crate) fn park_or_claim_on(
+    pub(super) fn park_or_claim_on(
         &self,
         cpu: CpuId,
         owner: Owner,
@@ -174,13 +167,13 @@ impl OwnedSlots {
         self.park_as(cpu.index(), owner, word, delta)
     }
 
-    /// Claims the slot of the CPU that the thread runs on; `None` if somebody holds it, there is
+    /// Claims the slot of the CPU that the thread runs on; `None` if it is held, there is
     /// none, or the thread was interrupted too often.
-    pub(crate) fn claim(&self) -> Option<Claim<'_>> {
+    pub(super) fn claim(&self) -> Option<Claim<'_>> {
         let hint = self.hinted_slot();
-        let claim = match self.area {
-            Some(area) => self.claim_here(area),
-            None => self.claim_as(hint),
+        let claim = match self.regime() {
+            Regime::Restartable => self.claim_here(),
+            Regime::Atomic => self.claim_as(hint),
         };
         self.noted(hint, claim)
     }
@@ -190,12 +183,12 @@ impl OwnedSlots {
     /// # Panics
     ///
     /// In the restartable regime, and when there is no such CPU.
-    pub(crate) fn claim_on(&self, cpu: CpuId) -> Option<Claim<'_>> {
+    pub(super) fn claim_on(&self, cpu: CpuId) -> Option<Claim<'_>> {
         self.check_acting_as(cpu);
         self.noted(cpu.index(), self.claim_as(cpu.index()))
     }
 
-    /// Claims the slot of `cpu` from whichever CPU, once nobody holds it, if it has an owner that
+    /// Claims the slot of `cpu` from whichever CPU, once it is not held, if it has an owner that
     /// is `wanted`; if it has none, whatever that owner had parked there has arrived where it
     /// belongs.
     ///
@@ -206,7 +199,7 @@ impl OwnedSlots {
     ///
     /// When there is no such CPU; and when the system refuses the membarrier that it granted when
     /// the slots were made, and what takes its place. The slot is as it was then.
-    pub(crate) fn claim_from_afar(
+    pub(super) fn claim_from_afar(
         &self,
         cpu: CpuId,
         wanted: impl Fn(Owner) -> bool,
@@ -214,8 +207,8 @@ impl OwnedSlots {
         let slot = &self.slots[cpu.index()];
         let mut turns = 0;
         loop {
-            // Acquire. Pairs with the Release in `Claim::settle`: who sees the next owner sees what
-            // became of the last one's words.
+            // Acquire. Pairs with the Release in `Claim::settle`: a thread that sees the next owner
+            // sees what became of the last one's words.
             let seen = slot.tenure(Ordering::Acquire);
             if !seen.owner().is_some_and(&wanted) {
                 return None;
@@ -226,27 +219,24 @@ impl OwnedSlots {
             } else if slot.try_hold(seen) {
                 // It lets go of the slot on any way out.
                 let claim = self.claimed(cpu.index(), seen);
-                if let Some(area) = self.area {
-                    let restarted = area.restart_others(Some(cpu));
-                    restarted.unwrap_or_else(|unreached| panic!("{unreached}"));
-                }
+                self.sequences.restart_others(cpu);
                 return Some(claim);
             }
         }
     }
 
-    /// Whether the slot of the CPU that the thread seems to run on is `owner`'s, or nobody's.
+    /// Whether the slot of the CPU that the thread seems to run on is `owner`'s, or has no owner.
     #[inline]
-    pub(crate) fn is_owned_by(&self, owner: Option<Owner>) -> bool {
-        let index = match self.area {
-            Some(_) => self.known(current_cpu()),
-            None => Some(self.hinted_slot()),
+    pub(super) fn is_owned_by(&self, owner: Option<Owner>) -> bool {
+        let index = match self.regime() {
+            Regime::Restartable => self.known(current_cpu()),
+            Regime::Atomic => Some(self.hinted_slot()),
         };
         index.is_some_and(|index| self.is_slot_of(index, owner))
     }
 
     /// As [`is_owned_by`](Self::is_owned_by), for the slot of `cpu`.
-    pub(crate) fn is_owned_on(&self, cpu: CpuId, owner: Option<Owner>) -> bool {
+    pub(super) fn is_owned_on(&self, cpu: CpuId, owner: Option<Owner>) -> bool {
         self.check_acting_as(cpu);
         self.is_slot_of(cpu.index(), owner)
     }
@@ -255,7 +245,7 @@ impl OwnedSlots {
     /// `None` if anything was settled on one of these CPUs meanwhile.
     ///
     /// Of additions that run meanwhile it holds some, each whole.
-    pub(crate) fn read(
+    pub(super) fn read(
         &self,
         owner: Owner,
         cpus: impl Iterator<Item = usize> + Clone,
@@ -293,14 +283,14 @@ impl OwnedSlots {
 
     /// Notes that the thread, which seems to run on `cpu` or where the system says, had to count
     /// elsewhere.
-    pub(crate) fn missed(&self, cpu: Option<CpuId>) {
+    pub(super) fn missed(&self, cpu: Option<CpuId>) {
         let index = cpu.map_or_else(|| self.hinted_slot(), CpuId::index);
         self.slots[index].missed();
     }
 
     /// What has happened. In the restartable regime an addition that was interrupted right before
     /// its end is counted again when it is repeated.
-    pub(crate) fn stats(&self) -> SlotStats {
+    pub(super) fn stats(&self) -> SlotStats {
         let mut sum = SlotStats::default();
         for slot in self.slots.iter().map(Slot::stats) {
             sum.hits += slot.hits;
@@ -313,25 +303,22 @@ impl OwnedSlots {
         sum
     }
 
-    /// Times that somebody waited for the holder of a slot.
-    pub(crate) fn waits(&self) -> u64 {
+    /// Waits for the holder of a slot.
+    pub(super) fn waits(&self) -> u64 {
         self.waits.get()
     }
 
-    pub(crate) fn regime(&self) -> Regime {
-        match self.area {
-            Some(_) => Regime::Restartable,
-            None => Regime::Atomic,
-        }
+    pub(super) fn regime(&self) -> Regime {
+        self.sequences.regime()
     }
 
-    pub(crate) fn nr_cpus(&self) -> usize {
+    pub(super) fn nr_cpus(&self) -> usize {
         self.slots.len()
     }
 
-    /// For slots at rest: nobody holds one, nothing is on its way, and no word is over its limit.
+    /// For slots at rest: none is held, nothing is on its way, and no word is over its limit.
     /// Returns the owner of each slot.
-    pub(crate) fn check_invariants(&self) -> impl Iterator<Item = Option<Owner>> {
+    pub(super) fn check_invariants(&self) -> impl Iterator<Item = Option<Owner>> {
         self.slots.iter().enumerate().map(|(cpu, slot)| {
             // Relaxed: for slots at rest.
             let tenure = slot.tenure(Ordering::Relaxed);
@@ -349,18 +336,12 @@ impl OwnedSlots {
         })
     }
 
-    fn park_here<const DELAY: u32>(
-        &self,
-        area: Area,
-        owner: Owner,
-        word: usize,
-        delta: i64,
-    ) -> Place<'_> {
+    fn park_here<const DELAY: u32>(&self, owner: Owner, word: usize, delta: i64) -> Place<'_> {
         for _ in 0..=RETRIES_MAX {
-            if self.try_park_here::<DELAY>(area, owner, word, delta) {
+            if self.try_park_here::<DELAY>(owner, word, delta) {
                 return Place::Parked;
             }
-            if let Some(place) = self.why_not(area, owner, word, delta) {
+            if let Some(place) = self.why_not(owner, word, delta) {
                 return place;
             }
         }
@@ -368,11 +349,10 @@ impl OwnedSlots {
     }
 
     /// Why the sequence did not park, as far as can be told afterwards; `None` if it might now.
-    fn why_not(&self, area: Area, owner: Owner, word: usize, delta: i64) -> Option<Place<'_>> {
-        let Some(index) = area.cpu().and_then(|cpu| self.known(cpu)) else {
+    fn why_not(&self, owner: Owner, word: usize, delta: i64) -> Option<Place<'_>> {
+        let Some((cpu, slot)) = self.own() else {
             return Some(Place::Unavailable);
         };
-        let slot = &self.slots[index];
         // Relaxed: only decides what to try.
         let seen = slot.tenure(Ordering::Relaxed);
         if seen.owner() != Some(owner) {
@@ -384,49 +364,39 @@ impl OwnedSlots {
         if self.fits(slot.word(word), delta).is_some() {
             return None;
         }
-        match self.attempt_claim(area, index, seen) {
+        match self.attempt_claim(cpu, seen) {
             Attempted::Claimed(claim) => Some(Place::Full(claim)),
             Attempted::Lost => Some(Place::Unavailable),
             Attempted::Interrupted => None,
         }
     }
 
+    /// Parks by one guarded store, which fails if anything has changed since the look at the word:
+    /// in this regime words are written by these stores and by claims, and claims are made in a
+    /// sequence on the CPU, or followed by a restart of those there, before they are handed out.
     #[inline]
-    fn try_park_here<const DELAY: u32>(
-        &self,
-        area: Area,
-        owner: Owner,
-        word: usize,
-        delta: i64,
-    ) -> bool {
-        debug_assert!(word < WORDS && self.area.is_some());
-        let parking = Parking {
-            first: self.slots.as_ptr(),
-            nr_cpus: self.nr_cpus,
-            word_at: Slot::word_at(word),
-            tenure: Tenure::of(Some(owner)).0,
-            limit: self.limit,
+    fn try_park_here<const DELAY: u32>(&self, owner: Owner, word: usize, delta: i64) -> bool {
+        debug_assert!(word < WORDS && self.regime() == Regime::Restartable);
+        let Some((cpu, slot)) = self.own() else {
+            return false;
         };
-        // SAFETY: there are `nr_cpus` slots, which `&self` keeps alive, and callers have checked
-        // `word`. The tenure is one that nobody holds; in this regime words are written by these
-        // sequences and by claims, and claims are made in a sequence on the CPU or are followed by
-        // `restart_others`, before the claim is handed out. Hits are written by these sequences
-        // only.
-        unsafe { area.try_park::<DELAY>(parking, delta) }
+        let old = slot.word(word);
+        let Some(new) = self.fits(old, delta) else {
+            return false;
+        };
+        let store = slot.parking(Tenure::of(Some(owner)), word, old, new);
+        self.sequences.try_store::<DELAY>(cpu, &store)
     }
 
-    /// Tries to claim a slot that nobody holds, from its own CPU.
-    fn attempt_claim(&self, area: Area, index: usize, seen: Tenure) -> Attempted<'_> {
-        let cell = self.slots[index].tenure_cell();
-        let (cpu, held) = (CpuId::from_index(index), seen.held());
-        // SAFETY: the cell is an atomic of ours, which `&self` keeps alive. The exchange has a lock
-        // prefix, which is at least Acquire. Pairs with the Release in `Claim::drop`.
-        match unsafe { area.attempt_exchange(cell, cpu, seen.0, held.0) } {
-            Attempt::Committed { new, .. } if new.cast_unsigned() == seen.0 => {
-                Attempted::Claimed(self.claimed(index, seen))
-            }
-            Attempt::Committed { .. } => Attempted::Lost,
-            _ => Attempted::Interrupted,
+    /// Tries to claim a slot that is not held, from its own CPU.
+    fn attempt_claim(&self, cpu: CpuId, seen: Tenure) -> Attempted<'_> {
+        // The exchange has a lock prefix, which is at least Acquire. Pairs with the Release in
+        // `Claim::drop`.
+        let exchanged = self.slots[cpu.index()].exchange_on(self.sequences, cpu, seen);
+        match exchanged {
+            Some(tenure) if tenure == seen => Attempted::Claimed(self.claimed(cpu.index(), seen)),
+            Some(_) => Attempted::Lost,
+            None => Attempted::Interrupted,
         }
     }
 
@@ -449,15 +419,15 @@ impl OwnedSlots {
         Place::Parked
     }
 
-    fn claim_here(&self, area: Area) -> Option<Claim<'_>> {
+    fn claim_here(&self) -> Option<Claim<'_>> {
         for _ in 0..RETRIES_MAX {
-            let index = self.known(area.cpu()?)?;
+            let (cpu, slot) = self.own()?;
             // Relaxed: only decides what to try.
-            let seen = self.slots[index].tenure(Ordering::Relaxed);
+            let seen = slot.tenure(Ordering::Relaxed);
             if seen.is_held() {
                 return None;
             }
-            match self.attempt_claim(area, index, seen) {
+            match self.attempt_claim(cpu, seen) {
                 Attempted::Claimed(claim) => return Some(claim),
                 Attempted::Lost => return None,
                 Attempted::Interrupted => {}
@@ -493,11 +463,11 @@ impl OwnedSlots {
 
     #[inline]
     fn is_slot_of(&self, index: usize, owner: Option<Owner>) -> bool {
-        // Relaxed: a hint, unless the caller is the only one who acts as this CPU.
+        // Relaxed: a hint, unless only the caller acts as this CPU.
         self.slots[index].tenure(Ordering::Relaxed) == Tenure::of(owner)
     }
 
-    /// Lets others run: first those who are ready, after a while everybody.
+    /// Lets others run: first ready threads, after a while all.
     #[cold]
     fn wait(&self, turns: u32) {
         /// Turns before a waiter sleeps, so that a holder of lower priority gets on. Chosen.
@@ -509,6 +479,13 @@ impl OwnedSlots {
         } else {
             thread::sleep(NAP);
         }
+    }
+
+    /// The slot of the CPU that the thread runs on, where it can run sequences.
+    #[inline]
+    fn own(&self) -> Option<(CpuId, &Slot)> {
+        let cpu = self.sequences.cpu()?;
+        Some((cpu, self.slots.get(cpu.index())?))
     }
 
     #[inline]
@@ -524,7 +501,7 @@ impl OwnedSlots {
 
     fn check_acting_as(&self, cpu: CpuId) {
         assert!(
-            self.area.is_none(),
+            self.regime() == Regime::Atomic,
             "acting as {cpu} needs the atomic regime: these words are written by their own CPU"
         );
         let nr_cpus = self.slots.len();
@@ -548,7 +525,7 @@ impl fmt::Debug for OwnedSlots {
 /// What came of trying to claim a slot.
 enum Attempted<'a> {
     Claimed(Claim<'a>),
-    /// Somebody else was first.
+    /// Another thread was first.
     Lost,
     /// The thread was interrupted, or runs elsewhere: nothing happened.
     Interrupted,

@@ -1,21 +1,20 @@
-//! The library's per-CPU cache of RSS counts for the active space, as a [`Design`].
+//! The per-CPU cache of RSS counts for the active space, as a [`Design`].
 //!
 //! It is driven as a kernel drives it: with explicit CPUs, and with context switches of tasks. Its
 //! cheap reading walks the CPUs on which the space may be active, and is exact when quiet. Its
 //! interval is that of the totals alone, for readers that must not walk.
 //!
-//! As in [`LibrarySets`](super::LibrarySets), all shared writes are reported as one line of the
-//! space.
+//! As in [`LibrarySets`](crate::baselines::LibrarySets), all shared writes are reported as one line
+//! of the space.
 
 use std::sync::Arc;
 
-use highwater::counter::active::{ActiveStats, Switch};
-use highwater::counter::{ActiveCache, ActiveSpace};
 use highwater::lab::percpu::Regime;
 use highwater::topology::Topology;
 use highwater::units::{CpuId, Estimate};
 
-use super::{Count, Design, Footprint, Line, Member, SpaceId, Traffic, Writer};
+use super::{ActiveCache, ActiveSpace, ActiveStats, Switch};
+use crate::baselines::{Count, Design, Footprint, Line, Member, SpaceId, Traffic, Writer};
 
 /// An [`ActiveCache`] and its spaces.
 #[derive(Debug)]

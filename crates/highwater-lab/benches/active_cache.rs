@@ -1,10 +1,10 @@
 //! Question: what do additions, switches and reads of the active-space cache cost, each way they
 //! can go?
 //!
-//! Command: `cargo bench -p highwater --bench active_cache`. Prints nanoseconds as the median over
-//! interleaved rounds, in both regimes where the machine has both; one thread. Medians and ratios
-//! carry over to other machines, single times do not. Without `--bench` (as under `cargo test
-//! --benches`) it runs a thousandth of the operations, to show that it works.
+//! Command: `cargo bench -p highwater-lab --bench active_cache`. Prints nanoseconds as the median
+//! over interleaved rounds, in both regimes where the machine has both; one thread. Medians and
+//! ratios carry over to other machines, single times do not. Without `--bench` (as under
+//! `cargo test --benches`) it runs a thousandth of the operations, to show that it works.
 //!
 //! What would change our mind: if a hit were not at least three times cheaper than a miss, the
 //! cache would not be worth its switches; if a switch that flushes cost more than ten misses,
@@ -16,11 +16,10 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use highwater::counter::active::{ActiveConfig, Foreign};
-use highwater::counter::{ActiveCache, ActiveSpace};
 use highwater::lab::percpu::{Regime, current_cpu};
 use highwater::topology::Topology;
 use highwater::units::CpuId;
+use highwater_lab::baselines::active_cache::{ActiveCache, ActiveConfig, ActiveSpace, Foreign};
 
 const ROUNDS: usize = 11;
 const OPERATIONS: u32 = 1_000_000;

@@ -9,7 +9,7 @@
 //!
 //! ```text
 //!  CPU 0        CPU 1        CPU 2        CPU 3         128 bytes each, for all spaces
-//!  [A: +17]     [B: +3]      [A: -2]      [nobody]
+//!  [A: +17]     [B: +3]      [A: -2]      [none]  
 //!      |            |            |
 //!      |       space B  [totals 50; marked: 1]           128 bytes each
 //!      |                         |
@@ -38,17 +38,16 @@
 //!   ([`Counted::Miss`]), or switch first: [`Foreign`].
 //! * **Switch**: claim the CPU's slot; with its sequence odd, add what is parked to the old space's
 //!   totals, and take its mark back; mark the CPU in the next space; install that. If the slot is
-//!   held by somebody else, the switch does not happen: additions of the next space miss, and
+//!   held by another thread, the switch does not happen: additions of the next space miss, and
 //!   nothing is lost.
 //! * **Read**: note the marked CPUs; sample their sequences; load totals; load what is parked;
 //!   sample again. Start again if anything was flushed meanwhile, [`READ_TRIES`] times at most;
 //!   then the answer is the approximate one, with its interval.
 //! * **End**: claim each marked CPU that the space still owns, from afar, flush it, and check the
 //!   sum.
-//! * **Offline**: claim the CPU from afar, flush it, and leave it to nobody.
+//! * **Offline**: claim the CPU from afar, flush it, and leave it without an owner.
 //!
-//! How a slot is claimed, and which orderings all this rests on, is told in the module
-//! `percpu::owned`.
+//! How a slot is claimed, and which orderings all this rests on, is told in the module `slots`.
 //!
 //! # What a switch costs
 //!
@@ -57,15 +56,15 @@
 //! One that finds something is a locked instruction to claim, one for each member with something
 //! parked, and one for each of the two marks. In nanoseconds, restartable words, medians of medians
 //! (2 virtual CPUs of an Intel Xeon with 105 MiB of L3, shared with other work, November 2026,
-//! `cargo bench --bench active_cache`): a hit 4, a miss 26, a switch that finds nothing 31, an
-//! addition that switches and flushes 66, an approximate sum 12, a precise one 80 for one CPU and
-//! 2,000 for 384.
+//! `cargo bench -p highwater-lab --bench active_cache`): a hit 4, a miss 26, a switch that finds
+//! nothing 31, an addition that switches and flushes 66, an approximate sum 12, a precise one 80
+//! for one CPU and 2,000 for 384.
 //!
-//! A kernel calls [`ActiveCache::switch`] where it switches spaces. In user space nobody tells of
-//! that, so there is [`Foreign::Switch`]: whoever adds makes its space the active one of the CPU.
-//! By these figures that is cheaper than misses if the space stays for four additions or more; CPUs
-//! whose threads add to other spaces at every turn are better off with misses. What it comes to in
-//! drawn and recorded traffic: `highwater lab rss-hits`.
+//! A kernel calls [`ActiveCache::switch`] where it switches spaces. In user space no scheduler
+//! tells of that, so there is [`Foreign::Switch`]: an addition makes its space the active one of
+//! the CPU. By these figures that is cheaper than misses if the space stays for four additions or
+//! more; CPUs whose threads add to other spaces at every turn are better off with misses. What it
+//! comes to in drawn and recorded traffic: `highwater lab rss-hits`.
 //!
 //! Source: the per-CPU RSS cache proposed for Linux by K. Song (RFC, July 2022), and its review by
 //! M. Guzik (April 2025).
@@ -75,9 +74,12 @@
 //! hot readers need no walk. The marks are the counters' own, not those of TLB shootdown. A CPU
 //! that goes offline is flushed.
 
+#[cfg(not(loom))]
+mod design;
 #[cfg(all(test, loom))]
 mod loom;
 mod marks;
+mod slots;
 mod space;
 mod spaces;
 #[cfg(all(test, target_os = "linux", not(loom), not(miri)))]
@@ -85,12 +87,16 @@ mod tests;
 
 use std::fmt;
 
-use self::spaces::Spaces;
-use crate::percpu::{Claim, OwnedSlots, Owner, Place, Regime, WORDS};
-use crate::sync::{Arc, StatCell};
-use crate::topology::Topology;
-use crate::units::CpuId;
+use highwater::lab::percpu::Regime;
+use highwater::lab::sync::{Arc, StatCell};
+use highwater::topology::Topology;
+use highwater::units::CpuId;
 
+use self::slots::{Claim, OwnedSlots, Owner, Place, WORDS};
+use self::spaces::Spaces;
+
+#[cfg(not(loom))]
+pub use self::design::ActiveSpaces;
 pub use self::space::ActiveSpace;
 
 /// Counters of a space. By convention, and in this order: pages of files, anonymous pages, swap
@@ -189,14 +195,13 @@ pub enum Switch {
         /// Shared words written.
         written: u32,
     },
-    /// Nothing has changed: somebody else holds the CPU's words, or the thread was interrupted too
+    /// Nothing has changed: another thread holds the CPU's words, or the thread was interrupted too
     /// often.
     Busy,
 }
 
 /// What a cache has done so far. Statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ActiveStats {
     /// Additions that were parked, or folded with what was parked. In the restartable regime one
     /// that was interrupted right before its end is counted again when it is repeated.
@@ -204,7 +209,7 @@ pub struct ActiveStats {
     /// Additions that went to totals because another space was active, or the CPU's words were
     /// held.
     pub misses: u64,
-    /// Switches from one space, or nobody, to another.
+    /// Switches from one space, or none, to another.
     pub switches: u64,
     /// Switches that found something parked.
     pub flushes: u64,
@@ -232,7 +237,7 @@ pub struct ActiveStats {
 /// # Examples
 ///
 /// ```
-/// use highwater::counter::ActiveCache;
+/// use highwater_lab::baselines::active_cache::ActiveCache;
 /// use highwater::lab::percpu::Regime;
 /// use highwater::topology::Topology;
 /// use highwater::units::{CpuId, Estimate};
@@ -264,7 +269,7 @@ pub struct ActiveCache {
     events: Events,
 }
 
-/// Of readers, who are few.
+/// Of readers, which are few.
 #[derive(Default)]
 struct Events {
     reads: StatCell,
@@ -373,7 +378,7 @@ impl ActiveCache {
         self.switch_to(self.slots.claim_on(cpu), next)
     }
 
-    /// Flushes `cpu`, which is about to stop running or has stopped, and leaves it to nobody.
+    /// Flushes `cpu`, which is about to stop running or has stopped, and leaves it without owner.
     /// Whether anything was parked.
     ///
     /// May be called from any thread, in both regimes. The CPU's next switch takes it into use
@@ -382,8 +387,8 @@ impl ActiveCache {
     /// # Cost
     ///
     /// In the restartable regime a system call, which interrupts that CPU if a thread of this
-    /// process runs there: 0.2 us on the CPU itself, about 6 us from another. Waits if somebody
-    /// holds the CPU's words, for a few dozen instructions unless that thread is preempted.
+    /// process runs there: 0.2 us on the CPU itself, about 6 us from another. Waits if another
+    /// thread holds the CPU's words, for a few dozen instructions unless that thread is preempted.
     ///
     /// # Panics
     ///
@@ -436,8 +441,8 @@ impl ActiveCache {
         self.config
     }
 
-    /// Checks what holds at rest: nobody holds a CPU's words, none is at the threshold, nobody's
-    /// are zero, and CPUs are marked in the spaces that own them.
+    /// Checks what holds at rest: no CPU's words are held, none is at the threshold, those without
+    /// an owner are zero, and CPUs are marked in the spaces that own them.
     ///
     /// # Panics
     ///

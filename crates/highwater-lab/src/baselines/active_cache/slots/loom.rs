@@ -1,5 +1,5 @@
 //! All interleavings around one slot, with nothing beside it: the model's search is the more
-//! complete the fewer steps there are. Spaces and marks are checked in `counter::active::loom`.
+//! complete the fewer steps there are. Spaces and marks are checked in `active_cache::loom`.
 //!
 //! The search begins with the first thread running to its end, and knows of two accesses that race
 //! only if neither thread touched the word in between. So each test lets each of its parts be the
@@ -10,8 +10,8 @@ use std::num::NonZeroU32;
 use ::loom::model;
 
 use super::*;
-use crate::sync::Arc;
-use crate::sync::atomic::AtomicI64;
+use highwater::lab::sync::Arc;
+use highwater::lab::sync::atomic::AtomicI64;
 
 const C0: CpuId = CpuId(0);
 
@@ -19,7 +19,7 @@ fn owner(number: u32) -> Owner {
     Owner(NonZeroU32::new(number).expect("owners are numbered from 1"))
 }
 
-/// One slot, and the total of its first owner, who has parked 5.
+/// One slot, and the total of its first owner, which has parked 5.
 struct OneSlot {
     slots: OwnedSlots,
     total: AtomicI64,
@@ -30,7 +30,7 @@ struct OneSlot {
 impl OneSlot {
     fn new() -> Arc<Self> {
         let slots = OwnedSlots::new(Regime::Atomic, 1, 100);
-        let claim = slots.claim_on(C0).expect("nobody holds it");
+        let claim = slots.claim_on(C0).expect("it is not held");
         claim.settle(Some(owner(1)), |_| ());
         assert!(matches!(
             slots.park_or_claim_on(C0, owner(1), 0, 5),
@@ -109,7 +109,7 @@ fn a_read_counts_what_is_settled_once() {
 }
 
 // Goal: what the next owner parks is not taken for the last one's.
-// Method: somebody else than who switches parks for the next owner.
+// Method: another thread than the switching one parks for the next owner.
 #[test]
 fn a_read_takes_nothing_of_the_next_owner() {
     at_once([
@@ -132,7 +132,8 @@ fn two_claims_take_turns() {
     at_once([|slot| slot.switch(None), |slot| slot.switch(Some(owner(1)))]);
 }
 
-// Goal: who claims from afar, or finds another owner there, sees the last one's words settled.
+// Goal: a thread that claims from afar, or finds another owner there, sees the last one's words
+// settled.
 #[test]
 fn a_claim_from_afar_or_another_owner_tells_everything() {
     at_once([
