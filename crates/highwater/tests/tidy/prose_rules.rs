@@ -50,7 +50,6 @@ const ALLOWED: &[Allowed] = &[
     allow("crates/highwater/src/frame/",         78,    0),
     allow("crates/highwater/src/group/",        165,    0),
     allow("crates/highwater/src/percpu/",       140,    0),
-    allow("crates/highwater/src/reclaim/",        2,    0),
 ];
 
 /// Comments, messages and documents hold no [`PERSONS`].

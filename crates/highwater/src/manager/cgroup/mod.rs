@@ -11,7 +11,7 @@
 //!
 //! A mount shows the part of its hierarchy below its *root*: in a container often the container's
 //! cgroup alone. A cgroup that is named from outside that part (no cgroup namespace) is taken for
-//! the root of the mount, which is what a container mounts. Files that cannot be read set no limit.
+//! the root of the mount, as a container mounts it. Files that cannot be read set no limit.
 //!
 //! Source: cgroups(7), proc(5), Linux `Documentation/admin-guide/cgroup-v2.rst`.
 

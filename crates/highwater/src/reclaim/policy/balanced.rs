@@ -1,42 +1,42 @@
-//! Balanced: S3-FIFO whose list of new pages finds its own length.
+//! Balanced: S3-FIFO with an adaptive length of the list of new pages.
 //!
-//! New pages come in on the inactive list. At its end, a page that was accessed twice is activated,
-//! one that was accessed once goes round once more, the others go. The active list is a clock. A
-//! page that comes back is activated if it had left the inactive list within one and a half times
-//! the capacity of others; if it had left the active list it passes the inactive one again, because
-//! what the clock gave up is not worth more than a new page.
+//! New pages enter the inactive list. At its tail, a page that was accessed twice is activated, one
+//! that was accessed once is rotated once, and the others are evicted. The active list is a clock.
+//! A refaulting page is activated if it had left the inactive list within one and a half times the
+//! capacity of others; if it had left the active list it goes through the inactive one again,
+//! because a page that the clock evicted is worth no more than a new page.
 //!
-//! If it left so lately that a list longer by 1/8 of the capacity would have kept it, the list that
-//! it left becomes longer by two pages, at the other's expense. Both lists are asked the same
-//! question, so a page is worth as much at the end of either. The first length is a guess, so until
-//! as many pages have left as there is room for, steps are of eight pages.
+//! If the page left so recently that a list longer by 1/8 of the capacity would have kept it, the
+//! list that it left grows by two pages, at the other's expense. Both lists are measured in the
+//! same way, so a page is worth as much at the tail of either. The initial length is a guess, so
+//! until as many pages have left as the capacity, steps are of eight pages.
 //!
 //! So a scan passes through a short inactive list and leaves the active one alone; a working set
-//! that is new, or was thrown out too early, makes the inactive list longer until it is caught.
-//! Where new pages are used again only after a pause, and old ones never, too few come back so
-//! soon; for them the inactive list becomes four fifths of the capacity, which is nearly a plain
-//! clock, as long as that regrets less (`duel.rs`).
+//! that is new, or was evicted too early, makes the inactive list longer until it is caught. If new
+//! pages are reused only after a pause, and old ones never, too few refault soon enough; for such a
+//! load the inactive list gets four fifths of the capacity, nearly a plain clock, as long as that
+//! length regrets less (`duel.rs`).
 //!
 //! Source: S3-FIFO; shadows and refault distance from the workingset detection of Linux; a share
-//! that moves with what comes back, from ARC. Deviation from all: the question asked of both ends,
-//! and the duel. `highwater lab policies` holds it against each of them on recorded traces; on made
-//! ones, the lab's `tests/lru_bound.rs`.
+//! that moves with refaults, from ARC. Deviation from all: the measure at both tails, and the duel.
+//! `highwater lab policies` compares it with each of them on recorded traces; on synthetic ones,
+//! the lab's `tests/lru_bound.rs`.
 
 use super::{Departure, EvictionPolicy, Fate, Lens, PolicyState, Side};
 
-/// Accesses after which a page is worth a place among those that stay.
+/// Accesses that make a page worth keeping.
 const MOVE_ON: u32 = 2;
 
-/// How much longer a list would be that makes it worth its length, as a part of the capacity.
-/// Chosen: with less the length moves too slowly for a trace that goes ten times through the cache,
-/// with more it heeds what it cannot catch.
+/// The growth at which a list is judged, as a part of the capacity. Chosen: with less, the length
+/// moves too slowly for a trace that goes ten times through the cache; with more, it follows
+/// refaults that it cannot catch.
 const MARGIN: u64 = 8;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Balanced;
 
-/// The length to begin with, as in S3-FIFO.
+/// Returns the initial length, as in S3-FIFO.
 fn start(lens: Lens) -> u64 {
     (lens.capacity / 10).max(1)
 }
@@ -54,8 +54,8 @@ fn target(state: &PolicyState, lens: Lens) -> u64 {
     }
 }
 
-/// Pages by which the length changes at once: eight at first and two later, unless these are a
-/// noticeable part of the capacity.
+/// Returns the pages by which the length changes at once: eight at first and two later, unless
+/// these are a noticeable part of the capacity.
 fn step(state: &PolicyState, lens: Lens) -> u64 {
     match state.nr_left() < lens.capacity {
         true => (lens.capacity / 16).clamp(1, 8),
@@ -93,7 +93,7 @@ impl EvictionPolicy for Balanced {
                 _ => Side::Inactive,
             };
         }
-        // Until something had to go, new pages fill both lists.
+        // Until the first eviction, new pages fill both lists.
         if state.nr_left() == 0 && lens.inactive >= target(state, lens) {
             Side::Active
         } else {

@@ -1,9 +1,9 @@
-//! CAR, the ARC whose lists are clocks: pages seen once on one list, pages seen again on the other,
-//! and the share of the first moved by what comes back: towards the list that it left, the faster
-//! the fewer of that list's pages are remembered.
+//! CAR, the ARC with clocks as lists: pages seen once on one list, pages seen again on the other. A
+//! refault moves the share of the first towards the list that the page left, the faster the fewer
+//! of that list's pages are remembered.
 //!
 //! Source: Bansal and Modha, FAST 2004. Deviation: a page is remembered until as many others have
-//! left its list as that list's memory is long, whether they have come back since or not.
+//! left its list as that list's memory is long, whether they have refaulted since or not.
 
 use super::{Departure, EvictionPolicy, Fate, Lens, PolicyState, Side};
 
@@ -34,8 +34,8 @@ impl EvictionPolicy for Car {
             learn(state, lens, from);
             return Side::Active;
         }
-        // As many pages are remembered as there is room for, on both sides; of pages seen once, no
-        // more than make the capacity together with those that are here.
+        // As many pages are remembered as the capacity, on both sides; of pages seen once, no more
+        // than make the capacity together with the resident ones.
         if lens.inactive + state.ghosts(Side::Inactive) >= lens.capacity {
             state.forget(Side::Inactive);
         } else if lens.total() + state.ghosts(Side::Inactive) + state.ghosts(Side::Active)

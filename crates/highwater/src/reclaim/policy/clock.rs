@@ -1,6 +1,6 @@
-//! CLOCK: pages go in order of arrival, but one that was accessed goes round once more.
+//! CLOCK: FIFO with a second chance for accessed pages.
 //!
-//! One list, one mark. Nothing is remembered of pages that left.
+//! One list, one mark. Evicted pages are not remembered.
 //!
 //! Source: Corbató 1968.
 
@@ -20,7 +20,7 @@ impl EvictionPolicy for Clock {
     }
 
     fn next(&self, _: &PolicyState, lens: Lens) -> Side {
-        // Pages that reclaim could not evict are put on the active list, out of the way.
+        // Pages that reclaim could not evict are on the active list, out of the way.
         if lens.inactive > 0 {
             Side::Inactive
         } else {

@@ -1,17 +1,18 @@
-//! Which of two lengths the inactive list is to have: the learnt one, or most of the capacity.
+//! A duel (set dueling) between two lengths of the inactive list: the learnt one, or most of the
+//! capacity.
 //!
-//! A learnt length follows what pays at its margin, and a margin can mislead: where each new page
-//! is read again, but only after a pause that the list does not bridge, nothing comes back soon
-//! enough to make it longer. So the length in use says what it *regrets*: pages that came back at a
-//! distance that the other length would have bridged. What neither length keeps, both miss; so of
-//! two equally long rounds, the one with the larger share of regretted misses belongs to the length
-//! that misses more, however many accesses there were, which is not known. Distances are of
-//! arrivals as they were, so that this is an estimate.
+//! A learnt length follows the gain at its margin, and a margin can mislead: if each new page is
+//! read again, but only after a pause that the list does not bridge, nothing refaults soon enough
+//! to make it longer. So the length in use counts its *regrets*: pages that refaulted at a distance
+//! that the other length would have bridged. Pages that neither length keeps are misses of both; so
+//! of two equally long rounds, the one with the larger share of regretted misses belongs to the
+//! length that misses more, for any number of accesses, which is unknown. Distances are measured in
+//! actual arrivals, so this is an estimate.
 //!
-//! The learnt length is tried against the other after a round in which it regretted an eighth of
+//! The learnt length is compared with the other after a round in which it regretted an eighth of
 //! the misses, and at least as many as it found active pages accessed, which a wide list would give
-//! up. The wide list stays while it regrets less than half of that: that a part of a loop could be
-//! kept, no distance shows. Each change of length doubles the number of rounds until the next one
+//! up. The wide list stays while it regrets less than half of that: no distance shows that a part
+//! of a loop could be kept. Each change of length doubles the number of rounds until the next one
 //! that serves comparison only.
 //!
 //! Source: set dueling (Qureshi and others, ISCA 2007). Deviation: rounds instead of sets, and
@@ -21,35 +22,35 @@
 use super::Side;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Regrets of the learnt length are noticeable from this part of a round's misses. Chosen: from a
-/// sixteenth, a learnt length that still moves in the right direction was interrupted (w92: 2.4 %
+/// Regrets of the learnt length are significant from this part of a round's misses. Chosen: from a
+/// sixteenth, a learnt length that still moved in the right direction was interrupted (w92: 2.4 %
 /// fewer misses than LRU, with an eighth 7.7 %).
 const NOTICEABLE: u64 = 8;
 
-/// The wide list must regret less than this part of what the learnt length regrets.
+/// The wide list must regret less than this part of the learnt length's regrets.
 const MARGIN: u64 = 2;
 
 /// Rounds until both lengths are compared again, at first and at most.
 const PATIENCE: u64 = 4;
 const PATIENCE_MAX: u64 = 64;
 
-/// A round is at least this long: fewer regrets would be chance.
+/// Minimum length of a round: fewer regrets would be chance.
 const ROUND_MIN: u64 = 64;
 
-/// What was learnt of the two lengths.
+/// The state of the comparison.
 ///
-/// Without a lock: one thread claims the end of a round and judges it, while others may still
-/// count. A page that is counted in the next round instead is one of hundreds.
+/// Lock-free: one thread claims the end of a round and judges it, while others may still count. A
+/// page that is counted in the next round instead is one of hundreds.
 #[derive(Debug)]
 pub(super) struct Duel {
-    /// Whether the list is to be wide.
+    /// Whether the list should be wide.
     /// Written by: the end of a round. Read by: both. Publishes: nothing.
     is_wide: AtomicBool,
-    /// Pages that will have left when the round ends, and when it begins to count regrets.
+    /// The count of evicted pages at which the round ends, and at which it begins to count regrets.
     /// Written by: the end of a round. Read by: refaults. Publishes: nothing.
     end: AtomicU64,
     begin: AtomicU64,
-    /// Pages that came back in this round and would have been kept by the other length.
+    /// Pages that refaulted in this round and that the other length would have kept.
     /// Written by: refaults. Read by: the end of a round. Publishes: nothing.
     regrets: AtomicU64,
     /// Active pages that were found accessed in this round.
@@ -58,7 +59,7 @@ pub(super) struct Duel {
     /// Regrets of the last round of the learnt length and of the wide list.
     /// Written by: the end of a round. Read by: the same. Publishes: nothing.
     known: [AtomicU64; 2],
-    /// Rounds until the other length is tried anyway, and how many it will be after the next
+    /// Rounds until the other length is tried unconditionally, and their number after the next
     /// change. As `known`.
     wait: AtomicU64,
     patience: AtomicU64,
@@ -79,13 +80,13 @@ impl Default for Duel {
     }
 }
 
-// Relaxed throughout: each word is right on its own.
+// Relaxed throughout: each word is valid on its own.
 impl Duel {
     pub(super) fn is_wide(&self) -> bool {
         self.is_wide.load(Ordering::Relaxed)
     }
 
-    /// The list whose pages come back to be regretted: the one that the other length makes longer.
+    /// Returns the list whose refaults are regrets: the one that the other length makes longer.
     pub(super) fn regretted(&self) -> Side {
         match self.is_wide() {
             true => Side::Active,
@@ -103,7 +104,7 @@ impl Duel {
         self.kept.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Ends a round that is long enough; to be called whenever a page comes in.
+    /// Ends a round that is long enough. Called whenever a page comes in.
     pub(super) fn advance(&self, nr_left: u64, capacity: u64) {
         let end = self.end.load(Ordering::Relaxed);
         if nr_left < end {
@@ -122,7 +123,7 @@ impl Duel {
         }
     }
 
-    /// Judges a round; whether the length changes.
+    /// Judges a round; returns whether the length changes.
     fn changes(&self, round: u64) -> bool {
         let is_wide = self.is_wide();
         let regrets = self.regrets.swap(0, Ordering::Relaxed);
@@ -157,7 +158,7 @@ mod tests {
     const CAPACITY: u64 = 100;
     const ROUND: u64 = 2 * CAPACITY + ROUND_MIN;
 
-    /// Ends the round that began when `*nr_left` pages had left, after so many regrets in it.
+    /// Ends the round that began when `*nr_left` pages had left, with this many regrets.
     fn round(duel: &Duel, nr_left: &mut u64, regrets: u64) {
         *nr_left = duel.end.load(Ordering::Relaxed);
         (0..regrets).for_each(|_| duel.note_regret(*nr_left));
@@ -166,15 +167,15 @@ mod tests {
 
     #[test]
     fn the_length_that_regrets_less_stays() {
-        // Goal: the wide list is tried, stays, and gives way as is said. Method: rounds with given
-        // regrets.
+        // Goal: the wide list is tried, stays, and is given up by the stated rules. Method: rounds
+        // with given regrets.
         let (duel, mut nr_left) = (Duel::default(), 0);
         duel.advance(0, CAPACITY);
         round(&duel, &mut nr_left, ROUND / NOTICEABLE);
         assert!(!duel.is_wide(), "not noticeable");
         (0..ROUND).for_each(|_| duel.note_kept());
         round(&duel, &mut nr_left, ROUND / 2);
-        assert!(!duel.is_wide(), "the active list is of more use");
+        assert!(!duel.is_wide(), "the active list is more useful");
         round(&duel, &mut nr_left, ROUND / 2);
         assert!(duel.is_wide() && duel.regretted() == Side::Active);
         round(&duel, &mut nr_left, ROUND / 8);
@@ -198,7 +199,7 @@ mod loom_tests {
     use crate::sync::Arc;
 
     // Goal: a round is judged once, though two threads find it at its end: a second verdict would
-    // take a round of waiting off.
+    // shorten the wait by a round.
     #[test]
     fn loom_one_thread_judges_a_round() {
         model(|| {

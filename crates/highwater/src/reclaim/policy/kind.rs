@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use super::{Balanced, Car, Clock, EvictionPolicy, S3Fifo, Sieve};
 
-/// Which eviction policy a manager has.
+/// The eviction policy of a manager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PolicyKind {
@@ -13,21 +13,21 @@ pub enum PolicyKind {
     TwoList,
     /// One list, and a second chance.
     Clock,
-    /// One list, and a hand that passes over what was accessed.
+    /// One list, and a hand that skips accessed pages.
     Sieve,
     /// New pages apart, on a list of a fixed share.
     S3Fifo,
     /// Two clocks whose share adapts, as in ARC.
     Car,
-    /// New pages apart, on a list that finds its own share. The default: over recorded traces it
+    /// New pages apart, on a list with an adaptive share. The default: over recorded traces it
     /// misses less than the others, and on none notably more than LRU (`highwater lab policies`);
-    /// nor on families made by rule, but those that marks cannot tell apart (the limitations).
+    /// nor on synthetic families, except those that marks cannot tell apart (the limitations).
     #[default]
     Balanced,
 }
 
 impl PolicyKind {
-    /// All of them.
+    /// All policies.
     pub const ALL: [Self; 6] = [
         Self::TwoList,
         Self::Clock,
@@ -37,7 +37,7 @@ impl PolicyKind {
         Self::Balanced,
     ];
 
-    /// Its name, as it is read back.
+    /// Returns its name, which parses back to it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -50,13 +50,13 @@ impl PolicyKind {
         }
     }
 
-    /// Up to how many accesses between two looks make a difference.
+    /// Returns the number of accesses between two scans up to which the policy distinguishes.
     #[must_use]
     pub fn accesses_max(self) -> u32 {
         self.policy().map_or(1, |policy| policy.accesses_max())
     }
 
-    /// Its decisions; none for the two lists, which have scan loops of their own.
+    /// Returns its decisions; `None` for the two lists, which have scan loops of their own.
     #[must_use]
     pub fn policy(self) -> Option<Box<dyn EvictionPolicy>> {
         match self {
@@ -76,7 +76,7 @@ impl fmt::Display for PolicyKind {
     }
 }
 
-/// A name that is none of an eviction policy.
+/// A name that is not that of an eviction policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParsePolicyError(String);
 
@@ -104,8 +104,7 @@ mod tests {
 
     #[test]
     fn names_are_read_back() {
-        // Goal: each policy can be asked for by its name, and a wrong one is answered with all of
-        // them.
+        // Goal: each policy parses from its name, and the error for a wrong one lists all of them.
         for kind in PolicyKind::ALL {
             assert_eq!(kind.to_string().parse(), Ok(kind));
         }

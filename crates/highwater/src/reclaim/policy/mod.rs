@@ -1,33 +1,33 @@
-//! Who leaves: the decisions of an eviction policy, apart from how they are carried out.
+//! Eviction policies: pure decisions, without the mechanism.
 //!
-//! The pages of one type that a group pays for are on two lists, and reclaim works at their ends. A
-//! policy is asked four things, and holds no pages itself:
+//! The pages of one type that a group pays for are on two lists, and reclaim works at their tails.
+//! A policy holds no pages; reclaim calls it for four decisions:
 //!
-//! | asked | when | answer |
+//! | call | when | result |
 //! |---|---|---|
-//! | [`admit`](EvictionPolicy::admit) | a page comes in, new or back | which list |
-//! | [`next`](EvictionPolicy::next) | pages must go | which list's end is looked at |
-//! | [`judge`](EvictionPolicy::judge) | a page is at that end | it goes, or stays on a list |
-//! | [`accesses_max`](EvictionPolicy::accesses_max) | once | up to how many accesses between two looks make a difference |
+//! | [`admit`](EvictionPolicy::admit) | a page comes in, new or a refault | the list |
+//! | [`next`](EvictionPolicy::next) | pages must be evicted | the list whose tail is scanned |
+//! | [`judge`](EvictionPolicy::judge) | a page is at that tail | it is evicted, or stays on a list |
+//! | [`accesses_max`](EvictionPolicy::accesses_max) | once | how many accesses between two scans it distinguishes |
 //!
-//! What a policy learns it keeps in the [`PolicyState`] of the two lists: how many pages have left
-//! each, how long the first is to be, and how two ways to set that length compare. When a page
-//! leaves, its shadow keeps which list it left and that list's count; when it comes back, the
-//! difference is its *distance* ([`Departure`]): so many others have left the list since, and a
+//! A policy keeps its state in the [`PolicyState`] of the two lists: how many pages have left each,
+//! the target length of the first, and how two ways to set that length compare. When a page is
+//! evicted, its shadow keeps the list that it left and that list's count; when it refaults, the
+//! difference is its *distance* ([`Departure`]): that many others have left the list since, and a
 //! list longer by that many pages would have kept it.
 //!
-//! Accesses are not seen when they happen: they leave marks, up to three, which are counted and
-//! taken away when reclaim looks. The access that brought a page in is not counted. What a policy
-//! does with pages in order of their arrival is exact nevertheless; LRU, which needs the order of
-//! accesses, is approximated as in the kernel.
+//! Accesses are not seen when they happen: they set marks, up to three, which reclaim counts and
+//! clears when it scans the page. The access that brought a page in is not counted. Decisions based
+//! on the order of arrival are exact nevertheless; LRU, which needs the order of accesses, is
+//! approximated as in the kernel.
 //!
-//! | policy | what the first list is | what the second is |
+//! | policy | first list | second list |
 //! |---|---|---|
 //! | [`Clock`] | all pages | - |
 //! | [`Sieve`] | pages that the hand has not passed | pages that it has |
-//! | [`S3Fifo`] | new pages, a tenth | pages that were accessed twice, or came back |
+//! | [`S3Fifo`] | new pages, a tenth | pages that were accessed twice, or refaulted |
 //! | [`Car`] | pages seen once | pages seen again |
-//! | [`Balanced`] | new pages, as many as pay, or most | pages that were accessed twice, or came back |
+//! | [`Balanced`] | new pages, as many as pay, or most | pages that were accessed twice, or refaulted |
 //!
 //! Checked against exact models, decision by decision: the lab's
 //! `tests/policies.rs::the_library_decides_as_the_models_do`.
@@ -54,7 +54,7 @@ use std::fmt;
 use super::lists::PageType;
 use crate::cache::Referenced;
 
-/// Accesses between two looks that can be told apart at most: what an entry has room for.
+/// Maximum number of accesses between two scans that can be distinguished: the bits of an entry.
 pub const ACCESSES_MAX: u32 = 3;
 
 /// One of the two lists of pages of a type.
@@ -67,7 +67,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// The other list.
+    /// Returns the other list.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {
@@ -77,25 +77,25 @@ impl Side {
     }
 }
 
-/// How long the two lists are.
+/// Lengths of the two lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lens {
     /// Pages on the inactive list.
     pub inactive: u64,
     /// Pages on the active list.
     pub active: u64,
-    /// Pages that there is room for: as many as there are, unless more is known.
+    /// Capacity in pages: the current number of pages, unless more is known.
     pub capacity: u64,
 }
 
 impl Lens {
-    /// Pages on both lists.
+    /// Returns the pages on both lists.
     #[must_use]
     pub const fn total(self) -> u64 {
         self.inactive + self.active
     }
 
-    /// Pages on one list.
+    /// Returns the pages on one list.
     #[must_use]
     pub const fn of(self, side: Side) -> u64 {
         match side {
@@ -105,7 +105,7 @@ impl Lens {
     }
 }
 
-/// What is known of a page that comes back.
+/// The departure record of a refaulting page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
     /// The list that it left.
@@ -114,55 +114,55 @@ pub struct Departure {
     pub distance: u64,
 }
 
-/// What is known of a page at the end of a list.
+/// A page's state at the tail of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// What its entries say; their marks are gone now.
+    /// State of its entries, whose marks are cleared now.
     pub entries: Referenced,
-    /// Accesses that are known otherwise: by copying reads, or left over from the last look.
+    /// Further accesses: by copying reads, or left over from the last scan.
     pub credit: u32,
-    /// What it is backed by.
+    /// Its backing.
     pub page_type: PageType,
 }
 
-/// What becomes of a page.
+/// The decision for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It goes.
+    /// Evict it.
     Evict,
-    /// It goes if it needs not be written; else it stays where it is.
+    /// Evict it if it need not be written; otherwise it stays where it is.
     EvictClean,
-    /// It goes to the head of a list, and so many accesses of it are remembered.
+    /// Put it at the head of a list, with this many accesses remembered.
     Stay {
         /// The list.
         to: Side,
         /// The accesses.
         credit: u32,
     },
-    /// It is locked into memory: reclaim is not to look at it again.
+    /// Unevictable (mlocked): reclaim must not scan it again.
     Cull,
 }
 
 /// The decisions of one eviction policy; see the [module](self).
 pub trait EvictionPolicy: fmt::Debug + Send + Sync {
-    /// Up to how many accesses between two looks make a difference, 1 to [`ACCESSES_MAX`]. More
-    /// cost readers a store each.
+    /// Returns the number of accesses between two scans that it distinguishes, 1 to
+    /// [`ACCESSES_MAX`]. More cost readers a store each.
     fn accesses_max(&self) -> u32;
 
-    /// The list that a page comes in on. `departure` is known of one that left lately enough to be
-    /// remembered.
+    /// Returns the list for a page that comes in. `departure` is the record of a page that left
+    /// recently enough to be remembered.
     fn admit(&self, state: &PolicyState, lens: Lens, departure: Option<Departure>) -> Side;
 
-    /// The list that pages go from. If that evicts nothing, the policy is asked again: it must come
-    /// to an end.
+    /// Returns the list to evict from. If that evicts nothing, it is called again: it must
+    /// terminate.
     fn next(&self, state: &PolicyState, lens: Lens) -> Side;
 
-    /// What becomes of a page at the end of a list that was accessed so many times since the last
-    /// look.
+    /// Returns the decision for a page at the tail of a list with `accesses` accesses since the
+    /// last scan.
     fn decide(&self, state: &PolicyState, from: Side, accesses: u32) -> Fate;
 
-    /// What becomes of a page at the end of a list, whatever is known of it. A page whose mappings
-    /// could not be looked at keeps its place, and what is known of it.
+    /// Returns the decision for a page at the tail of a list, in any state. A page whose mappings
+    /// could not be checked keeps its place and its state.
     fn judge(&self, state: &PolicyState, from: Side, look: Look) -> Fate {
         match look.entries {
             Referenced::Seen { locked: true, .. } => Fate::Cull,

@@ -1,14 +1,14 @@
-//! S3-FIFO: a tenth of the pages on a list of new ones, which most leave soon; those that were
-//! accessed twice there, or came back soon after they left it, go round on the other list as often
-//! as they were accessed.
+//! S3-FIFO: a tenth of the pages is on a list of new ones, most of which are evicted soon; those
+//! that were accessed twice there, or refaulted soon after they left it, are rotated on the other
+//! list as often as they were accessed.
 //!
 //! Source: Yang and others, SOSP 2023. Deviation: a page is remembered until nine tenths of the
-//! capacity of others have left the list of new pages after it, whether they have come back since
+//! capacity of others have left the list of new pages after it, whether they have refaulted since
 //! or not.
 
 use super::{Departure, EvictionPolicy, Fate, Lens, PolicyState, Side};
 
-/// Accesses after which a page is worth a place among those that stay.
+/// Accesses that make a page worth keeping.
 const MOVE_ON: u32 = 2;
 
 /// See the module.
@@ -28,7 +28,7 @@ impl EvictionPolicy for S3Fifo {
         let is_known = departure.is_some_and(|departure| {
             departure.from == Side::Inactive && departure.distance < lens.capacity * 9 / 10
         });
-        // Until something had to go, new pages fill both lists.
+        // Until the first eviction, new pages fill both lists.
         let is_filling = state.nr_left() == 0 && lens.inactive >= small(lens);
         if is_known || is_filling {
             Side::Active

@@ -1,10 +1,10 @@
-//! SIEVE: a hand goes from the oldest page to the newest and evicts what was not accessed since it
-//! last came by; what it passes over stays where it is.
+//! SIEVE: a hand goes from the oldest page to the newest and evicts pages that were not accessed
+//! since its last visit; pages that it passes stay where they are.
 //!
 //! The hand is where the two lists meet. Ahead of it, on the inactive list, are the pages that it
-//! comes to next; behind it, on the active list, those that it has passed, in their order. New
-//! pages come in at the very head. When nothing is ahead of it, the hand goes back to the oldest
-//! page: all pages behind it are ahead of it again.
+//! visits next; behind it, on the active list, those that it has passed, in their order. New pages
+//! enter at the very head. When nothing is ahead of it, the hand goes back to the oldest page: all
+//! pages behind it are ahead of it again.
 //!
 //! Source: Zhang and others, NSDI 2024. Deviation: the way back moves every page once, a cluster at
 //! a time.
@@ -21,8 +21,8 @@ impl EvictionPolicy for Sieve {
     }
 
     fn admit(&self, _: &PolicyState, lens: Lens, _: Option<Departure>) -> Side {
-        // The hand has passed the newest page and is at the oldest again: what comes in is the last
-        // that it comes to.
+        // The hand has passed the newest page and is at the oldest again: a page that comes in is
+        // the last that it visits.
         if lens.inactive == 0 {
             Side::Active
         } else {
@@ -50,7 +50,7 @@ impl EvictionPolicy for Sieve {
                 to: Side::Active,
                 credit: 0,
             },
-            // On the way back nothing is decided.
+            // The way back makes no decisions.
             (Side::Active, accesses) => Fate::Stay {
                 to: Side::Inactive,
                 credit: accesses,

@@ -1,20 +1,20 @@
-//! What a policy has learnt of the two lists of one group and type.
+//! Policy state of the two lists of one group and type.
 //!
-//! Written by whoever evicts a page or brings one in, without a lock: each word is right on its
+//! Written by threads that evict pages or bring them in, without a lock: each word is valid on its
 //! own, and one that is a few pages behind decides about a few pages differently.
 
 use super::duel::Duel;
 use super::{Departure, Side};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Marks that no length was learnt yet.
+/// No length was learnt yet.
 const UNKNOWN: u64 = u64::MAX;
 
-/// What is known beside the lists themselves.
+/// The policy's state beside the lists themselves.
 #[derive(Debug)]
 pub struct PolicyState {
-    /// What the counts of pages that left began with: far above what the shadows of a former group
-    /// of the same number say.
+    /// Initial value of the counts of evicted pages: far above those in the shadows of a former
+    /// group of the same number.
     start: u64,
     /// Pages that have left each list.
     /// Written by: reclaimers. Read by: refaults. Publishes: nothing.
@@ -22,10 +22,10 @@ pub struct PolicyState {
     /// Pages that left each list and are remembered, as far as the policy counts them.
     /// Written by: reclaimers; refaults. Read by: both. Publishes: nothing.
     ghosts: [AtomicU64; 2],
-    /// The length that the inactive list is to have.
+    /// Target length of the inactive list.
     /// Written by: refaults. Read by: reclaimers. Publishes: nothing.
     target: AtomicU64,
-    /// Whether that length is to be the learnt one.
+    /// Decides whether that length is the learnt one.
     pub(super) duel: Duel,
     /// Whether all pages of the active list are on their way to the inactive one.
     /// Written by: reclaimers. Read by: reclaimers. Publishes: nothing.
@@ -40,7 +40,8 @@ impl Default for PolicyState {
 
 // Relaxed throughout: see the module.
 impl PolicyState {
-    /// Nothing learnt yet; the first page that leaves either list is number `start` + 1.
+    /// Creates a state without experience; the first page that leaves either list is number `start`
+    /// + 1.
     #[must_use]
     pub fn starting_at(start: u64) -> Self {
         Self {
@@ -53,7 +54,7 @@ impl PolicyState {
         }
     }
 
-    /// A number above that of every page that has left.
+    /// Returns a number above that of every page that has left.
     #[must_use]
     pub fn clock(&self) -> u64 {
         let [inactive, active] = &self.left;
@@ -62,34 +63,34 @@ impl PolicyState {
             .max(active.load(Ordering::Relaxed))
     }
 
-    /// Counts pages that leave a list; the first one's number, which its shadow keeps, the others'
-    /// follow.
+    /// Counts pages that leave a list; returns the first one's number, which its shadow keeps; the
+    /// others' follow.
     pub fn leave(&self, from: Side, count: u64) -> u64 {
         self.ghosts[from as usize].fetch_add(count, Ordering::Relaxed);
         self.left[from as usize].fetch_add(count, Ordering::Relaxed) + 1
     }
 
-    /// The number of the last page that has left a list.
+    /// Returns the number of the last page that has left a list.
     #[must_use]
     pub fn nr_left_of(&self, from: Side) -> u64 {
         self.left[from as usize].load(Ordering::Relaxed)
     }
 
-    /// What is known of a page that comes back and left `from` as number `age`.
+    /// Returns the departure record of a refaulting page that left `from` as number `age`.
     #[must_use]
     pub fn departure(&self, from: Side, age: u64) -> Departure {
         let distance = self.nr_left_of(from).saturating_sub(age);
         Departure { from, distance }
     }
 
-    /// Pages that have left either list.
+    /// Returns the number of pages that have left either list.
     #[must_use]
     pub fn nr_left(&self) -> u64 {
         let [inactive, active] = &self.left;
         inactive.load(Ordering::Relaxed) + active.load(Ordering::Relaxed) - 2 * self.start
     }
 
-    /// The length that the inactive list is to have; `start` if nothing was learnt.
+    /// Returns the target length of the inactive list; `start` if none was learnt.
     pub(super) fn target(&self, start: u64) -> u64 {
         match self.target.load(Ordering::Relaxed) {
             UNKNOWN => start,
