@@ -2,8 +2,8 @@
 //!
 //! Unstable: the feature `lab` makes this module public, and with it every item that is marked
 //! `visibility::make(pub)` elsewhere in the crate. Semantic versioning does not cover any of them;
-//! a release may change or remove them without notice. Without the feature, the public API is what
-//! `public-api.txt` lists.
+//! a release may change or remove them without notice. Without the feature, the public API is the
+//! one that `public-api.txt` lists.
 
 /// Files, mappings and their page tables, the page index, latches, write-back.
 pub mod cache {

@@ -101,7 +101,7 @@
         dead_code,
         unreachable_pub,
         unused_imports,
-        reason = "what only the feature `lab` makes public; a build with it reports the rest"
+        reason = "items that only the feature `lab` makes public; a build with it reports the rest"
     )
 )]
 

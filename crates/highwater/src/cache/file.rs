@@ -124,7 +124,7 @@ impl fmt::Debug for FileId {
 
 /// No file number is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{max} files are open, which is the most: close some")]
+#[error("{max} files are open, the maximum: close some")]
 pub struct TooManyFiles {
     /// The maximum number of open files.
     pub max: usize,

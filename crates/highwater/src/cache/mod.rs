@@ -555,7 +555,7 @@ impl Drop for PageCache {
     fn drop(&mut self) {
         let nr_dirty = self.nr_dirty();
         if nr_dirty > Pages::ZERO {
-            tracing::error!(%nr_dirty, "the cache ends with pages that their files did not take");
+            tracing::error!(%nr_dirty, "the cache ends with dirty pages that could not be written");
         }
         for latch in self.latches.made() {
             if let Some(frame) = latch.frame.write().take() {

@@ -62,9 +62,7 @@ pub enum WriteBackError {
         source: io::Error,
     },
     /// The file took only part of the page.
-    #[error(
-        "writing page {page} back fell short, it stays dirty: {got} of {want} bytes were taken"
-    )]
+    #[error("short write-back of page {page}, it stays dirty: {got} of {want} bytes")]
     Short {
         /// The page's number in its file.
         page: u64,
@@ -96,8 +94,8 @@ pub enum SyncError {
     /// make the file durable. Data that was written before can be lost. Each handle that was open
     /// then reports it once.
     #[error(
-        "all is durable now, but making pages durable failed {failures} times since this handle's last sync, and some \
-         can be lost; last: {last}"
+        "this sync succeeded, but {failures} others failed to make pages durable since this handle's last sync, and \
+         data can be lost; last: {last}"
     )]
     Earlier {
         /// Number of failures.

@@ -334,7 +334,7 @@ impl Core {
         }
         if now >= due.follow_at {
             if let Err(error) = self.follow_cgroup() {
-                tracing::warn!(%error, "more is in use than the control group's limit allows");
+                tracing::warn!(%error, "usage exceeds the control group's limit");
             }
             due.follow_at = now + FOLLOW_PERIOD;
         }

@@ -55,7 +55,7 @@ pub enum ReadError {
         source: io::Error,
     },
     /// The storage returned fewer bytes than the page has.
-    #[error("reading page {page} fell short: {got} of {want} bytes; was the file truncated?")]
+    #[error("short read of page {page}: {got} of {want} bytes; was the file truncated?")]
     Short {
         /// The page's number in its file.
         page: u64,
@@ -65,7 +65,7 @@ pub enum ReadError {
         want: usize,
     },
     /// The storage reported more bytes than were requested, so its result cannot be trusted.
-    #[error("reading page {page} failed: the storage says that it has read {got} of {want} bytes")]
+    #[error("reading page {page} failed: the storage reported {got} of {want} bytes")]
     Excess {
         /// The page's number in its file; the first, if several were requested.
         page: u64,
@@ -83,7 +83,9 @@ pub enum ReadError {
         source: AllocError,
     },
     /// Other threads filled and evicted the page before each lookup of this one.
-    #[error("page {page} came and went {rounds} times before it was caught: the pool is too small")]
+    #[error(
+        "page {page} was evicted {rounds} times before it could be used: the pool is too small"
+    )]
     Starved {
         /// The page's number in its file.
         page: u64,

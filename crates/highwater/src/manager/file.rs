@@ -40,7 +40,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// The file has more pages than page numbers allow.
-    #[error("a file of {pages} pages is too large: at most {max} pages can be named")]
+    #[error("a file of {pages} pages is too large: the maximum is {max} pages")]
     TooLarge {
         /// Pages in the file.
         pages: u64,

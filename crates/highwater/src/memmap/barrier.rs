@@ -26,8 +26,8 @@ use crate::sync::atomic::{Ordering, fence};
 /// Other threads could not be made to pass a barrier, or to leave their sequences.
 #[derive(Debug, Error)]
 #[error(
-    "membarrier(2) is refused to a process that it was granted to before ({refusal}), and CPUs cannot be visited in its \
-     place ({visiting}): allow membarrier, or sched_setaffinity and /proc/self/task"
+    "membarrier(2) was granted before and is now refused ({refusal}), and CPUs cannot be visited \
+     instead ({visiting}): allow membarrier, or sched_setaffinity and /proc/self/task"
 )]
 pub(crate) struct Unreached {
     /// Error of membarrier.
