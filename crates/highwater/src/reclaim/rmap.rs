@@ -16,10 +16,10 @@
 //!
 //! **Progress.** A scan skips at most [`DEBT_MAX`] pages of each file for a held lock until a
 //! holder has settled them; every page after that is checked and unmapped as if the lock were free.
-//! So a scan that finds more pages than that makes the same progress as without contention. It
-//! never waits for the lock: a reclaimer blocks on it for 0 time. A deferred list that is never
-//! settled, because the last holder released the lock before the page was added, loses nothing: its
-//! pages are on the LRU lists as all others are.
+//! So a scan that finds more pages than that makes the same progress as without contention, and
+//! never blocks on the lock. A deferred list that is never settled, because the last holder
+//! released the lock before the page was added, loses nothing: its pages are on the LRU lists as
+//! all others are.
 //!
 //! **The kernel's quirks** (section 10.3 of the specification), fixed here unless
 //! [`RmapQuirks::KernelFaithful`] is set: (a) an active page whose check is contended is

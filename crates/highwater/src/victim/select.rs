@@ -110,7 +110,7 @@ impl<Id: Copy + Ord> Selector<Id> {
     /// # Cost
     ///
     /// One pass over the candidates at a few comparisons each, then one exact read after the other;
-    /// never more reads than candidates, and fewer passes than reads, but at least one. No
+    /// never more reads than candidates, and no more passes than reads, but at least one. No
     /// allocation, no lock.
     pub fn select<C: Candidates<Id = Id>>(
         &mut self,
