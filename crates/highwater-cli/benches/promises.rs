@@ -154,7 +154,7 @@ fn printed(command: &mut Command) -> Result<(String, Option<i32>), String> {
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output();
-    let output = output.map_err(|e| format!("it cannot be started: {e}"))?;
+    let output = output.map_err(|e| format!("cannot start it: {e}"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     Ok((text, output.status.code()))
 }

@@ -202,7 +202,7 @@ fn explain(failure: &Failure, signals: &Signals) -> Exit {
     complain(format_args!("{}", with_remedy(error)));
     if leaks.frames > 0 || leaks.bytes > 0 {
         complain(format_args!(
-            "{} frames and {} of charges were not given back; this is a bug, please report it",
+            "{} frames and {} of charges leaked; this is a bug, please report it",
             leaks.frames,
             Bytes(leaks.bytes)
         ));

@@ -43,7 +43,7 @@ fn checks(cells: &[Cell], _: u64, checks: &mut Vec<Check>) {
     rmap::refault_checks(cells, checks);
     let [vanilla, ours] = [VANILLA, OURS].map(|name| cell(cells, name));
     checks.push(
-        Check::counted("pages that C found as it had left them: ours against vanilla").between(
+        Check::counted("C's reads that found their page resident: ours against vanilla").between(
             ours.in_all_against(vanilla, |round| round.c_kept()),
             0.95,
             1.05,

@@ -281,7 +281,7 @@ fn load_checks(setup: &Setup, lane: &Lane<'_>, checks: &mut Vec<Check>) {
     if name == OURS {
         checks.push(
             Check::counted(format!(
-                "{name}: reads further off than they say, of {}",
+                "{name}: reads beyond their stated bound, of {}",
                 seen.bounded
             ))
             .equal(&seen.violations, &0),

@@ -45,7 +45,7 @@ pub static EXPERIMENT: Experiment = Experiment {
 
 const READS: &str = "service time of a read";
 const ARRIVALS: &str =
-    "from the scheduled arrival to the end of the read, with all that the machine did besides";
+    "from the scheduled arrival to the end of the read, including other work of the machine";
 const STALE: &str = "staleness of reads, beyond updates in flight";
 const KERNEL: &str = "CPU time of a read of memory.stat";
 
@@ -133,7 +133,7 @@ fn value_checks(lanes: &[Groups<'_>], checks: &mut Vec<Check>) {
         let stale = lane.stale.lock().unwrap_or_else(PoisonError::into_inner);
         checks.push(
             Check::counted(format!(
-                "{OURS}: reads further off than they say, of {}",
+                "{OURS}: reads beyond their stated bound, of {}",
                 stale.bounded
             ))
             .equal(&stale.violations, &0),

@@ -23,7 +23,7 @@ pub(super) fn value_checks(cells: &[Cell], checks: &mut Vec<Check>) {
             .equal(&wrong, &0),
     );
     let short: u64 = cells.iter().map(|cell| cell.stood().short).sum();
-    checks.push(Check::counted("refills that brought the bystander too little").equal(&short, &0));
+    checks.push(Check::counted("bystander's refills with too few frames").equal(&short, &0));
 }
 
 /// Fits a line to hold times by frames of a hold, over the scales. The hold time of a scale is the

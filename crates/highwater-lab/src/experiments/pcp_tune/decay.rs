@@ -71,7 +71,7 @@ pub(super) fn run(
         ));
         checks.push(
             Check::counted(format!(
-                "scale {}: every list ends as small as it can be",
+                "scale {}: every list ends at its minimum size",
                 decayed.scale
             ))
             .equal(&decayed.is_at_min, &true),

@@ -86,8 +86,9 @@ pub(super) fn run(
     let accepted = REFUSED
         .iter()
         .filter(|(knob, value)| Tunables::default().with(knob, *value).is_ok());
-    checks
-        .push(Check::counted("values out of range that a knob takes").equal(&accepted.count(), &0));
+    checks.push(
+        Check::counted("values out of range that a knob accepts").equal(&accepted.count(), &0),
+    );
     let lost: u64 = turned.iter().map(|turned| turned.lost).sum();
     checks.push(Check::counted("frames lost by turning knobs").equal(&lost, &0));
     let left: u64 = turned.iter().map(|turned| turned.left).sum();
@@ -132,7 +133,7 @@ fn visit_checks(sizes: Sizes, turned: &[Turned], checks: &mut Vec<Check>) {
             || counters.drained > counters.drains * cap(*scale)
     });
     checks.push(
-        Check::counted("scales whose visits move more than a batch doubled so often")
+        Check::counted("scales whose visits move more frames than they allow")
             .equal(&over.count(), &0),
     );
     let fewer = scales.windows(2).filter(|pair| {
@@ -147,7 +148,7 @@ fn visit_checks(sizes: Sizes, turned: &[Turned], checks: &mut Vec<Check>) {
         }
     });
     checks.push(
-        Check::counted("scales whose refills are no larger than the scale's before")
+        Check::counted("scales whose refills are no larger than the previous scale's")
             .equal(&fewer.count(), &0),
     );
 }

@@ -270,10 +270,10 @@ fn value_checks(cells: &[Cell], ground: &Ground) -> Vec<Check> {
         .sum();
     let freed_more = rounds().filter(|round| round.freed() > round.scanned());
     vec![
-        Check::counted("pages with bytes of others").equal(&wrong, &0),
+        Check::counted("pages with wrong bytes").equal(&wrong, &0),
         Check::counted("runs in which A did not read every page").equal(&unfinished, &0),
         Check::counted("reads refused for want of memory: ours").equal(&refused, &0),
-        Check::counted("runs in which more pages were freed than looked at")
+        Check::counted("runs in which more pages were freed than scanned")
             .equal(&freed_more.count(), &0),
     ]
 }

@@ -254,7 +254,7 @@ fn write_checks(setup: &Setup, lineup: &Lineup, cpus: &[CpuId], checks: &mut Vec
         .entries
         .iter()
         .map(|entry| entry.counter.precise_sum().abs());
-    checks.push(Check::counted("pages that any counter has left").equal(&left.sum::<i64>(), &0));
+    checks.push(Check::counted("pages left in any counter").equal(&left.sum::<i64>(), &0));
     checks.push(
         Check::counted("Highwater: differences to a second implementation")
             .equal(&lineup.disagreements(), &0),

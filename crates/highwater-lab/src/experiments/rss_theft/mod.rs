@@ -112,7 +112,7 @@ fn config(setup: &Setup, threads: u32, real: Option<&RealRun>) -> Figures {
 /// Checks of the readings while all threads sleep.
 fn design_checks(run: &str, alive: &[Seen], checks: &mut Vec<Check>) {
     let named = |name: &str| alive.iter().find(|seen| seen.name == name);
-    let named = |name: &str| named(name).expect("every design is looked at");
+    let named = |name: &str| named(name).expect("every design is read");
     checks.push(
         Check::counted(format!("{run}{PER_TASK}: part of the truth that it shows")).at_most(
             named(PER_TASK).shown_percent(),

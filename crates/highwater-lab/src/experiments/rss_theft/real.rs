@@ -333,7 +333,7 @@ impl RealRun {
                 .with("promised_low_bytes", low.bytes().0)
                 .with("promised_high_bytes", high.bytes().0),
         );
-        rows.push(shown("frames handed out", self.frames.bytes().0));
+        rows.push(shown("frames allocated", self.frames.bytes().0));
         if let Some(process_bytes) = self.process_bytes {
             rows.push(shown(
                 "growth of this process in smaps_rollup",
@@ -348,7 +348,7 @@ impl RealRun {
         checks.extend([
             Check::counted("real: exact reading of the library's space")
                 .equal(&self.rss_precise, &touched),
-            Check::counted("real: frames handed out").equal(&self.frames, &touched),
+            Check::counted("real: frames allocated").equal(&self.frames, &touched),
             Check::counted("real: pages read, within the interval of the library's space").between(
                 to_f64(touched.0),
                 to_f64(self.rss.low.0),

@@ -162,7 +162,7 @@ fn right_checks(times: &Times, checks: &mut Vec<Check>) {
         }
         checks.push(
             Check::counted(format!(
-                "{}: outside their interval, or counted otherwise elsewhere",
+                "{}: outside their interval, or different in another layout",
                 race.label
             ))
             .equal(&race.faults, &0),
