@@ -16,7 +16,7 @@ pub static EXPERIMENT: Experiment = Experiment {
     thread: "lru-rmap-lock-throttle-2022",
     summary: "one tenant streams a mapped file while another maps and unmaps it: scans, frees and waits of reclaim",
     headline: Headline::of_variants(
-        "vmstat and A's elapsed time, as in the thread",
+        "vmstat and A's elapsed time, as published",
         "elapsed_s",
         Noun::Mass("time for A"),
         ["Highwater", "vanilla"],

@@ -14,7 +14,7 @@ pub static EXPERIMENT: Experiment = Experiment {
     thread: "lru-rmap-lock-throttle-2022",
     summary: "the same beside a tenant that reads another file: which tenant loses pages, and its progress",
     headline: Headline::of_variants(
-        "vmstat and A's elapsed time, as in the thread",
+        "vmstat and A's elapsed time, as published",
         "elapsed_s",
         Noun::Mass("time for A"),
         ["Highwater", "vanilla"],

@@ -56,7 +56,7 @@ pub struct Columns {
 /// A text that is not a list of columns.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "`{text}` does not say where the columns are: {why}; write NAME=NUMBER of key and, where there are, time, size and op, as in time=1,key=2,size=3,op=4"
+    "`{text}` does not name the columns: {why}; write NAME=NUMBER of key and, where there are, time, size and op, as in time=1,key=2,size=3,op=4"
 )]
 pub struct ParseColumnsError {
     /// The text as given.

@@ -48,7 +48,7 @@ are in blocks of 512 bytes, or of --block-size. Reads only.",
     FormatGuide {
         format: Format::Lirs,
         record: "\
-text, a page number a line; lines of * are passed over. Reads only.",
+text, a page number a line; lines of * are ignored. Reads only.",
         examples: &[example(r"17\n18\n*\n17\n", 3, 3)],
     },
     FormatGuide {
@@ -121,8 +121,8 @@ size in bytes, i64 next access (not used). Reads only.",
 text, fields between commas, without quoting. The first line names the columns,
 or --columns does, and then there need not be one: key, and perhaps time, size
 in bytes and op (read, get, gets, r; write, set, put, w, add, replace, cas,
-append, prepend, incr, decr; delete touches nothing). Other columns are passed
-over. Keys are numbers or any other text.",
+append, prepend, incr, decr; delete touches nothing). Other columns are ignored.
+Keys are numbers or any other text.",
         examples: &[
             example(
                 r"time,key,size,op\n0,7,,read\n1,8,4097,SET\n2,7,,read\n",
@@ -141,7 +141,7 @@ over. Keys are numbers or any other text.",
         format: Format::Msr,
         record: "\
 text, the MSR Cambridge traces: time, host, disk, Read or Write, offset and
-size in bytes, latency. One volume a file: host and disk are passed over.",
+size in bytes, latency. One volume a file: host and disk are ignored.",
         examples: &[example(
             r"128166372003061629,hm,1,Read,383496192,32768,413\n128166372016382155,hm,1,Write,4096,4096,68\n",
             2,

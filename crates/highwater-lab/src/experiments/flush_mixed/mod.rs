@@ -48,7 +48,7 @@ pub static EXPERIMENT: Experiment = Experiment {
 
 const TIMES: &str = "time of one step of a thread, and work of flushing";
 const STALE: &str = "staleness of reads, beyond updates in flight";
-const ATTACKS: &str = "filled to be as stale as can be: every CPU, one thread";
+const ATTACKS: &str = "filled to be as stale as possible: every CPU, one thread";
 
 const NOTE: &str = "Groups, charges and limits are the library's, the same for all rules. The \
     statistics of each rule are real code over real memory; any thread may act as any virtual CPU. \

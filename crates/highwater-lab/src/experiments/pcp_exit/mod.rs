@@ -33,7 +33,7 @@ pub static EXPERIMENT: Experiment = Experiment {
     thread: "pcp-batch-scale-review-2024",
     summary: "18 tenants free their interleaved frames at once: times of drains, exits, a bystander's refills",
     headline: Headline::of_variants(
-        "exits at once: how fast, and how much waiting",
+        "exits at once: throughput and waits",
         "exits_per_s",
         Noun::Count("exits"),
         ["Highwater", "auto, scale 5 (C)"],
@@ -47,12 +47,12 @@ pub static EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-const EXITS: &str = "exits at once: how fast, and how much waiting";
+const EXITS: &str = "exits at once: throughput and waits";
 const BYSTANDER: &str = "a bystander's refills of 63 frames while others exit";
 const HOLDS: &str = "visits to the zones while tenants exit";
 const DRAINED: &str = "visits that drained a list, waits and holds together";
-const DRAINS: &str = "visits that drained a list, by how long they took";
-const REFILLS: &str = "visits that refilled a list while tenants filled, by how long they took";
+const DRAINS: &str = "visits that drained a list, by time";
+const REFILLS: &str = "visits that refilled a list while tenants filled, by time";
 
 const NOTE: &str = "Threads, pages, locks and work are real: an exit clears page-table slots, \
     drops reverse-map entries, uncharges in batches and frees. CPUs are virtual, one for each \

@@ -57,7 +57,7 @@ pub static EXPERIMENT: Experiment = Experiment {
 const ZONE: &str = "frames from the zones, and memory held by lists";
 const DECAY: &str = "frames in lists after the load stopped, by ticks of a second";
 const KNOBS: &str = "a knob turned under load";
-const HOLDS: &str = "one hold of a zone's lock, by how many frames it moves";
+const HOLDS: &str = "one hold of a zone's lock, by number of frames moved";
 
 /// The pool: 1 GiB, untouched except for the frames of the last part.
 const POOL: Pages = Pages(1 << 18);

@@ -272,7 +272,7 @@ fn value_checks(cells: &[Cell], ground: &Ground) -> Vec<Check> {
     vec![
         Check::counted("pages with wrong bytes").equal(&wrong, &0),
         Check::counted("runs in which A did not read every page").equal(&unfinished, &0),
-        Check::counted("reads refused for want of memory: ours").equal(&refused, &0),
+        Check::counted("reads refused for lack of memory: ours").equal(&refused, &0),
         Check::counted("runs in which more pages were freed than scanned")
             .equal(&freed_more.count(), &0),
     ]

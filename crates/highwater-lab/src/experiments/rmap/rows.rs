@@ -42,7 +42,7 @@ pub(super) const COUNTED: [&str; 15] = {
     all
 };
 
-const VMSTAT: &str = "vmstat and A's elapsed time, as in the thread";
+const VMSTAT: &str = "vmstat and A's elapsed time, as published";
 const TENANTS: &str = "throughput and cost of each tenant";
 const LOCK: &str = "the lock of the reverse map";
 

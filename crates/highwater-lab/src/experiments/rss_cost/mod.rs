@@ -44,7 +44,7 @@ pub static EXPERIMENT: Experiment = Experiment {
 
 const WRITES: &str =
     "shared lines written for each page faulted in, all CPUs counting for one space";
-const TIMES: &str = "CPU time for each page counted, on the CPUs that are here";
+const TIMES: &str = "CPU time for each page counted, on this machine's CPUs";
 const PAGE_FAULTS: &str =
     "page faults a second of a thread (here: a fault and its counting, added up)";
 const WHOLE_BENCHMARKS: &str =
