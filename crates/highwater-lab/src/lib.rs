@@ -1,6 +1,6 @@
 //! Traces, workloads, reference models and experiments for Highwater.
 //!
-//! Under the model checker (`cfg(loom)`) there is only what it checks: the lock-free baseline.
+//! Under loom (`cfg(loom)`) only the lock-free baseline is compiled.
 
 #[cfg(not(loom))]
 pub mod baselines;
@@ -23,6 +23,6 @@ pub mod workloads;
 
 #[cfg(loom)]
 pub mod baselines {
-    //! The designs that have models.
+    //! The designs that have loom models.
     pub mod active_cache;
 }

@@ -1,7 +1,7 @@
-//! All interleavings of two or three threads on one CPU's slot, or on two.
+//! Loom models: all interleavings of two or three threads on one CPU's slot, or on two.
 //!
-//! The sequences of the restartable regime are not compiled here: what is checked is the tenure,
-//! the settling of a slot, the reader, and the marks, which both regimes share.
+//! The sequences of the restartable regime are not compiled here. The models check the tenure, the
+//! settling of a slot, the reader, and the marks, which both regimes share.
 
 use ::loom::model;
 
@@ -17,7 +17,7 @@ fn small_cache(threshold: u32, foreign: Foreign) -> Arc<ActiveCache> {
     ActiveCache::with_config(&Topology::flat(2), Regime::Atomic, config)
 }
 
-/// A cache in which the first space has 5 parked on CPU 0, and a second space.
+/// Returns a cache in which the first space has 5 parked on CPU 0, and a second space.
 fn parked_and_other() -> (Arc<ActiveCache>, ActiveSpace, Arc<ActiveSpace>) {
     let cache = small_cache(8, Foreign::Miss);
     let (space, other) = (cache.space(), cache.space());
@@ -54,13 +54,13 @@ fn joined(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
     }
 }
 
-// Goal: a reader finds what a switch moves in the totals or parked, not in both, nor in neither.
+// Goal: a reader finds the amount that a switch moves in the totals or parked, exactly once.
 #[test]
 fn a_read_against_a_switch_is_exact() {
     model(|| {
         let (cache, space, other) = parked_and_other();
         let threads = [switcher(&cache, Some(&other))];
-        // Exact, or an interval: then the totals alone, whose value is another.
+        // Exact, or an interval: that of the totals alone, which have another value.
         let seen = space.precise_sum(1);
         assert!(seen.contains(5), "{seen}");
         joined(threads);
@@ -69,8 +69,8 @@ fn a_read_against_a_switch_is_exact() {
     });
 }
 
-// Goal: what the next owner parks is not taken for the last one's.
-// Method: a third thread adds for the next owner as soon as it may.
+// Goal: a reader does not take the next owner's parked amount for the last one's. Method: a third
+// thread adds for the next owner as soon as it may.
 #[test]
 fn a_read_against_the_next_owner_is_exact() {
     model(|| {
@@ -84,7 +84,7 @@ fn a_read_against_the_next_owner_is_exact() {
     });
 }
 
-// Goal: the bound of the totals holds while a flush is under way.
+// Goal: the bound of the totals holds during a flush.
 #[test]
 fn totals_against_a_switch_stay_inside_their_bound() {
     model(|| {
@@ -97,7 +97,7 @@ fn totals_against_a_switch_stay_inside_their_bound() {
     });
 }
 
-// Goal: an addition by another thread of the CPU is counted once, wherever a switch meets it.
+// Goal: an addition by another thread of the CPU is counted once, at any point of a switch.
 #[test]
 fn an_addition_against_a_switch_is_counted_once() {
     model(|| {
@@ -129,7 +129,7 @@ fn additions_that_switch_are_counted_once() {
     });
 }
 
-// Goal: two that switch one CPU at once flush it once.
+// Goal: two threads that switch one CPU at once flush it once.
 #[test]
 fn two_switches_flush_once() {
     model(|| {
@@ -143,7 +143,7 @@ fn two_switches_flush_once() {
     });
 }
 
-// Goal: a fold for the threshold's sake hides nothing from a reader, and shows nothing twice.
+// Goal: a fold at the threshold hides nothing from a reader, and shows nothing twice.
 #[test]
 fn a_read_against_a_fold_is_exact() {
     model(|| {
@@ -163,7 +163,7 @@ fn a_read_against_a_fold_is_exact() {
     });
 }
 
-// Goal: the end of a space finds all that was parked, while another thread flushes it.
+// Goal: the end of a space finds everything parked, while another thread flushes it.
 #[test]
 fn an_end_against_a_switch_finds_everything() {
     model(|| {
@@ -175,7 +175,7 @@ fn an_end_against_a_switch_finds_everything() {
     });
 }
 
-// Goal: the same, when the number is given again at once, and its next space comes to the same CPU.
+// Goal: the same, when the number is reused at once, and its next space comes to the same CPU.
 #[test]
 fn a_number_that_is_given_again_starts_at_zero() {
     model(|| {
@@ -194,8 +194,8 @@ fn a_number_that_is_given_again_starts_at_zero() {
     });
 }
 
-// Goal: a CPU that goes offline while a thread that acts as it adds is flushed, whichever comes
-// first.
+// Goal: taking a CPU offline flushes it, whether that comes before or after an addition by a thread
+// that acts as it.
 #[test]
 fn an_offline_cpu_against_an_addition_loses_nothing() {
     model(|| {

@@ -1,25 +1,25 @@
-//! On which CPUs a space may have something parked: a bit for each CPU.
+//! CPU mask of a space: a bit for each CPU on which the space may have something parked.
 //!
-//! A bit is written by the holder of the CPU's slot only: set before the space becomes
-//! the slot's owner, cleared after what it had parked there was added to its totals. So the CPUs
-//! whose slot a space owns are always marked, and a mark that is gone stands for totals that are
-//! there.
+//! Only the holder of a CPU's slot writes the CPU's bit: it sets it before the space becomes the
+//! slot's owner, and clears it after adding the parked amounts to the space's totals. So the CPUs
+//! whose slots a space owns are always marked, and a cleared mark implies that the totals contain
+//! what was parked.
 
 use std::iter;
 
 use highwater::lab::sync::atomic::{AtomicU64, Ordering};
 use highwater::units::CpuId;
 
-/// Words that lie beside the totals, on their line.
+/// Words on the same line as the totals.
 const NEAR_WORDS: usize = 4;
 
-/// Most CPUs that a set can have: what a reader takes along on its stack.
+/// Upper bound of the CPUs in a set: the size of a reader's copy on its stack.
 pub(super) const CPUS_MAX: usize = 8192;
 
 /// A set of CPUs.
 ///
-/// Written by: holders of the slots of these CPUs. Read by: all threads (Acquire). Publishes, by a
-/// bit that is clear: totals with what was parked there.
+/// Written by: holders of the slots of these CPUs. Read by: all threads (Acquire). A clear bit
+/// publishes: totals with what was parked there.
 #[repr(C)]
 pub(super) struct Marks {
     near: [AtomicU64; NEAR_WORDS],
@@ -36,7 +36,7 @@ impl Marks {
         }
     }
 
-    /// Marks `cpu`, whose slot the caller holds. Whether it had to be written.
+    /// Marks `cpu`, whose slot the caller holds. Returns whether the word had to be written.
     pub(super) fn mark(&self, cpu: CpuId) -> bool {
         let (word, bit) = self.place(cpu);
         // Relaxed: no other thread writes this bit, and the tenure of the slot publishes it.
@@ -47,7 +47,7 @@ impl Marks {
         is_news
     }
 
-    /// Takes the mark of `cpu` back, whose slot the caller holds for the space that is marked.
+    /// Clears the mark of `cpu`, whose slot the caller holds for the marked space.
     pub(super) fn unmark(&self, cpu: CpuId) {
         let (word, bit) = self.place(cpu);
         // Release. Pairs with the Acquire in `seen` and `count`: a reader that misses the mark sees
@@ -59,7 +59,7 @@ impl Marks {
         );
     }
 
-    /// The CPUs that are marked now.
+    /// Returns the CPUs that are marked now.
     pub(super) fn seen(&self) -> Seen {
         let mut seen = Seen {
             words: [0; CPUS_MAX / 64],
@@ -72,14 +72,14 @@ impl Marks {
         seen
     }
 
-    /// How many CPUs are marked now.
+    /// Returns the number of CPUs that are marked now.
     pub(super) fn count(&self) -> u32 {
         // Acquire. Pairs with the Release in `unmark`.
         let bits = self.words().map(|word| word.load(Ordering::Acquire));
         bits.map(u64::count_ones).sum()
     }
 
-    /// Forgets all marks; for a set that no other thread uses.
+    /// Clears all marks, in a set that no other thread uses.
     pub(super) fn clear(&self) {
         // Relaxed: no other thread uses the set.
         self.words()
@@ -99,7 +99,7 @@ impl Marks {
     }
 }
 
-/// The CPUs that were marked at one look.
+/// A copy of the marks, read once.
 pub(super) struct Seen {
     words: [u64; CPUS_MAX / 64],
     len: usize,
@@ -124,7 +124,8 @@ mod tests {
 
     #[test]
     fn marks_are_those_of_a_plain_set() {
-        // Goal: no CPU missed or invented, near or far. Method: random marks against a plain array.
+        // Goal: no CPU is missed or invented, near or far. Method: random marks against a plain
+        // array.
         let mut random = fastrand::Rng::with_seed(41);
         for nr_cpus in [1, 63, 64, 65, 256, 257, 384, CPUS_MAX] {
             let marks = Marks::none_of(nr_cpus);
@@ -157,9 +158,8 @@ mod loom {
     use highwater::lab::sync::atomic::AtomicI64;
     use highwater::lab::sync::thread;
 
-    /// Looks for the mark while another thread moves 5 to a total and then takes the mark back: a
-    /// reader that sees no mark sees the total. Each of the two is the first that the model runs
-    /// once.
+    /// Reads the mark while another thread adds 5 to a total and then clears the mark: a reader
+    /// that sees no mark sees the total. Each of the two threads runs first in one of the models.
     fn against_an_unmark(is_marked: fn(&Marks) -> bool) {
         let flush = |(marks, total): &(Marks, AtomicI64)| {
             // Relaxed: as the totals of spaces.

@@ -1,11 +1,11 @@
-//! Counters of spaces of which each CPU runs one at a time: one cache for each CPU, for all spaces
-//! together.
+//! Per-CPU cache of counters for the active space: each CPU runs one space at a time and has one
+//! cache for all spaces.
 //!
 //! Words of every CPU for every space are memory that grows with both: 4 words for 100,000 spaces
 //! on 200 CPUs are 640 MB. But a CPU runs one space at a time. So each CPU has one set of words,
-//! and lends it to the space that is *active* there. What the space adds is *parked* in them with
-//! plain adds; when another space becomes active, it is *flushed* to totals that the space's CPUs
-//! share.
+//! and lends it to the space that is *active* there. The space's additions are *parked* in the
+//! words with plain adds; when another space becomes active, they are *flushed* to totals that the
+//! space's CPUs share.
 //!
 //! ```text
 //!  CPU 0        CPU 1        CPU 2        CPU 3         128 bytes each, for all spaces
@@ -21,58 +21,57 @@
 //!
 //! # Invariants
 //!
-//! * The sum of a space is its totals plus what is parked on the CPUs that it owns. Each addition
-//!   is in one of them, once.
-//! * The CPUs that a space owns are marked in it. So a reader visits those that are marked, and no
-//!   others.
-//! * A word is less than `threshold` away from zero, at every moment: an addition that would take
-//!   it there is added to the totals together with what was parked. So totals alone are off by at
-//!   most `marked CPUs * (threshold - 1)`, also while others update: readers that must not walk
-//!   (limits, peaks) have a bound for the price of two or three loads.
-//! * No CPU names a space that has ended, but for one whose holder has already flushed it. So
-//!   numbers of spaces can be given again.
+//! * The sum of a space is its totals plus the amounts parked on the CPUs that it owns. Each
+//!   addition is in one of them, once.
+//! * The CPUs that a space owns are marked in it. So a reader visits only marked CPUs.
+//! * A word is less than `threshold` away from zero, at every moment: an addition that would reach
+//!   it is added to the totals together with the parked amount. So totals alone are off by at most
+//!   `marked CPUs * (threshold - 1)`, also during updates: readers that must not walk (limits,
+//!   peaks) have a bound for the price of two or three loads.
+//! * No CPU names a space that has ended, except one whose holder has already flushed it. So
+//!   numbers of spaces can be reused.
 //!
 //! # Protocol
 //!
 //! * **Add**: if this CPU's words are the space's, park ([`Counted::Hit`]); else add to the totals
 //!   ([`Counted::Miss`]), or switch first: [`Foreign`].
-//! * **Switch**: claim the CPU's slot; with its sequence odd, add what is parked to the old space's
-//!   totals, and take its mark back; mark the CPU in the next space; install that. If the slot is
-//!   held by another thread, the switch does not happen: additions of the next space miss, and
+//! * **Switch**: claim the CPU's slot; with its sequence odd, add the parked amounts to the old
+//!   space's totals, and clear its mark; mark the CPU in the next space; install that. If another
+//!   thread holds the slot, the switch does not happen: additions of the next space miss, and
 //!   nothing is lost.
-//! * **Read**: note the marked CPUs; sample their sequences; load totals; load what is parked;
-//!   sample again. Start again if anything was flushed meanwhile, [`READ_TRIES`] times at most;
-//!   then the answer is the approximate one, with its interval.
+//! * **Read**: note the marked CPUs; sample their sequences; load the totals; load the parked
+//!   amounts; sample again. Restart if anything was flushed meanwhile, at most [`READ_TRIES`]
+//!   times; then return the approximate sum with its interval.
 //! * **End**: claim each marked CPU that the space still owns, from afar, flush it, and check the
 //!   sum.
 //! * **Offline**: claim the CPU from afar, flush it, and leave it without an owner.
 //!
-//! How a slot is claimed, and which orderings all this rests on, is told in the module `slots`.
+//! The module `slots` explains how a slot is claimed, and the orderings of the protocol.
 //!
-//! # What a switch costs
+//! # Cost of a switch
 //!
 //! A switch to the space that is active already is a load. One that finds nothing parked writes no
 //! line of the old space, and leaves its mark, which costs later readers a load of that CPU's line.
-//! One that finds something is a locked instruction to claim, one for each member with something
-//! parked, and one for each of the two marks. In nanoseconds, restartable words, medians of medians
-//! (2 virtual CPUs of an Intel Xeon with 105 MiB of L3, shared with other work, November 2026,
-//! `cargo bench -p highwater-lab --bench active_cache`): a hit 4, a miss 26, a switch that finds
-//! nothing 31, an addition that switches and flushes 66, an approximate sum 12, a precise one 80
-//! for one CPU and 2,000 for 384.
+//! One that finds something parked takes a locked instruction to claim, one for each member with
+//! something parked, and one for each of the two marks. In nanoseconds, restartable words, medians
+//! of medians (2 virtual CPUs of an Intel Xeon with 105 MiB of L3, shared with other work, November
+//! 2026, `cargo bench -p highwater-lab --bench active_cache`): a hit 4, a miss 26, a switch that
+//! finds nothing 31, an addition that switches and flushes 66, an approximate sum 12, a precise one
+//! 80 for one CPU and 2,000 for 384.
 //!
 //! A kernel calls [`ActiveCache::switch`] where it switches spaces. In user space no scheduler
-//! tells of that, so there is [`Foreign::Switch`]: an addition makes its space the active one of
+//! reports switches, so there is [`Foreign::Switch`]: an addition makes its space the active one of
 //! the CPU. By these figures that is cheaper than misses if the space stays for four additions or
-//! more; CPUs whose threads add to other spaces at every turn are better off with misses. What it
-//! comes to in drawn and recorded traffic: `highwater lab rss-hits`.
+//! more; if threads of a CPU add to other spaces at every turn, misses are cheaper.
+//! `highwater lab rss-hits` measures both in drawn and recorded traffic.
 //!
 //! Source: the per-CPU RSS cache proposed for Linux by K. Song (RFC, July 2022), and its review by
 //! M. Guzik (April 2025).
 //! Deviation: the sequence covers totals and all CPUs that are read, instead of one CPU's words; it
-//! is odd while a flush is under way, so that nothing is counted twice. A walk sums all members,
-//! starting from all of their totals. Words fold at a threshold, so that totals have a bound, and
-//! hot readers need no walk. The marks are the counters' own, not those of TLB shootdown. A CPU
-//! that goes offline is flushed.
+//! is odd during a flush, so that nothing is counted twice. A walk sums all members, starting from
+//! all of their totals. Words fold at a threshold, so that totals have a bound, and hot readers
+//! need no walk. The marks are the counters' own, not those of TLB shootdown. A CPU that goes
+//! offline is flushed.
 
 #[cfg(not(loom))]
 mod design;
@@ -103,36 +102,36 @@ pub use self::space::ActiveSpace;
 /// entries, and pages of shared memory.
 pub const MEMBERS: usize = WORDS;
 
-/// Threshold of a cache that is given none: what one CPU parks of a member is below 4 MiB of pages.
+/// Default threshold: one CPU parks less than 4 MiB of pages of a member.
 ///
-/// Chosen: so that a huge page of 512 can be parked, and one page in a thousand writes a shared
-/// line.
+/// Chosen: a huge page of 512 can be parked, and one page in a thousand writes a shared line.
 pub const THRESHOLD_DEFAULT: u32 = 1024;
 
-/// Times that a precise read starts again before it settles for an interval. Chosen: each time
-/// takes a flush of a CPU that is visited, within the visit.
+/// Restarts of a precise read before it returns an interval. Chosen: each takes a flush of a
+/// visited CPU during the visit.
 #[cfg(not(loom))]
 pub const READ_TRIES: u32 = 8;
-/// In a model one repetition shows what more would.
+/// In a model one restart shows all that more would show.
 #[cfg(loom)]
 pub const READ_TRIES: u32 = 2;
 
-/// What an addition does on a CPU where another space is active.
+/// Effect of an addition on a CPU where another space is active.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Foreign {
-    /// It goes to the space's totals: for programs that say when they switch, as kernels do.
+    /// Adds to the space's totals: for programs that report switches, as kernels do.
     #[default]
     Miss,
-    /// It makes its space the active one, which flushes the other: for programs that do not.
+    /// Makes its space the active one, which flushes the other: for programs that do not report
+    /// switches.
     Switch,
 }
 
-/// How a cache works. The default is a kernel's.
+/// Configuration of a cache. The default is a kernel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ActiveConfig {
-    /// What is parked of a member on one CPU stays below this, either way. 1 parks nothing.
+    /// Parked amounts of a member on one CPU stay below this, in both directions. 1 parks nothing.
     pub threshold: u32,
-    /// Additions of spaces that are not active.
+    /// Effect of additions to spaces that are not active.
     pub foreign: Foreign,
 }
 
@@ -145,34 +144,33 @@ impl Default for ActiveConfig {
     }
 }
 
-/// What came of an addition, and how many locked instructions on shared lines it took.
+/// Outcome of an addition, with the number of locked instructions on shared lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
-    /// It is parked: no shared line was written.
+    /// Parked: no shared line was written.
     Hit,
-    /// It was added to the totals together with all that was parked on the CPU, to stay below the
-    /// threshold.
+    /// Added to the totals together with everything parked on the CPU, to stay below the threshold.
     Folded {
         /// Shared words written.
         written: u32,
     },
-    /// The CPU was switched to the space for it.
+    /// Switched the CPU to the space first.
     Switched {
         /// Shared words written.
         written: u32,
     },
-    /// It was added to the totals: another space is active, or the CPU's words are held.
+    /// Added to the totals: another space is active, or the CPU's words are held.
     Miss,
 }
 
 impl Counted {
-    /// Whether the space had this CPU's words.
+    /// Returns whether the space had this CPU's words.
     #[must_use]
     pub fn is_hit(self) -> bool {
         matches!(self, Self::Hit | Self::Folded { .. })
     }
 
-    /// Shared words written, each with a locked instruction.
+    /// Returns the number of shared words written, each with a locked instruction.
     #[must_use]
     pub fn written(self) -> u32 {
         match self {
@@ -183,28 +181,28 @@ impl Counted {
     }
 }
 
-/// What came of a switch.
+/// Outcome of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Switch {
     /// The space was active already.
     Kept,
     /// The space is active now.
     Done {
-        /// Whether anything was parked for the space before it.
+        /// Whether anything was parked for the previous space.
         flushed: bool,
         /// Shared words written.
         written: u32,
     },
-    /// Nothing has changed: another thread holds the CPU's words, or the thread was interrupted too
+    /// Nothing changed: another thread holds the CPU's words, or the thread was interrupted too
     /// often.
     Busy,
 }
 
-/// What a cache has done so far. Statistics.
+/// Counters of a cache. Statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ActiveStats {
-    /// Additions that were parked, or folded with what was parked. In the restartable regime one
-    /// that was interrupted right before its end is counted again when it is repeated.
+    /// Additions that were parked, or folded with the parked amounts. In the restartable regime an
+    /// addition that was interrupted right before its end is counted again when it is repeated.
     pub hits: u64,
     /// Additions that went to totals because another space was active, or the CPU's words were
     /// held.
@@ -221,14 +219,13 @@ pub struct ActiveStats {
     pub reads: u64,
     /// CPUs that precise reads visited.
     pub visits: u64,
-    /// Times that a precise read found that something was flushed meanwhile.
+    /// Restarts of precise reads, because of a flush meanwhile.
     pub rejects: u64,
-    /// Precise reads that settled for an interval.
+    /// Precise reads that returned an interval.
     pub fallbacks: u64,
-    /// Times that the end of a space, or a CPU going offline, waited for the holder of a CPU's
-    /// words.
+    /// Waits for the holder of a CPU's words, by the end of a space or a CPU going offline.
     pub waits: u64,
-    /// Spaces that live.
+    /// Live spaces.
     pub spaces: u64,
 }
 
@@ -269,7 +266,7 @@ pub struct ActiveCache {
     events: Events,
 }
 
-/// Of readers, which are few.
+/// Counts by readers, which are few.
 #[derive(Default)]
 struct Events {
     reads: StatCell,
@@ -282,28 +279,28 @@ impl ActiveCache {
     /// Largest threshold.
     pub const THRESHOLD_MAX: u32 = 1 << 30;
 
-    /// Most CPUs: a precise read takes a bit for each along on its stack.
+    /// Upper bound of the CPUs: a precise read has a bit for each on its stack.
     pub const CPUS_MAX: usize = marks::CPUS_MAX;
 
-    /// A cache with the default configuration.
+    /// Creates a cache with the default configuration.
     ///
     /// # Cost
     ///
     /// 128 bytes for each CPU. A space is 128 bytes, and on more than 256 CPUs a bit for each
-    /// further one; its memory is kept for the next one when it ends.
+    /// further one; its memory is reused after its end.
     ///
     /// # Panics
     ///
-    /// For a machine of more than [`CPUS_MAX`](Self::CPUS_MAX) CPUs.
+    /// When the machine has more than [`CPUS_MAX`](Self::CPUS_MAX) CPUs.
     #[must_use]
     pub fn new(topology: &Topology, regime: Regime) -> Arc<Self> {
         Self::with_config(topology, regime, ActiveConfig::default())
     }
 
-    /// A cache with another configuration.
+    /// Creates a cache with another configuration.
     ///
-    /// In the restartable regime, threads must be interruptible in their sequences on other CPUs
-    /// (membarrier(2), Linux 5.10); where they are not, the cache is in the atomic regime.
+    /// The restartable regime needs membarrier(2) (Linux 5.10), so that threads on other CPUs can
+    /// be interrupted in their sequences; without it, the cache is in the atomic regime.
     /// [`regime`](Self::regime) says which.
     ///
     /// # Panics
@@ -331,15 +328,15 @@ impl ActiveCache {
         })
     }
 
-    /// A space at zero, active nowhere.
+    /// Creates a space at zero, active nowhere.
     ///
     /// # Cost
     ///
-    /// A lock. An allocation, unless a space has ended whose memory can be used again.
+    /// A lock. An allocation, unless the memory of an ended space can be reused.
     ///
     /// # Panics
     ///
-    /// When 2^30 spaces live.
+    /// When 2^30 spaces are live.
     #[must_use]
     pub fn space(self: &Arc<Self>) -> ActiveSpace {
         ActiveSpace::new(Arc::clone(self), self.spaces.begin())
@@ -348,7 +345,7 @@ impl ActiveCache {
     /// Makes `next` the active space of the CPU that the calling thread runs on; `None` for none,
     /// as on an idle CPU.
     ///
-    /// A thread that borrows the space of the one before it needs no switch.
+    /// A thread that borrows the previous thread's space needs no switch.
     ///
     /// # Cost
     ///
@@ -378,10 +375,10 @@ impl ActiveCache {
         self.switch_to(self.slots.claim_on(cpu), next)
     }
 
-    /// Flushes `cpu`, which is about to stop running or has stopped, and leaves it without owner.
-    /// Whether anything was parked.
+    /// Flushes `cpu`, which is about to stop running or has stopped, and leaves it without an
+    /// owner. Returns whether anything was parked.
     ///
-    /// May be called from any thread, in both regimes. The CPU's next switch takes it into use
+    /// May be called from any thread, in both regimes. The CPU's next switch puts it into use
     /// again.
     ///
     /// # Cost
@@ -403,7 +400,7 @@ impl ActiveCache {
         )
     }
 
-    /// What was done so far.
+    /// Returns the counters so far.
     #[must_use]
     pub fn stats(&self) -> ActiveStats {
         let slots = self.slots.stats();
@@ -423,30 +420,30 @@ impl ActiveCache {
         }
     }
 
-    /// How the words are written.
+    /// Returns the regime of the words.
     #[must_use]
     pub fn regime(&self) -> Regime {
         self.slots.regime()
     }
 
-    /// CPUs that have a cache.
+    /// Returns the number of CPUs that have a cache.
     #[must_use]
     pub fn nr_cpus(&self) -> usize {
         self.slots.nr_cpus()
     }
 
-    /// How the cache works.
+    /// Returns the configuration.
     #[must_use]
     pub fn config(&self) -> ActiveConfig {
         self.config
     }
 
-    /// Checks what holds at rest: no CPU's words are held, none is at the threshold, those without
-    /// an owner are zero, and CPUs are marked in the spaces that own them.
+    /// Checks the invariants at rest: no CPU's words are held, none is at the threshold, those
+    /// without an owner are zero, and CPUs are marked in the spaces that own them.
     ///
     /// # Panics
     ///
-    /// When any of this does not hold.
+    /// When an invariant is broken.
     pub fn check_invariants(&self) {
         for (cpu, owner) in self.slots.check_invariants().enumerate() {
             let Some(owner) = owner else { continue };
@@ -521,7 +518,7 @@ impl ActiveCache {
         }
     }
 
-    /// Adds what is parked, and `delta`, to the totals of the claim's owner.
+    /// Adds the parked amounts and `delta` to the totals of the claim's owner.
     fn fold(&self, claim: Claim<'_>, member: usize, delta: i64) -> Counted {
         let owner = claim.owner().expect("only an owner's words are full");
         let space = self.spaces.get(owner);
@@ -552,7 +549,7 @@ impl ActiveCache {
         match self.place(cpu, space, member, delta) {
             Place::Parked => {}
             Place::Full(claim) => written += self.fold(claim, member, delta).written(),
-            // Others switch here too, at the same time.
+            // Other threads switch here too, at the same time.
             Place::Foreign | Place::Unavailable => return self.miss(cpu, space, member, delta),
         }
         Counted::Switched { written }
@@ -564,8 +561,8 @@ impl ActiveCache {
         Counted::Miss
     }
 
-    /// Flushes what `owner`, which is about to end, has parked anywhere, and returns its sums. Its
-    /// number may be given again.
+    /// Flushes everything that `owner`, which is about to end, has parked anywhere, and returns its
+    /// sums. Its number may be reused.
     fn end(&self, owner: Owner) -> [i64; MEMBERS] {
         let space = self.spaces.get(owner);
         for cpu in space.marks.seen().cpus().map(CpuId::from_index) {

@@ -1,17 +1,18 @@
 //! A space that is counted by an [`ActiveCache`].
 //!
-//! **Why totals have a bound.** What is not in a space's totals is parked on CPUs that the space
-//! owns, and marked in it. So for each member
+//! **Why totals have a bound.** An amount that is not in a space's totals is parked on a CPU that
+//! the space owns, which is marked in it. So for each member
 //!
 //! ```text
 //! |precise sum - totals| <= marked CPUs * (threshold - 1)
 //! ```
 //!
-//! with updates in flight too: one that runs during the read is in it or not, whole. The marks are
-//! read before the totals. So whatever was parked before the call, and has not reached the totals
-//! that are read, lies on a CPU whose mark was read; and a mark that is gone stands for totals that
-//! are there. With the default threshold of 1,024 the bound is 4 MiB of pages for each CPU on which
-//! the space is active: 1.5 GiB if that is all of 384, but 4 MiB for a task on one of them.
+//! with updates in flight too: one that runs during the read is in it or not, completely. The marks
+//! are read before the totals. So an amount that was parked before the call, and has not reached
+//! the totals that are read, lies on a CPU whose mark was read; and a cleared mark implies that the
+//! totals contain it. With the default threshold of 1,024 the bound is 4 MiB of pages for each CPU
+//! on which the space is active: 1.5 GiB if that is all of 384, but 4 MiB for a task on one of
+//! them.
 
 use std::fmt;
 
@@ -22,10 +23,9 @@ use highwater::units::{CpuId, Estimate};
 use super::slots::Owner;
 use super::{ActiveCache, Counted, MEMBERS, READ_TRIES};
 
-/// Four counters of a space: totals, and on each CPU where the space is active what is parked
-/// there.
+/// Four counters of a space: totals, and parked amounts on each CPU where the space is active.
 ///
-/// When it is dropped, what is parked is flushed; [`end`](Self::end) also says what is left.
+/// Dropping it flushes the parked amounts; [`end`](Self::end) also returns what is left.
 ///
 /// # Examples
 ///
@@ -73,13 +73,13 @@ impl ActiveSpace {
         self.cache.count(Some(cpu), self, member, delta)
     }
 
-    /// The sum as far as it has been flushed, and the interval that holds the precise one.
+    /// Returns the flushed sum, and the interval that holds the precise one.
     ///
     /// # Accuracy
     ///
-    /// `low..=high` is `marked CPUs * (threshold - 1)` wide on either side. It holds every addition
-    /// that is ordered before the call, once, and of those that run meanwhile some, each whole:
-    /// updates in flight do not widen it. Adversary:
+    /// `low..=high` is `marked CPUs * (threshold - 1)` wide on either side. It includes every
+    /// addition that is ordered before the call, once, and some of the concurrent ones, each
+    /// completely: updates in flight do not widen it. Adversary:
     /// `active_cache::tests::totals_reach_their_bound`.
     ///
     /// # Cost
@@ -103,8 +103,8 @@ impl ActiveSpace {
     #[must_use]
     pub fn approximate_sum_of(&self, members: &[usize]) -> Estimate<i64> {
         let space = self.cache.spaces.get(self.owner());
-        // First, so that what was parked before the call and is not in the totals is on a CPU that
-        // is counted.
+        // Read first, so that an amount that was parked before the call and is not in the totals is
+        // on a CPU that is counted.
         let marked = i64::from(space.marks.count());
         let value = sum_of(space.sums(), members);
         let parked_max = i64::from(self.cache.config.threshold - 1) * marked;
@@ -117,18 +117,18 @@ impl ActiveSpace {
         }
     }
 
-    /// The sum over totals and all CPUs on which the space is active.
+    /// Returns the sum over totals and all CPUs on which the space is active.
     ///
     /// # Accuracy
     ///
     /// Exact (`low == high`) unless flushes have interfered [`READ_TRIES`] times; then the
-    /// approximate sum. Holds every addition that is ordered before the call, once, and of those
-    /// that run meanwhile some, each whole.
+    /// approximate sum. Includes every addition that is ordered before the call, once, and some of
+    /// the concurrent ones, each completely.
     ///
     /// # Cost
     ///
     /// Loads of two lines for each marked CPU and of the totals; the same again each time that a
-    /// flush interferes. No line is written but statistics.
+    /// flush interferes. Writes no line except statistics.
     ///
     /// # Panics
     ///
@@ -160,21 +160,21 @@ impl ActiveSpace {
         self.approximate_sum_of(members)
     }
 
-    /// CPUs on which the space may have something parked.
+    /// Returns the number of CPUs on which the space may have something parked.
     #[must_use]
     pub fn nr_marked(&self) -> u32 {
         self.cache.spaces.get(self.owner()).marks.count()
     }
 
-    /// The cache that counts the space.
+    /// Returns the cache that counts the space.
     #[must_use]
     #[inline]
     pub fn cache(&self) -> &Arc<ActiveCache> {
         &self.cache
     }
 
-    /// Ends the space: flushes what is parked, and says what is left when everything that was
-    /// counted should have been uncounted; `None` if nothing.
+    /// Ends the space: flushes the parked amounts, and returns what is left although everything
+    /// counted should have been uncounted; `None` if nothing is.
     ///
     /// # Cost
     ///

@@ -1,8 +1,8 @@
-//! What every space of a cache has: its totals and marks, found by its number.
+//! Table of a cache's spaces: totals and marks, found by number.
 //!
 //! A thread that takes a CPU from a space knows only the space's number, and may do so while the
-//! space ends. So numbers lead to memory that stays until the cache goes, and a number is given
-//! again only when no slot names it: see [`ActiveCache`](super::ActiveCache).
+//! space ends. So numbers lead to memory that lives as long as the cache, and a number is reused
+//! only when no slot names it: see [`ActiveCache`](super::ActiveCache).
 
 use std::iter;
 use std::num::NonZeroU32;
@@ -20,10 +20,10 @@ static NUMBERS: LockClass = LockClass::new("numbers of spaces", Rank::Leaf);
 #[repr(C, align(64))]
 pub(super) struct Totals {
     /// Written by: settlers of a slot of the space, and additions that find none (atomic add).
-    /// Read by: all threads. Publishes: nothing but itself.
+    /// Read by: all threads. Publishes: only itself.
     ///
-    /// All additions are read-modify-writes, so that what follows one, follows all before it: a
-    /// read of a later total is ordered after the settler's fence as one of its own would be.
+    /// All additions are read-modify-writes, so that a read of a later total is ordered after the
+    /// fence of every earlier settler, as a read of that settler's own total would be.
     totals: [AtomicI64; WORDS],
     pub(super) marks: Marks,
 }
@@ -42,7 +42,7 @@ impl Totals {
         self.totals[member].fetch_add(delta, Ordering::Relaxed);
     }
 
-    /// Adds what was parked, and says how many totals were written.
+    /// Adds parked amounts, and returns the number of totals written.
     pub(super) fn absorb(&self, parked: [i64; WORDS]) -> u32 {
         let mut written = 0;
         for (member, amount) in parked.into_iter().enumerate() {
@@ -54,8 +54,9 @@ impl Totals {
         written
     }
 
-    /// Adds what was parked on `cpu`, whose slot the caller holds, and will give to another space.
-    /// Says how many words were written: none if there was nothing, in which case the mark stays.
+    /// Adds the amounts parked on `cpu`, whose slot the caller holds, and will give to another
+    /// space. Returns the number of words written: 0 if nothing was parked, in which case the mark
+    /// stays.
     pub(super) fn absorb_last(&self, cpu: CpuId, parked: [i64; WORDS]) -> u32 {
         let written = self.absorb(parked);
         if written == 0 {
@@ -65,7 +66,7 @@ impl Totals {
         written + 1
     }
 
-    /// What has arrived.
+    /// Returns the totals.
     pub(super) fn sums(&self) -> [i64; WORDS] {
         // Relaxed: see the field.
         std::array::from_fn(|member| self.totals[member].load(Ordering::Relaxed))
@@ -80,7 +81,7 @@ const FIRST_RUN: u32 = 64;
 const RUNS: usize = 25;
 const NUMBERS_MAX: u32 = FIRST_RUN << (RUNS - 1);
 
-/// All spaces of a cache, those that have ended included.
+/// All spaces of a cache, including ended ones.
 pub(super) struct Spaces {
     nr_cpus: usize,
     runs: [OnceLock<Run>; RUNS],
@@ -88,9 +89,9 @@ pub(super) struct Spaces {
 }
 
 struct Numbers {
-    /// Numbers from 1 that were ever given.
+    /// Number of numbers, from 1, that were ever used.
     given: u32,
-    /// Those that may be given again.
+    /// Numbers that may be reused.
     free: Vec<Owner>,
 }
 
@@ -107,11 +108,11 @@ impl Spaces {
         }
     }
 
-    /// A number with totals of zero and no marks.
+    /// Allocates a number with totals of zero and no marks.
     ///
     /// # Panics
     ///
-    /// When [`NUMBERS_MAX`] spaces live.
+    /// When [`NUMBERS_MAX`] spaces are live.
     pub(super) fn begin(&self) -> Owner {
         let mut numbers = self.numbers.lock();
         if let Some(owner) = numbers.free.pop() {
@@ -130,7 +131,7 @@ impl Spaces {
         owner
     }
 
-    /// Takes back a number that no slot names any more.
+    /// Frees a number that no slot names any more.
     pub(super) fn end(&self, owner: Owner) {
         let space = self.get(owner);
         // Relaxed: no other thread uses the space, and the lock publishes this to its next user.
@@ -142,7 +143,7 @@ impl Spaces {
         self.numbers.lock().free.push(owner);
     }
 
-    /// The space of a number that was given.
+    /// Returns the space of an allocated number.
     pub(super) fn get(&self, owner: Owner) -> &Totals {
         let (run, at) = place(owner);
         let places = self.runs[run].get();
@@ -151,7 +152,7 @@ impl Spaces {
             .expect("the number was given")
     }
 
-    /// Spaces that live.
+    /// Returns the number of live spaces.
     pub(super) fn nr_live(&self) -> u64 {
         let numbers = self.numbers.lock();
         u64::from(numbers.given) - numbers.free.len() as u64
@@ -168,7 +169,7 @@ fn empty_run(run: usize) -> Run {
         .collect()
 }
 
-/// Which run, and where in it.
+/// Returns the run of a number, and its index in it.
 fn place(owner: Owner) -> (usize, usize) {
     let at = owner.0.get() - 1;
     match (at / FIRST_RUN).checked_ilog2() {
@@ -183,7 +184,7 @@ mod tests {
 
     #[test]
     fn numbers_fill_the_runs() {
-        // Goal: each number has a place of its own, in order. Method: walk over the first runs.
+        // Goal: each number has a slot of its own, in order. Method: walk over the first runs.
         let (mut run, mut at) = (0, 0);
         for number in 1..=5_000 {
             let owner = Owner(NonZeroU32::new(number).unwrap());
@@ -199,7 +200,7 @@ mod tests {
 
     #[test]
     fn numbers_are_given_again() {
-        // Goal: memory is that of the most spaces at once, and what is given again is empty.
+        // Goal: memory is that of the most spaces at once, and a reused number starts empty.
         let spaces = Spaces::new(300);
         for _ in 0..3 {
             let owners: Vec<_> = (0..200).map(|_| spaces.begin()).collect();

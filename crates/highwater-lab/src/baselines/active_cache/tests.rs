@@ -1,4 +1,5 @@
-//! The cache against a model of what kernels do, at its bounds, and under threads in both regimes.
+//! Tests of the cache against a model of a kernel, at its bounds, and under threads in both
+//! regimes.
 
 use std::process::Command;
 
@@ -19,7 +20,7 @@ fn atomic_cache(nr_cpus: usize, threshold: u32, foreign: Foreign) -> Arc<ActiveC
     ActiveCache::with_config(&Topology::flat(nr_cpus), Regime::Atomic, config)
 }
 
-/// The cache of this machine, if it can have restartable words.
+/// Returns the cache of this machine, if it can have restartable words.
 fn restartable_cache(threshold: u32) -> Option<Arc<ActiveCache>> {
     let config = ActiveConfig {
         threshold,
@@ -33,11 +34,11 @@ fn restartable_cache(threshold: u32) -> Option<Arc<ActiveCache>> {
     is_restartable.then_some(cache)
 }
 
-/// What a space and a CPU hold, in plain words.
+/// The model: the state of spaces and CPUs in plain words.
 struct Plain {
     threshold: i64,
     foreign: Foreign,
-    /// By CPU: the space, and what it has parked.
+    /// By CPU: the space, and its parked amounts.
     cpus: Vec<(Option<usize>, [i64; MEMBERS])>,
     /// By space.
     totals: Vec<[i64; MEMBERS]>,
@@ -94,15 +95,14 @@ impl Plain {
     }
 }
 
-/// The same outcome, whatever was written for it.
+/// Returns whether two outcomes are of one kind, ignoring the number of writes.
 fn same_kind(one: Counted, other: Counted) -> bool {
     std::mem::discriminant(&one) == std::mem::discriminant(&other)
 }
 
 // Goal: hits, misses, folds, flushes and sums are those of a kernel that does the same, in both
-// modes.
-// Method: random adds, switches, CPUs that go offline, and spaces that end and begin, on up to 384
-// CPUs, against plain words; every sum after every step of one space.
+// modes. Method: random adds, switches, CPUs that go offline, and spaces that end and begin, on up
+// to 384 CPUs, against plain words; every sum after every step of one space.
 #[test]
 fn everything_is_as_in_a_model() {
     let mut random = fastrand::Rng::with_seed(51);
@@ -186,8 +186,8 @@ fn model_run(random: &mut fastrand::Rng, nr_cpus: usize, threshold: u32, foreign
     assert_eq!(switches, plain.stats.switches);
 }
 
-// Goal: totals are off by exactly what is promised, either way, and never by more.
-// Method: park as much as can be on every CPU; the next event of each folds.
+// Goal: totals are off by exactly the promised bound, in both directions, and never by more.
+// Method: park as much as possible on every CPU; the next event of each folds.
 #[test]
 fn totals_reach_their_bound() {
     for nr_cpus in [1, 2, 3, 64, 250, 384] {
@@ -216,7 +216,7 @@ fn totals_reach_their_bound() {
     }
 }
 
-// Goal: the interval of several members is that of each, added up; a walk reads them all at once.
+// Goal: the interval of several members is the sum of theirs; a walk reads them all at once.
 #[test]
 fn members_add_up() {
     let cache = atomic_cache(4, 10, Foreign::Switch);
@@ -231,8 +231,8 @@ fn members_add_up() {
     assert_eq!(cache.stats().visits, 1);
 }
 
-// Goal: what a switch writes is what is documented: nothing shared if nothing was parked and the
-// CPU has been visited; else the totals that changed and the marks.
+// Goal: a switch writes the documented lines: nothing shared if nothing was parked and the CPU has
+// been visited; else the totals that changed and the marks.
 #[test]
 fn switches_write_what_they_must() {
     let cache = atomic_cache(2, 100, Foreign::Miss);
@@ -250,7 +250,7 @@ fn switches_write_what_they_must() {
     assert_eq!(cache.switch_on(CpuId(1), Some(&other)), Switch::Kept);
 }
 
-// Goal: numbers are given again, while a CPU of the ended space had not been switched.
+// Goal: numbers are reused, while a CPU of the ended space had not been switched.
 #[test]
 fn a_space_begins_at_zero_where_another_ended() {
     let cache = atomic_cache(3, 100, Foreign::Switch);
@@ -270,8 +270,7 @@ fn a_space_begins_at_zero_where_another_ended() {
 }
 
 // Goal: threads that act as the same few CPUs lose nothing, and no reader sees too much or too
-// little.
-// Method: `under_fire`, with few adds to a fold and many.
+// little. Method: `under_fire`, with few adds to a fold and many.
 #[test]
 fn threads_that_act_as_cpus_are_exact() {
     for (threshold, foreign) in [(50, Foreign::Miss), (1024, Foreign::Switch)] {
@@ -291,7 +290,7 @@ fn threads_of_the_machine_are_exact() {
     }
 }
 
-/// Spaces that only grow, and what was added to each: before and after it was.
+/// Spaces that only grow, and the additions to each: begun and done.
 struct Fire {
     cache: Arc<ActiveCache>,
     spaces: [ActiveSpace; 2],
@@ -317,7 +316,7 @@ impl Fire {
     }
 
     /// Threads switch CPUs to a space, add to it for a while, and take CPUs offline at times;
-    /// readers compare with what was begun and done; then the spaces end with what went in.
+    /// readers compare with the additions begun and done; then the spaces end with the right sums.
     fn burn(self, act_as: fn(&mut fastrand::Rng) -> Option<CpuId>) {
         let seed = fastrand::Rng::with_seed(52).u64(..);
         let work = |index: u64| {
@@ -397,9 +396,8 @@ impl Fire {
     }
 }
 
-// Goal: spaces that end while others run on their CPUs are complete.
-// Method: every thread begins a space, adds a known sum from wherever it is, and ends it, again and
-// again.
+// Goal: spaces that end while others run on their CPUs are complete. Method: every thread
+// repeatedly begins a space, adds a known sum from any CPU, and ends it.
 #[test]
 fn spaces_that_end_under_fire_are_complete() {
     let atomic = Some(atomic_cache(2, 20, Foreign::Switch));
@@ -419,8 +417,8 @@ fn spaces_that_end_under_fire_are_complete() {
     }
 }
 
-// Goal: the same where the C library does not register threads for rseq.
-// Method: the test above in a process that was started that way.
+// Goal: the same if the C library does not register threads for rseq. Method: the test above in a
+// process that was started that way.
 #[test]
 fn a_process_without_rseq_works() {
     let test = concat!(module_path!(), "::spaces_that_end_under_fire_are_complete");
@@ -438,8 +436,8 @@ fn a_process_without_rseq_works() {
     );
 }
 
-// Goal: a space that goes on adding where it is active writes nothing shared.
-// Method: on each CPU of the machine, below the threshold; then a foreign addition.
+// Goal: a space that goes on adding where it is active writes nothing shared. Method: on each CPU
+// of the machine, below the threshold; then a foreign addition.
 #[test]
 fn a_space_that_stays_hits() {
     let Some(cache) = restartable_cache(1024) else {

@@ -1,8 +1,8 @@
-//! All interleavings around one slot, with nothing beside it: the model's search is the more
-//! complete the fewer steps there are. Spaces and marks are checked in `active_cache::loom`.
+//! Loom models of one slot alone: the fewer steps, the more complete the model's search. Spaces and
+//! marks are checked in `active_cache::loom`.
 //!
-//! The search begins with the first thread running to its end, and knows of two accesses that race
-//! only if neither thread touched the word in between. So each test lets each of its parts be the
+//! The search begins with the first thread running to its end, and detects a race of two accesses
+//! only if neither thread touched the word in between. So each test lets each of its parts run
 //! first.
 
 use std::num::NonZeroU32;
@@ -23,7 +23,7 @@ fn owner(number: u32) -> Owner {
 struct OneSlot {
     slots: OwnedSlots,
     total: AtomicI64,
-    /// What was parked by the threads of a test.
+    /// Amount parked by the threads of a test.
     parked: AtomicI64,
 }
 
@@ -43,7 +43,7 @@ impl OneSlot {
         })
     }
 
-    /// Gives the slot to `next`, if it can be had.
+    /// Gives the slot to `next`, unless it is held.
     fn switch(&self, next: Option<Owner>) {
         if let Some(claim) = self.slots.claim_on(C0) {
             self.settle(claim, next);
@@ -75,7 +75,7 @@ impl OneSlot {
     }
 }
 
-/// Runs the parts at once, each on a thread of its own; in the end the sum must be right.
+/// Runs the parts at once, each on a thread of its own; at the end the sum must be right.
 fn at_once<const N: usize>(parts: [fn(&OneSlot); N]) {
     for first in 0..N {
         model(move || {
@@ -101,15 +101,15 @@ fn reads_five(slot: &OneSlot) {
     assert!(matches!(slot.read(), Some(5) | None));
 }
 
-// Goal: what is settled during a read is counted once or not answered.
+// Goal: a read counts a settled amount once, or returns nothing.
 #[test]
 fn a_read_counts_what_is_settled_once() {
     at_once([reads_five, |slot| slot.switch(None)]);
     at_once([reads_five, |slot| slot.switch(Some(owner(1)))]);
 }
 
-// Goal: what the next owner parks is not taken for the last one's.
-// Method: another thread than the switching one parks for the next owner.
+// Goal: a reader does not take the next owner's parked amount for the last one's. Method: another
+// thread than the switching one parks for the next owner.
 #[test]
 fn a_read_takes_nothing_of_the_next_owner() {
     at_once([
@@ -119,14 +119,14 @@ fn a_read_takes_nothing_of_the_next_owner() {
     ]);
 }
 
-// Goal: a claim sees what was parked, and parkers see what was settled.
+// Goal: a claim sees the parked amount, and parkers see that it was settled.
 #[test]
 fn parking_and_settling_take_turns() {
     at_once([|slot| slot.park(1), |slot| slot.switch(Some(owner(1)))]);
     at_once([|slot| slot.park(1), |slot| slot.switch(None)]);
 }
 
-// Goal: two that settle at once do it one after the other.
+// Goal: two threads that settle at once do it one after the other.
 #[test]
 fn two_claims_take_turns() {
     at_once([|slot| slot.switch(None), |slot| slot.switch(Some(owner(1)))]);

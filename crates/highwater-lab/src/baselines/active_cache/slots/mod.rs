@@ -1,9 +1,9 @@
-//! Words of each CPU that belong to one owner at a time.
+//! Per-CPU words that belong to one owner at a time.
 //!
 //! The library's [`Cells`](highwater::lab::percpu::Cells) give every object words of every CPU.
 //! Here each CPU has one set of words for all objects together, and lends it to one of them, its
 //! *owner*: additions for the owner are *parked* there, others are refused. When the owner changes,
-//! what is parked is *settled*: handed to the keeper of the old owner's totals.
+//! the parked amounts are *settled*: handed to the keeper of the old owner's totals.
 //!
 //! ```text
 //! slot of one CPU
@@ -11,7 +11,7 @@
 //!   line 1    tenure, sequence       polled by readers of any owner
 //!
 //! tenure    = owner, and whether the slot is held
-//! sequence  = even at rest, odd while what is parked is on its way; only grows
+//! sequence  = even at rest, odd while parked amounts are in transit; only grows
 //! ```
 //!
 //! **Invariant.** A slot's words are written in one of two ways, never both at once:
@@ -26,28 +26,28 @@
 //! **Protocol.**
 //!
 //! * Claimer: exchanges the tenure for the same owner, held. In the restartable regime this has to
-//!   stop parkers that have looked at the tenure already. On the CPU itself the exchange is the
-//!   commit of a sequence, which proves that they have been preempted and will start again; the
-//!   claim can then be carried to other CPUs. From another CPU, the exchange is followed by a
-//!   membarrier(2) that makes them start again.
-//! * Settler, holding a claim: sequence odd; hands over what is parked; words to zero; tenure to
-//!   the next owner, held; sequence even; tenure not held.
-//! * Reader ([`OwnedSlots::read`]): samples the sequence of every slot it is to visit, and gives up
-//!   if one is odd; loads the totals, then tenures and words; samples again, and gives up if any
-//!   has changed. In between, nothing was settled, so each addition was in the totals or parked,
-//!   and not both.
+//!   stop parkers that have read the tenure already. On the CPU itself the exchange is the commit
+//!   of a sequence, which proves that they have been preempted and will restart; the claim can then
+//!   be carried to other CPUs. From another CPU, the exchange is followed by a membarrier(2) that
+//!   makes them restart.
+//! * Settler, holding a claim: sequence odd; hands over the parked amounts; words to zero; tenure
+//!   to the next owner, held; sequence even; tenure not held.
+//! * Reader ([`OwnedSlots::read`]): samples the sequence of every slot that it will visit, and
+//!   gives up if one is odd; loads the totals, then tenures and words; samples again, and gives up
+//!   if any has changed. In between, nothing was settled, so each addition was in the totals or
+//!   parked, and not both.
 //!
-//! **Orderings.** A claim (Acquire) sees what the one before it, or the last parker, has done
-//! (Release). The reader's second sample sees an odd sequence if any of its loads saw something
-//! that was stored after that: the settler's fence and a parker's store (Release) pair with the
-//! reader's fence (Acquire). Its first sample (Acquire) of an even sequence sees all that was
-//! stored before that (Release).
+//! **Orderings.** A claim (Acquire) sees the stores of the previous claim, or of the last parker
+//! (Release). The reader's second sample sees an odd sequence if any of its loads saw a value that
+//! was stored after that: the settler's fence and a parker's store (Release) pair with the reader's
+//! fence (Acquire). Its first sample (Acquire) of an even sequence sees all earlier stores
+//! (Release).
 //!
-//! **Failure modes.** A slot that is held refuses additions and claims: they have another way, and
-//! do not wait. Claims that have none wait ([`OwnedSlots::claim_from_afar`]); a holder runs a few
-//! dozen instructions without a lock or a system call, but may be preempted in them. Without
+//! **Failure modes.** A held slot refuses additions and claims, which have another way and do not
+//! wait. Claims that have none wait ([`OwnedSlots::claim_from_afar`]); a holder runs a few dozen
+//! instructions without a lock or a system call, but may be preempted in them. Without
 //! membarrier(2) for sequences (before Linux 5.10, sandboxes) the slots are in the atomic regime,
-//! whatever was asked for; where it is refused later, a claim from afar panics.
+//! in spite of the request; if it is refused later, a claim from afar panics.
 //!
 //! Source: the RSS cache of the active address space proposed for Linux by K. Song (RFC, July
 //! 2022).
@@ -72,8 +72,8 @@ use self::slot::Tenure;
 use self::slot::Slot;
 pub(super) use self::slot::{Claim, Owner, SlotStats, WORDS};
 
-/// Times that an addition or a claim is tried again when it was interrupted: see the library's
-/// module `percpu`, which has the same.
+/// Retries of an interrupted addition or claim: see the library's module `percpu`, which has the
+/// same limit.
 const RETRIES_MAX: usize = 15;
 
 #[inline]
@@ -81,23 +81,22 @@ fn check_word(word: usize) {
     assert!(word < WORDS, "there is no word {word}: a slot has {WORDS}");
 }
 
-/// What came of an addition.
+/// Outcome of an addition.
 pub(super) enum Place<'a> {
-    /// It is parked.
+    /// Parked.
     Parked,
-    /// It is not: the word would leave its limit. The slot is the owner's, and held.
+    /// Not parked: the word would exceed its limit. The slot is the owner's, and held.
     Full(Claim<'a>),
-    /// It is not: the slot of this CPU belongs to another owner, or to none.
+    /// Not parked: the slot of this CPU belongs to another owner, or to none.
     Foreign,
-    /// It is not: the slot is held, or there is none, or the addition was interrupted too
-    /// often.
+    /// Not parked: the slot is held, or there is none, or the addition was interrupted too often.
     Unavailable,
 }
 
 /// Words of each CPU, for one owner at a time.
 pub(super) struct OwnedSlots {
     sequences: Sequences,
-    /// A word's distance from zero is at most this.
+    /// Largest distance of a word from zero.
     limit: u64,
     slots: Box<[Slot]>,
     /// Waits for the holder of a slot.
@@ -105,7 +104,7 @@ pub(super) struct OwnedSlots {
 }
 
 impl OwnedSlots {
-    /// Slots without owners, in the atomic regime if the restartable one is not possible.
+    /// Creates slots without owners, in the atomic regime if the restartable one is not possible.
     pub(super) fn new(regime: Regime, nr_cpus: usize, limit: u32) -> Self {
         Self {
             sequences: Sequences::of(regime),
@@ -116,8 +115,8 @@ impl OwnedSlots {
     }
 
     /// Adds `delta` to `word` of the CPU that the thread runs on, if that is `owner`'s and the word
-    /// stays within its limit. Whether it did; if not, [`park_or_claim`](Self::park_or_claim) says
-    /// why.
+    /// stays within its limit. Returns whether it did; if not,
+    /// [`park_or_claim`](Self::park_or_claim) says why.
     #[inline]
     pub(super) fn try_park(&self, owner: Owner, word: usize, delta: i64) -> bool {
         check_word(word);
@@ -130,13 +129,13 @@ impl OwnedSlots {
         }
     }
 
-    /// As [`try_park`](Self::try_park), and tells what came of it.
+    /// As [`try_park`](Self::try_park), and returns the outcome.
     pub(super) fn park_or_claim(&self, owner: Owner, word: usize, delta: i64) -> Place<'_> {
         self.park_or_claim_delayed::<0>(owner, word, delta)
     }
 
     /// As [`park_or_claim`](Self::park_or_claim), with `DELAY` turns of a loop at each point where
-    /// being interrupted must restart the sequence.
+    /// an interrupt must restart the sequence.
     fn park_or_claim_delayed<const DELAY: u32>(
         &self,
         owner: Owner,
@@ -188,17 +187,17 @@ impl OwnedSlots {
         self.noted(cpu.index(), self.claim_as(cpu.index()))
     }
 
-    /// Claims the slot of `cpu` from whichever CPU, once it is not held, if it has an owner that
-    /// is `wanted`; if it has none, whatever that owner had parked there has arrived where it
-    /// belongs.
+    /// Claims the slot of `cpu` from any CPU, once it is not held, if it has an owner that is
+    /// `wanted`. Otherwise returns `None`: everything that such an owner had parked there is
+    /// settled.
     ///
-    /// Ends: a holder lets go after a few dozen instructions, and a claim that is lost to
-    /// another is one that the other made.
+    /// Terminates: a holder releases the slot after a few dozen instructions, and a lost race for
+    /// the claim means that another thread's claim succeeded.
     ///
     /// # Panics
     ///
     /// When there is no such CPU; and when the system refuses the membarrier that it granted when
-    /// the slots were made, and what takes its place. The slot is as it was then.
+    /// the slots were created, and its fallback. The slot is then unchanged.
     pub(super) fn claim_from_afar(
         &self,
         cpu: CpuId,
@@ -208,7 +207,7 @@ impl OwnedSlots {
         let mut turns = 0;
         loop {
             // Acquire. Pairs with the Release in `Claim::settle`: a thread that sees the next owner
-            // sees what became of the last one's words.
+            // sees the last one's words settled.
             let seen = slot.tenure(Ordering::Acquire);
             if !seen.owner().is_some_and(&wanted) {
                 return None;
@@ -217,7 +216,7 @@ impl OwnedSlots {
                 self.wait(turns);
                 turns += 1;
             } else if slot.try_hold(seen) {
-                // It lets go of the slot on any way out.
+                // Releases the slot on every path.
                 let claim = self.claimed(cpu.index(), seen);
                 self.sequences.restart_others(cpu);
                 return Some(claim);
@@ -225,7 +224,8 @@ impl OwnedSlots {
         }
     }
 
-    /// Whether the slot of the CPU that the thread seems to run on is `owner`'s, or has no owner.
+    /// Returns whether the slot of the CPU that the thread seems to run on is `owner`'s, or has no
+    /// owner.
     #[inline]
     pub(super) fn is_owned_by(&self, owner: Option<Owner>) -> bool {
         let index = match self.regime() {
@@ -241,10 +241,10 @@ impl OwnedSlots {
         self.is_slot_of(cpu.index(), owner)
     }
 
-    /// What `totals` returns plus what is parked for `owner` on `cpus`, each addition counted once;
-    /// `None` if anything was settled on one of these CPUs meanwhile.
+    /// Returns `totals()` plus the amounts parked for `owner` on `cpus`, each addition counted
+    /// once; `None` if anything was settled on one of these CPUs meanwhile.
     ///
-    /// Of additions that run meanwhile it holds some, each whole.
+    /// It includes some of the concurrent additions, each completely.
     pub(super) fn read(
         &self,
         owner: Owner,
@@ -263,7 +263,7 @@ impl OwnedSlots {
         let mut sums = totals();
         for cpu in cpus.clone() {
             let slot = &self.slots[cpu];
-            // Relaxed: the fence below makes the second sample tell if this is of another time.
+            // Relaxed: the second sample after the fence below detects a later value.
             if slot.tenure(Ordering::Relaxed).owner() == Some(owner) {
                 for (sum, parked) in sums.iter_mut().zip(slot.words()) {
                     *sum = sum.wrapping_add(parked);
@@ -271,25 +271,26 @@ impl OwnedSlots {
             }
         }
         // Acquire. Pairs with the Release fence in `Claim::settle` and the Release in `park_as`:
-        // what was read above was stored before a sequence became odd, or that is seen below.
+        // the values read above were stored before a sequence became odd, or the second sample sees
+        // it odd.
         fence(Ordering::Acquire);
         let after = cpus.fold(0_u64, |sum, cpu| {
             // Relaxed: ordered by the fence.
             sum.wrapping_add(self.slots[cpu].sequence(Ordering::Relaxed))
         });
-        // Sequences only grow, so that equal sums mean that none has changed.
+        // Sequences only grow, so that equal sums prove that none has changed.
         (before == after).then_some(sums)
     }
 
-    /// Notes that the thread, which seems to run on `cpu` or where the system says, had to count
+    /// Counts that the thread, which seems to run on `cpu` or where the system says, had to count
     /// elsewhere.
     pub(super) fn missed(&self, cpu: Option<CpuId>) {
         let index = cpu.map_or_else(|| self.hinted_slot(), CpuId::index);
         self.slots[index].missed();
     }
 
-    /// What has happened. In the restartable regime an addition that was interrupted right before
-    /// its end is counted again when it is repeated.
+    /// Returns the counters. In the restartable regime an addition that was interrupted right
+    /// before its end is counted again when it is repeated.
     pub(super) fn stats(&self) -> SlotStats {
         let mut sum = SlotStats::default();
         for slot in self.slots.iter().map(Slot::stats) {
@@ -303,7 +304,7 @@ impl OwnedSlots {
         sum
     }
 
-    /// Waits for the holder of a slot.
+    /// Returns the number of waits for the holder of a slot.
     pub(super) fn waits(&self) -> u64 {
         self.waits.get()
     }
@@ -316,7 +317,7 @@ impl OwnedSlots {
         self.slots.len()
     }
 
-    /// For slots at rest: none is held, nothing is on its way, and no word is over its limit.
+    /// Checks slots at rest: none is held, nothing is in transit, and no word exceeds its limit.
     /// Returns the owner of each slot.
     pub(super) fn check_invariants(&self) -> impl Iterator<Item = Option<Owner>> {
         self.slots.iter().enumerate().map(|(cpu, slot)| {
@@ -348,7 +349,7 @@ impl OwnedSlots {
         Place::Unavailable
     }
 
-    /// Why the sequence did not park, as far as can be told afterwards; `None` if it might now.
+    /// Returns why the sequence did not park, as far as it can be told; `None` if it might now.
     fn why_not(&self, owner: Owner, word: usize, delta: i64) -> Option<Place<'_>> {
         let Some((cpu, slot)) = self.own() else {
             return Some(Place::Unavailable);
@@ -371,9 +372,10 @@ impl OwnedSlots {
         }
     }
 
-    /// Parks by one guarded store, which fails if anything has changed since the look at the word:
-    /// in this regime words are written by these stores and by claims, and claims are made in a
-    /// sequence on the CPU, or followed by a restart of those there, before they are handed out.
+    /// Parks by one guarded store, which fails if anything has changed since the word was read: in
+    /// this regime words are written by these stores and by claims, and claims are made in a
+    /// sequence on the CPU, or followed by a restart of the sequences there, before they are handed
+    /// out.
     #[inline]
     fn try_park_here<const DELAY: u32>(&self, owner: Owner, word: usize, delta: i64) -> bool {
         debug_assert!(word < WORDS && self.regime() == Regime::Restartable);
@@ -403,7 +405,7 @@ impl OwnedSlots {
     #[inline]
     fn park_as(&self, index: usize, owner: Owner, word: usize, delta: i64) -> Place<'_> {
         let slot = &self.slots[index];
-        // Relaxed: a first look, so that a foreign slot's line is not written.
+        // Relaxed: a first read, so that a foreign slot's line is not written.
         let seen = slot.tenure(Ordering::Relaxed);
         if seen.owner() != Some(owner) {
             return Place::Foreign;
@@ -454,7 +456,7 @@ impl OwnedSlots {
         self.slots[index].claimed(CpuId::from_index(index), seen)
     }
 
-    /// `parked + delta`, if that is within the limit.
+    /// Returns `parked + delta`, if that is within the limit.
     #[inline]
     fn fits(&self, parked: i64, delta: i64) -> Option<i64> {
         let sum = parked.checked_add(delta)?;
@@ -467,10 +469,10 @@ impl OwnedSlots {
         self.slots[index].tenure(Ordering::Relaxed) == Tenure::of(owner)
     }
 
-    /// Lets others run: first ready threads, after a while all.
+    /// Lets other threads run: first ready threads, after a while all.
     #[cold]
     fn wait(&self, turns: u32) {
-        /// Turns before a waiter sleeps, so that a holder of lower priority gets on. Chosen.
+        /// Turns before a waiter sleeps, so that a holder of lower priority can run. Chosen.
         const YIELDS: u32 = 64;
         const NAP: Duration = Duration::from_micros(50);
         self.waits.add(1);
@@ -481,7 +483,7 @@ impl OwnedSlots {
         }
     }
 
-    /// The slot of the CPU that the thread runs on, where it can run sequences.
+    /// Returns the slot of the CPU that the thread runs on, if it can run sequences.
     #[inline]
     fn own(&self) -> Option<(CpuId, &Slot)> {
         let cpu = self.sequences.cpu()?;
@@ -493,7 +495,7 @@ impl OwnedSlots {
         (cpu.index() < self.slots.len()).then_some(cpu.index())
     }
 
-    /// The slot of the CPU that the thread seems to run on; any would be right.
+    /// Returns the slot of the CPU that the thread seems to run on; any slot would be right.
     #[inline]
     fn hinted_slot(&self) -> usize {
         current_cpu().index() % self.slots.len()
@@ -522,7 +524,7 @@ impl fmt::Debug for OwnedSlots {
     }
 }
 
-/// What came of trying to claim a slot.
+/// Outcome of an attempt to claim a slot.
 enum Attempted<'a> {
     Claimed(Claim<'a>),
     /// Another thread was first.

@@ -1,4 +1,4 @@
-//! One CPU's words, whose they are, and how they change owners.
+//! One CPU's words, their owner, and changes of owner.
 
 use std::num::NonZeroU32;
 
@@ -10,7 +10,7 @@ use highwater::units::CpuId;
 /// Words of a slot.
 pub(crate) const WORDS: usize = 4;
 
-/// An owner of slots: a number that its users give it.
+/// An owner of slots: a number that the caller assigns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner(pub(in super::super) NonZeroU32);
 
@@ -40,7 +40,7 @@ impl Tenure {
     }
 }
 
-/// What one CPU has.
+/// State of one CPU.
 #[repr(C, align(128))]
 pub(super) struct Slot {
     parked: Parked,
@@ -54,7 +54,7 @@ struct Parked {
     words: [AtomicI64; WORDS],
     /// Additions that were parked here.
     hits: StatCell,
-    /// Additions that were not, although the thread seemed to run here.
+    /// Additions that were not parked, although the thread seemed to run here.
     misses: StatCell,
     /// Claims from here that found the slot held, or were interrupted too often.
     busy: StatCell,
@@ -63,20 +63,20 @@ struct Parked {
 #[repr(C, align(64))]
 struct Polled {
     /// A [`Tenure`]. Written by: claimers (Acquire), the holder (Release). Read by: all threads.
-    /// Publishes: the words, and what was done with what was parked.
+    /// Publishes: the words, and that parked amounts were settled.
     tenure: AtomicU64,
     /// Written by: the holder (Release when even). Read by: readers (Acquire), the holder.
-    /// Publishes: that what was parked has arrived where it was handed to.
+    /// Publishes: that parked amounts have arrived in the totals.
     sequence: AtomicU64,
-    /// Times that the owner changed; written by the holder, as the next two.
+    /// Changes of the owner; written by the holder, as the next two.
     switches: StatCell,
-    /// Times that the owner changed and had something parked.
+    /// Changes of an owner with something parked.
     flushes: StatCell,
-    /// Times that the slot was settled for the same owner.
+    /// Settlements for the same owner.
     folds: StatCell,
 }
 
-/// What has happened in slots. Statistics.
+/// Counters of slots. Statistics.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SlotStats {
     pub(crate) hits: u64,
@@ -120,7 +120,7 @@ impl Slot {
         self.parked.words[word].load(Ordering::Relaxed)
     }
 
-    /// Parks: the word's new value. For a thread that holds the slot on behalf of its owner.
+    /// Stores the word's new value. For a thread that holds the slot on behalf of its owner.
     #[inline]
     pub(super) fn store(&self, word: usize, new: i64) {
         // Release. Pairs with the Acquire fence in `OwnedSlots::read`: a thread that reads this
@@ -137,7 +137,7 @@ impl Slot {
         self.polled.sequence.load(ordering)
     }
 
-    /// The store that parks `new` where `old` is, for an owner of `tenure`.
+    /// Returns the store that parks `new` in place of `old`, for an owner of `tenure`.
     #[inline]
     pub(super) fn parking(
         &self,
@@ -156,7 +156,7 @@ impl Slot {
         }
     }
 
-    /// Exchanges the tenure from the slot's own CPU for the same, held: what it was.
+    /// Exchanges the tenure for the same, held, from the slot's own CPU.
     pub(super) fn exchange_on(
         &self,
         sequences: Sequences,
@@ -167,12 +167,12 @@ impl Slot {
         sequences.exchange(cpu, cell, seen.0, held.0).map(Tenure)
     }
 
-    /// A thread that seemed to run here had to count elsewhere.
+    /// Counts a thread that seemed to run here and had to count elsewhere.
     pub(super) fn missed(&self) {
         self.parked.misses.add(1);
     }
 
-    /// A thread that seemed to run here could not claim.
+    /// Counts a thread that seemed to run here and could not claim.
     pub(super) fn was_busy(&self) {
         self.parked.busy.add(1);
     }
@@ -189,7 +189,7 @@ impl Slot {
         }
     }
 
-    /// The claim of the thread that has exchanged the tenure, which was `seen`.
+    /// Returns the claim of the thread that has exchanged the tenure, which was `seen`.
     #[inline]
     pub(super) fn claimed(&self, cpu: CpuId, seen: Tenure) -> Claim<'_> {
         Claim {
@@ -227,16 +227,16 @@ impl Claim<'_> {
         self.cpu
     }
 
-    /// Whose the words are.
+    /// Returns the owner of the words.
     pub(crate) fn owner(&self) -> Option<Owner> {
         self.owner
     }
 
-    /// Hands what is parked to `absorb`, empties the words and gives them to `next`.
+    /// Hands the parked amounts to `absorb`, zeroes the words and gives them to `next`.
     ///
-    /// Readers start again if they overlap with any of it, so `absorb` is also where to change what
-    /// else they rely on. If it panics, the words stay parked with their owner, and the slot is
-    /// free for the next claim.
+    /// Concurrent readers restart, so `absorb` is also the place to change other state that they
+    /// rely on. If it panics, the words stay parked with their owner, and the slot is free for the
+    /// next claim.
     pub(crate) fn settle(mut self, next: Option<Owner>, absorb: impl FnOnce([i64; WORDS])) {
         let Slot { parked, polled } = self.slot;
         // Relaxed: written by the holder only.
@@ -275,15 +275,14 @@ impl Claim<'_> {
         // Under the odd sequence, so that no reader takes the next owner's words for the last
         // one's.
         let tenure = Tenure::of(next).held();
-        // Release. Pairs with the Acquire in `claim_from_afar`: the last owner's words have been
-        // taken care of.
+        // Release. Pairs with the Acquire in `claim_from_afar`: the last owner's words are settled.
         polled.tenure.store(tenure.0, Ordering::Release);
         drop(settling);
     }
 }
 
-/// An odd sequence, which is even again when this is dropped: also when the settler unwinds, or
-/// readers would start again for ever.
+/// An odd sequence, which becomes even when this is dropped: also when the settler unwinds, or
+/// readers would restart forever.
 struct Settling<'a> {
     polled: &'a Polled,
     even: u64,

@@ -1,5 +1,5 @@
-//! Claims against parkers that are interrupted at the worst moments. What spaces do with slots is
-//! tested in `active_cache::tests`.
+//! Tests of claims against parkers that are interrupted at the worst moments. `active_cache::tests`
+//! tests the spaces' use of slots.
 
 use std::num::NonZeroU32;
 
@@ -13,7 +13,7 @@ use highwater::topology::Topology;
 
 /// The error number of a call that is not permitted.
 const EPERM: i32 = rustix::io::Errno::PERM.raw_os_error();
-/// Turns of the loops inside the sequence: most interruptions hit it then.
+/// Turns of the loops inside the sequence: most interrupts hit it then.
 const DELAY: u32 = 3_000;
 
 fn owner() -> Owner {
@@ -33,7 +33,7 @@ fn this_machine() -> Option<OwnedSlots> {
     Some(slots)
 }
 
-/// Additions that 6 threads have parked while `claim` was used to settle each CPU again and again.
+/// Returns the additions that 6 threads have parked while `claim` settles each CPU repeatedly.
 fn park_among(slots: &OwnedSlots, claim: impl Fn(CpuId) -> Option<()> + Sync) -> i64 {
     let parked = AtomicI64::new(0);
     let is_over = AtomicBool::new(false);
@@ -75,8 +75,8 @@ fn found(slots: &OwnedSlots, total: AtomicI64) -> i64 {
     sums.expect("nothing is settled")[1]
 }
 
-// Goal: a claim from another CPU meets no parker half-way, and one from the own CPU neither.
-// Method: parkers that spend most of their time between looking at the tenure and storing.
+// Goal: no claim meets a parker half-way, from another CPU or from its own. Method: parkers that
+// spend most of their time between reading the tenure and storing.
 #[test]
 fn claims_meet_no_parker_half_way() {
     let Some(slots) = this_machine() else { return };
@@ -91,14 +91,14 @@ fn claims_meet_no_parker_half_way() {
     assert_eq!(found(&slots, total), parked);
 }
 
-// Goal: the same where membarrier is refused once the slots are in use, and claimers visit their
-// CPUs instead; where they may not, a claim from afar says so, and leaves the slot to its owner.
+// Goal: the same if membarrier is refused once the slots are in use, and claimers visit their CPUs
+// instead; if they may not, a claim from afar panics, and leaves the slot to its owner.
 #[test]
 fn claims_meet_no_parker_half_way_without_membarrier() {
     let Some(slots) = this_machine() else { return };
     let (mut refused, total) = (OnceLock::new(), AtomicI64::new(0));
     let mut parked = 0;
-    // A slot is held while its CPU is visited, and parked to in between: each round for a while.
+    // A slot is held while its CPU is visited, with parking in between: each round for a while.
     for _ in 0..100 {
         refused.take();
         parked += park_among(&slots, |cpu| {
@@ -124,8 +124,8 @@ fn claims_meet_no_parker_half_way_without_membarrier() {
     assert_eq!(slots.check_invariants().count(), slots.nr_cpus());
 }
 
-// Goal: that traffic finds claims that do not stop parkers. Method: the tenure is exchanged from
-// wherever the thread is, and no sequence is made to start again.
+// Goal: that traffic detects claims that do not stop parkers. Method: the tenure is exchanged from
+// any CPU, and no sequence is restarted.
 #[test]
 fn the_same_traffic_finds_claims_that_stop_nobody() {
     for () in attempts() {
@@ -142,9 +142,8 @@ fn the_same_traffic_finds_claims_that_stop_nobody() {
     panic!("no claim ever met a parker half-way");
 }
 
-// Goal: a claim in a sequence is made on the slot's own CPU or not at all, and tells a race lost.
-// Method: the sequence itself, for the thread's CPU and for others; then with a tenure that is
-// past.
+// Goal: a claim in a sequence is made on the slot's own CPU or not at all, and reports a lost race.
+// Method: the sequence itself, for the thread's CPU and for others; then with a stale tenure.
 #[test]
 fn a_claim_in_a_sequence_needs_the_cpu() {
     let Some(slots) = this_machine() else { return };
@@ -164,8 +163,8 @@ fn a_claim_in_a_sequence_needs_the_cpu() {
     }
 }
 
-// Goal: a settler that unwinds leaves a slot that can be read and settled. Method: one does; what
-// is parked is found once.
+// Goal: a settler that unwinds leaves a slot that can be read and settled. Method: one does; the
+// parked amount is found once.
 #[test]
 fn a_settler_that_unwinds_leaves_the_slot_at_rest() {
     for regime in [Regime::Restartable, Regime::Atomic] {
@@ -183,8 +182,8 @@ fn a_settler_that_unwinds_leaves_the_slot_at_rest() {
     }
 }
 
-// Goal: words never leave their limit, whatever is added, and nothing wraps into it.
-// Method: the edges, in both regimes; the sequence and the plain code must agree.
+// Goal: words never exceed their limit, for any addition, and nothing wraps into it. Method: the
+// edges, in both regimes; the sequence and the plain code must agree.
 #[test]
 fn words_stay_within_their_limit() {
     let cpu = allowed_cpus()[0];
