@@ -1,9 +1,9 @@
-//! Question: what do additions, switches and reads of the active-space cache cost, each way they
-//! can go?
+//! Question: what do additions, switches and reads of the active-space cache cost, on each of their
+//! paths?
 //!
 //! Command: `cargo bench -p highwater-lab --bench active_cache`. Prints nanoseconds as the median
-//! over interleaved rounds, in both regimes where the machine has both; one thread. Medians and
-//! ratios carry over to other machines, single times do not. Without `--bench` (as under
+//! over interleaved rounds, in both regimes if the machine has both; one thread. Medians and ratios
+//! carry over to other machines, single times do not. Without `--bench` (as under
 //! `cargo test --benches`) it runs a thousandth of the operations, to show that it works.
 //!
 //! What would change our mind: if a hit were not at least three times cheaper than a miss, the
@@ -25,7 +25,7 @@ const ROUNDS: usize = 11;
 const OPERATIONS: u32 = 1_000_000;
 const ANON: usize = 1;
 
-/// One operation, to be repeated; as many times fewer as it is slower.
+/// One operation, which is repeated the less often the slower it is.
 struct Variant {
     name: String,
     fewer: u32,
@@ -58,7 +58,7 @@ fn cache(machine: &Topology, regime: Regime, foreign: Foreign) -> Arc<ActiveCach
     ActiveCache::with_config(machine, regime, config)
 }
 
-/// Additions and switches on the CPU that the thread runs on.
+/// Adds additions and switches on the CPU that the thread runs on.
 fn of_this_cpu(variants: &mut Vec<Variant>, regime: Regime) {
     let machine = Topology::detect();
     let name = |what: &str| format!("{what}, {regime:?}");
@@ -118,7 +118,7 @@ fn of_this_cpu(variants: &mut Vec<Variant>, regime: Regime) {
     ));
 }
 
-/// Reads of spaces that are active on so many CPUs, and the life of a space.
+/// Adds reads of spaces that are active on several CPUs, and the life of a space.
 fn of_readers(variants: &mut Vec<Variant>) {
     for nr_marked in [1_u32, 16, 384, 8192] {
         let machine = Topology::flat(nr_marked.max(384) as usize);
