@@ -141,6 +141,7 @@ impl FramePool {
 
     /// The memory that the frames are cut from.
     #[must_use]
+    #[inline]
     pub fn memory(&self) -> &Arc<FrameMemory> {
         &self.stock.memory
     }
