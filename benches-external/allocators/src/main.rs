@@ -25,9 +25,9 @@
 //! register it itself to have its per-CPU caches (`GLIBC_TUNABLES=glibc.pthread.rseq=0`); Highwater
 //! uses the library's.
 //!
-//! LLFree is in no registry, and with a dependency on its repository this would not build where that
-//! cannot be reached. It has a program of its own, `benches-external/llfree`, that serves it as the
-//! other children serve theirs; with `--llfree PROGRAM` it joins, in the same rounds:
+//! LLFree is in no registry, and with a dependency on its repository this would not build where
+//! that cannot be reached. It has a program of its own, `benches-external/llfree`, that serves it
+//! as the other children serve theirs; with `--llfree PROGRAM` it joins, in the same rounds:
 //!
 //! ```text
 //! (cd ../llfree && cargo build --release --locked)

@@ -1,4 +1,5 @@
-//! What a child process does: it times rounds of one source of blocks for as long as its parent asks.
+//! What a child process does: it times rounds of one source of blocks for as long as its parent
+//! asks.
 //!
 //! The parent writes a line, `WORK ACCESS THREADS TIMES`; the child times that round and answers
 //! `NANOSECONDS IS_AT_ONCE RESIDENT_MIB`. `WORK` is a place in [`Work::ALL`], or [`BYSTANDER`]: the

@@ -9,8 +9,8 @@
 //!
 //! LLFree hands out frame numbers, and is told the core that a request comes from. Each thread has
 //! a core's number for itself here, which costs nothing to find; a kernel would ask for the CPU.
-//! The frames are cut from memory like Highwater's: as much of it, reserved at once, with huge pages
-//! advised.
+//! The frames are cut from memory like Highwater's: as much of it, reserved at once, with huge
+//! pages advised.
 
 #![expect(
     unsafe_code,
@@ -78,7 +78,7 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        let mut cores = self.home.lock().expect("nobody panics");
+        let mut cores = self.home.lock().expect("no panic under the lock");
         cores.push(self.core);
     }
 }
@@ -105,7 +105,7 @@ impl Source for Frames {
     type Local = Core;
 
     fn local(&self) -> Core {
-        let core = self.cores.lock().expect("nobody panics").pop();
+        let core = self.cores.lock().expect("no panic under the lock").pop();
         Core {
             core: core.expect("as many cores as threads"),
             home: Arc::clone(&self.cores),
