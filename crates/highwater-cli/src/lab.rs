@@ -8,7 +8,7 @@ use highwater::topology::Topology;
 use highwater_lab::experiments::{
     Control, EXPERIMENTS, Experiment, ExperimentError, Request, Size, find, machine_of,
 };
-use highwater_lab::report::{Judge, Outcome, Table};
+use highwater_lab::report::{Judge, Outcome, Table, wrapped};
 use indicatif::HumanCount;
 
 use crate::Exit;
@@ -19,6 +19,9 @@ use crate::watch::{Progress, Watched, watched};
 
 /// Lists the experiments instead of running one.
 const LIST: &str = "list";
+
+/// Columns of the list after the names, of 80.
+const LIST_COLUMNS: usize = 66;
 
 /// Runs every experiment.
 const ALL: &str = "all";
@@ -233,7 +236,16 @@ impl LabArguments {
                 });
                 format!("{object}\n")
             } else {
-                format!("{name:<12}  {summary}\n{:14}{thread}\n", "")
+                let mut text = String::new();
+                let mut name = *name;
+                for line in wrapped(summary, LIST_COLUMNS)
+                    .iter()
+                    .chain([&(*thread).to_owned()])
+                {
+                    text += &format!("{name:<12}  {line}\n");
+                    name = "";
+                }
+                text
             }
         };
         let lines: String = EXPERIMENTS.iter().map(line).collect();

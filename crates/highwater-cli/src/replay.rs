@@ -105,6 +105,10 @@ pub(crate) struct ReplayArguments {
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
 
+    /// Show every column of the tables, however wide [default: those that fit 80 columns]
+    #[arg(long, conflicts_with = "json")]
+    wide: bool,
+
     /// Print the report as one JSON object
     #[arg(long)]
     json: bool,
@@ -268,7 +272,9 @@ impl ReplayArguments {
                 Err(e) => Err(e.into()),
             }
         } else {
-            print(format_args!("{}", Table(outcome)))
+            let table = Table::new(outcome);
+            let table = if self.wide { table.wide() } else { table };
+            print(format_args!("{table}"))
         };
         if let Err(e) = printed {
             return unusable(format_args!("cannot write the report: {e}"));

@@ -252,6 +252,37 @@ fn the_shipped_trace_is_replayed_by_default() {
     assert!(output.stderr.is_empty() && bench.left().is_empty());
 }
 
+/// Goal: the report fits a terminal of 80 columns, whatever tenants are called; every column is
+/// there with `--wide`. Method: tenants with names and limits of all lengths, and bad records.
+#[test]
+fn the_report_fits_80_columns() {
+    let bench = Bench::new();
+    let trace = bench.write("small.lis", "0 8 0 0\neight 8 0 1\n8000 8000 0 2\n");
+    let dir = bench.dir();
+    let long = format!("{}={trace},max=999MiB", "tenant of many words ".repeat(6));
+    let short = format!("a={trace},format=arc");
+    let mut arguments = vec!["replay", "--tenant", &long, "--tenant", &short];
+    arguments.extend(["--format", "arc", "--lenient", "--dir", &dir]);
+    let narrow = run(&arguments);
+    let table = text(&narrow.stdout);
+    assert_eq!(narrow.status.code(), Some(0), "{}", text(&narrow.stderr));
+    for line in table.lines() {
+        assert!(line.chars().count() <= 80, "{line}\n{table}");
+        assert_eq!(line, line.trim_end());
+    }
+    assert!(table.contains("more with --wide"), "{table}");
+    arguments.push("--wide");
+    let wide = text(&run(&arguments).stdout);
+    for column in ["hit ratio", "max events", "victims", "usage between"] {
+        assert!(wide.contains(column), "{column}: {wide}");
+    }
+    assert!(!wide.contains("more with --wide"), "{wide}");
+    let list = text(&run(&["lab", "list"]).stdout);
+    for line in list.lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+}
+
 /// Goal: `--lenient` skips bad records and reports their number.
 #[test]
 fn lenient_counts_bad_records() {

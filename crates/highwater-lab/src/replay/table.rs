@@ -4,26 +4,56 @@ use std::fmt;
 
 use super::latency::LatencySummary;
 use super::report::{Outcome, TenantReport};
+use crate::report::narrow::{self, wrapped};
 use crate::report::text::{Side, grouped, latency, percent, round, size, write_rows};
 
 /// Shows an [`Outcome`] as aligned text.
 #[derive(Debug)]
-pub struct Table<'a>(pub &'a Outcome);
+pub struct Table<'a> {
+    outcome: &'a Outcome,
+    is_wide: bool,
+}
 
 impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_rows(f, &self.figures(), &[Side::Left, Side::Right, Side::Left])?;
+        let sides = [Side::Left, Side::Right, Side::Left];
+        let (figures, tenants) = (self.figures(), self.tenants());
+        if self.is_wide {
+            write_rows(f, &figures, &sides)?;
+        } else {
+            write_rows(f, &with_broken_notes(&figures), &sides)?;
+        }
         writeln!(f)?;
         write_rows(f, &self.latencies(), &[Side::Left])?;
         writeln!(f)?;
-        write_rows(f, &self.tenants(), &[Side::Left])?;
+        if self.is_wide {
+            write_rows(f, &tenants, &[Side::Left])?;
+        } else {
+            narrow::write_fitting(f, &tenants)?;
+        }
         self.notes(f)
     }
 }
 
-impl Table<'_> {
+impl<'a> Table<'a> {
+    /// A table that fits 80 columns.
+    #[must_use]
+    pub const fn new(outcome: &'a Outcome) -> Self {
+        Self {
+            outcome,
+            is_wide: false,
+        }
+    }
+
+    /// The same with every column, however wide that is.
+    #[must_use]
+    pub const fn wide(mut self) -> Self {
+        self.is_wide = true;
+        self
+    }
+
     fn figures(&self) -> Vec<Vec<String>> {
-        let report = &self.0.report;
+        let report = &self.outcome.report;
         let row = |name: &str, value: String, note: String| vec![name.to_owned(), value, note];
         let none = String::new;
         let steal = percent(super::report::ratio(report.pgsteal, report.pgscan));
@@ -32,7 +62,7 @@ impl Table<'_> {
             report.elapsed_s,
             grouped(round(report.accesses_per_s))
         );
-        let footprint = self.0.footprint_pages * highwater::units::PAGE_BYTES;
+        let footprint = self.outcome.footprint_pages * highwater::units::PAGE_BYTES;
         let footprint = format!("footprint of the traces {}", size(footprint));
         let manifest = &report.manifest;
         let how = format!(
@@ -78,7 +108,7 @@ impl Table<'_> {
     }
 
     fn latencies(&self) -> Vec<Vec<String>> {
-        let report = &self.0.report;
+        let report = &self.outcome.report;
         let row = |name: &str, count: u64, summary: &LatencySummary| {
             let LatencySummary {
                 p50,
@@ -101,6 +131,7 @@ impl Table<'_> {
         ]
     }
 
+    /// The columns that fit 80 come first.
     fn tenants(&self) -> Vec<Vec<String>> {
         let header = [
             "tenant",
@@ -108,27 +139,46 @@ impl Table<'_> {
             "accesses",
             "hit ratio",
             "usage",
-            "between",
-            "exact",
             "peak",
             "max",
             "max events",
             "victims",
+            "usage between",
+            "exact usage",
         ];
-        let rows = self.0.report.tenants.iter().map(tenant_row);
+        let rows = self.outcome.report.tenants.iter().map(tenant_row);
         std::iter::once(cells(header)).chain(rows).collect()
     }
 
     fn notes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (tenant, count) in &self.0.bad_records {
-            writeln!(
-                f,
-                "\ntenant `{tenant}`: {} bad records skipped",
-                grouped(*count)
-            )?;
+        for (tenant, count) in &self.outcome.bad_records {
+            let note = format!("tenant `{tenant}`: {} bad records skipped", grouped(*count));
+            writeln!(f)?;
+            for line in wrapped(&note, narrow::COLUMNS) {
+                writeln!(f, "{line}")?;
+            }
         }
         Ok(())
     }
+}
+
+/// The rows with their third cell, a note, broken into lines of which all fit 80 columns.
+fn with_broken_notes(rows: &[Vec<String>]) -> Vec<Vec<String>> {
+    let widest = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let columns = narrow::COLUMNS.saturating_sub(widest(0) + 2 + widest(1) + 2);
+    let mut broken = Vec::new();
+    for row in rows {
+        let (figure, note) = row.split_at(row.len().min(2));
+        let mut lines = wrapped(&note.concat(), columns.max(1)).into_iter();
+        let mut first = figure.to_vec();
+        first.extend(lines.next());
+        broken.push(first);
+        broken.extend(lines.map(|line| vec![String::new(), String::new(), line]));
+    }
+    broken
 }
 
 fn tenant_row(tenant: &TenantReport) -> Vec<String> {
@@ -138,16 +188,16 @@ fn tenant_row(tenant: &TenantReport) -> Vec<String> {
         grouped(tenant.page_accesses),
         percent(tenant.hit_ratio),
         size(tenant.usage_bytes),
+        size(tenant.peak_bytes),
+        tenant.max_bytes.map_or_else(|| "none".to_owned(), size),
+        grouped(tenant.max_events),
+        grouped(tenant.victims),
         format!(
             "{} to {}",
             size(tenant.usage_low_bytes),
             size(tenant.usage_high_bytes)
         ),
         size(tenant.usage_precise_bytes),
-        size(tenant.peak_bytes),
-        tenant.max_bytes.map_or_else(|| "none".to_owned(), size),
-        grouped(tenant.max_events),
-        grouped(tenant.victims),
     ]
 }
 

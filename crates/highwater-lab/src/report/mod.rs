@@ -24,7 +24,7 @@
 mod check;
 mod figures;
 mod headline;
-mod narrow;
+pub(crate) mod narrow;
 mod table;
 pub(crate) mod text;
 
@@ -33,6 +33,7 @@ use serde::ser::{Serialize, SerializeMap, SerializeStruct, Serializer};
 pub use check::{Basis, Check, Judge, Measured, Subject};
 pub use figures::{Figures, Unit, Value};
 pub use headline::{Headline, Noun, Side};
+pub use narrow::wrapped;
 pub use table::Table;
 
 /// Results of one run of an experiment.

@@ -7,7 +7,7 @@ use super::Check;
 use super::table::verdict_of;
 
 /// Default width of a terminal.
-pub(super) const COLUMNS: usize = 80;
+pub(crate) const COLUMNS: usize = 80;
 
 /// Columns of a row's name; a longer one is broken into lines.
 const NAME_MAX: usize = 34;
@@ -20,15 +20,27 @@ type Cell = Vec<String>;
 
 /// Writes a table whose first two columns are variant and source.
 pub(super) fn write_table(f: &mut fmt::Formatter<'_>, rows: &[Vec<String>]) -> fmt::Result {
-    let names: Vec<Cell> = rows
-        .iter()
-        .map(|row| wrapped(&name(row), NAME_MAX))
-        .collect();
+    let named = |row: &Vec<String>| {
+        let figures = row.iter().skip(2).cloned();
+        std::iter::once(name(row)).chain(figures).collect()
+    };
+    let rows: Vec<Vec<String>> = rows.iter().map(named).collect();
+    write_fitting(f, &rows)
+}
+
+/// Writes a table of which the first column is a name: of the other columns, from the left, those
+/// that fit.
+pub(crate) fn write_fitting(f: &mut fmt::Formatter<'_>, rows: &[Vec<String>]) -> fmt::Result {
+    let name = |row: &Vec<String>| {
+        row.first()
+            .map_or_else(Cell::new, |it| wrapped(it, NAME_MAX))
+    };
+    let names: Vec<Cell> = rows.iter().map(name).collect();
     let mut widths = vec![widest(names.iter().flatten())];
     let mut lines: Vec<Vec<Cell>> = names.into_iter().map(|name| vec![name]).collect();
-    let nr_columns = rows.iter().map(Vec::len).max().unwrap_or(2);
+    let nr_columns = rows.iter().map(Vec::len).max().unwrap_or(1);
     let mut left_out = 0;
-    for column in 2..nr_columns {
+    for column in 1..nr_columns {
         let cells = column_of(rows, column);
         let width = widest(cells.iter().flatten());
         let used: usize = widths.iter().map(|width| width + 2).sum();
@@ -110,7 +122,8 @@ pub(super) fn write_checks(f: &mut fmt::Formatter<'_>, checks: &[Check]) -> fmt:
 
 /// Breaks `text` into lines of at most `columns` columns, at spaces, and inside words that are
 /// longer.
-pub(super) fn wrapped(text: &str, columns: usize) -> Vec<String> {
+#[must_use]
+pub fn wrapped(text: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut line = String::new();
     for word in text.split_whitespace() {
