@@ -186,6 +186,11 @@ impl LabArguments {
     }
 
     fn run_one(&self, experiment: &Experiment, request: &Request, signals: &Signals) -> Exit {
+        let needed = limits::of_an_experiment(self.threads.unwrap_or(0));
+        let remedy = "ask for less with `--quick` or fewer `--threads`";
+        if let Err(refused) = limits::check_address_space(needed, remedy) {
+            return unusable(format_args!("{refused}"));
+        }
         let control = Control::default();
         let result = watched(&control, signals, || experiment.run(request, &control));
         match result {

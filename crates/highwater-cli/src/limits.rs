@@ -2,9 +2,10 @@
 //! the remedy, in place of a panic or an abort.
 
 use std::error::Error;
+use std::fs;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use highwater::units::Bytes;
 use rustix::io::Errno;
@@ -22,6 +23,13 @@ const BESIDE: Bytes = Bytes::mib(64);
 /// glibc does without the latter, but takes it if it can, and leaves so much less to all others.
 const OF_A_THREAD: Bytes = Bytes::mib(68);
 
+/// Address space of an experiment without its frames, whose refusal is an error. Chosen: above the
+/// most that a quick run takes, 91 MiB for `victim` (`VmPeak` with one heap of glibc).
+const OF_AN_EXPERIMENT: Bytes = Bytes::mib(128);
+
+/// Address space of a thread with `--real`: its stack of 64 KiB, and what counts its pages.
+const OF_A_REAL_THREAD: Bytes = Bytes::kib(256);
+
 /// Text of the standard library's panics when a thread does not start.
 const NO_THREAD: &str = "failed to spawn thread";
 
@@ -30,8 +38,8 @@ pub(crate) fn with_remedy(error: &(dyn Error + 'static)) -> String {
     let said = with_causes(error);
     let mut cause = Some(error);
     while let Some(error) = cause {
-        if error.downcast_ref::<io::Error>().is_some_and(is_refusal) {
-            return format!("{said}; {}", of_threads());
+        if let Some(remedy) = error.downcast_ref().and_then(remedy) {
+            return format!("{said}; {remedy}");
         }
         cause = error.source();
     }
@@ -49,8 +57,17 @@ pub(crate) fn of_panic(message: &str) -> Option<String> {
     is_thread.then(|| format!("cannot start a thread; {}", of_threads()))
 }
 
-fn is_refusal(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(Errno::AGAIN.raw_os_error())
+/// Returns the remedy if the error comes from a limit of the process.
+fn remedy(error: &io::Error) -> Option<String> {
+    let code = error.raw_os_error()?;
+    if code == Errno::AGAIN.raw_os_error() {
+        return Some(of_threads());
+    }
+    let limit = getrlimit(Resource::As).current?;
+    (code == Errno::NOMEM.raw_os_error()).then(|| {
+        let limit = Bytes(limit);
+        format!("address space is limited by RLIMIT_AS (`ulimit -v`), which is {limit}: raise it")
+    })
 }
 
 /// Describes the limits on threads.
@@ -68,6 +85,21 @@ fn of_threads() -> String {
 }
 
 /// Refuses a run whose memory exceeds the limit on address space.
+/// Returns the address space of an experiment with so many real threads.
+pub(crate) fn of_an_experiment(real_threads: u32) -> Bytes {
+    Bytes(OF_AN_EXPERIMENT.0 + OF_A_REAL_THREAD.0 * u64::from(real_threads))
+}
+
+/// Returns the address space of a replay.
+pub(crate) fn of_a_replay(capacity: Bytes, threads: usize) -> Bytes {
+    let of_threads = OF_A_THREAD.0.saturating_mul(threads as u64 + 2);
+    // Metadata of frames takes less than a sixteenth of their size.
+    let of_frames = capacity.0.saturating_add(capacity.0 / 16);
+    let needed = of_frames.saturating_add(of_threads);
+    Bytes(needed.saturating_add(BESIDE.0))
+}
+
+/// Refuses a run whose memory exceeds the limit on address space; `remedy` names what needs less.
 ///
 /// The standard library aborts a program when an allocation fails. So this reserves the memory that
 /// the run will need, and releases it again. The answer is the system's own, and includes other
@@ -76,39 +108,76 @@ fn of_threads() -> String {
 /// # Errors
 ///
 /// The message for the user.
-pub(crate) fn check_address_space(capacity: Bytes, threads: usize) -> Result<(), String> {
+pub(crate) fn check_address_space(needed: Bytes, remedy: &str) -> Result<(), String> {
     let Some(limit) = getrlimit(Resource::As).current else {
         return Ok(());
     };
-    let of_threads = Bytes(OF_A_THREAD.0.saturating_mul(threads as u64 + 2));
-    // Metadata of frames takes less than a sixteenth of their size.
-    let of_frames = Bytes(capacity.0.saturating_add(capacity.0 / 16));
-    let needed = of_frames
-        .0
-        .saturating_add(of_threads.0)
-        .saturating_add(BESIDE.0);
     let mut room: Vec<u8> = Vec::new();
-    let wanted = usize::try_from(needed).unwrap_or(usize::MAX);
+    let wanted = usize::try_from(needed.0).unwrap_or(usize::MAX);
     if room.try_reserve_exact(wanted).is_ok() {
         return Ok(());
     }
     Err(format!(
-        "the limit on address space, RLIMIT_AS (`ulimit -v`), is {}: this run needs {} more than the \
-         program has; raise it, or give less `--capacity` or fewer `--threads`",
-        Bytes(limit),
-        Bytes(needed)
+        "the limit on address space, RLIMIT_AS (`ulimit -v`), is {}: this run needs {needed} more than \
+         the program has; raise it, or {remedy}",
+        Bytes(limit)
     ))
 }
 
-/// Makes an abort end the program with status 2. The standard library aborts, after a message with
-/// the size, when an allocation fails that no check foresaw.
+/// Whether an abort is attributed to a failed allocation: the standard library aborts then, after a
+/// message with the size, and runs no code of the program.
 ///
-/// # Errors
-///
-/// When the system refuses the handler.
-pub(crate) fn exit_on_abort() -> io::Result<()> {
-    let is_on = Arc::new(AtomicBool::new(true));
-    flag::register_conditional_shutdown(SIGABRT, 2, is_on).map(drop)
+/// That is so while memory is limited and nothing has panicked. Every other abort keeps its signal.
+/// The safe interface to signals does not tell more, so a stack that overflows or a heap that is
+/// damaged under such a limit counts as a failed allocation too.
+#[derive(Clone, Debug)]
+pub(crate) struct RefusedMemory {
+    /// Both written by the panic hook, read by the handler of SIGABRT, and always opposite but
+    /// while they are written. Neither publishes anything but itself.
+    is_likely: Arc<AtomicBool>,
+    is_ruled_out: Arc<AtomicBool>,
+}
+
+impl RefusedMemory {
+    /// Makes an abort by refused memory end the program with status 2.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses the handler.
+    pub(crate) fn ends_with_status_2() -> io::Result<Self> {
+        let is_limited = is_memory_limited();
+        let this = Self {
+            is_likely: Arc::new(AtomicBool::new(is_limited)),
+            is_ruled_out: Arc::new(AtomicBool::new(!is_limited)),
+        };
+        if is_limited {
+            let is_likely = Arc::clone(&this.is_likely);
+            flag::register_conditional_shutdown(SIGABRT, 2, is_likely)?;
+            // A handler takes the place of what the signal does otherwise.
+            let is_ruled_out = Arc::clone(&this.is_ruled_out);
+            flag::register_conditional_default(SIGABRT, is_ruled_out)?;
+        }
+        Ok(this)
+    }
+
+    /// Records a panic: an abort that follows comes from it.
+    pub(crate) fn rule_out(&self) {
+        // Relaxed: an abort by this panic comes from the same thread.
+        self.is_likely.store(false, Ordering::Relaxed);
+        self.is_ruled_out.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Returns whether the system may refuse memory that it has.
+fn is_memory_limited() -> bool {
+    let is_limited = |resource| getrlimit(resource).current.is_some();
+    is_limited(Resource::As) || is_limited(Resource::Data) || is_overcommit_refused()
+}
+
+/// Returns whether the system refuses address space that exceeds memory and swap.
+fn is_overcommit_refused() -> bool {
+    let mode = fs::read_to_string("/proc/sys/vm/overcommit_memory");
+    mode.is_ok_and(|mode| mode.trim() == "2")
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@
 //! |---|---|
 //! | 0 | everything succeeded, and all checks hold |
 //! | 1 | it ran, and something did not verify, leaked, or failed a check |
-//! | 2 | bad input or an I/O error: no result |
-//! | 128 + n | ended by signal n, 130 for Ctrl-C |
+//! | 2 | bad input, an I/O error, or memory that a limit refused: no result |
+//! | 128 + n | ended by signal n: 130 for Ctrl-C, 134 for an abort, which is a bug |
 
 mod formats;
 mod lab;
@@ -24,6 +24,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use output::complain;
+use limits::RefusedMemory;
 
 /// Exit status of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +69,14 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    report_panics_briefly();
+    let refused_memory = match RefusedMemory::ends_with_status_2() {
+        Ok(refused_memory) => refused_memory,
+        Err(e) => {
+            complain(format_args!("cannot handle signals: {e}"));
+            return Exit::Unusable.into();
+        }
+    };
+    report_panics_briefly(refused_memory);
     // Prints help or an error in the arguments, and exits with 0 or 2.
     let arguments = Arguments::parse();
     if let Err(e) = limits::exit_on_abort() {
@@ -87,10 +95,11 @@ fn main() -> ExitCode {
 /// Reports a panic, which is a bug in Highwater, in one line with its place instead of a stack
 /// trace. The standard library also panics when the system refuses a thread to an experiment, which
 /// is no bug.
-fn report_panics_briefly() {
-    panic::set_hook(Box::new(|panic| {
+fn report_panics_briefly(refused_memory: RefusedMemory) {
+    panic::set_hook(Box::new(move |panic| {
         let message = panic.payload_as_str().unwrap_or("no message");
         if let Some(refused) = limits::of_panic(message) {
+        refused_memory.rule_out();
             complain(format_args!("{refused}"));
             return;
         }

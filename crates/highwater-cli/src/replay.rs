@@ -176,7 +176,9 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Exit {
             "`--columns` is for csv traces, not for `--format {format}`"
         ));
     }
-    if let Err(refused) = limits::check_address_space(arguments.capacity, arguments.threads) {
+    let needed = limits::of_a_replay(arguments.capacity, arguments.threads);
+    let remedy = "give less `--capacity` or fewer `--threads`";
+    if let Err(refused) = limits::check_address_space(needed, remedy) {
         return unusable(format_args!("{refused}"));
     }
     let replay = match Replay::prepare(&arguments.config()) {

@@ -10,10 +10,11 @@ mod support;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use support::{Bench, highwater, text};
@@ -25,9 +26,39 @@ fn limited(limit: &str, arguments: &[&str], bench: &Bench) -> Command {
         .args(["-c", &format!("{limit} && exec \"$@\""), "sh"])
         .arg(bench.path("highwater"))
         .args(arguments)
-        .args(["--dir", &bench.dir()])
         .stdin(Stdio::null());
+    if arguments.contains(&"replay") {
+        command.args(["--dir", &bench.dir()]);
+    }
     command
+}
+
+/// A user without other processes: a limit on processes concerns the test alone.
+struct User(Option<u32>);
+
+impl User {
+    /// None where root may not run the program as another user.
+    fn of_this_test(bench: &Bench, offset: u32) -> Option<Self> {
+        // Limits do not apply to root. The number belongs to no user, and to this test alone.
+        if !rustix::process::getuid().is_root() {
+            return Some(Self(None));
+        }
+        let user = 2_000_000_000 + 2 * std::process::id() + offset;
+        let mut probe = Command::new(bench.path("highwater"));
+        let probed = probe.arg("--version").uid(user).output();
+        let may_run = probed.is_ok_and(|it| it.status.success());
+        may_run.then_some(Self(Some(user)))
+    }
+
+    /// Runs the program as this user, with a limit on processes and threads.
+    fn run(&self, processes: u32, arguments: &[&str], bench: &Bench) -> Output {
+        let limit = format!("{{ ulimit -u {processes} 2>&- || ulimit -p {processes}; }}");
+        let mut command = limited(&limit, arguments, bench);
+        if let Some(user) = self.0 {
+            command.uid(user);
+        }
+        command.output().unwrap()
+    }
 }
 
 /// Creates a bench with a program that any user may run.
@@ -61,29 +92,16 @@ fn a_refused_thread_names_the_limit_and_is_no_bug() {
     let bench = bench_for_all();
     let trace = bench.write("small.lis", "0 8 0 0\n");
     fs::set_permissions(&trace, fs::Permissions::from_mode(0o644)).unwrap();
-    let is_root = rustix::process::getuid().is_root();
     // Limits do not apply to root. The number belongs to no user, and to this test alone.
-    let user = 2_000_000_000 + std::process::id();
-    let mut probe = Command::new(bench.path("highwater"));
-    if is_root
-        && !probe
-            .arg("--version")
-            .uid(user)
-            .output()
-            .is_ok_and(|it| it.status.success())
-    {
+    let Some(user) = User::of_this_test(&bench, 0) else {
         eprintln!("skipped: root may not run the program as another user here");
         return;
-    }
+    };
     let mut refused = 0;
     for processes in 1..=5 {
         for threads in ["1", "2"] {
-            let limit = format!("{{ ulimit -u {processes} 2>&- || ulimit -p {processes}; }}");
-            let mut command = limited(&limit, &["replay", &trace, "--threads", threads], &bench);
-            if is_root {
-                command.uid(user);
-            }
-            let output = command.output().unwrap();
+            let arguments = ["replay", &trace, "--threads", threads];
+            let output = user.run(processes, &arguments, &bench);
             if output.status.code() == Some(0) {
                 continue;
             }
@@ -96,6 +114,32 @@ fn a_refused_thread_names_the_limit_and_is_no_bug() {
     }
     assert!(refused >= 5, "{refused} runs were refused a thread");
     assert!(bench.left().is_empty());
+}
+
+/// Goal: a thread that is refused to an experiment is an error too, and no thread that started
+/// before it waits for it. Method: as above, for each experiment that starts threads.
+#[test]
+fn a_refused_thread_of_an_experiment_names_the_limit_and_is_no_bug() {
+    let bench = bench_for_all();
+    let Some(user) = User::of_this_test(&bench, 1) else {
+        eprintln!("skipped: root may not run the program as another user here");
+        return;
+    };
+    let experiments = [
+        ("rss-cost", 3),
+        ("flush-mixed", 4),
+        ("flush-reads", 5),
+        ("pcp-exit", 7),
+        ("rmap-mapped", 4),
+        ("rmap-read", 5),
+    ];
+    for (experiment, too_few) in experiments {
+        for processes in 1..=too_few {
+            let arguments = ["lab", experiment, "--quick"];
+            let output = user.run(processes, &arguments, &bench);
+            assert_explained(&output, &["thread", "RLIMIT_NPROC", "ulimit -u"]);
+        }
+    }
 }
 
 /// Goal: no limit on address space causes an abort. Method: limits from far too little to enough.
@@ -120,6 +164,64 @@ fn a_small_address_space_is_an_error() {
         assert_eq!(replay(1 << 20, threads).status.code(), Some(0));
     }
     assert!(refused >= 10, "{refused} limits were too small");
+}
+
+/// Goal: the same of an experiment. Method: as above, for one that counts and one with frames.
+#[test]
+fn a_small_address_space_is_an_error_of_an_experiment() {
+    let bench = bench_for_all();
+    for experiment in ["rss-hop", "rmap-mapped"] {
+        let lab = |kib: u64| {
+            let limit = format!("ulimit -v {kib}");
+            let arguments = ["lab", experiment, "--quick"];
+            limited(&limit, &arguments, &bench).output().unwrap()
+        };
+        for mib in (24..136).step_by(16) {
+            assert_explained(&lab(mib << 10), &["RLIMIT_AS", "ulimit -v"]);
+        }
+        let output = lab(2 << 20);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    }
+}
+
+/// Goal: memory that is refused where no check foresaw it ends with status 2, after the standard
+/// library has said how much. Method: a hundred tenants, which a little limit does not hold.
+#[test]
+fn memory_that_is_refused_later_ends_with_status_2() {
+    let bench = bench_for_all();
+    let trace = bench.write("small.lis", "0 8 0 0\n");
+    let tenants: Vec<String> = (0..100)
+        .map(|number| format!("t{number}={trace},format=arc"))
+        .collect();
+    let mut arguments = vec!["replay", "--capacity", "4MiB"];
+    for tenant in &tenants {
+        arguments.extend(["--tenant", tenant]);
+    }
+    let mut aborted = 0;
+    for mib in (270..390_u64).step_by(20) {
+        let limit = format!("ulimit -v {}", mib << 10);
+        let output = limited(&limit, &arguments, &bench).output().unwrap();
+        let said = text(&output.stderr);
+        let code = output.status.code();
+        assert!(matches!(code, Some(0 | 2)), "{:?}: {said}", output.status);
+        aborted += u32::from(said.contains("memory allocation of"));
+        assert!(!said.contains("internal error"), "{said}");
+    }
+    assert!(aborted > 0, "memory was refused to no run");
+}
+
+/// Goal: an abort that has nothing to do with memory keeps its signal. Method: SIGABRT, without a
+/// limit on memory, to a run that waits for its trace.
+#[test]
+fn another_abort_keeps_its_signal() {
+    let bench = Bench::new();
+    let mut child = highwater(&["replay", "-", "--dir", &bench.dir()])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    kill_process(Pid::from_child(&child), Signal::ABORT).unwrap();
+    let status = child.wait().unwrap();
+    assert_eq!(status.signal(), Some(Signal::ABORT.as_raw()));
 }
 
 /// Goal: a tenant costs the memory that it uses, also where files may have any length. Method: ten

@@ -6,6 +6,8 @@ use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
 
+use super::ExperimentError;
+use super::crew::{Crew, Hand};
 use crate::report::text::to_f64;
 
 /// Returns the CPU time of the calling thread, in nanoseconds; preemption is not part of it.
@@ -26,7 +28,14 @@ pub(super) struct Took {
 }
 
 /// Times `threads` threads that begin `work` together; `work` gets the thread's number.
-pub(super) fn time_threads(threads: usize, work: &(impl Fn(usize) + Sync + ?Sized)) -> Took {
+///
+/// # Errors
+///
+/// When the system refuses a thread.
+pub(super) fn time_threads(
+    threads: usize,
+    work: &(impl Fn(usize) + Sync + ?Sized),
+) -> Result<Took, ExperimentError> {
     let start = Barrier::new(threads);
     let timed = |thread| {
         start.wait();
@@ -37,23 +46,23 @@ pub(super) fn time_threads(threads: usize, work: &(impl Fn(usize) + Sync + ?Size
     };
     let timed = &timed;
     thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads)
-            .map(|thread| scope.spawn(move || timed(thread)))
+        let crew = Crew::new(scope);
+        let workers: Result<Vec<_>, _> = (0..threads)
+            .map(|thread| crew.start(move || timed(thread)))
             .collect();
-        let times: Vec<_> = workers
-            .into_iter()
-            .map(|worker| worker.join().expect("the work does not panic"))
-            .collect();
+        let workers = workers?;
+        crew.go();
+        let times: Vec<_> = workers.into_iter().map(Hand::join).collect();
         let cpu_ns = to_f64(times.iter().map(|time| time.0).sum());
         let begin = times.iter().map(|time| time.1).min();
         let end = times.iter().map(|time| time.2).max();
         let real = begin.zip(end).map_or(0.0, |(begin, end)| {
             end.saturating_duration_since(begin).as_secs_f64()
         });
-        Took {
+        Ok(Took {
             cpu_ns,
             at_once: cpu_ns / 1e9 / real.max(f64::MIN_POSITIVE),
-        }
+        })
     })
 }
 
@@ -87,7 +96,8 @@ mod tests {
                 for turn in 0..turns {
                     std::hint::black_box(turn);
                 }
-            });
+            })
+            .unwrap();
             // The two clocks are not read at one instant.
             assert!(0.0 < took.at_once && took.at_once < 2.1, "{took:?}");
             took.cpu_ns

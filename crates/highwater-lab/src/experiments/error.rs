@@ -116,6 +116,9 @@ pub enum ExperimentError {
         /// The system's error.
         source: io::Error,
     },
+    /// The system refused a thread of the experiment's own.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] io::Error),
     /// The library could not set up its memory.
     #[error("no manager for the experiment: {0}")]
     Manager(#[from] BuildError),

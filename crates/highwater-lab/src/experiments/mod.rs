@@ -12,6 +12,7 @@ mod buckets;
 pub(crate) mod clock;
 mod contenders;
 mod control;
+mod crew;
 mod error;
 mod fit;
 mod flushers;

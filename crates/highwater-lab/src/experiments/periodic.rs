@@ -12,10 +12,21 @@ pub(super) struct End {
     told: Condvar,
 }
 
+/// Tells of the end when it is dropped, also by a panic.
+#[derive(Debug)]
+pub(super) struct Ends<'a>(&'a End);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        let Self(end) = self;
+        *end.is_over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        end.told.notify_all();
+    }
+}
+
 impl End {
-    pub(super) fn tell(&self) {
-        *self.is_over.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.told.notify_all();
+    pub(super) fn ends(&self) -> Ends<'_> {
+        Ends(self)
     }
 
     /// Returns whether the round ended within `time`.

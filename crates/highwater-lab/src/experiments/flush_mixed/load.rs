@@ -21,9 +21,10 @@ use highwater::units::{CpuId, Pages};
 
 use crate::baselines::flush::{Flushing, Item, Shape};
 use crate::experiments::clock::thread_ns;
+use crate::experiments::crew::{Crew, Hand};
 use crate::experiments::periodic::{End, flush_until};
 use crate::experiments::truth::Truth;
-use crate::experiments::{Control, Setup};
+use crate::experiments::{Control, ExperimentError, Setup};
 use crate::report::text::to_f64;
 
 /// Threads that work and read.
@@ -175,7 +176,11 @@ impl<'a> Load<'a> {
     }
 
     /// Runs `steps` steps on each thread. Ends early when told to stop.
-    pub(super) fn round(&mut self, steps: u64, control: &Control) -> Took {
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses a thread.
+    pub(super) fn round(&mut self, steps: u64, control: &Control) -> Result<Took, ExperimentError> {
         let end = End::default();
         let flusher_ns = AtomicU64::new(0);
         let begun = Instant::now();
@@ -183,36 +188,39 @@ impl<'a> Load<'a> {
         let now = move || before + begun.elapsed();
         let (cpu_ns, periods) = thread::scope(|scope| {
             let (load, end, flusher_ns) = (&*self, &end, &flusher_ns);
-            let flusher = scope.spawn(move || {
+            let crew = Crew::new(scope);
+            let flusher = crew.start(move || {
                 let periods = flush_until(end, load.statistics, load.periods, now);
                 // Relaxed: read after the scope has joined this thread.
                 flusher_ns.store(thread_ns(), Ordering::Relaxed);
                 periods
-            });
-            let workers: Vec<_> = load
+            })?;
+            let workers: Result<Vec<_>, _> = load
                 .threads
                 .iter()
                 .map(|thread| {
-                    scope.spawn(move || {
+                    crew.start(move || {
                         let mut thread = thread.lock().unwrap_or_else(PoisonError::into_inner);
                         thread.work(load, steps, now, control);
                         thread_ns()
                     })
                 })
                 .collect();
-            let joined = workers.into_iter().map(|worker| worker.join());
-            let cpu_ns: u64 = joined.map(|ns| ns.expect("workers do not panic")).sum();
-            end.tell();
-            (cpu_ns, flusher.join().expect("the flusher does not panic"))
-        });
+            let workers = workers?;
+            crew.go();
+            let ends = end.ends();
+            let cpu_ns: u64 = workers.into_iter().map(Hand::join).sum();
+            drop(ends);
+            Ok::<_, ExperimentError>((cpu_ns, flusher.join()))
+        })?;
         let real = begun.elapsed();
         self.ran += real;
         self.periods = periods;
         let cpu_ns = cpu_ns + flusher_ns.load(Ordering::Relaxed);
-        Took {
+        Ok(Took {
             real_us: real.as_secs_f64() * 1e6 / to_f64(steps),
             cpu_us: to_f64(cpu_ns) / 1e3 / to_f64(steps * THREADS as u64),
-        }
+        })
     }
 
     /// Uncharges everything and flushes the root; returns the number of values that differ from the

@@ -101,7 +101,7 @@ fn run(setup: &Setup, control: &Control) -> Result<Outcome, ExperimentError> {
         let count = lanes.len();
         for turn in 0..count {
             let lane = &mut lanes[(usize::try_from(round).unwrap_or(0) + turn) % count];
-            let took = lane.load.round(steps / lane.part, control);
+            let took = lane.load.round(steps / lane.part, control)?;
             control.advance(1)?;
             if round == 0 {
                 lane.before = lane.flusher.statistics.tally();

@@ -12,6 +12,7 @@ use highwater::units::CpuId;
 use super::storm::{Served, Target, storm};
 use crate::baselines::flush::{Flushing, Item, Shape, StatsRead};
 use crate::experiments::clock::thread_ns;
+use crate::experiments::crew::Crew;
 use crate::experiments::flushers::Flusher;
 use crate::experiments::periodic::{End, flush_until};
 use crate::experiments::truth::{Before, Truth};
@@ -131,17 +132,17 @@ impl<'a> Groups<'a> {
         let mut random = self.random.fork();
         let (served, period, updates) = thread::scope(|scope| {
             let (groups, end, updates_end) = (&*self, &end, &updates_end);
+            let crew = Crew::new(scope);
             let flusher =
-                scope.spawn(move || flush_until(end, groups.statistics(), groups.period, now));
-            let updater = scope.spawn(move || groups.update_until(updates_end, &mut random));
+                crew.start(move || flush_until(end, groups.statistics(), groups.period, now))?;
+            let updater = crew.start(move || groups.update_until(updates_end, &mut random))?;
+            crew.go();
             let reads = Reads { groups, now: &now };
+            let ends = (end.ends(), updates_end.ends());
             let served = storm(&reads, groups.leaves.len(), time, seed, control);
-            end.tell();
-            updates_end.tell();
-            let period = flusher.join().expect("the flusher does not panic");
-            let updates = updater.join().expect("the updater does not panic");
-            (served, period, updates)
-        });
+            drop(ends);
+            Ok::<_, ExperimentError>((served, flusher.join(), updater.join()))
+        })?;
         self.ran += begun.elapsed();
         self.period = period;
         self.updates += updates;

@@ -15,6 +15,7 @@ use fastrand::Rng;
 use super::round_seed;
 use super::storm::{Served, Target, storm};
 use crate::baselines::flush::Shape;
+use crate::experiments::crew::Crew;
 use crate::experiments::memcg::{KernelGroups, NoGroups};
 use crate::experiments::periodic::End;
 use crate::experiments::{Control, ExperimentError, Setup};
@@ -82,7 +83,8 @@ fn one_round(
     let (mut shell, mut orders) = start_shell()?;
     let served = thread::scope(|scope| {
         let end = &end;
-        scope.spawn(move || {
+        let crew = Crew::new(scope);
+        crew.start(move || {
             let mut random = Rng::with_seed(seed);
             while !end.wait(MOVE) {
                 let group = groups.leaf(random.usize(..leaves)).display();
@@ -90,10 +92,10 @@ fn one_round(
                 let _ = writeln!(orders, "{group}");
             }
             // Dropping the orders closes the shell's input, which ends the shell.
-        });
-        let served = storm(&Stats { groups }, leaves, time, seed, control);
-        end.tell();
-        served
+        })?;
+        crew.go();
+        let _ends = end.ends();
+        storm(&Stats { groups }, leaves, time, seed, control)
     });
     let ended = shell.wait();
     ended.map_err(|source| no_shell("wait for", source))?;

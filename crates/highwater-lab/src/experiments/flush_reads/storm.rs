@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 
+use crate::experiments::crew::Crew;
 use crate::experiments::service::{ServiceClock, Times};
 use crate::experiments::{Control, ExperimentError};
 use crate::report::text::to_f64;
@@ -69,15 +70,18 @@ pub(super) fn storm(
     control: &Control,
 ) -> Result<Served, ExperimentError> {
     thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS as u64)
+        let crew = Crew::new(scope);
+        let threads: Result<Vec<_>, _> = (0..THREADS as u64)
             .map(|number| {
                 let seed = seed.wrapping_mul(THREADS as u64).wrapping_add(number);
-                scope.spawn(move || serve(target, leaves, time, seed, control))
+                crew.start(move || serve(target, leaves, time, seed, control))
             })
             .collect();
+        let threads = threads?;
+        crew.go();
         let mut all = Served::default();
         for thread in threads {
-            all.merge(&thread.join().expect("readers do not panic")?);
+            all.merge(&thread.join()?);
         }
         Ok(all)
     })

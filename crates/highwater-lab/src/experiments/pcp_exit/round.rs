@@ -20,6 +20,7 @@ use super::tenants::{Machine, ReverseMap, Tenant, bystander_cpu, tenants};
 use super::variants::{Exits, TENANTS, Variant};
 use super::zone::ZoneTimes;
 use crate::experiments::clock::thread_ns;
+use crate::experiments::crew::{Crew, Hand};
 use crate::experiments::meeting::{Meeting, Member};
 use crate::experiments::{ExperimentError, Setup};
 use crate::report::text::to_f64;
@@ -129,16 +130,18 @@ pub(super) fn run(
     let phase = Phase::default();
     let bystander = bystander_cpu(ground.nr_cpus);
     let mut round = thread::scope(|scope| {
-        let bystander = scope.spawn(|| stand_by(&pool, bystander, &phase, seed));
+        let crew = Crew::new(scope);
+        let bystander = crew.start(|| stand_by(&pool, bystander, &phase, seed))?;
+        crew.go();
         let mut round = {
             let _ends = phase.ends();
-            turns(&machine, &mut tenants, &phase, variant.exits)
+            turns(&machine, &mut tenants, &phase, variant.exits)?
         };
-        round.stood = bystander.join().expect("the bystander does not panic");
-        round
-    });
+        round.stood = bystander.join();
+        Ok::<_, ExperimentError>(round)
+    })?;
     if blocks == Blocks::Counted {
-        round.blocks = Some(count_blocks(&machine, &mut tenants));
+        round.blocks = Some(count_blocks(&machine, &mut tenants)?);
     }
     pool.drain_all();
     if number == 0 {
@@ -188,17 +191,29 @@ struct Turn {
 }
 
 /// Lets all tenants fill and exit, once unmeasured and then [`TURNS`] times.
-fn turns(machine: &Machine<'_>, tenants: &mut [Tenant], phase: &Phase, exits: Exits) -> Round {
+///
+/// # Errors
+///
+/// When the system refuses a thread.
+fn turns(
+    machine: &Machine<'_>,
+    tenants: &mut [Tenant],
+    phase: &Phase,
+    exits: Exits,
+) -> Result<Round, ExperimentError> {
     let meeting = &Meeting::new(tenants.len() + 1);
     let gate = &Gate {
         exits,
         turn: Mutex::new(()),
     };
     let (turns, exits) = thread::scope(|scope| {
-        let workers: Vec<_> = tenants
+        let crew = Crew::new(scope);
+        let workers: Result<Vec<_>, _> = tenants
             .iter_mut()
-            .map(|tenant| scope.spawn(move || work(machine, tenant, &meeting.member(), gate)))
+            .map(|tenant| crew.start(move || work(machine, tenant, &meeting.member(), gate)))
             .collect();
+        let workers = workers?;
+        crew.go();
         let (idle, member) = (Phase::default(), meeting.member());
         let turns: Vec<_> = (0..=TURNS)
             .map(|turn| {
@@ -207,17 +222,14 @@ fn turns(machine: &Machine<'_>, tenants: &mut [Tenant], phase: &Phase, exits: Ex
                 lead(machine.pool, &member, seen)
             })
             .collect();
-        let exits = workers.into_iter().map(|worker| worker.join());
-        let exits: Vec<_> = exits
-            .map(|exits| exits.expect("tenants do not panic"))
-            .collect();
-        (turns, exits)
-    });
+        let exits: Vec<_> = workers.into_iter().map(Hand::join).collect();
+        Ok::<_, ExperimentError>((turns, exits))
+    })?;
     let mut round = Round::default();
     for (number, turn) in turns.iter().enumerate().skip(1) {
         round.add(turn, exits.iter().map(|exits| exits[number]));
     }
-    round
+    Ok(round)
 }
 
 /// Leads the tenants through a turn, and takes snapshots of the pool between its phases.
@@ -310,19 +322,32 @@ impl Round {
 }
 
 /// Fills once more, lets all but one in [`STAYS`] exit, counts blocks, and lets the rest exit.
-fn count_blocks(machine: &Machine<'_>, tenants: &mut [Tenant]) -> FreeBlocks {
+///
+/// # Errors
+///
+/// When the system refuses a thread.
+fn count_blocks(
+    machine: &Machine<'_>,
+    tenants: &mut [Tenant],
+) -> Result<FreeBlocks, ExperimentError> {
     thread::scope(|scope| {
+        let crew = Crew::new(scope);
         for tenant in &mut *tenants {
-            scope.spawn(|| tenant.fill(machine));
+            crew.start(|| tenant.fill(machine))?;
         }
-    });
+        crew.go();
+        Ok::<_, ExperimentError>(())
+    })?;
     thread::scope(|scope| {
+        let crew = Crew::new(scope);
         for (index, tenant) in tenants.iter_mut().enumerate() {
             if index % STAYS != 0 {
-                scope.spawn(|| tenant.exit(machine));
+                crew.start(|| tenant.exit(machine))?;
             }
         }
-    });
+        crew.go();
+        Ok::<_, ExperimentError>(())
+    })?;
     machine.pool.drain_all();
     let blocks = FreeBlocks {
         whole: machine.pool.nr_free_blocks(Order::HUGE),
@@ -331,7 +356,7 @@ fn count_blocks(machine: &Machine<'_>, tenants: &mut [Tenant]) -> FreeBlocks {
     for tenant in tenants {
         tenant.exit(machine);
     }
-    blocks
+    Ok(blocks)
 }
 
 #[cfg(test)]

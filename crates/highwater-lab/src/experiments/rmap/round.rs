@@ -19,6 +19,7 @@ use super::load::{self, Churn, Churned, Read};
 use super::rows::COUNTED;
 use super::turns::Who;
 use crate::experiments::buckets::Buckets;
+use crate::experiments::crew::{Crew, Hand};
 use crate::experiments::{Control, ExperimentError};
 use crate::report::text::to_f64;
 
@@ -156,27 +157,29 @@ pub(super) fn run(
     let clock = &clock;
     let (read, elapsed, churned, c_read) = thread::scope(|scope| {
         let (hw, is_over) = (&hw, &is_over);
+        let crew = Crew::new(scope);
         let churning = plan.churn.map(|churn| {
             let (file, space) = (&file, hw.space(&b));
-            scope.spawn(move || load::churn(churn, file, &space, plan.seed, is_over, clock))
+            crew.start(move || load::churn(churn, file, &space, plan.seed, is_over, clock))
         });
         let reading = c_file.as_ref().map(|file| {
             let c = &c;
-            scope.spawn(move || load::read(ground, file, c, is_over, clock))
+            crew.start(move || load::read(ground, file, c, is_over, clock))
         });
         if let Some(turns) = clock.turns() {
-            scope.spawn(move || load::balance(hw, is_over, turns));
+            crew.start(move || load::balance(hw, is_over, turns))?;
         }
+        let (churning, reading) = (churning.transpose()?, reading.transpose()?);
+        crew.go();
         let seat = clock.join(Who::A);
         let over = Over(is_over);
         let read = load::touch(hw, ground, &mapping, plan.passes, control, clock);
         let elapsed = clock.now();
         drop(over);
         drop(seat);
-        let churned = churning.map(|thread| thread.join().expect("B does not panic"));
-        let c_read = reading.map(|thread| thread.join().expect("C does not panic"));
-        (read, elapsed, churned, c_read)
-    });
+        let (churned, c_read) = (churning.map(Hand::join), reading.map(Hand::join));
+        Ok::<_, ExperimentError>((read, elapsed, churned, c_read))
+    })?;
     let (read, c_read) = (read?, c_read.transpose()?);
     if control.is_stopped() {
         return Err(ExperimentError::Interrupted);

@@ -144,7 +144,7 @@ pub(super) fn time_adds(
     let pages = f64::from(threads) * f64::from(bodies) * f64::from(FAULTS);
     for _ in 0..rounds(setup) {
         for (variant, timed) in variants.iter().zip(&mut timed) {
-            let took = most_at_once(setup, threads, &|thread| (variant.run)(bodies, thread));
+            let took = most_at_once(setup, threads, &|thread| (variant.run)(bodies, thread))?;
             timed.rounds.push(took.cpu_ns / pages);
             timed.at_once.push(took.at_once);
             control.advance(1)?;
@@ -155,20 +155,24 @@ pub(super) fn time_adds(
 
 /// Runs a few attempts; returns the first one in which the threads ran at once, or else the one
 /// with the most parallelism. On a busy machine, most attempts run one thread after the other.
-fn most_at_once(setup: &Setup, threads: u32, work: &(impl Fn(usize) + Sync)) -> Took {
+fn most_at_once(
+    setup: &Setup,
+    threads: u32,
+    work: &(impl Fn(usize) + Sync),
+) -> Result<Took, ExperimentError> {
     let enough = 0.85 * f64::from(threads);
     let attempt = || time_threads(threads as usize, work);
-    let mut best = attempt();
+    let mut best = attempt()?;
     for _ in 1..setup.pick(ATTEMPTS, 1) {
         if best.at_once >= enough {
             break;
         }
-        let next = attempt();
+        let next = attempt()?;
         if next.at_once > best.at_once {
             best = next;
         }
     }
-    best
+    Ok(best)
 }
 
 /// Steps that [`time_adds`] reports.
@@ -203,7 +207,7 @@ pub(super) fn fault_ns(setup: &Setup, control: &Control) -> Result<f64, Experime
                 page[0] = black_box(1);
             }
             black_box(&block);
-        });
+        })?;
         #[expect(clippy::cast_precision_loss, reason = "a few thousand pages")]
         times.push(took.cpu_ns / TOUCHED_PAGES as f64);
         control.advance(1)?;
