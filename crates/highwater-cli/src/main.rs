@@ -10,6 +10,7 @@
 //! | 128 + n | ended by signal n: 130 for Ctrl-C, 134 for an abort, which is a bug |
 
 mod formats;
+mod knob_arg;
 mod lab;
 mod limits;
 mod output;
@@ -23,8 +24,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use output::complain;
 use limits::RefusedMemory;
+use output::complain;
 
 /// Exit status of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,10 +80,6 @@ fn main() -> ExitCode {
     report_panics_briefly(refused_memory);
     // Prints help or an error in the arguments, and exits with 0 or 2.
     let arguments = Arguments::parse();
-    if let Err(e) = limits::exit_on_abort() {
-        complain(format_args!("cannot handle signals: {e}"));
-        return Exit::Unusable.into();
-    }
     let run = || match &arguments.command {
         Command::Replay(arguments) => replay::run(arguments),
         Command::Lab(arguments) => lab::run(arguments),
@@ -99,10 +96,10 @@ fn report_panics_briefly(refused_memory: RefusedMemory) {
     panic::set_hook(Box::new(move |panic| {
         let message = panic.payload_as_str().unwrap_or("no message");
         if let Some(refused) = limits::of_panic(message) {
-        refused_memory.rule_out();
             complain(format_args!("{refused}"));
             return;
         }
+        refused_memory.rule_out();
         let place = panic
             .location()
             .map_or_else(String::new, |place| format!(" at {place}"));
