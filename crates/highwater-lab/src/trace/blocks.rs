@@ -3,13 +3,13 @@
 //!
 //! - `arc`: lines `start count ignored seq`: the `count` consecutive blocks from `start`. Blocks
 //!   are 512 bytes unless the options say another size. Reads only.
-//! Source: N. Megiddo and D. Modha, "ARC: A Self-Tuning, Low Overhead Replacement Cache", FAST
-//! 2003, and the files published with it.
+//!   Source: N. Megiddo and D. Modha, "ARC: A Self-Tuning, Low Overhead Replacement Cache", FAST
+//!   2003, and the files published with it.
 //! - `vscsi`: 32-byte little-endian records: u32 sn, u32 length in bytes, u32 nSG, u16 opcode, u16
 //!   version (0x0100), u64 first 512-byte sector, u64 microseconds.
-//! Source: the version 1 record of libCacheSim's vscsi reader, as a data layout.
+//!   Source: the version 1 record of libCacheSim's vscsi reader, as a data layout.
 //! - `lirs`: one decimal page number a line; lines `*` are break marks between runs.
-//! Source: S. Jiang and X. Zhang, "LIRS", SIGMETRICS 2002, and its traces.
+//!   Source: S. Jiang and X. Zhang, "LIRS", SIGMETRICS 2002, and its traces.
 //! - `address`: lines `l|s 0xADDRESS n`: a load or a store, after `n` instructions.
 //!
 //! A request of no bytes is legal (SCSI: a transfer length of 0 is no error) and touches nothing:

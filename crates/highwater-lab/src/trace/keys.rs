@@ -8,7 +8,7 @@
 //!   next request for the object. Writers disagree on the content of the last field and on how it
 //!   says "none", so the reader ignores it. Source: the FAQ of libCacheSim, as a data layout.
 //! - `mooncake`: a JSON object a line; each element of `hash_ids` is a read of one page, in order.
-//! Source: R. Qin et al., "Mooncake", FAST 2025, and its traces.
+//!   Source: R. Qin et al., "Mooncake", FAST 2025, and its traces.
 //!
 //! An object without a size, or of size 0, has one page.
 
