@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use highwater::frame::{BackendKind, Tunables};
+use highwater::frame::Tunables;
 use highwater::lab::reclaim::policy::PolicyKind;
 use highwater::units::Bytes;
+use highwater_lab::baselines::BackendKind;
 use highwater_lab::replay::{
     Control, Failure, Outcome, Replay, ReplayConfig, ReplayError, THREADS_MAX, Table, TenantConfig,
     TraceInput,

@@ -25,4 +25,10 @@ pub mod workloads;
 pub mod baselines {
     //! The designs that have loom models.
     pub mod active_cache;
+    pub mod back_ends;
 }
+
+/// Where tests get their randomness.
+#[cfg(all(test, not(loom)))]
+#[path = "../../highwater/src/seed.rs"]
+mod seed;

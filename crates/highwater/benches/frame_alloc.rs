@@ -4,8 +4,8 @@
 //! frame, out and back, as medians over interleaved rounds, on one thread and on two, for the work
 //! that the module `blocks` describes, without and with a write to each frame, and the resident
 //! memory that the rounds left behind in all; and percentiles of what one frame costs a bystander
-//! beside a thread that takes many out and gives them back. It does so for a pool with each back
-//! end, and one in the atomic regime; beside them what else one would take: the program's allocator
+//! beside a thread that takes many out and gives them back. It does so for a pool and
+//! one in the atomic regime; beside them what else one would take: the program's allocator
 //! for 4 KiB aligned to 4 KiB, a vector of free frames behind a lock, and the floor, a vector that
 //! each thread has for itself and that knows nothing else. `benches-external/allocators` has
 //! jemalloc, mimalloc, snmalloc, tcmalloc and LLFree. Medians and ratios carry over to other
@@ -43,7 +43,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use highwater::frame::{AllocFlags, BackendKind, FramePool, PoolConfig};
+use highwater::frame::{AllocFlags, FramePool, PoolConfig};
 use highwater::lab::memmap::{Frame, FrameMemory};
 use highwater::lab::percpu::{Regime, has_restartable_sequences};
 use highwater::topology::Topology;
@@ -74,11 +74,10 @@ const FASTER: f64 = 2.0;
 struct Pool(FramePool);
 
 impl Pool {
-    fn new(regime: Regime, backend: BackendKind) -> Self {
+    fn new(regime: Regime) -> Self {
         let memory = FrameMemory::new(CAPACITY.pages_floor()).expect("there is address space");
         let config = PoolConfig {
             regime,
-            backend,
             ..PoolConfig::new(Topology::detect().nr_cpus())
         };
         let pool = FramePool::with_config(Arc::new(memory), config);
@@ -269,19 +268,10 @@ fn timed<S: Source + 'static>(name: &'static str, source: S) -> Timed {
 fn sources() -> Vec<Timed> {
     let machine = Topology::detect();
     let preferred = Regime::preferred(&machine);
-    let backend = PoolConfig::new(machine.nr_cpus()).backend;
-    let four = BackendKind::Sharded { shards: 4 };
-    let own = [preferred; 2]
-        .map(|regime| Pool::new(regime, backend))
-        .into();
+    let own = [preferred; 2].map(Pool::new).into();
     vec![
-        timed(POOL, Pool::new(preferred, backend)),
-        timed(
-            "one lock behind",
-            Pool::new(preferred, BackendKind::SingleLock),
-        ),
-        timed("four locks behind", Pool::new(preferred, four)),
-        timed("atomic regime", Pool::new(Regime::Atomic, backend)),
+        timed(POOL, Pool::new(preferred)),
+        timed("atomic regime", Pool::new(Regime::Atomic)),
         timed(ALLOCATOR, Allocator),
         timed(
             "a vector behind a lock",

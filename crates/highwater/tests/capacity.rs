@@ -9,24 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use highwater::frame::{AllocFlags, BackendKind, FramePool, Leaving, PoolConfig};
+use highwater::frame::{AllocFlags, FramePool, Leaving};
 use highwater::lab::memmap::{Frame, FrameMemory};
 use highwater::{Access, BuildError, Bytes, CapacityError, Limits, Manager, Pages};
 use support::{TestFile, assert_empty, first_word, manager, mapped};
 
-const BACKENDS: [BackendKind; 3] = [
-    BackendKind::SingleLock,
-    BackendKind::Sharded { shards: 3 },
-    BackendKind::Trees,
-];
-
-fn pool(backend: BackendKind, frames: Pages) -> FramePool {
+fn pool(frames: Pages) -> FramePool {
     let memory = Arc::new(FrameMemory::new(frames).expect("a small range"));
-    let config = PoolConfig {
-        backend,
-        ..PoolConfig::new(2)
-    };
-    FramePool::with_config(memory, config).expect("a pool")
+    FramePool::new(memory, 2).expect("a pool")
 }
 
 /// Writes a frame's own number into it.
@@ -42,109 +32,101 @@ fn is_signed(pool: &FramePool, frame: &Frame) -> bool {
 
 #[test]
 fn a_pool_that_shrinks_and_grows_loses_no_frame_and_no_byte() {
-    // Goal: conservation, with every back end. Method: random allocations, frees, shrinking,
+    // Goal: conservation. Method: random allocations, frees, shrinking,
     // growing and trimming beside a model of every frame; frames that are held keep their bytes.
-    for backend in BACKENDS {
-        let (mut rng, all) = (seed::rng(14), Pages(5000));
-        let pool = pool(backend, all);
-        let mut held: Vec<Frame> = Vec::new();
-        let mut out = Pages::ZERO;
-        for step in 0..400 {
-            let count = rng.usize(0..1500);
-            let pages = Pages(count as u64);
-            match rng.u32(0..6) {
-                0 => out += pool.inflate(pages, Leaving::Reserve),
-                1 => out += pool.inflate(pages, Leaving::Nothing),
-                2 => out -= pool.deflate(pages),
-                3 => _ = pool.trim(),
-                4 => {
-                    let before = held.len();
-                    pool.alloc_bulk(count, AllocFlags::new(), &mut held);
-                    let new = held.drain(before..).collect::<Vec<_>>();
-                    held.extend(new.into_iter().map(|frame| sign(&pool, frame)));
-                }
-                _ => {
-                    rng.shuffle(&mut held);
-                    let keep = held.len().saturating_sub(count);
-                    held.drain(keep..).for_each(|frame| pool.free(frame));
-                }
+    let (mut rng, all) = (seed::rng(14), Pages(5000));
+    let pool = pool(all);
+    let mut held: Vec<Frame> = Vec::new();
+    let mut out = Pages::ZERO;
+    for step in 0..400 {
+        let count = rng.usize(0..1500);
+        let pages = Pages(count as u64);
+        match rng.u32(0..6) {
+            0 => out += pool.inflate(pages, Leaving::Reserve),
+            1 => out += pool.inflate(pages, Leaving::Nothing),
+            2 => out -= pool.deflate(pages),
+            3 => _ = pool.trim(),
+            4 => {
+                let before = held.len();
+                pool.alloc_bulk(count, AllocFlags::new(), &mut held);
+                let new = held.drain(before..).collect::<Vec<_>>();
+                held.extend(new.into_iter().map(|frame| sign(&pool, frame)));
             }
-            let counts = pool.counts();
-            assert_eq!(counts.ballooned, out, "{backend}, step {step}");
-            assert_eq!(counts.managed + out, all, "{backend}, step {step}");
-            assert_eq!(
-                counts.allocated,
-                Pages(held.len() as u64),
-                "{backend}, step {step}"
-            );
-            assert!(
-                held.iter().all(|frame| is_signed(&pool, frame)),
-                "{backend}, step {step}"
-            );
-            pool.check_invariants();
+            _ => {
+                rng.shuffle(&mut held);
+                let keep = held.len().saturating_sub(count);
+                held.drain(keep..).for_each(|frame| pool.free(frame));
+            }
         }
-        held.drain(..).for_each(|frame| pool.free(frame));
-        assert_eq!(
-            pool.inflate(Pages::MAX, Leaving::Nothing),
-            all - out,
-            "all are free"
+        let counts = pool.counts();
+        assert_eq!(counts.ballooned, out, "step {step}");
+        assert_eq!(counts.managed + out, all, "step {step}");
+        assert_eq!(counts.allocated, Pages(held.len() as u64), "step {step}");
+        assert!(
+            held.iter().all(|frame| is_signed(&pool, frame)),
+            "step {step}"
         );
-        assert_eq!(pool.counts().managed, Pages::ZERO);
-        assert!(pool.alloc(AllocFlags::new()).is_err());
-        assert_eq!(pool.deflate(Pages::MAX), all);
         pool.check_invariants();
-        let memory = Arc::clone(pool.memory());
-        pool.inflate(Pages(77), Leaving::Nothing);
-        drop(pool);
-        assert_eq!(memory.count_free(), all, "a pool that ends has no balloon");
     }
+    held.drain(..).for_each(|frame| pool.free(frame));
+    assert_eq!(
+        pool.inflate(Pages::MAX, Leaving::Nothing),
+        all - out,
+        "all are free"
+    );
+    assert_eq!(pool.counts().managed, Pages::ZERO);
+    assert!(pool.alloc(AllocFlags::new()).is_err());
+    assert_eq!(pool.deflate(Pages::MAX), all);
+    pool.check_invariants();
+    let memory = Arc::clone(pool.memory());
+    pool.inflate(Pages(77), Leaving::Nothing);
+    drop(pool);
+    assert_eq!(memory.count_free(), all, "a pool that ends has no balloon");
 }
 
 #[test]
 fn a_pool_is_trimmed_and_resized_beside_threads_that_use_it() {
     // Goal: no bytes in use are decommitted, and no frame is lost, under concurrency. Method: two
     // threads hold frames that they have signed, while a third shrinks, grows and trims.
-    for backend in BACKENDS {
-        let pool = pool(backend, Pages(4096));
-        let stop = AtomicBool::new(false);
-        thread::scope(|scope| {
-            for number in 0..2 {
-                let (pool, stop) = (&pool, &stop);
-                scope.spawn(move || {
-                    let mut rng = seed::rng(20 + number);
-                    let mut held = Vec::new();
-                    while !stop.load(Ordering::Relaxed) {
-                        match pool.alloc(AllocFlags::new()) {
-                            Ok(frame) if held.len() < 1000 => held.push(sign(pool, frame)),
-                            other => drop(other.map(|frame| pool.free(frame))),
-                        }
-                        if rng.u32(0..3) == 0 && !held.is_empty() {
-                            let frame = held.swap_remove(rng.usize(..held.len()));
-                            assert!(is_signed(pool, &frame), "{frame:?} lost its bytes");
-                            pool.free(frame);
-                        }
+    let pool = pool(Pages(4096));
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for number in 0..2 {
+            let (pool, stop) = (&pool, &stop);
+            scope.spawn(move || {
+                let mut rng = seed::rng(20 + number);
+                let mut held = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    match pool.alloc(AllocFlags::new()) {
+                        Ok(frame) if held.len() < 1000 => held.push(sign(pool, frame)),
+                        other => drop(other.map(|frame| pool.free(frame))),
                     }
-                    for frame in held {
+                    if rng.u32(0..3) == 0 && !held.is_empty() {
+                        let frame = held.swap_remove(rng.usize(..held.len()));
                         assert!(is_signed(pool, &frame), "{frame:?} lost its bytes");
                         pool.free(frame);
                     }
-                });
-            }
-            let mut rng = seed::rng(19);
-            for _ in 0..150 {
-                match rng.u32(0..3) {
-                    0 => _ = pool.inflate(Pages(rng.u64(..3000)), Leaving::Reserve),
-                    1 => _ = pool.deflate(Pages(rng.u64(..3000))),
-                    _ => _ = pool.trim(),
                 }
+                for frame in held {
+                    assert!(is_signed(pool, &frame), "{frame:?} lost its bytes");
+                    pool.free(frame);
+                }
+            });
+        }
+        let mut rng = seed::rng(19);
+        for _ in 0..150 {
+            match rng.u32(0..3) {
+                0 => _ = pool.inflate(Pages(rng.u64(..3000)), Leaving::Reserve),
+                1 => _ = pool.deflate(Pages(rng.u64(..3000))),
+                _ => _ = pool.trim(),
             }
-            stop.store(true, Ordering::Relaxed);
-        });
-        pool.deflate(Pages::MAX);
-        pool.drain_all();
-        assert_eq!(pool.counts().free, Pages(4096), "{backend}");
-        pool.check_invariants();
-    }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    pool.deflate(Pages::MAX);
+    pool.drain_all();
+    assert_eq!(pool.counts().free, Pages(4096));
+    pool.check_invariants();
 }
 
 #[test]

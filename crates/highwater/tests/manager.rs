@@ -9,7 +9,6 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use highwater::frame::BackendKind;
 use highwater::lab::percpu::Regime;
 use highwater::{
     Access, AllocError, Background, BuildError, Bytes, DirtyTunables, Group, Limits, Manager,
@@ -316,12 +315,6 @@ fn settings_outside_their_range_are_refused_with_the_range() {
         .unwrap_err()
         .to_string();
     assert!(error.contains("0 B") && error.contains("64 KiB"), "{error}");
-    let sharded = Manager::builder().backend(BackendKind::Sharded { shards: 0 });
-    let error = sharded.build().unwrap_err().to_string();
-    assert!(
-        error.contains("0 shards") && error.contains("1 to 1024"),
-        "{error}"
-    );
     let error = Manager::builder().capacity(Bytes::gib(15 << 10)).build();
     let error = error.unwrap_err().to_string();
     assert!(error.contains("the machine has "), "{error}");

@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use highwater::frame::{BackendKind, FramePool, PoolConfig};
+use highwater::frame::{FramePool, MakeBackend};
 use highwater::lab::memmap::FrameMemory;
 use highwater::units::Pages;
 
@@ -70,53 +70,23 @@ fn memory(pages: Pages) -> Arc<FrameMemory> {
     Arc::new(FrameMemory::new(pages).expect("there is address space"))
 }
 
-// Goal: the metadata of a frame is small, with every back end. Method: an allocator that counts,
-// and memories and pools of two sizes, between which only per-frame metadata grows; then all of one
-// pool, rings of its lists included. One test, so that nothing else is counted.
+// Goal: the metadata of a frame is small, also with more CPUs than trees. Method: an allocator that
+// counts, and memories and pools of two sizes, between which only per-frame metadata grows; then
+// all of one pool, rings of its lists included. One test, so that nothing else is counted.
 #[test]
 fn what_is_kept_about_a_frame_takes_few_bytes() {
     drop(FramePool::new(memory(FEW), 1).expect("for allocations that happen once"));
     let words = bits_a_frame(memory);
-    let backends = [
-        BackendKind::SingleLock,
-        BackendKind::Sharded { shards: 4 },
-        BackendKind::Trees,
-    ];
-    for backend in backends {
-        let config = PoolConfig {
-            backend,
-            ..PoolConfig::new(1)
-        };
-        let pool = |pages| FramePool::with_config(memory(pages), config).expect("a pool");
-        let free = bits_a_frame(pool) - words;
-        let all = allocated(|| pool(MANY)) as u64;
-        println!(
-            "{backend}: of {words:.2} bits a frame in memories, {free:.2} in zones; {all} bytes in all"
-        );
-        assert!(all <= 64 * MANY.0, "{all} bytes for {MANY}");
-        if backend == BackendKind::Trees {
-            assert!(free <= 2.0, "{free:.2} bits a frame in trees");
-        }
-        if backend == BackendKind::SingleLock {
-            let crowded = free + bits_beyond_one_lock();
-            println!("with more CPUs than trees, {crowded:.2} in trees");
-            assert!(
-                crowded <= 2.0,
-                "{crowded:.2} bits a frame in trees of many CPUs"
-            );
-        }
+    let pool = |pages| FramePool::new(memory(pages), 1).expect("a pool");
+    let free = bits_a_frame(pool) - words;
+    let all = allocated(|| pool(MANY)) as u64;
+    println!("of {words:.2} bits a frame in memories, {free:.2} in the pool; {all} bytes in all");
+    assert!(all <= 64 * MANY.0, "{all} bytes for {MANY}");
+    for nr_cpus in [1, 64] {
+        let frames = |pages: Pages| u32::try_from(pages.0).expect("few frames");
+        let trees = bits_a_frame(|pages| MakeBackend::TREES.build(frames(pages), nr_cpus));
+        println!("{nr_cpus} CPUs: {trees:.2} in trees");
+        assert!(trees <= 2.0, "{trees:.2} bits a frame in trees");
     }
-}
-
-/// Returns the bits that a frame takes in trees with more CPUs than trees, less those behind one
-/// lock: the lists are the same.
-fn bits_beyond_one_lock() -> f64 {
-    let bits = |backend| {
-        let config = PoolConfig {
-            backend,
-            ..PoolConfig::new(64)
-        };
-        bits_a_frame(|pages| FramePool::with_config(memory(pages), config).expect("a pool"))
-    };
-    bits(BackendKind::Trees) - bits(BackendKind::SingleLock)
+    assert!(free <= 2.0, "{free:.2} bits a frame beside the memory");
 }

@@ -7,15 +7,10 @@ mod seed;
 use std::sync::{Arc, Barrier};
 use std::thread;
 
-use highwater::frame::{AllocFlags, BackendKind, FramePool, Leaving, PoolConfig};
+use highwater::frame::{AllocFlags, FramePool, Leaving};
 use highwater::lab::memmap::{Block, Frame, FrameMemory};
 use highwater::units::{CpuId, Order, Pages};
 
-const BACKENDS: [BackendKind; 3] = [
-    BackendKind::SingleLock,
-    BackendKind::Sharded { shards: 4 },
-    BackendKind::Trees,
-];
 /// Frames in use at once.
 const IN_USE: usize = 1 << 16;
 /// Number of times that they are allocated and freed.
@@ -99,13 +94,9 @@ impl Touched {
     }
 }
 
-fn pool(backend: BackendKind, nr_cpus: usize) -> FramePool {
+fn pool(nr_cpus: usize) -> FramePool {
     let memory = Arc::new(FrameMemory::new(POOL).expect("there is address space"));
-    let config = PoolConfig {
-        backend,
-        ..PoolConfig::new(nr_cpus)
-    };
-    FramePool::with_config(memory, config).expect("a pool")
+    FramePool::new(memory, nr_cpus).expect("a pool")
 }
 
 fn order(frames: &mut [Frame], back: Back, rng: &mut fastrand::Rng) {
@@ -154,13 +145,11 @@ fn frames_that_come_back_are_taken_again_before_fresh_ones() {
         Cpus::PassOn(2),
         Cpus::PassOn(4),
     ];
-    for backend in BACKENDS {
-        for cpus in shapes {
-            for back in [Back::InOrder, Back::InReverse, Back::AtRandom] {
-                let (pool, mut touched) = (pool(backend, cpus.count()), Touched::new());
-                rounds(&pool, cpus, back, &mut touched);
-                touched.assert_few(&format!("{backend}, {cpus:?}, {back:?}"));
-            }
+    for cpus in shapes {
+        for back in [Back::InOrder, Back::InReverse, Back::AtRandom] {
+            let (pool, mut touched) = (pool(cpus.count()), Touched::new());
+            rounds(&pool, cpus, back, &mut touched);
+            touched.assert_few(&format!("{cpus:?}, {back:?}"));
         }
     }
 }
@@ -170,61 +159,55 @@ fn threads_at_once_touch_hardly_more_frames_than_they_use() {
     // Goal: the same for concurrent threads, each with its part of the frames. Method: as above; a
     // frame that one of them frees may be allocated by another in the next round.
     const THREADS: usize = 4;
-    for backend in BACKENDS {
-        let (pool, rounds) = (pool(backend, THREADS), Barrier::new(THREADS));
-        let touched = thread::scope(|scope| {
-            let run = |thread| {
-                let (mut touched, mut rng) =
-                    (Touched::new(), fastrand::Rng::with_seed(thread as u64));
-                for round in 0..ROUNDS {
-                    let (mut frames, cpu) =
-                        (Vec::new(), CpuId::from_index((thread + round) % THREADS));
-                    pool.alloc_bulk_on(cpu, IN_USE / THREADS, AllocFlags::new(), &mut frames);
-                    touched.note(&frames);
-                    rounds.wait();
-                    rng.shuffle(&mut frames);
-                    pool.free_bulk_on(cpu, &mut frames);
-                    rounds.wait();
-                }
-                touched
-            };
-            let threads: Vec<_> = (0..THREADS)
-                .map(|thread| scope.spawn(move || run(thread)))
-                .collect();
-            let each = threads
-                .into_iter()
-                .map(|thread| thread.join().expect("it does not panic"));
-            each.reduce(Touched::and).expect("there are threads")
-        });
-        pool.check_invariants();
-        touched.assert_few(&format!("{backend}, {THREADS} threads"));
-    }
+    let (pool, rounds) = (pool(THREADS), Barrier::new(THREADS));
+    let touched = thread::scope(|scope| {
+        let run = |thread| {
+            let (mut touched, mut rng) = (Touched::new(), fastrand::Rng::with_seed(thread as u64));
+            for round in 0..ROUNDS {
+                let (mut frames, cpu) = (Vec::new(), CpuId::from_index((thread + round) % THREADS));
+                pool.alloc_bulk_on(cpu, IN_USE / THREADS, AllocFlags::new(), &mut frames);
+                touched.note(&frames);
+                rounds.wait();
+                rng.shuffle(&mut frames);
+                pool.free_bulk_on(cpu, &mut frames);
+                rounds.wait();
+            }
+            touched
+        };
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| scope.spawn(move || run(thread)))
+            .collect();
+        let each = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("it does not panic"));
+        each.reduce(Touched::and).expect("there are threads")
+    });
+    pool.check_invariants();
+    touched.assert_few(&format!("{THREADS} threads"));
 }
 
 #[test]
 fn blocks_that_come_back_are_taken_again_before_fresh_ones() {
     // Goal: the same for blocks of 32 KiB and of 2 MiB.
-    for backend in BACKENDS {
-        for order in [Order::new(3).expect("in range"), Order::HUGE] {
-            let (pool, mut touched, mut rng) = (pool(backend, 2), Touched::new(), seed::rng(16));
-            for round in 0..ROUNDS {
-                let cpu = CpuId::from_index(round % 2);
-                let mut blocks: Vec<Block> = (0..IN_USE >> order.get())
-                    .map(|_| pool.alloc_block_on(cpu, order, AllocFlags::new()))
-                    .map(|block| block.expect("there are free blocks"))
-                    .collect();
-                for block in &blocks {
-                    let first = block.pfn().index();
-                    touched.0[first..first + (1 << order.get())].fill(true);
-                }
-                rng.shuffle(&mut blocks);
-                blocks
-                    .into_iter()
-                    .for_each(|block| pool.free_block_on(cpu, block));
+    for order in [Order::new(3).expect("in range"), Order::HUGE] {
+        let (pool, mut touched, mut rng) = (pool(2), Touched::new(), seed::rng(16));
+        for round in 0..ROUNDS {
+            let cpu = CpuId::from_index(round % 2);
+            let mut blocks: Vec<Block> = (0..IN_USE >> order.get())
+                .map(|_| pool.alloc_block_on(cpu, order, AllocFlags::new()))
+                .map(|block| block.expect("there are free blocks"))
+                .collect();
+            for block in &blocks {
+                let first = block.pfn().index();
+                touched.0[first..first + (1 << order.get())].fill(true);
             }
-            pool.check_invariants();
-            touched.assert_few(&format!("{backend}, blocks of {order:?}"));
+            rng.shuffle(&mut blocks);
+            blocks
+                .into_iter()
+                .for_each(|block| pool.free_block_on(cpu, block));
         }
+        pool.check_invariants();
+        touched.assert_few(&format!("blocks of {order:?}"));
     }
 }
 
@@ -244,35 +227,30 @@ fn frames_given_back_to_the_system_go_out_after_those_that_are_resident() {
             assert_eq!(pool.deflate(out), out);
         }),
     ];
-    for backend in BACKENDS {
-        for (name, give_back) in ways {
-            let (pool, cpu) = (pool(backend, 1), CpuId(0));
-            let take = |count: usize| {
-                let mut frames = Vec::new();
-                pool.alloc_bulk_on(cpu, count, AllocFlags::new(), &mut frames);
-                frames.sort_by_key(Frame::pfn);
-                frames
-            };
-            let mut held = take(ALL);
-            let mut given = held.split_off(ALL / 2);
-            pool.free_bulk_on(cpu, &mut given);
-            give_back(&pool);
-            let mut resident = Touched::new();
-            let mut freed = held.split_off(ALL / 4);
-            resident.note(&freed);
-            pool.free_bulk_on(cpu, &mut freed);
-            pool.drain_all();
-            let (next, used) = (take(ALL / 4), resident.count());
-            resident.note(&next);
-            let fresh = resident.count() - used;
-            println!("{backend}, {name}: {fresh} of {used} frames are fresh");
-            assert!(
-                fresh * 10 <= used,
-                "{backend}, {name}: {fresh} of {used} are fresh"
-            );
-            held.extend(next);
-            pool.free_bulk_on(cpu, &mut held);
-            pool.check_invariants();
-        }
+    for (name, give_back) in ways {
+        let (pool, cpu) = (pool(1), CpuId(0));
+        let take = |count: usize| {
+            let mut frames = Vec::new();
+            pool.alloc_bulk_on(cpu, count, AllocFlags::new(), &mut frames);
+            frames.sort_by_key(Frame::pfn);
+            frames
+        };
+        let mut held = take(ALL);
+        let mut given = held.split_off(ALL / 2);
+        pool.free_bulk_on(cpu, &mut given);
+        give_back(&pool);
+        let mut resident = Touched::new();
+        let mut freed = held.split_off(ALL / 4);
+        resident.note(&freed);
+        pool.free_bulk_on(cpu, &mut freed);
+        pool.drain_all();
+        let (next, used) = (take(ALL / 4), resident.count());
+        resident.note(&next);
+        let fresh = resident.count() - used;
+        println!("{name}: {fresh} of {used} frames are fresh");
+        assert!(fresh * 10 <= used, "{name}: {fresh} of {used} are fresh");
+        held.extend(next);
+        pool.free_bulk_on(cpu, &mut held);
+        pool.check_invariants();
     }
 }

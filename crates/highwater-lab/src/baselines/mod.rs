@@ -24,6 +24,7 @@
 //! or task writes are not traffic.
 
 pub mod active_cache;
+mod back_ends;
 mod flat;
 pub mod flush;
 mod library;
@@ -44,6 +45,7 @@ use highwater::counter::Accuracy;
 use highwater::units::{CpuId, Estimate};
 
 pub use active_cache::ActiveSpaces;
+pub use back_ends::{BackendKind, ParseBackendError};
 pub use flat::FlatCounter;
 pub use library::LibraryCounter;
 pub use library_sets::LibrarySets;

@@ -40,10 +40,11 @@ mod versions;
 
 use std::path::PathBuf;
 
-use highwater::frame::{BackendKind, Tunables};
+use highwater::frame::Tunables;
 use highwater::lab::reclaim::policy::PolicyKind;
 use highwater::units::Bytes;
 
+use crate::baselines::BackendKind;
 use crate::trace::ReaderOptions;
 
 pub use control::{Control, RunProgress};

@@ -309,7 +309,7 @@ fn build_manager(config: &ReplayConfig) -> Result<Manager, ReplayError> {
         .readahead(Pages(0))
         .tunables(config.tunables);
     let builder = match config.backend {
-        Some(backend) => builder.backend(backend),
+        Some(backend) => builder.backend(backend.make()),
         None => builder,
     };
     let builder = match config.threads {

@@ -5,19 +5,19 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use super::{BackendKind, Tunables};
+use super::{MakeBackend, Tunables};
 use crate::percpu::Regime;
 use crate::units::{Bytes, Pages};
 
 /// How a [`FramePool`](super::FramePool) is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct PoolConfig {
     /// CPUs that have a list.
     pub nr_cpus: usize,
     /// How lists are written: restartable for the CPUs that there are, atomic for any others.
     pub regime: Regime,
     /// What lies behind the lists.
-    pub backend: BackendKind,
+    pub backend: MakeBackend,
     /// How lists find their size.
     pub policy: PcpPolicy,
     /// How a list gives back more than a batch.
@@ -75,14 +75,6 @@ pub enum PoolError {
     /// There are no CPUs.
     #[error("a pool for no CPUs: give one at least")]
     NoCpus,
-    /// No shards, or too many.
-    #[error("{shards} shards: give 1 to {most}")]
-    Shards {
-        /// What was asked for.
-        shards: u32,
-        /// The most.
-        most: u32,
-    },
     /// Somebody has frames of the memory.
     #[error("only {free} of {managed} are free: a pool needs the whole memory")]
     NotFree {
@@ -100,7 +92,7 @@ impl PoolConfig {
         Self {
             nr_cpus,
             regime: Regime::Atomic,
-            backend: BackendKind::default(),
+            backend: MakeBackend::default(),
             policy: PcpPolicy::default(),
             drain: DrainMode::default(),
             tunables: Tunables::default(),

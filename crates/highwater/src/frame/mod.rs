@@ -1,8 +1,8 @@
-//! Page frames for many threads: zones that keep free frames, per-CPU lists in front of them,
+//! Page frames for many threads: a back end that keeps free frames, per-CPU lists in front of it,
 //! watermarks above them.
 //!
 //! ```text
-//! thread -> its CPU's list (pcp) -> a back end (zones behind locks, ...) -> FrameMemory (the right to the bytes)
+//! thread -> its CPU's list (pcp) -> a back end (trees of bits) -> FrameMemory (the right to the bytes)
 //! ```
 //!
 //! Invariant (conservation): `managed = free + deferred + cached + allocated`, where *free* and
@@ -57,7 +57,9 @@ mod tests;
 
 use std::fmt;
 
-pub use backend::{BackendKind, ParseBackendError};
+pub use backend::MakeBackend;
+#[cfg(feature = "lab")]
+pub use backend::{Backend, FreeCount, Wait};
 pub use balloon::Leaving;
 pub use config::{DrainMode, PcpPolicy, PoolConfig, PoolError, UnknownName, Zeroing};
 pub use counters::PcpCounters;
@@ -160,16 +162,10 @@ impl FramePool {
     ///
     /// # Errors
     ///
-    /// No CPUs; no shards, or too many; memory that somebody has frames of.
+    /// No CPUs; memory that somebody has frames of.
     pub fn with_config(memory: Arc<FrameMemory>, config: PoolConfig) -> Result<Self, PoolError> {
         if config.nr_cpus == 0 {
             return Err(PoolError::NoCpus);
-        }
-        if let BackendKind::Sharded { shards } = config.backend
-            && !(1..=BackendKind::SHARDS_MAX).contains(&shards)
-        {
-            let most = BackendKind::SHARDS_MAX;
-            return Err(PoolError::Shards { shards, most });
         }
         let (free, managed) = (memory.count_free(), memory.pages());
         if free != managed {

@@ -6,13 +6,9 @@ use crate::units::CpuId;
 const ORDINARY: AllocFlags = AllocFlags::new();
 const RESERVE: AllocFlags = AllocFlags::new().use_reserve();
 
-fn pool(pages: u64, nr_cpus: usize, nr_zones: u32) -> FramePool {
+fn pool(pages: u64, nr_cpus: usize) -> FramePool {
     let memory = Arc::new(FrameMemory::new(Pages(pages)).expect("a small range"));
-    let mut config = PoolConfig::new(nr_cpus);
-    if nr_zones > 1 {
-        config.backend = BackendKind::Sharded { shards: nr_zones };
-    }
-    FramePool::with_config(memory, config).expect("a pool")
+    FramePool::new(memory, nr_cpus).expect("a pool")
 }
 
 #[test]
@@ -36,14 +32,8 @@ fn frames_are_conserved_under_random_use() {
     // Goal: managed = free + cached + allocated, always. Method: random allocations and frees on
     // random CPUs of pools of odd shapes, recounted as it goes.
     let mut rng = crate::seed::rng(2);
-    for (pages, nr_cpus, nr_zones) in [
-        (1, 1, 1),
-        (7, 2, 1),
-        (1000, 2, 1),
-        (4096, 8, 3),
-        (30_000, 384, 1),
-    ] {
-        let pool = pool(pages, nr_cpus, nr_zones);
+    for (pages, nr_cpus) in [(1, 1), (7, 2), (1000, 2), (4096, 8), (30_000, 384)] {
+        let pool = pool(pages, nr_cpus);
         let mut held = Vec::new();
         for step in 0..10_000 {
             let cpu = CpuId::from_index(rng.usize(..nr_cpus));
@@ -76,7 +66,7 @@ fn frames_are_conserved_under_random_use() {
 
 #[test]
 fn ordinary_requests_leave_the_reserve_and_say_when_it_is_near() {
-    let pool = pool(1024, 1, 1);
+    let pool = pool(1024, 1);
     let mut frames = Vec::new();
     let mut first_below_low = None;
     let error = loop {
@@ -113,7 +103,7 @@ fn ordinary_requests_leave_the_reserve_and_say_when_it_is_near() {
 
 #[test]
 fn frames_cached_by_one_cpu_are_found_by_draining() {
-    let pool = pool(6400, 2, 1);
+    let pool = pool(6400, 2);
     let frame = pool.alloc_noting_on(CpuId(1), ORDINARY).unwrap().0;
     pool.free_on(CpuId(1), frame);
     let cached = pool.counts().cached;
@@ -125,7 +115,7 @@ fn frames_cached_by_one_cpu_are_found_by_draining() {
 #[test]
 fn threads_share_a_pool_without_losing_frames() {
     // Method: 4 threads on the same two lists and two zones, with a drain running beside them.
-    let pool = pool(2000, 2, 2);
+    let pool = pool(2000, 2);
     std::thread::scope(|scope| {
         for thread in 0..4_u32 {
             let pool = &pool;

@@ -2,7 +2,7 @@
 
 use super::{
     FrameCounts, FramePool, Knobs, ListsDisabled, PcpCounters, PoolConfig, Reclaiming, Tunables,
-    Watermarks, Zoneinfo, backend, pcp, rules,
+    Watermarks, Zoneinfo, pcp, rules,
 };
 use crate::memmap::FrameMemory;
 use crate::sync::{Arc, LockEvents, LockTimes};
@@ -162,10 +162,10 @@ impl FramePool {
         }
     }
 
-    /// Contention of the pool's lock classes so far.
+    /// Contention of the pool's lock class so far.
     #[must_use]
-    pub fn lock_events() -> [LockEvents; 2] {
-        [pcp::PCP_LOCK.events(), backend::ZONE_LOCK.events()]
+    pub fn lock_events() -> [LockEvents; 1] {
+        [pcp::PCP_LOCK.events()]
     }
 
     /// How long this pool's zone locks were waited for and held so far, and for how many frames.

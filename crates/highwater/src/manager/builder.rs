@@ -14,7 +14,7 @@ use super::read::ReadaheadMax;
 use super::writeback::{DirtyTunables, Writer};
 use super::{Core, Manager, Parts, Shared, Throttling};
 use crate::cache::{Backing, MarkRule, READAHEAD_DEFAULT, SwapArea};
-use crate::frame::{BackendKind, DrainMode, PcpPolicy, PoolConfig, PoolError, Tunables, Zeroing};
+use crate::frame::{DrainMode, MakeBackend, PcpPolicy, PoolConfig, PoolError, Tunables, Zeroing};
 use crate::group::GroupTree;
 use crate::memmap::{MapError, Reservation};
 use crate::percpu::{ChosenRegime, Gates, PercpuOwner, Regime, RegimeReason};
@@ -262,7 +262,8 @@ impl Builder {
     }
 
     /// Selects the allocator behind the per-CPU lists. Default: that of [`PoolConfig::new`].
-    pub fn backend(mut self, backend: BackendKind) -> Self {
+    #[cfg(feature = "lab")]
+    pub fn backend(mut self, backend: MakeBackend) -> Self {
         self.pool.backend = backend;
         self
     }

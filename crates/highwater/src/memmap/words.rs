@@ -10,7 +10,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64}
 /// # Safety
 ///
 /// Zeroed bytes are a value of it, and the one that it has by default.
-pub(crate) unsafe trait Word: Default {}
+pub unsafe trait Word: Default {}
 
 // SAFETY: zero is `false`.
 unsafe impl Word for AtomicBool {}
@@ -29,13 +29,16 @@ unsafe impl<A: Word, B: Word, C: Word> Word for (A, B, C) {}
 
 /// Returns `count` words, all zero; the system commits them as they are written, if they are many.
 #[cfg(not(loom))]
-pub(crate) fn zeroed<T: Word>(count: usize) -> Box<[T]> {
+#[must_use]
+pub fn zeroed<T: Word>(count: usize) -> Box<[T]> {
     let words = Box::new_zeroed_slice(count);
     // SAFETY: zeroed bytes are a word.
     unsafe { words.assume_init() }
 }
 
+/// So many words, all zero.
 #[cfg(loom)]
-pub(crate) fn zeroed<T: Word>(count: usize) -> Box<[T]> {
+#[must_use]
+pub fn zeroed<T: Word>(count: usize) -> Box<[T]> {
     (0..count).map(|_| T::default()).collect()
 }

@@ -355,7 +355,7 @@ impl<T> Mutex<T> {
     /// # Panics
     ///
     /// As [`Mutex::lock`].
-    pub(crate) fn lock_timed(&self) -> (MutexGuard<'_, T>, Option<Duration>) {
+    pub fn lock_timed(&self) -> (MutexGuard<'_, T>, Option<Duration>) {
         let (raw, held, waited) = acquire!(self.class, self.raw.try_lock(), self.raw.lock());
         (MutexGuard { raw, _held: held }, waited)
     }

@@ -20,8 +20,7 @@ pub use lock::{
     RwLockWriteGuard,
 };
 pub use stat::{Sequence, StatCell};
-pub use times::{Histogram, LockTimes, SAMPLED};
-pub(crate) use times::{Hold, TimeRecorder};
+pub use times::{Histogram, Hold, LockTimes, SAMPLED, TimeRecorder};
 
 /// Atomic types and orderings.
 pub mod atomic {

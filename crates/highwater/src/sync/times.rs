@@ -247,7 +247,7 @@ impl Cells {
 
 /// Records the times of one lock. Its holder writes; any thread reads.
 #[derive(Debug)]
-pub(crate) struct TimeRecorder {
+pub struct TimeRecorder {
     wait_ns: Cells,
     hold_ns: Cells,
     visit_ns: Cells,
@@ -258,7 +258,7 @@ pub(crate) struct TimeRecorder {
 
 /// A hold in progress: its start, if it is timed, and how many holds it represents.
 #[derive(Debug)]
-pub(crate) struct Hold {
+pub struct Hold {
     since: Option<Instant>,
     stands_for: u64,
     waited_ns: u64,
@@ -268,8 +268,16 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
+impl Default for TimeRecorder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl TimeRecorder {
-    pub(crate) fn new() -> Self {
+    /// Returns an empty recorder.
+    #[must_use]
+    pub fn new() -> Self {
         Self {
             wait_ns: Cells::new(),
             hold_ns: Cells::new(),
@@ -280,7 +288,8 @@ impl TimeRecorder {
     }
 
     /// Called by the holder after acquiring the lock, for about `work` units, after `waited`.
-    pub(crate) fn acquired(&self, work: u64, waited: Option<Duration>) -> Hold {
+    #[must_use]
+    pub fn acquired(&self, work: u64, waited: Option<Duration>) -> Hold {
         let waited_ns = waited.map(nanoseconds);
         if let Some(waited_ns) = waited_ns {
             self.wait_ns.record_alone(waited_ns, 1);
@@ -289,12 +298,12 @@ impl TimeRecorder {
     }
 
     /// Records a wait for the lock, which other threads may hold as well.
-    pub(crate) fn waited(&self, waited: Duration) {
+    pub fn waited(&self, waited: Duration) {
         self.wait_ns.record(nanoseconds(waited), 1);
     }
 
     /// Called by the holder before releasing the lock, after `work` units.
-    pub(crate) fn released(&self, hold: &Hold, work: u64) {
+    pub fn released(&self, hold: &Hold, work: u64) {
         self.work.record_alone(work, 1);
         if let Some(since) = hold.since {
             let held_ns = nanoseconds(since.elapsed());
@@ -306,13 +315,14 @@ impl TimeRecorder {
 
     /// As [`acquired`](Self::acquired), for lock-free operations: other threads may record
     /// concurrently.
-    pub(crate) fn visit_begins(&self, work: u64) -> Hold {
+    #[must_use]
+    pub fn visit_begins(&self, work: u64) -> Hold {
         self.begin(work, None)
     }
 
     /// As [`released`](Self::released), for lock-free operations: other threads may record
     /// concurrently.
-    pub(crate) fn visit_ends(&self, hold: &Hold, work: u64) {
+    pub fn visit_ends(&self, hold: &Hold, work: u64) {
         self.work.record(work, 1);
         if let Some(since) = hold.since {
             let took_ns = nanoseconds(since.elapsed());
@@ -341,7 +351,9 @@ impl TimeRecorder {
         }
     }
 
-    pub(crate) fn read(&self) -> LockTimes {
+    /// Returns the recorded times.
+    #[must_use]
+    pub fn read(&self) -> LockTimes {
         LockTimes {
             wait_ns: self.wait_ns.read(),
             hold_ns: self.hold_ns.read(),

@@ -126,7 +126,7 @@ mod tests {
     fn marks_are_those_of_a_plain_set() {
         // Goal: no CPU is missed or invented, near or far. Method: random marks against a plain
         // array.
-        let mut random = fastrand::Rng::with_seed(41);
+        let mut random = crate::seed::rng(41);
         for nr_cpus in [1, 63, 64, 65, 256, 257, 384, CPUS_MAX] {
             let marks = Marks::none_of(nr_cpus);
             let mut plain = vec![false; nr_cpus];

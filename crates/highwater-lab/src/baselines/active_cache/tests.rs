@@ -105,7 +105,7 @@ fn same_kind(one: Counted, other: Counted) -> bool {
 // to 384 CPUs, against plain words; every sum after every step of one space.
 #[test]
 fn everything_is_as_in_a_model() {
-    let mut random = fastrand::Rng::with_seed(51);
+    let mut random = crate::seed::rng(51);
     for (nr_cpus, threshold) in [(1, 1), (2, 2), (3, 40), (64, 1024), (384, 40)] {
         for foreign in [Foreign::Miss, Foreign::Switch] {
             model_run(&mut random, nr_cpus, threshold, foreign);
@@ -318,7 +318,7 @@ impl Fire {
     /// Threads switch CPUs to a space, add to it for a while, and take CPUs offline at times;
     /// readers compare with the additions begun and done; then the spaces end with the right sums.
     fn burn(self, act_as: fn(&mut fastrand::Rng) -> Option<CpuId>) {
-        let seed = fastrand::Rng::with_seed(52).u64(..);
+        let seed = crate::seed::rng(52).u64(..);
         let work = |index: u64| {
             let mut random = fastrand::Rng::with_seed(seed.wrapping_add(index));
             for slice in 0..Self::SLICES_MAX {

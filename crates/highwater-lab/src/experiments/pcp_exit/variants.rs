@@ -1,8 +1,9 @@
 //! The variants: sizing rules of per-CPU lists, transfer sizes, drain modes, and back ends of the
 //! frame pool.
 
-use highwater::frame::{BackendKind, DrainMode, PcpPolicy, PoolConfig, TunableError, Tunables};
+use highwater::frame::{DrainMode, PcpPolicy, PoolConfig, TunableError, Tunables};
 
+use crate::baselines::BackendKind;
 use crate::experiments::Setup;
 use crate::report::{Figures, Row};
 
@@ -74,7 +75,6 @@ impl Variant {
     /// The library's defaults.
     fn ours(nr_cpus: usize) -> Self {
         let PoolConfig {
-            backend,
             policy,
             drain,
             tunables,
@@ -89,7 +89,7 @@ impl Variant {
             fraction: knob("percpu_pagelist_high_fraction"),
             policy,
             drain,
-            backend,
+            backend: BackendKind::default(),
         }
     }
 
@@ -98,7 +98,7 @@ impl Variant {
         PoolConfig {
             policy: self.policy,
             drain: self.drain,
-            backend: self.backend,
+            backend: self.backend.make(),
             tunables: self.tunables().expect("values within the knobs' ranges"),
             ..PoolConfig::new(nr_cpus)
         }

@@ -79,7 +79,7 @@ impl Lane {
         let config = PoolConfig {
             policy: PcpPolicy::Auto,
             drain: DrainMode::OneHold,
-            backend: highwater::frame::BackendKind::SingleLock,
+            backend: crate::baselines::BackendKind::SingleLock.make(),
             tunables: tunables?,
             ..defaults
         };

@@ -13,7 +13,7 @@ use crate::units::{Order, Pages};
 
 /// Frames that may still be promised.
 #[derive(Debug)]
-pub(super) struct FreeCount {
+pub struct FreeCount {
     /// Written by: requests (`AcqRel`, promise) and frees (Release, add). Read by: probes of any
     /// thread. Publishes: that the blocks counted are free; and that a promise is in doubt.
     frames: AtomicU64,
@@ -24,7 +24,9 @@ pub(super) struct FreeCount {
 }
 
 impl FreeCount {
-    pub(super) fn new(frames: Pages) -> Self {
+    /// So many free frames.
+    #[must_use]
+    pub fn new(frames: Pages) -> Self {
         Self {
             frames: AtomicU64::new(frames.0),
             doubts: AtomicU64::new(0),
@@ -32,7 +34,7 @@ impl FreeCount {
     }
 
     /// Promises up to `blocks` blocks of `order` and leaves `floor` frames: how many blocks.
-    pub(super) fn promise(&self, blocks: usize, order: Order, floor: Pages) -> usize {
+    pub fn promise(&self, blocks: usize, order: Order, floor: Pages) -> usize {
         // Acquire: who sees the frames of a promise in doubt gone sees the doubt. Pairs with the
         // release in the exchange below.
         let mut frames = self.frames.load(Ordering::Acquire);
@@ -61,38 +63,42 @@ impl FreeCount {
 
     /// As [`promise`](Self::promise), of blocks that may be gone already. To be
     /// [settled](Self::settle), whatever was promised.
-    pub(super) fn promise_in_doubt(&self, blocks: usize, order: Order, floor: Pages) -> usize {
+    pub fn promise_in_doubt(&self, blocks: usize, order: Order, floor: Pages) -> usize {
         // Relaxed: published by the promise.
         self.doubts.fetch_add(1, Ordering::Relaxed);
         self.promise(blocks, order, floor)
     }
 
     /// Ends a promise in doubt, of which `blocks` were gone.
-    pub(super) fn settle(&self, blocks: usize, order: Order) {
+    pub fn settle(&self, blocks: usize, order: Order) {
         self.add(blocks, order);
         // Release: they were counted before. Pairs with the acquire in `is_in_doubt`.
         self.doubts.fetch_sub(1, Ordering::Release);
     }
 
     /// Whether more may be free than could be promised a moment ago.
-    pub(super) fn is_in_doubt(&self) -> bool {
+    #[must_use]
+    pub fn is_in_doubt(&self) -> bool {
         // Acquire: if not, then what was given back is counted. Pairs with the release in `settle`.
         self.doubts.load(Ordering::Acquire) > 0
     }
 
     /// Counts `blocks` blocks of `order` that are free, or were promised and are not needed.
-    pub(super) fn add(&self, blocks: usize, order: Order) {
+    pub fn add(&self, blocks: usize, order: Order) {
         self.add_frames(pages_of(order, blocks));
     }
 
-    pub(super) fn add_frames(&self, frames: Pages) {
+    /// As [`add`](Self::add), of single frames.
+    pub fn add_frames(&self, frames: Pages) {
         if frames > Pages::ZERO {
             // Release: the blocks were made free before. Pairs with the acquire in `promise`.
             self.frames.fetch_add(frames.0, Ordering::Release);
         }
     }
 
-    pub(super) fn get(&self) -> Pages {
+    /// Frames that are free and not promised.
+    #[must_use]
+    pub fn get(&self) -> Pages {
         // Relaxed: a probe orders nothing.
         Pages(self.frames.load(Ordering::Relaxed))
     }

@@ -1,37 +1,23 @@
-//! Where free frames are when no per-CPU list holds them: one interface, several ways to keep them.
+//! Where free frames are when no per-CPU list holds them: an interface, and the one implementation
+//! that the library has, [`trees`]. Buddy allocators behind locks, to compare it with, are in the
+//! lab.
 //!
-//! | kind | holds free frames in | to move many frames costs |
-//! |---|---|---|
-//! | [`SingleLock`](BackendKind::SingleLock) | one buddy allocator behind one lock | one hold of the lock |
-//! | [`Sharded`](BackendKind::Sharded) | several of them, by address | one hold for each zone that is touched |
-//! | [`Trees`](BackendKind::Trees) | a bit each | an atomic operation for each word of 64 that is touched |
-//!
-//! Invariants, the same for every kind: a free frame is in exactly one free block or on a deferred
-//! list; no request takes a frame when no more than its floor are free; a frame goes back to the
-//! zone it came from, whoever frees it; a free never fails, and one that must not wait never does.
+//! Invariants of every implementation: a free frame is in exactly one free block or on a deferred
+//! list; no request takes a frame when no more than its floor are free; a frame goes back to where
+//! it came from, on whichever CPU it is freed; a free never fails, and one that must not wait never
+//! does.
 //!
 //! Frames that were used lately go out before *fresh* ones, which never were or whose memory was
 //! given back to the system: memory is committed as it is first used, so a pool takes what is in
-//! use at once and not what it has. Whole blocks are fresh, of 2 MiB in trees and of 4 MiB in
-//! zones.
+//! use at once and not what it has. Whole blocks are fresh, of 2 MiB in trees.
 //!
 //! What is free is counted in one word, [`FreeCount`], and a request takes its frames off that word
 //! before it looks for them. Hence the floor is exact whatever runs beside it, and the search finds
 //! what was promised: the blocks are free before they are counted.
 
-mod buddy;
-mod deferred;
 mod free_count;
 mod trees;
-mod zone;
-mod zones;
 
-#[cfg(all(test, loom))]
-mod loom;
-#[cfg(all(test, not(loom)))]
-mod fragmentation;
-#[cfg(all(test, not(loom)))]
-mod measure;
 #[cfg(all(test, not(loom)))]
 mod stress;
 #[cfg(all(test, not(loom)))]
@@ -39,19 +25,17 @@ mod tests;
 
 use std::fmt;
 use std::ops::Range;
-use std::str::FromStr;
-
-use thiserror::Error;
 
 use crate::sync::LockTimes;
 use crate::units::{CpuId, Order, Pages, Pfn};
-use free_count::FreeCount;
+#[cfg(all(test, not(loom)))]
+use crate::{seed, sync};
 use trees::Trees;
-pub(super) use zone::ZONE_LOCK;
-use zones::Zones;
+
+pub use free_count::FreeCount;
 
 /// Keeps the free frames of one pool.
-pub(super) trait Backend: Send + Sync + fmt::Debug {
+pub trait Backend: Send + Sync + fmt::Debug {
     /// Writes up to `out.len()` blocks of `order` to the front of `out`; returns how many. Leaves
     /// `floor` frames free. Waits for a lock only if that is allowed.
     ///
@@ -125,119 +109,78 @@ fn pages_of(order: Order, blocks: usize) -> Pages {
 
 /// Whether a request may wait for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wait {
+pub enum Wait {
     /// It may: it frees what others deferred, too.
     Allowed,
     /// It is called where waiting could deadlock or is not wanted.
     Never,
 }
 
-/// How a pool keeps its free frames.
-///
-/// # Examples
-///
-/// ```
-/// use highwater::frame::BackendKind;
-/// let kind: BackendKind = "sharded:4".parse()?;
-/// assert_eq!(kind, BackendKind::Sharded { shards: 4 });
-/// assert_eq!(kind.to_string(), "sharded:4");
-/// # Ok::<(), highwater::frame::ParseBackendError>(())
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum BackendKind {
-    /// One buddy allocator behind one lock: the baseline.
-    SingleLock,
-    /// Buddy allocators by address, each behind its own lock. A CPU allocates from the zone of its
-    /// number first; a frame goes back to the zone that it came from.
-    Sharded {
-        /// How many: 1 to [`BackendKind::SHARDS_MAX`]. A pool of fewer blocks of 4 MiB has as many
-        /// as those.
-        shards: u32,
-    },
-    /// The default: a bit for each frame, found through trees of 4,096, without locks. CPUs prefer
-    /// trees of their own, and areas that are broken already.
-    #[default]
-    Trees,
+/// Makes the back end of a pool. Default: [`MakeBackend::TREES`].
+#[derive(Clone, Copy)]
+pub struct MakeBackend {
+    name: &'static str,
+    /// Of how many frames, for how many CPUs, and the variant.
+    make: fn(u32, usize, u32) -> Box<dyn Backend>,
+    variant: u32,
 }
 
-/// A text that names no back end.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error(
-    "`{text}` is not a back end: single-lock, trees, or sharded:N with N from 1 to {}",
-    BackendKind::SHARDS_MAX
-)]
-pub struct ParseBackendError {
-    /// What was given.
-    pub text: String,
-}
+impl MakeBackend {
+    /// A bit for each frame, found through trees of 4,096, without locks. CPUs prefer trees of
+    /// their own, and areas that are broken already.
+    pub const TREES: Self = Self {
+        name: "trees",
+        make: |nr_frames, nr_cpus, _| Box::new(Trees::new(nr_frames, nr_cpus)),
+        variant: 0,
+    };
 
-impl BackendKind {
-    /// The most zones that a pool is cut into.
-    pub const SHARDS_MAX: u32 = 1024;
-
-    /// A back end of this kind with frames 0 to `nr_frames`, all free, for `nr_cpus` CPUs; of no
-    /// frames, always [`Trees`](Self::Trees).
-    ///
-    /// # Panics
-    ///
-    /// When the number of shards is not in its range.
-    pub(super) fn build(self, nr_frames: u32, nr_cpus: usize) -> Box<dyn Backend> {
-        match self {
-            _ if nr_frames == 0 => Box::new(Trees::new(0, nr_cpus)),
-            Self::SingleLock => Box::new(Zones::new(nr_frames, 1)),
-            Self::Sharded { shards } => {
-                assert!(
-                    (1..=Self::SHARDS_MAX).contains(&shards),
-                    "{shards} shards, 1 to {} are possible",
-                    Self::SHARDS_MAX
-                );
-                Box::new(Zones::new(nr_frames, shards))
-            }
-            Self::Trees => Box::new(Trees::new(nr_frames, nr_cpus)),
+    /// One that `make` makes: of so many frames, all free, for so many CPUs, in this `variant`.
+    #[cfg(feature = "lab")]
+    #[must_use]
+    pub const fn new(
+        name: &'static str,
+        make: fn(u32, usize, u32) -> Box<dyn Backend>,
+        variant: u32,
+    ) -> Self {
+        Self {
+            name,
+            make,
+            variant,
         }
+    }
+
+    /// A back end with frames 0 to `nr_frames`, all free, for `nr_cpus` CPUs; of no frames, always
+    /// trees.
+    #[must_use]
+    pub fn build(self, nr_frames: u32, nr_cpus: usize) -> Box<dyn Backend> {
+        let kind = if nr_frames == 0 { Self::TREES } else { self };
+        (kind.make)(nr_frames, nr_cpus, kind.variant)
     }
 }
 
-impl fmt::Display for BackendKind {
+impl Default for MakeBackend {
+    fn default() -> Self {
+        Self::TREES
+    }
+}
+
+impl fmt::Display for MakeBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::SingleLock => f.pad("single-lock"),
-            Self::Sharded { shards } => f.pad(&format!("sharded:{shards}")),
-            Self::Trees => f.pad("trees"),
-        }
+        f.pad(self.name)
     }
 }
 
-impl FromStr for BackendKind {
-    type Err = ParseBackendError;
-
-    /// Reads what [`Display`](fmt::Display) writes.
-    ///
-    /// # Errors
-    ///
-    /// Names the text when it is no back end.
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let refuse = || ParseBackendError {
-            text: text.to_owned(),
-        };
-        match text.split_once(':') {
-            None if text == "single-lock" => Ok(Self::SingleLock),
-            None if text == "trees" => Ok(Self::Trees),
-            Some(("sharded", shards)) => {
-                let shards = shards.parse().map_err(|_| refuse())?;
-                let is_possible = (1..=Self::SHARDS_MAX).contains(&shards);
-                is_possible
-                    .then_some(Self::Sharded { shards })
-                    .ok_or_else(refuse)
-            }
-            _ => Err(refuse()),
-        }
+impl fmt::Debug for MakeBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("MakeBackend")
+            .field(&self.name)
+            .field(&self.variant)
+            .finish()
     }
 }
 
-#[cfg(feature = "serde")]
-impl serde::Serialize for BackendKind {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
+/// What the suites of tests run over.
+#[cfg(all(test, not(loom)))]
+use MakeBackend as Kind;
+#[cfg(all(test, not(loom)))]
+const KINDS: [Kind; 1] = [Kind::TREES];

@@ -3,13 +3,14 @@
 //! Each thread marks what it holds in one table; a frame that is handed out twice is found there,
 //! one that is lost at the end. Seconds for each kind: `STRESS_SECONDS`, or a fifth of one. Command
 //! of the long run: `STRESS_SECONDS=10 cargo test --release -p highwater --lib backend::stress`.
+//! The lab includes this file for kinds of its own.
 
 use std::time::{Duration, Instant};
 
-use super::tests::{KINDS, any_wait, take};
+use super::sync::atomic::{AtomicU32, Ordering};
+use super::sync::thread;
+use super::tests::{any_wait, take};
 use super::*;
-use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::thread;
 
 const THREADS: u32 = 6;
 /// Few enough that requests run into the floor and into each other, and not whole words.
@@ -112,7 +113,7 @@ fn seconds() -> Duration {
 /// Frames that a thread of [`requests_within_the_pool_are_met`] has at most.
 const SHARE: usize = 100;
 
-fn hold_a_share(backend: &dyn Backend, kind: BackendKind, seed: u64, turns: usize) {
+fn hold_a_share(backend: &dyn Backend, kind: Kind, seed: u64, turns: usize) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut held: Vec<Pfn> = Vec::new();
     for turn in 0..turns {
@@ -165,7 +166,7 @@ fn requests_within_the_pool_are_met() {
     // beside those who look for blocks in vain. Method: one frame in 16 is free; four threads hold
     // a share of these each at most, and some of their frees never wait; two threads ask for
     // blocks, of which there are none.
-    let seed = crate::seed::seed(7);
+    let seed = seed::seed(7);
     for kind in KINDS {
         let backend = kind.build(FRAMES, 4);
         let all = take(&*backend, FRAMES as usize, 0);
@@ -196,7 +197,7 @@ fn requests_within_the_pool_are_met() {
 
 #[test]
 fn no_kind_loses_a_frame_or_hands_it_out_twice() {
-    let seed = crate::seed::seed(3);
+    let seed = seed::seed(3);
     for kind in KINDS {
         let backend = kind.build(FRAMES, 4);
         let untouched = backend.free_runs();

@@ -1,9 +1,7 @@
 //! Lists where little is left to hand out or to hold, and what a drain moves.
 
-use super::tests::{
-    CPU, DRAINS, KINDS, ORDINARY, RESERVE, assert_conserved, list, pool_of, tunables,
-};
-use crate::frame::{BackendKind, DrainMode, PoolConfig};
+use super::tests::{CPU, DRAINS, ORDINARY, RESERVE, assert_conserved, list, pool_of, tunables};
+use crate::frame::{DrainMode, PoolConfig};
 use crate::sync::thread;
 use crate::units::{CpuId, Order, Pages};
 
@@ -14,7 +12,6 @@ fn a_drain_moves_a_run_of_frees_in_either_way() {
     // those of one hold, and far more than a batch.
     let per_drain = DRAINS.map(|drain| {
         let config = PoolConfig {
-            backend: BackendKind::SingleLock,
             drain,
             tunables: tunables(5, 100),
             ..PoolConfig::new(1)
@@ -47,33 +44,27 @@ fn a_list_that_is_held_is_not_empty() {
     // Goal: nobody is told that no frame is free while the CPU's own list has some and somebody
     // looks at it. Method: the zones are empty and the list is held until a request has found it
     // so; that request is served, one that may not wait is not.
-    for backend in KINDS {
-        let config = PoolConfig {
-            backend,
-            ..PoolConfig::new(1)
-        };
-        let pool = pool_of(100_000, config);
-        let mut frames = Vec::new();
-        pool.alloc_bulk_on(CPU, usize::MAX, RESERVE, &mut frames);
-        frames
-            .drain(..100)
-            .for_each(|frame| pool.free_on(CPU, frame));
-        assert_eq!((pool.nr_free(), list(&pool).count), (Pages::ZERO, 100));
-        let held = pool.lists.lock(CPU);
-        assert!(pool.alloc_on(CPU, RESERVE.non_blocking()).is_err());
-        let before = pool.counters().fallbacks;
-        thread::scope(|scope| {
-            let served = scope.spawn(|| pool.alloc_on(CPU, ORDINARY));
-            while pool.counters().fallbacks == before {
-                thread::yield_now();
-            }
-            drop(held);
-            let frame = served.join().expect("no panic");
-            frames.push(frame.expect("the list has frames"));
-        });
-        pool.free_bulk_on(CPU, &mut frames);
-        assert_conserved(&pool);
-    }
+    let pool = pool_of(100_000, PoolConfig::new(1));
+    let mut frames = Vec::new();
+    pool.alloc_bulk_on(CPU, usize::MAX, RESERVE, &mut frames);
+    frames
+        .drain(..100)
+        .for_each(|frame| pool.free_on(CPU, frame));
+    assert_eq!((pool.nr_free(), list(&pool).count), (Pages::ZERO, 100));
+    let held = pool.lists.lock(CPU);
+    assert!(pool.alloc_on(CPU, RESERVE.non_blocking()).is_err());
+    let before = pool.counters().fallbacks;
+    thread::scope(|scope| {
+        let served = scope.spawn(|| pool.alloc_on(CPU, ORDINARY));
+        while pool.counters().fallbacks == before {
+            thread::yield_now();
+        }
+        drop(held);
+        let frame = served.join().expect("no panic");
+        frames.push(frame.expect("the list has frames"));
+    });
+    pool.free_bulk_on(CPU, &mut frames);
+    assert_conserved(&pool);
 }
 
 #[test]
@@ -133,36 +124,30 @@ fn the_reserve_is_for_those_that_may_use_it() {
     // Goal: a request that may use the reserve leaves none of it in a list, where anybody would
     // find it. Method: all that is above `min` is taken; each request that may use the reserve
     // takes what it hands out from then on, an ordinary one nothing.
-    for backend in KINDS {
-        let config = PoolConfig {
-            backend,
-            ..PoolConfig::new(1)
-        };
-        let pool = pool_of(100_000, config);
-        let mut frames = Vec::new();
-        let ordinary = pool.alloc_bulk_on(CPU, usize::MAX, ORDINARY, &mut frames);
-        let min = pool.watermarks().min;
-        assert_eq!((ordinary as u64, pool.nr_free()), (100_000 - min.0, min));
-        let blocks: Vec<_> = (0..=1)
-            .map(|order| {
-                let order = Order::new(order).expect("in range");
-                let block = pool.alloc_block_on(CPU, order, RESERVE);
-                block.expect("the reserve has one")
-            })
-            .collect();
-        frames.push(pool.alloc_on(CPU, RESERVE).expect("the reserve has one"));
-        assert_eq!(pool.alloc_bulk_on(CPU, 10, RESERVE, &mut frames), 10);
-        assert_eq!(pool.nr_free(), min - Pages(1 + 2 + 1 + 10), "{backend}");
-        assert_eq!(pool.counts().cached, Pages::ZERO, "{backend}");
-        assert!(pool.alloc_on(CPU, ORDINARY).is_err(), "{backend}");
-        let rest = pool.alloc_bulk_on(CPU, usize::MAX, RESERVE, &mut frames);
-        assert_eq!((rest as u64, pool.nr_free()), (min.0 - 14, Pages::ZERO));
-        pool.free_bulk_on(CPU, &mut frames);
-        for block in blocks {
-            pool.free_block_on(CPU, block);
-        }
-        assert_conserved(&pool);
+    let pool = pool_of(100_000, PoolConfig::new(1));
+    let mut frames = Vec::new();
+    let ordinary = pool.alloc_bulk_on(CPU, usize::MAX, ORDINARY, &mut frames);
+    let min = pool.watermarks().min;
+    assert_eq!((ordinary as u64, pool.nr_free()), (100_000 - min.0, min));
+    let blocks: Vec<_> = (0..=1)
+        .map(|order| {
+            let order = Order::new(order).expect("in range");
+            let block = pool.alloc_block_on(CPU, order, RESERVE);
+            block.expect("the reserve has one")
+        })
+        .collect();
+    frames.push(pool.alloc_on(CPU, RESERVE).expect("the reserve has one"));
+    assert_eq!(pool.alloc_bulk_on(CPU, 10, RESERVE, &mut frames), 10);
+    assert_eq!(pool.nr_free(), min - Pages(1 + 2 + 1 + 10));
+    assert_eq!(pool.counts().cached, Pages::ZERO);
+    assert!(pool.alloc_on(CPU, ORDINARY).is_err());
+    let rest = pool.alloc_bulk_on(CPU, usize::MAX, RESERVE, &mut frames);
+    assert_eq!((rest as u64, pool.nr_free()), (min.0 - 14, Pages::ZERO));
+    pool.free_bulk_on(CPU, &mut frames);
+    for block in blocks {
+        pool.free_block_on(CPU, block);
     }
+    assert_conserved(&pool);
 }
 
 #[test]
@@ -173,7 +158,6 @@ fn who_frees_in_bulk_keeps_nobody_from_refills() {
     // more: the count tells the two apart.
     for drain in DRAINS {
         let config = PoolConfig {
-            backend: BackendKind::SingleLock,
             drain,
             tunables: tunables(5, 100),
             ..PoolConfig::new(2)
@@ -204,36 +188,30 @@ fn who_frees_in_bulk_keeps_nobody_from_refills() {
 #[test]
 fn a_refill_takes_frames_over_from_an_idle_list() {
     // Goal: where a refill would take fresh frames, those of an idle CPU's list go to the list that
-    // is refilled, and no back end sees them. Method: CPU 0 fills its list and is idle from then
-    // on; CPU 1 takes as many frames as CPU 0 had. What left the one list was taken over, and
-    // nothing was drained. How few fresh frames are touched is for `tests/warm_frames.rs`.
+    // is refilled, and the back end does not see them. Method: CPU 0 fills its list and is idle
+    // from then on; CPU 1 takes as many frames as CPU 0 had. What left the one list was taken over,
+    // and nothing was drained. How few fresh frames are touched is for `tests/warm_frames.rs`.
     const COUNT: usize = 4096;
     const NEXT: CpuId = CpuId(1);
-    for backend in KINDS {
-        let config = PoolConfig {
-            backend,
-            ..PoolConfig::new(2)
-        };
-        let pool = pool_of(1 << 16, config);
-        let take = |cpu: CpuId| {
-            let mut frames = Vec::new();
-            let taken = pool.alloc_bulk_on(cpu, COUNT, ORDINARY, &mut frames);
-            assert_eq!(taken, COUNT, "{backend}");
-            frames
-        };
-        let mut first = take(CPU);
-        pool.free_bulk_on(CPU, &mut first);
-        let (held, before) = (list(&pool).count, pool.counters());
-        assert!(held > 1024, "{backend}: the list grew to {held}");
-        let mut next = take(NEXT);
-        let seen = pool.counters().since(&before);
-        assert_eq!(
-            (seen.recalled, seen.drained),
-            (u64::from(held - list(&pool).count), 0),
-            "{backend}: what CPU 0 lost was taken over"
-        );
-        assert!(seen.recalled > 0, "{backend}");
-        pool.free_bulk_on(NEXT, &mut next);
-        assert_conserved(&pool);
-    }
+    let pool = pool_of(1 << 16, PoolConfig::new(2));
+    let take = |cpu: CpuId| {
+        let mut frames = Vec::new();
+        let taken = pool.alloc_bulk_on(cpu, COUNT, ORDINARY, &mut frames);
+        assert_eq!(taken, COUNT);
+        frames
+    };
+    let mut first = take(CPU);
+    pool.free_bulk_on(CPU, &mut first);
+    let (held, before) = (list(&pool).count, pool.counters());
+    assert!(held > 1024, "the list grew to {held}");
+    let mut next = take(NEXT);
+    let seen = pool.counters().since(&before);
+    assert_eq!(
+        (seen.recalled, seen.drained),
+        (u64::from(held - list(&pool).count), 0),
+        "what CPU 0 lost was taken over"
+    );
+    assert!(seen.recalled > 0);
+    pool.free_bulk_on(NEXT, &mut next);
+    assert_conserved(&pool);
 }

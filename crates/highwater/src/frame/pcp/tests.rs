@@ -1,13 +1,12 @@
-//! Lists in a pool, over every back end: against the rules as arithmetic, against a bitmap, and
-//! with threads.
+//! Lists in a pool: against the rules as arithmetic, against a bitmap, and with threads.
 
 use std::collections::HashMap;
 
 use super::policy_tests::POLICIES;
 use super::{IDLE_TICKS, PcpSizes};
 use crate::frame::{
-    AllocError, AllocFlags, BackendKind, DrainMode, FramePool, ListInfo, PcpPolicy, PoolConfig,
-    Tunables, Watermarks, Zeroing,
+    AllocError, AllocFlags, DrainMode, FramePool, ListInfo, PcpPolicy, PoolConfig, Tunables,
+    Watermarks, Zeroing,
 };
 use crate::memmap::{Block, Frame, FrameMemory};
 use crate::percpu::Regime;
@@ -16,11 +15,6 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::topology::Topology;
 use crate::units::{CpuId, Order, Pages, Pfn};
 
-pub(super) const KINDS: [BackendKind; 3] = [
-    BackendKind::SingleLock,
-    BackendKind::Sharded { shards: 3 },
-    BackendKind::Trees,
-];
 pub(super) const DRAINS: [DrainMode; 2] = [DrainMode::OneHold, DrainMode::Pieces];
 pub(super) const ORDINARY: AllocFlags = AllocFlags::new();
 pub(super) const RESERVE: AllocFlags = AllocFlags::new().use_reserve();
@@ -37,19 +31,16 @@ pub(super) fn tunables(scale: i64, fraction: i64) -> Tunables {
     tunables.expect("in range")
 }
 
-/// Every back end, policy and drain.
+/// Every policy and drain.
 fn all_configs(nr_cpus: usize) -> impl Iterator<Item = PoolConfig> {
-    let kinds = KINDS.into_iter().flat_map(move |backend| {
-        POLICIES.into_iter().map(move |policy| PoolConfig {
-            backend,
-            policy,
-            ..PoolConfig::new(nr_cpus)
-        })
+    let policies = POLICIES.into_iter().map(move |policy| PoolConfig {
+        policy,
+        ..PoolConfig::new(nr_cpus)
     });
-    kinds.flat_map(|config| DRAINS.map(|drain| PoolConfig { drain, ..config }))
+    policies.flat_map(|config| DRAINS.map(|drain| PoolConfig { drain, ..config }))
 }
 
-/// Everything is back and in the zones.
+/// Everything is back and in the back end.
 pub(super) fn assert_conserved(pool: &FramePool) {
     pool.check_invariants();
     let before = pool.counts();
@@ -187,32 +178,29 @@ fn transfers_of_a_pool_are_bounded() {
     // Goal: item 3 as the zone sees it. Method: depth that comes and goes by 3,000 frames on one
     // CPU; frames per hold, as the back end recorded them, are a batch in pieces without scale, and
     // at most the cap in one hold.
-    for backend in [BackendKind::SingleLock, BackendKind::Sharded { shards: 3 }] {
-        for (drain, scale, most) in [
-            (DrainMode::Pieces, 0, 64),
-            (DrainMode::OneHold, 0, 64),
-            (DrainMode::OneHold, 3, 512),
-        ] {
-            let config = PoolConfig {
-                backend,
-                drain,
-                policy: PcpPolicy::Fixed,
-                tunables: tunables(scale, 0),
-                ..PoolConfig::new(1)
-            };
-            let pool = pool_of(300_000, config);
-            let mut frames = Vec::new();
-            for _ in 0..4 {
-                frames.extend((0..3000).map(|_| pool.alloc_on(CPU, ORDINARY).expect("frames")));
-                frames.drain(..).for_each(|frame| pool.free_on(CPU, frame));
-            }
-            let times = pool.zone_times();
-            let largest = times.work.buckets().last().map(|(floor, _)| floor);
-            assert!(
-                largest.is_some_and(|floor| floor < most),
-                "{backend} {drain}: {largest:?}"
-            );
+    for (drain, scale, most) in [
+        (DrainMode::Pieces, 0, 64),
+        (DrainMode::OneHold, 0, 64),
+        (DrainMode::OneHold, 3, 512),
+    ] {
+        let config = PoolConfig {
+            drain,
+            policy: PcpPolicy::Fixed,
+            tunables: tunables(scale, 0),
+            ..PoolConfig::new(1)
+        };
+        let pool = pool_of(300_000, config);
+        let mut frames = Vec::new();
+        for _ in 0..4 {
+            frames.extend((0..3000).map(|_| pool.alloc_on(CPU, ORDINARY).expect("frames")));
+            frames.drain(..).for_each(|frame| pool.free_on(CPU, frame));
         }
+        let times = pool.zone_times();
+        let largest = times.work.buckets().last().map(|(floor, _)| floor);
+        assert!(
+            largest.is_some_and(|floor| floor < most),
+            "{drain}: {largest:?}"
+        );
     }
 }
 
@@ -221,44 +209,38 @@ fn lists_follow_depth_and_decay_when_it_is_gone() {
     // Goal: item 7 and what auto is for. Method: a loop of 10,000 frames out and back: the second
     // time the zones are hardly visited; then ticks, until the list is small and, being idle,
     // empty.
-    for backend in KINDS {
-        let config = PoolConfig {
-            backend,
-            ..PoolConfig::new(1)
-        };
-        let pool = pool_of(300_000, config);
-        let mut frames = Vec::new();
-        let mut round = || {
-            let before = pool.counters();
-            assert_eq!(
-                pool.alloc_bulk_on(CPU, 10_000, ORDINARY, &mut frames),
-                10_000
-            );
-            pool.free_bulk_on(CPU, &mut frames);
-            pool.counters().since(&before)
-        };
-        assert!(round().refilled >= 10_000);
-        let last = (0..12).map(|_| round()).last().expect("rounds");
+    let pool = pool_of(300_000, PoolConfig::new(1));
+    let mut frames = Vec::new();
+    let mut round = || {
+        let before = pool.counters();
         assert_eq!(
-            (last.refilled, last.drained),
-            (0, 0),
-            "{backend}: the list holds them all"
+            pool.alloc_bulk_on(CPU, 10_000, ORDINARY, &mut frames),
+            10_000
         );
-        let grown = list(&pool);
-        assert!(grown.high > grown.high_min && grown.count >= 10_000);
-        let mut ticks = 0;
-        while list(&pool).high > grown.high_min {
-            assert!(pool.decay_tick() <= Pages(63 << 5));
-            ticks += 1;
-            assert!(ticks < 100, "{:?}", list(&pool));
-        }
-        assert!(list(&pool).count <= grown.high_min);
-        for _ in 0..=IDLE_TICKS {
-            pool.decay_tick();
-        }
-        assert_eq!(list(&pool).count, 0, "nobody was there for a minute");
-        assert_conserved(&pool);
+        pool.free_bulk_on(CPU, &mut frames);
+        pool.counters().since(&before)
+    };
+    assert!(round().refilled >= 10_000);
+    let last = (0..12).map(|_| round()).last().expect("rounds");
+    assert_eq!(
+        (last.refilled, last.drained),
+        (0, 0),
+        "the list holds them all"
+    );
+    let grown = list(&pool);
+    assert!(grown.high > grown.high_min && grown.count >= 10_000);
+    let mut ticks = 0;
+    while list(&pool).high > grown.high_min {
+        assert!(pool.decay_tick() <= Pages(63 << 5));
+        ticks += 1;
+        assert!(ticks < 100, "{:?}", list(&pool));
     }
+    assert!(list(&pool).count <= grown.high_min);
+    for _ in 0..=IDLE_TICKS {
+        pool.decay_tick();
+    }
+    assert_eq!(list(&pool).count, 0, "nobody was there for a minute");
+    assert_conserved(&pool);
 }
 
 #[test]
@@ -266,35 +248,29 @@ fn lists_keep_little_while_memory_is_short() {
     // Goal: the coupling to watermarks. Method: a list that has grown; another CPU takes whatever
     // is free, before and after each free of the first, whose list falls to the least size; when
     // enough is free again, lists may grow.
-    for backend in KINDS {
-        let config = PoolConfig {
-            backend,
-            ..PoolConfig::new(2)
-        };
-        let pool = pool_of(100_000, config);
-        let mut frames = Vec::new();
-        for _ in 0..6 {
-            pool.alloc_bulk_on(CPU, 5000, ORDINARY, &mut frames);
-            pool.free_bulk_on(CPU, &mut frames);
-        }
-        let high_min = list(&pool).high_min;
-        assert!(list(&pool).high >= 2 * high_min, "{:?}", list(&pool));
-        pool.alloc_bulk_on(CPU, 1000, ORDINARY, &mut frames);
-        let mut taken = Vec::new();
-        for frame in frames.drain(..) {
-            while let Ok(frame) = pool.alloc_on(CpuId(1), RESERVE) {
-                taken.push(frame);
-            }
-            assert!(pool.zoneinfo().below_high);
-            pool.free_on(CPU, frame);
-        }
-        let now = list(&pool);
-        assert_eq!(now.high, high_min, "{now:?}");
-        assert!(now.count < now.high_min, "{now:?}");
-        pool.free_bulk_on(CpuId(1), &mut taken);
-        assert!(!pool.zoneinfo().below_high, "enough was freed");
-        assert_conserved(&pool);
+    let pool = pool_of(100_000, PoolConfig::new(2));
+    let mut frames = Vec::new();
+    for _ in 0..6 {
+        pool.alloc_bulk_on(CPU, 5000, ORDINARY, &mut frames);
+        pool.free_bulk_on(CPU, &mut frames);
     }
+    let high_min = list(&pool).high_min;
+    assert!(list(&pool).high >= 2 * high_min, "{:?}", list(&pool));
+    pool.alloc_bulk_on(CPU, 1000, ORDINARY, &mut frames);
+    let mut taken = Vec::new();
+    for frame in frames.drain(..) {
+        while let Ok(frame) = pool.alloc_on(CpuId(1), RESERVE) {
+            taken.push(frame);
+        }
+        assert!(pool.zoneinfo().below_high);
+        pool.free_on(CPU, frame);
+    }
+    let now = list(&pool);
+    assert_eq!(now.high, high_min, "{now:?}");
+    assert!(now.count < now.high_min, "{now:?}");
+    pool.free_bulk_on(CpuId(1), &mut taken);
+    assert!(!pool.zoneinfo().below_high, "enough was freed");
+    assert_conserved(&pool);
 }
 
 #[test]
@@ -339,35 +315,27 @@ fn knobs_turn_while_the_pool_runs() {
 fn a_free_that_may_not_wait_passes_by_who_holds_the_list() {
     // Goal: item 9. Method: the list is held; frees that may not wait return, and their frames are
     // free or deferred; after normal frees nothing is deferred.
-    for backend in KINDS {
-        let pool = pool_of(
-            100_000,
-            PoolConfig {
-                backend,
-                ..PoolConfig::new(1)
-            },
-        );
-        let mut frames = Vec::new();
-        pool.alloc_bulk_on(CPU, 100, ORDINARY, &mut frames);
-        let held = pool.lists.lock(CPU);
-        assert!(
-            pool.alloc_on(CPU, ORDINARY.non_blocking())
-                .is_ok_and(|frame| {
-                    frames.push(frame);
-                    true
-                })
-        );
-        let before = pool.nr_free() + pool.counts().deferred;
-        frames
-            .drain(..50)
-            .for_each(|frame| pool.free_non_blocking(frame));
-        assert_eq!(pool.nr_free() + pool.counts().deferred, before + Pages(50));
-        drop(held);
-        pool.free_bulk_on(CPU, &mut frames);
-        pool.drain_all();
-        assert_eq!(pool.counts().deferred, Pages::ZERO, "{backend}");
-        assert_conserved(&pool);
-    }
+    let pool = pool_of(100_000, PoolConfig::new(1));
+    let mut frames = Vec::new();
+    pool.alloc_bulk_on(CPU, 100, ORDINARY, &mut frames);
+    let held = pool.lists.lock(CPU);
+    assert!(
+        pool.alloc_on(CPU, ORDINARY.non_blocking())
+            .is_ok_and(|frame| {
+                frames.push(frame);
+                true
+            })
+    );
+    let before = pool.nr_free() + pool.counts().deferred;
+    frames
+        .drain(..50)
+        .for_each(|frame| pool.free_non_blocking(frame));
+    assert_eq!(pool.nr_free() + pool.counts().deferred, before + Pages(50));
+    drop(held);
+    pool.free_bulk_on(CPU, &mut frames);
+    pool.drain_all();
+    assert_eq!(pool.counts().deferred, Pages::ZERO);
+    assert_conserved(&pool);
 }
 
 #[test]
@@ -451,15 +419,11 @@ fn threads_use_lists_while_others_drain_them() {
     let detected = Topology::detect();
     let preferred = (Regime::preferred(&detected), detected.nr_cpus());
     let seed = crate::seed::seed(43);
-    for ((regime, nr_cpus), backend) in [preferred, (Regime::Atomic, 2)]
-        .into_iter()
-        .flat_map(|regime| KINDS.map(|kind| (regime, kind)))
-    {
+    for (regime, nr_cpus) in [preferred, (Regime::Atomic, 2)] {
         let pool = pool_of(
             8000,
             PoolConfig {
                 regime,
-                backend,
                 ..PoolConfig::new(nr_cpus)
             },
         );

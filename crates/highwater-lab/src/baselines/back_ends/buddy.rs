@@ -17,7 +17,7 @@
 
 use std::ops::Range;
 
-use crate::units::{Order, Pages, Pfn};
+use highwater::units::{Order, Pages, Pfn};
 
 /// The list of fresh blocks, behind those of all orders.
 const FRESH: u8 = Order::MAX.get() + 1;

@@ -2,12 +2,14 @@
 //!
 //! Question: what does a batch of 63 frames cost, out and back, with one thread and with two; which
 //! kind should be the default? The one that is fastest in most rows and loses none by half.
-//! Command: `cargo test --release -p highwater --lib backend::measure -- --ignored --nocapture`.
+//! Command:
+//! `cargo test --release -p highwater-lab --lib back_ends::measure -- --ignored --nocapture`.
 
 use std::time::Instant;
 
+use highwater::lab::sync::thread;
+
 use super::*;
-use crate::sync::thread;
 
 const KINDS: [BackendKind; 4] = [
     BackendKind::SingleLock,

@@ -3,9 +3,12 @@
 
 use ::loom::{model, thread};
 
+use highwater::frame::Wait;
+use highwater::lab::sync::Arc;
+use highwater::units::{CpuId, Pfn};
+
 use super::deferred::Deferred;
 use super::*;
-use crate::sync::Arc;
 
 const CPU: CpuId = CpuId(0);
 
@@ -93,7 +96,7 @@ fn the_last_frame_above_the_floor_goes_to_one_of_two_threads() {
 
 #[test]
 fn a_free_that_must_not_wait_is_spliced_beside_allocation() {
-    // Goal: a frame is free, deferred or held at every moment, and one who may wait finds it.
+    // Goal: a frame is free, deferred or held at every moment, and one that may wait finds it.
     model(|| {
         let zones = Arc::new(Zones::new(2, 1));
         let frame = take_one(&*zones, CPU, 0, Wait::Allowed).unwrap();

@@ -4,9 +4,9 @@
 //! zone's lock takes them off, all of an order at once, so a block cannot come back to a list while
 //! another thread still has an old head in its hand.
 
-use crate::memmap::zeroed;
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::units::{Order, Pages, Pfn};
+use highwater::lab::memmap::zeroed;
+use highwater::lab::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use highwater::units::{Order, Pages, Pfn};
 
 const NR_ORDERS: usize = Order::MAX.get() as usize + 1;
 /// End of a list.
@@ -22,8 +22,9 @@ pub(super) struct Deferred {
     /// By frame, counted from `start`. Written by: the thread whose block it is, before it puts it
     /// on; published by the head.
     next: Box<[AtomicU32]>,
-    /// Written by: whoever puts on, and the zone's holder (Release, `are_free`). Read by: requests
-    /// (Acquire, `nr_frames`). Publishes: that frames that are gone from here are counted as free.
+    /// Written by: threads that put on, and the zone's holder (Release, `are_free`). Read by:
+    /// requests (Acquire, `nr_frames`). Publishes: that frames that are gone from here are counted
+    /// as free.
     frames: AtomicU64,
 }
 

@@ -2,10 +2,9 @@
 //!
 //! Goal: a kind that needs no lock keeps no fewer of them than one buddy allocator does. Method:
 //! the same random requests and frees in batches, from two CPUs in turn, and the blocks that are
-//! whole, on average over the last part of the run. Random numbers decide who goes, never what is
-//! given, so that every kind sees the same load.
+//! whole, on average over the last part of the run. Random numbers decide which group goes, never
+//! what is given, so that every kind sees the same load.
 
-use super::tests::KINDS;
 use super::*;
 
 const FRAMES: u32 = 1 << 16;
@@ -102,7 +101,7 @@ fn replacement(load: &mut Load) -> u64 {
 
 #[test]
 fn no_kind_breaks_more_large_blocks_than_one_buddy_allocator() {
-    let seed = crate::seed::seed(7);
+    let seed = seed::seed(7);
     let loads: [(&str, Drive); 2] = [("exits", exits), ("replacement", replacement)];
     for (name, drive) in loads {
         let whole = KINDS.map(|kind| {

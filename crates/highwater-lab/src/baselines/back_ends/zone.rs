@@ -2,18 +2,20 @@
 
 use std::ops::Range;
 
+use highwater::frame::{FreeCount, Wait};
+use highwater::lab::sync::atomic::{AtomicU64, Ordering};
+use highwater::lab::sync::{Hold, LockClass, LockTimes, Mutex, MutexGuard, Rank, TimeRecorder};
+use highwater::units::{Order, Pages, Pfn};
+
 use super::buddy::Buddy;
 use super::deferred::Deferred;
-use super::{FreeCount, Wait, pages_of};
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Hold, LockClass, LockTimes, Mutex, MutexGuard, Rank, TimeRecorder};
-use crate::units::{Order, Pages, Pfn};
+use super::pages_of;
 
 /// Class of every zone's lock.
-pub(in crate::frame) static ZONE_LOCK: LockClass = LockClass::new("zone", Rank::Zone);
+static ZONE_LOCK: LockClass = LockClass::new("zone", Rank::Zone);
 
-/// Deferred blocks of an order that a holder who must not wait takes off at most. Chosen: about the
-/// batch of 63 frames that a per-CPU list moves, so that the hold stays as short as others.
+/// Deferred blocks of an order that a holder that must not wait takes off at most. Chosen: about
+/// the batch of 63 frames that a per-CPU list moves, so that the hold stays as short as others.
 const SPLICED_BRIEFLY: usize = 64;
 
 /// A range of frames and its buddy allocator.
@@ -24,8 +26,8 @@ pub(super) struct Zone {
     deferred: Deferred,
     times: TimeRecorder,
     /// Written by: the holder of the buddy's lock, before what it freed is counted. Read by:
-    /// requests that choose a zone. Publishes: nothing; who was promised frames acquired with the
-    /// promise what was written here.
+    /// requests that choose a zone. Publishes: nothing; a request that was promised frames acquired
+    /// with the promise what was written here.
     nr_free: AtomicU64,
     /// Those of them that are fresh. Written and read as above.
     nr_fresh: AtomicU64,
@@ -110,8 +112,8 @@ impl Zone {
 }
 
 impl LockedZone<'_> {
-    /// Moves the deferred blocks into the buddy and counts them as free; who must not wait, some of
-    /// them.
+    /// Moves the deferred blocks into the buddy and counts them as free; a thread that must not
+    /// wait, some of them.
     ///
     /// In this order: the frames are free, the zone shows them, they are counted, they stop being
     /// deferred. So a request that was promised some finds their zone, and one that finds nothing

@@ -9,17 +9,20 @@
 //!
 //! Deviation from the kernel: the free total is one word for all zones, so the floor is exact over
 //! all of them and a probe reads one line. Single frames are taken from it before a lock is (see
-//! the module above), by requests that may wait and hence get what they are promised; whoever may
-//! not find what it wants takes it from there when it sees the blocks in the zone that it holds.
+//! the module above), by requests that may wait and hence get what they are promised; a request
+//! that may not find what it wants takes it from there when it sees the blocks in the zone that it
+//! holds.
 
 use std::ops::Range;
 
 use crossbeam_utils::CachePadded;
 
+use highwater::frame::{Backend, FreeCount, Wait};
+use highwater::lab::sync::{LockTimes, thread};
+use highwater::units::{CpuId, Order, Pages, Pfn};
+
+use super::pages_of;
 use super::zone::{LockedZone, Zone};
-use super::{Backend, FreeCount, Wait, pages_of};
-use crate::sync::{LockTimes, thread};
-use crate::units::{CpuId, Order, Pages, Pfn};
 
 /// A request for single frames goes round the zones this often at most, and lets others run before
 /// each further round. Chosen: what it was promised is there, and a zone that is found empty was
@@ -70,7 +73,7 @@ impl Zones {
     }
 
     /// A zone's lock. A holder frees what was deferred first; one that must not wait, some of it,
-    /// so that those who never wait find what they defer.
+    /// so that those that never wait find what they defer.
     fn enter<'a>(&self, zone: &'a Zone, wait: Wait, frames: Pages) -> Option<LockedZone<'a>> {
         let mut locked = zone.enter(wait, frames)?;
         locked.splice(wait, &self.free);
