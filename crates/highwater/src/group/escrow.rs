@@ -45,7 +45,7 @@ use super::DEPTH_MAX;
 use super::cell::{Cell, GRANT_MAX, OpenCell, Word};
 use super::error::ChargeError;
 use super::far::Far;
-use super::judge::{Full, Verdict};
+use super::judge::Full;
 use super::limits::Event;
 use super::path::GroupPath;
 use super::slot::{Actor, Slot};
@@ -53,29 +53,18 @@ use super::throttle::Refilled;
 use super::transfer::Climb;
 use super::tree::{Core, GroupKey, Shape};
 
-/// Why a refill did not happen.
-pub(super) enum Stop {
-    /// No room at that group, as it looked.
+/// Why a charge, or one attempt at it, did not happen.
+pub(super) enum Refusal {
+    /// No room at that group, as an attempt looked: not proven, and not why a charge gives up.
     NoRoom(GroupId),
     /// No room at that group, proven.
     Full(Full),
-    /// Others wait for room at that group.
+    /// Other charges wait for room at that group.
     Behind(GroupId),
     /// The group to charge is removed.
     Removed,
-    /// Another charge decides alone, or 4,095 operations are in flight in one word.
-    Overtaken,
-}
-
-/// Why a charge gave up.
-pub(super) enum Refusal {
-    /// No room at that group, proven.
-    Full(Full),
-    /// Others wait for room at that group.
-    Behind(GroupId),
-    /// The group to charge is removed.
-    Removed,
-    /// Overtaken in every attempt.
+    /// An attempt was overtaken: another charge decides alone, or 4,095 operations are in flight in
+    /// one word. A charge gives up when all of its attempts are.
     Contended,
 }
 
@@ -100,6 +89,11 @@ impl Patience {
 
     pub(super) const fn new() -> Self {
         Self { attempts: 0 }
+    }
+
+    /// Whether the next attempt is the first.
+    fn is_fresh(&self) -> bool {
+        self.attempts == 0
     }
 
     /// Whether the next attempt is made alone.
@@ -166,42 +160,56 @@ impl Core {
     /// As [`Core::charge_uncounted`] when the word does not suffice.
     fn charge_slow(&self, key: GroupKey, actor: Actor, bytes: u64) -> Result<Refilled, Refusal> {
         let slot = self.slot(key.id);
-        let mut patience = Patience::new();
-        loop {
-            let attempt = if patience.is_over() {
+        self.persist(key, bytes, |patience| {
+            if !patience.is_fresh() && take(slot, key, slot.index(actor), bytes) {
+                return Ok(Refilled::NOTHING);
+            }
+            let reserved = if patience.is_over() {
                 self.charge_alone(Climb::whole(key), bytes).map(|()| bytes)
             } else {
                 self.refill(key, actor, bytes)
             };
-            let stop = match attempt {
-                Ok(reserved) => return Ok(Refilled(Bytes(reserved))),
-                Err(stop) => stop,
-            };
-            self.weigh(key, stop, bytes)?;
+            Ok(Refilled(Bytes(reserved?)))
+        })
+    }
+
+    /// Attempts a charge to `key` until one succeeds, a refusal is proven, or patience ends. Makes
+    /// room where an attempt found none.
+    pub(super) fn persist<T>(
+        &self,
+        key: GroupKey,
+        bytes: u64,
+        attempt: impl Fn(&Patience) -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        let mut patience = Patience::new();
+        loop {
+            match attempt(&patience) {
+                Ok(done) => return Ok(done),
+                Err(Refusal::Contended) => {}
+                Err(Refusal::NoRoom(group)) => self.make_room(key, group, bytes)?,
+                Err(proven) => return Err(proven),
+            }
             if !patience.wait() {
                 return Err(Refusal::Contended);
-            }
-            if take(slot, key, slot.index(actor), bytes) {
-                return Ok(Refilled::NOTHING);
             }
         }
     }
 
-    /// Whether to try again after an attempt stopped, with room made where there was none.
-    pub(super) fn weigh(&self, key: GroupKey, stop: Stop, bytes: u64) -> Result<(), Refusal> {
-        let verdict = match stop {
-            Stop::Removed => return Err(Refusal::Removed),
-            Stop::Overtaken => Verdict::Unsure,
-            Stop::NoRoom(group) => self.make_room(key, group, bytes),
-            Stop::Full(full) => Verdict::Full(full),
-            Stop::Behind(group) => Verdict::Behind(group),
-        };
-        match verdict {
-            Verdict::Full(full) => Err(Refusal::Full(full)),
-            Verdict::Behind(group) => Err(Refusal::Behind(group)),
-            Verdict::Removed => Err(Refusal::Removed),
-            Verdict::Room | Verdict::Unsure => Ok(()),
+    /// Begins an operation in a word of the group to charge: in flight until [`Cell::end`], so that
+    /// no slot above it is reused.
+    pub(super) fn begin(&self, key: GroupKey, slot: &Slot, cell: &Cell) -> Result<(), Refusal> {
+        cell.begin().map_err(|_| Refusal::Contended)?;
+        if slot.incarnation() != key.incarnation {
+            cell.end();
+            return Err(Refusal::Removed);
         }
+        if self.gate.is_closed() {
+            cell.end();
+            // Parks until the charge that decides alone is done.
+            drop(self.shape.read());
+            return Err(Refusal::Contended);
+        }
+        Ok(())
     }
 
     /// Counts a refusal and says why.
@@ -221,7 +229,7 @@ impl Core {
                     group: self.path(key),
                 };
             }
-            Refusal::Contended => {
+            Refusal::NoRoom(_) | Refusal::Contended => {
                 return ChargeError::Contended {
                     group: self.path(key),
                     requested: Bytes(bytes),
@@ -280,7 +288,7 @@ impl Core {
     }
 
     /// Reserves `bytes` and a grant of tokens on the whole chain; returns how many in all.
-    fn refill(&self, key: GroupKey, actor: Actor, bytes: u64) -> Result<u64, Stop> {
+    fn refill(&self, key: GroupKey, actor: Actor, bytes: u64) -> Result<u64, Refusal> {
         let slot = self.slot(key.id);
         let index = slot.index(actor);
         let cell = slot.cell(index);
@@ -288,23 +296,12 @@ impl Core {
         // wait.
         let plan = self.plan(key.id, bytes);
         if slot.incarnation() != key.incarnation {
-            return Err(Stop::Removed);
+            return Err(Refusal::Removed);
         }
-        let grant = plan.map_err(Stop::NoRoom)?;
+        let grant = plan.map_err(Refusal::NoRoom)?;
         self.enlist(key, slot, index);
         slot.touch(index);
-        cell.begin().map_err(|_| Stop::Overtaken)?;
-        // In flight: from here to the end no slot on the chain is reused.
-        if slot.incarnation() != key.incarnation {
-            cell.end();
-            return Err(Stop::Removed);
-        }
-        if self.gate.is_closed() {
-            cell.end();
-            // Parks until the one who decides alone is done.
-            drop(self.shape.read());
-            return Err(Stop::Overtaken);
-        }
+        self.begin(key, slot, cell)?;
         let grant = cell.load().fit(grant);
         let way = Climb::whole(key);
         let climbed = match self.climb(way, bytes + grant) {
@@ -319,7 +316,7 @@ impl Core {
             }
             Err(group) => {
                 cell.end();
-                Err(Stop::NoRoom(group))
+                Err(Refusal::NoRoom(group))
             }
         }
     }

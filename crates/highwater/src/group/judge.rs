@@ -62,7 +62,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::units::{Bytes, Estimate, GroupId};
 
 use super::cell::{CELL_MAX, InFlight, OpenCell, Word};
-use super::escrow::Stop;
+use super::escrow::Refusal;
 use super::far::Far;
 use super::ledger::Balance;
 use super::node::Meta;
@@ -76,20 +76,6 @@ pub(super) struct Full {
     pub(super) meta: Arc<Meta>,
     pub(super) balance: Balance,
     pub(super) escrowed: u64,
-}
-
-/// What is known about the room at a group.
-pub(super) enum Verdict {
-    /// There was enough a moment ago.
-    Room,
-    /// There was a moment at which there was not.
-    Full(Full),
-    /// Others wait for room there.
-    Behind(GroupId),
-    /// The group to charge is removed.
-    Removed,
-    /// Neither: other threads were at work.
-    Unsure,
 }
 
 /// Where the bytes are that a group and its descendants have reserved, at one moment.
@@ -177,22 +163,27 @@ impl Pass {
 }
 
 impl Core {
-    /// Takes tokens back below `group` until it has room for `bytes`, or proves that it has none.
-    /// For a charge to `key`, which stays for as long as the lock is held if it is still there, and
-    /// `group` with it.
-    pub(super) fn make_room(&self, key: GroupKey, group: GroupId, bytes: u64) -> Verdict {
+    /// Takes tokens back below `group` until it has room for `bytes`, or other threads' work leaves
+    /// that open; fails if it proves that there is none. For a charge to `key`, which stays for as
+    /// long as the lock is held if it is still there, and `group` with it.
+    pub(super) fn make_room(
+        &self,
+        key: GroupKey,
+        group: GroupId,
+        bytes: u64,
+    ) -> Result<(), Refusal> {
         // Nobody begins to wait while this is held.
         let shape = self.shape.read();
         if self.slot(key.id).incarnation() != key.incarnation {
-            return Verdict::Removed;
+            return Err(Refusal::Removed);
         }
         let balance = self.slot(group).ledger.balance();
         if balance.has_waiters {
-            return Verdict::Behind(group);
+            return Err(Refusal::Behind(group));
         }
         if bytes > balance.ceiling().0 {
             let escrowed = self.look(&shape, group).tokens;
-            return Verdict::Full(self.full(&shape, group, balance, escrowed));
+            return Err(Refusal::Full(self.full(&shape, group, balance, escrowed)));
         }
         self.judge(&shape, group, bytes)
     }
@@ -214,7 +205,7 @@ impl Core {
     }
 
     /// See "Why a refusal is right" above.
-    fn judge(&self, shape: &Shape, group: GroupId, bytes: u64) -> Verdict {
+    fn judge(&self, shape: &Shape, group: GroupId, bytes: u64) -> Result<(), Refusal> {
         /// One to steal, two that agree, one to spare.
         const PASSES: usize = 4;
         let ledger = &self.slot(group).ledger;
@@ -222,25 +213,25 @@ impl Core {
         let mut before = None;
         for _ in 0..PASSES {
             if balance.room() >= bytes {
-                return Verdict::Room;
+                return Ok(());
             }
             let Some(pass) = self.steal(shape, group, bytes) else {
-                return Verdict::Room;
+                return Ok(());
             };
             if pass.tokens == 0 && before.is_some_and(|before| pass.is_as_before(before)) {
-                return Verdict::Full(self.full(shape, group, balance, 0));
+                return Err(Refusal::Full(self.full(shape, group, balance, 0)));
             }
             before = Some(pass);
             balance = ledger.balance();
         }
-        Verdict::Unsure
+        Ok(())
     }
 
     /// Charges or refuses with the tree closed to others; see "Progress" above.
-    pub(super) fn charge_alone(&self, way: Climb, bytes: u64) -> Result<(), Stop> {
+    pub(super) fn charge_alone(&self, way: Climb, bytes: u64) -> Result<(), Refusal> {
         let shape = self.shape.write();
         if self.slot(way.key.id).incarnation() != way.key.incarnation {
-            return Err(Stop::Removed);
+            return Err(Refusal::Removed);
         }
         let _closed = self.gate.close();
         for (group, slot) in self.way(way) {
@@ -249,19 +240,19 @@ impl Core {
                 continue;
             }
             if balance.has_waiters {
-                return Err(Stop::Behind(group));
+                return Err(Refusal::Behind(group));
             }
             self.retire_subtree(&shape, group);
             if !self.look(&shape, group).is_still() {
-                return Err(Stop::Overtaken);
+                return Err(Refusal::Contended);
             }
             let balance = slot.ledger.balance();
             if balance.room() < bytes {
-                return Err(Stop::Full(self.full(&shape, group, balance, 0)));
+                return Err(Refusal::Full(self.full(&shape, group, balance, 0)));
             }
         }
         // Only a refill that was in flight before the tree was closed can be faster.
-        self.climb(way, bytes).map_err(|_| Stop::Overtaken)
+        self.climb(way, bytes).map_err(|_| Refusal::Contended)
     }
 
     /// One pass that takes tokens back until `group` has room for `bytes`: `None`. Otherwise what

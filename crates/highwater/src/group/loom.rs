@@ -5,7 +5,7 @@
 //! The model checker treats `SeqCst` accesses as acquire and release: what holds here does not rest
 //! on the one order of all words.
 
-use super::escrow::Stop;
+use super::escrow::Refusal;
 use super::transfer::Climb;
 use super::{Charge, ChargeError, GroupNode, GroupTree, Limits, MaxError};
 use crate::sync::thread;
@@ -76,7 +76,7 @@ fn is_refused_alone(group: &GroupNode, bytes: u64) -> bool {
     loop {
         match core.charge_alone(Climb::whole(group.key()), bytes) {
             Ok(()) => return false,
-            Err(Stop::Full(_)) => return true,
+            Err(Refusal::Full(_)) => return true,
             Err(_) => thread::yield_now(),
         }
     }

@@ -22,7 +22,7 @@ use crate::units::{Bytes, CpuId, GroupId};
 
 use super::charge::Charge;
 use super::error::ChargeError;
-use super::escrow::{Patience, Refusal, Stop};
+use super::escrow::Refusal;
 use super::held::{Held, Keeper, Seat};
 use super::node::{GroupNode, Meta};
 use super::slot::{Actor, Slot};
@@ -81,51 +81,33 @@ impl Core {
 
     /// Charges `bytes` to the groups on the way alone.
     fn charge_below(&self, way: Climb, actor: Actor, bytes: u64) -> Result<(), Refusal> {
-        let mut patience = Patience::new();
-        loop {
-            let attempt = if patience.is_over() {
+        self.persist(way.key, bytes, |patience| {
+            if patience.is_over() {
                 self.charge_alone(way, bytes)
             } else {
                 self.climb_beside(way, actor, bytes)
-            };
-            let Err(stop) = attempt else {
-                return Ok(());
-            };
-            self.weigh(way.key, stop, bytes)?;
-            if !patience.wait() {
-                return Err(Refusal::Contended);
             }
-        }
+        })
     }
 
     /// One attempt beside others: as a refill in `escrow.rs`, without a grant.
-    fn climb_beside(&self, way: Climb, actor: Actor, bytes: u64) -> Result<(), Stop> {
+    fn climb_beside(&self, way: Climb, actor: Actor, bytes: u64) -> Result<(), Refusal> {
         let slot = self.slot(way.key.id);
         // Looking before anything is in flight: moves to a full group do not make one another wait.
         let full = self
             .way(way)
             .find(|(_, slot)| slot.ledger.balance().room() < bytes);
         if slot.incarnation() != way.key.incarnation {
-            return Err(Stop::Removed);
+            return Err(Refusal::Removed);
         }
         if let Some((group, _)) = full {
-            return Err(Stop::NoRoom(group));
+            return Err(Refusal::NoRoom(group));
         }
         let index = slot.index(actor);
         let cell = slot.cell(index);
         slot.touch(index);
-        cell.begin().map_err(|_| Stop::Overtaken)?;
-        // In flight: from here to the end no slot on the way is reused.
-        let outcome = if slot.incarnation() != way.key.incarnation {
-            Err(Stop::Removed)
-        } else if self.gate.is_closed() {
-            cell.end();
-            // Parks until the one who decides alone is done.
-            drop(self.shape.read());
-            return Err(Stop::Overtaken);
-        } else {
-            self.climb(way, bytes).map_err(Stop::NoRoom)
-        };
+        self.begin(way.key, slot, cell)?;
+        let outcome = self.climb(way, bytes).map_err(Refusal::NoRoom);
         cell.end();
         outcome
     }
