@@ -138,6 +138,7 @@ impl Core {
         asked: u64,
         mut take: impl FnMut(Pfn) -> Option<R>,
     ) -> Result<(R, Found), ReadError> {
+        debug_assert!(asked > 0, "the page itself is read");
         for _ in 0..ROUNDS_MAX {
             if let Presence::Resident(pfn) = self.cache.lookup(source.file.key(page)) {
                 // Before the page is pinned or latched, so that the I/O happens under no latch.

@@ -186,11 +186,18 @@ impl Core {
         if let Some(marked) = fills.filling.iter().find(is_marked) {
             self.cache.flag_filling(marked, PageFlag::Readahead);
         }
+        debug_assert!(fills.are_paid(), "as many pages are charged as are filled");
         fills
     }
 }
 
 impl Fills<'_> {
+    /// Returns whether exactly the pages that are being filled are charged.
+    fn are_paid(&self) -> bool {
+        let paid = self.charge.as_ref().map_or(Bytes::ZERO, Charge::bytes);
+        paid == Pages(self.filling.len() as u64).bytes()
+    }
+
     /// Reads the pages. Leaves out pages that the storage fails to read; returns an error if that
     /// is the first.
     pub(super) fn read(&mut self) -> Result<(), ReadError> {
@@ -270,6 +277,7 @@ impl Fills<'_> {
             self.note_resident();
             core.reclaim.add_page(pfn, key);
         }
+        debug_assert!(self.are_paid(), "pages that are resident have their charge");
     }
 
     /// Counts a page that has become resident: it holds its own charge until it is evicted.

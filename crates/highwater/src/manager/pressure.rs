@@ -73,6 +73,7 @@ impl<'a> Stalled<'a> {
 
 impl Drop for Stalled<'_> {
     fn drop(&mut self) {
+        debug_assert!(IS_STALLED.get(), "a stall ends on its thread");
         self.tell(Change::Resume, Change::ResumeOutside);
         IS_STALLED.set(false);
     }
@@ -192,6 +193,7 @@ impl Drop for Working {
         let forget = |works_for: &RefCell<Vec<GroupNode>>| {
             let mut works_for = works_for.borrow_mut();
             let last = works_for.iter().rposition(|worked| *worked == self.group);
+            debug_assert!(last.is_some(), "this thread works for the group");
             last.map(|last| works_for.remove(last))
         };
         // Dropped outside the borrow: the handle may own objects that end with it.

@@ -287,6 +287,7 @@ impl Core {
         passed: &mut Passed,
         (now, before): (Duration, impl FnOnce()),
     ) -> Asking {
+        debug_assert!(want > Bytes::ZERO, "a group is asked for something");
         let asked = Asked {
             before: group.usage_precise(),
             promised: None,

@@ -107,16 +107,23 @@ impl Victims {
         let is_told = |key| told.contains(key);
         match victim::select(groups, target, is_told, &policy, &mut self.selector) {
             Decision::Chosen(victim) => {
-                let group = victim.group.clone();
-                self.stopping.push(Stopping::new(group, clock));
+                self.begin_stopping(victim.group.clone(), clock);
                 Next::Tell(Box::new(victim))
             }
             Decision::Wait { dying, .. } => {
-                self.stopping.push(Stopping::new(dying.clone(), clock));
+                self.begin_stopping(dying.clone(), clock);
                 Next::Wait(dying, clock.now + clock.grace)
             }
             Decision::Nobody(_) => Next::Nothing,
         }
+    }
+
+    fn begin_stopping(&mut self, group: GroupNode, clock: Clock) {
+        debug_assert!(
+            self.stopping.iter().all(|stopping| stopping.group != group),
+            "a request waits for a group that is stopping, and does not choose it"
+        );
+        self.stopping.push(Stopping::new(group, clock));
     }
 }
 
@@ -202,6 +209,7 @@ impl Told {
 
     /// Records a group. Requires room.
     fn push(&mut self, key: GroupKey) {
+        debug_assert!(!self.contains(key), "a group that was told is spared");
         let at = self.len();
         self.keys[at] = Some(key);
     }

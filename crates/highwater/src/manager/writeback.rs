@@ -251,6 +251,7 @@ impl Writeback {
             }
             let is_due = left == Some(Duration::ZERO);
             if is_due || state.is_wanted {
+                debug_assert!(!state.is_running, "one thread writes back");
                 (state.is_wanted, state.is_running) = (false, true);
                 return match is_due {
                     true => Woken::ByTheClock,

@@ -100,7 +100,15 @@ impl Transit {
         let by = to.weight().wrapping_sub(from.weight());
         // Release. Pairs with: `load`. A count from before a charge is visible to a thread that
         // sees the charge.
-        self.0.fetch_add(by, Ordering::Release);
+        let before = State(self.0.fetch_add(by, Ordering::Release));
+        debug_assert!(
+            from < Stage::Charged || before.nr_charged() > 0,
+            "this thread was counted as charged"
+        );
+        debug_assert!(
+            from < Stage::Framed || before.nr_framed() > 0,
+            "this thread was counted as having a frame"
+        );
     }
 }
 
@@ -133,7 +141,9 @@ thread_local! {
 
 /// Counts pages that this thread isolates, or settles.
 pub(super) fn note_in_hand(change: i64) {
-    IN_HAND.set(IN_HAND.get() + change);
+    let in_hand = IN_HAND.get() + change;
+    debug_assert!(in_hand >= 0, "a thread settles what it isolated itself");
+    IN_HAND.set(in_hand);
 }
 
 /// Marks the pages of one fault as in transit, until dropped. Not `Send`.

@@ -86,6 +86,7 @@ impl Batches {
         match self.here().try_lock() {
             Some(mut batch) => {
                 change(&mut batch);
+                debug_assert!(batch.len() as u64 <= BATCH_MAX, "a full batch is emptied");
                 // Relaxed: see the field.
                 if batch.len() >= self.limit.load(Ordering::Relaxed) {
                     spill(&batch);

@@ -46,6 +46,7 @@ impl Cursor {
 
     /// Takes the next clusters of a group that gives `share` pages before the next group's turn.
     pub(super) fn take(&mut self, visit: Visit, share: ScanCounts, cluster: u64) -> ScanCounts {
+        debug_assert!(visit.moves <= self.moves, "a cursor moves forward");
         if visit.moves != self.moves {
             return { share }.take(cluster);
         }

@@ -164,6 +164,11 @@ impl Reclaim {
             self.lruvecs.put_back(&self.cache, &self.groups, page);
             self.note_arrival(&lruvec);
         }
+        debug_assert_eq!(
+            evicted.len(),
+            batch.evicted.len(),
+            "each isolated page is put back or evicted"
+        );
         let freed = self.free_evicted(batch);
         for page in evicted {
             let lruvec = Arc::clone(&page.from);

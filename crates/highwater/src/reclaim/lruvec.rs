@@ -177,6 +177,7 @@ impl Lruvec {
     }
 
     pub(super) fn set_swappiness(&self, swappiness: Option<u64>) {
+        debug_assert_ne!(swappiness, Some(INHERITED), "stands for no swappiness");
         // Relaxed: as above.
         self.swappiness
             .store(swappiness.unwrap_or(INHERITED), Ordering::Relaxed);
@@ -227,7 +228,8 @@ impl Lruvec {
 
     pub(super) fn note_not_awaited(&self) {
         // Relaxed: a spuriously woken thread looks again.
-        self.nr_awaiting.fetch_sub(1, Ordering::Relaxed);
+        let before = self.nr_awaiting.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "this thread was counted as waiting");
     }
 
     /// Returns whether a request waits for pages here or in an ancestor.
@@ -252,7 +254,8 @@ impl Lruvec {
         for lruvec in self.chain() {
             // Release. Pairs with: the load in `nr_isolated`. The pages were put back or freed
             // before it.
-            lruvec.nr_isolated[page_type as usize].fetch_sub(count, Ordering::Release);
+            let before = lruvec.nr_isolated[page_type as usize].fetch_sub(count, Ordering::Release);
+            debug_assert!(before >= count, "{count} pages of {before} isolated ones");
             // Release. Pairs with: the load in `nr_settled`; as above.
             lruvec.nr_settled.fetch_add(count, Ordering::Release);
         }
@@ -289,6 +292,10 @@ impl Lruvec {
 
     /// Publishes the lengths of lists. Their lock is held.
     pub(super) fn note_sizes(&self, lists: &Lists) {
+        debug_assert!(
+            !lists.is_dead || lists.is_empty(),
+            "the pages of a removed group are on its parent's lists"
+        );
         for list in LruList::ALL {
             let (size, len) = (&self.sizes[list as usize], lists.len(list));
             // Relaxed, here and below: stores are in the lock's order.

@@ -67,6 +67,7 @@ impl<'a> Pass<'a> {
         if !std::mem::take(&mut self.is_any_sheltered) {
             return false;
         }
+        debug_assert_eq!(self.depth, Depth::AboveLow, "`low` is passed once");
         self.depth = Depth::AboveMin;
         self.passed_over.clear();
         true
@@ -74,6 +75,7 @@ impl<'a> Pass<'a> {
 
     /// Returns the decision for a group's lists at this moment. No lock is held.
     pub(super) fn judge(&mut self, lruvec: &Lruvec) -> Turn {
+        debug_assert!(self.accepts(lruvec), "groups that were passed over stay so");
         let size = lruvec.sizes().evictable().0;
         let unprotected = Turn::Scan {
             size,

@@ -165,6 +165,10 @@ impl Reclaim {
         while scan.finds_none() && self.tries_harder(&mut scan) {
             self.scan_lists(&mut scan);
         }
+        debug_assert!(
+            scan.outcome.nr_reclaimed <= scan.outcome.nr_scanned,
+            "nothing is freed that was not scanned"
+        );
         self.note_efficiency(scan.outcome.nr_reclaimed, scan.outcome.nr_scanned);
         if let Some(home) = self.lruvecs.of(control.target) {
             home.see_refaults();

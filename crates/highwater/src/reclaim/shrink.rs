@@ -89,7 +89,9 @@ impl Reclaim {
             cluster.count,
             &mut scratch.isolated,
         );
-        scratch.isolated.len() as u64
+        let nr_isolated = scratch.isolated.len() as u64;
+        debug_assert!(nr_isolated <= cluster.count, "no more than were counted");
+        nr_isolated
     }
 
     /// Records that this thread holds none of a cluster's pages any more.
@@ -138,6 +140,11 @@ impl Reclaim {
         self.sort_isolated(cluster, scan);
         self.evict_candidates(cluster, scan);
         let scratch = &mut scan.scratch;
+        debug_assert_eq!(
+            scratch.putback.len() + scratch.evict.evicted.len(),
+            scratch.isolated.len(),
+            "each isolated page is put back or evicted"
+        );
         let is_active = |(_, to): &&(Pfn, Placement)| *to == Placement::Active;
         let activated = match cluster.list.is_active() {
             true => 0,
@@ -178,6 +185,11 @@ impl Reclaim {
             }
             scratch.putback.push((pfn, to));
         }
+        debug_assert_eq!(
+            scratch.putback.len(),
+            scratch.isolated.len(),
+            "each isolated page is put back"
+        );
         let count = |place| {
             scratch
                 .putback

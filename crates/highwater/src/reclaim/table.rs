@@ -272,6 +272,10 @@ impl Lruvecs {
         }
         self.links.unlink(&mut lists, pfn);
         cache.set_flag(pfn, PageFlag::Active);
+        debug_assert!(
+            list_for(cache, pfn).is_active(),
+            "{pfn} was on an inactive list"
+        );
         self.links.push_head(&mut lists, pfn, list_for(cache, pfn));
         lruvec.note_sizes(&lists);
         true
@@ -315,6 +319,11 @@ impl Lruvecs {
                     pages.push((pfn, Placement::of(list)));
                 }
             }
+            debug_assert_eq!(
+                pages.len() as u64,
+                nr_taken,
+                "lists are as long as they say"
+            );
             child.note_sizes(&lists);
         }
         // Without charges, the parent may have been removed by now too.

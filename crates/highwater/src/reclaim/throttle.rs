@@ -79,7 +79,8 @@ impl Sleepers {
             self.wait_for_one(seen, left);
         }
         // Relaxed: a spuriously woken thread looks again.
-        self.nr_waiting.fetch_sub(1, Ordering::Relaxed);
+        let before = self.nr_waiting.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "this thread was counted as waiting");
     }
 
     /// Waits until `changes` differs from `seen`, but not longer than `at_most`.
@@ -109,7 +110,8 @@ impl Sleepers {
         self.nr_waiting.fetch_add(1, Ordering::Relaxed);
         self.wait_for_one(seen, at_most);
         // Relaxed: as above.
-        self.nr_waiting.fetch_sub(1, Ordering::Relaxed);
+        let before = self.nr_waiting.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "this thread was counted as waiting");
     }
 
     /// Announces a change.

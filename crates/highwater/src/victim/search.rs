@@ -185,6 +185,7 @@ impl<'a, C: Candidates> Search<'a, C> {
     }
 
     fn read_early(&mut self, entry: &Entry<C::Id>) {
+        debug_assert!(self.early.is_none(), "one candidate is read out of turn");
         self.early = Some(entry.id);
         self.read(entry);
     }
@@ -218,6 +219,12 @@ impl<'a, C: Candidates> Search<'a, C> {
                 is_exact: true,
             });
         }
+        debug_assert!(
+            self.second
+                .zip(self.best)
+                .is_none_or(|(second, best)| second.badness <= best.badness),
+            "the runner-up is worse than the worst"
+        );
     }
 
     /// Returns the decision, where `rival` is the first rank that was not read.

@@ -241,6 +241,10 @@ impl<Id: Copy + Ord> Pass<Id> {
     /// Keeps a candidate if it is among the first `room` ranks so far.
     fn keep(&mut self, kept: &mut BinaryHeap<Entry<Id>>, room: usize, entry: Entry<Id>) {
         if kept.len() < room {
+            debug_assert!(
+                kept.len() < kept.capacity(),
+                "a selection allocates nothing"
+            );
             kept.push(entry);
             return;
         }
@@ -259,7 +263,9 @@ impl<Id: Copy + Ord> Pass<Id> {
     fn raise(&mut self) {
         let known = self.surest.map_or(i64::MIN, |surest| surest.lower);
         let left_out = self.left_out.map_or(i64::MIN, |first| first.upper);
-        self.dull_below = known.min(left_out);
+        let dull_below = known.min(left_out);
+        debug_assert!(dull_below >= self.dull_below, "bounds only rise");
+        self.dull_below = dull_below;
     }
 }
 
