@@ -1,4 +1,4 @@
-//! The token word: what one CPU of one group holds in escrow, packed so that each step is one
+//! The token word: the per-CPU stock of one group, packed so that each step is one
 //! compare-and-swap, or on its own CPU a compare and a store (`percpu::gated`).
 //!
 //! ```text
@@ -6,31 +6,30 @@
 //!     sequence       | in flight       | retired | tokens
 //! ```
 //!
-//! - **tokens**: bytes that are reserved on the group and on every ancestor, and used by nobody.
-//! - **in flight**: operations that began here and hold bytes in their hands: a refill that may
-//!   still be undone, tokens on their way back. Whoever sees a zero here knows that every byte is
-//!   in a reservation, in a word, or used.
-//! - **retired**: the opposite of *live*; only a live word may hold tokens. Group removal and the
-//!   lowering of a maximum retire words; an operation that comes later finds that out in the step
-//!   itself. The bit lies where one comparison tells both that bytes fit and that the word is live.
-//! - **sequence**: grows whenever tokens appear or an operation begins, never when tokens are
-//!   taken. Two equal readings therefore say that the tokens did not grow and nothing began in
-//!   between, which is what the proof of a refusal needs (`judge.rs`). It wraps after 2^32 steps;
-//!   two readings are microseconds apart, and that many steps take seconds.
+//! - **tokens**: bytes that are reserved on the group and on every ancestor, and not used.
+//! - **in flight**: operations that began here and carry bytes: a refill that may still be undone,
+//!   tokens on their way back. A thread that reads zero here knows that every byte is in a
+//!   reservation, in a word, or used.
+//! - **retired**: the opposite of *live*; only a live word may hold tokens. Removing a group and
+//!   lowering a maximum retire words; a later operation notices in the step itself. The bit's
+//!   position lets one comparison test both that bytes fit and that the word is live.
+//! - **sequence**: grows whenever tokens appear or an operation begins, never when tokens are taken
+//!   (a seqcount). Two equal readings therefore mean that the tokens did not grow and nothing began
+//!   in between, which the proof of a refusal needs (`judge.rs`). It wraps after 2^32 steps; two
+//!   readings are microseconds apart, and that many steps take seconds.
 
 use crate::percpu::{Gated, Gates, Open};
 #[cfg(not(loom))]
 use crate::units::PAGE_BYTES;
 
-/// Most tokens that one refill leaves in a word, in bytes: 128 KiB.
+/// Maximum tokens that one refill leaves in a word, in bytes: 128 KiB.
 ///
 /// Chosen: the kernel's batch is 64 pages and its stock never holds more than that. A refill to
-/// half of [`CELL_MAX`] keeps that bound and leaves the other half for uncharges, so that neither a
-/// run of charges nor a run of uncharges, nor any alternation of them, climbs more than once per
-/// 128 KiB.
+/// half of [`CELL_MAX`] keeps that bound and leaves the other half for uncharges, so a run of
+/// charges, a run of uncharges, or any alternation of them climbs at most once per 128 KiB.
 #[cfg(not(loom))]
 pub(super) const GRANT_MAX: u64 = 32 * PAGE_BYTES;
-/// Most tokens that a word ever holds, in bytes: 256 KiB for each CPU of a group.
+/// Maximum tokens that a word ever holds, in bytes: 256 KiB for each CPU of a group.
 #[cfg(not(loom))]
 pub(super) const CELL_MAX: u64 = 64 * PAGE_BYTES;
 
@@ -78,7 +77,7 @@ impl Word {
         self.0 >> 32
     }
 
-    /// What of `bytes` fits into the word.
+    /// Returns how many of `bytes` fit into the word.
     pub(super) fn fit(self, bytes: u64) -> u64 {
         if self.is_live() {
             bytes.min(CELL_MAX - self.tokens())
@@ -87,7 +86,7 @@ impl Word {
         }
     }
 
-    /// `bytes` tokens become usage.
+    /// Turns `bytes` tokens into usage.
     pub(super) const fn taken(self, bytes: u64) -> Option<Self> {
         if self.is_live() && bytes <= self.tokens() {
             Some(Self(self.0 - bytes))
@@ -96,7 +95,7 @@ impl Word {
         }
     }
 
-    /// As [`Word::taken`], if `bytes` is not zero: then a word that has them is live.
+    /// Like [`Word::taken`], for `bytes` that are not zero: a word that holds tokens is live.
     #[inline]
     const fn taken_some(self, bytes: u64) -> Option<Self> {
         if bytes.wrapping_sub(1) < self.tokens() {
@@ -106,8 +105,8 @@ impl Word {
         }
     }
 
-    /// `bytes` of usage become tokens. When they do not fit, the word keeps [`GRANT_MAX`] tokens
-    /// and the caller has the rest in its hands, [`Word::spilled`], with an operation begun.
+    /// Turns `bytes` of usage into tokens. When they do not fit, the word keeps [`GRANT_MAX`]
+    /// tokens, an operation begins, and the caller carries the rest, [`Word::spilled`].
     pub(super) fn parked(self, bytes: u64) -> Option<Self> {
         if !self.is_live() {
             return None;
@@ -118,18 +117,18 @@ impl Word {
         }
     }
 
-    /// As [`Word::parked`], but only if all of them fit.
+    /// Like [`Word::parked`], but only if all of them fit.
     #[inline]
     pub(super) fn parked_whole(self, bytes: u64) -> Option<Self> {
         let tokens = self.0 & (TOKENS | RETIRED);
-        // The tokens stay within their bits: nothing is carried into those in flight.
+        // The tokens stay within their bits: nothing carries into the in-flight bits.
         let fits = CELL_MAX
             .checked_sub(tokens)
             .is_some_and(|room| bytes <= room);
         fits.then(|| Self(self.0.wrapping_add(ONE_STEP + bytes)))
     }
 
-    /// Bytes that [`Word::parked`] leaves in the caller's hands.
+    /// Returns the bytes that [`Word::parked`] leaves to the caller.
     pub(super) const fn spilled(self, bytes: u64) -> u64 {
         let total = self.tokens().saturating_add(bytes);
         if total <= CELL_MAX {
@@ -139,19 +138,19 @@ impl Word {
         }
     }
 
-    /// An operation begins; `None` when 4,095 of them are in flight already.
+    /// Begins an operation; `None` when 4,095 are already in flight.
     pub(super) fn begun(self) -> Option<Self> {
         self.stepped(self.tokens()).with_begun()
     }
 
-    /// An operation ends.
+    /// Ends an operation.
     pub(super) fn ended(self) -> Self {
         debug_assert!(self.in_flight() > 0, "an operation ended twice");
         Self(self.0 - ONE_IN_FLIGHT)
     }
 
-    /// A refill ends and leaves `grant` tokens; when they do not all fit, it stays in flight with
-    /// the rest in its hands.
+    /// Ends a refill that leaves `grant` tokens; when they do not all fit, it stays in flight and
+    /// carries the rest.
     pub(super) fn granted(self, grant: u64) -> Self {
         match self.fit(grant) {
             0 if grant == 0 => self.ended(),
@@ -160,7 +159,7 @@ impl Word {
         }
     }
 
-    /// All tokens go into the hands of an operation that begins; `None` when there are none.
+    /// Begins an operation that carries all tokens away; `None` when there are none.
     pub(super) fn stolen(self) -> Option<Self> {
         if self.tokens() == 0 {
             return None;
@@ -168,7 +167,7 @@ impl Word {
         self.stepped(0).with_begun()
     }
 
-    /// The word may hold tokens from now on; `None` when it could before.
+    /// Makes the word live; `None` when it already was.
     pub(super) fn enlisted(self) -> Option<Self> {
         if self.is_live() {
             None
@@ -177,14 +176,14 @@ impl Word {
         }
     }
 
-    /// The word holds no tokens from now on; those it had are in the caller's hands. `None` when it
-    /// was not live. Nothing is marked in flight: whoever retires words holds the tree's lock for
-    /// writing, and passes over a subtree hold it for reading.
+    /// Retires the word; the caller carries the tokens it had. `None` when it was not live. Nothing
+    /// is marked in flight: the thread that retires words holds the tree's lock for writing, and
+    /// passes over a subtree hold it for reading.
     pub(super) fn retired(self) -> Option<Self> {
         self.is_live().then(|| Self(self.stepped(0).0 | RETIRED))
     }
 
-    /// One step later, holding `tokens`.
+    /// Returns the word one step later, holding `tokens`.
     fn stepped(self, tokens: u64) -> Self {
         debug_assert!(tokens <= CELL_MAX, "{tokens} tokens in one word");
         Self((self.0 & !TOKENS | tokens).wrapping_add(ONE_STEP))
@@ -200,7 +199,7 @@ impl Word {
 pub(super) struct InFlight(u64);
 
 impl InFlight {
-    /// One instruction: what is not in flight is dropped at the end.
+    /// One instruction: the other bits are masked at the end.
     #[inline]
     pub(super) const fn saw(&mut self, word: Word) {
         self.0 |= word.0;
@@ -215,18 +214,17 @@ impl InFlight {
     }
 }
 
-/// A token word on its own pair of cache lines, as far as this layer sees it: what is atomic about
-/// it is the business of [`Gated`].
+/// A token word on its own pair of cache lines, as this layer sees it; its atomicity is implemented
+/// by [`Gated`].
 ///
-/// A step is one atomic step, whoever makes it. In the restartable regime one that is made on the
-/// word's own CPU is **not a fence**: it is visible to others in the order of the program, but
-/// after loads that follow it. Who must make a step first and look elsewhere then uses
-/// [`Cell::begin`].
+/// Each step is atomic, in both regimes. In the restartable regime a step on the word's own CPU is
+/// **not a fence**: other CPUs see it in program order, but after loads that follow it. An
+/// operation that must make its step visible before it loads other words uses [`Cell::begin`].
 #[derive(Debug)]
 pub(super) struct Cell(Gated);
 
 impl Cell {
-    /// Word number `index` of a group, not live.
+    /// Returns word number `index` of a group, retired.
     pub(super) fn new(gates: Gates, index: usize) -> Self {
         Self(gates.word(index, RETIRED))
     }
@@ -236,39 +234,40 @@ impl Cell {
         Word(self.0.load())
     }
 
-    /// Moves the word by `step`; `Ok` holds the value before, `Err` the value that `step` refused.
+    /// Applies `step` to the word; `Ok` holds the value before, `Err` the value that `step`
+    /// refused.
     #[inline]
     pub(super) fn update(&self, step: impl Fn(Word) -> Option<Word>) -> Result<Word, Word> {
         words(self.0.step(|word| raw(step(Word(word)))))
     }
 
-    /// Takes tokens by a plain store. Whether it did: otherwise something is in the way, or they do
-    /// not suffice, or the word is not of this CPU.
+    /// Takes tokens by a plain store. Returns whether it did: otherwise the gate is raised, the
+    /// tokens do not suffice, or the word belongs to another CPU.
     ///
-    /// Does not look at the incarnation: for who has bytes charged here, so that the word is of
+    /// Does not check the incarnation: the caller has bytes charged here, so the word belongs to
     /// that group and no later one; and it holds tokens only while the group lives.
     #[inline(always)]
     pub(super) fn take_here(&self, bytes: u64) -> bool {
         self.0.try_step(|word| raw(Word(word).taken_some(bytes)))
     }
 
-    /// As [`take_here`](Self::take_here), if moreover `is_alive`, which is asked between the load
-    /// of the word and the store, says that the group is the one that is meant.
+    /// Like [`take_here`](Self::take_here), if `is_alive` also returns true; it is called between
+    /// the load of the word and the store, and checks the group's incarnation.
     #[inline(always)]
     pub(super) fn take_here_if(&self, bytes: u64, is_alive: impl FnOnce() -> bool) -> bool {
         let taken = |word| raw(Word(word).taken_some(bytes)).filter(|_| is_alive());
         self.0.try_step(taken)
     }
 
-    /// Parks bytes by a plain store. Whether it did.
+    /// Parks bytes by a plain store. Returns whether it did.
     #[inline(always)]
     pub(super) fn park_here(&self, bytes: u64) -> bool {
         self.0.try_step(|word| raw(Word(word).parked_whole(bytes)))
     }
 
-    /// As [`update`](Self::update) if the word is near, that is, of the CPU that the thread runs
-    /// on, or of none; else `None`, if `step` would not have refused. For words that are far there
-    /// is [`Far`](super::far::Far).
+    /// Like [`update`](Self::update) if the word is near, that is, of the CPU that the thread runs
+    /// on, or of none; otherwise `None`, unless `step` would have refused. [`Far`](super::far::Far)
+    /// steps the words that are far.
     pub(super) fn update_near(
         &self,
         step: impl Fn(Word) -> Option<Word>,
@@ -276,7 +275,8 @@ impl Cell {
         self.0.step_near(&|word| raw(step(Word(word)))).map(words)
     }
 
-    /// Marks an operation in flight; what the thread loads next is loaded after all can see that.
+    /// Marks an operation in flight; the thread's next loads happen after every CPU can see the
+    /// mark.
     pub(super) fn begin(&self) -> Result<Word, Word> {
         words(self.0.step_fenced(|word| raw(Word(word).begun())))
     }
@@ -296,12 +296,12 @@ impl Cell {
 pub(super) struct OpenCell<'a>(pub(super) Open<'a>);
 
 impl OpenCell<'_> {
-    /// As [`Cell::update`].
+    /// See [`Cell::update`].
     pub(super) fn update(&self, step: impl Fn(Word) -> Option<Word>) -> Result<Word, Word> {
         words(self.0.step(&|word| raw(step(Word(word)))))
     }
 
-    /// As [`Cell::end`].
+    /// See [`Cell::end`].
     pub(super) fn end(&self) {
         let ended = self.update(|word| Some(word.ended()));
         debug_assert!(ended.is_ok(), "ending an operation is never refused");

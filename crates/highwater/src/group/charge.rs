@@ -1,4 +1,4 @@
-//! Bytes that are paid for: a guard that uncharges when it is dropped.
+//! [`Charge`]: an RAII guard of charged bytes, uncharged when it is dropped.
 
 use std::fmt;
 
@@ -15,9 +15,9 @@ use super::tree::{Core, GroupKey};
 /// Bytes charged to a group and to all its ancestors. Dropping it uncharges them.
 ///
 /// A charge may be sent to another thread and may outlive every handle to its group and its tree.
-/// It works on after its group is removed, except that it cannot grow.
+/// It stays usable after its group is removed, except that it cannot grow.
 ///
-/// A charge that is not kept is uncharged at once, hence:
+/// A charge that is not kept is uncharged at once, so it is `must_use`:
 ///
 /// ```compile_fail
 /// #![deny(unused_must_use)]
@@ -56,25 +56,25 @@ impl Charge {
         Self { held }
     }
 
-    /// Bytes charged.
+    /// Returns the bytes charged.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         self.held.bytes()
     }
 
-    /// The group that they are charged to.
+    /// Returns the id of the group that they are charged to.
     #[must_use]
     pub fn group(&self) -> GroupId {
         self.held.key().id
     }
 
-    /// The same, and no later group of its number.
+    /// Returns the key of the group, which no later group of the same id has.
     #[must_use]
     pub fn key(&self) -> GroupKey {
         self.held.key()
     }
 
-    /// The path of the group.
+    /// Returns the path of the group.
     #[must_use]
     pub fn path(&self) -> GroupPath {
         self.held.path()
@@ -94,7 +94,7 @@ impl Charge {
         self.try_grow_refilling(bytes).map(|_throttles_nobody| ())
     }
 
-    /// As [`Charge::try_grow`], acting as `cpu`.
+    /// Like [`Charge::try_grow`], acting as `cpu`.
     ///
     /// # Errors
     ///
@@ -109,7 +109,7 @@ impl Charge {
             .map(|_throttles_nobody| ())
     }
 
-    /// As [`Charge::try_grow`], and says what it reserved; see
+    /// Like [`Charge::try_grow`], and returns what it reserved; see
     /// [`GroupNode::try_charge_refilling`](super::GroupNode::try_charge_refilling).
     ///
     /// # Errors
@@ -120,7 +120,7 @@ impl Charge {
         self.held.grow(bytes)
     }
 
-    /// Charges `bytes` more, whatever the limits: as
+    /// Charges `bytes` more regardless of the limits, as
     /// [`GroupNode::force_charge`](super::GroupNode::force_charge).
     ///
     /// # Errors
@@ -134,7 +134,7 @@ impl Charge {
         self.held.force_grow_as(Actor::Here, bytes)
     }
 
-    /// As [`Charge::force_grow`], acting as `cpu`.
+    /// Like [`Charge::force_grow`], acting as `cpu`.
     ///
     /// # Errors
     ///
@@ -149,7 +149,7 @@ impl Charge {
         self.held.force_grow_as(actor, bytes)
     }
 
-    /// Uncharges `bytes` of it.
+    /// Uncharges `bytes` of this charge.
     ///
     /// # Panics
     ///
@@ -159,7 +159,7 @@ impl Charge {
         self.held.shrink(bytes);
     }
 
-    /// As [`Charge::shrink`], acting as `cpu`.
+    /// Like [`Charge::shrink`], acting as `cpu`.
     ///
     /// # Panics
     ///
@@ -170,7 +170,7 @@ impl Charge {
         self.held.shrink_as(actor, bytes);
     }
 
-    /// Moves `bytes` of it into a charge of their own. Charges and uncharges nothing.
+    /// Splits `bytes` off into a charge of their own. Charges and uncharges nothing.
     ///
     /// # Panics
     ///
@@ -179,17 +179,17 @@ impl Charge {
         Self::of(self.held.split(bytes))
     }
 
-    /// Adds another charge of the same group to this one.
+    /// Merges another charge of the same group into this one.
     ///
     /// # Errors
     ///
-    /// Gives `other` back when it is of another group.
+    /// Gives `other` back when it belongs to another group.
     pub fn merge(&mut self, other: Self) -> Result<(), Self> {
         self.held.merge(other.held).map_err(Self::of)
     }
 
-    /// Gives up the guard and keeps the bytes charged: for whoever remembers them elsewhere, and
-    /// uncharges them by [`GroupTree::uncharge`](super::GroupTree::uncharge) or
+    /// Gives up the guard and keeps the bytes charged: for callers that record them elsewhere, and
+    /// uncharge them by [`GroupTree::uncharge`](super::GroupTree::uncharge) or
     /// [`GroupNode::uncharge`](super::GroupNode::uncharge).
     #[must_use = "these bytes stay charged until they are uncharged by hand"]
     #[inline]
@@ -197,7 +197,8 @@ impl Charge {
         self.held.disown()
     }
 
-    /// The same charge, kept by something that its tree is a part of.
+    /// Returns the same charge, with the tree kept in memory through `keeper`, which contains the
+    /// tree.
     pub(crate) fn kept_by<K: Keeper>(self, keeper: PercpuRef<K>) -> Held<K> {
         self.held.kept_by(keeper)
     }

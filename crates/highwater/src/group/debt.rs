@@ -1,31 +1,32 @@
-//! Charges that are never refused, and what they leave behind: debt.
+//! Forced charges, which are never refused, and the debt that they leave.
 //!
-//! A charge for memory that is in use already, or that a program cannot do without, is *forced*: it
-//! is made within the limits if there is room, counting what can be taken back from every word, and
-//! else above them. What a group has reserved above its maximum is its *debt*.
+//! A charge for memory that is already in use, or that a program cannot do without, is *forced*: it
+//! is made within the limits if there is room, counting the tokens that can be taken back from
+//! every word, and otherwise above them. The reservations of a group above its maximum are its
+//! *debt*.
 //!
 //! # Invariant
 //!
 //! `debt == max(0, reserved - max)`, by definition: it is not stored, so nothing can clamp it or
-//! let it drift. While a group is in debt no word below it is live. Hence nothing is in escrow
-//! there and debt is what is *used* above the maximum; every byte that is uncharged below goes to
-//! the ledgers at once, which is what pays; and no charge but a forced one passes.
+//! let it drift. While a group is in debt no word below it is live. So nothing is in escrow there
+//! and debt is the *usage* above the maximum; every byte that is uncharged below goes to the
+//! ledgers at once and pays the debt; and only forced charges pass.
 //!
 //! # Why no word is live below a group in debt
 //!
 //! A forced charge holds the tree's lock for writing. At each group it first tries to reserve as
-//! others do. Where that is refused it retires the words below, and goes above the maximum only
-//! then. A word becomes live under the lock for reading, after a look at every ancestor: before the
-//! retiring, or after the debt is there and seen. A group where reserving succeeded is not in debt
-//! by this charge, whatever others reserve later. A refill that was under way ends in a word that
-//! is not live: it gives its grant back. Who waits for room (`wait.rs`) is overtaken by force, and
-//! by nothing else.
+//! other charges do. Where that is refused it retires the words below, and goes above the maximum
+//! only then. A word becomes live under the lock for reading, after a check of every ancestor:
+//! either before the retiring, or after the debt exists and is seen. A group where reserving
+//! succeeded is not in debt by this charge, whatever others reserve later. A refill that was under
+//! way ends in a word that is not live: it gives its grant back. Only a forced charge overtakes
+//! waiting charges (`wait.rs`).
 //!
-//! No proof in `judge.rs` suffers: passes hold the lock for reading, so that a forced charge is
-//! made before or after a pass, and never looks like bytes in nobody's hands.
+//! The proofs in `judge.rs` hold: passes hold the lock for reading, so that a forced charge is made
+//! before or after a pass, and never looks like bytes that no operation carries.
 //!
-//! Source: accounting spec 8.2 (`charge`, which skips the test). Deviation: the kernel lets stock
-//! stay in other CPUs while it overruns a limit, and shows the sum as usage.
+//! Source: accounting spec 8.2 (`charge`, which skips the test). Deviation: the kernel leaves stock
+//! in other CPUs while it overruns a limit, and shows the sum as usage.
 
 use crate::percpu::PercpuRef;
 use crate::units::{Bytes, CpuId, GroupId};
@@ -90,9 +91,10 @@ impl Core {
 }
 
 impl GroupNode {
-    /// Charges `bytes` to this group and all its ancestors, whatever their limits: for memory that
-    /// is there already. What does not fit takes a group into [debt](Self::debt). When this group
-    /// is removed, the nearest ancestor that is not is charged: [`Charge::group`] says which.
+    /// Charges `bytes` to this group and all its ancestors regardless of their limits: for memory
+    /// that already exists. The part that does not fit takes a group into [debt](Self::debt). When
+    /// this group is removed, the nearest ancestor that is not removed is charged;
+    /// [`Charge::group`] returns which.
     ///
     /// # Cost
     ///
@@ -107,7 +109,7 @@ impl GroupNode {
         self.force_charge_as(Actor::Here, bytes)
     }
 
-    /// As [`GroupNode::force_charge`], acting as `cpu`.
+    /// Like [`GroupNode::force_charge`], acting as `cpu`.
     ///
     /// # Panics
     ///
@@ -120,7 +122,7 @@ impl GroupNode {
         Charge::of(self.force_kept(self.keeper(), actor, bytes))
     }
 
-    /// As [`force_charge`](Self::force_charge), with the charge kept by `keeper` of this tree.
+    /// Like [`force_charge`](Self::force_charge), with the charge kept by `keeper` of this tree.
     pub(crate) fn force_charge_kept<K: Keeper>(
         &self,
         keeper: PercpuRef<K>,
@@ -138,8 +140,8 @@ impl GroupNode {
         Held::over(keeper, meta.key, actor, bytes)
     }
 
-    /// Bytes by which this group and its descendants are above the maximum: because charges were
-    /// forced, or because the maximum was set below the usage. Paid first by whatever is uncharged.
+    /// Returns the bytes by which this group and its descendants exceed the maximum, after forced
+    /// charges or a maximum set below the usage. Uncharged bytes pay it first.
     ///
     /// # Accuracy
     ///

@@ -1,5 +1,5 @@
-//! What an operation on groups may refuse, with the numbers that explain it. No message allocates
-//! before it is shown.
+//! Errors of operations on groups, with the numbers that explain them. No message allocates before
+//! it is shown.
 
 use thiserror::Error;
 
@@ -10,45 +10,45 @@ use crate::units::Bytes;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ChargeError {
-    /// The group `group`, which is the charged one or one of its ancestors, has no room.
+    /// The group `group`, the charged one or one of its ancestors, has no room.
     #[error(
         "group {group}: {requested} asked, {} free below its maximum of {max}; reclaim from it or raise its maximum", free(*.max, *.usage)
     )]
     OverMax {
         /// The group whose maximum refused: the lowest one on the way to the root.
         group: GroupPath,
-        /// What was asked for.
+        /// Bytes requested.
         requested: Bytes,
         /// The maximum of `group` at that moment.
         max: Bytes,
-        /// What its subtree used at that moment.
+        /// Usage of its subtree at that moment.
         usage: Bytes,
-        /// What its subtree held in escrow: zero unless `requested` alone exceeds `max`, because
-        /// tokens are taken back before a charge is refused.
+        /// Escrow of its subtree: zero unless `requested` alone exceeds `max`, because tokens are
+        /// taken back before a charge is refused.
         escrowed: Bytes,
     },
-    /// Others wait for room at `group`, and nobody is overtaken.
+    /// Other charges wait for room at `group`, and are served first (FIFO).
     #[error(
         "group {group}: {requested} asked, behind {nr_waiting} charges that wait there: wait in line with `charge_wait`, or try later"
     )]
     Behind {
         /// The group that they wait for.
         group: GroupPath,
-        /// What was asked for.
+        /// Bytes requested.
         requested: Bytes,
         /// Charges that waited there a moment later.
         nr_waiting: usize,
     },
-    /// The deadline of a charge that waited passed.
+    /// The deadline of a waiting charge passed.
     #[error(
         "group {group}: {requested} asked, {} free below its maximum of {max} at the deadline, {nr_waiting} charges wait there; reclaim from it or raise its maximum", free(*.max, *.usage)
     )]
     DeadlinePassed {
         /// The group that it waited for.
         group: GroupPath,
-        /// What was asked for.
+        /// Bytes requested.
         requested: Bytes,
-        /// What the subtree of `group` used when it gave up.
+        /// Usage of the subtree of `group` when the charge gave up.
         usage: Bytes,
         /// The maximum of `group`.
         max: Bytes,
@@ -62,21 +62,21 @@ pub enum ChargeError {
         group: GroupPath,
     },
     /// A thread that was charging or uncharging at the same time did not run again for a quarter of
-    /// a second, and what it had in its hands decides whether there is room. Try again.
+    /// a second, and the bytes it carries decide whether there is room. Try again.
     #[error(
         "group {group}: {requested} asked, overtaken in each of {attempts} attempts: try again"
     )]
     Contended {
         /// The group to charge.
         group: GroupPath,
-        /// What was asked for.
+        /// Bytes requested.
         requested: Bytes,
         /// Attempts made.
         attempts: u32,
     },
 }
 
-/// What is free below a maximum; nothing where it is exceeded by force.
+/// Returns the bytes free below a maximum; zero where forced charges exceed it.
 fn free(max: Bytes, usage: Bytes) -> Bytes {
     max.saturating_sub(usage)
 }
@@ -93,20 +93,20 @@ pub struct LimitsError {
     pub max: Bytes,
 }
 
-/// Why a maximum is below the usage. The maximum **is** installed all the same.
+/// Why a maximum could not be met. It **is** installed if it is below the usage.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MaxError {
-    /// The subtree uses more than the new maximum: it cannot grow, and has to shrink.
+    /// The subtree uses more than the new maximum: it cannot grow, and must shrink.
     #[error("group {group}: {usage} used, {over} above its new maximum of {max}; reclaim from it")]
     BelowUsage {
         /// The group.
         group: GroupPath,
         /// The maximum, as installed.
         max: Bytes,
-        /// What the subtree used just after.
+        /// Usage of the subtree just after.
         usage: Bytes,
-        /// How far that is above the maximum.
+        /// How far the usage exceeds the maximum.
         over: Bytes,
     },
     /// The group is removed; nothing was installed.
@@ -138,7 +138,7 @@ pub enum ChildError {
     /// The limits contradict each other.
     #[error(transparent)]
     Limits(#[from] LimitsError),
-    /// The parent is as deep as groups may be.
+    /// The parent is at the maximum depth.
     #[error("group {parent} is at depth {depth}, the deepest allowed")]
     TooDeep {
         /// The parent.
@@ -164,7 +164,7 @@ pub enum ChildError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RemoveError {
-    /// It has children, which must go first.
+    /// It has children, which must be removed first.
     #[error("group {group} has {children} children: remove them first")]
     HasChildren {
         /// The group.
@@ -175,7 +175,7 @@ pub enum RemoveError {
     /// It is the root.
     #[error("the root group stays for as long as its tree")]
     IsRoot,
-    /// It was removed before.
+    /// It was already removed.
     #[error("group {group} is removed already")]
     Removed {
         /// The group.

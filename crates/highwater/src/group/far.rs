@@ -1,8 +1,8 @@
-//! Words of other CPUs, stepped many at a time.
+//! Batches of token words of other CPUs, stepped under one membarrier(2) each.
 //!
 //! In the restartable regime, stepping a word of another CPU takes a membarrier, which interrupts
-//! that CPU: microseconds. A pass that takes tokens back from many words pays for one membarrier in
-//! [`FAR_MAX`] of them. In the atomic regime no word is far.
+//! that CPU: microseconds. A pass that takes tokens back from many words pays one membarrier for
+//! each [`FAR_MAX`] of them. In the atomic regime no word is far.
 
 use std::ops::ControlFlow;
 
@@ -10,8 +10,8 @@ use super::cell::{Cell, OpenCell};
 use crate::percpu::Raised;
 use crate::units::GroupId;
 
-/// Words for each membarrier. Chosen: a kibibyte of stack, and few enough that their CPUs do not
-/// step them by locked instructions for long.
+/// Words per membarrier. Chosen: a kibibyte of stack, and few enough that their CPUs do not step
+/// them by locked instructions for long.
 const FAR_MAX: usize = 64;
 
 /// A batch of words, with their groups.
@@ -28,8 +28,7 @@ impl<'a> Far<'a> {
         }
     }
 
-    /// Adds a word to the batch; if that makes it full, shows it to `visit` as by
-    /// [`each`](Self::each).
+    /// Adds a word to the batch; a full batch is passed to `visit` as by [`each`](Self::each).
     pub(super) fn add<B>(
         &mut self,
         id: GroupId,
@@ -44,7 +43,7 @@ impl<'a> Far<'a> {
         ControlFlow::Continue(())
     }
 
-    /// Raises the gates of the batch, shows each word to `visit` until that breaks, lowers the
+    /// Raises the gates of the batch, passes each word to `visit` until that breaks, lowers the
     /// gates and empties the batch.
     pub(super) fn each<B>(
         &mut self,

@@ -1,43 +1,43 @@
-//! Is there room? Passes over the words of a subtree: stealing, the proof that a refusal is right,
-//! deciding alone, and the reads of usage.
+//! Decides whether there is room: passes over the token words of a subtree that steal tokens, prove
+//! a refusal, decide alone, and read usage.
 //!
 //! # Why a refusal is right
 //!
 //! A charge of `k` is refused at a group A only if at some moment within the call no byte below A
 //! was in escrow or in flight and A had less than `k` room, so that `used + k > max` at that
-//! moment. `Core::judge` finds such a moment by looking twice: a first pass over all words below A
-//! sees no tokens and nothing in flight; then A's balance has no room; then a second pass sees the
-//! same with equal sequences. A sequence grows when tokens appear or an operation begins, so at the
-//! moment of the balance every word was as both passes saw it, minus tokens taken: zero. The lock
-//! of the tree keeps the set of groups the same meanwhile. If `k` alone exceeds A's maximum,
-//! nothing has to be stolen to know.
+//! moment. `Core::judge` finds such a moment by two passes (a double collect): a first pass over
+//! all words below A sees no tokens and nothing in flight; then A's balance has no room; then a
+//! second pass sees the same with equal sequences. A sequence grows when tokens appear or an
+//! operation begins, so at the moment of the balance every word was as both passes saw it, minus
+//! tokens taken: zero. The lock of the tree keeps the set of groups the same meanwhile. If `k`
+//! alone exceeds A's maximum, no tokens need to be stolen.
 //!
-//! Parking never makes another charge fail: what is parked is found and stolen first. Nor does a
+//! Parking never makes another charge fail: parked bytes are found and stolen first. Nor does a
 //! charge that reserves at A and is then refused higher up: it is in flight until it has undone
 //! that, and the other waits for it, without a lock.
 //!
 //! # What a moment is
 //!
 //! The moments above are those of the one order in which stores become visible. In the atomic
-//! regime that is the order of `SeqCst`. In the restartable one a thread steps a word of its own
+//! regime that is the order of `SeqCst`. In the restartable regime a thread steps a word of its own
 //! CPU by a plain store, which on x86-64 (the one system that has this regime) becomes visible some
 //! time after the thread has gone on, but at one moment for all CPUs, and after every earlier store
-//! of that thread. Until then everybody else sees the word as before, and in the order of moments
-//! it *is* as before: an uncharge whose tokens are not visible has not happened yet, unless
-//! somebody knows of it, and whoever was told about it was told by a later store. What is left are
-//! those who store first and look afterwards:
+//! of that thread. Until then all other threads see the word as before, and in the order of moments
+//! it *is* as before: an uncharge whose tokens are not visible has not happened yet, unless another
+//! thread knows of it, and that knowledge came by a later store. What remains are the operations
+//! that store first and load afterwards:
 //!
 //! - A refill marks itself in flight, by a step with a fence
 //!   ([`Cell::begin`](super::cell::Cell::begin)), and then reads the incarnation and the gate.
-//!   Removal and the one who decides alone write those by locked instructions before they read the
-//!   words. One of the two notices.
-//! - A charge that judges begins by taking the tree's lock, a locked instruction: what its own
-//!   thread stored before is visible to all before it looks. From then on it stores by locked
+//!   Removal and a charge that decides alone write those by locked instructions before they read
+//!   the words. One of the two notices the other.
+//! - A charge that judges begins by taking the tree's lock, a locked instruction: all earlier
+//!   stores of its own thread are visible before its pass. From then on it stores by locked
 //!   instructions only.
-//! - Stealing and retiring step a word of another CPU under a raised gate, after a membarrier: what
-//!   its CPU had stored is visible, and a step that was being made there starts again
-//!   (`percpu::gated`). So what is stolen was not taken before, and is not taken after. A word that
-//!   shows no tokens is not stolen from, whatever is about to become visible there: that comes
+//! - Stealing and retiring step a word of another CPU under a raised gate, after a membarrier:
+//!   earlier stores of that CPU are visible, and a step in progress there restarts
+//!   (`percpu::gated`). So stolen tokens were not taken before, and are not taken after. A word
+//!   that shows no tokens is not stolen from, whatever is about to become visible there: that comes
 //!   later in the order of moments.
 //!
 //! # Progress
@@ -46,13 +46,13 @@
 //! that stealing had made, deposited tokens, or was in flight. A busy subtree at its limit can do
 //! that for ever, so after `Patience::FREE` attempts the charge decides *alone*: with the tree's
 //! lock for writing it closes the tree to new reservations, retires the words below the group
-//! without room, and sees in one pass whether an operation that began earlier is still in flight.
+//! without room, and checks in one pass whether an operation that began earlier is still in flight.
 //! If not, used equals reserved and stays so: the charge is made on the spot, or refused. (An
-//! operation that begins later finds the tree closed, because it marks itself in flight first and
-//! looks afterwards; it ends with nothing in its hands, and parks on the lock.) If one is, its
+//! operation that begins later finds the tree closed, because it marks itself in flight before it
+//! checks; it ends without having taken anything, and parks on the lock.) If one is in flight, its
 //! thread was preempted in the middle: lock and tree are opened, the charge yields and then sleeps.
-//! Operations in flight never wait for anything, so this ends when that thread runs; should it not
-//! for `Patience::LIMIT` attempts, the charge says so:
+//! Operations in flight never wait for anything, so this ends when that thread runs; if it does not
+//! run for `Patience::LIMIT` attempts, the charge fails:
 //! [`Contended`](super::ChargeError::Contended).
 
 use std::ops::ControlFlow;
@@ -72,31 +72,31 @@ use super::tree::{Core, GroupKey, Shape};
 
 /// A moment at which a group had no room.
 pub(super) struct Full {
-    /// The group, which may be gone by the time that this is told.
+    /// The group, which may be gone by the time the error is shown.
     pub(super) meta: Arc<Meta>,
     pub(super) balance: Balance,
     pub(super) escrowed: u64,
 }
 
-/// Where the bytes are that a group and its descendants have reserved, at one moment.
+/// A breakdown of the bytes that a group and its descendants have reserved, at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Account {
-    /// Everything that counts against the maximum: `used + escrowed`.
+    /// All bytes that count against the maximum: `used + escrowed`.
     pub reserved: Bytes,
-    /// What is used.
+    /// Bytes in use.
     pub used: Bytes,
-    /// What lies in words of CPUs, used by nobody: any charge that needs it takes it.
+    /// Bytes in per-CPU token words, not used: any charge that needs them takes them.
     pub escrowed: Bytes,
-    /// What is reserved above the maximum. While there is any, nothing is in escrow.
+    /// Bytes reserved above the maximum. While not zero, nothing is in escrow.
     pub debt: Bytes,
-    /// Whether all of this was so at one moment. Otherwise others were at work, and each number is
-    /// off by at most what they charged and uncharged meanwhile.
+    /// Whether all of these values held at one moment. Otherwise each is off by at most the bytes
+    /// that other threads charged and uncharged meanwhile.
     pub is_exact: bool,
 }
 
-/// What a look without proof saw.
+/// The result of a pass without proof.
 #[derive(Default)]
 struct Glance {
     tokens: u64,
@@ -105,7 +105,7 @@ struct Glance {
 }
 
 impl Glance {
-    /// Looks at the words of one more group, and says how many there were.
+    /// Adds the words of one more group; returns how many there were.
     fn at(&mut self, slot: &Slot) -> usize {
         let (mut tokens, mut live) = (0, 0);
         let count = slot.each_touched(|cell| {
@@ -119,17 +119,18 @@ impl Glance {
     }
 }
 
-/// What a pass over the words of a subtree saw.
+/// The result of a pass over the words of a subtree.
 ///
 /// Two passes that are [alike](Self::is_as_before) saw the same in every word: a word whose
-/// sequence grew is larger than before by more than any change of its lower half but that of its
-/// tokens, which are summed apart; and where no sequence grew, tokens can only have been taken.
+/// sequence grew is larger than before by more than any change of its lower half can offset, except
+/// that of its tokens, which are summed apart; and where no sequence grew, tokens can only have
+/// been taken.
 #[derive(Clone, Copy, Default)]
 struct Pass {
     tokens: u64,
     /// Sum of the words themselves, modulo 2^64.
     words: u64,
-    /// What is in flight in any of them.
+    /// Operations in flight in any of them.
     in_flight: InFlight,
 }
 
@@ -141,7 +142,7 @@ impl Pass {
         self.in_flight.saw(word);
     }
 
-    /// What two passes over different words saw.
+    /// Combines two passes over different words.
     fn and(self, other: Self) -> Self {
         Self {
             tokens: self.tokens + other.tokens,
@@ -150,12 +151,12 @@ impl Pass {
         }
     }
 
-    /// Whether every byte was in a reservation, in a word or used, as far as this pass saw.
+    /// Whether this pass saw every byte in a reservation, in a word, or used.
     fn is_still(self) -> bool {
         self.in_flight.is_nothing()
     }
 
-    /// Whether both passes were still, and saw the same.
+    /// Whether both passes were still and saw the same.
     fn is_as_before(self, before: Self) -> bool {
         let is_still = self.is_still() && before.is_still();
         is_still && self.tokens == before.tokens && self.words == before.words
@@ -164,15 +165,15 @@ impl Pass {
 
 impl Core {
     /// Takes tokens back below `group` until it has room for `bytes`, or other threads' work leaves
-    /// that open; fails if it proves that there is none. For a charge to `key`, which stays for as
-    /// long as the lock is held if it is still there, and `group` with it.
+    /// that open; fails if it proves that there is none. Serves a charge to `key`: while the lock is
+    /// held, that group stays if it is still there, and `group` with it.
     pub(super) fn make_room(
         &self,
         key: GroupKey,
         group: GroupId,
         bytes: u64,
     ) -> Result<(), Refusal> {
-        // Nobody begins to wait while this is held.
+        // No charge begins to wait while this is held.
         let shape = self.shape.read();
         if self.slot(key.id).incarnation() != key.incarnation {
             return Err(Refusal::Removed);
@@ -188,7 +189,7 @@ impl Core {
         self.judge(&shape, group, bytes)
     }
 
-    /// For a group that lives: the lock is proof that it stays.
+    /// Returns the `Full` of a living group: the lock is proof that it stays.
     pub(super) fn full(
         &self,
         _shape: &Shape,
@@ -204,9 +205,9 @@ impl Core {
         }
     }
 
-    /// See "Why a refusal is right" above.
+    /// Implements "Why a refusal is right" above.
     fn judge(&self, shape: &Shape, group: GroupId, bytes: u64) -> Result<(), Refusal> {
-        /// One to steal, two that agree, one to spare.
+        /// One to steal, two that agree, one spare.
         const PASSES: usize = 4;
         let ledger = &self.slot(group).ledger;
         let mut balance = ledger.balance();
@@ -227,7 +228,7 @@ impl Core {
         Ok(())
     }
 
-    /// Charges or refuses with the tree closed to others; see "Progress" above.
+    /// Charges or refuses with the tree closed to new reservations; see "Progress" above.
     pub(super) fn charge_alone(&self, way: Climb, bytes: u64) -> Result<(), Refusal> {
         let shape = self.shape.write();
         if self.slot(way.key.id).incarnation() != way.key.incarnation {
@@ -255,13 +256,13 @@ impl Core {
         self.climb(way, bytes).map_err(|_| Refusal::Contended)
     }
 
-    /// One pass that takes tokens back until `group` has room for `bytes`: `None`. Otherwise what
-    /// it saw; tokens are those that it took.
+    /// Takes tokens back in one pass until `group` has room for `bytes`, and returns `None` then.
+    /// Otherwise returns the pass, whose tokens are those that it took.
     fn steal(&self, shape: &Shape, group: GroupId, bytes: u64) -> Option<Pass> {
         let ledger = &self.slot(group).ledger;
         let mut pass = Pass::default();
         let (mut far, mut far_pass) = (Far::none(), Pass::default());
-        // What was stolen from a word is in flight there until it is given back.
+        // Stolen tokens are in flight at their word until they are given back.
         let give_back = |id, tokens, end: &dyn Fn()| {
             self.give_back(id, tokens);
             end();
@@ -295,11 +296,11 @@ impl Core {
         flow.then(|| pass.and(far_pass))
     }
 
-    /// One pass that changes nothing.
+    /// Makes one pass that changes nothing.
     fn look(&self, shape: &Shape, group: GroupId) -> Pass {
         let mut pass = Pass::default();
         let _: ControlFlow<()> = self.walk(shape, group, &mut |_, slot| {
-            // By itself, so that it stays in registers.
+            // A local of its own, so that it stays in registers.
             let mut own = Pass::default();
             slot.each_touched(|cell| own.saw(cell.load()));
             pass = pass.and(own);
@@ -308,7 +309,7 @@ impl Core {
         pass
     }
 
-    /// Bytes in escrow below `group`: exact when nothing is in flight.
+    /// Returns the bytes in escrow below `group`: exact when nothing is in flight.
     pub(super) fn escrowed(&self, group: GroupId) -> Bytes {
         Bytes(self.look(&self.shape.read(), group).tokens)
     }
@@ -323,7 +324,7 @@ impl Core {
         }
     }
 
-    /// As [`usage`](Self::usage), with the middle of the interval for the value, from four loads.
+    /// Like [`usage`](Self::usage), with the middle of the interval as the value, from four loads.
     pub(super) fn usage_bounds(&self, group: GroupId) -> Estimate<Bytes> {
         let slot = self.slot(group);
         let bounds = below(slot.ledger.balance().reserved, slot.holders());
@@ -334,9 +335,9 @@ impl Core {
         }
     }
 
-    /// Tokens below `group` as far as a glance tells: those in its own words, and in words further
-    /// down if the tree's lock is free. Of words that it has not seen, each holds half of what it
-    /// may.
+    /// Returns the tokens below `group` as far as a pass without proof sees them: those in its own
+    /// words, and in words further down if the tree's lock is free. Each word not seen counts for
+    /// half of what it may hold.
     fn tokens_about(&self, group: GroupId) -> u64 {
         /// Groups and words further down. Chosen: the words of two groups on 384 CPUs, a few
         /// microseconds; a read of the root of 50,000 groups must not become a walk.
@@ -369,7 +370,7 @@ impl Core {
         below(slot.ledger.peak(), slot.holders_peak())
     }
 
-    /// What of a peak of `reserved` bytes was used; see
+    /// Returns the used part of a peak of `reserved` bytes; see
     /// [`GroupNode::peak`](super::GroupNode::peak).
     pub(super) fn used_at_peak(&self, group: GroupId, reserved: u64) -> Estimate<Bytes> {
         below(reserved, self.slot(group).holders_peak())
@@ -377,7 +378,8 @@ impl Core {
 
     /// See [`GroupNode::account`](super::GroupNode::account).
     pub(super) fn account(&self, group: GroupId) -> Account {
-        /// Chosen: each costs one pass; whoever overtakes this many is busy, not unlucky.
+        /// Chosen: each costs one pass; a subtree that changes during this many passes is busy, and
+        /// the caller not merely unlucky.
         const PASSES: usize = 16;
         let shape = self.shape.read();
         let mut before = self.look(&shape, group);
@@ -404,8 +406,8 @@ impl Core {
 /// Whether the tree is open to new reservations.
 #[derive(Debug)]
 pub(super) struct Gate(
-    /// Written by: who decides alone, under the tree's lock for writing. Read by: refills, after
-    /// they have marked themselves in flight. Publishes: nothing.
+    /// Written by: the charge that decides alone, under the tree's lock for writing. Read by:
+    /// refills, after they have marked themselves in flight. Publishes: nothing.
     AtomicBool,
 );
 
@@ -415,8 +417,8 @@ impl Gate {
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        // Pairs with `close`. SeqCst: a refill marks itself and then reads this, the one who
-        // decides writes this and then reads the marks; acquire and release let both miss.
+        // Pairs with `close`. SeqCst: a refill marks itself and then reads this, the deciding
+        // charge writes this and then reads the marks; acquire and release let both miss.
         self.0.load(Ordering::SeqCst)
     }
 
@@ -433,12 +435,12 @@ struct Closed<'a>(&'a Gate);
 
 impl Drop for Closed<'_> {
     fn drop(&mut self) {
-        // Pairs with `is_closed`; SeqCst for uniformity: nothing is decided by seeing it late.
+        // Pairs with `is_closed`; SeqCst for uniformity: nothing depends on seeing it early.
         self.0.0.store(false, Ordering::SeqCst);
     }
 }
 
-/// What is used of `reserved` bytes when `holders` words may hold tokens.
+/// Returns the used part of `reserved` bytes when `holders` words may hold tokens.
 fn below(reserved: u64, holders: u64) -> Estimate<Bytes> {
     let tokens_max = holders.saturating_mul(CELL_MAX);
     Estimate {

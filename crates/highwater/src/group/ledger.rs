@@ -1,21 +1,21 @@
-//! One group's account: how many bytes are reserved in its subtree, and the most that may be.
+//! The ledger of one group (page_counter): the bytes reserved in its subtree, and its maximum.
 //!
 //! Invariant: a reservation is made by a compare-and-swap that succeeds only while
 //! `reserved + bytes <= max`, **with the maximum of that very moment**: never above it, not even
-//! for the time of one instruction. Only [`Ledger::force`] goes above; what is reserved above the
-//! maximum, by force or because the maximum was lowered, is the group's *debt*, which is nowhere
+//! for the time of one instruction. Only [`Ledger::force`] goes above. Reservations above the
+//! maximum, by force or because the maximum was lowered, are the group's *debt*, which is not
 //! stored and so cannot drift.
 //!
 //! That needs the maximum and the reservations in one atomic step, and they do not fit one word.
 //! The word therefore holds the reservations (48 bits of bytes: 256 TiB, twice what four levels of
 //! page tables map for a program), one bit that says whether charges wait for room (`line.rs`), and
-//! the *version* of the maximum (15 bits); the low bit of the version says which of two slots holds
-//! it. While somebody waits, [`Ledger::reserve`] has no room for others, and [`Ledger::release`]
-//! says that somebody has to be called. Changing the maximum writes the slot not in use and then
-//! steps the version, so that every compare-and-swap prepared with the old maximum fails. A slot is
-//! written again only two versions later, hence a value read between two equal versions is the
-//! maximum of that version. (2^15 changes between the load and the swap of one thread could fool
-//! it; each is a call under the tree's lock.)
+//! the *version* of the maximum (15 bits); the low bit of the version selects which of two slots
+//! holds it. While a charge waits, [`Ledger::reserve`] has no room for others, and
+//! [`Ledger::release`] returns that a waiter has to be woken. Changing the maximum writes the slot
+//! not in use and then steps the version, so that every compare-and-swap prepared with the old
+//! maximum fails. A slot is written again only two versions later, so a value read between two
+//! equal versions is the maximum of that version. (2^15 changes between the load and the swap of
+//! one thread could defeat this; each is a call under the tree's lock.)
 
 use crossbeam_utils::CachePadded;
 
@@ -23,18 +23,18 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::units::Bytes;
 
 const RESERVED_BITS: u32 = 48;
-/// Most bytes that an account can hold, whatever its maximum says.
+/// Maximum bytes that a ledger can hold, whatever its maximum says.
 pub(super) const RESERVED_MAX: u64 = (1 << RESERVED_BITS) - 1;
 const WAITERS: u64 = 1 << RESERVED_BITS;
 const VERSION_SHIFT: u32 = RESERVED_BITS + 1;
 const ONE_VERSION: u64 = 1 << VERSION_SHIFT;
 
-/// An account at one moment.
+/// The state of a ledger at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Balance {
     pub(super) reserved: u64,
     pub(super) max: Bytes,
-    /// Whether somebody waits for room.
+    /// Whether a charge waits for room.
     pub(super) has_waiters: bool,
 }
 
@@ -47,7 +47,7 @@ impl Balance {
         }
     }
 
-    /// Bytes that may be reserved in addition by who does not wait.
+    /// Returns the bytes that a charge which does not wait may reserve.
     pub(super) fn room(self) -> u64 {
         if self.has_waiters {
             return 0;
@@ -55,22 +55,22 @@ impl Balance {
         self.room_in_turn()
     }
 
-    /// Bytes that may be reserved in addition by who waits, when it is his turn.
+    /// Returns the bytes that a waiting charge may reserve when its turn comes.
     pub(super) fn room_in_turn(self) -> u64 {
         self.max.0.min(RESERVED_MAX).saturating_sub(self.reserved)
     }
 
-    /// What of that is left when those before it have got `ahead`.
+    /// Returns the part of that room left after the waiters before it have taken `ahead`.
     pub(super) fn room_behind(self, ahead: u64) -> u64 {
         self.room_in_turn().saturating_sub(ahead)
     }
 
-    /// The most that can ever be reserved while the maximum is what it is.
+    /// Returns the most that can ever be reserved under the current maximum.
     pub(super) fn ceiling(self) -> Bytes {
         self.max.min(Bytes(RESERVED_MAX))
     }
 
-    /// Bytes reserved above the maximum.
+    /// Returns the bytes reserved above the maximum.
     pub(super) fn debt(self) -> u64 {
         self.reserved.saturating_sub(self.max.0)
     }
@@ -78,17 +78,18 @@ impl Balance {
 
 #[derive(Debug)]
 pub(super) struct Ledger {
-    /// Written by: charges, uncharges, thieves (reservations), `set_max` (version). Read by: all of
-    /// them, who waits for room (its mark), and readers of usage. Publishes: the slot of `max` that
+    /// Written by: charges, uncharges, stealing (reservations), waiters (their mark), `set_max`
+    /// (version). Read by: all of these, and readers of usage. Publishes: the slot of `max` that
     /// its version selects.
     word: CachePadded<AtomicU64>,
-    /// Written by: `set_max`, the slot not in use, one writer at a time under the tree's lock.
-    /// Read by: anyone who has read the version.
+    /// Written by: `set_max`, the slot not in use, one writer at a time under the tree's lock. Read
+    /// by: any thread that has read the version.
     max: [AtomicU64; 2],
     /// Highest `reserved` that a successful charge has seen. Written by: charges before they
     /// succeed. Read by: readers of the peak. Publishes: nothing.
     peak: AtomicU64,
-    /// As `peak`, since it was last taken. Also written by: who takes it. Never above `peak`.
+    /// As `peak`, since it was last taken. Also written by: the reader that takes it. Never above
+    /// `peak`.
     recent_peak: AtomicU64,
 }
 
@@ -103,9 +104,9 @@ impl Ledger {
         }
     }
 
-    /// Reservations and maximum of one moment: that of the last load.
+    /// Returns the reservations and the maximum at one moment: that of the last load.
     ///
-    /// Progress: repeats only after somebody changed the maximum in between.
+    /// Progress: repeats only after the maximum was changed in between.
     pub(super) fn balance(&self) -> Balance {
         let mut word = self.load();
         loop {
@@ -125,12 +126,12 @@ impl Ledger {
         self.reserve_if(bytes, Balance::room)
     }
 
-    /// As [`Ledger::reserve`], past those who wait: for the one whose turn it is.
+    /// Like [`Ledger::reserve`], but ignores waiters: for the charge whose turn it is.
     pub(super) fn reserve_in_turn(&self, bytes: u64) -> Result<u64, Balance> {
         self.reserve_if(bytes, Balance::room_in_turn)
     }
 
-    /// As [`Ledger::reserve_in_turn`], for one that leaves `ahead` to those before it.
+    /// Like [`Ledger::reserve_in_turn`], leaving `ahead` to the waiters before it.
     pub(super) fn reserve_behind(&self, bytes: u64, ahead: u64) -> Result<u64, Balance> {
         self.reserve_if(bytes, |balance| balance.room_behind(ahead))
     }
@@ -149,8 +150,8 @@ impl Ledger {
         }
     }
 
-    /// Reserves `bytes` whatever the maximum says; returns the balance after. `None` when no
-    /// account can hold that much.
+    /// Reserves `bytes` regardless of the maximum; returns the balance after. `None` when that
+    /// exceeds what any ledger can hold.
     ///
     /// Progress: a compare-and-swap fails only because another one succeeded, or spuriously.
     pub(super) fn force(&self, bytes: u64) -> Option<Balance> {
@@ -168,12 +169,12 @@ impl Ledger {
         }
     }
 
-    /// Gives `bytes` of the reservations back; says whether somebody waits for room.
+    /// Gives `bytes` of the reservations back; returns whether a charge waits for room.
     ///
     /// # Panics
     ///
-    /// When fewer are reserved: somebody uncharged what was never charged.
-    #[must_use = "who waits has to be called"]
+    /// When fewer are reserved: the caller uncharged bytes that were never charged.
+    #[must_use = "if true, the waiters must be woken"]
     pub(super) fn release(&self, bytes: u64) -> bool {
         // Pairs with `load` and `swap`. SeqCst: returned tokens leave "in flight" only afterwards,
         // and a refusal that reads the two in that order must see one of them.
@@ -186,26 +187,26 @@ impl Ledger {
         old & WAITERS != 0
     }
 
-    /// Says from now on that somebody waits for room. The caller holds the lock of the lines.
+    /// Marks that a charge waits for room. The caller holds the lock of the wait queues.
     pub(super) fn mark_waiters(&self) {
         // Pairs with `load`, `swap` and `release`. SeqCst for uniformity: only the order of the
         // steps of this word counts.
         self.word.fetch_or(WAITERS, Ordering::SeqCst);
     }
 
-    /// Says from now on that nobody waits. The caller holds the lock of the lines.
+    /// Clears the mark of waiters. The caller holds the lock of the wait queues.
     pub(super) fn clear_waiters(&self) {
         // Pairs with `load`, `swap` and `release`; SeqCst as above.
         self.word.fetch_and(!WAITERS, Ordering::SeqCst);
     }
 
-    /// Installs `max` if no more than that is reserved; else returns what is reserved.
-    /// The caller holds the tree's lock for writing.
+    /// Installs `max` if at most that is reserved; otherwise returns the reservations. The caller
+    /// holds the tree's lock for writing.
     pub(super) fn set_max(&self, max: Bytes) -> Result<(), u64> {
         self.install(max, |reserved| reserved <= max.0)
     }
 
-    /// Installs `max` whatever is reserved. The caller holds the tree's lock for writing.
+    /// Installs `max` regardless of the reservations. The caller holds the tree's lock for writing.
     pub(super) fn force_max(&self, max: Bytes) {
         let forced = self.install(max, |_| true);
         debug_assert!(forced.is_ok(), "nothing refuses a forced maximum");
@@ -227,7 +228,7 @@ impl Ledger {
         }
     }
 
-    /// Highest reservation that a successful charge has seen.
+    /// Returns the highest reservation that a successful charge has seen.
     pub(super) fn peak(&self) -> u64 {
         // Relaxed: a maximum of values, ordered with nothing.
         self.peak.load(Ordering::Relaxed)
@@ -235,29 +236,33 @@ impl Ledger {
 
     pub(super) fn raise_peak(&self, reserved: u64) {
         if self.recent_peak() < reserved {
-            // Relaxed: a maximum of values; whoever is told that the charge succeeded sees it.
+            // Relaxed: a maximum of values; a thread that learns of the charge's success by
+            // synchronization sees it.
             self.peak.fetch_max(reserved, Ordering::Relaxed);
             // Relaxed: as above.
             self.recent_peak.fetch_max(reserved, Ordering::Relaxed);
         }
     }
 
-    /// Highest reservation that a successful charge has seen since [`Ledger::take_recent_peak`].
+    /// Returns the highest reservation that a successful charge has seen since
+    /// [`Ledger::take_recent_peak`].
     pub(super) fn recent_peak(&self) -> u64 {
         // Relaxed: a maximum of values, ordered with nothing.
         self.recent_peak.load(Ordering::Relaxed)
     }
 
-    /// The recent peak, which begins again at what is reserved now.
+    /// Returns the recent peak, and restarts it at the current reservations.
     pub(super) fn take_recent_peak(&self) -> u64 {
-        // Relaxed: a charge raises it before or after; one that raises it before is in what is
-        // taken, and what it reserved, if it is still there, in what is loaded next.
+        // Relaxed: a concurrent charge raises it before or after the swap; one that raises it
+        // before is in the value taken, and its reservation, if it is still there, in the balance
+        // loaded next.
         let taken = self.recent_peak.swap(0, Ordering::Relaxed);
         self.raise_peak(self.balance().reserved);
         taken
     }
 
-    /// Forgets the peak of a group that is gone. Nothing is reserved, nobody holds the account.
+    /// Resets the peaks of a group that is gone. Nothing is reserved, and no thread uses the
+    /// ledger.
     pub(super) fn reset_peak(&self) {
         let Balance {
             reserved,
@@ -286,7 +291,7 @@ impl Ledger {
             .compare_exchange_weak(
                 old,
                 new,
-                // Pairs with `load`; why SeqCst is said there.
+                // Pairs with `load`; SeqCst as there.
                 Ordering::SeqCst,
                 // Pairs with `swap` of another thread; as above.
                 Ordering::SeqCst,

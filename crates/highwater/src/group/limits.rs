@@ -1,11 +1,12 @@
-//! What a group may use, what is kept for it, and how often it ran into either.
+//! Limits and protection of a group (`memory.min/low/high/max`), and its event counts
+//! (`memory.events`).
 //!
 //! The names are those of `memory.min`, `memory.low`, `memory.high`, `memory.max` and of the fields
 //! of `memory.events`. This layer enforces `max` alone: `escrow.rs`. The other three are settings
-//! that reclaim and throttling read, and their events are recorded by whoever acts on them.
+//! that reclaim and throttling read, and the code that acts on them records their events.
 //!
-//! An event is counted at the group that it happened to (`memory.events.local`) and in the subtree
-//! of each of its ancestors (`memory.events`), which so keep the events of groups that are removed.
+//! An event is counted at its group (`memory.events.local`) and in the subtree of each of its
+//! ancestors (`memory.events`), so ancestors keep the events of removed groups.
 //!
 //! Source: accounting spec 8.5, 8.7.
 
@@ -16,7 +17,7 @@ use crate::units::Bytes;
 use super::error::{LimitsError, MaxError};
 use super::node::{GroupNode, Meta};
 
-/// What a group may use, and what is kept for it, in bytes and exact to the byte.
+/// Limits and protection of a group, in bytes and exact to the byte.
 ///
 /// # Examples
 ///
@@ -32,19 +33,19 @@ use super::node::{GroupNode, Meta};
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Limits {
-    /// Hard protection: reclaim takes nothing from the group while it uses no more than this, as
+    /// Hard protection: reclaim takes nothing from the group while its usage is at most this, as
     /// far as its ancestors are protected themselves.
     pub min: Bytes,
-    /// Soft protection: as `min`, until nothing else is left to reclaim.
+    /// Soft protection: like `min`, until nothing else is left to reclaim.
     pub low: Bytes,
-    /// Throttle point: who charges above it reclaims and is slowed down; [`Bytes::MAX`] for none.
+    /// Throttle point: a charge above it reclaims and is throttled; [`Bytes::MAX`] for none.
     pub high: Bytes,
     /// Hard limit of the group and its descendants together; [`Bytes::MAX`] for none.
     pub max: Bytes,
 }
 
 impl Limits {
-    /// A hard limit, and nothing else.
+    /// Returns a hard limit without protection or throttle point.
     #[must_use]
     pub const fn max(max: Bytes) -> Self {
         Self {
@@ -55,35 +56,35 @@ impl Limits {
         }
     }
 
-    /// The same with a hard protection.
+    /// Returns the same limits with this hard protection.
     #[must_use]
     pub const fn with_min(mut self, min: Bytes) -> Self {
         self.min = min;
         self
     }
 
-    /// The same with a soft protection.
+    /// Returns the same limits with this soft protection.
     #[must_use]
     pub const fn with_low(mut self, low: Bytes) -> Self {
         self.low = low;
         self
     }
 
-    /// The same with a throttle point.
+    /// Returns the same limits with this throttle point.
     #[must_use]
     pub const fn with_high(mut self, high: Bytes) -> Self {
         self.high = high;
         self
     }
 
-    /// The same with a hard limit.
+    /// Returns the same limits with this hard limit.
     #[must_use]
     pub const fn with_max(mut self, max: Bytes) -> Self {
         self.max = max;
         self
     }
 
-    /// Checks that the limits can hold together.
+    /// Checks that the limits do not contradict each other.
     ///
     /// # Errors
     ///
@@ -103,18 +104,19 @@ impl Limits {
 }
 
 impl Default for Limits {
-    /// No limit, nothing protected.
+    /// No limit, no protection.
     fn default() -> Self {
         Self::max(Bytes::MAX)
     }
 }
 
-/// How often a group ran into its limits. Counts begin at zero with the group and never fall.
+/// Counts of how often a group ran into its limits. They start at zero with the group and never
+/// fall.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct GroupEvents {
-    /// Times that the group was reclaimed from although it used no more than its `low`.
+    /// Times that the group was reclaimed from although its usage was at most its `low`.
     pub low: u64,
     /// Times that a charge found the group above its `high`.
     pub high: u64,
@@ -122,16 +124,16 @@ pub struct GroupEvents {
     pub max: u64,
     /// Forced charges that took it above its `max`, or further above it.
     pub debt: u64,
-    /// Times that memory was out in it: no room, and nothing to reclaim.
+    /// Times that the group was out of memory: no room, and nothing to reclaim.
     pub oom: u64,
-    /// Times that it was told to stop so that others have memory.
+    /// Times that it was told to stop to free memory for others.
     pub oom_kill: u64,
 }
 
-/// The limits of a group that this layer only keeps. `max` is in the group's ledger.
+/// The limits of a group that this layer only stores. `max` is in the group's ledger.
 #[derive(Debug)]
 pub(super) struct Settings {
-    /// Written by: whoever sets it. Read by: reclaim. Publishes: nothing.
+    /// Written by: its setter. Read by: reclaim. Publishes: nothing.
     min: AtomicU64,
     /// As `min`.
     low: AtomicU64,
@@ -148,7 +150,7 @@ impl Settings {
         }
     }
 
-    /// `min` and `low`.
+    /// Returns `min` and `low`.
     pub(super) fn protection(&self) -> (Bytes, Bytes) {
         let limits = self.with_max(Bytes::MAX);
         (limits.min, limits.low)
@@ -159,15 +161,15 @@ impl Settings {
         Bytes(self.high.load(Ordering::Relaxed))
     }
 
-    /// Sets `high` and returns what it was.
+    /// Sets `high` and returns the former value.
     pub(super) fn replace_high(&self, high: Bytes) -> Bytes {
         // Relaxed: see below.
         Bytes(self.high.swap(high.0, Ordering::Relaxed))
     }
 
     fn with_max(&self, max: Bytes) -> Limits {
-        // Relaxed, here and below: each is a setting by itself, and a pass that runs meanwhile may
-        // take the former one.
+        // Relaxed, here and below: each setting stands alone, and a concurrent pass may use the
+        // former value.
         Limits {
             min: Bytes(self.min.load(Ordering::Relaxed)),
             low: Bytes(self.low.load(Ordering::Relaxed)),
@@ -177,7 +179,7 @@ impl Settings {
     }
 }
 
-/// Something that happened to a group because of its limits.
+/// A limit event of a group.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
     Low,
@@ -188,7 +190,7 @@ pub(super) enum Event {
     OomKill,
 }
 
-/// Counts of events of one group, or of one subtree.
+/// Event counts of one group, or of one subtree.
 #[derive(Debug, Default)]
 struct Tally([StatCell; 6]);
 
@@ -218,7 +220,7 @@ pub(super) struct Events {
 }
 
 impl Meta {
-    /// Counts an event at the group, and in the subtrees that it is in.
+    /// Counts an event at the group, and in the subtree of each ancestor.
     pub(super) fn record(&self, event: Event) {
         self.events.local.cell(event).add(1);
         for meta in std::iter::successors(Some(self), |meta| meta.parent.as_deref()) {
@@ -228,8 +230,9 @@ impl Meta {
 }
 
 impl GroupNode {
-    /// The limits as they are now, each by itself: who changes several is not seen all at once.
-    /// Those of a removed group protect nothing, and its maximum is zero once it is gone.
+    /// Returns the current limits. Each is read by itself, so a concurrent change of several is not
+    /// seen all at once. The limits of a removed group protect nothing, and its maximum is zero
+    /// once it is gone.
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.meta().settings.with_max(self.max())
@@ -239,8 +242,8 @@ impl GroupNode {
     ///
     /// # Errors
     ///
-    /// [`MaxError::Limits`] when they contradict each other: nothing is set. Else as
-    /// [`GroupNode::set_max`]; the other limits are set all the same, unless the group is removed.
+    /// [`MaxError::Limits`] when they contradict each other: nothing is set. Otherwise as
+    /// [`GroupNode::set_max`]; the other limits are set even then, unless the group is removed.
     ///
     /// # Cost
     ///
@@ -253,12 +256,12 @@ impl GroupNode {
         self.set_max(limits.max)
     }
 
-    /// Sets the hard protection; has no effect on a removed group, which protects nothing. Above
-    /// the maximum it protects all that the group can use.
+    /// Sets the hard protection; has no effect on a removed group, which protects nothing. A
+    /// protection above the maximum covers all that the group can use.
     ///
     /// # Cost
     ///
-    /// The tree's lock for writing.
+    /// Takes the tree's lock for writing.
     pub fn set_min(&self, min: Bytes) {
         let setting = &self.meta().settings.min;
         // Relaxed: see `Settings`.
@@ -270,7 +273,7 @@ impl GroupNode {
     ///
     /// # Cost
     ///
-    /// The tree's lock for writing.
+    /// Takes the tree's lock for writing.
     pub fn set_low(&self, low: Bytes) {
         let setting = &self.meta().settings.low;
         // Relaxed: see `Settings`.
@@ -278,33 +281,34 @@ impl GroupNode {
         self.shared().core.set_protection(self.meta(), set);
     }
 
-    /// Sets the throttle point; has no effect on a removed group, which is charged no more.
+    /// Sets the throttle point; has no effect on a removed group, which takes no more charges.
     ///
     /// # Cost
     ///
-    /// The tree's lock for writing.
+    /// Takes the tree's lock for writing.
     pub fn set_high(&self, high: Bytes) {
         self.shared().core.set_limit_high(self.meta(), high);
     }
 
-    /// What has happened to the group and its descendants, also those removed since, as
-    /// `memory.events` shows it.
+    /// Returns the events of the group and its descendants, including those removed since, as
+    /// `memory.events` shows them.
     #[must_use]
     pub fn events(&self) -> GroupEvents {
         self.meta().events.subtree.read()
     }
 
-    /// What has happened to the group itself, as `memory.events.local` shows it.
+    /// Returns the events of the group itself, as `memory.events.local` shows them.
     #[must_use]
     pub fn events_local(&self) -> GroupEvents {
         self.meta().events.local.read()
     }
 
-    /// Counts that the group was reclaimed from although it used no more than its `low`.
+    /// Counts that the group was reclaimed from although its usage was at most its `low`.
     ///
     /// # Cost
     ///
-    /// Here and in the others: two additions to shared counts, and one for each ancestor.
+    /// Here and in the other `record_*` methods: two additions to shared counts, and one more for
+    /// each ancestor.
     pub fn record_low(&self) {
         self.meta().record(Event::Low);
     }
@@ -314,7 +318,7 @@ impl GroupNode {
         self.meta().record(Event::High);
     }
 
-    /// Counts that memory was out in this group.
+    /// Counts that the group was out of memory.
     pub fn record_oom(&self) {
         self.meta().record(Event::Oom);
     }
@@ -330,8 +334,8 @@ mod tests {
     use super::*;
     use crate::group::GroupTree;
 
-    // Goal: limits are read as they were set, together or one by one, and a later group of the same
-    // slot begins with its own.
+    // Goal: limits are read as they were set, together or one by one, and a later group in the same
+    // slot starts with its own.
     #[test]
     fn limits_are_read_as_they_were_set() {
         let tree = GroupTree::new(2);

@@ -1,12 +1,13 @@
-//! Who waits for room, where, and in which order.
+//! Wait queues (FIFO) of charges that wait for room, one per group.
 //!
-//! A charge that waits has a ticket, drawn when it began to wait, and stands in the line of one
-//! group: the one that had no room for it, or had an older ticket in its line. A line is ordered by
-//! ticket, so who moves from one line to another loses nothing. While a line is not empty its
-//! group's ledger says so, in the word that every reservation and release changes anyway.
+//! A waiting charge has a ticket, drawn when it began to wait, and is queued at one group: the one
+//! that had no room for it, or that had an older ticket queued. A queue is ordered by ticket, so a
+//! waiter that moves from one queue to another keeps its position in time. While a queue is not
+//! empty its group's ledger is marked, in the word that every reservation and release changes
+//! anyway.
 //!
-//! Invariant, under the lock of the lines: a group's ledger is marked if and only if somebody
-//! stands in its line.
+//! Invariant, under the lock of the queues: a group's ledger is marked if and only if a waiter is
+//! queued at it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -20,32 +21,32 @@ use super::tree::{Core, GroupKey};
 
 static LINES: LockClass = LockClass::new("group lines", Rank::Leaf);
 
-/// The order of arrival. Never repeats.
+/// The order of arrival (FIFO). Never repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticket(u64);
 
-/// A charge that waits.
+/// A charge that waits (wait queue entry).
 #[derive(Debug)]
 struct Waiter {
     key: GroupKey,
     bytes: u64,
-    /// Where it stands; `None` when its group was removed.
+    /// The group at which it is queued; `None` when its group was removed.
     stands_at: Option<GroupId>,
-    /// Whom to wake; `None` while it is being polled or was woken.
+    /// The waker; `None` while the waiter is being polled or was woken.
     waker: Option<Waker>,
     calls: Calls,
 }
 
-/// When the first in line is woken.
+/// When the first waiter of a queue is woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Calls {
-    /// When there is room for it, or never can be.
+    /// When there is room for it, or can never be.
     WhenDecided,
-    /// By each release, too, and when it becomes the first.
+    /// Also at each release, and when it becomes the first.
     Always,
 }
 
-/// The lines of all groups.
+/// The wait queues of all groups.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     waiters: BTreeMap<Ticket, Waiter>,
@@ -58,7 +59,7 @@ impl Lines {
         Mutex::new(&LINES, Self::default())
     }
 
-    /// A ticket for a charge that stands nowhere yet.
+    /// Returns a ticket for a charge that is not queued yet.
     pub(super) fn enter(&mut self, key: GroupKey, bytes: u64, calls: Calls) -> Ticket {
         let ticket = Ticket(self.next);
         self.next += 1;
@@ -73,20 +74,20 @@ impl Lines {
         ticket
     }
 
-    /// Who has waited longest of those that stand at `group`.
+    /// Returns the oldest ticket queued at `group`.
     pub(super) fn first_at(&self, group: GroupId) -> Option<Ticket> {
         let first = self.order.range(line_at(group)).next();
         first.map(|(_, ticket)| *ticket)
     }
 
-    /// What those want that stand at `group` and have waited longer than `ticket`.
+    /// Returns the bytes wanted by waiters at `group` that are older than `ticket`.
     pub(super) fn bytes_ahead(&self, group: GroupId, ticket: Ticket) -> u64 {
         let ahead = self.order.range((group, Ticket(0))..(group, ticket));
         let waiters = ahead.filter_map(|(_, ticket)| self.waiters.get(ticket));
         waiters.fold(0, |sum, waiter| sum.saturating_add(waiter.bytes))
     }
 
-    /// How many stand at `group`.
+    /// Returns the number of waiters queued at `group`.
     pub(super) fn len_at(&self, group: GroupId) -> usize {
         self.order.range(line_at(group)).count()
     }
@@ -95,8 +96,8 @@ impl Lines {
         self.waiters.get(&ticket)?.stands_at
     }
 
-    /// Changes whom to wake. The former waker is for the caller to drop when no lock is held: it
-    /// may hold anything.
+    /// Replaces the waker. The caller drops the former one when it holds no lock: dropping it may
+    /// run any code.
     #[must_use = "a waker is dropped when no lock is held"]
     pub(super) fn set_waker(&mut self, ticket: Ticket, waker: Option<Waker>) -> Option<Waker> {
         match self.waiters.get_mut(&ticket) {
@@ -105,19 +106,19 @@ impl Lines {
         }
     }
 
-    /// Waiters that charge to `key`.
+    /// Returns the waiters that charge to `key`.
     fn of(&self, key: GroupKey) -> Vec<Ticket> {
         let of_key = self.waiters.iter().filter(|(_, waiter)| waiter.key == key);
         of_key.map(|(ticket, _)| *ticket).collect()
     }
 }
 
-/// The places of all who stand at `group`.
+/// Returns the range of all waiters queued at `group`.
 const fn line_at(group: GroupId) -> RangeInclusive<(GroupId, Ticket)> {
     (group, Ticket(0))..=(group, Ticket(u64::MAX))
 }
 
-/// Wakers to call, and others to drop, once no lock is held: both may run anything.
+/// Wakers to call, and others to drop, once no lock is held: both may run any code.
 #[derive(Debug, Default)]
 #[must_use = "a waiter that is not woken waits for ever"]
 pub(super) struct Wakes {
@@ -142,13 +143,13 @@ impl Wakes {
 }
 
 impl Core {
-    /// The lines as they are.
+    /// Locks the wait queues.
     pub(super) fn lines(&self) -> MutexGuard<'_, Lines> {
         self.lines.lock()
     }
 
-    /// Wakes those in line at `group` that have something to do: there is room for it and all
-    /// before it, there can never be, or it is the first and watches.
+    /// Wakes the waiters queued at `group` that can act: there is room for it and all before it,
+    /// there can never be, or it is the first and watches.
     pub(super) fn notify(&self, group: GroupId) {
         let mut wakes = Wakes::default();
         self.call_decided(&mut self.lines(), group, &mut wakes);
@@ -174,8 +175,8 @@ impl Core {
         }
     }
 
-    /// Makes a waiter stand at `group`, and marks that. The caller holds the tree's lock for
-    /// writing and retires the words below `group` next.
+    /// Queues a waiter at `group`, and marks the group's ledger. The caller holds the tree's lock
+    /// for writing and retires the words below `group` next.
     pub(super) fn stand_at(
         &self,
         lines: &mut Lines,
@@ -191,14 +192,14 @@ impl Core {
         }
     }
 
-    /// Takes a waiter out of its line and forgets it.
+    /// Dequeues a waiter and forgets it.
     pub(super) fn leave(&self, lines: &mut Lines, ticket: Ticket, wakes: &mut Wakes) {
         self.step_out(lines, ticket, wakes);
         let waiter = lines.waiters.remove(&ticket);
         wakes.forget(waiter.and_then(|waiter| waiter.waker));
     }
 
-    /// Takes a waiter out of its line; those behind it that have room then are called.
+    /// Dequeues a waiter; those behind it that now have room are woken.
     fn step_out(&self, lines: &mut Lines, ticket: Ticket, wakes: &mut Wakes) {
         let waiter = lines.waiters.get_mut(&ticket);
         let Some(group) = waiter.and_then(|waiter| waiter.stands_at.take()) else {
@@ -212,8 +213,8 @@ impl Core {
         }
     }
 
-    /// Takes whoever waits to charge to `key`, which was removed, out of the lines: they are told
-    /// when they look. The caller holds the tree's lock for writing.
+    /// Dequeues and wakes all waiters that charge to `key`, which was removed; they see the removal
+    /// when they poll. The caller holds the tree's lock for writing.
     pub(super) fn turn_away(&self, key: GroupKey, wakes: &mut Wakes) {
         let is_awaited = |(_, slot): (GroupId, &Slot)| slot.ledger.balance().has_waiters;
         if !self.chain(key.id).any(is_awaited) {
@@ -229,24 +230,24 @@ impl Core {
         }
     }
 
-    /// Gives reservations of one group back, and calls who waits for them.
+    /// Gives reservations of one group back, and wakes its waiters.
     pub(super) fn release(&self, at: GroupId, slot: &Slot, bytes: u64) {
         if slot.ledger.release(bytes) {
             self.notify(at);
         }
     }
 
-    /// Checks that exactly the groups with a line are marked.
+    /// Checks that exactly the groups with waiters are marked.
     pub(super) fn check_line(&self, id: GroupId) {
         let slot = self.slot(id);
         assert_eq!(
             slot.ledger.balance().has_waiters,
             self.lines().first_at(id).is_some(),
-            "{id} says the wrong thing about who waits for it"
+            "{id}: its mark and its wait queue disagree"
         );
         assert!(
             !slot.ledger.balance().has_waiters || slot.holders() == 0,
-            "{id} may hold tokens while somebody waits for room"
+            "{id} may hold tokens while a charge waits for room"
         );
     }
 }

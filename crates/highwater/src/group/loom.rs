@@ -2,8 +2,8 @@
 //! words that hold two tokens and grants of one:
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p highwater --lib loom`.
 //!
-//! The model checker treats `SeqCst` accesses as acquire and release: what holds here does not rest
-//! on the one order of all words.
+//! The model checker treats `SeqCst` accesses as acquire and release: the properties checked here
+//! do not rest on the one order of all words.
 
 use super::escrow::Refusal;
 use super::transfer::Climb;
@@ -21,7 +21,7 @@ fn model(test: impl Fn() + Sync + Send + 'static) {
     bounded(None, test);
 }
 
-/// Runs `test` in every interleaving with at most so many preemptions.
+/// Runs `test` in every interleaving with at most that many preemptions.
 pub(super) fn bounded(preemptions: Option<usize>, test: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = preemptions;
@@ -29,8 +29,8 @@ pub(super) fn bounded(preemptions: Option<usize>, test: impl Fn() + Sync + Send 
     builder.check(test);
 }
 
-/// A root with a maximum, whose words are live on all CPUs, so that the models need not explore
-/// that. With a maximum of 2 or more the word of `A` holds one token, else none does.
+/// Returns a root with a maximum, whose words are live on all CPUs, so that the models need not
+/// explore that. With a maximum of 2 or more the word of `A` holds one token, otherwise none does.
 pub(super) fn root(max: u64) -> GroupNode {
     let root = GroupTree::new(3).root();
     root.set_max(Bytes(max)).unwrap();
@@ -45,7 +45,7 @@ fn enlist(group: &GroupNode) {
     }
 }
 
-/// Runs `other` in a thread beside `this`; returns both outcomes, `this` first.
+/// Runs `other` in a thread concurrently with `this`; returns both outcomes, `this` first.
 pub(super) fn beside<T, U: 'static>(
     this: impl FnOnce() -> T,
     other: impl FnOnce() -> U + 'static,
@@ -55,7 +55,7 @@ pub(super) fn beside<T, U: 'static>(
     (this, other.join().unwrap())
 }
 
-/// Uncharges the guards and checks that nothing is left.
+/// Uncharges the guards and checks that nothing is left charged.
 pub(super) fn finish(group: &GroupNode, guards: impl IntoIterator<Item = Charge>) {
     drop(guards.into_iter().collect::<Vec<_>>());
     group.tree().check_invariants();
@@ -70,7 +70,7 @@ fn is_full<T: std::fmt::Debug>(outcome: &Result<T, ChargeError>) -> bool {
     }
 }
 
-/// Charges `bytes` as after many attempts in vain, until that is decided.
+/// Charges `bytes` as after many failed attempts, until the outcome is decided.
 fn is_refused_alone(group: &GroupNode, bytes: u64) -> bool {
     let core = &group.shared().core;
     loop {
@@ -114,7 +114,7 @@ fn one_of_take_and_steal_gets_the_token() {
     });
 }
 
-// Goal: bytes that an uncharge parks are not lost to a charge on another CPU: whatever the charge
+// Goal: bytes that an uncharge parks are not lost to a charge on another CPU: whatever that charge
 // met, the next one finds them.
 #[test]
 fn parked_pages_are_found() {
@@ -174,7 +174,8 @@ fn spilled_pages_are_found() {
     });
 }
 
-// Goal: a charge that is lowered under is either before, and reported, or after, and refused.
+// Goal: a charge beside the lowering of the maximum is either before it, and reported, or after it,
+// and refused.
 #[test]
 fn lowering_the_maximum_never_misses_a_charge() {
     model(|| {
@@ -196,7 +197,7 @@ fn lowering_the_maximum_never_misses_a_charge() {
     });
 }
 
-// Goal: as above for a charge from tokens, which are there before the maximum is lowered.
+// Goal: as above for a charge from tokens, which exist before the maximum is lowered.
 #[test]
 fn lowering_the_maximum_takes_tokens_away() {
     model(|| {
@@ -215,7 +216,7 @@ fn lowering_the_maximum_takes_tokens_away() {
 // Goal: a reservation that is undone because a higher group has no room makes no other charge fail.
 // Method: the root holds three bytes, its child two. One thread charges two to the child; the other
 // charges two to the root and then one to the child: if it gets the two, the first has no room at
-// the root, and what it reserved in the child for a moment must not count.
+// the root, and its transient reservation in the child must not count.
 #[test]
 fn an_undone_reservation_refuses_nobody() {
     bounded(Some(3), || {
@@ -236,7 +237,7 @@ fn an_undone_reservation_refuses_nobody() {
     });
 }
 
-// Goal: a charge that races with the removal of its group is made, and then stays until it is
+// Goal: a charge that races with the removal of its group is either made, and stays until it is
 // dropped, or refused; no token stays behind.
 #[test]
 fn removal_leaves_no_token_behind() {
@@ -268,9 +269,9 @@ fn removal_leaves_no_token_behind() {
     });
 }
 
-// Goal: a refusal that is decided alone does not count what a racing charge has reserved for a
-// moment. Method: as for undone reservations, with the second charge to the child decided alone
-// from the start.
+// Goal: a refusal that is decided alone does not count transient reservations of a racing charge.
+// Method: as for undone reservations, with the second charge to the child decided alone from the
+// start.
 #[test]
 fn deciding_alone_counts_no_undone_reservation() {
     bounded(Some(3), || {
@@ -326,10 +327,10 @@ fn a_charge_never_reaches_the_next_group_of_its_slot() {
     });
 }
 
-// Goal: while one charge decides alone, no other reserves anything. Method: one thread wants all
+// Goal: while one charge decides alone, no other reserves anything. Method: one thread charges all
 // three bytes of the child; the other lets two of them become tokens, takes two of the root's four,
 // and decides alone whether the child has two more. When it takes the tokens back, the first may
-// find room in the child that it looked at long before, and reserve it although the root has none
+// find room in the child that it checked long before, and reserve it although the root has none
 // left. (Within three preemptions the explored schedules do not reach the one that needs the gate;
 // that the gate is needed and suffices is argued in `judge.rs`.)
 #[test]
@@ -357,8 +358,8 @@ fn deciding_alone_closes_the_tree() {
     });
 }
 
-// Goal: a forced charge beside one that is not: never refused, and the debt is exactly what both
-// use above the maximum, whoever was first.
+// Goal: a forced charge beside one that is not: the forced one is never refused, and the debt is
+// exactly the usage of both above the maximum, in either order.
 #[test]
 fn debt_is_exact_beside_a_charge() {
     bounded(Some(3), || {
@@ -392,8 +393,7 @@ fn debt_leaves_no_token_beside_an_uncharge() {
     });
 }
 
-// Goal: of two forced charges each counts whole, and room that is there is used before debt is
-// made.
+// Goal: each of two forced charges counts in full, and free room is used before debt is made.
 #[test]
 fn two_forced_charges_add_up() {
     bounded(Some(3), || {
@@ -410,8 +410,8 @@ fn two_forced_charges_add_up() {
     });
 }
 
-// Goal: a maximum that is raised or lowered beside a forced charge: the debt is what the one says
-// of the usage that the other made.
+// Goal: a maximum that is raised or lowered beside a forced charge: the debt is the excess of the
+// resulting usage over the resulting maximum.
 #[test]
 fn debt_follows_a_maximum_that_changes() {
     bounded(Some(3), || {
@@ -428,7 +428,7 @@ fn debt_follows_a_maximum_that_changes() {
     });
 }
 
-/// Two groups below a full one, and bytes charged to each.
+/// Returns two groups below a full one, and bytes charged to each.
 fn full_pair(max: u64, each: u64) -> (GroupNode, [GroupNode; 2], [Charge; 2]) {
     let root = GroupTree::new(2).root();
     root.set_max(Bytes(max)).unwrap();
@@ -438,7 +438,7 @@ fn full_pair(max: u64, each: u64) -> (GroupNode, [GroupNode; 2], [Charge; 2]) {
     (root, groups, held)
 }
 
-// Goal: bytes that cross below a full group are never refused, and the group sees nothing of it.
+// Goal: transfers that cross below a full group are never refused, and the group does not see them.
 #[test]
 fn transfers_cross_inside_a_full_group() {
     bounded(Some(3), || {
@@ -454,8 +454,8 @@ fn transfers_cross_inside_a_full_group() {
     });
 }
 
-// Goal: of a transfer and a charge that want the last byte of a group exactly one gets it; the one
-// refused has changed nothing.
+// Goal: of a transfer and a charge that compete for the last byte of a group exactly one gets it;
+// the one refused has changed nothing.
 #[test]
 fn one_of_transfer_and_charge_gets_the_last_page() {
     bounded(Some(3), || {
@@ -474,7 +474,7 @@ fn one_of_transfer_and_charge_gets_the_last_page() {
 }
 
 // Goal: a transfer beside the removal of both ends: out of a removed group it works, into one it is
-// refused and changes nothing, and no slot is reused under it.
+// refused and changes nothing, and no slot is reused during it.
 #[test]
 fn transfers_survive_the_removal_of_both_ends() {
     bounded(Some(3), || {

@@ -1,5 +1,5 @@
-//! Charges that wait: in no interleaving does one sleep beside free bytes. A model in which a
-//! thread is never woken fails as a deadlock.
+//! Models of the wait queue: in no interleaving does a waiting charge sleep while enough bytes are
+//! free. A model in which a thread is never woken fails as a deadlock.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -14,8 +14,8 @@ fn wait(group: &GroupNode, bytes: u64) -> Charge {
     group.charge_wait_on(B, Bytes(bytes)).wait().unwrap()
 }
 
-// Goal: bytes that an uncharge would park wake who waits for them, whether the uncharge parks
-// before the words are retired or comes after.
+// Goal: bytes that an uncharge would park wake the waiter, whether the uncharge parks before the
+// words are retired or comes after.
 #[test]
 fn an_uncharge_wakes_who_waits() {
     bounded(Some(3), || {
@@ -40,7 +40,7 @@ fn a_spill_wakes_who_waits() {
     });
 }
 
-// Goal: who is served calls the next, whoever of two is first.
+// Goal: a waiter that is served wakes the next, in either order of the two.
 #[test]
 fn one_who_is_served_lets_the_next_go_on() {
     bounded(Some(2), || {
@@ -59,9 +59,9 @@ fn one_who_is_served_lets_the_next_go_on() {
     });
 }
 
-// Goal: one that gives up its place, while room comes for the one behind it, loses nobody's call.
-// Method: the first wants two bytes and is given up while one byte comes back; the second wants
-// one.
+// Goal: a waiter that gives up its place while room comes for the one behind it loses no wake-up.
+// Method: the first waits for two bytes and gives up while one byte is released; the second waits
+// for one.
 #[test]
 fn one_who_gives_up_lets_the_next_go_on() {
     bounded(Some(3), || {
@@ -77,7 +77,7 @@ fn one_who_gives_up_lets_the_next_go_on() {
     });
 }
 
-// Goal: a reservation that is undone because a higher group has no room keeps nobody asleep.
+// Goal: a reservation that is undone because a higher group has no room leaves no waiter asleep.
 // Method: as for undone reservations without waiting: one thread charges two bytes to the child,
 // for which the root may have no room while the other waits for one byte of the child.
 #[test]
@@ -100,7 +100,7 @@ fn an_undone_reservation_keeps_nobody_asleep() {
     });
 }
 
-// Goal: a maximum that is raised wakes who waits.
+// Goal: raising a maximum wakes the waiter.
 #[test]
 fn a_raised_maximum_wakes_who_waits() {
     bounded(Some(3), || {
@@ -113,7 +113,7 @@ fn a_raised_maximum_wakes_who_waits() {
     });
 }
 
-// Goal: a maximum that is set below what somebody waits for tells it.
+// Goal: a maximum set below the bytes that a waiter wants ends its wait with an error.
 #[test]
 fn a_lowered_maximum_tells_who_waits() {
     bounded(Some(3), || {
@@ -130,8 +130,7 @@ fn a_lowered_maximum_tells_who_waits() {
     });
 }
 
-// Goal: a group that is removed under who waits for it tells it, and leaves no mark to a later
-// group of the slot.
+// Goal: removing a group ends the waits for it, and leaves no mark to a later group in the slot.
 #[test]
 fn a_removal_calls_who_waits() {
     bounded(Some(3), || {
@@ -153,21 +152,22 @@ fn a_removal_calls_who_waits() {
     });
 }
 
-/// Waits in line as a charge does that has told a group to stop, until it is served or sees that
-/// there is another thing to do, as `is_due` says; the charge if it was served.
+/// Waits in the queue as a charge does that has told a group to stop, until it is served or
+/// `is_due` returns that the caller must act; returns the charge if it was served.
 fn watch(group: &GroupNode, bytes: u64, is_due: impl Fn(bool) -> bool) -> Option<Charge> {
     let mut wait = group.charge_wait_on(B, Bytes(bytes)).watching();
     let turn = poll_fn(|context| match Pin::new(&mut wait).poll(context) {
         Poll::Ready(outcome) => Poll::Ready(Some(outcome.unwrap())),
-        // Looked at after the waker was left in the line: what is given back later calls it.
+        // Checked after the waker was left in the queue: a later release calls it.
         Poll::Pending if is_due(wait.is_first()) => Poll::Ready(None),
         Poll::Pending => Poll::Pending,
     });
     block_on(turn, None).expect("without a deadline it waits to the end")
 }
 
-// Goal: a first in line that waits for a group that it has told to stop sees that this has given
-// back all it had, also where that is less than it wants: else it would never tell the next.
+// Goal: the first in a queue, which waits for a group that it has told to stop, sees that this
+// group has given back everything, also where that is less than it wants: otherwise it would never
+// tell the next group.
 #[test]
 fn a_release_that_is_not_enough_calls_a_waiter_that_watches() {
     bounded(Some(3), || {
@@ -188,8 +188,8 @@ fn a_release_that_is_not_enough_calls_a_waiter_that_watches() {
     });
 }
 
-// Goal: one that becomes the first in line is called, and acts for those behind it, though no byte
-// came back. Method: the first is dropped while the second looks.
+// Goal: a waiter that becomes the first in its queue is woken, and acts for those behind it, though
+// no byte was released. Method: the first is dropped while the second polls.
 #[test]
 fn one_that_becomes_the_first_is_called_if_it_watches() {
     bounded(Some(3), || {

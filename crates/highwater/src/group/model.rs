@@ -10,12 +10,12 @@ use crate::percpu::harness;
 use crate::seed;
 use crate::units::{Bytes, CpuId, PAGE_BYTES};
 
-/// The seeds to run: the one in the environment, else `count` fixed ones.
+/// Returns the seeds to run: the one in the environment, otherwise `count` fixed ones.
 fn seeds(count: u64) -> Vec<u64> {
     seed::given().map_or_else(|| (1..=count).collect(), |seed| vec![seed])
 }
 
-/// One group as the model knows it.
+/// One group in the model.
 struct Member {
     node: GroupNode,
     parent: Option<usize>,
@@ -32,7 +32,7 @@ struct Member {
     disowned: u64,
 }
 
-/// The tree under test and what the model says about it.
+/// The tree under test and the model's state.
 struct Model {
     rng: fastrand::Rng,
     tree: GroupTree,
@@ -68,7 +68,8 @@ impl Model {
         }
     }
 
-    /// The CPU to act as; in the restartable regime none, but the thread is on another one.
+    /// Returns the CPU to act as; in the restartable regime none, and the thread migrates to
+    /// another CPU.
     fn cpu(&mut self) -> Option<CpuId> {
         if self.tree.regime() == Regime::Atomic {
             return Some(CpuId::from_index(self.rng.usize(..self.tree.nr_cpus())));
@@ -82,7 +83,7 @@ impl Model {
         self.rng.usize(..self.members.len())
     }
 
-    /// Up to so many pages, and to the byte.
+    /// Returns up to `pages` pages, drawn to the byte.
     fn up_to(&mut self, pages: u64) -> u64 {
         self.rng.u64(..pages * PAGE_BYTES)
     }
@@ -110,7 +111,7 @@ impl Model {
         std::iter::successors(Some(of), |at| self.members[*at].parent).collect()
     }
 
-    /// The lowest group on the way that has no room for `bytes` more.
+    /// Returns the lowest group on the way that has no room for `bytes` more.
     fn refuser(&self, way: &[usize], bytes: u64) -> Option<usize> {
         let is_full = |at: &&usize| {
             let member = &self.members[**at];
@@ -131,7 +132,7 @@ impl Model {
         }
     }
 
-    /// Moves part of a guard: groups above both ends see nothing of it.
+    /// Moves part of a guard: groups above both ends do not change.
     fn transfer(&mut self) {
         let Some((from, mut guard)) = self.guard() else {
             return;
@@ -178,8 +179,8 @@ impl Model {
         }
     }
 
-    /// Checks an outcome that is good unless `at` is removed or `refuser` has no room; says whether
-    /// it was.
+    /// Checks an outcome that succeeds unless `at` is removed or `refuser` has no room; returns
+    /// whether it did.
     fn expect(
         &mut self,
         at: usize,
@@ -308,7 +309,7 @@ impl Model {
         self.members[heir].guards.push(charge);
     }
 
-    /// The nearest of a group and its ancestors that is not removed.
+    /// Returns the nearest of a group and its ancestors that is not removed.
     fn heir(&self, at: usize) -> usize {
         let chain = self.chain(at);
         let found = chain.into_iter().find(|at| !self.members[*at].is_removed);
@@ -441,7 +442,7 @@ impl Model {
         assert_eq!(member.node.set_max(Bytes(max)), expected);
     }
 
-    /// Does so many operations; at the end drops everything.
+    /// Runs that many operations; at the end drops everything.
     fn run(&mut self, operations: u32) {
         for _ in 0..operations {
             self.step();
@@ -508,8 +509,8 @@ impl Model {
     }
 }
 
-// Goal: every outcome and every read is what counting each byte on each ancestor gives: a charge is
-// refused if and only if the model says so, by the group that it says. Method: random operations on
+// Goal: every outcome and every read matches counting each byte on each ancestor: a charge is
+// refused if and only if the model refuses it, and by the same group. Method: random operations on
 // random explicit CPUs; after each, all reads of all groups are compared. At the end everything is
 // dropped, and every group must be at zero.
 #[test]
@@ -523,7 +524,7 @@ fn operations_match_the_sequential_model() {
 }
 
 // Goal: as above in the restartable regime, where each CPU steps its own words. Method: the same
-// operations by one thread that is moved to a random CPU before each.
+// operations by one thread that migrates to a random CPU before each.
 #[cfg(target_os = "linux")]
 #[test]
 fn operations_on_the_own_cpu_match_the_sequential_model() {

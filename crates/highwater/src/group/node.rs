@@ -1,4 +1,4 @@
-//! Handles to groups: what a user of the tree calls.
+//! Handles to groups: the API of the tree's users.
 
 use std::any::Any;
 use std::fmt;
@@ -22,7 +22,7 @@ use super::stat::Stat;
 use super::throttle::Refilled;
 use super::tree::{Core, GroupKey, GroupTree, Shared};
 
-/// What never changes in the life of a group.
+/// The part of a group that never changes while it lives.
 #[derive(Debug)]
 pub(super) struct Meta {
     pub(super) key: GroupKey,
@@ -34,13 +34,13 @@ pub(super) struct Meta {
     pub(super) meter: LazyMeter,
     pub(super) peaks: Watches,
     pub(super) stat: Arc<Stat>,
-    /// Written by: whoever sets it. Read by: selection, and the creation of a child. Publishes:
+    /// Written by: its setter. Read by: victim selection, and the creation of a child. Publishes:
     /// nothing.
     pub(super) oom_score_adj: AtomicU32,
-    /// Whether the group is being stopped. Written by: whoever stops it. Read by: selection.
-    /// Publishes: nothing.
+    /// Whether the group is being stopped (OOM-killed). Written by: its setter. Read by: victim
+    /// selection. Publishes: nothing.
     pub(super) is_oom_victim: AtomicBool,
-    /// What the embedder keeps with the group.
+    /// Data of the embedder, kept with the group.
     data: Published<Box<dyn Any + Send + Sync>>,
 }
 
@@ -63,7 +63,7 @@ impl Meta {
         }
     }
 
-    /// For a group that is about to move into `slot`.
+    /// Returns the `Meta` of a group that is about to move into `slot`.
     pub(super) fn child(
         parent: &Arc<Self>,
         name: &str,
@@ -96,8 +96,8 @@ impl Drop for Meta {
 
 /// A group of a [`GroupTree`]. Cloning it gives another handle to the same group.
 ///
-/// A handle stays valid when its group is removed: charging, limits and children then fail, reads
-/// describe what is still charged, and once that is nothing they read zero.
+/// A handle stays valid when its group is removed: charging, setting limits and creating children
+/// then fail; reads describe the bytes still charged, and return zero once none are.
 #[derive(Clone)]
 pub struct GroupNode {
     seat: Seat<Core>,
@@ -122,55 +122,56 @@ impl GroupNode {
         &self.meta
     }
 
-    /// The group, and no later one of the same number, in a word.
+    /// Returns the key of the group, which no later group of the same id has.
     #[must_use]
     pub fn key(&self) -> GroupKey {
         self.seat.key()
     }
 
-    /// The group's identifier in its tree; reused some time after the group is removed.
+    /// Returns the group's identifier in its tree; reused some time after the group is removed.
     #[must_use]
     pub fn id(&self) -> GroupId {
         self.key().id
     }
 
-    /// The group's name among its siblings; empty for the root.
+    /// Returns the group's name among its siblings; empty for the root.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.meta.name
     }
 
-    /// The names from the root: `/` for the root, else such as `/tenant-a/query-42`.
+    /// Returns the names from the root: `/` for the root, otherwise such as `/tenant-a/query-42`.
     #[must_use]
     pub fn path(&self) -> GroupPath {
         GroupPath::of(&self.meta)
     }
 
-    /// Groups between this one and the root, the root included; 0 for the root.
+    /// Returns the number of groups between this one and the root, the root included; 0 for the
+    /// root.
     #[must_use]
     pub fn depth(&self) -> u32 {
         self.meta.depth
     }
 
-    /// The group above; `None` for the root.
+    /// Returns the parent; `None` for the root.
     #[must_use]
     pub fn parent(&self) -> Option<Self> {
         let meta = self.meta.parent.as_ref()?;
         Some(Self::new(&self.shared, Arc::clone(meta)))
     }
 
-    /// The tree that the group belongs to.
+    /// Returns the tree that the group belongs to.
     #[must_use]
     pub fn tree(&self) -> GroupTree {
         GroupTree::of(&self.shared)
     }
 
-    /// Keeps `data` with the group, once: for what the embedder has for each group, such as its
+    /// Attaches `data` to the group, once: state that the embedder has for each group, such as its
     /// query. Dropped with the last handle and charge of the group.
     ///
     /// # Errors
     ///
-    /// Gives `data` back when the group has some.
+    /// Gives `data` back when the group already has data.
     #[expect(
         clippy::missing_panics_doc,
         reason = "what comes back is what was given"
@@ -180,7 +181,7 @@ impl GroupNode {
         refused.map_err(|data| *data.downcast::<T>().expect("it is what was given"))
     }
 
-    /// What was [kept](Self::set_data) with the group, if that is a `T`.
+    /// Returns the data [attached](Self::set_data) to the group, if it is a `T`.
     #[must_use]
     pub fn data<T: Any + Send + Sync>(&self) -> Option<&T> {
         self.meta.data.get()?.downcast_ref()
@@ -206,23 +207,23 @@ impl GroupNode {
     ///
     /// # Errors
     ///
-    /// When the name is taken or invalid, this group is removed or at depth 64, or there are as
-    /// many groups as identifiers.
+    /// When the name is taken or invalid, this group is removed or at depth 64, or no identifier is
+    /// left.
     ///
     /// # Cost
     ///
-    /// The tree's lock for writing. Allocates a slot when more groups exist than ever before, else
-    /// reuses one with what its CPUs have.
+    /// Takes the tree's lock for writing. Allocates a slot when more groups exist than ever before,
+    /// otherwise reuses one with its per-CPU words.
     pub fn child(&self, name: &str, limits: Limits) -> Result<Self, ChildError> {
         let meta = self.core().create(&self.meta, name, limits)?;
         Ok(Self::new(&self.shared, meta))
     }
 
-    /// The groups directly below, by name; none when this one is removed.
+    /// Returns the groups directly below, by name; none when this one is removed.
     ///
     /// # Cost
     ///
-    /// The tree's lock for reading; O(children).
+    /// Takes the tree's lock for reading; O(children).
     #[must_use]
     pub fn children(&self) -> Vec<Self> {
         let metas = self.core().children(self.key());
@@ -236,21 +237,22 @@ impl GroupNode {
     ///
     /// # Cost
     ///
-    /// When the CPU holds enough tokens: a step on each of two lines that only this CPU writes, the
-    /// tokens' and that of references to the tree, which is a plain store in the restartable regime
-    /// and an atomic operation in the other. Dropping the charge costs the same. Otherwise, at most
-    /// once in 128 KiB while there is room: one on a line of each ancestor, and for the first
-    /// charge of a CPU the tree's lock for reading. Without room: passes over the words, in the
-    /// subtree of the group without room, of all CPUs that have charged there, under the tree's
-    /// lock for reading (rank [`Groups`](crate::sync::Rank::Groups)); in the restartable regime one
-    /// membarrier(2) for each 64 words of other CPUs that hold tokens. No allocation.
+    /// When the CPU holds enough tokens (fast path): one step on each of two lines that only this
+    /// CPU writes, that of the tokens and that of the references to the tree. A step is a plain
+    /// store in the restartable regime and an atomic operation in the other. Dropping the charge
+    /// costs the same. Otherwise, at most once per 128 KiB while there is room: one step on a line
+    /// of each ancestor, and for the first charge of a CPU the tree's lock for reading. Without
+    /// room: passes over the words of all CPUs that have charged in the subtree of the group
+    /// without room, under the tree's lock for reading (rank
+    /// [`Groups`](crate::sync::Rank::Groups)); in the restartable regime one membarrier(2) for each
+    /// 64 words of other CPUs that hold tokens. No allocation.
     ///
     /// # Errors
     ///
     /// [`ChargeError::OverMax`] only if at some moment of the call the named group had less than
-    /// `bytes` left, counting everything in escrow as left; [`ChargeError::Contended`] when a
-    /// thread was preempted for too long in the middle of a charge that decides;
-    /// [`ChargeError::Removed`] when this group is removed. Nothing is charged then. Adversaries:
+    /// `bytes` left, counting all escrow as left; [`ChargeError::Contended`] when a thread was
+    /// preempted for too long in the middle of a charge that decides; [`ChargeError::Removed`] when
+    /// this group is removed. Nothing is charged then. Adversaries:
     /// `tests/limits.rs::tiny_limits_are_exact_on_every_cpu`,
     /// `tests/limits.rs::no_charge_is_refused_while_pages_are_free_or_parked`.
     // Always: a result that is returned in memory costs as much as the charge.
@@ -269,7 +271,7 @@ impl GroupNode {
             .map(|(held, _throttles_nobody)| held)
     }
 
-    /// As [`GroupNode::try_charge`], acting as `cpu`. Any thread may act as any CPU at any time.
+    /// Like [`GroupNode::try_charge`], acting as `cpu`. Any thread may act as any CPU at any time.
     ///
     /// # Errors
     ///
@@ -284,7 +286,7 @@ impl GroupNode {
             .map(|(charge, _throttles_nobody)| charge)
     }
 
-    /// Charges as `actor`; says what was reserved.
+    /// Charges as `actor`; returns also what was reserved.
     pub(super) fn charge_as(
         &self,
         actor: Actor,
@@ -294,7 +296,7 @@ impl GroupNode {
         Ok((Charge::of(charged.0), charged.1))
     }
 
-    /// Charges at `seat`, which is this group's; says what was reserved.
+    /// Charges at `seat`, which is this group's; returns also what was reserved.
     pub(crate) fn charge_kept<K: Keeper>(
         &self,
         seat: &Seat<K>,
@@ -314,7 +316,8 @@ impl GroupNode {
             .map_err(|error| self.named(error))
     }
 
-    /// The same error, naming this group if it is removed: the tree may have forgotten its name.
+    /// Returns the same error, naming this group if it is removed: the tree may have dropped its
+    /// name.
     fn named(&self, error: ChargeError) -> ChargeError {
         match error {
             ChargeError::Removed { .. } => ChargeError::Removed { group: self.path() },
@@ -322,7 +325,7 @@ impl GroupNode {
         }
     }
 
-    /// The tree, kept in memory.
+    /// Returns a reference that keeps the tree in memory.
     pub(super) fn keeper(&self) -> PercpuRef<Core> {
         self.shared.core.reference()
     }
@@ -337,18 +340,19 @@ impl GroupNode {
     /// # Cost
     ///
     /// While the CPU's word has room: one step on a line that only this CPU writes, as for charges.
-    /// Otherwise, at most once in 128 KiB, one on a line of each ancestor. Never waits for a lock.
+    /// Otherwise, at most once per 128 KiB, one on a line of each ancestor. Never waits for a lock.
     ///
     /// # Panics
     ///
-    /// When more bytes go back to the ancestors than they hold: somebody uncharged what was never
-    /// charged. Debug builds also notice a handle whose bytes are all uncharged already.
+    /// When more bytes are returned to the ancestors than they hold: the caller uncharged bytes
+    /// that were never charged. Debug builds also notice a handle whose bytes are all uncharged
+    /// already.
     #[inline]
     pub fn uncharge(&self, bytes: Bytes) {
         self.uncharge_as(Actor::Here, bytes);
     }
 
-    /// As [`GroupNode::uncharge`], acting as `cpu`.
+    /// Like [`GroupNode::uncharge`], acting as `cpu`.
     ///
     /// # Panics
     ///
@@ -364,7 +368,7 @@ impl GroupNode {
     }
 
     /// Moves `bytes` that are charged to this group, and whose guard was disowned, to its parent:
-    /// for emptying a group that is going away. The ancestors' reservations stay as they are.
+    /// for emptying a group before it is removed. The ancestors' reservations do not change.
     ///
     /// # Cost
     ///
@@ -379,62 +383,63 @@ impl GroupNode {
         self.core().release(self.id(), self.slot(), bytes.0);
     }
 
-    /// Bytes that this group and its descendants use, about and within which bounds.
+    /// Returns an estimate, with bounds, of the bytes that this group and its descendants use.
     ///
     /// # Accuracy
     ///
-    /// `high` is what is reserved in the subtree; it never exceeds the maximum but by the
-    /// [debt](Self::debt), and is at every moment at least the usage. `low` is 256 KiB lower for
-    /// each CPU of each group in the subtree that may hold tokens, and is at most the usage when
-    /// nothing is in flight; operations in flight may raise it by the bytes that they are about to
-    /// give back. `value` lies between them: what is reserved less the tokens that a look without
-    /// proof finds. At rest it is exact, but for words that the look does not get to, which count
-    /// for half of what they may hold. Adversaries:
+    /// `high` is the subtree's reservations; it exceeds the maximum only by the [debt](Self::debt),
+    /// and is at every moment at least the usage. `low` is 256 KiB lower for each CPU of each group
+    /// in the subtree that may hold tokens, and is at most the usage when nothing is in flight;
+    /// operations in flight may raise it by the bytes that they are about to give back. `value`
+    /// lies between them: the reservations less the tokens that a pass without proof finds. At rest
+    /// it is exact, except for words that the pass does not reach, which count for half of what
+    /// they may hold. Adversaries:
     /// `tests/limits.rs::the_interval_holds_the_usage_however_tokens_lie`,
     /// `tests/usage.rs::a_group_that_many_cpus_have_used_reads_as_what_it_uses`.
     ///
     /// # Cost
     ///
     /// One load for each CPU that has charged to this group. If groups below may hold tokens and
-    /// the tree's lock is free, that lock for reading and as much for groups below, in all about
-    /// 1,024 of them and their words. Never waits. (Four loads tell the interval; they leave its
-    /// width in doubt, 96 MiB for a group that 384 CPUs have used. A look at its words takes half a
-    /// microsecond there, `cargo bench --bench usage_read`.)
+    /// the tree's lock is free, that lock for reading and the same for groups below, up to about
+    /// 1,024 groups and words in all. Never waits. (Four loads give the interval; its width is 96
+    /// MiB for a group that 384 CPUs have used. A pass over its words takes half a microsecond
+    /// there, `cargo bench --bench usage_read`.)
     #[must_use]
     pub fn usage(&self) -> Estimate<Bytes> {
         self.unless_gone(self.core().usage(self.id()), Estimate::exact(Bytes::ZERO))
     }
 
-    /// As [`usage`](Self::usage), with the middle of the interval for the value: for those who want
-    /// to know the interval. Four loads.
+    /// Like [`usage`](Self::usage), with the middle of the interval as the value: for callers that
+    /// need only the interval. Four loads.
     pub(crate) fn usage_bounds(&self) -> Estimate<Bytes> {
         let bounds = self.core().usage_bounds(self.id());
         self.unless_gone(bounds, Estimate::exact(Bytes::ZERO))
     }
 
-    /// Bytes that this group and its descendants use.
+    /// Returns the bytes that this group and its descendants use.
     ///
     /// # Accuracy
     ///
-    /// Exact at a moment within the call if among 17 passes two in a row saw no change, which is
-    /// certain when nothing is in flight. Otherwise off by at most the bytes that others charged
-    /// and uncharged during the last pass.
+    /// Exact at a moment within the call if two consecutive passes of at most 17 saw no change,
+    /// which is certain when nothing is in flight. Otherwise off by at most the bytes that other
+    /// threads charged and uncharged during the last pass.
     /// Adversary: `tests/limits.rs::precise_usage_is_exact_beside_other_groups`.
     ///
     /// # Cost
     ///
-    /// The tree's lock for reading; one load for each CPU that has charged to a group of the
+    /// Takes the tree's lock for reading; one load for each CPU that has charged to a group of the
     /// subtree, at least twice.
     #[must_use]
     pub fn usage_precise(&self) -> Bytes {
         self.account().used
     }
 
-    /// What is reserved for this group and its descendants: used, in escrow, and above the maximum.
+    /// Returns the reservations of this group and its descendants: used, in escrow, and above the
+    /// maximum.
     ///
     /// # Accuracy
     ///
-    /// As [`GroupNode::usage_precise`]; [`Account::is_exact`] says which.
+    /// As [`GroupNode::usage_precise`]; [`Account::is_exact`] tells which case applies.
     ///
     /// # Cost
     ///
@@ -444,7 +449,8 @@ impl GroupNode {
         self.unless_gone(self.core().account(self.id()), Account::default())
     }
 
-    /// Bytes reserved in the subtree that nobody uses, and that any charge which needs them takes.
+    /// Returns the bytes that are reserved in the subtree and not used: any charge that needs them
+    /// takes them.
     ///
     /// # Accuracy
     ///
@@ -452,22 +458,22 @@ impl GroupNode {
     ///
     /// # Cost
     ///
-    /// The tree's lock for reading; one load for each CPU that has charged to a group of the
+    /// Takes the tree's lock for reading; one load for each CPU that has charged to a group of the
     /// subtree.
     #[must_use]
     pub fn escrowed(&self) -> Bytes {
         self.unless_gone(self.core().escrowed(self.id()), Bytes::ZERO)
     }
 
-    /// The highest usage since the group was created. Never decreases; [`GroupNode::watch_peak`] is
-    /// one that can be reset.
+    /// Returns the highest usage since the group was created. Never decreases;
+    /// [`GroupNode::watch_peak`] returns one that can be reset.
     ///
     /// # Accuracy
     ///
     /// `high` (and `value`) is the highest reservation that a successful charge has seen: at least
     /// the highest usage. `low` is 256 KiB lower for each CPU of each group in the subtree that
-    /// held tokens at a time, and is at most the highest usage unless reservations that were undone
-    /// later were in flight just then, which raises it by those.
+    /// held tokens at a time, and is at most the highest usage, except that reservations in flight
+    /// at that moment which were undone later raise it by their size.
     /// Adversary: `tests/limits.rs::the_interval_holds_the_usage_however_tokens_lie`.
     ///
     /// # Cost
@@ -478,7 +484,7 @@ impl GroupNode {
         self.unless_gone(self.core().peak(self.id()), Estimate::exact(Bytes::ZERO))
     }
 
-    /// The maximum as it is now; zero when the group is gone.
+    /// Returns the current maximum; zero when the group is gone.
     pub(super) fn max(&self) -> Bytes {
         self.unless_gone(self.slot().ledger.balance().max, Bytes::ZERO)
     }
@@ -487,24 +493,25 @@ impl GroupNode {
     ///
     /// # Errors
     ///
-    /// [`MaxError::BelowUsage`] when the subtree uses more: the maximum **is** installed, nothing
-    /// in the subtree can be charged until enough is uncharged, and that is what remains to be
-    /// done. [`MaxError::Removed`] when the group is removed; nothing is installed.
+    /// [`MaxError::BelowUsage`] when the subtree uses more: the maximum **is** installed, and
+    /// nothing in the subtree can be charged until enough is uncharged. [`MaxError::Removed`] when
+    /// the group is removed; nothing is installed.
     ///
     /// # Cost
     ///
-    /// The tree's lock for writing; below the reservations also a swap for each CPU that has
-    /// charged to a group of the subtree. Loads as [`GroupNode::usage_precise`].
+    /// Takes the tree's lock for writing; if below the reservations, also a swap for each CPU that
+    /// has charged to a group of the subtree. Loads as [`GroupNode::usage_precise`].
     pub fn set_max(&self, max: Bytes) -> Result<(), MaxError> {
         self.core().set_max(self.key(), max)
     }
 
-    /// What was just read from the slot, or `gone` when that may describe a later group.
+    /// Returns `read`, just read from the slot, or `gone` when it may describe a later group.
     pub(super) fn unless_gone<T>(&self, read: T, gone: T) -> T {
         if self.is_here() { read } else { gone }
     }
 
-    /// Whether the slot is still this group's: it lives, or bytes may still be charged to it.
+    /// Whether the slot still belongs to this group: the group lives, or bytes may still be charged
+    /// to it.
     pub(super) fn is_here(&self) -> bool {
         let incarnation = self.slot().incarnation();
         incarnation == self.key().incarnation || incarnation == self.key().incarnation + 1
@@ -522,7 +529,7 @@ impl GroupNode {
 }
 
 impl PartialEq for GroupNode {
-    /// The same group of the same tree.
+    /// Whether both are the same group of the same tree.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared) && self.key() == other.key()
     }

@@ -1,12 +1,12 @@
-//! What the choice of a victim looks at: groups without children, how willingly each is stopped,
-//! and whether it is being stopped already.
+//! Inputs of OOM victim selection: groups without children, their `oom_score_adj`, and whether they
+//! are being stopped already.
 //!
 //! The names are the kernel's: `oom_score_adj` of a process, `mark_oom_victim` and
 //! `exit_oom_victim` around the death of one. Both settings end with their group; a later group of
-//! the same number begins anew.
+//! the same id starts afresh.
 //!
-//! Source: accounting spec 6.1. Deviation: groups instead of processes; what dies is said by the
-//! embedder, who is the one that stops it.
+//! Source: accounting spec 6.1. Deviation: groups instead of processes; the embedder, which stops
+//! the group, reports its end.
 
 use crate::sync::atomic::Ordering;
 use crate::units::{Bytes, Estimate, GroupId, OomScoreAdj};
@@ -18,29 +18,30 @@ use super::tree::{Core, GroupKey, GroupTree, Shape};
 /// A group without children, at one moment of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafGroup {
-    /// Which group.
+    /// The group's key.
     pub key: GroupKey,
-    /// What it uses: [`GroupNode::usage`].
+    /// Its usage: [`GroupNode::usage`].
     pub usage: Estimate<Bytes>,
-    /// How willingly it is stopped.
+    /// Its preference as a victim.
     pub oom_score_adj: OomScoreAdj,
-    /// Whether it, or a group above it, is being stopped.
+    /// Whether it, or one of its ancestors, is being stopped.
     pub is_oom_victim: bool,
 }
 
 impl Meta {
     pub(super) fn oom_score_adj(&self) -> OomScoreAdj {
-        // Relaxed: a setting by itself; a selection that runs meanwhile may take the former one.
+        // Relaxed: the setting stands alone; a concurrent selection may use the former one.
         let value = self.oom_score_adj.load(Ordering::Relaxed);
         OomScoreAdj::clamped(value.cast_signed())
     }
 
     pub(super) fn is_oom_victim(&self) -> bool {
-        // Relaxed: advice to wait; who misses it tells one victim more, as if he had come earlier.
+        // Relaxed: advice to wait; a selection that misses it chooses one victim more, as if it had
+        // run earlier.
         self.is_oom_victim.load(Ordering::Relaxed)
     }
 
-    /// This group or the nearest one above it that is being stopped.
+    /// Returns this group or its nearest ancestor that is being stopped.
     fn oom_victim(&self) -> Option<GroupKey> {
         std::iter::successors(Some(self), |meta| meta.parent.as_deref())
             .find(|meta| meta.is_oom_victim())
@@ -49,35 +50,35 @@ impl Meta {
 }
 
 impl GroupNode {
-    /// How willingly the group is stopped when memory is out.
+    /// Returns the group's preference as an OOM victim.
     #[must_use]
     pub fn oom_score_adj(&self) -> OomScoreAdj {
         self.meta().oom_score_adj()
     }
 
-    /// Sets how willingly the group is stopped when memory is out. A group begins with what its
-    /// parent has when it is made, as a process does; groups that exist already keep theirs.
+    /// Sets the group's preference as an OOM victim. A group inherits its parent's value when it is
+    /// created, as a process does; groups that exist already keep theirs.
     pub fn set_oom_score_adj(&self, adj: OomScoreAdj) {
         let value = adj.get().cast_unsigned();
         // Relaxed: see `Meta::oom_score_adj`.
         self.meta().oom_score_adj.store(value, Ordering::Relaxed);
     }
 
-    /// Whether the group, or one above it, is being stopped.
+    /// Whether the group, or one of its ancestors, is being stopped.
     #[must_use]
     pub fn is_oom_victim(&self) -> bool {
         self.meta().oom_victim().is_some()
     }
 
-    /// Says that the group, and all below it, is being stopped and will give back what it uses: who
-    /// needs memory waits for that instead of having another one stopped. Ends with
+    /// Marks that the group and all below it are being stopped and will release their memory: a
+    /// request that needs memory waits for that instead of stopping another group. Ends with
     /// [`exit_oom_victim`](Self::exit_oom_victim), or when the group is removed.
     pub fn mark_oom_victim(&self) {
         // Relaxed: see `Meta::is_oom_victim`.
         self.meta().is_oom_victim.store(true, Ordering::Relaxed);
     }
 
-    /// Says that the group is not being stopped, or no longer: it can be chosen again.
+    /// Marks that the group is not, or no longer, being stopped: it can be chosen again.
     pub fn exit_oom_victim(&self) {
         // Relaxed: see `Meta::is_oom_victim`.
         self.meta().is_oom_victim.store(false, Ordering::Relaxed);
@@ -85,7 +86,7 @@ impl GroupNode {
 }
 
 impl GroupTree {
-    /// The group of that key; `None` once it is gone.
+    /// Returns the group with that key; `None` once it is gone.
     ///
     /// # Cost
     ///
@@ -95,19 +96,19 @@ impl GroupTree {
         self.get(key.id()).filter(|node| node.key() == key)
     }
 
-    /// The path of the group of that key; of one that is gone, its number.
+    /// Returns the path of the group with that key; if it is gone, a path that shows its id.
     #[must_use]
     pub fn path_of(&self, key: GroupKey) -> GroupPath {
         self.shared.core.path(key)
     }
 
-    /// Shows `visit` each living group below `top` that has no children, and `top` itself if it has
-    /// none, in the order of [`subtree`](Self::subtree). `visit` must not call into the tree, whose
-    /// lock is held.
+    /// Calls `visit` with each living group below `top` that has no children, and with `top` itself
+    /// if it has none, in the order of [`subtree`](Self::subtree). `visit` must not call into the
+    /// tree, whose lock is held.
     ///
     /// # Cost
     ///
-    /// The tree's lock for reading, and for each group an uncontended lock of its own and six
+    /// Takes the tree's lock for reading, and for each group an uncontended lock of its own and six
     /// loads. O(groups in the subtree). No allocation.
     pub fn for_each_leaf(&self, top: &GroupNode, visit: &mut dyn FnMut(&LeafGroup)) {
         let core = &self.shared.core;
@@ -119,8 +120,8 @@ impl GroupTree {
 }
 
 impl Core {
-    /// Depth first; no deeper than [`DEPTH_MAX`](super::DEPTH_MAX). `dying` is who above is being
-    /// stopped.
+    /// Depth first; no deeper than [`DEPTH_MAX`](super::DEPTH_MAX). `dying` is the ancestor that is
+    /// being stopped, if any.
     fn for_each_leaf(
         &self,
         shape: &Shape,

@@ -1,8 +1,8 @@
-//! The path of a group: its name from the root down, as cheap to keep as a handle.
+//! [`GroupPath`]: the names of a group from the root down, as cheap to keep as a handle.
 //!
 //! Errors and records carry paths, so that a message says `/tenant-a/query-7` although nothing is
-//! allocated before it is shown. A path keeps the names of its group in memory, also after the
-//! group is removed, and nothing else of it.
+//! allocated before it is shown. A path keeps only the names of its group in memory, also after the
+//! group is removed.
 
 use std::fmt::{self, Write as _};
 use std::hash::{Hash, Hasher};
@@ -13,17 +13,19 @@ use super::tree::{Core, GroupKey, GroupTree};
 use crate::sync::Arc;
 use crate::units::GroupId;
 
-/// The path of a group in its tree: `/` for the root, else such as `/tenant-a/query-42`.
+/// The path of a group in its tree: `/` for the root, otherwise such as `/tenant-a/query-42`.
 ///
-/// Two paths are equal if they are of the same group: a later group of the same name has another.
+/// Two paths are equal if they belong to the same group; that of a later group of the same name
+/// differs.
 ///
 /// # Cost
 ///
-/// Cloning is one atomic addition. Showing it visits each ancestor.
+/// Cloning is one atomic addition. Displaying it visits each ancestor.
 #[derive(Clone)]
 pub struct GroupPath {
     key: GroupKey,
-    /// `None` if the group was gone, and its slot another group's, when the path was asked for.
+    /// `None` if the group was gone, and its slot in use by another group, when the path was
+    /// requested.
     meta: Option<Arc<Meta>>,
 }
 
@@ -35,13 +37,13 @@ impl GroupPath {
         }
     }
 
-    /// The group's number.
+    /// Returns the group's id.
     #[must_use]
     pub fn id(&self) -> GroupId {
         self.key.id
     }
 
-    /// The group, and no later one of the same number, in a word.
+    /// Returns the key of the group, which no later group of the same id has.
     #[must_use]
     pub fn key(&self) -> GroupKey {
         self.key
@@ -49,11 +51,11 @@ impl GroupPath {
 }
 
 impl GroupTree {
-    /// The living group of that path, such as `/tenant-a/query-42`; `/` is the root.
+    /// Returns the living group at that path, such as `/tenant-a/query-42`; `/` is the root.
     ///
     /// # Cost
     ///
-    /// The tree's lock for reading; O(depth x log(children)). No allocation.
+    /// Takes the tree's lock for reading; O(depth x log(children)). No allocation.
     #[must_use]
     pub fn lookup(&self, path: &str) -> Option<GroupNode> {
         let names = path.strip_prefix('/')?;
@@ -69,7 +71,8 @@ impl GroupTree {
 }
 
 impl Core {
-    /// The path of a group that lives or still has charges; of another one its number.
+    /// Returns the path of a group that lives or still has charges; otherwise a path that shows its
+    /// id.
     pub(super) fn path(&self, key: GroupKey) -> GroupPath {
         let meta = self.slot(key.id).meta.read().clone();
         GroupPath {
@@ -78,7 +81,7 @@ impl Core {
         }
     }
 
-    /// The path of the group that is number `id` at this moment.
+    /// Returns the path of the group that currently has this id.
     pub(super) fn path_now(&self, id: GroupId) -> GroupPath {
         let meta = self.slot(id).meta.read().clone();
         let gone = GroupKey { id, incarnation: 0 };
@@ -97,7 +100,7 @@ impl fmt::Display for GroupPath {
         if meta.parent.is_none() {
             return f.write_str("/");
         }
-        // Not allocated: as many steps up for each name as there are names above it.
+        // Nothing is allocated: each name takes as many steps up as there are names below it.
         let name_at = |depth| {
             let mut up = successors(Some(&**meta), |meta| meta.parent.as_deref());
             up.find(|meta| meta.depth == depth)
@@ -122,7 +125,7 @@ impl PartialEq for GroupPath {
 
 impl Eq for GroupPath {}
 
-/// What is left of a text to compare with: an error where they differ.
+/// The rest of a text to compare with; writing fails where the two differ.
 struct Rest<'a>(&'a str);
 
 impl fmt::Write for Rest<'_> {

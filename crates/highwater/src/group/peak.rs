@@ -1,8 +1,8 @@
-//! The highest usage since a moment of the reader's choice, as writing to `memory.peak` gives it:
-//! each reader resets its own, and no reader another's.
+//! Resettable peaks: the highest usage since a reader's last reset, as writing to `memory.peak`
+//! gives it. Each reader resets only its own.
 //!
-//! The ledger keeps one recent peak. Who resets takes it, and hands what it was to every other
-//! reader of the group. So charges do no more than before, however many readers there are.
+//! The ledger keeps one recent peak. A reset takes it and merges it into the value of every other
+//! reader of the group. So charges cost the same however many readers there are.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ static PEAKS: LockClass = LockClass::new("group peaks", Rank::Leaf);
 /// The readers of one group's peak.
 #[derive(Debug)]
 pub(super) struct Watches {
-    /// Each with the highest reservation that was taken from the ledger since it was reset.
+    /// For each reader, the highest reservation taken from the ledger since its reset.
     seen: Mutex<Vec<(u64, u64)>>,
     numbers: Sequence,
 }
@@ -53,7 +53,7 @@ pub struct PeakWatch {
 }
 
 impl GroupNode {
-    /// Watches the peak from now on.
+    /// Starts watching the peak.
     ///
     /// # Cost
     ///
@@ -73,7 +73,7 @@ impl GroupNode {
 }
 
 impl PeakWatch {
-    /// The highest usage since the last reset.
+    /// Returns the highest usage since the last reset.
     ///
     /// # Accuracy
     ///
@@ -93,12 +93,12 @@ impl PeakWatch {
         node.core().used_at_peak(node.id(), peak)
     }
 
-    /// Begins again at what is used now. Other watches keep what they have seen.
+    /// Restarts at the current usage. Other watches keep their values.
     ///
     /// # Cost
     ///
-    /// The tree's lock for reading, and one that only watches of the same group take; one swap of a
-    /// line of the group. O(watches).
+    /// Takes the tree's lock for reading, and one that only watches of the same group take; one
+    /// swap of a line of the group. O(watches).
     pub fn reset(&self) {
         let node = &self.node;
         // Held so that no later group gets the slot meanwhile.
@@ -117,7 +117,7 @@ impl PeakWatch {
         }
     }
 
-    /// The group that is watched.
+    /// Returns the group that is watched.
     #[must_use]
     pub fn group(&self) -> &GroupNode {
         &self.node
@@ -146,9 +146,9 @@ mod tests {
     use crate::group::{Charge, GroupTree};
     use crate::units::CpuId;
 
-    // Goal: each watch shows the highest usage since its own reset, whatever others do. Method:
-    // random charges, uncharges and resets of three watches beside numbers that are kept by hand; a
-    // watch of a group that is gone reads what it saw.
+    // Goal: each watch shows the highest usage since its own reset, whatever the others do. Method:
+    // random charges, uncharges and resets of three watches beside numbers kept by hand; a watch of
+    // a group that is gone reads its last value.
     #[test]
     fn each_watch_has_a_peak_of_its_own() {
         let tree = GroupTree::new(4);

@@ -1,18 +1,18 @@
-//! How much of a group's time is lost for want of memory: pressure stall information.
+//! Pressure stall information (PSI): the part of a group's time lost for lack of memory.
 //!
 //! A thread *stalls* for a group while it reclaims, is throttled or waits for room on behalf of
-//! that group or one below it. From when threads begin and end to do so, a [`StallMeter`] keeps for
-//! one group:
+//! that group or one below it. From the begin and end of stalls a [`StallMeter`] keeps for one
+//! group:
 //!
 //! - *some*: the time during which at least one thread stalled;
-//! - *full*: the part of it during which no thread that is known to work for the group could go on.
+//! - *full*: the part of it during which no thread known to work for the group could run.
 //!
-//! Each as a total, and as the share of the last 10, 60 and 300 seconds, averaged so that the past
-//! fades exponentially: time is cut into windows of 2 seconds, and what share of a window was lost
-//! moves each average by a fixed part of the difference.
+//! Each is kept as a total, and as the share of the last 10, 60 and 300 seconds, an exponential
+//! moving average: time is cut into windows of 2 seconds, and the share lost in a window moves each
+//! average by a fixed part of the difference.
 //!
-//! Nobody has to tick: a meter is brought up to date when it is used. Between two changes its state
-//! is constant, so each window is credited with exactly what happened in it, however late. Windows
+//! There is no tick: a meter is brought up to date when it is used. Between two changes its state
+//! is constant, so each window is credited with exactly the stalls in it, however late. Windows
 //! begin at multiples of 2 s of the clock that is passed in, for all groups alike, so a group's
 //! averages are at least those of each group below it.
 //!
@@ -22,10 +22,10 @@
 //! loadavg arithmetic): 2 s windows, 11 fraction bits, factors 1677, 1981, 2034 of 2048. Deviation:
 //! one state for a group instead of one for each CPU; a window that was missed is credited with its
 //! own stalls, not with none.
-//! Deviation: which threads work for a group is known only as far as they say so, while the kernel
-//! knows every task; so *full* is what it would be if all that are known were all there are, and
-//! equals *some* where none is known. Deviation: waiting for a page of the working set to be read
-//! in again is no stall.
+//! Deviation: the threads that work for a group are known only as far as they are reported, while
+//! the kernel knows every task; so *full* is computed as if the known threads were all, and equals
+//! *some* where none is known. Deviation: waiting for a page of the working set to be read in again
+//! is no stall.
 
 use std::fmt;
 use std::time::Duration;
@@ -42,11 +42,11 @@ const FRACTION_BITS: u32 = 11;
 const ONE: u64 = 1 << FRACTION_BITS;
 /// Time over which one sample is taken. Chosen: as the kernel's.
 const WINDOW: Duration = Duration::from_secs(2);
-/// What remains of an average after one window, in 1/2048: `exp(-2/10)`, `exp(-2/60)`,
+/// The part of an average that remains after one window, in 1/2048: `exp(-2/10)`, `exp(-2/60)`,
 /// `exp(-2/300)`.
 const REMAINS: [u64; 3] = [1677, 1981, 2034];
-/// Windows without a change after which no average moves any more: more than it takes the slowest
-/// to come from 100 % to its last bit (`a_long_rest_is_a_short_walk`).
+/// Windows without a change after which no average moves any more: more than the slowest needs from
+/// 100 % to its last bit (`a_long_rest_is_a_short_walk`).
 const WINDOWS_MAX: u128 = 4096;
 
 /// A share of time, in hundredths of a percent.
@@ -54,7 +54,7 @@ const WINDOWS_MAX: u128 = 4096;
 pub struct Percent(u32);
 
 impl Percent {
-    /// The share in hundredths of a percent: 10,000 is all of the time.
+    /// Returns the share in hundredths of a percent: 10,000 is all of the time.
     #[must_use]
     pub const fn hundredths(self) -> u32 {
         self.0
@@ -69,13 +69,13 @@ impl fmt::Display for Percent {
 
 #[cfg(feature = "serde")]
 impl serde::Serialize for Percent {
-    /// As a number of percent.
+    /// Serializes as a number of percent.
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_f64(f64::from(self.0) / 100.0)
     }
 }
 
-/// Time lost, as one line of `/proc/pressure/memory` says it.
+/// Time lost, as one line of `/proc/pressure/memory`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct StallTime {
@@ -85,19 +85,19 @@ pub struct StallTime {
     pub avg60: Percent,
     /// Share of the last 300 seconds, in percent.
     pub avg300: Percent,
-    /// Since the group was made, in microseconds.
+    /// Total since the group was created, in microseconds.
     pub total_us: u64,
 }
 
-/// Time that a group lost for want of memory.
+/// Time that a group lost for lack of memory (PSI).
 ///
-/// Shown as the kernel shows `memory.pressure`.
+/// Displayed as the kernel shows `memory.pressure`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Stalls {
     /// While at least one thread stalled.
     pub some: StallTime,
-    /// While in addition no thread known to work for the group could go on.
+    /// While in addition no thread known to work for the group could run.
     pub full: StallTime,
 }
 
@@ -123,27 +123,27 @@ impl fmt::Display for Stalls {
     }
 }
 
-/// What happens to a thread, as a meter sees it.
+/// A change of a thread's state, as a meter sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A thread begins to work for the group.
     Enter,
-    /// One that can go on ends to.
+    /// A thread that is not stalled ends its work for the group.
     Leave,
     /// A thread that is known to work for the group begins to stall.
     Stall,
-    /// And ends to.
+    /// Such a thread ends to stall.
     Resume,
     /// A thread that is not known to work for the group begins to stall for it.
     StallFromOutside,
-    /// And ends to.
+    /// Such a thread ends to stall.
     ResumeOutside,
 }
 
-/// The stalls of one group.
+/// The stall meter of one group.
 #[derive(Debug, Default)]
 pub struct StallMeter {
-    /// The moment up to which everything below is counted.
+    /// The moment up to which all fields below are counted.
     now: Duration,
     nr_working: u64,
     nr_stalled: u64,
@@ -151,14 +151,14 @@ pub struct StallMeter {
     full: Lost,
 }
 
-/// What becomes of time in one state.
+/// Whether time in one state counts as lost.
 #[derive(Clone, Copy, Debug)]
 enum Time {
     Kept,
     Lost,
 }
 
-/// Time lost, of one kind.
+/// Time lost, of one kind (some or full).
 #[derive(Debug, Default)]
 struct Lost {
     total: Duration,
@@ -168,22 +168,22 @@ struct Lost {
 }
 
 impl StallMeter {
-    /// Nobody works, nobody stalls.
+    /// Returns a meter with no thread working and none stalled.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Threads that stall now.
+    /// Returns the number of threads that stall now.
     #[must_use]
     pub fn nr_stalled(&self) -> u64 {
         self.nr_stalled
     }
 
-    /// Counts what happens to one thread at `now`. A `now` before one that the meter has seen
+    /// Counts a change of one thread's state at `now`. A `now` before one that the meter has seen
     /// counts as that one: threads read the clock before they get here.
     ///
-    /// What ends without having begun is not counted.
+    /// An end without a begin is not counted.
     pub fn change(&mut self, change: Change, now: Duration) {
         self.advance(now);
         match change {
@@ -201,7 +201,7 @@ impl StallMeter {
         }
     }
 
-    /// Time lost up to `now`.
+    /// Returns the time lost up to `now`.
     #[must_use]
     pub fn read(&mut self, now: Duration) -> Stalls {
         self.advance(now);
@@ -211,7 +211,7 @@ impl StallMeter {
         }
     }
 
-    /// Counts the time since the last change, in which nothing changed.
+    /// Counts the time since the last change, during which the state was constant.
     fn advance(&mut self, now: Duration) {
         let now = now.max(self.now);
         let (some, full) = match (self.nr_stalled, self.nr_working) {
@@ -255,7 +255,7 @@ impl Lost {
         let sample = u64::try_from(sample).unwrap_or(100 * ONE);
         for (average, remains) in self.averages.iter_mut().zip(REMAINS) {
             let mut sum = *average * remains + sample * (ONE - remains);
-            // Rounded up on the way up: else no average would ever reach a share that stays.
+            // Rounded up on the way up: otherwise no average would ever reach a constant share.
             if sample >= *average {
                 sum += ONE - 1;
             }
@@ -277,7 +277,7 @@ impl Lost {
     }
 }
 
-/// A group's meter, made when somebody first stalls or works there.
+/// A group's meter, created when a thread first stalls or works there.
 #[derive(Debug)]
 pub(super) struct LazyMeter(Published<Mutex<StallMeter>>);
 
@@ -301,12 +301,12 @@ impl LazyMeter {
 }
 
 impl GroupNode {
-    /// Tells the meters of this group and of those above it what happens to a thread at `now`: for
-    /// each level, by its [depth](Self::depth), what `change` says.
+    /// Reports a change of a thread's state at `now` to the meters of this group and its ancestors:
+    /// for each level, by its [depth](Self::depth), the result of `change`.
     ///
     /// # Cost
     ///
-    /// A lock of its own for each level. Memory for the meter of a group that had none.
+    /// A lock of its own for each level. Allocates the meter of a group that had none.
     pub fn change_stalls(&self, now: Duration, change: impl Fn(u32) -> Option<Change>) {
         let up = std::iter::successors(Some(self.meta()), |meta| meta.parent.as_deref());
         for meta in up {
@@ -316,13 +316,14 @@ impl GroupNode {
         }
     }
 
-    /// Time that the group and its descendants lost for want of memory, up to `now`.
+    /// Returns the time that the group and its descendants lost for lack of memory, up to `now`.
     #[must_use]
     pub fn pressure(&self, now: Duration) -> Stalls {
         self.meta().meter.read(now)
     }
 
-    /// Depth of the lowest group that this one and `other` are both in; `None` for another tree.
+    /// Returns the depth of the lowest common ancestor of this group and `other`; `None` for
+    /// another tree.
     #[must_use]
     pub fn depth_shared_with(&self, other: &Self) -> Option<u32> {
         let up = |group: &Self| std::iter::successors(Some(group.clone()), Self::parent);
@@ -332,7 +333,7 @@ impl GroupNode {
     }
 }
 
-/// A time of at most one window.
+/// Converts a time of at most one window.
 fn nanos(time: u128) -> Duration {
     Duration::from_nanos(u64::try_from(time).expect("a window is 2 s"))
 }
@@ -383,8 +384,8 @@ mod tests {
 
     #[test]
     fn a_long_rest_is_a_short_walk() {
-        // Goal: `WINDOWS_MAX` windows are as good as any number. Method: from 100 % down and from 0
-        // up, the averages after that many windows do not change in the next.
+        // Goal: `WINDOWS_MAX` windows are as good as any larger number. Method: from 100 % down and
+        // from 0 up, the averages after that many windows do not change in the next.
         for is_lost in [false, true] {
             let mut lost = Lost {
                 averages: [if is_lost { 0 } else { 100 * ONE }; 3],
@@ -406,10 +407,10 @@ mod tests {
 
     #[test]
     fn who_never_ticks_counts_as_who_ticks_each_millisecond() {
-        // Goal: nobody has to tick, and when a meter is read changes nothing. Method: stalls and
-        // pauses of drawn lengths up to five windows; a meter that is read at drawn moments and one
-        // that is read at the end, against one state that is asked every millisecond and sampled
-        // every 2 s.
+        // Goal: no tick is needed, and the moments at which a meter is read change nothing. Method:
+        // stalls and pauses of random lengths up to five windows; a meter that is read at random
+        // moments and one that is read at the end, against one state that is checked every
+        // millisecond and sampled every 2 s.
         let mut rng = crate::seed::rng(1);
         let (mut often, mut once) = (StallMeter::new(), StallMeter::new());
         let mut ticks = Lost::default();
@@ -473,7 +474,7 @@ mod tests {
 
     #[test]
     fn parents_lose_at_least_what_children_do() {
-        // Goal: averages are monotone up the tree. Method: two children that stall at drawn times,
+        // Goal: averages are monotone up the tree. Method: two children that stall at random times,
         // and a parent that is told of both.
         let mut rng = crate::seed::rng(2);
         let mut meters = [StallMeter::new(), StallMeter::new(), StallMeter::new()];

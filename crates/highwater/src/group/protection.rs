@@ -1,16 +1,18 @@
-//! Protection from reclaim: what a group's `min` and `low` are worth when somebody else is short.
+//! Effective protection (emin, elow): how much of a group's `min` and `low` counts when another
+//! group reclaims.
 //!
-//! Both are promises of a parent to its children, and a parent cannot promise more than it has been
-//! promised itself. So what a setting is worth, its *effective* value, is worked out from the
-//! group that is short (the *reclaim root*) downwards, for each reclaim anew:
+//! Both are promises of a parent to its children, and a parent cannot promise more than it has
+//! itself. So the *effective* value of a setting is computed from the group that is short of memory
+//! (the *reclaim root*) downwards, anew for each reclaim:
 //!
-//! - A child of the reclaim root has what it is set to: who is short there and who is protected
-//!   have the same parent, and nobody above has a say.
-//! - Further down, a group *claims* what it is set to, but not more than it uses. Where siblings
-//!   claim more than their parent has, each gets its share of it; what one does not use is not kept
-//!   from the others.
-//! - What no child claims *floats*: it goes to the children by what each of them uses beyond its
-//!   claim. A tenant's protection so covers its queries, though nobody sets anything for a query.
+//! - A child of the reclaim root has its setting in full: the groups that compete there have the
+//!   same parent, and groups above have no say.
+//! - Further down, a group *claims* its setting, at most its usage. Where siblings claim more than
+//!   their parent has, each gets its proportional share; the part of a setting that one does not
+//!   use is not kept from the others.
+//! - The part that no child claims *floats*: it is divided among the children by each one's usage
+//!   beyond its claim. So a tenant's protection covers its queries, although no query has a setting
+//!   of its own.
 //!
 //! The same rules hold for `min` and for `low`, each with its own numbers.
 //!
@@ -21,13 +23,13 @@
 //! | above | the whole pages that are not protected |
 //!
 //! Invariant: where no group is charged less than its children together, the effective values of
-//! children that are not children of the reclaim root add up to no more than their parent's,
-//! whatever is set.
+//! children that are not children of the reclaim root add up to at most their parent's, whatever
+//! the settings.
 //!
 //! Source: accounting spec 8.5; frames-and-reclaim spec 9.6 and 15. Deviation: a protected group is
-//! scanned for what it uses beyond its protection and for no cluster more, so that one pass alone
-//! never reclaims protected bytes; the kernel looks at 32 pages at least. Deviation: products are
-//! taken in 128 bits.
+//! scanned for its usage beyond its protection and for no cluster more, so that one pass alone
+//! never reclaims protected bytes; the kernel scans 32 pages at least. Deviation: products are
+//! computed in 128 bits.
 
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
@@ -36,33 +38,34 @@ use crate::units::{Bytes, GroupId, Pages};
 use super::node::{GroupNode, Meta};
 use super::tree::{Core, GroupTree, Shape};
 
-/// What the effective protection of a group's children is shared out from.
+/// The inputs from which the effective protection of a group's children is divided.
 #[derive(Clone, Copy, Debug)]
 struct Family {
-    /// What the parent uses.
+    /// Usage of the parent.
     usage: Bytes,
-    /// What the parent's own setting is worth.
+    /// Effective value of the parent's own setting.
     effective: Bytes,
-    /// What its children claim together.
+    /// Sum of its children's claims.
     claimed: Bytes,
 }
 
-/// What a group has to show for itself.
+/// Usage and setting of one group.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
-    /// What it uses.
+    /// Its usage.
     usage: Bytes,
-    /// What it is set to.
+    /// Its setting.
     setting: Bytes,
 }
 
 impl Claim {
-    /// What the group claims of its parent's protection.
+    /// Returns the part of its parent's protection that the group claims.
     fn bytes(self) -> Bytes {
         self.usage.min(self.setting)
     }
 
-    /// What the setting is worth to a group that is no child of the reclaim root.
+    /// Returns the effective value of the setting, for a group that is not a child of the reclaim
+    /// root.
     fn effective(self, family: Family) -> Bytes {
         let claim = self.bytes();
         if family.claimed > family.effective {
@@ -78,38 +81,38 @@ impl Claim {
     }
 }
 
-/// `part` of `of`ths of `whole`, rounded down. Neither is zero where this is used.
+/// Returns `whole * part / of`, rounded down. `of` is never zero here.
 fn share(whole: u64, part: u64, of: u64) -> u64 {
     let share = u128::from(whole) * u128::from(part) / u128::from(of);
     u64::try_from(share).unwrap_or(u64::MAX)
 }
 
-/// What a group's settings are worth to it in one reclaim.
+/// The effective protection of a group in one reclaim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Protection {
-    /// Effective `min`: while the group uses no more, nothing is reclaimed from it.
+    /// Effective `min`: while usage is at most this, nothing is reclaimed from the group.
     pub min: Bytes,
-    /// Effective `low`: while the group uses no more, others are reclaimed from first.
+    /// Effective `low`: while usage is at most this, other groups are reclaimed from first.
     pub low: Bytes,
 }
 
 /// How far reclaim goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// Groups that use no more than their effective `low` are passed over.
+    /// Groups whose usage is at most their effective `low` are skipped.
     AboveLow,
-    /// Only those that use no more than their effective `min` are: nothing else was left.
+    /// Only groups whose usage is at most their effective `min` are skipped: nothing else was left.
     AboveMin,
 }
 
-/// What reclaim, which takes whole pages, may do with a group.
+/// How far a group is exposed to reclaim, which takes whole pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exposure {
-    /// It uses less than a page beyond its effective `min`.
+    /// Usage is less than a page beyond the effective `min`.
     Protected,
-    /// It uses less than a page beyond its effective `low`, and there may be others.
+    /// Usage is less than a page beyond the effective `low`, and other groups may have more.
     Sheltered,
-    /// Whole pages that are not protected.
+    /// Number of whole pages that are not protected.
     Exposed(Pages),
 }
 
@@ -120,11 +123,11 @@ impl Protection {
         low: Bytes::ZERO,
     };
 
-    /// What reclaim that goes to `depth` may do with a group that uses `usage`.
+    /// Returns how far a group with this `usage` is exposed to reclaim to `depth`.
     #[must_use]
     pub fn exposure(self, usage: Bytes, depth: Depth) -> Exposure {
         let beyond = |protection| usage.saturating_sub(protection).pages_floor();
-        // A page that is taken must not leave the group below its protection.
+        // Taking a page must not leave the group below its protection.
         let covers = |protection| protection > Bytes::ZERO && beyond(protection) == Pages::ZERO;
         if covers(self.min) {
             return Exposure::Protected;
@@ -135,7 +138,7 @@ impl Protection {
         Exposure::Exposed(beyond(self.at(depth)))
     }
 
-    /// Memory that is protected from reclaim that goes to `depth`.
+    /// Returns the bytes protected from reclaim to `depth`.
     #[must_use]
     pub fn at(self, depth: Depth) -> Bytes {
         match depth {
@@ -144,9 +147,9 @@ impl Protection {
         }
     }
 
-    /// How many of `size` pages on a group's lists reclaim to `depth` looks at, where the group
-    /// uses `usage`: the part that is not protected, at least one page, and never more than is not
-    /// protected.
+    /// Returns how many of `size` pages on a group's LRU lists reclaim to `depth` scans, where the
+    /// group uses `usage`: the part that is not protected, at least one page, and never more than
+    /// is not protected.
     #[must_use]
     pub fn scanned(self, size: u64, usage: Bytes, depth: Depth) -> u64 {
         let Exposure::Exposed(exposed) = self.exposure(usage, depth) else {
@@ -167,25 +170,24 @@ impl GroupTree {
     /// One load.
     #[must_use]
     pub fn has_protection(&self) -> bool {
-        // Relaxed: settings take effect for the reclaim that begins after them, and whoever learns
-        // that they were made sees this too.
+        // Relaxed: settings take effect for the reclaim that begins after them; a thread that
+        // learns of them by synchronization sees this count too.
         self.shared.core.nr_protected.load(Ordering::Relaxed) > 0
     }
 }
 
 impl GroupNode {
-    /// What the group's `min` and `low` are worth when memory is short in `root`: nothing unless
-    /// `root` is above it.
+    /// Returns the effective `min` and `low` when memory is short in `root`: zero unless `root` is
+    /// an ancestor.
     ///
     /// # Accuracy
     ///
-    /// As exact as [`GroupNode::usage_precise`], for each group of its own moment.
+    /// As exact as [`GroupNode::usage_precise`], each group at a moment of its own.
     ///
     /// # Cost
     ///
     /// For each level between the two where something is protected: the tree's lock for reading,
-    /// and two reads of usage, and of the usage of each sibling that has a setting and may use less
-    /// than that.
+    /// two reads of usage, and one for each sibling that has a setting and may use less than that.
     #[must_use]
     pub fn protection_below(&self, root: &Self) -> Protection {
         if self == root || !self.is_descendant_of(root) {
@@ -197,7 +199,7 @@ impl GroupNode {
             return Protection::NONE;
         };
         let mut effective = parent.settings();
-        // What is worth nothing is worth nothing further down.
+        // Below a group without effective protection there is none.
         while effective != Protection::NONE
             && let Some(group) = path.pop()
         {
@@ -207,7 +209,7 @@ impl GroupNode {
         effective
     }
 
-    /// Effective settings of a child of `parent`, which has `above` itself.
+    /// Returns the effective settings of a child of `parent`, whose own are `above`.
     fn effective(&self, parent: &Self, above: Protection) -> Protection {
         let (own, usage) = (self.settings(), self.usage_precise());
         let parent_usage = parent.usage_precise();
@@ -240,7 +242,7 @@ impl GroupNode {
         Protection { min, low }
     }
 
-    /// What the group uses, or `most` if that is certainly no more.
+    /// Returns the group's usage, or `most` if the usage is certainly at least that.
     fn usage_at_most(&self, most: Bytes) -> Bytes {
         match self.usage_bounds().low >= most {
             true => most,
@@ -248,7 +250,7 @@ impl GroupNode {
         }
     }
 
-    /// The living children that have a `min` or a `low`.
+    /// Returns the living children that have a `min` or a `low`.
     fn protected_children(&self) -> Vec<Self> {
         let core = &self.shared().core;
         let metas = core.protected_children(self.id());
@@ -258,8 +260,8 @@ impl GroupNode {
 }
 
 impl Core {
-    /// Changes a living group's `min` and `low`; those of a removed one protect nothing and stay as
-    /// they are.
+    /// Changes a living group's `min` and `low`; those of a removed group protect nothing and stay
+    /// unchanged.
     pub(super) fn set_protection(&self, group: &Meta, set: impl FnOnce()) {
         let mut shape = self.shape.write();
         if self.slot(group.key.id).incarnation() == group.key.incarnation {
@@ -268,7 +270,7 @@ impl Core {
         }
     }
 
-    /// Keeps the index of protected children as a group's settings are. The root has no siblings.
+    /// Updates the index of protected children to a group's settings. The root has no siblings.
     pub(super) fn note_protection(&self, shape: &mut Shape, group: &Meta) {
         let is_protected = group.settings.protection() != (Bytes::ZERO, Bytes::ZERO);
         let Some(parent) = &group.parent else {
@@ -283,7 +285,7 @@ impl Core {
         }
     }
 
-    /// Forgets a group that is being removed.
+    /// Removes a group that is being removed from the index.
     pub(super) fn forget_protection(&self, shape: &mut Shape, parent: GroupId, group: GroupId) {
         if shape.families[parent.index()].protected.remove(&group) {
             // Relaxed: see `GroupTree::has_protection`.
@@ -337,8 +339,8 @@ mod tests {
 
     #[test]
     fn small_families_share_what_their_parent_has() {
-        // Goal: the invariant, and what each rule promises. Method: every parent of up to 6 bytes
-        // with two children and every setting up to 4, bytes of the parent's own included.
+        // Goal: the invariant, and the promise of each rule. Method: every parent of up to 6 bytes
+        // with two children and every setting up to 4, including bytes of the parent's own.
         let settings = 0..=4;
         for (own, effective) in pairs(0..=2, 0..=6) {
             for ((one, two), (first, second)) in pairs_of(pairs(0..=3, 0..=3), settings.clone()) {
@@ -392,8 +394,8 @@ mod tests {
         let parent = family(300, 100, 130);
         assert_eq!(claim(120, 150).effective(parent), Bytes(92));
         assert_eq!(claim(10, 80).effective(parent), Bytes(7));
-        // Floating: 100 bytes, claimed 20 by one; 80 go by what is used beyond claims, 60 and 20 of
-        // 80.
+        // Floating: 100 bytes, 20 claimed by one; 80 are divided by usage beyond claims, 60 and 20
+        // of 80.
         let parent = family(100, 100, 20);
         assert_eq!(claim(80, 20).effective(parent), Bytes(80));
         assert_eq!(claim(20, 0).effective(parent), Bytes(20));
@@ -405,7 +407,7 @@ mod tests {
     #[test]
     fn empty_groups_divide_by_nothing() {
         // Goal: the corner cases of accounting spec 12. Method: nothing claimed, a parent that uses
-        // what is claimed, nothing used, and amounts whose product needs 128 bits.
+        // exactly the claims, nothing used, and amounts whose product needs 128 bits.
         assert_eq!(claim(5, 0).effective(family(0, 0, 0)), Bytes(0));
         assert_eq!(claim(5, 0).effective(family(5, 0, 0)), Bytes(0));
         assert_eq!(claim(5, 5).effective(family(5, 9, 5)), Bytes(5));
@@ -423,7 +425,7 @@ mod tests {
     fn exposure_follows_usage_and_depth() {
         // Goal: min is never reclaimed, low only at the second depth, a group without settings
         // always, also when it uses nothing. Method: every small case, in half pages, against the
-        // table of the module; two half pages are what reclaim can take.
+        // table of the module; two half pages are one page for reclaim.
         for min in 0..=4 {
             for low in 0..=4 {
                 for usage in 0..=12 {

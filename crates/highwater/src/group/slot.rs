@@ -1,16 +1,16 @@
-//! Where groups live: one slot for each id, in memory that stays for as long as the tree does.
+//! Slots of groups: one for each id, in memory that stays for as long as the tree does.
 //!
 //! A slot is used by one group after another (an *incarnation*), so that creating a short-lived
-//! group allocates no token words and a charge needs no reference count that other CPUs write. Ids
-//! are looked up without a lock: two loads.
+//! group allocates no token words and a charge needs no reference count that other CPUs write. An
+//! id is looked up without a lock, by two loads.
 //!
-//! What makes reuse safe:
+//! Why reuse is safe:
 //! - `incarnation` is odd while a group lives, even otherwise, and never repeats. A handle carries
 //!   the number it was made for.
 //! - An operation that takes tokens checks it between loading a word and stepping it; a word that
 //!   belongs to a later group differs in its sequence, and the step compares. An operation that
 //!   reserves marks itself in flight first and checks afterwards; a slot is reused only when
-//!   nothing is reserved and nothing is in flight. One of the two notices.
+//!   nothing is reserved and nothing is in flight. One of the two notices the other.
 //! - An operation that gives bytes back is protected by those bytes: they are reserved until it has
 //!   released them, on this group first and on its parent after that.
 
@@ -28,40 +28,40 @@ static META: LockClass = LockClass::new("group seat", Rank::Leaf);
 /// Stands for "no parent" in [`Slot::parent`]; the table never grows to that id.
 const NO_PARENT: u32 = u32::MAX;
 
-/// Whose word an operation steps.
+/// Selects the word that an operation steps.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Actor {
-    /// That of the CPU on which the thread runs at that moment.
+    /// The word of the CPU on which the thread runs at that moment.
     Here,
-    /// That of this CPU. In the atomic regime only.
+    /// The word of this CPU. In the atomic regime only.
     As(CpuId),
 }
 
-/// One group, or the place for one.
+/// A slot: one group, or room for one.
 #[derive(Debug)]
 pub(super) struct Slot {
     /// Written by: creation and removal, under the tree's lock. Read by: charges. Publishes: the
-    /// slot as initialised for this incarnation.
+    /// slot as initialized for this incarnation.
     incarnation: AtomicU64,
-    /// Written by: creation, while nothing is reserved or in flight here. Read by: whoever has
-    /// something reserved or in flight here, so it cannot change under them.
+    /// Written by: creation, while nothing is reserved or in flight here. Read by: operations that
+    /// have something reserved or in flight here, so it cannot change under them.
     parent: AtomicU32,
     pub(super) ledger: Ledger,
     /// Live words in the subtree. Written by: enlisting and retiring, under the tree's lock.
     /// Read by: refills and reads of usage. Never below the number of words that hold tokens.
     holders: AtomicU64,
-    /// Most live words that the subtree had. Written and read as `holders`.
+    /// Highest number of live words that the subtree had. Written and read as `holders`.
     holders_peak: AtomicU64,
     /// How the words are stepped, and how many there are.
     gates: Gates,
-    /// Numbers of the words that may be other than idle, one bit each. Written by: the first
-    /// operation of a CPU; cleared before reuse. Read by: passes over the subtree. A set bit says
-    /// nothing; a clear bit that no operation has begun there.
+    /// Bitmap of the words that may be other than idle. Written by: the first operation of a CPU;
+    /// cleared before reuse. Read by: passes over the subtree. A set bit says nothing; a clear bit
+    /// says that no operation has begun there.
     touched: Box<[AtomicU64]>,
-    /// By number, that is by CPU, and the extra one. Made when their CPU first comes, and kept for
-    /// later groups.
+    /// Token words by number, that is by CPU, and the extra one. Allocated when their CPU first
+    /// charges, and kept for later groups.
     cells: Blocks<Cell>,
-    /// Name and place of the group that lives here or whose charges are still here.
+    /// Metadata of the group that lives here or whose charges are still here.
     pub(super) meta: RwLock<Option<Arc<Meta>>>,
 }
 
@@ -89,7 +89,8 @@ impl Slot {
         self.incarnation.load(Ordering::SeqCst)
     }
 
-    /// From free to alive, or from alive to removed. The caller holds the tree's lock for writing.
+    /// Steps from free to alive, or from alive to removed. The caller holds the tree's lock for
+    /// writing.
     pub(super) fn step_incarnation(&self) -> u64 {
         // Pairs with the load in `incarnation`; SeqCst as there.
         self.incarnation.fetch_add(1, Ordering::SeqCst) + 1
@@ -112,14 +113,14 @@ impl Slot {
     /// writing.
     pub(super) fn prepare(&self, parent: Option<GroupId>) {
         // An operation that began for the former group after the slot was found idle may be in
-        // flight still: it finds the incarnation changed, and ends with nothing in its hands.
+        // flight still: it finds the incarnation changed, and ends without having taken anything.
         let reserved = self.ledger.balance().reserved;
         debug_assert_eq!(reserved, 0, "a slot in use was given away");
         // Relaxed: published by the step of the incarnation that follows.
         self.parent
             .store(parent.map_or(NO_PARENT, |id| id.0), Ordering::Relaxed);
         self.ledger.reset_peak();
-        // Relaxed: a maximum that only describes; published as above.
+        // Relaxed: a statistic; published as above.
         self.holders_peak.store(0, Ordering::Relaxed);
         for word in &self.touched {
             // Pairs with `touch`; SeqCst as there.
@@ -127,18 +128,18 @@ impl Slot {
         }
     }
 
-    /// Whether nothing is reserved and no operation is in flight. For a group that has ended.
+    /// Whether nothing is reserved and no operation is in flight, for a removed group.
     ///
-    /// The words first: an operation that found the group alive has reserved what it will before it
-    /// is no longer in flight, so that one or the other is seen. The other way round both could be
+    /// Reads the words first: an operation that found the group alive makes its reservation before
+    /// it is no longer in flight, so one of the two is seen. In the other order both could be
     /// missed.
     pub(super) fn is_idle(&self) -> bool {
         let is_still = |cell: &Cell| cell.load().in_flight() == 0;
         self.touched_cells().all(is_still) && self.ledger.balance().reserved == 0
     }
 
-    /// Word number `index`, made if this is the first time. Only what [`touch`](Self::touch) was
-    /// told of is looked at by others.
+    /// Returns word number `index`, allocated on first use. Passes look only at words reported to
+    /// [`touch`](Self::touch).
     #[inline]
     pub(super) fn cell(&self, index: usize) -> &Cell {
         match self.cells.get(index) {
@@ -147,7 +148,7 @@ impl Slot {
         }
     }
 
-    /// Word number `index`, if it was made.
+    /// Returns word number `index`, if it was allocated.
     #[inline]
     pub(super) fn find_cell(&self, index: usize) -> Option<&Cell> {
         self.cells.find(index)
@@ -159,7 +160,7 @@ impl Slot {
         self.cells.get_or_make(index, make)
     }
 
-    /// The number of the word that `actor` steps.
+    /// Returns the number of the word that `actor` steps.
     #[inline]
     pub(super) fn index(&self, actor: Actor) -> usize {
         match actor {
@@ -168,7 +169,7 @@ impl Slot {
         }
     }
 
-    /// Makes passes over the subtree look at word number `index`.
+    /// Makes passes over the subtree include word number `index`.
     pub(super) fn touch(&self, index: usize) {
         let (word, bit) = (&self.touched[index / 64], 1 << (index % 64));
         // Pairs with `touched_bits`. SeqCst: the bit is set before anything begins in the word,
@@ -179,20 +180,20 @@ impl Slot {
         }
     }
 
-    /// Visits the words in which an operation may have begun, and says how many there are. An inner
+    /// Visits the words in which an operation may have begun; returns how many there are. An inner
     /// loop: a read of usage spends its time here.
     #[inline]
     pub(super) fn each_touched<'a>(&'a self, mut visit: impl FnMut(&'a Cell)) -> usize {
         let mut count = 0;
         for (nth, bits) in self.touched_bits().enumerate() {
-            // Where a word was not made yet, nothing has begun.
+            // In a word that was not allocated yet, nothing has begun.
             self.cells.each_of(nth, bits, &mut visit);
             count += bits.count_ones() as usize;
         }
         count
     }
 
-    /// The words in which an operation may have begun.
+    /// Returns the words in which an operation may have begun.
     pub(super) fn touched_cells(&self) -> impl Iterator<Item = &Cell> {
         self.touched_bits()
             .enumerate()
@@ -215,13 +216,14 @@ impl Slot {
     }
 
     pub(super) fn holders(&self) -> u64 {
-        // Pairs with `add_holder`: who sees tokens in a word sees the word counted. SeqCst: a read
-        // of usage takes this after the reservations, in the order of the token words.
+        // Pairs with `add_holder`: a thread that sees tokens in a word sees the word counted.
+        // SeqCst: a read of usage takes this after the reservations, in the order of the token
+        // words.
         self.holders.load(Ordering::SeqCst)
     }
 
     pub(super) fn holders_peak(&self) -> u64 {
-        // Relaxed: a maximum that only describes.
+        // Relaxed: a statistic.
         self.holders_peak.load(Ordering::Relaxed)
     }
 
@@ -229,11 +231,11 @@ impl Slot {
     pub(super) fn add_holder(&self) {
         // Pairs with `holders`; SeqCst as there.
         let holders = self.holders.fetch_add(1, Ordering::SeqCst) + 1;
-        // Relaxed: a maximum that only describes.
+        // Relaxed: a statistic.
         self.holders_peak.fetch_max(holders, Ordering::Relaxed);
     }
 
-    /// Forgets words of the subtree that hold no tokens any more.
+    /// Uncounts words of the subtree that no longer hold tokens.
     pub(super) fn remove_holders(&self, count: u64) {
         // Pairs with `holders`; SeqCst as there.
         let before = self.holders.fetch_sub(count, Ordering::SeqCst);
@@ -241,13 +243,13 @@ impl Slot {
     }
 }
 
-/// Chunk `i` holds `64 << i` slots, so that 26 chunks hold every id that [`NO_PARENT`] leaves.
+/// Chunk `i` holds `64 << i` slots, so 26 chunks hold every id below [`NO_PARENT`].
 const FIRST_CHUNK: usize = 64;
 const NR_CHUNKS: usize = 26;
 
 type Chunk = Box<[OnceLock<Box<Slot>>]>;
 
-/// All slots, by id: grows, never moves, never shrinks.
+/// All slots, by id: the table grows, and never moves or shrinks.
 #[derive(Debug)]
 pub(super) struct Table {
     chunks: [OnceLock<Chunk>; NR_CHUNKS],
@@ -270,7 +272,7 @@ impl Table {
             .map(|slot| &**slot)
     }
 
-    /// The slot of `id`, made if it is the first use. `None` when the table is full.
+    /// Returns the slot of `id`, allocated on first use. `None` when the table is full.
     pub(super) fn make(&self, id: GroupId, gates: Gates) -> Option<&Slot> {
         let (chunk, offset) = place(id.index());
         let slots = self
@@ -281,7 +283,7 @@ impl Table {
     }
 }
 
-/// Chunk and offset of the slot number `index`.
+/// Returns the chunk and offset of slot number `index`.
 fn place(index: usize) -> (usize, usize) {
     let chunk = (index / FIRST_CHUNK + 1).ilog2() as usize;
     (chunk, index - FIRST_CHUNK * ((1 << chunk) - 1))

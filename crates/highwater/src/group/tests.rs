@@ -1,4 +1,4 @@
-//! The arithmetic of the token word, and what single operations promise.
+//! The arithmetic of the token word, and the promises of single operations.
 
 use super::cell::{CELL_MAX, Cell, GRANT_MAX, Word};
 use super::{Charge, ChargeError, ChildError, DEPTH_MAX, GroupNode, GroupTree, Limits, MaxError};
@@ -108,7 +108,7 @@ fn no_limit_is_the_widest_account() {
     assert_eq!(root.usage_precise(), Bytes::ZERO);
 }
 
-// Goal: uncharging what was never charged is found, not hidden.
+// Goal: uncharging bytes that were never charged is detected, not hidden.
 #[test]
 #[should_panic(expected = "bytes uncharged where")]
 fn uncharging_too_much_panics() {
@@ -116,7 +116,7 @@ fn uncharging_too_much_panics() {
     root.uncharge(Bytes(CELL_MAX * 2));
 }
 
-/// Amounts up to `most`: some all over, and those next to where something changes.
+/// Returns amounts up to `most`: a spread of them, and those next to the thresholds.
 fn amounts(most: u64) -> impl Iterator<Item = u64> {
     let edges = [0, GRANT_MAX, CELL_MAX, 2 * CELL_MAX, most];
     let beside = edges
@@ -162,18 +162,18 @@ fn steps_of_the_token_word_keep_its_fields_apart() {
 }
 
 impl Word {
-    /// Tokens and operations in flight after a refill that brings `grant`.
+    /// Returns tokens and operations in flight after a refill that brings `grant`.
     fn granted_after_begin(self, grant: u64) -> (u64, u64) {
         let word = self.begun().expect("nothing is in flight").granted(grant);
         (word.tokens(), word.in_flight())
     }
 }
 
-// Goal: with threads that step the words of their own CPU by plain stores, and take tokens of the
-// other CPUs from afar, no maximum is exceeded, no byte is lost and none is found twice. Method:
-// eight threads, moved around, charge, grow, split and drop in three groups below a small maximum
-// that another thread keeps changing; what they hold is counted beside. Then everything fits
-// exactly.
+// Goal: with threads that step the words of their own CPU by plain stores, and steal tokens of the
+// other CPUs, no maximum is exceeded, no byte is lost and none is found twice. Method: eight
+// threads, migrated at random, charge, grow, split and drop in three groups below a small maximum
+// that another thread keeps changing; the bytes they hold are counted separately. Then the whole
+// maximum fits exactly.
 #[cfg(target_os = "linux")]
 #[test]
 fn bytes_are_exact_while_threads_move_between_cpus() {
@@ -201,7 +201,7 @@ fn bytes_are_exact_while_threads_move_between_cpus() {
             }
             return;
         }
-        // Relaxed, here and below: what is counted is held, wherever it is counted.
+        // Relaxed, here and below: counted bytes are held, wherever they are counted.
         let count = |bytes: Bytes| {
             let now = used.fetch_add(bytes.0, Ordering::Relaxed) + bytes.0;
             assert!(now <= MAX, "{now} bytes of {MAX}");

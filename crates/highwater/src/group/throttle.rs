@@ -1,22 +1,23 @@
-//! The delay that a group owes for using more than its `Limits::high`.
+//! Throttling: the delay that a group owes for exceeding its `Limits::high` (`memory.high`).
 //!
-//! `high` refuses nothing. Who charges beyond it reclaims what is beyond, and if that does not
-//! bring the group back, is slowed down: by nothing worth mentioning for a percent, by seconds for
-//! a fifth, so that a group which grows faster than it can be reclaimed is held where reclaim keeps
-//! up. With `r`, the part of `high` by which a group is above it, a charge of `bytes` owes
+//! `high` refuses nothing. A thread that charges above it first reclaims the excess; any excess
+//! that remains incurs a throttling delay: negligible at one percent, seconds at a fifth, so that a
+//! group which grows faster than it can be reclaimed is held where reclaim keeps up. With `r`, the
+//! excess as a fraction of `high`, a charge of `bytes` owes
 //!
 //! ```text
 //! 1 s x r^2 x bytes / 4,096,   at most 2 s,   nothing if that is 10 ms or less
 //! ```
 //!
-//! and of a group and its ancestors the one with the largest `r` counts. This module computes;
-//! nobody is put to sleep who did not ask for it.
+//! and of a group and its ancestors the one with the largest `r` counts. This module only computes
+//! the delay; the caller decides whether to sleep.
 //!
-//! Whether a group is above its `high` is looked at when a charge reserves bytes on the ancestors,
-//! not when it finds tokens: at most once in 128 KiB. Who charges is told what was reserved
-//! ([`Refilled`]), tokens included, and owes for all of that.
+//! `high` is checked when a charge reserves bytes on the ancestors, not when it finds tokens: at
+//! most once per 128 KiB. The charge returns what was reserved ([`Refilled`]), tokens included, and
+//! owes the delay for all of that.
 //!
-//! Source: accounting spec 8.4. Fixed point as there: `r` has 20 fraction bits and is rounded down.
+//! Source: accounting spec 8.4 (`mem_cgroup_handle_over_high`). Fixed point as there: `r` has 20
+//! fraction bits and is rounded down.
 //! Deviation: nanoseconds instead of ticks.
 
 use std::time::Duration;
@@ -32,23 +33,24 @@ use super::tree::{Core, GroupTree};
 
 /// Fraction bits of an [`Overage`].
 const FRACTION_BITS: u32 = 20;
-/// Longest delay for one charge. Chosen: as the kernel's.
+/// Longest delay for one charge. Chosen: the kernel's.
 const DELAY_MAX: Duration = Duration::from_secs(2);
-/// Delays up to this are not worth a sleep. Chosen: as the kernel's.
+/// Delays up to this are ignored. Chosen: the kernel's.
 const DELAY_IGNORED: Duration = Duration::from_millis(10);
 
-/// By what part of its `Limits::high` a group is above it.
+/// The excess of a group over its `Limits::high`, as a fraction of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Overage(u128);
 
 impl Overage {
-    /// Of a group that uses `usage`. A `limit_high` below one page counts as one.
+    /// Returns the overage of a group that uses `usage`. A `limit_high` below one page counts as
+    /// one.
     fn of(usage: Bytes, limit_high: Bytes) -> Self {
         let over = u128::from(usage.saturating_sub(limit_high).0);
         Self((over << FRACTION_BITS) / u128::from(limit_high.0.max(PAGE_BYTES)))
     }
 
-    /// What a charge of `bytes` owes.
+    /// Returns the delay that a charge of `bytes` owes.
     fn delay(self, bytes: Bytes) -> Duration {
         const NANOS_PER_SEC: u128 = 1_000_000_000;
         let bytes = u128::from(bytes.0);
@@ -68,8 +70,8 @@ impl Overage {
     }
 }
 
-/// Bytes that a charge reserved on its group and all ancestors, tokens for later charges included;
-/// none if it was served from tokens.
+/// Bytes that a charge reserved on its group and all ancestors, including tokens for later charges;
+/// none if the charge was served from tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "a group with a `high` is to be throttled by it"]
 pub struct Refilled(pub Bytes);
@@ -84,14 +86,14 @@ impl Refilled {
 pub struct OverHigh {
     /// The group.
     pub group: GroupNode,
-    /// What it uses: [`GroupNode::usage_precise`].
+    /// Its usage: [`GroupNode::usage_precise`].
     pub usage: Bytes,
     /// Its `Limits::high`.
     pub limit_high: Bytes,
 }
 
 impl OverHigh {
-    /// Bytes above.
+    /// Returns the bytes above `limit_high`.
     #[must_use]
     pub fn over(&self) -> Bytes {
         self.usage.saturating_sub(self.limit_high)
@@ -106,15 +108,15 @@ impl GroupTree {
     /// One load.
     #[must_use]
     pub fn has_high(&self) -> bool {
-        // Relaxed: a setting takes effect for the charges that begin after it, and whoever learns
-        // that it was made sees this too.
+        // Relaxed: a setting takes effect for the charges that begin after it; a thread that learns
+        // of the setting by synchronization sees this count too.
         self.shared.core.nr_throttled.load(Ordering::Relaxed) > 0
     }
 }
 
 impl GroupNode {
-    /// As [`GroupNode::try_charge`], and says what it reserved: if anything, the group or one above
-    /// it may be [over its `high`](Self::over_high).
+    /// Like [`GroupNode::try_charge`], and returns what it reserved: if not zero, the group or one
+    /// of its ancestors may be [over its `high`](Self::over_high).
     ///
     /// # Errors
     ///
@@ -123,17 +125,17 @@ impl GroupNode {
         self.charge_as(Actor::Here, bytes)
     }
 
-    /// The group and those above it that use more than their `high`, the lowest first.
+    /// Returns the group and those of its ancestors that exceed their `high`, the lowest first.
     ///
     /// # Cost
     ///
-    /// A few loads for each; [`GroupNode::usage_precise`] for those that have a `high` and may be
-    /// above.
+    /// A few loads for each; [`GroupNode::usage_precise`] for those that have a `high` and may
+    /// exceed it.
     #[must_use]
     pub fn over_high(&self) -> Vec<OverHigh> {
         let core = &self.shared().core;
         let mut metas = std::iter::successors(Some(self.meta()), |meta| meta.parent.as_deref());
-        // Most are not above: found out without a handle to each.
+        // Most are not above: checked without a handle to each.
         if !metas.any(|meta| core.may_be_over_high(meta)) {
             return Vec::new();
         }
@@ -141,8 +143,8 @@ impl GroupNode {
         up.filter_map(|group| group.own_over_high()).collect()
     }
 
-    /// What a charge of `bytes` owes now, before any reclaim: by the group, or the one above it,
-    /// that is furthest above its `high`. Nothing if that is 10 ms or less, and at most 2 s.
+    /// Returns the delay that a charge of `bytes` owes now, before any reclaim, from the group or
+    /// ancestor that is furthest above its `high`. Zero if that is 10 ms or less, and at most 2 s.
     ///
     /// # Cost
     ///
@@ -169,7 +171,7 @@ impl GroupNode {
 }
 
 impl Core {
-    /// Changes a living group's `high`; a removed one is charged no more.
+    /// Changes a living group's `high`; a removed group takes no more charges.
     pub(super) fn set_limit_high(&self, group: &Meta, limit_high: Bytes) {
         let shape = self.shape.write();
         if self.slot(group.key.id).incarnation() == group.key.incarnation {
@@ -178,13 +180,13 @@ impl Core {
         drop(shape);
     }
 
-    /// Whether a group has a `high` and may use more, tokens counted.
+    /// Whether a group has a `high` and may exceed it, tokens included.
     fn may_be_over_high(&self, group: &Meta) -> bool {
         let limit_high = group.settings.high();
         limit_high < Bytes::MAX && self.usage(group.key.id).high > limit_high
     }
 
-    /// Counts a change of a group's `high`; one that begins or ends has none before or after. The
+    /// Counts a change of a group's `high`; a new or removed group has none before or after. The
     /// caller holds the tree's lock for writing.
     pub(super) fn count_high(&self, former: Bytes, new: Bytes) {
         // Relaxed: see `GroupTree::has_high`.

@@ -1,15 +1,15 @@
-//! The shape of the tree: creating, removing and finding groups, walking subtrees, and the check of
-//! every invariant.
+//! The tree of groups: creating, removing and finding groups, walking subtrees, and checking every
+//! invariant.
 //!
-//! One lock ([`Rank::Groups`]) guards the shape. Creating, removing and setting a maximum hold it
-//! for writing, and so does a charge that is overtaken too often; taking tokens back and making a
-//! word live hold it for reading. Charges that find tokens, all uncharges, and looking up an id
-//! never wait for it.
+//! One lock ([`Rank::Groups`]) guards the shape of the tree. Creating a group, removing one and
+//! setting a maximum hold it for writing, and so does a charge that is overtaken too often; taking
+//! tokens back and making a word live hold it for reading. Charges that find tokens, all uncharges,
+//! and lookups of an id never wait for it.
 //!
-//! A removed group whose bytes are still charged stays in its parent's family (*zombie*), so that a
-//! pass over a subtree still sees operations in flight in it. Its id is reused when nothing is
-//! reserved and nothing is in flight there; creating a group looks at a few zombies, so nothing has
-//! to be done when the last byte goes.
+//! A removed group with bytes still charged stays in its parent's family (*zombie*, as a dying
+//! memcg), so that a pass over a subtree still sees operations in flight in it. Its id is reused
+//! once nothing is reserved and nothing is in flight there. Creating a group checks a few zombies,
+//! so uncharging the last byte has nothing to do.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -33,10 +33,11 @@ use super::{DEPTH_MAX, Limits};
 
 static SHAPE: LockClass = LockClass::new("group tree", Rank::Groups);
 
-/// Zombies that one creation looks at: enough to reuse ids faster than removals use them up.
+/// Zombies that one creation checks: enough to reuse ids faster than removals use them up.
 const REAP_BATCH: usize = 8;
 
-/// A group of its tree and no later one of the same number. Ordered by number.
+/// Identifies one group of a tree: the id, and the incarnation that tells it from later groups of
+/// the same id. Ordered by id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupKey {
     pub(super) id: GroupId,
@@ -53,23 +54,23 @@ pub(super) struct Family {
 }
 
 impl Shape {
-    /// The living groups directly below `id`.
+    /// Returns the living groups directly below `id`.
     pub(super) fn children(&self, id: GroupId) -> impl ExactSizeIterator<Item = GroupId> {
         self.families[id.index()].children.values().copied()
     }
 }
 
-/// What the tree's lock guards.
+/// The state that the tree's lock guards.
 #[derive(Debug)]
 pub(super) struct Shape {
     /// By id.
     pub(super) families: Vec<Family>,
     free: Vec<GroupId>,
-    /// Every zombie, in the order in which they are looked at.
+    /// Every zombie, in the order in which they are checked.
     zombies: VecDeque<GroupId>,
 }
 
-/// The tree itself. Stays while a handle or a charge does.
+/// The tree itself. Lives while a handle or a charge refers to it.
 #[derive(Debug)]
 pub(crate) struct Core {
     nr_cpus: usize,
@@ -79,8 +80,8 @@ pub(crate) struct Core {
     pub(super) shape: RwLock<Shape>,
     pub(super) gate: Gate,
     pub(super) lines: Mutex<Lines>,
-    /// Groups that have a `min` or a `low`. Written by: who sets one, under the tree's lock for
-    /// writing. Read by: reclaim. Publishes: nothing.
+    /// Groups that have a `min` or a `low`. Written by: setters, under the tree's lock for writing.
+    /// Read by: reclaim. Publishes: nothing.
     pub(super) nr_protected: AtomicU64,
     /// Groups that have a `high`. Written by: as `nr_protected`. Read by: charges that have
     /// reserved bytes. Publishes: nothing.
@@ -101,10 +102,10 @@ impl fmt::Display for GroupKey {
     }
 }
 
-/// What the handles of one tree share.
+/// State that the handles of one tree share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// Charges and handles of groups refer to it, and may outlive this.
+    /// Handles of groups and charges refer to it, and may outlive `Shared`.
     pub(super) core: PercpuOwner<Core>,
 }
 
@@ -112,9 +113,9 @@ pub(super) struct Shared {
 ///
 /// # Cost
 ///
-/// For each group, two cache lines for each CPU that has charged to it, and addresses of them: half
-/// a byte for each CPU of the machine, 128 bytes for each 16 of which one has charged. Later groups
-/// reuse it all.
+/// For each group: two cache lines for each CPU that has charged to it, and their addresses: half a
+/// byte for each CPU of the machine, and 128 bytes for each 16 CPUs of which one has charged. Later
+/// groups reuse all of it.
 ///
 /// # Examples
 ///
@@ -145,8 +146,8 @@ impl GroupTree {
     /// The most that a tree can have charged, whatever its limits: 256 TiB less a byte.
     pub const CHARGED_MAX: Bytes = Bytes(RESERVED_MAX);
 
-    /// A tree of one group, the root, which has no limit. CPU ids are below `nr_cpus`. In the
-    /// atomic regime: any thread may act as any CPU at any time.
+    /// Returns a tree of one group, the root, which has no limit. CPU ids are below `nr_cpus`. The
+    /// regime is the atomic one: any thread may act as any CPU at any time.
     ///
     /// # Panics
     ///
@@ -156,14 +157,14 @@ impl GroupTree {
         Self::with_regime(Regime::Atomic, nr_cpus)
     }
 
-    /// As [`new`](Self::new), with tokens and statistics that are stepped as `regime` says. In the
-    /// restartable one charges, uncharges and updates are several times cheaper, and threads act as
-    /// the CPU that they run on, never as another. Where the system lacks what it needs, the tree
-    /// is in the atomic one.
+    /// Like [`new`](Self::new), with tokens and statistics stepped as `regime` says. In the
+    /// restartable regime charges, uncharges and updates are several times cheaper, and threads act
+    /// only as the CPU that they run on. On a system without restartable sequences the tree uses
+    /// the atomic regime.
     ///
     /// # Panics
     ///
-    /// When `nr_cpus` is zero, or does not fit 31 bits.
+    /// When `nr_cpus` is zero or does not fit in 31 bits.
     #[must_use]
     pub fn with_regime(regime: Regime, nr_cpus: usize) -> Self {
         assert!(nr_cpus > 0, "a tree of groups needs a CPU");
@@ -208,46 +209,47 @@ impl GroupTree {
         }
     }
 
-    /// The tree itself.
+    /// Returns the tree itself.
     #[inline]
     pub(crate) fn core(&self) -> &Core {
         &self.shared.core
     }
 
-    /// References that handles and charges have to the tree, if none is made or dropped meanwhile.
+    /// Returns the number of references that handles and charges hold to the tree; exact if none is
+    /// made or dropped meanwhile.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn nr_references(&self) -> i64 {
         self.shared.core.nr_references()
     }
 
-    /// CPUs that the tree keeps tokens for.
+    /// Returns the number of CPUs that the tree keeps tokens for.
     #[must_use]
     pub fn nr_cpus(&self) -> usize {
         self.shared.core.nr_cpus
     }
 
-    /// How the tokens are stepped.
+    /// Returns how token words are stepped.
     #[must_use]
     pub fn regime(&self) -> Regime {
         self.shared.core.gates.regime()
     }
 
-    /// The group that holds all others.
+    /// Returns the root group.
     ///
     /// # Panics
     ///
-    /// Never: the root stays.
+    /// Never: the root is never removed.
     #[must_use]
     pub fn root(&self) -> GroupNode {
         self.get(GroupId(0)).expect("the root is never removed")
     }
 
-    /// The group of that id, also a removed one while bytes are charged to it.
+    /// Returns the group with this id, also a removed one while bytes are charged to it.
     ///
     /// # Cost
     ///
     /// Two loads, an uncontended lock of that group alone, two reference counts. Never waits for
-    /// the tree's lock. [`GroupTree::uncharge`] does without any of it.
+    /// the tree's lock. [`GroupTree::uncharge`] needs none of these.
     #[must_use]
     pub fn get(&self, id: GroupId) -> Option<GroupNode> {
         let meta = self.shared.core.table.get(id)?.meta.read().clone()?;
@@ -257,16 +259,16 @@ impl GroupTree {
     /// Removes a group that has no children.
     ///
     /// New charges to it fail from now on; its tokens go back to its ancestors. Bytes still charged
-    /// to it stay charged to its ancestors until they are uncharged, and until then its id is not
+    /// to it stay charged to its ancestors until they are uncharged; until then its id is not
     /// reused and [`GroupTree::get`] finds it.
     ///
     /// # Errors
     ///
-    /// When it has children, is the root, is removed already, or belongs to another tree.
+    /// When it has children, is the root, is already removed, or belongs to another tree.
     ///
     /// # Cost
     ///
-    /// The tree's lock for writing; one swap for each CPU that has charged to it.
+    /// Takes the tree's lock for writing; one swap for each CPU that has charged to it.
     pub fn remove(&self, group: &GroupNode) -> Result<(), RemoveError> {
         if !Arc::ptr_eq(&self.shared, group.shared()) {
             return Err(RemoveError::OtherTree {
@@ -277,7 +279,7 @@ impl GroupTree {
     }
 
     /// Uncharges bytes whose guard was [disowned](super::Charge::disown), by the id of their group:
-    /// for whoever keeps ids, such as the owner of a page frame.
+    /// for callers that keep ids, such as the owner of a page frame.
     ///
     /// # Cost
     ///
@@ -285,17 +287,18 @@ impl GroupTree {
     ///
     /// # Panics
     ///
-    /// When the group does not exist, or more bytes go back to the ancestors than they hold.
+    /// When the group does not exist, or when more bytes are returned to the ancestors than they
+    /// hold.
     pub fn uncharge(&self, id: GroupId, bytes: Bytes) {
         self.shared.core.uncharge(id, Actor::Here, bytes.0);
     }
 
-    /// `top` and its descendants, parents before children and children by name;
-    /// nothing when `top` is removed.
+    /// Returns `top` and its descendants, parents before children and children by name; nothing
+    /// when `top` is removed.
     ///
     /// # Cost
     ///
-    /// The tree's lock for reading; O(groups in the subtree).
+    /// Takes the tree's lock for reading; O(groups in the subtree).
     #[must_use]
     pub fn subtree(&self, top: &GroupNode) -> Vec<GroupNode> {
         let core = &self.shared.core;
@@ -315,15 +318,15 @@ impl GroupTree {
         found
     }
 
-    /// Checks, at a moment when no operation is in flight, that at every group
-    /// `tokens + sum of the children's reservations <= reserved <= max + debt`, that no word holds
-    /// tokens below a group in debt, that only live words hold tokens and never more than their
-    /// cap, that none does where somebody waits for room, that live words are counted on every
-    /// ancestor, and that nothing is in flight.
+    /// Checks the invariants at a moment when no operation is in flight: at every group
+    /// `tokens + sum of the children's reservations <= reserved <= max + debt`; no word holds
+    /// tokens below a group in debt; only live words hold tokens, never more than their cap, and
+    /// none where a charge waits for room; live words are counted on every ancestor; nothing is in
+    /// flight.
     ///
     /// # Panics
     ///
-    /// When one of these does not hold.
+    /// When an invariant does not hold.
     pub fn check_invariants(&self) {
         let core = &self.shared.core;
         let shape = core.shape.read();
@@ -339,7 +342,7 @@ impl GroupTree {
 }
 
 impl Core {
-    /// The slot of an id that is in use.
+    /// Returns the slot of an id that is in use.
     pub(super) fn slot(&self, id: GroupId) -> &Slot {
         match self.table.get(id) {
             Some(slot) => slot,
@@ -347,8 +350,8 @@ impl Core {
         }
     }
 
-    /// The slots of `id` and its ancestors, leaf first. A slot's parent is read before the slot is
-    /// handed out: releasing the last byte of a removed group may let its slot be reused.
+    /// Returns the slots of `id` and its ancestors, leaf first. A slot's parent is read before the
+    /// slot is handed out: releasing the last byte of a removed group may let its slot be reused.
     pub(super) fn chain(&self, id: GroupId) -> impl Iterator<Item = (GroupId, &Slot)> {
         let mut next = Some((id, self.slot(id)));
         std::iter::from_fn(move || {
@@ -358,13 +361,13 @@ impl Core {
         })
     }
 
-    /// Whether threads step words of their own CPU only, by plain stores.
+    /// Whether threads step only words of their own CPU, by plain stores.
     #[inline]
     pub(super) fn is_restartable(&self) -> bool {
         self.gates.regime() == Regime::Restartable
     }
 
-    /// Who acts as `cpu`.
+    /// Returns the actor for `cpu`.
     ///
     /// # Panics
     ///
@@ -450,7 +453,7 @@ impl Core {
         Ok(meta)
     }
 
-    /// The groups directly below, by name.
+    /// Returns the groups directly below, by name.
     pub(super) fn children(&self, key: GroupKey) -> Vec<Arc<Meta>> {
         let shape = self.shape.read();
         if self.slot(key.id).incarnation() != key.incarnation {
@@ -498,8 +501,8 @@ impl Core {
         Ok(())
     }
 
-    /// Installs a maximum. One that is below the reservations first takes every token of the
-    /// subtree away and lets none come back: `escrow.rs`, "above the maximum".
+    /// Installs a maximum. A maximum below the reservations first retires every token word of the
+    /// subtree and keeps them retired: `escrow.rs`, "above the maximum".
     pub(super) fn set_max(&self, key: GroupKey, max: Bytes) -> Result<(), MaxError> {
         let group = key.id;
         let slot = self.slot(group);
@@ -514,7 +517,7 @@ impl Core {
             slot.ledger.force_max(max);
         }
         drop(shape);
-        // There may be room for who waits now, or none ever.
+        // Waiting charges may fit now, or never again.
         self.notify(group);
         let usage = self.account(group).used;
         if usage <= max {
@@ -528,7 +531,7 @@ impl Core {
         })
     }
 
-    /// Frees the slots of a few zombies that nothing is charged to any more.
+    /// Frees the slots of a few zombies without charged bytes.
     fn reap_some(&self, shape: &mut Shape) {
         for _ in 0..shape.zombies.len().min(REAP_BATCH) {
             if let Some(id) = shape.zombies.pop_front()
@@ -539,8 +542,8 @@ impl Core {
         }
     }
 
-    /// Frees the slot of a removed group if nothing is charged to it, in flight in it, or removed
-    /// below it and still in use.
+    /// Frees the slot of a removed group unless bytes are charged to it, an operation is in flight
+    /// in it, or a removed group below it is still in use.
     fn reap(&self, shape: &mut Shape, id: GroupId) -> bool {
         let slot = self.slot(id);
         if !shape.families[id.index()].zombies.is_empty() || !slot.is_idle() {
@@ -553,7 +556,7 @@ impl Core {
         true
     }
 
-    /// Checks the subtree of `id`; returns its reservations and its live words.
+    /// Checks the subtree of `id`; returns its reservations and the number of its live words.
     fn check(&self, shape: &Shape, id: GroupId) -> (u64, u64) {
         let slot = self.slot(id);
         let (mut below, mut holders) = (0, 0);

@@ -1,43 +1,43 @@
-//! Charges that wait for room, in order of arrival.
+//! Wait queue of charges: a charge without room waits for it, served in FIFO order.
 //!
-//! Where a charge finds no room it may wait: as a future, which needs no runtime and starts no
-//! thread, or by parking its thread. Whoever waits stands in the line of the group that has no room
-//! for it (`line.rs`).
+//! A charge that finds no room may wait: as a future, which needs no runtime and starts no thread,
+//! or by parking its thread. The waiter is queued at the group that has no room for it (`line.rs`).
 //!
 //! # Fairness
 //!
-//! Nobody is overtaken: while somebody waits at a group, everybody else's charges that need room
-//! there are refused, however small ([`ChargeError::Behind`]), and those that wait are served in
-//! the order of their tickets: one that comes before its turn leaves room for all before it, which
-//! may be called and not have looked yet. (Charges that are forced overtake: they cannot wait.) A
-//! charge that has found room at one group and then none at another moves to the other's line and
-//! leaves the first, so that the first does not stand idle for its sake. Its ticket is older than
-//! those that come later, wherever it moves; and who would use the room that it left behind below
-//! must pass the line above, where it stands before them.
+//! Waiting charges are served in FIFO order, by ticket. While a charge waits at a group, all other
+//! charges that need room there are refused, however small ([`ChargeError::Behind`]); and a waiter
+//! that is polled before its turn leaves room for all before it, which may have been woken and not
+//! polled yet. (Forced charges overtake: they cannot wait.) A waiter that has found room at one
+//! group and then none at another moves to the other's queue and leaves the first, so that the
+//! first does not stand idle for it. It keeps its ticket, which is older than those of later
+//! waiters wherever it moves; and a charge that would take the room it left below must pass the
+//! queue above, where the older ticket comes first.
 //!
-//! # Why nobody sleeps beside free bytes
+//! # Why no waiter sleeps while enough bytes are free
 //!
-//! While somebody waits at a group, no word below it is live: they are retired when the first one
-//! comes, under the tree's lock for writing, and a word becomes live only after a look at the marks
-//! of all its ancestors, under that lock for reading. So a byte that is uncharged below cannot be
-//! parked. It goes to the group's ledger, by a step of the one word that also holds the mark: the
-//! test costs an uncharge nothing, as it has the value in its hands.
+//! While a charge waits at a group, no word below it is live: the words are retired when the first
+//! waiter comes, under the tree's lock for writing, and a word becomes live only after a check of
+//! the marks of all its ancestors, under that lock for reading. So a byte that is uncharged below
+//! cannot be parked. It goes to the group's ledger, by a step of the one word that also holds the
+//! mark: the test costs an uncharge nothing, as it has just read the value.
 //!
-//! A waiter goes to sleep at a group only after, in this order, it stood in the line with the
-//! ledger marked, the words below were retired, and it found no room in the ledger. Every later
-//! release is a later step of that word, sees the mark, and calls those in line that have room, and
-//! leave room for all before them. Who is called takes itself out of the line, or sleeps again
-//! after a look that came later still; who leaves a line for whatever reason calls the next. This
-//! rests on the order of the steps of one word, and on nothing else.
+//! A waiter goes to sleep at a group only after, in this order, it was queued with the ledger
+//! marked, the words below were retired, and it found no room in the ledger. Every later release is
+//! a later step of that word, sees the mark, and wakes the waiters that have room and leave room
+//! for all before them. A woken waiter dequeues itself, or sleeps again after a later check; a
+//! waiter that leaves a queue for whatever reason wakes the next. This rests on the order of the
+//! steps of one word, and on nothing else.
 //!
-//! A future that was called and is neither polled nor dropped keeps what it wants from those
+//! A future that was woken and is neither polled nor dropped withholds its bytes from the waiters
 //! behind it.
 //!
 //! # Progress
 //!
-//! A look is made under the tree's lock for writing. It ends granted, refused, or asleep at the
-//! group at which it failed last; each failure elsewhere moves it. Others can make it move about by
-//! taking room elsewhere just then: after `MOVES_MAX` it lets them, and asks to be polled again.
+//! Each attempt runs under the tree's lock for writing. It ends granted, refused, or asleep at the
+//! group at which it failed last; each failure elsewhere moves it. Other charges can keep it moving
+//! by taking room elsewhere at that moment: after `MOVES_MAX` moves it stops, and asks to be polled
+//! again.
 
 use std::fmt;
 use std::pin::Pin;
@@ -57,10 +57,11 @@ use super::node::GroupNode;
 use super::slot::Actor;
 use super::tree::{Core, GroupKey, Shape};
 
-/// Chosen: each group of the deepest chain once, and then somebody is overtaking.
+/// Chosen: each group of the deepest chain once; a further move means that another charge
+/// overtakes.
 const MOVES_MAX: u32 = DEPTH_MAX + 1;
 
-/// What a charge that waits wants.
+/// The request of a waiting charge.
 #[derive(Clone, Copy)]
 struct Wish {
     key: GroupKey,
@@ -68,15 +69,15 @@ struct Wish {
     ticket: Ticket,
 }
 
-/// Why a charge goes on waiting: where, and what was there.
+/// Why a charge keeps waiting: the group, and its balance.
 struct Blocked {
     group: GroupId,
     balance: Balance,
 }
 
 impl Core {
-    /// A look by a charge that waits: granted, refused, or asleep with `waker` left in its line.
-    /// Draws a ticket the first time.
+    /// Makes one attempt for a waiting charge: granted, refused, or asleep with `waker` left in its
+    /// queue. Draws a ticket the first time.
     fn look_for_room(
         &self,
         (key, bytes, calls): (GroupKey, u64, Calls),
@@ -112,7 +113,7 @@ impl Core {
         wakes: &mut Wakes,
     ) -> Poll<Result<(), Refusal>> {
         let mut lines = self.lines();
-        // Called by nobody from here on: it is looking already.
+        // Not woken from here on: it is already looking.
         wakes.forget(lines.set_waker(wish.ticket, None));
         for _ in 0..MOVES_MAX {
             let Err(Blocked { group, balance }) = self.climb_in_turn(&lines, wish) else {
@@ -137,9 +138,9 @@ impl Core {
         Poll::Pending
     }
 
-    /// Reserves on the whole chain, leaving in each line what those with older tickets want; or on
-    /// none of it. The tree's lock for writing excludes passes over words: nothing needs to be in
-    /// flight.
+    /// Reserves on the whole chain, leaving in each queue the bytes that older tickets want; or
+    /// reserves nothing. The tree's lock for writing excludes passes over words, so nothing needs
+    /// to be marked in flight.
     fn climb_in_turn(&self, lines: &Lines, wish: Wish) -> Result<(), Blocked> {
         let mut seen = [0; DEPTH_MAX as usize + 1];
         for (nth, (group, slot)) in self.chain(wish.key.id).enumerate() {
@@ -148,7 +149,7 @@ impl Core {
                 Ok(reserved) => seen[nth] = reserved,
                 Err(balance) => {
                     for (_, slot) in self.chain(wish.key.id).take(nth) {
-                        // Whoever waits there has not looked since these were taken.
+                        // The waiters there have not looked since these bytes were taken.
                         let _ = slot.ledger.release(wish.bytes);
                     }
                     return Err(Blocked { group, balance });
@@ -163,12 +164,12 @@ impl Core {
 }
 
 /// A charge that waits for room: a future, or [`wait`](Self::wait)ed for on this thread. Dropping
-/// it gives the place in line up.
+/// it gives up its place in the queue.
 ///
-/// It does nothing before it is polled; its place in line is that of its first poll that found no
-/// room. When it is called it must be polled or dropped: it keeps its room from those behind it.
-/// Its waker is called in the middle of whatever has made room: it schedules the task, and neither
-/// charges, waits nor panics itself.
+/// It does nothing before it is polled; its place in the queue is that of its first poll that found
+/// no room. When it is woken it must be polled or dropped: until then it withholds its room from
+/// those behind it. Its waker is called in the middle of the operation that made room: it schedules
+/// the task, and must not itself charge, wait or panic.
 ///
 /// # Examples
 ///
@@ -203,16 +204,16 @@ impl GroupNode {
     ///
     /// # Cost
     ///
-    /// With room, as [`GroupNode::try_charge`]. Without, for each look the tree's lock for writing,
-    /// one atomic operation for each ancestor, and for the first in a line one for each word that
-    /// holds tokens below. While somebody waits at a group, charges and uncharges below it write
-    /// one line of each ancestor, and uncharges also take a lock of the tree for a moment.
+    /// With room, as [`GroupNode::try_charge`]. Without, each attempt takes the tree's lock for
+    /// writing, one atomic operation for each ancestor, and, for the first in a queue, one for each
+    /// word that holds tokens below. While a charge waits at a group, charges and uncharges below
+    /// it write one line of each ancestor, and uncharges also take a lock of the tree for a moment.
     ///
     /// # Errors
     ///
     /// [`ChargeError::OverMax`] when `bytes` alone exceeds a maximum on the way, also one that is
-    /// set while it waits, as far as it notices: at the group where it waits at once, elsewhere
-    /// when it looks next; [`ChargeError::Removed`] when the group is removed.
+    /// set while it waits: noticed at once at the group where it waits, and elsewhere at its next
+    /// attempt; [`ChargeError::Removed`] when the group is removed.
     /// Adversary: `tests/waiting.rs::nobody_sleeps_beside_free_pages`.
     pub fn charge_wait(&self, bytes: Bytes) -> ChargeWait {
         ChargeWait {
@@ -224,7 +225,7 @@ impl GroupNode {
         }
     }
 
-    /// As [`GroupNode::charge_wait`], acting as `cpu`.
+    /// Like [`GroupNode::charge_wait`], acting as `cpu`.
     ///
     /// # Panics
     ///
@@ -235,11 +236,11 @@ impl GroupNode {
         wait
     }
 
-    /// Charges that wait for room at this group.
+    /// Returns the number of charges that wait for room at this group.
     ///
     /// # Cost
     ///
-    /// A lock that only those who wait take; O(charges that wait).
+    /// A lock that only waiting charges take; O(charges that wait).
     #[must_use]
     pub fn nr_waiting(&self) -> usize {
         self.unless_gone(self.core().lines().len_at(self.id()), 0)
@@ -260,7 +261,7 @@ impl ChargeWait {
         block_on(&mut self, None).expect("without a deadline it waits to the end")
     }
 
-    /// As [`ChargeWait::wait`], until the deadline. Tries at least once.
+    /// Like [`ChargeWait::wait`], until the deadline. Tries at least once.
     ///
     /// # Errors
     ///
@@ -269,7 +270,7 @@ impl ChargeWait {
         let mut last_look = Context::from_waker(Waker::noop());
         match block_on(&mut self, Some(deadline)) {
             Some(outcome) => outcome,
-            // A release that made room may not have called yet.
+            // A release that made room may not have called the waker yet.
             None => match Pin::new(&mut self).poll(&mut last_look) {
                 Poll::Ready(outcome) => outcome,
                 Poll::Pending => Err(self.give_up()),
@@ -277,42 +278,41 @@ impl ChargeWait {
         }
     }
 
-    /// Makes the first in line wake whenever memory comes back to its group, also where that is not
-    /// enough for it, and when it becomes the first: for a caller that makes room while it waits,
-    /// and has to see what came of that. By default a waiter wakes when there is room for it, or
-    /// never can be.
+    /// Makes the first in the queue wake at every release at its group, also where that is not
+    /// enough for it, and when it becomes the first: for a caller that reclaims while it waits, and
+    /// must see the result. By default a waiter wakes when there is room for it, or never can be.
     ///
     /// # Cost
     ///
-    /// A wake-up for each release at the group, until the waiter has been polled. While a line is
-    /// not empty no other charge passes it, so there are no more of these than charges below the
+    /// One wake-up for each release at the group, until the waiter has been polled. While a queue
+    /// is not empty no other charge passes it, so there are no more of these than charges below the
     /// group.
     pub fn watching(mut self) -> Self {
         self.calls = Calls::Always;
         self
     }
 
-    /// Leaves the line, and returns where it stood and what was there:
-    /// [`ChargeError::DeadlinePassed`]. [`ChargeError::Removed`] if it stood in none.
+    /// Leaves the queue, and returns where it was queued and the balance there:
+    /// [`ChargeError::DeadlinePassed`]. [`ChargeError::Removed`] if it was not queued.
     pub fn give_up(&mut self) -> ChargeError {
         let refusal = self.refusal();
         self.leave_line();
         refusal
     }
 
-    /// Where it waits, when it does.
+    /// Returns the group at which it waits, if it does.
     #[must_use]
     pub fn stands_at(&self) -> Option<GroupId> {
         self.node.core().lines().stands_at(self.ticket?)
     }
 
-    /// What it is to charge.
+    /// Returns the bytes that it is to charge.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         self.bytes
     }
 
-    /// Whether it is the next one to be served where it waits.
+    /// Whether it is the next to be served in its queue.
     #[must_use]
     pub fn is_first(&self) -> bool {
         let lines = self.node.core().lines();
@@ -320,7 +320,7 @@ impl ChargeWait {
         stand.is_some_and(|group| lines.first_at(group) == self.ticket)
     }
 
-    /// Says what it waited for.
+    /// Returns the error that describes what it waited for.
     fn refusal(&self) -> ChargeError {
         let core = self.node.core();
         let Some(group) = self.stands_at() else {
@@ -342,8 +342,8 @@ impl ChargeWait {
     fn look(&mut self, waker: &Waker) -> Poll<Result<(), Refusal>> {
         let (core, key) = (self.node.core(), self.node.key());
         if let Some(ticket) = self.ticket {
-            // Cloned before the lines are locked, and the former one dropped after: both may run
-            // anything.
+            // Cloned before the queues are locked, and the former one dropped after: both may run
+            // any code.
             let mine = waker.clone();
             let mut lines = core.lines();
             let stand = lines.stands_at(ticket);

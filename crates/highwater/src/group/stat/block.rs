@@ -1,8 +1,9 @@
-//! What one CPU has counted for one group, and how much of it nobody knows yet.
+//! A block: the per-CPU counters of one CPU for one group, and how much of them is not absorbed
+//! yet.
 //!
-//! For each item a cell adds up everything that the CPU has counted. `taken` is how much of that
-//! has been absorbed into the group's sums: the rest, `cell - taken`, is *hidden*. The block's
-//! window says how much that can be, and its state what has been promised about it:
+//! For each item a cell adds up everything that the CPU has counted. `taken` is the part that has
+//! been absorbed into the group's sums: the rest, `cell - taken`, is *hidden*. The block's window
+//! bounds the hidden part, and its state tells how that bound is accounted for:
 //!
 //! | state | updates | hidden, of each item, at most |
 //! |---|---|---|
@@ -11,7 +12,7 @@
 //! | open | within the width of the base; else they widen it first | its width; twice that once *taken* |
 //! | closing | are refused: they go to the group itself | as before |
 //!
-//! A block that is open is found by the flush of any group above: `update.rs`.
+//! A flush of any ancestor finds an open block: `update.rs`.
 
 use std::array;
 
@@ -20,13 +21,13 @@ use crate::percpu::{Sequences, Windowed};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::units::CpuId;
 
-/// Narrowest window. Chosen: the tolerance that the kernel gives each CPU is 64 pages, and a block
-/// that was taken from hides up to two windows: so a group whose CPUs count little is fresh enough
-/// without a flush for anybody who would be content with the kernel.
+/// Narrowest window. Chosen: the kernel tolerates 64 pages per CPU, and a block that was taken from
+/// hides up to two windows: so a group whose CPUs count little is fresh enough without a flush for
+/// any reader that accepts the kernel's tolerance.
 pub(super) const NARROWEST: u64 = 16;
 
-/// The state of a block, and the width of its window: `state`, `exponent` and `is_taken` in the
-/// high half with a number of the change; in the low half the width while it is open.
+/// The state of a block and the width of its window: `state`, `exponent` and `is_taken` in the high
+/// half with a number of the change; in the low half the width while it is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Window(u64);
 
@@ -55,7 +56,7 @@ impl Window {
         }
     }
 
-    /// How far a cell may be from its base.
+    /// Returns how far a cell may be from its base.
     pub(super) const fn width(self) -> u64 {
         match self.state() {
             State::Closed => 0,
@@ -63,7 +64,8 @@ impl Window {
         }
     }
 
-    /// How much of an item may be hidden, by what has been promised to the group and its ancestors.
+    /// Returns how much of an item may be hidden, as accounted for in the bounds of the group and
+    /// its ancestors.
     pub(super) const fn may_hide(self) -> u64 {
         self.width() << self.is_taken() as u32
     }
@@ -72,7 +74,7 @@ impl Window {
         self.0 & TAKEN != 0
     }
 
-    /// A window of the closed block becomes one in which `distance` fits.
+    /// Returns the window of the closed block opening with room for `distance`.
     pub(super) fn opening(self, distance: u64) -> Self {
         debug_assert_eq!(self.state(), State::Closed);
         self.changed(State::Opening, exponent_for(distance), 0)
@@ -83,13 +85,13 @@ impl Window {
         self.changed(State::Open, self.exponent(), 0)
     }
 
-    /// Wider, so that `distance` fits.
+    /// Returns a wider window with room for `distance`.
     pub(super) fn widened(self, distance: u64) -> Self {
         debug_assert!(self.state() == State::Open && self.width() < distance);
         self.changed(State::Open, exponent_for(distance), self.0 & TAKEN)
     }
 
-    /// The block is taken from while it stays open, or closing.
+    /// Returns the window after the block is taken from while it stays open, or closing.
     pub(super) fn taken(self) -> Self {
         self.changed(self.state(), self.exponent(), TAKEN)
     }
@@ -99,7 +101,7 @@ impl Window {
         self.changed(State::Closing, self.exponent(), self.0 & TAKEN)
     }
 
-    /// The block stays open: those who add could not be stopped.
+    /// Returns the window reopened: additions could not be stopped.
     pub(super) fn reopened(self) -> Self {
         debug_assert_eq!(self.state(), State::Closing);
         self.changed(State::Open, self.exponent(), self.0 & TAKEN)
@@ -113,11 +115,11 @@ impl Window {
         self.0 >> EXPONENT_SHIFT & EXPONENT_MAX
     }
 
-    /// Every change has a number, so that a compare-and-swap fails if anything has happened since.
+    /// Every change has a number, so that a compare-and-swap fails if the word changed in between.
     const fn changed(self, state: State, exponent: u64, taken: u64) -> Self {
         let number = (self.0 & !(ONE_CHANGE - 1)).wrapping_add(ONE_CHANGE);
         let width = match state {
-            // Wider ones are for atomic additions only, which look at the exponent.
+            // Wider ones are for atomic additions only, which read the exponent.
             State::Open if exponent < 32 => 1 << exponent,
             State::Open => 1 << 31,
             _ => 0,
@@ -126,7 +128,7 @@ impl Window {
     }
 }
 
-/// Of the narrowest window in which `distance` fits.
+/// Returns the exponent of the narrowest window with room for `distance`.
 fn exponent_for(distance: u64) -> u64 {
     u64::from(distance.max(NARROWEST).next_power_of_two().ilog2())
 }
@@ -139,9 +141,9 @@ const _: () = assert!(size_of::<Block>() == 384);
 #[repr(C, align(64))]
 pub(super) struct Block {
     cells: Windowed<NR_CELLS>,
-    /// How much of each cell has been absorbed beyond its base: while the block is open, what
-    /// sequences have added, which is within 32 bits as their windows are. An `i32`. Written and
-    /// read by: who holds the group's flush lock. Publishes: nothing.
+    /// The part of each cell absorbed beyond its base: while the block is open, additions of
+    /// sequences, which are within 32 bits as their windows are. An `i32`. Written and read by: the
+    /// holder of the group's flush lock. Publishes: nothing.
     taken: [AtomicU32; NR_CELLS],
 }
 
@@ -161,14 +163,15 @@ impl Block {
         self.cells.exchange_window(old.0, new.0)
     }
 
-    /// Adds in a restartable sequence, if that can be done here and now within the window.
+    /// Adds in a restartable sequence, if that can be done here and now within the window; returns
+    /// whether it did.
     #[inline]
     pub(super) fn try_add(&self, sequences: Sequences, item: usize, delta: i64) -> bool {
         self.cells.try_add(sequences, item, delta)
     }
 
-    /// Returns when nobody adds any more who has looked at the window before the call; false if the
-    /// system refuses what that takes.
+    /// Waits until no addition that has read the window before the call is in progress; false if
+    /// the system refuses the membarrier.
     pub(super) fn stop_additions(&self, sequences: Sequences) -> bool {
         self.cells.stop_additions(sequences).is_ok()
     }
@@ -188,7 +191,7 @@ impl Block {
         self.cells.base(item)
     }
 
-    /// How much of the cell is hidden. The caller holds the flush lock.
+    /// Returns the hidden part of the cell. The caller holds the flush lock.
     pub(super) fn hidden(&self, item: usize, cell: i64) -> i64 {
         // Relaxed: guarded by the flush lock.
         let taken = self.taken[item].load(Ordering::Relaxed).cast_signed();
@@ -196,7 +199,7 @@ impl Block {
             .wrapping_sub(i64::from(taken))
     }
 
-    /// Absorbed up to `cell`, in an open block. The caller holds the flush lock.
+    /// Marks an open block as absorbed up to `cell`. The caller holds the flush lock.
     pub(super) fn take(&self, item: usize, cell: i64) {
         let taken = i32::try_from(cell.wrapping_sub(self.base(item)));
         let taken = taken.expect("sequences add within windows of 32 bits");
@@ -204,7 +207,8 @@ impl Block {
         self.taken[item].store(taken.cast_unsigned(), Ordering::Relaxed);
     }
 
-    /// Absorbed up to `cell`, with which the next window begins. The caller holds the flush lock.
+    /// Marks the block as absorbed up to `cell`, the base of the next window. The caller holds the
+    /// flush lock.
     pub(super) fn move_base(&self, item: usize, cell: i64) {
         self.cells.set_base(item, cell);
         // Relaxed: guarded by the flush lock.

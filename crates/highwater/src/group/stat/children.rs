@@ -1,14 +1,14 @@
-//! Which children of a group have something for it: a bit for each.
+//! The children of a group that have updates to flush: one bit for each (the rstat updated tree).
 //!
-//! The kernel keeps a list for each CPU and has lost nodes of it: who won the insertion with an
-//! instruction that other CPUs' stores could slip into left a node that was neither on the list nor
-//! free to go there, and every later update of that group on that CPU was invisible. Here nobody
-//! wins anything. A bit is set, by as many as like, in one atomic step that leaves nothing half
-//! done; the flusher takes 64 of them in another. A group is found if its bit is set, and there is
-//! no other state.
+//! The kernel keeps a list for each CPU and has lost nodes of it: the insertion was decided by an
+//! instruction that is not atomic against stores of other CPUs, which left a node that was neither
+//! on the list nor free to go there, and every later update of that group on that CPU was
+//! invisible. Here there is no insertion to win. Any number of threads set a bit, each in one
+//! atomic step that leaves nothing half done; the flusher takes 64 bits in another. A flush finds a
+//! group if its bit is set, and there is no other state.
 //!
-//! A child has a number among its siblings from the first time that it has something, for as long
-//! as somebody can count for it. A bit whose child is gone, or is another one by now, costs a look.
+//! A child has a number among its siblings from its first update until no thread can count for it
+//! any more. A bit whose child is gone, or has been replaced by another one, costs only a visit.
 
 use std::fmt;
 use std::iter;
@@ -22,10 +22,10 @@ static TABLE: LockClass = LockClass::new("statistics children", Rank::Leaf);
 /// Chunk `i` holds `1 << i` words of 64 bits.
 const NR_CHUNKS: usize = 27;
 
-/// Children that may have something for their parent.
+/// The children that may have values for their parent.
 pub(super) struct Children {
-    /// Written by: whoever makes a child found, and the flusher (read-modify-writes). Read by: the
-    /// same. Publishes: that the child's block, or its own children's bits, are there to be found.
+    /// Written by: threads that mark a child, and the flusher (read-modify-writes). Read by: the
+    /// same. Publishes: that the child's block, or its own children's bits, can be found.
     words: [OnceLock<Box<[AtomicU64]>>; NR_CHUNKS],
     table: Mutex<Table>,
 }
@@ -35,7 +35,7 @@ struct Table {
     children: Vec<Weak<Stat>>,
     /// Numbers whose child is gone.
     free: Vec<u32>,
-    /// Length at which it is worth to look for more of those.
+    /// Length at which it is worth sweeping for more of those.
     sweep_at: usize,
 }
 
@@ -47,7 +47,7 @@ impl Children {
         }
     }
 
-    /// A number for `child`.
+    /// Returns a number for `child`.
     pub(super) fn enroll(&self, child: &Arc<Stat>) -> u32 {
         let mut table = self.table.lock();
         if table.free.is_empty() && table.children.len() >= table.sweep_at {
@@ -65,19 +65,19 @@ impl Children {
         number
     }
 
-    /// Makes the child found.
+    /// Makes flushes find the child.
     pub(super) fn mark(&self, number: u32) {
         let (chunk, offset) = place(number as usize / 64);
-        let words = self.words[chunk].get().expect("who has a number is here");
+        let words = self.words[chunk].get().expect("a number has its word");
         let (word, bit) = (&words[offset], 1 << (number % 64));
-        // Pairs with `take`. SeqCst: who finds the bit set relies on it, see `update.rs`.
+        // Pairs with `take`. SeqCst: a thread that finds the bit set relies on it, see `update.rs`.
         if word.load(Ordering::SeqCst) & bit == 0 {
             // Pairs with `take`; SeqCst as above.
             word.fetch_or(bit, Ordering::SeqCst);
         }
     }
 
-    /// Takes the marks, and hands over the children that have them.
+    /// Takes the marks, and passes each marked child to `visit`.
     pub(super) fn take(&self, mut visit: impl FnMut(Arc<Stat>)) {
         let chunks = self.words.iter().map_while(OnceLock::get);
         for (nth, word) in chunks.flat_map(|words| words.iter()).enumerate() {
@@ -119,7 +119,7 @@ fn words(count: usize) -> Box<[AtomicU64]> {
         .collect()
 }
 
-/// Chunk and offset of the word number `nth`.
+/// Returns the chunk and offset of word number `nth`.
 fn place(nth: usize) -> (usize, usize) {
     let chunk = (nth + 1).ilog2() as usize;
     (chunk, nth + 1 - (1 << chunk))

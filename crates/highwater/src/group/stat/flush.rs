@@ -1,4 +1,4 @@
-//! Absorbing what blocks hold, sharing that work, and the end of a group.
+//! Flushing (rstat): absorbing blocks, sharing a flush, and the end of a group.
 //!
 //! ```text
 //! flush of a group, holding its lock
@@ -10,25 +10,25 @@
 //!     done = its number
 //! ```
 //!
-//! In the restartable regime blocks stay open, and what is absorbed is taken without the CPU's
+//! In the restartable regime blocks stay open, and the flush takes their values without the CPU's
 //! help. They are closed later, many at a time: `closing` refuses additions; each CPU is
-//! interrupted once, so that nobody is left who had looked before; what is left is absorbed, the
-//! base moves there, and the block is closed. The periodic flush does this to blocks that are idle
-//! or wide, any flush to those that are very wide.
+//! interrupted once, so that no addition that has read the earlier window remains; the rest is
+//! absorbed, the base moves there, and the block is closed. The periodic flush does this to blocks
+//! that are idle or wide, any flush to those that are very wide.
 //!
-//! **Tickets.** Flushes of one group have numbers. Who needs one looks at the number of the newest
-//! that has begun, then waits for the lock: any flush with a higher number that is done has begun
-//! after that, and is as good as its own. If there is none, it flushes itself. So none is skipped
-//! that is needed, none repeated that is not, and a reader waits for exactly the flushes that
+//! **Tickets.** Flushes of one group have numbers. A thread that needs one reads the number of the
+//! newest that has begun, then waits for the lock: any flush with a higher number that is done has
+//! begun after that, and is as good as its own. If there is none, it flushes itself. So no needed
+//! flush is skipped, none is repeated without need, and a reader waits for exactly the flushes that
 //! include its group, each for as long as it is in it.
 //!
-//! **Locks** are taken from ancestors to descendants. Who holds several beforehand, to read groups
-//! together, has taken them in the order of [`Stat::rank`], and holds every group between those
-//! that it reads and one above them all, its *top*, which no other such reader of the same groups
-//! then gets past. So a group that a walk waits for has nothing below it that the walk's thread
-//! holds, and whoever holds it waits further down only.
+//! **Locks** are taken from ancestors to descendants. A thread that holds several beforehand, to
+//! read groups together, has taken them in the order of [`Stat::rank`], and holds every group
+//! between those that it reads and their common ancestor, its *top*, which no other such reader of
+//! the same groups then gets past. So a group that a walk waits for has no descendant that the
+//! walk's thread holds, and the thread that holds it waits further down only.
 //!
-//! **The end of a group.** What it counted is its parent's from the last handle on:
+//! **The end of a group.** After its last handle is dropped, its counts belong to its parent:
 //! [`Stat::retire`].
 
 use super::Stat;
@@ -40,19 +40,19 @@ use crate::sync::atomic::{Ordering, fence};
 use crate::sync::{Arc, MutexGuard};
 use crate::units::CpuId;
 
-/// Width from which any flush closes a block: it counts so much that opening it again is nothing.
-/// Chosen.
+/// Width from which any flush closes a block: it counts so much that opening it again costs little
+/// in comparison. Chosen.
 const WIDE: u64 = 1 << 12;
 
 /// One walk over a subtree.
 pub(super) struct Pass<'a> {
     /// Nanoseconds since the caller's start of time.
     pub(super) now: u64,
-    /// Groups whose lock the caller holds already.
+    /// Groups whose lock the caller already holds.
     held: &'a [Flushing<'a>],
     pub(super) groups_visited: u64,
     pub(super) cpus_visited: u64,
-    /// Whether blocks in which nothing was counted are closed, and how wide others may be.
+    /// Whether blocks without updates are closed, and how wide others may be.
     closes_idle: bool,
     close_above: u64,
     to_close: Vec<(Arc<Stat>, CpuId)>,
@@ -71,18 +71,18 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Also closes blocks that are idle, or hide more than need be.
+    /// Also closes blocks that are idle, or wider than the narrowest window.
     fn closing_idle(mut self) -> Self {
         (self.closes_idle, self.close_above) = (true, NARROWEST + 1);
         self
     }
 
-    /// What is left to do when no lock is held.
+    /// Does the rest of the work, when no lock is held.
     pub(super) fn finish(self, counts: &Counts) {
         self.rest(counts).finish();
     }
 
-    /// Ends the walk; what remains to do can wait until the locks are given back.
+    /// Ends the walk; returns the work that can wait until the locks are released.
     pub(super) fn rest(self, counts: &Counts) -> Rest {
         counts.visited(&self);
         Rest(self.to_close)
@@ -103,10 +103,10 @@ impl Rest {
     }
 }
 
-/// What a flush of one group has found.
+/// The result of a flush of one group.
 struct Found {
     deltas: [i64; NR_ITEMS],
-    /// What the group's bound is to be lowered by, and what goes up beside the deltas.
+    /// The amount by which the group's bound is lowered, handed up beside the deltas.
     bound: u64,
 }
 
@@ -126,10 +126,11 @@ pub(super) struct Flushing<'a> {
 }
 
 impl Stat {
-    /// Flushes the subtree, unless somebody else does so from now on. Whether it was shared.
+    /// Flushes the subtree, unless another thread's flush that begins from now on does. Returns
+    /// whether it was shared.
     pub(super) fn flush_or_share(self: &Arc<Self>, cause: Cause, now: u64) -> bool {
-        // Pairs with the fence in `Flushing::run`, so that a flush that has not begun yet sees the
-        // updates that this thread has made: those in a restartable sequence are plain stores.
+        // Pairs with the fence in `Flushing::run`, so that a flush that has not begun yet sees this
+        // thread's updates: those in a restartable sequence are plain stores.
         fence(Ordering::SeqCst);
         // Pairs with the store in `Flushing::run`.
         let ticket = self.started.load(Ordering::SeqCst);
@@ -149,8 +150,8 @@ impl Stat {
         false
     }
 
-    /// Hands up what a flush has left at the parent, to the root: what other groups have for those
-    /// above stays where it is.
+    /// Hands the values that a flush has left at the parent up to the root; pending values of other
+    /// groups are handed up with them, their blocks are not visited.
     pub(super) fn hand_up(self: &Arc<Self>) {
         let mut next = &self.parent;
         while let Some(stat) = next {
@@ -161,7 +162,7 @@ impl Stat {
             drop(flushing);
             next = &stat.parent;
         }
-        // What was handed to a group whose marks had just been taken is found by the next flush.
+        // Values handed to a group whose marks had just been taken are found by the next flush.
         if let Some(parent) = &self.parent {
             parent.mark_chain();
         }
@@ -178,17 +179,17 @@ impl Stat {
         }
     }
 
-    /// Hands up what is left, when nobody can count here any more. Waits for no lock: whoever holds
-    /// this group's does it when it lets go.
+    /// Hands up the rest when no update can come any more. Waits for no lock: the thread that holds
+    /// this group's lock does it when it releases it.
     pub(in crate::group) fn retire(self: &Arc<Self>) {
         if self.bound() == 0 {
-            // All of it has been handed up.
+            // Everything has been handed up.
             return;
         }
         // Pairs with the load in `Flushing::drop`.
         self.is_retired.store(true, Ordering::SeqCst);
         // Pairs with the fence in `Flushing::drop`. SeqCst: this stores the mark and then tries the
-        // lock, the holder gives back the lock and then looks at the mark; both must not miss.
+        // lock, the holder releases the lock and then reads the mark; both must not miss.
         fence(Ordering::SeqCst);
         if let Some(guard) = self.flush.try_lock() {
             let guard = Some(guard);
@@ -207,14 +208,14 @@ impl Stat {
     }
 
     fn flush_blocks(self: &Arc<Self>, found: &mut Found, pass: &mut Pass<'_>) {
-        // Pairs with the store in `retire`: nobody counts any more, which is as good as atomics.
+        // Pairs with the store in `retire`: no thread counts any more, so plain reads suffice.
         let is_retired = self.is_retired.load(Ordering::SeqCst);
         if self.sequences.regime() == Regime::Restartable && !is_retired {
             return self.take_from_blocks(found, pass);
         }
         for (nth, word) in self.dirty.iter().enumerate() {
             // Pairs with the read-modify-write in `finish_opening`. SeqCst: an opening that this
-            // does not see yet has not let anybody count.
+            // does not see yet has not let any update count.
             if word.load(Ordering::SeqCst) == 0 {
                 continue;
             }
@@ -229,12 +230,12 @@ impl Stat {
         }
     }
 
-    /// Absorbs what the blocks show, and leaves them open; those that are to be closed are noted.
+    /// Absorbs the blocks' visible values and leaves them open; notes those that are to be closed.
     fn take_from_blocks(self: &Arc<Self>, found: &mut Found, pass: &mut Pass<'_>) {
         let mut is_any_open = false;
         for (nth, word) in self.dirty.iter().enumerate() {
             // Pairs with the read-modify-write in `finish_opening`. SeqCst: an opening that this
-            // does not see yet has not let anybody count.
+            // does not see yet has not let any update count.
             let mut bits = word.load(Ordering::SeqCst);
             while bits != 0 {
                 let cpu = CpuId::from_index(nth * 64 + bits.trailing_zeros() as usize);
@@ -250,19 +251,19 @@ impl Stat {
             }
         }
         if is_any_open {
-            // Whoever flushes from above has taken the marks, and must come again.
+            // A flush from above has taken the marks, and must visit this group again.
             self.mark_chain();
         }
     }
 
-    /// Absorbs what a block shows that sequences add to; whether there was anything.
+    /// Absorbs the visible values of a block that sequences add to; returns whether there were any.
     fn take(&self, block: &Block, found: &mut Found) -> bool {
         let cells: [i64; NR_CELLS] = std::array::from_fn(|item| block.cell(item));
         let hidden = |item: usize| block.hidden(item, cells[item]);
         if (0..NR_CELLS).all(|item| hidden(item) == 0) {
             return false;
         }
-        // What is taken and what comes after it are within the same window, each on any side.
+        // Values taken now and values added later are within the same window, each on either side.
         loop {
             let window = block.window();
             if window.is_taken() || window.state() == State::Closed {
@@ -283,8 +284,9 @@ impl Stat {
         true
     }
 
-    /// Closes blocks that sequences add to: all of them refuse additions, then whoever has looked
-    /// before that is made to look again, once for each CPU, then what is left is absorbed.
+    /// Closes blocks that sequences add to: first all of them refuse additions; then each CPU is
+    /// interrupted once, which restarts any addition that has read the earlier window; then the
+    /// rest is absorbed.
     fn close_all(mut blocks: Vec<(Arc<Self>, CpuId)>) {
         blocks.retain(|(stat, cpu)| {
             let (_flushing, block) = (stat.lock(), stat.block(*cpu));
@@ -311,8 +313,7 @@ impl Stat {
         }
     }
 
-    /// Leaves a block open whose additions could not be stopped: its bound is still what was
-    /// promised for it.
+    /// Leaves a block open whose additions could not be stopped: its bound is still accounted for.
     fn reopen(self: &Arc<Self>, cpu: CpuId) {
         let (_flushing, block) = (self.lock(), self.block(cpu));
         let window = block.window();
@@ -327,7 +328,7 @@ impl Stat {
         let block = self.block(cpu);
         let window = block.window();
         if window.state() != State::Closing {
-            // The group has ended meanwhile, and what was here has been handed up.
+            // The group has ended meanwhile, and its values have been handed up.
             return;
         }
         let mut found = Found::nothing();
@@ -351,11 +352,11 @@ impl Stat {
         }
     }
 
-    /// Closes the block and absorbs its cells. What is added to them meanwhile opens it again.
+    /// Closes the block and absorbs its cells. An addition that comes meanwhile opens it again.
     fn close(self: &Arc<Self>, cpu: CpuId, block: &Block, found: &mut Found) {
         let window = close_window(block);
         let cells: [i64; NR_CELLS] = std::array::from_fn(|item| block.cell(item));
-        // Updates that have added and not looked yet may have gone beyond the window.
+        // Updates that have added and not checked yet may have gone beyond the window.
         let hidden = (0..NR_CELLS).map(|item| block.hidden(item, cells[item]));
         let most = hidden.map(i64::unsigned_abs).max().unwrap_or(0);
         let allowed = window.may_hide();
@@ -371,7 +372,7 @@ impl Stat {
             }
         }
         // Pairs with the read-modify-write that adds. SeqCst: the window and the bases are moved
-        // before the cells are looked at again, and who adds looks at those afterwards.
+        // before the cells are read again, and an addition reads those afterwards.
         fence(Ordering::SeqCst);
         let missed = |block: &Block| {
             let missed = (0..NR_CELLS).map(|item| block.hidden(item, block.cell(item)));
@@ -382,7 +383,7 @@ impl Stat {
         }
     }
 
-    /// Adds what was found to the sums and hands it up.
+    /// Adds the result to the sums and hands it up.
     fn publish(&self, found: &Found) {
         let has_any = found.deltas.iter().any(|&delta| delta != 0);
         if has_any {
@@ -405,7 +406,7 @@ impl Stat {
     }
 }
 
-/// Closes the block's window, which then was the one that is returned.
+/// Closes the block's window; returns the window before that.
 ///
 /// Progress: a compare-and-swap fails only because an update has opened or widened the window.
 fn close_window(block: &Block) -> Window {
@@ -425,8 +426,8 @@ impl Flushing<'_> {
         let number = stat.started.load(Ordering::Relaxed) + 1;
         // Pairs with the load in `flush_or_share`.
         stat.started.store(number, Ordering::SeqCst);
-        // Pairs with the fence in `flush_or_share`. SeqCst: the number is stored before anything is
-        // looked at; who has not seen it has stored what it counted before.
+        // Pairs with the fence in `flush_or_share`. SeqCst: the number is stored before any block
+        // is read; a thread that has not seen it has stored its updates before.
         fence(Ordering::SeqCst);
         pass.groups_visited += 1;
         stat.flush_children(pass);
@@ -434,7 +435,7 @@ impl Flushing<'_> {
         found.bound = stat.take_pending(&mut found.deltas);
         stat.flush_blocks(&mut found, pass);
         stat.publish(&found);
-        // Relaxed: it only describes.
+        // Relaxed: a statistic.
         stat.flushed_at.fetch_max(pass.now, Ordering::Relaxed);
         // Relaxed: guarded by the lock.
         stat.done.store(number, Ordering::Relaxed);
@@ -444,7 +445,7 @@ impl Flushing<'_> {
 impl Drop for Flushing<'_> {
     fn drop(&mut self) {
         let Self { stat, guard } = self;
-        // Relaxed: who is last here looks again below.
+        // Relaxed: the last thread here checks again below.
         if stat.is_retired.load(Ordering::Relaxed) {
             hand_up_rest(stat);
         }
@@ -456,7 +457,7 @@ impl Drop for Flushing<'_> {
             if !stat.is_retired.load(Ordering::SeqCst) || stat.bound() == 0 {
                 return;
             }
-            // Whoever has it looks after this.
+            // The holder of the lock checks after this.
             let Some(guard) = stat.flush.try_lock() else {
                 return;
             };
@@ -466,7 +467,7 @@ impl Drop for Flushing<'_> {
     }
 }
 
-/// Empties a group in which nobody counts any more. The caller holds its lock.
+/// Empties a group that no thread counts in any more. The caller holds its lock.
 fn hand_up_rest(stat: &Arc<Stat>) {
     let mut found = Found::nothing();
     let mut pass = Pass::new(0, &[]);
@@ -476,7 +477,7 @@ fn hand_up_rest(stat: &Arc<Stat>) {
     let Some(parent) = &stat.parent else {
         return;
     };
-    // A parent that has ended too may have handed up its rest before this arrived.
+    // A parent that has also ended may have handed up its rest before this arrived.
     // Pairs with the store in `Stat::retire`.
     if parent.is_retired.load(Ordering::SeqCst) {
         parent.retire();

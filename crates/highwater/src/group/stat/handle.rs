@@ -1,4 +1,4 @@
-//! What a group's handle offers of its statistics.
+//! Statistics on a group's handle: the public API.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use crate::sync::Arc;
 use crate::units::{CpuId, GroupId};
 
 impl GroupNode {
-    /// Adds `delta` to `item` of this group, and so of all groups above it.
+    /// Adds `delta` to `item` of this group, and so of all its ancestors.
     ///
-    /// Works on removed groups too: what is counted there is part of the groups above.
+    /// Works on removed groups too: the counts belong to the ancestors.
     ///
     /// # Cost
     ///
     /// In the common case an addition to a line that only this CPU writes, at any depth. A CPU's
-    /// first update after a flush, and one for each doubling of what it has counted since, also
-    /// writes a line of each group above. The first ever allocates, and may take a lock that
-    /// nothing waits under.
+    /// first update after a flush, and one for each doubling of its count since then, also writes a
+    /// line of each ancestor. The first ever allocates, and may take a lock that is never held
+    /// while waiting.
     ///
     /// # Panics
     ///
@@ -28,7 +28,7 @@ impl GroupNode {
         self.stat().add(item, delta);
     }
 
-    /// As [`add_stat`](Self::add_stat), as if running on `cpu`.
+    /// Like [`add_stat`](Self::add_stat), as if running on `cpu`.
     ///
     /// # Panics
     ///
@@ -39,14 +39,14 @@ impl GroupNode {
         self.stat().add_on(cpu, item, delta);
     }
 
-    /// The sum of `item` over this group and everything below it. `now` is the time since any
-    /// start, the same for all calls on a tree.
+    /// Returns the sum of `item` over this group and everything below it. `now` is the time since
+    /// any start, the same for all calls on a tree.
     ///
     /// # Accuracy
     ///
     /// Off by at most the `staleness` that is returned, which is within the tolerance: 0 after a
-    /// flush, which then counts every update that returned before this call. Updates that run
-    /// during the call are counted or not.
+    /// flush, which counts every update that returned before this call. Updates that run during the
+    /// call are counted or not.
     /// Adversary: `tests/flush.rs::no_read_is_staler_than_it_says`.
     ///
     /// # Cost
@@ -59,13 +59,13 @@ impl GroupNode {
         self.stat().read_one(item, tolerance, now)
     }
 
-    /// As [`read_stat`](Self::read_stat), of all items.
+    /// Like [`read_stat`](Self::read_stat), for all items.
     #[must_use]
     pub fn read_stats(&self, tolerance: Tolerance, now: Duration) -> Stats {
         self.stat().read_all(tolerance, now)
     }
 
-    /// Makes every read from now on count what was counted in the subtree before this call.
+    /// Makes every later read count all updates in the subtree that returned before this call.
     ///
     /// # Cost
     ///
@@ -74,13 +74,13 @@ impl GroupNode {
         self.stat().flush_for(Cause::Requested, now);
     }
 
-    /// Makes every read from now on, of this group and of those above it, with whatever tolerance,
-    /// count what was counted in the subtree before this call: for who has changed much there, and
-    /// wants to see it.
+    /// Makes every later read of this group and its ancestors, with any tolerance, count all
+    /// updates in the subtree that returned before this call: for a caller that has changed much
+    /// there.
     ///
     /// # Cost
     ///
-    /// As a read that flushes, and a lock and a line of each group above.
+    /// As a read that flushes, and a lock and a line of each ancestor.
     pub fn flush_to_root(&self, now: Duration) {
         self.stat().flush_for(Cause::Reclaim, now);
         self.stat().hand_up();
@@ -92,19 +92,19 @@ impl GroupNode {
 }
 
 impl GroupTree {
-    /// Reads groups of this tree as of one moment: each value of a group holds exactly what those
-    /// of its descendants in `groups` do, and what the others and itself have counted.
+    /// Reads groups of this tree as of one moment: each value of a group is the sum of those of its
+    /// descendants in `groups`, of the other groups below it, and of its own counts.
     ///
     /// # Accuracy
     ///
     /// As a read of each after a flush. For items that count events, and for others where no group
-    /// is below zero, a group is at least the sum of those below it.
+    /// is below zero, the value of a group is at least the sum of those below it.
     /// Adversary: `tests/flush.rs::parents_hold_what_their_children_show`.
     ///
     /// # Cost
     ///
-    /// A flush of each group, during which all of them are held, and those between them and the
-    /// nearest one above them all: others that flush one of these wait.
+    /// A flush of each group, during which all of them are held, and those between them and their
+    /// nearest common ancestor: other flushes of one of these wait.
     ///
     /// # Panics
     ///
@@ -115,8 +115,9 @@ impl GroupTree {
         Stat::read_together(&stats, now)
     }
 
-    /// Adds `delta` to `item` of the group of that id, also of a removed one to which pages are
-    /// charged: for whoever keeps ids, such as the owner of a page frame. False if there is none.
+    /// Adds `delta` to `item` of the group with that id, also of a removed one to which pages are
+    /// charged: for callers that keep ids, such as the owner of a page frame. False if there is no
+    /// such group.
     ///
     /// # Cost
     ///
@@ -129,13 +130,13 @@ impl GroupTree {
         group.is_some()
     }
 
-    /// Flushes of this tree's statistics so far.
+    /// Returns the counts of flushes of this tree's statistics so far.
     #[must_use]
     pub fn flush_counts(&self) -> FlushCounts {
         self.root().stat().counts()
     }
 
-    /// Flushes everything because it is time: for whoever wants no read to be older than a period.
+    /// Flushes the whole tree, as the periodic flush, which bounds the age of reads by its period.
     ///
     /// # Cost
     ///

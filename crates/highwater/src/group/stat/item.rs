@@ -1,14 +1,14 @@
-//! What is counted for each group, by the names of `memory.stat`.
+//! The statistics of each group, by their names in `memory.stat`.
 //!
-//! `docs/stats.md` says what each means, its unit and what moves it.
+//! `docs/stats.md` defines each one: its meaning, its unit, and the events that change it.
 
 /// Declares the items, in the order in which they are shown.
 macro_rules! items {
     ($($(#[doc = $doc:literal])+ $item:ident => $name:literal),* $(,)?) => {
         /// One statistic of a group and everything below it.
         ///
-        /// Counted in pages or events; each is of its own moment unless it is read together with
-        /// others.
+        /// Counted in pages or events; each is read at its own moment unless it is read together
+        /// with others.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[cfg_attr(feature = "serde", derive(serde::Serialize))]
         #[non_exhaustive]
@@ -20,7 +20,7 @@ macro_rules! items {
             /// Every item, in the order in which they are shown.
             pub const ALL: &[Self] = &[$(Self::$item),*];
 
-            /// The item's name in `memory.stat`.
+            /// Returns the item's name in `memory.stat`.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -42,23 +42,23 @@ items! {
     InactiveFile => "inactive_file",
     /// Pages of files on the active list.
     ActiveFile => "active_file",
-    /// Pages read in again while their shadow was remembered.
+    /// Refaults: pages read in again while their shadow was remembered.
     WorkingsetRefaultFile => "workingset_refault_file",
-    /// Those of them that were taken straight into the active list.
+    /// Those of them that were activated at once.
     WorkingsetActivateFile => "workingset_activate_file",
-    /// Pages that the background thread looked at on inactive lists.
+    /// Pages that the background thread scanned on inactive lists.
     PgscanKswapd => "pgscan_kswapd",
-    /// Pages that threads which needed memory looked at on inactive lists.
+    /// Pages that threads in direct reclaim scanned on inactive lists.
     PgscanDirect => "pgscan_direct",
     /// Pages that the background thread freed.
     PgstealKswapd => "pgsteal_kswapd",
-    /// Pages that threads which needed memory freed.
+    /// Pages that threads in direct reclaim freed.
     PgstealDirect => "pgsteal_direct",
     /// Reads and writes that did not find their page resident.
     Pgfault => "pgfault",
     /// Faults that read the page from its file.
     Pgmajfault => "pgmajfault",
-    /// Pages looked at on active lists.
+    /// Pages scanned on active lists.
     Pgrefill => "pgrefill",
     /// Pages moved from an inactive to an active list.
     Pgactivate => "pgactivate",
@@ -68,32 +68,31 @@ items! {
     InactiveAnon => "inactive_anon",
     /// Anonymous pages on the active list.
     ActiveAnon => "active_anon",
-    /// Pages that reclaim does not look at.
+    /// Pages that reclaim does not scan.
     Unevictable => "unevictable",
-    /// Pages of files that were written since they were last written back.
+    /// Dirty pages of files: written since they were last written back.
     FileDirty => "file_dirty",
-    /// Pages of files that are being written back.
+    /// Pages of files under write-back.
     FileWriteback => "file_writeback",
-    /// Pages of the working set that were read in again soon after they were evicted.
+    /// Pages of the working set that refaulted soon after they were evicted.
     WorkingsetRestoreFile => "workingset_restore_file",
-    /// Anonymous pages brought back while their shadow was remembered.
+    /// Refaults of anonymous pages: brought back while their shadow was remembered.
     WorkingsetRefaultAnon => "workingset_refault_anon",
-    /// Those of them that were taken straight into the active list.
+    /// Those of them that were activated at once.
     WorkingsetActivateAnon => "workingset_activate_anon",
     /// Anonymous pages of the working set that were brought back soon.
     WorkingsetRestoreAnon => "workingset_restore_anon",
 }
 
-/// Number of items; the model checker looks at the first only.
+/// Number of items; the model checker uses the first only.
 pub(super) const NR_ITEMS: usize = if cfg!(loom) { 1 } else { StatItem::ALL.len() };
 
-/// Number of items that each CPU counts in cells of its own: the first ones. The others are for
-/// what changes by the cluster, and are counted in the group: a cell takes 20 bytes for each CPU
-/// and group.
+/// Number of items that each CPU counts in cells of its own: the first ones. The others change by
+/// the cluster and are counted in the group: a cell takes 20 bytes for each CPU and group.
 pub(super) const NR_CELLS: usize = if cfg!(loom) { 1 } else { 16 };
 
 impl StatItem {
-    /// Whether the item counts events, which never become fewer, and not pages that are there now.
+    /// Whether the item counts events, which never decrease, rather than pages present now.
     #[must_use]
     pub const fn is_event(self) -> bool {
         !matches!(

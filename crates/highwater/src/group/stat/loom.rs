@@ -1,9 +1,9 @@
 //! Interleavings of two or three threads with at most three preemptions, in the atomic regime and
 //! with one item: `RUSTFLAGS="--cfg loom" cargo test --release -p highwater --lib stat::loom`.
 //!
-//! What restartable sequences add to this is that they look and store in one step; the stress of
-//! `percpu::windowed` is for them. Before the threads begin, blocks exist and groups have their
-//! numbers, for the locks behind that are not modelled.
+//! Restartable sequences differ in that they check and store in one step; the stress test of
+//! `percpu::windowed` covers them. Before the threads begin, blocks exist and groups have their
+//! numbers, because the locks behind those are not modelled.
 
 use std::time::Duration;
 
@@ -24,7 +24,8 @@ fn model(test: impl Fn() + Sync + Send + 'static) {
     builder.check(test);
 }
 
-/// A group below the root in which both CPUs have counted, 2 in all, and whose blocks are closed.
+/// Returns a group below the root in which both CPUs have counted, 2 in all, and whose blocks are
+/// closed.
 fn child() -> GroupNode {
     let root = GroupTree::new(2).root();
     let child = root.child("g", Limits::default()).unwrap();
@@ -38,7 +39,7 @@ fn exact(group: &GroupNode) -> i64 {
     group.read_stat(ITEM, Tolerance::EXACT, T).value
 }
 
-/// What a read without a flush says is possible.
+/// Returns the largest value that a read without a flush states as possible.
 fn most(group: &GroupNode) -> i64 {
     let read = group.read_stat(ITEM, Tolerance::ANY, T);
     read.value + i64::try_from(read.staleness).unwrap()
@@ -48,8 +49,8 @@ fn root_of(group: &GroupNode) -> GroupNode {
     group.parent().unwrap()
 }
 
-// Goal: what is counted while a block is closed is not lost. Method: updates of one CPU beside a
-// flush of its group; of one that stays in the window, and of one that leaves it.
+// Goal: updates made while a block is closed are not lost. Method: updates of one CPU beside a
+// flush of its group; one that stays in the window, and one that leaves it.
 #[test]
 fn no_update_is_lost_at_a_flush() {
     for second in [1, 40] {
@@ -68,8 +69,8 @@ fn no_update_is_lost_at_a_flush() {
     }
 }
 
-// Goal: an update that cancels what the flush has just read is not lost either: window and base
-// have moved, and it must be seen by one of the two.
+// Goal: an update that cancels the change which the flush has just read is not lost either: window
+// and base have moved, and one of the two must notice.
 #[test]
 fn an_update_back_to_the_old_base_is_seen() {
     model(|| {
@@ -85,9 +86,8 @@ fn an_update_back_to_the_old_base_is_seen() {
     });
 }
 
-// Goal: a group that has something is found from the root, whatever was marked and taken before:
-// the node that the kernel lost. Method: a flush of the root beside an update below it, then
-// another.
+// Goal: a flush from the root finds a group with updates, whatever was marked and taken before: the
+// node that the kernel lost. Method: a flush of the root beside an update below it, then another.
 #[test]
 fn no_group_is_lost_to_the_flush_above() {
     model(|| {
@@ -106,8 +106,8 @@ fn no_group_is_lost_to_the_flush_above() {
     });
 }
 
-// Goal: who finds a block half open does not rely on what is not done yet. Method: two updates of
-// one closed block, each followed by an exact read of the root.
+// Goal: an update that finds a block half open does not rely on steps that are not done yet.
+// Method: two updates of one closed block, each followed by an exact read of the root.
 #[test]
 fn who_meets_an_opening_helps() {
     model(|| {
@@ -124,8 +124,8 @@ fn who_meets_an_opening_helps() {
     });
 }
 
-// Goal: a shared flush covers who shares it. Method: two threads count on their own CPUs and read
-// exactly.
+// Goal: a shared flush covers the reader that shares it. Method: two threads count on their own
+// CPUs and read exactly.
 #[test]
 fn a_shared_flush_covers_the_reader() {
     model(|| {
@@ -142,8 +142,8 @@ fn a_shared_flush_covers_the_reader() {
     });
 }
 
-// Goal: what a group has counted is handed up at its end, by whoever holds its lock then. Method:
-// the last handle goes while the root is flushed.
+// Goal: the counts of a group are handed up at its end, by the thread that holds its lock then.
+// Method: the last handle is dropped while the root is flushed.
 #[test]
 fn the_end_of_a_group_loses_nothing() {
     model(|| {

@@ -1,42 +1,40 @@
-//! Statistics of groups: counted by one CPU each, absorbed by whoever reads, and never staler than
-//! said.
+//! Statistics of groups (rstat): per-CPU counters, flushed on read, never staler than stated.
 //!
 //! An update adds to a cell that only its CPU writes, in a *block* of that CPU and group. A *flush*
-//! of a group absorbs what the blocks of its subtree hold, children before parents, into the sums
-//! of each group on the way, and leaves at the parent, as *pending*, what it found. So a group's
-//! sums are right for its whole subtree after a flush of it, and the groups above need not be
-//! touched.
+//! of a group absorbs the blocks of its subtree, children before parents, into the sums of each
+//! group on the way, and leaves the result at the parent as *pending*. So a group's sums are right
+//! for its whole subtree after a flush of it, and the ancestors need not be touched.
 //!
 //! # Invariants
 //!
 //! For each group and item, with nothing in flight:
 //!
 //! ```text
-//! truth  = sum + pending + hidden in own blocks + what each child has not handed up yet
+//! truth  = sum + pending + hidden in own blocks + not yet handed up by each child
 //! |truth - sum| <= bound
-//! bound  = what own blocks may hide + bound handed up with pending + what the children's blocks may hide ..
+//! bound  = hidden in own blocks, at most + bound handed up with pending + hidden in the children's blocks, at most ..
 //! ```
 //!
-//! A flush conserves: what leaves a block arrives in one sum on each level, once.
+//! A flush conserves: each amount that leaves a block arrives in one sum on each level, once.
 //!
-//! **The bound.** Whatever makes it possible that something is hidden raises the bound of the group
-//! and of all groups above *before* it does so; the flush lowers the bound of one group *after* it
-//! has added to the sum, and hands the same amount up beside what is pending, for the parent to
-//! lower its own. A reader loads the bound before the sum. So the sum that it reads is off by at
-//! most that bound, updates that run during the read excepted, of which each may be counted or not.
+//! **The bound.** Every step that lets an amount be hidden raises the bound of the group and of all
+//! its ancestors *before* it does so; the flush lowers the bound of one group *after* it has added
+//! to the sum, and hands the same amount up with the pending values, for the parent to lower its
+//! own. A reader loads the bound before the sum. So the sum that it reads is off by at most that
+//! bound, except for updates that run during the read, each of which may be counted or not.
 //! Adversary: `tests/flush.rs::no_read_is_staler_than_it_says`.
 //!
 //! # Parts
 //!
 //! | file | mechanism |
 //! |---|---|
-//! | `item` | what is counted |
-//! | `block` | cells, what has been taken from them, the state of the window |
-//! | `children` | which children have something: bits, not lists |
+//! | `item` | the statistics, by their names in `memory.stat` |
+//! | `block` | cells of one CPU, the part already absorbed, the state of the window |
+//! | `children` | children with unflushed updates: bits, not lists |
 //! | `update` | adding; opening and widening a window |
 //! | `flush` | absorbing; sharing a flush; the end of a group |
 //! | `read` | tolerance, staleness, age; reading groups together |
-//! | `handle` | what a group's handle offers |
+//! | `handle` | the API on a group's handle |
 //!
 //! # Why no update is lost, and why a flush covers
 //!
@@ -45,18 +43,18 @@
 //!
 //! # Memory
 //!
-//! A group that `k` CPUs have counted in has `k` blocks of 384 bytes, sums of 320 bytes, and
-//! addresses: 8 bytes for each 16 CPUs of the machine, 128 bytes for each 16 of which one has
+//! A group in which `k` CPUs have counted has `k` blocks of 384 bytes, sums of 320 bytes, and
+//! addresses: 8 bytes for each 16 CPUs of the machine, 128 bytes for each 16 CPUs of which one has
 //! counted, and a bit for each CPU. A parent has a bit and 8 bytes for each child that counted.
-//! Checked, with what charges cost:
+//! Checked, together with the memory of charges:
 //! `tests/group_memory.rs::fifty_thousand_groups_on_384_cpus_stay_below_200_mib`.
 //!
 //! Source: rstat and per-group flush thresholds of Linux 6.8 (accounting spec 7); the shared flush
 //! as sketched by T. Heo (2023).
-//! Deviation: no threshold that each update walks the ancestors for, but windows that are opened
-//! and doubled, so that an update touches its own block only; the bound that this gives is
-//! returned; bits instead of lists; a flush that is asked for while another runs waits for the one
-//! that covers it, and no longer.
+//! Deviation: instead of a threshold for which each update walks the ancestors, windows that are
+//! opened and doubled, so that an update touches its own block only; the resulting bound is
+//! returned; bits instead of lists; a flush requested while another runs waits for the one that
+//! covers it, and no longer.
 
 mod item;
 mod block;
@@ -87,27 +85,28 @@ pub use self::read::{FlushCounts, StatRead, Stats, Tolerance};
 
 static FLUSH: LockClass = LockClass::new("statistics flush", Rank::Statistics);
 
-/// What every group's statistics share.
+/// State shared by the statistics of all groups of a tree.
 #[derive(Debug)]
 struct Shared {
     nr_cpus: usize,
     sequences: Sequences,
     counts: Counts,
-    /// Tell groups of one depth apart.
+    /// Distinguish groups of one depth.
     numbers: Sequence,
 }
 
-/// A group's sums, and what its children have handed up.
+/// A group's sums, and the pending values that its children have handed up.
 struct Sums {
     /// Written by: the holder of the flush lock. Read by: readers. Publishes: nothing; the bound
     /// that is lowered afterwards publishes it.
     sum: [AtomicI64; NR_ITEMS],
-    /// Written by: whoever hands up (adds), and the holder of the flush lock (takes). Read by: the
-    /// latter. Publishes: nothing; `is_pending` does.
+    /// Written by: children that hand up (add), and the holder of the flush lock (takes). Read by:
+    /// the latter. Publishes: nothing; `is_pending` does.
     pending: [AtomicI64; NR_ITEMS],
-    /// Of the bound, what may be lowered when all of pending has been absorbed. As `pending`.
+    /// The part of the bound that may be lowered when all of pending has been absorbed. As
+    /// `pending`.
     pending_bound: AtomicU64,
-    /// Whether something was handed up since it was last taken. Publishes: the three above.
+    /// Whether values were handed up since they were last taken. Publishes: the three above.
     is_pending: AtomicBool,
 }
 
@@ -131,27 +130,27 @@ pub(super) struct Stat {
     /// Distance from the root, and a number of the group in its tree: the order of flush locks.
     rank: (u32, u64),
     blocks: Blocks<Block>,
-    /// CPUs whose block may be open, or about to be. Written by: who opens one, and the flush
-    /// (read-modify-writes). Read by: the flush. Publishes: that the block is there.
+    /// CPUs whose block may be open, or about to be. Written by: updates that open one, and the
+    /// flush (read-modify-writes). Read by: the flush. Publishes: that the block exists.
     dirty: Box<[AtomicU64]>,
     sums: Published<Sums>,
     children: Published<Children>,
     /// This group's number among the children that have counted.
     number: OnceLock<u32>,
-    /// How far the sum of an item can be from the truth. Written by: who opens or widens a window,
+    /// Upper bound on the error of an item's sum. Written by: updates that open or widen a window,
     /// here or below, and the flush. Read by: readers. Publishes: the sums, when lowered.
     bound: AtomicU64,
     /// Number of the newest flush that has begun. Written by: the holder of the flush lock. Read
-    /// by: who may want to share a flush. Publishes: that it looks at the blocks only after that.
+    /// by: threads that may share a flush. Publishes: that it looks at the blocks only after that.
     started: AtomicU64,
     /// Number of the newest flush that has ended. Written and read by: the holder of the flush
     /// lock. Publishes: nothing.
     done: AtomicU64,
-    /// Time that the newest flush was told, in nanoseconds. Written by: the flush. Read by:
-    /// readers. Publishes: nothing; it only describes.
+    /// Time passed to the newest flush, in nanoseconds. Written by: the flush. Read by: readers.
+    /// Publishes: nothing; a statistic.
     flushed_at: AtomicU64,
-    /// Whether nobody can count here any more. Written by: the group's end. Read by: who has held
-    /// the flush lock. Publishes: the last updates.
+    /// Whether no update can come any more. Written by: the group's end. Read by: threads that have
+    /// held the flush lock. Publishes: the last updates.
     is_retired: AtomicBool,
     flush: Mutex<()>,
 }
@@ -167,7 +166,7 @@ impl Stat {
         Arc::new(Self::new(shared, None, (0, 0)))
     }
 
-    /// Of a group below `self`.
+    /// Returns the statistics of a group below `self`.
     pub(super) fn child(self: &Arc<Self>) -> Arc<Self> {
         let rank = (self.rank.0 + 1, self.shared.numbers.next());
         let (shared, parent) = (Arc::clone(&self.shared), Some(Arc::clone(self)));
@@ -196,7 +195,7 @@ impl Stat {
         }
     }
 
-    /// This group and those above it.
+    /// Returns this group and its ancestors.
     fn chain(&self) -> impl Iterator<Item = &Self> {
         std::iter::successors(Some(self), |stat| stat.parent.as_deref())
     }
@@ -218,15 +217,16 @@ impl Stat {
         }
     }
 
-    /// How far a sum can be from the truth.
+    /// Returns the upper bound on the error of a sum.
     fn bound(&self) -> u64 {
-        // Pairs with `lower`: who sees it lowered sees what was added to the sums.
+        // Pairs with `lower`: a thread that sees it lowered sees the additions to the sums.
         self.bound.load(Ordering::SeqCst)
     }
 
-    /// More may be hidden here soon, or below.
+    /// Raises the bound before more can be hidden here or below.
     fn raise(&self, amount: u64) {
-        // Pairs with `bound`. SeqCst: what is hidden after this is so in the order of all words.
+        // Pairs with `bound`. SeqCst: amounts hidden after this are later in the order of all
+        // words.
         self.bound.fetch_add(amount, Ordering::SeqCst);
     }
 
@@ -234,7 +234,7 @@ impl Stat {
         self.chain().for_each(|stat| stat.raise(amount));
     }
 
-    /// What was hidden has been added to the sums.
+    /// Lowers the bound after hidden amounts have been added to the sums.
     fn lower(&self, amount: u64) {
         // Pairs with `bound`; SeqCst as in `raise`.
         let before = self.bound.fetch_sub(amount, Ordering::SeqCst);
@@ -245,7 +245,7 @@ impl Stat {
         self.chain().for_each(|stat| stat.lower(amount));
     }
 
-    /// Hands over what was found below this group, or could not be counted in a block.
+    /// Adds values found below this group, or that could not be counted in a block, to pending.
     fn receive(&self, deltas: &[i64; NR_ITEMS], bound: u64) {
         let sums = self.sums();
         for (pending, &delta) in sums.pending.iter().zip(deltas) {
@@ -256,20 +256,22 @@ impl Stat {
         }
         // Pairs with the swap in `take_pending`, which comes before it takes the deltas.
         sums.pending_bound.fetch_add(bound, Ordering::SeqCst);
-        // Pairs with the swap in `take_pending`. SeqCst: who marks this group found does so later.
+        // Pairs with the swap in `take_pending`. SeqCst: the thread marks this group for flushes
+        // only after this.
         sums.is_pending.store(true, Ordering::SeqCst);
     }
 
-    /// Takes what was handed over: adds it to `deltas`, and returns what it was bounded by.
+    /// Takes the pending values: adds them to `deltas`, and returns their bound.
     fn take_pending(&self, deltas: &mut [i64; NR_ITEMS]) -> u64 {
         let Some(sums) = self.sums.get() else {
             return 0;
         };
-        // Pairs with the store in `receive`. A read-modify-write: what it clears, it has seen.
+        // Pairs with the store in `receive`. A read-modify-write: it has seen every store that it
+        // clears.
         if !sums.is_pending.swap(false, Ordering::SeqCst) {
             return 0;
         }
-        // Pairs with the addition in `receive`: the deltas of what is taken here are there.
+        // Pairs with the addition in `receive`: the deltas behind the bound taken here are visible.
         let bound = sums.pending_bound.swap(0, Ordering::SeqCst);
         for (delta, pending) in deltas.iter_mut().zip(&sums.pending) {
             // Relaxed: published by `pending_bound` and `is_pending`.
@@ -281,7 +283,7 @@ impl Stat {
         bound
     }
 
-    /// Makes every flush of a group above find this one. See `update.rs`.
+    /// Makes every flush of an ancestor find this group. See `update.rs`.
     fn mark_chain(self: &Arc<Self>) {
         let mut stat = self;
         while let Some(parent) = &stat.parent {

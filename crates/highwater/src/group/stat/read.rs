@@ -1,4 +1,4 @@
-//! Reading: how stale a value may be, how stale it is, and several groups at one moment.
+//! Reads of statistics: tolerated and actual staleness, and several groups at one moment.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use crate::sync::{Arc, StatCell};
 /// How stale a read may be. Beyond either number it flushes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tolerance {
-    /// How far the value may be from the truth, in units of the item.
+    /// Maximum error of the value, in units of the item.
     pub pages: u64,
-    /// How long ago the value may have been right to the last update.
+    /// Maximum time since the value was right to the last update.
     pub age: Duration,
 }
 
@@ -24,13 +24,14 @@ impl Tolerance {
         age: Duration::ZERO,
     };
 
-    /// Whatever is there: no read flushes.
+    /// Any staleness: no read flushes.
     pub const ANY: Self = Self {
         pages: u64::MAX,
         age: Duration::MAX,
     };
 
-    /// What the kernel tolerates on a machine of `nr_cpus` CPUs: 64 pages for each, and 2 seconds.
+    /// Returns the kernel's tolerance on a machine of `nr_cpus` CPUs: 64 pages for each, and 2
+    /// seconds.
     #[must_use]
     pub const fn as_kernel(nr_cpus: usize) -> Self {
         Self {
@@ -40,42 +41,42 @@ impl Tolerance {
     }
 }
 
-/// What a read of one item has found.
+/// The result of a read of one item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct StatRead {
     /// The value.
     pub value: i64,
-    /// How far it can be from the truth, in units of the item.
+    /// Upper bound on the error, in units of the item.
     pub staleness: u64,
-    /// Time since the value was right to the last update, at most.
+    /// Upper bound on the time since the value was right to the last update.
     pub age: Duration,
 }
 
-/// What a read of all items of a group has found.
+/// The result of a read of all items of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stats {
     values: [i64; NR_ITEMS],
-    /// How far each value can be from the truth, in units of the item.
+    /// Upper bound on the error of each value, in units of the item.
     pub staleness: u64,
-    /// Time since the values were right to the last update, at most.
+    /// Upper bound on the time since the values were right to the last update.
     pub age: Duration,
 }
 
 impl Stats {
-    /// The value of `item`.
+    /// Returns the value of `item`.
     #[must_use]
     pub fn get(&self, item: StatItem) -> i64 {
         self.values[item.index()]
     }
 
-    /// Every item and its value, in the order in which they are shown.
+    /// Returns every item and its value, in the order in which they are shown.
     pub fn iter(&self) -> impl Iterator<Item = (StatItem, i64)> {
         StatItem::ALL.iter().map(|item| (*item, self.get(*item)))
     }
 }
 
-/// How often the statistics of a tree were flushed, and why, and what that took. Statistics.
+/// Counts of flushes of a tree's statistics, by cause, and of their work. Statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -84,17 +85,17 @@ pub struct FlushCounts {
     pub read: u64,
     /// Flushes by reads of several groups together.
     pub together: u64,
-    /// Flushes that were asked for.
+    /// Flushes on request.
     pub requested: u64,
     /// Flushes after a group was reclaimed from.
     pub reclaim: u64,
-    /// Flushes because it was time.
+    /// Periodic flushes.
     pub periodic: u64,
-    /// Flushes that were needed, and that another thread's flush has done.
+    /// Flushes that were needed and that another thread's flush covered.
     pub shared: u64,
-    /// Reads that were within their tolerance.
+    /// Reads within their tolerance, which did not flush.
     pub skipped: u64,
-    /// Groups whose blocks were looked at.
+    /// Groups whose blocks were visited.
     pub groups_visited: u64,
     /// Blocks that were absorbed.
     pub cpus_visited: u64,
@@ -102,7 +103,7 @@ pub struct FlushCounts {
     pub lock_waits: u64,
 }
 
-/// Why a flush is made.
+/// The cause of a flush.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Cause {
     Read,
@@ -188,7 +189,7 @@ impl Stat {
         }
     }
 
-    /// Flushes unless that is needless. Staleness and age of what is read after this.
+    /// Flushes if the tolerance requires it. Returns staleness and age of values read after this.
     fn freshen(self: &Arc<Self>, tolerance: Tolerance, now: Duration) -> (u64, Duration) {
         let bound = self.bound();
         if bound == 0 {
@@ -203,24 +204,24 @@ impl Stat {
         (0, Duration::ZERO)
     }
 
-    /// Time of the newest flush that included this group.
+    /// Returns the time of the newest flush that included this group.
     fn covered_at(&self) -> u64 {
-        // Relaxed: it only describes.
+        // Relaxed: a statistic.
         let times = self
             .chain()
             .map(|stat| stat.flushed_at.load(Ordering::Relaxed));
         times.max().unwrap_or(0)
     }
 
-    /// The sum of an item.
+    /// Returns the sum of an item.
     fn value(&self, item: usize) -> i64 {
         let sums = self.sums.get();
         // Relaxed: published by the bound, or by the flush lock.
         sums.map_or(0, |sums| sums.sum[item].load(Ordering::Relaxed))
     }
 
-    /// Flushes the groups, and reads them while nothing arrives at any: what a group shows holds
-    /// all that its descendants among them show.
+    /// Flushes the groups, and reads them while no value arrives at any: the values of a group
+    /// include all values that its descendants among them show.
     pub(super) fn read_together(stats: &[&Arc<Self>], now: Duration) -> Vec<Stats> {
         let Some(first) = stats.first() else {
             return Vec::new();
@@ -230,7 +231,7 @@ impl Stat {
         let mut pass = Pass::new(nanos(now), &locks);
         for lock in &locks {
             let is_wanted = |stat: &Arc<Self>| stats.iter().any(|wanted| Arc::ptr_eq(wanted, stat));
-            // What is below another wanted one is flushed with that.
+            // A group below another wanted one is flushed with that.
             if is_wanted(lock.stat) && !lock.stat.up().skip(1).any(is_wanted) {
                 lock.run(&mut pass);
             }
@@ -249,7 +250,7 @@ impl Stat {
         read
     }
 
-    /// The groups, the nearest one that is above them all, and all between: in the order of locks.
+    /// Returns the groups, their nearest common ancestor, and all groups between: in lock order.
     fn between(stats: &[&Arc<Self>], first: &Arc<Self>) -> Vec<Arc<Self>> {
         let mut top = first;
         for stat in stats {
@@ -271,7 +272,7 @@ impl Stat {
         held
     }
 
-    /// This group and those above it.
+    /// Returns this group and its ancestors.
     fn up(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
         std::iter::successors(Some(self), |stat| stat.parent.as_ref())
     }

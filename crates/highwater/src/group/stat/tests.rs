@@ -1,4 +1,4 @@
-//! The mechanism against a plain model, and its parts.
+//! The statistics against a plain model, and their parts.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::units::CpuId;
 
 const T: Duration = Duration::ZERO;
 
-/// What a group and its descendants have counted.
+/// The plain counts of a group and its descendants.
 struct Model {
     group: GroupNode,
     parent: Option<usize>,
@@ -119,7 +119,7 @@ fn end_a_leaf(models: &mut Vec<Model>, tree: &GroupTree, at: usize) {
 #[test]
 fn what_counts_up_and_down_walks_no_chain() {
     // Goal: an update that stays within its window touches its block only. Method: the bound moves
-    // with every walk; a million up and down must leave it where the first update has put it.
+    // with every walk; a million updates up and down must leave it where the first one has put it.
     let tree = GroupTree::new(2);
     let group = tree.root().child("g", Limits::default()).unwrap();
     group.add_stat_on(CpuId(0), StatItem::File, 1);

@@ -1,4 +1,4 @@
-//! Counting: the update, and what makes a block's window wide enough for it.
+//! Updates (rstat): adding to a per-CPU block, and opening or widening its window.
 //!
 //! ```text
 //! add     block open?  no: open it first
@@ -11,31 +11,31 @@
 //! widen   bound of the group and all above += the difference;  open -> open, twice as wide or more
 //! ```
 //!
-//! Each step of the window is a compare-and-swap, and each change makes its word a new one. Who
-//! finds a block opening finishes it before counting there, so that nobody relies on bits that
-//! another thread is about to set. So:
+//! Each step of the window is a compare-and-swap, and each change makes its word a new one. An
+//! update that finds a block opening finishes the opening before it counts there, so that none
+//! relies on bits that another thread is about to set. So:
 //!
 //! **A completed update is found.** It is in a block that was open, and so the CPU's bit and those
 //! of the chain had been set after the block was last closed. The flush goes the other way: it
 //! takes the bits from the top down, and closes the block last. If it took any of those bits before
-//! it was set for this opening, the bit is set again; after, then it goes on to take the next, and
-//! in the end the block's cells. A flush in between holds the locks of all groups whose bits it has
+//! it was set for this opening, the bit is set again; if after, it goes on to take the next, and in
+//! the end the block's cells. A flush in between holds the locks of all groups whose bits it has
 //! taken, down to where it is: another one that needs the update waits for it, or shares it.
 //!
-//! **The flush does not lose what is counted while it closes a block.** Who counts adds first and
-//! looks at window and base afterwards; the flush changes window and base first and looks at the
-//! cell again afterwards. So one of them notices what is further from the base than the window
+//! **The flush does not lose updates that come while it closes a block.** An update adds first and
+//! reads window and base afterwards; the flush changes window and base first and reads the cell
+//! again afterwards. So one of them notices a cell that is further from the base than the window
 //! allows, and opens the block again.
 //!
-//! **In the restartable regime** the look is part of the addition: the sequence adds only if the
+//! **In the restartable regime** the check is part of the addition: the sequence adds only if the
 //! cell then is within the window, and is on its CPU alone. The base stays where it is until the
-//! block is closed, so that the cell is never further from it than the window, whatever is in
-//! flight, in store buffers too. A flush leaves the block open and takes what it sees: that was
+//! block is closed, so the cell is never further from it than the window, including updates in
+//! flight and in store buffers. A flush leaves the block open and takes the visible value: that was
 //! within the window of the same base, so at most two widths can be hidden after it, on any level.
-//! What closes a block is `flush.rs`. Who cannot add there (a thread without sequences, a CPU that
-//! the tree does not know, a block that is closing, a storm of interruptions) hands the update to
-//! the group as a child would: a line of each group above, instead of one of the CPU. So does, in
-//! both regimes, whoever counts an item that CPUs have no cells for.
+//! `flush.rs` closes blocks. A thread that cannot add there (without sequences, on a CPU that the
+//! tree does not know, to a block that is closing, in a storm of interruptions) hands the update to
+//! the group as a child would: a line of each ancestor, instead of one of the CPU. In both regimes,
+//! so does an update of an item without per-CPU cells.
 //!
 //! **Doubling** makes a block that counts a million events walk the chain 17 times, and one that
 //! counts up and down by no more than its window never.
@@ -48,16 +48,16 @@ use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 use crate::units::CpuId;
 
-/// Most that one update may add, and all that one CPU adds between two flushes: the windows of
-/// a million blocks that hide as much do not overflow a bound. Chosen.
+/// Largest update, and largest total that one CPU adds between two flushes: the windows of a
+/// million blocks that hide as much do not overflow a bound. Chosen.
 const DELTA_MAX: u64 = 1 << 42;
 
 /// Widest window in which sequences add: their half of its word holds no more. A flush closes such
 /// a block.
 const WIDEST: u64 = 1 << 31;
 
-/// Times that a sequence is tried before the update goes to the group itself. Each needs another
-/// reason to fail: no block, no window, one too narrow, an interruption. Chosen.
+/// Attempts of a sequence before the update goes to the group itself. Each needs another reason to
+/// fail: no block, no window, one too narrow, an interruption. Chosen.
 const ATTEMPTS_MAX: usize = 16;
 
 impl Stat {
@@ -125,7 +125,8 @@ impl Stat {
         }
     }
 
-    /// What follows a sequence that did not add: makes room, and others. Or the atomic regime.
+    /// Continues after a sequence that did not add: makes room and retries. Also the path of the
+    /// atomic regime.
     #[inline(never)]
     fn add_again(self: &Arc<Self>, item: StatItem, delta: i64) {
         let size = delta.unsigned_abs();
@@ -149,7 +150,7 @@ impl Stat {
             let window = block.window();
             let cell = block.cell(item.index()).wrapping_add(delta);
             let distance = cell.wrapping_sub(block.base(item.index()));
-            // A window holds one less above its base than below.
+            // A window holds one less above its base than below it.
             let distance = distance.unsigned_abs() + u64::from(distance > 0);
             match window.state() {
                 State::Closing => break,
@@ -173,7 +174,7 @@ impl Stat {
         self.mark_chain();
     }
 
-    /// Opens the block so that `delta` fits.
+    /// Opens the block with room for `delta`.
     #[cold]
     fn open_for(self: &Arc<Self>, cpu: CpuId, delta: i64) -> &Block {
         let distance = delta.unsigned_abs();
@@ -187,7 +188,7 @@ impl Stat {
         block
     }
 
-    /// Makes the block's window hold what `distance` says: of the base, which may move meanwhile.
+    /// Widens the block's window to hold `distance` from the base, which may move meanwhile.
     ///
     /// Progress: each turn follows a change of the window by this thread or another one. A window
     /// is widened 59 times at most before a flush closes it.
@@ -221,15 +222,15 @@ impl Stat {
         }
     }
 
-    /// Makes the block found by flushes, then lets updates rely on it.
+    /// Makes flushes find the block, then lets updates rely on it.
     fn finish_opening(self: &Arc<Self>, cpu: CpuId, block: &Block, opening: Window) {
         let (word, bit) = (&self.dirty[cpu.index() / 64], 1 << (cpu.index() % 64));
         // Pairs with the swap in `flush_blocks`. A read-modify-write even if the bit is set: if
-        // that flush has come by, what it took of the bits above is seen here, and they are set
+        // that flush has passed, the bits that it took above are seen as taken here, and are set
         // anew.
         word.fetch_or(bit, Ordering::SeqCst);
         self.mark_chain();
-        // If this fails, somebody else has opened it, or a flush has closed it again.
+        // If this fails, another thread has opened it, or a flush has closed it again.
         block.exchange(opening, opening.opened());
     }
 
